@@ -1,0 +1,177 @@
+//! What a program says: a verdict with the rule that decided, edits, state deltas, and plans. Plain data; whatever leaves
+//! a sandbox is untrusted until the runtime has validated it.
+
+use crate::input::TraceContext;
+use crate::spec::{Algorithm, KeyId, Retry};
+use alloc::string::String;
+use alloc::vec::Vec;
+use serde::{Deserialize, Serialize};
+
+/// Largest encoded output, in bytes.
+pub const MAX_OUTPUT: usize = 32 * 1024;
+
+/// One run's output.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Output {
+    /// Of a request run.
+    Request(Outcome),
+    /// Of a response run: edits to the response.
+    Response(Vec<HeaderEdit>),
+    /// The program could not read its input; the request is denied with this explanation.
+    Unreadable(String),
+}
+
+/// Result of a request run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Outcome {
+    /// The request is judged.
+    Decided(Decision),
+    /// The program needs more before it can decide; the runtime supplies it and runs a fresh sandbox again.
+    Wants(Wants),
+}
+
+/// What the runtime should supply.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Wants {
+    /// A signature to verify. If it does not verify, the runtime denies with [`SignatureWant::denial`].
+    pub signature: Option<SignatureWant>,
+    /// Counters to read: (index into `rate_limits`, key).
+    pub quotas: Vec<(u16, String)>,
+}
+
+/// Which signature to verify, over which token, with which key. Chosen by the program from its own keys only.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SignatureWant {
+    /// Index of the token in the order of [`crate::token::locate`].
+    pub token: u16,
+    /// The key.
+    pub key: KeyId,
+    /// The algorithm.
+    pub algorithm: Algorithm,
+    /// The denial to use when the signature is wrong.
+    pub denial: Denial,
+}
+
+/// A judged request.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Decision {
+    /// Allowed or denied, and by what.
+    pub verdict: Verdict,
+    /// Path and query to forward, where normalising changed it.
+    pub path: Option<String>,
+    /// Edits to the forwarded request.
+    pub request_edits: Vec<HeaderEdit>,
+    /// Edits to whatever response the client gets (rate-limit headers, …), denial included.
+    pub response_edits: Vec<HeaderEdit>,
+    /// Counters to take from. The ledger has the last word.
+    pub takes: Vec<Take>,
+    /// `<iss>/<sub>` of the verified token, for logs.
+    pub principal: Option<String>,
+    /// Values of the claims that [`crate::needs::Needs::claims`] lists, of the token that was accepted: lets the
+    /// runtime foresee counter keys when it sees the same token again.
+    pub facts: Vec<Option<String>>,
+    /// The runtime's marching orders.
+    pub plan: Plan,
+}
+
+/// The verdict.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Verdict {
+    /// Forward it. `rule` decided.
+    Allow {
+        /// Name of the rule that decided.
+        rule: String,
+    },
+    /// Refuse it.
+    Deny(Denial),
+}
+
+/// Which of the nine policies (S0, Table 1) spoke.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub enum PolicyKind {
+    Authentication,
+    Sidecar,
+    Authorization,
+    RateLimit,
+    Tracing,
+    AccessLog,
+    MutualTls,
+    Retry,
+    CircuitBreaker,
+}
+
+/// A refusal that explains itself.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Denial {
+    /// HTTP status for the client. (gRPC clients get the matching `grpc-status`.)
+    pub status: u16,
+    /// Which policy refused.
+    pub policy: PolicyKind,
+    /// The rule that decided, or, when nothing allowed the request, the rule that came nearest. Empty: there is no rule at all.
+    pub rule: String,
+    /// True: no rule decided, and `rule` is the nearest miss.
+    pub default: bool,
+    /// The clause that decided or missed, in words: `to.paths: "/admin" matches none of "/orders/*"`. For logs and
+    /// `leno explain`, never for the client. Holds no header or claim value, only names and configured values.
+    pub clause: String,
+    /// Header fields for the refusal (`www-authenticate`, `retry-after`).
+    pub headers: Vec<(String, String)>,
+}
+
+/// One header edit. Applied in order.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum HeaderEdit {
+    /// Replace all values with this one.
+    Set(String, String),
+    /// Add a value.
+    Append(String, String),
+    /// Remove all values.
+    Remove(String),
+}
+
+/// One counter to take from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Take {
+    /// Index into `rate_limits`.
+    pub limit: u16,
+    /// The counter's key.
+    pub key: String,
+    /// Requests to count.
+    pub cost: u32,
+}
+
+/// What the runtime carries out for an allowed request (and, for tracing and logging, a denied one).
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    /// Total time for the exchange in milliseconds; 0: none.
+    pub timeout_ms: u64,
+    /// Policy 8; `None`: one try.
+    pub retry: Option<Retry>,
+    /// Policy 9; `None`: no limits.
+    pub breaker: Option<crate::spec::Breaker>,
+    /// Policy 5; `None`: tracing is off.
+    pub trace: Option<TracePlan>,
+    /// Policy 6.
+    pub log: LogPlan,
+}
+
+/// The span that this exchange is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TracePlan {
+    /// This hop's span.
+    pub context: TraceContext,
+    /// Its parent, if any.
+    pub parent_span: Option<u64>,
+}
+
+/// Whether and what to log.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LogPlan {
+    /// Whether this exchange may be logged.
+    pub enabled: bool,
+    /// Only for responses with a status in one of these ranges, both ends included; empty: all.
+    pub statuses: Vec<(u16, u16)>,
+    /// Request headers whose values go into the line.
+    pub request_headers: Vec<String>,
+}

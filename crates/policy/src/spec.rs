@@ -1,0 +1,441 @@
+//! The checked, plain-data description of a program: what `config` compiles and the sandbox initialises from.
+//!
+//! Durations are milliseconds unless the name says otherwise. Every rule carries the name under which it appears in
+//! verdicts, logs and `leno explain`: `<policy>/<section>/<rule>`, for example `orders/authorization/from-frontend`.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use serde::{Deserialize, Serialize};
+
+/// Which side of a call a program judges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Direction {
+    /// The callee's side: may this request enter the function?
+    Inbound,
+    /// The caller's side: may this function make that call?
+    Outbound,
+}
+
+/// All of one function's policies for one direction.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ProgramSpec {
+    /// `namespace/name` of the function whose program this is.
+    pub function: String,
+    /// The side it judges.
+    pub direction: Direction,
+    /// Policy 2: ports and protocols that may be used, header edits.
+    pub sidecar: Sidecar,
+    /// Policy 1. Empty: no token is looked at.
+    pub authentication: Vec<Issuer>,
+    /// Policy 3, in the order written. Inbound: deny rules first, then allow rules, and nothing matching means denied.
+    /// Outbound: [`ProgramSpec::targets`] is the allow-list, and these rules narrow it (deny rules only apply if any;
+    /// allow rules, if there are any, must match).
+    pub authorization: Vec<AuthorizationRule>,
+    /// Policy 4. All of them apply; any that is exhausted denies.
+    pub rate_limits: Vec<RateLimit>,
+    /// Policy 5.
+    pub tracing: Tracing,
+    /// Policy 6.
+    pub access_log: AccessLog,
+    /// Where requests judged by this program may go. Inbound: exactly one, the function itself. Outbound: the allowed
+    /// callees; a call to anything else is denied.
+    pub targets: Vec<Target>,
+}
+
+/// Policy 2, sidecar configuration.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Sidecar {
+    /// Rule name for verdicts; empty when no policy sets this section.
+    pub name: String,
+    /// Destination ports that may be used; empty: any.
+    pub ports: Vec<u16>,
+    /// Protocols that may be used; empty: any.
+    pub protocols: Vec<Protocol>,
+    /// Edits to every forwarded request.
+    pub request_headers: Vec<HeaderRule>,
+    /// Edits to every response, possibly depending on its status. Not empty: the program needs a response run.
+    pub response_headers: Vec<ResponseHeaderRule>,
+}
+
+/// An application protocol as the runtime recognised it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Protocol {
+    /// HTTP/1.1 without upgrade.
+    Http1,
+    /// HTTP/2 without gRPC.
+    Http2,
+    /// HTTP/2 with `content-type: application/grpc`.
+    Grpc,
+    /// A WebSocket handshake.
+    WebSocket,
+}
+
+/// One unconditional header edit.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum HeaderRule {
+    /// Replace all values with this one.
+    Set(String, String),
+    /// Add a value.
+    Append(String, String),
+    /// Remove all values.
+    Remove(String),
+}
+
+/// Header edits to responses whose status is in one of the ranges (inclusive); no range: every response.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ResponseHeaderRule {
+    /// Status ranges, both ends included.
+    pub statuses: Vec<(u16, u16)>,
+    /// What to do.
+    pub edits: Vec<HeaderRule>,
+}
+
+/// Policy 1: one accepted issuer of JSON Web Tokens (RFC 7519, RFC 8725).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Issuer {
+    /// Rule name for verdicts.
+    pub name: String,
+    /// Required value of `iss`.
+    pub issuer: String,
+    /// `aud` must contain one of these; empty: `aud` is not checked.
+    pub audiences: Vec<String>,
+    /// Keys in the order of the key set.
+    pub keys: Vec<Key>,
+    /// Where to look, in this order. Never empty.
+    pub sources: Vec<TokenSource>,
+    /// Tolerated difference of clocks for `exp`, `nbf` and `iat`.
+    pub clock_skew_ms: u64,
+    /// Pass the token on to the function; otherwise it is stripped from where it was found.
+    pub forward: bool,
+    /// A request without a token is denied (401) here. Otherwise it goes on, without a request identity.
+    pub required: bool,
+    /// Claims copied to request headers: (claim path, header). The header is removed when the claim is absent, so that a client cannot forge it.
+    pub claims_to_headers: Vec<(ClaimPath, String)>,
+}
+
+/// One verification key. The key itself stays in the trusted runtime; the program knows only what choosing needs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Key {
+    /// `kid`, if the key set gives one.
+    pub kid: Option<String>,
+    /// What this key may verify: derived from `kty`, `crv` and `alg`, never from the token.
+    pub algorithms: Vec<Algorithm>,
+    /// Names the key and its generation to the runtime.
+    pub id: KeyId,
+}
+
+/// First eight bytes (big-endian) of the SHA-256 over the key's public bytes: another key, another id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct KeyId(pub u64);
+
+/// Signature algorithms of RFC 7518 and RFC 8037 that are accepted. `none` and the HMAC family do not exist here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub enum Algorithm {
+    RS256,
+    RS384,
+    RS512,
+    PS256,
+    ES256,
+    ES384,
+    EdDSA,
+}
+
+/// Where a token may be found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TokenSource {
+    /// A header (lower case), after this prefix (`"Bearer "`; the prefix of `authorization` is matched without regard to case).
+    Header { /** Lower case. */ name: String, /** May be empty. */ prefix: String },
+    /// A query parameter.
+    Query(String),
+    /// A cookie.
+    Cookie(String),
+}
+
+/// Path to a claim: `realm_access.roles` is `["realm_access", "roles"]`.
+pub type ClaimPath = Vec<String>;
+
+/// What a matching authorisation rule does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Action {
+    /// Permit, unless a deny rule matches too.
+    Allow,
+    /// Refuse.
+    Deny,
+}
+
+/// Policy 3: one rule. `from`, `to` and `when` must all hold; an empty list holds always. Within `from` and `to` one
+/// element is enough, within `when` every element must hold.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AuthorizationRule {
+    /// Rule name for verdicts.
+    pub name: String,
+    /// What it does.
+    pub action: Action,
+    /// Who.
+    pub from: Vec<Source>,
+    /// What.
+    pub to: Vec<Operation>,
+    /// On which further conditions.
+    pub when: Vec<Condition>,
+}
+
+/// Who is asking. Fields are ANDed, values of a field are ORed, an empty field holds. A positive field that looks at
+/// something absent (no mTLS identity, no token) does not match.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Source {
+    /// SPIFFE IDs, in full: `spiffe://td/ns/x/sa/y`, as string matches.
+    pub identities: Matches<StringMatch>,
+    /// Namespaces of the SPIFFE ID.
+    pub namespaces: Matches<StringMatch>,
+    /// `<iss>/<sub>` of the verified token.
+    pub request_principals: Matches<StringMatch>,
+    /// Addresses of the peer that opened the connection.
+    pub addresses: Matches<Cidr>,
+}
+
+/// What is asked for. Fields are ANDed, values of a field are ORed, an empty field holds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Operation {
+    /// Methods; case-sensitive (RFC 9110, 9.1).
+    pub methods: Matches<StringMatch>,
+    /// Hosts of the authority, without port; compared without regard to case.
+    pub hosts: Matches<StringMatch>,
+    /// Destination ports.
+    pub ports: Matches<u16>,
+    /// Normalised paths, without query.
+    pub paths: Matches<PathMatch>,
+}
+
+/// A further condition on the request.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Condition {
+    /// What is looked at.
+    pub key: ConditionKey,
+    /// Holds when one value of the key matches one of `any` (or `any` is empty) and none of `none` matches.
+    pub values: Matches<StringMatch>,
+}
+
+/// What a condition looks at.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum ConditionKey {
+    /// A request header (lower case); each field value counts by itself.
+    Header(String),
+    /// A claim of the verified token; a list matches if one element does, numbers and booleans by their JSON text.
+    Claim(ClaimPath),
+    /// `aud` of the verified token.
+    Audience,
+}
+
+/// Positive and negative matches of one field: one of `any` must match (if there are any) and none of `none`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Matches<T> {
+    /// One of these must match; empty: nothing is required.
+    pub any: Vec<T>,
+    /// None of these may match.
+    pub none: Vec<T>,
+}
+
+impl<T> Default for Matches<T> {
+    fn default() -> Self {
+        Self { any: Vec::new(), none: Vec::new() }
+    }
+}
+
+impl<T> Matches<T> {
+    /// No condition at all.
+    pub fn is_empty(&self) -> bool {
+        self.any.is_empty() && self.none.is_empty()
+    }
+}
+
+/// Istio's string match: `abc`, `abc*`, `*abc`, `*` (present and not empty).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub enum StringMatch {
+    Exact(String),
+    Prefix(String),
+    Suffix(String),
+    Present,
+}
+
+/// Match of a normalised path.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PathMatch {
+    /// Exact, prefix, suffix or present.
+    Text(StringMatch),
+    /// By segments: `/orders/{id}`, `/files/{**}`.
+    Template(Vec<Segment>),
+}
+
+/// One segment of a path template.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Segment {
+    /// This text, already normalised.
+    Literal(String),
+    /// `{name}` or `{*}`: one non-empty segment.
+    One,
+    /// `{**}`: any number of segments, none included; last only.
+    Rest,
+}
+
+/// A block of addresses; IPv4-mapped IPv6 addresses are IPv4 addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cidr {
+    /// The first address of the block.
+    pub address: core::net::IpAddr,
+    /// Length of the prefix in bits.
+    pub prefix: u8,
+}
+
+/// Policy 4: one limit.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RateLimit {
+    /// Rule name for verdicts; also names the counters, which outlive a change of configuration.
+    pub name: String,
+    /// Which requests count. `None`: all.
+    pub only: Option<Operation>,
+    /// Requests with equal values share one counter; empty: one counter for all. A request that lacks a part shares the counter of all that lack it.
+    pub key: Vec<KeyPart>,
+    /// How it is counted.
+    pub algorithm: QuotaAlgorithm,
+}
+
+/// One part of a rate limit's key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum KeyPart {
+    /// SPIFFE ID of the peer.
+    Identity,
+    /// A claim of the verified token.
+    Claim(ClaimPath),
+    /// A request header (lower case).
+    Header(String),
+    /// The normalised path without query.
+    Path,
+    /// The method.
+    Method,
+    /// The address of the peer.
+    Address,
+}
+
+/// How requests are counted against a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum QuotaAlgorithm {
+    /// A bucket that holds `burst` requests and is refilled by `requests` every `period_ms`, evenly.
+    TokenBucket { /** Refill per period. */ requests: u32, /** Milliseconds. */ period_ms: u64, /** Capacity. */ burst: u32 },
+    /// At most `requests` in each window of `period_ms`, windows aligned to the Unix epoch.
+    FixedWindow { /** Per window. */ requests: u32, /** Milliseconds. */ period_ms: u64 },
+}
+
+/// Policy 5.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Tracing {
+    /// Rule name; empty when no policy sets this section.
+    pub name: String,
+    /// False: trace headers pass through untouched and no span is made.
+    pub enabled: bool,
+    /// New traces that are sampled, in units of 1/10,000. An earlier decision (a caller's `traceparent` or B3) is respected.
+    pub sampling_per_10k: u16,
+    /// Whether B3 headers are read when there is no valid `traceparent`.
+    pub accept_b3: bool,
+}
+
+/// Policy 6. What a line looks like is the runtime's business; whether there is one, the program's.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AccessLog {
+    /// Rule name; empty when no policy sets this section.
+    pub name: String,
+    /// Whether lines are written at all.
+    pub enabled: bool,
+    /// Only for responses with a status in one of these ranges, both ends included; empty: all.
+    pub statuses: Vec<(u16, u16)>,
+    /// Request headers (lower case) whose values go into the line; nothing else of the headers ever does.
+    pub request_headers: Vec<String>,
+}
+
+/// One place a request may be forwarded to, with policies 8 and 9 for that way.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Target {
+    /// `namespace/name` of the callee.
+    pub function: String,
+    /// Total time for the exchange, all tries together; 0: none.
+    pub timeout_ms: u64,
+    /// Policy 8; `None`: one try.
+    pub retry: Option<Retry>,
+    /// Policy 9; `None`: no limits.
+    pub breaker: Option<Breaker>,
+}
+
+/// Policy 8, semantics of Istio's `retries` and Envoy's retry budget.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Retry {
+    /// Rule name for verdicts and logs.
+    pub name: String,
+    /// Tries after the first.
+    pub attempts: u8,
+    /// Per try; 0: only the total timeout.
+    pub per_try_timeout_ms: u64,
+    /// First pause; doubles each time, full jitter (the pause is uniform in `[0, this * 2^n]`).
+    pub backoff_base_ms: u64,
+    /// Longest pause.
+    pub backoff_max_ms: u64,
+    /// What is retried.
+    pub on: Vec<RetryOn>,
+    /// Also repeat requests with a method that is not idempotent (RFC 9110, 9.2.2) after bytes were sent.
+    pub non_idempotent: bool,
+    /// Retries in flight may be at most this percentage of requests in flight to the target…
+    pub budget_percent: u8,
+    /// …but this many are always allowed.
+    pub budget_min: u32,
+}
+
+/// A condition under which a try is repeated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RetryOn {
+    /// No connection could be made; nothing was sent, safe for every method.
+    ConnectFailure,
+    /// The peer says it did not process the request (HTTP/2 REFUSED_STREAM, GOAWAY below the stream); safe for every method.
+    RefusedStream,
+    /// The connection broke before a response.
+    Reset,
+    /// The per-try timeout passed.
+    Timeout,
+    /// Any 5xx.
+    ServerError,
+    /// 502, 503 or 504.
+    GatewayError,
+    /// This status.
+    Status(u16),
+    /// This gRPC status, in the response's headers ("trailers-only").
+    Grpc(u8),
+}
+
+/// Policy 9: limits on what goes to a target at once, and ejection of failing endpoints.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Breaker {
+    /// Rule name for verdicts.
+    pub name: String,
+    /// Connections to the target.
+    pub max_connections: u32,
+    /// Requests waiting for a connection or an instance.
+    pub max_pending: u32,
+    /// Requests in flight.
+    pub max_requests: u32,
+    /// Ejection of failing endpoints.
+    pub outlier: Option<Outlier>,
+}
+
+/// Semantics of Istio's `outlierDetection`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outlier {
+    /// Consecutive 5xx responses (or local failures) that eject; 0: off.
+    pub consecutive_5xx: u32,
+    /// Consecutive 502, 503, 504 (or local failures) that eject; 0: off.
+    pub consecutive_gateway: u32,
+    /// How often ejections are reviewed.
+    pub interval_ms: u64,
+    /// An endpoint is out for this long times the number of times it was ejected.
+    pub base_ejection_ms: u64,
+    /// At most this share of the endpoints is out (one always may be).
+    pub max_ejection_percent: u8,
+}
