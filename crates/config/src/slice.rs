@@ -1,0 +1,230 @@
+//! What leaves the configuration: a [`Slice`] is everything that one function's sidecars and its supervisor need, and nothing
+//! else; a [`MeshSlice`] is what every node needs. Both are plain data; the control plane delivers them to nodes.
+
+use crate::id::FunctionId;
+use leno_policy::spec::{KeyId, ProgramSpec};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Everything one function's sidecars and its supervisor need.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Slice {
+    /// The function.
+    pub id: FunctionId,
+    /// Its SPIFFE ID.
+    pub identity: String,
+    /// Inbound program.
+    pub inbound: ProgramSpec,
+    /// Outbound program.
+    pub outbound: ProgramSpec,
+    /// Engine that a policy asks for; `None`: the mesh's.
+    pub engine: Option<Engine>,
+    /// Longest run of one sidecar.
+    pub deadline: Duration,
+    /// Protocol that the instances speak.
+    pub protocol: AppProtocol,
+    /// Verification keys that the programs name.
+    pub keys: Vec<VerificationKey>,
+    /// Key sets that the node fetches; its keys are added to `inbound.authentication[issuer].keys` and `keys`.
+    pub jwks: Vec<JwksFetch>,
+    /// How instances come to be.
+    pub run: Run,
+    /// Where the gateway lets outside traffic in.
+    pub expose: Vec<Expose>,
+    /// Whom it may call, and what it calls them.
+    pub callees: Vec<Callee>,
+    /// Requests that one instance handles at a time; 0: no limit.
+    pub concurrency: u32,
+}
+
+/// A way to isolate sidecars that configuration may select. The inline engine is not among them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Engine {
+    /// A micro-VM under KVM.
+    Microvm,
+    /// A WebAssembly instance.
+    Wasm,
+}
+
+/// Protocol that a function's instances speak.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum AppProtocol {
+    /// HTTP/1.1, with WebSocket upgrades.
+    #[default]
+    Http1,
+    /// HTTP/2 without TLS, by prior knowledge.
+    H2c,
+    /// gRPC over HTTP/2 without TLS.
+    Grpc,
+}
+
+/// A public key, as raw bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VerificationKey {
+    /// Its name in programs.
+    pub id: KeyId,
+    /// The key.
+    pub key: PublicKey,
+}
+
+/// Raw public keys, as JSON Web Keys carry them (RFC 7517, RFC 7518 section 6, RFC 8037).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PublicKey {
+    /// Modulus and exponent, big-endian, without leading zeros.
+    Rsa { /** Modulus. */ n: Vec<u8>, /** Exponent. */ e: Vec<u8> },
+    /// Uncompressed point `04 || x || y` on P-256.
+    P256(Vec<u8>),
+    /// Uncompressed point `04 || x || y` on P-384.
+    P384(Vec<u8>),
+    /// 32 bytes.
+    Ed25519(Vec<u8>),
+}
+
+/// A key set that the runtime fetches.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JwksFetch {
+    /// Index into `inbound.authentication`.
+    pub issuer: usize,
+    /// `http://` or `https://` address.
+    pub url: String,
+    /// PEM file with the roots to trust for `https`; `None`: the system's.
+    pub ca_file: Option<PathBuf>,
+    /// How often to fetch again. An unknown `kid` fetches sooner, a failed fetch keeps the keys it had.
+    pub refresh: Duration,
+    /// Per fetch.
+    pub timeout: Duration,
+}
+
+/// How instances come to be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Run {
+    /// The node starts processes.
+    Command(Command),
+    /// Somebody else runs them, at these addresses.
+    External(Vec<SocketAddr>),
+}
+
+/// A process that the node starts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Command {
+    /// Program and arguments.
+    pub argv: Vec<String>,
+    /// Working directory; relative programs are looked up here.
+    pub directory: PathBuf,
+    /// Additional environment. `PORT` is set by the node.
+    pub env: BTreeMap<String, String>,
+    /// Fixed port; `None`: a free one for each instance.
+    pub port: Option<u16>,
+    /// When an instance may get traffic.
+    pub readiness: Readiness,
+    /// Instances kept running without traffic.
+    pub min_scale: u32,
+    /// Longest wait for readiness, by an instance and by the requests that wait for it.
+    pub startup_timeout: Duration,
+    /// Between SIGTERM and SIGKILL.
+    pub grace: Duration,
+}
+
+/// When an instance may get traffic.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Readiness {
+    /// A TCP connection succeeds.
+    Tcp,
+    /// A GET of this path answers 2xx or 3xx (over the function's protocol).
+    Http(String),
+}
+
+/// Where the gateway lets outside traffic in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Expose {
+    /// Host names without port: exact, `*.suffix`, or `*`.
+    pub hosts: Vec<String>,
+    /// Path prefix, by segments; `/`: everything.
+    pub path: String,
+}
+
+/// Somebody that a function may call.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Callee {
+    /// The callee.
+    pub id: FunctionId,
+    /// The SPIFFE ID that it must present.
+    pub identity: String,
+    /// Host names (lower case, without port) by which the caller may name it: `name` (same namespace), `name.namespace`, `name.namespace.svc`, `name.namespace.svc.cluster.local`.
+    pub hosts: Vec<String>,
+}
+
+/// What every node needs to know of the mesh.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MeshSlice {
+    /// Trust domain of all identities.
+    pub trust_domain: String,
+    /// Engine for functions that do not choose; `None`: microvm where a guest runs, else wasm.
+    pub engine: Option<Engine>,
+    /// Calls between functions of one node go through a TLS socket too.
+    pub mtls_same_node: bool,
+    /// Lifetime of SVIDs; renewed at half of it.
+    pub svid_lifetime: Duration,
+    /// Plain-text gateway (HTTP/1.1 and h2c).
+    pub gateway_http: Option<SocketAddr>,
+    /// TLS gateway (ALPN h2, http/1.1).
+    pub gateway_https: Option<GatewayTls>,
+    /// Outbound sidecars: instances send their calls here.
+    pub outbound: SocketAddr,
+    /// Inbound sidecars: mutual TLS from other nodes.
+    pub inbound: SocketAddr,
+    /// Metrics, health, explanations.
+    pub admin: SocketAddr,
+    /// The control plane's gRPC address.
+    pub control: SocketAddr,
+    /// Access log.
+    pub access_log: AccessLogSink,
+    /// OTLP/HTTP endpoint for spans; `None`: no export.
+    pub otlp: Option<String>,
+    /// Limits.
+    pub limits: Limits,
+}
+
+/// TLS of the gateway.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GatewayTls {
+    /// Address.
+    pub listen: SocketAddr,
+    /// PEM chain.
+    pub certificate: PathBuf,
+    /// PEM key.
+    pub key: PathBuf,
+}
+
+/// Access log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AccessLogSink {
+    /// JSON or text.
+    pub json: bool,
+    /// `None`: standard output.
+    pub file: Option<PathBuf>,
+}
+
+/// Limits on what peers may send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Bytes of a request head.
+    pub head_bytes: u32,
+    /// Header fields of a request.
+    pub headers: u32,
+    /// From the first byte of a head to its last.
+    pub head_timeout: Duration,
+    /// A connection without a request.
+    pub idle_timeout: Duration,
+    /// An exchange, unless its function says otherwise.
+    pub request_timeout: Duration,
+    /// Concurrent streams of one HTTP/2 connection.
+    pub h2_streams: u32,
+    /// Between SIGTERM and the end of the last exchange.
+    pub drain_timeout: Duration,
+}
