@@ -1,0 +1,48 @@
+# Leno: everything a newcomer needs. `make help` lists the targets.
+SHELL := /bin/bash
+CARGO ?= cargo
+DENY_VERSION := 0.20.2
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test lint deny bench conformance reference clean
+
+help: ## List the targets.
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
+
+setup: ## Install what building needs (Debian packages, a wasm32 toolchain under target/), or say what is missing.
+	@scripts/setup.sh
+
+run: setup ## Start the example application behind the mesh and drive it with real requests.
+	@echo "== building leno and the example application (the first time takes a few minutes)"
+	@$(CARGO) build --release --quiet -p leno -p orders
+	@target/release/orders-demo
+
+test: setup ## Run all tests.
+	@$(CARGO) build --quiet --workspace --all-targets
+	@$(CARGO) test --workspace
+
+lint: setup ## Check format and lints.
+	@$(CARGO) fmt --all --check
+	@$(CARGO) fmt --manifest-path guest/Cargo.toml --check
+	@$(CARGO) clippy --quiet --workspace --all-targets -- -D warnings
+
+deny: ## Check licences, sources and the dependency rules of the architecture.
+	@test -x target/tools/bin/cargo-deny || { \
+	  echo "== installing cargo-deny $(DENY_VERSION) into target/tools (some minutes)"; \
+	  $(CARGO) install --quiet --locked --debug --version $(DENY_VERSION) --root target/tools cargo-deny; }
+	@target/tools/bin/cargo-deny check bans licenses sources
+
+bench: setup ## Measure a fresh sandbox per request on this machine; figures go to target/bench/.
+	@mkdir -p target/bench
+	@$(CARGO) run --release --quiet -p leno-bench -- sandbox --json target/bench/sandbox.json
+
+conformance: setup ## Run h2spec, gRPC interop, Autobahn and the trace-context suite against the gateway and a whole hop.
+	@$(CARGO) build --release --quiet -p leno
+	@conformance/run
+
+reference: setup ## Write docs/reference anew from the configuration types.
+	@LENO_BLESS=1 $(CARGO) test --quiet -p leno-config reference
+
+clean: ## Remove everything that was built.
+	@$(CARGO) clean
+	@rm -rf guest/target

@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Makes sure that everything the build needs is there. Installs Debian packages when it may (root, or sudo without a password),
+# and otherwise says what to type. Safe to run again: it does nothing when nothing is missing.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+say() { echo "== $*"; }
+die() { echo "setup: $*" >&2; exit 1; }
+
+[ "$(uname -s)/$(uname -m)" = Linux/x86_64 ] || die "Leno builds and runs on Linux on x86-64; this is $(uname -s) on $(uname -m)"
+command -v cargo >/dev/null || die "no cargo on the PATH; install Rust 1.95 or newer (https://rustup.rs), then run make again"
+version=$(rustc --version | cut -d' ' -f2)
+[ "$(printf '%s\n' 1.95.0 "${version%%-*}" | sort -V | head -n1)" = 1.95.0 ] || die "Rust $version is too old; Leno needs 1.95 or newer (rustup update stable)"
+
+# command -> Debian package
+missing=()
+need() { command -v "$1" >/dev/null || missing+=("$2"); }
+need cc build-essential
+need make build-essential
+need curl curl
+need git git
+if [ ${#missing[@]} -gt 0 ]; then
+  packages=$(printf '%s\n' "${missing[@]}" | sort -u | tr '\n' ' ')
+  if [ "$(id -u)" = 0 ]; then run=; elif sudo -n true 2>/dev/null; then run=sudo; else die "missing packages; type: sudo apt-get install $packages"; fi
+  say "installing $packages"
+  $run apt-get update -qq
+  $run env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $packages >/dev/null
+fi
+
+[ ! -x scripts/wasm-toolchain.sh ] || scripts/wasm-toolchain.sh
+[ -e /dev/kvm ] || say "no /dev/kvm here: sidecars will run in the wasm engine (tests of the microvm engine need /dev/kvm and will fail)"
