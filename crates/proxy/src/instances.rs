@@ -1,0 +1,84 @@
+//! What the corridor needs to know of running instances. The node's supervisor provides it.
+
+use leno_config::FunctionId;
+use std::fmt;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Finds an instance for a permitted request, and starts one where there is none. Nobody calls this before the verdict.
+pub trait Instances: Send + Sync + 'static {
+    /// A running instance with room for one more request, not at one of the addresses in `avoid` as long as there is another.
+    /// Neither waits nor starts anything. `None`: [`Instances::acquire`] has to be asked.
+    fn try_acquire(&self, function: &FunctionId, avoid: &[SocketAddr]) -> Option<Lease>;
+
+    /// Like [`Instances::try_acquire`], but starts an instance where none is running and waits for room. The future may be dropped at any time.
+    fn acquire<'a>(&'a self, function: &'a FunctionId, avoid: &'a [SocketAddr]) -> Acquire<'a>;
+
+    /// Instances that are known, running and ready; 0: the next request starts one.
+    fn count(&self, function: &FunctionId) -> u32;
+}
+
+/// The wait for an instance.
+pub type Acquire<'a> = Pin<Box<dyn Future<Output = Result<Lease, Unavailable>> + Send + 'a>>;
+
+/// Permission to send one request to one instance; dropping it tells that the request is over.
+pub struct Lease {
+    /// Where the instance listens.
+    pub address: SocketAddr,
+    /// Its name, the same that [`crate::credential::Credentials::mint`] was given; `None` for addresses that someone else runs.
+    pub instance: Option<Arc<str>>,
+    on_end: Option<Arc<dyn Fn(SocketAddr) + Send + Sync>>,
+}
+
+impl Lease {
+    /// `on_end` is called once with the address, when the lease is dropped.
+    pub fn new(
+        address: SocketAddr,
+        instance: Option<Arc<str>>,
+        on_end: Option<Arc<dyn Fn(SocketAddr) + Send + Sync>>,
+    ) -> Self {
+        Self { address, instance, on_end }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if let Some(on_end) = &self.on_end {
+            on_end(self.address);
+        }
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lease")
+            .field("address", &self.address)
+            .field("instance", &self.instance)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why no instance can be had.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unavailable {
+    /// The node does not run this function and knows no address of it.
+    #[error("no instance of this function is known here")]
+    Unknown,
+    /// It did not become ready in time.
+    #[error("no instance became ready within {0:?}")]
+    Timeout(Duration),
+    /// It ended before it became ready, or keeps failing.
+    #[error("the instance failed to start: {reason}")]
+    Failed {
+        /// In words, for the log.
+        reason: String,
+        /// When another attempt is worth while.
+        retry_after: Option<Duration>,
+    },
+    /// Too many requests wait already.
+    #[error("too many requests wait for an instance")]
+    QueueFull,
+}

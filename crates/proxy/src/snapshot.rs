@@ -1,0 +1,136 @@
+//! The configuration that a request sees: one immutable value, swapped by an atomic pointer.
+//!
+//! A request pins one [`NodeSnapshot`] when it arrives and keeps it to its end, so nothing it looks up can dangle or change
+//! under it. A new snapshot shares everything that did not change with the old one.
+
+use crate::route::Routes;
+use leno_config::slice::PublicKey;
+use leno_config::{FunctionId, MeshSlice, Slice};
+use leno_policy::needs::Needs;
+use leno_policy::spec::{KeyId, ProgramSpec};
+use leno_sandbox::{Engine, Image};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Everything that requests on this node are judged and routed by.
+#[derive(Debug)]
+pub struct NodeSnapshot {
+    /// Grows by one with each change; for logs and `leno get`.
+    pub version: u64,
+    /// What holds for the whole mesh.
+    pub mesh: Arc<MeshSlice>,
+    /// Functions whose slices this node has.
+    pub functions: HashMap<FunctionId, Arc<FunctionEntry>>,
+    /// What the gateway lets in, derived from `functions`.
+    pub routes: Routes,
+}
+
+impl NodeSnapshot {
+    /// A mesh without functions.
+    pub fn new(mesh: MeshSlice) -> Self {
+        Self { version: 0, mesh: Arc::new(mesh), functions: HashMap::new(), routes: Routes::default() }
+    }
+
+    /// Starts a change of this snapshot; the snapshot itself stays as it is.
+    pub fn change(&self) -> Change {
+        Change { version: self.version + 1, mesh: self.mesh.clone(), functions: self.functions.clone() }
+    }
+}
+
+/// A snapshot in the making.
+#[derive(Debug)]
+pub struct Change {
+    version: u64,
+    mesh: Arc<MeshSlice>,
+    functions: HashMap<FunctionId, Arc<FunctionEntry>>,
+}
+
+impl Change {
+    /// Replaces what holds for the whole mesh.
+    pub fn mesh(&mut self, mesh: MeshSlice) -> &mut Self {
+        self.mesh = Arc::new(mesh);
+        self
+    }
+
+    /// Adds a function, or replaces it.
+    pub fn insert(&mut self, entry: Arc<FunctionEntry>) -> &mut Self {
+        self.functions.insert(entry.slice.id.clone(), entry);
+        self
+    }
+
+    /// Removes a function: requests to it find no route, its instances have no say any more.
+    pub fn remove(&mut self, function: &FunctionId) -> &mut Self {
+        self.functions.remove(function);
+        self
+    }
+
+    /// The new snapshot.
+    pub fn finish(self) -> NodeSnapshot {
+        let routes = Routes::new(self.functions.values());
+        NodeSnapshot { version: self.version, mesh: self.mesh, functions: self.functions, routes }
+    }
+}
+
+/// One function: its slice, and what was made ready from it.
+#[derive(Debug)]
+pub struct FunctionEntry {
+    /// As delivered.
+    pub slice: Slice,
+    /// `namespace/name`.
+    pub name: Arc<str>,
+    /// SPIFFE ID.
+    pub identity: Arc<str>,
+    /// Judges what comes in.
+    pub inbound: LoadedProgram,
+    /// Judges what it calls.
+    pub outbound: LoadedProgram,
+    /// Public keys that the programs name.
+    pub keys: HashMap<KeyId, PublicKey>,
+    /// Index into `slice.callees` by host name (lower case, without port).
+    pub callees: HashMap<String, usize>,
+}
+
+impl FunctionEntry {
+    /// Loads both programs; this takes a millisecond or so, and does not belong on a worker thread. A program that does not load
+    /// is kept as [`LoadedProgram::image`]'s error, and denies every request.
+    pub fn load(engine: &Engine, slice: Slice) -> Self {
+        let name: Arc<str> = slice.id.to_string().into();
+        let keys = slice.keys.iter().map(|key| (key.id, key.key.clone())).collect();
+        let hosts = |(index, callee): (usize, &leno_config::slice::Callee)| {
+            callee.hosts.iter().map(move |host| (host.clone(), index)).collect::<Vec<_>>()
+        };
+        Self {
+            identity: slice.identity.as_str().into(),
+            inbound: LoadedProgram::load(engine, &slice.inbound, slice.deadline),
+            outbound: LoadedProgram::load(engine, &slice.outbound, slice.deadline),
+            callees: slice.callees.iter().enumerate().flat_map(hosts).collect(),
+            keys,
+            name,
+            slice,
+        }
+    }
+}
+
+/// One direction's program, ready to be run.
+#[derive(Debug)]
+pub struct LoadedProgram {
+    /// The initialised program, or why it could not be loaded (then it denies everything).
+    pub image: Result<Image, String>,
+    /// What it was made from; the runtime renders counter keys and names rules by it.
+    pub spec: Arc<ProgramSpec>,
+    /// What it wants to be handed.
+    pub needs: Needs,
+    /// Longest run.
+    pub deadline: Duration,
+}
+
+impl LoadedProgram {
+    /// Initialises a program in `engine`.
+    pub fn load(engine: &Engine, spec: &ProgramSpec, deadline: Duration) -> Self {
+        let image = postcard::to_allocvec(spec)
+            .map_err(|error| error.to_string())
+            .and_then(|blob| engine.load(&blob).map_err(|error| error.to_string()));
+        Self { image, spec: Arc::new(spec.clone()), needs: Needs::of(spec), deadline }
+    }
+}
