@@ -1,1 +1,35 @@
-//! leno-identity
+//! Who somebody is, and how to prove it: SPIFFE IDs, X.509 SVIDs, trust bundles, the embedded certificate authority, and the
+//! TLS configurations built from them.
+//!
+//! Read it in the order in which things happen. An [`Authority`] has a root; the [`TrustBundle`] made of roots goes to every node.
+//! For each identity that it hosts a node makes a [`KeyRequest`]; the authority signs it; the node's [`SvidStore`] checks what came
+//! back and holds it. [`server_config`] and [`client_config`] read the store at each handshake, so that a renewal needs no
+//! new configuration and drops no connection. [`peer_identity`] says who is at the other end.
+//!
+//! Private keys are generated inside `aws-lc`, are never serialised, and are wiped by it when they are dropped. No type of this
+//! crate prints one.
+#![forbid(unsafe_code)]
+
+mod authority;
+mod bundle;
+mod gateway;
+mod key;
+mod request;
+mod spiffe;
+mod store;
+mod svid;
+mod tls;
+mod verify;
+
+pub use authority::{Authority, SignError};
+pub use bundle::{BundleError, TrustBundle};
+pub use gateway::gateway_server_config;
+pub use key::NoKey;
+pub use request::{KeyRequest, RequestError};
+pub use rustls::pki_types::{CertificateDer, UnixTime};
+pub use rustls::time_provider::{DefaultTimeProvider, TimeProvider};
+pub use spiffe::{BadSpiffeId, SpiffeId, TrustDomain, function_of_server_name};
+pub use store::{RenewError, SvidStore};
+pub use svid::{Svid, SvidError};
+pub use tls::{TlsError, client_config, peer_identity, peer_not_after, server_config, server_name};
+pub use verify::PeerError;

@@ -1,0 +1,194 @@
+//! The embedded certificate authority: one root, which signs leaves directly.
+
+use crate::bundle::{BundleError, TrustBundle};
+use crate::key::{NoKey, PrivateKey};
+use crate::request::{self, RequestError};
+use crate::spiffe::{SpiffeId, TrustDomain};
+use aws_lc_rs::rand;
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
+    KeyUsagePurpose, SanType, SerialNumber,
+};
+use rustls::pki_types::CertificateDer;
+use rustls::time_provider::{DefaultTimeProvider, TimeProvider};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+use time::OffsetDateTime;
+
+/// How long a root is valid. It lives in memory only, so it never outlives its process.
+const ROOT_LIFETIME: Duration = Duration::from_secs(3 * 365 * 24 * 3600);
+/// Certificates are valid from a little before they were made, for peers whose clocks run late.
+const CLOCK_SKEW: Duration = Duration::from_secs(120);
+
+/// A trust domain's certificate authority. Its key exists in memory only: it is never written anywhere, and a new process means
+/// a new root.
+pub struct Authority {
+    trust_domain: TrustDomain,
+    issuer: Issuer<'static, PrivateKey>,
+    bundle: TrustBundle,
+    not_after: OffsetDateTime,
+    clock: Arc<dyn TimeProvider>,
+}
+
+/// Why the authority did not sign.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SignError {
+    /// See [`NoKey`].
+    #[error(transparent)]
+    NoKey(#[from] NoKey),
+    /// No wall-clock time, or one outside the years that certificates can state.
+    #[error("the time is unknown")]
+    NoTime,
+    /// The identity belongs to another authority.
+    #[error("`{id}` is not in the trust domain `{trust_domain}`")]
+    OtherTrustDomain {
+        /// What was asked for.
+        id: SpiffeId,
+        /// What this authority signs.
+        trust_domain: TrustDomain,
+    },
+    /// The trust domain's own identity is the authority's.
+    #[error("`{0}` names a trust domain and no workload")]
+    NoWorkload(SpiffeId),
+    /// A lifetime of nothing.
+    #[error("the lifetime of a certificate must be at least a second")]
+    Lifetime,
+    /// Its root has expired.
+    #[error("the authority's root has expired")]
+    RootExpired,
+    /// The request is not acceptable.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// The certificate could not be written.
+    #[error("the certificate could not be written: {0}")]
+    Unwritable(String),
+    /// The root is not one that a bundle accepts.
+    #[error(transparent)]
+    Root(#[from] BundleError),
+}
+
+impl Authority {
+    /// A new root for `trust_domain`, by the system's clock.
+    pub fn new(trust_domain: &TrustDomain) -> Result<Self, SignError> {
+        Self::with_clock(trust_domain, Arc::new(DefaultTimeProvider))
+    }
+
+    /// A new root for `trust_domain`, by `clock`.
+    pub fn with_clock(trust_domain: &TrustDomain, clock: Arc<dyn TimeProvider>) -> Result<Self, SignError> {
+        let now = wall_clock(&*clock)?;
+        let not_after = now + ROOT_LIFETIME;
+        let mut params = CertificateParams::default();
+        params.not_before = now - CLOCK_SKEW;
+        params.not_after = not_after;
+        params.serial_number = Some(serial_number()?);
+        params.distinguished_name = root_name(trust_domain)?;
+        params.subject_alt_names = vec![uri(&trust_domain.id())?];
+        // No intermediates: a leaf that claims to be one cannot sign either way.
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        let key = PrivateKey::generate()?;
+        let root = params.self_signed(&key).map_err(unwritable)?;
+        let bundle = TrustBundle::new(trust_domain, [root.der().clone()])?;
+        let issuer = Issuer::new(params, key);
+        Ok(Self { trust_domain: trust_domain.clone(), issuer, bundle, not_after, clock })
+    }
+
+    /// What peers must trust to accept its signatures.
+    pub fn bundle(&self) -> &TrustBundle {
+        &self.bundle
+    }
+
+    /// Signs an X.509 SVID for `id`: the chain, leaf first, root excluded. `csr` (DER) must be signed by its own key and ask
+    /// for `id` or nothing; every other part of the certificate is the authority's. The lifetime is cut at the root's.
+    ///
+    /// Whether the asker may have `id` is the caller's to decide.
+    pub fn sign(
+        &self,
+        csr: &[u8],
+        id: &SpiffeId,
+        lifetime: Duration,
+    ) -> Result<Vec<CertificateDer<'static>>, SignError> {
+        if id.trust_domain() != self.trust_domain.as_str() {
+            return Err(SignError::OtherTrustDomain { id: id.clone(), trust_domain: self.trust_domain.clone() });
+        }
+        if id.path().is_empty() {
+            return Err(SignError::NoWorkload(id.clone()));
+        }
+        if lifetime < Duration::from_secs(1) {
+            return Err(SignError::Lifetime);
+        }
+        let now = wall_clock(&*self.clock)?;
+        if now >= self.not_after {
+            return Err(SignError::RootExpired);
+        }
+        let key = request::approve(csr, id)?;
+        let lifetime = lifetime.min(ROOT_LIFETIME);
+        let params = leaf(id, now - CLOCK_SKEW, (now + lifetime).min(self.not_after))?;
+        let certificate = params.signed_by(&key, &self.issuer).map_err(unwritable)?;
+        Ok(vec![certificate.der().clone()])
+    }
+}
+
+/// The leaf profile of X.509-SVID, sections 3 and 4, with the server name as a DNS name beside the one URI.
+fn leaf(id: &SpiffeId, not_before: OffsetDateTime, not_after: OffsetDateTime) -> Result<CertificateParams, SignError> {
+    let mut params = CertificateParams::default();
+    params.not_before = not_before;
+    params.not_after = not_after;
+    params.serial_number = Some(serial_number()?);
+    params.distinguished_name = DistinguishedName::new();
+    params.subject_alt_names = vec![uri(id)?];
+    if let Some(name) = id.server_name() {
+        params.subject_alt_names.push(SanType::DnsName(name.try_into().map_err(unwritable)?));
+    }
+    params.is_ca = IsCa::ExplicitNoCa;
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+    params.use_authority_key_identifier_extension = true;
+    Ok(params)
+}
+
+/// Each root has a subject of its own, so that path building never has to try several.
+fn root_name(trust_domain: &TrustDomain) -> Result<DistinguishedName, SignError> {
+    let mut number = [0; 8];
+    rand::fill(&mut number).map_err(|_| NoKey)?;
+    let mut name = DistinguishedName::new();
+    name.push(DnType::OrganizationName, "Leno");
+    name.push(DnType::CommonName, format!("{:016x}.{}", u64::from_be_bytes(number), shortened(trust_domain.as_str())));
+    Ok(name)
+}
+
+/// RFC 5280 allows a common name 64 characters.
+fn shortened(trust_domain: &str) -> &str {
+    trust_domain.get(..47).unwrap_or(trust_domain)
+}
+
+/// Random, positive and within 20 octets (RFC 5280, section 4.1.2.2).
+fn serial_number() -> Result<SerialNumber, NoKey> {
+    let mut bytes = [0; 16];
+    rand::fill(&mut bytes).map_err(|_| NoKey)?;
+    bytes[0] = bytes[0] & 0x7f | 0x40;
+    Ok(SerialNumber::from_slice(&bytes))
+}
+
+fn uri(id: &SpiffeId) -> Result<SanType, SignError> {
+    Ok(SanType::URI(id.as_str().try_into().map_err(unwritable)?))
+}
+
+fn unwritable(error: rcgen::Error) -> SignError {
+    SignError::Unwritable(error.to_string())
+}
+
+/// Now, where the certificate's dates around it are within the years that X.509 can write.
+fn wall_clock(clock: &dyn TimeProvider) -> Result<OffsetDateTime, SignError> {
+    let now = clock.current_time().ok_or(SignError::NoTime)?;
+    let now = i64::try_from(now.as_secs()).map_err(|_| SignError::NoTime)?;
+    let now = OffsetDateTime::from_unix_timestamp(now).map_err(|_| SignError::NoTime)?;
+    if (1971..9990).contains(&now.year()) { Ok(now) } else { Err(SignError::NoTime) }
+}
+
+impl fmt::Debug for Authority {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Authority({})", self.trust_domain)
+    }
+}

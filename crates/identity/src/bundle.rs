@@ -1,0 +1,150 @@
+//! The roots that a trust domain's identities chain to.
+
+use crate::spiffe::{BadSpiffeId, TrustDomain};
+use rustls::pki_types::{CertificateDer, TrustAnchor, UnixTime};
+use std::borrow::Cow;
+use std::fmt;
+use std::time::Duration;
+use x509_parser::certificate::X509Certificate;
+use x509_parser::extensions::GeneralName;
+use x509_parser::prelude::FromDer;
+
+/// The roots of one trust domain. Several at a time overlap while an authority changes its root: nodes trust the new one
+/// before anything is signed by it, and the old one until everything signed by it has expired.
+#[derive(Clone)]
+pub struct TrustBundle {
+    trust_domain: TrustDomain,
+    roots: Vec<Root>,
+    anchors: Vec<TrustAnchor<'static>>,
+}
+
+#[derive(Clone, PartialEq, Eq)]
+struct Root {
+    der: CertificateDer<'static>,
+    not_before: UnixTime,
+    not_after: UnixTime,
+}
+
+/// Why a certificate cannot be a trust domain's root.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BundleError {
+    /// No root, no trust: an empty bundle would refuse everybody.
+    #[error("the trust bundle of `{0}` has no root")]
+    Empty(TrustDomain),
+    /// Not X.509.
+    #[error("root {index} of the trust bundle is not a DER-encoded X.509 certificate")]
+    Malformed {
+        /// Position in the bundle, from 0.
+        index: usize,
+    },
+    /// Not a signing certificate (X.509-SVID, section 3.2).
+    #[error("root {index} of the trust bundle is no certificate authority")]
+    NoAuthority {
+        /// Position in the bundle, from 0.
+        index: usize,
+    },
+    /// The root's own SPIFFE ID is another one.
+    #[error("root {index} of the trust bundle is not one of `{trust_domain}`")]
+    Foreign {
+        /// Position in the bundle, from 0.
+        index: usize,
+        /// The bundle's trust domain.
+        trust_domain: TrustDomain,
+    },
+    /// The trust domain's name.
+    #[error(transparent)]
+    TrustDomain(#[from] BadSpiffeId),
+}
+
+impl TrustBundle {
+    /// Checks each root: DER, a signing certificate, and, where it carries a SPIFFE ID, that of `trust_domain`.
+    pub fn new(
+        trust_domain: &TrustDomain,
+        roots: impl IntoIterator<Item = CertificateDer<'static>>,
+    ) -> Result<Self, BundleError> {
+        let mut bundle = Self { trust_domain: trust_domain.clone(), roots: Vec::new(), anchors: Vec::new() };
+        for (index, der) in roots.into_iter().enumerate() {
+            bundle.add(index, der)?;
+        }
+        if bundle.roots.is_empty() { Err(BundleError::Empty(trust_domain.clone())) } else { Ok(bundle) }
+    }
+
+    /// The roots of both; the overlap of a rotation. `other` is of the same trust domain.
+    pub fn merge(&self, other: &TrustBundle) -> Result<Self, BundleError> {
+        Self::new(&self.trust_domain, self.roots.iter().chain(&other.roots).map(|root| root.der.clone()))
+    }
+
+    /// Its trust domain.
+    pub fn trust_domain(&self) -> &TrustDomain {
+        &self.trust_domain
+    }
+
+    /// The roots, in DER.
+    pub fn roots(&self) -> impl Iterator<Item = &CertificateDer<'static>> {
+        self.roots.iter().map(|root| &root.der)
+    }
+
+    /// The roots that are valid at `now`; path validation itself does not look at a root's dates.
+    pub(crate) fn anchors(&self, now: UnixTime) -> Cow<'_, [TrustAnchor<'static>]> {
+        let valid = |root: &Root| root.not_before <= now && now <= root.not_after;
+        if self.roots.iter().all(valid) {
+            return Cow::Borrowed(&self.anchors);
+        }
+        let with_root = self.anchors.iter().zip(&self.roots);
+        Cow::Owned(with_root.filter(|(_, root)| valid(root)).map(|(anchor, _)| anchor.clone()).collect())
+    }
+
+    fn add(&mut self, index: usize, der: CertificateDer<'static>) -> Result<(), BundleError> {
+        if self.roots.iter().any(|root| root.der == der) {
+            return Ok(());
+        }
+        let malformed = BundleError::Malformed { index };
+        let (not_before, not_after) = {
+            let Ok((rest, certificate)) = X509Certificate::from_der(&der) else { return Err(malformed) };
+            if !rest.is_empty() {
+                return Err(malformed);
+            }
+            self.check(index, &certificate)?;
+            let validity = certificate.validity();
+            (unix_time(validity.not_before.timestamp()), unix_time(validity.not_after.timestamp()))
+        };
+        let anchor = webpki::anchor_from_trusted_cert(&der).map_err(|_| malformed)?.to_owned();
+        self.anchors.push(anchor);
+        self.roots.push(Root { der, not_before, not_after });
+        Ok(())
+    }
+
+    fn check(&self, index: usize, certificate: &X509Certificate<'_>) -> Result<(), BundleError> {
+        let malformed = |_| BundleError::Malformed { index };
+        let is_ca = certificate.basic_constraints().map_err(malformed)?.is_some_and(|constraints| constraints.value.ca);
+        let may_sign = certificate.key_usage().map_err(malformed)?.is_some_and(|usage| usage.value.key_cert_sign());
+        if !is_ca || !may_sign {
+            return Err(BundleError::NoAuthority { index });
+        }
+        let names = certificate.subject_alternative_name().map_err(malformed)?;
+        let names = names.iter().flat_map(|names| &names.value.general_names);
+        for name in names {
+            if matches!(name, GeneralName::URI(uri) if *uri != self.trust_domain.id().as_str()) {
+                return Err(BundleError::Foreign { index, trust_domain: self.trust_domain.clone() });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Seconds since 1970; what lies before counts as 1970.
+pub(crate) fn unix_time(timestamp: i64) -> UnixTime {
+    UnixTime::since_unix_epoch(Duration::from_secs(timestamp.try_into().unwrap_or(0)))
+}
+
+impl PartialEq for TrustBundle {
+    fn eq(&self, other: &Self) -> bool {
+        self.trust_domain == other.trust_domain && self.roots == other.roots
+    }
+}
+
+impl fmt::Debug for TrustBundle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "TrustBundle({}, {} roots)", self.trust_domain, self.roots.len())
+    }
+}

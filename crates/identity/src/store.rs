@@ -1,0 +1,176 @@
+//! The identities that a node can prove at the moment.
+
+use crate::bundle::TrustBundle;
+use crate::request::KeyRequest;
+use crate::spiffe::SpiffeId;
+use crate::svid::{Svid, SvidError};
+use crate::tls;
+use arc_swap::{ArcSwap, ArcSwapOption};
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::time_provider::{DefaultTimeProvider, TimeProvider};
+use std::collections::HashMap;
+use std::fmt;
+use std::future::Future;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// The node's SVIDs and the trust bundle. Every identity has a slot whose content is swapped atomically: a renewal takes
+/// no lock and touches no connection, and each later handshake uses the new SVID. The map of slots
+/// is locked for the moment of a look-up, once a handshake.
+pub struct SvidStore {
+    bundle: ArcSwap<TrustBundle>,
+    slots: RwLock<Slots>,
+    clock: Arc<dyn TimeProvider>,
+}
+
+#[derive(Default)]
+struct Slots {
+    by_id: HashMap<SpiffeId, Arc<Slot>>,
+    /// Only of identities that were installed, hence checked to be of the bundle's trust domain.
+    by_server_name: HashMap<String, Arc<Slot>>,
+}
+
+/// The current SVID of one identity; none before the first and after its removal.
+#[derive(Default)]
+pub(crate) struct Slot(ArcSwapOption<Svid>);
+
+/// Why an identity was not renewed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RenewError<E: std::error::Error> {
+    /// Nobody signed.
+    #[error(transparent)]
+    Sign(E),
+    /// What was signed is no use.
+    #[error(transparent)]
+    Svid(#[from] SvidError),
+}
+
+impl SvidStore {
+    /// An empty store, by the system's clock.
+    pub fn new(bundle: TrustBundle) -> Arc<Self> {
+        Self::with_clock(bundle, Arc::new(DefaultTimeProvider))
+    }
+
+    /// An empty store, by `clock`. The TLS configurations made from it use the same clock.
+    pub fn with_clock(bundle: TrustBundle, clock: Arc<dyn TimeProvider>) -> Arc<Self> {
+        let bundle = ArcSwap::from_pointee(bundle);
+        Arc::new(Self { bundle, slots: RwLock::default(), clock })
+    }
+
+    /// The roots that peers' certificates must chain to.
+    pub fn bundle(&self) -> Arc<TrustBundle> {
+        self.bundle.load_full()
+    }
+
+    /// Trusts these roots, and no others, from the next handshake on.
+    pub fn set_bundle(&self, bundle: TrustBundle) {
+        self.bundle.store(Arc::new(bundle));
+    }
+
+    /// Checks the authority's answer to `request` as peers would, and serves it from the next handshake on. On an error the
+    /// store goes on with what it has.
+    pub fn install(&self, request: KeyRequest, chain: Vec<CertificateDer<'static>>) -> Result<Arc<Svid>, SvidError> {
+        let now = self.now().ok_or(SvidError::NoTime)?;
+        let svid = Arc::new(Svid::new(request, chain, &self.bundle.load(), now, &tls::algorithms())?);
+        let slot = self.slot(svid.id());
+        slot.0.store(Some(svid.clone()));
+        if let Some(name) = svid.id().server_name() {
+            self.write().by_server_name.insert(name, slot);
+        }
+        Ok(svid)
+    }
+
+    /// Asks `sign` for a certificate for `id` and installs it: both the first and each later one.
+    pub async fn renew<S, F, E>(&self, id: &SpiffeId, sign: S) -> Result<Arc<Svid>, RenewError<E>>
+    where
+        S: FnOnce(Vec<u8>) -> F,
+        F: Future<Output = Result<Vec<CertificateDer<'static>>, E>>,
+        E: std::error::Error,
+    {
+        let request = KeyRequest::new(id).map_err(SvidError::from)?;
+        let chain = sign(request.csr().to_vec()).await.map_err(RenewError::Sign)?;
+        Ok(self.install(request, chain)?)
+    }
+
+    /// Stops serving `id`.
+    pub fn remove(&self, id: &SpiffeId) {
+        let mut slots = self.write();
+        id.server_name().and_then(|name| slots.by_server_name.remove(&name));
+        let Some(slot) = slots.by_id.get(id) else { return };
+        slot.0.store(None);
+        // A client configuration that still holds the slot must see the identity again if it returns.
+        if Arc::strong_count(slot) == 1 {
+            slots.by_id.remove(id);
+        }
+    }
+
+    /// The SVID of `id`; never an expired one.
+    pub fn current(&self, id: &SpiffeId) -> Option<Arc<Svid>> {
+        self.read().by_id.get(id)?.current(self.now()?)
+    }
+
+    /// All SVIDs, expired ones too, in the order of their identities.
+    pub fn all(&self) -> Vec<Arc<Svid>> {
+        let mut all: Vec<_> = self.read().by_id.values().filter_map(|slot| slot.0.load_full()).collect();
+        all.sort_by(|a, b| a.id().cmp(b.id()));
+        all
+    }
+
+    /// The identities whose SVID has passed half of its lifetime at `now`.
+    pub fn renew_due(&self, now: UnixTime) -> Vec<SpiffeId> {
+        self.all().into_iter().filter(|svid| svid.renew_at() <= now).map(|svid| svid.id().clone()).collect()
+    }
+
+    /// When the next of them is due.
+    pub fn next_renewal(&self) -> Option<UnixTime> {
+        self.all().into_iter().map(|svid| svid.renew_at()).min()
+    }
+
+    /// Now, by the store's clock.
+    pub fn now(&self) -> Option<UnixTime> {
+        self.clock.current_time()
+    }
+
+    pub(crate) fn clock(&self) -> &Arc<dyn TimeProvider> {
+        &self.clock
+    }
+
+    pub(crate) fn slot(&self, id: &SpiffeId) -> Arc<Slot> {
+        if let Some(slot) = self.read().by_id.get(id) {
+            return slot.clone();
+        }
+        self.write().by_id.entry(id.clone()).or_default().clone()
+    }
+
+    /// The SVID that a server shows to a client that asks for `server_name` (lower case).
+    pub(crate) fn by_server_name(&self, server_name: &str) -> Option<Arc<Svid>> {
+        self.read().by_server_name.get(server_name)?.current(self.now()?)
+    }
+
+    // Nothing panics while it holds the lock, so a poisoned one is as good as any.
+    fn read(&self) -> RwLockReadGuard<'_, Slots> {
+        self.slots.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Slots> {
+        self.slots.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Slot {
+    /// A certificate past its end is not served: the peer would refuse it, and the log here would not say why.
+    pub(crate) fn current(&self, now: UnixTime) -> Option<Arc<Svid>> {
+        self.0.load_full().filter(|svid| now <= svid.not_after())
+    }
+}
+
+impl fmt::Debug for SvidStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.all()).finish()
+    }
+}
+
+impl fmt::Debug for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.load().fmt(f)
+    }
+}

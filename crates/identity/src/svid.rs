@@ -1,0 +1,110 @@
+//! An identity that can be proved: a certificate chain and the key that belongs to it.
+
+use crate::bundle::TrustBundle;
+use crate::request::{KeyRequest, RequestError};
+use crate::spiffe::SpiffeId;
+use crate::verify::{self, PeerError, Role};
+use rustls::crypto::WebPkiSupportedAlgorithms;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::sign::CertifiedKey;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// An X.509 SVID with its private key.
+pub struct Svid {
+    id: SpiffeId,
+    certified: Arc<CertifiedKey>,
+    renew_at: UnixTime,
+    not_after: UnixTime,
+}
+
+/// Why an identity could not be had.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SvidError {
+    /// No key or no request.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// No wall-clock time.
+    #[error("the time is unknown")]
+    NoTime,
+    /// The authority sent nothing.
+    #[error("the answer holds no certificate")]
+    Empty,
+    /// The certificate would be refused by every peer.
+    #[error("the certificate for `{id}` is refused: {reason}")]
+    Refused {
+        /// What was asked for.
+        id: SpiffeId,
+        /// What is wrong.
+        reason: PeerError,
+    },
+    /// The certificate is somebody else's.
+    #[error("the certificate is for `{presented}` and not for `{id}`")]
+    OtherIdentity {
+        /// What was asked for.
+        id: SpiffeId,
+        /// What came.
+        presented: SpiffeId,
+    },
+    /// The certificate is for another key.
+    #[error("the certificate for `{0}` is for another key")]
+    OtherKey(SpiffeId),
+}
+
+impl Svid {
+    /// Puts request and answer together, after the checks that every peer will make, in both roles.
+    pub(crate) fn new(
+        request: KeyRequest,
+        chain: Vec<CertificateDer<'static>>,
+        bundle: &TrustBundle,
+        now: UnixTime,
+        algorithms: &WebPkiSupportedAlgorithms,
+    ) -> Result<Self, SvidError> {
+        let KeyRequest { id, key, .. } = request;
+        let refused = |reason| SvidError::Refused { id: id.clone(), reason };
+        let (leaf, intermediates) = chain.split_first().ok_or(SvidError::Empty)?;
+        for role in [Role::Client, Role::Server] {
+            let presented = verify::identity(bundle, leaf, intermediates, role, now, algorithms).map_err(refused)?;
+            if presented != id {
+                return Err(SvidError::OtherIdentity { id, presented });
+            }
+        }
+        let (not_after, public_key) = verify::end_and_key(leaf).map_err(refused)?;
+        if public_key != key.public_key_info() {
+            return Err(SvidError::OtherKey(id));
+        }
+        let renew_at = UnixTime::since_unix_epoch(Duration::from_secs(now.as_secs().midpoint(not_after.as_secs())));
+        Ok(Self { id, certified: Arc::new(CertifiedKey::new(chain, Arc::new(key))), renew_at, not_after })
+    }
+
+    /// Whose it is.
+    pub fn id(&self) -> &SpiffeId {
+        &self.id
+    }
+
+    /// The certificates, leaf first.
+    pub fn chain(&self) -> &[CertificateDer<'static>] {
+        &self.certified.cert
+    }
+
+    /// Its last second.
+    pub fn not_after(&self) -> UnixTime {
+        self.not_after
+    }
+
+    /// Half of the lifetime that it had when it arrived.
+    pub fn renew_at(&self) -> UnixTime {
+        self.renew_at
+    }
+
+    pub(crate) fn certified(&self) -> &Arc<CertifiedKey> {
+        &self.certified
+    }
+}
+
+impl fmt::Debug for Svid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Svid({}, until {})", self.id, self.not_after.as_secs())
+    }
+}

@@ -1,0 +1,128 @@
+//! TLS between sidecars: version 1.3 only, both sides prove a SPIFFE ID, HTTP/2 only.
+//!
+//! Sessions are not resumed. A resumed session skips the certificates, so it could outlive an SVID or outlast a root that is no
+//! longer trusted; connections are pooled and long, so a resumption would save little.
+
+use crate::spiffe::SpiffeId;
+use crate::store::{Slot, SvidStore};
+use crate::verify::{self, AnyOfTrustDomain, Exactly};
+use rustls::client::{ResolvesClientCert, Resumption};
+use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, aws_lc_rs};
+use rustls::pki_types::{ServerName, UnixTime};
+use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use rustls::{ClientConfig, CommonState, ServerConfig, SignatureScheme};
+use std::path::PathBuf;
+use std::sync::{Arc, LazyLock};
+
+/// Why no TLS configuration could be made.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A file cannot be read.
+    #[error("{}: {reason}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        reason: std::io::Error,
+    },
+    /// A file does not hold what it should.
+    #[error("{}: {reason}", path.display())]
+    Unusable {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and what was expected.
+        reason: String,
+    },
+    /// An identity by whose form no server can be asked for.
+    #[error("`{0}` is not of the form spiffe://<trust domain>/ns/<namespace>/sa/<name> with DNS labels")]
+    NoServerName(SpiffeId),
+    /// The TLS library refused.
+    #[error("TLS: {0}")]
+    Tls(#[from] rustls::Error),
+}
+
+pub(crate) static PROVIDER: LazyLock<Arc<CryptoProvider>> = LazyLock::new(|| Arc::new(aws_lc_rs::default_provider()));
+
+const ALPN_H2: &[u8] = b"h2";
+
+/// For the node's inbound listener: shows the SVID that the client asks for by [`server_name`], and requires one of the trust
+/// domain from the client. One configuration serves all functions of the node and every renewal.
+pub fn server_config(store: &Arc<SvidStore>) -> Result<Arc<ServerConfig>, TlsError> {
+    let verifier = AnyOfTrustDomain { store: store.clone(), algorithms: algorithms() };
+    let mut config = ServerConfig::builder_with_details(PROVIDER.clone(), store.clock().clone())
+        .with_protocol_versions(&[&rustls::version::TLS13])?
+        .with_client_cert_verifier(Arc::new(verifier))
+        .with_cert_resolver(Arc::new(ByServerName(store.clone())));
+    config.alpn_protocols = vec![ALPN_H2.to_vec()];
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    Ok(Arc::new(config))
+}
+
+/// For connections of `caller` to `expected`: shows the caller's SVID, and accepts exactly that server. Valid across renewals;
+/// keep one for each pair.
+pub fn client_config(
+    store: &Arc<SvidStore>,
+    caller: &SpiffeId,
+    expected: &SpiffeId,
+) -> Result<Arc<ClientConfig>, TlsError> {
+    let verifier = Exactly { expected: expected.clone(), store: store.clone(), algorithms: algorithms() };
+    let resolver = OfCaller { slot: store.slot(caller), store: store.clone() };
+    let mut config = ClientConfig::builder_with_details(PROVIDER.clone(), store.clock().clone())
+        .with_protocol_versions(&[&rustls::version::TLS13])?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(verifier))
+        .with_client_cert_resolver(Arc::new(resolver));
+    config.alpn_protocols = vec![ALPN_H2.to_vec()];
+    config.resumption = Resumption::disabled();
+    Ok(Arc::new(config))
+}
+
+/// What to ask for when connecting to `id`; it selects the server's certificate and proves nothing.
+pub fn server_name(id: &SpiffeId) -> Result<ServerName<'static>, TlsError> {
+    let name = id.server_name().and_then(|name| ServerName::try_from(name).ok());
+    name.ok_or_else(|| TlsError::NoServerName(id.clone()))
+}
+
+/// Who is at the other end of a connection made with [`server_config`] or [`client_config`], after its handshake.
+pub fn peer_identity(connection: &CommonState) -> Option<SpiffeId> {
+    verify::leaf_identity(connection.peer_certificates()?.first()?).ok()
+}
+
+/// When the certificate of the other end expires.
+pub fn peer_not_after(connection: &CommonState) -> Option<UnixTime> {
+    verify::end_and_key(connection.peer_certificates()?.first()?).ok().map(|(not_after, _)| not_after)
+}
+
+pub(crate) fn algorithms() -> WebPkiSupportedAlgorithms {
+    PROVIDER.signature_verification_algorithms
+}
+
+#[derive(Debug)]
+struct ByServerName(Arc<SvidStore>);
+
+impl ResolvesServerCert for ByServerName {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let name = hello.server_name()?.to_ascii_lowercase();
+        Some(self.0.by_server_name(&name)?.certified().clone())
+    }
+}
+
+#[derive(Debug)]
+struct OfCaller {
+    slot: Arc<Slot>,
+    store: Arc<SvidStore>,
+}
+
+impl ResolvesClientCert for OfCaller {
+    fn resolve(&self, _: &[&[u8]], schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        let svid = self.slot.current(self.store.now()?)?;
+        svid.certified().key.choose_scheme(schemes)?;
+        Some(svid.certified().clone())
+    }
+
+    fn has_certs(&self) -> bool {
+        true
+    }
+}
