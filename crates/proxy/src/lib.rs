@@ -4,6 +4,7 @@
 //! the corridor itself, [`upstream`] forwards.
 #![forbid(unsafe_code)]
 
+pub mod head;
 pub mod instances;
 pub mod peer;
 pub mod random;

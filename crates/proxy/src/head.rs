@@ -1,0 +1,430 @@
+//! What may stand in a message head, and what a proxy owes to it: RFC 9110 (semantics), 9112 (HTTP/1.1) and 9113 (HTTP/2).
+//!
+//! [`admit`] runs once on each head that comes in from a socket. Behind it, a head has these properties, on which the rest of
+//! the corridor relies: one authority at most, in the URI or in the only `host` field; no hop-by-hop field; nothing that only the
+//! mesh itself may say. [`deliver`] runs on each head that goes to an instance, [`answer`] on each response.
+
+use crate::peer::{Entrance, Peer};
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::uri::{Authority, PathAndQuery, Scheme, Uri};
+use http::{Method, Version, request, response};
+use leno_policy::spec::Protocol;
+
+/// Header that names a request from one end of the mesh to the other.
+pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// Tells the callee who called, in Envoy's format: `By=<callee>;URI=<caller>`.
+pub const CLIENT_CERT: HeaderName = HeaderName::from_static("x-forwarded-client-cert");
+/// Between sidecars: the protocol that the calling instance spoke, so that policies see the same on every way.
+pub const HOP_PROTOCOL: HeaderName = HeaderName::from_static("x-leno-protocol");
+const RESERVED: &str = "x-leno-";
+const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+
+/// What only a gateway may say of a client; dropped when the client says it.
+const CLIENT_CLAIMS: [HeaderName; 6] = [
+    header::FORWARDED,
+    FORWARDED_FOR,
+    FORWARDED_PROTO,
+    HeaderName::from_static("x-forwarded-host"),
+    HeaderName::from_static("x-forwarded-port"),
+    HeaderName::from_static("x-real-ip"),
+];
+
+/// Why a head is refused, before anything is looked up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Malformed {
+    /// RFC 9112, 3.2.
+    #[error("an HTTP/1.1 request needs exactly one Host field")]
+    Host,
+    /// Not `host[:port]`, or with user information (RFC 9110, 4.2.4).
+    #[error("the authority is not a host with an optional port")]
+    Authority,
+    /// RFC 9113, 8.3.1.
+    #[error(":authority and Host differ")]
+    TwoAuthorities,
+    /// A request target that the method does not allow (RFC 9112, 3.2).
+    #[error("the request target does not fit the method")]
+    Target,
+    /// TRACE would read back what the mesh adds for the callee; CONNECT is for outbound tunnels only.
+    #[error("this method is not served here")]
+    Method,
+    /// RFC 9110, 10.1.1.
+    #[error("the expectation cannot be met")]
+    Expectation,
+}
+
+/// What [`admit`] found out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Admitted {
+    /// As policies see it.
+    pub protocol: Protocol,
+    /// The client wants a WebSocket and the head still says so.
+    pub upgrade: bool,
+}
+
+/// What [`scan`] saw: one bit for each costly step.
+struct Seen;
+
+impl Seen {
+    const CONNECTION: u32 = 1;
+    const KEEP_ALIVE: u32 = 1 << 1;
+    const PROXY_CONNECTION: u32 = 1 << 2;
+    const TE: u32 = 1 << 3;
+    const TRANSFER_ENCODING: u32 = 1 << 4;
+    const UPGRADE: u32 = 1 << 5;
+    const PROXY_CREDENTIALS: u32 = 1 << 6;
+    const EXPECT: u32 = 1 << 7;
+    const IDENTITY: u32 = 1 << 8;
+    const RESERVED: u32 = 1 << 9;
+    const COOKIES: u32 = 1 << 10;
+    const CLIENT_CLAIMS: u32 = 1 << 11;
+}
+
+/// Checks a request head and removes all that is meant for this hop only, or that only the mesh may say.
+pub fn admit(head: &mut request::Parts, entrance: Entrance) -> Result<Admitted, Malformed> {
+    check_authority(head)?;
+    check_target(head)?;
+    let seen = scan(&head.headers);
+    let mut protocol = if head.version == Version::HTTP_2 { Protocol::Http2 } else { Protocol::Http1 };
+    if is_grpc(&head.headers) && protocol == Protocol::Http2 {
+        protocol = Protocol::Grpc;
+    }
+    let upgrade = seen & Seen::UPGRADE != 0 && seen & Seen::CONNECTION != 0 && is_websocket(head);
+    if upgrade {
+        protocol = Protocol::WebSocket;
+    }
+    if seen & Seen::EXPECT != 0 {
+        let known = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"100-continue");
+        if !head.headers.get_all(header::EXPECT).iter().all(known) {
+            return Err(Malformed::Expectation);
+        }
+        // The server side answers 100 as soon as somebody reads the body; the next hop need not be asked again.
+        head.headers.remove(header::EXPECT);
+    }
+    if entrance == Entrance::Inbound && seen & Seen::RESERVED != 0 {
+        protocol = hop_protocol(&head.headers).unwrap_or(protocol);
+    }
+    strip_hop_by_hop(&mut head.headers, seen);
+    if upgrade {
+        head.headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+        head.headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
+    }
+    strip_reserved(&mut head.headers, seen);
+    if entrance == Entrance::Gateway && seen & Seen::CLIENT_CLAIMS != 0 {
+        for name in &CLIENT_CLAIMS {
+            head.headers.remove(name);
+        }
+    }
+    if seen & Seen::COOKIES != 0 {
+        join_cookies(&mut head.headers);
+    }
+    Ok(Admitted { protocol, upgrade })
+}
+
+/// Host and port that the request is for; empty for HTTP/1.0 without one.
+pub fn authority(head: &request::Parts) -> &str {
+    match head.uri.authority() {
+        Some(authority) => authority.as_str(),
+        None => head.headers.get(header::HOST).and_then(|value| value.to_str().ok()).unwrap_or(""),
+    }
+}
+
+/// Splits `host[:port]`; brackets stay on IPv6 literals.
+pub fn split_authority(authority: &str) -> (&str, Option<u16>) {
+    match authority.rfind(':') {
+        Some(colon) if !authority[colon..].contains(']') => (&authority[..colon], authority[colon + 1..].parse().ok()),
+        _ => (authority, None),
+    }
+}
+
+/// A request identifier that may go into headers, logs and file names as it is.
+pub fn is_sane_request_id(value: &HeaderValue) -> bool {
+    let plain = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b':');
+    (1..=128).contains(&value.len()) && value.as_bytes().iter().all(plain)
+}
+
+/// What the gateway says of the client, in place of what the client may have said.
+pub fn describe_client(headers: &mut HeaderMap, peer: &Peer, scheme: &'static str) {
+    let mut text = [0u8; 46];
+    if let Ok(value) = HeaderValue::from_bytes(write_address(&mut text, peer)) {
+        headers.insert(FORWARDED_FOR, value);
+    }
+    headers.insert(FORWARDED_PROTO, HeaderValue::from_static(scheme));
+}
+
+fn write_address<'a>(text: &'a mut [u8; 46], peer: &Peer) -> &'a [u8] {
+    use std::io::Write;
+    let mut rest = &mut text[..];
+    // 46 bytes hold every address; should one not fit, what was written is still a header value.
+    let _ = write!(rest, "{}", peer.address.ip().to_canonical());
+    let left = rest.len();
+    &text[..text.len() - left]
+}
+
+/// Tells the callee who called; whoever has no identity is not mentioned.
+pub fn deliver(headers: &mut HeaderMap, callee: &str, caller: Option<&str>) {
+    if let Some(caller) = caller
+        && let Ok(value) = HeaderValue::try_from(format!("By={callee};URI={caller}"))
+    {
+        headers.insert(CLIENT_CERT, value);
+    }
+}
+
+/// Makes the head fit for an upstream that speaks HTTP/1.1: origin form and a `Host` field.
+pub fn into_http1(head: &mut request::Parts, body_ended: bool) {
+    if let Some(authority) = head.uri.authority()
+        && let Ok(host) = HeaderValue::from_str(authority.as_str())
+    {
+        head.headers.insert(header::HOST, host);
+        let path = head.uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
+        head.uri = Uri::from(path);
+    }
+    head.version = Version::HTTP_11;
+    // Without this, hyper's client sends no body with methods that rarely have one.
+    if !body_ended && !head.headers.contains_key(header::CONTENT_LENGTH) && is_usually_bodiless(&head.method) {
+        head.headers.insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+    }
+}
+
+fn is_usually_bodiless(method: &Method) -> bool {
+    matches!(*method, Method::GET | Method::HEAD | Method::CONNECT)
+}
+
+/// Makes the head fit for an upstream that speaks HTTP/2: scheme and authority in the URI, no `Host` field.
+pub fn into_http2(head: &mut request::Parts, scheme: &Scheme) -> Result<(), Malformed> {
+    head.version = Version::HTTP_2;
+    let host = head.headers.remove(header::HOST);
+    if head.uri.authority().is_some() && head.uri.scheme().is_some() {
+        return Ok(());
+    }
+    let mut parts = std::mem::take(&mut head.uri).into_parts();
+    if parts.authority.is_none() {
+        // HTTP/2 cannot leave the authority out; "localhost" is what nobody else answers to.
+        let host = host.unwrap_or_else(|| HeaderValue::from_static("localhost"));
+        parts.authority = Some(Authority::try_from(host.as_bytes()).map_err(|_| Malformed::Authority)?);
+    }
+    parts.scheme = Some(scheme.clone());
+    parts.path_and_query.get_or_insert_with(|| PathAndQuery::from_static("/"));
+    head.uri = Uri::from_parts(parts).map_err(|_| Malformed::Target)?;
+    Ok(())
+}
+
+/// Removes from a response what was meant for this hop only, or only for the mesh, and names the request.
+pub fn answer(head: &mut response::Parts, request_id: &HeaderValue, upgraded: bool) {
+    let seen = scan(&head.headers);
+    strip_hop_by_hop(&mut head.headers, seen);
+    strip_reserved(&mut head.headers, seen);
+    if upgraded {
+        head.headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+        head.headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
+    }
+    head.headers.insert(REQUEST_ID, request_id.clone());
+    head.version = Version::HTTP_11;
+}
+
+/// Whether these headers are of a gRPC message.
+pub fn is_grpc(headers: &HeaderMap) -> bool {
+    let rest = headers.get(header::CONTENT_TYPE).and_then(|value| value.as_bytes().strip_prefix(b"application/grpc"));
+    rest.is_some_and(|rest| rest.is_empty() || matches!(rest[0], b'+' | b';'))
+}
+
+/// How a protocol is written in [`HOP_PROTOCOL`].
+pub fn protocol_name(protocol: Protocol) -> &'static str {
+    match protocol {
+        Protocol::Http1 => "http1",
+        Protocol::Http2 => "http2",
+        Protocol::Grpc => "grpc",
+        Protocol::WebSocket => "websocket",
+    }
+}
+
+fn hop_protocol(headers: &HeaderMap) -> Option<Protocol> {
+    let value = headers.get(HOP_PROTOCOL)?.as_bytes();
+    [Protocol::Http1, Protocol::Http2, Protocol::Grpc, Protocol::WebSocket]
+        .into_iter()
+        .find(|protocol| protocol_name(*protocol).as_bytes() == value)
+}
+
+/// One authority, well-formed: in the URI for HTTP/2, in `Host` for HTTP/1.
+fn check_authority(head: &mut request::Parts) -> Result<(), Malformed> {
+    let mut hosts = head.headers.get_all(header::HOST).iter();
+    let (host, more) = (hosts.next(), hosts.next().is_some());
+    if more || (host.is_none() && head.version == Version::HTTP_11) {
+        return Err(Malformed::Host);
+    }
+    if let Some(host) = host
+        && !is_authority(host.as_bytes())
+    {
+        return Err(Malformed::Authority);
+    }
+    let Some(authority) = head.uri.authority() else { return Ok(()) };
+    if !is_authority(authority.as_str().as_bytes()) {
+        return Err(Malformed::Authority);
+    }
+    if head.version == Version::HTTP_2 {
+        let differs = host.is_some_and(|host| !host.as_bytes().eq_ignore_ascii_case(authority.as_str().as_bytes()));
+        head.headers.remove(header::HOST);
+        return if differs { Err(Malformed::TwoAuthorities) } else { Ok(()) };
+    }
+    if head.method == Method::CONNECT {
+        return Ok(());
+    }
+    // Absolute form: the target decides, and what is passed on says the same (RFC 9112, 3.2.2).
+    let host = HeaderValue::from_str(authority.as_str()).map_err(|_| Malformed::Authority)?;
+    let path = head.uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
+    head.headers.insert(header::HOST, host);
+    head.uri = Uri::from(path);
+    Ok(())
+}
+
+/// `host`, `host:port`, `[v6]`, `[v6]:port`; nothing that another parser could read otherwise.
+fn is_authority(text: &[u8]) -> bool {
+    let (host, port) = match text.iter().rposition(|byte| *byte == b':') {
+        Some(colon) if !text[colon..].contains(&b']') => (&text[..colon], Some(&text[colon + 1..])),
+        _ => (text, None),
+    };
+    let port_ok = port.is_none_or(|port| {
+        port.len() <= 5
+            && port.iter().all(u8::is_ascii_digit)
+            && std::str::from_utf8(port).is_ok_and(|port| port.is_empty() || port.parse::<u16>().is_ok())
+    });
+    let host_ok = match host {
+        [b'[', inner @ .., b']'] => inner.iter().all(|byte| byte.is_ascii_hexdigit() || matches!(byte, b':' | b'.')),
+        _ => host.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~')),
+    };
+    host.len() <= 255 && host_ok && port_ok
+}
+
+fn check_target(head: &request::Parts) -> Result<(), Malformed> {
+    match head.method {
+        Method::TRACE => Err(Malformed::Method),
+        Method::CONNECT => Ok(()),
+        Method::OPTIONS if head.uri.path() == "*" => Ok(()),
+        _ if head.uri.path().starts_with('/') => Ok(()),
+        _ => Err(Malformed::Target),
+    }
+}
+
+/// One pass over the names tells which of the costly steps are needed at all.
+fn scan(headers: &HeaderMap) -> u32 {
+    let mut seen = 0;
+    let mut cookies = 0;
+    for name in headers.keys() {
+        seen |= match *name {
+            header::CONNECTION => Seen::CONNECTION,
+            header::TE => Seen::TE,
+            header::TRANSFER_ENCODING => Seen::TRANSFER_ENCODING,
+            header::UPGRADE => Seen::UPGRADE,
+            header::PROXY_AUTHORIZATION | header::PROXY_AUTHENTICATE => Seen::PROXY_CREDENTIALS,
+            header::EXPECT => Seen::EXPECT,
+            header::FORWARDED => Seen::CLIENT_CLAIMS,
+            header::COOKIE => {
+                cookies = headers.get_all(header::COOKIE).iter().take(2).count();
+                0
+            }
+            _ => match name.as_str().as_bytes() {
+                b"keep-alive" => Seen::KEEP_ALIVE,
+                b"proxy-connection" => Seen::PROXY_CONNECTION,
+                b"x-forwarded-client-cert" => Seen::IDENTITY,
+                name if name.starts_with(b"x-forwarded-") || name == b"x-real-ip" => Seen::CLIENT_CLAIMS,
+                name if name.starts_with(RESERVED.as_bytes()) => Seen::RESERVED,
+                _ => 0,
+            },
+        };
+    }
+    if cookies > 1 { seen | Seen::COOKIES } else { seen }
+}
+
+fn strip_hop_by_hop(headers: &mut HeaderMap, seen: u32) {
+    if seen & Seen::CONNECTION != 0 {
+        strip_named_by_connection(headers);
+    }
+    if seen & Seen::KEEP_ALIVE != 0 {
+        headers.remove(KEEP_ALIVE);
+    }
+    if seen & Seen::PROXY_CONNECTION != 0 {
+        headers.remove(PROXY_CONNECTION);
+    }
+    if seen & Seen::TRANSFER_ENCODING != 0 {
+        headers.remove(header::TRANSFER_ENCODING);
+    }
+    if seen & Seen::UPGRADE != 0 {
+        headers.remove(header::UPGRADE);
+    }
+    if seen & Seen::PROXY_CREDENTIALS != 0 {
+        headers.remove(header::PROXY_AUTHORIZATION);
+        headers.remove(header::PROXY_AUTHENTICATE);
+    }
+    if seen & Seen::TE != 0 {
+        let wants_trailers = headers.get_all(header::TE).iter().any(|value| lists(value, "trailers"));
+        headers.remove(header::TE);
+        if wants_trailers {
+            headers.insert(header::TE, HeaderValue::from_static("trailers"));
+        }
+    }
+}
+
+/// RFC 9110, 7.6.1. A sender that lists a field which frames or routes the message does not get rid of it.
+fn strip_named_by_connection(headers: &mut HeaderMap) {
+    let named: Vec<HeaderName> = headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| HeaderName::from_bytes(name.trim().as_bytes()).ok())
+        .filter(|name| !matches!(*name, header::HOST | header::CONTENT_LENGTH | header::TE | header::UPGRADE))
+        .collect();
+    headers.remove(header::CONNECTION);
+    for name in named {
+        headers.remove(name);
+    }
+}
+
+fn strip_reserved(headers: &mut HeaderMap, seen: u32) {
+    if seen & Seen::IDENTITY != 0 {
+        headers.remove(CLIENT_CERT);
+    }
+    if seen & Seen::RESERVED != 0 {
+        let reserved: Vec<HeaderName> =
+            headers.keys().filter(|name| name.as_str().starts_with(RESERVED)).cloned().collect();
+        for name in reserved {
+            headers.remove(name);
+        }
+    }
+}
+
+/// HTTP/2 may split cookies into fields; outside of it they are one (RFC 9113, 8.2.3), and so they are for policies.
+fn join_cookies(headers: &mut HeaderMap) {
+    let mut joined = Vec::new();
+    for value in headers.get_all(header::COOKIE) {
+        if !joined.is_empty() {
+            joined.extend_from_slice(b"; ");
+        }
+        joined.extend_from_slice(value.as_bytes());
+    }
+    if let Ok(value) = HeaderValue::from_bytes(&joined) {
+        headers.insert(header::COOKIE, value);
+    }
+}
+
+fn is_websocket(head: &request::Parts) -> bool {
+    head.version == Version::HTTP_11
+        && head.method == Method::GET
+        && head.headers.get_all(header::CONNECTION).iter().any(|value| lists(value, "upgrade"))
+        && head.headers.get_all(header::UPGRADE).iter().any(|value| lists(value, "websocket"))
+}
+
+/// Whether a comma-separated field value has this token, parameters aside.
+fn lists(value: &HeaderValue, token: &str) -> bool {
+    let is_token = |item: &[u8]| {
+        item.split(|byte| *byte == b';')
+            .next()
+            .is_some_and(|name| name.trim_ascii().eq_ignore_ascii_case(token.as_bytes()))
+    };
+    value.as_bytes().split(|byte| *byte == b',').any(is_token)
+}
+
+#[cfg(test)]
+mod tests;
