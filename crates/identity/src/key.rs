@@ -78,3 +78,56 @@ impl Signer for PrivateKey {
         SignatureScheme::ECDSA_NISTP256_SHA256
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Authority, KeyRequest, SvidStore, client_config, server_config};
+    use aws_lc_rs::encoding::{AsBigEndian, EcPrivateKeyBin};
+    use std::time::Duration;
+
+    /// A private key in the notations in which something might print it.
+    fn notations(key: &PrivateKey) -> Vec<String> {
+        let secret: EcPrivateKeyBin<'_> = key.0.private_key().as_be_bytes().unwrap();
+        let secret = secret.as_ref();
+        let hex: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
+        let list = |part: &[u8]| format!("{part:?}").trim_matches(['[', ']']).to_owned();
+        let lines: Vec<String> = secret.iter().map(u8::to_string).collect();
+        let notations =
+            vec![hex[..16].to_owned(), hex[..16].to_uppercase(), list(&secret[..8]), lines[..8].join(",\n")];
+        assert!(
+            format!("{secret:?}").contains(&notations[2])
+                && format!("{secret:02x?}").replace(", ", "").contains(&notations[0])
+        );
+        notations
+    }
+
+    #[test]
+    fn nothing_prints_a_private_key() {
+        let domain = "orders.example".parse().unwrap();
+        let id = crate::SpiffeId::function(&domain, "orders", "inventory").unwrap();
+        let authority = Authority::new(&domain).unwrap();
+        let store = SvidStore::new(authority.bundle().clone());
+        let request = KeyRequest::new(&id).unwrap();
+        let key = request.key.clone();
+        let mut printed = vec![format!("{key:?} {key:#?} {request:?} {request:#?} {authority:?} {authority:#?}")];
+        let chain = authority.sign(request.csr(), &id, Duration::from_secs(60)).unwrap();
+        let error = store.install(KeyRequest::new(&id).unwrap(), chain.clone()).unwrap_err();
+        printed.push(format!("{error} {error:?} {error:#?}"));
+        let svid = store.install(request, chain).unwrap();
+        let (server, client) = (server_config(&store).unwrap(), client_config(&store, &id, &id).unwrap());
+        printed.push(format!("{svid:?} {svid:#?} {store:?} {store:#?} {:?} {:#?}", store.bundle(), store.bundle()));
+        printed.push(format!(
+            "{server:?} {server:#?} {client:?} {client:#?} {:?} {:#?}",
+            svid.certified(),
+            svid.certified()
+        ));
+        let notations = notations(&key);
+        for text in &printed {
+            for notation in &notations {
+                assert!(!text.contains(notation), "{text}");
+            }
+        }
+        assert!(printed[0].contains("PrivateKey(P-256)"), "the request was printed with its key field");
+    }
+}

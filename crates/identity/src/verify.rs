@@ -61,6 +61,17 @@ pub enum PeerError {
     },
 }
 
+impl PeerError {
+    /// What a handshake failed of, where it failed because of the peer's identity; its text reads better in a log than the TLS
+    /// library's.
+    pub fn of(error: &rustls::Error) -> Option<&Self> {
+        match error {
+            rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(inner))) => inner.downcast_ref(),
+            _ => None,
+        }
+    }
+}
+
 /// Which side of a connection a certificate is shown from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
