@@ -1,0 +1,178 @@
+"""The ways from a suite to its upstream, and the processes at the far end of them."""
+
+import http.client
+import os
+import signal
+import socket
+import subprocess
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .install import Cannot, Installation
+
+# The ports of conformance/mesh.
+GATEWAY, GATEWAY_TLS, ADMIN = 18480, 18443, 18400
+RELAYS = {"http": 18451, "websocket": 18452}
+GRPC_CLIENT = 18453
+
+
+@dataclass(frozen=True)
+class Way:
+    title: str
+    through_leno: bool
+    # The way without Leno that a failure is compared with.
+    baseline: str | None = None
+
+
+WAYS = {
+    "direct": Way("straight to the upstream", False),
+    "direct-tls": Way("straight to the upstream over TLS", False),
+    "gateway": Way("through the gateway", True, "direct"),
+    "gateway-tls": Way("through the gateway over TLS", True, "direct-tls"),
+    "hop": Way("through a whole hop (outbound sidecar, mutual TLS, inbound sidecar)", True, "direct"),
+}
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a suite's client connects to."""
+
+    way: str
+    port: int
+    tls: bool = False
+    host: str = "127.0.0.1"
+
+
+@dataclass
+class Started:
+    """A process of ours, in a group of its own."""
+
+    name: str
+    process: subprocess.Popen
+    log: Path
+
+    def stop(self) -> None:
+        """SIGTERM, twenty seconds, then SIGKILL."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+    def tail(self) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-15:])
+
+
+def start(tools: Installation, name: str, command: list[str], env: dict[str, str] | None = None) -> Started:
+    log = tools.logs / f"{name}.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, env={**os.environ, **(env or {})}, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                                   start_new_session=True)
+    return Started(name, process, log)
+
+
+def wait_until(started: Started, ready, seconds: float, what: str) -> None:
+    """Asks again and again until `ready()`; the process may not end meanwhile."""
+    end = time.monotonic() + seconds
+    while not ready():
+        if started.process.poll() is not None:
+            raise Cannot(f"{started.name} ended with {started.process.returncode} before {what}:\n{started.tail()}")
+        if time.monotonic() > end:
+            raise Cannot(f"{started.name}: not {what} within {seconds:.0f} s:\n{started.tail()}")
+        time.sleep(0.05)
+
+
+def accepts(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), 1).close()
+        return True
+    except OSError:
+        return False
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return probe.getsockname()[1]
+
+
+class Upstreams:
+    """The plain upstreams, each started when it is first asked for."""
+
+    def __init__(self, tools: Installation):
+        self.tools = tools
+        self.running: dict[tuple[str, str], tuple[Started, Target]] = {}
+
+    def target(self, upstream: str, way: str) -> Target:
+        if (upstream, way) not in self.running:
+            port, tls = free_port(), way == "direct-tls"
+            started = start(self.tools, f"{upstream}-{way}", self.command(upstream, port, tls), {"PORT": str(port)})
+            self.running[upstream, way] = started, Target(way, port, tls)
+            wait_until(started, lambda: accepts(port), 10, "listening")
+        return self.running[upstream, way][1]
+
+    def command(self, upstream: str, port: int, tls: bool) -> list[str]:
+        certificate, key = str(self.tools.tls / "cert.pem"), str(self.tools.tls / "key.pem")
+        if upstream == "grpc":
+            secure = ["-use_tls", "-tls_cert_file", certificate, "-tls_key_file", key] if tls else []
+            return [str(self.tools.bin / "interop-server"), "-port", str(port), *secure]
+        return [str(self.tools.bin / "peer"), upstream, *(["-tls", str(self.tools.tls)] if tls else [])]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for started, _target in self.running.values():
+            started.stop()
+
+
+@dataclass
+class Mesh:
+    """`leno up` with the documents in conformance/mesh, started when it is first asked for."""
+
+    tools: Installation
+    program: Path
+    needed: bool
+    started: Started | None = field(default=None)
+
+    def target(self, upstream: str, way: str) -> Target:
+        if way == "gateway-tls":
+            return Target(way, GATEWAY_TLS, tls=True)
+        if way == "hop":
+            return Target(way, GRPC_CLIENT if upstream == "grpc" else RELAYS[upstream])
+        return Target(way, GATEWAY)
+
+    def __enter__(self):
+        if not self.needed:
+            return self
+        if not self.program.exists():
+            raise Cannot(f"{self.program} does not exist; build it (cargo build --release -p leno), or name another with --leno")
+        for port in (GATEWAY, GATEWAY_TLS, ADMIN, GRPC_CLIENT, *RELAYS.values()):
+            if accepts(port):
+                raise Cannot(f"port {port} on 127.0.0.1 is taken by another process")
+        self.started = start(self.tools, "leno", [str(self.program), "up", str(self.tools.source / "mesh")])
+        try:
+            wait_until(self.started, ready, 60, "ready")
+            for port in (GRPC_CLIENT, *RELAYS.values()):
+                wait_until(self.started, lambda port=port: accepts(port), 30, f"running its function on port {port}")
+        except Cannot:
+            self.started.stop()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        if self.started:
+            self.started.stop()
+
+
+def ready() -> bool:
+    connection = http.client.HTTPConnection("127.0.0.1", ADMIN, timeout=2)
+    try:
+        connection.request("GET", "/readyz")
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
