@@ -61,9 +61,19 @@ impl SvidStore {
         self.bundle.load_full()
     }
 
-    /// Trusts these roots, and no others, from the next handshake on.
+    /// Trusts these roots, and no others, from the next handshake on. SVIDs that they do not cover are due for renewal at once;
+    /// until then they are still shown, to peers that do not have these roots yet.
     pub fn set_bundle(&self, bundle: TrustBundle) {
-        self.bundle.store(Arc::new(bundle));
+        let bundle = Arc::new(bundle);
+        self.bundle.store(bundle.clone());
+        let Some(now) = self.now() else { return };
+        for svid in self.all() {
+            if !svid.is_covered_by(&bundle, now, &tls::algorithms()) {
+                let slot = self.slot(svid.id());
+                // Unless it was renewed in the meantime.
+                slot.0.compare_and_swap(&svid, Some(Arc::new(svid.due_at(now))));
+            }
+        }
     }
 
     /// Checks the authority's answer to `request` as peers would, and serves it from the next handshake on. On an error the

@@ -93,9 +93,25 @@ impl Svid {
         self.not_after
     }
 
-    /// Half of the lifetime that it had when it arrived.
+    /// Half of the lifetime that it had when it arrived, or when its root ceased to be trusted.
     pub fn renew_at(&self) -> UnixTime {
         self.renew_at
+    }
+
+    /// Whether peers that trust `bundle` accept it.
+    pub(crate) fn is_covered_by(
+        &self,
+        bundle: &TrustBundle,
+        now: UnixTime,
+        algorithms: &WebPkiSupportedAlgorithms,
+    ) -> bool {
+        let Some((leaf, intermediates)) = self.chain().split_first() else { return false };
+        verify::identity(bundle, leaf, intermediates, Role::Client, now, algorithms).is_ok()
+    }
+
+    /// The same, to be renewed at `renew_at`.
+    pub(crate) fn due_at(&self, renew_at: UnixTime) -> Self {
+        Self { id: self.id.clone(), certified: self.certified.clone(), renew_at, not_after: self.not_after }
     }
 
     pub(crate) fn certified(&self) -> &Arc<CertifiedKey> {

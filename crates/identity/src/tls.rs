@@ -92,7 +92,7 @@ pub fn peer_identity(connection: &CommonState) -> Option<SpiffeId> {
 
 /// When the certificate of the other end expires.
 pub fn peer_not_after(connection: &CommonState) -> Option<UnixTime> {
-    verify::end_and_key(connection.peer_certificates()?.first()?).ok().map(|(not_after, _)| not_after)
+    verify::not_after(connection.peer_certificates()?.first()?)
 }
 
 pub(crate) fn algorithms() -> WebPkiSupportedAlgorithms {

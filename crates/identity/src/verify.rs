@@ -142,6 +142,11 @@ pub(crate) fn end_and_key(leaf: &CertificateDer<'_>) -> Result<(UnixTime, Vec<u8
     Ok((unix_time(certificate.validity().not_after.timestamp()), certificate.public_key().raw.to_vec()))
 }
 
+/// A certificate's last second.
+pub fn not_after(certificate: &CertificateDer<'_>) -> Option<UnixTime> {
+    end_and_key(certificate).ok().map(|(not_after, _)| not_after)
+}
+
 fn parse<'a>(der: &'a CertificateDer<'_>) -> Result<X509Certificate<'a>, PeerError> {
     match X509Certificate::from_der(der) {
         Ok(([], certificate)) => Ok(certificate),

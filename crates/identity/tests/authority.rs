@@ -225,6 +225,21 @@ fn renewal_is_due_at_half_the_lifetime() {
 }
 
 #[test]
+fn what_a_new_bundle_does_not_cover_is_due_at_once() {
+    let clock = Clock::new();
+    let (old, new) = (authority(&clock), authority(&clock));
+    let store = store(&old, &clock, &["orders/inventory", "orders/other"]);
+    store.set_bundle(old.bundle().merge(new.bundle()).unwrap());
+    assert_eq!(store.renew_due(clock.now()), []);
+    renew(&new, &store, &id("orders/other"));
+    store.set_bundle(new.bundle().clone());
+    assert_eq!(store.renew_due(clock.now()), [id("orders/inventory")]);
+    assert!(store.current(&id("orders/inventory")).is_some());
+    renew(&new, &store, &id("orders/inventory"));
+    assert_eq!(store.renew_due(clock.now()), []);
+}
+
+#[test]
 fn a_store_serves_until_the_end_and_not_after() {
     let clock = Clock::new();
     let authority = authority(&clock);
