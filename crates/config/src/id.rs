@@ -16,7 +16,9 @@ pub struct FunctionId {
 
 /// Why a text is not a function's name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a function name: expected `namespace/name`, each a DNS label (a-z, 0-9 and `-`, at most 63 characters)")]
+#[error(
+    "`{0}` is not a function name: expected `namespace/name`, each a DNS label (a-z, 0-9 and `-`, at most 63 characters)"
+)]
 pub struct BadFunctionId(String);
 
 impl FunctionId {

@@ -1,8 +1,23 @@
 //! Documents become checked, immutable configuration; policies become programs.
+//!
+//! [`load`] reads YAML documents ([`document`]) and yields a [`Snapshot`] of the whole mesh, or all [`Problem`]s with file, line, field and
+//! fix. [`Snapshot::slice`] is what one function's sidecars get of it. [`watch`] notices changes of the files.
 #![forbid(unsafe_code)]
 
+mod compile;
+pub mod document;
+pub mod duration;
 pub mod id;
+pub mod jwks;
+mod load;
+mod nearest;
+mod problem;
 pub mod slice;
+mod snapshot;
+mod yaml;
 
 pub use id::FunctionId;
+pub use load::{load, load_text};
+pub use problem::Problem;
 pub use slice::{MeshSlice, Slice};
+pub use snapshot::Snapshot;

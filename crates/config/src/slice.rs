@@ -76,7 +76,12 @@ pub struct VerificationKey {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PublicKey {
     /// Modulus and exponent, big-endian, without leading zeros.
-    Rsa { /** Modulus. */ n: Vec<u8>, /** Exponent. */ e: Vec<u8> },
+    Rsa {
+        /** Modulus. */
+        n: Vec<u8>,
+        /** Exponent. */
+        e: Vec<u8>,
+    },
     /// Uncompressed point `04 || x || y` on P-256.
     P256(Vec<u8>),
     /// Uncompressed point `04 || x || y` on P-384.

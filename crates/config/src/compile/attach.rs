@@ -1,0 +1,135 @@
+//! Which policies apply to which functions.
+
+use super::{Context, Placed, fields};
+use crate::document;
+use crate::id::FunctionId;
+use crate::problem::{Problem, Scope};
+use crate::snapshot::{Function, Policy};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Fills in the functions' policies, ordered by name, and reports policies that cannot stand together.
+pub(super) fn attach(
+    context: &Context<'_>,
+    documents: &[Placed<document::Policy>],
+    policies: &[Policy],
+    functions: &mut BTreeMap<FunctionId, Function>,
+    problems: &RefCell<Vec<Problem>>,
+) {
+    let mut order: Vec<usize> = (0..policies.len()).collect();
+    order.sort_by_key(|index| (&policies[*index].name, &policies[*index].namespace));
+    for index in order {
+        let root = documents[index].scope(problems);
+        for id in selected(context, &root.field("spec"), &documents[index].document, functions) {
+            functions.entry(id).and_modify(|function| function.policies.push(index));
+        }
+    }
+    let mut reported = BTreeSet::new();
+    for (id, function) in functions {
+        for (position, second) in function.policies.iter().enumerate() {
+            for first in &function.policies[..position] {
+                for (field, message, fix) in conflicts(id, &policies[*first], &policies[*second]) {
+                    // Once, however many functions the two have in common.
+                    if reported.insert((*first, *second, field)) {
+                        let other = documents[*first].scope(problems).line();
+                        let root = documents[*second].scope(problems);
+                        let spec = root.field("spec");
+                        let scope = if field.is_empty() { root } else { spec.field(field) };
+                        scope.problem(format!("{message} ({other})"), fix);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The functions that a policy names or selects.
+fn selected(
+    context: &Context<'_>,
+    scope: &Scope<'_>,
+    document: &document::Policy,
+    functions: &BTreeMap<FunctionId, Function>,
+) -> BTreeSet<FunctionId> {
+    let spec = &document.spec;
+    let own = &document.metadata.namespace;
+    let list = scope.field("functions");
+    let mut selected = BTreeSet::new();
+    for (index, name) in spec.functions.iter().enumerate() {
+        let element = list.element(index);
+        if let Some(id) = fields::function(context, &element, own, name)
+            && !selected.insert(id)
+        {
+            element.problem(format!("`{name}` is named twice"), "remove one of the two");
+        }
+    }
+    let namespaces = scope.field("namespaces");
+    let Some(labels) = &spec.selector else {
+        if spec.functions.is_empty() {
+            scope.problem(
+                "the policy is for no function",
+                "add `functions: [name]`, or `selector: {}` for all functions of the namespace",
+            );
+        }
+        if spec.namespaces.is_some() {
+            namespaces.problem(
+                "there is no `selector` that could look in namespaces",
+                "add `selector: {}` for all functions there",
+            );
+        }
+        return selected;
+    };
+    let own = [own.clone()];
+    let wanted = spec.namespaces.as_deref().unwrap_or(&own);
+    for (index, name) in wanted.iter().enumerate() {
+        if name != "*" {
+            fields::label(&namespaces.element(index), name);
+        }
+    }
+    let matching = functions.iter().filter(|(id, function)| {
+        let namespace = wanted.iter().any(|name| name == "*" || *name == id.namespace);
+        namespace && labels.iter().all(|(key, value)| function.labels.get(key) == Some(value))
+    });
+    let before = selected.len();
+    let mut found = false;
+    for (id, _) in matching {
+        found = true;
+        selected.insert(id.clone());
+    }
+    if !found && !context.incomplete && selected.len() == before {
+        let fix =
+            "labels are compared as they are written, in the namespaces of `namespaces` (without it: the policy's own)";
+        scope.field("selector").problem("no function has these labels", fix);
+    }
+    selected
+}
+
+/// What two policies of one function cannot both say: (field of the second, what, fix).
+fn conflicts(id: &FunctionId, first: &Policy, second: &Policy) -> Vec<(&'static str, String, String)> {
+    let (a, b) = (format!("{}/{}", first.namespace, first.name), format!("{}/{}", second.namespace, second.name));
+    let mut conflicts = Vec::new();
+    if first.name == second.name {
+        let message =
+            format!("`{a}` and `{b}` both apply to function `{id}`, and their rules would have the same names");
+        conflicts.push(("", message, "rename one of the two".to_owned()));
+    }
+    let both = [
+        ("retry", first.retry.is_some() && second.retry.is_some()),
+        ("circuitBreaker", first.breaker.is_some() && second.breaker.is_some()),
+        ("tracing", first.tracing.is_some() && second.tracing.is_some()),
+        ("accessLog", first.access_log.is_some() && second.access_log.is_some()),
+        ("sidecar", first.sidecar.is_some() && second.sidecar.is_some()),
+    ];
+    for (field, _) in both.iter().filter(|(_, both)| *both) {
+        let message = format!("`{a}` sets `{field}` for function `{id}` too");
+        conflicts.push((field, message, format!("keep the section in one of `{a}` and `{b}`")));
+    }
+    if let Some(issuer) = second
+        .authentication
+        .iter()
+        .find(|issuer| first.authentication.iter().any(|other| other.issuer == issuer.issuer))
+    {
+        let message = format!("`{a}` accepts issuer `{}` for function `{id}` too", issuer.issuer);
+        conflicts.push(("authentication", message, "keep one of the two".to_owned()));
+    }
+    conflicts
+}

@@ -1,0 +1,167 @@
+//! Checks that many fields share.
+
+use super::Context;
+use crate::duration::Duration;
+use crate::id::{FunctionId, is_label};
+use crate::nearest::did_you_mean;
+use crate::problem::Scope;
+use std::path::{Path, PathBuf};
+
+/// Name or namespace of a document.
+pub(super) fn label(scope: &Scope<'_>, text: &str) -> bool {
+    let good = is_label(text);
+    if !good {
+        let fix = "expected a DNS label: a-z, 0-9 and `-`, at most 63 characters, a letter or digit at both ends";
+        scope.problem(format!("`{}` cannot be a name", text.escape_debug()), fix);
+    }
+    good
+}
+
+/// Name of a rule, as it appears in logs.
+pub(super) fn rule_name(scope: &Scope<'_>, policy: &str, section: &str, name: Option<&str>, index: usize) -> String {
+    let Some(name) = name else { return format!("{policy}/{section}/{index}") };
+    let good = !name.is_empty()
+        && name.len() <= 63
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
+    // A number is the name of a rule without a name.
+    if !good || name.bytes().all(|byte| byte.is_ascii_digit()) {
+        let fix = "expected letters, digits, `-`, `_` and `.`, at most 63, not only digits";
+        scope.field("name").problem(format!("`{}` cannot be a rule's name", name.escape_debug()), fix);
+    }
+    format!("{policy}/{section}/{name}")
+}
+
+/// Reports the second of two rules of a list with the same name.
+pub(super) fn unique_names<'a>(list: &Scope<'_>, names: impl Iterator<Item = Option<&'a str>>) {
+    let mut seen: Vec<(usize, &str)> = Vec::new();
+    for (index, name) in names.enumerate().filter_map(|(index, name)| Some((index, name?))) {
+        match seen.iter().find(|(_, other)| *other == name) {
+            Some((first, _)) => {
+                let message = format!("`{name}` is the name of element {first} too");
+                list.element(index).field("name").problem(message, "give each its own name");
+            }
+            None => seen.push((index, name)),
+        }
+    }
+}
+
+/// A function by `name` (in this namespace) or `namespace/name`; it must exist.
+pub(super) fn function(context: &Context<'_>, scope: &Scope<'_>, namespace: &str, text: &str) -> Option<FunctionId> {
+    let parsed = match text.split_once('/') {
+        Some(_) => text.parse(),
+        None => FunctionId::new(namespace, text),
+    };
+    let Ok(id) = parsed else {
+        scope.problem(
+            format!("`{}` is not a function's name", text.escape_debug()),
+            "expected `name` or `namespace/name`",
+        );
+        return None;
+    };
+    if context.functions.contains_key(&id) {
+        return Some(id);
+    }
+    if !context.incomplete {
+        scope.problem(format!("there is no function `{id}`"), similar(context, namespace, &id));
+    }
+    None
+}
+
+fn similar(context: &Context<'_>, namespace: &str, wrong: &FunctionId) -> String {
+    let elsewhere = context.functions.keys().find(|id| id.name == wrong.name);
+    if let Some(id) = elsewhere {
+        return format!("did you mean `{id}`?");
+    }
+    let known: Vec<String> = context.functions.keys().map(ToString::to_string).collect();
+    let hint = did_you_mean(&wrong.to_string(), known.iter().map(String::as_str));
+    if hint.starts_with("did") {
+        hint
+    } else {
+        format!("add a Function document, or name one that exists (`name` alone means `{namespace}/name`)")
+    }
+}
+
+/// A duration within bounds (both included).
+pub(super) fn within(scope: &Scope<'_>, duration: Duration, low: Duration, high: Duration) -> std::time::Duration {
+    if duration < low || duration > high {
+        let what = if duration < low { "short" } else { "long" };
+        scope.problem(format!("{duration} is too {what}"), format!("expected {low} to {high}"));
+    }
+    duration.0
+}
+
+/// A duration in whole milliseconds, within bounds (both included).
+pub(super) fn millis(scope: &Scope<'_>, duration: Duration, low: Duration, high: Duration) -> u64 {
+    within(scope, duration, low, high);
+    duration.whole_millis().unwrap_or_else(|| {
+        scope.problem(format!("{duration} is not a whole number of milliseconds"), "");
+        0
+    })
+}
+
+/// One of the two bounds of most durations.
+pub(super) const DAY: Duration = Duration::from_secs(86_400);
+/// One of the two bounds of most durations.
+pub(super) const MILLISECOND: Duration = Duration::from_millis(1);
+
+/// A path relative to the document's folder.
+pub(super) fn relative(scope: &Scope<'_>, path: &Path) -> PathBuf {
+    scope.folder().join(path)
+}
+
+/// A file that must exist; a change of it is a change of the configuration.
+pub(super) fn file(context: &std::cell::RefCell<Vec<PathBuf>>, scope: &Scope<'_>, path: &Path) -> PathBuf {
+    let path = relative(scope, path);
+    if !path.is_file() {
+        scope.problem(format!("there is no file {}", path.display()), "paths are relative to the document's folder");
+    }
+    context.borrow_mut().push(path.clone());
+    path
+}
+
+/// A port that a caller may ask for.
+pub(super) fn port(scope: &Scope<'_>, port: u16) -> u16 {
+    if port == 0 {
+        scope.problem("0 is not a port", "expected 1 to 65535");
+    }
+    port
+}
+
+/// Refuses an empty list where leaving the field out means something wider: a list that lost its last element must not come to
+/// match everything.
+pub(super) fn not_empty<T>(scope: &Scope<'_>, list: &[T], without: &str) {
+    if list.is_empty() {
+        scope.problem("the list is empty", format!("add an element, or remove the field, which means {without}"));
+    }
+}
+
+/// Statuses: `404`, `4xx`, `500-503`.
+pub(super) fn statuses(list: &Scope<'_>, texts: &[String]) -> Vec<(u16, u16)> {
+    let parse = |text: &str| match text.split_once('-') {
+        Some((low, high)) => Some((status(low)?, status(high)?)),
+        None if text.ends_with("xx") => {
+            text.strip_suffix("xx").and_then(|class| status(&format!("{class}00"))).map(|low| (low, low + 99))
+        }
+        None => status(text).map(|status| (status, status)),
+    };
+    let mut ranges = Vec::new();
+    for (index, text) in texts.iter().enumerate() {
+        match parse(text) {
+            Some((low, high)) if low <= high => ranges.push((low, high)),
+            Some((low, high)) => list
+                .element(index)
+                .problem(format!("{text} is a range from high to low"), format!("write {high}-{low}")),
+            None => list.element(index).problem(
+                format!("`{}` is not a status or a range of them", text.escape_debug()),
+                "expected for example 404, 4xx or 500-503, between 100 and 599",
+            ),
+        }
+    }
+    ranges
+}
+
+/// Three digits from 100 to 599.
+fn status(text: &str) -> Option<u16> {
+    let digits = text.len() == 3 && text.bytes().all(|byte| byte.is_ascii_digit());
+    text.parse().ok().filter(|status| digits && (100..=599).contains(status))
+}

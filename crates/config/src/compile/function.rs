@@ -1,0 +1,233 @@
+//! A Function document.
+
+use super::fields::{self, DAY, MILLISECOND};
+use super::{Context, Placed, template, text};
+use crate::document::{self, FunctionSpec, FunctionTimeouts, Readiness, Scale};
+use crate::duration::Duration;
+use crate::id::FunctionId;
+use crate::problem::{Problem, Scope};
+use crate::slice;
+use crate::snapshot::Function;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Environment variables that the node sets itself.
+const RESERVED: [&str; 7] = ["PORT", "HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy"];
+
+/// Functions by name; each name may appear once.
+pub(super) fn names(
+    functions: &[Placed<document::Function>],
+    problems: &RefCell<Vec<Problem>>,
+) -> BTreeMap<FunctionId, usize> {
+    let mut names = BTreeMap::new();
+    for (index, placed) in functions.iter().enumerate() {
+        let root = placed.scope(problems);
+        let metadata = root.field("metadata");
+        let (name, namespace) = (&placed.document.metadata.name, &placed.document.metadata.namespace);
+        let good =
+            fields::label(&metadata.field("name"), name) & fields::label(&metadata.field("namespace"), namespace);
+        if !good {
+            continue;
+        }
+        let id = FunctionId { namespace: namespace.clone(), name: name.clone() };
+        if let Some(first) = names.get(&id) {
+            let first: &Placed<document::Function> = &functions[*first];
+            let message = format!("there is another function `{id}`, in {}", first.scope(problems).line());
+            metadata.field("name").problem(message, "give each its own name");
+            continue;
+        }
+        names.insert(id, index);
+    }
+    names
+}
+
+pub(super) fn function(
+    context: &Context<'_>,
+    root: &Scope<'_>,
+    id: &FunctionId,
+    document: &document::Function,
+    mesh: &slice::MeshSlice,
+) -> Function {
+    let spec = &document.spec;
+    let scope = root.field("spec");
+    let timeouts = scope.field("timeouts");
+    let timeout = spec.timeouts.request.map(|timeout| {
+        fields::millis(&timeouts.field("request"), timeout, Duration::default(), DAY);
+        timeout.0
+    });
+    Function {
+        labels: document.metadata.labels.clone(),
+        protocol: spec.protocol,
+        run: run(&scope, spec),
+        expose: expose(&scope.field("expose"), &spec.expose),
+        callees: callees(context, &scope.field("callees"), id, &spec.callees),
+        concurrency: spec.concurrency,
+        timeout: timeout.unwrap_or(mesh.limits.request_timeout),
+        policies: Vec::new(),
+    }
+}
+
+fn callees(context: &Context<'_>, list: &Scope<'_>, id: &FunctionId, names: &[String]) -> Vec<FunctionId> {
+    let mut callees = Vec::new();
+    for (index, name) in names.iter().enumerate() {
+        let scope = list.element(index);
+        let Some(callee) = fields::function(context, &scope, &id.namespace, name) else { continue };
+        if callees.contains(&callee) {
+            scope.problem(format!("`{callee}` is named twice"), "remove one of the two");
+        }
+        callees.push(callee);
+    }
+    callees
+}
+
+fn run(scope: &Scope<'_>, spec: &FunctionSpec) -> slice::Run {
+    match (&spec.command, &spec.external) {
+        (Some(_), Some(_)) => {
+            scope
+                .field("external")
+                .problem("the function has a command and external addresses", "keep one of `command` and `external`");
+        }
+        (None, None) => scope.problem(
+            "the function has nothing to run",
+            "add `command: [program, argument]`, or `external: {addresses: [ip:port]}`",
+        ),
+        (Some(argv), None) => return slice::Run::Command(command(scope, spec, argv)),
+        (None, Some(external)) => {
+            for field in ["workingDirectory", "env", "port", "readiness", "scale"] {
+                if scope.has(field) {
+                    scope.field(field).problem(
+                        format!("`{field}` is for commands; external instances are run by somebody else"),
+                        "remove it",
+                    );
+                }
+            }
+            let addresses = scope.field("external");
+            let addresses = addresses.field("addresses");
+            fields::not_empty(&addresses, &external.addresses, "nothing: it is required");
+            for (index, address) in external.addresses.iter().enumerate() {
+                fields::port(&addresses.element(index), address.0.port());
+            }
+            return slice::Run::External(external.addresses.iter().map(|address| address.0).collect());
+        }
+    }
+    slice::Run::External(Vec::new())
+}
+
+fn command(scope: &Scope<'_>, spec: &FunctionSpec, argv: &[String]) -> slice::Command {
+    if argv.first().is_none_or(String::is_empty) {
+        scope.field("command").problem("there is no program", "expected a list: [program, argument, …]");
+    }
+    if argv.iter().any(|argument| argument.contains('\0')) {
+        scope.field("command").problem("an argument contains a NUL character", "remove it");
+    }
+    let env = scope.field("env");
+    for (name, value) in &spec.env {
+        let field = env.field(name);
+        if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
+            field.problem(
+                "this cannot be an environment variable",
+                "expected a name without `=`, and no NUL characters",
+            );
+        }
+        if RESERVED.contains(&name.as_str()) {
+            let fix = if name == "PORT" { "use `port`" } else { "remove it: calls go through the sidecar" };
+            field.problem(format!("`{name}` is set by the node"), fix);
+        }
+    }
+    if spec.port == Some(0) {
+        scope
+            .field("port")
+            .problem("0 is not a port", "expected 1 to 65535, or remove it: every instance gets a free port");
+    }
+    let Scale { min } = spec.scale;
+    if min > 100 {
+        scope.field("scale").field("min").problem(format!("{min} instances"), "expected 0 to 100");
+    }
+    if min > 1 && spec.port.is_some() {
+        let fix = "remove `port`: every instance gets a free one";
+        scope.field("scale").field("min").problem(format!("{min} instances cannot share a fixed port"), fix);
+    }
+    let FunctionTimeouts { startup, grace, .. } = spec.timeouts;
+    let timeouts = scope.field("timeouts");
+    slice::Command {
+        argv: argv.to_vec(),
+        directory: fields::relative(scope, spec.working_directory.as_deref().unwrap_or(Path::new("."))),
+        env: spec.env.clone(),
+        port: spec.port,
+        readiness: readiness(&scope.field("readiness"), spec.readiness.as_ref()),
+        min_scale: min,
+        startup_timeout: fields::within(&timeouts.field("startup"), startup, MILLISECOND, DAY),
+        grace: fields::within(&timeouts.field("grace"), grace, Duration::default(), DAY),
+    }
+}
+
+fn readiness(scope: &Scope<'_>, readiness: Option<&Readiness>) -> slice::Readiness {
+    match readiness {
+        None | Some(Readiness { http: None, tcp: Some(true) }) => slice::Readiness::Tcp,
+        Some(Readiness { http: Some(path), tcp: None }) => {
+            if !path.starts_with('/') || !path.bytes().all(|byte| byte.is_ascii_graphic()) || path.contains('#') {
+                let fix = "expected a path such as /healthz";
+                scope.field("http").problem(format!("`{}` cannot be asked for", path.escape_debug()), fix);
+            }
+            slice::Readiness::Http(path.clone())
+        }
+        Some(_) => {
+            scope.problem("readiness is one thing", "expected `{http: /path}` or `{tcp: true}`");
+            slice::Readiness::Tcp
+        }
+    }
+}
+
+fn expose(list: &Scope<'_>, exposes: &[document::Expose]) -> Vec<slice::Expose> {
+    let mut compiled = Vec::new();
+    for (index, expose) in exposes.iter().enumerate() {
+        let scope = list.element(index);
+        let hosts = scope.field("hosts");
+        fields::not_empty(&hosts, &expose.hosts, "any host");
+        let names = expose
+            .hosts
+            .iter()
+            .enumerate()
+            .filter_map(|(index, host)| text::exposed_host(&hosts.element(index), host))
+            .collect();
+        let path = template::prefix(&scope.field("path"), &expose.path);
+        compiled.push(slice::Expose { hosts: names, path: path.unwrap_or_else(|| "/".to_owned()) });
+    }
+    compiled
+}
+
+/// Reports hosts and paths that two functions, or one function twice, claim.
+pub(super) fn exposed_once(
+    functions: &[Placed<document::Function>],
+    names: &BTreeMap<FunctionId, usize>,
+    problems: &RefCell<Vec<Problem>>,
+) {
+    let mut seen: BTreeMap<(String, String), (&FunctionId, String)> = BTreeMap::new();
+    // In the order of the files, so that the second of two is where a reader expects it.
+    let mut order: Vec<_> = names.iter().collect();
+    order.sort_by_key(|(_, index)| **index);
+    for (id, index) in order {
+        let placed = &functions[*index];
+        let root = placed.scope(problems);
+        let spec = root.field("spec");
+        let list = spec.field("expose");
+        for (position, expose) in placed.document.spec.expose.iter().enumerate() {
+            let scope = list.element(position);
+            let path = expose.path.trim_end_matches('/');
+            for host in &expose.hosts {
+                let claim = (host.to_ascii_lowercase(), path.to_owned());
+                match seen.get(&claim) {
+                    Some((other, line)) => {
+                        let message =
+                            format!("`{other}` is offered at host `{host}`, path `{}` too ({line})", expose.path);
+                        scope.problem(message, "give one of them another host or path");
+                    }
+                    None => {
+                        seen.insert(claim, (id, scope.line()));
+                    }
+                }
+            }
+        }
+    }
+}

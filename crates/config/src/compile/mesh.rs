@@ -1,0 +1,160 @@
+//! The Mesh document, or its defaults.
+
+use super::fields::{self, DAY, MILLISECOND};
+use super::{Placed, text};
+use crate::document::{self, AccessLogFormat, Address, EngineChoice, MeshLimits, MeshSpec, SameNode};
+use crate::duration::Duration;
+use crate::nearest::list;
+use crate::problem::{Problem, Scope};
+use crate::slice::{AccessLogSink, Engine, GatewayTls, Limits, MeshSlice};
+use std::cell::RefCell;
+use std::path::PathBuf;
+
+/// A rotation every half minute is already more than anybody wants.
+const SHORTEST_SVID: Duration = Duration::from_secs(60);
+/// Revocation is expiry.
+const LONGEST_SVID: Duration = Duration::from_secs(90 * 86_400);
+
+pub(super) fn mesh(
+    documents: &[Placed<document::Mesh>],
+    problems: &RefCell<Vec<Problem>>,
+    inputs: &RefCell<Vec<PathBuf>>,
+) -> MeshSlice {
+    for second in documents.iter().skip(1) {
+        let first = documents[0].scope(problems).line();
+        second.scope(problems).problem(format!("there is another Mesh document, in {first}"), "keep one of the two");
+    }
+    match documents.first() {
+        Some(placed) => {
+            let root = placed.scope(problems);
+            let metadata = root.field("metadata");
+            fields::label(&metadata.field("name"), &placed.document.metadata.name);
+            checked(&root.field("spec"), &placed.document.spec, inputs)
+        }
+        None => compiled(&MeshSpec::default()),
+    }
+}
+
+fn checked(scope: &Scope<'_>, spec: &MeshSpec, inputs: &RefCell<Vec<PathBuf>>) -> MeshSlice {
+    if !text::is_trust_domain(&spec.trust_domain) {
+        let fix = "expected a name such as shop.example: a-z, 0-9, `-`, `_` and `.`";
+        scope
+            .field("trustDomain")
+            .problem(format!("`{}` is not a trust domain", spec.trust_domain.escape_debug()), fix);
+    }
+    let mtls = scope.field("mtls");
+    fields::within(&mtls.field("svidLifetime"), spec.mtls.svid_lifetime, SHORTEST_SVID, LONGEST_SVID);
+    if let Some(url) = &spec.tracing.otlp
+        && !is_collector(url)
+    {
+        let fix = "expected http:// or https://, a host and possibly a port, such as http://127.0.0.1:4318";
+        scope
+            .field("tracing")
+            .field("otlp")
+            .problem(format!("`{}` is not the address of a collector", url.escape_debug()), fix);
+    }
+    listeners(scope, spec);
+    limits(&scope.field("limits"), &spec.limits);
+    let mut mesh = compiled(spec);
+    if let Some(https) = &mut mesh.gateway_https {
+        let gateway = scope.field("gateway");
+        let gateway = gateway.field("https");
+        https.certificate = fields::file(inputs, &gateway.field("certificate"), &https.certificate);
+        https.key = fields::file(inputs, &gateway.field("key"), &https.key);
+    }
+    mesh.access_log.file = mesh.access_log.file.map(|file| fields::relative(scope, &file));
+    mesh
+}
+
+fn compiled(spec: &MeshSpec) -> MeshSlice {
+    let MeshLimits { head_bytes, headers, head_timeout, idle_timeout, request_timeout, http2_streams, drain_timeout } =
+        spec.limits;
+    let https = spec.gateway.https.as_ref();
+    MeshSlice {
+        trust_domain: spec.trust_domain.clone(),
+        engine: match spec.engine {
+            EngineChoice::Auto => None,
+            EngineChoice::Microvm => Some(Engine::Microvm),
+            EngineChoice::Wasm => Some(Engine::Wasm),
+        },
+        mtls_same_node: spec.mtls.same_node == SameNode::Always,
+        svid_lifetime: spec.mtls.svid_lifetime.0,
+        gateway_http: spec.gateway.http.map(|address| address.0),
+        gateway_https: https.map(|https| GatewayTls {
+            listen: https.listen.0,
+            certificate: https.certificate.clone(),
+            key: https.key.clone(),
+        }),
+        outbound: spec.listeners.outbound.0,
+        inbound: spec.listeners.inbound.0,
+        admin: spec.listeners.admin.0,
+        control: spec.listeners.control.0,
+        access_log: AccessLogSink {
+            json: spec.access_log.format == AccessLogFormat::Json,
+            file: spec.access_log.file.clone(),
+        },
+        otlp: spec.tracing.otlp.clone(),
+        limits: Limits {
+            head_bytes,
+            headers,
+            head_timeout: head_timeout.0,
+            idle_timeout: idle_timeout.0,
+            request_timeout: request_timeout.0,
+            h2_streams: http2_streams,
+            drain_timeout: drain_timeout.0,
+        },
+    }
+}
+
+fn is_collector(url: &str) -> bool {
+    let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://")).unwrap_or_default();
+    let authority = rest.split('/').next().unwrap_or_default();
+    !authority.is_empty()
+        && !authority.contains('@')
+        && url.bytes().all(|byte| byte.is_ascii_graphic())
+        && !url.contains(['?', '#'])
+}
+
+/// Reports addresses that are used twice.
+fn listeners(scope: &Scope<'_>, spec: &MeshSpec) {
+    let listeners = scope.field("listeners");
+    let gateway = scope.field("gateway");
+    let https = gateway.field("https");
+    let used = [
+        (gateway.field("http"), "gateway.http", spec.gateway.http),
+        (https.field("listen"), "gateway.https.listen", spec.gateway.https.as_ref().map(|https| https.listen)),
+        (listeners.field("outbound"), "listeners.outbound", Some(spec.listeners.outbound)),
+        (listeners.field("inbound"), "listeners.inbound", Some(spec.listeners.inbound)),
+        (listeners.field("admin"), "listeners.admin", Some(spec.listeners.admin)),
+        (listeners.field("control"), "listeners.control", Some(spec.listeners.control)),
+    ];
+    let written = used.iter().filter_map(|(scope, name, address)| Some((scope, *name, (*address)?)));
+    let written: Vec<(&Scope<'_>, &str, Address)> = written.filter(|(_, _, address)| address.0.port() != 0).collect();
+    for (position, (scope, _, address)) in written.iter().enumerate() {
+        if let Some((_, name, _)) = written[..position].iter().find(|(_, _, other)| collide(*other, *address)) {
+            scope.problem(format!("{} is used by {} too", address.0, list(&[name])), "give each its own address");
+        }
+    }
+}
+
+/// The same port at the same address, or at all addresses.
+fn collide(a: Address, b: Address) -> bool {
+    let any = a.0.ip().is_unspecified() || b.0.ip().is_unspecified();
+    a.0.port() == b.0.port() && (any || a.0.ip() == b.0.ip())
+}
+
+fn limits(scope: &Scope<'_>, limits: &MeshLimits) {
+    let number = |name: &str, number: u32, low: u32, high: u32| {
+        if !(low..=high).contains(&number) {
+            scope.field(name).problem(format!("{number} is out of range"), format!("expected {low} to {high}"));
+        }
+    };
+    // Above: what a sidecar is given would not hold a whole head (64 KiB with everything else).
+    number("headBytes", limits.head_bytes, 1024, 49_152);
+    number("headers", limits.headers, 1, 1000);
+    number("http2Streams", limits.http2_streams, 1, 10_000);
+    fields::within(&scope.field("headTimeout"), limits.head_timeout, MILLISECOND, DAY);
+    fields::within(&scope.field("idleTimeout"), limits.idle_timeout, MILLISECOND, DAY);
+    fields::millis(&scope.field("requestTimeout"), limits.request_timeout, Duration::default(), DAY);
+    fields::within(&scope.field("drainTimeout"), limits.drain_timeout, Duration::default(), DAY);
+}

@@ -1,0 +1,87 @@
+//! Documents -> a checked [`Snapshot`]. Checking and compiling are one step: what comes out can only be right, and all that is wrong
+//! is reported.
+
+mod attach;
+mod authentication;
+mod authorization;
+mod fields;
+mod function;
+mod header;
+mod mesh;
+mod observe;
+mod policy;
+mod rate_limit;
+mod resilience;
+mod sidecar;
+mod template;
+mod text;
+
+use crate::document;
+use crate::id::FunctionId;
+use crate::problem::{Problem, Scope};
+use crate::snapshot::Snapshot;
+use crate::yaml::Node;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// A typed document with its source.
+pub(crate) struct Placed<T> {
+    pub file: PathBuf,
+    pub node: Node,
+    pub document: T,
+}
+
+impl<T> Placed<T> {
+    fn scope<'a>(&'a self, problems: &'a RefCell<Vec<Problem>>) -> Scope<'a> {
+        Scope::root(&self.file, &self.node, problems)
+    }
+}
+
+/// All documents of a mesh.
+#[derive(Default)]
+pub(crate) struct Documents {
+    pub meshes: Vec<Placed<document::Mesh>>,
+    pub functions: Vec<Placed<document::Function>>,
+    pub policies: Vec<Placed<document::Policy>>,
+    /// Some could not be read. Names that are not found may be in those, so they are not reported.
+    pub incomplete: bool,
+}
+
+/// What sections need to know of the rest of the mesh.
+struct Context<'a> {
+    trust_domain: &'a str,
+    /// Functions by name.
+    functions: &'a BTreeMap<FunctionId, usize>,
+    incomplete: bool,
+    /// Files that documents refer to.
+    inputs: &'a RefCell<Vec<PathBuf>>,
+}
+
+/// Checks and compiles everything. A snapshot comes out in any case; it may only be used if no problem was reported.
+pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -> Snapshot {
+    let inputs = RefCell::default();
+    let mesh = mesh::mesh(&documents.meshes, problems, &inputs);
+    let names = function::names(&documents.functions, problems);
+    let context = Context {
+        trust_domain: &mesh.trust_domain,
+        functions: &names,
+        incomplete: documents.incomplete,
+        inputs: &inputs,
+    };
+    let mut functions = BTreeMap::new();
+    for (id, index) in &names {
+        let placed = &documents.functions[*index];
+        let scope = placed.scope(problems);
+        functions.insert(id.clone(), function::function(&context, &scope, id, &placed.document, &mesh));
+    }
+    function::exposed_once(&documents.functions, &names, problems);
+    let policies: Vec<_> = documents
+        .policies
+        .iter()
+        .map(|placed| policy::policy(&context, &placed.scope(problems), &placed.document))
+        .collect();
+    policy::names(&documents.policies, problems);
+    attach::attach(&context, &documents.policies, &policies, &mut functions, problems);
+    Snapshot { version: String::new(), mesh, functions, policies, inputs: inputs.into_inner() }
+}

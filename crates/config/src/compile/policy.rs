@@ -1,0 +1,57 @@
+//! A Policy document.
+
+use super::{Context, Placed, authentication, authorization, fields, observe, rate_limit, resilience, sidecar};
+use crate::document;
+use crate::problem::{Problem, Scope};
+use crate::snapshot::Policy;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+/// Checks that names are unique in their namespace.
+pub(super) fn names(policies: &[Placed<document::Policy>], problems: &RefCell<Vec<Problem>>) {
+    let mut seen: BTreeMap<(&str, &str), String> = BTreeMap::new();
+    for placed in policies {
+        let metadata = &placed.document.metadata;
+        let root = placed.scope(problems);
+        let scope = root.field("metadata");
+        let scope = scope.field("name");
+        match seen.get(&(&metadata.namespace, &metadata.name)) {
+            Some(first) => {
+                let message = format!(
+                    "there is another policy `{}` in namespace `{}`, in {first}",
+                    metadata.name, metadata.namespace
+                );
+                scope.problem(message, "give each its own name");
+            }
+            None => {
+                seen.insert((&metadata.namespace, &metadata.name), scope.line());
+            }
+        }
+    }
+}
+
+pub(super) fn policy(context: &Context<'_>, root: &Scope<'_>, document: &document::Policy) -> Policy {
+    let metadata = root.field("metadata");
+    let (namespace, name) = (document.metadata.namespace.as_str(), document.metadata.name.as_str());
+    fields::label(&metadata.field("name"), name);
+    fields::label(&metadata.field("namespace"), namespace);
+    let spec = &document.spec;
+    let scope = root.field("spec");
+    let mut policy = Policy { namespace: namespace.to_owned(), name: name.to_owned(), ..Policy::default() };
+    if let Some(section) = &spec.authentication {
+        authentication::authentication(context, &scope.field("authentication"), section, &mut policy);
+    }
+    if let Some(section) = &spec.authorization {
+        policy.authorization =
+            authorization::authorization(context, &scope.field("authorization"), (namespace, name), section);
+    }
+    policy.rate_limits = rate_limit::rate_limits(&scope.field("rateLimits"), name, &spec.rate_limits);
+    policy.retry = spec.retry.as_ref().map(|section| resilience::retry(&scope.field("retry"), name, section));
+    policy.breaker =
+        spec.circuit_breaker.as_ref().map(|section| resilience::breaker(&scope.field("circuitBreaker"), name, section));
+    policy.tracing = spec.tracing.as_ref().map(|section| observe::tracing(&scope.field("tracing"), name, section));
+    policy.access_log =
+        spec.access_log.as_ref().map(|section| observe::access_log(&scope.field("accessLog"), name, section));
+    policy.sidecar = spec.sidecar.as_ref().map(|section| sidecar::sidecar(&scope.field("sidecar"), name, section));
+    policy
+}

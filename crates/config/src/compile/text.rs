@@ -1,0 +1,226 @@
+//! Matches of text: strings, identities, address blocks, hosts, methods.
+
+use super::Context;
+use super::fields;
+use crate::id::is_label;
+use crate::problem::Scope;
+use leno_policy::spec::{Cidr, Matches, StringMatch};
+use std::net::IpAddr;
+
+/// The two lists of a field: `x`, and none of `notX`.
+pub(super) fn matches<S, T>(
+    scope: &Scope<'_>,
+    (field, any): (&str, Option<&[S]>),
+    (not_field, none): (&str, &[S]),
+    without: &str,
+    mut compile: impl FnMut(&Scope<'_>, &S) -> Option<T>,
+) -> Matches<T> {
+    let mut each = |field: &str, texts: &[S]| {
+        let list = scope.field(field);
+        texts.iter().enumerate().filter_map(|(index, text)| compile(&list.element(index), text)).collect()
+    };
+    if let Some(any) = any {
+        fields::not_empty(&scope.field(field), any, without);
+    }
+    Matches { any: any.map(|any| each(field, any)).unwrap_or_default(), none: each(not_field, none) }
+}
+
+/// `abc`, `abc*`, `*abc` or `*`.
+pub(super) fn string(scope: &Scope<'_>, text: &str) -> Option<StringMatch> {
+    if text.is_empty() {
+        scope.problem("the text is empty", "expected `abc`, `abc*`, `*abc` or `*`");
+        return None;
+    }
+    let parsed = match (text.strip_prefix('*'), text.strip_suffix('*')) {
+        _ if text == "*" => StringMatch::Present,
+        (Some(rest), _) if !rest.contains('*') => StringMatch::Suffix(rest.to_owned()),
+        (_, Some(rest)) if !rest.contains('*') => StringMatch::Prefix(rest.to_owned()),
+        (None, None) if !text.contains('*') => StringMatch::Exact(text.to_owned()),
+        _ => {
+            let message = format!("`{}` has a `*` that is not its first or last character", text.escape_debug());
+            scope.problem(message, "expected `abc`, `abc*`, `*abc` or `*`");
+            return None;
+        }
+    };
+    Some(parsed)
+}
+
+/// The text of a match without its `*`.
+fn literal(matched: &StringMatch) -> &str {
+    match matched {
+        StringMatch::Exact(text) | StringMatch::Prefix(text) | StringMatch::Suffix(text) => text,
+        StringMatch::Present => "",
+    }
+}
+
+/// A calling function.
+pub(super) fn identity(context: &Context<'_>, scope: &Scope<'_>, namespace: &str, text: &str) -> Option<StringMatch> {
+    if text == "*" {
+        return Some(StringMatch::Present);
+    }
+    if text.contains("://") {
+        return spiffe(scope, text);
+    }
+    if let Some(wanted) = text.strip_suffix("/*") {
+        if !is_label(wanted) {
+            scope.problem(format!("`{}` is not a namespace", wanted.escape_debug()), "expected `namespace/*`");
+            return None;
+        }
+        return Some(StringMatch::Prefix(format!("spiffe://{}/ns/{wanted}/sa/", context.trust_domain)));
+    }
+    if text.contains('*') {
+        scope.problem(
+            format!("`{}` has a `*` in a wrong place", text.escape_debug()),
+            "expected `namespace/name`, `namespace/*`, `spiffe://…` or `*`",
+        );
+        return None;
+    }
+    let id = fields::function(context, scope, namespace, text)?;
+    Some(StringMatch::Exact(crate::snapshot::identity(context.trust_domain, &id)))
+}
+
+/// `spiffe://trust-domain/path`, possibly with a `*` at the end.
+fn spiffe(scope: &Scope<'_>, text: &str) -> Option<StringMatch> {
+    let (body, open) = text.strip_suffix('*').map_or((text, false), |body| (body, true));
+    let rest = body.strip_prefix("spiffe://");
+    let (domain, path) = rest.and_then(|rest| rest.split_once('/')).unwrap_or((rest.unwrap_or_default(), ""));
+    let segment = |segment: &str| {
+        !matches!(segment, "" | "." | "..")
+            && segment.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte))
+    };
+    // An open end may be within a segment, but not within the trust domain: `spiffe://shop*` would take in `spiffe://shop.evil`.
+    let (whole, last) = path.rsplit_once('/').map_or(("", path), |(whole, last)| (whole, last));
+    let path_good = (whole.is_empty() || whole.split('/').all(segment)) && (segment(last) || (open && last.is_empty()));
+    if rest.is_none() || !is_trust_domain(domain) || !body[9..].contains('/') || !path_good || text.len() > 2048 {
+        let fix = "expected spiffe://trust-domain/ns/namespace/sa/name, at the end possibly `*`";
+        scope.problem(format!("`{}` is not a SPIFFE ID", text.escape_debug()), fix);
+        return None;
+    }
+    Some(if open { StringMatch::Prefix(body.to_owned()) } else { StringMatch::Exact(body.to_owned()) })
+}
+
+/// Letters, digits, `-`, `_` and `.`, lower case, at most 255 (SPIFFE ID specification, section 2.1).
+pub(super) fn is_trust_domain(text: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-._".contains(&byte);
+    !text.is_empty() && text.len() <= 255 && text.bytes().all(allowed)
+}
+
+/// A namespace.
+pub(super) fn namespace(scope: &Scope<'_>, text: &str) -> Option<StringMatch> {
+    let matched = string(scope, text)?;
+    let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    let good = match &matched {
+        StringMatch::Exact(name) => is_label(name),
+        other => literal(other).len() <= 63 && literal(other).bytes().all(allowed),
+    };
+    if !good {
+        scope.problem(
+            format!("`{}` cannot match a namespace", text.escape_debug()),
+            "expected a DNS label, `abc*`, `*abc` or `*`",
+        );
+    }
+    good.then_some(matched)
+}
+
+/// An address or a block of them.
+pub(super) fn cidr(scope: &Scope<'_>, text: &str) -> Option<Cidr> {
+    let (address, prefix) = text.split_once('/').map_or((text, None), |(address, prefix)| (address, Some(prefix)));
+    let bad = |fix: String| {
+        scope.problem(format!("`{}` is not an address or a block of addresses", text.escape_debug()), fix);
+        None
+    };
+    let Ok(address) = address.parse::<IpAddr>() else {
+        return bad("expected for example 10.0.0.0/8, 2001:db8::/32 or 192.0.2.7".to_owned());
+    };
+    let bits: u8 = if address.is_ipv4() { 32 } else { 128 };
+    let length = match prefix {
+        None => bits,
+        Some(digits) => match digits.parse::<u8>() {
+            Ok(length) if length <= bits && (digits == "0" || !digits.starts_with(['0', '+'])) => length,
+            _ => return bad(format!("expected a prefix length from 0 to {bits}")),
+        },
+    };
+    if let IpAddr::V6(v6) = address
+        && let Some(v4) = v6.to_ipv4_mapped()
+    {
+        return bad(format!(
+            "write the IPv4 address: {v4}{}",
+            if length >= 96 { format!("/{}", length - 96) } else { String::new() }
+        ));
+    }
+    let first = first(address, length);
+    if first != address {
+        return bad(format!("{text} has bits set after its prefix; write {first}/{length}"));
+    }
+    Some(Cidr { address, prefix: length })
+}
+
+/// The first address of the block that an address is in.
+fn first(address: IpAddr, length: u8) -> IpAddr {
+    let length = u32::from(length);
+    match address {
+        IpAddr::V4(v4) => IpAddr::V4((v4.to_bits() & u32::MAX.checked_shl(32 - length).unwrap_or(0)).into()),
+        IpAddr::V6(v6) => IpAddr::V6((v6.to_bits() & u128::MAX.checked_shl(128 - length).unwrap_or(0)).into()),
+    }
+}
+
+/// A host as part of a condition, in lower case.
+pub(super) fn host(scope: &Scope<'_>, text: &str) -> Option<StringMatch> {
+    let text = text.to_ascii_lowercase();
+    let matched = string(scope, &text)?;
+    let body = literal(&matched);
+    if has_port(body) {
+        scope.problem(format!("`{}` has a port", text.escape_debug()), "hosts are compared without port; use `ports`");
+        return None;
+    }
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:[]".contains(&byte);
+    if !body.bytes().all(allowed) || body.len() > 253 {
+        scope.problem(
+            format!("`{}` cannot match a host", text.escape_debug()),
+            "expected for example shop.example or *.shop.example",
+        );
+        return None;
+    }
+    Some(matched)
+}
+
+/// `host:80`, but not an IPv6 address.
+fn has_port(host: &str) -> bool {
+    let colons = host.bytes().filter(|byte| *byte == b':').count();
+    colons == 1 || host.contains("]:")
+}
+
+/// A host that the gateway listens for: exact, `*.suffix` or `*`, in lower case.
+pub(super) fn exposed_host(scope: &Scope<'_>, text: &str) -> Option<String> {
+    let host = text.to_ascii_lowercase();
+    let body = host.strip_prefix("*.").unwrap_or(&host);
+    let name = body.len() <= 253 && body.split('.').all(is_label);
+    let address = body.parse::<std::net::Ipv4Addr>().is_ok()
+        || body
+            .strip_prefix('[')
+            .and_then(|v6| v6.strip_suffix(']'))
+            .is_some_and(|v6| v6.parse::<std::net::Ipv6Addr>().is_ok());
+    if host == "*" || name || (address && body == host) {
+        return Some(host);
+    }
+    let fix =
+        if has_port(body) { "leave out the port" } else { "expected for example shop.example, *.shop.example or *" };
+    scope.problem(format!("`{}` is not a host", text.escape_debug()), fix);
+    None
+}
+
+/// A method.
+pub(super) fn method(scope: &Scope<'_>, text: &str) -> Option<StringMatch> {
+    const KNOWN: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
+    let matched = string(scope, text)?;
+    let upper = text.to_ascii_uppercase();
+    if text != upper && KNOWN.contains(&upper.as_str()) {
+        scope.problem(format!("methods are case-sensitive; no client sends `{text}`"), format!("write {upper}"));
+        return None;
+    }
+    if !literal(&matched).bytes().all(super::header::is_token_byte) {
+        scope.problem(format!("`{}` is not a method", text.escape_debug()), "expected for example GET");
+        return None;
+    }
+    Some(matched)
+}

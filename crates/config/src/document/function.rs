@@ -1,0 +1,124 @@
+//! `kind: Function`.
+
+use super::value::{Address, ApiVersion, Metadata};
+use crate::duration::Duration;
+use crate::slice::AppProtocol;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// A deployable unit: a program that serves HTTP or gRPC. The mesh starts it when it is asked for, and stands between it and
+/// everybody else. Without a Policy that allows something, every request to it is denied.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Function {
+    /// `leno.dev/v1alpha1`.
+    pub api_version: ApiVersion,
+    /// `Function`.
+    pub kind: FunctionKind,
+    /// What the function is called, and the labels by which policies select it.
+    pub metadata: Metadata,
+    /// What it is like.
+    pub spec: FunctionSpec,
+}
+
+/// The kind of this document.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum FunctionKind {
+    /// `Function`.
+    Function,
+}
+
+/// What a function is like. It has either a `command` or `external` addresses.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct FunctionSpec {
+    /// Program and arguments of an instance. It must listen on `127.0.0.1`, on the port in its environment variable `PORT`, and
+    /// send its calls through the proxy in `HTTP_PROXY`. No shell is involved.
+    pub command: Option<Vec<String>>,
+    /// Instances that somebody else runs.
+    pub external: Option<External>,
+    /// Working directory of the command, relative to the document's folder. Without it: that folder.
+    pub working_directory: Option<PathBuf>,
+    /// Environment variables of the command. It gets none of the node's but `PATH`.
+    pub env: BTreeMap<String, String>,
+    /// Port that the command listens on. Without it every instance gets a free one; with it there can only be one instance on a node.
+    #[schemars(range(min = 1))]
+    pub port: Option<u16>,
+    /// What the instances speak.
+    pub protocol: AppProtocol,
+    /// When an instance may get requests. Without it: when it accepts a TCP connection.
+    pub readiness: Option<Readiness>,
+    /// Requests that one instance handles at a time; 0: no limit.
+    pub concurrency: u32,
+    /// How many instances there are.
+    pub scale: Scale,
+    /// Time limits.
+    pub timeouts: FunctionTimeouts,
+    /// Functions that it may call: `name` in its own namespace, or `namespace/name`. Calls to anything else are denied. Whether the
+    /// callee lets it in is up to the callee's policies.
+    pub callees: Vec<String>,
+    /// Where the gateway offers it to the outside. Without this the gateway does not know it.
+    pub expose: Vec<Expose>,
+}
+
+/// Instances that somebody else runs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct External {
+    /// Their addresses. Whoever can reach them directly goes past the mesh.
+    pub addresses: Vec<Address>,
+}
+
+/// When an instance may get requests: one of the two.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Readiness {
+    /// When a GET of this path answers 2xx or 3xx.
+    pub http: Option<String>,
+    /// `true`: when it accepts a TCP connection.
+    pub tcp: Option<bool>,
+}
+
+/// How many instances there are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Scale {
+    /// Instances that are kept without any request, 0 to 100. 0: the first request starts one.
+    pub min: u32,
+}
+
+/// Time limits of a function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct FunctionTimeouts {
+    /// A whole exchange, all tries together. `0s`: no limit. Without it: the mesh's `limits.requestTimeout`.
+    pub request: Option<Duration>,
+    /// From the start of an instance until it is ready; requests that wait for it wait no longer either.
+    pub startup: Duration,
+    /// Between asking an instance to end (SIGTERM) and killing it.
+    pub grace: Duration,
+}
+
+impl Default for FunctionTimeouts {
+    fn default() -> Self {
+        Self { request: None, startup: Duration::from_secs(10), grace: Duration::from_secs(5) }
+    }
+}
+
+/// Hosts and a path under which the gateway offers a function. The most specific host wins, then the longest path.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Expose {
+    /// Host names without port: `shop.example`, `*.shop.example` (any name below), `*` (any).
+    pub hosts: Vec<String>,
+    /// Path prefix by whole segments: `/orders` covers `/orders` and `/orders/7`, not `/orders2`.
+    pub path: String,
+}
+
+impl Default for Expose {
+    fn default() -> Self {
+        Self { hosts: vec!["*".to_owned()], path: "/".to_owned() }
+    }
+}

@@ -1,0 +1,224 @@
+//! `kind: Mesh`.
+
+use super::value::{Address, ApiVersion};
+use crate::duration::Duration;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+
+/// What holds for all functions of a mesh. There is one Mesh document, or none: then every field has its default.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Mesh {
+    /// `leno.dev/v1alpha1`.
+    pub api_version: ApiVersion,
+    /// `Mesh`.
+    pub kind: MeshKind,
+    /// What the mesh is called.
+    pub metadata: MeshMetadata,
+    /// What it is like.
+    #[serde(default)]
+    pub spec: MeshSpec,
+}
+
+/// The kind of this document.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum MeshKind {
+    /// `Mesh`.
+    Mesh,
+}
+
+/// A mesh has no namespace.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MeshMetadata {
+    /// A DNS label: `a-z`, `0-9` and `-`, at most 63 characters.
+    pub name: String,
+}
+
+/// What the mesh is like.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct MeshSpec {
+    /// Trust domain of all identities: function `name` in `namespace` is `spiffe://<trustDomain>/ns/<namespace>/sa/<name>`.
+    pub trust_domain: String,
+    /// How sidecars are isolated, unless a policy chooses for its functions.
+    pub engine: EngineChoice,
+    /// Mutual TLS between functions. It is always on; these are its details.
+    pub mtls: Mtls,
+    /// Where traffic from outside enters. Without this section: plain HTTP on `127.0.0.1:8080`. An empty section: nowhere.
+    pub gateway: Gateway,
+    /// Where the node listens for its own functions, other nodes and operators. Port 0: any free port.
+    pub listeners: Listeners,
+    /// Where access log lines go and what they look like. Which requests are logged is up to policies.
+    pub access_log: MeshAccessLog,
+    /// Where spans go. Which requests are traced is up to policies.
+    pub tracing: MeshTracing,
+    /// Limits on what clients and functions may send.
+    pub limits: MeshLimits,
+}
+
+impl Default for MeshSpec {
+    fn default() -> Self {
+        Self {
+            trust_domain: "leno.local".to_owned(),
+            engine: EngineChoice::default(),
+            mtls: Mtls::default(),
+            gateway: Gateway { http: Some(local(8080)), https: None },
+            listeners: Listeners::default(),
+            access_log: MeshAccessLog::default(),
+            tracing: MeshTracing::default(),
+            limits: MeshLimits::default(),
+        }
+    }
+}
+
+/// How sidecars are isolated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum EngineChoice {
+    /// A micro-VM where a guest runs on this machine, otherwise WebAssembly.
+    #[default]
+    Auto,
+    /// A micro-VM; a machine without one refuses to start.
+    Microvm,
+    /// WebAssembly.
+    Wasm,
+}
+
+/// Mutual TLS between functions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Mtls {
+    /// How a function reaches another one on its own node.
+    pub same_node: SameNode,
+    /// Lifetime of the functions' certificates, one minute at least. They are renewed at half of it.
+    pub svid_lifetime: Duration,
+}
+
+impl Default for Mtls {
+    fn default() -> Self {
+        Self { same_node: SameNode::default(), svid_lifetime: Duration::from_secs(3600) }
+    }
+}
+
+/// How a function reaches another one on its own node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum SameNode {
+    /// The runtime, which knows both identities, hands the request over itself.
+    #[default]
+    Direct,
+    /// Through a TLS socket, as between nodes. The verdicts are the same.
+    Always,
+}
+
+/// Where traffic from outside enters.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Gateway {
+    /// Address for plain HTTP/1.1 and HTTP/2 (by prior knowledge).
+    pub http: Option<Address>,
+    /// TLS, with HTTP/1.1 and HTTP/2 by ALPN.
+    pub https: Option<GatewayHttps>,
+}
+
+/// TLS at the gateway.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GatewayHttps {
+    /// Address.
+    pub listen: Address,
+    /// PEM file with the certificate chain, the server's own first. Relative to the document's folder.
+    pub certificate: PathBuf,
+    /// PEM file with the private key. Relative to the document's folder.
+    pub key: PathBuf,
+}
+
+/// Where the node listens besides the gateway.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Listeners {
+    /// Functions send their calls here (`HTTP_PROXY`).
+    pub outbound: Address,
+    /// Other nodes send calls to this node's functions here, with mutual TLS.
+    pub inbound: Address,
+    /// Metrics, health and explanations, for operators.
+    pub admin: Address,
+    /// The control plane.
+    pub control: Address,
+}
+
+impl Default for Listeners {
+    fn default() -> Self {
+        Self { outbound: local(15001), inbound: local(15006), admin: local(15000), control: local(15010) }
+    }
+}
+
+fn local(port: u16) -> Address {
+    Address(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
+}
+
+/// Where access log lines go and what they look like.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct MeshAccessLog {
+    /// What a line looks like.
+    pub format: AccessLogFormat,
+    /// File to append to, relative to the document's folder. Without it: standard output.
+    pub file: Option<PathBuf>,
+}
+
+/// What an access log line looks like.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum AccessLogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// Where spans go.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct MeshTracing {
+    /// Address of an OTLP/HTTP collector: `http://127.0.0.1:4318`. Without it spans are not exported.
+    pub otlp: Option<String>,
+}
+
+/// Limits on what clients and functions may send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct MeshLimits {
+    /// Bytes of a request head, 1024 to 49152.
+    pub head_bytes: u32,
+    /// Header fields of a request, 1 to 1000.
+    pub headers: u32,
+    /// From the first byte of a request head to its last.
+    pub head_timeout: Duration,
+    /// A connection on which nothing is asked.
+    pub idle_timeout: Duration,
+    /// A whole exchange, unless its function says otherwise. `0s`: no limit.
+    pub request_timeout: Duration,
+    /// Concurrent streams of one HTTP/2 connection.
+    pub http2_streams: u32,
+    /// How long exchanges may go on after the node was told to stop.
+    pub drain_timeout: Duration,
+}
+
+impl Default for MeshLimits {
+    fn default() -> Self {
+        Self {
+            head_bytes: 32768,
+            headers: 100,
+            head_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(60),
+            request_timeout: Duration::from_secs(30),
+            http2_streams: 100,
+            drain_timeout: Duration::from_secs(10),
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! Files -> documents -> [`Snapshot`].
+
+use crate::compile::{self, Documents, Placed};
+
+use crate::nearest::did_you_mean;
+use crate::problem::{Problem, Scope};
+use crate::snapshot::Snapshot;
+use crate::yaml::{self, Node};
+use aws_lc_rs::digest;
+use serde::de::DeserializeOwned;
+use std::cell::RefCell;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A file of this many bytes holds tens of thousands of functions.
+const LARGEST_FILE: u64 = 16 << 20;
+/// All files together.
+const LARGEST_TOTAL: u64 = 128 << 20;
+
+/// Loads a file, or all `*.yaml` and `*.yml` files of a folder (not of folders in it) in the order of their names.
+///
+/// # Errors
+/// All problems that were found, ordered by file and line. Nothing of the documents can be used then.
+pub fn load(path: &Path) -> Result<Snapshot, Vec<Problem>> {
+    read(path).0
+}
+
+/// Loads one text; relative paths in it start from the folder of the file that it is said to come from.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_text(file: &Path, text: &str) -> Result<Snapshot, Vec<Problem>> {
+    build(&[(file.to_owned(), text.to_owned())], Vec::new())
+}
+
+/// As [`load`], and the files that were found, whether good or bad.
+pub(crate) fn read(path: &Path) -> (Result<Snapshot, Vec<Problem>>, Vec<PathBuf>) {
+    let files = match files(path) {
+        Ok(files) => files,
+        Err(problem) => return (Err(vec![problem]), Vec::new()),
+    };
+    let mut problems = Vec::new();
+    let mut texts = Vec::new();
+    let mut total = 0;
+    for file in &files {
+        match text(file, &mut total) {
+            Ok(text) => texts.push((file.clone(), text)),
+            Err(problem) => problems.push(problem),
+        }
+    }
+    (build(&texts, problems), files)
+}
+
+/// The files to read.
+pub(crate) fn files(path: &Path) -> Result<Vec<PathBuf>, Problem> {
+    let fail = |error: std::io::Error| Problem::of_file(path, format!("cannot be read: {error}"), "");
+    if !fs::metadata(path).map_err(fail)?.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let mut files = Vec::new();
+    for entry in fs::read_dir(path).map_err(fail)? {
+        let file = entry.map_err(fail)?.path();
+        let hidden = file.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+        let yaml = file.extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
+        if yaml && !hidden && file.is_file() {
+            files.push(file);
+        }
+    }
+    if files.is_empty() {
+        return Err(Problem::of_file(path, "there are no *.yaml or *.yml files in this folder", ""));
+    }
+    files.sort();
+    Ok(files)
+}
+
+fn text(file: &Path, total: &mut u64) -> Result<String, Problem> {
+    let fail = |error: std::io::Error| Problem::of_file(file, format!("cannot be read: {error}"), "");
+    let size = fs::metadata(file).map_err(fail)?.len();
+    *total += size;
+    if size > LARGEST_FILE || *total > LARGEST_TOTAL {
+        let fix =
+            format!("expected at most {} MiB in a file and {} MiB in all", LARGEST_FILE >> 20, LARGEST_TOTAL >> 20);
+        return Err(Problem::of_file(file, "too large", fix));
+    }
+    String::from_utf8(fs::read(file).map_err(fail)?).map_err(|error| {
+        let before = error.utf8_error().valid_up_to();
+        Problem::of_file(file, format!("not UTF-8 text (after {before} bytes)"), "save the file as UTF-8")
+    })
+}
+
+fn build(texts: &[(PathBuf, String)], problems: Vec<Problem>) -> Result<Snapshot, Vec<Problem>> {
+    let mut documents = Documents { incomplete: !problems.is_empty(), ..Documents::default() };
+    let problems = RefCell::new(problems);
+    for (file, text) in texts {
+        for document in yaml::documents(text) {
+            let before = problems.borrow().len();
+            match document {
+                Ok(node) => place(&mut documents, file, node, &problems),
+                Err(broken) => {
+                    let field = String::new();
+                    let (line, column) = (broken.mark.line, broken.mark.column);
+                    problems.borrow_mut().push(Problem {
+                        file: file.clone(),
+                        line,
+                        column,
+                        field,
+                        message: broken.message,
+                        fix: broken.fix,
+                    });
+                }
+            }
+            documents.incomplete |= problems.borrow().len() > before;
+        }
+    }
+    if let ([(file, _), ..], false) = (texts, documents.incomplete)
+        && documents.meshes.is_empty()
+        && documents.functions.is_empty()
+        && documents.policies.is_empty()
+    {
+        problems.borrow_mut().push(Problem::of_file(file, "there is no document", "add a Function to begin with"));
+    }
+    let mut snapshot = compile::compile(&documents, &problems);
+    let mut problems = problems.into_inner();
+    if !problems.is_empty() {
+        problems.sort();
+        problems.dedup();
+        return Err(problems);
+    }
+    snapshot.version = version(texts, &snapshot.inputs);
+    snapshot.inputs.splice(0..0, texts.iter().map(|(file, _)| file.clone()));
+    Ok(snapshot)
+}
+
+/// Puts a document to its kind.
+fn place(documents: &mut Documents, file: &Path, node: Node, problems: &RefCell<Vec<Problem>>) {
+    const KINDS: [&str; 3] = ["Mesh", "Function", "Policy"];
+    let root = Scope::root(file, &node, problems);
+    let Some(kind) = node.get("kind").and_then(Node::text) else {
+        let fix = "expected `apiVersion: leno.dev/v1alpha1` and `kind: Mesh`, `Function` or `Policy`";
+        root.problem("this is no document of the mesh: it has no `kind`", fix);
+        return;
+    };
+    match kind {
+        "Mesh" => documents.meshes.extend(typed(file, node, problems)),
+        "Function" => documents.functions.extend(typed(file, node, problems)),
+        "Policy" => documents.policies.extend(typed(file, node, problems)),
+        kind => {
+            let message = format!("there is no kind `{}`", kind.escape_debug());
+            root.field("kind").problem(message, did_you_mean(kind, KINDS));
+        }
+    }
+}
+
+fn typed<T: DeserializeOwned>(file: &Path, node: Node, problems: &RefCell<Vec<Problem>>) -> Option<Placed<T>> {
+    let document = yaml::deserialize(&Scope::root(file, &node, problems))?;
+    Some(Placed { file: file.to_owned(), node, document })
+}
+
+/// Hash over the documents and all files that they refer to.
+fn version(texts: &[(PathBuf, String)], inputs: &[PathBuf]) -> String {
+    let mut context = digest::Context::new(&digest::SHA256);
+    let mut add = |bytes: &[u8]| {
+        context.update(&(bytes.len() as u64).to_be_bytes());
+        context.update(bytes);
+    };
+    for (file, text) in texts {
+        add(file.as_os_str().as_encoded_bytes());
+        add(text.as_bytes());
+    }
+    for file in inputs {
+        add(file.as_os_str().as_encoded_bytes());
+        add(&fs::read(file).unwrap_or_default());
+    }
+    let hash = context.finish();
+    hash.as_ref().iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+}

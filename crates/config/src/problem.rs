@@ -1,0 +1,153 @@
+//! What is wrong with a document: where, what, and what would be right.
+
+use crate::yaml::{Mark, Node, Value};
+use std::cell::RefCell;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// One thing that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Problem {
+    /// The file, as it was named or found.
+    pub file: PathBuf,
+    /// Line, from 1; 0: the file as a whole.
+    pub line: u32,
+    /// Column in characters, from 1; 0: the file as a whole.
+    pub column: u32,
+    /// The field: `spec.retry.attempts`, `spec.callees[2]`; empty: the document as a whole.
+    pub field: String,
+    /// What is wrong.
+    pub message: String,
+    /// What would be right; empty: that is clear.
+    pub fix: String,
+}
+
+impl Problem {
+    /// Something is wrong with a file as a whole.
+    pub(crate) fn of_file(file: &Path, message: impl Into<String>, fix: impl Into<String>) -> Self {
+        let field = String::new();
+        Self { file: file.to_owned(), line: 0, column: 0, field, message: message.into(), fix: fix.into() }
+    }
+}
+
+impl fmt::Display for Problem {
+    /// `orders.yaml:12:5 spec.port: 70000 is too large; expected 1 to 65535`
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.file.display())?;
+        if self.line > 0 {
+            write!(f, ":{}:{}", self.line, self.column)?;
+        }
+        if !self.field.is_empty() {
+            write!(f, " {}", self.field)?;
+        }
+        write!(f, ": {}", self.message)?;
+        if !self.fix.is_empty() {
+            write!(f, "; {}", self.fix)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Problem {}
+
+/// A place in a document, for reporting problems there: follows fields and elements, and stays at the last place that
+/// exists.
+#[derive(Clone, Copy)]
+pub(crate) struct Scope<'a> {
+    file: &'a Path,
+    node: Option<&'a Node>,
+    mark: Mark,
+    path: PathTo<'a>,
+    problems: &'a RefCell<Vec<Problem>>,
+}
+
+#[derive(Clone, Copy)]
+enum PathTo<'a> {
+    Root,
+    Field(&'a Scope<'a>, &'a str),
+    Element(&'a Scope<'a>, usize),
+}
+
+impl<'a> Scope<'a> {
+    /// The whole document.
+    pub fn root(file: &'a Path, node: &'a Node, problems: &'a RefCell<Vec<Problem>>) -> Self {
+        Self { file, node: Some(node), mark: node.mark, path: PathTo::Root, problems }
+    }
+
+    /// A field of the mapping here.
+    pub fn field<'s>(&'s self, name: &'s str) -> Scope<'s> {
+        let entry = match self.node.map(|node| &node.value) {
+            Some(Value::Map(entries)) => entries.iter().find(|(key, _)| key.text == name),
+            _ => None,
+        };
+        let (node, mark) = match entry {
+            // A block collection starts on the line after its key; people look for the key.
+            Some((key, node)) if !node.is_scalar() => (Some(node), key.mark),
+            Some((_, node)) => (Some(node), node.mark),
+            None => (None, self.mark),
+        };
+        Scope { file: self.file, node, mark, path: PathTo::Field(self, name), problems: self.problems }
+    }
+
+    /// An element of the list here.
+    pub fn element(&self, index: usize) -> Scope<'_> {
+        let node = match self.node.map(|node| &node.value) {
+            Some(Value::List(nodes)) => nodes.get(index),
+            _ => None,
+        };
+        let mark = node.map_or(self.mark, |node| node.mark);
+        Scope { file: self.file, node, mark, path: PathTo::Element(self, index), problems: self.problems }
+    }
+
+    /// The node here, if it exists in the document.
+    pub fn node(&self) -> Option<&'a Node> {
+        self.node
+    }
+
+    /// Whether a field is written in the mapping here.
+    pub fn has(&self, name: &str) -> bool {
+        self.field(name).node.is_some()
+    }
+
+    /// `orders.yaml:12`, for messages about another place.
+    pub fn line(&self) -> String {
+        format!("{}:{}", self.file.display(), self.mark.line)
+    }
+
+    /// The folder that relative paths of the document start from.
+    pub fn folder(&self) -> &'a Path {
+        self.file.parent().unwrap_or(Path::new(""))
+    }
+
+    /// Reports a problem here.
+    pub fn problem(&self, message: impl Into<String>, fix: impl Into<String>) {
+        self.problem_at(self.mark, message, fix);
+    }
+
+    /// Reports a problem of this field at another position.
+    pub fn problem_at(&self, mark: Mark, message: impl Into<String>, fix: impl Into<String>) {
+        self.problems.borrow_mut().push(Problem {
+            file: self.file.to_owned(),
+            line: mark.line,
+            column: mark.column,
+            field: self.path.to_string(),
+            message: message.into(),
+            fix: fix.into(),
+        });
+    }
+}
+
+impl fmt::Display for PathTo<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PathTo::Root => Ok(()),
+            PathTo::Field(parent, name) => {
+                if !matches!(parent.path, PathTo::Root) {
+                    write!(f, "{}.", parent.path)?;
+                }
+                write!(f, "{name}")
+            }
+            PathTo::Element(parent, index) => write!(f, "{}[{index}]", parent.path),
+        }
+    }
+}

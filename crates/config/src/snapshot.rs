@@ -1,0 +1,204 @@
+//! Checked configuration of a whole mesh, and what each function gets of it.
+
+use crate::id::FunctionId;
+use crate::slice::{AppProtocol, Callee, Engine, Expose, JwksFetch, MeshSlice, Run, Slice, VerificationKey};
+use leno_policy::spec;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Checked configuration of a whole mesh. Immutable; a change of the documents makes another one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Snapshot {
+    pub(crate) version: String,
+    pub(crate) mesh: MeshSlice,
+    pub(crate) functions: BTreeMap<FunctionId, Function>,
+    pub(crate) policies: Vec<Policy>,
+    pub(crate) inputs: Vec<PathBuf>,
+}
+
+/// A checked function.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Function {
+    pub labels: BTreeMap<String, String>,
+    pub protocol: AppProtocol,
+    pub run: Run,
+    pub expose: Vec<Expose>,
+    pub callees: Vec<FunctionId>,
+    pub concurrency: u32,
+    pub timeout: Duration,
+    /// Indices into [`Snapshot::policies`], by policy name.
+    pub policies: Vec<usize>,
+}
+
+/// A checked policy: parts of programs, to be put together for each function.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Policy {
+    pub namespace: String,
+    pub name: String,
+    pub authentication: Vec<spec::Issuer>,
+    pub keys: Vec<VerificationKey>,
+    /// `issuer` counts within this policy.
+    pub jwks: Vec<JwksFetch>,
+    pub authorization: Vec<spec::AuthorizationRule>,
+    pub rate_limits: Vec<spec::RateLimit>,
+    pub retry: Option<spec::Retry>,
+    pub breaker: Option<spec::Breaker>,
+    pub tracing: Option<spec::Tracing>,
+    pub access_log: Option<spec::AccessLog>,
+    pub sidecar: Option<Sidecar>,
+}
+
+/// The sidecar section: part of the program and how to run it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Sidecar {
+    pub rules: spec::Sidecar,
+    pub engine: Option<Engine>,
+    pub deadline: Duration,
+}
+
+/// Longest run of a sidecar where no policy says.
+const DEADLINE: Duration = Duration::from_millis(2);
+
+impl Snapshot {
+    /// Hash over all that was read: equal versions, equal configuration.
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// All functions, by name.
+    pub fn functions(&self) -> impl ExactSizeIterator<Item = &FunctionId> {
+        self.functions.keys()
+    }
+
+    /// What every node needs to know.
+    pub fn mesh_slice(&self) -> &MeshSlice {
+        &self.mesh
+    }
+
+    /// Files that were read or are referred to; a change of one of them may change the configuration.
+    pub fn inputs(&self) -> &[PathBuf] {
+        &self.inputs
+    }
+
+    /// Names (`namespace/name`) of the policies that apply to a function.
+    pub fn policies(&self, id: &FunctionId) -> impl Iterator<Item = String> {
+        let function = self.functions.get(id);
+        let policies = function.into_iter().flat_map(|function| self.applied(function));
+        policies.map(|policy| format!("{}/{}", policy.namespace, policy.name))
+    }
+
+    /// All that one function's sidecars and its supervisor need; `None`: there is no such function.
+    pub fn slice(&self, id: &FunctionId) -> Option<Slice> {
+        let function = self.functions.get(id)?;
+        let sidecar = self.applied(function).find_map(|policy| policy.sidecar.as_ref());
+        let (authentication, jwks) = self.authentication(function);
+        let mut keys: Vec<VerificationKey> = Vec::new();
+        for key in self.applied(function).flat_map(|policy| &policy.keys) {
+            if !keys.contains(key) {
+                keys.push(key.clone());
+            }
+        }
+        let inbound = spec::ProgramSpec {
+            function: id.to_string(),
+            direction: spec::Direction::Inbound,
+            sidecar: sidecar.map(|sidecar| sidecar.rules.clone()).unwrap_or_default(),
+            authentication,
+            authorization: self.applied(function).flat_map(|policy| policy.authorization.iter().cloned()).collect(),
+            rate_limits: self.applied(function).flat_map(|policy| policy.rate_limits.iter().cloned()).collect(),
+            tracing: self.tracing(function),
+            access_log: self.access_log(function),
+            targets: vec![self.target(id, function)],
+        };
+        let outbound = spec::ProgramSpec {
+            function: id.to_string(),
+            direction: spec::Direction::Outbound,
+            sidecar: spec::Sidecar::default(),
+            authentication: Vec::new(),
+            authorization: Vec::new(),
+            rate_limits: Vec::new(),
+            tracing: self.tracing(function),
+            access_log: self.access_log(function),
+            targets: self.callees(function).map(|(id, callee)| self.target(id, callee)).collect(),
+        };
+        Some(Slice {
+            id: id.clone(),
+            identity: identity(&self.mesh.trust_domain, id),
+            inbound,
+            outbound,
+            engine: sidecar.and_then(|sidecar| sidecar.engine),
+            deadline: sidecar.map_or(DEADLINE, |sidecar| sidecar.deadline),
+            protocol: function.protocol,
+            keys,
+            jwks,
+            run: function.run.clone(),
+            expose: function.expose.clone(),
+            callees: self.callees(function).map(|(callee, _)| self.callee(id, callee)).collect(),
+            concurrency: function.concurrency,
+        })
+    }
+
+    fn applied<'a>(&'a self, function: &'a Function) -> impl Iterator<Item = &'a Policy> {
+        function.policies.iter().filter_map(|index| self.policies.get(*index))
+    }
+
+    fn callees<'a>(&'a self, function: &'a Function) -> impl Iterator<Item = (&'a FunctionId, &'a Function)> {
+        function.callees.iter().filter_map(|id| self.functions.get_key_value(id))
+    }
+
+    /// Issuers of all policies in one list, and the fetches with indices into that list.
+    fn authentication(&self, function: &Function) -> (Vec<spec::Issuer>, Vec<JwksFetch>) {
+        let (mut issuers, mut fetches) = (Vec::new(), Vec::new());
+        for policy in self.applied(function) {
+            let before = issuers.len();
+            fetches
+                .extend(policy.jwks.iter().map(|fetch| JwksFetch { issuer: before + fetch.issuer, ..fetch.clone() }));
+            issuers.extend(policy.authentication.iter().cloned());
+        }
+        (issuers, fetches)
+    }
+
+    fn tracing(&self, function: &Function) -> spec::Tracing {
+        let set = self.applied(function).find_map(|policy| policy.tracing.clone());
+        set.unwrap_or(spec::Tracing { name: String::new(), enabled: false, sampling_per_10k: 0, accept_b3: false })
+    }
+
+    /// Without a policy everything is logged: a mesh that denies by default must say what it denied.
+    fn access_log(&self, function: &Function) -> spec::AccessLog {
+        let set = self.applied(function).find_map(|policy| policy.access_log.clone());
+        set.unwrap_or(spec::AccessLog {
+            name: String::new(),
+            enabled: true,
+            statuses: Vec::new(),
+            request_headers: Vec::new(),
+        })
+    }
+
+    /// The way to a function, with what its policies say about calls to it.
+    fn target(&self, id: &FunctionId, function: &Function) -> spec::Target {
+        spec::Target {
+            function: id.to_string(),
+            timeout_ms: u64::try_from(function.timeout.as_millis()).unwrap_or(u64::MAX),
+            retry: self.applied(function).find_map(|policy| policy.retry.clone()),
+            breaker: self.applied(function).find_map(|policy| policy.breaker.clone()),
+        }
+    }
+
+    fn callee(&self, caller: &FunctionId, id: &FunctionId) -> Callee {
+        let FunctionId { namespace, name } = id;
+        let mut hosts = vec![
+            format!("{name}.{namespace}"),
+            format!("{name}.{namespace}.svc"),
+            format!("{name}.{namespace}.svc.cluster.local"),
+        ];
+        if caller.namespace == *namespace {
+            hosts.insert(0, name.clone());
+        }
+        Callee { id: id.clone(), identity: identity(&self.mesh.trust_domain, id), hosts }
+    }
+}
+
+/// SPIFFE ID of a function.
+pub(crate) fn identity(trust_domain: &str, id: &FunctionId) -> String {
+    format!("spiffe://{trust_domain}/ns/{}/sa/{}", id.namespace, id.name)
+}

@@ -1,0 +1,84 @@
+//! YAML text -> a tree that knows its positions -> typed documents.
+//!
+//! Only the plain part of YAML is accepted: no aliases, no tags, no directives, text keys, no key twice. What a plain scalar
+//! means is decided by the type that wants it, so `no`, `1.10` and `0123` stay what they look like in text fields.
+
+mod deserialize;
+mod tree;
+
+pub(crate) use deserialize::deserialize;
+pub(crate) use tree::documents;
+
+/// A position in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mark {
+    /// From 1.
+    pub line: u32,
+    /// In characters, from 1.
+    pub column: u32,
+}
+
+/// A value with its position.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub mark: Mark,
+    pub value: Value,
+}
+
+#[derive(Debug)]
+pub(crate) enum Value {
+    Scalar {
+        text: String,
+        /// Not quoted, no block scalar: may be a number, a boolean or nothing.
+        plain: bool,
+    },
+    List(Vec<Node>),
+    /// In the order written, no key twice.
+    Map(Vec<(Key, Node)>),
+}
+
+#[derive(Debug)]
+pub(crate) struct Key {
+    pub mark: Mark,
+    pub text: String,
+}
+
+impl Node {
+    pub fn is_scalar(&self) -> bool {
+        matches!(self.value, Value::Scalar { .. })
+    }
+
+    /// Nothing written: `key:`, `~` or `null`.
+    pub fn is_null(&self) -> bool {
+        matches!(&self.value, Value::Scalar { text, plain: true } if matches!(text.as_str(), "" | "~" | "null" | "Null" | "NULL"))
+    }
+
+    /// The text of a scalar that is not null.
+    pub fn text(&self) -> Option<&str> {
+        match &self.value {
+            Value::Scalar { text, .. } if !self.is_null() => Some(text),
+            _ => None,
+        }
+    }
+
+    /// A field of a mapping.
+    pub fn get(&self, name: &str) -> Option<&Node> {
+        match &self.value {
+            Value::Map(entries) => entries.iter().find(|(key, _)| key.text == name).map(|(_, node)| node),
+            _ => None,
+        }
+    }
+
+    /// What this is, for messages.
+    pub fn describe(&self) -> String {
+        match &self.value {
+            _ if self.is_null() => "nothing".to_owned(),
+            Value::Scalar { text, .. } if text.chars().count() > 40 => {
+                format!("\"{}…\"", text.chars().take(40).collect::<String>().escape_debug())
+            }
+            Value::Scalar { text, .. } => format!("\"{}\"", text.escape_debug()),
+            Value::List(_) => "a list".to_owned(),
+            Value::Map(_) => "a mapping".to_owned(),
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! Text -> one tree for each document.
+
+use super::{Key, Mark, Node, Value};
+use granit_parser::{ErrorKind, Event, Marker, Parser, ScalarStyle, options};
+
+/// Deeper than any document of ours, shallow enough for recursion.
+const MAX_DEPTH: usize = 48;
+
+/// More than any mapping of ours; finding a field is a linear search.
+const MAX_FIELDS: usize = 1024;
+
+/// A document that could not be read.
+#[derive(Debug)]
+pub(crate) struct Broken {
+    pub mark: Mark,
+    pub message: String,
+    pub fix: String,
+}
+
+/// All documents of a file, in order; a broken one does not hide those after it. Empty documents are left out.
+pub(crate) fn documents(text: &str) -> Vec<Result<Node, Broken>> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let options = options! {
+        disallow_directives: true,
+        emit_comments: false,
+        flow_nesting_limit: MAX_DEPTH,
+        block_nesting_limit: MAX_DEPTH,
+        simple_key_max_lookahead: 4096
+    };
+    let mut parser = Parser::new_from_str_with_options(text, options);
+    let mut documents = Vec::new();
+    let mut builder = Builder::default();
+    while let Some(event) = parser.next_event() {
+        let step = match event {
+            Ok((event, span)) => builder.take(event, mark(&span.start)),
+            Err(error) => Err(explain(error)),
+        };
+        match step {
+            Ok(None) => {}
+            Ok(Some(node)) => documents.extend((!node.is_null()).then_some(Ok(node))),
+            Err(broken) => {
+                documents.push(Err(broken));
+                builder = Builder::default();
+                if !parser.proceed_next_document().unwrap_or(false) {
+                    break;
+                }
+            }
+        }
+    }
+    documents
+}
+
+fn mark(marker: &Marker) -> Mark {
+    let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+    Mark { line: number(marker.line()), column: number(marker.col()).saturating_add(1) }
+}
+
+fn explain(error: granit_parser::ScanError) -> Broken {
+    let fix = match error.kind() {
+        ErrorKind::UnknownAnchor => "aliases are not accepted; a text that begins with `*` must be in quotes: \"*\"",
+        ErrorKind::DirectiveDisallowed => "remove the line that begins with `%`",
+        _ => "",
+    };
+    Broken { mark: mark(error.marker()), message: format!("not valid YAML: {}", error.info()), fix: fix.to_owned() }
+}
+
+/// Collections that are open, outermost first.
+#[derive(Default)]
+struct Builder {
+    open: Vec<Open>,
+}
+
+enum Open {
+    List(Mark, Vec<Node>),
+    Map(Mark, Vec<(Key, Node)>, Option<Key>),
+}
+
+impl Builder {
+    /// Returns the document's root when it is complete.
+    fn take(&mut self, event: Event<'_>, mark: Mark) -> Result<Option<Node>, Broken> {
+        if event.tag().is_some() {
+            return Err(broken(
+                mark,
+                "tags are not accepted",
+                "remove the part that begins with `!`; a text that begins with `!` must be in quotes",
+            ));
+        }
+        match event {
+            Event::Scalar(text, style, ..) => {
+                let value = Value::Scalar { text: text.into_owned(), plain: style == ScalarStyle::Plain };
+                self.complete(Node { mark, value })
+            }
+            Event::SequenceStart(..) => self.start(Open::List(mark, Vec::new())),
+            Event::MappingStart(..) => self.start(Open::Map(mark, Vec::new(), None)),
+            Event::SequenceEnd | Event::MappingEnd => match self.open.pop() {
+                Some(Open::List(mark, nodes)) => self.complete(Node { mark, value: Value::List(nodes) }),
+                Some(Open::Map(mark, entries, _)) => self.complete(Node { mark, value: Value::Map(entries) }),
+                None => Ok(None),
+            },
+            Event::Alias(_) | Event::UnresolvedAlias(_) => Err(broken(
+                mark,
+                "aliases are not accepted",
+                "write the value out; a text that begins with `*` must be in quotes",
+            )),
+            _ => Ok(None),
+        }
+    }
+
+    fn start(&mut self, open: Open) -> Result<Option<Node>, Broken> {
+        if let (Some(Open::Map(_, _, None)), Open::List(mark, _) | Open::Map(mark, ..)) = (self.open.last(), &open) {
+            return Err(broken(
+                *mark,
+                "a field's name must be text",
+                "a text that begins with `{` or `[` must be in quotes",
+            ));
+        }
+        self.open.push(open);
+        Ok(None)
+    }
+
+    fn complete(&mut self, node: Node) -> Result<Option<Node>, Broken> {
+        match self.open.last_mut() {
+            None => return Ok(Some(node)),
+            Some(Open::List(_, nodes)) => nodes.push(node),
+            Some(Open::Map(_, entries, key)) => match key.take() {
+                Some(name) => entries.push((name, node)),
+                None => {
+                    let Value::Scalar { text, .. } = node.value else {
+                        return Err(broken(node.mark, "a field's name must be text", ""));
+                    };
+                    if let Some((first, _)) = entries.iter().find(|(key, _)| key.text == text) {
+                        let message =
+                            format!("`{text}` appears twice in this mapping (first in line {})", first.mark.line);
+                        return Err(broken(node.mark, message, "keep one of the two"));
+                    }
+                    if entries.len() == MAX_FIELDS {
+                        return Err(broken(node.mark, format!("a mapping of more than {MAX_FIELDS} fields"), ""));
+                    }
+                    *key = Some(Key { mark: node.mark, text });
+                }
+            },
+        }
+        Ok(None)
+    }
+}
+
+fn broken(mark: Mark, message: impl Into<String>, fix: &str) -> Broken {
+    Broken { mark, message: message.into(), fix: fix.to_owned() }
+}
