@@ -1,18 +1,31 @@
 //! What a policy is: the nine policies as pure functions, and the program that fuses them.
 //!
 //! A *program* is all of one function's policies for one direction. It is described by a [`spec::ProgramSpec`], which
-//! the `config` crate compiles from documents, and turned once into a [`program::Program`], whose matchers and keys are ready to use.
+//! the `config` crate compiles from documents, and turned once into a [`program::Program`].
 //! Judging a request is a pure function of an [`input::RequestInput`]: no clock, no I/O, no randomness of its own. The
 //! result, an [`outcome::Outcome`], is plain data that the trusted runtime carries out.
 //!
 //! Everything here is `no_std + alloc`, because it runs inside a micro-VM without an operating system, inside
-//! a Wasm instance, and in the host (unit tests, `leno check`). The three mean the same.
+//! a Wasm instance, and in the host (unit tests, `leno check`). The three mean the same. Read [`program`] first.
 #![no_std]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
 
+pub mod abi;
+mod authentication;
+mod authorization;
+mod breaker;
+mod claims;
+mod host;
 pub mod input;
+mod matching;
 pub mod needs;
 pub mod outcome;
+pub mod path;
+pub mod program;
+pub mod quota;
+mod sidecar;
 pub mod spec;
+pub mod token;
+pub mod trace;

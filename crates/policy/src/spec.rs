@@ -145,7 +145,12 @@ pub enum Algorithm {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TokenSource {
     /// A header (lower case), after this prefix (`"Bearer "`; the prefix of `authorization` is matched without regard to case).
-    Header { /** Lower case. */ name: String, /** May be empty. */ prefix: String },
+    Header {
+        /** Lower case. */
+        name: String,
+        /** May be empty. */
+        prefix: String,
+    },
     /// A query parameter.
     Query(String),
     /// A cookie.
@@ -322,9 +327,21 @@ pub enum KeyPart {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum QuotaAlgorithm {
     /// A bucket that holds `burst` requests and is refilled by `requests` every `period_ms`, evenly.
-    TokenBucket { /** Refill per period. */ requests: u32, /** Milliseconds. */ period_ms: u64, /** Capacity. */ burst: u32 },
+    TokenBucket {
+        /** Refill per period. */
+        requests: u32,
+        /** Milliseconds. */
+        period_ms: u64,
+        /** Capacity. */
+        burst: u32,
+    },
     /// At most `requests` in each window of `period_ms`, windows aligned to the Unix epoch.
-    FixedWindow { /** Per window. */ requests: u32, /** Milliseconds. */ period_ms: u64 },
+    FixedWindow {
+        /** Per window. */
+        requests: u32,
+        /** Milliseconds. */
+        period_ms: u64,
+    },
 }
 
 /// Policy 5.

@@ -1,0 +1,40 @@
+//! How a program is carried into a sandbox and out of it: bytes in [postcard](https://postcard.jamesmunns.com/wire-format) encoding.
+
+use crate::input::Input;
+use crate::outcome::Output;
+use crate::program::Program;
+use crate::spec::ProgramSpec;
+use alloc::string::ToString;
+use core::fmt;
+
+/// The blob is not the encoding of a program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadProgram(postcard::Error);
+
+impl fmt::Display for BadProgram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the program cannot be decoded: {}", self.0)
+    }
+}
+
+impl core::error::Error for BadProgram {}
+
+/// Builds a program from an encoded [`ProgramSpec`].
+pub fn init(blob: &[u8]) -> Result<Program, BadProgram> {
+    postcard::from_bytes::<ProgramSpec>(blob).map(Program::new).map_err(BadProgram)
+}
+
+/// Runs a program once: an encoded [`Input`] in, an encoded [`Output`] out. Returns the length of the output, which always is
+/// a valid one as long as `output` holds some hundred bytes: what cannot be read, or does not fit, becomes [`Output::Unreadable`].
+pub fn run(program: &Program, input: &[u8], output: &mut [u8]) -> usize {
+    let result = match postcard::from_bytes::<Input<'_>>(input) {
+        Ok(Input::Request(request)) => Output::Request(program.judge(&request)),
+        Ok(Input::Response(response)) => Output::Response(program.respond(&response)),
+        Err(error) => Output::Unreadable(error.to_string()),
+    };
+    if let Ok(written) = postcard::to_slice(&result, output) {
+        return written.len();
+    }
+    let excuse = Output::Unreadable("the outcome is larger than the output area".to_string());
+    postcard::to_slice(&excuse, output).map_or(0, |written| written.len())
+}

@@ -1,0 +1,190 @@
+//! The program: all of one function's policies for one direction, judged in one straight line.
+
+use crate::authentication::{self, Authenticated};
+use crate::authorization::{self, Asked};
+use crate::breaker;
+use crate::host;
+use crate::input::{RequestInput, ResponseInput};
+use crate::needs::Needs;
+use crate::outcome::{Decision, Denial, HeaderEdit, LogPlan, Outcome, Plan, PolicyKind, Take, Verdict, Wants};
+use crate::path;
+use crate::quota;
+use crate::sidecar;
+use crate::spec::{Direction, ProgramSpec, Target};
+use crate::trace;
+use alloc::borrow::Cow;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+
+/// A program that is ready to judge.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Program {
+    spec: ProgramSpec,
+    needs: Needs,
+}
+
+/// What a request run has found out so far.
+#[derive(Default)]
+struct Findings {
+    path: Option<String>,
+    request_edits: Vec<HeaderEdit>,
+    response_edits: Vec<HeaderEdit>,
+    takes: Vec<Take>,
+    principal: Option<String>,
+    facts: Vec<Option<String>>,
+}
+
+/// Why a run ends before the request is allowed.
+pub(crate) enum Stop {
+    Denied(Denial),
+    Wants(Wants),
+}
+
+impl From<Denial> for Stop {
+    fn from(denial: Denial) -> Self {
+        Self::Denied(denial)
+    }
+}
+
+impl Program {
+    /// Makes a program of its description.
+    pub fn new(spec: ProgramSpec) -> Self {
+        Self { needs: Needs::of(&spec), spec }
+    }
+
+    /// What it wants to be handed with each request.
+    pub fn needs(&self) -> &Needs {
+        &self.needs
+    }
+
+    /// Judges a request.
+    pub fn judge(&self, input: &RequestInput<'_>) -> Outcome {
+        let mut findings = Findings::default();
+        let traced = trace::plan(&self.spec.tracing, input, &mut findings.request_edits);
+        let verdict = match self.allow(input, &mut findings) {
+            Ok(rule) => Verdict::Allow { rule },
+            Err(Stop::Denied(denial)) => Verdict::Deny(denial),
+            Err(Stop::Wants(wants)) => return Outcome::Wants(wants),
+        };
+        let target = matches!(verdict, Verdict::Allow { .. }).then(|| self.target(input)).flatten();
+        if target.is_none() {
+            // A refused request is not forwarded and takes from no counter.
+            findings.takes.clear();
+            findings.request_edits.clear();
+        }
+        Outcome::Decided(Decision {
+            verdict,
+            path: findings.path,
+            request_edits: findings.request_edits,
+            response_edits: findings.response_edits,
+            takes: findings.takes,
+            principal: findings.principal,
+            facts: findings.facts,
+            plan: Plan {
+                timeout_ms: target.map_or(0, |target| target.timeout_ms),
+                retry: target.and_then(|target| target.retry.clone()),
+                breaker: target.and_then(|target| target.breaker.clone()),
+                trace: traced,
+                log: self.log_plan(),
+            },
+        })
+    }
+
+    /// Edits to a response.
+    pub fn respond(&self, input: &ResponseInput<'_>) -> Vec<HeaderEdit> {
+        sidecar::response_edits(&self.spec.sidecar, input)
+    }
+
+    /// The policies in order; the first that objects ends it. Returns the name of the rule that allows.
+    fn allow(&self, input: &RequestInput<'_>, findings: &mut Findings) -> Result<String, Stop> {
+        let (raw, _) = path::split(input.path);
+        let path = path::normalise(raw).map_err(|ambiguous| bad_request(ambiguous.words()))?;
+        let host = host::of_authority(input.authority).ok_or_else(|| bad_request("the host is not valid"))?;
+        let target = self.target(input).ok_or_else(|| self.not_a_callee(input))?;
+        sidecar::check(&self.spec.sidecar, input)?;
+
+        let mut payload = Vec::new();
+        let authenticated = authentication::judge(&self.spec, &self.needs, input, &mut payload)?;
+        let claims = authenticated.as_ref().map(|authenticated| &authenticated.claims);
+        findings.principal = authenticated.as_ref().map(Authenticated::principal);
+        let asked = Asked {
+            peer: input.peer,
+            namespace: input.peer.identity.and_then(host::namespace_of_identity),
+            principal: findings.principal.as_deref(),
+            claims,
+            method: input.method,
+            host: &host,
+            port: input.port,
+            path: &path,
+            headers: &input.headers,
+        };
+        let rule = match self.spec.direction {
+            Direction::Inbound => authorization::judge(&self.spec.authorization, &asked)?.to_string(),
+            Direction::Outbound => authorization::narrow(&self.spec.authorization, &asked)?
+                .map_or_else(|| format!("{}/callees", self.spec.function), ToString::to_string),
+        };
+        quota::judge(&self.spec, input, &asked, &mut findings.takes, &mut findings.response_edits)?;
+        breaker::check(target, input)?;
+
+        let forwarded = authentication::edits(&self.spec, input, authenticated.as_ref(), &mut findings.request_edits);
+        sidecar::request_edits(&self.spec.sidecar, &mut findings.request_edits);
+        findings.facts = match claims {
+            Some(claims) => self.needs.claims.iter().map(|path| claims.text(path).map(Cow::into_owned)).collect(),
+            None => Vec::new(),
+        };
+        findings.path = changed(input.path, &path, forwarded.as_deref());
+        Ok(rule)
+    }
+
+    fn target(&self, input: &RequestInput<'_>) -> Option<&Target> {
+        self.spec.targets.iter().find(|target| target.function == input.target)
+    }
+
+    fn not_a_callee(&self, input: &RequestInput<'_>) -> Denial {
+        let asked = if input.target.is_empty() {
+            "the host names no function that may be called".to_string()
+        } else {
+            format!("`{}` is not among the callees", input.target)
+        };
+        let known: Vec<&str> = self.spec.targets.iter().map(|target| target.function.as_str()).collect();
+        Denial {
+            status: 403,
+            policy: PolicyKind::Sidecar,
+            rule: format!("{}/callees", self.spec.function),
+            default: true,
+            clause: format!("{asked}: [{}]", known.join(", ")),
+            headers: Vec::new(),
+        }
+    }
+
+    fn log_plan(&self) -> LogPlan {
+        let log = &self.spec.access_log;
+        LogPlan { enabled: log.enabled, statuses: log.statuses.clone(), request_headers: log.request_headers.clone() }
+    }
+}
+
+/// The path and query to forward, where they differ from what was sent. `query` is the query to forward if it was changed.
+fn changed(sent: &str, path: &str, query: Option<&str>) -> Option<String> {
+    let (raw, sent_query) = path::split(sent);
+    let query = query.or(sent_query);
+    if raw == path && query == sent_query {
+        return None;
+    }
+    Some(match query {
+        None | Some("") if sent_query != Some("") => path.to_string(),
+        Some(query) => format!("{path}?{query}"),
+        None => path.to_string(),
+    })
+}
+
+fn bad_request(words: &str) -> Denial {
+    Denial {
+        status: 400,
+        policy: PolicyKind::Sidecar,
+        rule: "leno/request".to_string(),
+        default: false,
+        clause: words.to_string(),
+        headers: Vec::new(),
+    }
+}

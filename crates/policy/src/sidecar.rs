@@ -1,0 +1,69 @@
+//! Policy 2: which ports and protocols a sidecar serves, and which header fields it edits.
+
+use crate::input::{RequestInput, ResponseInput};
+use crate::outcome::{Denial, HeaderEdit, PolicyKind};
+use crate::spec::{HeaderRule, Protocol, Sidecar};
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+
+/// Refuses ports and protocols that are not served.
+pub fn check(sidecar: &Sidecar, input: &RequestInput<'_>) -> Result<(), Denial> {
+    if !sidecar.ports.is_empty() && !sidecar.ports.contains(&input.port) {
+        return Err(refused(sidecar, format!("ports: {} is none of {:?}", input.port, sidecar.ports)));
+    }
+    if !sidecar.protocols.is_empty() && !sidecar.protocols.contains(&input.protocol) {
+        let served: Vec<&str> = sidecar.protocols.iter().copied().map(words).collect();
+        return Err(refused(
+            sidecar,
+            format!("protocols: {} is none of [{}]", words(input.protocol), served.join(", ")),
+        ));
+    }
+    Ok(())
+}
+
+/// Edits to every forwarded request.
+pub fn request_edits(sidecar: &Sidecar, edits: &mut Vec<HeaderEdit>) {
+    edits.extend(sidecar.request_headers.iter().map(edit));
+}
+
+/// Edits to a response, by its status.
+pub fn response_edits(sidecar: &Sidecar, input: &ResponseInput<'_>) -> Vec<HeaderEdit> {
+    let applies = |ranges: &[(u16, u16)]| {
+        ranges.is_empty() || ranges.iter().any(|(low, high)| (*low..=*high).contains(&input.status))
+    };
+    sidecar
+        .response_headers
+        .iter()
+        .filter(|rule| applies(&rule.statuses))
+        .flat_map(|rule| rule.edits.iter().map(edit))
+        .collect()
+}
+
+fn edit(rule: &HeaderRule) -> HeaderEdit {
+    match rule {
+        HeaderRule::Set(name, value) => HeaderEdit::Set(name.clone(), value.clone()),
+        HeaderRule::Append(name, value) => HeaderEdit::Append(name.clone(), value.clone()),
+        HeaderRule::Remove(name) => HeaderEdit::Remove(name.clone()),
+    }
+}
+
+fn words(protocol: Protocol) -> &'static str {
+    match protocol {
+        Protocol::Http1 => "http1",
+        Protocol::Http2 => "http2",
+        Protocol::Grpc => "grpc",
+        Protocol::WebSocket => "websocket",
+    }
+}
+
+fn refused(sidecar: &Sidecar, clause: String) -> Denial {
+    Denial {
+        status: 403,
+        policy: PolicyKind::Sidecar,
+        rule: sidecar.name.to_string(),
+        default: false,
+        clause,
+        headers: Vec::new(),
+    }
+}

@@ -1,0 +1,169 @@
+//! Policy 5: trace context, by the W3C recommendation (Trace Context, level 1 and 2) and B3, in; W3C out.
+
+use crate::input::{Header, RequestInput, TraceContext};
+use crate::outcome::{HeaderEdit, TracePlan};
+use crate::spec::Tracing;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+
+/// Most members of a `tracestate` (3.3.1.1).
+const MAX_MEMBERS: usize = 32;
+
+/// The span of this hop, and the edits that hand it on. `None`: tracing is off, and headers pass through.
+pub fn plan(tracing: &Tracing, input: &RequestInput<'_>, edits: &mut Vec<HeaderEdit>) -> Option<TracePlan> {
+    if !tracing.enabled {
+        return None;
+    }
+    let traceparent = w3c(&input.headers);
+    let parent = traceparent.or_else(|| tracing.accept_b3.then(|| b3(&input.headers)).flatten()).or_else(|| {
+        input.parent.map(|parent| Parent {
+            trace_id: parent.trace_id,
+            span_id: Some(parent.span_id),
+            sampled: Some(parent.sampled),
+        })
+    });
+
+    let fresh = (u128::from(input.random[0]) << 64) | u128::from(input.random[1]);
+    let new_sampling = input.random[3] % 10_000 < u64::from(tracing.sampling_per_10k);
+    let context = TraceContext {
+        trace_id: parent.map_or(fresh.max(1), |parent| parent.trace_id),
+        span_id: input.random[2].max(1),
+        sampled: parent.and_then(|parent| parent.sampled).unwrap_or(new_sampling),
+    };
+    edits.push(HeaderEdit::Set("traceparent".to_string(), format(context)));
+    match traceparent.and_then(|_| tracestate(&input.headers)) {
+        Some(state) => edits.push(HeaderEdit::Set("tracestate".to_string(), state)),
+        None if input.headers.iter().any(|header| header.name == "tracestate") => {
+            edits.push(HeaderEdit::Remove("tracestate".to_string()));
+        }
+        None => {}
+    }
+    // B3 fields would now contradict the traceparent.
+    for header in &input.headers {
+        if header.name == "b3" || header.name.starts_with("x-b3-") {
+            edits.push(HeaderEdit::Remove(header.name.to_string()));
+        }
+    }
+    Some(TracePlan { context, parent_span: parent.and_then(|parent| parent.span_id) })
+}
+
+/// `00-<trace id>-<span id>-<flags>`
+pub fn format(context: TraceContext) -> String {
+    format!("00-{:032x}-{:016x}-{:02x}", context.trace_id, context.span_id, u8::from(context.sampled))
+}
+
+/// What a caller says of its span.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Parent {
+    trace_id: u128,
+    span_id: Option<u64>,
+    /// `None`: the decision is left to us.
+    sampled: Option<bool>,
+}
+
+/// A `traceparent`, if there is exactly one field and it is valid.
+fn w3c(headers: &[Header<'_>]) -> Option<Parent> {
+    let value = only(headers, "traceparent")?;
+    parse(value).map(|context| Parent {
+        trace_id: context.trace_id,
+        span_id: Some(context.span_id),
+        sampled: Some(context.sampled),
+    })
+}
+
+/// Reads a `traceparent` (3.2). A later version is read by what version 00 defines of it.
+pub fn parse(value: &[u8]) -> Option<TraceContext> {
+    let value = core::str::from_utf8(value).ok()?.trim_matches([' ', '\t']);
+    let mut fields = value.split('-');
+    let (version, trace_id, span_id, flags) = (fields.next()?, fields.next()?, fields.next()?, fields.next()?);
+    let version = hex(version, 2)?;
+    if version == 0xff || (version == 0 && fields.next().is_some()) {
+        return None;
+    }
+    let (trace_id, span_id) = (hex(trace_id, 32)?, u64::try_from(hex(span_id, 16)?).ok()?);
+    let sampled = hex(flags, 2)? & 1 == 1;
+    (trace_id != 0 && span_id != 0).then_some(TraceContext { trace_id, span_id, sampled })
+}
+
+/// Exactly `digits` lower-case hexadecimal digits.
+fn hex(text: &str, digits: usize) -> Option<u128> {
+    let lower = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    (text.len() == digits && text.bytes().all(lower)).then(|| u128::from_str_radix(text, 16).ok()).flatten()
+}
+
+/// All `tracestate` fields as one, if together they are valid (3.3); an invalid one is dropped as a whole.
+fn tracestate(headers: &[Header<'_>]) -> Option<String> {
+    let mut members: Vec<&str> = Vec::new();
+    for header in headers.iter().filter(|header| header.name == "tracestate") {
+        for member in core::str::from_utf8(header.value).ok()?.split(',') {
+            let member = member.trim_matches([' ', '\t']);
+            if member.is_empty() {
+                continue;
+            }
+            let (key, value) = member.split_once('=')?;
+            let twice = members.iter().any(|other| other.split_once('=').is_some_and(|(other, _)| other == key));
+            if twice || !is_key(key) || !is_value(value) || members.len() == MAX_MEMBERS {
+                return None;
+            }
+            members.push(member);
+        }
+    }
+    (!members.is_empty()).then(|| members.join(","))
+}
+
+/// Level 2, 3.3.2.2.1: at most 256 characters, first a lower-case letter or digit; one `@` as in level 1.
+fn is_key(key: &str) -> bool {
+    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-*/@".contains(&byte);
+    let first = |text: &str| text.bytes().next().is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
+    let shape = match key.split_once('@') {
+        None => key.len() <= 256,
+        Some((tenant, system)) => first(system) && tenant.len() <= 241 && !system.contains('@') && system.len() <= 14,
+    };
+    shape && first(key) && key.bytes().all(inner)
+}
+
+/// Printable ASCII without `,` and `=`, at most 256 characters, not ending in a space.
+fn is_value(value: &str) -> bool {
+    let allowed = |byte: u8| (0x20..=0x7e).contains(&byte) && byte != b',' && byte != b'=';
+    !value.is_empty() && value.len() <= 256 && !value.ends_with(' ') && value.bytes().all(allowed)
+}
+
+/// B3, as one field or as several.
+fn b3(headers: &[Header<'_>]) -> Option<Parent> {
+    if let Some(single) = only(headers, "b3") {
+        return b3_single(core::str::from_utf8(single).ok()?);
+    }
+    let text = |name| only(headers, name).and_then(|value| core::str::from_utf8(value).ok());
+    let debug = text("x-b3-flags") == Some("1");
+    let sampled = if debug { Some(true) } else { text("x-b3-sampled").and_then(b3_sampled) };
+    b3_parent(text("x-b3-traceid")?, text("x-b3-spanid")?, sampled)
+}
+
+/// `<trace id>-<span id>[-<sampled>[-<parent>]]`
+fn b3_single(value: &str) -> Option<Parent> {
+    let mut fields = value.split('-');
+    let (trace_id, span_id) = (fields.next()?, fields.next()?);
+    b3_parent(trace_id, span_id, fields.next().and_then(b3_sampled))
+}
+
+fn b3_parent(trace_id: &str, span_id: &str, sampled: Option<bool>) -> Option<Parent> {
+    let trace_id = hex(&trace_id.to_ascii_lowercase(), if trace_id.len() == 16 { 16 } else { 32 })?;
+    let span_id = u64::try_from(hex(&span_id.to_ascii_lowercase(), 16)?).ok()?;
+    (trace_id != 0 && span_id != 0).then_some(Parent { trace_id, span_id: Some(span_id), sampled })
+}
+
+fn b3_sampled(text: &str) -> Option<bool> {
+    match text {
+        "1" | "d" | "true" => Some(true),
+        "0" | "false" => Some(false),
+        _ => None,
+    }
+}
+
+/// The value of a field that occurs once.
+fn only<'a>(headers: &[Header<'a>], name: &str) -> Option<&'a [u8]> {
+    let mut values = headers.iter().filter(|header| header.name == name).map(|header| header.value);
+    let value = values.next()?;
+    values.next().is_none().then_some(value)
+}
