@@ -1,0 +1,310 @@
+//! How many instances of a function there should be, and when the next is started: one task for each function.
+
+use crate::gate::{Gate, Slot};
+use crate::instance::{Failure, Instance, Report, Wish};
+use crate::spec::{FunctionSpec, Settings};
+use crate::status::{Board, InstanceId, InstanceState, InstanceStatus};
+use crate::supervisor::Host;
+use leno_config::slice::Run;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
+
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+
+/// What the node tells a function's task.
+pub(crate) enum Order {
+    /// Be like this from now on.
+    Apply(FunctionSpec),
+    /// End all instances, then yourself.
+    Remove,
+    /// End all instances at once.
+    Kill,
+}
+
+/// What the function's tasks share with the supervisor.
+pub(crate) struct Shared {
+    pub settings: Arc<Settings>,
+    pub host: Arc<dyn Host>,
+    pub next_instance: Arc<AtomicU64>,
+    pub gate: Arc<Gate>,
+    pub board: Arc<Board>,
+}
+
+/// The task's state.
+pub(crate) struct Lifecycle {
+    shared: Shared,
+    spec: FunctionSpec,
+    /// Rises with every change that needs new processes.
+    generation: u64,
+    instances: BTreeMap<InstanceId, Running>,
+    external: BTreeMap<SocketAddr, Arc<Slot>>,
+    /// Somebody asked for it; one instance is kept although the scale says 0.
+    wanted: bool,
+    removed: bool,
+    /// Failures in a row.
+    failures: u32,
+    resume_at: Option<Instant>,
+    reports: mpsc::UnboundedReceiver<Report>,
+    reporter: mpsc::UnboundedSender<Report>,
+}
+
+/// An instance as its function's task knows it.
+struct Running {
+    generation: u64,
+    port: Option<u16>,
+    ready: bool,
+    failed: bool,
+    wish: watch::Sender<Wish>,
+}
+
+impl Running {
+    fn counts(&self) -> bool {
+        !self.failed && *self.wish.borrow() == Wish::Run
+    }
+}
+
+impl Lifecycle {
+    pub fn new(shared: Shared, spec: FunctionSpec) -> Self {
+        let (reporter, reports) = mpsc::unbounded_channel();
+        Self {
+            shared,
+            spec,
+            generation: 0,
+            instances: BTreeMap::new(),
+            external: BTreeMap::new(),
+            wanted: false,
+            removed: false,
+            failures: 0,
+            resume_at: None,
+            reports,
+            reporter,
+        }
+    }
+
+    /// Runs until the function is removed and the last instance has ended.
+    pub async fn run(mut self, mut orders: mpsc::UnboundedReceiver<Order>) {
+        self.configure();
+        let gate = Arc::clone(&self.shared.gate);
+        let mut supervised = true;
+        loop {
+            self.reconcile();
+            if self.removed && self.instances.is_empty() {
+                return;
+            }
+            let resume = self.resume_at;
+            tokio::select! {
+                order = orders.recv(), if supervised => {
+                    supervised = order.is_some();
+                    self.obey(order.unwrap_or(Order::Remove));
+                }
+                Some(report) = self.reports.recv() => self.note(report),
+                () = gate.demand.notified() => self.wanted = true,
+                () = tokio::time::sleep_until(resume.unwrap_or_else(Instant::now)), if resume.is_some() => {
+                    self.set_pause(None);
+                }
+            }
+        }
+    }
+
+    fn obey(&mut self, order: Order) {
+        match order {
+            Order::Apply(spec) => {
+                if !spec.same_process(&self.spec) {
+                    self.generation += 1;
+                    // What was wrong may have been put right.
+                    self.failures = 0;
+                    self.set_pause(None);
+                }
+                self.wanted |= self.instances.values().any(Running::counts);
+                self.spec = spec;
+                self.configure();
+            }
+            Order::Remove => {
+                self.removed = true;
+                self.shared.gate.close();
+                self.set_external(&[]);
+                self.instances.values().for_each(|instance| stop(instance, Wish::Stop));
+            }
+            Order::Kill => self.instances.values().for_each(|instance| stop(instance, Wish::Kill)),
+        }
+    }
+
+    fn configure(&mut self) {
+        self.shared.gate.configure(self.spec.concurrency, self.spec.longest_wait());
+        match self.spec.run.clone() {
+            Run::External(addresses) => self.set_external(&addresses),
+            Run::Command(_) if !self.external.is_empty() => self.set_external(&[]),
+            Run::Command(_) => {}
+        }
+    }
+
+    /// Addresses that stay keep their instance names, and with those what others remember of them.
+    fn set_external(&mut self, addresses: &[SocketAddr]) {
+        let mut old = std::mem::take(&mut self.external);
+        for &address in addresses {
+            let slot = old.remove(&address).unwrap_or_else(|| self.new_external(address));
+            self.external.insert(address, slot);
+        }
+        if !self.external.is_empty() || !old.is_empty() {
+            self.shared.gate.publish_all(self.external.values().cloned().collect());
+        }
+        for slot in old.values() {
+            self.shared.board.ended(slot.id);
+            self.shared.host.withdrawn(&self.spec.id, slot.id);
+            self.shared.host.ended(&self.spec.id, slot.id);
+        }
+    }
+
+    fn new_external(&self, address: SocketAddr) -> Arc<Slot> {
+        let id = self.next_id();
+        let status = InstanceStatus {
+            function: self.spec.id.clone(),
+            id,
+            state: InstanceState::Ready,
+            pid: None,
+            address,
+            restarts: 0,
+            since: SystemTime::now(),
+        };
+        self.shared.board.notes().instances.insert(id, status);
+        self.shared.host.ready(&self.spec.id, id, address);
+        Slot::new(&self.spec.id, id, address)
+    }
+
+    fn next_id(&self) -> InstanceId {
+        InstanceId(self.shared.next_instance.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// How many instances there should be.
+    fn desired(&self) -> usize {
+        let Some(command) = self.spec.command().filter(|_| !self.removed) else { return 0 };
+        let scale = command.min_scale.max(u32::from(self.wanted));
+        // A second instance could not bind a fixed port.
+        let scale = if command.port.is_some() { scale.min(1) } else { scale };
+        usize::try_from(scale).unwrap_or(usize::MAX)
+    }
+
+    /// Starts what is missing, stops what is too much. A new generation is ready before the old one is stopped, unless they
+    /// need the same port.
+    fn reconcile(&mut self) {
+        let desired = self.desired();
+        let fixed_port = self.spec.command().and_then(|command| command.port);
+        let current = |instance: &&Running| instance.generation == self.generation && instance.counts();
+        let have = self.instances.values().filter(current).count();
+        let ready = self.instances.values().filter(current).filter(|instance| instance.ready).count();
+
+        for old in self.instances.values().filter(|instance| instance.generation != self.generation) {
+            let in_the_way = fixed_port.is_some() && old.port == fixed_port;
+            if old.counts() && (!old.ready || in_the_way || ready >= desired) {
+                stop(old, Wish::Stop);
+            }
+        }
+        let surplus = have.saturating_sub(desired);
+        // The youngest first: they have the least to lose.
+        self.instances.values().rev().filter(current).take(surplus).for_each(|instance| stop(instance, Wish::Stop));
+
+        if self.resume_at.is_some() || fixed_port.is_some() && self.instances.values().any(|it| it.port == fixed_port) {
+            return;
+        }
+        for _ in have..desired {
+            self.start();
+        }
+    }
+
+    fn start(&mut self) {
+        let Some(command) = self.spec.command().cloned() else { return };
+        let id = self.next_id();
+        let (wish, wished) = watch::channel(Wish::Run);
+        let running = Running { generation: self.generation, port: command.port, ready: false, failed: false, wish };
+        let instance = Instance {
+            function: self.spec.id.clone(),
+            id,
+            command,
+            protocol: self.spec.protocol,
+            settings: Arc::clone(&self.shared.settings),
+            host: Arc::clone(&self.shared.host),
+            gate: Arc::clone(&self.shared.gate),
+            board: Arc::clone(&self.shared.board),
+            wish: wished,
+            reports: self.reporter.clone(),
+        };
+        self.instances.insert(id, running);
+        tokio::spawn(instance.live());
+    }
+
+    fn note(&mut self, report: Report) {
+        match report {
+            Report::Ready(slot, published) => {
+                if let Some(instance) = self.instances.get_mut(&slot.id) {
+                    instance.ready = true;
+                }
+                self.shared.gate.publish(Arc::clone(&slot));
+                self.shared.host.ready(&self.spec.id, slot.id, slot.address);
+                let _ = published.send(());
+            }
+            Report::Failed(id, failure) => {
+                if let Some(instance) = self.instances.get_mut(&id) {
+                    instance.failed = true;
+                }
+                self.failed(id, failure);
+            }
+            Report::Ended(id) => {
+                self.instances.remove(&id);
+            }
+        }
+    }
+
+    fn failed(&mut self, id: InstanceId, failure: Failure) {
+        let backoff = self.shared.settings.backoff;
+        let reason = match &failure {
+            Failure::NeverReady(error) => error.to_string(),
+            Failure::Crashed { status, ready_for } => {
+                if *ready_for >= backoff.reset_after {
+                    self.failures = 0;
+                }
+                format!("the instance ended by itself: {status}")
+            }
+        };
+        self.failures = self.failures.saturating_add(1);
+        let pause = backoff.pause(self.failures, fastrand::f64());
+        tracing::warn!(function = %self.spec.id, instance = %id, failures = self.failures, ?pause, "{reason}");
+
+        let until = Instant::now() + pause;
+        let mut notes = self.shared.board.notes();
+        notes.restarts = notes.restarts.saturating_add(1);
+        notes.last_failure = Some(reason.clone());
+        drop(notes);
+        self.set_pause(Some((until, reason)));
+        if let Failure::NeverReady(error) = failure
+            && !self.instances.values().any(Running::counts)
+        {
+            // Those who waited for it are told why. Without them nobody needs it: the next request tries again.
+            self.wanted = false;
+            self.shared.gate.refuse_waiting(&error);
+        }
+    }
+
+    fn set_pause(&mut self, pause: Option<(Instant, String)>) {
+        self.resume_at = pause.as_ref().map(|(until, _)| *until);
+        self.shared.board.notes().resume_at = self.resume_at;
+        self.shared.gate.set_pause(pause);
+    }
+}
+
+impl Drop for Lifecycle {
+    fn drop(&mut self) {
+        self.shared.gate.close();
+    }
+}
+
+fn stop(instance: &Running, wish: Wish) {
+    instance.wish.send_if_modified(|current| {
+        let stronger = wish > *current;
+        *current = (*current).max(wish);
+        stronger
+    });
+}

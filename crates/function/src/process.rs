@@ -1,0 +1,135 @@
+//! One process group: the child that the node starts, and whatever that starts in turn.
+
+use rustix::process::{Pid, PidfdFlags, Signal};
+use std::ffi::OsString;
+use std::net::{Ipv4Addr, TcpListener};
+use std::os::fd::OwnedFd;
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::process::{Child, ChildStderr, ChildStdout};
+
+use leno_config::slice::Command;
+
+/// A killed group may take a moment to vanish; after this it is left to the kernel.
+const VANISH: Duration = Duration::from_millis(500);
+
+/// A running child and its group. Dropping it kills the group.
+pub(crate) struct ProcessGroup {
+    child: Child,
+    /// Readable when the child has exited. Asking this instead of `Child::wait` leaves it unreaped, so its number, which is also
+    /// the group's, cannot be given to a stranger while signals are still sent to it.
+    exited: AsyncFd<OwnedFd>,
+    pid: Pid,
+    reaped: bool,
+}
+
+/// Standard output and standard error.
+pub(crate) struct Output {
+    pub out: Option<ChildStdout>,
+    pub err: Option<ChildStderr>,
+}
+
+impl ProcessGroup {
+    /// Starts the command with nothing from the node's own environment but `PATH`. In `given`, later entries win, and all of
+    /// them win over what the function's author configured.
+    pub fn start(command: &Command, given: &[(String, String)]) -> std::io::Result<(Self, Output)> {
+        let (program, arguments) = command
+            .argv
+            .split_first()
+            .ok_or_else(|| std::io::Error::new(std::io::ErrorKind::InvalidInput, "the command is empty"))?;
+        let mut child = tokio::process::Command::new(located(program, command))
+            .args(arguments)
+            .current_dir(&command.directory)
+            .env_clear()
+            .envs(std::env::var_os("PATH").map(|path| ("PATH", path)))
+            .envs(&command.env)
+            .envs(given.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .kill_on_drop(true)
+            .spawn()?;
+        let output = Output { out: child.stdout.take(), err: child.stderr.take() };
+        let pid = child
+            .id()
+            .and_then(|id| i32::try_from(id).ok())
+            .and_then(Pid::from_raw)
+            .ok_or_else(|| std::io::Error::other("the child has no process number"))?;
+        let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
+        #[expect(deprecated, reason = "its successor is unsafe to call; what that asks for, `OwnedFd` guarantees")]
+        let exited = AsyncFd::with_interest(pidfd, Interest::READABLE)?;
+        Ok((Self { child, exited, pid, reaped: false }, output))
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.pid.as_raw_nonzero().get().unsigned_abs()
+    }
+
+    /// Waits until the child (the group's leader) has exited. May be called again, and dropped at any time.
+    pub async fn exited(&self) {
+        // An error can only mean that the runtime is shutting down; then nobody waits for the answer.
+        let _ = self.exited.readable().await.map(|mut ready| ready.retain_ready());
+    }
+
+    /// Asks the whole group to end.
+    pub fn terminate(&self) {
+        self.signal(Signal::TERM);
+    }
+
+    /// Ends the whole group, by force, and waits until it is gone.
+    pub async fn end(mut self) -> std::io::Result<ExitStatus> {
+        self.signal(Signal::KILL);
+        let status = self.child.wait().await;
+        self.reaped = true;
+        let vanished = async {
+            while rustix::process::test_kill_process_group(self.pid).is_ok() {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        let _ = tokio::time::timeout(VANISH, vanished).await;
+        status
+    }
+
+    fn signal(&self, signal: Signal) {
+        if !self.reaped {
+            // It fails if the group is gone, which is what is wanted.
+            let _ = rustix::process::kill_process_group(self.pid, signal);
+        }
+    }
+}
+
+impl Drop for ProcessGroup {
+    fn drop(&mut self) {
+        self.signal(Signal::KILL);
+    }
+}
+
+/// A relative path means: relative to the function's directory. A bare name is looked up in `PATH`.
+fn located(program: &str, command: &Command) -> OsString {
+    if program.contains('/') { command.directory.join(program).into_os_string() } else { program.into() }
+}
+
+/// A port that is free now. Taken from below the range that the kernel gives to outgoing connections, so that none of those can
+/// get it before the child has bound it.
+pub(crate) fn free_port() -> std::io::Result<u16> {
+    const TRIES: usize = 200;
+    for _ in 0..TRIES {
+        let port = fastrand::u16(10_240..32_768);
+        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            return Ok(port);
+        }
+    }
+    // Everything there is taken; let the kernel choose.
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr().map(|address| address.port())
+}
+
+/// An exit status in words.
+pub(crate) fn describe(status: std::io::Result<ExitStatus>) -> String {
+    match status {
+        Ok(status) => status.to_string(),
+        Err(error) => format!("unknown exit status: {error}"),
+    }
+}

@@ -1,0 +1,89 @@
+//! Asks an instance whether it may get requests.
+
+use bytes::Bytes;
+use http_body_util::Empty;
+use hyper::{Request, StatusCode};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use leno_config::slice::{AppProtocol, Readiness};
+use std::net::SocketAddr;
+use std::time::Duration;
+use tokio::net::TcpStream;
+
+/// A probe that hangs is given up after this time.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
+/// Functions that start fast are found ready fast; slow ones are not asked all the time.
+const FIRST_INTERVAL: Duration = Duration::from_millis(2);
+const LONGEST_INTERVAL: Duration = Duration::from_millis(200);
+
+/// Why a probe failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NotReady {
+    #[error("no connection: {0}")]
+    Connection(#[from] std::io::Error),
+    #[error("nobody listens")]
+    SelfConnected,
+    #[error("no HTTP answer: {0}")]
+    Http(#[from] hyper::Error),
+    #[error("the path is not a request target: {0}")]
+    Path(#[from] hyper::http::Error),
+    #[error("it answered {0}")]
+    Status(StatusCode),
+    #[error("no answer within {PROBE_TIMEOUT:?}")]
+    Timeout,
+}
+
+/// Returns as soon as the instance is ready; the caller limits the time. `note` is told why each probe failed.
+pub(crate) async fn wait(
+    address: SocketAddr,
+    readiness: &Readiness,
+    protocol: AppProtocol,
+    mut note: impl FnMut(NotReady),
+) {
+    let mut interval = FIRST_INTERVAL;
+    loop {
+        match tokio::time::timeout(PROBE_TIMEOUT, probe(address, readiness, protocol)).await {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => note(error),
+            Err(_) => note(NotReady::Timeout),
+        }
+        tokio::time::sleep(interval).await;
+        interval = (interval * 3 / 2).min(LONGEST_INTERVAL);
+    }
+}
+
+async fn probe(address: SocketAddr, readiness: &Readiness, protocol: AppProtocol) -> Result<(), NotReady> {
+    let stream = TcpStream::connect(address).await?;
+    // A connection to a port that nobody listens on can meet itself, if its own port happens to be the same one.
+    if stream.local_addr()? == stream.peer_addr()? {
+        return Err(NotReady::SelfConnected);
+    }
+    let Readiness::Http(path) = readiness else { return Ok(()) };
+    let status = match protocol {
+        AppProtocol::Http1 => over_http1(stream, address, path).await?,
+        AppProtocol::H2c | AppProtocol::Grpc => over_http2(stream, address, path).await?,
+    };
+    if status.is_success() || status.is_redirection() { Ok(()) } else { Err(NotReady::Status(status)) }
+}
+
+async fn over_http1(stream: TcpStream, address: SocketAddr, path: &str) -> Result<StatusCode, NotReady> {
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    let request = Request::get(path).header("host", address.to_string()).body(Empty::<Bytes>::new())?;
+    let mut answer = std::pin::pin!(sender.send_request(request));
+    tokio::select! {
+        biased;
+        answer = &mut answer => Ok(answer?.status()),
+        ended = connection => { ended?; Ok(answer.await?.status()) }
+    }
+}
+
+async fn over_http2(stream: TcpStream, address: SocketAddr, path: &str) -> Result<StatusCode, NotReady> {
+    let executor = TokioExecutor::new();
+    let (mut sender, connection) = hyper::client::conn::http2::handshake(executor, TokioIo::new(stream)).await?;
+    let request = Request::get(format!("http://{address}{path}")).body(Empty::<Bytes>::new())?;
+    let mut answer = std::pin::pin!(sender.send_request(request));
+    tokio::select! {
+        biased;
+        answer = &mut answer => Ok(answer?.status()),
+        ended = connection => { ended?; Ok(answer.await?.status()) }
+    }
+}

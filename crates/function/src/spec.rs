@@ -1,0 +1,95 @@
+//! What a node tells the supervisor.
+
+use crate::backoff::Backoff;
+use leno_config::id::FunctionId;
+use leno_config::slice::{AppProtocol, Command, Run, Slice};
+use std::time::Duration;
+
+/// One function as the supervisor sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FunctionSpec {
+    /// Its name.
+    pub id: FunctionId,
+    /// Processes to start, or addresses that somebody else serves.
+    pub run: Run,
+    /// What the instances speak; readiness over HTTP uses it.
+    pub protocol: AppProtocol,
+    /// Requests that one instance handles at a time; 0: no limit.
+    pub concurrency: u32,
+}
+
+impl From<&Slice> for FunctionSpec {
+    fn from(slice: &Slice) -> Self {
+        Self { id: slice.id.clone(), run: slice.run.clone(), protocol: slice.protocol, concurrency: slice.concurrency }
+    }
+}
+
+impl FunctionSpec {
+    pub(crate) fn command(&self) -> Option<&Command> {
+        match &self.run {
+            Run::Command(command) => Some(command),
+            Run::External(_) => None,
+        }
+    }
+
+    /// Whether a running instance of `self` is as good as one of `other`. Scale, time limits and concurrency are applied to
+    /// running instances; anything that a process is born with needs a new one.
+    pub(crate) fn same_process(&self, other: &Self) -> bool {
+        match (&self.run, &other.run) {
+            (Run::Command(a), Run::Command(b)) => {
+                a.argv == b.argv
+                    && a.directory == b.directory
+                    && a.env == b.env
+                    && a.port == b.port
+                    && self.protocol == other.protocol
+            }
+            (Run::External(_), Run::External(_)) => true,
+            _ => false,
+        }
+    }
+
+    pub(crate) fn has_fixed_port(&self) -> bool {
+        self.command().is_some_and(|command| command.port.is_some())
+    }
+
+    /// Longest wait of a request for an instance.
+    pub(crate) fn longest_wait(&self) -> Duration {
+        self.command().map_or(EXTERNAL_WAIT, |command| command.startup_timeout.saturating_add(WAIT_MARGIN))
+    }
+}
+
+/// External instances are not started, so a request only ever waits for one that is busy.
+const EXTERNAL_WAIT: Duration = Duration::from_secs(10);
+
+/// The start of an instance fails before the requests that wait for it give up, so that they can say why.
+const WAIT_MARGIN: Duration = Duration::from_millis(100);
+
+/// What holds for all functions of a supervisor.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Pauses between starts after failures.
+    pub backoff: Backoff,
+    /// Requests wait through a pause that is no longer than this; a longer one refuses them ([`crate::AcquireError::Backoff`]).
+    pub patience: Duration,
+    /// Requests that may wait for instances of one function.
+    pub queue: usize,
+    /// Longest wait for the requests of an instance that is being stopped, before SIGTERM.
+    pub drain: Duration,
+    /// Lines of output kept of each instance.
+    pub kept_lines: usize,
+    /// Longest line of output, in bytes; what is longer is cut, and the line says so.
+    pub line_bytes: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            backoff: Backoff::default(),
+            patience: Duration::from_secs(1),
+            queue: 1024,
+            drain: Duration::from_secs(10),
+            kept_lines: 100,
+            line_bytes: 8192,
+        }
+    }
+}

@@ -1,0 +1,319 @@
+//! What a node tells the supervisor, and what a request asks of it.
+
+use crate::gate::{AcquireError, Gate, Lease};
+use crate::lifecycle::{Lifecycle, Order, Shared};
+use crate::output::LogLine;
+use crate::spec::{FunctionSpec, Settings};
+use crate::status::{Board, FunctionStatus, InstanceId, InstanceStatus};
+use leno_config::id::FunctionId;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+
+/// What the supervisor tells the node. Called from the supervisor's tasks: do not block.
+pub trait Host: Send + Sync + 'static {
+    /// Additional environment of an instance that is about to start. Wins over what the function configures, except `PORT`.
+    fn environment(&self, function: &FunctionId, instance: InstanceId) -> Vec<(String, String)> {
+        let _ = (function, instance);
+        Vec::new()
+    }
+
+    /// An instance wrote a line.
+    fn log(&self, line: &LogLine) {
+        let _ = line;
+    }
+
+    /// An instance gets requests from now on.
+    fn ready(&self, function: &FunctionId, instance: InstanceId, address: SocketAddr) {
+        let _ = (function, instance, address);
+    }
+
+    /// An instance gets no new requests any more; those it has may go on.
+    fn withdrawn(&self, function: &FunctionId, instance: InstanceId) {
+        let _ = (function, instance);
+    }
+
+    /// No process of the instance is left. Once for each instance, also for those that were never ready.
+    fn ended(&self, function: &FunctionId, instance: InstanceId) {
+        let _ = (function, instance);
+    }
+}
+
+/// A host that gives nothing and listens to nothing.
+impl Host for () {}
+
+/// Runs the functions of a node. Cheap to clone; all clones are the same supervisor. Instances end when the last is dropped,
+/// but only [`Supervisor::shutdown`] waits for that.
+#[derive(Clone)]
+pub struct Supervisor {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    settings: Arc<Settings>,
+    host: Arc<dyn Host>,
+    runtime: Handle,
+    next_instance: Arc<AtomicU64>,
+    functions: RwLock<BTreeMap<FunctionId, Entry>>,
+    /// Removed functions whose instances may not all have ended yet.
+    ending: Mutex<Vec<(FunctionId, Task)>>,
+    shut_down: AtomicBool,
+    changes: watch::Sender<u64>,
+}
+
+struct Entry {
+    function: Function,
+    task: Task,
+}
+
+/// A function's task. It has ended when the channel is closed.
+#[derive(Clone)]
+struct Task {
+    orders: mpsc::UnboundedSender<Order>,
+    ended: watch::Receiver<()>,
+}
+
+impl Task {
+    async fn ended(mut self) {
+        while self.ended.changed().await.is_ok() {}
+    }
+}
+
+impl Supervisor {
+    /// A supervisor without functions, whose tasks run on the current tokio runtime (with I/O and time enabled). Everything
+    /// else may be called from any thread.
+    pub fn start(settings: Settings, host: impl Host) -> Self {
+        let changes = watch::Sender::new(0);
+        let inner = Inner {
+            settings: Arc::new(settings),
+            host: Arc::new(Announcing { host, changes: changes.clone() }),
+            runtime: Handle::current(),
+            next_instance: Arc::new(AtomicU64::new(1)),
+            functions: RwLock::default(),
+            ending: Mutex::default(),
+            shut_down: AtomicBool::new(false),
+            changes,
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// Takes on a function, or changes one. A change that needs new processes replaces the old ones when the new are ready;
+    /// only where both need the same fixed port, the old one ends first and requests wait. After [`Supervisor::shutdown`],
+    /// what is returned refuses every request.
+    pub fn apply(&self, spec: FunctionSpec) -> Function {
+        let mut functions = self.inner.functions.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(entry) = functions.get(&spec.id) {
+            let _ = entry.task.orders.send(Order::Apply(spec));
+            return entry.function.clone();
+        }
+        let function = Function {
+            id: Arc::new(spec.id.clone()),
+            gate: Gate::new(self.inner.settings.queue, self.inner.settings.patience),
+            board: Arc::default(),
+        };
+        if self.inner.shut_down.load(Ordering::SeqCst) {
+            function.gate.close();
+            return function;
+        }
+        let id = spec.id.clone();
+        let task = self.run(spec, &function);
+        functions.insert(id, Entry { function: function.clone(), task });
+        function
+    }
+
+    fn run(&self, spec: FunctionSpec, function: &Function) -> Task {
+        let predecessors: Vec<_> =
+            self.ending().iter().filter(|(id, _)| *id == spec.id).map(|(_, task)| task.clone().ended()).collect();
+        // A request may come before the task has run for the first time.
+        function.gate.configure(spec.concurrency, spec.longest_wait());
+        let shared = Shared {
+            settings: Arc::clone(&self.inner.settings),
+            host: Arc::clone(&self.inner.host),
+            next_instance: Arc::clone(&self.inner.next_instance),
+            gate: Arc::clone(&function.gate),
+            board: Arc::clone(&function.board),
+        };
+        let (orders, inbox) = mpsc::unbounded_channel();
+        let (alive, ended) = watch::channel(());
+        self.inner.runtime.spawn(async move {
+            if spec.has_fixed_port() {
+                for predecessor in predecessors {
+                    predecessor.await;
+                }
+            }
+            Lifecycle::new(shared, spec).run(inbox).await;
+            drop(alive);
+        });
+        Task { orders, ended }
+    }
+
+    /// Lets go of a function: its instances are withdrawn, drained and ended in the background.
+    pub fn remove(&self, id: &FunctionId) {
+        let entry = self.inner.functions.write().unwrap_or_else(PoisonError::into_inner).remove(id);
+        if let Some(entry) = entry {
+            self.end(id.clone(), entry.task);
+        }
+    }
+
+    fn end(&self, id: FunctionId, task: Task) {
+        let _ = task.orders.send(Order::Remove);
+        let mut ending = self.ending();
+        ending.retain(|(_, task)| task.ended.has_changed().is_ok());
+        ending.push((id, task));
+    }
+
+    /// Ends all functions and waits until none of their processes is left. What has not ended by itself within `limit` is killed.
+    pub async fn shutdown(&self, limit: Duration) {
+        self.inner.shut_down.store(true, Ordering::SeqCst);
+        let functions = std::mem::take(&mut *self.inner.functions.write().unwrap_or_else(PoisonError::into_inner));
+        for (id, entry) in functions {
+            self.end(id, entry.task);
+        }
+        let tasks: Vec<Task> = self.ending().iter().map(|(_, task)| task.clone()).collect();
+        let all_ended = async {
+            for task in tasks.clone() {
+                task.ended().await;
+            }
+        };
+        if tokio::time::timeout(limit, all_ended).await.is_err() {
+            for task in &tasks {
+                let _ = task.orders.send(Order::Kill);
+            }
+            for task in tasks {
+                task.ended().await;
+            }
+        }
+    }
+
+    /// A function that was applied.
+    pub fn function(&self, id: &FunctionId) -> Option<Function> {
+        self.functions(|functions| functions.get(id).map(|entry| entry.function.clone()))
+    }
+
+    /// How all functions are, by name.
+    pub fn status(&self) -> Vec<FunctionStatus> {
+        self.functions(|functions| functions.values().map(|entry| entry.function.status()).collect())
+    }
+
+    /// Instances of a function, oldest first; none if there is no such function.
+    pub fn instances(&self, id: &FunctionId) -> Vec<InstanceStatus> {
+        self.function(id).map(|function| function.status().instances).unwrap_or_default()
+    }
+
+    /// Rises whenever an instance begins or ceases to get requests; then read again what you need.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.inner.changes.subscribe()
+    }
+
+    fn functions<T>(&self, read: impl FnOnce(&BTreeMap<FunctionId, Entry>) -> T) -> T {
+        read(&self.inner.functions.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn ending(&self) -> MutexGuard<'_, Vec<(FunctionId, Task)>> {
+        self.inner.ending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One function, as a request sees it. Cheap to clone. Looking it up takes a lock, so keep it with the route.
+#[derive(Clone)]
+pub struct Function {
+    id: Arc<FunctionId>,
+    gate: Arc<Gate>,
+    board: Arc<Board>,
+}
+
+impl Function {
+    /// Its name.
+    pub fn id(&self) -> &FunctionId {
+        &self.id
+    }
+
+    /// Borrows a ready instance with room, the least loaded one. If there is none, starts one or waits for the next to be free,
+    /// in the order of requests, no longer than the start-up time-out. May be called on any runtime (with time enabled), and
+    /// dropped at any time. Addresses in `avoid` are not given; if there are no others, [`AcquireError::AllAvoided`].
+    pub async fn acquire(&self, avoid: &[SocketAddr]) -> Result<Lease, AcquireError> {
+        self.gate.acquire(avoid).await
+    }
+
+    /// Like [`Function::acquire`], but at once or not at all, and starts nothing.
+    pub fn try_acquire(&self, avoid: &[SocketAddr]) -> Option<Lease> {
+        self.gate.try_acquire(avoid)
+    }
+
+    /// Instances that get requests, without those in `avoid`.
+    pub fn ready(&self, avoid: &[SocketAddr]) -> usize {
+        self.gate.ready().iter().filter(|slot| !avoid.contains(&slot.address)).count()
+    }
+
+    /// Instances that get requests, and where.
+    pub fn endpoints(&self) -> Vec<(InstanceId, SocketAddr)> {
+        self.gate.ready().iter().map(|slot| (slot.id, slot.address)).collect()
+    }
+
+    /// Requests that wait for an instance.
+    pub fn waiting(&self) -> usize {
+        self.gate.waiting()
+    }
+
+    /// How it is.
+    pub fn status(&self) -> FunctionStatus {
+        let notes = self.board.notes();
+        FunctionStatus {
+            function: (*self.id).clone(),
+            instances: notes.instances.values().cloned().collect(),
+            restarts: notes.restarts,
+            last_failure: notes.last_failure.clone(),
+            pause: notes
+                .resume_at
+                .map(|at| at.saturating_duration_since(Instant::now()))
+                .filter(|pause| !pause.is_zero()),
+            waiting: self.gate.waiting(),
+        }
+    }
+
+    /// The last lines of an instance's output, oldest first. Kept for running instances and the one that ended last.
+    pub fn output(&self, instance: InstanceId) -> Vec<LogLine> {
+        self.board.notes().output.get(&instance).map(|lines| lines.iter().cloned().collect()).unwrap_or_default()
+    }
+}
+
+/// Passes everything on, and counts changes of the endpoints.
+struct Announcing<H> {
+    host: H,
+    changes: watch::Sender<u64>,
+}
+
+impl<H> Announcing<H> {
+    fn changed(&self) {
+        self.changes.send_modify(|count| *count = count.wrapping_add(1));
+    }
+}
+
+impl<H: Host> Host for Announcing<H> {
+    fn environment(&self, function: &FunctionId, instance: InstanceId) -> Vec<(String, String)> {
+        self.host.environment(function, instance)
+    }
+
+    fn log(&self, line: &LogLine) {
+        self.host.log(line);
+    }
+
+    fn ready(&self, function: &FunctionId, instance: InstanceId, address: SocketAddr) {
+        self.host.ready(function, instance, address);
+        self.changed();
+    }
+
+    fn withdrawn(&self, function: &FunctionId, instance: InstanceId) {
+        self.host.withdrawn(function, instance);
+        self.changed();
+    }
+
+    fn ended(&self, function: &FunctionId, instance: InstanceId) {
+        self.host.ended(function, instance);
+    }
+}

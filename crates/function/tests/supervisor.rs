@@ -1,0 +1,585 @@
+//! The supervisor with real child processes.
+
+use leno_config::id::FunctionId;
+use leno_config::slice::{AppProtocol, Command, Readiness, Run};
+use leno_function::{
+    AcquireError, Backoff, Function, FunctionSpec, Host, InstanceId, InstanceState, LogLine, Settings, Stream,
+    Supervisor,
+};
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Long enough for the slowest machine; nothing waits for it unless something is broken.
+const FOREVER: Duration = Duration::from_secs(60);
+
+#[derive(Clone, Debug, PartialEq)]
+enum Event {
+    Started(InstanceId),
+    Ready(InstanceId),
+    Withdrawn(InstanceId),
+    Ended(InstanceId),
+    Line(InstanceId, Stream, String),
+}
+
+/// Remembers all that the supervisor says.
+#[derive(Clone, Default)]
+struct Witness {
+    events: Arc<Mutex<Vec<Event>>>,
+    secret: Option<(String, String)>,
+}
+
+impl Witness {
+    fn saw(&self, event: Event) {
+        self.events.lock().unwrap().push(event);
+    }
+
+    fn events(&self) -> Vec<Event> {
+        self.events.lock().unwrap().clone()
+    }
+
+    fn starts(&self) -> usize {
+        self.events().iter().filter(|event| matches!(event, Event::Started(_))).count()
+    }
+
+    fn line(&self, wanted: &str) -> bool {
+        self.events().iter().any(|event| matches!(event, Event::Line(_, _, text) if text == wanted))
+    }
+
+    fn index(&self, event: &Event) -> usize {
+        self.events()
+            .iter()
+            .position(|other| other == event)
+            .unwrap_or_else(|| panic!("no {event:?}: {:?}", self.events()))
+    }
+}
+
+impl Host for Witness {
+    fn environment(&self, _: &FunctionId, instance: InstanceId) -> Vec<(String, String)> {
+        self.saw(Event::Started(instance));
+        self.secret.iter().cloned().collect()
+    }
+
+    fn log(&self, line: &LogLine) {
+        self.saw(Event::Line(line.instance, line.stream, line.text.clone()));
+    }
+
+    fn ready(&self, _: &FunctionId, instance: InstanceId, _: SocketAddr) {
+        self.saw(Event::Ready(instance));
+    }
+
+    fn withdrawn(&self, _: &FunctionId, instance: InstanceId) {
+        self.saw(Event::Withdrawn(instance));
+    }
+
+    fn ended(&self, _: &FunctionId, instance: InstanceId) {
+        self.saw(Event::Ended(instance));
+    }
+}
+
+fn id() -> FunctionId {
+    FunctionId::new("orders", "order-service").unwrap()
+}
+
+const SERVER: &str = env!("CARGO_BIN_EXE_leno-test-function");
+
+fn command(argv: &[&str]) -> Command {
+    Command {
+        argv: argv.iter().map(|&argument| argument.to_owned()).collect(),
+        directory: PathBuf::from("/"),
+        env: BTreeMap::new(),
+        port: None,
+        readiness: Readiness::Tcp,
+        min_scale: 0,
+        startup_timeout: FOREVER,
+        grace: FOREVER,
+    }
+}
+
+fn spec(command: Command) -> FunctionSpec {
+    FunctionSpec { id: id(), run: Run::Command(command), protocol: AppProtocol::Http1, concurrency: 0 }
+}
+
+fn settings() -> Settings {
+    let backoff = Backoff { base: Duration::from_millis(1), max: Duration::from_millis(5), reset_after: FOREVER };
+    Settings { backoff, drain: FOREVER, ..Settings::default() }
+}
+
+fn start(witness: &Witness, command: Command) -> (Supervisor, Function) {
+    let supervisor = Supervisor::start(settings(), witness.clone());
+    let function = supervisor.apply(spec(command));
+    (supervisor, function)
+}
+
+fn get(address: SocketAddr, path: &str) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect(address)?;
+    write!(stream, "GET {path} HTTP/1.1\r\nhost: test\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default())
+}
+
+async fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let waited = async {
+        while !condition() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(FOREVER, waited).await.unwrap_or_else(|_| panic!("never happened: {what}"));
+}
+
+/// Neither there nor a zombie that nobody has collected yet.
+fn runs(pid: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/stat"))
+        .is_ok_and(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z')))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn starts_on_first_acquire_once_for_everybody() {
+    let witness = Witness::default();
+    let (supervisor, function) = start(&witness, command(&[SERVER]));
+    assert!(function.try_acquire(&[]).is_none());
+    assert_eq!(supervisor.instances(&id()), []);
+    assert_eq!(witness.starts(), 0, "nothing starts before somebody asks");
+
+    let requests: Vec<_> = (0..50)
+        .map(|_| {
+            let function = function.clone();
+            tokio::spawn(async move { function.acquire(&[]).await.unwrap().instance() })
+        })
+        .collect();
+    let mut instances = Vec::new();
+    for request in requests {
+        instances.push(request.await.unwrap());
+    }
+    instances.dedup();
+    assert_eq!(instances.len(), 1);
+    assert_eq!(witness.starts(), 1);
+
+    let lease = function.try_acquire(&[]).unwrap();
+    assert_eq!(get(lease.address(), "/anything").unwrap(), "ok");
+    let status = supervisor.instances(&id()).remove(0);
+    assert_eq!((status.state, status.address), (InstanceState::Ready, lease.address()));
+    assert_eq!(get(lease.address(), "/pid").unwrap(), status.pid.unwrap().to_string());
+    assert_eq!(&**lease.name(), format!("orders/order-service/{}", lease.instance()));
+    drop(lease);
+    supervisor.shutdown(FOREVER).await;
+    assert!(!runs(status.pid.unwrap()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn may_be_asked_from_other_runtimes() {
+    let (supervisor, function) = start(&Witness::default(), command(&[SERVER]));
+    let elsewhere = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(async { function.acquire(&[]).await.map(|lease| lease.address()) })
+    });
+    let address = tokio::task::spawn_blocking(|| elsewhere.join().unwrap()).await.unwrap().unwrap();
+    assert_eq!(get(address, "/").unwrap(), "ok");
+    supervisor.shutdown(FOREVER).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn waits_until_it_says_it_is_ready() {
+    let file = std::env::temp_dir().join(format!("leno-function-ready-{}", std::process::id()));
+    let witness = Witness::default();
+    let mut waiting = command(&[SERVER, file.to_str().unwrap()]);
+    waiting.readiness = Readiness::Http("/healthz".to_owned());
+    let (supervisor, function) = start(&witness, waiting);
+    let request = tokio::spawn(async move { function.acquire(&[]).await.map(|lease| lease.address()) });
+    until("it was asked and said no", || witness.line("not ready")).await;
+    assert!(!request.is_finished());
+    std::fs::write(&file, "").unwrap();
+    request.await.unwrap().unwrap();
+    std::fs::remove_file(&file).unwrap();
+    supervisor.shutdown(FOREVER).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_never_gets_ready_is_ended_and_the_request_told() {
+    let witness = Witness::default();
+    let mut never = command(&[SERVER, "/nonexistent"]);
+    never.readiness = Readiness::Http("/healthz".to_owned());
+    never.startup_timeout = Duration::from_millis(300);
+    let (supervisor, function) = start(&witness, never);
+    match function.acquire(&[]).await.unwrap_err() {
+        AcquireError::NotReady { reason, .. } => assert!(!reason.is_empty()),
+        // On a machine that is too busy, the request gives up first.
+        AcquireError::Timeout { .. } => {}
+        other => panic!("{other:?}"),
+    }
+    until("it has ended", || supervisor.instances(&id()).is_empty()).await;
+    assert!(function.status().last_failure.unwrap().starts_with("the instance was not ready within 300ms"));
+    assert!(function.endpoints().is_empty());
+    supervisor.shutdown(FOREVER).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crash_withdraws_at_once_and_another_takes_over() {
+    let witness = Witness::default();
+    let (supervisor, function) = start(&witness, command(&[SERVER]));
+    let lease = function.acquire(&[]).await.unwrap();
+    let first = lease.instance();
+    let _ = get(lease.address(), "/exit");
+    until("it is withdrawn", || lease.withdrawn()).await;
+    until("the next is ready", || supervisor.instances(&id()).iter().any(|it| it.state == InstanceState::Ready)).await;
+    let next = function.acquire(&[]).await.unwrap();
+    assert_ne!(next.instance(), first);
+    assert_eq!(get(next.address(), "/").unwrap(), "ok");
+
+    let status = function.status();
+    assert_eq!(status.restarts, 1);
+    assert_eq!(status.last_failure.as_deref(), Some("the instance ended by itself: exit status: 3"));
+    assert_eq!(status.instances[0].restarts, 1);
+    let said: Vec<_> = function.output(first).into_iter().map(|line| (line.stream, line.text)).collect();
+    assert_eq!(said.last(), Some(&(Stream::Err, "told to exit".to_owned())));
+    drop((lease, next));
+    supervisor.shutdown(FOREVER).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crash_loop_is_told_and_pauses() {
+    let witness = Witness::default();
+    let backoff = Backoff { base: FOREVER, max: FOREVER, reset_after: FOREVER };
+    let supervisor = Supervisor::start(Settings { backoff, ..settings() }, witness.clone());
+    let function = supervisor.apply(spec(command(&["sh", "-c", "echo no configuration >&2; exit 7"])));
+    let error = function.acquire(&[]).await.unwrap_err();
+    assert_eq!(error, AcquireError::Exited { status: "exit status: 7".to_owned() });
+    match function.acquire(&[]).await.unwrap_err() {
+        AcquireError::Backoff { retry_after, reason } => {
+            assert!(retry_after <= FOREVER);
+            assert_eq!(reason, "the instance ended before it was ready: exit status: 7");
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(witness.starts(), 1);
+    let status = function.status();
+    assert_eq!((status.restarts, status.pause.is_some()), (1, true));
+    assert!(witness.line("no configuration"));
+
+    // A corrected function starts without waiting for the end of the pause.
+    supervisor.apply(spec(command(&[SERVER])));
+    until("it is corrected", || function.status().pause.is_none()).await;
+    let lease = function.acquire(&[]).await.unwrap();
+    assert_eq!(get(lease.address(), "/").unwrap(), "ok");
+    drop(lease);
+    supervisor.shutdown(FOREVER).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn recovers_after_failing_starts() {
+    let file = std::env::temp_dir().join(format!("leno-function-recover-{}", std::process::id()));
+    let witness = Witness::default();
+    let script = format!("test -e {} || exit 1; exec {SERVER}", file.display());
+    let (supervisor, function) = start(&witness, command(&["sh", "-c", &script]));
+    for _ in 0..3 {
+        function.acquire(&[]).await.unwrap_err();
+    }
+    assert_eq!(function.status().restarts, 3);
+    std::fs::write(&file, "").unwrap();
+    let lease = function.acquire(&[]).await.unwrap();
+    assert_eq!(get(lease.address(), "/").unwrap(), "ok");
+    std::fs::remove_file(&file).unwrap();
+    drop(lease);
+    supervisor.shutdown(FOREVER).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_is_not_there_is_named() {
+    let (supervisor, function) = start(&Witness::default(), command(&["./no-such-program"]));
+    let error = function.acquire(&[]).await.unwrap_err().to_string();
+    assert!(error.contains("`./no-such-program` in /: No such file"), "{error}");
+    supervisor.shutdown(FOREVER).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn environment_holds_what_was_given_and_no_more() {
+    let witness =
+        Witness { secret: Some(("HTTP_PROXY".to_owned(), "http://a:b@127.0.0.1:1".to_owned())), ..Witness::default() };
+    let mut configured = command(&[SERVER]);
+    configured.env.insert("STOCK".to_owned(), "7".to_owned());
+    configured.env.insert("HTTP_PROXY".to_owned(), "http://elsewhere".to_owned());
+    configured.env.insert("PORT".to_owned(), "1".to_owned());
+    let (supervisor, function) = start(&witness, configured);
+    let lease = function.acquire(&[]).await.unwrap();
+    let answer = get(lease.address(), "/env").unwrap();
+    let environment: BTreeMap<_, _> = answer.lines().filter_map(|line| line.split_once('=')).collect();
+    // Cargo gives its tests a lot of variables; any of those would show.
+    assert!(std::env::vars().count() > 4);
+    assert_eq!(environment.keys().copied().collect::<Vec<_>>(), ["HTTP_PROXY", "PATH", "PORT", "STOCK"]);
+    assert_eq!(environment["HTTP_PROXY"], "http://a:b@127.0.0.1:1", "the node's word counts");
+    assert_eq!(environment["PORT"], lease.address().port().to_string());
+    assert_eq!(environment["STOCK"], "7");
+    drop(lease);
+    supervisor.shutdown(FOREVER).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_ignores_sigterm_is_killed_with_its_children() {
+    let witness = Witness::default();
+    let mut stubborn = command(&["sh", "-c", &format!("trap '' TERM; sleep 1000 & echo $!; {SERVER} & wait; wait")]);
+    stubborn.grace = Duration::from_millis(50);
+    let (supervisor, function) = start(&witness, stubborn);
+    let lease = function.acquire(&[]).await.unwrap();
+    let server: u32 = get(lease.address(), "/pid").unwrap().parse().unwrap();
+    let shell = supervisor.instances(&id())[0].pid.unwrap();
+    until("the shell has named its child", || !function.output(lease.instance()).is_empty()).await;
+    let lines = witness.events();
+    let child = lines.iter().find_map(|event| match event {
+        Event::Line(_, _, text) => text.parse::<u32>().ok(),
+        _ => None,
+    });
+    let group = [shell, server, child.unwrap()];
+    assert!(group.iter().all(|&pid| runs(pid)));
+    let instance = lease.instance();
+    drop(lease);
+    supervisor.shutdown(FOREVER).await;
+    assert_eq!(group.map(runs), [false; 3]);
+    assert!(witness.index(&Event::Withdrawn(instance)) < witness.index(&Event::Ended(instance)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn children_of_a_crashed_leader_do_not_stay() {
+    let witness = Witness::default();
+    let script = format!("sleep 1000 & echo $!; exec {SERVER}");
+    let (supervisor, function) = start(&witness, command(&["sh", "-c", &script]));
+    let lease = function.acquire(&[]).await.unwrap();
+    let first = lease.instance();
+    until("the child is named", || !function.output(first).is_empty()).await;
+    let child: u32 = function.output(first)[0].text.parse().unwrap();
+    assert!(runs(child));
+    let _ = get(lease.address(), "/exit");
+    until("the instance has ended", || witness.events().contains(&Event::Ended(first))).await;
+    assert!(!runs(child));
+    supervisor.shutdown(FOREVER).await;
+}
+
+#[test]
+fn dropping_the_runtime_leaves_nothing() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let script = format!("sleep 1000 & echo $!; exec {SERVER}");
+    let (supervisor, group) = runtime.block_on(async {
+        let (supervisor, function) = start(&Witness::default(), command(&["sh", "-c", &script]));
+        let instance = function.acquire(&[]).await.unwrap().instance();
+        until("the child is named", || !function.output(instance).is_empty()).await;
+        let child: u32 = function.output(instance)[0].text.parse().unwrap();
+        let leader = supervisor.instances(&id())[0].pid.unwrap();
+        (supervisor, [leader, child])
+    });
+    assert!(group.iter().all(|&pid| runs(pid)));
+    drop(runtime);
+    tokio::runtime::Runtime::new()
+        .unwrap()
+        .block_on(until("the group is gone", || !group.iter().any(|&pid| runs(pid))));
+    drop(supervisor);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn shutdown_does_not_wait_longer_than_it_may() {
+    let (supervisor, function) =
+        start(&Witness::default(), command(&["sh", "-c", &format!("trap '' TERM; exec {SERVER}")]));
+    // The lease is never given back, SIGTERM is ignored, and both patiences are endless.
+    let lease = function.acquire(&[]).await.unwrap();
+    let pid = supervisor.instances(&id())[0].pid.unwrap();
+    supervisor.shutdown(Duration::from_millis(20)).await;
+    assert!(!runs(pid));
+    drop(lease);
+    assert_eq!(function.acquire(&[]).await.unwrap_err(), AcquireError::Removed);
+    let again = supervisor.apply(spec(command(&[SERVER])));
+    assert_eq!(again.acquire(&[]).await.unwrap_err(), AcquireError::Removed);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_queue_is_bounded_and_first_come_first_served() {
+    let supervisor = Supervisor::start(Settings { queue: 2, ..settings() }, ());
+    let function = supervisor.apply(FunctionSpec { concurrency: 1, ..spec(command(&[SERVER])) });
+    let held = function.acquire(&[]).await.unwrap();
+    assert_eq!(held.in_flight(), 1);
+
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let mut requests = Vec::new();
+    for number in 0..2 {
+        let (function, order) = (function.clone(), Arc::clone(&order));
+        let waiting = function.clone();
+        requests.push(tokio::spawn(async move {
+            let lease = function.acquire(&[]).await.unwrap();
+            order.lock().unwrap().push(number);
+            assert_eq!(lease.in_flight(), 1, "one at a time");
+        }));
+        until("it waits", || waiting.waiting() == number + 1).await;
+    }
+    assert_eq!(function.acquire(&[]).await.unwrap_err(), AcquireError::QueueFull { limit: 2 });
+    assert!(function.try_acquire(&[]).is_none());
+    drop(held);
+    for request in requests {
+        request.await.unwrap();
+    }
+    assert_eq!(*order.lock().unwrap(), [0, 1]);
+    assert_eq!(function.waiting(), 0);
+    supervisor.shutdown(FOREVER).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_went_away_is_not_waited_for() {
+    let supervisor = Supervisor::start(Settings { queue: 1, ..settings() }, ());
+    let function = supervisor.apply(FunctionSpec { concurrency: 1, ..spec(command(&[SERVER])) });
+    let held = function.acquire(&[]).await.unwrap();
+    let waiting = tokio::spawn({
+        let function = function.clone();
+        async move { function.acquire(&[]).await.map(drop) }
+    });
+    until("it waits", || function.waiting() == 1).await;
+    waiting.abort();
+    assert!(waiting.await.unwrap_err().is_cancelled());
+    // Its place in the queue is free again, and the instance goes to the one who is still there.
+    let next = tokio::spawn({
+        let function = function.clone();
+        async move { function.acquire(&[]).await.map(|lease| lease.in_flight()) }
+    });
+    until("the next waits", || function.waiting() == 1 && !next.is_finished()).await;
+    drop(held);
+    assert_eq!(next.await.unwrap().unwrap(), 1);
+    supervisor.shutdown(FOREVER).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_replaces_without_a_gap() {
+    let witness = Witness::default();
+    let (supervisor, function) = start(&witness, command(&[SERVER]));
+    let old = function.acquire(&[]).await.unwrap();
+    let old_address = old.address();
+    let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let traffic = tokio::spawn({
+        let (function, stop) = (function.clone(), Arc::clone(&stop));
+        async move {
+            let mut served = 0_u32;
+            while !stop.load(std::sync::atomic::Ordering::SeqCst) {
+                // Never waits: there is always a ready instance.
+                let lease = function.try_acquire(&[]).expect("a ready instance");
+                let address = lease.address();
+                let answer = tokio::task::spawn_blocking(move || get(address, "/")).await.unwrap();
+                assert_eq!(answer.expect("an answer"), "ok");
+                served += 1;
+            }
+            served
+        }
+    });
+    let mut changed = command(&[SERVER]);
+    changed.env.insert("VERSION".to_owned(), "2".to_owned());
+    supervisor.apply(spec(changed));
+    until("the old one is withdrawn", || old.withdrawn()).await;
+    let endpoints = function.endpoints();
+    assert_eq!(endpoints.len(), 1, "the new one was ready before");
+    let (new, address) = endpoints[0];
+    assert_ne!(new, old.instance());
+    assert!(get(address, "/env").unwrap().contains("VERSION=2"));
+    // The old one still has a request, so it is not told to end.
+    assert_eq!(get(old_address, "/").unwrap(), "ok");
+    let old_instance = old.instance();
+    drop(old);
+    until("the old one has ended", || witness.events().contains(&Event::Ended(old_instance))).await;
+    stop.store(true, std::sync::atomic::Ordering::SeqCst);
+    assert!(traffic.await.unwrap() > 0);
+    assert!(witness.index(&Event::Ready(new)) < witness.index(&Event::Withdrawn(old_instance)));
+    supervisor.shutdown(FOREVER).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_that_does_not_start_leaves_the_old_one() {
+    let witness = Witness::default();
+    let (supervisor, function) = start(&witness, command(&[SERVER]));
+    let old = function.acquire(&[]).await.unwrap().instance();
+    supervisor.apply(spec(command(&["sh", "-c", "exit 1"])));
+    until("the new one failed twice", || function.status().restarts >= 2).await;
+    assert_eq!(function.try_acquire(&[]).unwrap().instance(), old);
+    supervisor.shutdown(FOREVER).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fixed_port_is_handed_from_the_old_to_the_new() {
+    let witness = Witness::default();
+    // Some port that was free a moment ago, below those that the system gives to outgoing connections.
+    let (scout, function) = start(&Witness::default(), command(&[SERVER]));
+    let port = function.acquire(&[]).await.unwrap().address().port();
+    scout.shutdown(FOREVER).await;
+
+    let fixed = Command { port: Some(port), min_scale: 3, ..command(&[SERVER]) };
+    let (supervisor, function) = start(&witness, fixed.clone());
+    let old = function.acquire(&[]).await.unwrap().instance();
+    assert_eq!(function.endpoints().len(), 1, "two could not bind it");
+    let mut changed = fixed.clone();
+    changed.env.insert("VERSION".to_owned(), "2".to_owned());
+    supervisor.apply(spec(changed));
+    until("the old one is gone", || witness.events().contains(&Event::Withdrawn(old))).await;
+    let lease = function.acquire(&[]).await.unwrap();
+    assert_eq!(lease.address().port(), port);
+    assert!(get(lease.address(), "/env").unwrap().contains("VERSION=2"));
+    drop(lease);
+
+    // Removed and taken on again under the same name: the new one waits for the port.
+    supervisor.remove(&id());
+    let function = supervisor.apply(spec(fixed));
+    let lease = function.acquire(&[]).await.unwrap();
+    assert!(!get(lease.address(), "/env").unwrap().contains("VERSION=2"));
+    assert_eq!(function.status().restarts, 0, "it did not fail on the way");
+    drop(lease);
+    supervisor.shutdown(FOREVER).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keeps_the_minimum_running_and_follows_changes_of_it() {
+    let witness = Witness::default();
+    let (supervisor, function) = start(&witness, Command { min_scale: 2, ..command(&[SERVER]) });
+    let mut changes = supervisor.changes();
+    while function.endpoints().len() < 2 {
+        changes.changed().await.unwrap();
+    }
+    let (first, second) = (function.acquire(&[]).await.unwrap(), function.acquire(&[]).await.unwrap());
+    assert_ne!(first.instance(), second.instance(), "the least loaded one is given");
+    assert_eq!(function.acquire(&[first.address()]).await.unwrap().instance(), second.instance());
+    let both = [first.address(), second.address()];
+    assert_eq!(function.acquire(&both).await.unwrap_err(), AcquireError::AllAvoided);
+    assert_eq!((function.ready(&[]), function.ready(&both)), (2, 0));
+    drop((first, second));
+
+    supervisor.apply(spec(Command { min_scale: 1, ..command(&[SERVER]) }));
+    until("one is stopped", || supervisor.instances(&id()).len() == 1).await;
+    assert_eq!(
+        witness.starts(),
+        2,
+        "a change of scale restarts nothing: {:?} {:?}",
+        witness.events(),
+        function.status()
+    );
+    supervisor.remove(&id());
+    until("all have ended", || witness.events().iter().filter(|event| matches!(event, Event::Ended(_))).count() == 2)
+        .await;
+    assert!(supervisor.function(&id()).is_none());
+    assert_eq!(function.acquire(&[]).await.unwrap_err(), AcquireError::Removed);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn external_addresses_are_lent_without_processes() {
+    let witness = Witness::default();
+    let supervisor = Supervisor::start(settings(), witness.clone());
+    let addresses: Vec<SocketAddr> = vec!["127.0.0.1:1".parse().unwrap(), "127.0.0.1:2".parse().unwrap()];
+    let external =
+        |addresses: &[SocketAddr]| FunctionSpec { run: Run::External(addresses.to_vec()), ..spec(command(&[])) };
+    let function = supervisor.apply(external(&addresses));
+    until("they are known", || function.endpoints().len() == 2).await;
+    let first = function.acquire(&[]).await.unwrap();
+    let second = function.acquire(&[]).await.unwrap();
+    assert_ne!(first.address(), second.address());
+    let kept = if first.address() == addresses[1] { first.instance() } else { second.instance() };
+
+    supervisor.apply(external(&addresses[1..]));
+    until("one is withdrawn", || first.withdrawn() || second.withdrawn()).await;
+    assert_eq!(function.endpoints(), [(kept, addresses[1])], "the other one keeps its name");
+    assert_eq!(witness.starts(), 0);
+    let status = supervisor.instances(&id());
+    assert_eq!((status.len(), status[0].pid), (1, None));
+    supervisor.shutdown(FOREVER).await;
+}
