@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 pub const MAX_INPUT: usize = 64 * 1024;
 
 /// One run's input.
+#[expect(clippy::large_enum_variant, reason = "one of them exists for each run, on the stack")]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Input<'a> {
     /// Judge a request.

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 pub const MAX_OUTPUT: usize = 32 * 1024;
 
 /// One run's output.
+#[expect(clippy::large_enum_variant, reason = "one of them exists for each run, on the stack")]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Output {
     /// Of a request run.
@@ -22,6 +23,7 @@ pub enum Output {
 }
 
 /// Result of a request run.
+#[expect(clippy::large_enum_variant, reason = "one of them exists for each run, on the stack")]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Outcome {
     /// The request is judged.
