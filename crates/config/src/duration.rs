@@ -31,7 +31,7 @@ impl Duration {
 
     /// Milliseconds, if it is a whole number of them.
     pub fn whole_millis(self) -> Option<u64> {
-        let whole = self.0.subsec_micros() % 1_000 == 0;
+        let whole = self.0.subsec_micros().is_multiple_of(1_000);
         u64::try_from(self.0.as_millis()).ok().filter(|_| whole)
     }
 

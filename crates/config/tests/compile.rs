@@ -1,23 +1,203 @@
 //! What comes out of good documents.
 
-use leno_config::{FunctionId, Snapshot, load_text};
+use leno_config::slice::{AppProtocol, Run};
+use leno_config::{FunctionId, Slice, Snapshot, load_text};
+use leno_policy::spec::{Action, Direction, Target};
+use std::fmt::Write as _;
+use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
-fn orders() -> Snapshot {
-    let text = include_str!("documents/orders.yaml");
-    load_text(Path::new("app/orders.yaml"), text).unwrap_or_else(|problems| {
+fn parse(text: &str) -> Snapshot {
+    load_text(Path::new("/app/orders.yaml"), text).unwrap_or_else(|problems| {
         panic!("{}", problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))
     })
 }
 
-fn id(text: &str) -> FunctionId {
-    text.parse().unwrap()
+fn orders() -> Snapshot {
+    parse(include_str!("documents/orders.yaml"))
+}
+
+fn slice(snapshot: &Snapshot, id: &str) -> Slice {
+    snapshot.slice(&id.parse().unwrap()).unwrap()
+}
+
+/// All of the example's slices, as JSON. `LENO_BLESS=1 cargo test -p leno-config` writes them anew.
+#[test]
+fn slices_are_what_they_were() {
+    let snapshot = orders();
+    let slices: Vec<Slice> = snapshot.functions().map(|id| snapshot.slice(id).unwrap()).collect();
+    let json = serde_json::to_string_pretty(&(snapshot.mesh_slice(), slices)).unwrap() + "\n";
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/documents/orders.slices.json");
+    if std::env::var_os("LENO_BLESS").is_some() {
+        fs::write(&file, &json).unwrap();
+    }
+    let committed = fs::read_to_string(&file).unwrap_or_default();
+    assert!(committed == json, "the slices have changed; if that is right: LENO_BLESS=1 cargo test -p leno-config");
 }
 
 #[test]
 fn a_function_gets_its_own_edges_and_nothing_else() {
-    let slice = orders().slice(&id("orders/order-service")).unwrap();
-    println!("{slice:#?}");
+    let slice = slice(&orders(), "orders/order-service");
     let callees: Vec<String> = slice.callees.iter().map(|callee| callee.id.to_string()).collect();
     assert_eq!(callees, ["orders/inventory-service", "stock/ledger"]);
+    assert_eq!(slice.callees[0].hosts[..2], ["inventory-service", "inventory-service.orders"]);
+    // The short name means the caller's own namespace.
+    assert_eq!(slice.callees[1].hosts, ["ledger.stock", "ledger.stock.svc", "ledger.stock.svc.cluster.local"]);
+    let targets = |targets: &[Target]| targets.iter().map(|target| target.function.clone()).collect::<Vec<_>>();
+    assert_eq!(targets(&slice.inbound.targets), ["orders/order-service"]);
+    assert_eq!(targets(&slice.outbound.targets), ["orders/inventory-service", "stock/ledger"]);
+    assert_eq!((slice.inbound.direction, slice.outbound.direction), (Direction::Inbound, Direction::Outbound));
+}
+
+#[test]
+fn retries_and_breakers_are_carried_out_by_whoever_calls() {
+    let snapshot = orders();
+    let callee = slice(&snapshot, "orders/order-service");
+    let caller = slice(&snapshot, "orders/frontend-api");
+    assert_eq!(caller.outbound.targets, callee.inbound.targets);
+    assert_eq!(callee.inbound.targets[0].retry.as_ref().unwrap().attempts, 2);
+    assert_eq!(callee.inbound.targets[0].timeout_ms, 5_000);
+    // Its own callees have no such policies.
+    assert!(callee.outbound.targets.iter().all(|target| target.retry.is_none() && target.breaker.is_none()));
+}
+
+#[test]
+fn rules_of_several_policies_add_up_in_the_order_of_their_names() {
+    let slice = slice(&orders(), "orders/order-service");
+    let names: Vec<&str> = slice.inbound.authorization.iter().map(|rule| rule.name.as_str()).collect();
+    let expected = [
+        "backend/authorization/order-service",
+        "order-policy/authorization/from-frontend",
+        "order-policy/authorization/1",
+    ];
+    assert_eq!(names, expected);
+    let snapshot = orders();
+    let policies: Vec<String> = snapshot.policies(&slice.id).collect();
+    assert_eq!(policies, ["orders/backend", "orders/order-policy"]);
+}
+
+#[test]
+fn without_policies_nothing_may_enter_and_all_is_logged() {
+    let slice = slice(&orders(), "stock/ledger");
+    assert!(slice.inbound.authorization.is_empty());
+    assert!(slice.inbound.access_log.enabled && !slice.inbound.tracing.enabled);
+    assert_eq!((slice.engine, slice.deadline), (None, Duration::from_millis(2)));
+    assert_eq!(slice.run, Run::External(vec!["127.0.0.1:9000".parse().unwrap(), "[::1]:9000".parse().unwrap()]));
+}
+
+#[test]
+fn fetched_key_sets_point_at_their_issuer_in_the_whole_program() {
+    let text = "
+apiVersion: leno.dev/v1alpha1
+kind: Function
+metadata: {name: a}
+spec: {command: [a]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Policy
+metadata: {name: one}
+spec:
+  functions: [a]
+  authentication: {issuers: [{issuer: x, jwks: {url: https://x.example}}]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Policy
+metadata: {name: two}
+spec:
+  functions: [a]
+  authentication: {issuers: [{issuer: y, jwks: {url: https://y.example}}, {issuer: z, jwks: {url: https://z.example}}]}
+";
+    let slice = slice(&parse(text), "default/a");
+    for fetch in &slice.jwks {
+        assert_eq!(fetch.url, format!("https://{}.example", slice.inbound.authentication[fetch.issuer].issuer));
+    }
+    assert_eq!(slice.jwks.len(), 3);
+}
+
+#[test]
+fn a_mesh_document_is_optional() {
+    let snapshot = parse("{apiVersion: leno.dev/v1alpha1, kind: Function, metadata: {name: a}, spec: {command: [a]}}");
+    assert_eq!(snapshot.mesh_slice().trust_domain, "leno.local");
+    assert_eq!(snapshot.mesh_slice().gateway_http, Some("127.0.0.1:8080".parse().unwrap()));
+    let slice = slice(&snapshot, "default/a");
+    assert_eq!(slice.identity, "spiffe://leno.local/ns/default/sa/a");
+    assert_eq!((slice.protocol, slice.concurrency), (AppProtocol::Http1, 0));
+    let Run::Command(command) = slice.run else { panic!("no command") };
+    assert_eq!((command.directory.as_path(), command.port), (Path::new("/app"), None));
+}
+
+#[test]
+fn text_stays_what_it_looks_like() {
+    let Run::Command(command) = slice(&orders(), "orders/order-service").run else { panic!("no command") };
+    assert_eq!(command.env["COUNTRY"], "no");
+    assert_eq!(command.env["VERSION"], "1.10");
+}
+
+#[test]
+fn selectors_take_the_functions_with_all_their_labels() {
+    let functions = "
+apiVersion: leno.dev/v1alpha1
+kind: Function
+metadata: {name: a, namespace: x, labels: {tier: backend, team: blue}}
+spec: {command: [a]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Function
+metadata: {name: b, namespace: x, labels: {tier: backend}}
+spec: {command: [b]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Function
+metadata: {name: c, namespace: y, labels: {tier: backend, team: blue}}
+spec: {command: [c]}
+";
+    for (selection, expected) in [
+        ("selector: {}", vec!["x/a", "x/b"]),
+        ("selector: {tier: backend, team: blue}", vec!["x/a"]),
+        ("{selector: {team: blue}, namespaces: ['*']}", vec!["x/a", "y/c"]),
+        ("{selector: {}, namespaces: [y]}", vec!["y/c"]),
+        ("{selector: {team: blue}, functions: [b, y/c]}", vec!["x/a", "x/b", "y/c"]),
+    ] {
+        let spec = selection.trim_start_matches('{').trim_end_matches('}');
+        let spec = if selection.starts_with('{') { spec.to_owned() } else { selection.to_owned() };
+        let policy = "apiVersion: leno.dev/v1alpha1\nkind: Policy\nmetadata: {name: p, namespace: x}";
+        let snapshot = parse(&format!("{functions}---\n{policy}\nspec: {{{spec}, retry: {{}}}}\n"));
+        let with: Vec<String> =
+            snapshot.functions().filter(|id| snapshot.policies(id).count() > 0).map(ToString::to_string).collect();
+        assert_eq!(with, expected, "{selection}");
+    }
+}
+
+#[test]
+fn versions_tell_configurations_apart() {
+    let text = include_str!("documents/orders.yaml");
+    assert_eq!(parse(text).version(), parse(text).version());
+    assert_ne!(parse(text).version(), parse(&text.replace("attempts: 2", "attempts: 3")).version());
+}
+
+/// Ten thousand functions, each with a callee and a policy of its own: an index, not a search.
+#[test]
+fn a_large_mesh_compiles() {
+    let mut text = String::new();
+    let count = 10_000;
+    for n in 0..count {
+        let next = (n + 1) % count;
+        write!(
+            text,
+            "apiVersion: leno.dev/v1alpha1\nkind: Function\nmetadata: {{name: f{n}, namespace: n{}}}\nspec: {{command: [a], callees: [n{}/f{next}]}}\n---\n\
+             apiVersion: leno.dev/v1alpha1\nkind: Policy\nmetadata: {{name: f{n}, namespace: n{}}}\nspec: {{functions: [f{n}], authorization: {{rules: [{{from: \
+             [{{identities: [n{}/f{next}]}}]}}]}}}}\n---\n",
+            n % 100, next % 100, n % 100, next % 100
+        )
+        .unwrap();
+    }
+    let snapshot = parse(&text);
+    assert_eq!(snapshot.functions().len(), count);
+    let ids: Vec<FunctionId> = snapshot.functions().cloned().collect();
+    for id in ids {
+        let slice = snapshot.slice(&id).unwrap();
+        assert_eq!((slice.callees.len(), slice.inbound.authorization.len()), (1, 1));
+        assert_eq!(slice.inbound.authorization[0].action, Action::Allow);
+    }
 }

@@ -104,9 +104,10 @@ pub(super) const DAY: Duration = Duration::from_secs(86_400);
 /// One of the two bounds of most durations.
 pub(super) const MILLISECOND: Duration = Duration::from_millis(1);
 
-/// A path relative to the document's folder.
+/// A path relative to the document's folder, made absolute: who uses it may have another working directory.
 pub(super) fn relative(scope: &Scope<'_>, path: &Path) -> PathBuf {
-    scope.folder().join(path)
+    let path = scope.folder().join(path);
+    std::path::absolute(&path).unwrap_or(path)
 }
 
 /// A file that must exist; a change of it is a change of the configuration.

@@ -110,12 +110,18 @@ fn is_normal(scope: &Scope<'_>, text: &str, literal: &str, whole: bool) -> bool 
         Ok(normal) if normal != literal => {
             scope.problem(
                 format!("the path `{shown}` is not normalised and can never match"),
-                format!("write {}", text.replace(literal, &normal)),
+                format!("write {}", mended(text)),
             );
             false
         }
         Ok(_) => true,
     }
+}
+
+/// The text as it should be written.
+fn mended(text: &str) -> String {
+    let part = |part: &str| if part.starts_with('{') { part.to_owned() } else { encoded(part).unwrap_or_default() };
+    text.split('/').map(part).collect::<Vec<_>>().join("/")
 }
 
 /// Percent-encoding as it is in normalised paths (RFC 3986, 6.2.2): upper case, and only where it is needed.

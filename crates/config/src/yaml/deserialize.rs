@@ -1,7 +1,7 @@
 //! A tree -> a typed document, by serde.
 //!
 //! Serde stops at the first error. To report them all, the value that is wrong is left out and the document tried again;
-//! unknown fields are reported here and need no second try.
+//! unknown fields are left out on the way.
 
 use super::{Node, Value};
 use crate::nearest::did_you_mean;
@@ -18,23 +18,13 @@ const MAX_TRIES: usize = 32;
 /// The typed document; `None`: problems were reported.
 pub(crate) fn deserialize<T: DeserializeOwned>(root: &Scope<'_>) -> Option<T> {
     let skipped = Skipped::default();
-    let mut clean = true;
-    for attempt in 0..MAX_TRIES {
-        let unknown = RefCell::new(false);
-        let here = De { scope: *root, skipped: &skipped, unknown: &unknown, report_unknown: attempt == 0 };
-        let result = T::deserialize(here);
-        clean &= !unknown.into_inner();
-        match result {
-            Ok(document) => return clean.then_some(document),
-            Err(Error { reported: true, .. }) => clean = false,
-            // Only happens when serde's derive fails outside of any value.
-            Err(error) => {
-                root.problem(error.message, error.fix);
-                return None;
-            }
-        }
-        if !skipped.grew() {
-            return None;
+    for _ in 0..MAX_TRIES {
+        let before = skipped.count();
+        let here = De { scope: *root, skipped: &skipped };
+        match here.settle(T::deserialize(here)) {
+            Ok(document) => return (skipped.count() == 0).then_some(document),
+            Err(_) if skipped.count() == before => return None,
+            Err(_) => {}
         }
     }
     None
@@ -42,20 +32,19 @@ pub(crate) fn deserialize<T: DeserializeOwned>(root: &Scope<'_>) -> Option<T> {
 
 /// Values that were found wrong, by their address in the tree.
 #[derive(Default)]
-struct Skipped {
-    nodes: RefCell<HashSet<*const Node>>,
-    seen: RefCell<usize>,
-}
+struct Skipped(RefCell<HashSet<*const Node>>);
 
 impl Skipped {
     fn has(&self, node: &Node) -> bool {
-        self.nodes.borrow().contains(&std::ptr::from_ref(node))
+        self.0.borrow().contains(&std::ptr::from_ref(node))
     }
 
-    /// Whether another value was left out since the last call.
-    fn grew(&self) -> bool {
-        let now = self.nodes.borrow().len();
-        self.seen.replace(now) < now
+    fn add(&self, node: &Node) {
+        self.0.borrow_mut().insert(std::ptr::from_ref(node));
+    }
+
+    fn count(&self) -> usize {
+        self.0.borrow().len()
     }
 }
 
@@ -99,10 +88,6 @@ impl de::Error for Error {
 struct De<'a> {
     scope: Scope<'a>,
     skipped: &'a Skipped,
-    /// Whether an unknown field was met.
-    unknown: &'a RefCell<bool>,
-    /// Only the first try reports unknown fields.
-    report_unknown: bool,
 }
 
 impl<'a> De<'a> {
@@ -115,7 +100,7 @@ impl<'a> De<'a> {
     }
 
     fn at<'s>(&'s self, scope: Scope<'s>) -> De<'s> {
-        De { scope, skipped: self.skipped, unknown: self.unknown, report_unknown: self.report_unknown }
+        De { scope, skipped: self.skipped }
     }
 
     fn unexpected(&self, expected: &str) -> Error {
@@ -131,7 +116,7 @@ impl<'a> De<'a> {
                 if !error.missing.is_some_and(|field| self.scope.has(field)) {
                     self.scope.problem(error.message, error.fix);
                 }
-                self.skipped.nodes.borrow_mut().insert(std::ptr::from_ref(self.node()));
+                self.skipped.add(self.node());
             }
             Error { reported: true, ..Error::default() }
         })
@@ -321,7 +306,8 @@ impl<'de> de::SeqAccess<'de> for Elements<'_> {
         }
         let scope = self.de.scope.element(self.next);
         self.next += 1;
-        seed.deserialize(self.de.at(scope)).map(Some)
+        let element = self.de.at(scope);
+        element.settle(seed.deserialize(element)).map(Some)
     }
 }
 
@@ -346,19 +332,16 @@ impl<'de> de::MapAccess<'de> for Fields<'_> {
 
     fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Error> {
         while let Some((key, node)) = self.entries().get(self.next) {
-            let known = self.known.is_none_or(|known| known.contains(&key.text.as_str()));
-            if known && !self.de.skipped.has(node) {
-                let name: StrDeserializer<'_, Error> = key.text.as_str().into_deserializer();
-                return seed.deserialize(name).map(Some);
+            if !self.de.skipped.has(node) {
+                if self.known.is_none_or(|known| known.contains(&key.text.as_str())) {
+                    let name: StrDeserializer<'_, Error> = key.text.as_str().into_deserializer();
+                    return seed.deserialize(name).map(Some);
+                }
+                let fix = did_you_mean(&key.text, self.known.unwrap_or_default().iter().copied());
+                self.de.scope.field(&key.text).problem_at(key.mark, "there is no such field", fix);
+                self.de.skipped.add(node);
             }
             self.next += 1;
-            if !known {
-                *self.de.unknown.borrow_mut() = true;
-                if self.de.report_unknown {
-                    let fix = did_you_mean(&key.text, self.known.unwrap_or_default().iter().copied());
-                    self.de.scope.field(&key.text).problem_at(key.mark, "there is no such field", fix);
-                }
-            }
         }
         Ok(None)
     }
@@ -366,7 +349,9 @@ impl<'de> de::MapAccess<'de> for Fields<'_> {
     fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Error> {
         let (key, _) = &self.entries()[self.next];
         self.next += 1;
-        seed.deserialize(self.de.at(self.de.scope.field(&key.text)))
+        let scope = self.de.scope.field(&key.text);
+        let value = self.de.at(scope);
+        value.settle(seed.deserialize(value))
     }
 }
 
@@ -405,7 +390,9 @@ impl<'de> de::VariantAccess<'de> for Choice<'_> {
             let message = format!("`{}` needs a value", self.name);
             return Err(Error { message, fix: format!("write {{{}: …}}", self.name), ..Error::default() });
         }
-        seed.deserialize(self.de.at(self.de.scope.field(self.name)))
+        let scope = self.de.scope.field(self.name);
+        let content = self.de.at(scope);
+        content.settle(seed.deserialize(content))
     }
 
     fn tuple_variant<V: Visitor<'de>>(self, _: usize, _: V) -> Result<V::Value, Error> {

@@ -57,7 +57,9 @@ fn mark(marker: &Marker) -> Mark {
 
 fn explain(error: granit_parser::ScanError) -> Broken {
     let fix = match error.kind() {
-        ErrorKind::UnknownAnchor => "aliases are not accepted; a text that begins with `*` must be in quotes: \"*\"",
+        ErrorKind::UnknownAnchor | ErrorKind::MissingAnchorOrAliasName => {
+            "aliases are not accepted; a text that begins with `*` must be in quotes: \"*\""
+        }
         ErrorKind::DirectiveDisallowed => "remove the line that begins with `%`",
         _ => "",
     };
