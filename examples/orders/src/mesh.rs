@@ -1,0 +1,156 @@
+//! How the functions call each other: through the proxy that `HTTP_PROXY` names, with the credentials in it.
+//!
+//! The credentials were given to this very instance; they are how the mesh knows who is calling.
+
+use crate::inventory::inventory_client::InventoryClient;
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::header::{HeaderValue, PROXY_AUTHORIZATION};
+use hyper::{Request, Response, Uri};
+use hyper_util::rt::TokioIo;
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::service::interceptor::InterceptedService;
+use tonic::transport::{Channel, Endpoint};
+
+/// Longest wait for an answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Largest body of an answer.
+const LARGEST_BODY: usize = 1024 * 1024;
+
+/// The way to the other functions.
+#[derive(Clone, Debug)]
+pub struct Mesh {
+    /// `host:port` of the proxy.
+    proxy: String,
+    authorization: HeaderValue,
+}
+
+/// Why `HTTP_PROXY` is of no use.
+#[derive(Debug, thiserror::Error)]
+pub enum BadProxy {
+    /// It is not there.
+    #[error("HTTP_PROXY is not set; this program calls others through a mesh")]
+    Missing,
+    /// It is not `http://user:secret@host:port`. (What it is instead is not shown: it may hold a secret.)
+    #[error("HTTP_PROXY is not of the form http://user:secret@host:port")]
+    Malformed,
+}
+
+/// Why a call got no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum CallError {
+    /// The proxy cannot be reached.
+    #[error("the proxy cannot be reached: {0}")]
+    Connection(#[from] std::io::Error),
+    /// The connection broke.
+    #[error("no answer: {0}")]
+    Http(#[from] hyper::Error),
+    /// The answer's body broke off or is too large.
+    #[error("no whole answer: {0}")]
+    Body(Box<dyn std::error::Error + Send + Sync>),
+    /// It took too long.
+    #[error("no answer within {PATIENCE:?}")]
+    Timeout,
+}
+
+impl Mesh {
+    /// As `HTTP_PROXY` or `http_proxy` says.
+    pub fn from_env() -> Result<Self, BadProxy> {
+        let proxy = std::env::var("HTTP_PROXY").or_else(|_| std::env::var("http_proxy"));
+        Self::parse(&proxy.map_err(|_| BadProxy::Missing)?)
+    }
+
+    fn parse(text: &str) -> Result<Self, BadProxy> {
+        let uri: Uri = text.parse().map_err(|_| BadProxy::Malformed)?;
+        let authority = uri.authority().filter(|_| uri.scheme_str() == Some("http")).ok_or(BadProxy::Malformed)?;
+        let (credentials, proxy) = authority.as_str().rsplit_once('@').ok_or(BadProxy::Malformed)?;
+        if authority.port().is_none() || !credentials.contains(':') {
+            return Err(BadProxy::Malformed);
+        }
+        let basic = format!("Basic {}", BASE64_STANDARD.encode(credentials));
+        let mut authorization = HeaderValue::from_str(&basic).map_err(|_| BadProxy::Malformed)?;
+        authorization.set_sensitive(true);
+        Ok(Self { proxy: proxy.to_owned(), authorization })
+    }
+
+    /// Sends a request; its address is `http://name-of-the-function/path`.
+    pub async fn send(&self, request: Request<Full<Bytes>>) -> Result<Response<Bytes>, CallError> {
+        tokio::time::timeout(PATIENCE, self.exchange(request)).await.map_err(|_| CallError::Timeout)?
+    }
+
+    /// A connection for each request is plenty here, and leaves no stale ones to worry about.
+    async fn exchange(&self, mut request: Request<Full<Bytes>>) -> Result<Response<Bytes>, CallError> {
+        request.headers_mut().insert(PROXY_AUTHORIZATION, self.authorization.clone());
+        if let Some(host) = request.uri().authority().and_then(|host| HeaderValue::from_str(host.as_str()).ok()) {
+            request.headers_mut().insert("host", host);
+        }
+        let stream = TcpStream::connect(&self.proxy).await?;
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+        let connection = tokio::spawn(connection);
+        // The request keeps its whole address (RFC 9112, 3.2.2): that is how a proxy is asked.
+        let (head, body) = sender.send_request(request).await?.into_parts();
+        let body = Limited::new(body, LARGEST_BODY).collect().await.map_err(CallError::Body)?.to_bytes();
+        connection.abort();
+        Ok(Response::from_parts(head, body))
+    }
+
+    /// A gRPC client for `inventory-service`: HTTP/2 without TLS, straight to the proxy, which goes by the authority.
+    pub fn inventory(&self) -> Result<Inventory, tonic::transport::Error> {
+        let channel = Endpoint::from_shared(format!("http://{}", self.proxy))?
+            .origin(Uri::from_static("http://inventory-service"))
+            .timeout(PATIENCE)
+            .connect_lazy();
+        let authorization = MetadataValue::try_from(self.authorization.as_bytes()).ok();
+        Ok(InventoryClient::with_interceptor(channel, Credentials { authorization }))
+    }
+}
+
+/// The inventory, through the mesh.
+pub type Inventory = InventoryClient<InterceptedService<Channel, Credentials>>;
+
+/// Adds this instance's credentials to each call.
+#[derive(Clone)]
+pub struct Credentials {
+    authorization: Option<MetadataValue<Ascii>>,
+}
+
+impl tonic::service::Interceptor for Credentials {
+    fn call(&mut self, mut request: tonic::Request<()>) -> Result<tonic::Request<()>, tonic::Status> {
+        if let Some(authorization) = &self.authorization {
+            request.metadata_mut().insert("proxy-authorization", authorization.clone());
+        }
+        Ok(request)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn proxies_are_read() {
+        let mesh = Mesh::parse("http://orders:s3cret@127.0.0.1:15001").unwrap();
+        assert_eq!(mesh.proxy, "127.0.0.1:15001");
+        assert_eq!(mesh.authorization, "Basic b3JkZXJzOnMzY3JldA==");
+        assert!(!format!("{mesh:?}").contains("b3Jk"), "credentials do not belong in logs");
+    }
+
+    #[test]
+    fn other_proxies_are_refused() {
+        let proxies = [
+            "",
+            "127.0.0.1:1",
+            "http://127.0.0.1:1",
+            "http://user@127.0.0.1:1",
+            "http://a:b@host",
+            "https://a:b@host:1",
+        ];
+        for proxy in proxies {
+            assert!(matches!(Mesh::parse(proxy), Err(BadProxy::Malformed)), "{proxy}");
+        }
+    }
+}
