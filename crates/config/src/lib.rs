@@ -14,6 +14,7 @@ mod nearest;
 mod problem;
 pub mod slice;
 mod snapshot;
+pub mod watch;
 mod yaml;
 
 pub use id::FunctionId;

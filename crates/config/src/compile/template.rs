@@ -3,6 +3,7 @@
 
 use super::text;
 use crate::problem::Scope;
+use leno_policy::path::{Ambiguous, normalise};
 use leno_policy::spec::{PathMatch, Segment, StringMatch};
 
 /// `/orders`, `/static/*`, `*.css`, `*`, `/orders/{id}`, `/files/{**}`.
@@ -11,7 +12,7 @@ pub(super) fn path(scope: &Scope<'_>, text: &str) -> Option<PathMatch> {
         return template(scope, text).map(PathMatch::Template);
     }
     let matched = text::string(scope, text)?;
-    let (body, from_start) = match &matched {
+    let (body, from_start): (&String, bool) = match &matched {
         StringMatch::Present => return Some(PathMatch::Text(matched)),
         StringMatch::Suffix(body) => (body, false),
         StringMatch::Exact(body) | StringMatch::Prefix(body) => (body, true),
@@ -20,9 +21,13 @@ pub(super) fn path(scope: &Scope<'_>, text: &str) -> Option<PathMatch> {
         scope.problem(format!("the path `{}` does not begin with `/`", text.escape_debug()), format!("write /{text}"));
         return None;
     }
-    // Only what is complete can be checked for dot segments: `/a/.*` is `/a/` and whatever begins with a dot.
-    let whole = matches!(matched, StringMatch::Exact(_));
-    is_normal(scope, text, body, whole).then_some(PathMatch::Text(matched))
+    // What is left open is filled in, so that `/a/.*` is not taken for a dot segment.
+    let sample = match &matched {
+        StringMatch::Prefix(_) => format!("{body}x"),
+        StringMatch::Suffix(_) if !body.starts_with('/') => format!("/x{body}"),
+        _ => body.clone(),
+    };
+    is_normal(scope, text, &sample).then_some(PathMatch::Text(matched))
 }
 
 /// A prefix by whole segments, as the gateway uses it; normalised, without a slash at the end.
@@ -38,7 +43,7 @@ pub(super) fn prefix(scope: &Scope<'_>, text: &str) -> Option<String> {
         );
         return None;
     }
-    is_normal(scope, text, text, true)
+    is_normal(scope, text, text)
         .then(|| if text == "/" { text.to_owned() } else { text.trim_end_matches('/').to_owned() })
 }
 
@@ -74,80 +79,61 @@ fn template(scope: &Scope<'_>, text: &str) -> Option<Vec<Segment>> {
         .iter()
         .map(|segment| if let Segment::Literal(text) = segment { format!("/{text}") } else { "/x".to_owned() })
         .collect();
-    is_normal(scope, text, &literal, true).then_some(segments)
+    is_normal(scope, text, &literal).then_some(segments)
 }
 
 fn is_variable(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte))
 }
 
-/// Reports what is not normalised.
-fn is_normal(scope: &Scope<'_>, text: &str, literal: &str, whole: bool) -> bool {
+/// Reports what is not normalised: `sample` is the text, or a path that it stands for.
+fn is_normal(scope: &Scope<'_>, text: &str, sample: &str) -> bool {
     let shown = text.escape_debug();
-    if literal.contains(['?', '#']) {
+    if sample.contains(['?', '#']) {
         scope.problem(
             format!("the path `{shown}` has a query or fragment"),
             "paths are compared without them; leave it out",
         );
         return false;
     }
-    if literal.contains("//") {
-        scope.problem(format!("the path `{shown}` has an empty segment and can never match"), "write one `/`");
-        return false;
-    }
-    if whole && literal.split('/').any(|segment| matches!(segment, "." | "..")) {
-        scope.problem(
-            format!("the path `{shown}` has a dot segment and can never match"),
-            "write the path that it stands for",
-        );
-        return false;
-    }
-    match encoded(literal) {
+    let fix = || mended(text).map(|mended| format!("write {mended}")).unwrap_or_default();
+    match normalise(sample) {
+        Ok(normal) if normal == sample => return true,
+        Ok(_) => scope.problem(format!("the path `{shown}` is not normalised and can never match"), fix()),
+        Err(Ambiguous::Raw) => scope.problem(format!("in `{shown}`: {}", Ambiguous::Raw.words()), fix()),
         Err(reason) => {
-            scope.problem(format!("the path `{shown}` {reason}"), "a percent sign itself is written %25");
-            false
+            let fix = "requests with such paths are refused; a percent sign itself is written %25";
+            scope.problem(format!("in `{shown}`: {}", reason.words()), fix);
         }
-        Ok(normal) if normal != literal => {
-            scope.problem(
-                format!("the path `{shown}` is not normalised and can never match"),
-                format!("write {}", mended(text)),
-            );
-            false
-        }
-        Ok(_) => true,
     }
+    false
 }
 
-/// The text as it should be written.
-fn mended(text: &str) -> String {
-    let part = |part: &str| if part.starts_with('{') { part.to_owned() } else { encoded(part).unwrap_or_default() };
-    text.split('/').map(part).collect::<Vec<_>>().join("/")
+/// The text as it should be written, if there is a way.
+fn mended(text: &str) -> Option<String> {
+    // Variables are no path; while the rest is normalised, something that occurs in no path of ours stands for them.
+    let stand_in = |index: usize| format!("~~{index}~~");
+    let mut path = String::new();
+    for (index, part) in text.trim_start_matches('/').split('/').enumerate() {
+        path.push('/');
+        if part.starts_with('{') { path.push_str(&stand_in(index)) } else { path.push_str(&escaped(part)) }
+    }
+    let mut path = normalise(&path).ok()?.into_owned();
+    for (index, part) in text.trim_start_matches('/').split('/').enumerate() {
+        path = path.replace(&stand_in(index), part);
+    }
+    Some(if text.starts_with('/') { path } else { path.trim_start_matches('/').to_owned() })
 }
 
-/// Percent-encoding as it is in normalised paths (RFC 3986, 6.2.2): upper case, and only where it is needed.
-fn encoded(path: &str) -> Result<String, &'static str> {
-    let mut bytes = path.bytes();
-    let mut normal = String::with_capacity(path.len());
-    while let Some(byte) = bytes.next() {
-        let (byte, escaped) = match byte {
-            b'%' => {
-                let digits =
-                    [bytes.next(), bytes.next()].map(|digit| digit.and_then(|digit| char::from(digit).to_digit(16)));
-                let [Some(high), Some(low)] = digits else { return Err("has a `%` without two hexadecimal digits") };
-                (u8::try_from(high * 16 + low).unwrap_or_default(), true)
-            }
-            byte => (byte, false),
-        };
-        if escaped && (byte < 0x20 || matches!(byte, b'/' | b'\\' | 0x7f)) {
-            return Err("has an encoded slash, backslash or control character; such requests are refused");
-        }
-        let unreserved = byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
-        let plain = unreserved || (!escaped && b"/!$&'()*+,;=:@".contains(&byte));
-        if plain {
-            normal.push(char::from(byte));
+/// Percent-encodes what may not be raw in a path.
+fn escaped(part: &str) -> String {
+    let mut escaped = String::new();
+    for byte in part.bytes() {
+        if byte.is_ascii_graphic() && !b"\"<>^`{|}".contains(&byte) {
+            escaped.push(char::from(byte));
         } else {
-            normal.push_str(&format!("%{byte:02X}"));
+            escaped.push_str(&format!("%{byte:02X}"));
         }
     }
-    Ok(normal)
+    escaped
 }

@@ -174,7 +174,9 @@ pub(super) fn host(scope: &Scope<'_>, text: &str) -> Option<StringMatch> {
         return None;
     }
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:[]".contains(&byte);
-    if !body.bytes().all(allowed) || body.len() > 253 {
+    // Hosts are compared without a dot at their end.
+    let dot = body.ends_with('.') && !matches!(matched, StringMatch::Prefix(_));
+    if !body.bytes().all(allowed) || body.len() > 253 || dot {
         scope.problem(
             format!("`{}` cannot match a host", text.escape_debug()),
             "expected for example shop.example or *.shop.example",

@@ -1,0 +1,246 @@
+//! Changes of the files become new snapshots.
+//!
+//! The files are looked at in intervals instead of listening to the kernel: editors and deployment tools replace files, folders and links in
+//! many ways, over network file systems too, and looking finds all of them.
+
+use crate::load;
+use crate::problem::Problem;
+use crate::snapshot::Snapshot;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime};
+
+/// What a change brought: a new snapshot, or what is wrong; then the old configuration stays in force.
+pub type Change = Result<Snapshot, Vec<Problem>>;
+
+/// Notices changes of a file or folder when it is asked to look.
+#[derive(Debug)]
+pub struct Watch {
+    path: PathBuf,
+    /// Other files that the last good snapshot refers to.
+    inputs: Vec<PathBuf>,
+    /// What the files looked like when they were last loaded.
+    loaded: Look,
+    /// What they looked like at the last look.
+    seen: Look,
+    /// What the last load brought.
+    last: Last,
+}
+
+/// Name, time, size and file number of each file.
+type Look = Vec<(PathBuf, Option<(SystemTime, u64, u64)>)>;
+
+#[derive(Debug, PartialEq, Eq)]
+enum Last {
+    Version(String),
+    Problems(Vec<Problem>),
+}
+
+impl Watch {
+    /// Watches what `snapshot` was loaded from.
+    pub fn new(path: &Path, snapshot: &Snapshot) -> Self {
+        let mut watch = Self {
+            path: path.to_owned(),
+            inputs: snapshot.inputs().to_vec(),
+            loaded: Look::new(),
+            seen: Look::new(),
+            last: Last::Version(snapshot.version().to_owned()),
+        };
+        watch.seen = watch.look();
+        // Not `loaded`: the files may have changed since; the first look compares versions.
+        watch
+    }
+
+    /// Looks at the files once. A change is taken up when two looks in a row see the same, so that a file that is being
+    /// written is not read in the middle: half a file can be a valid document without its last rules.
+    pub fn look_again(&mut self) -> Option<Change> {
+        let now = self.look();
+        if now != self.seen {
+            self.seen = now;
+            return None;
+        }
+        if now == self.loaded {
+            return None;
+        }
+        let (result, _) = load::read(&self.path);
+        if self.look() != now {
+            return None;
+        }
+        // A new snapshot may refer to other files: then the next looks differ from this one, and it is loaded once more.
+        self.loaded = now;
+        if let Ok(snapshot) = &result {
+            self.inputs = snapshot.inputs().to_vec();
+        }
+        let last = match &result {
+            Ok(snapshot) => Last::Version(snapshot.version().to_owned()),
+            Err(problems) => Last::Problems(problems.clone()),
+        };
+        (std::mem::replace(&mut self.last, last) != self.last).then_some(result)
+    }
+
+    fn look(&self) -> Look {
+        let found = load::files(&self.path).unwrap_or_default();
+        let mut files: Vec<PathBuf> = found.into_iter().chain(self.inputs.iter().cloned()).collect();
+        files.push(self.path.clone());
+        files.sort();
+        files.dedup();
+        files.into_iter().map(|file| (file.clone(), stamp(&file))).collect()
+    }
+}
+
+fn stamp(file: &Path) -> Option<(SystemTime, u64, u64)> {
+    use std::os::unix::fs::MetadataExt;
+    let metadata = fs::metadata(file).ok()?;
+    Some((metadata.modified().ok()?, metadata.len(), metadata.ino()))
+}
+
+/// A thread that looks in intervals; it ends when this is dropped.
+#[derive(Debug)]
+pub struct Watcher {
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Looks twice a second and hands each change to `changed`, on a thread of its own. A change is taken up within a second.
+///
+/// # Errors
+/// When no thread can be started.
+pub fn watch(
+    path: &Path,
+    snapshot: &Snapshot,
+    changed: impl FnMut(Change) + Send + 'static,
+) -> std::io::Result<Watcher> {
+    watch_every(Duration::from_millis(500), path, snapshot, changed)
+}
+
+/// As [`watch`], with another interval between looks.
+///
+/// # Errors
+/// As [`watch`].
+pub fn watch_every(
+    interval: Duration,
+    path: &Path,
+    snapshot: &Snapshot,
+    mut changed: impl FnMut(Change) + Send + 'static,
+) -> std::io::Result<Watcher> {
+    let mut watch = Watch::new(path, snapshot);
+    let (stop, stopped) = mpsc::channel();
+    let thread = std::thread::Builder::new().name("leno-watch".to_owned()).spawn(move || {
+        while stopped.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
+            if let Some(change) = watch.look_again() {
+                changed(change);
+            }
+        }
+    })?;
+    Ok(Watcher { stop: Some(stop), thread: Some(thread) })
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        self.stop.take();
+        if let Some(thread) = self.thread.take() {
+            // A panic of `changed` has been printed by its thread.
+            let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load::load;
+
+    fn function(name: &str) -> String {
+        format!(
+            "{{apiVersion: leno.dev/v1alpha1, kind: Function, metadata: {{name: {name}}}, spec: {{command: [a]}}}}\n"
+        )
+    }
+
+    fn names(change: Option<Change>) -> Vec<String> {
+        change.expect("no change").expect("problems").functions().map(|id| id.name.clone()).collect()
+    }
+
+    /// Looks until two looks in a row see the same, as the thread does.
+    fn settle(watch: &mut Watch) -> Option<Change> {
+        (0..4).find_map(|_| watch.look_again())
+    }
+
+    fn start(folder: &Path) -> Watch {
+        fs::write(folder.join("a.yaml"), function("a")).unwrap();
+        let mut watch = Watch::new(folder, &load(folder).unwrap());
+        assert!(settle(&mut watch).is_none(), "nothing has changed");
+        watch
+    }
+
+    #[test]
+    fn files_that_come_go_and_are_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut watch = start(folder.path());
+        fs::write(folder.path().join("b.yaml"), function("b")).unwrap();
+        assert!(watch.look_again().is_none(), "the file may still be being written");
+        assert_eq!(names(watch.look_again()), ["a", "b"]);
+        // As editors save: another file takes the name.
+        fs::write(folder.path().join(".new"), function("c")).unwrap();
+        fs::rename(folder.path().join(".new"), folder.path().join("a.yaml")).unwrap();
+        assert_eq!(names(settle(&mut watch)), ["b", "c"]);
+        fs::remove_file(folder.path().join("b.yaml")).unwrap();
+        assert_eq!(names(settle(&mut watch)), ["c"]);
+        assert!(settle(&mut watch).is_none());
+    }
+
+    #[test]
+    fn a_bad_change_is_told_once_and_a_good_one_follows() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut watch = start(folder.path());
+        fs::write(folder.path().join("a.yaml"), "kind: Nothing").unwrap();
+        let problems = settle(&mut watch).unwrap().unwrap_err();
+        assert_eq!(problems[0].field, "kind");
+        assert!(settle(&mut watch).is_none());
+        fs::write(folder.path().join("a.yaml"), function("d")).unwrap();
+        assert_eq!(names(settle(&mut watch)), ["d"]);
+    }
+
+    #[test]
+    fn a_file_written_anew_with_the_same_content_is_no_change() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut watch = start(folder.path());
+        fs::write(folder.path().join(".new"), function("a")).unwrap();
+        fs::rename(folder.path().join(".new"), folder.path().join("a.yaml")).unwrap();
+        assert!(settle(&mut watch).is_none());
+    }
+
+    #[test]
+    fn files_that_documents_refer_to_count() {
+        let folder = tempfile::tempdir().unwrap();
+        let key = |x: &str| format!("{{\"keys\": [{{\"kty\": \"OKP\", \"crv\": \"Ed25519\", \"x\": \"{x}\"}}]}}");
+        fs::write(folder.path().join("keys.json"), key("11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo")).unwrap();
+        let policy = "---\n{apiVersion: leno.dev/v1alpha1, kind: Policy, metadata: {name: p}, spec: {functions: [a], authentication: {issuers: [{issuer: i, jwks: {file: keys.json}}]}}}";
+        fs::write(folder.path().join("a.yaml"), function("a") + policy).unwrap();
+        let first = load(folder.path()).unwrap();
+        let mut watch = Watch::new(folder.path(), &first);
+        assert!(settle(&mut watch).is_none());
+        fs::write(folder.path().join(".new"), key("PUAXw-hDiVqStwqnTRt-vJyYLM8uxJaMwM1V8Sr0Zgw")).unwrap();
+        fs::rename(folder.path().join(".new"), folder.path().join("keys.json")).unwrap();
+        let second = settle(&mut watch).unwrap().unwrap();
+        let keys = |snapshot: &Snapshot| snapshot.slice(&"default/a".parse().unwrap()).unwrap().keys;
+        assert_ne!(keys(&first), keys(&second));
+        assert_ne!(first.version(), second.version());
+    }
+
+    #[test]
+    fn the_thread_tells_of_changes_and_ends() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("a.yaml"), function("a")).unwrap();
+        let (sender, changes) = mpsc::channel();
+        let snapshot = load(folder.path()).unwrap();
+        let watcher =
+            watch_every(Duration::from_millis(1), folder.path(), &snapshot, move |change| drop(sender.send(change)))
+                .unwrap();
+        fs::write(folder.path().join("b.yaml"), function("b")).unwrap();
+        assert_eq!(names(changes.recv().ok()), ["a", "b"]);
+        drop(watcher);
+        assert!(changes.recv().is_err(), "the thread has ended");
+    }
+}
