@@ -104,8 +104,8 @@ impl Instance {
         notes.instances.insert(self.id, status);
         drop(notes);
         let readers = Readers([
-            output.out.map(|out| self.read(out, Stream::Out)),
-            output.err.map(|err| self.read(err, Stream::Err)),
+            output.out.map(|out| self.read(out, Stream::Stdout)),
+            output.err.map(|err| self.read(err, Stream::Stderr)),
         ]);
         Ok((group, address, readers))
     }

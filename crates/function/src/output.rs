@@ -9,9 +9,9 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stream {
     /// Standard output.
-    Out,
+    Stdout,
     /// Standard error.
-    Err,
+    Stderr,
 }
 
 /// One line of an instance's output. Displayed with a prefix: `orders/order-service[3] text`.

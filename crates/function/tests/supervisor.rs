@@ -235,7 +235,7 @@ async fn a_crash_withdraws_at_once_and_another_takes_over() {
     assert_eq!(status.last_failure.as_deref(), Some("the instance ended by itself: exit status: 3"));
     assert_eq!(status.instances[0].restarts, 1);
     let said: Vec<_> = function.output(first).into_iter().map(|line| (line.stream, line.text)).collect();
-    assert_eq!(said.last(), Some(&(Stream::Err, "told to exit".to_owned())));
+    assert_eq!(said.last(), Some(&(Stream::Stderr, "told to exit".to_owned())));
     drop((lease, next));
     supervisor.shutdown(FOREVER).await;
 }
