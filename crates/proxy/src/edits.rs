@@ -1,0 +1,257 @@
+//! What leaves a sandbox is untrusted: everything is checked here before it touches a message.
+//!
+//! A program cannot smuggle: names and values are parsed by the `http` crate (no CR, LF or NUL, no pseudo-headers), and the fields
+//! that frame or route a message are the runtime's own.
+
+use http::header::{self, HeaderName, HeaderValue};
+use http::uri::PathAndQuery;
+use http::{HeaderMap, StatusCode};
+use leno_policy::outcome::HeaderEdit;
+
+/// Edits of one message.
+const MOST_EDITS: usize = 256;
+/// Bytes of one field name.
+const LONGEST_NAME: usize = 256;
+/// Bytes of one field value.
+const LONGEST_VALUE: usize = 8 * 1024;
+/// Bytes of a path with its query.
+const LONGEST_PATH: usize = 32 * 1024;
+
+/// A header edit that may be applied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Edit {
+    /// Replace all values with this one.
+    Set(HeaderName, HeaderValue),
+    /// Add a value.
+    Append(HeaderName, HeaderValue),
+    /// Remove all values.
+    Remove(HeaderName),
+}
+
+/// What was wrong with a program's output. Holds no values, only names and numbers.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadOutput {
+    /// Or more takes, or more anything.
+    #[error("{count} {what} are more than {most}")]
+    TooMany {
+        /// Of what.
+        what: &'static str,
+        /// How many there were.
+        count: usize,
+        /// How many may be.
+        most: usize,
+    },
+    /// Not a field name (RFC 9110, 5.1).
+    #[error("not a header name")]
+    HeaderName,
+    /// Not a field value (RFC 9110, 5.5), or too long.
+    #[error("the value for header `{0}` is not a header value")]
+    HeaderValue(HeaderName),
+    /// Framing, routing and hop-by-hop fields belong to the runtime.
+    #[error("header `{0}` is not for policies to edit")]
+    ForbiddenHeader(HeaderName),
+    /// Not an origin-form path.
+    #[error("not a path to forward")]
+    Path,
+    /// A refusal with a status that is not 4xx or 5xx.
+    #[error("{0} is not the status of a refusal")]
+    Status(u16),
+    /// Refers to a rate limit, token or claim that there is not.
+    #[error("refers to {what} {index}, of which there are {count}")]
+    Index {
+        /// Of what.
+        what: &'static str,
+        /// The index.
+        index: usize,
+        /// How many there are.
+        count: usize,
+    },
+    /// A trace or span id of zeros (W3C Trace Context, 3.2.2).
+    #[error("a trace or span id of zeros")]
+    TraceContext,
+    /// A response run answered a request, or the other way round.
+    #[error("not an answer to what was asked")]
+    WrongKind,
+}
+
+/// Checks edits.
+pub fn check(edits: Vec<HeaderEdit>) -> Result<Vec<Edit>, BadOutput> {
+    at_most("header edits", edits.len(), MOST_EDITS)?;
+    edits
+        .into_iter()
+        .map(|edit| match edit {
+            HeaderEdit::Set(name, value) => field(name, value).map(|(name, value)| Edit::Set(name, value)),
+            HeaderEdit::Append(name, value) => field(name, value).map(|(name, value)| Edit::Append(name, value)),
+            HeaderEdit::Remove(name) => field_name(name).map(Edit::Remove),
+        })
+        .collect()
+}
+
+/// Checks the header fields of a refusal.
+pub fn check_fields(fields: Vec<(String, String)>) -> Result<Vec<(HeaderName, HeaderValue)>, BadOutput> {
+    at_most("header fields", fields.len(), MOST_EDITS)?;
+    fields.into_iter().map(|(name, value)| field(name, value)).collect()
+}
+
+/// Checks a path and query to forward.
+pub fn check_path(path: String) -> Result<PathAndQuery, BadOutput> {
+    // The parser is laxer: it takes bytes beyond ASCII, and drops a fragment without a word.
+    let plain = path.bytes().all(|byte| (0x21..=0x7e).contains(&byte) && byte != b'#');
+    if !plain || !path.starts_with('/') || path.len() > LONGEST_PATH {
+        return Err(BadOutput::Path);
+    }
+    PathAndQuery::try_from(path).map_err(|_| BadOutput::Path)
+}
+
+/// Checks the status of a refusal.
+pub fn check_status(status: u16) -> Result<StatusCode, BadOutput> {
+    match StatusCode::from_u16(status) {
+        Ok(code) if (400..=599).contains(&status) => Ok(code),
+        _ => Err(BadOutput::Status(status)),
+    }
+}
+
+/// Checks a count.
+pub fn at_most(what: &'static str, count: usize, most: usize) -> Result<(), BadOutput> {
+    if count <= most { Ok(()) } else { Err(BadOutput::TooMany { what, count, most }) }
+}
+
+/// Applies edits, in order.
+pub fn apply(edits: &[Edit], headers: &mut HeaderMap) {
+    for edit in edits {
+        match edit {
+            Edit::Set(name, value) => drop(headers.insert(name, value.clone())),
+            Edit::Append(name, value) => drop(headers.append(name, value.clone())),
+            Edit::Remove(name) => drop(headers.remove(name)),
+        }
+    }
+}
+
+fn field(name: String, value: String) -> Result<(HeaderName, HeaderValue), BadOutput> {
+    let name = field_name(name)?;
+    if value.len() > LONGEST_VALUE {
+        return Err(BadOutput::HeaderValue(name));
+    }
+    match HeaderValue::try_from(value) {
+        Ok(value) => Ok((name, value)),
+        Err(_) => Err(BadOutput::HeaderValue(name)),
+    }
+}
+
+fn field_name(name: String) -> Result<HeaderName, BadOutput> {
+    if name.len() > LONGEST_NAME {
+        return Err(BadOutput::HeaderName);
+    }
+    let name = HeaderName::try_from(name).map_err(|_| BadOutput::HeaderName)?;
+    if is_reserved(&name) { Err(BadOutput::ForbiddenHeader(name)) } else { Ok(name) }
+}
+
+/// Framing, routing, and the hop-by-hop fields of RFC 9110, 7.6.1 with their older kin.
+fn is_reserved(name: &HeaderName) -> bool {
+    const RESERVED: [HeaderName; 9] = [
+        header::CONTENT_LENGTH,
+        header::TRANSFER_ENCODING,
+        header::HOST,
+        header::CONNECTION,
+        header::TE,
+        header::TRAILER,
+        header::UPGRADE,
+        header::PROXY_AUTHENTICATE,
+        header::PROXY_AUTHORIZATION,
+    ];
+    RESERVED.contains(name) || matches!(name.as_str(), "keep-alive" | "proxy-connection" | "http2-settings")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(name: &str, value: &str) -> HeaderEdit {
+        HeaderEdit::Set(name.into(), value.into())
+    }
+
+    #[test]
+    fn edits_are_applied_in_order() {
+        let mut headers = HeaderMap::new();
+        headers.append("x-a", HeaderValue::from_static("1"));
+        headers.append("x-a", HeaderValue::from_static("2"));
+        headers.append("x-gone", HeaderValue::from_static("1"));
+        let edits = vec![
+            set("X-A", "3"),
+            HeaderEdit::Append("x-a".into(), "4".into()),
+            HeaderEdit::Remove("x-gone".into()),
+            set("x-gone-and-back", "1"),
+        ];
+        apply(&check(edits).unwrap(), &mut headers);
+        assert_eq!(headers.get_all("x-a").iter().collect::<Vec<_>>(), ["3", "4"]);
+        assert!(!headers.contains_key("x-gone"));
+        assert_eq!(headers.len(), 3);
+    }
+
+    #[test]
+    fn nothing_can_be_smuggled() {
+        for name in ["", ":path", "x y", "x\r\ny", "x:y", "é", &"x".repeat(257)] {
+            assert_eq!(check(vec![set(name, "v")]), Err(BadOutput::HeaderName), "{name:?}");
+            assert_eq!(check(vec![HeaderEdit::Remove(name.into())]), Err(BadOutput::HeaderName), "{name:?}");
+        }
+        let name = HeaderName::from_static("x-a");
+        for value in ["a\r\nset-cookie: b", "a\nb", "a\rb", "\0", "\u{7f}", &"v".repeat(8193)] {
+            let expected = BadOutput::HeaderValue(name.clone());
+            assert_eq!(check(vec![set("x-a", value)]), Err(expected.clone()), "{value:?}");
+            assert_eq!(check_fields(vec![("x-a".into(), value.into())]), Err(expected));
+        }
+    }
+
+    #[test]
+    fn framing_routing_and_hop_by_hop_fields_are_the_runtimes() {
+        for name in [
+            "Content-Length",
+            "transfer-encoding",
+            "host",
+            "connection",
+            "keep-alive",
+            "proxy-connection",
+            "te",
+            "trailer",
+            "upgrade",
+            "proxy-authenticate",
+            "proxy-authorization",
+            "http2-settings",
+        ] {
+            let forbidden = Err(BadOutput::ForbiddenHeader(HeaderName::try_from(name).unwrap()));
+            assert_eq!(check(vec![set(name, "1")]), forbidden, "{name}");
+            assert_eq!(check(vec![HeaderEdit::Append(name.into(), "1".into())]), forbidden, "{name}");
+            assert_eq!(check(vec![HeaderEdit::Remove(name.into())]), forbidden, "{name}");
+        }
+        assert!(check(vec![HeaderEdit::Remove("authorization".into()), set("cookie", "a=b")]).is_ok());
+    }
+
+    #[test]
+    fn counts_are_bounded() {
+        let edits = |count| vec![set("x-a", "1"); count];
+        assert!(check(edits(MOST_EDITS)).is_ok());
+        assert!(matches!(check(edits(MOST_EDITS + 1)), Err(BadOutput::TooMany { count: 257, .. })));
+    }
+
+    #[test]
+    fn paths_are_in_origin_form() {
+        for good in ["/", "/a/b?c=d&e=%20", "/a;b=c", "/?"] {
+            assert_eq!(check_path(good.into()).unwrap().as_str(), good);
+        }
+        for bad in
+            ["", "a", "*", "http://x/", "/a b", "/a\r\nb", "/a#b", "/ä", "/\u{7f}", &"/".repeat(LONGEST_PATH + 1)]
+        {
+            assert_eq!(check_path(bad.into()), Err(BadOutput::Path), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn refusals_have_error_statuses() {
+        for good in [400, 401, 403, 429, 500, 503, 599] {
+            assert_eq!(check_status(good).unwrap().as_u16(), good);
+        }
+        for bad in [0, 99, 100, 200, 302, 399, 600, 999, 1000] {
+            assert_eq!(check_status(bad), Err(BadOutput::Status(bad)));
+        }
+    }
+}

@@ -1,0 +1,344 @@
+//! Asks a function's program about a request, and carries out what it says. The only place that touches the sandbox.
+//!
+//! A program is a pure function. What it may know is gathered here: the request's head, the identities that the runtime established,
+//! and the ledger entries that it declared. It runs in a fresh sandbox; when it finds that it needs more (a signature verified, another
+//! counter), it says so, and a fresh sandbox runs again with that added. What comes out is untrusted until it is validated.
+//!
+//! It fails closed: a program that did not load, a fault, a missed deadline, an invalid output, a counter that cannot be kept: all
+//! refuse the request, and the record says why.
+
+mod forecast;
+mod outcome;
+
+pub use outcome::{Permitted, Refusal, Ruling};
+
+use crate::edits::BadOutput;
+use crate::ledger::{FunctionState, Ledger};
+use crate::peer::{Entrance, Peer};
+use crate::random::Random;
+use crate::record::{Judged, Record, Ruled, SignatureCheck, Stage};
+use crate::snapshot::{FunctionEntry, LoadedProgram};
+use forecast::{Counter, Forecast};
+use http::{HeaderMap, request, response};
+use leno_config::FunctionId;
+use leno_policy::input::{Header, Input, RequestInput, ResponseInput, TargetLoad, TraceContext};
+use leno_policy::outcome::{Decision, HeaderEdit, LogPlan, Outcome, Output, SignatureWant, Wants};
+use leno_policy::spec::Protocol;
+use leno_sandbox::{EngineKind, Pool, RunError};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Runs for one request. One is enough for a token and counters that the ledger knows, two for a token never seen.
+const MOST_RUNS: u8 = 4;
+/// Functions whose parts of the ledger a worker keeps at hand.
+const MOST_AT_HAND: usize = 8192;
+
+/// One worker's judge.
+pub struct Judge {
+    ledger: Arc<Ledger>,
+    random: Rc<Random>,
+    pool: RefCell<Pool>,
+    /// Parts of the ledger that were needed before.
+    at_hand: RefCell<HashMap<FunctionId, Arc<FunctionState>>>,
+}
+
+/// What the runtime knows of a request besides its head.
+#[derive(Clone, Copy, Debug)]
+pub struct Ask<'a> {
+    /// The function whose program judges.
+    pub entry: &'a Arc<FunctionEntry>,
+    /// Where the request came in: outbound, the caller's program judges; else, the callee's.
+    pub entrance: Entrance,
+    /// Who opened the connection.
+    pub peer: &'a Peer,
+    /// Whom it is for. `None`: nobody that the caller may call.
+    pub target: Option<&'a FunctionId>,
+    /// As recognised.
+    pub protocol: Protocol,
+    /// `http` or `https`, as the client saw it.
+    pub scheme: &'a str,
+    /// Host, and port if given.
+    pub authority: &'a str,
+    /// Port that the caller asked for.
+    pub port: u16,
+    /// The span of the one request that the calling instance is handling now.
+    pub parent: Option<TraceContext>,
+    /// Endpoints of the target that are known.
+    pub endpoints: u32,
+}
+
+/// Whether a request goes on.
+#[derive(Debug)]
+pub enum Judgement {
+    /// It does.
+    Permitted(Permitted),
+    /// It does not.
+    Denied(Refusal),
+}
+
+/// Why there is no verdict that could be relied on.
+#[derive(Debug, thiserror::Error)]
+enum Trouble {
+    #[error("the program is not loaded: {0}")]
+    NotLoaded(String),
+    #[error(transparent)]
+    Run(#[from] RunError),
+    #[error("the program's output is invalid: {0}")]
+    BadOutput(#[from] BadOutput),
+    #[error("the program could not read its input: {0}")]
+    Unreadable(String),
+    #[error("the program did not decide within {MOST_RUNS} runs")]
+    Undecided,
+    #[error("the program permitted a request that is for nobody")]
+    NoTarget,
+}
+
+/// How the runs ended.
+enum Found {
+    Decided(Box<Decision>),
+    /// A signature that the program wanted verified is wrong.
+    BadSignature(Box<SignatureWant>),
+}
+
+impl Judge {
+    /// For one worker.
+    pub fn new(ledger: Arc<Ledger>, random: Rc<Random>) -> Self {
+        Self { ledger, random, pool: RefCell::new(Pool::new()), at_hand: RefCell::default() }
+    }
+
+    /// Judges a request: takes its head, and gives it back edited, or refuses.
+    pub fn request(&self, ask: Ask<'_>, head: request::Parts, record: &Record) -> Judgement {
+        let (started, now_ms) = (Instant::now(), record.started().1);
+        let program = program(ask.entry, ask.entrance);
+        let state = self.function(&ask.entry.slice.id);
+        let target =
+            ask.target.map(|target| if *target == ask.entry.slice.id { state.clone() } else { self.function(target) });
+        let mut asked = Asked { ask, program, state: &state, target: target.as_ref(), record, runs: Runs::default() };
+        let judgement = match asked.decide(self, &head, now_ms) {
+            Ok(Found::Decided(decision)) => asked.carry_out(*decision, head, now_ms),
+            Ok(Found::BadSignature(want)) => asked.refuse(want.denial, Vec::new()).map(Judgement::Denied),
+            Err(trouble) => Err(trouble),
+        };
+        let judgement = judgement.unwrap_or_else(|trouble| Judgement::Denied(asked.give_up(trouble)));
+        asked.conclude(started);
+        judgement
+    }
+
+    /// Edits a response: as the request's decision says, and as the program says if it wants to see responses.
+    pub fn response(&self, ruling: &Ruling, head: &mut response::Parts, record: &Record) -> Result<(), Refusal> {
+        let program = program(&ruling.entry, ruling.entrance);
+        let edits = if program.needs.response { self.respond(program, head, record) } else { Ok(Vec::new()) };
+        let edits = edits.and_then(|edits| Ok(crate::edits::check(edits)?));
+        match edits {
+            Ok(edits) => {
+                ruling.edit_response(&edits, &mut head.headers, record);
+                Ok(())
+            }
+            Err(trouble) => Err(outcome::fault(&trouble, record)),
+        }
+    }
+
+    fn respond(
+        &self,
+        program: &LoadedProgram,
+        head: &response::Parts,
+        record: &Record,
+    ) -> Result<Vec<HeaderEdit>, Trouble> {
+        let headers = header_fields(&head.headers);
+        let input = Input::Response(ResponseInput { status: head.status.as_u16(), headers });
+        let (output, time) = self.run(program, &input, record)?;
+        record.note(|observed| {
+            if let Some(judged) = &mut observed.judged {
+                judged.run_time += time;
+            }
+        });
+        match output {
+            Output::Response(edits) => Ok(edits),
+            Output::Unreadable(reason) => Err(Trouble::Unreadable(reason)),
+            Output::Request(_) => Err(BadOutput::WrongKind.into()),
+        }
+    }
+
+    /// One fresh sandbox, one run.
+    fn run(&self, program: &LoadedProgram, input: &Input<'_>, record: &Record) -> Result<(Output, Duration), Trouble> {
+        let image = program.image.as_ref().map_err(|reason| Trouble::NotLoaded(reason.clone()))?;
+        let started = Instant::now();
+        let output = self.pool.borrow_mut().run(image, input, program.deadline);
+        let time = started.elapsed();
+        record.metrics().sandbox_run(image.kind(), time);
+        Ok((output?, time))
+    }
+
+    /// A function's part of the ledger.
+    fn function(&self, function: &FunctionId) -> Arc<FunctionState> {
+        let mut at_hand = self.at_hand.borrow_mut();
+        if let Some(state) = at_hand.get(function) {
+            return state.clone();
+        }
+        if at_hand.len() >= MOST_AT_HAND {
+            at_hand.clear();
+        }
+        let state = self.ledger.function(function);
+        at_hand.insert(function.clone(), state.clone());
+        state
+    }
+}
+
+/// The caller's side or the callee's.
+fn program(entry: &FunctionEntry, entrance: Entrance) -> &LoadedProgram {
+    match entrance {
+        Entrance::Outbound => &entry.outbound,
+        Entrance::Gateway | Entrance::Inbound => &entry.inbound,
+    }
+}
+
+/// As programs see them; the `http` crate keeps names in lower case.
+fn header_fields(headers: &HeaderMap) -> Vec<Header<'_>> {
+    headers.iter().map(|(name, value)| Header { name: name.as_str(), value: value.as_bytes() }).collect()
+}
+
+impl<'a> Ask<'a> {
+    fn peer(&self) -> leno_policy::input::Peer<'a> {
+        let Peer { identity, address } = self.peer;
+        leno_policy::input::Peer { identity: identity.as_deref(), address: address.ip() }
+    }
+}
+
+/// One request on its way through the judge.
+struct Asked<'a> {
+    ask: Ask<'a>,
+    program: &'a LoadedProgram,
+    state: &'a FunctionState,
+    target: Option<&'a Arc<FunctionState>>,
+    record: &'a Record,
+    runs: Runs,
+}
+
+/// What is told of the runs, and how it ended.
+#[derive(Default)]
+struct Runs {
+    count: u8,
+    time: Duration,
+    verdict: Option<Ruled>,
+    principal: Option<Box<str>>,
+    path_changed: bool,
+}
+
+impl Asked<'_> {
+    /// Runs the program until it has decided.
+    fn decide(&mut self, judge: &Judge, head: &request::Parts, now_ms: u64) -> Result<Found, Trouble> {
+        let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
+        let headers = header_fields(&head.headers);
+        let mut forecast = Forecast::new(self, &head.method, path, &headers);
+        let mut headers = Some(headers);
+        let (peer, target) = (self.ask.peer(), self.target.map_or("", |state| &state.name));
+        let random = std::array::from_fn(|_| judge.random.next());
+        while self.runs.count < MOST_RUNS {
+            let input = Input::Request(RequestInput {
+                now_ms,
+                random,
+                peer,
+                target,
+                port: self.ask.port,
+                protocol: self.ask.protocol,
+                scheme: self.ask.scheme,
+                method: head.method.as_str(),
+                authority: self.ask.authority,
+                path,
+                headers: headers.take().unwrap_or_else(|| header_fields(&head.headers)),
+                verified: forecast.verified(),
+                quotas: forecast.quotas(),
+                load: self.load(),
+                parent: self.ask.parent,
+            });
+            let (output, time) = judge.run(self.program, &input, self.record)?;
+            self.runs.count += 1;
+            self.runs.time += time;
+            match output {
+                Output::Request(Outcome::Decided(decision)) => {
+                    forecast.learn(self, &decision.facts);
+                    return Ok(Found::Decided(Box::new(decision)));
+                }
+                Output::Request(Outcome::Wants(wants)) => {
+                    if let Some(want) = self.supply(&mut forecast, wants)? {
+                        return Ok(Found::BadSignature(Box::new(want)));
+                    }
+                }
+                Output::Unreadable(reason) => return Err(Trouble::Unreadable(reason)),
+                Output::Response(_) => return Err(BadOutput::WrongKind.into()),
+            }
+        }
+        Err(Trouble::Undecided)
+    }
+
+    /// Gets what the program wants. Gives back a want for a signature that is wrong.
+    fn supply(&self, forecast: &mut Forecast<'_>, wants: Wants) -> Result<Option<SignatureWant>, Trouble> {
+        if let Some(want) = wants.signature {
+            let tokens = forecast.tokens.len();
+            let Some(token) = forecast.tokens.get_mut(usize::from(want.token)) else {
+                return Err(BadOutput::Index { what: "token", index: usize::from(want.token), count: tokens }.into());
+            };
+            let result = self.ask.entry.keys.verify(token.token, want.key, want.algorithm);
+            self.record.note(|observed| {
+                let error = result.err().map(|error| error.label());
+                let check = SignatureCheck { key: want.key, algorithm: want.algorithm, remembered: false, error };
+                observed.signatures.push(check);
+            });
+            if result.is_err() {
+                return Ok(Some(want));
+            }
+            token.verified = Some(want.key);
+            self.state.tokens.remember(token.digest, want.key, want.algorithm);
+        }
+        crate::edits::at_most("counters", wants.quotas.len(), outcome::MOST_TAKES)?;
+        for (limit, key) in wants.quotas {
+            let limits = &self.program.spec.rate_limits;
+            let Some(spec) = limits.get(usize::from(limit)) else {
+                let index = usize::from(limit);
+                return Err(BadOutput::Index { what: "rate limit", index, count: limits.len() }.into());
+            };
+            let state = self.state.quotas.read(&spec.name, &key);
+            forecast.counters.push(Counter { limit, key, state });
+        }
+        Ok(None)
+    }
+
+    /// At the gateway and outbound, what is under way to the target counts. A request from a caller's sidecar was counted there.
+    fn load(&self) -> TargetLoad {
+        match (self.ask.entrance, self.target) {
+            (Entrance::Inbound, _) | (_, None) => TargetLoad { healthy: self.ask.endpoints, ..TargetLoad::default() },
+            (_, Some(state)) => state.target.load(self.ask.endpoints, self.record.started().0),
+        }
+    }
+
+    /// Writes down how it went.
+    fn conclude(self, started: Instant) {
+        let ended = Instant::now();
+        let engine: Option<EngineKind> = self.program.image.as_ref().ok().map(|image| image.kind());
+        self.record.note(|observed| {
+            observed.stages[Stage::Judged as usize] = Some(ended);
+            if observed.log.is_none() {
+                // No plan came out; what the policy says of logging holds all the same.
+                let access_log = &self.program.spec.access_log;
+                observed.log = Some(LogPlan {
+                    enabled: access_log.enabled,
+                    statuses: access_log.statuses.clone(),
+                    request_headers: Vec::new(),
+                });
+            }
+            observed.judged = self.runs.verdict.map(|verdict| Judged {
+                function: self.ask.entry.name.clone(),
+                engine,
+                runs: self.runs.count,
+                run_time: self.runs.time,
+                time: ended.saturating_duration_since(started),
+                verdict,
+                principal: self.runs.principal,
+                path_changed: self.runs.path_changed,
+            });
+        });
+    }
+}

@@ -1,0 +1,137 @@
+//! What a program will probably want, so that one run is enough.
+//!
+//! A forecast only: a program that finds something missing asks for it, and one that is handed too much does not care.
+
+use super::Asked;
+use crate::ledger::Digest;
+use crate::ledger::token::Facts;
+use crate::record::SignatureCheck;
+use http::Method;
+use leno_policy::input::{Header, QuotaEntry, QuotaState};
+use leno_policy::quota::Subject;
+use leno_policy::spec::{ClaimPath, KeyId, KeyPart, RateLimit};
+use leno_policy::{path, quota, token};
+use std::borrow::Cow;
+
+/// Tokens and counters, as far as they are known.
+pub struct Forecast<'a> {
+    /// In the order of [`token::locate`].
+    pub tokens: Vec<Token<'a>>,
+    /// Counters to hand over.
+    pub counters: Vec<Counter>,
+}
+
+/// A token that was found in the head.
+pub struct Token<'a> {
+    /// As it stands there.
+    pub token: &'a str,
+    /// Its SHA-256.
+    pub digest: Digest,
+    /// The key that made it.
+    pub verified: Option<KeyId>,
+}
+
+/// A counter as it was read.
+pub struct Counter {
+    /// Index of the rate limit.
+    pub limit: u16,
+    /// Its key.
+    pub key: String,
+    /// What it held.
+    pub state: QuotaState,
+}
+
+impl<'a> Forecast<'a> {
+    /// Looks up what the program declared.
+    pub fn new(asked: &Asked<'_>, method: &Method, path: &'a str, headers: &[Header<'a>]) -> Self {
+        let needs = &asked.program.needs;
+        let mut facts = None;
+        let tokens = if needs.tokens.is_empty() {
+            Vec::new()
+        } else {
+            let located = token::locate(&needs.tokens, headers, path);
+            located.into_iter().map(|located| look_up(asked, located.token, &mut facts)).collect()
+        };
+        let counters = if needs.quotas.is_empty() {
+            Vec::new()
+        } else {
+            read_counters(asked, method, path, headers, facts.as_ref())
+        };
+        Self { tokens, counters }
+    }
+
+    /// For the input.
+    pub fn verified(&self) -> Vec<Option<KeyId>> {
+        self.tokens.iter().map(|token| token.verified).collect()
+    }
+
+    /// For the input.
+    pub fn quotas(&self) -> Vec<QuotaEntry<'_>> {
+        let entries = self.counters.iter();
+        entries.map(|Counter { limit, key, state }| QuotaEntry { limit: *limit, key, state: *state }).collect()
+    }
+
+    /// Remembers the claims of the token that was accepted, for next time.
+    pub fn learn(&self, asked: &Asked<'_>, facts: &[Option<String>]) {
+        if facts.is_empty() || facts.len() != asked.program.needs.claims.len() {
+            return;
+        }
+        // With several good tokens in one request it is not known which one these are of; then nothing is learnt.
+        let mut good = self.tokens.iter().filter(|token| token.verified.is_some());
+        if let (Some(token), None) = (good.next(), good.next()) {
+            asked.state.tokens.add_facts(&token.digest, facts);
+        }
+    }
+}
+
+fn look_up<'a>(asked: &Asked<'_>, token: &'a str, facts: &mut Option<Facts>) -> Token<'a> {
+    let mut digest = [0; 32];
+    digest.copy_from_slice(aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, token.as_bytes()).as_ref());
+    let Some(known) = asked.state.tokens.look_up(&digest) else {
+        return Token { token, digest, verified: None };
+    };
+    asked.record.note(|observed| {
+        let check = SignatureCheck { key: known.key, algorithm: known.algorithm, remembered: true, error: None };
+        observed.signatures.push(check);
+    });
+    if facts.is_none() {
+        *facts = known.facts;
+    }
+    Token { token, digest, verified: Some(known.key) }
+}
+
+/// The counters that the request would be counted by if every limit applied to it.
+fn read_counters(
+    asked: &Asked<'_>,
+    method: &Method,
+    path: &str,
+    headers: &[Header<'_>],
+    facts: Option<&Facts>,
+) -> Vec<Counter> {
+    let needs = &asked.program.needs;
+    let uses_path = needs.quotas.iter().flatten().any(|part| *part == KeyPart::Path);
+    let path = if uses_path { path::normalise(path::split(path).0) } else { Ok(Cow::Borrowed("")) };
+    // An ambiguous path will be refused anyway.
+    let Ok(path) = path else { return Vec::new() };
+    let header = |name: &str| headers.iter().find(|header| header.name == name).map(|header| header.value);
+    let claim = |path: &ClaimPath| {
+        let index = needs.claims.iter().position(|claim| claim == path)?;
+        facts?.get(index)?.as_deref().map(Cow::Borrowed)
+    };
+    let peer = asked.ask.peer();
+    let subject = Subject {
+        identity: peer.identity,
+        address: peer.address,
+        method: method.as_str(),
+        path: &path,
+        header: &header,
+        claim: &claim,
+    };
+    let limits = asked.program.spec.rate_limits.iter().zip(&needs.quotas);
+    let read = |(index, (limit, parts)): (u16, (&RateLimit, &Vec<KeyPart>))| {
+        let key = quota::render_key(parts, &subject);
+        let state = asked.state.quotas.read(&limit.name, &key);
+        Counter { limit: index, key, state }
+    };
+    (0..).zip(limits).map(read).collect()
+}

@@ -1,0 +1,346 @@
+//! Carries out what a program decided: checks it, takes from the counters, edits the head.
+
+use super::{Asked, Judgement, Trouble};
+use crate::edits::{self, BadOutput, Edit};
+use crate::ledger::quota::{Cause, Demand};
+use crate::ledger::{RequestGuard, TargetState};
+use crate::peer::Entrance;
+use crate::record::{EditedHeader, QuotaTake, Record, Ruled};
+use crate::snapshot::FunctionEntry;
+use http::header::{HeaderMap, HeaderName, HeaderValue};
+use http::{StatusCode, Uri, request};
+use leno_policy::outcome::{Decision, Denial, HeaderEdit, LogPlan, Plan, PolicyKind, Take, Verdict};
+use leno_policy::quota;
+use leno_sandbox::{Fault, RunError};
+use std::sync::Arc;
+
+/// Counters that one request is counted by.
+pub const MOST_TAKES: usize = 64;
+
+/// A request that may be forwarded. Only the judge makes one.
+#[derive(Debug)]
+pub struct Permitted {
+    head: request::Parts,
+    ruling: Ruling,
+}
+
+impl Permitted {
+    /// The head as it is to be forwarded, and what holds for the exchange.
+    pub fn into_parts(self) -> (request::Parts, Ruling) {
+        (self.head, self.ruling)
+    }
+}
+
+/// What holds for a permitted exchange, to its end.
+#[derive(Debug)]
+pub struct Ruling {
+    /// The runtime's marching orders.
+    pub plan: Plan,
+    /// The function whose program judged.
+    pub entry: Arc<FunctionEntry>,
+    /// Where the request came in.
+    pub entrance: Entrance,
+    /// What is under way to the target.
+    pub target: Arc<TargetState>,
+    response_edits: Vec<Edit>,
+    /// Counts the request as in flight for as long as the ruling lives.
+    _in_flight: Option<RequestGuard>,
+}
+
+impl Ruling {
+    /// Applies what the request's decision says of the response, then what the response's run said.
+    pub(super) fn edit_response(&self, more: &[Edit], headers: &mut HeaderMap, record: &Record) {
+        for edits in [&self.response_edits, more] {
+            edits::apply(edits, headers);
+        }
+        if !self.response_edits.is_empty() || !more.is_empty() {
+            record.note(|observed| {
+                observed.response_edits.extend(self.response_edits.iter().chain(more).map(edited));
+            });
+        }
+    }
+}
+
+/// A refusal, as the client may see it. Why stands in the record.
+#[derive(Debug)]
+pub struct Refusal {
+    /// 4xx or 5xx.
+    pub status: StatusCode,
+    /// Header fields of the response.
+    pub headers: HeaderMap,
+}
+
+impl Asked<'_> {
+    /// Allowed or denied: what the program decided becomes what happens.
+    pub(super) fn carry_out(
+        &mut self,
+        decision: Decision,
+        head: request::Parts,
+        now_ms: u64,
+    ) -> Result<Judgement, Trouble> {
+        self.note_plan(&decision, &head)?;
+        self.runs.principal = decision.principal.map(String::into_boxed_str);
+        match decision.verdict {
+            Verdict::Deny(denial) => Ok(Judgement::Denied(self.refuse(denial, decision.response_edits)?)),
+            Verdict::Allow { rule } => {
+                let takes = decision.takes;
+                let edited = Edited {
+                    path: decision
+                        .path
+                        .filter(|path| head.uri.path_and_query().is_none_or(|asked| asked != path.as_str())),
+                    request: edits::check(decision.request_edits)?,
+                    response: edits::check(decision.response_edits)?,
+                };
+                self.permit(rule, takes, edited, decision.plan, head, now_ms)
+            }
+        }
+    }
+
+    /// The ledger has the last word: a slot in flight, and every counter, or nothing.
+    fn permit(
+        &mut self,
+        rule: String,
+        takes: Vec<Take>,
+        edited: Edited,
+        plan: Plan,
+        mut head: request::Parts,
+        now_ms: u64,
+    ) -> Result<Judgement, Trouble> {
+        let target = self.target.ok_or(Trouble::NoTarget)?.target.clone();
+        if let Some(path) = edited.path {
+            replace_path(&mut head, path)?;
+            self.runs.path_changed = true;
+        }
+        let in_flight = match self.ask.entrance {
+            // The caller's sidecar holds the slot.
+            Entrance::Inbound => None,
+            Entrance::Gateway | Entrance::Outbound => {
+                let guard = target.enter(plan.breaker.as_ref().map(|breaker| breaker.max_requests));
+                if let (None, Some(breaker)) = (&guard, &plan.breaker) {
+                    return self.refuse(overflow(breaker), Vec::new()).map(Judgement::Denied);
+                }
+                guard
+            }
+        };
+        if let Some((denial, edits)) = self.take(&takes, now_ms)? {
+            drop(in_flight);
+            return self.refuse(denial, edits).map(Judgement::Denied);
+        }
+        edits::apply(&edited.request, &mut head.headers);
+        if !edited.request.is_empty() {
+            self.record.note(|observed| observed.request_edits = edited.request.iter().map(self::edited).collect());
+        }
+        self.runs.verdict = Some(Ruled::Allow { rule: rule.into() });
+        let ruling = Ruling {
+            plan,
+            entry: self.ask.entry.clone(),
+            entrance: self.ask.entrance,
+            target,
+            response_edits: edited.response,
+            _in_flight: in_flight,
+        };
+        Ok(Judgement::Permitted(Permitted { head, ruling }))
+    }
+
+    /// Takes from all counters, or says why not.
+    fn take(&self, takes: &[Take], now_ms: u64) -> Result<Option<(Denial, Vec<HeaderEdit>)>, Trouble> {
+        if takes.is_empty() {
+            return Ok(None);
+        }
+        edits::at_most("takes", takes.len(), MOST_TAKES)?;
+        let limits = &self.program.spec.rate_limits;
+        let demand = |take: &'_ Take| {
+            let index = usize::from(take.limit);
+            let limit = limits.get(index).ok_or(BadOutput::Index { what: "rate limit", index, count: limits.len() })?;
+            Ok((limit, take.cost))
+        };
+        let demands = takes
+            .iter()
+            .map(|take| demand(take).map(|(limit, cost)| Demand { limit, key: &take.key, cost }))
+            .collect::<Result<Vec<_>, BadOutput>>()?;
+        match self.state.quotas.take(&demands, now_ms) {
+            Ok(taken) => {
+                self.record.note(|observed| {
+                    observed.takes = demands
+                        .iter()
+                        .zip(taken)
+                        .map(|(demand, taken)| QuotaTake {
+                            limit: demand.limit.name.as_str().into(),
+                            remaining: Some(taken.remaining),
+                        })
+                        .collect();
+                });
+                Ok(None)
+            }
+            Err(refused) => {
+                let name = demands.get(refused.index).map_or("", |demand| demand.limit.name.as_str());
+                self.record.note(|observed| {
+                    observed.takes.push(QuotaTake { limit: name.into(), remaining: None });
+                });
+                Ok(Some(out_of_quota(name, refused.cause)))
+            }
+        }
+    }
+
+    /// Turns a denial into what the client gets and what the record says.
+    pub(super) fn refuse(&mut self, denial: Denial, response_edits: Vec<HeaderEdit>) -> Result<Refusal, Trouble> {
+        let status = edits::check_status(denial.status)?;
+        let mut headers = HeaderMap::new();
+        for (name, value) in edits::check_fields(denial.headers)? {
+            headers.append(name, value);
+        }
+        let response_edits = edits::check(response_edits)?;
+        edits::apply(&response_edits, &mut headers);
+        self.record.note(|observed| {
+            observed.response_edits.extend(response_edits.iter().map(edited));
+            observed.flag = flag(denial.policy);
+        });
+        self.runs.verdict = Some(Ruled::Deny {
+            policy: denial.policy,
+            rule: denial.rule.into(),
+            default: denial.default,
+            clause: denial.clause.into(),
+        });
+        Ok(Refusal { status, headers })
+    }
+
+    /// No verdict to rely on: refuse.
+    pub(super) fn give_up(&mut self, trouble: Trouble) -> Refusal {
+        let (status, ruled) = describe(&trouble);
+        self.runs.verdict = Some(ruled);
+        Refusal { status, headers: HeaderMap::new() }
+    }
+
+    /// Tracing and logging hold for denied requests too.
+    fn note_plan(&self, decision: &Decision, head: &request::Parts) -> Result<(), Trouble> {
+        let plan = &decision.plan;
+        if let Some(trace) = &plan.trace
+            && (trace.context.trace_id == 0 || trace.context.span_id == 0)
+        {
+            return Err(BadOutput::TraceContext.into());
+        }
+        // Only what the configuration names: a sandbox that fell into wrong hands must not have secrets logged.
+        let named = &self.program.spec.access_log.request_headers;
+        let logged = plan.log.request_headers.iter().filter(|name| named.contains(name));
+        let values: Vec<(HeaderName, HeaderValue)> = logged
+            .filter_map(|name| HeaderName::try_from(name.as_str()).ok())
+            .flat_map(|name| head.headers.get_all(&name).iter().map(move |value| (name.clone(), value.clone())))
+            .collect();
+        let log = LogPlan { request_headers: Vec::new(), ..plan.log.clone() };
+        self.record.note(|observed| {
+            observed.trace.clone_from(&plan.trace);
+            observed.log = Some(log);
+            observed.logged_headers = values;
+        });
+        Ok(())
+    }
+}
+
+/// What a decision changes, checked.
+struct Edited {
+    path: Option<String>,
+    request: Vec<Edit>,
+    response: Vec<Edit>,
+}
+
+/// A fault in the response's run: the response is not passed on.
+pub(super) fn fault(trouble: &Trouble, record: &Record) -> Refusal {
+    let (status, ruled) = describe(trouble);
+    record.note(|observed| {
+        if let Some(judged) = &mut observed.judged {
+            judged.verdict = ruled;
+        }
+    });
+    Refusal { status, headers: HeaderMap::new() }
+}
+
+fn describe(trouble: &Trouble) -> (StatusCode, Ruled) {
+    let (status, fault) = match trouble {
+        Trouble::NotLoaded(_) => (StatusCode::SERVICE_UNAVAILABLE, "not_loaded"),
+        Trouble::Run(RunError::Fault(fault)) => (StatusCode::INTERNAL_SERVER_ERROR, fault_name(fault)),
+        Trouble::Run(RunError::Engine(_)) => (StatusCode::SERVICE_UNAVAILABLE, "no_sandbox"),
+        Trouble::Run(RunError::InputTooLarge) => (StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "input_too_large"),
+        Trouble::Run(RunError::Malformed(_)) | Trouble::BadOutput(_) => {
+            (StatusCode::INTERNAL_SERVER_ERROR, "bad_output")
+        }
+        Trouble::Unreadable(_) => (StatusCode::INTERNAL_SERVER_ERROR, "unreadable"),
+        Trouble::Undecided => (StatusCode::INTERNAL_SERVER_ERROR, "undecided"),
+        Trouble::NoTarget => (StatusCode::INTERNAL_SERVER_ERROR, "no_target"),
+    };
+    (status, Ruled::Fault { fault, reason: trouble.to_string().into() })
+}
+
+fn fault_name(fault: &Fault) -> &'static str {
+    match fault {
+        Fault::Deadline => "deadline",
+        Fault::Instruction { .. } => "instruction",
+        Fault::Memory { .. } => "memory",
+        Fault::StackOverflow => "stack_overflow",
+        Fault::OutOfMemory => "out_of_memory",
+        Fault::Arithmetic { .. } => "arithmetic",
+        Fault::Panicked(_) => "panicked",
+        Fault::Refused(_) => "refused",
+        Fault::BadLength { .. } => "bad_length",
+        Fault::InputTooLong { .. } => "input_too_large",
+        Fault::Escape(_) => "escape",
+        Fault::Trap(_) => "trap",
+        Fault::Host(_) => "host",
+    }
+}
+
+/// Keeps scheme and authority of HTTP/2.
+fn replace_path(head: &mut request::Parts, path: String) -> Result<(), BadOutput> {
+    let mut parts = std::mem::take(&mut head.uri).into_parts();
+    parts.path_and_query = Some(edits::check_path(path)?);
+    head.uri = Uri::from_parts(parts).map_err(|_| BadOutput::Path)?;
+    Ok(())
+}
+
+/// The ledger's own denial: another request took the last one between the program's run and now.
+fn out_of_quota(rule: &str, cause: Cause) -> (Denial, Vec<HeaderEdit>) {
+    match cause {
+        Cause::Exhausted(taken) => (quota::exhausted(rule, &taken), quota::limit_headers(&taken).into()),
+        Cause::NoRoom => {
+            let denial = Denial {
+                status: 429,
+                policy: PolicyKind::RateLimit,
+                rule: rule.to_owned(),
+                default: false,
+                clause: "there is no room for another counter".to_owned(),
+                headers: vec![("retry-after".to_owned(), "1".to_owned())],
+            };
+            (denial, Vec::new())
+        }
+    }
+}
+
+/// The ledger's own denial: another request took the last slot.
+fn overflow(breaker: &leno_policy::spec::Breaker) -> Denial {
+    Denial {
+        status: 503,
+        policy: PolicyKind::CircuitBreaker,
+        rule: breaker.name.clone(),
+        default: false,
+        clause: format!("maxRequests: {} requests are in flight", breaker.max_requests),
+        headers: Vec::new(),
+    }
+}
+
+/// Envoy's response flag for a denial.
+fn flag(policy: PolicyKind) -> Option<&'static str> {
+    match policy {
+        PolicyKind::RateLimit => Some("RL"),
+        PolicyKind::CircuitBreaker => Some("UO"),
+        PolicyKind::Authentication | PolicyKind::MutualTls => Some("UAEX"),
+        _ => None,
+    }
+}
+
+fn edited(edit: &Edit) -> EditedHeader {
+    let (how, name) = match edit {
+        Edit::Set(name, _) => ("set", name),
+        Edit::Append(name, _) => ("append", name),
+        Edit::Remove(name) => ("remove", name),
+    };
+    EditedHeader { how, name: name.clone() }
+}

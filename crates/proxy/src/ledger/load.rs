@@ -1,0 +1,181 @@
+//! What is under way to one callee, and which of its endpoints are out.
+//!
+//! Every count is held by a guard and given back when the guard is dropped, so that no way out of an exchange can leak one.
+
+use super::outlier::{Attempt, Outliers};
+use leno_policy::input::TargetLoad;
+use leno_policy::spec::Outlier;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
+
+/// One callee, as this node sees it: shared by all workers.
+#[derive(Debug, Default)]
+pub struct TargetState {
+    requests: AtomicU32,
+    pending: AtomicU32,
+    connections: AtomicU32,
+    retries: AtomicU32,
+    outliers: Outliers,
+}
+
+impl TargetState {
+    /// What a program is told. `endpoints`: how many are known.
+    pub fn load(&self, endpoints: u32, now: Instant) -> TargetLoad {
+        let ejected = self.outliers.ejected_count(now).min(endpoints);
+        TargetLoad {
+            requests: self.requests.load(Ordering::Relaxed),
+            pending: self.pending.load(Ordering::Relaxed),
+            connections: self.connections.load(Ordering::Relaxed),
+            healthy: endpoints - ejected,
+            ejected,
+        }
+    }
+
+    /// Counts a request in flight. `None`: `max` are already.
+    pub fn enter(self: &Arc<Self>, max: Option<u32>) -> Option<RequestGuard> {
+        add_one(&self.requests, max).then(|| RequestGuard(self.clone()))
+    }
+
+    /// Counts a request that waits for an instance or a connection. `None`: `max_pending` wait already.
+    pub fn wait(self: &Arc<Self>, max_pending: Option<u32>) -> Option<PendingGuard> {
+        add_one(&self.pending, max_pending).then(|| PendingGuard(self.clone()))
+    }
+
+    /// Counts a connection; the guard is held as long as it is open. `None`: `max_connections` are open already.
+    pub fn connect(self: &Arc<Self>, max_connections: Option<u32>) -> Option<ConnectionGuard> {
+        add_one(&self.connections, max_connections).then(|| ConnectionGuard(self.clone()))
+    }
+
+    /// Counts a retry in flight against the budget: `percent` of the requests in flight, but `min` always.
+    pub fn retry(self: &Arc<Self>, percent: u8, min: u32) -> Option<RetryGuard> {
+        let share = u64::from(self.requests.load(Ordering::Relaxed)) * u64::from(percent) / 100;
+        let budget = min.max(u32::try_from(share).unwrap_or(u32::MAX));
+        add_one(&self.retries, Some(budget)).then(|| RetryGuard(self.clone()))
+    }
+
+    /// Takes note of how one try ended. Returns true if this ejected the endpoint. `endpoints`: how many are known.
+    pub fn report(
+        &self,
+        endpoint: SocketAddr,
+        attempt: Attempt,
+        outlier: &Outlier,
+        endpoints: u32,
+        now: Instant,
+    ) -> bool {
+        self.outliers.report(endpoint, attempt, outlier, endpoints, now)
+    }
+
+    /// Whether an endpoint is out. One atomic load as long as nothing is.
+    pub fn ejected(&self, endpoint: SocketAddr, now: Instant) -> bool {
+        self.outliers.is_ejected(endpoint, now)
+    }
+}
+
+/// Exact: concurrent callers never get past `max` together.
+fn add_one(count: &AtomicU32, max: Option<u32>) -> bool {
+    let max = max.unwrap_or(u32::MAX);
+    count.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |now| (now < max).then(|| now + 1)).is_ok()
+}
+
+macro_rules! guard {
+    ($(#[$doc:meta])* $name:ident, $field:ident) => {
+        $(#[$doc])*
+        #[derive(Debug)]
+        pub struct $name(Arc<TargetState>);
+
+        impl Drop for $name {
+            fn drop(&mut self) {
+                self.0.$field.fetch_sub(1, Ordering::AcqRel);
+            }
+        }
+    };
+}
+
+guard!(
+    /// A request in flight.
+    RequestGuard,
+    requests
+);
+guard!(
+    /// A request that waits for an instance or a connection.
+    PendingGuard,
+    pending
+);
+guard!(
+    /// An open connection.
+    ConnectionGuard,
+    connections
+);
+guard!(
+    /// A retry in flight.
+    RetryGuard,
+    retries
+);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Barrier;
+
+    #[test]
+    fn guards_give_back_what_they_took() {
+        let target = Arc::new(TargetState::default());
+        let first = target.enter(Some(2)).unwrap();
+        let second = target.enter(Some(2)).unwrap();
+        assert!(target.enter(Some(2)).is_none());
+        assert_eq!(target.load(1, Instant::now()).requests, 2);
+        drop(first);
+        assert!(target.enter(Some(2)).is_some());
+        drop(second);
+        assert_eq!(target.load(1, Instant::now()).requests, 0);
+    }
+
+    #[test]
+    fn every_kind_is_counted_for_itself() {
+        let target = Arc::new(TargetState::default());
+        let _request = target.enter(None).unwrap();
+        let _pending = target.wait(Some(1)).unwrap();
+        let _connection = target.connect(Some(1)).unwrap();
+        assert!(target.wait(Some(1)).is_none());
+        assert!(target.connect(Some(1)).is_none());
+        let load = target.load(3, Instant::now());
+        assert_eq!(load, TargetLoad { requests: 1, pending: 1, connections: 1, healthy: 3, ejected: 0 });
+    }
+
+    #[test]
+    fn the_retry_budget_grows_with_the_requests_in_flight_and_never_falls_below_its_minimum() {
+        let target = Arc::new(TargetState::default());
+        let _minimum: Vec<_> = (0..3).map(|_| target.retry(20, 3).unwrap()).collect();
+        assert!(target.retry(20, 3).is_none(), "20 % of nothing leaves the minimum");
+        let _requests: Vec<_> = (0..20).map(|_| target.enter(None).unwrap()).collect();
+        let _fourth = target.retry(20, 3).expect("20 % of 20 is four");
+        assert!(target.retry(20, 3).is_none());
+        assert!(target.retry(0, 0).is_none());
+    }
+
+    #[test]
+    fn threads_never_get_past_a_limit_together() {
+        const THREADS: usize = 8;
+        let target = Arc::new(TargetState::default());
+        let barrier = Barrier::new(THREADS);
+        for _ in 0..50 {
+            let admitted: usize = std::thread::scope(|scope| {
+                let threads: Vec<_> = (0..THREADS)
+                    .map(|_| {
+                        scope.spawn(|| {
+                            barrier.wait();
+                            let guard = target.enter(Some(3));
+                            barrier.wait();
+                            usize::from(guard.is_some())
+                        })
+                    })
+                    .collect();
+                threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+            });
+            assert_eq!(admitted, 3);
+        }
+        assert_eq!(target.load(0, Instant::now()).requests, 0);
+    }
+}

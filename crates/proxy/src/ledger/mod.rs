@@ -1,0 +1,100 @@
+//! The node's counters and memories that programs see as state: quotas, verified tokens, load.
+//!
+//! Programs only read copies. What they want changed comes back as plain data, and is carried out here, atomically; the ledger
+//! has the last word. Every function has its own part with its own bounds, so that none can use up another's. No lock is held
+//! across an `await`, and time is always passed in.
+
+pub mod load;
+pub mod outlier;
+pub mod quota;
+pub mod token;
+
+pub use load::{ConnectionGuard, PendingGuard, RequestGuard, RetryGuard, TargetState};
+pub use outlier::Attempt;
+pub use quota::{Quotas, Refused};
+pub use token::{Digest, Known, Tokens};
+
+use leno_config::FunctionId;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// All functions' parts.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    /// Workers keep the parts they use; they come here once for each.
+    functions: Mutex<HashMap<FunctionId, Arc<FunctionState>>>,
+}
+
+/// What the ledger holds for one function.
+#[derive(Debug)]
+pub struct FunctionState {
+    /// `namespace/name`.
+    pub name: Arc<str>,
+    /// Counters of its rate limits.
+    pub quotas: Quotas,
+    /// Tokens whose signatures were good.
+    pub tokens: Tokens,
+    /// What is under way to it from this node.
+    pub target: Arc<TargetState>,
+}
+
+impl Ledger {
+    /// An empty ledger.
+    pub fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
+    /// One function's part, made when it is first asked for.
+    pub fn function(&self, function: &FunctionId) -> Arc<FunctionState> {
+        let mut functions = self.lock();
+        match functions.get(function) {
+            Some(state) => state.clone(),
+            None => {
+                let state = Arc::new(FunctionState {
+                    name: function.to_string().into(),
+                    quotas: Quotas::default(),
+                    tokens: Tokens::default(),
+                    target: Arc::default(),
+                });
+                functions.insert(function.clone(), state.clone());
+                state
+            }
+        }
+    }
+
+    /// What is under way to one function.
+    pub fn target(&self, function: &FunctionId) -> Arc<TargetState> {
+        self.function(function).target.clone()
+    }
+
+    /// Forgets functions that are gone for good. Their counters begin anew should they return.
+    pub fn retain(&self, keep: impl Fn(&FunctionId) -> bool) {
+        self.lock().retain(|function, _| keep(function));
+    }
+
+    /// Entries held in all: (counters, verified tokens).
+    pub fn entries(&self) -> (usize, usize) {
+        let states: Vec<_> = self.lock().values().cloned().collect();
+        states.iter().fold((0, 0), |(quotas, tokens), state| (quotas + state.quotas.len(), tokens + state.tokens.len()))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<FunctionId, Arc<FunctionState>>> {
+        self.functions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_function_has_one_part_until_it_is_forgotten() {
+        let ledger = Ledger::new();
+        let orders = FunctionId::new("shop", "orders").unwrap();
+        let guard = ledger.target(&orders).enter(None).unwrap();
+        assert!(ledger.target(&orders).enter(Some(1)).is_none(), "the same part");
+        ledger.retain(|_| false);
+        assert!(ledger.target(&orders).enter(Some(1)).is_some(), "a new part");
+        drop(guard);
+    }
+}

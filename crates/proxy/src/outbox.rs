@@ -1,0 +1,222 @@
+//! Hands what workers produce to a background thread, without ever making a worker wait.
+//!
+//! Each worker appends to a buffer of its own. The thread sleeps until there is something, lets a little more of it come together, and
+//! carries all of it away at once; so a busy node pays one wake-up for many items, and an idle one none.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// The shared end.
+#[derive(Debug)]
+pub struct Outbox<T> {
+    shared: Arc<Shared<T>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// One worker's end.
+#[derive(Debug)]
+pub struct Slot<T> {
+    shared: Arc<Shared<T>>,
+    buffer: Arc<Mutex<Vec<T>>>,
+}
+
+#[derive(Debug)]
+struct Shared<T> {
+    slots: Mutex<Vec<Arc<Mutex<Vec<T>>>>>,
+    /// Elements in one buffer.
+    capacity: usize,
+    /// Something was appended since the thread last looked.
+    pending: AtomicBool,
+    dropped: AtomicU64,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Times that a flush was asked for.
+    asked: u64,
+    /// The latest of them that is done.
+    done: u64,
+    stop: bool,
+}
+
+impl<T: Send + 'static> Outbox<T> {
+    /// Starts a thread that calls `carry` with what came together. `capacity` bounds what one worker may have waiting; `pause` is how
+    /// long the thread waits for more before it goes.
+    pub fn start(
+        name: &str,
+        capacity: usize,
+        pause: Duration,
+        carry: impl FnMut(Vec<T>) + Send + 'static,
+    ) -> io::Result<Self> {
+        let shared = Arc::new(Shared {
+            slots: Mutex::default(),
+            capacity,
+            pending: AtomicBool::new(false),
+            dropped: AtomicU64::new(0),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        });
+        let theirs = shared.clone();
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || theirs.run(pause, carry))?;
+        Ok(Self { shared, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// A buffer for one more worker.
+    pub fn slot(&self) -> Slot<T> {
+        let buffer = Arc::default();
+        lock(&self.shared.slots).push(Arc::clone(&buffer));
+        Slot { shared: self.shared.clone(), buffer }
+    }
+
+    /// Times that something was lost because its buffer was full.
+    pub fn dropped(&self) -> u64 {
+        self.shared.dropped.load(Ordering::Relaxed)
+    }
+
+    /// Waits until all that was appended before has been carried away.
+    pub fn flush(&self) {
+        let mut state = lock(&self.shared.state);
+        state.asked += 1;
+        let asked = state.asked;
+        self.shared.changed.notify_all();
+        while state.done < asked && !state.stop {
+            state = self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl<T> Drop for Outbox<T> {
+    /// Carries away what is left.
+    fn drop(&mut self) {
+        lock(&self.shared.state).stop = true;
+        self.shared.changed.notify_all();
+        if let Some(thread) = lock(&self.thread).take() {
+            // A panic in it was printed when it happened.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl<T> Slot<T> {
+    /// Lets `append` add to the buffer. If the buffer is full, nothing is added and the loss is counted.
+    pub fn append(&self, append: impl FnOnce(&mut Vec<T>)) {
+        let mut buffer = lock(&self.buffer);
+        if buffer.len() >= self.shared.capacity {
+            self.shared.dropped.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        append(&mut buffer);
+        drop(buffer);
+        if !self.shared.pending.load(Ordering::Relaxed) && !self.shared.pending.swap(true, Ordering::AcqRel) {
+            // Under the lock: else the thread could have looked just before, and begin to sleep just after.
+            let _state = lock(&self.shared.state);
+            self.shared.changed.notify_all();
+        }
+    }
+}
+
+impl<T> Shared<T> {
+    fn run(&self, pause: Duration, mut carry: impl FnMut(Vec<T>)) {
+        let mut state = lock(&self.state);
+        loop {
+            while state.done == state.asked && !state.stop && !self.pending.load(Ordering::Acquire) {
+                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+            if state.done == state.asked && !state.stop {
+                let alone = |state: &mut State| state.done == state.asked && !state.stop;
+                let waited = self.changed.wait_timeout_while(state, pause, alone);
+                state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            }
+            let (asked, stop) = (state.asked, state.stop);
+            drop(state);
+            self.pending.store(false, Ordering::Release);
+            let slots = lock(&self.slots).clone();
+            for slot in slots {
+                // The worker's lock is held for a swap only.
+                let full = std::mem::take(&mut *lock(&slot));
+                if !full.is_empty() {
+                    carry(full);
+                }
+            }
+            state = lock(&self.state);
+            state.done = asked;
+            self.changed.notify_all();
+            if stop {
+                return;
+            }
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    const LONG: Duration = Duration::from_secs(3600);
+
+    #[test]
+    fn flush_carries_everything_of_every_worker_and_does_not_wait_for_more() {
+        let (sender, carried) = mpsc::channel();
+        let outbox = Outbox::start("test", 100, LONG, move |items: Vec<u32>| sender.send(items).unwrap()).unwrap();
+        let (one, two) = (outbox.slot(), outbox.slot());
+        one.append(|buffer| buffer.push(1));
+        two.append(|buffer| buffer.push(2));
+        one.append(|buffer| buffer.push(3));
+        outbox.flush();
+        let mut all: Vec<u32> = carried.try_iter().flatten().collect();
+        all.sort_unstable();
+        assert_eq!(all, [1, 2, 3]);
+    }
+
+    #[test]
+    fn without_flush_it_goes_after_the_pause() {
+        let (sender, carried) = mpsc::channel();
+        let carry = move |items: Vec<u32>| sender.send(items).unwrap();
+        let outbox = Outbox::start("test", 100, Duration::ZERO, carry).unwrap();
+        let slot = outbox.slot();
+        for number in 0..100 {
+            slot.append(|buffer| buffer.push(number));
+            assert_eq!(carried.recv().unwrap(), [number]);
+        }
+    }
+
+    #[test]
+    fn what_is_left_goes_on_drop() {
+        let (sender, carried) = mpsc::channel();
+        let outbox = Outbox::start("test", 100, LONG, move |items: Vec<u32>| sender.send(items).unwrap()).unwrap();
+        outbox.slot().append(|buffer| buffer.push(1));
+        drop(outbox);
+        assert_eq!(carried.iter().flatten().collect::<Vec<_>>(), [1]);
+    }
+
+    #[test]
+    fn a_full_buffer_loses_and_counts_and_never_waits() {
+        let (release, gate) = mpsc::channel::<()>();
+        let (sender, carried) = mpsc::channel();
+        let carry = move |items: Vec<u32>| {
+            sender.send(items).unwrap();
+            let _ = gate.recv();
+        };
+        let outbox = Outbox::start("test", 3, Duration::ZERO, carry).unwrap();
+        let slot = outbox.slot();
+        slot.append(|buffer| buffer.push(0));
+        assert_eq!(carried.recv().unwrap(), [0], "the thread is busy from now on");
+        for number in 1..=5 {
+            slot.append(|buffer| buffer.push(number));
+        }
+        assert_eq!(outbox.dropped(), 2);
+        drop(release);
+        drop(outbox);
+        assert_eq!(carried.iter().flatten().collect::<Vec<_>>(), [1, 2, 3]);
+    }
+}

@@ -1,0 +1,151 @@
+//! What tests of several modules need: signing keys, tokens.
+
+use crate::peer::{Entrance, Peer};
+use crate::record::{AttemptResult, EditedHeader, Judged, Observed, QuotaTake, Ruled, SignatureCheck, Try};
+use aws_lc_rs::rand::SystemRandom;
+use aws_lc_rs::rsa::KeySize;
+use aws_lc_rs::signature::{
+    ECDSA_P256_SHA256_FIXED_SIGNING, ECDSA_P384_SHA384_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair,
+    RSA_PKCS1_SHA256, RSA_PKCS1_SHA384, RSA_PKCS1_SHA512, RSA_PSS_SHA256, RsaKeyPair,
+};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use http::header::{HeaderName, HeaderValue};
+use http::{Method, Uri};
+use leno_config::slice::{PublicKey, VerificationKey};
+use leno_policy::input::TraceContext;
+use leno_policy::outcome::{LogPlan, PolicyKind, TracePlan};
+use leno_policy::spec::{Algorithm, KeyId, Protocol};
+use leno_sandbox::EngineKind;
+use std::time::{Duration, Instant, SystemTime};
+
+/// A private key for one algorithm.
+pub struct SigningKey {
+    algorithm: Algorithm,
+    pair: Pair,
+}
+
+enum Pair {
+    Rsa(RsaKeyPair),
+    Ecdsa(EcdsaKeyPair),
+    Ed25519(Ed25519KeyPair),
+}
+
+impl SigningKey {
+    pub fn generate(algorithm: Algorithm) -> Self {
+        let pair = match algorithm {
+            Algorithm::ES256 => Pair::Ecdsa(EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).unwrap()),
+            Algorithm::ES384 => Pair::Ecdsa(EcdsaKeyPair::generate(&ECDSA_P384_SHA384_FIXED_SIGNING).unwrap()),
+            Algorithm::EdDSA => Pair::Ed25519(Ed25519KeyPair::generate().unwrap()),
+            _ => Pair::Rsa(RsaKeyPair::generate(KeySize::Rsa2048).unwrap()),
+        };
+        Self { algorithm, pair }
+    }
+
+    pub fn verification_key(&self, id: KeyId) -> VerificationKey {
+        let key = match &self.pair {
+            Pair::Rsa(pair) => PublicKey::Rsa {
+                n: pair.public_key().modulus().big_endian_without_leading_zero().to_vec(),
+                e: pair.public_key().exponent().big_endian_without_leading_zero().to_vec(),
+            },
+            Pair::Ecdsa(pair) if self.algorithm == Algorithm::ES256 => {
+                PublicKey::P256(pair.public_key().as_ref().into())
+            }
+            Pair::Ecdsa(pair) => PublicKey::P384(pair.public_key().as_ref().into()),
+            Pair::Ed25519(pair) => PublicKey::Ed25519(pair.public_key().as_ref().into()),
+        };
+        VerificationKey { id, key }
+    }
+
+    fn sign(&self, message: &[u8]) -> Vec<u8> {
+        let random = SystemRandom::new();
+        match &self.pair {
+            Pair::Rsa(pair) => {
+                let padding: &dyn aws_lc_rs::signature::RsaEncoding = match self.algorithm {
+                    Algorithm::RS384 => &RSA_PKCS1_SHA384,
+                    Algorithm::RS512 => &RSA_PKCS1_SHA512,
+                    Algorithm::PS256 => &RSA_PSS_SHA256,
+                    _ => &RSA_PKCS1_SHA256,
+                };
+                let mut signature = vec![0; pair.public_modulus_len()];
+                pair.sign(padding, &random, message, &mut signature).unwrap();
+                signature
+            }
+            Pair::Ecdsa(pair) => pair.sign(&random, message).unwrap().as_ref().to_vec(),
+            Pair::Ed25519(pair) => pair.sign(message).as_ref().to_vec(),
+        }
+    }
+}
+
+/// A token with these claims, without `kid`.
+pub fn sign(key: &SigningKey, claims: &str) -> String {
+    let header = format!(r#"{{"alg":"{:?}","typ":"JWT"}}"#, key.algorithm);
+    let signed = format!("{}.{}", URL_SAFE_NO_PAD.encode(header), URL_SAFE_NO_PAD.encode(claims));
+    let signature = key.sign(signed.as_bytes());
+    format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature))
+}
+
+/// A denied exchange, with everything filled in that a record can hold.
+pub fn observed() -> Observed {
+    let started = Instant::now();
+    let after = |ms| started + Duration::from_millis(ms);
+    Observed {
+        request_id: "req-1".into(),
+        entrance: Entrance::Gateway,
+        peer: Peer { identity: None, address: ([192, 0, 2, 7], 4711).into() },
+        protocol: Protocol::Http1,
+        method: Method::POST,
+        uri: Uri::from_static("/orders/7?access_token=secret-token"),
+        host: Some(HeaderValue::from_static("shop.example:8080")),
+        target: Some("orders/order-service".into()),
+        started_at: SystemTime::UNIX_EPOCH + Duration::from_millis(1_700_000_000_123),
+        started,
+        stages: [Some(after(1)), Some(after(2)), Some(after(3)), Some(after(13))],
+        ended: after(20),
+        judged: Some(Judged {
+            function: "orders/order-service".into(),
+            engine: Some(EngineKind::Wasm),
+            runs: 2,
+            run_time: Duration::from_micros(9),
+            time: Duration::from_micros(210),
+            verdict: Ruled::Deny {
+                policy: PolicyKind::Authorization,
+                rule: "orders/authorization/from-frontend".into(),
+                default: true,
+                clause: "from.identities: nothing matches".into(),
+            },
+            principal: Some("https://login.example/ann".into()),
+            path_changed: false,
+        }),
+        signatures: vec![SignatureCheck {
+            key: KeyId(0xabc),
+            algorithm: Algorithm::ES256,
+            remembered: false,
+            error: None,
+        }],
+        takes: vec![QuotaTake { limit: "orders/rateLimits/per-user".into(), remaining: Some(4) }],
+        request_edits: vec![EditedHeader { how: "set", name: HeaderName::from_static("x-user") }],
+        response_edits: vec![EditedHeader { how: "append", name: HeaderName::from_static("ratelimit-limit") }],
+        trace: Some(TracePlan {
+            context: TraceContext {
+                trace_id: 0x0af7651916cd43dd8448eb211c80319c,
+                span_id: 0xb7ad6b7169203331,
+                sampled: true,
+            },
+            parent_span: Some(0x00f067aa0ba902b7),
+        }),
+        log: Some(LogPlan { enabled: true, statuses: Vec::new(), request_headers: Vec::new() }),
+        logged_headers: vec![(HeaderName::from_static("user-agent"), HeaderValue::from_static("curl/8"))],
+        attempts: vec![
+            Try { endpoint: Some(([127, 0, 0, 1], 9001).into()), result: AttemptResult::Failed("UF"), ended: after(5) },
+            Try { endpoint: Some(([127, 0, 0, 1], 9002).into()), result: AttemptResult::Status(403), ended: after(13) },
+        ],
+        status: 403,
+        grpc_status: None,
+        flag: None,
+        failure: None,
+        bytes_in: 12,
+        bytes_out: 345,
+        upgraded: false,
+    }
+}
