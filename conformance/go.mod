@@ -2,7 +2,11 @@ module leno.dev/conformance
 
 go 1.26.0
 
-require github.com/lxzan/gws v1.8.9
+require (
+	github.com/lxzan/gws v1.8.9
+	github.com/summerwind/h2spec v2.2.1+incompatible
+	golang.org/x/net v0.62.0
+)
 
 require (
 	cel.dev/expr v0.25.3 // indirect
@@ -23,8 +27,6 @@ require (
 	github.com/spf13/cobra v1.10.2 // indirect
 	github.com/spf13/pflag v1.0.9 // indirect
 	github.com/spiffe/go-spiffe/v2 v2.8.1 // indirect
-	github.com/summerwind/h2spec v2.2.1+incompatible // indirect
-	golang.org/x/net v0.62.0 // indirect
 	golang.org/x/oauth2 v0.36.0 // indirect
 	golang.org/x/sync v0.24.0 // indirect
 	golang.org/x/sys v0.49.0 // indirect

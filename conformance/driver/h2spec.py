@@ -19,6 +19,8 @@ def run(tools: Installation, target: Target, _quick: bool) -> list[Case]:
     found.unlink(missing_ok=True)
     command = [str(tools.bin / "h2spec"), "--strict", "-h", target.host, "-p", str(target.port), "-j", str(found)]
     command += ["-t", "-k"] if target.tls else []
+    if target.callee:
+        command = [str(tools.bin / "peer"), "h2spec", "-host", target.callee, "-port", str(target.port), "-junit", str(found)]
     with (tools.logs / f"h2spec-{target.way}.log").open("wb") as log:
         subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=600)
     if not found.exists():

@@ -282,7 +282,7 @@ def send(target: Target, fields: Fields) -> Received:
 
 def get(target: Target, path: str, fields: Fields) -> bytes:
     """GET over a connection of its own, the fields written as they are (Latin-1). Anything but 200 is an AssertionError."""
-    head = [f"GET {path} HTTP/1.1", f"host: {target.host}:{target.port}", "connection: close", *(f"{name}: {value}" for name, value in fields)]
+    head = [f"GET {path} HTTP/1.1", f"host: {target.authority}", "connection: close", *(f"{name}: {value}" for name, value in fields)]
     with socket.create_connection((target.host, target.port), 20) as connection:
         connection.sendall("\r\n".join([*head, "", ""]).encode("latin-1"))
         answer = connection.makefile("rb")

@@ -42,6 +42,12 @@ class Target:
     port: int
     tls: bool = False
     host: str = "127.0.0.1"
+    # Name of the callee, where requests have to name one.
+    callee: str | None = None
+
+    @property
+    def authority(self) -> str:
+        return self.callee or f"{self.host}:{self.port}"
 
 
 @dataclass
@@ -141,7 +147,7 @@ class Mesh:
         if way == "gateway-tls":
             return Target(way, GATEWAY_TLS, tls=True)
         if way == "hop":
-            return Target(way, GRPC_CLIENT if upstream == "grpc" else RELAYS[upstream])
+            return Target(way, GRPC_CLIENT if upstream == "grpc" else RELAYS[upstream], callee=upstream)
         return Target(way, GATEWAY)
 
     def __enter__(self):

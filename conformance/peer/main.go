@@ -6,6 +6,7 @@
 //	peer chain                an application of several functions that call one another and copy no trace headers
 //	peer relay -to AUTHORITY  carries TCP connections through the HTTP proxy that HTTP_PROXY names
 //	peer run -program PATH    runs PATH with the arguments of each request and HTTPS_PROXY set
+//	peer h2spec -host NAME    h2spec with a name of the mesh as :authority
 //	peer certificate DIR      writes ca.pem, cert.pem and key.pem for 127.0.0.1 and localhost
 //
 // Servers listen on 127.0.0.1 at $PORT.
@@ -21,7 +22,7 @@ import (
 func main() {
 	log.SetFlags(0)
 	if len(os.Args) < 2 {
-		log.Fatal("usage: peer http|websocket|chain|relay|run|certificate ...")
+		log.Fatal("usage: peer http|websocket|chain|relay|run|h2spec|certificate ...")
 	}
 	roles := map[string]func([]string) error{
 		"http":        serveHTTP,
@@ -29,6 +30,7 @@ func main() {
 		"chain":       serveChain,
 		"relay":       serveRelay,
 		"run":         serveRuns,
+		"h2spec":      runH2Spec,
 		"certificate": writeCertificate,
 	}
 	role, known := roles[os.Args[1]]

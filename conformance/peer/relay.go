@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"flag"
 	"fmt"
 	"io"
@@ -14,10 +15,12 @@ import (
 )
 
 // serveRelay carries every connection through the outbound proxy by CONNECT, with the credentials that only this instance was given.
-// So a tool that knows nothing of proxies speaks, byte for byte, to an outbound sidecar.
+// So a tool that knows nothing of proxies speaks, byte for byte, to an outbound sidecar. The sidecar wants every request to name a callee;
+// for HTTP/1.1 tools that can only name the address they connect to, -host replaces the Host of a connection's first request.
 func serveRelay(arguments []string) error {
 	flags := flag.NewFlagSet("relay", flag.ContinueOnError)
 	to := flags.String("to", "", "authority to CONNECT to, host:port")
+	host := flags.String("host", "", "Host of the first request")
 	if err := flags.Parse(arguments); err != nil {
 		return err
 	}
@@ -36,19 +39,22 @@ func serveRelay(arguments []string) error {
 		}
 		go func() {
 			defer tool.Close()
-			if err := relay(tool, proxy, *to); err != nil {
+			if err := relay(tool, proxy, *to, *host); err != nil {
 				log.Printf("peer relay: %v", err)
 			}
 		}()
 	}
 }
 
-func relay(tool net.Conn, proxy *url.URL, to string) error {
+func relay(tool net.Conn, proxy *url.URL, to, host string) error {
 	// A connection that says nothing (a readiness probe) is not worth a tunnel; every protocol carried here begins with the client.
-	first := make([]byte, 4096)
-	count, err := tool.Read(first)
-	if err != nil {
+	said := bufio.NewReader(tool)
+	if _, err := said.Peek(1); err != nil {
 		return nil
+	}
+	first, err := head(said, host)
+	if err != nil {
+		return err
 	}
 	mesh, err := net.DialTimeout("tcp", proxy.Host, 5*time.Second)
 	if err != nil {
@@ -72,14 +78,33 @@ func relay(tool net.Conn, proxy *url.URL, to string) error {
 	if answer.StatusCode != http.StatusOK {
 		return fmt.Errorf("CONNECT %s: %s", to, answer.Status)
 	}
-	if _, err := mesh.Write(first[:count]); err != nil {
+	if _, err := mesh.Write(first); err != nil {
 		return err
 	}
 	go func() {
-		_, _ = io.Copy(mesh, tool)
+		_, _ = io.Copy(mesh, said)
 		_ = mesh.(*net.TCPConn).CloseWrite()
 	}()
 	// Once the mesh has closed its half nothing useful can come from the tool any more: both suites and tools wait for a full close.
 	_, err = io.Copy(tool, answers)
 	return err
+}
+
+// head takes the head of an HTTP/1.1 request, with another Host; nothing where the Host may stay.
+func head(said *bufio.Reader, host string) ([]byte, error) {
+	var taken []byte
+	for host != "" {
+		line, err := said.ReadBytes('\n')
+		if err != nil || len(taken) > 1<<16 {
+			return nil, fmt.Errorf("no whole head of a request: %w", err)
+		}
+		if name, _, field := bytes.Cut(line, []byte(":")); field && bytes.EqualFold(name, []byte("host")) {
+			line = []byte("Host: " + host + "\r\n")
+		}
+		taken = append(taken, line...)
+		if len(bytes.TrimSpace(line)) == 0 {
+			break
+		}
+	}
+	return taken, nil
 }
