@@ -1,0 +1,182 @@
+//! The control plane as its owner sees it.
+
+use crate::admission::{Admission, AdmitError, Admitted, JoinToken};
+use crate::definitions::{Compiled, Definitions, DefinitionsError};
+use crate::resource::Subject;
+use crate::server::{self, ServeError};
+use crate::state::State;
+use crate::status::{Counters, Status};
+use crate::store::{Store, StoreError};
+use leno_identity::{Authority, CertificateDer, TrustBundle};
+use std::fmt;
+use std::future::Future;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::net::TcpListener;
+
+/// A control plane. Clones are the same one.
+#[derive(Clone)]
+pub struct Control(Arc<Inner>);
+
+struct Inner {
+    state: Mutex<State>,
+    admitted: Admitted,
+    authority: Authority,
+    /// This authority's root, and the root of the process before it.
+    bundle: TrustBundle,
+    /// Locked for a whole publication, so that two cannot mix.
+    store: Mutex<Store>,
+    options: Options,
+}
+
+/// What may be chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// How long the endpoints of a node stay after its stream ended, so that a reconnect goes unnoticed.
+    pub node_grace: Duration,
+}
+
+impl Default for Options {
+    /// 10 s.
+    fn default() -> Self {
+        Self { node_grace: Duration::from_secs(10) }
+    }
+}
+
+/// What a publication changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Published {
+    /// Functions in force now.
+    pub functions: usize,
+    /// Functions that are new or that differ from the last publication.
+    pub changed: usize,
+    /// Functions that are gone.
+    pub removed: usize,
+}
+
+/// Why a control plane cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The store.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// What it holds.
+    #[error("the stored definitions cannot be used: {0}")]
+    Definitions(#[from] DefinitionsError),
+}
+
+/// Why definitions were not published; what was in force still is.
+#[derive(Debug, thiserror::Error)]
+pub enum PublishError {
+    /// They contradict themselves or this control plane.
+    #[error(transparent)]
+    Definitions(#[from] DefinitionsError),
+    /// They could not be saved.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl Control {
+    /// A control plane for the authority's trust domain, with the definitions that the store holds. Blocks for the store.
+    pub fn new(authority: Authority, store: Store, options: Options) -> Result<Self, StartError> {
+        let bundle = overlapping(&authority, &store)?;
+        let definitions = store.definitions()?;
+        let compiled = match &definitions {
+            // Those of another trust domain are not for this mesh; the next publication replaces them.
+            Some(stored) if stored.mesh.trust_domain == bundle.trust_domain().as_str() => {
+                Compiled::new(stored, &bundle)?
+            }
+            _ => Compiled::nothing(&bundle)?,
+        };
+        let state = Mutex::new(State::new(compiled));
+        let store = Mutex::new(store);
+        Ok(Self(Arc::new(Inner { state, admitted: Admitted::default(), authority, bundle, store, options })))
+    }
+
+    /// Replaces the definitions, first in the store and then for all nodes; each gets what it subscribed to and what changed, at
+    /// once. Blocks for the store.
+    pub fn publish(&self, definitions: &Definitions) -> Result<Published, PublishError> {
+        let compiled = Compiled::new(definitions, &self.0.bundle)?;
+        let functions = compiled.functions.len();
+        let store = self.0.store.lock().unwrap_or_else(PoisonError::into_inner);
+        store.save(definitions)?;
+        let changed = self.state().publish(compiled);
+        drop(store);
+        let mut published = Published { functions, ..Published::default() };
+        for subject in &changed {
+            match subject {
+                Subject::Slice(id) if definitions.slices.contains_key(id) => published.changed += 1,
+                Subject::Slice(_) => published.removed += 1,
+                _ => (),
+            }
+        }
+        Ok(published)
+    }
+
+    /// Admits a node under a name that it keeps; a second time the first token ends.
+    pub fn admit(&self, node: &str, admission: Admission) -> Result<JoinToken, AdmitError> {
+        let token = self.0.admitted.admit(node)?;
+        self.state().admit(node, admission);
+        Ok(token)
+    }
+
+    /// Changes what an admitted node is for. Its token stays.
+    pub fn place(&self, node: &str, admission: Admission) {
+        self.state().admit(node, admission);
+    }
+
+    /// The roots of the trust domain.
+    pub fn bundle(&self) -> &TrustBundle {
+        &self.0.bundle
+    }
+
+    /// What it knows.
+    pub fn status(&self) -> Status {
+        self.state().status()
+    }
+
+    /// What was pushed to an admitted node so far.
+    pub fn counters(&self, node: &str) -> Option<Counters> {
+        self.state().counters(node)
+    }
+
+    /// Serves nodes until `shutdown`. The listener must be on a loopback address: join tokens are not protected by TLS yet.
+    pub async fn serve(&self, listener: TcpListener, shutdown: impl Future<Output = ()>) -> Result<(), ServeError> {
+        server::serve(self.clone(), listener, shutdown).await
+    }
+
+    /// Held for moments only, and never across a wait. Nothing panics in between, so a poisoned lock is as good as any.
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn admitted(&self) -> &Admitted {
+        &self.0.admitted
+    }
+
+    pub(crate) fn authority(&self) -> &Authority {
+        &self.0.authority
+    }
+
+    pub(crate) fn options(&self) -> Options {
+        self.0.options
+    }
+}
+
+/// The authority's root and that of the process before: certificates which that one signed stay good until they are renewed. One
+/// predecessor is enough, because nodes ask at once for new certificates where a bundle does not cover the ones they have.
+fn overlapping(authority: &Authority, store: &Store) -> Result<TrustBundle, StoreError> {
+    let own = authority.bundle();
+    let before = store.root()?.and_then(|der| TrustBundle::new(own.trust_domain(), [CertificateDer::from(der)]).ok());
+    if let Some(root) = own.roots().next() {
+        store.save_root(root)?;
+    }
+    let merged = before.and_then(|before| own.merge(&before).ok());
+    Ok(merged.unwrap_or_else(|| own.clone()))
+}
+
+impl fmt::Debug for Control {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Control({})", self.0.bundle.trust_domain())
+    }
+}

@@ -1,0 +1,146 @@
+//! What users defined, compiled: the input of the control plane.
+
+use crate::resource::{Content, Route, Subject};
+use leno_config::{FunctionId, MeshSlice, Slice};
+use leno_identity::{BadSpiffeId, SpiffeId, TrustBundle, TrustDomain};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// All of a mesh at one moment.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Definitions {
+    /// What every node needs.
+    pub mesh: MeshSlice,
+    /// Every function.
+    pub slices: BTreeMap<FunctionId, Slice>,
+}
+
+/// Why definitions cannot be published.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DefinitionsError {
+    /// The authority of this control plane certifies one trust domain.
+    #[error("the mesh's trust domain is `{found}` and the authority's `{expected}`; it can only change with a restart")]
+    TrustDomain {
+        /// Of the definitions.
+        found: String,
+        /// Of the authority.
+        expected: TrustDomain,
+    },
+    /// A slice is filed under another function's name.
+    #[error("the slice of {found} is filed under {function}")]
+    Misfiled {
+        /// Where it is.
+        function: FunctionId,
+        /// Whose it is.
+        found: FunctionId,
+    },
+    /// An identity is no SPIFFE ID.
+    #[error("the identity of {function}: {reason}")]
+    Identity {
+        /// Whose.
+        function: FunctionId,
+        /// What is wrong.
+        reason: BadSpiffeId,
+    },
+    /// An identity that the authority cannot certify, or the gateway's.
+    #[error("the identity of {function} cannot be `{identity}`: it is outside the trust domain, or the gateway's own")]
+    Foreign {
+        /// Whose.
+        function: FunctionId,
+        /// Which.
+        identity: SpiffeId,
+    },
+    /// A payload cannot be written.
+    #[error("{subject} cannot be encoded: {reason}")]
+    Encoding {
+        /// Which.
+        subject: Subject,
+        /// Why not.
+        reason: String,
+    },
+}
+
+/// The identity by which a gateway calls functions over mutual TLS.
+pub fn gateway_identity(trust_domain: &TrustDomain) -> Result<SpiffeId, BadSpiffeId> {
+    SpiffeId::function(trust_domain, "leno-system", "gateway")
+}
+
+/// Definitions as they are delivered.
+#[derive(Default)]
+pub(crate) struct Compiled {
+    pub contents: BTreeMap<Subject, Content>,
+    pub functions: BTreeMap<FunctionId, Function>,
+    pub by_identity: BTreeMap<SpiffeId, Vec<FunctionId>>,
+    /// The identity of gateways.
+    pub gateway: Option<SpiffeId>,
+    pub svid_lifetime: Duration,
+}
+
+/// What deciding who gets what needs to know of a function.
+pub(crate) struct Function {
+    pub identity: SpiffeId,
+    pub callees: Vec<FunctionId>,
+    pub exposed: bool,
+}
+
+impl Compiled {
+    /// Before anything is defined: only whom to trust.
+    pub(crate) fn nothing(bundle: &TrustBundle) -> Result<Self, DefinitionsError> {
+        let mut compiled = Self { gateway: gateway_identity(bundle.trust_domain()).ok(), ..Self::default() };
+        compiled.add(Subject::Bundle, Content::of_bundle(bundle))?;
+        Ok(compiled)
+    }
+
+    pub(crate) fn new(definitions: &Definitions, bundle: &TrustBundle) -> Result<Self, DefinitionsError> {
+        let Definitions { mesh, slices } = definitions;
+        let trust_domain = bundle.trust_domain();
+        if mesh.trust_domain != trust_domain.as_str() {
+            return Err(DefinitionsError::TrustDomain {
+                found: mesh.trust_domain.clone(),
+                expected: trust_domain.clone(),
+            });
+        }
+        let mut compiled = Self::nothing(bundle)?;
+        compiled.svid_lifetime = mesh.svid_lifetime;
+        let mut routes = Vec::new();
+        for (id, slice) in slices {
+            if slice.id != *id {
+                return Err(DefinitionsError::Misfiled { function: id.clone(), found: slice.id.clone() });
+            }
+            let identity = identity(slice, trust_domain, compiled.gateway.as_ref())?;
+            if !slice.expose.is_empty() {
+                routes.push(Route { function: id.clone(), expose: slice.expose.clone() });
+            }
+            compiled.by_identity.entry(identity.clone()).or_default().push(id.clone());
+            let callees = slice.callees.iter().map(|callee| callee.id.clone()).collect();
+            compiled.functions.insert(id.clone(), Function { identity, callees, exposed: !slice.expose.is_empty() });
+            compiled.add(Subject::Slice(id.clone()), Content::new(slice))?;
+        }
+        compiled.add(Subject::Mesh, Content::new(mesh))?;
+        compiled.add(Subject::Routes, Content::new(&routes))?;
+        Ok(compiled)
+    }
+
+    fn add(&mut self, subject: Subject, content: Result<Content, postcard::Error>) -> Result<(), DefinitionsError> {
+        match content {
+            Ok(content) => {
+                self.contents.insert(subject, content);
+                Ok(())
+            }
+            Err(error) => Err(DefinitionsError::Encoding { subject, reason: error.to_string() }),
+        }
+    }
+}
+
+fn identity(
+    slice: &Slice,
+    trust_domain: &TrustDomain,
+    gateway: Option<&SpiffeId>,
+) -> Result<SpiffeId, DefinitionsError> {
+    let bad = |reason| DefinitionsError::Identity { function: slice.id.clone(), reason };
+    let identity: SpiffeId = slice.identity.parse().map_err(bad)?;
+    if identity.trust_domain() != trust_domain.as_str() || identity.path().is_empty() || Some(&identity) == gateway {
+        return Err(DefinitionsError::Foreign { function: slice.id.clone(), identity });
+    }
+    Ok(identity)
+}

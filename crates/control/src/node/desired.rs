@@ -1,0 +1,64 @@
+//! What a node wants and has, whether or not there is a stream at the moment.
+
+use crate::resource::{Instance, Subject, Version};
+use crate::wire::v1::from_node::Message;
+use crate::wire::{self, RELEASE, v1};
+use leno_config::FunctionId;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+
+#[derive(Default)]
+pub(crate) struct Desired {
+    subscribed: BTreeSet<Subject>,
+    /// The versions in force.
+    held: BTreeMap<Subject, Version>,
+    instances: BTreeMap<FunctionId, Vec<Instance>>,
+}
+
+impl Desired {
+    pub(crate) fn hello(&self, inbound: Option<SocketAddr>) -> v1::FromNode {
+        let reports = self.instances.iter().map(|(function, instances)| wire::report(function, instances));
+        from_node(Message::Hello(v1::Hello {
+            release: RELEASE.to_owned(),
+            subscribe: self.subscribed.iter().map(Into::into).collect(),
+            held: self.held.iter().map(wire::held).collect(),
+            inbound: inbound.map(|address| address.to_string()).unwrap_or_default(),
+            reports: reports.collect(),
+        }))
+    }
+
+    pub(crate) fn subscribe(&mut self, add: &[Subject], remove: &[Subject]) -> v1::FromNode {
+        for subject in remove {
+            self.subscribed.remove(subject);
+        }
+        self.subscribed.extend(add.iter().cloned());
+        let subjects = |subjects: &[Subject]| subjects.iter().map(Into::into).collect();
+        from_node(Message::Subscribe(v1::Subscribe { subscribe: subjects(add), unsubscribe: subjects(remove) }))
+    }
+
+    pub(crate) fn report(&mut self, function: &FunctionId, instances: Vec<Instance>) -> v1::FromNode {
+        let report = wire::report(function, &instances);
+        if instances.is_empty() {
+            self.instances.remove(function);
+        } else {
+            self.instances.insert(function.clone(), instances);
+        }
+        from_node(Message::Report(report))
+    }
+
+    /// What an update put into force (a version) or took away (none).
+    pub(crate) fn in_force(&mut self, subject: Subject, version: Option<Version>) {
+        match version {
+            Some(version) => self.held.insert(subject, version),
+            None => self.held.remove(&subject),
+        };
+    }
+
+    pub(crate) fn held(&self) -> &BTreeMap<Subject, Version> {
+        &self.held
+    }
+}
+
+pub(crate) fn from_node(message: Message) -> v1::FromNode {
+    v1::FromNode { message: Some(message) }
+}

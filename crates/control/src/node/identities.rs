@@ -1,0 +1,99 @@
+//! Keeps a node's identities certified: the first certificate as soon as an identity is wanted, a new one at half of the
+//! lifetime, and again and again while the control plane is away.
+
+use super::agent::Agent;
+use super::backoff::Backoff;
+use leno_identity::{SpiffeId, SvidStore};
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+/// Requests under way at a time.
+const CONCURRENCY: usize = 16;
+/// Wall clocks jump, so nobody sleeps for long by one.
+const LONGEST_SLEEP: Duration = Duration::from_secs(30);
+
+/// Certifies what the node hosts, in an [`SvidStore`].
+#[derive(Clone, Debug)]
+pub struct Identities {
+    agent: Agent,
+    store: Arc<SvidStore>,
+    backoff: Backoff,
+}
+
+/// What one pass did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Renewal {
+    /// Identities with a new certificate.
+    pub renewed: BTreeSet<SpiffeId>,
+    /// Those without, and why. They go on with the certificate that they had, while it lasts.
+    pub failed: Vec<(SpiffeId, String)>,
+}
+
+impl Identities {
+    /// For certificates that `agent` has signed and `store` holds.
+    pub fn new(agent: Agent, store: Arc<SvidStore>) -> Self {
+        Self { agent, store, backoff: Backoff::default() }
+    }
+
+    /// Keeps what is wanted certified until the sender of `wanted` is dropped. Sending the same set again makes it look at once,
+    /// as is wanted after a change of the trust bundle.
+    pub async fn keep(self, mut wanted: watch::Receiver<BTreeSet<SpiffeId>>) {
+        let mut failures = 0;
+        loop {
+            let now_wanted = wanted.borrow_and_update().clone();
+            let renewal = self.pass(&now_wanted).await;
+            for (identity, reason) in &renewal.failed {
+                tracing::warn!(%identity, reason, "an identity was not certified");
+            }
+            failures = if renewal.failed.is_empty() { 0 } else { failures + 1 };
+            let sleep = if failures > 0 { self.backoff.wait(failures) } else { self.until_next() };
+            tokio::select! {
+                () = tokio::time::sleep(sleep) => (),
+                changed = wanted.changed() => if changed.is_err() { return },
+            }
+        }
+    }
+
+    /// Certifies what is wanted and has no certificate or one past half of its lifetime; drops what is not wanted.
+    pub async fn pass(&self, wanted: &BTreeSet<SpiffeId>) -> Renewal {
+        let held: BTreeSet<_> = self.store.all().iter().map(|svid| svid.id().clone()).collect();
+        held.difference(wanted).for_each(|id| self.store.remove(id));
+        let mut due: VecDeque<_> = wanted.difference(&held).cloned().collect();
+        let to_renew = self.store.now().map(|now| self.store.renew_due(now)).unwrap_or_default();
+        due.extend(to_renew.into_iter().filter(|id| wanted.contains(id)));
+
+        let mut renewal = Renewal::default();
+        let mut requests = JoinSet::new();
+        loop {
+            while requests.len() < CONCURRENCY
+                && let Some(id) = due.pop_front()
+            {
+                requests.spawn(self.clone().renew(id));
+            }
+            let Some(done) = requests.join_next().await else { return renewal };
+            match done {
+                Ok((id, Ok(()))) => {
+                    renewal.renewed.insert(id);
+                }
+                Ok((id, Err(reason))) => renewal.failed.push((id, reason)),
+                // Only a runtime that is going down ends such a task.
+                Err(_) => return renewal,
+            }
+        }
+    }
+
+    async fn renew(self, id: SpiffeId) -> (SpiffeId, Result<(), String>) {
+        let signed = self.store.renew(&id, |csr| self.agent.sign(&id, csr)).await;
+        let outcome = signed.map(drop).map_err(|error| error.to_string());
+        (id, outcome)
+    }
+
+    fn until_next(&self) -> Duration {
+        let next = self.store.next_renewal().zip(self.store.now());
+        let seconds = next.map_or(u64::MAX, |(next, now)| next.as_secs().saturating_sub(now.as_secs()));
+        Duration::from_secs(seconds.max(1)).min(LONGEST_SLEEP)
+    }
+}

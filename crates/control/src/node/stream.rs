@@ -1,0 +1,163 @@
+//! Keeps one stream to the control plane, for as long as there is an [`super::Agent`].
+
+use super::agent::{Connection, Said, Shared};
+use super::backoff::Backoff;
+use super::update::{Change, Update};
+use crate::resource::{Resource, Subject, Version};
+use crate::wire::v1::discovery_client::DiscoveryClient;
+use crate::wire::v1::to_node::Message;
+use crate::wire::{self, MAX_MESSAGE, v1};
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::transport::Channel;
+use tonic::{Request, Status, Streaming};
+
+/// Messages on their way to the control plane.
+const OUTGOING: usize = 64;
+/// Updates that were read and that the node has no room for yet.
+const READ_AHEAD: usize = 4;
+
+pub(crate) struct Keeper {
+    pub shared: Arc<Shared>,
+    pub channel: Channel,
+    pub authorization: MetadataValue<Ascii>,
+    pub inbound: Option<SocketAddr>,
+    pub backoff: Backoff,
+    pub said: mpsc::UnboundedReceiver<Said>,
+    pub updates: mpsc::Sender<Update>,
+    pub state: watch::Sender<Connection>,
+    pub ended: mpsc::Receiver<()>,
+}
+
+/// Why a stream ended.
+enum End {
+    /// Nobody wants it any more.
+    Unwanted,
+    /// Something is wrong with it.
+    Failed(Status),
+}
+
+impl Keeper {
+    pub(crate) async fn run(mut self) {
+        let mut failures = 0;
+        for number in 1.. {
+            let began = Instant::now();
+            let mut lived = false;
+            let End::Failed(status) = self.stream(number, &mut lived).await else { return };
+            // A stream that carried something, or lasted, was a good one.
+            failures = if lived || began.elapsed() > self.backoff.max { 1 } else { failures + 1 };
+            let reason = format!("{:?}: {}", status.code(), status.message());
+            let wait = self.backoff.wait(failures);
+            tracing::warn!(
+                reason,
+                attempt = failures,
+                ?wait,
+                "the control plane is away; this node goes on with what it has"
+            );
+            self.state.send_replace(Connection::Away { attempts: failures, reason: Some(reason) });
+            tokio::select! {
+                () = tokio::time::sleep(wait) => (),
+                _ = self.ended.recv() => return,
+            }
+        }
+    }
+
+    async fn stream(&mut self, number: u64, lived: &mut bool) -> End {
+        let (to_control, outgoing) = mpsc::channel(OUTGOING);
+        // Whatever is in the outbox now is in the hello as well, or void.
+        while self.said.try_recv().is_ok() {}
+        let hello = self.shared.desired().hello(self.inbound);
+        if to_control.try_send(hello).is_err() {
+            return End::Failed(Status::internal("no room for a hello"));
+        }
+        let mut client = DiscoveryClient::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE);
+        let mut request = Request::new(ReceiverStream::new(outgoing));
+        request.metadata_mut().insert("authorization", self.authorization.clone());
+        let from_control = tokio::select! {
+            response = client.deltas(request) => match response {
+                Ok(response) => response.into_inner(),
+                Err(status) => return End::Failed(status),
+            },
+            _ = self.ended.recv() => return End::Unwanted,
+        };
+        self.state.send_replace(Connection::Connected);
+        self.converse(number, from_control, to_control, lived).await
+    }
+
+    async fn converse(
+        &mut self,
+        number: u64,
+        mut from_control: Streaming<v1::ToNode>,
+        to_control: mpsc::Sender<v1::FromNode>,
+        lived: &mut bool,
+    ) -> End {
+        let mut read: VecDeque<Update> = VecDeque::new();
+        let mut to_say = None;
+        loop {
+            tokio::select! {
+                message = from_control.message(), if read.len() < READ_AHEAD => {
+                    match message.map(|message| message.and_then(|message| message.message)) {
+                        Ok(Some(Message::Delta(delta))) => {
+                            *lived = true;
+                            match self.update(number, delta) {
+                                Ok(update) => read.push_back(update),
+                                Err(status) => return End::Failed(status),
+                            }
+                        }
+                        Ok(None) => return End::Failed(Status::unavailable("the stream ended")),
+                        Err(status) => return End::Failed(status),
+                    }
+                }
+                place = self.updates.reserve(), if !read.is_empty() => {
+                    let Ok(place) = place else { return End::Unwanted };
+                    if let Some(update) = read.pop_front() {
+                        place.send(update);
+                    }
+                }
+                said = self.said.recv(), if to_say.is_none() => {
+                    let Some(said) = said else { return End::Unwanted };
+                    to_say = Some(said).filter(|said| said.stream.is_none_or(|stream| stream == number));
+                }
+                place = to_control.reserve(), if to_say.is_some() => {
+                    let Ok(place) = place else { return End::Failed(Status::unavailable("the stream ended")) };
+                    if let Some(said) = to_say.take() {
+                        place.send(said.message);
+                    }
+                }
+                _ = self.ended.recv() => return End::Unwanted,
+            }
+        }
+    }
+
+    /// A resource that cannot be read is rejected here; the node never sees it.
+    fn update(&self, number: u64, delta: v1::Delta) -> Result<Update, Status> {
+        let (mut changes, mut delivered, mut rejected) = (Vec::new(), Vec::new(), BTreeMap::new());
+        for sent in &delta.resources {
+            let (subject, version) = (wire::subject(sent.subject.as_ref())?, wire::version(&sent.version)?);
+            match read(&subject, version, &sent.payload) {
+                Ok(resource) => changes.push(Change::Set(resource)),
+                Err(reason) => {
+                    rejected.insert(subject.clone(), reason);
+                }
+            }
+            delivered.push((subject, Some(version)));
+        }
+        for subject in wire::subjects(&delta.removed)? {
+            changes.push(Change::Removed(subject.clone()));
+            delivered.push((subject, None));
+        }
+        Ok(Update::new(self.shared.clone(), number, delta.nonce, changes, delivered, rejected))
+    }
+}
+
+fn read(subject: &Subject, version: Version, payload: &[u8]) -> Result<Resource, String> {
+    if Version::of(payload) != version {
+        return Err("the payload is not of the version that it says".to_owned());
+    }
+    Resource::decode(subject, payload).map_err(|error| error.to_string())
+}

@@ -1,0 +1,498 @@
+//! Who gets what: the control plane without sockets, clocks and files.
+//!
+//! Every session (the stream of a connected node) has the versions that were sent on it and a set of subjects that may have changed. A
+//! change marks subjects in the sessions that want them and wakes those; [`State::next_delta`] compares and says what to send.
+//! Changes that come faster than a node reads merge by themselves, and nothing is ever held back.
+
+use crate::admission::{Admission, Placement};
+use crate::definitions::Compiled;
+use crate::resource::{Content, Endpoint, Instance, InstanceState, Subject, Version};
+use crate::status::{Counters, FunctionStatus, HostedInstance, IssuedIdentity, NodeStatus, RejectedVersion, Status};
+use crate::wire::{self, v1};
+use leno_config::FunctionId;
+use leno_identity::SpiffeId;
+use prost::Message;
+use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Notify;
+
+/// Payload bytes after which a delta is sent and another begun.
+const DELTA_BYTES: usize = 512 << 10;
+/// Deltas that a node may leave unanswered before it gets no more; what changes meanwhile merges, so it never gets a long history.
+const MAX_UNANSWERED: usize = 16;
+/// Longest reason of a rejection that is kept.
+const MAX_REASON: usize = 1024;
+
+/// Everything that the control plane knows.
+pub(crate) struct State {
+    compiled: Compiled,
+    nodes: BTreeMap<Arc<str>, Node>,
+    issued: BTreeMap<(SpiffeId, Arc<str>), u64>,
+    sessions: u64,
+}
+
+struct Node {
+    admission: Admission,
+    inbound: Option<SocketAddr>,
+    /// It is there, or was a moment ago: its endpoints count.
+    present: bool,
+    instances: BTreeMap<FunctionId, Vec<Instance>>,
+    session: Option<Session>,
+    last_session: u64,
+    in_force: BTreeMap<Subject, Version>,
+    rejected: BTreeMap<Subject, (Version, String)>,
+    counters: Counters,
+}
+
+struct Session {
+    number: u64,
+    explicit: BTreeSet<Subject>,
+    /// What `explicit` amounts to.
+    wanted: BTreeSet<Subject>,
+    /// What the node was last told; `None`: that there is no such thing.
+    sent: BTreeMap<Subject, Option<Version>>,
+    pending: BTreeSet<Subject>,
+    nonce: u64,
+    unanswered: BTreeMap<u64, Vec<(Subject, Option<Version>)>>,
+    wake: Arc<Notify>,
+}
+
+/// What a node says when its stream begins.
+pub(crate) struct Greeting {
+    pub subscribe: Vec<Subject>,
+    pub held: Vec<(Subject, Version)>,
+    pub inbound: Option<SocketAddr>,
+    pub instances: BTreeMap<FunctionId, Vec<Instance>>,
+}
+
+/// What there is to do for a session.
+pub(crate) enum Next {
+    Send(v1::ToNode),
+    /// Nothing until the session is woken.
+    Wait,
+    /// Another stream of the same node took its place.
+    Ended,
+}
+
+impl State {
+    pub(crate) fn new(compiled: Compiled) -> Self {
+        Self { compiled, nodes: BTreeMap::new(), issued: BTreeMap::new(), sessions: 0 }
+    }
+
+    /// Makes a node known, or changes what it is for.
+    pub(crate) fn admit(&mut self, name: &str, admission: Admission) {
+        let before = self.nodes.get(name).map(|node| node.admission.placement.clone());
+        let node = self.nodes.entry(name.into()).or_insert_with(|| Node::new(admission.clone()));
+        node.admission = admission;
+        let after = node.admission.placement.clone();
+        if before.as_ref() == Some(&after) {
+            return;
+        }
+        if let Some(session) = &mut node.session {
+            session.pending.insert(Subject::Hosted);
+        }
+        self.refresh(name);
+        let hosts = |placement: &Placement, id: &FunctionId| placement.hosts(id);
+        let moved = self
+            .compiled
+            .functions
+            .keys()
+            .filter(|id| before.as_ref().is_some_and(|b| hosts(b, id)) != hosts(&after, id));
+        let moved: Vec<_> = moved.cloned().collect();
+        self.endpoints_changed(&moved, name);
+    }
+
+    /// Takes the next definitions; tells which subjects differ from the last.
+    pub(crate) fn publish(&mut self, compiled: Compiled) -> BTreeSet<Subject> {
+        let before = mem::replace(&mut self.compiled, compiled);
+        let mut changed = BTreeSet::new();
+        let names = before.contents.keys().chain(self.compiled.contents.keys());
+        changed.extend(names.filter(|name| before.contents.get(name) != self.compiled.contents.get(name)).cloned());
+        let functions = before.functions.keys().chain(self.compiled.functions.keys());
+        let come_or_gone =
+            functions.filter(|id| before.functions.contains_key(*id) != self.compiled.functions.contains_key(*id));
+        let come_or_gone: Vec<_> = come_or_gone.cloned().map(Subject::Endpoints).collect();
+        if !come_or_gone.is_empty() {
+            changed.insert(Subject::Hosted);
+            changed.extend(come_or_gone);
+        }
+        let Compiled { by_identity, gateway, .. } = &self.compiled;
+        self.issued.retain(|(id, _), _| by_identity.contains_key(id) || gateway.as_ref() == Some(id));
+        for session in self.nodes.values_mut().filter_map(|node| node.session.as_mut()) {
+            let of_interest =
+                |subject: &&Subject| session.wanted.contains(*subject) || session.sent.contains_key(*subject);
+            let marked: Vec<_> = changed.iter().filter(of_interest).cloned().collect();
+            session.pending.extend(marked);
+        }
+        for name in self.nodes.keys().cloned().collect::<Vec<_>>() {
+            self.refresh(&name);
+        }
+        changed
+    }
+
+    /// Begins a session; an older one of the same node ends. `None`: no such node was admitted.
+    pub(crate) fn connect(&mut self, name: &str, greeting: Greeting, wake: Arc<Notify>) -> Option<u64> {
+        let node = self.nodes.get_mut(name)?;
+        self.sessions += 1;
+        let Greeting { subscribe, held, inbound, instances } = greeting;
+        let sent: BTreeMap<_, _> = held.iter().map(|(subject, version)| (subject.clone(), Some(*version))).collect();
+        let session = Session {
+            number: self.sessions,
+            explicit: subscribe.into_iter().collect(),
+            wanted: BTreeSet::new(),
+            pending: sent.keys().cloned().collect(),
+            sent,
+            nonce: 0,
+            unanswered: BTreeMap::new(),
+            wake,
+        };
+        node.counters.streams += 1;
+        node.last_session = self.sessions;
+        node.in_force = held.into_iter().collect();
+        node.rejected.clear();
+        let moved = (node.present, node.inbound) != (true, inbound);
+        node.inbound = inbound;
+        node.present = true;
+        if let Some(older) = node.session.replace(session) {
+            older.wake.notify_one();
+        }
+        let before = mem::replace(&mut node.instances, instances);
+        let mut affected: BTreeSet<FunctionId> = before.keys().chain(node.instances.keys()).cloned().collect();
+        affected.retain(|id| ready(before.get(id)) != ready(node.instances.get(id)));
+        if moved {
+            affected.extend(self.hosted(name));
+        }
+        self.refresh(name);
+        self.endpoints_changed(&affected.into_iter().collect::<Vec<_>>(), name);
+        Some(self.sessions)
+    }
+
+    /// The session's stream ended. The node's endpoints stay for a while: see [`State::forget`].
+    pub(crate) fn disconnect(&mut self, name: &str, number: u64) {
+        if let Some(node) = self.nodes.get_mut(name)
+            && node.session.as_ref().is_some_and(|session| session.number == number)
+        {
+            node.session = None;
+        }
+    }
+
+    /// Withdraws the endpoints of a node that has not come back since the session `number`.
+    pub(crate) fn forget(&mut self, name: &str, number: u64) {
+        let Some(node) = self.nodes.get_mut(name) else { return };
+        if node.session.is_some() || node.last_session != number {
+            return;
+        }
+        node.present = false;
+        node.instances.clear();
+        let affected: Vec<_> = self.hosted(name).into_iter().collect();
+        self.endpoints_changed(&affected, name);
+    }
+
+    pub(crate) fn subscribe(&mut self, name: &str, number: u64, add: Vec<Subject>, remove: &[Subject]) {
+        let Some(session) = self.session(name, number) else { return };
+        for subject in remove {
+            session.explicit.remove(subject);
+            if session.sent.get(subject) == Some(&None) {
+                session.sent.remove(subject);
+            }
+        }
+        session.pending.extend(add.iter().cloned());
+        session.explicit.extend(add);
+        self.refresh(name);
+    }
+
+    /// All instances of `function` on the node.
+    pub(crate) fn report(&mut self, name: &str, number: u64, function: FunctionId, instances: Vec<Instance>) {
+        if self.session(name, number).is_none() {
+            return;
+        }
+        let Some(node) = self.nodes.get_mut(name) else { return };
+        node.counters.reports += 1;
+        let after = ready(Some(&instances));
+        let before = if instances.is_empty() {
+            node.instances.remove(&function)
+        } else {
+            node.instances.insert(function.clone(), instances)
+        };
+        if ready(before.as_ref()) != after {
+            self.endpoints_changed(&[function], name);
+        }
+    }
+
+    /// The node's answer to a delta.
+    pub(crate) fn acknowledge(&mut self, name: &str, number: u64, nonce: u64, rejected: Vec<(Subject, String)>) {
+        let Some(session) = self.session(name, number) else { return };
+        let Some(delivered) = session.unanswered.remove(&nonce) else { return };
+        session.wake.notify_one();
+        let Some(node) = self.nodes.get_mut(name) else { return };
+        node.counters.acks += 1;
+        let mut reasons: BTreeMap<_, _> = rejected.into_iter().collect();
+        for (subject, version) in delivered {
+            match (version, reasons.remove(&subject)) {
+                (Some(version), Some(mut reason)) => {
+                    reason.truncate(reason.floor_char_boundary(MAX_REASON));
+                    node.counters.rejections += 1;
+                    tracing::warn!(node = name, %subject, %version, reason, "a node rejected configuration");
+                    node.rejected.insert(subject, (version, reason));
+                }
+                (Some(version), None) => {
+                    node.rejected.remove(&subject);
+                    node.in_force.insert(subject, version);
+                }
+                (None, _) => {
+                    node.rejected.remove(&subject);
+                    node.in_force.remove(&subject);
+                }
+            }
+        }
+    }
+
+    /// The next message for a session, cut to size: first what there is to have, and only when all of that is sent, what is to go.
+    pub(crate) fn next_delta(&mut self, name: &str, number: u64) -> Next {
+        let Some(session) = self.session(name, number) else { return Next::Ended };
+        if session.pending.is_empty() || session.unanswered.len() >= MAX_UNANSWERED {
+            return Next::Wait;
+        }
+        let mut pending = mem::take(&mut session.pending);
+        let (mut resources, mut removed, mut delivered, mut size) = (Vec::new(), Vec::new(), Vec::new(), 0);
+        while size < DELTA_BYTES
+            && let Some(subject) = pending.pop_first()
+        {
+            match self.difference(name, &subject) {
+                Difference::Same => (),
+                Difference::Set(content) => {
+                    size += content.payload.len();
+                    resources.push(wire::resource(&subject, &content));
+                    delivered.push((subject, Some(content.version)));
+                }
+                Difference::Gone => removed.push(subject),
+            }
+        }
+        if !pending.is_empty() {
+            pending.extend(removed.drain(..));
+        }
+        delivered.extend(removed.iter().map(|subject| (subject.clone(), None)));
+        let Some(node) = self.nodes.get_mut(name) else { return Next::Ended };
+        let Some(session) = &mut node.session else { return Next::Ended };
+        session.pending.extend(pending);
+        if delivered.is_empty() {
+            return Next::Wait;
+        }
+        session.told(&delivered);
+        session.nonce += 1;
+        session.unanswered.insert(session.nonce, delivered);
+        let removed: Vec<_> = removed.iter().map(v1::Subject::from).collect();
+        node.counters.resources += resources.len() as u64;
+        node.counters.removals += removed.len() as u64;
+        let delta = v1::Delta { nonce: session.nonce, resources, removed };
+        let message = v1::ToNode { message: Some(v1::to_node::Message::Delta(delta)) };
+        node.counters.messages += 1;
+        node.counters.bytes += message.encoded_len() as u64;
+        Next::Send(message)
+    }
+
+    /// How long a certificate for `identity` on the node may live; `None`: the node hosts nothing with that identity.
+    pub(crate) fn may_sign(&self, name: &str, identity: &SpiffeId) -> Option<Duration> {
+        let admission = &self.nodes.get(name)?.admission;
+        let mut functions = self.compiled.by_identity.get(identity).into_iter().flatten();
+        let hosted = functions.any(|function| admission.placement.hosts(function));
+        let gateway = admission.gateway && self.compiled.gateway.as_ref() == Some(identity);
+        (hosted || gateway).then_some(self.compiled.svid_lifetime)
+    }
+
+    pub(crate) fn signed(&mut self, name: &str, identity: SpiffeId, not_after: u64) {
+        self.issued.insert((identity, name.into()), not_after);
+    }
+
+    pub(crate) fn counters(&self, name: &str) -> Option<Counters> {
+        Some(self.nodes.get(name)?.counters)
+    }
+
+    pub(crate) fn status(&self) -> Status {
+        Status {
+            functions: self
+                .compiled
+                .functions
+                .iter()
+                .filter_map(|(id, function)| self.function(id, &function.identity))
+                .collect(),
+            nodes: self.nodes.iter().map(|(name, node)| self.node(name, node)).collect(),
+            identities: self.issued.iter().map(issued).collect(),
+        }
+    }
+
+    fn function(&self, id: &FunctionId, identity: &SpiffeId) -> Option<FunctionStatus> {
+        let version = self.compiled.contents.get(&Subject::Slice(id.clone()))?.version;
+        let of_node = |(name, node): (&Arc<str>, &Node)| {
+            let instances = node.instances.get(id).cloned().unwrap_or_default();
+            let name = name.clone();
+            instances
+                .into_iter()
+                .map(move |instance| HostedInstance { node: name.to_string(), instance })
+                .collect::<Vec<_>>()
+        };
+        let instances = self.nodes.iter().flat_map(of_node).collect();
+        Some(FunctionStatus { function: id.clone(), identity: identity.clone(), version, instances })
+    }
+
+    fn node(&self, name: &Arc<str>, node: &Node) -> NodeStatus {
+        let rejected = node.rejected.iter().map(|(subject, (version, reason))| RejectedVersion {
+            subject: subject.clone(),
+            version: *version,
+            reason: reason.clone(),
+            in_force: node.in_force.get(subject).copied(),
+        });
+        NodeStatus {
+            name: name.to_string(),
+            connected: node.session.is_some(),
+            inbound: node.inbound,
+            hosted: self.hosted(name),
+            rejected: rejected.collect(),
+            counters: node.counters,
+        }
+    }
+
+    /// Works out anew what a session's subscriptions amount to, and marks what comes and goes by it.
+    fn refresh(&mut self, name: &str) {
+        let Some(explicit) = self.nodes.get(name).and_then(|node| Some(node.session.as_ref()?.explicit.clone())) else {
+            return;
+        };
+        let wanted = self.wanted(name, explicit);
+        let Some(session) = self.nodes.get_mut(name).and_then(|node| node.session.as_mut()) else { return };
+        session.pending.extend(wanted.symmetric_difference(&session.wanted).cloned());
+        session.wanted = wanted;
+        session.wake();
+    }
+
+    fn wanted(&self, name: &str, explicit: BTreeSet<Subject>) -> BTreeSet<Subject> {
+        let mut wanted = explicit;
+        let functions = &self.compiled.functions;
+        if wanted.contains(&Subject::Hosted) {
+            for id in self.hosted(name) {
+                let callees = functions.get(&id).into_iter().flat_map(|function| &function.callees);
+                let known = callees.filter(|callee| functions.contains_key(*callee));
+                wanted.extend(known.cloned().map(Subject::Endpoints));
+                wanted.insert(Subject::Slice(id));
+            }
+        }
+        if wanted.contains(&Subject::Routes) {
+            for (id, _) in functions.iter().filter(|(_, function)| function.exposed) {
+                wanted.insert(Subject::Endpoints(id.clone()));
+                wanted.insert(Subject::Slice(id.clone()));
+            }
+        }
+        wanted
+    }
+
+    fn difference(&self, name: &str, subject: &Subject) -> Difference {
+        let Some(session) = self.nodes.get(name).and_then(|node| node.session.as_ref()) else {
+            return Difference::Same;
+        };
+        let content = if session.wanted.contains(subject) { self.content(name, subject) } else { None };
+        match (content, session.sent.get(subject)) {
+            (Some(content), Some(Some(sent))) if content.version == *sent => Difference::Same,
+            (Some(content), _) => Difference::Set(content),
+            (None, Some(Some(_))) => Difference::Gone,
+            (None, None) if session.explicit.contains(subject) => Difference::Gone,
+            (None, _) => Difference::Same,
+        }
+    }
+
+    fn content(&self, name: &str, subject: &Subject) -> Option<Content> {
+        match subject {
+            Subject::Hosted => Content::new(&self.hosted(name)).ok(),
+            Subject::Endpoints(function) if self.compiled.functions.contains_key(function) => {
+                Content::new(&self.endpoints(name, function)).ok()
+            }
+            Subject::Endpoints(_) => None,
+            subject => self.compiled.contents.get(subject).cloned(),
+        }
+    }
+
+    fn hosted(&self, name: &str) -> BTreeSet<FunctionId> {
+        let Some(node) = self.nodes.get(name) else { return BTreeSet::new() };
+        self.compiled.functions.keys().filter(|id| node.admission.placement.hosts(id)).cloned().collect()
+    }
+
+    /// As `name` sees them: without itself, because it knows its own instances sooner and better.
+    fn endpoints(&self, name: &str, function: &FunctionId) -> Vec<Endpoint> {
+        let others = self.nodes.iter().filter(|(other, _)| ***other != *name);
+        let hosting = others.filter(|(_, node)| node.present && node.admission.placement.hosts(function));
+        let endpoint = |(other, node): (&Arc<str>, &Node)| {
+            let ready = ready(node.instances.get(function));
+            Some(Endpoint { node: other.to_string(), address: node.inbound?, ready })
+        };
+        hosting.filter_map(endpoint).collect()
+    }
+
+    /// Marks the endpoints of `functions` in every session but that of the node at which they changed.
+    fn endpoints_changed(&mut self, functions: &[FunctionId], at: &str) {
+        for (name, node) in &mut self.nodes {
+            let Some(session) = node.session.as_mut().filter(|_| **name != *at) else { continue };
+            let subjects = functions.iter().cloned().map(Subject::Endpoints);
+            let marked: Vec<_> = subjects.filter(|subject| session.wanted.contains(subject)).collect();
+            session.pending.extend(marked);
+            session.wake();
+        }
+    }
+
+    fn session(&mut self, name: &str, number: u64) -> Option<&mut Session> {
+        self.nodes.get_mut(name)?.session.as_mut().filter(|session| session.number == number)
+    }
+}
+
+enum Difference {
+    Same,
+    Set(Content),
+    Gone,
+}
+
+impl Session {
+    /// Remembers what a delta said. What is neither there nor wanted any more needs no memory.
+    fn told(&mut self, delivered: &[(Subject, Option<Version>)]) {
+        for (subject, version) in delivered {
+            if version.is_some() || self.explicit.contains(subject) {
+                self.sent.insert(subject.clone(), *version);
+            } else {
+                self.sent.remove(subject);
+            }
+        }
+    }
+
+    fn wake(&self) {
+        if !self.pending.is_empty() {
+            self.wake.notify_one();
+        }
+    }
+}
+
+impl Node {
+    fn new(admission: Admission) -> Self {
+        Self {
+            admission,
+            inbound: None,
+            present: false,
+            instances: BTreeMap::new(),
+            session: None,
+            last_session: 0,
+            in_force: BTreeMap::new(),
+            rejected: BTreeMap::new(),
+            counters: Counters::default(),
+        }
+    }
+}
+
+fn ready(instances: Option<&Vec<Instance>>) -> u32 {
+    let ready = instances.into_iter().flatten().filter(|instance| instance.state == InstanceState::Ready);
+    ready.count().try_into().unwrap_or(u32::MAX)
+}
+
+fn issued(((identity, node), not_after): (&(SpiffeId, Arc<str>), &u64)) -> IssuedIdentity {
+    IssuedIdentity { identity: identity.clone(), node: node.to_string(), not_after: *not_after }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,314 @@
+//! Random histories: whatever happens in whatever order, in the end each node has exactly what it should.
+
+use super::*;
+use crate::definitions::Definitions;
+use crate::resource::Resource;
+use leno_identity::{Authority, TrustBundle};
+use std::time::SystemTime;
+
+#[path = "../../tests/support/slices.rs"]
+mod slices;
+
+const NODES: [&str; 3] = ["one", "two", "three"];
+const FUNCTIONS: [&str; 6] = ["a/one", "a/two", "a/three", "b/one", "b/two", "b/three"];
+
+/// A small generator (xorshift64*), so that a failing history can be run again.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % limit
+    }
+
+    fn one_in(&mut self, count: usize) -> bool {
+        self.below(count) == 0
+    }
+}
+
+/// The node's end of the protocol.
+#[derive(Default)]
+struct Peer {
+    session: Option<u64>,
+    explicit: BTreeSet<Subject>,
+    held: BTreeMap<Subject, Version>,
+    /// What it refused and was not offered anew since.
+    refused: BTreeMap<Subject, Version>,
+    instances: BTreeMap<FunctionId, Vec<Instance>>,
+    /// Read, not answered.
+    read: Vec<v1::Delta>,
+}
+
+struct World {
+    state: State,
+    bundle: TrustBundle,
+    slices: BTreeMap<FunctionId, leno_config::Slice>,
+    placements: BTreeMap<&'static str, Placement>,
+    peers: BTreeMap<&'static str, Peer>,
+}
+
+impl World {
+    fn new(bundle: &TrustBundle) -> Self {
+        let mut state = State::new(Compiled::nothing(bundle).unwrap());
+        for name in NODES {
+            state.admit(name, Admission { placement: Placement::Everything, gateway: false });
+        }
+        Self {
+            state,
+            bundle: bundle.clone(),
+            slices: BTreeMap::new(),
+            placements: NODES.map(|name| (name, Placement::Everything)).into(),
+            peers: NODES.map(|name| (name, Peer::default())).into(),
+        }
+    }
+
+    fn step(&mut self, random: &mut Random) {
+        let name = NODES[random.below(NODES.len())];
+        match random.below(10) {
+            0 | 1 => self.publish(random),
+            2 => self.place(name, random),
+            3 => self.connect(name),
+            4 => self.disconnect(name, random),
+            5 => self.subscribe(name, random),
+            6 => self.report(name, random),
+            7 | 8 => drop(self.read(name)),
+            _ => self.answer(name, random),
+        }
+    }
+
+    fn publish(&mut self, random: &mut Random) {
+        let function = FUNCTIONS[random.below(FUNCTIONS.len())];
+        if random.one_in(3) {
+            self.slices.remove(&slices::function(function));
+        } else {
+            let callees: Vec<_> = FUNCTIONS.into_iter().filter(|_| random.one_in(3)).collect();
+            let mut slice = slices::slice(function, &callees, random.below(4) as u32);
+            if random.one_in(3) {
+                slice = slices::exposed(slice);
+            }
+            self.slices.insert(slice.id.clone(), slice);
+        }
+        let definitions = Definitions { mesh: slices::mesh(), slices: self.slices.clone() };
+        self.state.publish(Compiled::new(&definitions, &self.bundle).unwrap());
+    }
+
+    fn place(&mut self, name: &'static str, random: &mut Random) {
+        let placement = if random.one_in(3) {
+            Placement::Everything
+        } else {
+            Placement::Only(FUNCTIONS.into_iter().filter(|_| random.one_in(2)).map(slices::function).collect())
+        };
+        self.placements.insert(name, placement.clone());
+        self.state.admit(name, Admission { placement, gateway: false });
+    }
+
+    fn connect(&mut self, name: &'static str) {
+        let port = 1000 + NODES.iter().position(|other| *other == name).unwrap() as u16;
+        let peer = self.peers.get_mut(name).unwrap();
+        peer.read.clear();
+        peer.refused.clear();
+        let greeting = Greeting {
+            subscribe: peer.explicit.iter().cloned().collect(),
+            held: peer.held.iter().map(|(subject, version)| (subject.clone(), *version)).collect(),
+            inbound: Some(SocketAddr::from(([127, 0, 0, 1], port))),
+            instances: peer.instances.clone(),
+        };
+        peer.session = self.state.connect(name, greeting, Arc::default());
+    }
+
+    fn disconnect(&mut self, name: &'static str, random: &mut Random) {
+        let peer = self.peers.get_mut(name).unwrap();
+        let Some(session) = peer.session.take() else { return };
+        peer.read.clear();
+        if random.one_in(4) {
+            // It was started again, and knows nothing.
+            *peer = Peer { explicit: mem::take(&mut peer.explicit), ..Peer::default() };
+        }
+        self.state.disconnect(name, session);
+        if random.one_in(2) {
+            self.state.forget(name, session);
+        }
+    }
+
+    fn subscribe(&mut self, name: &'static str, random: &mut Random) {
+        let peer = self.peers.get_mut(name).unwrap();
+        let mut any = || match random.below(6) {
+            0 => Subject::Mesh,
+            1 => Subject::Hosted,
+            2 => Subject::Routes,
+            3 => Subject::Bundle,
+            4 => Subject::Slice(slices::function(FUNCTIONS[random.below(FUNCTIONS.len())])),
+            _ => Subject::Endpoints(slices::function(FUNCTIONS[random.below(FUNCTIONS.len())])),
+        };
+        let (add, remove) = (any(), any());
+        peer.explicit.remove(&remove);
+        peer.explicit.insert(add.clone());
+        if let Some(session) = peer.session {
+            self.state.subscribe(name, session, vec![add], &[remove]);
+        }
+    }
+
+    fn report(&mut self, name: &'static str, random: &mut Random) {
+        let function = slices::function(FUNCTIONS[random.below(FUNCTIONS.len())]);
+        let instance = |id| Instance {
+            id,
+            state: if id == 0 { InstanceState::Starting } else { InstanceState::Ready },
+            address: SocketAddr::from(([127, 0, 0, 1], 9000)),
+            pid: None,
+            restarts: 0,
+            since: SystemTime::UNIX_EPOCH,
+        };
+        let instances: Vec<_> = (0..random.below(4) as u64).map(instance).collect();
+        let peer = self.peers.get_mut(name).unwrap();
+        if instances.is_empty() {
+            peer.instances.remove(&function);
+        } else {
+            peer.instances.insert(function.clone(), instances.clone());
+        }
+        if let Some(session) = peer.session {
+            self.state.report(name, session, function, instances);
+        }
+    }
+
+    /// Whether there was something to read.
+    fn read(&mut self, name: &'static str) -> bool {
+        let peer = self.peers.get_mut(name).unwrap();
+        let Some(session) = peer.session else { return false };
+        match self.state.next_delta(name, session) {
+            Next::Send(v1::ToNode { message: Some(v1::to_node::Message::Delta(delta)) }) => peer.read.push(delta),
+            Next::Wait => return false,
+            Next::Send(_) | Next::Ended => panic!("{name} has the only session"),
+        }
+        true
+    }
+
+    fn answer(&mut self, name: &'static str, random: &mut Random) {
+        let peer = self.peers.get_mut(name).unwrap();
+        let Some(session) = peer.session else { return };
+        if peer.read.is_empty() {
+            return;
+        }
+        let delta = peer.read.remove(0);
+        let mut rejected = Vec::new();
+        for resource in &delta.resources {
+            let subject = wire::subject(resource.subject.as_ref()).unwrap();
+            let version = wire::version(&resource.version).unwrap();
+            let content = Resource::decode(&subject, &resource.payload).unwrap();
+            assert_eq!(content.subject(), subject);
+            if random.one_in(8) {
+                peer.refused.insert(subject.clone(), version);
+                rejected.push((subject, "no".to_owned()));
+            } else {
+                peer.refused.remove(&subject);
+                peer.held.insert(subject, version);
+            }
+        }
+        for subject in wire::subjects(&delta.removed).unwrap() {
+            peer.refused.remove(&subject);
+            peer.held.remove(&subject);
+        }
+        self.state.acknowledge(name, session, delta.nonce, rejected);
+    }
+
+    /// Everybody reads and answers until nothing is left to say.
+    fn settle(&mut self, random: &mut Random) {
+        for name in NODES {
+            if self.peers[name].session.is_none() {
+                self.connect(name);
+            }
+        }
+        for name in NODES {
+            while self.read(name) || !self.peers[name].read.is_empty() {
+                self.answer(name, random);
+            }
+        }
+    }
+
+    fn check(&self, history: u64) {
+        for name in NODES {
+            let peer = &self.peers[name];
+            let expected = self.expected(name);
+            for (subject, version) in &expected {
+                let refused = peer.refused.get(subject) == Some(version);
+                assert!(
+                    refused || peer.held.get(subject) == Some(version),
+                    "history {history}: {name} misses {subject}"
+                );
+            }
+            for subject in peer.held.keys() {
+                assert!(expected.contains_key(subject), "history {history}: {name} still has {subject}");
+            }
+            let status = self.state.status().nodes.into_iter().find(|node| node.name == name).unwrap();
+            let refused: Vec<_> =
+                status.rejected.iter().map(|rejected| (&rejected.subject, &rejected.version)).collect();
+            assert_eq!(refused, peer.refused.iter().collect::<Vec<_>>(), "history {history}: {name}");
+        }
+    }
+
+    /// What a node should have, worked out from the definitions without sessions, versions or differences.
+    fn expected(&self, name: &'static str) -> BTreeMap<Subject, Version> {
+        let explicit = &self.peers[name].explicit;
+        let mut wanted = explicit.clone();
+        for (id, slice) in &self.slices {
+            let hosted = explicit.contains(&Subject::Hosted) && self.placements[name].hosts(id);
+            let routed = explicit.contains(&Subject::Routes) && !slice.expose.is_empty();
+            if hosted || routed {
+                wanted.insert(Subject::Slice(id.clone()));
+            }
+            if routed {
+                wanted.insert(Subject::Endpoints(id.clone()));
+            }
+            if hosted {
+                wanted.extend(slice.callees.iter().map(|callee| Subject::Endpoints(callee.id.clone())));
+            }
+        }
+        wanted.into_iter().filter_map(|subject| Some((subject.clone(), self.content(name, &subject)?))).collect()
+    }
+
+    fn content(&self, name: &'static str, subject: &Subject) -> Option<Version> {
+        let content = match subject {
+            Subject::Mesh => (!self.state.compiled.functions.is_empty()
+                || self.state.compiled.contents.contains_key(subject))
+            .then(|| Content::new(&slices::mesh())),
+            Subject::Bundle => Some(Content::of_bundle(&self.bundle)),
+            Subject::Slice(id) => self.slices.get(id).map(Content::new),
+            Subject::Endpoints(id) => self.slices.contains_key(id).then(|| Content::new(&self.endpoints(name, id))),
+            Subject::Routes => return self.state.compiled.contents.get(subject).map(|content| content.version),
+            Subject::Hosted => {
+                let hosted: BTreeSet<_> = self.slices.keys().filter(|id| self.placements[name].hosts(id)).collect();
+                Some(Content::new(&hosted))
+            }
+        };
+        content.map(|content| content.unwrap().version)
+    }
+
+    fn endpoints(&self, name: &'static str, function: &FunctionId) -> Vec<Endpoint> {
+        let mut others: Vec<_> = NODES.into_iter().enumerate().filter(|(_, other)| *other != name).collect();
+        others.sort_by_key(|(_, other)| *other);
+        let hosting = others.into_iter().filter(|(_, other)| self.placements[other].hosts(function));
+        let endpoint = |(index, other): (usize, &str)| Endpoint {
+            node: other.to_owned(),
+            address: SocketAddr::from(([127, 0, 0, 1], 1000 + index as u16)),
+            ready: ready(self.peers[other].instances.get(function)),
+        };
+        hosting.map(endpoint).collect()
+    }
+}
+
+#[test]
+fn every_history_ends_with_everybody_having_what_they_should() {
+    let bundle = Authority::new(&slices::DOMAIN.parse().unwrap()).unwrap().bundle().clone();
+    for history in 1..=400 {
+        let mut random = Random(0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(history));
+        let mut world = World::new(&bundle);
+        for _ in 0..4 {
+            for _ in 0..random.below(40) {
+                world.step(&mut random);
+            }
+            world.settle(&mut random);
+            world.check(history);
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! Where definitions survive a restart: one embedded file, or nowhere.
+//!
+//! The authority's private key is never stored. Its root certificate is, so that the next process can trust it beside its own
+//! new root until the certificates that it signed have ended.
+
+use crate::definitions::Definitions;
+use crate::wire::RELEASE;
+use leno_config::{FunctionId, Slice};
+use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, TableError};
+use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+const META: TableDefinition<'static, &'static str, &'static [u8]> = TableDefinition::new("meta");
+const SLICES: TableDefinition<'static, &'static str, &'static [u8]> = TableDefinition::new("slices");
+const KEY_RELEASE: &str = "release";
+const KEY_MESH: &str = "mesh";
+const KEY_ROOT: &str = "root";
+
+/// A back end for definitions.
+pub struct Store(Option<File>);
+
+struct File {
+    database: Database,
+    path: PathBuf,
+}
+
+/// Why the store cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The file cannot be opened.
+    #[error("{}: {reason}", path.display())]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        reason: String,
+    },
+    /// Another release wrote it; there is no migration yet.
+    #[error(
+        "{}: written by release {found} of leno, this is {RELEASE}; move the file away and publish the definitions again",
+        path.display()
+    )]
+    Release {
+        /// The file.
+        path: PathBuf,
+        /// Who wrote it.
+        found: String,
+    },
+    /// An entry is damaged.
+    #[error("{}: the entry of {entry} cannot be read; move the file away and publish the definitions again", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Which.
+        entry: String,
+    },
+    /// Reading or writing failed.
+    #[error("{}: {reason}", path.display())]
+    Failed {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+}
+
+impl Store {
+    /// Forgets everything with its process.
+    pub fn memory() -> Self {
+        Self(None)
+    }
+
+    /// Opens or makes the file. It is readable for its owner only: definitions hold the environment of functions.
+    pub fn open(path: &Path) -> Result<Self, StoreError> {
+        let cannot = |reason: String| StoreError::Open { path: path.to_owned(), reason };
+        let mut options = OpenOptions::new();
+        let options = options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let file = options.open(path).map_err(|error| cannot(error.to_string()))?;
+        let database = Database::builder().create_file(file).map_err(|error| cannot(error.to_string()))?;
+        let file = File { database, path: path.to_owned() };
+        file.check_release()?;
+        Ok(Self(Some(file)))
+    }
+
+    /// What was saved last.
+    pub(crate) fn definitions(&self) -> Result<Option<Definitions>, StoreError> {
+        self.0.as_ref().map_or(Ok(None), File::definitions)
+    }
+
+    /// Replaces what was saved; either all of it or, on an error, nothing.
+    pub(crate) fn save(&self, definitions: &Definitions) -> Result<(), StoreError> {
+        self.0.as_ref().map_or(Ok(()), |file| file.save(definitions))
+    }
+
+    /// The root of the last process to have used this store, DER.
+    pub(crate) fn root(&self) -> Result<Option<Vec<u8>>, StoreError> {
+        self.0.as_ref().map_or(Ok(None), |file| file.meta(KEY_ROOT))
+    }
+
+    pub(crate) fn save_root(&self, der: &[u8]) -> Result<(), StoreError> {
+        self.0.as_ref().map_or(Ok(()), |file| file.save_meta(KEY_ROOT, der))
+    }
+}
+
+impl File {
+    fn check_release(&self) -> Result<(), StoreError> {
+        match self.meta(KEY_RELEASE)? {
+            None => self.save_meta(KEY_RELEASE, RELEASE.as_bytes()),
+            Some(found) if found == RELEASE.as_bytes() => Ok(()),
+            Some(found) => Err(StoreError::Release {
+                path: self.path.clone(),
+                found: String::from_utf8_lossy(&found).into_owned(),
+            }),
+        }
+    }
+
+    fn definitions(&self) -> Result<Option<Definitions>, StoreError> {
+        let Some(mesh) = self.meta(KEY_MESH)? else { return Ok(None) };
+        let mesh = self.decode(KEY_MESH, &mesh)?;
+        let reading = self.database.begin_read().map_err(|error| self.failed(error))?;
+        let table = match reading.open_table(SLICES) {
+            Ok(table) => table,
+            Err(TableError::TableDoesNotExist(_)) => return Ok(Some(Definitions { mesh, slices: BTreeMap::new() })),
+            Err(error) => return Err(self.failed(error)),
+        };
+        let mut slices = BTreeMap::new();
+        for entry in table.iter().map_err(|error| self.failed(error))? {
+            let (key, value) = entry.map_err(|error| self.failed(error))?;
+            let id: FunctionId = key.value().parse().map_err(|_| self.damaged(key.value()))?;
+            slices.insert(id, self.decode::<Slice>(key.value(), value.value())?);
+        }
+        Ok(Some(Definitions { mesh, slices }))
+    }
+
+    fn save(&self, definitions: &Definitions) -> Result<(), StoreError> {
+        let mut wanted = BTreeMap::new();
+        for (id, slice) in &definitions.slices {
+            wanted.insert(id.to_string(), postcard::to_allocvec(slice).map_err(|error| self.failed(error))?);
+        }
+        let mesh = postcard::to_allocvec(&definitions.mesh).map_err(|error| self.failed(error))?;
+        let writing = self.database.begin_write().map_err(|error| self.failed(error))?;
+        {
+            let mut meta = writing.open_table(META).map_err(|error| self.failed(error))?;
+            meta.insert(KEY_MESH, mesh.as_slice()).map_err(|error| self.failed(error))?;
+            let mut table = writing.open_table(SLICES).map_err(|error| self.failed(error))?;
+            table.retain(|key, _| wanted.contains_key(key)).map_err(|error| self.failed(error))?;
+            for (key, value) in &wanted {
+                let same = table
+                    .get(key.as_str())
+                    .map_err(|error| self.failed(error))?
+                    .is_some_and(|old| old.value() == value);
+                if !same {
+                    table.insert(key.as_str(), value.as_slice()).map_err(|error| self.failed(error))?;
+                }
+            }
+        }
+        writing.commit().map_err(|error| self.failed(error))
+    }
+
+    fn meta(&self, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        let reading = self.database.begin_read().map_err(|error| self.failed(error))?;
+        match reading.open_table(META) {
+            Ok(table) => {
+                let value = table.get(key).map_err(|error| self.failed(error))?;
+                Ok(value.map(|value| value.value().to_vec()))
+            }
+            Err(TableError::TableDoesNotExist(_)) => Ok(None),
+            Err(error) => Err(self.failed(error)),
+        }
+    }
+
+    fn save_meta(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
+        let writing = self.database.begin_write().map_err(|error| self.failed(error))?;
+        {
+            let mut table = writing.open_table(META).map_err(|error| self.failed(error))?;
+            table.insert(key, value).map_err(|error| self.failed(error))?;
+        }
+        writing.commit().map_err(|error| self.failed(error))
+    }
+
+    fn decode<T: DeserializeOwned>(&self, entry: &str, bytes: &[u8]) -> Result<T, StoreError> {
+        postcard::from_bytes(bytes).map_err(|_| self.damaged(entry))
+    }
+
+    fn damaged(&self, entry: &str) -> StoreError {
+        StoreError::Damaged { path: self.path.clone(), entry: entry.to_owned() }
+    }
+
+    fn failed(&self, error: impl std::fmt::Display) -> StoreError {
+        StoreError::Failed { path: self.path.clone(), reason: error.to_string() }
+    }
+}

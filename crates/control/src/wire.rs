@@ -1,0 +1,118 @@
+//! The protocol's messages, and what they mean here. Whatever cannot be read is an error of whoever sent it.
+
+use crate::resource::{Content, Instance, InstanceState, Subject, Version};
+use leno_config::FunctionId;
+use std::time::{Duration, SystemTime};
+use tonic::Status;
+
+/// The protocol as generated from `proto/leno/v1/discovery.proto`, for clients other than [`crate::node`].
+#[allow(missing_docs, clippy::all)]
+pub mod v1 {
+    tonic::include_proto!("leno.v1");
+}
+
+/// Payloads have no compatibility between releases yet.
+pub(crate) const RELEASE: &str = env!("CARGO_PKG_VERSION");
+/// Of one message. A delta is cut into several long before, unless a single resource is larger.
+pub(crate) const MAX_MESSAGE: usize = 64 << 20;
+
+impl From<&Subject> for v1::Subject {
+    fn from(subject: &Subject) -> Self {
+        let (kind, name) = match subject {
+            Subject::Mesh => (v1::Kind::Mesh, String::new()),
+            Subject::Bundle => (v1::Kind::Bundle, String::new()),
+            Subject::Slice(function) => (v1::Kind::Slice, function.to_string()),
+            Subject::Endpoints(function) => (v1::Kind::Endpoints, function.to_string()),
+            Subject::Routes => (v1::Kind::Routes, String::new()),
+            Subject::Hosted => (v1::Kind::Hosted, String::new()),
+        };
+        Self { kind: kind.into(), name }
+    }
+}
+
+pub(crate) fn subject(sent: Option<&v1::Subject>) -> Result<Subject, Status> {
+    let sent = sent.ok_or_else(|| Status::invalid_argument("a resource without a name"))?;
+    let function = || sent.name.parse::<FunctionId>().map_err(|error| Status::invalid_argument(error.to_string()));
+    let subject = match sent.kind() {
+        v1::Kind::Slice => Subject::Slice(function()?),
+        v1::Kind::Endpoints => Subject::Endpoints(function()?),
+        v1::Kind::Unspecified => {
+            return Err(Status::invalid_argument(format!("unknown kind of resource {}", sent.kind)));
+        }
+        kind if !sent.name.is_empty() => {
+            return Err(Status::invalid_argument(format!("resources of kind {} have no name", kind.as_str_name())));
+        }
+        v1::Kind::Mesh => Subject::Mesh,
+        v1::Kind::Bundle => Subject::Bundle,
+        v1::Kind::Routes => Subject::Routes,
+        v1::Kind::Hosted => Subject::Hosted,
+    };
+    Ok(subject)
+}
+
+pub(crate) fn subjects(sent: &[v1::Subject]) -> Result<Vec<Subject>, Status> {
+    sent.iter().map(|sent| subject(Some(sent))).collect()
+}
+
+pub(crate) fn version(sent: &[u8]) -> Result<Version, Status> {
+    Version::from_wire(sent).ok_or_else(|| Status::invalid_argument("a version is 16 bytes"))
+}
+
+pub(crate) fn resource(subject: &Subject, content: &Content) -> v1::Resource {
+    v1::Resource { subject: Some(subject.into()), version: content.version.to_wire(), payload: content.payload.clone() }
+}
+
+pub(crate) fn held((subject, version): (&Subject, &Version)) -> v1::Held {
+    v1::Held { subject: Some(subject.into()), version: version.to_wire() }
+}
+
+pub(crate) fn report(function: &FunctionId, instances: &[Instance]) -> v1::Report {
+    v1::Report { function: function.to_string(), instances: instances.iter().map(Into::into).collect() }
+}
+
+pub(crate) fn reported(sent: &v1::Report) -> Result<(FunctionId, Vec<Instance>), Status> {
+    let function = sent.function.parse::<FunctionId>().map_err(|error| Status::invalid_argument(error.to_string()))?;
+    Ok((function, sent.instances.iter().map(instance).collect::<Result<_, _>>()?))
+}
+
+impl From<&Instance> for v1::Instance {
+    fn from(instance: &Instance) -> Self {
+        let state = match instance.state {
+            InstanceState::Starting => v1::InstanceState::Starting,
+            InstanceState::Ready => v1::InstanceState::Ready,
+            InstanceState::Draining => v1::InstanceState::Draining,
+            InstanceState::Stopping => v1::InstanceState::Stopping,
+        };
+        let since = instance.since.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Self {
+            id: instance.id,
+            state: state.into(),
+            address: instance.address.to_string(),
+            pid: instance.pid.unwrap_or(0),
+            restarts: instance.restarts,
+            since_ms: since.as_millis().try_into().unwrap_or(u64::MAX),
+        }
+    }
+}
+
+fn instance(sent: &v1::Instance) -> Result<Instance, Status> {
+    let state = match sent.state() {
+        v1::InstanceState::Unspecified => return Err(Status::invalid_argument("an instance without a known state")),
+        v1::InstanceState::Starting => InstanceState::Starting,
+        v1::InstanceState::Ready => InstanceState::Ready,
+        v1::InstanceState::Draining => InstanceState::Draining,
+        v1::InstanceState::Stopping => InstanceState::Stopping,
+    };
+    let address =
+        sent.address.parse().map_err(|_| Status::invalid_argument("an instance's address is not address:port"))?;
+    let since = SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(sent.since_ms));
+    let since = since.ok_or_else(|| Status::invalid_argument("a time beyond all clocks"))?;
+    Ok(Instance {
+        id: sent.id,
+        state,
+        address,
+        pid: (sent.pid != 0).then_some(sent.pid),
+        restarts: sent.restarts,
+        since,
+    })
+}

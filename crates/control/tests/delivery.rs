@@ -1,0 +1,399 @@
+//! Who gets what, when, and how often, over real sockets.
+
+mod support;
+
+use leno_control::node::Change;
+use leno_control::{Endpoint, Resource, Subject};
+use std::net::SocketAddr;
+use std::time::Duration;
+use support::slices::{exposed, function, mesh, slice};
+use support::*;
+
+const FRONTEND: &str = "orders/frontend";
+const ORDERS: &str = "orders/order-service";
+const INVENTORY: &str = "orders/inventory";
+
+#[tokio::test]
+async fn each_node_gets_what_it_subscribed_to_and_nothing_else() {
+    let control = control();
+    let (frontend, orders) = (slice(FRONTEND, &[ORDERS], 1), slice(ORDERS, &[], 1));
+    control.publish(&definitions([frontend.clone(), orders.clone(), slice(INVENTORY, &[], 1)])).unwrap();
+    let served = Served::start(&control).await;
+    let (token_one, token_two) = (control.admit("one", only(&[])).unwrap(), control.admit("two", only(&[])).unwrap());
+    let (one, mut updates_one) = node(&served, &token_one, 1);
+    let (two, mut updates_two) = node(&served, &token_two, 2);
+    one.subscribe([slice_of(FRONTEND), Subject::Mesh]);
+    two.subscribe([slice_of(ORDERS)]);
+    let mut got = Vec::new();
+    while got.len() < 2 {
+        got.extend(accepted(&mut updates_one).await);
+    }
+    assert!(got.contains(&Change::Set(Resource::Mesh(Box::new(mesh())))));
+    assert!(got.contains(&Change::Set(Resource::Slice(Box::new(frontend)))));
+    assert_eq!(accepted(&mut updates_two).await, [Change::Set(Resource::Slice(Box::new(orders)))]);
+
+    // A change of a third function concerns neither, so the next thing that either hears of is the change after it.
+    control
+        .publish(&definitions([slice(FRONTEND, &[ORDERS], 1), slice(ORDERS, &[], 1), slice(INVENTORY, &[], 2)]))
+        .unwrap();
+    control
+        .publish(&definitions([slice(FRONTEND, &[ORDERS], 2), slice(ORDERS, &[], 2), slice(INVENTORY, &[], 2)]))
+        .unwrap();
+    assert_eq!(subjects(&accepted(&mut updates_one).await), [slice_of(FRONTEND)]);
+    assert_eq!(subjects(&accepted(&mut updates_two).await), [slice_of(ORDERS)]);
+    assert_eq!(control.counters("two").unwrap().messages, 2);
+}
+
+#[tokio::test]
+async fn a_change_pushes_just_the_difference() {
+    let control = control();
+    let names: Vec<String> = (0..100).map(|number| format!("many/function-{number}")).collect();
+    let edition = |changed: usize, edition| {
+        let slices = names.iter().enumerate();
+        definitions(slices.map(|(number, name)| slice(name, &[], if number == changed { edition } else { 1 })))
+    };
+    assert_eq!(control.publish(&edition(0, 1)).unwrap().changed, 100);
+    let served = Served::start(&control).await;
+    let token = control.admit("one", everything()).unwrap();
+    let (agent, mut updates) = node(&served, &token, 1);
+    agent.subscribe([Subject::Hosted, Subject::Mesh, Subject::Bundle, Subject::Routes]);
+    let first = accepted(&mut updates).await;
+    assert_eq!(first.len(), 104);
+    eventually(|| control.counters("one").unwrap().acks == 1).await;
+    let before = control.counters("one").unwrap();
+
+    let published = control.publish(&edition(42, 2)).unwrap();
+    assert_eq!((published.functions, published.changed, published.removed), (100, 1, 0));
+    let changes = accepted(&mut updates).await;
+    assert_eq!(changes, [Change::Set(Resource::Slice(Box::new(slice("many/function-42", &[], 2))))]);
+    let after = control.counters("one").unwrap();
+    assert_eq!((after.messages - before.messages, after.resources - before.resources), (1, 1));
+    assert!(after.bytes - before.bytes < before.bytes / 50, "{before:?} {after:?}");
+
+    // The same again is no change at all.
+    assert_eq!(control.publish(&edition(42, 2)).unwrap().changed, 0);
+    control.publish(&edition(43, 2)).unwrap();
+    assert_eq!(subjects(&accepted(&mut updates).await), [slice_of("many/function-42"), slice_of("many/function-43")]);
+    assert_eq!(control.counters("one").unwrap().messages, after.messages + 1);
+}
+
+#[tokio::test]
+async fn bytes_are_counted_as_they_are_sent() {
+    let control = control();
+    let served = Served::start(&control).await;
+    let token = control.admit("one", everything()).unwrap();
+    let (agent, mut updates) = node(&served, &token, 1);
+    control.publish(&definitions([slice(FRONTEND, &[], 1)])).unwrap();
+    agent.subscribe([slice_of(FRONTEND)]);
+    accepted(&mut updates).await;
+    let once = control.counters("one").unwrap().bytes;
+    let payload = postcard::to_allocvec(&slice(FRONTEND, &[], 1)).unwrap().len() as u64;
+    assert!((payload..payload + 100).contains(&once), "{once} for a payload of {payload}");
+    control.publish(&definitions([slice(FRONTEND, &[], 2)])).unwrap();
+    accepted(&mut updates).await;
+    assert_eq!(control.counters("one").unwrap().bytes, 2 * once);
+}
+
+#[tokio::test]
+async fn a_rejection_is_recorded_and_the_old_version_stays() {
+    let control = control();
+    control.publish(&definitions([slice(FRONTEND, &[], 1), slice(ORDERS, &[], 1)])).unwrap();
+    let served = Served::start(&control).await;
+    let token = control.admit("one", everything()).unwrap();
+    let (agent, mut updates) = node(&served, &token, 1);
+    agent.subscribe([slice_of(FRONTEND), slice_of(ORDERS)]);
+    accepted(&mut updates).await;
+    let before = agent.held();
+
+    control.publish(&definitions([slice(FRONTEND, &[], 2), slice(ORDERS, &[], 2)])).unwrap();
+    next(&mut updates).await.reject([(slice_of(FRONTEND), "its program does not load".to_owned())]);
+    assert_eq!(agent.held()[&slice_of(FRONTEND)], before[&slice_of(FRONTEND)]);
+    assert_ne!(agent.held()[&slice_of(ORDERS)], before[&slice_of(ORDERS)]);
+    eventually(|| control.counters("one").unwrap().rejections == 1).await;
+    let rejected = control.status().nodes[0].rejected.clone();
+    assert_eq!(rejected.len(), 1);
+    assert_eq!((&rejected[0].subject, rejected[0].reason.as_str()), (&slice_of(FRONTEND), "its program does not load"));
+    assert_eq!(rejected[0].in_force, Some(before[&slice_of(FRONTEND)]));
+    let tried = control.status().functions.iter().find(|status| status.function == function(FRONTEND)).unwrap().version;
+    assert_eq!(rejected[0].version, tried);
+
+    // It is not tried again until it changes; then the record goes.
+    control.publish(&definitions([slice(FRONTEND, &[], 2), slice(ORDERS, &[], 3)])).unwrap();
+    assert_eq!(subjects(&accepted(&mut updates).await), [slice_of(ORDERS)]);
+    control.publish(&definitions([slice(FRONTEND, &[], 3), slice(ORDERS, &[], 3)])).unwrap();
+    assert_eq!(subjects(&accepted(&mut updates).await), [slice_of(FRONTEND)]);
+    eventually(|| control.status().nodes[0].rejected.is_empty()).await;
+}
+
+#[tokio::test]
+async fn an_update_that_is_dropped_or_refused_as_a_whole_is_rejected() {
+    let control = control();
+    control.publish(&definitions([slice(FRONTEND, &[], 1)])).unwrap();
+    let served = Served::start(&control).await;
+    let token = control.admit("one", everything()).unwrap();
+    let (agent, mut updates) = node(&served, &token, 1);
+    agent.subscribe([slice_of(FRONTEND)]);
+    drop(next(&mut updates).await);
+    eventually(|| control.counters("one").unwrap().rejections == 1).await;
+    let rejected = control.status().nodes[0].rejected[0].clone();
+    assert_eq!((rejected.reason.as_str(), rejected.in_force), ("the node did not apply it", None));
+    control.publish(&definitions([slice(FRONTEND, &[], 2)])).unwrap();
+    next(&mut updates).await.answer(Err("no memory".to_owned()));
+    eventually(|| control.counters("one").unwrap().rejections == 2).await;
+    assert_eq!(control.status().nodes[0].rejected[0].reason, "no memory");
+    assert!(agent.held().is_empty());
+}
+
+#[tokio::test]
+async fn removals_are_explicit() {
+    let control = control();
+    control.publish(&definitions([slice(FRONTEND, &[ORDERS], 1), slice(ORDERS, &[], 1)])).unwrap();
+    let served = Served::start(&control).await;
+    let token = control.admit("one", only(&[FRONTEND])).unwrap();
+    let (agent, mut updates) = node(&served, &token, 1);
+    agent.subscribe([Subject::Hosted]);
+    assert_eq!(subjects(&accepted(&mut updates).await), [slice_of(FRONTEND), endpoints_of(ORDERS), Subject::Hosted]);
+
+    // A callee goes, and with it its endpoints.
+    control.publish(&definitions([slice(FRONTEND, &[ORDERS], 1)])).unwrap();
+    assert_eq!(accepted(&mut updates).await, [Change::Removed(endpoints_of(ORDERS))]);
+    // The function itself goes.
+    let published = control.publish(&definitions([slice(INVENTORY, &[], 1)])).unwrap();
+    assert_eq!((published.functions, published.changed, published.removed), (1, 1, 1));
+    assert_eq!(accepted(&mut updates).await, [hosted(&[]), Change::Removed(slice_of(FRONTEND))]);
+    assert_eq!(agent.held().into_keys().collect::<Vec<_>>(), [Subject::Hosted]);
+
+    // Subscribed to by name, but not there; then it comes, and then it is not wanted any more.
+    agent.subscribe([slice_of(FRONTEND)]);
+    assert_eq!(accepted(&mut updates).await, [Change::Removed(slice_of(FRONTEND))]);
+    agent.unsubscribe([slice_of(FRONTEND)]);
+    agent.subscribe([slice_of(FRONTEND)]);
+    assert_eq!(accepted(&mut updates).await, [Change::Removed(slice_of(FRONTEND))]);
+    control.publish(&definitions([slice(FRONTEND, &[], 1)])).unwrap();
+    assert_eq!(
+        accepted(&mut updates).await,
+        [Change::Set(Resource::Slice(Box::new(slice(FRONTEND, &[], 1)))), hosted(&[FRONTEND])]
+    );
+    agent.unsubscribe([Subject::Hosted]);
+    assert_eq!(accepted(&mut updates).await, [Change::Removed(Subject::Hosted)]);
+    agent.unsubscribe([slice_of(FRONTEND)]);
+    assert_eq!(accepted(&mut updates).await, [Change::Removed(slice_of(FRONTEND))]);
+    assert!(agent.held().is_empty());
+}
+
+#[tokio::test]
+async fn a_new_function_costs_its_node_one_message() {
+    let control = control();
+    control.publish(&definitions([slice(FRONTEND, &[], 1)])).unwrap();
+    let served = Served::start(&control).await;
+    let token = control.admit("one", everything()).unwrap();
+    let (agent, mut updates) = node(&served, &token, 1);
+    agent.subscribe([Subject::Hosted]);
+    accepted(&mut updates).await;
+    let before = control.counters("one").unwrap();
+    control.publish(&definitions([slice(FRONTEND, &[], 1), slice(ORDERS, &[FRONTEND], 1)])).unwrap();
+    let changes = accepted(&mut updates).await;
+    // What the function is comes before the news that it is hosted.
+    assert_eq!(subjects(&changes), [slice_of(ORDERS), endpoints_of(FRONTEND), Subject::Hosted]);
+    assert_eq!(changes[2], hosted(&[FRONTEND, ORDERS]));
+    assert_eq!(control.counters("one").unwrap().messages, before.messages + 1);
+}
+
+#[tokio::test]
+async fn placement_moves_functions_between_nodes() {
+    let control = control();
+    control.publish(&definitions([slice(FRONTEND, &[ORDERS], 1), slice(ORDERS, &[], 1)])).unwrap();
+    let served = Served::start(&control).await;
+    let (token_one, token_two) =
+        (control.admit("one", only(&[FRONTEND])).unwrap(), control.admit("two", only(&[ORDERS])).unwrap());
+    let (one, mut updates_one) = node(&served, &token_one, 1001);
+    let (two, mut updates_two) = node(&served, &token_two, 1002);
+    connected(&two).await;
+    eventually(|| control.status().nodes[1].connected).await;
+    one.subscribe([Subject::Hosted]);
+    two.subscribe([Subject::Hosted]);
+    let at = |node: &str, port, ready| Endpoint {
+        node: node.to_owned(),
+        address: SocketAddr::from(([127, 0, 0, 1], port)),
+        ready,
+    };
+    let endpoints = |endpoints: Vec<Endpoint>| Change::Set(Resource::Endpoints(function(ORDERS), endpoints));
+    assert_eq!(accepted(&mut updates_one).await[1], endpoints(vec![at("two", 1002, 0)]));
+    assert_eq!(accepted(&mut updates_two).await.len(), 2);
+
+    control.place("two", only(&[]));
+    assert_eq!(accepted(&mut updates_one).await, [endpoints(vec![])]);
+    assert_eq!(accepted(&mut updates_two).await, [hosted(&[]), Change::Removed(slice_of(ORDERS))]);
+    control.place("one", everything());
+    assert_eq!(
+        accepted(&mut updates_one).await,
+        [Change::Set(Resource::Slice(Box::new(slice(ORDERS, &[], 1)))), hosted(&[FRONTEND, ORDERS])]
+    );
+}
+
+#[tokio::test]
+async fn endpoints_go_to_callers_at_once_and_to_nobody_else() {
+    let control = control();
+    control
+        .publish(&definitions([slice(FRONTEND, &[ORDERS], 1), slice(ORDERS, &[], 1), slice(INVENTORY, &[], 1)]))
+        .unwrap();
+    let served = Served::start(&control).await;
+    let tokens = [("caller", FRONTEND), ("callee", ORDERS), ("other", INVENTORY)]
+        .map(|(name, function)| control.admit(name, only(&[function])).unwrap());
+    let (caller, mut to_caller) = node(&served, &tokens[0], 1001);
+    let (callee, mut to_callee) = node(&served, &tokens[1], 1002);
+    let (other, mut to_other) = node(&served, &tokens[2], 1003);
+    eventually(|| control.status().nodes.iter().all(|node| node.connected)).await;
+    for (agent, updates) in [(&caller, &mut to_caller), (&callee, &mut to_callee), (&other, &mut to_other)] {
+        agent.subscribe([Subject::Hosted]);
+        accepted(updates).await;
+    }
+    let messages = |node| control.counters(node).unwrap().messages;
+    let before = (messages("caller"), messages("callee"), messages("other"));
+
+    // From zero to one, and on to two; a starting instance changes nothing for callers.
+    for ready in [1, 2] {
+        callee.report(&function(ORDERS), instances(ready));
+        let expected = Endpoint {
+            node: "callee".to_owned(),
+            address: SocketAddr::from(([127, 0, 0, 1], 1002)),
+            ready: ready as u32,
+        };
+        assert_eq!(
+            accepted(&mut to_caller).await,
+            [Change::Set(Resource::Endpoints(function(ORDERS), vec![expected]))]
+        );
+    }
+    let mut starting = instances(3);
+    starting[2].state = leno_control::InstanceState::Starting;
+    callee.report(&function(ORDERS), starting.clone());
+    eventually(|| control.counters("callee").unwrap().reports == 3).await;
+    assert_eq!((messages("caller"), messages("callee"), messages("other")), (before.0 + 2, before.1, before.2));
+    let status = control.status();
+    let orders = status.functions.iter().find(|status| status.function == function(ORDERS)).unwrap();
+    assert_eq!(
+        orders.instances.iter().map(|hosted| (&*hosted.node, &hosted.instance)).collect::<Vec<_>>(),
+        starting.iter().map(|i| ("callee", i)).collect::<Vec<_>>()
+    );
+}
+
+#[tokio::test]
+async fn a_gateway_follows_the_routes() {
+    let control = control();
+    control.publish(&definitions([exposed(slice(FRONTEND, &[ORDERS], 1)), slice(ORDERS, &[], 1)])).unwrap();
+    let served = Served::start(&control).await;
+    let token = control.admit("edge", only(&[])).unwrap();
+    let (agent, mut updates) = node(&served, &token, 1);
+    agent.subscribe([Subject::Routes]);
+    let changes = accepted(&mut updates).await;
+    assert_eq!(subjects(&changes), [slice_of(FRONTEND), endpoints_of(FRONTEND), Subject::Routes]);
+    let Change::Set(Resource::Routes(routes)) = &changes[2] else { panic!("{changes:?}") };
+    assert_eq!((routes.len(), &routes[0].function), (1, &function(FRONTEND)));
+    assert_eq!(routes[0].expose, exposed(slice(FRONTEND, &[], 1)).expose);
+
+    control.publish(&definitions([slice(FRONTEND, &[ORDERS], 1), exposed(slice(ORDERS, &[], 1))])).unwrap();
+    let changes = accepted(&mut updates).await;
+    assert_eq!(
+        subjects(&changes),
+        [slice_of(ORDERS), endpoints_of(ORDERS), Subject::Routes, slice_of(FRONTEND), endpoints_of(FRONTEND)]
+    );
+    assert!(changes[3..].iter().all(|change| matches!(change, Change::Removed(_))));
+}
+
+#[tokio::test]
+async fn thousands_of_functions_arrive_in_pieces_and_completely() {
+    let control = control();
+    let names: Vec<String> = (0..5000).map(|number| format!("many/function-{number:04}")).collect();
+    control.publish(&definitions(names.iter().map(|name| slice(name, &[], 1)))).unwrap();
+    let served = Served::start(&control).await;
+    let token = control.admit("one", everything()).unwrap();
+    let (agent, mut updates) = node(&served, &token, 1);
+    agent.subscribe([Subject::Hosted]);
+    let mut order = Vec::new();
+    let mut pieces = 0;
+    while order.last() != Some(&Subject::Hosted) {
+        order.extend(subjects(&accepted(&mut updates).await));
+        pieces += 1;
+    }
+    assert!(pieces > 1, "{pieces}");
+    let expected: Vec<_> = names.iter().map(|name| slice_of(name)).chain([Subject::Hosted]).collect();
+    assert!(order == expected, "{} resources", order.len());
+    let counters = control.counters("one").unwrap();
+    assert_eq!((counters.messages, counters.resources), (pieces, 5001));
+
+    // And they go completely.
+    control.publish(&definitions([])).unwrap();
+    let changes = accepted(&mut updates).await;
+    assert_eq!((changes.len(), &changes[0]), (5001, &hosted(&[])));
+    assert_eq!(agent.held().len(), 1);
+}
+
+#[tokio::test]
+async fn a_node_that_reads_slowly_gets_the_latest_and_not_the_history() {
+    let control = control();
+    control.publish(&definitions([slice(FRONTEND, &[], 0)])).unwrap();
+    let served = Served::start(&control).await;
+    let token = control.admit("one", everything()).unwrap();
+    let (agent, mut updates) = node(&served, &token, 1);
+    agent.subscribe([slice_of(FRONTEND)]);
+    let first = next(&mut updates).await;
+    for edition in 1..=500 {
+        control.publish(&definitions([slice(FRONTEND, &[], edition)])).unwrap();
+        tokio::task::yield_now().await;
+    }
+    first.accept();
+    let mut received = 0;
+    loop {
+        let changes = accepted(&mut updates).await;
+        received += 1;
+        if changes == [Change::Set(Resource::Slice(Box::new(slice(FRONTEND, &[], 500))))] {
+            break;
+        }
+    }
+    // Those that were on their way when it began to read, and the latest.
+    assert!(received <= 17, "{received} of 500 editions were sent");
+}
+
+#[tokio::test]
+async fn a_second_stream_of_a_node_ends_the_first() {
+    let control = control();
+    control.publish(&definitions([slice(FRONTEND, &[], 1)])).unwrap();
+    let served = Served::start(&control).await;
+    let token = control.admit("one", everything()).unwrap();
+    let (first, _updates) = node(&served, &token, 1);
+    connected(&first).await;
+    eventually(|| control.counters("one").unwrap().streams == 1).await;
+    let (second, mut updates) = node(&served, &token, 1);
+    second.subscribe([slice_of(FRONTEND)]);
+    assert_eq!(subjects(&accepted(&mut updates).await), [slice_of(FRONTEND)]);
+    drop(first);
+    // Whichever of the two was last stays; the one that is left does.
+    eventually(|| control.status().nodes[0].connected).await;
+    control.publish(&definitions([slice(FRONTEND, &[], 2)])).unwrap();
+    loop {
+        let changes = accepted(&mut updates).await;
+        if changes == [Change::Set(Resource::Slice(Box::new(slice(FRONTEND, &[], 2))))] {
+            break;
+        }
+    }
+}
+
+#[tokio::test]
+async fn endpoints_of_a_lost_node_go_after_a_while() {
+    let options = leno_control::Options { node_grace: Duration::from_millis(50) };
+    let control = control_with(leno_control::Store::memory(), options);
+    control.publish(&definitions([slice(FRONTEND, &[ORDERS], 1), slice(ORDERS, &[], 1)])).unwrap();
+    let served = Served::start(&control).await;
+    let (token_one, token_two) =
+        (control.admit("one", only(&[FRONTEND])).unwrap(), control.admit("two", only(&[ORDERS])).unwrap());
+    let (two, _updates_two) = node(&served, &token_two, 1002);
+    two.report(&function(ORDERS), instances(1));
+    eventually(|| control.status().functions[1].instances.len() == 1).await;
+    let (one, mut updates_one) = node(&served, &token_one, 1001);
+    one.subscribe([Subject::Hosted]);
+    let expected = Endpoint { node: "two".to_owned(), address: SocketAddr::from(([127, 0, 0, 1], 1002)), ready: 1 };
+    assert_eq!(accepted(&mut updates_one).await[1], Change::Set(Resource::Endpoints(function(ORDERS), vec![expected])));
+    drop(two);
+    assert_eq!(accepted(&mut updates_one).await, [Change::Set(Resource::Endpoints(function(ORDERS), vec![]))]);
+    assert!(control.status().functions[1].instances.is_empty());
+}

@@ -1,0 +1,285 @@
+//! The protocol itself: who may speak it, and what happens to those who speak it badly.
+
+mod support;
+
+use leno_control::v1::discovery_client::DiscoveryClient;
+use leno_control::v1::from_node::Message;
+use leno_control::v1::identity_client::IdentityClient;
+use leno_control::v1::status_client::StatusClient;
+use leno_control::v1::{self, ToNode};
+use leno_control::{Control, JoinToken, ServeError, Subject};
+use support::slices::{function, identity, slice};
+use support::*;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Channel;
+use tonic::{Code, Request, Status, Streaming};
+
+const FRONTEND: &str = "orders/frontend";
+
+/// A client by hand, with whatever in its `authorization`.
+async fn channel(served: &Served) -> Channel {
+    Channel::from_shared(format!("http://{}", served.address)).unwrap().connect().await.unwrap()
+}
+
+fn with<T>(authorization: Option<&str>, message: T) -> Request<T> {
+    let mut request = Request::new(message);
+    if let Some(authorization) = authorization {
+        request.metadata_mut().insert("authorization", authorization.parse().unwrap());
+    }
+    request
+}
+
+/// A node by hand.
+struct RawNode {
+    to_control: mpsc::Sender<v1::FromNode>,
+    from_control: Streaming<ToNode>,
+}
+
+impl RawNode {
+    async fn open(served: &Served, token: &JoinToken) -> Self {
+        let (to_control, outgoing) = mpsc::channel(16);
+        let authorization = format!("Bearer {}", token.reveal());
+        let request = with(Some(&authorization), ReceiverStream::new(outgoing));
+        let response = DiscoveryClient::new(channel(served).await).deltas(request).await.unwrap();
+        Self { to_control, from_control: response.into_inner() }
+    }
+
+    async fn hello(served: &Served, token: &JoinToken, hello: v1::Hello) -> Self {
+        let node = Self::open(served, token).await;
+        node.say(Message::Hello(hello)).await;
+        node
+    }
+
+    async fn say(&self, message: Message) {
+        self.to_control.send(v1::FromNode { message: Some(message) }).await.unwrap();
+    }
+
+    async fn delta(&mut self) -> v1::Delta {
+        match patient(self.from_control.message()).await.unwrap().unwrap().message.unwrap() {
+            v1::to_node::Message::Delta(delta) => delta,
+        }
+    }
+
+    async fn end(&mut self) -> Status {
+        loop {
+            match patient(self.from_control.message()).await {
+                Ok(Some(_)) => (),
+                Ok(None) => panic!("it ended without a reason"),
+                Err(status) => return status,
+            }
+        }
+    }
+}
+
+fn hello(subscribe: &[v1::Subject]) -> v1::Hello {
+    v1::Hello { release: env!("CARGO_PKG_VERSION").to_owned(), subscribe: subscribe.to_vec(), ..Default::default() }
+}
+
+fn subject(kind: v1::Kind, name: &str) -> v1::Subject {
+    v1::Subject { kind: kind.into(), name: name.to_owned() }
+}
+
+async fn served_one() -> (Control, Served, JoinToken) {
+    let control = control();
+    control.publish(&definitions([slice(FRONTEND, &[], 1)])).unwrap();
+    let served = Served::start(&control).await;
+    let token = control.admit("one", everything()).unwrap();
+    (control, served, token)
+}
+
+#[tokio::test]
+async fn nobody_is_served_without_a_token() {
+    let control = control();
+    control.publish(&definitions([slice(FRONTEND, &[], 1)])).unwrap();
+    let served = Served::start(&control).await;
+    control.admit("one", everything()).unwrap();
+    let channel = channel(&served).await;
+    let zeros = format!("Bearer {}", "0".repeat(64));
+    for authorization in [None, Some(""), Some("Bearer "), Some(&*zeros), Some("Basic b25lOg==")] {
+        let code = |status: Status| status.code();
+        let (_keep, outgoing) = mpsc::channel(1);
+        let deltas =
+            DiscoveryClient::new(channel.clone()).deltas(with(authorization, ReceiverStream::new(outgoing))).await;
+        assert_eq!(deltas.map(drop).map_err(code), Err(Code::Unauthenticated));
+        let sign = v1::SignRequest { identity: identity(FRONTEND), csr: Default::default() };
+        let signed = IdentityClient::new(channel.clone()).sign(with(authorization, sign)).await;
+        assert_eq!(signed.map(drop).map_err(code), Err(Code::Unauthenticated));
+        let list = StatusClient::new(channel.clone()).list(with(authorization, v1::ListRequest {})).await;
+        assert_eq!(list.map(drop).map_err(code), Err(Code::Unauthenticated));
+    }
+    assert!(!control.status().nodes[0].connected);
+}
+
+#[tokio::test]
+async fn a_wrong_token_is_said_to_the_node() {
+    let (_control, served, _) = served_one().await;
+    let (agent, _updates) = node(&served, &JoinToken::from_text("0".repeat(64)), 1);
+    assert!(away(&agent).await.contains("a join token is needed"));
+}
+
+#[tokio::test]
+async fn a_stream_begins_with_one_hello_of_the_same_release() {
+    let (control, served, token) = served_one().await;
+    let mut node = RawNode::open(&served, &token).await;
+    node.say(Message::Subscribe(v1::Subscribe::default())).await;
+    assert_eq!(node.end().await.code(), Code::FailedPrecondition);
+
+    let mut node = RawNode::hello(&served, &token, v1::Hello { release: "0.0.9".to_owned(), ..hello(&[]) }).await;
+    let status = node.end().await;
+    assert_eq!(status.code(), Code::FailedPrecondition);
+    assert!(status.message().contains("0.0.9"), "{}", status.message());
+    assert_eq!(control.counters("one").unwrap().streams, 0);
+
+    let mut node = RawNode::hello(&served, &token, hello(&[])).await;
+    node.say(Message::Hello(hello(&[]))).await;
+    assert_eq!(node.end().await.message(), "a second hello");
+}
+
+#[tokio::test]
+async fn what_makes_no_sense_ends_the_stream() {
+    let (_control, served, token) = served_one().await;
+    let bad_hellos = [
+        v1::Hello { inbound: "somewhere".to_owned(), ..hello(&[]) },
+        v1::Hello {
+            held: vec![v1::Held { subject: Some(subject(v1::Kind::Mesh, "")), version: vec![1].into() }],
+            ..hello(&[])
+        },
+        v1::Hello { held: vec![v1::Held { subject: None, version: vec![0; 16].into() }], ..hello(&[]) },
+        hello(&[subject(v1::Kind::Slice, "frontend")]),
+        hello(&[subject(v1::Kind::Mesh, "name")]),
+        hello(&[subject(v1::Kind::Unspecified, "")]),
+        hello(&[v1::Subject { kind: 99, name: String::new() }]),
+    ];
+    for bad in bad_hellos {
+        let text = format!("{bad:?}");
+        let status = RawNode::hello(&served, &token, bad).await.end().await;
+        assert_eq!(status.code(), Code::InvalidArgument, "{text}");
+    }
+    let instance = v1::Instance {
+        state: v1::InstanceState::Ready.into(),
+        address: "127.0.0.1:1".to_owned(),
+        ..Default::default()
+    };
+    let report = |function: &str, instance| v1::Report { function: function.to_owned(), instances: vec![instance] };
+    let bad_messages = [
+        Message::Report(report("frontend", instance.clone())),
+        Message::Report(report(FRONTEND, v1::Instance { state: 0, ..instance.clone() })),
+        Message::Report(report(FRONTEND, v1::Instance { address: "localhost".to_owned(), ..instance })),
+        Message::Ack(v1::Ack { nonce: 1, rejected: vec![v1::Rejection::default()] }),
+        Message::Subscribe(v1::Subscribe { subscribe: vec![], unsubscribe: vec![v1::Subject::default()] }),
+    ];
+    for bad in bad_messages {
+        let text = format!("{bad:?}");
+        let mut node = RawNode::hello(&served, &token, hello(&[])).await;
+        node.say(bad).await;
+        assert_eq!(node.end().await.code(), Code::InvalidArgument, "{text}");
+    }
+}
+
+#[tokio::test]
+async fn versions_name_contents() {
+    let (control, served, token) = served_one().await;
+    let mut node = RawNode::hello(&served, &token, hello(&[subject(v1::Kind::Slice, FRONTEND)])).await;
+    let delta = node.delta().await;
+    let sent = delta.resources[0].clone();
+    drop(node);
+
+    // Known in this version: only the other thing is sent. Known in another: sent. Known and gone: removed.
+    let held = |version: bytes::Bytes, name: &str| v1::Held { subject: Some(subject(v1::Kind::Slice, name)), version };
+    let both = [subject(v1::Kind::Slice, FRONTEND), subject(v1::Kind::Bundle, "")];
+    let known = v1::Hello { held: vec![held(sent.version.clone(), FRONTEND)], ..hello(&both) };
+    let delta = RawNode::hello(&served, &token, known).await.delta().await;
+    assert_eq!(delta.resources.iter().map(|resource| resource.subject.clone().unwrap()).collect::<Vec<_>>(), both[1..]);
+    let other = v1::Hello { held: vec![held(vec![7; 16].into(), FRONTEND)], ..hello(&both[..1]) };
+    assert_eq!(RawNode::hello(&served, &token, other).await.delta().await.resources, std::slice::from_ref(&sent));
+    let gone = v1::Hello { held: vec![held(sent.version.clone(), "orders/gone")], ..hello(&[]) };
+    assert_eq!(
+        RawNode::hello(&served, &token, gone).await.delta().await.removed,
+        [subject(v1::Kind::Slice, "orders/gone")]
+    );
+
+    // The same content has the same version in another process.
+    let second = support::control();
+    second.publish(&definitions([slice(FRONTEND, &[], 1)])).unwrap();
+    assert_eq!(second.status().functions[0].version, control.status().functions[0].version);
+}
+
+#[tokio::test]
+async fn answers_to_nothing_change_nothing() {
+    let (control, served, token) = served_one().await;
+    let mut node = RawNode::hello(&served, &token, hello(&[subject(v1::Kind::Slice, FRONTEND)])).await;
+    let delta = node.delta().await;
+    let rejection =
+        |name: &str| v1::Rejection { subject: Some(subject(v1::Kind::Slice, name)), reason: "no".to_owned() };
+    node.say(Message::Ack(v1::Ack { nonce: delta.nonce + 1, rejected: vec![rejection(FRONTEND)] })).await;
+    // Of this delta, but about something that was not in it; and then the same answer again.
+    node.say(Message::Ack(v1::Ack { nonce: delta.nonce, rejected: vec![rejection("orders/other")] })).await;
+    node.say(Message::Ack(v1::Ack { nonce: delta.nonce, rejected: vec![rejection(FRONTEND)] })).await;
+    node.say(Message::Report(v1::Report { function: FRONTEND.to_owned(), instances: vec![] })).await;
+    eventually(|| control.counters("one").unwrap().reports == 1).await;
+    let counters = control.counters("one").unwrap();
+    assert_eq!((counters.acks, counters.rejections), (1, 0));
+    assert!(control.status().nodes[0].rejected.is_empty());
+}
+
+#[tokio::test]
+async fn a_long_reason_is_cut() {
+    let (control, served, token) = served_one().await;
+    let mut node = RawNode::hello(&served, &token, hello(&[subject(v1::Kind::Slice, FRONTEND)])).await;
+    let nonce = node.delta().await.nonce;
+    let reason = "ä".repeat(100_000);
+    let rejected = vec![v1::Rejection { subject: Some(subject(v1::Kind::Slice, FRONTEND)), reason }];
+    node.say(Message::Ack(v1::Ack { nonce, rejected })).await;
+    eventually(|| !control.status().nodes[0].rejected.is_empty()).await;
+    assert_eq!(control.status().nodes[0].rejected[0].reason, "ä".repeat(512));
+}
+
+#[tokio::test]
+async fn the_status_service_tells_what_the_control_plane_knows() {
+    let (control, served, token) = served_one().await;
+    let (agent, mut updates) = node(&served, &token, 7);
+    agent.subscribe([Subject::Hosted]);
+    accepted(&mut updates).await;
+    agent.report(&function(FRONTEND), instances(1));
+    let frontend = identity(FRONTEND).parse().unwrap();
+    let request = leno_identity::KeyRequest::new(&frontend).unwrap();
+    agent.sign(&frontend, request.csr().to_vec()).await.unwrap();
+    eventually(|| control.counters("one").unwrap().reports == 1 && control.counters("one").unwrap().acks == 1).await;
+
+    let authorization = format!("Bearer {}", token.reveal());
+    let request = with(Some(&authorization), v1::ListRequest {});
+    let list = StatusClient::new(channel(&served).await).list(request).await.unwrap().into_inner();
+    assert_eq!((list.functions.len(), list.nodes.len(), list.identities.len()), (1, 1, 1));
+    let (function, node, issued) = (&list.functions[0], &list.nodes[0], &list.identities[0]);
+    assert_eq!(
+        (function.name.as_str(), function.identity.as_str(), function.version.len()),
+        (FRONTEND, frontend.as_str(), 16)
+    );
+    let instance = function.instances[0].instance.clone().unwrap();
+    assert_eq!(
+        (function.instances[0].node.as_str(), instance.address.as_str(), instance.pid),
+        ("one", "127.0.0.1:9001", 1)
+    );
+    assert_eq!((node.name.as_str(), node.connected, node.inbound.as_str()), ("one", true, "127.0.0.1:7"));
+    assert_eq!(node.hosted, [FRONTEND]);
+    assert_eq!(node.counters.unwrap(), control.counters("one").unwrap().into());
+    assert_eq!((issued.identity.as_str(), issued.node.as_str()), (frontend.as_str(), "one"));
+}
+
+#[tokio::test]
+async fn only_loopback_is_listened_on() {
+    let listener = tokio::net::TcpListener::bind("0.0.0.0:0").await.unwrap();
+    let error = patient(control().serve(listener, std::future::pending())).await.unwrap_err();
+    assert!(matches!(error, ServeError::NotLoopback(_)), "{error}");
+}
+
+#[tokio::test]
+async fn a_silent_stream_does_not_count_as_a_node() {
+    let (control, served, token) = served_one().await;
+    let silent = RawNode::open(&served, &token).await;
+    let _speaking = RawNode::hello(&served, &token, hello(&[])).await;
+    eventually(|| control.status().nodes[0].connected).await;
+    assert_eq!(control.counters("one").unwrap().streams, 1);
+    drop(silent);
+}

@@ -1,0 +1,162 @@
+//! What survives a restart, and what must not.
+
+mod support;
+
+use leno_control::{DefinitionsError, PublishError, Store, StoreError};
+use leno_identity::{Authority, CertificateDer};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use support::slices::{function, slice};
+use support::*;
+
+const FRONTEND: &str = "orders/frontend";
+const ORDERS: &str = "orders/order-service";
+
+fn control_at(path: &Path) -> leno_control::Control {
+    control_with(Store::open(path).unwrap(), leno_control::Options::default())
+}
+
+fn functions(control: &leno_control::Control) -> Vec<String> {
+    control.status().functions.iter().map(|status| status.function.to_string()).collect()
+}
+
+#[test]
+fn definitions_survive_and_so_do_their_removals() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("control.redb");
+    let first = control_at(&path);
+    assert_eq!(functions(&first), [""; 0]);
+    first.publish(&definitions([slice(FRONTEND, &[ORDERS], 1), slice(ORDERS, &[], 1)])).unwrap();
+    let versions = first.status().functions;
+    drop(first);
+
+    let second = control_at(&path);
+    assert_eq!(second.status().functions, versions);
+    assert_eq!(
+        second.publish(&definitions([slice(FRONTEND, &[ORDERS], 1), slice(ORDERS, &[], 1)])).unwrap().changed,
+        0
+    );
+    second.publish(&definitions([slice(FRONTEND, &[], 2)])).unwrap();
+    drop(second);
+    assert_eq!(functions(&control_at(&path)), [FRONTEND]);
+}
+
+#[test]
+fn the_next_root_overlaps_with_the_last() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("control.redb");
+    let roots =
+        |control: &leno_control::Control| control.bundle().roots().cloned().collect::<Vec<CertificateDer<'static>>>();
+    let first = roots(&control_at(&path));
+    assert_eq!(first.len(), 1);
+    let second = roots(&control_at(&path));
+    assert_eq!((second.len(), &second[1]), (2, &first[0]));
+    let third = roots(&control_at(&path));
+    assert_eq!((third.len(), &third[1]), (2, &second[0]), "one predecessor is enough");
+
+    // Of another trust domain it is no predecessor.
+    let other = Authority::new(&"other.example".parse().unwrap()).unwrap();
+    let other = leno_control::Control::new(other, Store::open(&path).unwrap(), Default::default()).unwrap();
+    assert_eq!(roots(&other).len(), 1);
+    assert_eq!(functions(&other), [""; 0]);
+}
+
+#[test]
+fn the_file_is_its_owners_and_holds_no_key() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("control.redb");
+    let control = control_at(&path);
+    control.publish(&definitions([slice(FRONTEND, &[], 1)])).unwrap();
+    let root = control.bundle().roots().next().unwrap().to_vec();
+    drop(control);
+    assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    let bytes = std::fs::read(&path).unwrap();
+    let holds = |part: &[u8]| bytes.windows(part.len()).any(|window| window == part);
+    assert!(holds(&root), "the public root is there");
+    // The beginnings of a P-256 key in SEC 1 and in PKCS #8.
+    assert!(!holds(&[0x30, 0x77, 0x02, 0x01, 0x01, 0x04, 0x20]));
+    assert!(!holds(&[0x02, 0x01, 0x01, 0x04, 0x20]));
+    assert!(!holds(b"PRIVATE KEY"));
+}
+
+#[test]
+fn what_cannot_be_published_changes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("control.redb");
+    let control = control_at(&path);
+    control.publish(&definitions([slice(FRONTEND, &[], 1)])).unwrap();
+    let before = control.status();
+
+    let mut other_domain = definitions([slice(ORDERS, &[], 1)]);
+    other_domain.mesh.trust_domain = "other.example".to_owned();
+    let mut misfiled = definitions([slice(ORDERS, &[], 1)]);
+    misfiled.slices.insert(function(FRONTEND), slice(ORDERS, &[], 1));
+    let with_identity = |identity: &str| {
+        let mut bad = slice(ORDERS, &[], 1);
+        bad.identity = identity.to_owned();
+        definitions([bad])
+    };
+    let bad = [
+        other_domain,
+        misfiled,
+        with_identity("orders"),
+        with_identity("spiffe://orders.example"),
+        with_identity("spiffe://other.example/ns/orders/sa/order-service"),
+        with_identity("spiffe://orders.example/ns/leno-system/sa/gateway"),
+    ];
+    for definitions in bad {
+        let error = control.publish(&definitions).unwrap_err();
+        assert!(matches!(error, PublishError::Definitions(_)), "{error}");
+    }
+    let error = control.publish(&with_identity("orders")).unwrap_err();
+    assert!(matches!(error, PublishError::Definitions(DefinitionsError::Identity { .. })), "{error}");
+    assert_eq!(control.status(), before);
+    drop(control);
+    assert_eq!(functions(&control_at(&path)), [FRONTEND]);
+}
+
+#[test]
+fn errors_name_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = |path: &Path| Store::open(path).map(drop).unwrap_err().to_string();
+    assert!(text(folder.path()).starts_with(&folder.path().display().to_string()));
+    let garbage = folder.path().join("garbage");
+    std::fs::write(&garbage, "apiVersion: leno.dev/v1alpha1").unwrap();
+    assert!(text(&garbage).starts_with(&garbage.display().to_string()));
+
+    let path = folder.path().join("control.redb");
+    let open = Store::open(&path).unwrap();
+    let error = text(&path);
+    assert!(error.starts_with(&path.display().to_string()), "{error}");
+    drop(open);
+    Store::open(&path).unwrap();
+}
+
+#[test]
+fn a_store_of_another_release_or_with_damage_is_refused() {
+    use redb::{Database, TableDefinition};
+    const META: TableDefinition<'static, &'static str, &'static [u8]> = TableDefinition::new("meta");
+    const SLICES: TableDefinition<'static, &'static str, &'static [u8]> = TableDefinition::new("slices");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("control.redb");
+    let tamper = |table: TableDefinition<'static, &'static str, &'static [u8]>, key: &str, value: &[u8]| {
+        let database = Database::open(&path).unwrap();
+        let writing = database.begin_write().unwrap();
+        writing.open_table(table).unwrap().insert(key, value).unwrap();
+        writing.commit().unwrap();
+    };
+    let authority = || Authority::new(&slices::DOMAIN.parse().unwrap()).unwrap();
+    let start = || leno_control::Control::new(authority(), Store::open(&path).unwrap(), Default::default());
+    start().unwrap().publish(&definitions([slice(FRONTEND, &[], 1)])).unwrap();
+    start().unwrap();
+
+    tamper(SLICES, FRONTEND, &[1, 2, 3]);
+    let error = start().unwrap_err().to_string();
+    assert!(error.contains("the entry of orders/frontend cannot be read"), "{error}");
+    tamper(META, "release", b"9.9.9");
+    let error = Store::open(&path).map(drop).unwrap_err();
+    assert!(matches!(&error, StoreError::Release { found, .. } if found == "9.9.9"), "{error}");
+    assert!(error.to_string().contains("publish the definitions again"));
+}
+
+use support::slices;

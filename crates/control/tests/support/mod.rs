@@ -1,0 +1,156 @@
+//! A control plane and nodes on real sockets.
+#![allow(dead_code)] // Each test binary uses its part.
+
+pub mod slices;
+
+use leno_config::{FunctionId, Slice};
+use leno_control::node::{Agent, Backoff, Change, Connection, Update, Updates, join};
+use leno_control::{
+    Admission, Control, Definitions, Instance, InstanceState, JoinToken, Placement, Resource, Store, Subject,
+};
+use leno_identity::Authority;
+use slices::{DOMAIN, function, mesh};
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::time::{Duration, SystemTime};
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+/// So that a broken test fails instead of hanging.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+pub fn definitions(slices: impl IntoIterator<Item = Slice>) -> Definitions {
+    Definitions { mesh: mesh(), slices: slices.into_iter().map(|slice| (slice.id.clone(), slice)).collect() }
+}
+
+pub fn control() -> Control {
+    control_with(Store::memory(), leno_control::Options::default())
+}
+
+pub fn control_with(store: Store, options: leno_control::Options) -> Control {
+    Control::new(Authority::new(&DOMAIN.parse().unwrap()).unwrap(), store, options).unwrap()
+}
+
+/// A control plane that serves.
+pub struct Served {
+    pub address: SocketAddr,
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<Result<(), leno_control::ServeError>>,
+}
+
+impl Served {
+    pub async fn start(control: &Control) -> Self {
+        Self::start_at(control, "127.0.0.1:0".parse().unwrap()).await
+    }
+
+    pub async fn start_at(control: &Control, address: SocketAddr) -> Self {
+        let listener = TcpListener::bind(address).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let control = control.clone();
+        let task = tokio::spawn(async move {
+            control
+                .serve(listener, async {
+                    let _ = stopped.await;
+                })
+                .await
+        });
+        Self { address, stop, task }
+    }
+
+    pub async fn stop(self) {
+        self.stop.send(()).unwrap();
+        patient(self.task).await.unwrap().unwrap();
+    }
+}
+
+pub async fn patient<F: Future>(future: F) -> F::Output {
+    tokio::time::timeout(PATIENCE, future).await.expect("it did not happen in time")
+}
+
+/// Waits for a condition.
+pub async fn eventually(mut condition: impl FnMut() -> bool) {
+    patient(async {
+        while !condition() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    })
+    .await;
+}
+
+pub fn everything() -> Admission {
+    Admission { placement: Placement::Everything, gateway: false }
+}
+
+pub fn only(functions: &[&str]) -> Admission {
+    Admission { placement: Placement::Only(functions.iter().map(|name| function(name)).collect()), gateway: false }
+}
+
+/// A node with its inbound listener at this port.
+pub fn node(served: &Served, token: &JoinToken, port: u16) -> (Agent, Updates) {
+    join(leno_control::node::Options {
+        control: served.address,
+        token: token.clone(),
+        inbound: Some(SocketAddr::from(([127, 0, 0, 1], port))),
+        backoff: Backoff { base: Duration::from_millis(5), max: Duration::from_millis(50) },
+    })
+    .unwrap()
+}
+
+pub async fn connected(agent: &Agent) {
+    let mut connection = agent.connection();
+    patient(connection.wait_for(|connection| *connection == Connection::Connected)).await.unwrap();
+}
+
+pub async fn away(agent: &Agent) -> String {
+    let mut connection = agent.connection();
+    let state =
+        patient(connection.wait_for(|connection| matches!(connection, Connection::Away { reason: Some(_), .. }))).await;
+    match &*state.unwrap() {
+        Connection::Away { reason: Some(reason), .. } => reason.clone(),
+        other => panic!("{other:?}"),
+    }
+}
+
+pub async fn next(updates: &mut Updates) -> Update {
+    patient(updates.recv()).await.expect("the stream's task ended")
+}
+
+/// Accepts the next update; what it was.
+pub async fn accepted(updates: &mut Updates) -> Vec<Change> {
+    let update = next(updates).await;
+    let changes = update.changes.clone();
+    update.accept();
+    changes
+}
+
+pub fn subjects(changes: &[Change]) -> Vec<Subject> {
+    changes.iter().map(Change::subject).collect()
+}
+
+pub fn slice_of(name: &str) -> Subject {
+    Subject::Slice(function(name))
+}
+
+pub fn endpoints_of(name: &str) -> Subject {
+    Subject::Endpoints(function(name))
+}
+
+pub fn hosted(names: &[&str]) -> Change {
+    Change::Set(Resource::Hosted(names.iter().map(|name| function(name)).collect::<BTreeSet<FunctionId>>()))
+}
+
+/// `ready` instances.
+pub fn instances(ready: u64) -> Vec<Instance> {
+    (1..=ready)
+        .map(|id| Instance {
+            id,
+            state: InstanceState::Ready,
+            address: SocketAddr::from(([127, 0, 0, 1], 9000 + id as u16)),
+            pid: Some(id as u32),
+            restarts: 0,
+            since: SystemTime::UNIX_EPOCH + Duration::from_secs(1_900_000_000),
+        })
+        .collect()
+}

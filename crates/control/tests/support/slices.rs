@@ -1,0 +1,91 @@
+//! Slices as the configuration would make them, as far as the control plane looks at them.
+
+use leno_config::slice::{AccessLogSink, AppProtocol, Callee, Expose, Limits, Run};
+use leno_config::{FunctionId, MeshSlice, Slice};
+use leno_policy::spec::{AccessLog, Direction, ProgramSpec, Sidecar, Tracing};
+use std::time::Duration;
+
+pub const DOMAIN: &str = "orders.example";
+
+pub fn function(name: &str) -> FunctionId {
+    name.parse().unwrap()
+}
+
+pub fn identity(name: &str) -> String {
+    let id = function(name);
+    format!("spiffe://{DOMAIN}/ns/{}/sa/{}", id.namespace, id.name)
+}
+
+/// A function that may call `callees`, somewhat changed by `edition`.
+pub fn slice(name: &str, callees: &[&str], edition: u32) -> Slice {
+    Slice {
+        id: function(name),
+        identity: identity(name),
+        inbound: program(name, Direction::Inbound),
+        outbound: program(name, Direction::Outbound),
+        engine: None,
+        deadline: Duration::from_millis(2),
+        protocol: AppProtocol::Http1,
+        keys: Vec::new(),
+        jwks: Vec::new(),
+        run: Run::External(vec!["127.0.0.1:9000".parse().unwrap()]),
+        expose: Vec::new(),
+        callees: callees.iter().map(|callee| self::callee(callee)).collect(),
+        concurrency: edition,
+    }
+}
+
+pub fn exposed(mut slice: Slice) -> Slice {
+    slice.expose.push(Expose { hosts: vec!["*".to_owned()], path: "/".to_owned() });
+    slice
+}
+
+fn callee(name: &str) -> Callee {
+    Callee { id: function(name), identity: identity(name), hosts: vec![function(name).name] }
+}
+
+fn program(name: &str, direction: Direction) -> ProgramSpec {
+    ProgramSpec {
+        function: name.to_owned(),
+        direction,
+        sidecar: Sidecar::default(),
+        authentication: Vec::new(),
+        authorization: Vec::new(),
+        rate_limits: Vec::new(),
+        tracing: Tracing { name: String::new(), enabled: true, sampling_per_10k: 100, accept_b3: true },
+        access_log: AccessLog {
+            name: String::new(),
+            enabled: true,
+            statuses: vec![(400, 599)],
+            request_headers: Vec::new(),
+        },
+        targets: Vec::new(),
+    }
+}
+
+pub fn mesh() -> MeshSlice {
+    let local = "127.0.0.1:0".parse().unwrap();
+    MeshSlice {
+        trust_domain: DOMAIN.to_owned(),
+        engine: None,
+        mtls_same_node: false,
+        svid_lifetime: Duration::from_secs(3600),
+        gateway_http: Some(local),
+        gateway_https: None,
+        outbound: local,
+        inbound: local,
+        admin: local,
+        control: local,
+        access_log: AccessLogSink { json: true, file: None },
+        otlp: None,
+        limits: Limits {
+            head_bytes: 32768,
+            headers: 100,
+            head_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(60),
+            request_timeout: Duration::from_secs(30),
+            h2_streams: 100,
+            drain_timeout: Duration::from_secs(10),
+        },
+    }
+}
