@@ -58,9 +58,6 @@ pub enum AcquireError {
         /// How many may wait.
         limit: usize,
     },
-    /// There are ready instances, but the caller wants none of them.
-    #[error("every ready instance is to be avoided")]
-    AllAvoided,
     /// The function was removed, or the node is shutting down.
     #[error("the function is being removed")]
     Removed,
@@ -244,9 +241,6 @@ impl Gate {
             return Err(AcquireError::Removed);
         }
         let ready = self.ready.load();
-        if !ready.is_empty() && ready.iter().all(|slot| avoid.contains(&slot.address)) {
-            return Err(AcquireError::AllAvoided);
-        }
         if let Some((until, reason)) = queue.pause.as_ref().filter(|_| ready.is_empty()) {
             let retry_after = until.saturating_duration_since(Instant::now());
             if retry_after > self.patience {
@@ -265,12 +259,13 @@ impl Gate {
         Ok(answer)
     }
 
-    /// The least loaded instance that has room.
+    /// The least loaded instance that has room; one to be avoided only if there are no others, free or not.
     fn take(self: &Arc<Self>, avoid: &[SocketAddr]) -> Option<Lease> {
         let limit = self.concurrency.load(SeqCst);
         // Each round that fails means that somebody else succeeded, or that the list has changed.
         loop {
             let ready = self.ready.load();
+            let avoid = if ready.iter().all(|slot| avoid.contains(&slot.address)) { &[] } else { avoid };
             let first = if ready.len() > 1 { self.turn.fetch_add(1, SeqCst) % ready.len() } else { 0 };
             let (before, after) = ready.split_at(first);
             let best = after

@@ -235,7 +235,7 @@ impl Function {
 
     /// Borrows a ready instance with room, the least loaded one. If there is none, starts one or waits for the next to be free,
     /// in the order of requests, no longer than the start-up time-out. May be called on any runtime (with time enabled), and
-    /// dropped at any time. Addresses in `avoid` are not given; if there are no others, [`AcquireError::AllAvoided`].
+    /// dropped at any time. Addresses in `avoid` are given only if no others are ready.
     pub async fn acquire(&self, avoid: &[SocketAddr]) -> Result<Lease, AcquireError> {
         self.gate.acquire(avoid).await
     }

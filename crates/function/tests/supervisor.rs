@@ -541,7 +541,7 @@ async fn keeps_the_minimum_running_and_follows_changes_of_it() {
     assert_ne!(first.instance(), second.instance(), "the least loaded one is given");
     assert_eq!(function.acquire(&[first.address()]).await.unwrap().instance(), second.instance());
     let both = [first.address(), second.address()];
-    assert_eq!(function.acquire(&both).await.unwrap_err(), AcquireError::AllAvoided);
+    assert!(function.try_acquire(&both).is_some(), "there are no others");
     assert_eq!((function.ready(&[]), function.ready(&both)), (2, 0));
     drop((first, second));
 
@@ -559,6 +559,25 @@ async fn keeps_the_minimum_running_and_follows_changes_of_it() {
         .await;
     assert!(supervisor.function(&id()).is_none());
     assert_eq!(function.acquire(&[]).await.unwrap_err(), AcquireError::Removed);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_busy_instance_is_preferred_to_an_avoided_one() {
+    let supervisor = Supervisor::start(settings(), ());
+    let function =
+        supervisor.apply(FunctionSpec { concurrency: 1, ..spec(Command { min_scale: 2, ..command(&[SERVER]) }) });
+    until("both are ready", || function.endpoints().len() == 2).await;
+    let busy = function.acquire(&[]).await.unwrap();
+    let (busy_one, avoided) = (busy.instance(), function.acquire(&[]).await.unwrap().address());
+    assert!(function.try_acquire(&[avoided]).is_none());
+    let next = tokio::spawn({
+        let function = function.clone();
+        async move { function.acquire(&[avoided]).await.map(|lease| lease.instance()) }
+    });
+    until("it waits", || function.waiting() == 1).await;
+    drop(busy);
+    assert_eq!(next.await.unwrap().unwrap(), busy_one);
+    supervisor.shutdown(FOREVER).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
