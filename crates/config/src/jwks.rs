@@ -5,6 +5,9 @@
 
 use crate::slice::{PublicKey, VerificationKey};
 use aws_lc_rs::digest;
+use aws_lc_rs::signature::{
+    ECDSA_P256_SHA256_FIXED, ECDSA_P384_SHA384_FIXED, EcdsaVerificationAlgorithm, ParsedPublicKey,
+};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use leno_policy::spec::{Algorithm, Key, KeyId};
@@ -118,8 +121,8 @@ fn key(jwk: &Map<String, Value>) -> Result<(Key, VerificationKey), Fault> {
     }
     let (public, able) = match (kty, text(jwk, "crv")?) {
         ("RSA", _) => rsa(jwk)?,
-        ("EC", Some("P-256")) => (PublicKey::P256(point(jwk, 32)?), &[Algorithm::ES256][..]),
-        ("EC", Some("P-384")) => (PublicKey::P384(point(jwk, 48)?), &[Algorithm::ES384][..]),
+        ("EC", Some("P-256")) => (PublicKey::P256(point(jwk, 32, &ECDSA_P256_SHA256_FIXED)?), &[Algorithm::ES256][..]),
+        ("EC", Some("P-384")) => (PublicKey::P384(point(jwk, 48, &ECDSA_P384_SHA384_FIXED)?), &[Algorithm::ES384][..]),
         ("OKP", Some("Ed25519")) => (PublicKey::Ed25519(bytes(jwk, "x", Some(32))?), &[Algorithm::EdDSA][..]),
         ("EC" | "OKP", None) => {
             return Err(Fault::Refuse("`crv` is missing".to_owned(), "expected P-256, P-384 or Ed25519"));
@@ -186,12 +189,22 @@ fn rsa(jwk: &Map<String, Value>) -> Result<(PublicKey, &'static [Algorithm]), Fa
     Ok((PublicKey::Rsa { n, e }, &[Algorithm::RS256, Algorithm::RS384, Algorithm::RS512, Algorithm::PS256]))
 }
 
-/// `04 || x || y`
-fn point(jwk: &Map<String, Value>, length: usize) -> Result<Vec<u8>, Fault> {
+/// `04 || x || y`, on the curve.
+fn point(
+    jwk: &Map<String, Value>,
+    length: usize,
+    curve: &'static EcdsaVerificationAlgorithm,
+) -> Result<Vec<u8>, Fault> {
     let mut point = vec![4];
     point.extend(bytes(jwk, "x", Some(length))?);
     point.extend(bytes(jwk, "y", Some(length))?);
-    Ok(point)
+    match ParsedPublicKey::new(curve, &point) {
+        Ok(_) => Ok(point),
+        Err(_) => Err(Fault::Refuse(
+            "`x` and `y` are not a point of the curve".to_owned(),
+            "copy the key again from its issuer",
+        )),
+    }
 }
 
 fn text<'a>(jwk: &'a Map<String, Value>, member: &str) -> Result<Option<&'a str>, Fault> {

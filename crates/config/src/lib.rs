@@ -12,6 +12,7 @@ pub mod jwks;
 mod load;
 mod nearest;
 mod problem;
+pub mod reference;
 pub mod slice;
 mod snapshot;
 pub mod watch;

@@ -329,10 +329,10 @@ pub struct RateLimit {
     /// Name of the limit in logs; its counters go by it. Without it: its index.
     #[serde(default)]
     pub name: Option<String>,
-    /// Requests…
+    /// How many requests may come in the time `per`.
     #[schemars(range(min = 1))]
     pub requests: u32,
-    /// …per this time, one millisecond to one day.
+    /// The time in which `requests` may come, one millisecond to one day.
     pub per: Duration,
     /// Token bucket: requests that may come at once after a pause. Without it: as many as `requests`.
     #[serde(default)]
@@ -432,10 +432,10 @@ impl Default for Backoff {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RetryBudget {
-    /// At most this percentage of the requests under way…
+    /// Retries may be at most this percentage of the requests under way to the function.
     #[schemars(range(max = 100))]
     pub percent: u8,
-    /// …but so many always.
+    /// So many retries may be under way whatever the percentage.
     pub min: u32,
 }
 
