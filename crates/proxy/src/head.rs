@@ -7,7 +7,8 @@
 use crate::peer::{Entrance, Peer};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::uri::{Authority, PathAndQuery, Scheme, Uri};
-use http::{Method, Version, request, response};
+use http::{Method, StatusCode, Version, request, response};
+use hyper::ext::Protocol as TunnelProtocol;
 use leno_policy::spec::Protocol;
 
 /// Header that names a request from one end of the mesh to the other.
@@ -16,6 +17,8 @@ pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 pub const CLIENT_CERT: HeaderName = HeaderName::from_static("x-forwarded-client-cert");
 /// Between sidecars: the protocol that the calling instance spoke, so that policies see the same on every way.
 pub const HOP_PROTOCOL: HeaderName = HeaderName::from_static("x-leno-protocol");
+/// Between sidecars: why the callee's sidecar answered in place of an instance ([`crate::failure::Failure::label`]).
+pub const HOP_FAILURE: HeaderName = HeaderName::from_static("x-leno-failure");
 const RESERVED: &str = "x-leno-";
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
@@ -50,6 +53,9 @@ pub enum Malformed {
     /// TRACE would read back what the mesh adds for the callee; CONNECT is for outbound tunnels only.
     #[error("this method is not served here")]
     Method,
+    /// Different servers read the path differently, so no route or rule about it could be trusted.
+    #[error("{0}")]
+    Path(&'static str),
     /// RFC 9110, 10.1.1.
     #[error("the expectation cannot be met")]
     Expectation,
@@ -84,8 +90,9 @@ impl Seen {
 
 /// Checks a request head and removes all that is meant for this hop only, or that only the mesh may say.
 pub fn admit(head: &mut request::Parts, entrance: Entrance) -> Result<Admitted, Malformed> {
+    from_extended_connect(head);
     check_authority(head)?;
-    check_target(head)?;
+    check_target(head, entrance)?;
     let seen = scan(&head.headers);
     let mut protocol = if head.version == Version::HTTP_2 { Protocol::Http2 } else { Protocol::Http1 };
     if is_grpc(&head.headers) && protocol == Protocol::Http2 {
@@ -297,10 +304,11 @@ fn is_authority(text: &[u8]) -> bool {
     host.len() <= 255 && host_ok && port_ok
 }
 
-fn check_target(head: &request::Parts) -> Result<(), Malformed> {
+fn check_target(head: &request::Parts, entrance: Entrance) -> Result<(), Malformed> {
     match head.method {
         Method::TRACE => Err(Malformed::Method),
-        Method::CONNECT => Ok(()),
+        Method::CONNECT if entrance == Entrance::Outbound => Ok(()),
+        Method::CONNECT => Err(Malformed::Method),
         Method::OPTIONS if head.uri.path() == "*" => Ok(()),
         _ if head.uri.path().starts_with('/') => Ok(()),
         _ => Err(Malformed::Target),
@@ -409,9 +417,37 @@ fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
+/// A WebSocket over HTTP/2 (RFC 8441) becomes what it is over HTTP/1.1; one form is enough for policies.
+fn from_extended_connect(head: &mut request::Parts) {
+    let websocket = head.extensions.get::<TunnelProtocol>().is_some_and(|protocol| protocol.as_str() == "websocket");
+    if head.method != Method::CONNECT || !websocket {
+        return;
+    }
+    head.method = Method::GET;
+    head.headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+    head.headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
+    // HTTP/1.1 servers want a key; it proves nothing to anybody here (RFC 8441, 5.1).
+    let key = HeaderValue::from_static("bGVubyBnYXRld2F5IGtleQ==");
+    head.headers.entry(header::SEC_WEBSOCKET_KEY).or_insert(key);
+}
+
+/// A WebSocket handshake for an upstream that speaks HTTP/2.
+pub fn into_extended_connect(head: &mut request::Parts) {
+    head.method = Method::CONNECT;
+    head.extensions.insert(TunnelProtocol::from_static("websocket"));
+    head.headers.remove(header::CONNECTION);
+    head.headers.remove(header::UPGRADE);
+}
+
+/// "101 Switching Protocols", as HTTP/2 says it.
+pub fn into_extended_connected(head: &mut response::Parts) {
+    head.status = StatusCode::OK;
+    head.headers.remove(header::CONNECTION);
+    head.headers.remove(header::UPGRADE);
+}
+
 fn is_websocket(head: &request::Parts) -> bool {
-    head.version == Version::HTTP_11
-        && head.method == Method::GET
+    head.method == Method::GET
         && head.headers.get_all(header::CONNECTION).iter().any(|value| lists(value, "upgrade"))
         && head.headers.get_all(header::UPGRADE).iter().any(|value| lists(value, "websocket"))
 }

@@ -1,12 +1,46 @@
 //! Carries one request from the socket to its upstream and back: the *corridor*.
 //!
 //! Read it in the order in which things happen: [`listen`] accepts, [`connection`] finds out who speaks and how, [`exchange`] is
-//! the corridor itself, [`upstream`] forwards.
+//! the corridor itself, [`upstream`] forwards, [`record`] tells what happened. [`judge`] alone touches the sandbox, and the
+//! [`ledger`] holds all that programs see as state. A [`node::Node`] is what all workers share, and [`listen::serve`] starts them.
 #![forbid(unsafe_code)]
 
+pub mod access_log;
+pub mod body;
+mod clock;
+pub mod connection;
+pub mod credential;
+pub mod edits;
+pub mod exchange;
+pub mod failure;
 pub mod head;
 pub mod instances;
+pub mod io;
+pub mod judge;
+pub mod ledger;
+pub mod listen;
+pub mod metrics;
+pub mod node;
+mod outbox;
 pub mod peer;
+pub mod pool;
 pub mod random;
+pub mod record;
+pub mod replay;
+pub mod reply;
+pub mod retry;
+pub mod ring;
 pub mod route;
+pub mod signature;
 pub mod snapshot;
+pub mod span;
+pub mod telemetry;
+#[cfg(test)]
+mod testing;
+pub mod upgrade;
+pub mod upstream;
+pub mod worker;
+
+pub use listen::{Addresses, Handle, Options, ServeError, serve};
+pub use node::Node;
+pub use snapshot::{FunctionEntry, NodeSnapshot};

@@ -1,22 +1,101 @@
 //! Pure matches: host and path to the function that the gateway exposes there, host name to the callee that a caller means by it.
 
+use crate::exchange::{Exchange, Origin};
+use crate::failure::Failure;
+use crate::head::{self, Malformed};
 use crate::snapshot::FunctionEntry;
+use http::request;
+use leno_config::FunctionId;
 use leno_config::slice::Callee;
+use leno_policy::path;
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
+
+/// Where a request is to go, and who has a say in it.
+#[derive(Debug)]
+pub struct Route {
+    /// The function whose program judges: outbound, the caller; else, the callee.
+    pub judge: Arc<FunctionEntry>,
+    /// The way, if it is permitted.
+    pub way: Way,
+}
+
+/// How a permitted request reaches its callee.
+#[derive(Debug)]
+pub enum Way {
+    /// An instance of this function.
+    Instance(Arc<FunctionEntry>),
+    /// The inbound judge of a function of this node, on this very thread.
+    HandOver(Arc<FunctionEntry>),
+    /// The inbound sidecar at this address, by mutual TLS.
+    Tls(Callee, SocketAddr),
+    /// A callee that no known node runs.
+    Elsewhere(Callee),
+    /// Nobody that the caller may call.
+    Nowhere,
+}
+
+impl Route {
+    /// The function that the request is for.
+    pub fn target(&self) -> Option<&FunctionId> {
+        match &self.way {
+            Way::Instance(entry) | Way::HandOver(entry) => Some(&entry.slice.id),
+            Way::Tls(callee, _) | Way::Elsewhere(callee) => Some(&callee.id),
+            Way::Nowhere => None,
+        }
+    }
+
+    /// Its name, for the record.
+    pub fn target_name(&self) -> Option<Arc<str>> {
+        match &self.way {
+            Way::Instance(entry) | Way::HandOver(entry) => Some(entry.name.clone()),
+            Way::Tls(callee, _) | Way::Elsewhere(callee) => Some(callee.id.to_string().into()),
+            Way::Nowhere => None,
+        }
+    }
+}
+
+/// Where an exchange is to go.
+pub fn find(exchange: &Exchange, head: &request::Parts) -> Result<Route, Failure> {
+    match &exchange.origin {
+        Origin::Gateway => {
+            let (host, _) = head::split_authority(head::authority(head));
+            // Routed by what it means, as it will be judged and forwarded, not by how it is written.
+            let path = path::normalise(head.uri.path()).map_err(|ambiguous| Malformed::Path(ambiguous.words()))?;
+            let entry = exchange.snapshot.routes.find(host, &path).ok_or(Failure::NoRoute)?;
+            Ok(Route { judge: entry.clone(), way: Way::Instance(entry.clone()) })
+        }
+        Origin::Inbound(entry) => Ok(Route { judge: entry.clone(), way: Way::Instance(entry.clone()) }),
+        Origin::Outbound(caller, _) => {
+            let (host, _) = head::split_authority(head::authority(head));
+            Ok(Route { judge: caller.clone(), way: way(exchange, callee(caller, host)) })
+        }
+    }
+}
+
+fn way(exchange: &Exchange, callee: Option<&Callee>) -> Way {
+    let Some(callee) = callee else { return Way::Nowhere };
+    let node = &exchange.worker.node;
+    match (exchange.snapshot.functions.get(&callee.id), node.inbound()) {
+        (Some(_), Some(address)) if exchange.snapshot.mesh.mtls_same_node => Way::Tls(callee.clone(), address),
+        (Some(entry), _) if !exchange.snapshot.mesh.mtls_same_node => Way::HandOver(entry.clone()),
+        _ => Way::Elsewhere(callee.clone()),
+    }
+}
 
 /// What the gateway lets in. The more specific host wins (exact, then the longest `*.suffix`, then `*`), then the longer path prefix.
 #[derive(Debug, Default)]
 pub struct Routes {
-    exact: HashMap<String, Vec<Route>>,
+    exact: HashMap<String, Vec<Exposed>>,
     /// By suffix with its leading dot.
-    suffixes: HashMap<String, Vec<Route>>,
-    any: Vec<Route>,
+    suffixes: HashMap<String, Vec<Exposed>>,
+    any: Vec<Exposed>,
 }
 
 #[derive(Debug)]
-struct Route {
+struct Exposed {
     /// Without a trailing slash; empty: everything.
     prefix: String,
     entry: Arc<FunctionEntry>,
@@ -34,7 +113,7 @@ impl Routes {
                         Some(suffix) => routes.suffixes.entry(suffix.to_ascii_lowercase()).or_default(),
                         None => routes.exact.entry(host.to_ascii_lowercase()).or_default(),
                     };
-                    list.push(Route { prefix: expose.path.trim_end_matches('/').to_owned(), entry: entry.clone() });
+                    list.push(Exposed { prefix: expose.path.trim_end_matches('/').to_owned(), entry: entry.clone() });
                 }
             }
         }
@@ -49,7 +128,7 @@ impl Routes {
     /// The function exposed at this host (without port) and normalised path (without query).
     pub fn find(&self, host: &str, path: &str) -> Option<&Arc<FunctionEntry>> {
         let host = lower(host);
-        let pick = |list: &'_ Vec<Route>| list.iter().position(|route| is_below(path, &route.prefix));
+        let pick = |list: &'_ Vec<Exposed>| list.iter().position(|route| is_below(path, &route.prefix));
         if let Some(list) = self.exact.get(host.as_ref())
             && let Some(index) = pick(list)
         {

@@ -4,10 +4,10 @@
 //! under it. A new snapshot shares everything that did not change with the old one.
 
 use crate::route::Routes;
-use leno_config::slice::PublicKey;
+use crate::signature::PreparedKeys;
 use leno_config::{FunctionId, MeshSlice, Slice};
 use leno_policy::needs::Needs;
-use leno_policy::spec::{KeyId, ProgramSpec};
+use leno_policy::spec::ProgramSpec;
 use leno_sandbox::{Engine, Image};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,12 +24,14 @@ pub struct NodeSnapshot {
     pub functions: HashMap<FunctionId, Arc<FunctionEntry>>,
     /// What the gateway lets in, derived from `functions`.
     pub routes: Routes,
+    /// No exchange may take longer than this; [`Duration::MAX`]: some may take as long as they like.
+    pub longest_exchange: Duration,
 }
 
 impl NodeSnapshot {
     /// A mesh without functions.
     pub fn new(mesh: MeshSlice) -> Self {
-        Self { version: 0, mesh: Arc::new(mesh), functions: HashMap::new(), routes: Routes::default() }
+        Change { version: 0, mesh: Arc::new(mesh), functions: HashMap::new() }.finish()
     }
 
     /// Starts a change of this snapshot; the snapshot itself stays as it is.
@@ -68,8 +70,15 @@ impl Change {
     /// The new snapshot.
     pub fn finish(self) -> NodeSnapshot {
         let routes = Routes::new(self.functions.values());
-        NodeSnapshot { version: self.version, mesh: self.mesh, functions: self.functions, routes }
+        let longest_exchange = longest_exchange(&self.mesh, self.functions.values());
+        NodeSnapshot { version: self.version, mesh: self.mesh, functions: self.functions, routes, longest_exchange }
     }
+}
+
+fn longest_exchange<'a>(mesh: &MeshSlice, functions: impl Iterator<Item = &'a Arc<FunctionEntry>>) -> Duration {
+    let default = Some(mesh.limits.request_timeout).filter(|limit| !limit.is_zero()).unwrap_or(Duration::MAX);
+    let targets = functions.flat_map(|entry| entry.inbound.spec.targets.iter().chain(&entry.outbound.spec.targets));
+    targets.map(|target| Duration::from_millis(target.timeout_ms)).fold(default, Duration::max)
 }
 
 /// One function: its slice, and what was made ready from it.
@@ -86,7 +95,7 @@ pub struct FunctionEntry {
     /// Judges what it calls.
     pub outbound: LoadedProgram,
     /// Public keys that the programs name.
-    pub keys: HashMap<KeyId, PublicKey>,
+    pub keys: PreparedKeys,
     /// Index into `slice.callees` by host name (lower case, without port).
     pub callees: HashMap<String, usize>,
 }
@@ -96,7 +105,6 @@ impl FunctionEntry {
     /// is kept as [`LoadedProgram::image`]'s error, and denies every request.
     pub fn load(engine: &Engine, slice: Slice) -> Self {
         let name: Arc<str> = slice.id.to_string().into();
-        let keys = slice.keys.iter().map(|key| (key.id, key.key.clone())).collect();
         let hosts = |(index, callee): (usize, &leno_config::slice::Callee)| {
             callee.hosts.iter().map(move |host| (host.clone(), index)).collect::<Vec<_>>()
         };
@@ -105,7 +113,7 @@ impl FunctionEntry {
             inbound: LoadedProgram::load(engine, &slice.inbound, slice.deadline),
             outbound: LoadedProgram::load(engine, &slice.outbound, slice.deadline),
             callees: slice.callees.iter().enumerate().flat_map(hosts).collect(),
-            keys,
+            keys: PreparedKeys::new(&slice.keys),
             name,
             slice,
         }

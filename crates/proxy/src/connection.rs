@@ -1,0 +1,469 @@
+//! One connection from a client: TLS, who is at the other end, which protocol; then the corridor, once for each request.
+
+use crate::body::Body;
+use crate::credential::Caller;
+use crate::exchange::{Exchange, Origin};
+use crate::failure::Failure;
+use crate::head;
+use crate::io::{Activity, CONNECTION_WINDOW, LocalExecutor, Patience, STREAM_WINDOW, Spoken, Timer, Watch, Wire};
+use crate::peer::{Entrance, Peer};
+use crate::reply;
+use crate::route;
+use crate::snapshot::NodeSnapshot;
+use crate::upgrade;
+use crate::worker::Worker;
+use aws_lc_rs::constant_time::verify_slices_are_equal;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version, header, request};
+use hyper::body::Incoming;
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+use leno_config::FunctionId;
+use std::cell::RefCell;
+use std::convert::Infallible;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::Sleep;
+use tokio_rustls::TlsAcceptor;
+
+/// Rapid reset (CVE-2023-44487): streams that the peer reset before we saw them.
+const RESET_STREAMS: usize = 50;
+/// Streams that we reset because the peer broke a rule (CVE-2025-8671).
+const FAULTY_STREAMS: usize = 100;
+/// Between GOAWAY and the end.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// One of the node's listeners, as a worker sees it.
+pub struct Door {
+    /// The worker that accepts here.
+    pub worker: Rc<Worker>,
+    /// What comes in here.
+    pub entrance: Entrance,
+    /// TLS ends here.
+    pub tls: Option<TlsAcceptor>,
+    /// Where it listens.
+    pub address: SocketAddr,
+}
+
+/// A connection whose other end is known.
+pub struct Connection {
+    /// The worker that carries its requests.
+    pub worker: Rc<Worker>,
+    /// Where it came in.
+    pub entrance: Entrance,
+    /// The other end.
+    pub peer: Peer,
+    /// `https` behind TLS.
+    pub scheme: &'static str,
+    /// Of the listener.
+    pub port: u16,
+    /// Inbound: the function that the TLS client asked for and whose SVID it was shown.
+    function: Option<FunctionId>,
+    /// Outbound: who proved itself last, and by which field.
+    caller: RefCell<Option<(HeaderValue, Arc<Caller>)>>,
+    /// Inside a CONNECT tunnel its caller is settled.
+    tunnelled: bool,
+    activity: Arc<Activity>,
+}
+
+/// Serves a connection to its end.
+pub async fn serve(door: Rc<Door>, stream: TcpStream, address: SocketAddr) {
+    let worker = door.worker.clone();
+    let activity = Activity::new();
+    let open = OpenConnection::new(&worker, &activity);
+    // Without TCP_NODELAY small answers wait for acknowledgements. If it cannot be set, the connection is gone already.
+    let _ = stream.set_nodelay(true);
+    let limit = worker.snapshot().mesh.limits.head_timeout;
+    let connection = Connection {
+        worker,
+        entrance: door.entrance,
+        peer: Peer { identity: None, address },
+        scheme: if door.tls.is_some() && door.entrance == Entrance::Gateway { "https" } else { "http" },
+        port: door.address.port(),
+        function: None,
+        caller: RefCell::default(),
+        tunnelled: false,
+        activity,
+    };
+    let result = match &door.tls {
+        None => connection.serve_http(stream, &open).await,
+        Some(acceptor) => match tokio::time::timeout(limit, acceptor.accept(stream)).await {
+            Ok(Ok(stream)) => {
+                let session = stream.get_ref().1;
+                let connection = connection.identified(session);
+                connection.serve_http(stream, &open).await
+            }
+            Ok(Err(error)) => Err(error),
+            Err(_) => Err(io::ErrorKind::TimedOut.into()),
+        },
+    };
+    if let Err(error) = result {
+        tracing::debug!(%address, entrance = ?door.entrance, %error, "connection ended");
+    }
+}
+
+impl Connection {
+    /// With what TLS says of the other end.
+    fn identified(mut self, session: &tokio_rustls::rustls::ServerConnection) -> Self {
+        if self.entrance == Entrance::Inbound {
+            self.peer.identity = leno_identity::peer_identity(session).map(|id| id.to_string().into());
+            let function = session.server_name().and_then(leno_identity::function_of_server_name);
+            self.function = function.and_then(|(namespace, name)| FunctionId::new(namespace, name).ok());
+        }
+        self
+    }
+
+    /// Finds out which version of HTTP is spoken, and serves it.
+    async fn serve_http<T>(self, stream: T, open: &OpenConnection) -> io::Result<()>
+    where
+        T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let limit = self.worker.snapshot().mesh.limits.idle_timeout;
+        let sniff = tokio::time::timeout(limit, Wire::sniff(stream, self.activity.clone()));
+        let Some(sniffed) = open.unless_draining(sniff).await else { return Ok(()) };
+        let (wire, spoken) = sniffed??;
+        match spoken {
+            Spoken::Http1 => serve_http1(Rc::new(self), wire, open).await,
+            Spoken::Http2 => serve_http2(Rc::new(self), wire, open).await,
+            Spoken::Nothing => Ok(()),
+            Spoken::Tls => {
+                let address = self.peer.address;
+                tracing::warn!(%address, entrance = ?self.entrance, "TLS where plain HTTP is expected; inside the mesh, use http://");
+                Ok(())
+            }
+        }
+    }
+
+    /// The other end, as the exchange sees it.
+    pub fn peer_of(&self, origin: &Origin) -> Peer {
+        match origin {
+            Origin::Outbound(caller, _) => Peer { identity: Some(caller.identity.clone()), address: self.peer.address },
+            Origin::Gateway | Origin::Inbound(_) => self.peer.clone(),
+        }
+    }
+
+    /// On which function's side a request came in.
+    fn origin(&self, snapshot: &NodeSnapshot, headers: &HeaderMap) -> Result<Origin, Failure> {
+        match self.entrance {
+            Entrance::Gateway => Ok(Origin::Gateway),
+            Entrance::Inbound => {
+                let entry = self.function.as_ref().and_then(|function| snapshot.functions.get(function));
+                Ok(Origin::Inbound(entry.ok_or(Failure::NoRoute)?.clone()))
+            }
+            Entrance::Outbound => {
+                let caller = self.authenticate(headers).ok_or(Failure::Credential)?;
+                let entry = snapshot.functions.get(&caller.function).ok_or(Failure::Credential)?;
+                Ok(Origin::Outbound(entry.clone(), caller))
+            }
+        }
+    }
+
+    /// Who sends this request, by the credential in it; on a tunnel, by the one that opened it.
+    fn authenticate(&self, headers: &HeaderMap) -> Option<Arc<Caller>> {
+        let mut known = self.caller.borrow_mut();
+        let caller = match (headers.get(header::PROXY_AUTHORIZATION), &*known) {
+            (None, Some((_, caller))) if self.tunnelled => caller.clone(),
+            (None, _) => return None,
+            (Some(field), Some((proof, caller))) if is_same(field, proof) => caller.clone(),
+            (Some(_), _) if self.tunnelled => return None,
+            (Some(field), _) => {
+                let caller = self.worker.node.credentials.caller(field)?;
+                *known = Some((field.clone(), caller.clone()));
+                caller
+            }
+        };
+        (!caller.is_revoked()).then_some(caller)
+    }
+
+    /// One request.
+    async fn carry(self: Rc<Self>, mut request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+        let busy = self.activity.begin();
+        let on_upgrade = request.extensions_mut().remove::<OnUpgrade>();
+        let (mut head, body) = request.into_parts();
+        let origin = match self.origin(&self.worker.snapshot(), &head.headers) {
+            Ok(origin) => origin,
+            Err(Failure::Credential) => return Ok(reply::credential_wanted()),
+            Err(_) => return Ok(reply::misdirected()),
+        };
+        let http2 = head.version == Version::HTTP_2;
+        if head.method == Method::CONNECT
+            && head.extensions.get::<hyper::ext::Protocol>().is_none()
+            && self.opens_tunnel(&origin, &head)
+        {
+            self.tunnel(on_upgrade, origin, busy);
+            return Ok(Response::new(Body::empty()));
+        }
+        let mut response = match Exchange::begin(&self, origin, &mut head) {
+            (exchange, Ok(())) => {
+                let body = Body::request(body, &exchange.record);
+                exchange.run(head, body).await
+            }
+            (exchange, Err(malformed)) => exchange.fail(malformed.into()),
+        };
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            upgrade::join(on_upgrade, &mut response, busy);
+        } else if let Some(tail) = response.body_mut().tail_mut() {
+            tail.busy = Some(busy);
+        }
+        Ok(self.send_off(response, http2))
+    }
+
+    /// What depends on how the client is connected.
+    fn send_off(&self, mut response: Response<Body>, http2: bool) -> Response<Body> {
+        if self.entrance == Entrance::Inbound
+            && let Some(label) = response.extensions().get::<Failure>().and_then(Failure::label)
+        {
+            response.headers_mut().insert(head::HOP_FAILURE, HeaderValue::from_static(label));
+        }
+        if http2 && response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            let (mut head, body) = response.into_parts();
+            head::into_extended_connected(&mut head);
+            response = Response::from_parts(head, body);
+        }
+        response
+    }
+
+    /// A tunnel leads to callees only; any other CONNECT goes to the judge, who will refuse it and say why.
+    fn opens_tunnel(&self, origin: &Origin, head: &request::Parts) -> bool {
+        let Origin::Outbound(caller, _) = origin else { return false };
+        let Some(authority) = head.uri.authority() else { return false };
+        route::callee(caller, head::split_authority(authority.as_str()).0).is_some()
+    }
+
+    /// What comes through the tunnel is HTTP, and each request in it is judged by itself.
+    fn tunnel(&self, on_upgrade: Option<OnUpgrade>, origin: Origin, busy: crate::io::Busy) {
+        let (Some(on_upgrade), Origin::Outbound(_, caller)) = (on_upgrade, origin) else { return };
+        let proof = self.caller.borrow().as_ref().map_or(HeaderValue::from_static(""), |(proof, _)| proof.clone());
+        let inner = Self {
+            worker: self.worker.clone(),
+            entrance: Entrance::Outbound,
+            peer: self.peer.clone(),
+            scheme: self.scheme,
+            port: self.port,
+            function: None,
+            caller: RefCell::new(Some((proof, caller))),
+            tunnelled: true,
+            activity: Activity::new(),
+        };
+        tokio::task::spawn_local(async move {
+            drop(busy);
+            let open = OpenConnection::new(&inner.worker, &inner.activity);
+            match on_upgrade.await {
+                Ok(stream) => {
+                    if let Err(error) = inner.serve_http(TokioIo::new(stream), &open).await {
+                        tracing::debug!(%error, "tunnel ended");
+                    }
+                }
+                Err(error) => tracing::debug!(%error, "a tunnel was gone before it could be used"),
+            }
+        });
+    }
+}
+
+fn is_same(a: &HeaderValue, b: &HeaderValue) -> bool {
+    verify_slices_are_equal(a.as_bytes(), b.as_bytes()).is_ok()
+}
+
+async fn serve_http1<T>(connection: Rc<Connection>, wire: Wire<T>, open: &OpenConnection) -> io::Result<()>
+where
+    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let limits = connection.worker.snapshot().mesh.limits;
+    let mut builder = http1::Builder::new();
+    builder
+        .timer(Timer::new())
+        // Heads are timed by `Activity`: hyper's own timer would count the time between requests too.
+        .header_read_timeout(None)
+        .max_header_size(limits.head_bytes as usize)
+        .max_buf_size((limits.head_bytes as usize).max(MIN_BUFFER))
+        .half_close(false)
+        .pipeline_flush(true);
+    if limits.headers != HYPER_HEADERS {
+        builder.max_headers(limits.headers as usize);
+    }
+    let carried = connection.clone();
+    let service = service_fn(move |request| carried.clone().carry(request));
+    let serving = pin!(builder.serve_connection(TokioIo::new(wire), service).with_upgrades());
+    Drive { serving, connection: &connection, open, head: true, timer: None, leaving: None, registered: false }.await
+}
+
+/// hyper reads in pieces of this size, and refuses to work with less.
+const MIN_BUFFER: usize = 16 * 1024;
+/// With hyper's own limit the parser needs no allocation for headers.
+const HYPER_HEADERS: u32 = 100;
+
+async fn serve_http2<T>(connection: Rc<Connection>, wire: Wire<T>, open: &OpenConnection) -> io::Result<()>
+where
+    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let limits = connection.worker.snapshot().mesh.limits;
+    let mut builder = http2::Builder::new(LocalExecutor);
+    builder
+        .timer(Timer::new())
+        .max_concurrent_streams(limits.h2_streams)
+        .max_header_list_size(limits.head_bytes)
+        .max_pending_accept_reset_streams(RESET_STREAMS)
+        .max_local_error_reset_streams(FAULTY_STREAMS)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_send_buf_size(STREAM_WINDOW as usize)
+        .keep_alive_interval(limits.idle_timeout.min(Duration::from_secs(30)))
+        .keep_alive_timeout(Duration::from_secs(20))
+        .enable_connect_protocol();
+    let carried = connection.clone();
+    let service = service_fn(move |request| carried.clone().carry(request));
+    let serving = pin!(builder.serve_connection(TokioIo::new(wire), service));
+    Drive { serving, connection: &connection, open, head: false, timer: None, leaving: None, registered: false }.await
+}
+
+/// What hyper's connections have in common.
+trait Serving: Future<Output = Result<(), hyper::Error>> {
+    /// Takes no further request; ends when those under way are answered.
+    fn leave(self: Pin<&mut Self>);
+}
+
+impl<T, S> Serving for http1::UpgradeableConnection<T, S>
+where
+    T: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
+    S: hyper::service::HttpService<Incoming, ResBody = Body>,
+    S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    fn leave(self: Pin<&mut Self>) {
+        self.graceful_shutdown();
+    }
+}
+
+impl<T, S> Serving for http2::Connection<T, S, LocalExecutor>
+where
+    T: hyper::rt::Read + hyper::rt::Write + Unpin,
+    S: hyper::service::HttpService<Incoming, ResBody = Body>,
+    S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    S::Future: 'static,
+    LocalExecutor: hyper::rt::bounds::Http2ServerConnExec<S::Future, Body>,
+{
+    fn leave(self: Pin<&mut Self>) {
+        self.graceful_shutdown();
+    }
+}
+
+/// Drives a connection, and ends it when its peer is too slow or the node is draining. One timer, which sleeps as long as nothing can be
+/// due; an exchange costs no timer here.
+struct Drive<'a, S> {
+    serving: Pin<&'a mut S>,
+    connection: &'a Connection,
+    open: &'a OpenConnection,
+    /// Bytes between exchanges are the beginning of a head.
+    head: bool,
+    timer: Option<Pin<Box<Sleep>>>,
+    /// It was told to end, and does so by then at the latest.
+    leaving: Option<Instant>,
+    registered: bool,
+}
+
+impl<S: Serving> Future for Drive<'_, S> {
+    type Output = io::Result<()>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if !self.registered {
+            self.registered = true;
+            self.open.wake_to_drain(cx);
+        }
+        let connection = self.connection;
+        if connection.worker.connections.is_draining() && self.leaving.is_none() {
+            if self.head && !connection.activity.is_busy() {
+                return Poll::Ready(Ok(()));
+            }
+            self.leave(connection.worker.snapshot().mesh.limits.drain_timeout);
+        }
+        if let Poll::Ready(result) = self.serving.as_mut().poll(cx) {
+            return Poll::Ready(result.map_err(io::Error::other));
+        }
+        loop {
+            let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(Duration::ZERO)));
+            if timer.as_mut().poll(cx).is_pending() {
+                return Poll::Pending;
+            }
+            let now = Instant::now();
+            if self.leaving.is_some_and(|end| end <= now) {
+                return Poll::Ready(Ok(()));
+            }
+            let until = match (connection.watch(self.head, now), self.leaving) {
+                (_, Some(end)) => end,
+                (Watch::Until(until), None) => until,
+                (Watch::Stuck, None) => return Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+                (Watch::Idle, None) => self.leave(FAREWELL),
+            };
+            if let Some(timer) = &mut self.timer {
+                timer.as_mut().reset(until.into());
+            }
+            if self.leaving.is_some()
+                && let Poll::Ready(result) = self.serving.as_mut().poll(cx)
+            {
+                return Poll::Ready(result.map_err(io::Error::other));
+            }
+        }
+    }
+}
+
+impl<S: Serving> Drive<'_, S> {
+    fn leave(&mut self, within: Duration) -> Instant {
+        self.serving.as_mut().leave();
+        let end = Instant::now() + within;
+        self.leaving = Some(end);
+        self.timer = None;
+        end
+    }
+}
+
+impl Connection {
+    fn watch(&self, head: bool, now: Instant) -> Watch {
+        let snapshot = self.worker.snapshot();
+        let limits = &snapshot.mesh.limits;
+        let head = head.then_some(limits.head_timeout);
+        self.activity.watch(&Patience { head, idle: limits.idle_timeout, exchange: snapshot.longest_exchange }, now)
+    }
+}
+
+/// Counts a connection as open.
+pub struct OpenConnection {
+    worker: Rc<Worker>,
+    number: u64,
+}
+
+impl OpenConnection {
+    fn new(worker: &Rc<Worker>, activity: &Arc<Activity>) -> Self {
+        Self { worker: worker.clone(), number: worker.connections.open(activity) }
+    }
+
+    fn wake_to_drain(&self, cx: &Context<'_>) {
+        self.worker.connections.set_waker(self.number, cx.waker());
+    }
+
+    /// `None`: draining began first.
+    async fn unless_draining<F: Future>(&self, future: F) -> Option<F::Output> {
+        let mut future = pin!(future);
+        std::future::poll_fn(|cx| {
+            self.wake_to_drain(cx);
+            if self.worker.connections.is_draining() {
+                return Poll::Ready(None);
+            }
+            future.as_mut().poll(cx).map(Some)
+        })
+        .await
+    }
+}
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        self.worker.connections.close(self.number);
+    }
+}

@@ -1,0 +1,247 @@
+//! Proxy credentials: how an instance proves to its outbound sidecar who it is.
+//!
+//! Every process of the machine can reach the outbound listener, so the address of a connection proves nothing. Each instance is given a secret of its
+//! own in its environment (`HTTP_PROXY`), and sends it as `proxy-authorization` (RFC 9110, 11.7; Basic, RFC 7617). The secret
+//! ends with the instance.
+
+use arc_swap::ArcSwap;
+use aws_lc_rs::constant_time::verify_slices_are_equal;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use http::HeaderValue;
+use leno_config::FunctionId;
+use leno_policy::input::TraceContext;
+use std::collections::HashMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The instances that may use the outbound listener.
+#[derive(Debug, Default)]
+pub struct Credentials {
+    callers: ArcSwap<Callers>,
+    minted: AtomicU64,
+    /// Serialises changes of `callers`.
+    changing: Mutex<()>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Callers {
+    by_user: HashMap<String, Arc<Caller>>,
+    by_instance: HashMap<Arc<str>, Arc<Caller>>,
+}
+
+/// One instance with its secret.
+pub struct Caller {
+    /// What it is an instance of.
+    pub function: FunctionId,
+    /// Its name, the one in [`crate::instances::Lease::instance`].
+    pub instance: Arc<str>,
+    secret: String,
+    revoked: AtomicBool,
+    handling: Mutex<Vec<TraceContext>>,
+}
+
+/// A fresh credential, for the instance's environment only.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Minted {
+    /// Tells which secret to compare with; no secret itself. Needs no escaping in a URL.
+    pub user: String,
+    /// 256 random bits in hexadecimal.
+    pub secret: String,
+}
+
+/// The operating system has no randomness to give.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the operating system gave no random bytes for a proxy credential")]
+pub struct NoRandomness;
+
+impl Minted {
+    /// What goes into `HTTP_PROXY`.
+    pub fn proxy_url(&self, outbound: SocketAddr) -> String {
+        format!("http://{}:{}@{outbound}", self.user, self.secret)
+    }
+}
+
+impl Credentials {
+    /// Makes a credential for an instance; an earlier one of the same instance ends.
+    pub fn mint(&self, function: &FunctionId, instance: &str) -> Result<Minted, NoRandomness> {
+        let mut bytes = [0; 32];
+        aws_lc_rs::rand::fill(&mut bytes).map_err(|_| NoRandomness)?;
+        let secret = bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let number = self.minted.fetch_add(1, Ordering::Relaxed);
+        let user = format!("{}.{}.{number}", function.name, function.namespace);
+        let caller = Arc::new(Caller {
+            function: function.clone(),
+            instance: instance.into(),
+            secret: secret.clone(),
+            revoked: AtomicBool::new(false),
+            handling: Mutex::default(),
+        });
+        self.change(|callers| {
+            callers.remove(instance);
+            callers.by_user.insert(user.clone(), caller.clone());
+            callers.by_instance.insert(caller.instance.clone(), caller);
+        });
+        Ok(Minted { user, secret })
+    }
+
+    /// Ends an instance's credential, on connections that used it already too.
+    pub fn revoke(&self, instance: &str) {
+        self.change(|callers| callers.remove(instance));
+    }
+
+    /// Whose credential a `proxy-authorization` field holds.
+    pub fn caller(&self, authorization: &HeaderValue) -> Option<Arc<Caller>> {
+        let (scheme, encoded) = authorization.to_str().ok()?.split_once(' ')?;
+        if !scheme.eq_ignore_ascii_case("basic") {
+            return None;
+        }
+        let decoded = String::from_utf8(STANDARD.decode(encoded.trim()).ok()?).ok()?;
+        let (user, secret) = decoded.split_once(':')?;
+        let caller = self.callers.load().by_user.get(user)?.clone();
+        verify_slices_are_equal(caller.secret.as_bytes(), secret.as_bytes()).ok()?;
+        Some(caller)
+    }
+
+    /// Notes that an instance handles a request with this trace context, as long as the result lives.
+    pub fn handle(&self, instance: &str, context: TraceContext) -> Option<Handling> {
+        let caller = self.callers.load().by_instance.get(instance)?.clone();
+        caller.contexts(|contexts| contexts.push(context));
+        Some(Handling { caller, context })
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Callers)) {
+        let _one_at_a_time = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut callers = Callers::clone(&self.callers.load());
+        change(&mut callers);
+        self.callers.store(Arc::new(callers));
+    }
+}
+
+impl Callers {
+    fn remove(&mut self, instance: &str) {
+        if let Some(caller) = self.by_instance.remove(instance) {
+            caller.revoked.store(true, Ordering::Release);
+            self.by_user.retain(|_, other| !Arc::ptr_eq(other, &caller));
+        }
+    }
+}
+
+impl Caller {
+    /// Whether the credential has ended.
+    pub fn is_revoked(&self) -> bool {
+        self.revoked.load(Ordering::Acquire)
+    }
+
+    /// The trace context of the request that the instance is handling, if it is handling just one: whatever it calls now, it calls for that request.
+    pub fn only_context(&self) -> Option<TraceContext> {
+        self.contexts(|contexts| match contexts[..] {
+            [context] => Some(context),
+            _ => None,
+        })
+    }
+
+    fn contexts<R>(&self, act: impl FnOnce(&mut Vec<TraceContext>) -> R) -> R {
+        act(&mut self.handling.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl fmt::Debug for Caller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Caller")
+            .field("function", &self.function)
+            .field("instance", &self.instance)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Minted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Minted").field("user", &self.user).finish_non_exhaustive()
+    }
+}
+
+/// An instance is handling a request.
+#[derive(Debug)]
+pub struct Handling {
+    caller: Arc<Caller>,
+    context: TraceContext,
+}
+
+impl Drop for Handling {
+    fn drop(&mut self) {
+        self.caller.contexts(|contexts| {
+            if let Some(index) = contexts.iter().position(|context| *context == self.context) {
+                contexts.swap_remove(index);
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header(user: &str, secret: &str) -> HeaderValue {
+        HeaderValue::try_from(format!("Basic {}", STANDARD.encode(format!("{user}:{secret}")))).unwrap()
+    }
+
+    fn function(name: &str) -> FunctionId {
+        FunctionId::new("orders", name).unwrap()
+    }
+
+    #[test]
+    fn only_the_right_secret_names_the_caller() {
+        let credentials = Credentials::default();
+        let first = credentials.mint(&function("a"), "a-1").unwrap();
+        let second = credentials.mint(&function("b"), "b-1").unwrap();
+        assert_eq!(credentials.caller(&header(&first.user, &first.secret)).unwrap().function, function("a"));
+        assert!(credentials.caller(&header(&first.user, &second.secret)).is_none());
+        assert!(credentials.caller(&header(&second.user, &first.secret)).is_none());
+        assert!(credentials.caller(&header("nobody", &first.secret)).is_none());
+        assert!(credentials.caller(&header(&first.user, "")).is_none());
+        for malformed in ["", "Basic", "Basic !!!", "Bearer x", "Basic YQ=="] {
+            assert!(credentials.caller(&HeaderValue::from_static(malformed)).is_none(), "{malformed}");
+        }
+    }
+
+    #[test]
+    fn a_credential_ends_with_its_instance() {
+        let credentials = Credentials::default();
+        let minted = credentials.mint(&function("a"), "a-1").unwrap();
+        let caller = credentials.caller(&header(&minted.user, &minted.secret)).unwrap();
+        credentials.revoke("a-1");
+        assert!(caller.is_revoked());
+        assert!(credentials.caller(&header(&minted.user, &minted.secret)).is_none());
+        let again = credentials.mint(&function("a"), "a-1").unwrap();
+        assert_ne!((&again.user, &again.secret), (&minted.user, &minted.secret));
+        assert!(credentials.caller(&header(&again.user, &again.secret)).is_some());
+    }
+
+    #[test]
+    fn no_secret_is_printed() {
+        let credentials = Credentials::default();
+        let minted = credentials.mint(&function("a"), "a-1").unwrap();
+        assert!(!format!("{minted:?} {credentials:?}").contains(&minted.secret));
+    }
+
+    #[test]
+    fn one_request_at_a_time_is_the_parent_of_what_it_calls() {
+        let credentials = Credentials::default();
+        let minted = credentials.mint(&function("a"), "a-1").unwrap();
+        let caller = credentials.caller(&header(&minted.user, &minted.secret)).unwrap();
+        let context = |span_id| TraceContext { trace_id: 1, span_id, sampled: true };
+        assert_eq!(caller.only_context(), None);
+        let first = credentials.handle("a-1", context(1)).unwrap();
+        assert_eq!(caller.only_context(), Some(context(1)));
+        let second = credentials.handle("a-1", context(2)).unwrap();
+        assert_eq!(caller.only_context(), None);
+        drop(first);
+        assert_eq!(caller.only_context(), Some(context(2)));
+        drop(second);
+        assert_eq!(caller.only_context(), None);
+        assert!(credentials.handle("unknown", context(3)).is_none());
+    }
+}

@@ -1,0 +1,136 @@
+//! What the proxy itself answers when there is no response to pass on.
+
+use crate::head::Malformed;
+use crate::instances::Unavailable;
+use http::{HeaderValue, StatusCode};
+use std::time::Duration;
+
+/// Why an exchange got no response from its upstream. Verdicts are no failures.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// The head breaks a rule of HTTP.
+    #[error("malformed request: {0}")]
+    Malformed(#[from] Malformed),
+    /// The outbound listener does not know who is calling.
+    #[error("the proxy credential is missing or wrong")]
+    Credential,
+    /// Nothing is exposed there.
+    #[error("nothing is exposed at this host and path")]
+    NoRoute,
+    /// No instance to send it to.
+    #[error("no instance: {0}")]
+    Unavailable(#[from] Unavailable),
+    /// There are instances, but all of them failed too often lately.
+    #[error("all instances are ejected by the outlier detection")]
+    Ejected,
+    /// The circuit breaker's limit on waiting requests.
+    #[error("too many requests wait for a connection or an instance")]
+    Overflow,
+    /// No connection could be made. Nothing was sent.
+    #[error("no connection to the upstream: {cause}")]
+    Connect {
+        /// In words.
+        cause: String,
+    },
+    /// The connection ended, or the peer reset the stream, before a response.
+    #[error("the upstream broke off: {cause}")]
+    Reset {
+        /// In words.
+        cause: String,
+        /// The peer says that it did not process the request (HTTP/2 REFUSED_STREAM, GOAWAY).
+        refused: bool,
+    },
+    /// The time for one try, or for the whole exchange, passed.
+    #[error("no response within {0:?}")]
+    Timeout(Duration),
+    /// The client went away, or broke off its body.
+    #[error("the client went away")]
+    ClientGone,
+    /// The body broke off after the response's head was passed on.
+    #[error("the upstream broke off within the response's body: {0}")]
+    BrokenBody(String),
+}
+
+impl Failure {
+    /// What the client sees.
+    pub fn status(&self) -> StatusCode {
+        match self {
+            Self::Malformed(Malformed::Method) => StatusCode::METHOD_NOT_ALLOWED,
+            Self::Malformed(Malformed::Expectation) => StatusCode::EXPECTATION_FAILED,
+            Self::Malformed(_) | Self::ClientGone => StatusCode::BAD_REQUEST,
+            Self::Credential => StatusCode::PROXY_AUTHENTICATION_REQUIRED,
+            Self::NoRoute => StatusCode::NOT_FOUND,
+            Self::Unavailable(_) | Self::Ejected | Self::Overflow | Self::Connect { .. } => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
+            Self::Reset { .. } | Self::BrokenBody(_) => StatusCode::BAD_GATEWAY,
+            Self::Timeout(_) => StatusCode::GATEWAY_TIMEOUT,
+        }
+    }
+
+    /// Envoy's response flag with the same meaning, for access logs and metrics.
+    pub fn flag(&self) -> &'static str {
+        match self {
+            Self::Malformed(_) => "DPE",
+            Self::Credential => "UAEX",
+            Self::NoRoute => "NR",
+            Self::Unavailable(_) | Self::Ejected => "UH",
+            Self::Overflow => "UO",
+            Self::Connect { .. } => "UF",
+            Self::Reset { refused: true, .. } => "UR",
+            Self::Reset { .. } | Self::BrokenBody(_) => "UC",
+            Self::Timeout(_) => "UT",
+            Self::ClientGone => "DC",
+        }
+    }
+
+    /// Tells a caller's sidecar what it needs to know to try again; `None`: trying again is no use.
+    pub fn label(&self) -> Option<&'static str> {
+        match self {
+            Self::Connect { .. } => Some("connect"),
+            Self::Reset { refused: true, .. } => Some("refused"),
+            Self::Reset { refused: false, .. } => Some("reset"),
+            Self::Timeout(_) => Some("timeout"),
+            _ => None,
+        }
+    }
+
+    /// The failure that another sidecar told by its label.
+    pub fn from_label(label: &HeaderValue) -> Option<Self> {
+        let cause = || "so says the callee's sidecar".to_owned();
+        match label.as_bytes() {
+            b"connect" => Some(Self::Connect { cause: cause() }),
+            b"refused" => Some(Self::Reset { cause: cause(), refused: true }),
+            b"reset" => Some(Self::Reset { cause: cause(), refused: false }),
+            b"timeout" => Some(Self::Timeout(Duration::ZERO)),
+            _ => None,
+        }
+    }
+
+    /// When the client may try again.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Unavailable(Unavailable::Failed { retry_after, .. }) => *retry_after,
+            Self::Unavailable(Unavailable::QueueFull | Unavailable::Timeout(_)) | Self::Ejected | Self::Overflow => {
+                Some(Duration::from_secs(1))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The status of a gRPC call that fails with this HTTP status (gRPC's "HTTP to gRPC Status Code Mapping", with a code of its own where gRPC
+/// has a more exact one).
+pub fn grpc_status(status: StatusCode) -> u8 {
+    match status.as_u16() {
+        400 | 417 => 3,  // INVALID_ARGUMENT
+        401 | 407 => 16, // UNAUTHENTICATED
+        403 => 7,        // PERMISSION_DENIED
+        404 | 405 => 12, // UNIMPLEMENTED
+        429 => 8,        // RESOURCE_EXHAUSTED
+        502 | 503 => 14, // UNAVAILABLE
+        504 => 4,        // DEADLINE_EXCEEDED
+        500..=599 => 13, // INTERNAL
+        _ => 2,          // UNKNOWN
+    }
+}

@@ -1,0 +1,292 @@
+//! Between sockets and hyper: bytes that were read ahead, and a watch on who takes too long.
+
+use hyper::rt::Executor;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+
+pub use hyper_util::rt::TokioTimer as Timer;
+
+/// HTTP/2 flow-control window of a stream: what one slow reader can make us hold.
+pub const STREAM_WINDOW: u32 = 256 * 1024;
+/// HTTP/2 flow-control window of a connection.
+pub const CONNECTION_WINDOW: u32 = 1024 * 1024;
+
+/// How an HTTP/2 connection begins (RFC 9113, 3.4).
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// Runs hyper's tasks on this thread.
+#[derive(Clone, Copy, Debug)]
+pub struct LocalExecutor;
+
+impl<F> Executor<F> for LocalExecutor
+where
+    F: Future<Output: 'static> + 'static,
+{
+    fn execute(&self, future: F) {
+        tokio::task::spawn_local(future);
+    }
+}
+
+/// What a connection speaks, told by its first bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spoken {
+    /// HTTP/1.0 or 1.1, or something that the parser will refuse.
+    Http1,
+    /// HTTP/2 with prior knowledge, or after ALPN.
+    Http2,
+    /// A TLS handshake where none is expected.
+    Tls,
+    /// It ended before it said anything.
+    Nothing,
+}
+
+/// A stream whose first bytes were looked at; they are read again by whoever reads next.
+#[derive(Debug)]
+pub struct Wire<T> {
+    stream: T,
+    ahead: Vec<u8>,
+    passed: usize,
+    activity: Arc<Activity>,
+}
+
+impl<T: AsyncRead + Unpin> Wire<T> {
+    /// Waits for as many bytes as tell what the peer speaks.
+    pub async fn sniff(mut stream: T, activity: Arc<Activity>) -> io::Result<(Self, Spoken)> {
+        let mut ahead = Vec::with_capacity(2048);
+        let spoken = loop {
+            if stream.read_buf(&mut ahead).await? == 0 {
+                break if ahead.is_empty() { Spoken::Nothing } else { Spoken::Http1 };
+            }
+            activity.received();
+            let seen = ahead.len().min(PREFACE.len());
+            if ahead[0] == 0x16 {
+                break Spoken::Tls;
+            } else if ahead[..seen] != PREFACE[..seen] {
+                break Spoken::Http1;
+            } else if seen == PREFACE.len() {
+                break Spoken::Http2;
+            }
+        };
+        Ok((Self { stream, ahead, passed: 0, activity }, spoken))
+    }
+}
+
+impl<T: AsyncRead + Unpin> AsyncRead for Wire<T> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.passed < self.ahead.len() {
+            let count = into.remaining().min(self.ahead.len() - self.passed);
+            into.put_slice(&self.ahead[self.passed..self.passed + count]);
+            self.passed += count;
+            if self.passed == self.ahead.len() {
+                self.ahead = Vec::new();
+                self.passed = 0;
+            }
+            return Poll::Ready(Ok(()));
+        }
+        let before = into.filled().len();
+        let polled = Pin::new(&mut self.stream).poll_read(cx, into);
+        if into.filled().len() > before {
+            self.activity.received();
+        }
+        polled
+    }
+}
+
+impl<T: AsyncWrite + Unpin> AsyncWrite for Wire<T> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bytes)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}
+
+/// When something last happened on a connection. Atomic only because upgraded streams must be `Send`; one thread uses it.
+#[derive(Debug)]
+pub struct Activity {
+    opened: Instant,
+    /// Exchanges under way.
+    busy: AtomicU32,
+    /// When an exchange last began or ended: milliseconds after `opened`, as all times here.
+    changed: AtomicU64,
+    /// When the first byte after the last exchange came, plus one; 0: none did.
+    head: AtomicU64,
+}
+
+/// How long a connection may take for what.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// For a request head, from its first byte; `None`: bytes between requests are no head (HTTP/2).
+    pub head: Option<Duration>,
+    /// Without a request.
+    pub idle: Duration,
+    /// For one exchange, at most.
+    pub exchange: Duration,
+}
+
+/// What to do about a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Watch {
+    /// Look again then.
+    Until(Instant),
+    /// It has been idle for too long; say good-bye.
+    Idle,
+    /// A head takes too long, or an exchange is stuck behind a peer that does not read; just close.
+    Stuck,
+}
+
+/// An exchange that should be over by its deadline, but whose peer does not read, is cut off this much later.
+const GRACE: Duration = Duration::from_secs(5);
+
+impl Activity {
+    /// Of a connection that was just accepted.
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self {
+            opened: Instant::now(),
+            busy: AtomicU32::new(0),
+            changed: AtomicU64::new(0),
+            head: AtomicU64::new(0),
+        })
+    }
+
+    fn received(&self) {
+        if self.busy.load(Ordering::Relaxed) == 0 && self.head.load(Ordering::Relaxed) == 0 {
+            self.head.store(self.now() + 1, Ordering::Relaxed);
+        }
+    }
+
+    /// An exchange begins; it ends when the result is dropped.
+    pub fn begin(self: &Arc<Self>) -> Busy {
+        self.head.store(0, Ordering::Relaxed);
+        self.changed.store(self.now(), Ordering::Relaxed);
+        self.busy.fetch_add(1, Ordering::Relaxed);
+        Busy(self.clone())
+    }
+
+    /// Whether an exchange is under way.
+    pub fn is_busy(&self) -> bool {
+        self.busy.load(Ordering::Relaxed) > 0
+    }
+
+    /// Judges the connection's pace.
+    pub fn watch(&self, patience: &Patience, now: Instant) -> Watch {
+        let passed = millis(now.saturating_duration_since(self.opened));
+        let changed = self.changed.load(Ordering::Relaxed);
+        let head = self.head.load(Ordering::Relaxed);
+        let (limit, verdict) = match (self.is_busy(), patience.head) {
+            (true, _) => (changed.saturating_add(millis(patience.exchange + GRACE)), Watch::Stuck),
+            (false, Some(time)) if head > 0 => (head - 1 + millis(time), Watch::Stuck),
+            (false, _) => (changed + millis(patience.idle), Watch::Idle),
+        };
+        if passed >= limit {
+            return verdict;
+        }
+        // What begins right after this look must not be overlooked: never sleep longer than the shortest patience.
+        let shortest = patience.head.map_or(patience.idle, |head| head.min(patience.idle));
+        Watch::Until(now + Duration::from_millis(limit - passed).min(shortest))
+    }
+
+    fn now(&self) -> u64 {
+        millis(self.opened.elapsed())
+    }
+}
+
+/// An exchange is under way on a connection.
+#[derive(Debug)]
+pub struct Busy(Arc<Activity>);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.changed.store(self.0.now(), Ordering::Relaxed);
+        self.0.busy.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATIENCE: Patience = Patience {
+        head: Some(Duration::from_secs(10)),
+        idle: Duration::from_secs(60),
+        exchange: Duration::from_secs(100),
+    };
+
+    async fn sniff(bytes: &'static [u8]) -> (Vec<u8>, Spoken) {
+        let (mut wire, spoken) = Wire::sniff(bytes, Activity::new()).await.unwrap();
+        let mut all = Vec::new();
+        wire.read_to_end(&mut all).await.unwrap();
+        (all, spoken)
+    }
+
+    #[tokio::test]
+    async fn the_first_bytes_tell() {
+        for (bytes, spoken) in [
+            (&b"GET / HTTP/1.1\r\n\r\n"[..], Spoken::Http1),
+            (b"PRI / HTTP/1.1\r\n\r\n", Spoken::Http1),
+            (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0", Spoken::Http2),
+            (b"PRI", Spoken::Http1),
+            (b"\x16\x03\x01", Spoken::Tls),
+            (b"", Spoken::Nothing),
+        ] {
+            assert_eq!(sniff(bytes).await, (bytes.to_vec(), spoken));
+        }
+    }
+
+    /// The verdict this many seconds after the connection was opened; a wait in whole seconds from then.
+    fn watch(activity: &Activity, patience: &Patience, after: u64) -> Result<u64, Watch> {
+        match activity.watch(patience, activity.opened + Duration::from_secs(after)) {
+            Watch::Until(until) => Ok((until - activity.opened).as_secs()),
+            verdict => Err(verdict),
+        }
+    }
+
+    #[test]
+    fn heads_and_silence_have_their_own_limits() {
+        let activity = Activity::new();
+        assert_eq!(watch(&activity, &PATIENCE, 0), Ok(10));
+        assert_eq!(watch(&activity, &PATIENCE, 61), Err(Watch::Idle));
+        activity.received();
+        assert_eq!(watch(&activity, &PATIENCE, 11), Err(Watch::Stuck));
+        assert_eq!(watch(&activity, &Patience { head: None, ..PATIENCE }, 11), Ok(60));
+    }
+
+    #[test]
+    fn an_exchange_has_its_own_time() {
+        let activity = Activity::new();
+        let busy = activity.begin();
+        activity.received();
+        assert_eq!(watch(&activity, &PATIENCE, 99), Ok(105));
+        assert_eq!(watch(&activity, &PATIENCE, 106), Err(Watch::Stuck));
+        drop(busy);
+        assert_eq!(watch(&activity, &PATIENCE, 59), Ok(60));
+        assert_eq!(watch(&activity, &PATIENCE, 61), Err(Watch::Idle));
+    }
+}

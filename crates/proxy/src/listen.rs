@@ -1,0 +1,245 @@
+//! The node's sockets: each worker thread accepts on listeners of its own (`SO_REUSEPORT`), on a runtime of its own.
+
+use crate::connection::{self, Door};
+use crate::node::Node;
+use crate::peer::Entrance;
+use crate::random::Random;
+use crate::worker::Worker;
+use leno_config::slice::MeshSlice;
+use leno_identity::TlsError;
+use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
+use std::io;
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime;
+use tokio::sync::{mpsc, watch};
+use tokio::task::LocalSet;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
+
+/// Connections that wait to be accepted, for each listener.
+const BACKLOG: i32 = 1024;
+/// When the process has no file descriptors left, this is how long we wait for some to be closed.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// How to serve.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Worker threads; `None`: one for each core.
+    pub workers: Option<NonZeroUsize>,
+    /// Client connections of one worker; beyond it, new ones wait in the kernel's queue.
+    pub connections: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { workers: None, connections: 16 * 1024 }
+    }
+}
+
+/// Where a node listens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Addresses {
+    /// Plain-text gateway.
+    pub gateway_http: Option<SocketAddr>,
+    /// TLS gateway.
+    pub gateway_https: Option<SocketAddr>,
+    /// For instances of this node.
+    pub outbound: SocketAddr,
+    /// For callers' sidecars.
+    pub inbound: SocketAddr,
+}
+
+/// Why a node cannot serve.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// An address cannot be listened on.
+    #[error("cannot listen on {address} ({what}): {cause}; {}", remedy(cause, *address))]
+    Bind {
+        /// Where.
+        address: SocketAddr,
+        /// What for.
+        what: &'static str,
+        /// Why not.
+        cause: io::Error,
+    },
+    /// The certificate or key of the gateway, or the node's own identities.
+    #[error("TLS: {0}")]
+    Tls(#[from] TlsError),
+    /// A worker thread did not start.
+    #[error("a worker thread did not start: {0}")]
+    Thread(io::Error),
+    /// The operating system has no randomness to give.
+    #[error("the operating system gave no random bytes")]
+    NoRandomness,
+}
+
+fn remedy(cause: &io::Error, address: SocketAddr) -> String {
+    match cause.kind() {
+        io::ErrorKind::AddrInUse => {
+            format!("another process has port {}: stop it, or configure another port", address.port())
+        }
+        io::ErrorKind::PermissionDenied => "ports below 1024 need the capability CAP_NET_BIND_SERVICE".to_owned(),
+        io::ErrorKind::AddrNotAvailable => format!("{} is no address of this machine", address.ip()),
+        _ => "check the address in the Mesh document".to_owned(),
+    }
+}
+
+/// A node that serves.
+pub struct Handle {
+    /// Where; ports that were configured as 0 are known here.
+    pub addresses: Addresses,
+    draining: watch::Sender<bool>,
+    /// Closed when the last worker has ended.
+    ended: mpsc::Receiver<()>,
+}
+
+impl Handle {
+    /// Accepts no further connection, lets exchanges under way end (at most for the mesh's drain timeout), and completes when all workers have ended.
+    pub async fn drain(mut self) {
+        self.draining.send_replace(true);
+        while self.ended.recv().await.is_some() {}
+    }
+}
+
+/// Binds all listeners of the node's mesh and starts its workers. When it returns, connections are accepted.
+pub fn serve(node: &Arc<Node>, options: Options) -> Result<Handle, ServeError> {
+    let mesh = node.snapshot.load().mesh.clone();
+    let workers = options.workers.or_else(|| thread::available_parallelism().ok()).map_or(1, NonZeroUsize::get);
+    let (addresses, mut doors) = bind(node, &mesh, workers)?;
+    node.set_inbound(addresses.inbound);
+    let (draining, drained) = watch::channel(false);
+    let (alive, ended) = mpsc::channel(1);
+    for number in 0..workers {
+        let doors = doors.pop().unwrap_or_default();
+        let random = Random::from_system().ok_or(ServeError::NoRandomness)?;
+        let (node, drained, alive) = (node.clone(), drained.clone(), alive.clone());
+        let runtime = runtime::Builder::new_current_thread().enable_all().build().map_err(ServeError::Thread)?;
+        let work = move || {
+            LocalSet::new().block_on(&runtime, work(node, random, doors, options, drained));
+            // Whatever is still open now has had its time.
+            runtime.shutdown_background();
+            drop(alive);
+        };
+        thread::Builder::new().name(format!("leno-worker-{number}")).spawn(work).map_err(ServeError::Thread)?;
+    }
+    Ok(Handle { addresses, draining, ended })
+}
+
+/// A listener before it belongs to a worker's runtime.
+struct Bound {
+    listener: std::net::TcpListener,
+    address: SocketAddr,
+    entrance: Entrance,
+    tls: Option<Arc<ServerConfig>>,
+}
+
+/// All addresses, and each worker's listeners.
+fn bind(node: &Node, mesh: &MeshSlice, workers: usize) -> Result<(Addresses, Vec<Vec<Bound>>), ServeError> {
+    let inbound_tls = leno_identity::server_config(&node.svids)?;
+    let mut doors: Vec<Vec<Bound>> = (0..workers).map(|_| Vec::new()).collect();
+    let mut bind_one = |what, mut address: SocketAddr, entrance, tls: Option<Arc<ServerConfig>>| {
+        for doors in &mut doors {
+            let error = |cause| ServeError::Bind { address, what, cause };
+            let listener = listener(address).map_err(error)?;
+            // The first tells the port, the others share it.
+            address = listener.local_addr().map_err(error)?;
+            doors.push(Bound { listener, address, entrance, tls: tls.clone() });
+        }
+        Ok::<_, ServeError>(address)
+    };
+    let gateway_http =
+        mesh.gateway_http.map(|address| bind_one("gateway", address, Entrance::Gateway, None)).transpose()?;
+    let gateway_https = match &mesh.gateway_https {
+        None => None,
+        Some(tls) => {
+            let config = leno_identity::gateway_server_config(&tls.certificate, &tls.key)?;
+            Some(bind_one("TLS gateway", tls.listen, Entrance::Gateway, Some(config))?)
+        }
+    };
+    let outbound = bind_one("outbound sidecars", mesh.outbound, Entrance::Outbound, None)?;
+    let inbound = bind_one("inbound sidecars", mesh.inbound, Entrance::Inbound, Some(inbound_tls))?;
+    Ok((Addresses { gateway_http, gateway_https, outbound, inbound }, doors))
+}
+
+fn listener(address: SocketAddr) -> io::Result<std::net::TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
+    // A node that restarts must not wait for old connections to be forgotten.
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(true)?;
+    // Inherited by what is accepted: a peer that vanished is noticed even on a connection that may be silent for long.
+    socket.set_tcp_keepalive(
+        &TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(20)),
+    )?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// One worker, from its first connection to its last.
+async fn work(
+    node: Arc<Node>,
+    random: Random,
+    doors: Vec<Bound>,
+    options: Options,
+    mut drained: watch::Receiver<bool>,
+) {
+    let worker = Worker::new(node, random);
+    let accepting: Vec<_> = doors
+        .into_iter()
+        .filter_map(|bound| {
+            let listener = TcpListener::from_std(bound.listener)
+                .inspect_err(|error| tracing::error!(address = %bound.address, %error, "a listener is lost"))
+                .ok()?;
+            let door = Rc::new(Door {
+                worker: worker.clone(),
+                entrance: bound.entrance,
+                tls: bound.tls.map(TlsAcceptor::from),
+                address: bound.address,
+            });
+            Some(tokio::task::spawn_local(accept(listener, door, options.connections)))
+        })
+        .collect();
+    // An error means that the handle is gone without draining: there is nobody left to serve for.
+    let _ = drained.wait_for(|draining| *draining).await;
+    for task in &accepting {
+        task.abort();
+    }
+    worker.connections.drain();
+    let limit = worker.snapshot().mesh.limits.drain_timeout;
+    if tokio::time::timeout(limit, worker.connections.fewer_than(1)).await.is_err() {
+        tracing::warn!(connections = worker.connections.count(), "cutting off what did not end within {limit:?}");
+    }
+}
+
+/// Hands each connection to a task of its own, as long as there are not too many.
+async fn accept(listener: TcpListener, door: Rc<Door>, most: usize) {
+    loop {
+        door.worker.connections.fewer_than(most).await;
+        match listener.accept().await {
+            Ok((stream, address)) => admit(&door, stream, address),
+            Err(error) if is_of_one_connection(&error) => {}
+            Err(error) => {
+                tracing::error!(address = %door.address, %error, "cannot accept connections");
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+fn admit(door: &Rc<Door>, stream: TcpStream, address: SocketAddr) {
+    tokio::task::spawn_local(connection::serve(door.clone(), stream, address));
+}
+
+/// The connection was gone before it was accepted; the listener is fine.
+fn is_of_one_connection(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset | io::ErrorKind::ConnectionRefused
+    )
+}

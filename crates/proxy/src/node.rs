@@ -1,0 +1,59 @@
+//! What all workers of a node share.
+
+use crate::credential::Credentials;
+use crate::instances::Instances;
+use crate::ledger::Ledger;
+use crate::snapshot::NodeSnapshot;
+use crate::telemetry::Telemetry;
+use arc_swap::ArcSwap;
+use leno_identity::SvidStore;
+use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
+
+/// A node's shared state. Configuration changes by storing another snapshot; requests under way keep the one they began with.
+pub struct Node {
+    /// What requests are judged and routed by.
+    pub snapshot: ArcSwap<NodeSnapshot>,
+    /// Finds and starts instances.
+    pub instances: Arc<dyn Instances>,
+    /// Who may use the outbound listener.
+    pub credentials: Credentials,
+    /// Identities of this node's functions.
+    pub svids: Arc<SvidStore>,
+    /// Counters and memories.
+    pub ledger: Arc<Ledger>,
+    /// Metrics, access log, spans and recent records.
+    pub telemetry: Telemetry,
+    /// Where this node's inbound sidecars listen; set by [`crate::listen::serve`].
+    inbound: OnceLock<SocketAddr>,
+}
+
+impl Node {
+    /// A node that does not serve yet.
+    pub fn new(
+        snapshot: NodeSnapshot,
+        instances: Arc<dyn Instances>,
+        svids: Arc<SvidStore>,
+        telemetry: Telemetry,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            snapshot: ArcSwap::from_pointee(snapshot),
+            instances,
+            credentials: Credentials::default(),
+            svids,
+            ledger: Ledger::new(),
+            telemetry,
+            inbound: OnceLock::new(),
+        })
+    }
+
+    /// Where this node's inbound sidecars listen; `None`: not yet.
+    pub fn inbound(&self) -> Option<SocketAddr> {
+        self.inbound.get().copied()
+    }
+
+    pub(crate) fn set_inbound(&self, address: SocketAddr) {
+        // A node serves once; should it be asked again, the first address stays right for it.
+        let _ = self.inbound.set(address);
+    }
+}

@@ -1,0 +1,407 @@
+//! One worker's connections to upstreams: kept open, used again last in first out, never shared with another thread.
+
+use crate::body::Body;
+use crate::io::{LocalExecutor, Timer};
+use crate::ledger::ConnectionGuard;
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::TokioIo;
+use leno_identity::{SpiffeId, SvidStore, TlsError};
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, VecDeque};
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::net::TcpStream;
+use tokio::sync::oneshot;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::ClientConfig;
+
+/// An idle connection is closed after this long; shorter than what common servers grant, so that they do not close it first.
+const IDLE: Duration = Duration::from_secs(4);
+/// Longest wait for a connection, TLS included.
+const CONNECT: Duration = Duration::from_secs(5);
+/// Streams that share one HTTP/2 connection, if the peer allows as many.
+const STREAMS: u32 = 100;
+/// Configurations for pairs of identities that are kept; beyond it all are made anew.
+const MOST_CONFIGURATIONS: usize = 4096;
+
+/// All of one worker's upstream connections.
+#[derive(Debug)]
+pub struct Pool {
+    http1: RefCell<HashMap<SocketAddr, Http1Host>>,
+    http2: RefCell<HashMap<Http2Key, Http2Host>>,
+    configurations: RefCell<HashMap<Identities, Arc<ClientConfig>>>,
+    myself: Weak<Pool>,
+}
+
+#[derive(Debug, Default)]
+struct Http1Host {
+    /// The last one was used last.
+    idle: Vec<Idle>,
+    /// Busy ones included.
+    open: u32,
+    /// Exchanges that wait for a connection to be idle or gone.
+    waiting: VecDeque<oneshot::Sender<()>>,
+}
+
+#[derive(Debug)]
+struct Idle {
+    sender: http1::SendRequest<Body>,
+    since: Instant,
+}
+
+/// Connections that may be shared: those to one address, and, under TLS, between one pair of identities.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Http2Key {
+    /// Where to.
+    pub address: SocketAddr,
+    /// Caller and callee; `None`: without TLS.
+    pub identities: Option<Identities>,
+}
+
+/// Caller and callee.
+pub type Identities = (Arc<str>, Arc<str>);
+
+#[derive(Debug, Default)]
+struct Http2Host {
+    connections: Vec<Shared>,
+    /// Held by whoever is connecting, so that a burst does not open one connection for each request.
+    connecting: Rc<tokio::sync::Mutex<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    sender: http2::SendRequest<Body>,
+    streams: Rc<Streams>,
+}
+
+#[derive(Debug)]
+struct Streams {
+    open: Cell<u32>,
+    idle_since: Cell<Instant>,
+}
+
+/// A connection that speaks HTTP/1.1, checked out for one exchange.
+#[derive(Debug)]
+pub struct Http1 {
+    /// To send one request with.
+    pub sender: http1::SendRequest<Body>,
+    /// How long it had been idle; `None`: it is new.
+    pub idle: Option<Duration>,
+}
+
+/// A place on a connection that speaks HTTP/2.
+#[derive(Debug)]
+pub struct Http2 {
+    /// To send one request with.
+    pub sender: http2::SendRequest<Body>,
+    /// Given back by dropping it.
+    pub stream: Stream,
+    /// Others used it before.
+    pub reused: bool,
+}
+
+/// Counts as one of a connection's streams.
+#[derive(Debug)]
+pub struct Stream(Rc<Streams>);
+
+/// What an exchange holds until its response's end, so that its connection can be used again.
+#[derive(Debug)]
+pub enum CheckIn {
+    /// Goes back to the pool when the connection is ready for another request.
+    Http1(Option<http1::SendRequest<Body>>, SocketAddr, Weak<Pool>),
+    /// A stream's place.
+    Http2(Stream),
+}
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// TCP or TLS.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// HTTP.
+    #[error("{0}")]
+    Http(#[from] hyper::Error),
+    /// No TLS configuration for these identities.
+    #[error("{0}")]
+    Tls(String),
+    /// It took too long.
+    #[error("no connection within {CONNECT:?}")]
+    Timeout,
+}
+
+impl Pool {
+    /// An empty pool, and a task that closes what was idle for too long. Needs a `LocalSet`.
+    pub fn new() -> Rc<Self> {
+        let pool = Rc::new_cyclic(|myself: &Weak<Self>| Self {
+            http1: RefCell::default(),
+            http2: RefCell::default(),
+            configurations: RefCell::default(),
+            myself: myself.clone(),
+        });
+        let weak = pool.myself.clone();
+        tokio::task::spawn_local(async move {
+            loop {
+                tokio::time::sleep(IDLE / 4).await;
+                match weak.upgrade() {
+                    Some(pool) => pool.close_idle(Instant::now()),
+                    None => break,
+                }
+            }
+        });
+        pool
+    }
+
+    /// An idle connection to this address, the one that was used last.
+    pub fn idle_http1(&self, address: SocketAddr) -> Option<Http1> {
+        let mut hosts = self.http1.borrow_mut();
+        let idle = &mut hosts.get_mut(&address)?.idle;
+        while let Some(Idle { sender, since }) = idle.pop() {
+            if sender.is_ready() {
+                return Some(Http1 { sender, idle: Some(since.elapsed()) });
+            }
+        }
+        None
+    }
+
+    /// Connections to this address that this worker has open.
+    pub fn open_http1(&self, address: SocketAddr) -> u32 {
+        self.http1.borrow().get(&address).map_or(0, |host| host.open)
+    }
+
+    /// Completes when a connection to this address has become idle, or is gone.
+    pub fn changed_http1(&self, address: SocketAddr) -> impl Future<Output = ()> + use<> {
+        let (sender, receiver) = oneshot::channel();
+        let mut hosts = self.http1.borrow_mut();
+        hosts.entry(address).or_default().waiting.push_back(sender);
+        async move { drop(receiver.await) }
+    }
+
+    /// A new connection. `guard` is held as long as it is open.
+    pub async fn connect_http1(
+        &self,
+        address: SocketAddr,
+        guard: Option<ConnectionGuard>,
+    ) -> Result<Http1, ConnectError> {
+        let open = Open::count(self, address);
+        let connect = async {
+            let stream = tcp(address).await?;
+            Ok(http1::Builder::new().handshake::<_, Body>(TokioIo::new(stream)).await?)
+        };
+        let (sender, connection) = within_limit(connect).await?;
+        tokio::task::spawn_local(async move {
+            if let Err(error) = connection.with_upgrades().await {
+                tracing::debug!(%address, %error, "upstream connection ended");
+            }
+            drop((open, guard));
+        });
+        Ok(Http1 { sender, idle: None })
+    }
+
+    /// What brings this connection back after its response.
+    pub fn check_in_http1(&self, sender: http1::SendRequest<Body>, address: SocketAddr) -> CheckIn {
+        CheckIn::Http1(Some(sender), address, self.myself.clone())
+    }
+
+    fn return_http1(&self, sender: http1::SendRequest<Body>, address: SocketAddr) {
+        let mut hosts = self.http1.borrow_mut();
+        let host = hosts.entry(address).or_default();
+        host.idle.push(Idle { sender, since: Instant::now() });
+        host.wake_one();
+    }
+
+    /// A place on an open connection.
+    pub fn shared_http2(&self, key: &Http2Key) -> Option<Http2> {
+        let mut hosts = self.http2.borrow_mut();
+        let connections = &mut hosts.get_mut(key)?.connections;
+        connections.retain(|shared| !shared.sender.is_closed());
+        let free = |shared: &&Shared| shared.streams.open.get() < STREAMS && shared.sender.is_ready();
+        let shared = connections.iter().rfind(free)?;
+        Some(Http2 { sender: shared.sender.clone(), stream: Stream::open(&shared.streams), reused: true })
+    }
+
+    /// A place on a connection to `key`, which is opened if need be; one at a time.
+    pub async fn http2(
+        &self,
+        key: &Http2Key,
+        svids: &Arc<SvidStore>,
+        guard: impl FnOnce() -> Option<ConnectionGuard>,
+    ) -> Result<Http2, ConnectError> {
+        if let Some(shared) = self.shared_http2(key) {
+            return Ok(shared);
+        }
+        let connecting = self.http2.borrow_mut().entry(key.clone()).or_default().connecting.clone();
+        let _one_at_a_time = connecting.lock().await;
+        match self.shared_http2(key) {
+            Some(shared) => Ok(shared),
+            None => within_limit(self.connect_http2(key, svids, guard())).await,
+        }
+    }
+
+    async fn connect_http2(
+        &self,
+        key: &Http2Key,
+        svids: &Arc<SvidStore>,
+        guard: Option<ConnectionGuard>,
+    ) -> Result<Http2, ConnectError> {
+        let stream = tcp(key.address).await?;
+        let sender = match &key.identities {
+            None => handshake_http2(stream, key.address, guard).await?,
+            Some((caller, callee)) => {
+                let config = self.configuration(svids, caller, callee).map_err(ConnectError::Tls)?;
+                let callee: SpiffeId =
+                    callee.parse().map_err(|_| ConnectError::Tls(format!("bad identity {callee}")))?;
+                let name = leno_identity::server_name(&callee).map_err(|error| ConnectError::Tls(error.to_string()))?;
+                let stream = TlsConnector::from(config).connect(name, stream).await?;
+                handshake_http2(stream, key.address, guard).await?
+            }
+        };
+        let streams = Rc::new(Streams { open: Cell::new(0), idle_since: Cell::new(Instant::now()) });
+        let stream = Stream::open(&streams);
+        let shared = Shared { sender: sender.clone(), streams };
+        self.http2.borrow_mut().entry(key.clone()).or_default().connections.push(shared);
+        Ok(Http2 { sender, stream, reused: false })
+    }
+
+    fn configuration(
+        &self,
+        svids: &Arc<SvidStore>,
+        caller: &Arc<str>,
+        callee: &Arc<str>,
+    ) -> Result<Arc<ClientConfig>, String> {
+        let pair = (caller.clone(), callee.clone());
+        let mut configurations = self.configurations.borrow_mut();
+        if let Some(config) = configurations.get(&pair) {
+            return Ok(config.clone());
+        }
+        let parse = |id: &str| id.parse::<SpiffeId>().map_err(|error| error.to_string());
+        let made = leno_identity::client_config(svids, &parse(caller)?, &parse(callee)?);
+        let config = made.map_err(|error: TlsError| error.to_string())?;
+        if configurations.len() >= MOST_CONFIGURATIONS {
+            configurations.clear();
+        }
+        configurations.insert(pair, config.clone());
+        Ok(config)
+    }
+
+    fn close_idle(&self, now: Instant) {
+        let mut http1 = self.http1.borrow_mut();
+        for host in http1.values_mut() {
+            host.idle.retain(|idle| !idle.sender.is_closed() && now.saturating_duration_since(idle.since) < IDLE);
+            host.waiting.retain(|waiting| !waiting.is_closed());
+        }
+        http1.retain(|_, host| host.open > 0 || !host.waiting.is_empty());
+        let mut http2 = self.http2.borrow_mut();
+        for host in http2.values_mut() {
+            host.connections.retain(|shared| {
+                let idle = shared.streams.open.get() == 0
+                    && now.saturating_duration_since(shared.streams.idle_since.get()) >= IDLE;
+                !shared.sender.is_closed() && !idle
+            });
+        }
+        http2.retain(|_, host| !host.connections.is_empty() || Rc::strong_count(&host.connecting) > 1);
+    }
+}
+
+impl Http1Host {
+    fn wake_one(&mut self) {
+        while let Some(waiting) = self.waiting.pop_front() {
+            if waiting.send(()).is_ok() {
+                break;
+            }
+        }
+    }
+}
+
+/// Counts an HTTP/1.1 connection as long as it is open.
+struct Open(Weak<Pool>, SocketAddr);
+
+impl Open {
+    fn count(pool: &Pool, address: SocketAddr) -> Self {
+        pool.http1.borrow_mut().entry(address).or_default().open += 1;
+        Self(pool.myself.clone(), address)
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        if let Some(pool) = self.0.upgrade()
+            && let Some(host) = pool.http1.borrow_mut().get_mut(&self.1)
+        {
+            host.open = host.open.saturating_sub(1);
+            host.wake_one();
+        }
+    }
+}
+
+impl Stream {
+    fn open(streams: &Rc<Streams>) -> Self {
+        streams.open.set(streams.open.get() + 1);
+        Self(streams.clone())
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.0.open.set(self.0.open.get().saturating_sub(1));
+        if self.0.open.get() == 0 {
+            self.0.idle_since.set(Instant::now());
+        }
+    }
+}
+
+impl Drop for CheckIn {
+    fn drop(&mut self) {
+        let Self::Http1(sender, address, pool) = self else { return };
+        let (Some(mut sender), address, Some(pool)) = (sender.take(), *address, pool.upgrade()) else { return };
+        if sender.is_ready() {
+            pool.return_http1(sender, address);
+        } else if !sender.is_closed() {
+            // The last bytes were read, but the connection's own task has yet to see that the message is complete.
+            let pool = Rc::downgrade(&pool);
+            tokio::task::spawn_local(async move {
+                if sender.ready().await.is_ok()
+                    && let Some(pool) = pool.upgrade()
+                {
+                    pool.return_http1(sender, address);
+                }
+            });
+        }
+    }
+}
+
+async fn tcp(address: SocketAddr) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect(address).await?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+async fn handshake_http2(
+    stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
+    address: SocketAddr,
+    guard: Option<ConnectionGuard>,
+) -> Result<http2::SendRequest<Body>, hyper::Error> {
+    let (sender, connection) = http2::Builder::new(LocalExecutor)
+        .timer(Timer::new())
+        .initial_stream_window_size(crate::io::STREAM_WINDOW)
+        .initial_connection_window_size(crate::io::CONNECTION_WINDOW)
+        .keep_alive_interval(Duration::from_secs(20))
+        .keep_alive_timeout(Duration::from_secs(20))
+        .handshake(TokioIo::new(stream))
+        .await?;
+    tokio::task::spawn_local(async move {
+        if let Err(error) = connection.await {
+            tracing::debug!(%address, %error, "upstream connection ended");
+        }
+        drop(guard);
+    });
+    Ok(sender)
+}
+
+async fn within_limit<T>(connect: impl Future<Output = Result<T, ConnectError>>) -> Result<T, ConnectError> {
+    tokio::time::timeout(CONNECT, connect).await.unwrap_or(Err(ConnectError::Timeout))
+}

@@ -1,0 +1,80 @@
+//! The proxy's own answers: what a client is told when its request is refused, or when there is no response to pass on.
+//!
+//! They say what happened, not why: rules and addresses are for the operator, who finds them by the request's id.
+
+use crate::body::Body;
+use crate::exchange::{Exchange, Origin};
+use crate::failure::{self, Failure};
+use crate::judge::Refusal;
+use bytes::Bytes;
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::{Response, StatusCode};
+use leno_policy::spec::Protocol;
+
+const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+
+/// Answers a refusal.
+pub fn denied(refusal: Refusal, exchange: &Exchange) -> Response<Body> {
+    answer(refusal.status, refusal.headers, None, exchange)
+}
+
+/// Answers that there is no response.
+pub fn failed(failure: &Failure, exchange: &Exchange) -> Response<Body> {
+    let mut headers = HeaderMap::new();
+    if let Some(pause) = failure.retry_after() {
+        headers.insert(header::RETRY_AFTER, HeaderValue::from(pause.as_secs().max(1)));
+    }
+    if matches!(failure, Failure::Malformed(crate::head::Malformed::Method)) {
+        headers.insert(header::ALLOW, HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"));
+    }
+    let public = matches!(failure, Failure::Malformed(_) | Failure::NoRoute).then(|| failure.to_string());
+    let mut response = answer(failure.status(), headers, public.as_deref(), exchange);
+    if let Origin::Inbound(_) = exchange.origin {
+        // The caller's sidecar may try again, and has to know what happened.
+        response.extensions_mut().insert(failure.clone());
+    }
+    response
+}
+
+/// Asks for a proxy credential (RFC 9110, 15.5.8).
+pub fn credential_wanted() -> Response<Body> {
+    let mut response = Response::new(Body::full(Bytes::from_static(
+        b"{\"status\":407,\"error\":\"Proxy Authentication Required\"}\n",
+    )));
+    *response.status_mut() = StatusCode::PROXY_AUTHENTICATION_REQUIRED;
+    let headers = response.headers_mut();
+    headers.insert(header::PROXY_AUTHENTICATE, HeaderValue::from_static("Basic realm=\"leno\", charset=\"UTF-8\""));
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// This node does not run the function that the TLS client asked for (RFC 9110, 15.5.20).
+pub fn misdirected() -> Response<Body> {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::MISDIRECTED_REQUEST;
+    response
+}
+
+fn answer(status: StatusCode, mut headers: HeaderMap, message: Option<&str>, exchange: &Exchange) -> Response<Body> {
+    let reason = status.canonical_reason().unwrap_or("Refused");
+    let mut response = if exchange.protocol == Protocol::Grpc {
+        // Headers with the end of the stream: gRPC's "Trailers-Only".
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+        headers.insert(GRPC_STATUS, HeaderValue::from(u16::from(failure::grpc_status(status))));
+        headers.insert(GRPC_MESSAGE, HeaderValue::from_static(reason));
+        Response::new(Body::empty())
+    } else {
+        let id = exchange.request_id.to_str().unwrap_or_default();
+        let message = message.unwrap_or(reason);
+        let text = serde_json::json!({ "status": status.as_u16(), "error": message, "requestId": id });
+        let text = Bytes::from(format!("{text}\n"));
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(header::CONTENT_LENGTH, HeaderValue::from(text.len()));
+        let mut response = Response::new(if exchange.head_only { Body::empty() } else { Body::full(text) });
+        *response.status_mut() = status;
+        response
+    };
+    *response.headers_mut() = headers;
+    response
+}

@@ -1,0 +1,335 @@
+//! Forwards a permitted request: chooses an endpoint, sends, and tries again what the plan allows and what is safe to repeat.
+
+use crate::body::Body;
+use crate::credential::Handling;
+use crate::exchange::{Exchange, Origin};
+use crate::failure::Failure;
+use crate::head;
+use crate::instances::{Lease, Unavailable};
+use crate::judge::{Permitted, Ruling};
+use crate::ledger::Attempt;
+use crate::pool::{CheckIn, ConnectError, Http1, Http2, Http2Key};
+use crate::record::{AttemptResult, Stage};
+use crate::retry;
+use crate::route::Way;
+use crate::snapshot::FunctionEntry;
+use http::uri::Scheme;
+use http::{HeaderValue, Request, Response, StatusCode, request};
+use hyper::body::Incoming;
+use leno_config::slice::{AppProtocol, Callee};
+use leno_policy::spec::Breaker;
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A connection that was idle for longer may have been closed by its server just now. Then what a second try needs is kept.
+const SUSPECT: Duration = Duration::from_millis(500);
+
+/// A response, and what has to be kept until its body's end.
+#[derive(Debug)]
+pub struct Reply {
+    /// As the upstream gave it.
+    pub response: Response<Body>,
+    /// The instance and the connection that are busy with it.
+    pub held: Held,
+}
+
+/// What a request in flight occupies. Given back when dropped.
+#[derive(Debug, Default)]
+#[expect(dead_code, reason = "each is kept for what its drop does")]
+pub struct Held {
+    connection: Option<CheckIn>,
+    handling: Option<Handling>,
+    lease: Option<Lease>,
+}
+
+/// One way for one permitted request, and who was tried on it.
+pub struct Forward<'a> {
+    /// The exchange.
+    pub exchange: &'a Exchange,
+    /// How to reach the callee.
+    pub way: &'a Way,
+    /// What holds for it.
+    pub ruling: &'a Ruling,
+    /// Where the present try goes, once that is known.
+    pub endpoint: Cell<Option<SocketAddr>>,
+}
+
+/// Carries a permitted request to its callee. The ruling comes back to be kept until the exchange's end.
+pub async fn forward(
+    exchange: &Exchange,
+    way: &Way,
+    permitted: Permitted,
+    body: Body,
+) -> (Ruling, Result<Reply, Failure>) {
+    let (head, ruling) = permitted.into_parts();
+    let forward = Forward { exchange, way, ruling: &ruling, endpoint: Cell::new(None) };
+    let retries =
+        ruling.plan.retry.as_ref().filter(|_| !exchange.upgrade && !matches!(exchange.origin, Origin::Inbound(_)));
+    let result = match (retries, exchange.deadline(&ruling)) {
+        (Some(retry), deadline) => retry::forward(&forward, retry, head, body, deadline).await,
+        (None, Some((at, limit))) => match tokio::time::timeout_at(at, forward.attempt(head, body, &[])).await {
+            Ok(result) => forward.note(result),
+            Err(_) => forward.note(Err(Failure::Timeout(limit))),
+        },
+        (None, None) => forward.note(forward.attempt(head, body, &[]).await),
+    };
+    if result.is_ok() {
+        exchange.record.stage(Stage::Head);
+    }
+    (ruling, result)
+}
+
+impl Forward<'_> {
+    /// One try. It may be dropped at any time; what it occupies is given back.
+    pub async fn attempt(&self, head: request::Parts, body: Body, avoid: &[SocketAddr]) -> Result<Reply, Failure> {
+        self.endpoint.set(None);
+        match self.way {
+            Way::Instance(entry) => self.to_instance(entry, head, body, avoid).await,
+            Way::HandOver(callee) => Ok(self.hand_over(callee, head, body).await),
+            Way::Tls(callee, address) => self.by_tls(callee, *address, head, body).await,
+            Way::Elsewhere(_) | Way::Nowhere => Err(Unavailable::Unknown.into()),
+        }
+    }
+
+    /// Writes down how a try ended, and tells the outlier detection.
+    pub fn note(&self, result: Result<Reply, Failure>) -> Result<Reply, Failure> {
+        let outcome = match &result {
+            Ok(reply) => AttemptResult::Status(reply.response.status().as_u16()),
+            Err(failure) => AttemptResult::Failed(failure.flag()),
+        };
+        self.exchange.record.attempt(self.endpoint.get(), outcome);
+        if let (Way::Instance(entry), Some(endpoint)) = (self.way, self.endpoint.get())
+            && let Some(outlier) = breaker(entry).and_then(|breaker| breaker.outlier)
+        {
+            let attempt = match &result {
+                Ok(reply) => Some(Attempt::Status(reply.response.status().as_u16())),
+                Err(Failure::ClientGone | Failure::Overflow) => None,
+                Err(_) => Some(Attempt::LocalFailure),
+            };
+            let endpoints = self.exchange.worker.node.instances.count(&entry.slice.id);
+            if let Some(attempt) = attempt
+                && self.ruling.target.report(endpoint, attempt, &outlier, endpoints, Instant::now())
+            {
+                self.exchange.record.metrics().ejection(&entry.name);
+            }
+        }
+        result
+    }
+
+    async fn to_instance(
+        &self,
+        entry: &Arc<FunctionEntry>,
+        mut head: request::Parts,
+        body: Body,
+        avoid: &[SocketAddr],
+    ) -> Result<Reply, Failure> {
+        let exchange = self.exchange;
+        let lease = self.lease(entry, avoid).await?;
+        self.endpoint.set(Some(lease.address));
+        exchange.record.stage(Stage::Upstream);
+        head::deliver(&mut head.headers, &entry.identity, exchange.peer.identity.as_deref());
+        let trace = self.ruling.plan.trace.as_ref();
+        let handling = lease
+            .instance
+            .as_deref()
+            .zip(trace)
+            .and_then(|(instance, trace)| exchange.worker.node.credentials.handle(instance, trace.context));
+        let (response, connection) = match entry.slice.protocol {
+            AppProtocol::Http1 => self.send_http1(entry, lease.address, head, body).await?,
+            AppProtocol::H2c | AppProtocol::Grpc => {
+                let key = Http2Key { address: lease.address, identities: None };
+                self.send_http2(&key, breaker(entry), head, body).await?
+            }
+        };
+        let held = Held { connection: Some(connection), handling, lease: Some(lease) };
+        Ok(Reply { response: response.map(Body::from), held })
+    }
+
+    /// An instance that is not ejected; waits for one if need be, and if the breaker lets it.
+    async fn lease(&self, entry: &FunctionEntry, avoid: &[SocketAddr]) -> Result<Lease, Failure> {
+        let (instances, target) = (&self.exchange.worker.node.instances, &self.ruling.target);
+        let function = &entry.slice.id;
+        let now = Instant::now();
+        let usable = |lease: &Lease| !target.ejected(lease.address, now);
+        if let Some(lease) = instances.try_acquire(function, avoid) {
+            if usable(&lease) {
+                return Ok(lease);
+            }
+            let mut avoid = [avoid, &[lease.address]].concat();
+            drop(lease);
+            // Everyone who is asked again has been ejected: there are no others.
+            while let Some(lease) = instances.try_acquire(function, &avoid) {
+                if usable(&lease) {
+                    return Ok(lease);
+                }
+                if avoid.contains(&lease.address) {
+                    return Err(Failure::Ejected);
+                }
+                avoid.push(lease.address);
+            }
+            return Err(Failure::Ejected);
+        }
+        let _pending = target.wait(breaker(entry).map(|breaker| breaker.max_pending)).ok_or(Failure::Overflow)?;
+        let lease = instances.acquire(function, avoid).await?;
+        Ok(lease)
+    }
+
+    async fn send_http1(
+        &self,
+        entry: &FunctionEntry,
+        address: SocketAddr,
+        mut head: request::Parts,
+        body: Body,
+    ) -> Result<(Response<Incoming>, CheckIn), Failure> {
+        let pool = &self.exchange.worker.pool;
+        head::into_http1(&mut head, body.is_over());
+        let mut request = Request::from_parts(head, body);
+        loop {
+            let Http1 { mut sender, idle } = self.http1(entry, address).await?;
+            let suspect = idle.is_some_and(|idle| idle > SUSPECT);
+            let spare =
+                (suspect && request.body().is_over() && retry::is_idempotent(request.method())).then(|| copy(&request));
+            let mut error = match sender.try_send_request(request).await {
+                Ok(response) => return Ok((response, pool.check_in_http1(sender, address))),
+                Err(error) => error,
+            };
+            // An idle connection may have been closed under us: what was not sent, or may be sent twice, goes out on another one.
+            request = match (error.take_message(), spare) {
+                (Some(unsent), _) if idle.is_some() => unsent,
+                (None, Some(spare)) if error.error().is_incomplete_message() || error.error().is_closed() => spare,
+                (unsent, _) => return Err(broken(error.into_error(), unsent.is_some())),
+            };
+        }
+    }
+
+    /// A connection for one request, within the breaker's limit. Each worker may have one in any case, so that none
+    /// starves while others hold idle ones.
+    async fn http1(&self, entry: &FunctionEntry, address: SocketAddr) -> Result<Http1, Failure> {
+        let (pool, target) = (&self.exchange.worker.pool, &self.ruling.target);
+        let breaker = breaker(entry);
+        let mut pending = None;
+        loop {
+            if let Some(idle) = pool.idle_http1(address) {
+                return Ok(idle);
+            }
+            let guard = target.connect(breaker.map(|breaker| breaker.max_connections));
+            if guard.is_some() || pool.open_http1(address) == 0 {
+                let guard = guard.or_else(|| target.connect(None));
+                return pool.connect_http1(address, guard).await.map_err(|error| unconnected(address, &error));
+            }
+            if pending.is_none() {
+                pending = Some(target.wait(breaker.map(|breaker| breaker.max_pending)).ok_or(Failure::Overflow)?);
+            }
+            pool.changed_http1(address).await;
+        }
+    }
+
+    async fn send_http2(
+        &self,
+        key: &Http2Key,
+        breaker: Option<&Breaker>,
+        mut head: request::Parts,
+        body: Body,
+    ) -> Result<(Response<Incoming>, CheckIn), Failure> {
+        let (worker, target) = (&self.exchange.worker, &self.ruling.target);
+        let scheme = if self.exchange.scheme == "https" { Scheme::HTTPS } else { Scheme::HTTP };
+        head::into_http2(&mut head, &scheme)?;
+        let guard = || target.connect(breaker.map(|breaker| breaker.max_connections)).or_else(|| target.connect(None));
+        let mut request = Request::from_parts(head, body);
+        loop {
+            let connection = worker.pool.http2(key, &worker.node.svids, guard).await;
+            let Http2 { mut sender, stream, reused } = connection.map_err(|error| unconnected(key.address, &error))?;
+            let mut error = match sender.try_send_request(request).await {
+                Ok(response) => return Ok((response, CheckIn::Http2(stream))),
+                Err(error) => error,
+            };
+            request = match error.take_message() {
+                Some(unsent) if reused => unsent,
+                unsent => return Err(broken(error.into_error(), unsent.is_some())),
+            };
+        }
+    }
+
+    /// Straight to the callee's inbound judge.
+    async fn hand_over(&self, callee: &Arc<FunctionEntry>, head: request::Parts, body: Body) -> Reply {
+        let exchange = self.exchange.hand_over(callee, &self.ruling.entry, &head);
+        self.exchange.record.stage(Stage::Upstream);
+        let body = body.count_in(&exchange.record);
+        // The corridor within the corridor: its future has no size unless it is boxed.
+        let response = Box::pin(exchange.run(head, body)).await;
+        Reply { response, held: Held::default() }
+    }
+
+    /// To the callee's inbound sidecar, on this node or another.
+    async fn by_tls(
+        &self,
+        callee: &Callee,
+        address: SocketAddr,
+        mut head: request::Parts,
+        body: Body,
+    ) -> Result<Reply, Failure> {
+        self.endpoint.set(Some(address));
+        self.exchange.record.stage(Stage::Upstream);
+        let identities = Some((self.ruling.entry.identity.clone(), callee.identity.as_str().into()));
+        let protocol = HeaderValue::from_static(head::protocol_name(self.exchange.protocol));
+        head.headers.insert(head::HOP_PROTOCOL, protocol);
+        if self.exchange.upgrade {
+            head::into_extended_connect(&mut head);
+        }
+        let (mut response, connection) = self.send_http2(&Http2Key { address, identities }, None, head, body).await?;
+        if self.exchange.upgrade && response.status() == StatusCode::OK {
+            *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+        }
+        if let Some(failure) = response.headers().get(head::HOP_FAILURE).and_then(Failure::from_label) {
+            response.extensions_mut().insert(failure);
+        }
+        let held = Held { connection: Some(connection), ..Held::default() };
+        Ok(Reply { response: response.map(Body::from), held })
+    }
+}
+
+impl Reply {
+    /// What the callee's sidecar answered instead of an instance, if it did.
+    pub fn failure(&self) -> Option<&Failure> {
+        self.response.extensions().get()
+    }
+}
+
+/// The limits of the way to an instance of this function, the same for all who call it.
+fn breaker(entry: &FunctionEntry) -> Option<&Breaker> {
+    entry.inbound.spec.targets.first()?.breaker.as_ref()
+}
+
+fn copy(request: &Request<Body>) -> Request<Body> {
+    let mut copy = Request::new(Body::empty());
+    *copy.method_mut() = request.method().clone();
+    *copy.uri_mut() = request.uri().clone();
+    *copy.headers_mut() = request.headers().clone();
+    copy
+}
+
+fn unconnected(address: SocketAddr, error: &ConnectError) -> Failure {
+    Failure::Connect { cause: format!("{address}: {error}") }
+}
+
+/// `unsent`: not a byte went out.
+fn broken(error: hyper::Error, unsent: bool) -> Failure {
+    if error.is_user() {
+        // The only thing of ours that can fail is the body, and it fails when its sender does.
+        return Failure::ClientGone;
+    }
+    let mut source: Option<&dyn std::error::Error> = Some(&error);
+    let mut refused = unsent;
+    let mut cause = error.to_string();
+    while let Some(error) = source {
+        cause = error.to_string();
+        if let Some(error) = error.downcast_ref::<h2::Error>() {
+            // After GOAWAY, only streams that the peer did not process fail with it (RFC 9113, 6.8).
+            refused |= error.reason() == Some(h2::Reason::REFUSED_STREAM) || (error.is_go_away() && error.is_remote());
+        }
+        source = error.source();
+    }
+    Failure::Reset { cause, refused }
+}

@@ -1,0 +1,164 @@
+//! What belongs to one worker thread, and to no other.
+
+use crate::io::Activity;
+use crate::judge::Judge;
+use crate::node::Node;
+use crate::pool::Pool;
+use crate::random::Random;
+use crate::record::Recorder;
+use crate::snapshot::NodeSnapshot;
+use http::HeaderValue;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::ops::Deref;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Waker;
+
+/// One worker thread's own things.
+pub struct Worker {
+    /// Shared by all.
+    pub node: Arc<Node>,
+    /// Runs sandboxes.
+    pub judge: Judge,
+    /// Takes records.
+    pub recorder: Rc<Recorder>,
+    /// For identifiers and jitter.
+    pub random: Rc<Random>,
+    /// Upstream connections.
+    pub pool: Rc<Pool>,
+    /// Open connections from clients.
+    pub connections: Connections,
+    /// The node's snapshot as this worker saw it last: pinning it costs no write to memory that other cores share.
+    pinned: RefCell<Rc<Pinned>>,
+}
+
+/// A snapshot that one worker's exchanges hold on to, counted without atomics.
+#[derive(Debug)]
+pub struct Pinned(Arc<NodeSnapshot>);
+
+impl Deref for Pinned {
+    type Target = NodeSnapshot;
+
+    fn deref(&self) -> &NodeSnapshot {
+        &self.0
+    }
+}
+
+impl Worker {
+    /// For this thread, which must run a `LocalSet`.
+    pub fn new(node: Arc<Node>, random: Random) -> Rc<Self> {
+        let random = Rc::new(random);
+        Rc::new(Self {
+            judge: Judge::new(node.ledger.clone(), random.clone()),
+            recorder: Recorder::new(&node.telemetry),
+            random,
+            pool: Pool::new(),
+            connections: Connections::default(),
+            pinned: RefCell::new(Rc::new(Pinned(node.snapshot.load_full()))),
+            node,
+        })
+    }
+
+    /// The node's present snapshot.
+    pub fn snapshot(&self) -> Rc<Pinned> {
+        let mut pinned = self.pinned.borrow_mut();
+        let current = self.node.snapshot.load();
+        if !Arc::ptr_eq(&current, &pinned.0) {
+            *pinned = Rc::new(Pinned(Arc::clone(&current)));
+        }
+        pinned.clone()
+    }
+
+    /// A new name for a request: a UUID of version 4 (RFC 9562).
+    pub fn request_id(&self) -> HeaderValue {
+        let (high, low) = (self.random.next(), self.random.next());
+        let bits = (u128::from(high) << 64 | u128::from(low)) & !(0xf << 76) & !(0x3 << 62) | 4 << 76 | 2 << 62;
+        let mut text = [b'-'; 36];
+        let mut shift = 128;
+        for (index, place) in text.iter_mut().enumerate() {
+            if !matches!(index, 8 | 13 | 18 | 23) {
+                shift -= 4;
+                *place = b"0123456789abcdef"[(bits >> shift) as usize & 0xf];
+            }
+        }
+        HeaderValue::from_bytes(&text)
+            .unwrap_or_else(|_| HeaderValue::from_static("00000000-0000-4000-8000-000000000000"))
+    }
+}
+
+/// The connections that clients have open at one worker.
+#[derive(Debug, Default)]
+pub struct Connections {
+    draining: Cell<bool>,
+    numbers: Cell<u64>,
+    open: RefCell<HashMap<u64, Open>>,
+    /// Woken when one is closed.
+    closed: tokio::sync::Notify,
+}
+
+#[derive(Debug)]
+struct Open {
+    activity: Arc<Activity>,
+    waker: Option<Waker>,
+}
+
+impl Connections {
+    /// Counts a connection as long as the result lives.
+    pub fn open(self: &Connections, activity: &Arc<Activity>) -> u64 {
+        let number = self.numbers.get();
+        self.numbers.set(number + 1);
+        self.open.borrow_mut().insert(number, Open { activity: activity.clone(), waker: None });
+        number
+    }
+
+    /// The connection is gone.
+    pub fn close(&self, number: u64) {
+        self.open.borrow_mut().remove(&number);
+        self.closed.notify_waiters();
+    }
+
+    /// Who is to be woken when draining begins.
+    pub fn set_waker(&self, number: u64, waker: &Waker) {
+        if let Some(open) = self.open.borrow_mut().get_mut(&number) {
+            open.waker = Some(waker.clone());
+        }
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.open.borrow().len()
+    }
+
+    /// How many of them carry an exchange.
+    pub fn busy(&self) -> usize {
+        self.open.borrow().values().filter(|open| open.activity.is_busy()).count()
+    }
+
+    /// Whether connections should end with the exchange they carry.
+    pub fn is_draining(&self) -> bool {
+        self.draining.get()
+    }
+
+    /// Asks all connections to end.
+    pub fn drain(&self) {
+        self.draining.set(true);
+        for open in self.open.borrow_mut().values_mut() {
+            if let Some(waker) = open.waker.take() {
+                waker.wake();
+            }
+        }
+    }
+
+    /// Waits until a connection is closed.
+    pub async fn one_closed(&self) {
+        self.closed.notified().await;
+    }
+
+    /// Waits until there are fewer than this many.
+    pub async fn fewer_than(&self, count: usize) {
+        while self.count() >= count {
+            self.one_closed().await;
+        }
+    }
+}

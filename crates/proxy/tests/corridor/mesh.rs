@@ -1,0 +1,289 @@
+//! A node with functions, built by hand.
+
+use leno_config::slice::{AccessLogSink, AppProtocol, Callee, Expose, GatewayTls, Limits, MeshSlice, Run};
+use leno_config::{FunctionId, Slice};
+use leno_identity::{Authority, KeyRequest, SpiffeId, SvidStore, TrustDomain};
+use leno_policy::spec::{
+    AccessLog, Action, AuthorizationRule, Breaker, Condition, ConditionKey, Direction, Matches, ProgramSpec, Retry,
+    RetryOn, Sidecar, StringMatch, Target, Tracing,
+};
+use leno_proxy::credential::Minted;
+use leno_proxy::instances::{Acquire, Instances, Lease, Unavailable};
+use leno_proxy::telemetry::Telemetry;
+use leno_proxy::{FunctionEntry, Handle, Node, NodeSnapshot, Options, ServeError};
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+pub const TRUST_DOMAIN: &str = "test.example";
+
+/// What a test changes of a mesh before it starts.
+pub struct Builder {
+    pub mesh: MeshSlice,
+    functions: Vec<Slice>,
+    addresses: HashMap<FunctionId, Vec<SocketAddr>>,
+    workers: usize,
+    connections: usize,
+}
+
+/// A node that serves.
+pub struct Mesh {
+    pub node: Arc<Node>,
+    pub handle: Handle,
+    pub instances: Arc<Fixed>,
+    pub authority: Arc<Authority>,
+}
+
+/// Instances at fixed addresses, taken in turn.
+#[derive(Default)]
+pub struct Fixed {
+    addresses: Mutex<HashMap<FunctionId, Vec<SocketAddr>>>,
+    turn: AtomicUsize,
+    /// Leases given out and not given back.
+    pub leased: Arc<AtomicUsize>,
+    /// How often somebody asked for an instance.
+    pub asked: AtomicUsize,
+}
+
+pub fn id(name: &str) -> FunctionId {
+    FunctionId::new("shop", name).unwrap()
+}
+
+pub fn spiffe(name: &str) -> SpiffeId {
+    format!("spiffe://{TRUST_DOMAIN}/ns/shop/sa/{name}").parse().unwrap()
+}
+
+pub fn allow_all() -> AuthorizationRule {
+    AuthorizationRule { name: "test/allow".into(), action: Action::Allow, from: vec![], to: vec![], when: vec![] }
+}
+
+/// Refuses requests with the field `x-deny`.
+fn deny_marked() -> AuthorizationRule {
+    let present = Matches { any: vec![StringMatch::Present], none: vec![] };
+    let when = vec![Condition { key: ConditionKey::Header("x-deny".into()), values: present }];
+    AuthorizationRule { name: "test/marked".into(), action: Action::Deny, from: vec![], to: vec![], when }
+}
+
+pub fn retry(on: &[RetryOn]) -> Retry {
+    Retry {
+        name: "test/retry".into(),
+        attempts: 2,
+        per_try_timeout_ms: 0,
+        backoff_base_ms: 1,
+        backoff_max_ms: 2,
+        on: on.to_vec(),
+        non_idempotent: false,
+        budget_percent: 100,
+        budget_min: 10,
+    }
+}
+
+pub fn breaker() -> Breaker {
+    Breaker { name: "test/breaker".into(), max_connections: 100, max_pending: 100, max_requests: 100, outlier: None }
+}
+
+fn program(function: &str, direction: Direction, targets: Vec<Target>) -> ProgramSpec {
+    let inbound = direction == Direction::Inbound;
+    ProgramSpec {
+        function: format!("shop/{function}"),
+        direction,
+        sidecar: Sidecar::default(),
+        authentication: vec![],
+        authorization: if inbound { vec![deny_marked(), allow_all()] } else { vec![] },
+        rate_limits: vec![],
+        tracing: Tracing { name: String::new(), enabled: false, sampling_per_10k: 0, accept_b3: false },
+        access_log: AccessLog { name: String::new(), enabled: true, statuses: vec![], request_headers: vec![] },
+        targets,
+    }
+}
+
+fn target(function: &str) -> Target {
+    Target { function: format!("shop/{function}"), timeout_ms: 0, retry: None, breaker: None }
+}
+
+impl Builder {
+    pub fn new() -> Self {
+        let free: SocketAddr = "127.0.0.1:0".parse().unwrap();
+        let mesh = MeshSlice {
+            trust_domain: TRUST_DOMAIN.into(),
+            engine: None,
+            mtls_same_node: false,
+            svid_lifetime: Duration::from_secs(3600),
+            gateway_http: Some(free),
+            gateway_https: None,
+            outbound: free,
+            inbound: free,
+            admin: free,
+            control: free,
+            access_log: AccessLogSink { json: true, file: None },
+            otlp: None,
+            limits: Limits {
+                head_bytes: 16 * 1024,
+                headers: 50,
+                head_timeout: Duration::from_secs(10),
+                idle_timeout: Duration::from_secs(60),
+                request_timeout: Duration::from_secs(30),
+                h2_streams: 100,
+                drain_timeout: Duration::from_secs(10),
+            },
+        };
+        Self { mesh, functions: vec![], addresses: HashMap::new(), workers: 1, connections: 1000 }
+    }
+
+    /// A function with one instance, exposed under its name as host, and everywhere if it is called `web`.
+    pub fn function(mut self, name: &str, protocol: AppProtocol, address: SocketAddr) -> Self {
+        let hosts = if name == "web" { vec![name.to_owned(), "*".to_owned()] } else { vec![name.to_owned()] };
+        self.functions.push(Slice {
+            id: id(name),
+            identity: spiffe(name).to_string(),
+            inbound: program(name, Direction::Inbound, vec![target(name)]),
+            outbound: program(name, Direction::Outbound, vec![]),
+            engine: None,
+            deadline: Duration::from_secs(1),
+            protocol,
+            keys: vec![],
+            jwks: vec![],
+            run: Run::External(vec![address]),
+            expose: vec![Expose { hosts, path: "/".into() }],
+            callees: vec![],
+            concurrency: 0,
+        });
+        self.addresses.insert(id(name), vec![address]);
+        self
+    }
+
+    pub fn call(mut self, caller: &str, callee: &str) -> Self {
+        let slice = self.functions.iter_mut().find(|slice| slice.id == id(caller)).unwrap();
+        slice.outbound.targets.push(target(callee));
+        let hosts = vec![callee.to_owned(), format!("{callee}.shop")];
+        slice.callees.push(Callee { id: id(callee), identity: spiffe(callee).to_string(), hosts });
+        self
+    }
+
+    /// Changes the plan of calls to `callee`, wherever it is carried out.
+    pub fn plan(mut self, callee: &str, change: impl Fn(&mut Target)) -> Self {
+        let name = format!("shop/{callee}");
+        let programs = self.functions.iter_mut().flat_map(|slice| [&mut slice.inbound, &mut slice.outbound]);
+        programs.flat_map(|program| &mut program.targets).filter(|target| target.function == name).for_each(change);
+        self
+    }
+
+    pub fn slice(mut self, name: &str, change: impl FnOnce(&mut Slice)) -> Self {
+        change(self.functions.iter_mut().find(|slice| slice.id == id(name)).unwrap());
+        self
+    }
+
+    pub fn addresses(mut self, name: &str, addresses: &[SocketAddr]) -> Self {
+        self.addresses.insert(id(name), addresses.to_vec());
+        self
+    }
+
+    pub fn limits(mut self, change: impl FnOnce(&mut Limits)) -> Self {
+        change(&mut self.mesh.limits);
+        self
+    }
+
+    pub fn mtls(mut self) -> Self {
+        self.mesh.mtls_same_node = true;
+        self
+    }
+
+    pub fn https(mut self, tls: GatewayTls) -> Self {
+        self.mesh.gateway_https = Some(tls);
+        self
+    }
+
+    pub fn workers(mut self, workers: usize) -> Self {
+        self.workers = workers;
+        self
+    }
+
+    pub fn connections(mut self, connections: usize) -> Self {
+        self.connections = connections;
+        self
+    }
+
+    pub fn start(self) -> Mesh {
+        self.try_start().unwrap()
+    }
+
+    pub fn try_start(self) -> Result<Mesh, ServeError> {
+        let authority = Arc::new(Authority::new(&TRUST_DOMAIN.parse::<TrustDomain>().unwrap()).unwrap());
+        let svids = SvidStore::new(authority.bundle().clone());
+        let engine = leno_sandbox::Engine::inline();
+        let mut change = NodeSnapshot::new(self.mesh).change();
+        for slice in self.functions {
+            let identity: SpiffeId = slice.identity.parse().unwrap();
+            let request = KeyRequest::new(&identity).unwrap();
+            let chain = authority.sign(request.csr(), &identity, Duration::from_secs(3600)).unwrap();
+            svids.install(request, chain).unwrap();
+            change.insert(Arc::new(FunctionEntry::load(&engine, slice)));
+        }
+        let instances = Arc::new(Fixed { addresses: Mutex::new(self.addresses), ..Fixed::default() });
+        let node = Node::new(change.finish(), instances.clone(), svids, Telemetry::quiet(TRUST_DOMAIN));
+        let options = Options { workers: self.workers.try_into().ok(), connections: self.connections };
+        let handle = leno_proxy::serve(&node, options)?;
+        Ok(Mesh { node, handle, instances, authority })
+    }
+}
+
+impl Mesh {
+    /// One function `web` that speaks HTTP/1.1 at this address.
+    pub fn web(address: SocketAddr) -> Self {
+        Builder::new().function("web", AppProtocol::Http1, address).start()
+    }
+
+    pub fn gateway(&self) -> SocketAddr {
+        self.handle.addresses.gateway_http.unwrap()
+    }
+
+    pub fn outbound(&self) -> SocketAddr {
+        self.handle.addresses.outbound
+    }
+
+    /// A credential of an instance of this function.
+    pub fn mint(&self, name: &str) -> Minted {
+        self.node.credentials.mint(&id(name), &format!("{name}-1")).unwrap()
+    }
+}
+
+impl Fixed {
+    pub fn set(&self, name: &str, addresses: &[SocketAddr]) {
+        self.addresses.lock().unwrap().insert(id(name), addresses.to_vec());
+    }
+}
+
+impl Instances for Fixed {
+    fn try_acquire(&self, function: &FunctionId, avoid: &[SocketAddr]) -> Option<Lease> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        let addresses = self.addresses.lock().unwrap();
+        let all = addresses.get(function)?;
+        let others: Vec<_> = all.iter().filter(|address| !avoid.contains(address)).collect();
+        let some: Vec<_> = if others.is_empty() { all.iter().collect() } else { others };
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        let address = **some.get(turn % some.len().max(1))?;
+        self.leased.fetch_add(1, Ordering::Relaxed);
+        let leased = self.leased.clone();
+        let on_end = Arc::new(move |_| drop(leased.fetch_sub(1, Ordering::Relaxed)));
+        Some(Lease::new(address, Some(format!("{}-1", function.name).into()), Some(on_end)))
+    }
+
+    fn acquire<'a>(&'a self, function: &'a FunctionId, avoid: &'a [SocketAddr]) -> Acquire<'a> {
+        Box::pin(async move {
+            // Instances that are "starting" appear when the test sets their addresses.
+            for _ in 0..1000 {
+                if let Some(lease) = self.try_acquire(function, avoid) {
+                    return Ok(lease);
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            Err(Unavailable::Timeout(Duration::from_secs(5)))
+        })
+    }
+
+    fn count(&self, function: &FunctionId) -> u32 {
+        self.addresses.lock().unwrap().get(function).map_or(0, |addresses| addresses.len() as u32)
+    }
+}

@@ -1,0 +1,69 @@
+//! Bytes as they are.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+/// Longest wait for anything; a test that gets there has failed.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+pub struct Raw(pub TcpStream);
+
+impl Raw {
+    pub async fn connect(address: SocketAddr) -> Self {
+        let stream = TcpStream::connect(address).await.unwrap();
+        stream.set_nodelay(true).unwrap();
+        Self(stream)
+    }
+
+    pub async fn send(&mut self, bytes: impl AsRef<[u8]>) {
+        // The peer may have closed already; what it said before tells the rest.
+        let _ = self.0.write_all(bytes.as_ref()).await;
+    }
+
+    /// Everything up to the end of the connection.
+    pub async fn rest(mut self) -> String {
+        let mut all = Vec::new();
+        let read = async {
+            let mut piece = [0; 4096];
+            while let Ok(count @ 1..) = self.0.read(&mut piece).await {
+                all.extend_from_slice(&piece[..count]);
+            }
+        };
+        timeout(PATIENCE, read).await.expect("the connection was not closed");
+        String::from_utf8_lossy(&all).into_owned()
+    }
+
+    /// Up to and including `end`.
+    pub async fn until(&mut self, end: &str) -> String {
+        let mut all = Vec::new();
+        let read = async {
+            while !all.ends_with(end.as_bytes()) {
+                match self.0.read_u8().await {
+                    Ok(byte) => all.push(byte),
+                    Err(_) => panic!("closed after {:?}", String::from_utf8_lossy(&all)),
+                }
+            }
+        };
+        timeout(PATIENCE, read).await.expect("nothing more came");
+        String::from_utf8(all).unwrap()
+    }
+
+    pub async fn head(&mut self) -> String {
+        self.until("\r\n\r\n").await
+    }
+}
+
+/// Sends bytes, and reads all that comes back.
+pub async fn exchange(address: SocketAddr, bytes: impl AsRef<[u8]>) -> String {
+    let mut raw = Raw::connect(address).await;
+    raw.send(bytes).await;
+    raw.rest().await
+}
+
+/// The status in an answer's first line.
+pub fn status(answer: &str) -> u16 {
+    answer.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or_else(|| panic!("no status in {answer:?}"))
+}
