@@ -60,8 +60,6 @@ pub struct Ask<'a> {
     pub protocol: Protocol,
     /// `http` or `https`, as the client saw it.
     pub scheme: &'a str,
-    /// Host, and port if given.
-    pub authority: &'a str,
     /// Port that the caller asked for.
     pub port: u16,
     /// The span of the one request that the calling instance is handling now.
@@ -246,7 +244,7 @@ impl Asked<'_> {
                 protocol: self.ask.protocol,
                 scheme: self.ask.scheme,
                 method: head.method.as_str(),
-                authority: self.ask.authority,
+                authority: crate::head::authority(head),
                 path,
                 headers: headers.take().unwrap_or_else(|| header_fields(&head.headers)),
                 verified: forecast.verified(),
@@ -342,3 +340,6 @@ impl Asked<'_> {
         });
     }
 }
+
+#[cfg(test)]
+mod tests;

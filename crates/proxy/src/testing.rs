@@ -12,10 +12,11 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::header::{HeaderName, HeaderValue};
 use http::{Method, Uri};
-use leno_config::slice::{PublicKey, VerificationKey};
+use leno_config::slice::{AppProtocol, PublicKey, Run, VerificationKey};
+use leno_config::{FunctionId, Slice};
 use leno_policy::input::TraceContext;
 use leno_policy::outcome::{LogPlan, PolicyKind, TracePlan};
-use leno_policy::spec::{Algorithm, KeyId, Protocol};
+use leno_policy::spec::{AccessLog, Algorithm, Direction, KeyId, ProgramSpec, Protocol, Sidecar, Target, Tracing};
 use leno_sandbox::EngineKind;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -55,6 +56,10 @@ impl SigningKey {
             Pair::Ed25519(pair) => PublicKey::Ed25519(pair.public_key().as_ref().into()),
         };
         VerificationKey { id, key }
+    }
+
+    pub fn algorithm(&self) -> Algorithm {
+        self.algorithm
     }
 
     fn sign(&self, message: &[u8]) -> Vec<u8> {
@@ -148,4 +153,40 @@ pub fn observed() -> Observed {
         bytes_out: 345,
         upgraded: false,
     }
+}
+
+/// A function without any policy: nobody may call it, and it may call nobody.
+pub fn slice(name: &str) -> Slice {
+    let id: FunctionId = name.parse().unwrap();
+    let program = |direction, targets| ProgramSpec {
+        function: name.to_owned(),
+        direction,
+        sidecar: Sidecar::default(),
+        authentication: Vec::new(),
+        authorization: Vec::new(),
+        rate_limits: Vec::new(),
+        tracing: Tracing { name: String::new(), enabled: true, sampling_per_10k: 10_000, accept_b3: true },
+        access_log: AccessLog { name: String::new(), enabled: true, statuses: Vec::new(), request_headers: Vec::new() },
+        targets,
+    };
+    Slice {
+        identity: format!("spiffe://td.example/ns/{}/sa/{}", id.namespace, id.name),
+        id,
+        inbound: program(Direction::Inbound, vec![target(name)]),
+        outbound: program(Direction::Outbound, Vec::new()),
+        engine: None,
+        deadline: Duration::from_secs(5),
+        protocol: AppProtocol::Http1,
+        keys: Vec::new(),
+        jwks: Vec::new(),
+        run: Run::External(Vec::new()),
+        expose: Vec::new(),
+        callees: Vec::new(),
+        concurrency: 0,
+    }
+}
+
+/// A way without retries and limits.
+pub fn target(function: &str) -> Target {
+    Target { function: function.to_owned(), timeout_ms: 0, retry: None, breaker: None }
 }
