@@ -119,6 +119,11 @@ impl<'a> Scope<'a> {
         self.file.parent().unwrap_or(Path::new(""))
     }
 
+    /// Problems reported so far, here and elsewhere.
+    pub fn problem_count(&self) -> usize {
+        self.problems.borrow().len()
+    }
+
     /// Reports a problem here.
     pub fn problem(&self, message: impl Into<String>, fix: impl Into<String>) {
         self.problem_at(self.mark, message, fix);

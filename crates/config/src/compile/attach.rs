@@ -85,22 +85,30 @@ fn selected(
             fields::label(&namespaces.element(index), name);
         }
     }
-    let matching = functions.iter().filter(|(id, function)| {
-        let namespace = wanted.iter().any(|name| name == "*" || *name == id.namespace);
-        namespace && labels.iter().all(|(key, value)| function.labels.get(key) == Some(value))
-    });
-    let before = selected.len();
     let mut found = false;
-    for (id, _) in matching {
-        found = true;
-        selected.insert(id.clone());
+    for (id, function) in wanted.iter().flat_map(|namespace| of_namespace(functions, namespace)) {
+        if labels.iter().all(|(key, value)| function.labels.get(key) == Some(value)) {
+            found = true;
+            selected.insert(id.clone());
+        }
     }
-    if !found && !context.incomplete && selected.len() == before {
+    if !found && !context.incomplete {
         let fix =
             "labels are compared as they are written, in the namespaces of `namespaces` (without it: the policy's own)";
         scope.field("selector").problem("no function has these labels", fix);
     }
     selected
+}
+
+/// The functions of a namespace, or of all (`*`).
+fn of_namespace<'a>(
+    functions: &'a BTreeMap<FunctionId, Function>,
+    namespace: &'a str,
+) -> impl Iterator<Item = (&'a FunctionId, &'a Function)> {
+    let all = namespace == "*";
+    // Names sort by namespace first, and none is empty.
+    let first = FunctionId { namespace: if all { String::new() } else { namespace.to_owned() }, name: String::new() };
+    functions.range(first..).take_while(move |(id, _)| all || id.namespace == namespace)
 }
 
 /// What two policies of one function cannot both say: (field of the second, what, fix).

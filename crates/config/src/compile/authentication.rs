@@ -39,6 +39,7 @@ fn issuer(
     if issuer.issuer.is_empty() {
         scope.field("issuer").problem("the issuer is empty", "expected the value of `iss` in its tokens");
     }
+    fields::not_written_empty(scope, "audiences", &issuer.audiences, "that `aud` is not checked");
     let audiences = scope.field("audiences");
     for (index, audience) in issuer.audiences.iter().enumerate() {
         if audience.is_empty() {

@@ -40,11 +40,10 @@ fn rule(
         },
         from: elements(&from, rule.from.as_deref(), "anybody", |scope, one| source(context, scope, namespace, one)),
         to: elements(&to, rule.to.as_deref(), "any request", |scope, one| {
-            let operation = operation(scope, one);
-            if operation == spec::Operation::default() && !scope.has("notMethods") {
+            if *one == Operation::default() {
                 empty(scope, "any request", "to");
             }
-            operation
+            operation(scope, one)
         }),
         when: elements(&when, rule.when.as_deref(), "no further condition", condition).into_iter().flatten().collect(),
     }

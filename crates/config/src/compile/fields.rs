@@ -62,12 +62,16 @@ pub(super) fn function(context: &Context<'_>, scope: &Scope<'_>, namespace: &str
         return Some(id);
     }
     if !context.incomplete {
-        scope.problem(format!("there is no function `{id}`"), similar(context, namespace, &id));
+        scope.problem(format!("there is no function `{id}`"), similar(context, scope, namespace, &id));
     }
     None
 }
 
-fn similar(context: &Context<'_>, namespace: &str, wrong: &FunctionId) -> String {
+fn similar(context: &Context<'_>, scope: &Scope<'_>, namespace: &str, wrong: &FunctionId) -> String {
+    // A search over all names is for people; nobody reads the hundredth.
+    if scope.problem_count() > 100 {
+        return String::new();
+    }
     let elsewhere = context.functions.keys().find(|id| id.name == wrong.name);
     if let Some(id) = elsewhere {
         return format!("did you mean `{id}`?");
@@ -133,6 +137,13 @@ pub(super) fn port(scope: &Scope<'_>, port: u16) -> u16 {
 pub(super) fn not_empty<T>(scope: &Scope<'_>, list: &[T], without: &str) {
     if list.is_empty() {
         scope.problem("the list is empty", format!("add an element, or remove the field, which means {without}"));
+    }
+}
+
+/// The same for a field whose absence is an empty list.
+pub(super) fn not_written_empty<T>(scope: &Scope<'_>, field: &str, list: &[T], without: &str) {
+    if scope.has(field) {
+        not_empty(&scope.field(field), list, without);
     }
 }
 

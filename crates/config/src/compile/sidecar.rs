@@ -15,6 +15,8 @@ const SHORTEST_DEADLINE: Duration = Duration(std::time::Duration::from_micros(50
 const LONGEST_DEADLINE: Duration = Duration::from_millis(100);
 
 pub(super) fn sidecar(scope: &Scope<'_>, policy: &str, sidecar: &Sidecar) -> snapshot::Sidecar {
+    fields::not_written_empty(scope, "ports", &sidecar.ports, "any port");
+    fields::not_written_empty(scope, "protocols", &sidecar.protocols, "any protocol");
     let ports = scope.field("ports");
     let request = &sidecar.request_headers;
     let responses = scope.field("responseHeaders");

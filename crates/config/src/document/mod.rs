@@ -1,18 +1,28 @@
 //! The documents as users write them. Their comments are the reference pages, their defaults the documented defaults.
 
+mod authentication;
+mod authorization;
+mod claim;
 mod function;
 mod mesh;
+mod observe;
 mod policy;
+mod rate_limit;
+mod resilience;
+mod sidecar;
 mod value;
 
+pub use authentication::{Authentication, ClaimToHeader, Issuer, Jwks, TokenLocation};
+pub use authorization::{Action, Authorization, AuthorizationRule, Condition, Operation, Source};
+pub use claim::ClaimPath;
 pub use function::{Expose, External, Function, FunctionKind, FunctionSpec, FunctionTimeouts, Readiness, Scale};
 pub use mesh::{
     AccessLogFormat, EngineChoice, Gateway, GatewayHttps, Listeners, Mesh, MeshAccessLog, MeshKind, MeshLimits,
     MeshMetadata, MeshSpec, MeshTracing, Mtls, SameNode,
 };
-pub use policy::{
-    AccessLog, Action, Algorithm, Authentication, Authorization, AuthorizationRule, Backoff, CircuitBreaker, ClaimPath,
-    ClaimToHeader, Condition, HeaderEdits, Issuer, Jwks, KeyPart, Operation, OutlierDetection, Policy, PolicyKind,
-    PolicySpec, Protocol, RateLimit, ResponseHeaderEdits, Retry, RetryBudget, Sidecar, Source, TokenLocation, Tracing,
-};
+pub use observe::{AccessLog, Tracing};
+pub use policy::{Policy, PolicyKind, PolicySpec};
+pub use rate_limit::{Algorithm, KeyPart, RateLimit};
+pub use resilience::{Backoff, CircuitBreaker, OutlierDetection, Retry, RetryBudget};
+pub use sidecar::{HeaderEdits, Protocol, ResponseHeaderEdits, Sidecar};
 pub use value::{Address, ApiVersion, Metadata};

@@ -1,0 +1,109 @@
+//! `spec.authentication` of a policy.
+
+use super::claim::ClaimPath;
+use crate::duration::Duration;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// Who vouches for the users behind requests.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Authentication {
+    /// Accepted issuers. A token of anybody else is refused (401), as is one that is invalid.
+    pub issuers: Vec<Issuer>,
+}
+
+/// An accepted issuer of JSON Web Tokens (RFC 7519).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Issuer {
+    /// Name of the rule in logs. Without it: its index.
+    #[serde(default)]
+    pub name: Option<String>,
+    /// Value that the claim `iss` must have.
+    pub issuer: String,
+    /// The claim `aud` must contain one of these. Without it `aud` is not checked.
+    #[serde(default)]
+    pub audiences: Vec<String>,
+    /// The issuer's keys.
+    pub jwks: Jwks,
+    /// Where to look for a token, in this order. Without it: the header `authorization` after `Bearer `.
+    #[serde(default)]
+    pub from: Option<Vec<TokenLocation>>,
+    /// Tolerated difference of clocks for `exp`, `nbf` and `iat`, ten minutes at most.
+    #[serde(default = "default_clock_skew")]
+    pub clock_skew: Duration,
+    /// Whether the function gets to see the token. Otherwise it is removed from the request.
+    #[serde(default)]
+    pub forward: bool,
+    /// Whether a request without a token is refused (401). Otherwise it goes on without a user.
+    #[serde(default = "default_required")]
+    pub required: bool,
+    /// Claims that are copied to request headers. What a client sends in these headers is removed.
+    #[serde(default)]
+    pub claims_to_headers: Vec<ClaimToHeader>,
+}
+
+fn default_clock_skew() -> Duration {
+    Duration::from_secs(60)
+}
+
+fn default_required() -> bool {
+    true
+}
+
+/// A JSON Web Key set (RFC 7517): one of `inline`, `file` and `url`. Keys: RSA of 2048 bits or more, EC P-256 and P-384, Ed25519.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Jwks {
+    /// The key set itself: `{keys: [...]}`. Public keys only.
+    pub inline: Option<serde_json::Value>,
+    /// JSON file with the key set, relative to the document's folder.
+    pub file: Option<PathBuf>,
+    /// `https://` address of the key set; `http://` only to this machine.
+    pub url: Option<String>,
+    /// PEM file with the certificates to trust for `url`, relative to the document's folder. Without it: the system's.
+    pub ca_file: Option<PathBuf>,
+    /// How often to fetch from `url`. A token with an unknown key id fetches sooner; a failed fetch keeps the keys it had.
+    pub refresh: Duration,
+    /// Longest time for one fetch.
+    pub timeout: Duration,
+}
+
+impl Default for Jwks {
+    fn default() -> Self {
+        Self {
+            inline: None,
+            file: None,
+            url: None,
+            ca_file: None,
+            refresh: Duration::from_secs(300),
+            timeout: Duration::from_secs(5),
+        }
+    }
+}
+
+/// Where a token may be: one of `header`, `query` and `cookie`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct TokenLocation {
+    /// A request header.
+    pub header: Option<String>,
+    /// What comes before the token in the header. Without it: `Bearer ` in `authorization`, nothing elsewhere.
+    pub prefix: Option<String>,
+    /// A query parameter.
+    pub query: Option<String>,
+    /// A cookie.
+    pub cookie: Option<String>,
+}
+
+/// A claim that is copied to a request header.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ClaimToHeader {
+    /// The claim: text, a number or a boolean.
+    pub claim: ClaimPath,
+    /// The header.
+    pub header: String,
+}

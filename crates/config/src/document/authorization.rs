@@ -1,0 +1,107 @@
+//! `spec.authorization` of a policy.
+
+use super::claim::ClaimPath;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Which requests may enter.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Authorization {
+    /// A request that a deny rule matches is refused (403), one that an allow rule matches enters, any other is refused.
+    pub rules: Vec<AuthorizationRule>,
+}
+
+/// One rule. It matches when one element of `from`, one element of `to` and all elements of `when` do; what is left out always does.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AuthorizationRule {
+    /// Name of the rule in logs. Without it: its index.
+    #[serde(default)]
+    pub name: Option<String>,
+    /// What the rule does.
+    #[serde(default)]
+    pub action: Action,
+    /// Who is asking.
+    #[serde(default)]
+    pub from: Option<Vec<Source>>,
+    /// What is asked for.
+    #[serde(default)]
+    pub to: Option<Vec<Operation>>,
+    /// Further conditions.
+    #[serde(default)]
+    pub when: Option<Vec<Condition>>,
+}
+
+/// What a matching rule does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Action {
+    /// Let the request enter, unless a deny rule matches it too.
+    #[default]
+    Allow,
+    /// Refuse the request.
+    Deny,
+}
+
+/// Who is asking. All fields that are set must match, each with one of its values.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Source {
+    /// Functions that are calling: `name` in the policy's namespace, `namespace/name`, `namespace/*`, a SPIFFE ID (`spiffe://…`, at the
+    /// end possibly `*`), or `*`: any function. Requests from outside have no identity.
+    pub identities: Option<Vec<String>>,
+    /// None of these functions.
+    pub not_identities: Vec<String>,
+    /// Namespaces of the calling function: `shop`, `team-*`, `*-test`, `*`.
+    pub namespaces: Option<Vec<String>>,
+    /// None of these namespaces.
+    pub not_namespaces: Vec<String>,
+    /// Users: `<issuer>/<subject>` of the verified token, `https://login.example/*`, or `*`: anybody with a valid token.
+    pub request_principals: Option<Vec<String>>,
+    /// None of these users.
+    pub not_request_principals: Vec<String>,
+    /// Addresses that connections come from: `10.0.0.0/8`, `2001:db8::/32`, `192.0.2.7`.
+    pub addresses: Option<Vec<String>>,
+    /// None of these addresses.
+    pub not_addresses: Vec<String>,
+}
+
+/// What is asked for. All fields that are set must match, each with one of its values.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Operation {
+    /// Methods: `GET`. They are case-sensitive. gRPC uses `POST`.
+    pub methods: Option<Vec<String>>,
+    /// None of these methods.
+    pub not_methods: Vec<String>,
+    /// Hosts without port: `shop.example`, `*.shop.example`.
+    pub hosts: Option<Vec<String>>,
+    /// None of these hosts.
+    pub not_hosts: Vec<String>,
+    /// Ports that the caller asked for.
+    pub ports: Option<Vec<u16>>,
+    /// None of these ports.
+    pub not_ports: Vec<u16>,
+    /// Paths without query: `/orders`, `/static/*`, `*.css`, or a template: `/orders/{id}` (one segment), `/files/{**}` (any number,
+    /// at the end only). They are compared with normalised paths. For gRPC: `/package.Service/Method`.
+    pub paths: Option<Vec<String>>,
+    /// None of these paths.
+    pub not_paths: Vec<String>,
+}
+
+/// A further condition: one of `header`, `claim` and `audience`, and what its value must or must not be: `abc`, `abc*`, `*abc`, or `*` (not empty).
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Condition {
+    /// A request header.
+    pub header: Option<String>,
+    /// A claim of the verified token. Of a list one element is enough.
+    pub claim: Option<ClaimPath>,
+    /// `true`: the audience of the verified token.
+    pub audience: Option<bool>,
+    /// One of these.
+    pub values: Option<Vec<String>>,
+    /// None of these.
+    pub not_values: Vec<String>,
+}

@@ -1,0 +1,63 @@
+//! `spec.rateLimits` of a policy.
+
+use super::authorization::Operation;
+use super::claim::ClaimPath;
+use crate::duration::Duration;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A limit on requests.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RateLimit {
+    /// Name of the limit in logs; its counters go by it. Without it: its index.
+    #[serde(default)]
+    pub name: Option<String>,
+    /// How many requests may come in the time `per`.
+    #[schemars(range(min = 1))]
+    pub requests: u32,
+    /// The time in which `requests` may come, one millisecond to one day.
+    pub per: Duration,
+    /// Token bucket: requests that may come at once after a pause. Without it: as many as `requests`.
+    #[serde(default)]
+    #[schemars(range(min = 1))]
+    pub burst: Option<u32>,
+    /// How requests are counted.
+    #[serde(default)]
+    pub algorithm: Algorithm,
+    /// Requests with equal values of all of these share a counter. Empty: all requests share one.
+    #[serde(default)]
+    pub key: Vec<KeyPart>,
+    /// Which requests count. Without it: all.
+    #[serde(default)]
+    pub r#match: Option<Operation>,
+}
+
+/// How requests are counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum Algorithm {
+    /// A bucket of `burst` requests that is refilled evenly.
+    #[default]
+    TokenBucket,
+    /// Windows of length `per`, aligned to the Unix epoch.
+    FixedWindow,
+}
+
+/// What tells counters apart.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum KeyPart {
+    /// The calling function.
+    Identity,
+    /// A claim of the verified token.
+    Claim(ClaimPath),
+    /// A request header.
+    Header(String),
+    /// The normalised path without query.
+    Path,
+    /// The method.
+    Method,
+    /// The address that the connection comes from.
+    Address,
+}
