@@ -10,13 +10,16 @@ use crate::store::{Store, StoreError};
 use leno_identity::{Authority, CertificateDer, TrustBundle};
 use std::fmt;
 use std::future::Future;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use tokio::net::TcpListener;
 
 /// A control plane. Clones are the same one.
 #[derive(Clone)]
 pub struct Control(Arc<Inner>);
+
+/// Does not keep its control plane alive.
+pub(crate) struct WeakControl(Weak<Inner>);
 
 struct Inner {
     state: Mutex<State>,
@@ -160,6 +163,16 @@ impl Control {
 
     pub(crate) fn options(&self) -> Options {
         self.0.options
+    }
+
+    pub(crate) fn downgrade(&self) -> WeakControl {
+        WeakControl(Arc::downgrade(&self.0))
+    }
+}
+
+impl WeakControl {
+    pub(crate) fn upgrade(&self) -> Option<Control> {
+        self.0.upgrade().map(Control)
     }
 }
 

@@ -103,7 +103,10 @@ struct Conversation {
 
 impl Conversation {
     async fn run(mut self, mut closed: tokio::sync::watch::Receiver<bool>) {
-        let hello = tokio::time::timeout(HELLO_TIMEOUT, self.hello()).await;
+        let hello = tokio::select! {
+            hello = tokio::time::timeout(HELLO_TIMEOUT, self.hello()) => hello,
+            _ = closed.wait_for(|closed| *closed) => Ok(Err(stopping())),
+        };
         let greeting = match hello.unwrap_or_else(|_| Err(Status::deadline_exceeded("no hello arrived"))) {
             Ok(greeting) => greeting,
             Err(status) => return self.end(status).await,
@@ -117,7 +120,7 @@ impl Conversation {
         let ended = tokio::select! {
             status = receive(&self.control, &self.node, session, &mut self.from_node) => status,
             status = sent => status,
-            _ = closed.wait_for(|closed| *closed) => Some(Status::unavailable("the control plane is stopping")),
+            _ = closed.wait_for(|closed| *closed) => Some(stopping()),
         };
         self.control.state().disconnect(&self.node, session);
         tracing::info!(node = &*self.node, reason = ended.as_ref().map(Status::message), "a node's stream ended");
@@ -125,9 +128,16 @@ impl Conversation {
             // The node may have stopped reading; it need not hear why.
             let _ = self.to_node.try_send(Err(status));
         }
-        drop(self.to_node);
-        tokio::time::sleep(self.control.options().node_grace).await;
-        self.control.state().forget(&self.node, session);
+        let Self { control, node, from_node, to_node } = self;
+        drop((from_node, to_node));
+        let grace = control.options().node_grace;
+        // A control plane that ends meanwhile is not kept from closing its store.
+        let weak = control.downgrade();
+        drop(control);
+        tokio::time::sleep(grace).await;
+        if let Some(control) = weak.upgrade() {
+            control.state().forget(&node, session);
+        }
     }
 
     async fn hello(&mut self) -> Result<Greeting, Status> {
@@ -143,6 +153,10 @@ impl Conversation {
         // Whoever is gone need not hear why.
         let _ = self.to_node.send(Err(status)).await;
     }
+}
+
+fn stopping() -> Status {
+    Status::unavailable("the control plane is stopping")
 }
 
 fn greeting(hello: &v1::Hello) -> Result<Greeting, Status> {

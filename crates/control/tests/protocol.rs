@@ -281,5 +281,7 @@ async fn a_silent_stream_does_not_count_as_a_node() {
     let _speaking = RawNode::hello(&served, &token, hello(&[])).await;
     eventually(|| control.status().nodes[0].connected).await;
     assert_eq!(control.counters("one").unwrap().streams, 1);
+    // Nor does it keep the control plane from stopping.
+    served.stop().await;
     drop(silent);
 }

@@ -13,7 +13,7 @@ const FRONTEND: &str = "orders/frontend";
 const ORDERS: &str = "orders/order-service";
 
 fn control_at(path: &Path) -> leno_control::Control {
-    control_with(Store::open(path).unwrap(), leno_control::Options::default())
+    control_with(Store::open(path).unwrap(), leno_control::Options { node_grace: PATIENCE * 2 })
 }
 
 fn functions(control: &leno_control::Control) -> Vec<String> {
@@ -77,6 +77,21 @@ fn the_file_is_its_owners_and_holds_no_key() {
     assert!(!holds(&[0x30, 0x77, 0x02, 0x01, 0x01, 0x04, 0x20]));
     assert!(!holds(&[0x02, 0x01, 0x01, 0x04, 0x20]));
     assert!(!holds(b"PRIVATE KEY"));
+}
+
+#[tokio::test]
+async fn a_control_plane_that_ends_closes_its_file_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("control.redb");
+    let control = control_at(&path);
+    let served = Served::start(&control).await;
+    let token = control.admit("one", everything()).unwrap();
+    let (_agent, _updates) = node(&served, &token, 1);
+    eventually(|| control.status().nodes[0].connected).await;
+    served.stop().await;
+    drop(control);
+    // The grace of the node that was connected is not waited for: it is longer than the patience of this test.
+    eventually(|| Store::open(&path).is_ok()).await;
 }
 
 #[test]
