@@ -79,13 +79,6 @@ vectors:
     main = sym main,
 );
 
-/// Landing pads of the precompiled `alloc` refer to it. Nothing enters them: a panic ends the run.
-// SAFETY: the image is linked without any other library, so nothing else can have this name.
-#[unsafe(no_mangle)]
-extern "C" fn _Unwind_Resume() -> ! {
-    panic!("unwinding, where panics abort")
-}
-
 extern "C" fn main(what: u64, length: usize, heap_end: usize, _wide: u64) -> ! {
     #[cfg(feature = "misbehave")]
     misbehave::keep_vectors(_wide != 0);
