@@ -29,3 +29,5 @@ mod sidecar;
 pub mod spec;
 pub mod token;
 pub mod trace;
+
+pub use authentication::UNKNOWN_KEY;

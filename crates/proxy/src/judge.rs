@@ -22,7 +22,7 @@ use forecast::{Counter, Forecast};
 use http::{HeaderMap, request, response};
 use leno_config::FunctionId;
 use leno_policy::input::{Header, Input, RequestInput, ResponseInput, TargetLoad, TraceContext};
-use leno_policy::outcome::{Decision, HeaderEdit, LogPlan, Outcome, Output, SignatureWant, Wants};
+use leno_policy::outcome::{Decision, HeaderEdit, LogPlan, Outcome, Output, PolicyKind, SignatureWant, Verdict, Wants};
 use leno_policy::spec::Protocol;
 use leno_sandbox::{EngineKind, Pool, RunError};
 use std::cell::RefCell;
@@ -70,6 +70,10 @@ pub struct Ask<'a> {
 
 /// Whether a request goes on.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "the common variant is the large one, and a box would cost an allocation"
+)]
 pub enum Judgement {
     /// It does.
     Permitted(Permitted),
@@ -116,7 +120,10 @@ impl Judge {
             ask.target.map(|target| if *target == ask.entry.slice.id { state.clone() } else { self.function(target) });
         let mut asked = Asked { ask, program, state: &state, target: target.as_ref(), record, runs: Runs::default() };
         let judgement = match asked.decide(self, &head, now_ms) {
-            Ok(Found::Decided(decision)) => asked.carry_out(*decision, head, now_ms),
+            Ok(Found::Decided(decision)) => {
+                self.watch_for_unknown_keys(ask.entry, &decision);
+                asked.carry_out(*decision, head, now_ms)
+            }
             Ok(Found::BadSignature(want)) => asked.refuse(want.denial, Vec::new()).map(Judgement::Denied),
             Err(trouble) => Err(trouble),
         };
@@ -136,6 +143,17 @@ impl Judge {
                 Ok(())
             }
             Err(trouble) => Err(outcome::fault(&trouble, record)),
+        }
+    }
+
+    /// A token that no key fits may mean that its issuer has a new one.
+    fn watch_for_unknown_keys(&self, entry: &FunctionEntry, decision: &Decision) {
+        if let Verdict::Deny(denial) = &decision.verdict
+            && denial.policy == PolicyKind::Authentication
+            && !entry.slice.jwks.is_empty()
+            && denial.clause.contains(leno_policy::UNKNOWN_KEY)
+        {
+            self.ledger.unknown_keys.report(&entry.slice.id);
         }
     }
 

@@ -17,6 +17,7 @@ pub mod head;
 pub mod instances;
 pub mod io;
 pub mod judge;
+pub mod jwks;
 pub mod ledger;
 pub mod listen;
 pub mod metrics;

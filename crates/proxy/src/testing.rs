@@ -84,7 +84,13 @@ impl SigningKey {
 
 /// A token with these claims, without `kid`.
 pub fn sign(key: &SigningKey, claims: &str) -> String {
-    let header = format!(r#"{{"alg":"{:?}","typ":"JWT"}}"#, key.algorithm);
+    sign_as(key, None, claims)
+}
+
+/// A token with these claims.
+pub fn sign_as(key: &SigningKey, kid: Option<&str>, claims: &str) -> String {
+    let kid = kid.map(|kid| format!(r#","kid":"{kid}""#)).unwrap_or_default();
+    let header = format!(r#"{{"alg":"{:?}","typ":"JWT"{kid}}}"#, key.algorithm);
     let signed = format!("{}.{}", URL_SAFE_NO_PAD.encode(header), URL_SAFE_NO_PAD.encode(claims));
     let signature = key.sign(signed.as_bytes());
     format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature))

@@ -7,7 +7,7 @@ use crate::telemetry::Telemetry;
 use crate::testing::{self, SigningKey, sign};
 use http::{Request, Response};
 use leno_config::Slice;
-use leno_policy::outcome::{Denial, Plan, PolicyKind, Take, TracePlan, Verdict};
+use leno_policy::outcome::{Denial, Plan, Take, TracePlan};
 use leno_policy::spec::{
     Action, Algorithm, AuthorizationRule, Breaker, HeaderRule, Issuer, Key, KeyId, KeyPart, QuotaAlgorithm, RateLimit,
     ResponseHeaderRule, TokenSource,
@@ -470,6 +470,32 @@ fn a_head_that_no_sandbox_takes_is_refused() {
         assert_eq!(told.judgement.unwrap().verdict, "error");
         drop(permitted(bench.ask(get("/")).0));
     }
+}
+
+#[test]
+fn a_token_of_an_unknown_key_is_reported_once_for_functions_that_fetch_keys() {
+    let key = SigningKey::generate(Algorithm::EdDSA);
+    let mut slice = token_slice(&key);
+    slice.inbound.authentication[0].keys[0].kid = Some("old".into());
+    let token = testing::sign_as(&key, Some("new"), CLAIMS);
+    let inline = Bench::new(&engines()[0], slice.clone());
+    assert_eq!(denied(inline.ask(with_token(&token)).0).status, 401);
+    assert!(inline.ledger.unknown_keys.take().is_empty(), "its keys are part of the configuration");
+    slice.jwks.push(leno_config::slice::JwksFetch {
+        issuer: 0,
+        url: "https://login.example/keys".into(),
+        ca_file: None,
+        refresh: Duration::from_secs(300),
+        timeout: Duration::from_secs(5),
+    });
+    let fetched = Bench::new(&engines()[0], slice);
+    for _ in 0..2 {
+        assert_eq!(denied(fetched.ask(with_token(&token)).0).status, 401);
+    }
+    assert_eq!(fetched.ledger.unknown_keys.take(), ["shop/orders".parse().unwrap()]);
+    let expired = testing::sign_as(&key, Some("old"), &CLAIMS.replace("4102444800", "1"));
+    assert_eq!(denied(fetched.ask(with_token(&expired)).0).status, 401);
+    assert!(fetched.ledger.unknown_keys.take().is_empty());
 }
 
 /// Whatever a sandbox that fell into wrong hands may decide.

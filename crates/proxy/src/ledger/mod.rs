@@ -8,11 +8,13 @@ pub mod load;
 pub mod outlier;
 pub mod quota;
 pub mod token;
+mod unknown;
 
 pub use load::{ConnectionGuard, PendingGuard, RequestGuard, RetryGuard, TargetState};
 pub use outlier::Attempt;
 pub use quota::{Quotas, Refused};
 pub use token::{Digest, Known, Tokens};
+pub use unknown::UnknownKeys;
 
 use leno_config::FunctionId;
 use std::collections::HashMap;
@@ -23,6 +25,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub struct Ledger {
     /// Workers keep the parts they use; they come here once for each.
     functions: Mutex<HashMap<FunctionId, Arc<FunctionState>>>,
+    /// Functions whose key sets may have changed.
+    pub unknown_keys: Arc<UnknownKeys>,
 }
 
 /// What the ledger holds for one function.
