@@ -1,1 +1,102 @@
-fn main() {}
+//! The `leno` command.
+#![forbid(unsafe_code)]
+
+mod admin;
+mod agent;
+mod check;
+mod client;
+mod engines;
+mod instances;
+mod node;
+mod telemetry;
+mod up;
+
+use clap::{Parser, Subcommand};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// A service mesh for serverless functions: every request is judged in a fresh sandbox.
+///
+/// Start with `leno check PATH` on a folder of documents (kinds Mesh, Function and Policy, apiVersion leno.dev/v1alpha1),
+/// then `leno up PATH`. Nothing is allowed unless a policy allows it; `leno explain ID` says why a request was refused,
+/// where ID is the response's `x-request-id`.
+#[derive(Parser)]
+#[command(name = "leno", version, max_term_width = 100, after_help = EXIT_CODES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXIT_CODES: &str = "Exit codes: 0 done; 1 something failed; 2 the documents or the arguments are wrong.";
+
+#[derive(Subcommand)]
+enum Command {
+    /// Start control plane, node and gateway in one process, and apply changes to the documents as they are saved.
+    ///
+    /// A change with an error in it is refused as a whole, with file, line, field and the fix; what was running goes on.
+    /// SIGTERM or Ctrl-C drains: no new connections, requests under way end, functions are stopped.
+    Up {
+        /// A YAML file, or a folder of them.
+        path: PathBuf,
+        /// Worker threads that carry requests; default: one per core.
+        #[arg(long, value_name = "N")]
+        workers: Option<usize>,
+    },
+    /// Check documents without starting anything.
+    Check {
+        /// A YAML file, or a folder of them.
+        path: PathBuf,
+    },
+    /// List what is running.
+    Get {
+        /// What to list.
+        what: client::Listing,
+        #[command(flatten)]
+        node: NodeAddress,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Tell every stage of the decision on a recent request.
+    Explain {
+        /// The response's `x-request-id`, also in the access log.
+        request_id: String,
+        #[command(flatten)]
+        node: NodeAddress,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(clap::Args)]
+struct NodeAddress {
+    /// The node's admin address.
+    #[arg(long, value_name = "ADDRESS", env = "LENO_ADMIN", default_value = "127.0.0.1:15000")]
+    admin: SocketAddr,
+}
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version are answers, not failures; clap chooses the stream.
+            let _ = error.print();
+            return if error.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS };
+        }
+    };
+    let result = match cli.command {
+        Command::Up { path, workers } => up::run(&path, workers),
+        Command::Check { path } => check::run(&path),
+        Command::Get { what, node, json } => client::list(what, node.admin, json),
+        Command::Explain { request_id, node, json } => client::explain(&request_id, node.admin, json),
+    };
+    match result {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("leno: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! The admin listener: health, metrics, explanations, listings. It knows everything about this node, so it belongs on loopback.
+
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use leno_function::Supervisor;
+use leno_proxy::metrics::CONTENT_TYPE;
+use leno_proxy::{FunctionEntry, Node};
+use serde_json::{Value, json};
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+/// What the listener tells about.
+pub struct Admin {
+    pub node: Arc<Node>,
+    pub supervisor: Supervisor,
+    /// Whether the configuration is in force and every identity certified.
+    pub ready: watch::Receiver<bool>,
+}
+
+/// Answers until the runtime ends.
+pub async fn serve(admin: Arc<Admin>, listener: TcpListener) {
+    loop {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::warn!(%error, "the admin listener cannot accept");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        let admin = admin.clone();
+        tokio::spawn(async move {
+            let service = service_fn(|request| std::future::ready(Ok::<_, Infallible>(admin.answer(&request))));
+            let mut server = hyper::server::conn::http1::Builder::new();
+            server.timer(TokioTimer::new()).header_read_timeout(Duration::from_secs(10));
+            // A client that goes away is no event.
+            let _ = server.serve_connection(TokioIo::new(stream), service).await;
+        });
+    }
+}
+
+impl Admin {
+    fn answer(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+        if !matches!(*request.method(), Method::GET | Method::HEAD) {
+            return reply(StatusCode::METHOD_NOT_ALLOWED, "text/plain", "GET only\n".to_owned());
+        }
+        let path = request.uri().path();
+        match path {
+            "/healthz" => reply(StatusCode::OK, "text/plain", "alive\n".to_owned()),
+            "/readyz" if *self.ready.borrow() => reply(StatusCode::OK, "text/plain", "ready\n".to_owned()),
+            "/readyz" => reply(StatusCode::SERVICE_UNAVAILABLE, "text/plain", "starting\n".to_owned()),
+            "/metrics" => reply(StatusCode::OK, CONTENT_TYPE, self.node.telemetry.metrics_text(&self.node.ledger)),
+            "/functions" => list(self.functions()),
+            "/instances" => list(self.instances()),
+            "/identities" => list(self.identities()),
+            "/recent" => list(json!(self.node.telemetry.ring.latest(RECENT))),
+            _ => match path.strip_prefix("/explain/") {
+                Some(request_id) => self.explain(request_id),
+                None => reply(StatusCode::NOT_FOUND, "text/plain", PATHS.to_owned()),
+            },
+        }
+    }
+
+    fn explain(&self, request_id: &str) -> Response<Full<Bytes>> {
+        let hops = self.node.telemetry.ring.explain(request_id);
+        if hops.is_empty() {
+            return reply(StatusCode::NOT_FOUND, "text/plain", "no recent request of that id\n".to_owned());
+        }
+        list(json!(hops))
+    }
+
+    fn functions(&self) -> Value {
+        let snapshot = self.node.snapshot.load();
+        let mut entries: Vec<&Arc<FunctionEntry>> = snapshot.functions.values().collect();
+        entries.sort_by(|a, b| a.name.cmp(&b.name));
+        let row = |entry: &Arc<FunctionEntry>| {
+            let slice = &entry.slice;
+            json!({
+                "function": &*entry.name,
+                "identity": slice.identity,
+                "engine": entry.inbound.image.as_ref().ok().map(|image| image.kind().to_string()),
+                "protocol": slice.protocol,
+                "instances": self.supervisor.instances(&slice.id).len(),
+                "callees": slice.callees.iter().map(|callee| callee.id.to_string()).collect::<Vec<_>>(),
+                "exposed": slice.expose.iter().flat_map(|expose| expose.hosts.iter().map(|host| format!("{host}{}", expose.path))).collect::<Vec<_>>(),
+                "program_bytes": entry.inbound.image.as_ref().map_or(0, |image| image.bytes()) + entry.outbound.image.as_ref().map_or(0, |image| image.bytes()),
+            })
+        };
+        entries.into_iter().map(row).collect()
+    }
+
+    fn instances(&self) -> Value {
+        let statuses = self.supervisor.status();
+        let rows = statuses.iter().flat_map(|status| &status.instances).map(|instance| {
+            json!({
+                "instance": &*instance.id.name(&instance.function),
+                "function": instance.function.to_string(),
+                "state": instance.state,
+                "address": instance.address.to_string(),
+                "pid": instance.pid,
+                "restarts": instance.restarts,
+            })
+        });
+        rows.collect()
+    }
+
+    fn identities(&self) -> Value {
+        let svids = self.node.svids.all();
+        let rows = svids.iter().map(|svid| {
+            json!({
+                "identity": svid.id().to_string(),
+                "not_after": svid.not_after().as_secs(),
+                "renew_at": svid.renew_at().as_secs(),
+            })
+        });
+        rows.collect()
+    }
+}
+
+const RECENT: usize = 100;
+const PATHS: &str = "/healthz /readyz /metrics /functions /instances /identities /recent /explain/REQUEST-ID\n";
+
+fn list(value: Value) -> Response<Full<Bytes>> {
+    reply(StatusCode::OK, "application/json", value.to_string())
+}
+
+fn reply(status: StatusCode, content_type: &'static str, body: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from(body)));
+    *response.status_mut() = status;
+    response.headers_mut().insert("content-type", hyper::header::HeaderValue::from_static(content_type));
+    response
+}

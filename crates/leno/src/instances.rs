@@ -1,0 +1,147 @@
+//! Lends the supervisor's instances to the corridor, and gives each instance what it needs to call others.
+
+use arc_swap::ArcSwap;
+use leno_config::FunctionId;
+use leno_function::{AcquireError, Function, Host, InstanceId, LogLine, Stream, Supervisor};
+use leno_proxy::credential::Credentials;
+use leno_proxy::instances::{Acquire, Instances, Lease, Unavailable};
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock, Weak};
+
+/// The functions that this node runs.
+#[derive(Default)]
+pub struct Hosted {
+    functions: ArcSwap<HashMap<FunctionId, Function>>,
+}
+
+impl Hosted {
+    /// Replaces the functions that can be lent.
+    pub fn set(&self, functions: HashMap<FunctionId, Function>) {
+        self.functions.store(Arc::new(functions));
+    }
+}
+
+impl Instances for Hosted {
+    fn try_acquire(&self, function: &FunctionId, avoid: &[SocketAddr]) -> Option<Lease> {
+        self.functions.load().get(function)?.try_acquire(avoid).map(lend)
+    }
+
+    fn acquire<'a>(&'a self, function: &'a FunctionId, avoid: &'a [SocketAddr]) -> Acquire<'a> {
+        Box::pin(async move {
+            let found = self.functions.load().get(function).cloned();
+            let function = found.ok_or(Unavailable::Unknown)?;
+            function.acquire(avoid).await.map(lend).map_err(unavailable)
+        })
+    }
+
+    fn count(&self, function: &FunctionId) -> u32 {
+        let ready = self.functions.load().get(function).map_or(0, |function| function.ready(&[]));
+        u32::try_from(ready).unwrap_or(u32::MAX)
+    }
+}
+
+fn lend(lease: leno_function::Lease) -> Lease {
+    Lease::new(
+        lease.address(),
+        Some(lease.name().clone()),
+        Some(Arc::new(move |_| {
+            // The supervisor's lease ends when this closure is dropped.
+            let _ = &lease;
+        })),
+    )
+}
+
+fn unavailable(error: AcquireError) -> Unavailable {
+    match error {
+        AcquireError::Timeout { waited } => Unavailable::Timeout(waited),
+        AcquireError::NotReady { limit, .. } => Unavailable::Timeout(limit),
+        AcquireError::QueueFull { .. } => Unavailable::QueueFull,
+        AcquireError::Removed => Unavailable::Unknown,
+        AcquireError::Backoff { retry_after, ref reason } => {
+            Unavailable::Failed { reason: reason.clone(), retry_after: Some(retry_after) }
+        }
+        error @ (AcquireError::Start { .. } | AcquireError::Exited { .. }) => {
+            Unavailable::Failed { reason: error.to_string(), retry_after: None }
+        }
+    }
+}
+
+/// What the supervisor tells this node. The node itself comes into being after it.
+#[derive(Clone, Default)]
+pub struct InstanceHost {
+    node: Arc<OnceLock<(Weak<leno_proxy::Node>, SocketAddr)>>,
+}
+
+impl InstanceHost {
+    /// From now on instances are given credentials for this node's outbound listener.
+    pub fn attach(&self, node: &Arc<leno_proxy::Node>, outbound: SocketAddr) {
+        // A process has one node; a second call changes nothing.
+        let _ = self.node.set((Arc::downgrade(node), outbound));
+    }
+
+    fn credentials<T>(&self, then: impl FnOnce(&Credentials, SocketAddr) -> T) -> Option<T> {
+        let (node, outbound) = self.node.get()?;
+        Some(then(&node.upgrade()?.credentials, *outbound))
+    }
+}
+
+impl Host for InstanceHost {
+    fn environment(&self, function: &FunctionId, instance: InstanceId) -> Vec<(String, String)> {
+        let name = instance.name(function);
+        let minted = self.credentials(|credentials, outbound| {
+            credentials.mint(function, &name).map(|minted| minted.proxy_url(outbound))
+        });
+        match minted {
+            Some(Ok(url)) => {
+                let mut environment: Vec<(String, String)> = ["HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy"]
+                    .map(|name| (name.to_owned(), url.clone()))
+                    .into();
+                environment.push(("LENO_INSTANCE".to_owned(), name.to_string()));
+                environment.push(("LENO_FUNCTION".to_owned(), function.to_string()));
+                environment
+            }
+            Some(Err(error)) => {
+                tracing::error!(%function, %error, "the instance cannot call other functions");
+                Vec::new()
+            }
+            None => Vec::new(),
+        }
+    }
+
+    fn log(&self, line: &LogLine) {
+        let instance = line.instance.name(&line.function);
+        match line.stream {
+            Stream::Stdout => tracing::info!(target: "instance", "{instance} | {}", line.text),
+            Stream::Stderr => tracing::info!(target: "instance", "{instance} ! {}", line.text),
+        }
+    }
+
+    fn ready(&self, function: &FunctionId, instance: InstanceId, address: SocketAddr) {
+        tracing::info!(instance = %instance.name(function), %address, "an instance is ready");
+    }
+
+    fn ended(&self, function: &FunctionId, instance: InstanceId) {
+        let name = instance.name(function);
+        self.credentials(|credentials, _| credentials.revoke(&name));
+        tracing::info!(instance = %name, "an instance has ended");
+    }
+}
+
+/// Instances of a function as the control plane wants to hear of them.
+pub fn reported(supervisor: &Supervisor, function: &FunctionId) -> Vec<leno_control::Instance> {
+    let report = |status: leno_function::InstanceStatus| leno_control::Instance {
+        id: status.id.0,
+        state: match status.state {
+            leno_function::InstanceState::Starting => leno_control::InstanceState::Starting,
+            leno_function::InstanceState::Ready => leno_control::InstanceState::Ready,
+            leno_function::InstanceState::Draining => leno_control::InstanceState::Draining,
+            leno_function::InstanceState::Stopping => leno_control::InstanceState::Stopping,
+        },
+        address: status.address,
+        pid: status.pid,
+        restarts: status.restarts,
+        since: status.since,
+    };
+    supervisor.instances(function).into_iter().map(report).collect()
+}

@@ -1,0 +1,134 @@
+//! Starts a node: engine, supervisor, corridor, and the agent that keeps them configured.
+
+use crate::admin::{self, Admin};
+use crate::agent::Keeper;
+use crate::engines::Engines;
+use crate::instances::{Hosted, InstanceHost};
+use anyhow::{Context, Result};
+use leno_config::MeshSlice;
+use leno_control::JoinToken;
+use leno_control::node::{Backoff, Identities, Options};
+use leno_function::{Settings, Supervisor};
+use leno_identity::{SpiffeId, SvidStore, TrustBundle};
+use leno_proxy::telemetry::Telemetry;
+use leno_proxy::{Addresses, Handle, Node, NodeSnapshot};
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+/// A node that serves.
+pub struct Running {
+    /// Where it listens.
+    pub addresses: Addresses,
+    /// Where its admin listener is.
+    pub admin: SocketAddr,
+    /// Becomes true when the configuration is in force and every identity certified.
+    pub ready: watch::Receiver<bool>,
+    node: Arc<Node>,
+    corridor: Handle,
+    supervisor: Supervisor,
+}
+
+/// How a node joins.
+pub struct Join {
+    /// The control plane's gRPC address.
+    pub control: SocketAddr,
+    /// Proves who joins.
+    pub token: JoinToken,
+    /// The roots to begin with.
+    pub bundle: TrustBundle,
+    /// The gateway's identity.
+    pub gateway: SpiffeId,
+}
+
+/// Starts a node and joins the control plane. It serves when this returns, and denies everything until its functions are in force.
+pub async fn start(mesh: MeshSlice, workers: Option<NonZeroUsize>, engines: Engines, join: Join) -> Result<Running> {
+    let engines = Arc::new(engines);
+    let hosted = Arc::new(Hosted::default());
+    let host = InstanceHost::default();
+    let supervisor = Supervisor::start(Settings::default(), host.clone());
+    let svids = SvidStore::new(join.bundle);
+    let telemetry = Telemetry::start(&mesh).context("the access log or the span exporter cannot be started")?;
+    let admin_listener = TcpListener::bind(mesh.admin)
+        .await
+        .with_context(|| format!("cannot listen on {} (admin); is another `leno up` running?", mesh.admin))?;
+    let admin = admin_listener.local_addr()?;
+
+    let node = Node::new(NodeSnapshot::new(mesh), hosted.clone(), svids.clone(), telemetry);
+    let corridor = leno_proxy::serve(&node, leno_proxy::Options { workers, ..leno_proxy::Options::default() })?;
+    let addresses = corridor.addresses;
+    host.attach(&node, addresses.outbound);
+
+    let options = Options {
+        control: join.control,
+        token: join.token,
+        inbound: Some(addresses.inbound),
+        backoff: Backoff::default(),
+    };
+    let (agent, updates) = leno_control::node::join(options)?;
+    let (wanted, wanted_by) = watch::channel(BTreeSet::new());
+    let (applied, is_applied) = watch::channel(false);
+    tokio::spawn(Identities::new(agent.clone(), svids.clone()).keep(wanted_by.clone()));
+    let keeper = Keeper {
+        agent,
+        node: node.clone(),
+        engines,
+        supervisor: supervisor.clone(),
+        hosted: hosted.clone(),
+        wanted,
+        gateway: Some(join.gateway),
+        applied,
+    };
+    tokio::spawn(keeper.run(updates));
+
+    let (ready, is_ready) = watch::channel(false);
+    tokio::spawn(watch_readiness(is_applied, wanted_by, svids, ready));
+    let told = Admin { node: node.clone(), supervisor: supervisor.clone(), ready: is_ready.clone() };
+    tokio::spawn(admin::serve(Arc::new(told), admin_listener));
+    Ok(Running { addresses, admin, ready: is_ready, node, corridor, supervisor })
+}
+
+/// Ready means: functions are in force, and each identity has a certificate. It stays so; what comes later is a change, not a start.
+async fn watch_readiness(
+    mut applied: watch::Receiver<bool>,
+    wanted: watch::Receiver<BTreeSet<SpiffeId>>,
+    svids: Arc<SvidStore>,
+    ready: watch::Sender<bool>,
+) {
+    if applied.wait_for(|applied| *applied).await.is_err() {
+        return;
+    }
+    loop {
+        let all = wanted.borrow().iter().all(|id| svids.current(id).is_some());
+        if all {
+            ready.send_replace(true);
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+impl Running {
+    /// No new connections; exchanges under way end; then the instances are stopped, and everything recorded is written.
+    pub async fn stop(self) -> Result<()> {
+        let grace = self.longest_grace();
+        self.corridor.drain().await;
+        self.supervisor.shutdown(grace).await;
+        let node = self.node;
+        tokio::task::spawn_blocking(move || node.telemetry.flush()).await?;
+        Ok(())
+    }
+
+    fn longest_grace(&self) -> Duration {
+        let snapshot = self.node.snapshot.load();
+        let graces = snapshot.functions.values().map(|entry| match &entry.slice.run {
+            leno_config::slice::Run::Command(command) => command.grace,
+            leno_config::slice::Run::External(_) => Duration::ZERO,
+        });
+        graces.max().unwrap_or_default() + Duration::from_secs(5)
+    }
+}

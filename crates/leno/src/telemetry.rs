@@ -1,0 +1,99 @@
+//! What `leno` says of itself, and of decisions.
+
+use leno_proxy::ring::Explanation;
+use std::fmt::Write;
+use std::io::IsTerminal;
+use tracing_subscriber::EnvFilter;
+
+/// Sends what `leno` has to say to standard error. `LENO_LOG` filters (`debug`, `leno_proxy=trace`, …); the default is `info`.
+pub fn start() {
+    let filter = EnvFilter::try_from_env("LENO_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_target(false)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr)
+        .init();
+}
+
+/// Every hop of a request, for people.
+pub fn tell(hops: &[Explanation]) -> String {
+    let mut text = String::new();
+    for hop in hops {
+        // Writing to a String does not fail.
+        let _ = tell_hop(&mut text, hop);
+    }
+    text
+}
+
+fn tell_hop(text: &mut String, hop: &Explanation) -> std::fmt::Result {
+    let target = hop.target.as_deref().unwrap_or("nobody");
+    let peer = hop.peer.identity.as_deref().unwrap_or("somebody outside the mesh");
+    writeln!(text, "{} {} -> {target}   {}", hop.time, hop.hop, hop.request_id)?;
+    writeln!(
+        text,
+        "  asked      {} {}{} ({})",
+        hop.asked.method, hop.asked.authority, hop.asked.path, hop.asked.protocol
+    )?;
+    writeln!(text, "  by         {peer} at {}", hop.peer.address)?;
+    if let Some(judgement) = &hop.judgement {
+        let what = match (judgement.verdict.as_str(), judgement.default) {
+            ("deny", true) if judgement.rule.is_empty() => "denied: no rule allows anything".to_owned(),
+            ("deny", true) => format!("denied: no rule allows it; nearest is {}", judgement.rule),
+            ("deny", false) => format!("denied by {}", judgement.rule),
+            ("allow", _) => format!("allowed by {}", judgement.rule),
+            (verdict, _) => verdict.to_owned(),
+        };
+        let policy = judgement.policy.as_ref().map(|policy| format!(" ({policy})")).unwrap_or_default();
+        writeln!(text, "  verdict    {what}{policy}")?;
+        if !judgement.clause.is_empty() {
+            writeln!(text, "  because    {}", judgement.clause)?;
+        }
+        if let Some(principal) = &judgement.principal {
+            writeln!(text, "  user       {principal}")?;
+        }
+        writeln!(
+            text,
+            "  sandbox    {} of {}, {} fresh run{}, {} us of {} us",
+            judgement.engine.as_deref().unwrap_or("none"),
+            judgement.function,
+            judgement.runs,
+            if judgement.runs == 1 { "" } else { "s" },
+            judgement.sandbox_us,
+            judgement.judge_us
+        )?;
+        if judgement.path_changed {
+            writeln!(text, "  path       normalised before it was judged and forwarded")?;
+        }
+    }
+    for signature in &hop.signatures {
+        writeln!(text, "  signature  {} by key {}: {}", signature.algorithm, signature.key, signature.result)?;
+    }
+    for quota in &hop.quotas {
+        match quota.remaining {
+            Some(left) => writeln!(text, "  quota      {}: {left} left", quota.limit)?,
+            None => writeln!(text, "  quota      {}: refused", quota.limit)?,
+        }
+    }
+    for (name, edits) in [("request", &hop.request_edits), ("response", &hop.response_edits)] {
+        if !edits.is_empty() {
+            writeln!(text, "  edits      {name}: {}", edits.join(", "))?;
+        }
+    }
+    if let Some(trace) = &hop.trace {
+        let parent = trace.parent_span_id.as_deref().unwrap_or("none");
+        writeln!(text, "  trace      {} span {} parent {parent}", trace.trace_id, trace.span_id)?;
+    }
+    for (number, attempt) in hop.attempts.iter().enumerate() {
+        let endpoint = attempt.endpoint.as_deref().unwrap_or("no endpoint");
+        writeln!(text, "  try {}      {endpoint}: {} after {} us", number + 1, attempt.result, attempt.at_us)?;
+    }
+    let response = &hop.response;
+    let flag = response.flag.as_ref().map(|flag| format!(" {flag}")).unwrap_or_default();
+    let failure = response.failure.as_ref().map(|failure| format!(": {failure}")).unwrap_or_default();
+    writeln!(
+        text,
+        "  response   {}{flag}{failure}, {} bytes, {} us in all",
+        response.status, response.bytes_out, hop.stages.end_us
+    )
+}

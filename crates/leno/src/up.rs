@@ -1,0 +1,139 @@
+//! `leno up`: control plane, node and gateway in one process, with real sockets between them.
+
+use crate::check;
+use crate::engines::Engines;
+use crate::node::{self, Join, Running};
+use crate::telemetry;
+use anyhow::{Context, Result};
+use leno_config::{Problem, Snapshot};
+use leno_control::{Admission, Control, Definitions, Options, Placement, Store, gateway_identity};
+use leno_identity::{Authority, TrustDomain};
+use std::num::NonZeroUsize;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+
+/// Threads of the control plane, the supervisor and the admin listener. Requests have workers of their own.
+const MANAGEMENT_THREADS: usize = 2;
+
+/// Runs until a signal ends it.
+pub fn run(path: &Path, workers: Option<usize>) -> Result<ExitCode> {
+    let snapshot = match leno_config::load(path) {
+        Ok(snapshot) => snapshot,
+        Err(problems) => {
+            check::report(&problems);
+            return Ok(ExitCode::from(2));
+        }
+    };
+    telemetry::start();
+    let workers = workers.map(|count| NonZeroUsize::new(count).context("--workers must be at least 1")).transpose()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(MANAGEMENT_THREADS)
+        .thread_name("leno-manage")
+        .enable_all()
+        .build()?;
+    runtime.block_on(up(path, snapshot, workers))?;
+    // Nothing that is left is worth waiting for.
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn up(path: &Path, snapshot: Snapshot, workers: Option<NonZeroUsize>) -> Result<()> {
+    // Signals first, so that none is lost.
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let mesh = snapshot.mesh_slice().clone();
+    let engines = tokio::task::spawn_blocking(Engines::probe).await?;
+    tracing::info!("sandbox engine: {}", engines.describe(mesh.engine)?);
+
+    let trust_domain: TrustDomain = mesh.trust_domain.parse()?;
+    let control = Control::new(Authority::new(&trust_domain)?, Store::memory(), Options::default())?;
+    let listener = TcpListener::bind(mesh.control)
+        .await
+        .with_context(|| format!("cannot listen on {} (control); is another `leno up` running?", mesh.control))?;
+    let control_address = listener.local_addr()?;
+    control.publish(&definitions(&snapshot))?;
+    let token = control.admit(NODE, Admission { placement: Placement::Everything, gateway: true })?;
+    let serving = control.clone();
+    tokio::spawn(async move {
+        if let Err(error) = serving.serve(listener, std::future::pending()).await {
+            tracing::error!(%error, "the control plane has ended");
+        }
+    });
+
+    let join = Join {
+        control: control_address,
+        token,
+        bundle: control.bundle().clone(),
+        gateway: gateway_identity(&trust_domain)?,
+    };
+    let running = node::start(mesh, workers, engines, join).await?;
+    let mut is_ready = running.ready.clone();
+    let started = tokio::select! {
+        ready = is_ready.wait_for(|ready| *ready) => ready.is_ok(),
+        _ = terminate.recv() => false,
+        _ = interrupt.recv() => false,
+    };
+    if !started {
+        return running.stop().await;
+    }
+    announce(&running, &snapshot);
+
+    let (changed, mut changes) = mpsc::unbounded_channel();
+    // The channel's end is this function's end.
+    let _watching = leno_config::watch::watch(path, &snapshot, move |change| drop(changed.send(change)));
+    loop {
+        tokio::select! {
+            Some(change) = changes.recv() => apply(&control, change),
+            _ = terminate.recv() => break,
+            _ = interrupt.recv() => break,
+        }
+    }
+    tracing::info!("ending: no new connections, requests under way may end");
+    running.stop().await
+}
+
+/// The one node of this process.
+const NODE: &str = "local";
+
+fn definitions(snapshot: &Snapshot) -> Definitions {
+    let slices = snapshot.functions().filter_map(|id| Some((id.clone(), snapshot.slice(id)?))).collect();
+    Definitions { mesh: snapshot.mesh_slice().clone(), slices }
+}
+
+fn announce(running: &Running, snapshot: &Snapshot) {
+    let addresses = running.addresses;
+    for (scheme, address) in [("http", addresses.gateway_http), ("https", addresses.gateway_https)] {
+        if let Some(address) = address {
+            tracing::info!("gateway   {scheme}://{address}");
+        }
+    }
+    tracing::info!("sidecars  outbound {}, inbound {}", addresses.outbound, addresses.inbound);
+    tracing::info!("admin     http://{}/metrics", running.admin);
+    tracing::info!("ready: {} functions", snapshot.functions().len());
+}
+
+/// Puts a change of the documents into force, or says why not.
+fn apply(control: &Control, change: Result<Snapshot, Vec<Problem>>) {
+    let snapshot = match change {
+        Ok(snapshot) => snapshot,
+        Err(problems) => {
+            for problem in &problems {
+                tracing::error!("{problem}");
+            }
+            tracing::error!("the change is refused ({} problems); what was in force goes on", problems.len());
+            return;
+        }
+    };
+    match control.publish(&definitions(&snapshot)) {
+        Ok(published) => tracing::info!(
+            functions = published.functions,
+            changed = published.changed,
+            removed = published.removed,
+            "the documents have changed"
+        ),
+        Err(error) => tracing::error!("the change is refused: {error}; what was in force goes on"),
+    }
+}

@@ -1,0 +1,278 @@
+//! A whole mesh for a test: `leno up` as a child process, driven by curl.
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
+use serde_json::Value;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// The longest that anything may take before a test gives up on it.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A running `leno up`.
+pub struct Mesh {
+    pub folder: tempfile::TempDir,
+    pub ports: Ports,
+    child: Child,
+    output: Arc<Mutex<Vec<String>>>,
+}
+
+/// Where its listeners are.
+#[derive(Clone, Copy)]
+pub struct Ports {
+    pub gateway: u16,
+    pub outbound: u16,
+    pub inbound: u16,
+    pub admin: u16,
+    pub control: u16,
+}
+
+/// What came back.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub headers: Vec<(String, String)>,
+    pub body: String,
+}
+
+impl Answer {
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(header, _)| header == name).map(|(_, value)| value.as_str())
+    }
+
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.body))
+    }
+}
+
+impl Ports {
+    /// Ports that are free now; nothing else on a test machine hands out ports of this range in the meantime but the kernel,
+    /// which does not repeat itself soon.
+    fn free() -> Self {
+        let listeners: Vec<TcpListener> = (0..5).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+        let port = |index: usize| listeners[index].local_addr().unwrap().port();
+        Self { gateway: port(0), outbound: port(1), inbound: port(2), admin: port(3), control: port(4) }
+    }
+
+    fn mesh_document(self, extra: &str) -> String {
+        let Self { gateway, outbound, inbound, admin, control } = self;
+        format!(
+            "apiVersion: leno.dev/v1alpha1\nkind: Mesh\nmetadata: {{name: test}}\nspec:\n  trustDomain: test.example\n  \
+             gateway: {{http: \"127.0.0.1:{gateway}\"}}\n  listeners: {{outbound: \"127.0.0.1:{outbound}\", inbound: \
+             \"127.0.0.1:{inbound}\", admin: \"127.0.0.1:{admin}\", control: \"127.0.0.1:{control}\"}}\n  accessLog: \
+             {{format: json, file: access.log}}\n{extra}"
+        )
+    }
+}
+
+/// The echo function of `examples/echo.rs`.
+pub fn echo() -> PathBuf {
+    let tests = std::env::current_exe().unwrap();
+    tests.parent().and_then(Path::parent).unwrap().join("examples/echo")
+}
+
+/// A function document that runs the echo function.
+pub fn echo_function(name: &str, spec: &str) -> String {
+    format!(
+        "---\napiVersion: leno.dev/v1alpha1\nkind: Function\nmetadata: {{name: {name}, namespace: test}}\nspec:\n  command: \
+         [\"{}\"]\n{spec}\n",
+        echo().display()
+    )
+}
+
+/// A policy document.
+pub fn policy(name: &str, function: &str, spec: &str) -> String {
+    format!(
+        "---\napiVersion: leno.dev/v1alpha1\nkind: Policy\nmetadata: {{name: {name}, namespace: test}}\nspec:\n  functions: \
+         [{function}]\n{spec}\n"
+    )
+}
+
+/// Lets everything in.
+pub const ALLOW_ALL: &str = "  authorization: {rules: [{name: everything, action: allow}]}";
+
+impl Mesh {
+    /// Starts a mesh with these documents and waits until it is ready.
+    pub fn start(documents: &str) -> Self {
+        Self::start_with("", documents)
+    }
+
+    /// The same, with further fields of the mesh document's `spec`.
+    pub fn start_with(mesh: &str, documents: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let ports = Ports::free();
+        fs::write(folder.path().join("mesh.yaml"), ports.mesh_document(mesh)).unwrap();
+        fs::write(folder.path().join("app.yaml"), documents).unwrap();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_leno"))
+            .arg("up")
+            .arg(folder.path())
+            .current_dir(folder.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let output = Arc::new(Mutex::new(Vec::new()));
+        for stream in [
+            Box::new(child.stdout.take().unwrap()) as Box<dyn std::io::Read + Send>,
+            Box::new(child.stderr.take().unwrap()),
+        ] {
+            let output = Arc::clone(&output);
+            std::thread::spawn(move || {
+                for line in BufReader::new(stream).lines().map_while(Result::ok) {
+                    output.lock().unwrap().push(line);
+                }
+            });
+        }
+        let mut mesh = Self { folder, ports, child, output };
+        mesh.wait_for("the mesh to be ready", |mesh| {
+            if let Some(status) = mesh.child.try_wait().unwrap() {
+                panic!("leno up ended early with {status}:\n{}", mesh.output().join("\n"));
+            }
+            mesh.try_admin("/readyz").is_some_and(|answer| answer.status == 200)
+        });
+        mesh
+    }
+
+    /// Everything that it wrote so far.
+    pub fn output(&self) -> Vec<String> {
+        self.output.lock().unwrap().clone()
+    }
+
+    /// Polls until something holds.
+    pub fn wait_for(&mut self, what: &str, mut holds: impl FnMut(&mut Self) -> bool) {
+        let begin = Instant::now();
+        while !holds(self) {
+            assert!(begin.elapsed() < PATIENCE, "waited in vain for {what}:\n{}", self.output().join("\n"));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Replaces the application's documents, atomically, as editors do.
+    pub fn write(&self, documents: &str) {
+        let new = self.folder.path().join(".app.new");
+        fs::write(&new, documents).unwrap();
+        fs::rename(new, self.folder.path().join("app.yaml")).unwrap();
+    }
+
+    /// A GET through the gateway.
+    pub fn get(&self, path: &str) -> Answer {
+        self.curl(path, &[])
+    }
+
+    /// A request through the gateway with further arguments for curl.
+    pub fn curl(&self, path: &str, arguments: &[&str]) -> Answer {
+        curl(&format!("http://127.0.0.1:{}{path}", self.ports.gateway), arguments)
+    }
+
+    /// A GET of the admin listener.
+    pub fn admin(&self, path: &str) -> Answer {
+        curl(&format!("http://127.0.0.1:{}{path}", self.ports.admin), &[])
+    }
+
+    fn try_admin(&self, path: &str) -> Option<Answer> {
+        try_curl(&format!("http://127.0.0.1:{}{path}", self.ports.admin), &[])
+    }
+
+    /// Instances of a function, as `leno get instances --json` lists them.
+    pub fn instances(&self, function: &str) -> Vec<Value> {
+        let listed = self.leno(&["get", "instances", "--json"]);
+        assert!(listed.status.success(), "{listed:?}");
+        let rows: Vec<Value> = serde_json::from_slice(&listed.stdout).unwrap();
+        rows.into_iter().filter(|row| row["function"] == function).collect()
+    }
+
+    /// Runs a `leno` command against this mesh.
+    pub fn leno(&self, arguments: &[&str]) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_leno"))
+            .args(arguments)
+            .env("LENO_ADMIN", format!("127.0.0.1:{}", self.ports.admin))
+            .output()
+            .unwrap()
+    }
+
+    /// Lines of the access log that belong to a request, once there are `count` of them.
+    pub fn log_lines(&mut self, request_id: &str, count: usize) -> Vec<Value> {
+        let path = self.folder.path().join("access.log");
+        let mut lines = Vec::new();
+        self.wait_for("lines in the access log", |_| {
+            lines = fs::read_to_string(&path)
+                .unwrap_or_default()
+                .lines()
+                .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+                .filter(|line| line["request_id"] == request_id)
+                .collect();
+            lines.len() >= count
+        });
+        lines
+    }
+
+    /// Asks it to end, without waiting.
+    pub fn terminate(&self) {
+        let status = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().unwrap();
+        assert!(status.success());
+    }
+
+    /// Waits for its end.
+    pub fn wait(&mut self) -> ExitStatus {
+        let mut status = None;
+        self.wait_for("leno up to end", |mesh| {
+            status = mesh.child.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap()
+    }
+}
+
+impl Drop for Mesh {
+    fn drop(&mut self) {
+        if self.child.try_wait().ok().flatten().is_none() {
+            let _ = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status();
+            let begin = Instant::now();
+            while begin.elapsed() < Duration::from_secs(15) && self.child.try_wait().ok().flatten().is_none() {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+        if std::thread::panicking() {
+            eprintln!("--- leno up wrote:\n{}", self.output().join("\n"));
+        }
+    }
+}
+
+/// One request by curl.
+pub fn curl(url: &str, arguments: &[&str]) -> Answer {
+    try_curl(url, arguments).unwrap_or_else(|| panic!("curl got no answer from {url}"))
+}
+
+/// The same; `None` when there was no answer at all.
+pub fn try_curl(url: &str, arguments: &[&str]) -> Option<Answer> {
+    let output = Command::new("curl")
+        .args(["--silent", "--include", "--max-time", "40", "--path-as-is", "--noproxy", "*"])
+        .args(arguments)
+        .arg(url)
+        .output()
+        .expect("curl is installed (make setup)");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let mut rest = text.as_str();
+    // Interim responses (100 Continue) come first.
+    loop {
+        let (head, body) = rest.split_once("\r\n\r\n")?;
+        let mut lines = head.split("\r\n");
+        let status: u16 = lines.next()?.split(' ').nth(1)?.parse().ok()?;
+        if status < 200 {
+            rest = body;
+            continue;
+        }
+        let headers = lines
+            .filter_map(|line| line.split_once(": "))
+            .map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned()))
+            .collect();
+        return Some(Answer { status, headers, body: body.to_owned() });
+    }
+}

@@ -1,0 +1,211 @@
+//! `leno up` as its users meet it: real processes, real sockets, real clients.
+
+mod mesh;
+
+use mesh::{ALLOW_ALL, Mesh, echo_function, policy};
+use std::process::Command;
+
+fn public_echo() -> String {
+    echo_function("echo", "  expose: [{hosts: [\"*\"], path: /}]") + &policy("open", "echo", ALLOW_ALL)
+}
+
+#[test]
+fn carries_a_request_and_keeps_its_record() {
+    let mut mesh = Mesh::start(&public_echo());
+    let answer = mesh.curl("/hello?x=1", &["--data", "body of the request"]);
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let echoed = answer.json();
+    assert_eq!(echoed["method"], "POST");
+    assert_eq!(echoed["path"], "/hello?x=1");
+    assert_eq!(echoed["length"], 19);
+
+    let id = answer.header("x-request-id").unwrap().to_owned();
+    let line = &mesh.log_lines(&id, 1)[0];
+    assert_eq!(line["verdict"], "allow", "{line}");
+    assert_eq!(line["rule"], "open/authorization/everything", "{line}");
+    assert_eq!(line["target"], "test/echo", "{line}");
+    assert_eq!(line["path"], "/hello", "{line}");
+
+    let explained = mesh.leno(&["explain", &id]);
+    assert!(explained.status.success());
+    let text = String::from_utf8(explained.stdout).unwrap();
+    assert!(text.contains("open/authorization/everything"), "{text}");
+
+    let metrics = mesh.admin("/metrics").body;
+    assert!(metrics.contains("istio_requests_total{"), "{metrics}");
+}
+
+#[test]
+fn a_denied_request_starts_no_instance_and_says_why() {
+    let documents = echo_function("echo", "  expose: [{hosts: [\"*\"], path: /}]")
+        + &policy(
+            "narrow",
+            "echo",
+            "  authorization: {rules: [{name: read-only, to: [{methods: [GET], paths: [/public/*]}]}]}",
+        );
+    let mut mesh = Mesh::start(&documents);
+    let mut last = String::new();
+    for _ in 0..50 {
+        let answer = mesh.get("/private");
+        assert_eq!(answer.status, 403, "{answer:?}");
+        assert!(!answer.body.contains("read-only"), "the client is told which rules there are: {answer:?}");
+        last = answer.header("x-request-id").unwrap().to_owned();
+    }
+    assert!(mesh.instances("test/echo").is_empty(), "a denied request started an instance");
+    let line = &mesh.log_lines(&last, 1)[0];
+    assert_eq!((line["verdict"].as_str(), line["default"].as_bool()), (Some("deny"), Some(true)), "{line}");
+    assert_eq!(line["rule"], "narrow/authorization/read-only", "{line}");
+    assert!(line["clause"].as_str().unwrap().contains("path"), "{line}");
+
+    assert_eq!(mesh.get("/public/a").status, 200);
+    assert_eq!(mesh.instances("test/echo").len(), 1);
+}
+
+#[test]
+fn a_function_without_authorization_refuses_everything() {
+    let mesh = Mesh::start(&echo_function("echo", "  expose: [{hosts: [\"*\"], path: /}]"));
+    assert_eq!(mesh.get("/").status, 403);
+    assert!(mesh.instances("test/echo").is_empty());
+}
+
+fn caller_and_callee() -> String {
+    echo_function("caller", "  expose: [{hosts: [\"*\"], path: /}]\n  concurrency: 1\n  callees: [callee]")
+        + &policy("caller-open", "caller", ALLOW_ALL)
+        + &echo_function("callee", "")
+        + &policy(
+            "callee-policy",
+            "callee",
+            "  authorization: {rules: [{name: from-caller, from: [{identities: [test/caller]}], to: [{paths: [/ok]}]}]}",
+        )
+        + &echo_function("stranger", "  expose: [{hosts: [stranger.example], path: /}]")
+        + &policy("stranger-open", "stranger", ALLOW_ALL)
+}
+
+/// The same cases, whichever way a call between two functions of this node takes.
+fn calls_between_functions(mesh: &mut Mesh) {
+    let answer = mesh.get("/call/callee/ok");
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let id = answer.header("x-request-id").unwrap().to_owned();
+    let lines = mesh.log_lines(&id, 3);
+    let traces: Vec<&str> = lines.iter().filter_map(|line| line["trace_id"].as_str()).collect();
+    assert_eq!(traces.len(), 3, "{lines:#?}");
+    assert!(traces.iter().all(|trace| *trace == traces[0]), "one trace over all hops: {lines:#?}");
+    let inbound = lines.iter().find(|line| line["target"] == "test/callee" && line["direction"] == "inbound").unwrap();
+    assert_eq!(inbound["source"], "spiffe://test.example/ns/test/sa/caller", "{inbound}");
+
+    assert_eq!(mesh.get("/call/callee/forbidden").status, 403, "the callee's policy");
+    assert_eq!(mesh.get("/call/stranger/ok").status, 403, "not among the caller's callees");
+    let from_stranger = mesh.curl("/call/callee/ok", &["--header", "host: stranger.example"]);
+    assert_eq!(from_stranger.status, 403, "a stranger has no callees: {from_stranger:?}");
+}
+
+#[test]
+fn calls_are_judged_on_both_sides_by_direct_hand_over() {
+    calls_between_functions(&mut Mesh::start(&caller_and_callee()));
+}
+
+#[test]
+fn calls_are_judged_on_both_sides_over_mutual_tls() {
+    calls_between_functions(&mut Mesh::start_with("  mtls: {sameNode: always}\n", &caller_and_callee()));
+}
+
+#[test]
+fn the_outbound_sidecar_wants_proof_of_identity() {
+    let mut mesh = Mesh::start(&caller_and_callee());
+    assert_eq!(mesh.get("/call/callee/ok").status, 200);
+    let url = "http://callee/ok";
+    let proxy = format!("http://127.0.0.1:{}", mesh.ports.outbound);
+    let through = |proxy: &str| mesh::curl(url, &["--noproxy", "", "--proxy", proxy]).status;
+    assert_eq!(through(&proxy), 407, "no credential");
+    let instance = mesh.instances("test/caller")[0]["instance"].to_string().replace('"', "");
+    let guess = format!("http://{instance}:guess@127.0.0.1:{}", mesh.ports.outbound);
+    assert_eq!(through(&guess), 407, "a name without its secret");
+
+    let environment = mesh.get("/environment").json()["environment"].clone();
+    let credential = environment["HTTP_PROXY"].as_str().unwrap().to_owned();
+    assert_eq!(through(&credential), 200, "the instance's own credential");
+    mesh.wait_for("no secret in the output", |_| true);
+    let secret = credential.rsplit_once('@').unwrap().0.rsplit_once(':').unwrap().1;
+    assert!(!mesh.output().iter().any(|line| line.contains(secret)), "a log line holds a credential");
+}
+
+#[test]
+fn changes_are_applied_live_and_bad_ones_refused() {
+    let mut mesh = Mesh::start(&public_echo());
+    assert_eq!(mesh.get("/a").status, 200);
+
+    mesh.write(&public_echo().replace("name: everything, action: allow", "name: everything, action: alow"));
+    mesh.wait_for("the refusal of a bad change", |mesh| {
+        mesh.output().iter().any(|line| line.contains("app.yaml") && line.contains("alow"))
+    });
+    assert_eq!(mesh.get("/a").status, 200, "the old configuration stays");
+
+    mesh.write(&public_echo().replace("name: everything, action: allow", "name: nothing, action: deny"));
+    mesh.wait_for("the change to be applied", |mesh| mesh.get("/a").status == 403);
+}
+
+#[test]
+fn drains_on_sigterm() {
+    let mut mesh = Mesh::start(&public_echo());
+    assert_eq!(mesh.get("/warm").status, 200);
+    let pid = mesh.instances("test/echo")[0]["pid"].as_u64().unwrap();
+    let url = format!("http://127.0.0.1:{}/slow/1500", mesh.ports.gateway);
+    let slow = std::thread::spawn(move || mesh::curl(&url, &[]));
+    mesh.wait_for("the slow request to be under way", |mesh| {
+        mesh.admin("/metrics")
+            .body
+            .lines()
+            .any(|line| line.starts_with("leno_requests_in_flight") && !line.ends_with(" 0"))
+    });
+    mesh.terminate();
+    assert_eq!(slow.join().unwrap().status, 200, "a request under way ends");
+    assert!(mesh.wait().success());
+    let alive = Command::new("kill").args(["-0", &pid.to_string()]).output().unwrap();
+    assert!(!alive.status.success(), "the instance outlived leno");
+}
+
+#[test]
+fn an_instance_that_crashes_is_replaced() {
+    let mut mesh = Mesh::start(&public_echo());
+    let before = mesh.get("/").json()["pid"].clone();
+    let crashed = mesh.get("/crash");
+    assert!(crashed.status >= 500, "{crashed:?}");
+    mesh.wait_for("another instance", |mesh| {
+        let answer = mesh.get("/");
+        answer.status == 200 && answer.json()["pid"] != before
+    });
+}
+
+#[test]
+fn speaks_http2_by_prior_knowledge() {
+    let mesh = Mesh::start(&public_echo());
+    let answer = mesh.curl("/h2", &["--http2-prior-knowledge", "--data", "x"]);
+    assert_eq!((answer.status, answer.json()["length"].as_u64()), (200, Some(1)));
+}
+
+#[test]
+fn check_finds_what_is_wrong_and_names_the_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("app.yaml");
+    std::fs::write(&file, public_echo()).unwrap();
+    let check = || Command::new(env!("CARGO_BIN_EXE_leno")).arg("check").arg(folder.path()).output().unwrap();
+    let good = check();
+    assert!(good.status.success(), "{good:?}");
+
+    std::fs::write(&file, public_echo().replace("expose:", "exposed:")).unwrap();
+    let bad = check();
+    assert_eq!(bad.status.code(), Some(2), "{bad:?}");
+    let words = String::from_utf8(bad.stderr).unwrap();
+    assert!(words.contains("app.yaml:6") && words.contains("exposed") && words.contains("expose"), "{words}");
+}
+
+#[test]
+fn wrong_arguments_and_missing_nodes_are_told_apart() {
+    let run = |arguments: &[&str]| Command::new(env!("CARGO_BIN_EXE_leno")).args(arguments).output().unwrap();
+    assert_eq!(run(&["up"]).status.code(), Some(2));
+    assert_eq!(run(&["check", "no-such-folder"]).status.code(), Some(2));
+    let nobody = run(&["get", "functions", "--admin", "127.0.0.1:1"]);
+    assert_eq!(nobody.status.code(), Some(1));
+    assert!(String::from_utf8(nobody.stderr).unwrap().contains("is `leno up` running"));
+    assert!(run(&["--help"]).status.success());
+}
