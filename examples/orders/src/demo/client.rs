@@ -1,0 +1,52 @@
+//! A plain HTTP/1.1 client: one connection, one request.
+
+use crate::Result;
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::{HeaderMap, Request};
+use hyper_util::rt::TokioIo;
+use std::net::SocketAddr;
+use std::time::Duration;
+use tokio::net::TcpStream;
+
+/// The first requests start programs; that takes longest.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What came back.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub headers: HeaderMap,
+    pub body: String,
+}
+
+impl Answer {
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name)?.to_str().ok()
+    }
+
+    /// The name by which `leno explain` knows the request.
+    pub fn request_id(&self) -> &str {
+        self.header("x-request-id").unwrap_or_default()
+    }
+}
+
+/// Sends a request and reads the answer to its end.
+pub async fn send(address: SocketAddr, request: Request<Full<Bytes>>) -> Result<Answer> {
+    let what = format!("{} {} at {address}", request.method(), request.uri());
+    match tokio::time::timeout(PATIENCE, exchange(address, request)).await {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(error)) => Err(format!("{what}: {error}").into()),
+        Err(_) => Err(format!("{what}: no answer within {PATIENCE:?}").into()),
+    }
+}
+
+async fn exchange(address: SocketAddr, request: Request<Full<Bytes>>) -> Result<Answer> {
+    let stream = TcpStream::connect(address).await?;
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    let connection = tokio::spawn(connection);
+    let (head, body) = sender.send_request(request).await?.into_parts();
+    let body = String::from_utf8_lossy(&body.collect().await?.to_bytes()).into_owned();
+    connection.abort();
+    Ok(Answer { status: head.status.as_u16(), headers: head.headers, body })
+}

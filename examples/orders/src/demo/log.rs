@@ -1,0 +1,89 @@
+//! The access log, read as anybody could read it.
+
+use crate::Result;
+use serde::Deserialize;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Lines are written in batches; after this time they are missing.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// One line, as far as it is needed here.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Entry {
+    pub request_id: String,
+    pub trace_id: String,
+    pub span_id: String,
+    pub parent_span_id: Option<String>,
+    pub direction: String,
+    pub source: Option<String>,
+    pub target: Option<String>,
+    pub status: u16,
+    pub verdict: String,
+    pub policy: Option<String>,
+    pub rule: String,
+    pub clause: String,
+    #[serde(rename = "default")]
+    pub by_default: bool,
+    pub attempts: u32,
+    pub endpoint: Option<String>,
+    /// The whole line.
+    #[serde(skip)]
+    pub text: String,
+}
+
+impl Entry {
+    /// Which rule decided, in words.
+    pub fn decided_by(&self) -> String {
+        match (self.verdict.as_str(), self.by_default) {
+            ("deny", true) if self.rule.is_empty() => format!("no rule: {}", self.clause),
+            ("deny", true) => format!("no rule; nearest {}: {}", self.rule, self.clause),
+            ("deny", false) => format!("{}: {}", self.rule, self.clause),
+            _ => self.rule.clone(),
+        }
+    }
+
+    pub fn is_denial_by(&self, policy: &str) -> bool {
+        self.verdict == "deny" && self.policy.as_deref() == Some(policy)
+    }
+
+    pub fn is_for(&self, function: &str) -> bool {
+        self.target.as_deref() == Some(function)
+    }
+}
+
+/// The file.
+pub struct AccessLog(pub PathBuf);
+
+impl AccessLog {
+    /// All lines of a request's trace, from the gateway to the last function. Waits until they satisfy the condition; if they never
+    /// do, what is there is returned, and will be found wanting.
+    pub async fn trace(&self, request_id: &str, complete: impl Fn(&[Entry]) -> bool) -> Result<Vec<Entry>> {
+        let deadline = tokio::time::Instant::now() + PATIENCE;
+        loop {
+            let all = self.entries()?;
+            let of_request = all.iter().find(|entry| entry.request_id == request_id);
+            let trace_id = of_request.map(|entry| entry.trace_id.clone()).unwrap_or_default();
+            let belongs =
+                |entry: &Entry| entry.request_id == request_id || !trace_id.is_empty() && entry.trace_id == trace_id;
+            let entries: Vec<Entry> = all.iter().filter(|entry| belongs(entry)).cloned().collect();
+            if of_request.is_some() && complete(&entries) || tokio::time::Instant::now() >= deadline {
+                return Ok(entries);
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// The last line may be half written; that one is left for next time.
+    pub fn entries(&self) -> Result<Vec<Entry>> {
+        let text = std::fs::read_to_string(&self.0).map_err(|error| format!("{}: {error}", self.0.display()))?;
+        let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+        let read = |line: &str| -> Result<Entry> {
+            let entry: Entry =
+                serde_json::from_str(line).map_err(|error| format!("not an access log line: {line}: {error}"))?;
+            Ok(Entry { text: line.to_owned(), ..entry })
+        };
+        whole.lines().map(read).collect()
+    }
+}

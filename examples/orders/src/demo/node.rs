@@ -1,0 +1,134 @@
+//! `leno up` as a child process.
+
+use crate::Result;
+use crate::client::{Answer, send};
+use crate::report::{Line, Report};
+use crate::stage::Stage;
+use http_body_util::Full;
+use hyper::Request;
+use serde::Deserialize;
+use serde_json::Value;
+use std::fs::File;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+use tokio::process::{Child, Command};
+
+/// Compiling sandboxes takes longest.
+const START: Duration = Duration::from_secs(60);
+const END: Duration = Duration::from_secs(30);
+
+/// A running node.
+pub struct Leno {
+    child: Child,
+    admin: SocketAddr,
+    own_log: PathBuf,
+}
+
+/// A running instance of a function.
+#[derive(Debug, Deserialize)]
+pub struct Instance {
+    pub pid: Option<u32>,
+}
+
+impl Leno {
+    /// Returns when the node is ready.
+    pub async fn start(stage: &Stage) -> Result<Self> {
+        let own_log = File::create(stage.own_log())?;
+        let child = Command::new(&stage.leno)
+            .arg("up")
+            .arg(&stage.folder)
+            .stdin(Stdio::null())
+            .stdout(own_log.try_clone()?)
+            .stderr(own_log)
+            // Ctrl-C on a terminal is for this program, which then ends that one.
+            .process_group(0)
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(|error| format!("{}: {error}", stage.leno.display()))?;
+        let mut leno = Self { child, admin: stage.admin, own_log: stage.own_log() };
+        match tokio::time::timeout(START, leno.ready()).await {
+            Ok(Ok(())) => Ok(leno),
+            Ok(Err(error)) => Err(leno.explained(&error.to_string())),
+            Err(_) => Err(leno.explained(&format!("leno was not ready within {START:?}"))),
+        }
+    }
+
+    async fn ready(&mut self) -> Result<()> {
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                return Err(format!("leno ended: {status}").into());
+            }
+            if self.ask("/readyz").await.is_ok_and(|answer| answer.status == 200) {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    fn explained(&self, what: &str) -> Box<dyn std::error::Error> {
+        let log = std::fs::read_to_string(&self.own_log).unwrap_or_default();
+        let last: Vec<&str> = log.lines().rev().take(20).collect();
+        let last: Vec<&str> = last.into_iter().rev().collect();
+        format!("{what}; the last it said was:\n{}", last.join("\n")).into()
+    }
+
+    async fn ask(&self, path: &str) -> Result<Answer> {
+        let request = Request::get(path).header("host", self.admin.to_string()).body(Full::default())?;
+        send(self.admin, request).await
+    }
+
+    async fn list<T: serde::de::DeserializeOwned>(&self, path: &str) -> Result<T> {
+        let answer = self.ask(path).await?;
+        serde_json::from_str(&answer.body).map_err(|error| format!("{path}: {error}: {}", answer.body).into())
+    }
+
+    /// How requests are isolated, in the node's own words.
+    pub fn engine(&self) -> Result<String> {
+        let log = std::fs::read_to_string(&self.own_log)?;
+        let line = log.lines().find_map(|line| line.split_once("sandbox engine: "));
+        Ok(format!("each request is judged in a fresh sandbox: {}", line.map_or("?", |(_, engine)| engine)))
+    }
+
+    pub async fn instances(&self) -> Result<Vec<Instance>> {
+        self.list("/instances").await
+    }
+
+    pub async fn identities(&self) -> Result<Vec<Value>> {
+        self.list("/identities").await
+    }
+
+    /// What `leno explain` is told.
+    pub async fn explanation(&self, request_id: &str) -> Result<Vec<Value>> {
+        self.list(&format!("/explain/{request_id}")).await
+    }
+
+    /// SIGTERM; then nothing may be left.
+    pub async fn end(&mut self, report: &mut Report) -> Result<()> {
+        let pids: Vec<u32> = self.instances().await?.iter().filter_map(|instance| instance.pid).collect();
+        let mut line = Line::new("(end)", format!("SIGTERM, with {} instances running", pids.len()));
+        if let Some(pid) = self.child.id() {
+            let kill = Command::new("kill").args(["-TERM", &pid.to_string()]).status().await?;
+            line.expect(kill.success(), "SIGTERM can be sent");
+        }
+        match tokio::time::timeout(END, self.child.wait()).await {
+            Ok(status) => {
+                let status = status?;
+                line.back = status.to_string();
+                line.expect(status.success(), "leno ends with exit status 0");
+            }
+            Err(_) => {
+                self.child.kill().await?;
+                line.back = format!("still there after {END:?}");
+                line.expect(false, "leno ends by itself");
+            }
+        }
+        let left: Vec<u32> = pids.into_iter().filter(|pid| Path::new(&format!("/proc/{pid}")).exists()).collect();
+        line.rule =
+            if left.is_empty() { "no process is left".to_owned() } else { format!("processes {left:?} are left") };
+        line.expect(left.is_empty(), "no process is left");
+        report.print(line);
+        Ok(())
+    }
+}

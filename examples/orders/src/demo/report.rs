@@ -1,0 +1,72 @@
+//! What is printed.
+
+/// Counts what was not as expected.
+#[derive(Default)]
+pub struct Report {
+    lines: usize,
+    failures: usize,
+    policy: &'static str,
+}
+
+/// One thing that was tried.
+pub struct Line {
+    /// Which of the nine policies it shows.
+    pub policy: &'static str,
+    /// What was sent.
+    pub sent: String,
+    /// What came back.
+    pub back: String,
+    /// The rule that decided.
+    pub rule: String,
+    /// What is worth seeing besides.
+    pub details: Vec<String>,
+    /// What should have come back instead.
+    pub expected: Vec<String>,
+}
+
+impl Line {
+    pub fn new(policy: &'static str, sent: impl Into<String>) -> Self {
+        let (back, rule) = (String::new(), String::new());
+        Self { policy, sent: sent.into(), back, rule, details: Vec::new(), expected: Vec::new() }
+    }
+
+    /// Notes an expectation that was not met.
+    pub fn expect(&mut self, met: bool, what: impl Into<String>) {
+        if !met {
+            self.expected.push(what.into());
+        }
+    }
+}
+
+impl Report {
+    pub fn print(&mut self, line: Line) {
+        self.lines += 1;
+        let mark = if line.expected.is_empty() { "ok  " } else { "FAIL" };
+        let policy = if line.policy == self.policy { "" } else { line.policy };
+        self.policy = line.policy;
+        println!("{mark} {policy:<24} {:<54} -> {:<24} {}", line.sent, line.back, line.rule);
+        for detail in &line.details {
+            println!("     {:<24} {detail}", "");
+        }
+        for expected in &line.expected {
+            println!("     {:<24} expected: {expected}", "");
+        }
+        self.failures += usize::from(!line.expected.is_empty());
+    }
+
+    pub fn broke_off(&mut self, error: &dyn std::error::Error) {
+        self.failures += 1;
+        println!("FAIL it could not go on: {error}");
+    }
+
+    pub fn failures(&self) -> usize {
+        self.failures
+    }
+
+    pub fn conclude(&self) {
+        match self.failures {
+            0 => println!("\nall {} as expected", self.lines),
+            failures => println!("\n{failures} not as expected"),
+        }
+    }
+}

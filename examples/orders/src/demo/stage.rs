@@ -1,0 +1,125 @@
+//! A folder with the documents, made to fit this machine and this run.
+
+use crate::Result;
+use crate::token::Issuer;
+use std::fs::{self, DirBuilder};
+use std::io::ErrorKind;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::PathBuf;
+
+const MESH: &str = include_str!("../../mesh/mesh.yaml");
+const FUNCTIONS: &str = include_str!("../../mesh/functions.yaml");
+const POLICIES: &str = include_str!("../../mesh/policies.yaml");
+/// Where the documents look for the programs in a checkout.
+const PROGRAMS: &str = "../../../target/release";
+
+/// Where everything is.
+pub struct Stage {
+    /// The documents.
+    pub folder: PathBuf,
+    /// The program `leno`.
+    pub leno: PathBuf,
+    /// Plain HTTP, from outside.
+    pub gateway: SocketAddr,
+    /// For functions' calls.
+    pub outbound: SocketAddr,
+    /// Mutual TLS.
+    pub inbound: SocketAddr,
+    /// For operators.
+    pub admin: SocketAddr,
+}
+
+/// Where to listen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ports {
+    /// As the documents say, except where somebody else listens already.
+    Documented,
+    /// Wherever nobody listens.
+    Any,
+}
+
+impl Stage {
+    /// Writes the documents, with the issuer's public key as the key set.
+    pub fn prepare(issuer: &Issuer, ports: Ports) -> Result<Self> {
+        let programs = std::env::current_exe()?.parent().ok_or("this program is nowhere")?.to_owned();
+        let leno = programs.join("leno");
+        for program in ["leno", "frontend-api", "order-service", "inventory-service"] {
+            if !programs.join(program).is_file() {
+                return Err(format!(
+                    "{} is missing; build it with `make run`, or `cargo build --release -p leno -p orders`",
+                    programs.join(program).display()
+                )
+                .into());
+            }
+        }
+        let folder = fresh_folder()?;
+
+        let mut mesh = MESH.to_owned();
+        let mut address = |port| -> Result<SocketAddr> {
+            let address = free(if ports == Ports::Documented { port } else { 0 })?;
+            mesh = replaced(&mesh, &format!("127.0.0.1:{port}"), &address.to_string())?;
+            Ok(address)
+        };
+        let (gateway, outbound, inbound) = (address(8080)?, address(15001)?, address(15006)?);
+        let (admin, _control) = (address(15000)?, address(15010)?);
+        let programs = programs.to_str().ok_or("the path of this program is not UTF-8")?;
+        fs::write(folder.join("mesh.yaml"), mesh)?;
+        fs::write(folder.join("functions.yaml"), replaced(FUNCTIONS, PROGRAMS, &format!("\"{programs}\""))?)?;
+        fs::write(folder.join("policies.yaml"), POLICIES)?;
+        fs::write(folder.join("jwks.json"), issuer.key_set().to_string())?;
+        Ok(Self { folder, leno, gateway, outbound, inbound, admin })
+    }
+
+    /// Changes how functions of this node reach each other, as an editor would: by saving the document.
+    pub fn set_same_node(&self, mode: &str) -> Result<()> {
+        let file = self.folder.join("mesh.yaml");
+        let text = fs::read_to_string(&file)?;
+        let other = if mode == "always" { "direct" } else { "always" };
+        let text = replaced(&text, &format!("sameNode: {other},"), &format!("sameNode: {mode},"))?;
+        let new = self.folder.join("mesh.yaml.new");
+        fs::write(&new, text)?;
+        Ok(fs::rename(new, file)?)
+    }
+
+    /// Where the documents send the access log.
+    pub fn access_log(&self) -> PathBuf {
+        self.folder.join("access.log")
+    }
+
+    /// What `leno` says of itself.
+    pub fn own_log(&self) -> PathBuf {
+        self.folder.join("leno.log")
+    }
+
+    pub fn remove(&self) -> Result<()> {
+        Ok(fs::remove_dir_all(&self.folder)?)
+    }
+}
+
+/// For this user's eyes only: credentials do not pass through it, but what the functions print does.
+fn fresh_folder() -> Result<PathBuf> {
+    for number in 0..1000 {
+        let folder = std::env::temp_dir().join(format!("leno-orders-{}-{number}", std::process::id()));
+        match DirBuilder::new().mode(0o700).create(&folder) {
+            Ok(()) => return Ok(folder),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(format!("{}: {error}", folder.display()).into()),
+        }
+    }
+    Err(format!("there is no room for another folder in {}", std::env::temp_dir().display()).into())
+}
+
+fn replaced(text: &str, old: &str, new: &str) -> Result<String> {
+    if text.contains(old) {
+        Ok(text.replace(old, new))
+    } else {
+        Err(format!("`{old}` is not in the documents any more").into())
+    }
+}
+
+fn free(wished: u16) -> Result<SocketAddr> {
+    let listener =
+        TcpListener::bind((Ipv4Addr::LOCALHOST, wished)).or_else(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))?;
+    Ok(listener.local_addr()?)
+}
