@@ -25,7 +25,7 @@ use leno_policy::input::{Header, Input, RequestInput, ResponseInput, TargetLoad,
 use leno_policy::outcome::{Decision, HeaderEdit, LogPlan, Outcome, Output, PolicyKind, SignatureWant, Verdict, Wants};
 use leno_policy::spec::Protocol;
 use leno_sandbox::{EngineKind, Pool, RunError};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -41,8 +41,15 @@ pub struct Judge {
     ledger: Arc<Ledger>,
     random: Rc<Random>,
     pool: RefCell<Pool>,
-    /// Parts of the ledger that were needed before.
-    at_hand: RefCell<HashMap<FunctionId, Arc<FunctionState>>>,
+    at_hand: RefCell<AtHand>,
+    complaints: Complaints,
+}
+
+/// Parts of the ledger that were needed before. Handles are counted per worker: no cache line is fought over.
+#[derive(Default)]
+struct AtHand {
+    generation: u64,
+    functions: HashMap<FunctionId, Rc<Arc<FunctionState>>>,
 }
 
 /// What the runtime knows of a request besides its head.
@@ -108,7 +115,13 @@ enum Found {
 impl Judge {
     /// For one worker.
     pub fn new(ledger: Arc<Ledger>, random: Rc<Random>) -> Self {
-        Self { ledger, random, pool: RefCell::new(Pool::new()), at_hand: RefCell::default() }
+        Self {
+            ledger,
+            random,
+            pool: RefCell::new(Pool::new()),
+            at_hand: RefCell::default(),
+            complaints: Complaints::default(),
+        }
     }
 
     /// Judges a request: takes its head, and gives it back edited, or refuses.
@@ -118,7 +131,8 @@ impl Judge {
         let state = self.function(&ask.entry.slice.id);
         let target =
             ask.target.map(|target| if *target == ask.entry.slice.id { state.clone() } else { self.function(target) });
-        let mut asked = Asked { ask, program, state: &state, target: target.as_ref(), record, runs: Runs::default() };
+        let target = target.as_deref();
+        let mut asked = Asked { ask, program, state: &state, target, record, runs: Runs::default() };
         let judgement = match asked.decide(self, &head, now_ms) {
             Ok(Found::Decided(decision)) => {
                 self.watch_for_unknown_keys(ask.entry, &decision);
@@ -127,7 +141,10 @@ impl Judge {
             Ok(Found::BadSignature(want)) => asked.refuse(want.denial, Vec::new()).map(Judgement::Denied),
             Err(trouble) => Err(trouble),
         };
-        let judgement = judgement.unwrap_or_else(|trouble| Judgement::Denied(asked.give_up(trouble)));
+        let judgement = judgement.unwrap_or_else(|trouble| {
+            self.complaints.about(&ask.entry.name, &trouble);
+            Judgement::Denied(asked.give_up(trouble))
+        });
         asked.conclude(started);
         judgement
     }
@@ -142,7 +159,10 @@ impl Judge {
                 ruling.edit_response(&edits, &mut head.headers, record);
                 Ok(())
             }
-            Err(trouble) => Err(outcome::fault(&trouble, record)),
+            Err(trouble) => {
+                self.complaints.about(&ruling.entry.name, &trouble);
+                Err(outcome::fault(&trouble, record))
+            }
         }
     }
 
@@ -189,17 +209,41 @@ impl Judge {
     }
 
     /// A function's part of the ledger.
-    fn function(&self, function: &FunctionId) -> Arc<FunctionState> {
+    fn function(&self, function: &FunctionId) -> Rc<Arc<FunctionState>> {
         let mut at_hand = self.at_hand.borrow_mut();
-        if let Some(state) = at_hand.get(function) {
+        let generation = self.ledger.generation();
+        if at_hand.generation != generation || at_hand.functions.len() >= MOST_AT_HAND {
+            at_hand.functions.clear();
+            at_hand.generation = generation;
+        }
+        if let Some(state) = at_hand.functions.get(function) {
             return state.clone();
         }
-        if at_hand.len() >= MOST_AT_HAND {
-            at_hand.clear();
-        }
-        let state = self.ledger.function(function);
-        at_hand.insert(function.clone(), state.clone());
+        let state = Rc::new(self.ledger.function(function));
+        at_hand.functions.insert(function.clone(), state.clone());
         state
+    }
+}
+
+/// Tells the operator of faults, but not faster than he can read: requests may bring them about.
+#[derive(Default)]
+struct Complaints {
+    last: Cell<Option<Instant>>,
+    withheld: Cell<u64>,
+}
+
+impl Complaints {
+    const PAUSE: Duration = Duration::from_secs(1);
+
+    fn about(&self, function: &str, trouble: &Trouble) {
+        let now = Instant::now();
+        if self.last.get().is_some_and(|last| now.saturating_duration_since(last) < Self::PAUSE) {
+            self.withheld.set(self.withheld.get() + 1);
+            return;
+        }
+        self.last.set(Some(now));
+        let withheld = self.withheld.take();
+        tracing::warn!(function, withheld, "a request is refused because there is no verdict to rely on: {trouble}");
     }
 }
 

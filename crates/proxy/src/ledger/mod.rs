@@ -18,6 +18,7 @@ pub use unknown::UnknownKeys;
 
 use leno_config::FunctionId;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// All functions' parts.
@@ -25,6 +26,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub struct Ledger {
     /// Workers keep the parts they use; they come here once for each.
     functions: Mutex<HashMap<FunctionId, Arc<FunctionState>>>,
+    /// Grows when functions are forgotten, so that workers let go of what they keep.
+    generation: AtomicU64,
     /// Functions whose key sets may have changed.
     pub unknown_keys: Arc<UnknownKeys>,
 }
@@ -73,7 +76,17 @@ impl Ledger {
 
     /// Forgets functions that are gone for good. Their counters begin anew should they return.
     pub fn retain(&self, keep: impl Fn(&FunctionId) -> bool) {
-        self.lock().retain(|function, _| keep(function));
+        let mut functions = self.lock();
+        let before = functions.len();
+        functions.retain(|function, _| keep(function));
+        if functions.len() < before {
+            self.generation.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// Changes when functions were forgotten: parts that were asked for earlier may be nobody's any more.
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
     }
 
     /// Entries held in all: (counters, verified tokens).
@@ -97,7 +110,11 @@ mod tests {
         let orders = FunctionId::new("shop", "orders").unwrap();
         let guard = ledger.target(&orders).enter(None).unwrap();
         assert!(ledger.target(&orders).enter(Some(1)).is_none(), "the same part");
+        let generation = ledger.generation();
+        ledger.retain(|_| true);
+        assert_eq!(ledger.generation(), generation);
         ledger.retain(|_| false);
+        assert_ne!(ledger.generation(), generation);
         assert!(ledger.target(&orders).enter(Some(1)).is_some(), "a new part");
         drop(guard);
     }
