@@ -39,6 +39,7 @@ async fn answer(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Err
     let mut segments = path.split('/').skip(1);
     match (segments.next(), segments.next()) {
         (Some("slow"), Some(milliseconds)) => {
+            println!("pausing");
             tokio::time::sleep(Duration::from_millis(milliseconds.parse()?)).await;
             echo(request, 200).await
         }

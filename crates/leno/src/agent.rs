@@ -8,6 +8,7 @@ use leno_control::node::{Agent, Change, Update, Updates};
 use leno_control::{Resource, Subject};
 use leno_function::{Function, FunctionSpec, Supervisor};
 use leno_identity::SpiffeId;
+use leno_proxy::jwks::{JwksFetcher, Pace};
 use leno_proxy::{FunctionEntry, Node};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -33,13 +34,15 @@ impl Keeper {
     pub async fn run(self, mut updates: Updates) {
         self.agent.subscribe([Subject::Mesh, Subject::Bundle, Subject::Hosted, Subject::Routes]);
         let mut changes = self.supervisor.changes();
+        let (fetcher, mut fetched) = JwksFetcher::start(self.node.ledger.unknown_keys.clone(), Pace::default());
         let mut functions = HashMap::new();
         loop {
             tokio::select! {
                 update = updates.recv() => match update {
-                    Some(update) => self.apply(update, &mut functions).await,
+                    Some(update) => self.apply(update, &fetcher, &mut functions).await,
                     None => return,
                 },
+                Some((id, slice)) = fetched.recv() => self.renew_keys(&id, slice).await,
                 changed = changes.changed() => {
                     if changed.is_err() {
                         return;
@@ -54,7 +57,7 @@ impl Keeper {
         self.agent.report(id, reported(&self.supervisor, id));
     }
 
-    async fn apply(&self, update: Update, functions: &mut HashMap<FunctionId, Function>) {
+    async fn apply(&self, update: Update, fetcher: &JwksFetcher, functions: &mut HashMap<FunctionId, Function>) {
         let mut next = self.node.snapshot.load().change();
         let mut rejected = Vec::new();
         let mut complete = false;
@@ -65,7 +68,7 @@ impl Keeper {
                     next.mesh(*mesh);
                 }
                 Change::Set(Resource::Bundle(bundle)) => self.node.svids.set_bundle(bundle),
-                Change::Set(Resource::Slice(slice)) => match self.load(*slice).await {
+                Change::Set(Resource::Slice(slice)) => match self.load(fetcher.follow(*slice)).await {
                     Ok(entry) => {
                         let function = self.supervisor.apply(FunctionSpec::from(&entry.slice));
                         functions.insert(entry.slice.id.clone(), function);
@@ -74,6 +77,7 @@ impl Keeper {
                     Err(reason) => rejected.push((subject, reason)),
                 },
                 Change::Removed(Subject::Slice(id)) => {
+                    fetcher.forget(&id);
                     next.remove(&id);
                     functions.remove(&id);
                     self.supervisor.remove(&id);
@@ -94,6 +98,21 @@ impl Keeper {
         update.reject(rejected);
         if complete {
             self.applied.send_replace(true);
+        }
+    }
+
+    /// A key set was fetched: the function's programs are compiled anew, and nothing else changes.
+    async fn renew_keys(&self, id: &FunctionId, slice: Slice) {
+        match self.load(slice).await {
+            Ok(entry) => {
+                let mut next = self.node.snapshot.load().change();
+                next.insert(entry);
+                self.node.snapshot.store(Arc::new(next.finish()));
+                tracing::info!(function = %id, "a fetched key set is in force");
+            }
+            Err(reason) => {
+                tracing::error!(function = %id, reason, "a fetched key set cannot be used; the keys there were go on")
+            }
         }
     }
 

@@ -195,8 +195,8 @@ impl Mesh {
             .unwrap()
     }
 
-    /// Lines of the access log that belong to a request, once there are `count` of them.
-    pub fn log_lines(&mut self, request_id: &str, count: usize) -> Vec<Value> {
+    /// Lines of the access log with this value of a field, once there are `count` of them.
+    pub fn log_lines(&mut self, field: &str, value: &str, count: usize) -> Vec<Value> {
         let path = self.folder.path().join("access.log");
         let mut lines = Vec::new();
         self.wait_for("lines in the access log", |_| {
@@ -204,7 +204,7 @@ impl Mesh {
                 .unwrap_or_default()
                 .lines()
                 .filter_map(|line| serde_json::from_str::<Value>(line).ok())
-                .filter(|line| line["request_id"] == request_id)
+                .filter(|line| line[field] == value)
                 .collect();
             lines.len() >= count
         });
@@ -241,6 +241,8 @@ impl Drop for Mesh {
         }
         if std::thread::panicking() {
             eprintln!("--- leno up wrote:\n{}", self.output().join("\n"));
+            let log = fs::read_to_string(self.folder.path().join("access.log")).unwrap_or_default();
+            eprintln!("--- access log:\n{log}");
         }
     }
 }
