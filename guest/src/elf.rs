@@ -63,10 +63,6 @@ _start:
     xor ebp, ebp
     call {main}
     ud2
-/* Nothing unwinds here, but the precompiled standard library refers to what would. */
-    .globl _Unwind_Resume
-_Unwind_Resume:
-    ud2
     .section .rodata.vectors,"a"
     .balign 64
 vectors:
@@ -113,6 +109,12 @@ extern "C" fn main(what: u64, length: usize, heap_end: usize, _wide: u64) -> ! {
         }
     };
     machine::exit(status, length)
+}
+
+/// Nothing unwinds here, but the precompiled standard library refers to what would.
+#[unsafe(no_mangle)]
+extern "C" fn _Unwind_Resume() -> ! {
+    machine::exit(status::PANICKED, 0)
 }
 
 #[panic_handler]
