@@ -1,0 +1,56 @@
+//! What initialisation left behind: all that tells one program from another.
+
+use super::layout;
+use super::shell::Spent;
+use super::system::HeapClass;
+
+/// Heap that every program has for its runs, at least. A run that needs more is done again with the largest heap.
+const ROOM: u64 = 40 * 1024;
+/// Lengths are rounded up to this, for the sake of the copy.
+const GRAIN: usize = 64;
+
+/// Memory of an initialised program. Whatever is not in here is zero.
+pub(crate) struct Snapshot {
+    pub(super) data: Box<[u8]>,
+    pub(super) heap: Box<[u8]>,
+    pub(super) class: HeapClass,
+}
+
+impl Snapshot {
+    /// Reads it from a shell in which a program was initialised. `None`: the program leaves no room on the largest heap.
+    pub(super) fn take(spent: &Spent) -> Option<Self> {
+        let data = used(spent.memory(layout::DATA, layout::DATA_SIZE));
+        let heap = used(spent.memory(layout::HEAP, layout::HEAP_SIZE));
+        let class = HeapClass::holding(heap.len() as u64 + ROOM)?;
+        Some(Self { data: data.into(), heap: heap.into(), class })
+    }
+
+    /// Bytes of memory that it takes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.data.len() + self.heap.len() + size_of::<Self>()
+    }
+}
+
+/// `memory` without the zeros at its end.
+fn used(memory: &[u8]) -> &[u8] {
+    let mut end = memory.len();
+    while end >= GRAIN && memory[end - GRAIN..end].iter().all(|byte| *byte == 0) {
+        end -= GRAIN;
+    }
+    &memory[..end]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::used;
+
+    #[test]
+    fn zeros_at_the_end_are_left_out_and_no_others() {
+        let mut memory = vec![0; 4096];
+        assert!(used(&memory).is_empty());
+        memory[130] = 1;
+        assert_eq!(used(&memory), &memory[..192]);
+        memory[4095] = 1;
+        assert_eq!(used(&memory), &memory[..]);
+    }
+}

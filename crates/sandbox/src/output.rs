@@ -1,0 +1,123 @@
+//! Checks what leaves a sandbox. It is untrusted until then: a program may have been taken over by what it read.
+
+use leno_policy::outcome::{Decision, HeaderEdit, MAX_OUTPUT, Outcome, Output, Verdict};
+
+/// More edits than this are not a policy but an attack.
+const MAX_EDITS: usize = 512;
+/// Longest header value. (Heads are limited to less than an output in all.)
+const MAX_VALUE: usize = 16 * 1024;
+
+/// Framing belongs to the runtime (RFC 9110, 7.6.1; RFC 9112, 6): what a program says about it would be smuggling.
+const FORBIDDEN: [&str; 9] = [
+    "connection",
+    "content-length",
+    "http2-settings",
+    "keep-alive",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+/// What is wrong with an output.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Malformed {
+    /// It is not the encoding of an output.
+    #[error("it cannot be decoded: {0}")]
+    Encoding(postcard::Error),
+    /// There is more after its end.
+    #[error("{0} bytes follow its end")]
+    Excess(usize),
+    /// Too many of something.
+    #[error("too many {0}")]
+    TooMany(&'static str),
+    /// A name that is not a field name (RFC 9110, 5.1), or one of a field that programs may not touch.
+    #[error("header name {0:?} is not allowed")]
+    HeaderName(String),
+    /// A value that is not a field value (RFC 9110, 5.5).
+    #[error("the value of header {0:?} is not allowed")]
+    HeaderValue(String),
+    /// A status that is not one.
+    #[error("status {0} is none that refuses")]
+    Status(u16),
+    /// A path that is not one.
+    #[error("the path is not one")]
+    Path,
+}
+
+/// Decodes and validates. Total, and bounded: every element of the result takes at least one of at most
+/// [`MAX_OUTPUT`] bytes, and the decoder never reserves more than a mebibyte beforehand.
+pub(crate) fn decode(bytes: &[u8]) -> Result<Output, Malformed> {
+    if bytes.len() > MAX_OUTPUT {
+        return Err(Malformed::Excess(bytes.len() - MAX_OUTPUT));
+    }
+    let (output, rest) = postcard::take_from_bytes::<Output>(bytes).map_err(Malformed::Encoding)?;
+    if !rest.is_empty() {
+        return Err(Malformed::Excess(rest.len()));
+    }
+    match &output {
+        Output::Request(Outcome::Decided(decision)) => decided(decision)?,
+        Output::Request(Outcome::Wants(wants)) => {
+            if let Some(signature) = &wants.signature {
+                denial(&signature.denial)?;
+            }
+            few(wants.quotas.len(), "counters")?;
+        }
+        Output::Response(found) => edits(found)?,
+        Output::Unreadable(_) => {}
+    }
+    Ok(output)
+}
+
+fn decided(decision: &Decision) -> Result<(), Malformed> {
+    if let Verdict::Deny(found) = &decision.verdict {
+        denial(found)?;
+    }
+    if decision.path.as_ref().is_some_and(|path| !is_path(path)) {
+        return Err(Malformed::Path);
+    }
+    few(decision.takes.len(), "counters")?;
+    edits(&decision.request_edits)?;
+    edits(&decision.response_edits)
+}
+
+fn denial(denial: &leno_policy::outcome::Denial) -> Result<(), Malformed> {
+    if !(400..=599).contains(&denial.status) {
+        return Err(Malformed::Status(denial.status));
+    }
+    few(denial.headers.len(), "headers")?;
+    denial.headers.iter().try_for_each(|(name, value)| header(name, value))
+}
+
+fn edits(edits: &[HeaderEdit]) -> Result<(), Malformed> {
+    few(edits.len(), "header edits")?;
+    edits.iter().try_for_each(|edit| match edit {
+        HeaderEdit::Set(name, value) | HeaderEdit::Append(name, value) => header(name, value),
+        HeaderEdit::Remove(name) => header(name, ""),
+    })
+}
+
+fn few(count: usize, what: &'static str) -> Result<(), Malformed> {
+    if count > MAX_EDITS { Err(Malformed::TooMany(what)) } else { Ok(()) }
+}
+
+fn header(name: &str, value: &str) -> Result<(), Malformed> {
+    let token = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    if name.is_empty() || name.len() > 256 || !name.bytes().all(token) || FORBIDDEN.contains(&name) {
+        return Err(Malformed::HeaderName(name.chars().take(64).collect()));
+    }
+    let visible = |byte: u8| byte == b'\t' || (byte >= b' ' && byte != 0x7f);
+    if value.len() > MAX_VALUE || !value.bytes().all(visible) {
+        return Err(Malformed::HeaderValue(name.to_owned()));
+    }
+    Ok(())
+}
+
+/// Origin form (RFC 9112, 3.2.1): nothing that could end the request line.
+fn is_path(path: &str) -> bool {
+    path == "*" || (path.starts_with('/') && path.bytes().all(|byte| (b'!'..=b'~').contains(&byte)))
+}
+
+#[cfg(test)]
+mod tests;

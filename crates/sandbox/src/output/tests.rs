@@ -1,0 +1,133 @@
+use super::*;
+use leno_policy::outcome::{Denial, Plan, PolicyKind, SignatureWant, Wants};
+use leno_policy::spec::{Algorithm, KeyId};
+
+fn decision() -> Decision {
+    Decision {
+        verdict: Verdict::Allow { rule: "a/authorization/b".into() },
+        path: None,
+        request_edits: vec![],
+        response_edits: vec![],
+        takes: vec![],
+        principal: None,
+        facts: vec![],
+        plan: Plan::default(),
+    }
+}
+
+fn refusal(status: u16, headers: &[(&str, &str)]) -> Denial {
+    Denial {
+        status,
+        policy: PolicyKind::Authorization,
+        rule: String::new(),
+        default: true,
+        clause: String::new(),
+        headers: headers.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect(),
+    }
+}
+
+fn check(output: &Output) -> Result<Output, Malformed> {
+    decode(&postcard::to_stdvec(output).unwrap())
+}
+
+fn decided(change: impl FnOnce(&mut Decision)) -> Result<Output, Malformed> {
+    let mut decision = decision();
+    change(&mut decision);
+    check(&Output::Request(Outcome::Decided(decision)))
+}
+
+#[test]
+fn what_is_sound_passes_unchanged() {
+    let mut sound = decision();
+    sound.path = Some("/a?b=c".into());
+    sound.request_edits =
+        vec![HeaderEdit::Set("x-user".into(), "käthe\t1".into()), HeaderEdit::Remove("cookie".into())];
+    sound.verdict = Verdict::Deny(refusal(429, &[("retry-after", "3")]));
+    let output = Output::Request(Outcome::Decided(sound));
+    assert_eq!(check(&output), Ok(output));
+}
+
+#[test]
+fn header_names_that_programs_may_not_touch() {
+    for name in
+        ["", "X-Upper", "a b", "a:b", ":path", "a\r\nb", "connection", "transfer-encoding", "content-length", "te", "ä"]
+    {
+        let edit = HeaderEdit::Set(name.into(), "1".into());
+        let expected = Err(Malformed::HeaderName(name.into()));
+        assert_eq!(
+            decided(|decision| decision.request_edits = vec![edit.clone()]),
+            expected,
+            "{name:?} in the request"
+        );
+        assert_eq!(
+            decided(|decision| decision.response_edits = vec![edit.clone()]),
+            expected,
+            "{name:?} in the response"
+        );
+        assert_eq!(check(&Output::Response(vec![HeaderEdit::Remove(name.into())])), expected, "{name:?} removed");
+        let denial = refusal(403, &[(name, "1")]);
+        assert_eq!(decided(|decision| decision.verdict = Verdict::Deny(denial)), expected, "{name:?} in a refusal");
+    }
+}
+
+#[test]
+fn header_values_cannot_end_their_line() {
+    for value in ["a\r\nx-evil: 1", "a\nb", "a\0b", "a\x7fb", "\x1b[2J"] {
+        let edit = HeaderEdit::Append("x-a".into(), value.into());
+        let expected = Err(Malformed::HeaderValue("x-a".into()));
+        assert_eq!(decided(|decision| decision.request_edits = vec![edit]), expected, "{value:?}");
+    }
+    let long = HeaderEdit::Set("x-a".into(), "v".repeat(MAX_VALUE + 1));
+    assert!(decided(|decision| decision.request_edits = vec![long]).is_err());
+}
+
+#[test]
+fn paths_cannot_end_the_request_line() {
+    for path in ["", "a", "/a b", "/a\r\n", "/ä", "http://x/"] {
+        assert_eq!(decided(|decision| decision.path = Some(path.into())), Err(Malformed::Path), "{path:?}");
+    }
+}
+
+#[test]
+fn a_refusal_refuses() {
+    for status in [0, 100, 200, 302, 399, 600, u16::MAX] {
+        let denial = refusal(status, &[]);
+        assert_eq!(
+            decided(|decision| decision.verdict = Verdict::Deny(denial.clone())),
+            Err(Malformed::Status(status))
+        );
+        let signature = SignatureWant { token: 0, key: KeyId(1), algorithm: Algorithm::ES256, denial };
+        let wants = Wants { signature: Some(signature), quotas: vec![] };
+        assert_eq!(check(&Output::Request(Outcome::Wants(wants))), Err(Malformed::Status(status)));
+    }
+}
+
+#[test]
+fn floods_are_refused() {
+    let edits = vec![HeaderEdit::Remove("a".into()); MAX_EDITS + 1];
+    assert_eq!(check(&Output::Response(edits)), Err(Malformed::TooMany("header edits")));
+    let wants = Wants { signature: None, quotas: vec![(0, String::new()); MAX_EDITS + 1] };
+    assert_eq!(check(&Output::Request(Outcome::Wants(wants))), Err(Malformed::TooMany("counters")));
+}
+
+#[test]
+fn any_bytes_are_decoded_or_refused() {
+    let sound = postcard::to_stdvec(&Output::Request(Outcome::Decided(decision()))).unwrap();
+    for end in 0..sound.len() {
+        assert!(decode(&sound[..end]).is_err(), "cut at {end}");
+    }
+    let mut longer = sound.clone();
+    longer.push(0);
+    assert_eq!(decode(&longer), Err(Malformed::Excess(1)));
+    // Every byte replaced by every value: lengths that lie, unknown variants, broken UTF-8.
+    for at in 0..sound.len() {
+        for value in 0..=255 {
+            let mut bytes = sound.clone();
+            bytes[at] = value;
+            let _ = decode(&bytes);
+        }
+    }
+    // A list that claims more elements than there are bytes in the world.
+    let claims = [&[1u8][..], &[0xff; 9][..], &[1][..]].concat();
+    assert!(decode(&claims).is_err());
+}

@@ -1,0 +1,251 @@
+//! The portable engine: every run has a WebAssembly instance of its own, started from the memory that the program's
+//! initialisation left. Isolated by what the compiler does not let a module express.
+
+mod clock;
+mod snapshot;
+
+pub(crate) use snapshot::Snapshot;
+
+use crate::cpu_time;
+use crate::engine::{EngineError, LoadError};
+use crate::fault::{Access, Fault, printable};
+use clock::Clock;
+use leno_policy::input::MAX_INPUT;
+use leno_policy::outcome::MAX_OUTPUT;
+use std::ops::Range;
+use std::time::Duration;
+use wasmtime::{
+    Config, Enabled, Engine, InstanceAllocationStrategy, InstancePre, Linker, Memory, Module, ModuleExport, OptLevel,
+    PoolingAllocationConfig, Store, Trap, UpdateDeadline,
+};
+
+/// The image that this crate was built with.
+pub(crate) const GUEST: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/leno-guest.wasm"));
+
+/// Largest memory of an instance, in bytes: variables, stack and heap together.
+const MEMORY: usize = 2 * 1024 * 1024;
+/// Instances in this process at one time.
+const INSTANCES: u32 = 256;
+/// Memory of an instance that is kept for the next one, erased, rather than given back to the kernel.
+const RESIDENT: usize = 1024 * 1024;
+/// A program that needs longer than this to be built is refused.
+const INIT_DEADLINE: Duration = Duration::from_secs(2);
+/// Largest encoded program.
+const BLOB: usize = 1024 * 1024;
+const WASM_PAGE: usize = 65_536;
+
+// The guest's words, as in its source.
+const DONE: u32 = 1;
+const REFUSED: u32 = 2;
+const PANICKED: u32 = 3;
+const OUT_OF_MEMORY: u32 = 4;
+
+/// The engine: the compiled module, and what finds its parts.
+pub(crate) struct Wasm {
+    engine: Engine,
+    ready: InstancePre<Limit>,
+    memory: ModuleExport,
+    run: ModuleExport,
+    /// Address of the guest's report.
+    report: usize,
+    /// Memory of an instance that has done nothing.
+    pristine: Vec<u8>,
+    clock: Clock,
+}
+
+impl Wasm {
+    /// Compiles the module and starts it once.
+    pub(crate) fn compile(image: &[u8]) -> Result<Self, EngineError> {
+        let failed = |error: wasmtime::Error| EngineError::Wasm(format!("{error:#}"));
+        let engine = Engine::new(&config()).map_err(failed)?;
+        let module = Module::new(&engine, image).map_err(failed)?;
+        let ready = Linker::new(&engine).instantiate_pre(&module).map_err(failed)?;
+        let export = |name| {
+            module.get_export_index(name).ok_or_else(|| EngineError::Wasm(format!("the module has no `{name}`")))
+        };
+        let (memory, run) = (export("memory")?, export("run")?);
+        let mut store = Store::new(&engine, Limit(Duration::MAX));
+        store.set_epoch_deadline(u64::MAX / 2);
+        let instance = ready.instantiate(&mut store).map_err(failed)?;
+        let report = instance
+            .get_global(&mut store, "REPORT")
+            .and_then(|global| global.get(&mut store).i32())
+            .ok_or_else(|| EngineError::Wasm("the module has no `REPORT`".into()))?;
+        let found = instance
+            .get_memory(&mut store, "memory")
+            .ok_or_else(|| EngineError::Wasm("the module's `memory` is none".into()))?;
+        let pristine = found.data(&store).to_vec();
+        let clock = Clock::start(&engine).map_err(|error| EngineError::Wasm(error.to_string()))?;
+        Ok(Self { engine, ready, memory, run, report: report as usize, pristine, clock })
+    }
+
+    /// Initialises a program.
+    pub(crate) fn load(&self, program: &[u8]) -> Result<Snapshot, LoadError> {
+        if program.len() > BLOB {
+            return Err(LoadError::TooLarge { bytes: program.len(), limit: BLOB });
+        }
+        let failed = |error: wasmtime::Error| EngineError::Wasm(format!("{error:#}"));
+        let mut store = self.limited(INIT_DEADLINE);
+        let _counting = self.clock.count();
+        let instance = self.ready.instantiate(&mut store).map_err(failed)?;
+        let memory = self.memory(&mut store, &instance)?;
+        // The blob goes to the end of the memory and is erased before the snapshot is taken.
+        let pages = program.len().div_ceil(WASM_PAGE);
+        let address = memory.grow(&mut store, pages as u64).map_err(|_| LoadError::NoRoom)? as usize * WASM_PAGE;
+        memory.data_mut(&mut store)[address..address + program.len()].copy_from_slice(program);
+        let init = instance.get_typed_func::<(u32, u32), ()>(&mut store, "init").map_err(failed)?;
+        let called = init.call(&mut store, (address as u32, program.len() as u32));
+        match self.outcome(called, memory.data(&store)) {
+            Ok(_) => {}
+            Err(Fault::Refused(reason)) => return Err(LoadError::Refused(reason)),
+            Err(Fault::OutOfMemory) => return Err(LoadError::NoRoom),
+            Err(fault) => return Err(LoadError::Fault(fault)),
+        }
+        let input = instance.get_typed_func::<(), u32>(&mut store, "input").map_err(failed)?;
+        let input = input.call(&mut store, ()).map_err(failed)? as usize;
+        let built = &memory.data(&store)[..address];
+        let needed = (input + MAX_INPUT).next_multiple_of(WASM_PAGE);
+        if needed + MAX_OUTPUT > MEMORY {
+            return Err(LoadError::NoRoom);
+        }
+        Ok(Snapshot::take(&self.pristine, built, input))
+    }
+
+    /// Runs the program of `snapshot` once. `write` puts the input into its area and returns the length.
+    pub(crate) fn run<E>(
+        &self,
+        snapshot: &Snapshot,
+        deadline: Duration,
+        write: impl FnOnce(&mut [u8]) -> Result<usize, E>,
+    ) -> Result<Spent, E> {
+        let mut store = self.limited(deadline);
+        let _counting = self.clock.count();
+        let (memory, run) = match self.start(&mut store, snapshot) {
+            Ok(started) => started,
+            Err(error) => return Ok(Spent { store, outcome: Err(Fault::Host(error.to_string())) }),
+        };
+        let data = memory.data_mut(&mut store);
+        snapshot.restore(data);
+        let length = write(&mut data[snapshot.input..][..MAX_INPUT])?;
+        let called = run.call(&mut store, length as u32);
+        let outcome = self.outcome(called, memory.data(&store)).map(|range| (memory, range));
+        Ok(Spent { store, outcome })
+    }
+
+    /// A store whose instance is ended when this thread has used `deadline` of processor time. The ticks run by the clock on
+    /// the wall, which is the faster one; when they are up too early, as many are given as time is left.
+    fn limited(&self, deadline: Duration) -> Store<Limit> {
+        let mut store = Store::new(&self.engine, Limit(cpu_time::of_this_thread().saturating_add(deadline)));
+        store.set_epoch_deadline(Clock::ticks(deadline));
+        store.epoch_deadline_callback(|store| {
+            let left = store.data().0.saturating_sub(cpu_time::of_this_thread());
+            Ok(if left.is_zero() { UpdateDeadline::Interrupt } else { UpdateDeadline::Continue(Clock::ticks(left)) })
+        });
+        store
+    }
+
+    fn start(
+        &self,
+        store: &mut Store<Limit>,
+        snapshot: &Snapshot,
+    ) -> Result<(Memory, wasmtime::TypedFunc<u32, ()>), wasmtime::Error> {
+        let instance = self.ready.instantiate(&mut *store)?;
+        let memory = self.memory(store, &instance)?;
+        let missing = snapshot.memory().saturating_sub(memory.data_size(&*store));
+        if missing > 0 {
+            memory.grow(&mut *store, missing.div_ceil(WASM_PAGE) as u64)?;
+        }
+        let run = instance
+            .get_module_export(&mut *store, &self.run)
+            .and_then(wasmtime::Extern::into_func)
+            .ok_or_else(|| wasmtime::Error::msg("the module's `run` is no function"))?
+            .typed(&*store)?;
+        Ok((memory, run))
+    }
+
+    fn memory(&self, store: &mut Store<Limit>, instance: &wasmtime::Instance) -> Result<Memory, EngineError> {
+        instance
+            .get_module_export(store, &self.memory)
+            .and_then(wasmtime::Extern::into_memory)
+            .ok_or_else(|| EngineError::Wasm("the module's `memory` is none".into()))
+    }
+
+    /// Where the output lies, or why there is none. Nothing of what the guest reports is trusted.
+    fn outcome(&self, called: Result<(), wasmtime::Error>, memory: &[u8]) -> Result<Range<usize>, Fault> {
+        let word = |index: usize| {
+            let at = self.report + index * 4;
+            memory
+                .get(at..at + 4)
+                .map_or(0, |bytes| bytes.iter().rev().fold(0, |value, byte| value << 8 | u32::from(*byte)))
+        };
+        let (status, address, length) = (word(0), word(1) as usize, word(2) as usize);
+        let bytes = memory.get(address..address.saturating_add(length));
+        let text = || printable(bytes.unwrap_or_default());
+        match (called, status) {
+            (Err(error), PANICKED) if is_unreachable(&error) => Err(Fault::Panicked(text())),
+            (Err(error), OUT_OF_MEMORY) if is_unreachable(&error) => Err(Fault::OutOfMemory),
+            (Err(error), _) => Err(trapped(&error)),
+            (Ok(()), DONE) if length <= MAX_OUTPUT && bytes.is_some() => Ok(address..address + length),
+            (Ok(()), DONE) => Err(Fault::BadLength { length, limit: MAX_OUTPUT }),
+            (Ok(()), REFUSED) => Err(Fault::Refused(text())),
+            (Ok(()), other) => Err(Fault::Escape(format!("returned with the unknown status {other}"))),
+        }
+    }
+}
+
+/// Processor time of the thread at which an instance is ended.
+struct Limit(Duration);
+
+/// An instance after its run.
+pub(crate) struct Spent {
+    store: Store<Limit>,
+    outcome: Result<(Memory, Range<usize>), Fault>,
+}
+
+impl Spent {
+    /// The output, or why there is none.
+    pub(crate) fn output(&self) -> Result<&[u8], Fault> {
+        match &self.outcome {
+            Ok((memory, range)) => Ok(&memory.data(&self.store)[range.clone()]),
+            Err(fault) => Err(fault.clone()),
+        }
+    }
+}
+
+fn config() -> Config {
+    let mut pool = PoolingAllocationConfig::default();
+    pool.total_core_instances(INSTANCES)
+        .total_memories(INSTANCES)
+        .total_tables(INSTANCES)
+        .max_memory_size(MEMORY)
+        .linear_memory_keep_resident(RESIDENT)
+        .table_elements(1000)
+        .table_keep_resident(8 * 1024)
+        .pagemap_scan(Enabled::Auto);
+    let mut config = Config::new();
+    config
+        .allocation_strategy(InstanceAllocationStrategy::Pooling(pool))
+        .memory_init_cow(true)
+        .epoch_interruption(true)
+        .cranelift_opt_level(OptLevel::Speed)
+        .wasm_backtrace_max_frames(None);
+    config
+}
+
+fn is_unreachable(error: &wasmtime::Error) -> bool {
+    error.downcast_ref::<Trap>() == Some(&Trap::UnreachableCodeReached)
+}
+
+fn trapped(error: &wasmtime::Error) -> Fault {
+    match error.downcast_ref::<Trap>() {
+        Some(Trap::Interrupt) => Fault::Deadline,
+        Some(Trap::StackOverflow) => Fault::StackOverflow,
+        Some(Trap::MemoryOutOfBounds | Trap::HeapMisaligned) => {
+            Fault::Memory { at: 0, address: 0, access: Access::Unknown }
+        }
+        Some(Trap::IntegerDivisionByZero | Trap::IntegerOverflow) => Fault::Arithmetic { at: 0 },
+        Some(Trap::UnreachableCodeReached) => Fault::Instruction { at: 0, what: "an undefined instruction" },
+        Some(trap) => Fault::Trap(trap.to_string()),
+        None => Fault::Host(error.to_string()),
+    }
+}

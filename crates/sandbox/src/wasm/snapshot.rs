@@ -1,0 +1,79 @@
+//! What initialisation left behind: all that tells one program from another.
+
+/// Unchanged stretches shorter than this are kept, because a longer copy costs less than another one.
+const GAP: usize = 128;
+
+/// Changes of an initialised program's memory against a new instance's.
+pub(crate) struct Snapshot {
+    /// Address, and end in `bytes`, of each changed stretch, in order.
+    stretches: Box<[(u32, u32)]>,
+    bytes: Box<[u8]>,
+    /// Where inputs go.
+    pub(super) input: usize,
+}
+
+impl Snapshot {
+    /// Compares the memory of an initialised program with that of a new instance, which ends earlier or at the same place.
+    pub(super) fn take(pristine: &[u8], built: &[u8], input: usize) -> Self {
+        let changed = |at: &usize| built[*at] != pristine.get(*at).copied().unwrap_or(0);
+        let mut stretches = Vec::new();
+        let mut bytes: Vec<u8> = Vec::new();
+        let mut changes = (0..built.len()).filter(changed).peekable();
+        while let Some(start) = changes.next() {
+            let mut end = start + 1;
+            while let Some(next) = changes.next_if(|next| next - end < GAP) {
+                end = next + 1;
+            }
+            bytes.extend_from_slice(&built[start..end]);
+            stretches.push((start as u32, bytes.len() as u32));
+        }
+        Self { stretches: stretches.into(), bytes: bytes.into(), input }
+    }
+
+    /// Writes the changes into the memory of a new instance of at least [`Snapshot::memory`] bytes.
+    pub(super) fn restore(&self, memory: &mut [u8]) {
+        let mut from = 0;
+        for (address, end) in &self.stretches {
+            let stretch = &self.bytes[from..*end as usize];
+            memory[*address as usize..][..stretch.len()].copy_from_slice(stretch);
+            from = *end as usize;
+        }
+    }
+
+    /// Memory that an instance needs for this program and any input.
+    pub(super) fn memory(&self) -> usize {
+        self.input + leno_policy::input::MAX_INPUT
+    }
+
+    /// Bytes of memory that it takes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.len() + size_of_val(&*self.stretches) + size_of::<Self>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn restoring_gives_the_memory_that_was_taken() {
+        let pristine: Vec<u8> = (0..5000).map(|at| if at < 1000 { (at % 251) as u8 } else { 0 }).collect();
+        let mut built = pristine.clone();
+        built.resize(9000, 0);
+        for at in [0, 7, 500, 999, 1000, 1001, 4999, 5000, 5127, 5129, 6000, 8999] {
+            built[at] = built[at].wrapping_add(1);
+        }
+        let snapshot = Snapshot::take(&pristine, &built, 9000);
+        let mut memory = pristine.clone();
+        memory.resize(9000, 0);
+        snapshot.restore(&mut memory);
+        assert!(memory == built);
+        assert!(snapshot.bytes() < 2000, "only what changed is kept");
+    }
+
+    #[test]
+    fn a_program_that_changes_nothing_keeps_nothing() {
+        let pristine = vec![3; 4096];
+        assert!(Snapshot::take(&pristine, &pristine, 4096).bytes.is_empty());
+    }
+}
