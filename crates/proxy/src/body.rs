@@ -35,6 +35,8 @@ enum Source {
     Full(Bytes),
     Incoming(Incoming),
     Replay(Replay),
+    /// It broke off; the next look at it says so.
+    Broken(BodyError),
 }
 
 /// What one leg of an exchange keeps until the response's last byte is gone. Dropping it is the end of the leg.
@@ -146,6 +148,7 @@ impl Body {
             Source::Full(_) => false,
             Source::Incoming(incoming) => incoming.is_end_stream(),
             Source::Replay(replay) => replay.is_end_stream(),
+            Source::Broken(_) => false,
         }
     }
 
@@ -156,8 +159,9 @@ impl Body {
     fn poll_source(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         match &mut self.source {
             Source::Empty => Poll::Ready(None),
-            Source::Full(_) => match std::mem::take(&mut self.source) {
+            Source::Full(_) | Source::Broken(_) => match std::mem::take(&mut self.source) {
                 Source::Full(bytes) => Poll::Ready(Some(Ok(Frame::data(bytes)))),
+                Source::Broken(error) => Poll::Ready(Some(Err(error))),
                 _ => Poll::Ready(None),
             },
             Source::Incoming(incoming) => Pin::new(incoming).poll_frame(cx).map_err(BodyError::from),
@@ -181,8 +185,21 @@ impl Body {
         }
     }
 
+    /// A response broke off. Whoever writes it gets a turn to send what it has (the head, at least) before it learns that there
+    /// is no more: hyper ends a connection at once, and a client that saw nothing at all could not tell what happened.
+    fn break_off(
+        &mut self,
+        failure: &Failure,
+        error: BodyError,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        self.source = Source::Broken(error);
+        self.fail(failure);
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
     fn fail(&mut self, failure: &Failure) {
-        self.source = Source::Empty;
         if let Some(tail) = self.tail.take() {
             tail.each(|record| record.failure(failure));
         }
@@ -205,20 +222,17 @@ impl http_body::Body for Body {
                 self.count(&frame);
                 Poll::Ready(Some(Ok(frame)))
             }
-            Poll::Ready(Some(Err(error))) => {
-                self.fail(&Failure::BrokenBody(error.to_string()));
-                Poll::Ready(Some(Err(error)))
+            Poll::Ready(Some(Err(error))) if self.tail.is_some() => {
+                self.break_off(&Failure::BrokenBody(error.to_string()), error, cx)
             }
+            Poll::Ready(Some(Err(error))) => Poll::Ready(Some(Err(error))),
             Poll::Ready(None) => {
                 self.source = Source::Empty;
                 self.tail = None;
                 Poll::Ready(None)
             }
             Poll::Pending => match self.tail.as_mut().and_then(|tail| tail.poll_deadline(cx)) {
-                Some(limit) => {
-                    self.fail(&Failure::Timeout(limit));
-                    Poll::Ready(Some(Err(BodyError::Timeout(limit))))
-                }
+                Some(limit) => self.break_off(&Failure::Timeout(limit), BodyError::Timeout(limit), cx),
                 None => Poll::Pending,
             },
         }
@@ -234,6 +248,7 @@ impl http_body::Body for Body {
             Source::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
             Source::Incoming(incoming) => incoming.size_hint(),
             Source::Replay(replay) => replay.size_hint(),
+            Source::Broken(_) => SizeHint::default(),
         }
     }
 }

@@ -76,10 +76,8 @@ pub struct Connection {
 }
 
 /// Serves a connection to its end.
-pub async fn serve(door: Rc<Door>, stream: TcpStream, address: SocketAddr) {
+pub async fn serve(door: Rc<Door>, stream: TcpStream, address: SocketAddr, open: OpenConnection) {
     let worker = door.worker.clone();
-    let activity = Activity::new();
-    let open = OpenConnection::new(&worker, &activity);
     // Without TCP_NODELAY small answers wait for acknowledgements. If it cannot be set, the connection is gone already.
     let _ = stream.set_nodelay(true);
     let limit = worker.snapshot().mesh.limits.head_timeout;
@@ -92,7 +90,7 @@ pub async fn serve(door: Rc<Door>, stream: TcpStream, address: SocketAddr) {
         function: None,
         caller: RefCell::default(),
         tunnelled: false,
-        activity,
+        activity: open.activity.clone(),
     };
     let result = match &door.tls {
         None => connection.serve_http(stream, &open).await,
@@ -243,6 +241,7 @@ impl Connection {
     fn tunnel(&self, on_upgrade: Option<OnUpgrade>, origin: Origin, busy: crate::io::Busy) {
         let (Some(on_upgrade), Origin::Outbound(_, caller)) = (on_upgrade, origin) else { return };
         let proof = self.caller.borrow().as_ref().map_or(HeaderValue::from_static(""), |(proof, _)| proof.clone());
+        let open = OpenConnection::new(&self.worker);
         let inner = Self {
             worker: self.worker.clone(),
             entrance: Entrance::Outbound,
@@ -252,11 +251,10 @@ impl Connection {
             function: None,
             caller: RefCell::new(Some((proof, caller))),
             tunnelled: true,
-            activity: Activity::new(),
+            activity: open.activity.clone(),
         };
         tokio::task::spawn_local(async move {
             drop(busy);
-            let open = OpenConnection::new(&inner.worker, &inner.activity);
             match on_upgrade.await {
                 Ok(stream) => {
                     if let Err(error) = inner.serve_http(TokioIo::new(stream), &open).await {
@@ -285,8 +283,8 @@ where
         .header_read_timeout(None)
         .max_header_size(limits.head_bytes as usize)
         .max_buf_size((limits.head_bytes as usize).max(MIN_BUFFER))
-        .half_close(false)
-        .pipeline_flush(true);
+        .half_close(false);
+    // Not `pipeline_flush`: with it, hyper buffers responses without bound for clients that do not read.
     if limits.headers != HYPER_HEADERS {
         builder.max_headers(limits.headers as usize);
     }
@@ -437,11 +435,14 @@ impl Connection {
 pub struct OpenConnection {
     worker: Rc<Worker>,
     number: u64,
+    activity: Arc<Activity>,
 }
 
 impl OpenConnection {
-    fn new(worker: &Rc<Worker>, activity: &Arc<Activity>) -> Self {
-        Self { worker: worker.clone(), number: worker.connections.open(activity) }
+    /// From now on.
+    pub fn new(worker: &Rc<Worker>) -> Self {
+        let activity = Activity::new();
+        Self { worker: worker.clone(), number: worker.connections.open(&activity), activity }
     }
 
     fn wake_to_drain(&self, cx: &Context<'_>) {

@@ -107,7 +107,11 @@ impl Exchange {
             .filter(|id| entrance != Entrance::Gateway && head::is_sane_request_id(id));
         let request_id = kept.cloned().unwrap_or_else(|| worker.request_id());
         let head_only = head.method == http::Method::HEAD;
-        let admitted = head::admit(head, entrance);
+        let snapshot = worker.snapshot();
+        let admitted = match head.headers.len() > snapshot.mesh.limits.headers as usize {
+            true => Err(Malformed::TooManyHeaders),
+            false => head::admit(head, entrance),
+        };
         let Admitted { protocol, upgrade } = admitted.unwrap_or(Admitted { protocol: Protocol::Http1, upgrade: false });
         let name = request_id.to_str().unwrap_or_default();
         let record = Record::new(&worker.recorder, entrance, &peer, protocol, head, name);
@@ -121,7 +125,7 @@ impl Exchange {
                 ("http", head::split_authority(head::authority(head)).1.unwrap_or(80))
             }
         };
-        let (snapshot, started) = (worker.snapshot(), Instant::now());
+        let started = Instant::now();
         let exchange = Self {
             worker,
             snapshot,

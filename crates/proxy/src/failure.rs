@@ -56,6 +56,7 @@ impl Failure {
     pub fn status(&self) -> StatusCode {
         match self {
             Self::Malformed(Malformed::Method) => StatusCode::METHOD_NOT_ALLOWED,
+            Self::Malformed(Malformed::TooManyHeaders) => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Self::Malformed(Malformed::Expectation) => StatusCode::EXPECTATION_FAILED,
             Self::Malformed(_) | Self::ClientGone => StatusCode::BAD_REQUEST,
             Self::Credential => StatusCode::PROXY_AUTHENTICATION_REQUIRED,

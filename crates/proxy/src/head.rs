@@ -56,6 +56,9 @@ pub enum Malformed {
     /// Different servers read the path differently, so no route or rule about it could be trusted.
     #[error("{0}")]
     Path(&'static str),
+    /// More fields than the mesh allows (RFC 6585, 5).
+    #[error("too many header fields")]
+    TooManyHeaders,
     /// RFC 9110, 10.1.1.
     #[error("the expectation cannot be met")]
     Expectation,
@@ -277,6 +280,10 @@ fn check_authority(head: &mut request::Parts) -> Result<(), Malformed> {
     }
     if head.method == Method::CONNECT {
         return Ok(());
+    }
+    if head.uri.scheme().is_none() {
+        // Authority form is for CONNECT only.
+        return Err(Malformed::Target);
     }
     // Absolute form: the target decides, and what is passed on says the same (RFC 9112, 3.2.2).
     let host = HeaderValue::from_str(authority.as_str()).map_err(|_| Malformed::Authority)?;

@@ -1,6 +1,6 @@
 //! The node's sockets: each worker thread accepts on listeners of its own (`SO_REUSEPORT`), on a runtime of its own.
 
-use crate::connection::{self, Door};
+use crate::connection::{self, Door, OpenConnection};
 use crate::node::Node;
 use crate::peer::Entrance;
 use crate::random::Random;
@@ -220,9 +220,11 @@ async fn work(
 /// Hands each connection to a task of its own, as long as there are not too many.
 async fn accept(listener: TcpListener, door: Rc<Door>, most: usize) {
     loop {
-        door.worker.connections.fewer_than(most).await;
         match listener.accept().await {
-            Ok((stream, address)) => admit(&door, stream, address),
+            Ok((stream, address)) => {
+                door.worker.connections.fewer_than(most).await;
+                admit(&door, stream, address);
+            }
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) => {
                 tracing::error!(address = %door.address, %error, "cannot accept connections");
@@ -233,7 +235,8 @@ async fn accept(listener: TcpListener, door: Rc<Door>, most: usize) {
 }
 
 fn admit(door: &Rc<Door>, stream: TcpStream, address: SocketAddr) {
-    tokio::task::spawn_local(connection::serve(door.clone(), stream, address));
+    let open = OpenConnection::new(&door.worker);
+    tokio::task::spawn_local(connection::serve(door.clone(), stream, address, open));
 }
 
 /// The connection was gone before it was accepted; the listener is fine.

@@ -73,7 +73,9 @@ fn targets_and_methods() {
     };
     assert_eq!(with(Method::OPTIONS, "*"), Ok(()));
     assert_eq!(with(Method::GET, "*"), Err(Malformed::Target));
+    assert_eq!(with(Method::GET, "a"), Err(Malformed::Target));
     assert_eq!(with(Method::TRACE, "/"), Err(Malformed::Method));
+    assert_eq!(with(Method::CONNECT, "a:80"), Err(Malformed::Method));
 }
 
 #[test]

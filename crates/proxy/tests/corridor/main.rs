@@ -4,4 +4,14 @@ mod mesh;
 mod raw;
 mod upstream;
 
+mod bodies;
+mod drain;
 mod gateway;
+mod hops;
+mod hostile;
+mod https;
+mod identity;
+mod limits;
+mod retries;
+mod translation;
+mod websocket;

@@ -266,7 +266,9 @@ impl Instances for Fixed {
         let address = **some.get(turn % some.len().max(1))?;
         self.leased.fetch_add(1, Ordering::Relaxed);
         let leased = self.leased.clone();
-        let on_end = Arc::new(move |_| drop(leased.fetch_sub(1, Ordering::Relaxed)));
+        let on_end = Arc::new(move |_| {
+            leased.fetch_sub(1, Ordering::Relaxed);
+        });
         Some(Lease::new(address, Some(format!("{}-1", function.name).into()), Some(on_end)))
     }
 

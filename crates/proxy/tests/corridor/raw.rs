@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
 /// Longest wait for anything; a test that gets there has failed.
@@ -54,6 +54,22 @@ impl Raw {
     pub async fn head(&mut self) -> String {
         self.until("\r\n\r\n").await
     }
+}
+
+/// Accepts connections, and lets `serve` have each of them; when it returns, the connection is closed.
+pub async fn server<F, R>(serve: F) -> SocketAddr
+where
+    F: Fn(Raw) -> R + Send + Sync + 'static,
+    R: Future<Output = ()> + Send + 'static,
+{
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(serve(Raw(stream)));
+        }
+    });
+    address
 }
 
 /// Sends bytes, and reads all that comes back.

@@ -1,14 +1,13 @@
 //! Upstream servers and clients, in this process.
 
 use bytes::Bytes;
-use http::{HeaderMap, Request, Response, Version};
+use http::{HeaderMap, Request, Response};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Frame, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use std::convert::Infallible;
-use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -169,7 +168,6 @@ impl Http1 {
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
-    pub version: Version,
     pub headers: HeaderMap,
     pub text: String,
     pub trailers: Option<HeaderMap>,
@@ -180,7 +178,7 @@ pub async fn answer(response: Response<Incoming>) -> Answer {
     let body = body.collect().await.unwrap();
     let trailers = body.trailers().cloned();
     let text = String::from_utf8(body.to_bytes().to_vec()).unwrap();
-    Answer { status: head.status.as_u16(), version: head.version, headers: head.headers, text, trailers }
+    Answer { status: head.status.as_u16(), headers: head.headers, text, trailers }
 }
 
 /// GET over a new HTTP/1.1 connection.

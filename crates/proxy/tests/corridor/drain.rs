@@ -1,0 +1,90 @@
+//! The end: nothing new begins, what is under way ends, and not later than it may.
+
+use crate::mesh::{Builder, Mesh};
+use crate::raw::{self, Raw};
+use crate::upstream::{self, Upstream, answer, connect_h2, empty, full, until};
+use http::{Request, Response};
+use leno_config::slice::AppProtocol;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+
+async fn gated() -> (Upstream, Arc<Semaphore>) {
+    let gate = Arc::new(Semaphore::new(0));
+    let waiting = gate.clone();
+    let upstream = upstream::http1(move |_| {
+        let waiting = waiting.clone();
+        async move {
+            waiting.acquire().await.unwrap().forget();
+            Response::new(full("ok"))
+        }
+    })
+    .await;
+    (upstream, gate)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn exchanges_under_way_end_and_nothing_new_begins() {
+    let (upstream, gate) = gated().await;
+    let mesh = Mesh::web(upstream.address);
+    let gateway = mesh.gateway();
+    let mut idle = Raw::connect(gateway).await;
+    idle.send("GET / HTTP/1.1\r\nhost: web\r\n\r\n").await;
+    until(|| upstream.requests() == 1).await;
+    gate.add_permits(1);
+    idle.until("ok").await;
+    let mut busy = Raw::connect(gateway).await;
+    busy.send("GET / HTTP/1.1\r\nhost: web\r\n\r\n").await;
+    let mut h2 = connect_h2(gateway).await;
+    let request = Request::get("http://web/").body(empty()).unwrap();
+    let streaming = tokio::spawn(h2.send_request(request));
+    until(|| upstream.requests() == 3).await;
+    let drained = tokio::spawn(mesh.handle.drain());
+    assert_eq!(idle.rest().await, "", "an idle connection is closed at once");
+    until_refused(gateway).await;
+    assert!(!drained.is_finished());
+    gate.add_permits(2);
+    let reply = busy.rest().await;
+    assert!(raw::status(&reply) == 200 && reply.ends_with("ok"), "{reply}");
+    assert!(reply.contains("connection: close"), "{reply}");
+    assert_eq!(answer(streaming.await.unwrap().unwrap()).await.text, "ok");
+    drained.await.unwrap();
+}
+
+/// Waits until nobody listens there any more.
+async fn until_refused(address: std::net::SocketAddr) {
+    for _ in 0..1000 {
+        if TcpStream::connect(address).await.is_err() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("connections are still accepted");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_does_not_end_is_cut_off() {
+    let (upstream, _gate) = gated().await;
+    let mesh = Builder::new()
+        .function("web", AppProtocol::Http1, upstream.address)
+        .limits(|limits| limits.drain_timeout = Duration::from_millis(300))
+        .workers(2)
+        .start();
+    let mut stuck = Raw::connect(mesh.gateway()).await;
+    stuck.send("GET / HTTP/1.1\r\nhost: web\r\n\r\n").await;
+    until(|| upstream.requests() == 1).await;
+    mesh.handle.drain().await;
+    assert_eq!(stuck.rest().await, "");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn workers_share_one_port() {
+    let upstream = upstream::http1(crate::upstream::echo).await;
+    let mesh = Builder::new().function("web", AppProtocol::Http1, upstream.address).workers(4).start();
+    for _ in 0..40 {
+        assert_eq!(upstream::get(mesh.gateway(), "/").await.status, 200);
+    }
+    assert!(upstream.connections() > 1, "each worker has connections of its own");
+    mesh.handle.drain().await;
+}

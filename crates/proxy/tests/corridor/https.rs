@@ -1,0 +1,73 @@
+//! The TLS gateway: ALPN decides, and the callee is told.
+
+use crate::mesh::{Builder, Mesh};
+use crate::upstream::{self, answer, echo, empty};
+use http::Request;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use leno_config::slice::{AppProtocol, GatewayTls};
+use std::sync::Arc;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
+
+async fn mesh() -> (Mesh, rustls::pki_types::CertificateDer<'static>) {
+    let made = rcgen::generate_simple_self_signed(["web".to_owned()]).unwrap();
+    let folder =
+        std::env::temp_dir().join(format!("leno-proxy-{}-{:?}", std::process::id(), std::thread::current().id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let tls = GatewayTls {
+        listen: "127.0.0.1:0".parse().unwrap(),
+        certificate: folder.join("cert.pem"),
+        key: folder.join("key.pem"),
+    };
+    std::fs::write(&tls.certificate, made.cert.pem()).unwrap();
+    std::fs::write(&tls.key, made.signing_key.serialize_pem()).unwrap();
+    let upstream = upstream::http1(echo).await;
+    let mesh = Builder::new().function("web", AppProtocol::Http1, upstream.address).https(tls).start();
+    std::fs::remove_dir_all(&folder).unwrap();
+    (mesh, made.cert.der().clone())
+}
+
+async fn connect(
+    mesh: &Mesh,
+    root: &rustls::pki_types::CertificateDer<'static>,
+    alpn: &[&[u8]],
+) -> TlsStream<TcpStream> {
+    let mut roots = RootCertStore::empty();
+    roots.add(root.clone()).unwrap();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let mut config = config.with_root_certificates(roots).with_no_client_auth();
+    config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
+    let stream = TcpStream::connect(mesh.handle.addresses.gateway_https.unwrap()).await.unwrap();
+    TlsConnector::from(Arc::new(config)).connect("web".try_into().unwrap(), stream).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn both_versions_are_served_over_tls() {
+    let (mesh, root) = mesh().await;
+    let stream = connect(&mesh, &root, &[b"h2", b"http/1.1"]).await;
+    assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
+    let io = TokioIo::new(stream);
+    let (mut sender, connection) = hyper::client::conn::http2::handshake(TokioExecutor::new(), io).await.unwrap();
+    tokio::spawn(connection);
+    let reply = answer(sender.send_request(Request::get("https://web/").body(empty()).unwrap()).await.unwrap()).await;
+    assert!(reply.text.contains("\nx-forwarded-proto: https\n"), "{}", reply.text);
+    for alpn in [&[&b"http/1.1"[..]][..], &[]] {
+        let stream = connect(&mesh, &root, alpn).await;
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
+        tokio::spawn(connection);
+        let request = Request::get("/").header("host", "web").body(empty()).unwrap();
+        let reply = answer(sender.send_request(request).await.unwrap()).await;
+        assert!(reply.status == 200 && reply.text.contains("\nx-forwarded-proto: https\n"), "{}", reply.text);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn plain_text_is_not_served_there() {
+    let (mesh, _) = mesh().await;
+    let reply =
+        crate::raw::exchange(mesh.handle.addresses.gateway_https.unwrap(), "GET / HTTP/1.1\r\nhost: web\r\n\r\n").await;
+    assert!(!reply.contains("HTTP/1.1"), "{reply}");
+}

@@ -1,0 +1,188 @@
+//! Peers that are slow, silent, or in a hurry.
+
+use crate::mesh::Builder;
+use crate::raw::{self, Raw};
+use crate::upstream::{self, answer, channel, connect_h2, connect_http1, echo, empty, get, until};
+use http::{Request, Response};
+use hyper::body::Incoming;
+use leno_config::slice::AppProtocol;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::io::AsyncReadExt;
+
+const SHORT: Duration = Duration::from_millis(300);
+const LONG: Duration = Duration::from_secs(600);
+
+async fn never(_: Request<Incoming>) -> Response<upstream::Body> {
+    std::future::pending().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_head_that_trickles_is_cut_off() {
+    let upstream = upstream::http1(echo).await;
+    let mesh = Builder::new()
+        .function("web", AppProtocol::Http1, upstream.address)
+        .limits(|limits| (limits.head_timeout, limits.idle_timeout) = (SHORT, LONG))
+        .start();
+    let mut raw = Raw::connect(mesh.gateway()).await;
+    raw.send("GET / HTTP/1.1\r\nhost: web\r\nx-a: ").await;
+    let (mut from, mut to) = raw.0.into_split();
+    let trickle = tokio::spawn(async move {
+        while tokio::io::AsyncWriteExt::write_all(&mut to, b"a").await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    });
+    let mut reply = Vec::new();
+    // An error is an end too: bytes were on their way when it was closed.
+    let _ = tokio::time::timeout(raw::PATIENCE, from.read_to_end(&mut reply)).await.expect("it was never cut off");
+    trickle.await.unwrap();
+    assert_eq!(upstream.requests(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_silent_connection_is_closed_but_not_one_between_requests() {
+    let upstream = upstream::http1(echo).await;
+    let mesh = Builder::new()
+        .function("web", AppProtocol::Http1, upstream.address)
+        .limits(|limits| (limits.head_timeout, limits.idle_timeout) = (LONG, SHORT))
+        .start();
+    assert_eq!(Raw::connect(mesh.gateway()).await.rest().await, "");
+    let mut kept = Raw::connect(mesh.gateway()).await;
+    kept.send("GET / HTTP/1.1\r\nhost: web\r\n\r\n").await;
+    assert_eq!(raw::status(&kept.head().await), 200);
+    kept.rest().await;
+    let mut h2 = connect_h2(mesh.gateway()).await;
+    let request = Request::get("http://web/").body(empty()).unwrap();
+    assert_eq!(answer(h2.send_request(request).await.unwrap()).await.status, 200);
+    until(|| h2.is_closed()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_limit_on_heads_does_not_count_the_time_between_requests() {
+    let upstream = upstream::http1(echo).await;
+    let mesh = Builder::new()
+        .function("web", AppProtocol::Http1, upstream.address)
+        .limits(|limits| (limits.head_timeout, limits.idle_timeout) = (SHORT, LONG))
+        .start();
+    let mut client = connect_http1(mesh.gateway()).await;
+    for _ in 0..2 {
+        let request = Request::get("/").header("host", "web").body(empty()).unwrap();
+        assert_eq!(client.send(request).await.status, 200);
+        tokio::time::sleep(SHORT * 3).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_exchange_has_its_time() {
+    let upstream = upstream::http1(never).await;
+    let mesh = Builder::new()
+        .function("web", AppProtocol::Http1, upstream.address)
+        .limits(|limits| limits.request_timeout = LONG)
+        .plan("web", |target| target.timeout_ms = 200)
+        .start();
+    let reply = get(mesh.gateway(), "/").await;
+    assert_eq!(reply.status, 504);
+    let told = &mesh.node.telemetry.ring.explain(reply.headers["x-request-id"].to_str().unwrap())[0];
+    assert_eq!(told.response.flag.as_deref(), Some("UT"));
+    assert_eq!(mesh.instances.leased.load(Ordering::Relaxed), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_mesh_has_a_limit_for_functions_that_set_none() {
+    let upstream = upstream::h2c(never).await;
+    let mesh = Builder::new()
+        .function("web", AppProtocol::Grpc, upstream.address)
+        .limits(|limits| limits.request_timeout = SHORT)
+        .start();
+    let request = Request::post("http://web/a/b").header("content-type", "application/grpc").body(empty()).unwrap();
+    let reply = answer(connect_h2(mesh.gateway()).await.send_request(request).await.unwrap()).await;
+    assert_eq!((reply.status, &reply.headers["grpc-status"]), (200, &"4".parse().unwrap()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_does_not_end_is_ended() {
+    let endless = |_: Request<Incoming>| async {
+        let (feed, body) = channel();
+        tokio::spawn(async move {
+            let _ = feed.send(hyper::body::Frame::data("beginning".into())).await;
+            feed.closed().await;
+        });
+        Response::new(body)
+    };
+    let upstream = upstream::http1(endless).await;
+    let mesh = Builder::new()
+        .function("web", AppProtocol::Http1, upstream.address)
+        .limits(|limits| limits.request_timeout = SHORT)
+        .start();
+    let reply = raw::exchange(mesh.gateway(), "GET / HTTP/1.1\r\nhost: web\r\n\r\n").await;
+    assert!(reply.contains("beginning") && !reply.ends_with("0\r\n\r\n"), "{reply}");
+    until(|| mesh.instances.leased.load(Ordering::Relaxed) == 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_trickles_in_is_ended() {
+    let upstream = upstream::http1(echo).await;
+    let mesh = Builder::new()
+        .function("web", AppProtocol::Http1, upstream.address)
+        .limits(|limits| limits.request_timeout = SHORT)
+        .start();
+    let mut raw = Raw::connect(mesh.gateway()).await;
+    raw.send("POST / HTTP/1.1\r\nhost: web\r\ncontent-length: 100\r\n\r\na").await;
+    assert_eq!(raw::status(&raw.rest().await), 504);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_beyond_the_limit_wait_for_their_turn() {
+    let upstream = upstream::http1(echo).await;
+    let mesh = Builder::new().function("web", AppProtocol::Http1, upstream.address).connections(2).start();
+    let request = "GET / HTTP/1.1\r\nhost: web\r\n\r\n";
+    let mut first = Raw::connect(mesh.gateway()).await;
+    first.send(request).await;
+    first.head().await;
+    let mut second = Raw::connect(mesh.gateway()).await;
+    second.send(request).await;
+    second.head().await;
+    let mut third = Raw::connect(mesh.gateway()).await;
+    third.send(request).await;
+    let waiting = tokio::time::timeout(Duration::from_millis(300), third.head()).await;
+    assert!(waiting.is_err(), "a third connection was served");
+    drop(first);
+    assert_eq!(raw::status(&third.head().await), 200);
+}
+
+/// Thousands of streams, each reset at once (CVE-2023-44487): the connection ends, the node does not notice.
+#[tokio::test(flavor = "multi_thread")]
+async fn rapid_reset_ends_the_connection() {
+    let upstream = upstream::http1(never).await;
+    let mesh = Builder::new()
+        .function("web", AppProtocol::Http1, upstream.address)
+        .function("well", AppProtocol::Http1, upstream::http1(echo).await.address)
+        .start();
+    let mut raw = Raw::connect(mesh.gateway()).await;
+    raw.send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await;
+    raw.send(frame(4, 0, 0, &[])).await;
+    let mut flood = Vec::new();
+    for stream in (1..20_001u32).step_by(2) {
+        // :method GET, :scheme http, :path /, :authority web
+        let block = [0x82, 0x86, 0x84, 0x01, 3, b'w', b'e', b'b'];
+        flood.extend(frame(1, 5, stream, &block));
+        flood.extend(frame(3, 0, stream, &8u32.to_be_bytes()));
+    }
+    raw.send(flood).await;
+    let mut end = Vec::new();
+    // An error is an end too: there were bytes that nobody read.
+    let _ = tokio::time::timeout(raw::PATIENCE, raw.0.read_to_end(&mut end)).await.expect("it goes on");
+    assert!(upstream.requests() < 10_000, "{} requests were forwarded", upstream.requests());
+    let request = Request::get("/").header("host", "well").body(empty()).unwrap();
+    assert_eq!(connect_http1(mesh.gateway()).await.send(request).await.status, 200);
+    until(|| mesh.instances.leased.load(Ordering::Relaxed) == 0).await;
+}
+
+/// One HTTP/2 frame (RFC 9113, 4.1).
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let mut frame = (payload.len() as u32).to_be_bytes()[1..].to_vec();
+    frame.extend([kind, flags]);
+    frame.extend(stream.to_be_bytes());
+    frame.extend(payload);
+    frame
+}
