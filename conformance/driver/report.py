@@ -140,17 +140,17 @@ class Report:
         if not self.failures:
             return ["Nothing failed.", ""]
         lines = ["### Failures", "", "| suite | case | ways | without Leno | why |", "|---|---|---|---|---|"]
-        merged: dict[tuple, list[dict]] = {}
-        for failure in self.failures:
-            merged.setdefault((failure["suite"], failure["case"]), []).append(failure)
         said = {True: "fails too", False: "passes", None: "not comparable"}
-        for (suite, case), group in merged.items():
-            through = [failure for failure in group if WAYS[failure["way"]].through_leno]
-            compared = {failure["fails_without_leno"] for failure in through} or {True}
-            why = " ".join(dict.fromkeys(failure["expected"] or ("**not expected**: " if failure["regression"] else "") + failure["detail"]
-                                         for failure in through or group))
-            lines.append(f"| {suite} | {cell(case)} | {', '.join(failure['way'] for failure in group)} "
-                         f"| {' / '.join(said[value] for value in compared)} | {cell(why)} |")
+        rows: dict[tuple, list[str]] = {}
+        through = {(failure["suite"], failure["case"]) for failure in self.failures if WAYS[failure["way"]].through_leno}
+        for failure in self.failures:
+            # A failure without Leno has a row of its own only where the case passes through Leno.
+            if WAYS[failure["way"]].through_leno or (failure["suite"], failure["case"]) not in through:
+                why = failure["expected"] or ("**not expected**: " if failure["regression"] else "") + failure["detail"]
+                row = failure["suite"], failure["case"], said[failure["fails_without_leno"]], why
+                rows.setdefault(row, []).append(failure["way"])
+        for (suite, case, without, why), ways in rows.items():
+            lines.append(f"| {suite} | {cell(case)} | {', '.join(ways)} | {without} | {cell(why)} |")
         return lines + [""]
 
     def summary(self) -> str:
