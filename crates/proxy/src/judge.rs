@@ -49,6 +49,7 @@ pub struct Judge {
 #[derive(Default)]
 struct AtHand {
     generation: u64,
+    #[expect(clippy::redundant_allocation, reason = "cloning the outer handle touches no other core's cache")]
     functions: HashMap<FunctionId, Rc<Arc<FunctionState>>>,
 }
 
@@ -209,6 +210,7 @@ impl Judge {
     }
 
     /// A function's part of the ledger.
+    #[expect(clippy::redundant_allocation, reason = "as in `AtHand`")]
     fn function(&self, function: &FunctionId) -> Rc<Arc<FunctionState>> {
         let mut at_hand = self.at_hand.borrow_mut();
         let generation = self.ledger.generation();
