@@ -41,7 +41,7 @@ pub struct Case {
     pub outbound: bool,
     #[serde(default)]
     pub request: Request,
-    /// Goes to `authorization: Bearer …` unless something of the request says `<token>`.
+    /// Goes to `authorization: Bearer …`, unless the request has that field or says `<token>` somewhere.
     #[serde(default)]
     pub token: Option<Token>,
     /// More tokens, by the names that stand in the request as `<name>`.
@@ -165,7 +165,7 @@ pub struct Past {
     #[serde(default)]
     pub ago: f64,
     #[serde(default)]
-    pub request: Value,
+    pub request: Map<String, Value>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -196,6 +196,7 @@ pub struct Expect {
     /// Header fields of the response by the verdict, and of the denial; null: absent.
     #[serde(default)]
     pub response: BTreeMap<String, Option<Texts>>,
+    /// `none`, or the user.
     #[serde(default)]
     pub principal: Option<String>,
     /// `off`, or what the span must be.

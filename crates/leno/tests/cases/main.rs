@@ -1,0 +1,51 @@
+//! The decision table of `tests/cases`: every case on every engine, with the same result to the last byte.
+
+mod engines;
+mod expectation;
+mod keys;
+mod table;
+mod yaml;
+
+use engines::{Head, Programs};
+use keys::Keys;
+use leno_sandbox::Pool;
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// Fewer cases than this are no table for nine policies.
+const FEWEST: usize = 250;
+
+#[test]
+fn every_case_is_decided_as_expected_and_alike_on_every_engine() {
+    let groups = table::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/cases"));
+    let (keys, engines) = (Keys::generate(), engines::all());
+    let mut pools: Vec<Pool> = engines.iter().map(|_| Pool::new()).collect();
+    let (mut count, mut failures, mut names) = (0, Vec::new(), BTreeSet::new());
+    for group in &groups {
+        let place = format!("{}: {}", group.file, group.about);
+        let programs = match Programs::load(group, &keys, &engines) {
+            Ok(programs) => programs,
+            Err(problems) => {
+                failures.push(format!("{place}: {problems}"));
+                continue;
+            }
+        };
+        for case in &group.cases {
+            count += 1;
+            assert!(names.insert((place.clone(), case.name.clone())), "{place}: `{}` appears twice", case.name);
+            let head = Head::of(case, &keys);
+            let results = programs.judge(&mut pools, case, &keys);
+            let (_, first) = &results[0];
+            for (kind, result) in &results {
+                if result != first {
+                    failures.push(format!("{place}: {}: {kind} says {result:?}, inline {first:?}", case.name));
+                }
+            }
+            let differences = expectation::differences(case, &head, first);
+            failures.extend(differences.iter().map(|difference| format!("{place}: {}: {difference}", case.name)));
+        }
+    }
+    println!("{count} cases on {} engines", engines.len());
+    assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
+    assert!(count >= FEWEST, "{count} cases");
+}
