@@ -173,7 +173,15 @@ fn documents(group: &Group, keys: &Keys) -> String {
         "spec": {"trustDomain": "mesh.example"},
     });
     let mut documents = vec![mesh, cart, function("shop", "web"), function("shop", "pay"), function("ops", "audit")];
-    for policy in &group.policies {
+    documents.extend(policies(group, keys));
+    // JSON is YAML.
+    let texts: Vec<String> = documents.iter().map(|document| serde_json::to_string_pretty(document).unwrap()).collect();
+    texts.join("\n---\n")
+}
+
+/// The group's Policy documents.
+pub fn policies(group: &Group, keys: &Keys) -> Vec<Value> {
+    let document = |policy: &Value| {
         let mut document = json!({
             "apiVersion": "leno.dev/v1alpha1",
             "kind": "Policy",
@@ -182,11 +190,9 @@ fn documents(group: &Group, keys: &Keys) -> String {
         });
         merge(&mut document, policy.clone());
         keys.publish(&mut document);
-        documents.push(document);
-    }
-    // JSON is YAML.
-    let texts: Vec<String> = documents.iter().map(|document| serde_json::to_string_pretty(document).unwrap()).collect();
-    texts.join("\n---\n")
+        document
+    };
+    group.policies.iter().map(document).collect()
 }
 
 /// Counters as the runtime keeps them.

@@ -1,5 +1,6 @@
 //! The decision table of `tests/cases`: every case on every engine, with the same result to the last byte.
 
+mod coverage;
 mod engines;
 mod expectation;
 mod keys;
@@ -10,14 +11,18 @@ use engines::{Head, Programs};
 use keys::Keys;
 use leno_sandbox::Pool;
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Fewer cases than this are no table for nine policies.
 const FEWEST: usize = 250;
 
+fn tables() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/cases")
+}
+
 #[test]
 fn every_case_is_decided_as_expected_and_alike_on_every_engine() {
-    let groups = table::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/cases"));
+    let groups = table::read(&tables());
     let (keys, engines) = (Keys::generate(), engines::all());
     let mut pools: Vec<Pool> = engines.iter().map(|_| Pool::new()).collect();
     let (mut count, mut failures, mut names) = (0, Vec::new(), BTreeSet::new());
@@ -48,4 +53,11 @@ fn every_case_is_decided_as_expected_and_alike_on_every_engine() {
     println!("{count} cases on {} engines", engines.len());
     assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
     assert!(count >= FEWEST, "{count} cases");
+}
+
+#[test]
+fn the_tables_use_every_field_of_a_policy() {
+    let groups = table::read(&tables());
+    let unused = coverage::unused(&groups, &Keys::generate());
+    assert!(unused.is_empty(), "no case for {unused:?}");
 }
