@@ -4,7 +4,7 @@
 //! connection) in its [`Tail`]s: one for each leg of the exchange.
 
 use crate::failure::Failure;
-use crate::io::Busy;
+use crate::io::{Activity, Busy};
 use crate::judge::Ruling;
 use crate::record::Record;
 use crate::replay::Replay;
@@ -15,6 +15,7 @@ use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::{Instant, Sleep};
@@ -25,6 +26,8 @@ pub struct Body {
     source: Source,
     /// Request bodies: where their bytes are counted.
     counters: [Option<Record>; 2],
+    /// Request bodies: the connection that they come from.
+    activity: Option<Arc<Activity>>,
     tail: Option<Box<Tail>>,
 }
 
@@ -99,10 +102,11 @@ impl Body {
     }
 
     /// A request's body as it comes from the socket, counted in `record`.
-    pub fn request(incoming: Incoming, record: &Record) -> Self {
+    pub fn request(incoming: Incoming, record: &Record, activity: &Arc<Activity>) -> Self {
         let mut body = Self::from(incoming);
-        if !matches!(body.source, Source::Empty) {
+        if !body.is_over() {
             body.counters[0] = Some(record.clone());
+            body.activity = Some(activity.clone());
         }
         body
     }
@@ -153,7 +157,7 @@ impl Body {
     }
 
     fn from_source(source: Source) -> Self {
-        Self { source, counters: [None, None], tail: None }
+        Self { source, counters: [None, None], activity: None, tail: None }
     }
 
     fn poll_source(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
@@ -264,9 +268,13 @@ impl Tail {
 
 impl Drop for Body {
     fn drop(&mut self) {
-        if self.tail.is_some() && !self.is_over() {
-            self.fail(&Failure::ClientGone);
+        if (self.tail.is_none() && self.activity.is_none()) || self.is_over() {
+            return;
         }
+        if let Some(activity) = &self.activity {
+            activity.leave_unread();
+        }
+        self.fail(&Failure::ClientGone);
     }
 }
 

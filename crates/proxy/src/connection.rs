@@ -7,6 +7,7 @@ use crate::failure::Failure;
 use crate::head;
 use crate::io::{Activity, CONNECTION_WINDOW, LocalExecutor, Patience, STREAM_WINDOW, Spoken, Timer, Watch, Wire};
 use crate::peer::{Entrance, Peer};
+use crate::record::Record;
 use crate::reply;
 use crate::route;
 use crate::snapshot::NodeSnapshot;
@@ -20,6 +21,7 @@ use hyper::service::service_fn;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use leno_config::FunctionId;
+use leno_policy::spec::Protocol;
 use std::cell::RefCell;
 use std::convert::Infallible;
 use std::future::Future;
@@ -28,7 +30,7 @@ use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -72,6 +74,8 @@ pub struct Connection {
     caller: RefCell<Option<(HeaderValue, Arc<Caller>)>>,
     /// Inside a CONNECT tunnel its caller is settled.
     tunnelled: bool,
+    /// Inbound: the caller's certificate holds until then.
+    expires: Option<Instant>,
     activity: Arc<Activity>,
 }
 
@@ -90,6 +94,7 @@ pub async fn serve(door: Rc<Door>, stream: TcpStream, address: SocketAddr, open:
         function: None,
         caller: RefCell::default(),
         tunnelled: false,
+        expires: None,
         activity: open.activity.clone(),
     };
     let result = match &door.tls {
@@ -114,6 +119,7 @@ impl Connection {
     fn identified(mut self, session: &tokio_rustls::rustls::ServerConnection) -> Self {
         if self.entrance == Entrance::Inbound {
             self.peer.identity = leno_identity::peer_identity(session).map(|id| id.to_string().into());
+            self.expires = leno_identity::peer_not_after(session).and_then(instant);
             let function = session.server_name().and_then(leno_identity::function_of_server_name);
             self.function = function.and_then(|(namespace, name)| FunctionId::new(namespace, name).ok());
         }
@@ -155,7 +161,7 @@ impl Connection {
             Entrance::Gateway => Ok(Origin::Gateway),
             Entrance::Inbound => {
                 let entry = self.function.as_ref().and_then(|function| snapshot.functions.get(function));
-                Ok(Origin::Inbound(entry.ok_or(Failure::NoRoute)?.clone()))
+                Ok(Origin::Inbound(entry.ok_or(Failure::Misdirected)?.clone()))
             }
             Entrance::Outbound => {
                 let caller = self.authenticate(headers).ok_or(Failure::Credential)?;
@@ -189,8 +195,7 @@ impl Connection {
         let (mut head, body) = request.into_parts();
         let origin = match self.origin(&self.worker.snapshot(), &head.headers) {
             Ok(origin) => origin,
-            Err(Failure::Credential) => return Ok(reply::credential_wanted()),
-            Err(_) => return Ok(reply::misdirected()),
+            Err(failure) => return Ok(self.turn_away(&head, &failure)),
         };
         let http2 = head.version == Version::HTTP_2;
         if head.method == Method::CONNECT
@@ -202,17 +207,28 @@ impl Connection {
         }
         let mut response = match Exchange::begin(&self, origin, &mut head) {
             (exchange, Ok(())) => {
-                let body = Body::request(body, &exchange.record);
+                let body = Body::request(body, &exchange.record, &self.activity);
                 exchange.run(head, body).await
             }
             (exchange, Err(malformed)) => exchange.fail(malformed.into()),
         };
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-            upgrade::join(on_upgrade, &mut response, busy);
+            upgrade::join(on_upgrade, &mut response, (busy, OpenConnection::new(&self.worker)));
         } else if let Some(tail) = response.body_mut().tail_mut() {
             tail.busy = Some(busy);
         }
         Ok(self.send_off(response, http2))
+    }
+
+    /// Answers whoever is nobody here. It is recorded like all else.
+    fn turn_away(&self, head: &request::Parts, failure: &Failure) -> Response<Body> {
+        let request_id = self.worker.request_id();
+        let protocol = if head.version == Version::HTTP_2 { Protocol::Http2 } else { Protocol::Http1 };
+        let name = request_id.to_str().unwrap_or_default();
+        let record = Record::new(&self.worker.recorder, self.entrance, &self.peer, protocol, head, name);
+        record.failure(failure);
+        record.status(failure.status().as_u16());
+        reply::turned_away(failure, request_id)
     }
 
     /// What depends on how the client is connected.
@@ -251,6 +267,7 @@ impl Connection {
             function: None,
             caller: RefCell::new(Some((proof, caller))),
             tunnelled: true,
+            expires: None,
             activity: open.activity.clone(),
         };
         tokio::task::spawn_local(async move {
@@ -265,6 +282,12 @@ impl Connection {
             }
         });
     }
+}
+
+/// A time of the wall clock; `None`: too far away to matter.
+fn instant(time: leno_identity::UnixTime) -> Option<Instant> {
+    let left = time.as_secs().saturating_sub(leno_identity::UnixTime::now().as_secs());
+    Instant::now().checked_add(Duration::from_secs(left))
 }
 
 fn is_same(a: &HeaderValue, b: &HeaderValue) -> bool {
@@ -386,22 +409,24 @@ impl<S: Serving> Future for Drive<'_, S> {
             return Poll::Ready(result.map_err(io::Error::other));
         }
         loop {
-            let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(Duration::ZERO)));
-            if timer.as_mut().poll(cx).is_pending() {
-                return Poll::Pending;
-            }
-            let now = Instant::now();
-            if self.leaving.is_some_and(|end| end <= now) {
-                return Poll::Ready(Ok(()));
-            }
+            let now = match &mut self.timer {
+                None => Instant::now(),
+                Some(timer) => {
+                    ready!(timer.as_mut().poll(cx));
+                    Instant::now()
+                }
+            };
             let until = match (connection.watch(self.head, now), self.leaving) {
+                (_, Some(end)) if end <= now => return Poll::Ready(Ok(())),
                 (_, Some(end)) => end,
                 (Watch::Until(until), None) => until,
                 (Watch::Stuck, None) => return Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
                 (Watch::Idle, None) => self.leave(FAREWELL),
+                (Watch::Expired, None) => self.leave(connection.worker.snapshot().mesh.limits.drain_timeout),
             };
-            if let Some(timer) = &mut self.timer {
-                timer.as_mut().reset(until.into());
+            match &mut self.timer {
+                None => self.timer = Some(Box::pin(tokio::time::sleep_until(until.into()))),
+                Some(timer) => timer.as_mut().reset(until.into()),
             }
             if self.leaving.is_some()
                 && let Poll::Ready(result) = self.serving.as_mut().poll(cx)
@@ -417,6 +442,7 @@ impl<S: Serving> Drive<'_, S> {
         self.serving.as_mut().leave();
         let end = Instant::now() + within;
         self.leaving = Some(end);
+        // Armed anew for that.
         self.timer = None;
         end
     }
@@ -427,7 +453,12 @@ impl Connection {
         let snapshot = self.worker.snapshot();
         let limits = &snapshot.mesh.limits;
         let head = head.then_some(limits.head_timeout);
-        self.activity.watch(&Patience { head, idle: limits.idle_timeout, exchange: snapshot.longest_exchange }, now)
+        let patience = Patience { head, idle: limits.idle_timeout, exchange: snapshot.longest_exchange };
+        match (self.activity.watch(&patience, now), self.expires) {
+            (Watch::Until(_) | Watch::Idle, Some(end)) if end <= now => Watch::Expired,
+            (Watch::Until(until), Some(end)) => Watch::Until(until.min(end)),
+            (verdict, _) => verdict,
+        }
     }
 }
 

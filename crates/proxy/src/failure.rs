@@ -14,6 +14,9 @@ pub enum Failure {
     /// The outbound listener does not know who is calling.
     #[error("the proxy credential is missing or wrong")]
     Credential,
+    /// The TLS client asked for a function that this node does not run (RFC 9110, 15.5.20).
+    #[error("this node does not run the function that was asked for")]
+    Misdirected,
     /// Nothing is exposed there.
     #[error("nothing is exposed at this host and path")]
     NoRoute,
@@ -60,6 +63,7 @@ impl Failure {
             Self::Malformed(Malformed::Expectation) => StatusCode::EXPECTATION_FAILED,
             Self::Malformed(_) | Self::ClientGone => StatusCode::BAD_REQUEST,
             Self::Credential => StatusCode::PROXY_AUTHENTICATION_REQUIRED,
+            Self::Misdirected => StatusCode::MISDIRECTED_REQUEST,
             Self::NoRoute => StatusCode::NOT_FOUND,
             Self::Unavailable(_) | Self::Ejected | Self::Overflow | Self::Connect { .. } => {
                 StatusCode::SERVICE_UNAVAILABLE
@@ -74,7 +78,7 @@ impl Failure {
         match self {
             Self::Malformed(_) => "DPE",
             Self::Credential => "UAEX",
-            Self::NoRoute => "NR",
+            Self::NoRoute | Self::Misdirected => "NR",
             Self::Unavailable(_) | Self::Ejected => "UH",
             Self::Overflow => "UO",
             Self::Connect { .. } => "UF",

@@ -5,10 +5,11 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::task::{Context, Poll};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::time::Sleep;
 
 pub use hyper_util::rt::TokioTimer as Timer;
 
@@ -53,7 +54,22 @@ pub struct Wire<T> {
     ahead: Vec<u8>,
     passed: usize,
     activity: Arc<Activity>,
+    closing: Closing,
 }
+
+#[derive(Debug)]
+enum Closing {
+    No,
+    /// Our half is closed. What the peer still sends is read and thrown away until then, and up to this many bytes: were it left
+    /// unread, the kernel would reset the connection, and the answer with it (RFC 9112, 9.6).
+    Lingering(Pin<Box<Sleep>>, usize),
+    Done,
+}
+
+/// Longest time for which a peer may go on sending what nobody wants.
+const LINGER: Duration = Duration::from_secs(2);
+/// Most bytes of it.
+const LINGER_BYTES: usize = 64 * 1024 * 1024;
 
 impl<T: AsyncRead + Unpin> Wire<T> {
     /// Waits for as many bytes as tell what the peer speaks.
@@ -73,7 +89,24 @@ impl<T: AsyncRead + Unpin> Wire<T> {
                 break Spoken::Http2;
             }
         };
-        Ok((Self { stream, ahead, passed: 0, activity }, spoken))
+        Ok((Self { stream, ahead, passed: 0, activity, closing: Closing::No }, spoken))
+    }
+}
+
+impl<T: AsyncRead + Unpin> Wire<T> {
+    /// Reads until the peer has closed its half too, or its time is over.
+    fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Closing::Lingering(timer, left) = &mut self.closing else { return Poll::Ready(()) };
+        let mut scratch = [0; 16 * 1024];
+        while *left > 0 {
+            let mut into = ReadBuf::new(&mut scratch);
+            match Pin::new(&mut self.stream).poll_read(cx, &mut into) {
+                Poll::Ready(Ok(())) if !into.filled().is_empty() => *left = left.saturating_sub(into.filled().len()),
+                Poll::Ready(_) => return Poll::Ready(()),
+                Poll::Pending => return timer.as_mut().poll(cx),
+            }
+        }
+        Poll::Ready(())
     }
 }
 
@@ -98,7 +131,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Wire<T> {
     }
 }
 
-impl<T: AsyncWrite + Unpin> AsyncWrite for Wire<T> {
+impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Wire<T> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, bytes)
     }
@@ -108,7 +141,22 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Wire<T> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        loop {
+            match &self.closing {
+                Closing::No => {
+                    ready!(Pin::new(&mut self.stream).poll_shutdown(cx))?;
+                    self.closing = match self.activity.unread.load(Ordering::Relaxed) {
+                        true => Closing::Lingering(Box::pin(tokio::time::sleep(LINGER)), LINGER_BYTES),
+                        false => Closing::Done,
+                    };
+                }
+                Closing::Lingering(..) => {
+                    ready!(self.poll_linger(cx));
+                    self.closing = Closing::Done;
+                }
+                Closing::Done => return Poll::Ready(Ok(())),
+            }
+        }
     }
 
     fn poll_write_vectored(
@@ -134,6 +182,8 @@ pub struct Activity {
     changed: AtomicU64,
     /// When the first byte after the last exchange came, plus one; 0: none did.
     head: AtomicU64,
+    /// A request was answered without being read to its end.
+    unread: AtomicBool,
 }
 
 /// How long a connection may take for what.
@@ -154,6 +204,8 @@ pub enum Watch {
     Until(Instant),
     /// It has been idle for too long; say good-bye.
     Idle,
+    /// What its peer proved itself with holds no longer; exchanges under way may end.
+    Expired,
     /// A head takes too long, or an exchange is stuck behind a peer that does not read; just close.
     Stuck,
 }
@@ -169,6 +221,7 @@ impl Activity {
             busy: AtomicU32::new(0),
             changed: AtomicU64::new(0),
             head: AtomicU64::new(0),
+            unread: AtomicBool::new(false),
         })
     }
 
@@ -184,6 +237,11 @@ impl Activity {
         self.changed.store(self.now(), Ordering::Relaxed);
         self.busy.fetch_add(1, Ordering::Relaxed);
         Busy(self.clone())
+    }
+
+    /// A request's body is given up before its end.
+    pub fn leave_unread(&self) {
+        self.unread.store(true, Ordering::Relaxed);
     }
 
     /// Whether an exchange is under way.

@@ -14,7 +14,7 @@ use std::num::NonZeroUsize;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime;
 use tokio::sync::{mpsc, watch};
@@ -26,6 +26,9 @@ use tokio_rustls::rustls::ServerConfig;
 const BACKLOG: i32 = 1024;
 /// When the process has no file descriptors left, this is how long we wait for some to be closed.
 const PAUSE: Duration = Duration::from_millis(50);
+
+/// Once in this time that is said.
+const COMPLAINTS: Duration = Duration::from_secs(10);
 
 /// How to serve.
 #[derive(Clone, Copy, Debug)]
@@ -219,6 +222,7 @@ async fn work(
 
 /// Hands each connection to a task of its own, as long as there are not too many.
 async fn accept(listener: TcpListener, door: Rc<Door>, most: usize) {
+    let mut complained: Option<Instant> = None;
     loop {
         match listener.accept().await {
             Ok((stream, address)) => {
@@ -227,7 +231,10 @@ async fn accept(listener: TcpListener, door: Rc<Door>, most: usize) {
             }
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) => {
-                tracing::error!(address = %door.address, %error, "cannot accept connections");
+                if complained.is_none_or(|last| last.elapsed() > COMPLAINTS) {
+                    tracing::error!(address = %door.address, %error, "cannot accept connections; they wait");
+                    complained = Some(Instant::now());
+                }
                 tokio::time::sleep(PAUSE).await;
             }
         }

@@ -5,10 +5,12 @@
 use crate::body::Body;
 use crate::exchange::{Exchange, Origin};
 use crate::failure::{self, Failure};
+use crate::head;
 use crate::judge::Refusal;
 use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Response, StatusCode};
+use http_body::Body as _;
 use leno_policy::spec::Protocol;
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
@@ -25,7 +27,7 @@ pub fn failed(failure: &Failure, exchange: &Exchange) -> Response<Body> {
     if let Some(pause) = failure.retry_after() {
         headers.insert(header::RETRY_AFTER, HeaderValue::from(pause.as_secs().max(1)));
     }
-    if matches!(failure, Failure::Malformed(crate::head::Malformed::Method)) {
+    if matches!(failure, Failure::Malformed(head::Malformed::Method)) {
         headers.insert(header::ALLOW, HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"));
     }
     let public = matches!(failure, Failure::Malformed(_) | Failure::NoRoute).then(|| failure.to_string());
@@ -37,22 +39,17 @@ pub fn failed(failure: &Failure, exchange: &Exchange) -> Response<Body> {
     response
 }
 
-/// Asks for a proxy credential (RFC 9110, 15.5.8).
-pub fn credential_wanted() -> Response<Body> {
-    let mut response = Response::new(Body::full(Bytes::from_static(
-        b"{\"status\":407,\"error\":\"Proxy Authentication Required\"}\n",
-    )));
-    *response.status_mut() = StatusCode::PROXY_AUTHENTICATION_REQUIRED;
+/// Answers a request that did not get as far as being an exchange; asks for a proxy credential (RFC 9110, 15.5.8) where that is what is missing.
+pub fn turned_away(failure: &Failure, request_id: HeaderValue) -> Response<Body> {
+    let status = failure.status();
+    let mut response = Response::new(describe(status, &failure.to_string(), &request_id));
+    *response.status_mut() = status;
     let headers = response.headers_mut();
-    headers.insert(header::PROXY_AUTHENTICATE, HeaderValue::from_static("Basic realm=\"leno\", charset=\"UTF-8\""));
+    if status == StatusCode::PROXY_AUTHENTICATION_REQUIRED {
+        headers.insert(header::PROXY_AUTHENTICATE, HeaderValue::from_static("Basic realm=\"leno\", charset=\"UTF-8\""));
+    }
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    response
-}
-
-/// This node does not run the function that the TLS client asked for (RFC 9110, 15.5.20).
-pub fn misdirected() -> Response<Body> {
-    let mut response = Response::new(Body::empty());
-    *response.status_mut() = StatusCode::MISDIRECTED_REQUEST;
+    headers.insert(head::REQUEST_ID, request_id);
     response
 }
 
@@ -65,16 +62,21 @@ fn answer(status: StatusCode, mut headers: HeaderMap, message: Option<&str>, exc
         headers.insert(GRPC_MESSAGE, HeaderValue::from_static(reason));
         Response::new(Body::empty())
     } else {
-        let id = exchange.request_id.to_str().unwrap_or_default();
-        let message = message.unwrap_or(reason);
-        let text = serde_json::json!({ "status": status.as_u16(), "error": message, "requestId": id });
-        let text = Bytes::from(format!("{text}\n"));
+        let body = describe(status, message.unwrap_or(reason), &exchange.request_id);
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        headers.insert(header::CONTENT_LENGTH, HeaderValue::from(text.len()));
-        let mut response = Response::new(if exchange.head_only { Body::empty() } else { Body::full(text) });
+        if let Some(length) = body.size_hint().exact() {
+            headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
+        }
+        let mut response = Response::new(if exchange.head_only { Body::empty() } else { body });
         *response.status_mut() = status;
         response
     };
     *response.headers_mut() = headers;
     response
+}
+
+fn describe(status: StatusCode, message: &str, request_id: &HeaderValue) -> Body {
+    let id = request_id.to_str().unwrap_or_default();
+    let text = serde_json::json!({ "status": status.as_u16(), "error": message, "requestId": id });
+    Body::full(Bytes::from(format!("{text}\n")))
 }

@@ -22,22 +22,26 @@ pub async fn forward(
     deadline: Option<(Instant, Duration)>,
 ) -> Result<Reply, Failure> {
     let repeatable = retry.non_idempotent || is_idempotent(&head.method);
-    let body = Replayable::new(body);
+    let mut head = Some(head);
+    let body = (!body.is_over()).then(|| Replayable::new(body));
     let mut tried: Vec<SocketAddr> = Vec::new();
     let mut budget = None;
     for attempt in 0..=retry.attempts {
-        let Some(body_again) = body.another() else { break };
+        let last = attempt == retry.attempts;
+        let head_again = if last { head.take() } else { head.as_ref().map(copy) };
+        let body_again = body.as_ref().map_or(Some(Body::empty()), Replayable::another);
+        let (Some(head_again), Some(body_again)) = (head_again, body_again) else { break };
         let limit = sooner(retry, deadline);
-        let once = forward.attempt(copy(&head), body_again, &tried);
+        let once = forward.attempt(head_again, body_again, &tried);
         let result = match limit {
             Some((at, limit)) => tokio::time::timeout_at(at, once).await.unwrap_or(Err(Failure::Timeout(limit))),
             None => once.await,
         };
         let result = forward.note(result);
         drop(budget.take());
-        let again = attempt < retry.attempts
+        let again = !last
             && is_worth_it(retry, &result, repeatable)
-            && body.is_possible()
+            && body.as_ref().is_none_or(Replayable::is_possible)
             && deadline.is_none_or(|(at, _)| Instant::now() < at);
         if !again {
             return result;

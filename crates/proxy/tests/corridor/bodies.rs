@@ -143,6 +143,22 @@ async fn a_refused_request_is_not_told_to_continue() {
     assert_eq!(upstream.connections(), 0);
 }
 
+/// The client is still sending when the answer comes; it must get to see it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_upload_gets_its_answer() {
+    let upstream = upstream::http1(echo).await;
+    let mesh = Mesh::web(upstream.address);
+    for _ in 0..20 {
+        let request = Request::post("/").header("host", "web").header("x-deny", "1");
+        let reply = connect_http1(mesh.gateway()).await.send(request.body(full(vec![7; 8 << 20])).unwrap()).await;
+        assert_eq!(reply.status, 403);
+        let request = Request::post("http://web/").header("x-deny", "1").body(full(vec![7; 8 << 20])).unwrap();
+        let response = connect_h2(mesh.gateway()).await.send_request(request).await.unwrap();
+        assert_eq!(response.status(), 403);
+    }
+    assert_eq!(upstream.connections(), 0);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unknown_expectation_is_refused() {
     let upstream = upstream::http1(echo).await;

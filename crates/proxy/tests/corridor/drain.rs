@@ -79,6 +79,21 @@ async fn what_does_not_end_is_cut_off() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_websocket_may_end_by_itself() {
+    let upstream = upstream::http1(crate::websocket::parrot).await;
+    let mesh = Mesh::web(upstream.address);
+    let mut raw = Raw::connect(mesh.gateway()).await;
+    raw.send(format!("GET /chat HTTP/1.1\r\n{}\r\n", crate::websocket::HANDSHAKE)).await;
+    raw.until("hello ").await;
+    let drained = tokio::spawn(mesh.handle.drain());
+    raw.send("one").await;
+    raw.until("one").await;
+    assert!(!drained.is_finished());
+    drop(raw);
+    drained.await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn workers_share_one_port() {
     let upstream = upstream::http1(crate::upstream::echo).await;
     let mesh = Builder::new().function("web", AppProtocol::Http1, upstream.address).workers(4).start();

@@ -11,11 +11,12 @@ use leno_config::slice::AppProtocol;
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 /// Switches protocols, says hello, returns every byte, and says bye when the client's half has ended.
-async fn parrot(mut request: Request<Incoming>) -> Response<upstream::Body> {
+pub async fn parrot(mut request: Request<Incoming>) -> Response<upstream::Body> {
     if request.headers().get("upgrade").is_none_or(|upgrade| upgrade != "websocket") {
         return Response::builder().status(400).body(empty()).unwrap();
     }
@@ -41,7 +42,7 @@ async fn parrot(mut request: Request<Incoming>) -> Response<upstream::Body> {
         .unwrap()
 }
 
-const HANDSHAKE: &str = "host: callee\r\nconnection: keep-alive, Upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
+pub const HANDSHAKE: &str = "host: callee\r\nconnection: keep-alive, Upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
 
 /// Talks, and sees the end of the conversation.
 async fn converse(mut raw: Raw) {
@@ -108,12 +109,11 @@ async fn over_http2() {
     let stream = TcpStream::connect(mesh.gateway()).await.unwrap();
     let handshake = hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream));
     let (mut sender, mut connection) = handshake.await.unwrap();
-    // The server's settings have to be there first.
-    std::future::poll_fn(|cx| {
-        assert!(Pin::new(&mut connection).poll(cx).is_pending());
-        if connection.is_extended_connect_protocol_enabled() { Poll::Ready(()) } else { Poll::Pending }
-    })
-    .await;
+    // The server's settings have to be there first; hyper reads them in a task of its own, which wakes nobody here.
+    while !connection.is_extended_connect_protocol_enabled() {
+        std::future::poll_fn(|cx| Poll::Ready(assert!(Pin::new(&mut connection).poll(cx).is_pending()))).await;
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
     tokio::spawn(connection);
     let request = Request::connect("http://callee/chat")
         .extension(hyper::ext::Protocol::from_static("websocket"))
