@@ -98,12 +98,14 @@ pub async fn serve(door: Rc<Door>, stream: TcpStream, address: SocketAddr, open:
         activity: open.activity.clone(),
     };
     let result = match &door.tls {
-        None => connection.serve_http(stream, &open).await,
+        None => connection.serve_http(stream, None, &open).await,
         Some(acceptor) => match tokio::time::timeout(limit, acceptor.accept(stream)).await {
             Ok(Ok(stream)) => {
                 let session = stream.get_ref().1;
+                let agreed =
+                    session.alpn_protocol().map(|name| if name == b"h2" { Spoken::Http2 } else { Spoken::Http1 });
                 let connection = connection.identified(session);
-                connection.serve_http(stream, &open).await
+                connection.serve_http(stream, agreed, &open).await
             }
             Ok(Err(error)) => Err(error),
             Err(_) => Err(io::ErrorKind::TimedOut.into()),
@@ -126,15 +128,20 @@ impl Connection {
         self
     }
 
-    /// Finds out which version of HTTP is spoken, and serves it.
-    async fn serve_http<T>(self, stream: T, open: &OpenConnection) -> io::Result<()>
+    /// Serves the version of HTTP that was agreed on, or else the one that is spoken.
+    async fn serve_http<T>(self, stream: T, agreed: Option<Spoken>, open: &OpenConnection) -> io::Result<()>
     where
         T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let limit = self.worker.snapshot().mesh.limits.idle_timeout;
-        let sniff = tokio::time::timeout(limit, Wire::sniff(stream, self.activity.clone()));
-        let Some(sniffed) = open.unless_draining(sniff).await else { return Ok(()) };
-        let (wire, spoken) = sniffed??;
+        let (wire, spoken) = match agreed {
+            Some(spoken) => (Wire::new(stream, self.activity.clone()), spoken),
+            None => {
+                let limit = self.worker.snapshot().mesh.limits.idle_timeout;
+                let sniff = tokio::time::timeout(limit, Wire::sniff(stream, self.activity.clone()));
+                let Some(sniffed) = open.unless_draining(sniff).await else { return Ok(()) };
+                sniffed??
+            }
+        };
         match spoken {
             Spoken::Http1 => serve_http1(Rc::new(self), wire, open).await,
             Spoken::Http2 => serve_http2(Rc::new(self), wire, open).await,
@@ -274,7 +281,7 @@ impl Connection {
             drop(busy);
             match on_upgrade.await {
                 Ok(stream) => {
-                    if let Err(error) = inner.serve_http(TokioIo::new(stream), &open).await {
+                    if let Err(error) = inner.serve_http(TokioIo::new(stream), None, &open).await {
                         tracing::debug!(%error, "tunnel ended");
                     }
                 }

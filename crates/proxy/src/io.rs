@@ -72,6 +72,11 @@ const LINGER: Duration = Duration::from_secs(2);
 const LINGER_BYTES: usize = 64 * 1024 * 1024;
 
 impl<T: AsyncRead + Unpin> Wire<T> {
+    /// Of which nothing was read yet.
+    pub fn new(stream: T, activity: Arc<Activity>) -> Self {
+        Self { stream, ahead: Vec::new(), passed: 0, activity, closing: Closing::No }
+    }
+
     /// Waits for as many bytes as tell what the peer speaks.
     pub async fn sniff(mut stream: T, activity: Arc<Activity>) -> io::Result<(Self, Spoken)> {
         let mut ahead = Vec::with_capacity(2048);
@@ -89,7 +94,7 @@ impl<T: AsyncRead + Unpin> Wire<T> {
                 break Spoken::Http2;
             }
         };
-        Ok((Self { stream, ahead, passed: 0, activity, closing: Closing::No }, spoken))
+        Ok((Self { ahead, ..Self::new(stream, activity) }, spoken))
     }
 }
 

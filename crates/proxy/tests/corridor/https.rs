@@ -6,6 +6,7 @@ use http::Request;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use leno_config::slice::{AppProtocol, GatewayTls};
 use std::sync::Arc;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -70,4 +71,15 @@ async fn plain_text_is_not_served_there() {
     let reply =
         crate::raw::exchange(mesh.handle.addresses.gateway_https.unwrap(), "GET / HTTP/1.1\r\nhost: web\r\n\r\n").await;
     assert!(!reply.contains("HTTP/1.1"), "{reply}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_agreed_on_is_spoken() {
+    let (mesh, root) = mesh().await;
+    let mut stream = connect(&mesh, &root, &[b"h2"]).await;
+    stream.write_all(b"GET / HTTP/1.1\r\nhost: web\r\n\r\n").await.unwrap();
+    let mut reply = Vec::new();
+    // An error is an end too.
+    let _ = stream.read_to_end(&mut reply).await;
+    assert!(!reply.windows(8).any(|bytes| bytes == b"HTTP/1.1"), "{}", String::from_utf8_lossy(&reply));
 }
