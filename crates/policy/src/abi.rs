@@ -38,3 +38,6 @@ pub fn run(program: &Program, input: &[u8], output: &mut [u8]) -> usize {
     let excuse = Output::Unreadable("the outcome is larger than the output area".to_string());
     postcard::to_slice(&excuse, output).map_or(0, |written| written.len())
 }
+
+#[cfg(test)]
+mod tests;

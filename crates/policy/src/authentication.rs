@@ -2,15 +2,18 @@
 //!
 //! Everything that is cheap is checked first. The signature is not checked here: the program names key and algorithm, the
 //! runtime verifies, and a fresh run decides. Only the flag that says so replaces the signature; claims, times and
-//! keys are looked at each time. An absent `exp` is accepted, as Istio and Envoy do: a policy that wants one
-//! can say so by an authorization rule on the claim.
+//! keys are looked at each time. An absent `exp` is accepted, as Istio and Envoy do.
+//!
+//! A request has one token or none: several are refused unless they are the same text. Where no issuer requires one, a request
+//! without a token goes on without a principal; one with a bad token never does.
 
-use crate::claims::{Claims, Value};
+use crate::claims::Claims;
+use crate::fields::Written;
 use crate::input::RequestInput;
+use crate::json::Json;
 use crate::needs::Needs;
-use crate::outcome::{Denial, HeaderEdit, PolicyKind, SignatureWant, Wants};
+use crate::outcome::{Denial, HeaderEdit, PolicyKind, SignatureWant};
 use crate::path;
-use crate::program::Stop;
 use crate::spec::{Algorithm, Issuer, Key, ProgramSpec, TokenSource};
 use crate::token::{self, Located, MAX_TOKEN};
 use alloc::borrow::Cow;
@@ -21,68 +24,86 @@ use alloc::vec::Vec;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
-/// A token whose every check has passed.
-pub struct Authenticated<'a> {
+/// The clause of a token that names a key nobody has: the runtime fetches key sets anew on it.
+pub const UNKNOWN_KEY: &str = "kid: the issuer has no key of the token's name";
+
+/// Longest header field that is made of a claim, in bytes.
+const MAX_FIELD: usize = 4096;
+
+/// A token of which everything but the signature has been checked.
+pub struct Checked<'a> {
     issuer: &'a Issuer,
-    source: &'a TokenSource,
     /// Its claims.
     pub claims: Claims<'a>,
+    /// What the runtime must verify before anything may be allowed because of these claims; `None`: it has.
+    pub unverified: Option<SignatureWant>,
 }
 
-impl Authenticated<'_> {
-    /// `<iss>/<sub>`; `<iss>/` without a subject.
-    pub fn principal(&self) -> String {
-        format!("{}/{}", self.issuer.issuer, self.claims.string("sub").unwrap_or_default())
+impl Checked<'_> {
+    /// `<iss>/<sub>`; `None` without a subject.
+    pub fn principal(&self) -> Option<String> {
+        self.claims.string("sub").map(|sub| format!("{}/{}", self.issuer.issuer, sub))
     }
 }
 
 /// The one token of a request, checked; `None` where there is none and none is required. `payload` holds the decoded claims.
 pub fn judge<'a>(
     spec: &'a ProgramSpec,
-    needs: &'a Needs,
-    input: &'a RequestInput<'a>,
+    needs: &Needs,
+    input: &RequestInput<'_>,
     payload: &'a mut Vec<u8>,
-) -> Result<Option<Authenticated<'a>>, Stop> {
+) -> Result<Option<Checked<'a>>, Denial> {
     let Some(first) = spec.authentication.first() else { return Ok(None) };
     let located = token::locate(&needs.tokens, &input.headers, input.path);
     let Some(found) = located.first() else {
         return match spec.authentication.iter().find(|issuer| issuer.required) {
-            Some(issuer) => Err(missing(issuer).into()),
+            Some(issuer) => Err(missing(spec, issuer)),
             None => Ok(None),
         };
     };
-    let refuse = |issuer: &Issuer, words: &str| Stop::Denied(invalid(issuer, words));
-    if located.iter().any(|other| other.token != found.token) {
-        return Err(refuse(first, "the request has more than one token"));
-    }
-    let Some(source) = needs.tokens.get(found.source) else {
-        return Err(refuse(first, "the token's source is unknown"));
+    // Issuers that look where the token is; the first of them is named where none can be chosen.
+    let looks = |issuer: &&Issuer| {
+        located.iter().any(|one| needs.tokens.get(one.source).is_some_and(|source| issuer.sources.contains(source)))
     };
-    let issuers: Vec<&Issuer> = spec.authentication.iter().filter(|issuer| issuer.sources.contains(source)).collect();
-    let nearest = issuers.first().copied().unwrap_or(first);
+    let nearest = spec.authentication.iter().find(looks).unwrap_or(first);
+    let refuse = |issuer: &Issuer, words: &str| invalid(spec, issuer, words);
+    if located.iter().any(|other| other.token != found.token) {
+        return Err(refuse(nearest, "the request has more than one token"));
+    }
 
     let (header, body) = parts(found.token).ok_or_else(|| refuse(nearest, "the token is not a JWT in compact form"))?;
+    let mut buffer = Vec::new();
+    let header = decode(header, &mut buffer)
+        .and_then(Claims::parse)
+        .ok_or_else(|| refuse(nearest, "the token's header is not one JSON object without duplicates"))?;
     let claims = decode(body, payload)
         .and_then(Claims::parse)
         .ok_or_else(|| refuse(nearest, "the token's claims are not one JSON object without duplicates"))?;
-    let issuer =
-        claims.string("iss").and_then(|iss| issuers.iter().copied().find(|issuer| issuer.issuer == iss)).ok_or_else(
-            || refuse(nearest, &format!("iss: matches none of {}", list(issuers.iter().map(|issuer| &issuer.issuer)))),
-        )?;
-    let (key, algorithm) = choose_key(issuer, header).map_err(|words| refuse(issuer, words))?;
-    check_claims(issuer, &claims, input.now_ms).map_err(|words| refuse(issuer, &words))?;
 
-    if verified(&located, input, key) {
-        return Ok(Some(Authenticated { issuer, source, claims }));
+    let mut denial = None;
+    for issuer in spec.authentication.iter().filter(looks) {
+        if claims.string("iss") != Some(&issuer.issuer) {
+            continue;
+        }
+        match choose_key(issuer, &header)
+            .and_then(|chosen| check_claims(issuer, &claims, input.now_ms).map(|()| chosen))
+        {
+            Ok((key, algorithm)) => {
+                let unverified = (!verified(&located, input, key)).then(|| SignatureWant {
+                    token: 0,
+                    key: key.id,
+                    algorithm,
+                    denial: refuse(issuer, "the token's signature is not valid"),
+                });
+                return Ok(Some(Checked { issuer, claims, unverified }));
+            }
+            // Several policies may name one issuer, each with its own audiences; the first says what was wrong.
+            Err(words) => drop(denial.get_or_insert_with(|| refuse(issuer, &words))),
+        }
     }
-    Err(Stop::Wants(Wants {
-        signature: Some(SignatureWant {
-            token: 0,
-            key: key.id,
-            algorithm,
-            denial: invalid(issuer, "the token's signature is not valid"),
-        }),
-        quotas: Vec::new(),
+    Err(denial.unwrap_or_else(|| {
+        let known: Vec<&str> = spec.authentication.iter().filter(looks).map(|issuer| issuer.issuer.as_str()).collect();
+        refuse(nearest, &format!("iss: matches none of [{}]", known.join(", ")))
     }))
 }
 
@@ -98,8 +119,10 @@ fn parts(token: &str) -> Option<(&str, &str)> {
     }
     let mut parts = token.split('.');
     let (header, payload, signature) = (parts.next()?, parts.next()?, parts.next()?);
-    let whole = parts.next().is_none() && !header.is_empty() && !payload.is_empty() && !signature.is_empty();
-    whole.then_some((header, payload))
+    let base64url = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    // No public-key operation for what cannot be a signature.
+    let signed = !signature.is_empty() && signature.len() % 4 != 1 && signature.bytes().all(base64url);
+    (signed && parts.next().is_none()).then_some((header, payload))
 }
 
 /// Base64url without padding, and without stray bits at the end.
@@ -109,50 +132,40 @@ fn decode<'b>(text: &str, buffer: &'b mut Vec<u8>) -> Option<&'b [u8]> {
     Some(buffer)
 }
 
-/// The key that the header asks for, among the issuer's own, if it may be used with the header's algorithm.
-fn choose_key<'k>(issuer: &'k Issuer, header: &str) -> Result<(&'k Key, Algorithm), &'static str> {
-    let mut buffer = Vec::new();
-    let header = decode(header, &mut buffer)
-        .and_then(Claims::parse)
-        .ok_or("the token's header is not one JSON object without duplicates")?;
+/// The key that the token's header asks for, among the issuer's own, if it may be used with the header's algorithm.
+fn choose_key<'k>(issuer: &'k Issuer, header: &Claims<'_>) -> Result<(&'k Key, Algorithm), Cow<'static, str>> {
     if header.member("crit").is_some() {
-        return Err("the token's header has critical extensions, and none is understood");
+        return Err("crit: the token has critical extensions, and none is understood".into());
     }
     if header.member("b64").is_some() {
-        return Err("the token's header changes the encoding of the payload");
+        return Err("b64: the token changes the encoding of its payload".into());
     }
-    let algorithm = header
-        .string("alg")
-        .and_then(algorithm)
-        .ok_or("alg: matches none of [RS256, RS384, RS512, PS256, ES256, ES384, EdDSA]")?;
+    let algorithm = header.string("alg").and_then(algorithm);
+    let algorithm = algorithm.ok_or("alg: matches none of [RS256, RS384, RS512, PS256, ES256, ES384, EdDSA]")?;
     let fits = |key: &&Key| key.algorithms.contains(&algorithm);
-    match header.member("kid") {
-        None => {
-            let mut candidates = issuer.keys.iter().filter(fits);
-            match (candidates.next(), candidates.next()) {
-                (Some(only), None) => Ok((only, algorithm)),
-                (None, _) => Err("alg: no key of the issuer may be used with the token's algorithm"),
-                (Some(_), Some(_)) => {
-                    Err("kid: the token names no key, and more than one may be used with its algorithm")
-                }
-            }
+    let kid = match header.member("kid") {
+        None => None,
+        Some(Json::Text(kid)) => Some(&**kid),
+        Some(_) => return Err("kid: the token's is not a string".into()),
+    };
+    if let Some(kid) = kid {
+        let mut named = issuer.keys.iter().filter(|key| key.kid.as_deref() == Some(kid)).peekable();
+        if named.peek().is_some() {
+            let key = named.find(fits).ok_or("alg: the key may not be used with the token's algorithm")?;
+            return Ok((key, algorithm));
         }
-        Some(Value::Text(kid)) => {
-            let mut named = issuer.keys.iter().filter(|key| key.kid.as_deref() == Some(kid)).peekable();
-            if named.peek().is_none() {
-                return Err(UNKNOWN_KEY);
-            }
-            named
-                .find(fits)
-                .map(|key| (key, algorithm))
-                .ok_or("alg: the key may not be used with the token's algorithm")
+    }
+    // Without a name on either side, the algorithm must leave one key.
+    let mut candidates = issuer.keys.iter().filter(|key| kid.is_none() || key.kid.is_none()).filter(fits);
+    match (candidates.next(), candidates.next()) {
+        (Some(only), None) => Ok((only, algorithm)),
+        (None, _) if kid.is_some() => Err(UNKNOWN_KEY.into()),
+        (None, _) => Err("alg: no key of the issuer may be used with the token's algorithm".into()),
+        (Some(_), Some(_)) => {
+            Err("kid: the token names no key, and more than one may be used with its algorithm".into())
         }
-        Some(_) => Err("kid: the token's is not a string"),
     }
 }
-
-/// The clause of a token that names a key nobody has: the runtime fetches key sets anew on it.
-pub const UNKNOWN_KEY: &str = "kid: the issuer has no key of the token's name";
 
 fn algorithm(name: &str) -> Option<Algorithm> {
     Some(match name {
@@ -167,106 +180,100 @@ fn algorithm(name: &str) -> Option<Algorithm> {
     })
 }
 
-fn check_claims(issuer: &Issuer, claims: &Claims<'_>, now_ms: u64) -> Result<(), String> {
+fn check_claims(issuer: &Issuer, claims: &Claims<'_>, now_ms: u64) -> Result<(), Cow<'static, str>> {
     let skew = issuer.clock_skew_ms;
-    if date(claims, "exp")?.is_some_and(|exp| exp.saturating_add(skew) <= now_ms) {
-        return Err("exp: the token has expired".to_string());
+    let date = |name: &str| claims.date(name).map_err(|_| format!("{name}: not a date (seconds since 1970)"));
+    if date("exp")?.is_some_and(|exp| exp.saturating_add(skew) <= now_ms) {
+        return Err("exp: the token has expired".into());
     }
     for name in ["nbf", "iat"] {
-        if date(claims, name)?.is_some_and(|from| from > now_ms.saturating_add(skew)) {
-            return Err(format!("{name}: the token is from the future"));
+        if date(name)?.is_some_and(|from| from > now_ms.saturating_add(skew)) {
+            return Err(format!("{name}: the token is from the future").into());
         }
     }
-    if claims.member("sub").is_some_and(|sub| !matches!(sub, Value::Text(_))) {
-        return Err("sub: not a string".to_string());
+    if claims.member("sub").is_some() && claims.string("sub").is_none() {
+        return Err("sub: not a string".into());
     }
-    let well_formed = match claims.member("aud") {
-        None | Some(Value::Text(_)) => true,
-        Some(Value::List(items)) => items.iter().all(|item| matches!(item, Value::Text(_))),
-        Some(_) => false,
-    };
-    if !well_formed {
-        return Err("aud: neither a string nor a list of strings".to_string());
+    if !claims.audience_is_well_formed() {
+        return Err("aud: neither a string nor a list of strings".into());
     }
     let wanted = &issuer.audiences;
     if !wanted.is_empty() && !claims.audience().any(|aud| wanted.iter().any(|wanted| wanted == aud)) {
-        return Err(format!("aud: matches none of {}", list(wanted.iter())));
+        return Err(format!("aud: matches none of [{}]", wanted.join(", ")).into());
     }
     Ok(())
 }
 
-/// A NumericDate (RFC 7519, 2) in milliseconds.
-fn date(claims: &Claims<'_>, name: &str) -> Result<Option<u64>, String> {
-    /// The year 9999.
-    const LATEST: u64 = 253_402_300_799;
-    let seconds = match claims.member(name) {
-        None => return Ok(None),
-        Some(Value::Unsigned(seconds)) if *seconds <= LATEST => *seconds * 1000,
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the range is checked just before")]
-        Some(Value::Float(seconds)) if (0.0..=LATEST as f64).contains(seconds) => (*seconds * 1000.0) as u64,
-        Some(_) => return Err(format!("{name}: not a date (seconds since 1970)")),
-    };
-    Ok(Some(seconds))
-}
-
-/// Edits to the forwarded request: claims become headers, tokens are taken out. Returns the query to forward, if that changes it.
-pub fn edits(
-    spec: &ProgramSpec,
-    input: &RequestInput<'_>,
-    authenticated: Option<&Authenticated<'_>>,
-    edits: &mut Vec<HeaderEdit>,
-) -> Option<String> {
-    // First remove what a client may have forged, for every issuer; a later issuer must not remove what an earlier one set.
-    for (_, header) in spec.authentication.iter().flat_map(|issuer| &issuer.claims_to_headers) {
-        edits.push(HeaderEdit::Remove(header.clone()));
-    }
-    let authenticated = authenticated?;
-    for (claim, header) in &authenticated.issuer.claims_to_headers {
-        if let Some(text) = authenticated.claims.text(claim).filter(|text| is_field_value(text)) {
-            edits.push(HeaderEdit::Set(header.clone(), text.into_owned()));
-        }
-    }
-    if authenticated.issuer.forward {
-        return None;
-    }
-    // The same token may stand in several places; none of them is forwarded.
-    let mut query = None;
-    for source in spec.authentication.iter().flat_map(|issuer| &issuer.sources) {
-        let here = !token::locate(core::slice::from_ref(source), &input.headers, input.path).is_empty();
-        match source {
-            _ if !here && source != authenticated.source => {}
-            TokenSource::Header { name, .. } => edits.push(HeaderEdit::Remove(name.clone())),
-            TokenSource::Query(name) => {
-                let rest: Cow<'_, str> = match query {
-                    Some(rest) => Cow::Owned(rest),
-                    None => Cow::Borrowed(path::split(input.path).1.unwrap_or_default()),
-                };
-                query = Some(token::without_parameter(&rest, name));
+/// The header fields that are made of claims. All of them are written or removed, whatever a client sent: nobody can forge one.
+pub fn written<'a>(spec: &'a ProgramSpec, checked: Option<&'a Checked<'_>>) -> Vec<Written<'a>> {
+    let mut written: Vec<Written<'a>> = Vec::new();
+    for issuer in &spec.authentication {
+        for (claim, name) in &issuer.claims_to_headers {
+            let accepted = checked.filter(|checked| core::ptr::eq(checked.issuer, issuer));
+            let value = accepted.and_then(|checked| checked.claims.text(claim)).filter(|text| is_field_value(text));
+            match written.iter_mut().find(|written| written.name == name) {
+                Some(written) => written.value = value.map(Cow::Borrowed).or(written.value.take()),
+                None => written.push(Written { name, value: value.map(Cow::Borrowed) }),
             }
-            TokenSource::Cookie(name) => edits.push(match token::without_cookie(&input.headers, name) {
-                Some(rest) => HeaderEdit::Set("cookie".to_string(), rest),
-                None => HeaderEdit::Remove("cookie".to_string()),
-            }),
         }
     }
-    query
+    written
 }
 
 /// RFC 9110, 5.5: no control characters, no white space around it.
 fn is_field_value(text: &str) -> bool {
-    text.trim_matches([' ', '\t']).len() == text.len() && text.bytes().all(|byte| byte >= 0x20 && byte != 0x7f)
+    let trimmed = text.trim_matches([' ', '\t']).len() == text.len();
+    trimmed && text.len() <= MAX_FIELD && text.bytes().all(|byte| byte >= 0x20 && byte != 0x7f)
+}
+
+/// Takes the token out of the request, unless its issuer forwards it. Returns the query to forward, if that changes it.
+pub fn strip(
+    needs: &Needs,
+    input: &RequestInput<'_>,
+    checked: &Checked<'_>,
+    edits: &mut Vec<HeaderEdit>,
+) -> Option<String> {
+    if checked.issuer.forward {
+        return None;
+    }
+    // The same token may stand in several places; it is forwarded in none of them.
+    let located = token::locate(&needs.tokens, &input.headers, input.path);
+    let mut query: Option<String> = None;
+    let mut cookies = Vec::new();
+    for (index, source) in needs.tokens.iter().enumerate() {
+        if !located.iter().any(|located| located.source == index) {
+            continue;
+        }
+        match source {
+            TokenSource::Header { name, .. } => edits.push(HeaderEdit::Remove(name.clone())),
+            TokenSource::Query(name) => {
+                let before = query.as_deref().unwrap_or_else(|| path::split(input.path).1.unwrap_or_default());
+                query = Some(token::without_parameter(before, name));
+            }
+            TokenSource::Cookie(name) => cookies.push(name.as_str()),
+        }
+    }
+    if !cookies.is_empty() {
+        edits.push(match token::without_cookies(&input.headers, &cookies) {
+            Some(rest) => HeaderEdit::Set("cookie".to_string(), rest),
+            None => HeaderEdit::Remove("cookie".to_string()),
+        });
+    }
+    query
 }
 
 /// RFC 6750, 3.1: a request without a token gets a challenge without an error code.
-fn missing(issuer: &Issuer) -> Denial {
-    denial(issuer, "the request has no token", "Bearer".to_string())
+fn missing(spec: &ProgramSpec, issuer: &Issuer) -> Denial {
+    denial(spec, issuer, "the request has no token", "")
 }
 
-fn invalid(issuer: &Issuer, words: &str) -> Denial {
-    denial(issuer, words, "Bearer error=\"invalid_token\"".to_string())
+fn invalid(spec: &ProgramSpec, issuer: &Issuer, words: &str) -> Denial {
+    denial(spec, issuer, words, ", error=\"invalid_token\"")
 }
 
-fn denial(issuer: &Issuer, words: &str, challenge: String) -> Denial {
+fn denial(spec: &ProgramSpec, issuer: &Issuer, words: &str, error: &str) -> Denial {
+    // Names of functions are DNS labels and a slash; nothing in them needs escaping.
+    let challenge = format!("Bearer realm=\"{}\"{error}", spec.function);
     Denial {
         status: 401,
         policy: PolicyKind::Authentication,
@@ -277,7 +284,5 @@ fn denial(issuer: &Issuer, words: &str, challenge: String) -> Denial {
     }
 }
 
-fn list<'a>(items: impl Iterator<Item = &'a String>) -> String {
-    let items: Vec<&str> = items.map(String::as_str).collect();
-    format!("[{}]", items.join(", "))
-}
+#[cfg(test)]
+mod tests;

@@ -2,22 +2,26 @@
 //! that came nearest and the clause that it missed.
 //!
 //! A condition on something that is absent (no identity, no token, no such header): positive values do not match,
-//! negative values do not either, so `notValues` alone holds. That is Istio's reading. A deny rule should
-//! therefore name what it denies positively.
+//! negative values do not either, so `notValues` alone holds. That is Istio's reading. Both ways it is the safe one for the usual
+//! rules: an allow rule that wants a caller wants one, and a deny rule for all but some callers (`notIdentities`) denies a caller
+//! without an identity too. Only an allow rule with nothing but negations lets in those of whom nothing is known.
+//!
+//! A path with parameters (`/admin;x/1`) is the same as the path without them to some servers and another one to others. Such a
+//! request is allowed only if both readings are.
 
 use crate::claims::Claims;
-use crate::input::{Header, Peer};
-use crate::matching::{self, holds};
+use crate::fields::Fields;
+use crate::input::Peer;
+use crate::matching::{self, Clause, compare, decide};
 use crate::outcome::{Denial, PolicyKind};
-use crate::spec::{
-    Action, AuthorizationRule, Cidr, Condition, ConditionKey, Matches, Operation, PathMatch, Segment, Source,
-    StringMatch,
-};
+use crate::path;
+use crate::spec::{Action, AuthorizationRule, Condition, ConditionKey, Matches, Operation, Source, StringMatch};
+use crate::words;
 use alloc::format;
 use alloc::string::{String, ToString};
-use alloc::vec::Vec;
 
 /// What rules look at, made ready once per request.
+#[derive(Clone, Copy, Debug)]
 pub struct Asked<'a> {
     /// Who opened the connection.
     pub peer: Peer<'a>,
@@ -29,30 +33,22 @@ pub struct Asked<'a> {
     pub claims: Option<&'a Claims<'a>>,
     /// As sent.
     pub method: &'a str,
-    /// Lower case, without port and trailing dot.
+    /// As [`crate::host::of_authority`] gives it.
     pub host: &'a str,
     /// Destination port.
     pub port: u16,
     /// Normalised.
     pub path: &'a str,
     /// Header fields.
-    pub headers: &'a [Header<'a>],
+    pub fields: &'a Fields<'a>,
 }
 
 /// Inbound: the name of the rule that allows, or the denial.
 pub fn judge<'r>(rules: &'r [AuthorizationRule], asked: &Asked<'_>) -> Result<&'r str, Denial> {
-    refuse_denied(rules, asked)?;
-    let mut nearest: Option<(u32, &AuthorizationRule)> = None;
-    for rule in allowing(rules) {
-        let Some(held) = misses(rule, asked) else { return Ok(&rule.name) };
-        if nearest.is_none_or(|(best, _)| held > best) {
-            nearest = Some((held, rule));
-        }
+    if let Some(plain) = path::without_parameters(asked.path) {
+        judge_reading(rules, &Asked { path: &plain, ..*asked })?;
     }
-    Err(match nearest {
-        Some((_, rule)) => denial(&rule.name, true, missed_clause(rule, asked)),
-        None => denial("", true, "no rule allows anything".to_string()),
-    })
+    judge_reading(rules, asked)
 }
 
 /// Outbound: the callees are the allow-list; deny rules refuse, and allow rules, if there are any, must match.
@@ -60,7 +56,18 @@ pub fn narrow<'r>(rules: &'r [AuthorizationRule], asked: &Asked<'_>) -> Result<O
     if allowing(rules).next().is_some() {
         return judge(rules, asked).map(Some);
     }
+    if let Some(plain) = path::without_parameters(asked.path) {
+        refuse_denied(rules, &Asked { path: &plain, ..*asked })?;
+    }
     refuse_denied(rules, asked).map(|()| None)
+}
+
+fn judge_reading<'r>(rules: &'r [AuthorizationRule], asked: &Asked<'_>) -> Result<&'r str, Denial> {
+    refuse_denied(rules, asked)?;
+    match allowing(rules).find(|rule| matches(rule, asked)) {
+        Some(rule) => Ok(&rule.name),
+        None => Err(no_rule_allows(rules, asked)),
+    }
 }
 
 fn allowing(rules: &[AuthorizationRule]) -> impl Iterator<Item = &AuthorizationRule> {
@@ -68,12 +75,74 @@ fn allowing(rules: &[AuthorizationRule]) -> impl Iterator<Item = &AuthorizationR
 }
 
 fn refuse_denied(rules: &[AuthorizationRule], asked: &Asked<'_>) -> Result<(), Denial> {
-    match rules.iter().find(|rule| rule.action == Action::Deny && misses(rule, asked).is_none()) {
+    match rules.iter().find(|rule| rule.action == Action::Deny && matches(rule, asked)) {
         Some(rule) => {
-            let clause = format!("the deny rule matches {} {}", shown(asked.method), shown(asked.path));
+            let clause = format!("the deny rule matches {} {}", words::shown(asked.method), words::shown(asked.path));
             Err(denial(&rule.name, false, clause))
         }
         None => Ok(()),
+    }
+}
+
+fn matches(rule: &AuthorizationRule, asked: &Asked<'_>) -> bool {
+    (rule.from.is_empty() || rule.from.iter().any(|source| source_matches(source, asked)))
+        && (rule.to.is_empty() || rule.to.iter().any(|operation| operation_matches(operation, asked)))
+        && rule.when.iter().all(|condition| !condition_clause(condition, asked).fails())
+}
+
+fn source_matches(source: &Source, asked: &Asked<'_>) -> bool {
+    SOURCE_FIELDS.iter().all(|field| !field(source, asked).fails())
+}
+
+/// Whether an operation matches; rate limits use it too.
+pub fn operation_matches(operation: &Operation, asked: &Asked<'_>) -> bool {
+    OPERATION_FIELDS.iter().all(|field| !field(operation, asked).fails())
+}
+
+type Field<T> = fn(&T, &Asked<'_>) -> Clause;
+
+const SOURCE_FIELDS: [Field<Source>; 4] = [
+    |source, asked| compare(&source.identities, asked.peer.identity, matching::text),
+    |source, asked| compare(&source.namespaces, asked.namespace, matching::text),
+    |source, asked| compare(&source.request_principals, asked.principal, matching::text),
+    |source, asked| compare(&source.addresses, Some(asked.peer.address), matching::cidr),
+];
+
+const OPERATION_FIELDS: [Field<Operation>; 4] = [
+    |operation, asked| compare(&operation.methods, Some(asked.method), matching::text),
+    |operation, asked| compare(&operation.hosts, Some(asked.host).filter(|host| !host.is_empty()), matching::text),
+    |operation, asked| compare(&operation.ports, Some(asked.port), |port, asked| *port == asked),
+    |operation, asked| compare(&operation.paths, Some(asked.path), matching::path),
+];
+
+fn condition_clause(condition: &Condition, asked: &Asked<'_>) -> Clause {
+    let meets = |list: &[StringMatch], value: &str| list.iter().any(|matcher| matching::text(matcher, value));
+    let values = &condition.values;
+    match &condition.key {
+        ConditionKey::Header(name) => decide(values, |list| {
+            asked.fields.values(name).any(|value| list.iter().any(|matcher| matching::bytes(matcher, value)))
+        }),
+        ConditionKey::Claim(path) => {
+            decide(values, |list| asked.claims.is_some_and(|claims| claims.any(path, |value| meets(list, value))))
+        }
+        ConditionKey::Audience => {
+            decide(values, |list| asked.claims.is_some_and(|claims| claims.audience().any(|value| meets(list, value))))
+        }
+    }
+}
+
+/// The denial of a request that no rule allows: it names the rule of which most fields hold.
+fn no_rule_allows(rules: &[AuthorizationRule], asked: &Asked<'_>) -> Denial {
+    let mut nearest: Option<(u32, &AuthorizationRule, String)> = None;
+    for rule in allowing(rules) {
+        let (held, clause) = how_near(rule, asked);
+        if nearest.as_ref().is_none_or(|(most, ..)| held > *most) {
+            nearest = Some((held, rule, clause));
+        }
+    }
+    match nearest {
+        Some((_, rule, clause)) => denial(&rule.name, true, clause),
+        None => denial("", true, "no rule allows anything".to_string()),
     }
 }
 
@@ -84,223 +153,113 @@ fn denial(rule: &str, default: bool, clause: String) -> Denial {
         rule: rule.to_string(),
         default,
         clause,
-        headers: Vec::new(),
+        headers: alloc::vec::Vec::new(),
     }
 }
 
-/// `None` when the rule matches; otherwise how many of its fields hold, the more the nearer. Of alternatives the best counts.
-fn misses(rule: &AuthorizationRule, asked: &Asked<'_>) -> Option<u32> {
-    let (from, from_held) = best(rule.from.iter().map(|source| source_clauses(source, asked)));
-    let (to, to_held) = best(rule.to.iter().map(|operation| operation_clauses(operation, asked)));
-    let when_held = rule.when.iter().filter(|condition| condition_holds(condition, asked)).count();
-    if from && to && when_held == rule.when.len() {
-        return None;
-    }
-    Some(from_held + to_held + u32::try_from(when_held).unwrap_or(u32::MAX))
-}
-
-/// Whether one alternative holds wholly (or there is none), and how many fields of the best one hold.
-fn best<const N: usize>(alternatives: impl Iterator<Item = [Clause; N]>) -> (bool, u32) {
-    let mut result = None;
-    for clauses in alternatives {
-        let held: u32 = clauses.iter().map(|clause| u32::from(*clause == Clause::Holds)).sum();
-        let whole = !clauses.contains(&Clause::Misses);
-        if whole {
-            return (true, held);
-        }
-        if result.is_none_or(|best| held > best) {
-            result = Some(held);
+/// How many fields of a rule hold (of alternatives, the best counts), and the first that does not, in words.
+fn how_near(rule: &AuthorizationRule, asked: &Asked<'_>) -> (u32, String) {
+    let from = best(&rule.from, &SOURCE_FIELDS, asked);
+    let to = best(&rule.to, &OPERATION_FIELDS, asked);
+    let mut held = from.held + to.held;
+    let mut failed = None;
+    for condition in &rule.when {
+        match condition_clause(condition, asked) {
+            Clause::Unset => {}
+            Clause::Holds => held += 1,
+            clause => failed = failed.or(Some((condition, clause))),
         }
     }
-    result.map_or((true, 0), |held| (false, held))
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Clause {
-    Unset,
-    Holds,
-    Misses,
-}
-
-fn clause<T>(matches: &Matches<T>, holds: bool) -> Clause {
-    match (matches.is_empty(), holds) {
-        (true, _) => Clause::Unset,
-        (false, true) => Clause::Holds,
-        (false, false) => Clause::Misses,
-    }
-}
-
-fn source_clauses(source: &Source, asked: &Asked<'_>) -> [Clause; 4] {
-    let text =
-        |matches: &Matches<StringMatch>, value: Option<&str>| clause(matches, holds(matches, value, matching::text));
-    [
-        text(&source.identities, asked.peer.identity),
-        text(&source.namespaces, asked.namespace),
-        text(&source.request_principals, asked.principal),
-        clause(&source.addresses, holds(&source.addresses, Some(asked.peer.address), matching::cidr)),
-    ]
-}
-
-/// Whether an operation matches; rate limits use it too.
-pub fn operation_matches(operation: &Operation, asked: &Asked<'_>) -> bool {
-    !operation_clauses(operation, asked).contains(&Clause::Misses)
-}
-
-fn operation_clauses(operation: &Operation, asked: &Asked<'_>) -> [Clause; 4] {
-    [
-        clause(&operation.methods, holds(&operation.methods, Some(asked.method), matching::text)),
-        clause(&operation.hosts, holds(&operation.hosts, Some(asked.host), matching::host)),
-        clause(&operation.ports, holds(&operation.ports, Some(asked.port), |port, value| *port == value)),
-        clause(&operation.paths, holds(&operation.paths, Some(asked.path), matching::path)),
-    ]
-}
-
-fn condition_holds(condition: &Condition, asked: &Asked<'_>) -> bool {
-    let any = |list: &[StringMatch]| {
-        let meets = |value: &str| list.iter().any(|matcher| matching::text(matcher, value));
-        match &condition.key {
-            ConditionKey::Header(name) => asked
-                .headers
-                .iter()
-                .filter(|header| header.name == name)
-                // A value that is not text is compared as something that no configured text equals.
-                .any(|header| meets(core::str::from_utf8(header.value).unwrap_or("\u{fffd}"))),
-            ConditionKey::Claim(path) => asked.claims.is_some_and(|claims| claims.any(path, meets)),
-            ConditionKey::Audience => asked.claims.is_some_and(|claims| claims.audience().any(meets)),
-        }
+    let clause = if let Some((source, field, clause)) = from.failed {
+        source_words(source, field, clause, asked)
+    } else if let Some((operation, field, clause)) = to.failed {
+        operation_words(operation, field, clause, asked)
+    } else {
+        failed.map_or_else(String::new, |(condition, clause)| condition_words(condition, clause))
     };
-    (condition.values.any.is_empty() || any(&condition.values.any)) && !any(&condition.values.none)
+    (held, clause)
 }
 
-/// The first field that the rule misses, in words: names and configured values, and of the request only method, host and path.
-fn missed_clause(rule: &AuthorizationRule, asked: &Asked<'_>) -> String {
-    let nearest = |held: u32, best: &mut Option<(u32, usize)>, index: usize| {
-        if best.is_none_or(|(most, _)| held > most) {
-            *best = Some((held, index));
-        }
-    };
-    let held = |clauses: &[Clause]| clauses.iter().map(|clause| u32::from(*clause == Clause::Holds)).sum();
-    let mut source = None;
-    for (index, alternative) in rule.from.iter().enumerate() {
-        let clauses = source_clauses(alternative, asked);
-        if !clauses.contains(&Clause::Misses) {
-            source = None;
-            break;
-        }
-        nearest(held(&clauses), &mut source, index);
-    }
-    if let Some((_, index)) = source {
-        return source_words(&rule.from[index], asked);
-    }
-    let mut operation = None;
-    for (index, alternative) in rule.to.iter().enumerate() {
-        let clauses = operation_clauses(alternative, asked);
-        if !clauses.contains(&Clause::Misses) {
-            operation = None;
-            break;
-        }
-        nearest(held(&clauses), &mut operation, index);
-    }
-    if let Some((_, index)) = operation {
-        return operation_words(&rule.to[index], asked);
-    }
-    rule.when.iter().find(|condition| !condition_holds(condition, asked)).map_or_else(String::new, condition_words)
+/// The best of several alternatives.
+struct Best<'r, T> {
+    /// How many of its fields hold.
+    held: u32,
+    /// It, its first field that does not hold, and why; `None`: all of them hold, or there are no alternatives.
+    failed: Option<(&'r T, usize, Clause)>,
 }
 
-fn source_words(source: &Source, asked: &Asked<'_>) -> String {
-    let clauses = source_clauses(source, asked);
-    match clauses.iter().position(|clause| *clause == Clause::Misses) {
-        Some(0) => {
-            let who = asked.peer.identity.map_or_else(|| "the peer has no identity".to_string(), shown);
-            field("from.identities", &who, &source.identities, text_words)
+fn best<'r, T>(alternatives: &'r [T], fields: &[Field<T>], asked: &Asked<'_>) -> Best<'r, T> {
+    let mut best: Option<Best<'r, T>> = None;
+    for alternative in alternatives {
+        let mut this = Best { held: 0, failed: None };
+        for (index, field) in fields.iter().enumerate() {
+            match field(alternative, asked) {
+                Clause::Unset => {}
+                Clause::Holds => this.held += 1,
+                clause => this.failed = this.failed.or(Some((alternative, index, clause))),
+            }
         }
-        Some(1) => {
-            let who = asked.namespace.map_or_else(|| "the peer has no namespace".to_string(), shown);
-            field("from.namespaces", &who, &source.namespaces, text_words)
+        let nearer = |other: &Best<'_, T>| (this.failed.is_none(), this.held) > (other.failed.is_none(), other.held);
+        if best.as_ref().is_none_or(nearer) {
+            best = Some(this);
         }
-        Some(2) => {
-            let who =
-                if asked.principal.is_some() { "the token's principal" } else { "the request has no verified token" };
-            field("from.requestPrincipals", who, &source.request_principals, text_words)
+    }
+    best.unwrap_or(Best { held: 0, failed: None })
+}
+
+fn source_words(source: &Source, field: usize, clause: Clause, asked: &Asked<'_>) -> String {
+    match field {
+        0 => {
+            let who = asked.peer.identity.map(words::shown).ok_or("the peer has no identity");
+            missed("from.identities", who, &source.identities, clause, words::text)
         }
-        _ => field("from.addresses", &asked.peer.address.to_string(), &source.addresses, cidr_words),
+        1 => {
+            let who = asked.namespace.map(words::shown).ok_or("the peer has no namespace");
+            missed("from.namespaces", who, &source.namespaces, clause, words::text)
+        }
+        2 => {
+            let who = asked
+                .principal
+                .map(|_| "the token's".to_string())
+                .ok_or("the request has no verified token with a subject");
+            missed("from.requestPrincipals", who, &source.request_principals, clause, words::text)
+        }
+        _ => missed("from.addresses", Ok(asked.peer.address.to_string()), &source.addresses, clause, words::cidr),
     }
 }
 
-fn operation_words(operation: &Operation, asked: &Asked<'_>) -> String {
-    let clauses = operation_clauses(operation, asked);
-    match clauses.iter().position(|clause| *clause == Clause::Misses) {
-        Some(0) => field("to.methods", &shown(asked.method), &operation.methods, text_words),
-        Some(1) => field("to.hosts", &shown(asked.host), &operation.hosts, text_words),
-        Some(2) => field("to.ports", &asked.port.to_string(), &operation.ports, u16::to_string),
-        _ => field("to.paths", &shown(asked.path), &operation.paths, path_words),
+fn operation_words(operation: &Operation, field: usize, clause: Clause, asked: &Asked<'_>) -> String {
+    match field {
+        0 => missed("to.methods", Ok(words::shown(asked.method)), &operation.methods, clause, words::text),
+        1 => missed("to.hosts", Ok(words::shown(asked.host)), &operation.hosts, clause, words::text),
+        2 => missed("to.ports", Ok(asked.port.to_string()), &operation.ports, clause, u16::to_string),
+        _ => missed("to.paths", Ok(words::shown(asked.path)), &operation.paths, clause, words::path),
     }
 }
 
-fn condition_words(condition: &Condition) -> String {
+fn condition_words(condition: &Condition, clause: Clause) -> String {
     let name = match &condition.key {
         ConditionKey::Header(name) => format!("when.header `{name}`"),
         ConditionKey::Claim(path) => format!("when.claim `{}`", path.join(".")),
         ConditionKey::Audience => "when.audience".to_string(),
     };
-    field(&name, "its value", &condition.values, text_words)
+    missed(&name, Ok("its value".to_string()), &condition.values, clause, words::text)
 }
 
-/// `to.paths: "/x" matches none of ["/orders/*"]`
-fn field<T>(name: &str, value: &str, matches: &Matches<T>, words: impl Fn(&T) -> String) -> String {
-    let list = |items: &[T]| items.iter().take(8).map(&words).collect::<Vec<_>>().join(", ");
-    match (matches.any.is_empty(), matches.none.is_empty()) {
-        (false, true) => format!("{name}: {value} matches none of [{}]", list(&matches.any)),
-        (true, false) => format!("{name}: {value} is excluded by [{}]", list(&matches.none)),
-        _ => format!(
-            "{name}: {value} matches none of [{}] or is excluded by [{}]",
-            list(&matches.any),
-            list(&matches.none)
-        ),
+/// `to.paths: "/x" matches none of ["/orders/*"]`. `value`: what the request has, or why it has nothing.
+fn missed<T>(
+    field: &str,
+    value: Result<String, &str>,
+    matches: &Matches<T>,
+    clause: Clause,
+    one: impl Fn(&T) -> String,
+) -> String {
+    match (value, clause) {
+        (Ok(value), Clause::Excluded) => format!("{field}: {value} is excluded by {}", words::list(&matches.none, one)),
+        (Ok(value), _) => format!("{field}: {value} matches none of {}", words::list(&matches.any, one)),
+        (Err(absent), _) => format!("{field}: {absent}; expected one of {}", words::list(&matches.any, one)),
     }
 }
 
-fn text_words(matcher: &StringMatch) -> String {
-    match matcher {
-        StringMatch::Exact(text) => format!("\"{text}\""),
-        StringMatch::Prefix(text) => format!("\"{text}*\""),
-        StringMatch::Suffix(text) => format!("\"*{text}\""),
-        StringMatch::Present => "\"*\"".to_string(),
-    }
-}
-
-fn path_words(matcher: &PathMatch) -> String {
-    match matcher {
-        PathMatch::Text(matcher) => text_words(matcher),
-        PathMatch::Template(segments) => {
-            let parts: Vec<&str> = segments
-                .iter()
-                .map(|segment| match segment {
-                    Segment::Literal(text) => text.as_str(),
-                    Segment::One => "{*}",
-                    Segment::Rest => "{**}",
-                })
-                .collect();
-            format!("\"/{}\"", parts.join("/"))
-        }
-    }
-}
-
-fn cidr_words(block: &Cidr) -> String {
-    format!("{}/{}", block.address, block.prefix)
-}
-
-/// A value of the request, quoted, escaped and cut.
-fn shown(value: &str) -> String {
-    const MOST: usize = 120;
-    let mut text = String::from("\"");
-    for (count, character) in value.chars().enumerate() {
-        if count == MOST {
-            text.push('…');
-            break;
-        }
-        text.extend(character.escape_debug());
-    }
-    text.push('"');
-    text
-}
+#[cfg(test)]
+mod tests;

@@ -1,227 +1,233 @@
-//! The claims of a token: a JSON object (RFC 7519, 4) of which nothing may be read in two ways.
+//! The claims of a token: a JSON object (RFC 7519, 4) of which nothing can be read in two ways.
 
+use crate::json::{self, Json, Members};
 use alloc::borrow::Cow;
-use alloc::string::{String, ToString};
-use alloc::vec::Vec;
-use core::fmt;
-use core::marker::PhantomData;
-use serde::Deserialize;
-use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use alloc::string::String;
 
-/// Objects and lists may be nested this deep.
-const MAX_DEPTH: u32 = 16;
+/// The year 9999, in milliseconds. What is later is no date but somebody's idea of never, or an attack on arithmetic.
+const LATEST_MS: u64 = 253_402_300_799_999;
 
-/// A JSON object without duplicate members, strings borrowed where they hold no escapes.
-#[derive(Debug, Default)]
-pub struct Claims<'a> {
-    members: Vec<(Cow<'a, str>, Value<'a>)>,
-}
+/// A JSON object without duplicate members.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Claims<'a>(Members<'a>);
 
-/// A JSON value.
-#[derive(Debug)]
-pub enum Value<'a> {
-    Null,
-    Bool(bool),
-    Unsigned(u64),
-    Signed(i64),
-    Float(f64),
-    Text(Cow<'a, str>),
-    List(Vec<Value<'a>>),
-    Object(Claims<'a>),
-}
+/// A claim is not of the kind that its name demands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WrongKind;
 
 impl<'a> Claims<'a> {
     /// Reads an object; `None` if it is none, has a member twice, or is nested too deep.
-    pub fn parse(json: &'a [u8]) -> Option<Self> {
-        if too_deep(json) {
-            return None;
-        }
-        serde_json::from_slice(json).ok()
+    pub fn parse(text: &'a [u8]) -> Option<Self> {
+        json::object(core::str::from_utf8(text).ok()?).map(Self)
     }
 
     /// A member of the top level.
-    pub fn member(&self, name: &str) -> Option<&Value<'a>> {
-        self.members.iter().find(|(member, _)| member == name).map(|(_, value)| value)
+    pub fn member(&self, name: &str) -> Option<&Json<'a>> {
+        member(&self.0, name)
     }
 
     /// A string of the top level.
     pub fn string(&self, name: &str) -> Option<&str> {
         match self.member(name)? {
-            Value::Text(text) => Some(text),
+            Json::Text(text) => Some(text),
             _ => None,
+        }
+    }
+
+    /// A NumericDate (RFC 7519, 2) of the top level, in milliseconds.
+    pub fn date(&self, name: &str) -> Result<Option<u64>, WrongKind> {
+        match self.member(name) {
+            None => Ok(None),
+            Some(Json::Number(number)) => milliseconds(number).map(Some).ok_or(WrongKind),
+            Some(_) => Err(WrongKind),
+        }
+    }
+
+    /// `aud`, a string or a list of strings (RFC 7519, 4.1.3); not one string if it is neither.
+    pub fn audience(&self) -> impl Iterator<Item = &str> {
+        let items: &[Json<'a>] = match self.member("aud") {
+            Some(Json::List(items)) => items,
+            Some(value) => core::slice::from_ref(value),
+            None => &[],
+        };
+        items.iter().filter_map(|item| if let Json::Text(text) = item { Some(&**text) } else { None })
+    }
+
+    /// Whether `aud` is absent, a string, or a list of strings.
+    pub fn audience_is_well_formed(&self) -> bool {
+        match self.member("aud") {
+            None | Some(Json::Text(_)) => true,
+            Some(Json::List(items)) => items.iter().all(|item| matches!(item, Json::Text(_))),
+            Some(_) => false,
         }
     }
 
     /// The value at a path of member names.
-    pub fn at(&self, path: &[String]) -> Option<&Value<'a>> {
+    fn at(&self, path: &[String]) -> Option<&Json<'a>> {
         let (first, rest) = path.split_first()?;
-        match (self.member(first)?, rest.is_empty()) {
-            (value, true) => Some(value),
-            (Value::Object(inner), false) => inner.at(rest),
+        rest.iter().try_fold(self.member(first)?, |value, name| match value {
+            Json::Object(members) => member(members, name),
             _ => None,
-        }
+        })
     }
 
-    /// The text of a string, number or boolean at a path.
-    pub fn text(&self, path: &[String]) -> Option<Cow<'_, str>> {
-        self.at(path)?.text()
+    /// The text of a string, number or boolean at a path. Lists and objects have none.
+    pub fn text(&self, path: &[String]) -> Option<&str> {
+        text(self.at(path)?)
     }
 
-    /// Whether the value at a path, or one element of the list there, meets something. `scope` and `scp` are lists separated by
-    /// spaces (RFC 8693, 4.2).
+    /// Whether the value at a path, or one element of the list there, meets something. `scope`, `scp` and `permission` are lists
+    /// separated by spaces (RFC 8693, 4.2; Istio's `spaceDelimitedClaims`).
     pub fn any(&self, path: &[String], meets: impl Fn(&str) -> bool) -> bool {
         match self.at(path) {
             None => false,
-            Some(Value::List(items)) => items.iter().any(|item| item.text().is_some_and(|text| meets(&text))),
-            Some(value) => value.text().is_some_and(|text| {
-                let spaced = matches!(path, [only] if only == "scope" || only == "scp");
-                meets(&text) || (spaced && text.split(' ').any(&meets))
+            Some(Json::List(items)) => items.iter().filter_map(text).any(meets),
+            Some(value) => text(value).is_some_and(|text| {
+                let spaced = matches!(path, [only] if matches!(only.as_str(), "scope" | "scp" | "permission"));
+                meets(text) || (spaced && text.split(' ').any(&meets))
             }),
         }
     }
+}
 
-    /// `aud`, a string or a list of strings.
-    pub fn audience(&self) -> impl Iterator<Item = &str> {
-        let items: &[Value<'a>] = match self.member("aud") {
-            Some(Value::List(items)) => items,
-            Some(value) => core::slice::from_ref(value),
-            None => &[],
+fn member<'m, 'a>(members: &'m Members<'a>, name: &str) -> Option<&'m Json<'a>> {
+    members.iter().find(|(member, _)| member == name).map(|(_, value)| value)
+}
+
+fn text<'v>(value: &'v Json<'_>) -> Option<&'v str> {
+    match value {
+        Json::Text(Cow::Borrowed(text)) => Some(text),
+        Json::Text(Cow::Owned(text)) => Some(text),
+        Json::Number(number) => Some(number),
+        Json::Bool(true) => Some("true"),
+        Json::Bool(false) => Some("false"),
+        Json::Null | Json::List(_) | Json::Object(_) => None,
+    }
+}
+
+/// Seconds as a JSON number, fractions and exponents included, in milliseconds, rounded down. `None`: negative, or later than
+/// [`LATEST_MS`].
+fn milliseconds(seconds: &str) -> Option<u64> {
+    if seconds.starts_with('-') {
+        return None;
+    }
+    let (mantissa, exponent) = match seconds.split_once(['e', 'E']) {
+        Some((mantissa, exponent)) => (mantissa, exponent.parse::<i32>().ok()?),
+        None => (seconds, 0),
+    };
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let mut digits = whole.bytes().chain(fraction.bytes()).map(|digit| u64::from(digit.saturating_sub(b'0')));
+    // How many digits stand before the point when the unit is a millisecond.
+    let before_point = i64::try_from(whole.len()).ok()? + i64::from(exponent) + 3;
+    let mut value = 0;
+    for _ in 0..before_point {
+        let digit = digits.next();
+        if digit.is_none() && value == 0 {
+            break;
+        }
+        value = value * 10 + digit.unwrap_or(0);
+        if value > LATEST_MS {
+            return None;
+        }
+    }
+    Some(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Claims, WrongKind, milliseconds};
+    use alloc::borrow::ToOwned;
+    use alloc::string::String;
+    use alloc::vec::Vec;
+
+    fn path(path: &str) -> Vec<String> {
+        path.split('.').map(ToOwned::to_owned).collect()
+    }
+
+    #[test]
+    fn dates() {
+        for (number, expected) in [
+            ("0", Some(0)),
+            ("1700000000", Some(1_700_000_000_000)),
+            ("1700000000.5", Some(1_700_000_000_500)),
+            ("1700000000.9999999999", Some(1_700_000_000_999)),
+            ("1.7e9", Some(1_700_000_000_000)),
+            ("17E+8", Some(1_700_000_000_000)),
+            ("17000000000e-1", Some(1_700_000_000_000)),
+            ("0.0001", Some(0)),
+            ("0e999999999", Some(0)),
+            ("0.000e2147483647", Some(0)),
+            ("1e-2147483648", Some(0)),
+            ("253402300799", Some(253_402_300_799_000)),
+            ("253402300800", None),
+            ("1e99", None),
+            ("1e99999999999", None),
+            ("18446744073709551616", None),
+            ("-1", None),
+            ("-0", None),
+        ] {
+            assert_eq!(milliseconds(number), expected, "{number}");
+        }
+    }
+
+    #[test]
+    fn a_date_is_a_number() {
+        let claims = Claims::parse(br#"{"exp":1.5,"nbf":"1","iat":null,"x":[1]}"#).unwrap();
+        assert_eq!(claims.date("exp"), Ok(Some(1500)));
+        assert_eq!(claims.date("absent"), Ok(None));
+        for name in ["nbf", "iat", "x"] {
+            assert_eq!(claims.date(name), Err(WrongKind), "{name}");
+        }
+    }
+
+    #[test]
+    fn texts_of_claims() {
+        let claims = Claims::parse(
+            br#"{"a":{"b":"c","n":1.0,"big":123456789012345678901,"t":true,"z":null,"l":["x",2,false,{"q":1}]},"a.b":"flat"}"#,
+        )
+        .unwrap();
+        for (at, text) in [
+            ("a.b", Some("c")),
+            ("a.n", Some("1.0")),
+            ("a.big", Some("123456789012345678901")),
+            ("a.t", Some("true")),
+            ("a.z", None),
+            ("a.l", None),
+            ("a", None),
+            ("a.b.c", None),
+            ("x", None),
+        ] {
+            assert_eq!(claims.text(&path(at)), text, "{at}");
+        }
+        assert_eq!(claims.text(&["a.b".to_owned()]), Some("flat"));
+        assert_eq!(claims.text(&[]), None);
+        for (value, found) in [("x", true), ("2", true), ("false", true), ("y", false), ("1", false)] {
+            assert_eq!(claims.any(&path("a.l"), |text| text == value), found, "{value}");
+        }
+    }
+
+    #[test]
+    fn scopes_are_separated_by_spaces() {
+        let claims =
+            Claims::parse(br#"{"scope":"read write","other":"read write","in":{"scope":"read write"}}"#).unwrap();
+        assert!(claims.any(&path("scope"), |text| text == "write"));
+        assert!(claims.any(&path("scope"), |text| text == "read write"));
+        assert!(!claims.any(&path("scope"), |text| text == "rea"));
+        assert!(!claims.any(&path("other"), |text| text == "write"));
+        assert!(!claims.any(&path("in.scope"), |text| text == "write"));
+    }
+
+    #[test]
+    fn audiences() {
+        let all = |text: &str| {
+            let claims = Claims::parse(text.as_bytes()).unwrap();
+            (claims.audience_is_well_formed(), claims.audience().map(ToOwned::to_owned).collect::<Vec<_>>())
         };
-        items.iter().filter_map(|item| if let Value::Text(text) = item { Some(&**text) } else { None })
-    }
-}
-
-impl Value<'_> {
-    fn text(&self) -> Option<Cow<'_, str>> {
-        match self {
-            Self::Text(text) => Some(Cow::Borrowed(text)),
-            Self::Bool(value) => Some(Cow::Borrowed(if *value { "true" } else { "false" })),
-            Self::Unsigned(number) => Some(Cow::Owned(number.to_string())),
-            Self::Signed(number) => Some(Cow::Owned(number.to_string())),
-            Self::Float(number) => Some(Cow::Owned(number.to_string())),
-            Self::Null | Self::List(_) | Self::Object(_) => None,
-        }
-    }
-}
-
-/// Counts brackets outside of strings, so that the parser's recursion is bounded.
-fn too_deep(json: &[u8]) -> bool {
-    let (mut depth, mut inside, mut escaped) = (0u32, false, false);
-    for byte in json {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' if inside => escaped = true,
-            b'"' => inside = !inside,
-            b'{' | b'[' if !inside => depth += 1,
-            b'}' | b']' if !inside => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-        if depth > MAX_DEPTH {
-            return true;
-        }
-    }
-    false
-}
-
-impl<'de: 'a, 'a> Deserialize<'de> for Claims<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(ObjectVisitor(PhantomData))
-    }
-}
-
-struct ObjectVisitor<'a>(PhantomData<&'a ()>);
-
-impl<'de: 'a, 'a> Visitor<'de> for ObjectVisitor<'a> {
-    type Value = Claims<'a>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let mut members: Vec<(Cow<'a, str>, Value<'a>)> = Vec::with_capacity(8);
-        while let Some(Text(name)) = map.next_key()? {
-            if members.iter().any(|(other, _)| *other == name) {
-                return Err(A::Error::custom("duplicate member"));
-            }
-            let value = map.next_value()?;
-            members.push((name, value));
-        }
-        Ok(Claims { members })
-    }
-}
-
-/// A string, borrowed if it can be.
-struct Text<'a>(Cow<'a, str>);
-
-impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        match Value::deserialize(deserializer)? {
-            Value::Text(text) => Ok(Self(text)),
-            _ => Err(D::Error::custom("not a string")),
-        }
-    }
-}
-
-impl<'de: 'a, 'a> Deserialize<'de> for Value<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(ValueVisitor(PhantomData))
-    }
-}
-
-struct ValueVisitor<'a>(PhantomData<&'a ()>);
-
-impl<'de: 'a, 'a> Visitor<'de> for ValueVisitor<'a> {
-    type Value = Value<'a>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a JSON value")
-    }
-
-    fn visit_unit<E>(self) -> Result<Self::Value, E> {
-        Ok(Value::Null)
-    }
-
-    fn visit_bool<E>(self, value: bool) -> Result<Self::Value, E> {
-        Ok(Value::Bool(value))
-    }
-
-    fn visit_u64<E>(self, value: u64) -> Result<Self::Value, E> {
-        Ok(Value::Unsigned(value))
-    }
-
-    fn visit_i64<E>(self, value: i64) -> Result<Self::Value, E> {
-        Ok(Value::Signed(value))
-    }
-
-    fn visit_f64<E>(self, value: f64) -> Result<Self::Value, E> {
-        Ok(Value::Float(value))
-    }
-
-    fn visit_borrowed_str<E>(self, value: &'de str) -> Result<Self::Value, E> {
-        Ok(Value::Text(Cow::Borrowed(value)))
-    }
-
-    fn visit_str<E>(self, value: &str) -> Result<Self::Value, E> {
-        Ok(Value::Text(Cow::Owned(value.to_string())))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
-        const MOST: usize = 1024;
-        let mut items = Vec::new();
-        while items.len() < MOST {
-            match seq.next_element()? {
-                Some(item) => items.push(item),
-                None => return Ok(Value::List(items)),
-            }
-        }
-        match seq.next_element::<IgnoredAny>()? {
-            Some(_) => Err(A::Error::custom("list too long")),
-            None => Ok(Value::List(items)),
-        }
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
-        ObjectVisitor(PhantomData).visit_map(map).map(Value::Object)
+        assert_eq!(all(r#"{"aud":"a"}"#), (true, ["a".to_owned()].to_vec()));
+        assert_eq!(all(r#"{"aud":["a","b"]}"#), (true, ["a".to_owned(), "b".to_owned()].to_vec()));
+        assert_eq!(all(r#"{}"#), (true, [].to_vec()));
+        assert_eq!(all(r#"{"aud":["a",1]}"#), (false, ["a".to_owned()].to_vec()));
+        assert!(!all(r#"{"aud":{"a":1}}"#).0);
+        assert!(!all(r#"{"aud":null}"#).0);
     }
 }

@@ -17,8 +17,10 @@ mod authentication;
 mod authorization;
 mod breaker;
 mod claims;
+mod fields;
 mod host;
 pub mod input;
+mod json;
 mod matching;
 pub mod needs;
 pub mod outcome;
@@ -27,7 +29,10 @@ pub mod program;
 pub mod quota;
 mod sidecar;
 pub mod spec;
+#[cfg(test)]
+mod testing;
 pub mod token;
 pub mod trace;
+mod words;
 
 pub use authentication::UNKNOWN_KEY;

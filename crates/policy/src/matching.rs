@@ -13,15 +13,12 @@ pub fn text(matcher: &StringMatch, value: &str) -> bool {
     }
 }
 
-/// The same without regard to ASCII case; `value` is lower case already.
-pub fn host(matcher: &StringMatch, value: &str) -> bool {
-    let ends = |part: &str, from: Option<&str>| from.is_some_and(|from| from.eq_ignore_ascii_case(part));
+/// The same for bytes, which may not be text.
+pub fn bytes(matcher: &StringMatch, value: &[u8]) -> bool {
     match matcher {
-        StringMatch::Exact(exact) => value.eq_ignore_ascii_case(exact),
-        StringMatch::Prefix(prefix) => ends(prefix, value.get(..prefix.len())),
-        StringMatch::Suffix(suffix) => {
-            ends(suffix, value.len().checked_sub(suffix.len()).and_then(|start| value.get(start..)))
-        }
+        StringMatch::Exact(exact) => value == exact.as_bytes(),
+        StringMatch::Prefix(prefix) => value.starts_with(prefix.as_bytes()),
+        StringMatch::Suffix(suffix) => value.ends_with(suffix.as_bytes()),
         StringMatch::Present => !value.is_empty(),
     }
 }
@@ -65,17 +62,50 @@ pub fn cidr(block: &Cidr, address: IpAddr) -> bool {
     width == other && (network ^ address) & mask == 0
 }
 
-/// Whether a field with positive and negative matchers holds for a value that may be absent. What is absent meets no positive
-/// matcher, and no negative one either.
-pub fn holds<T, V: Copy>(matches: &Matches<T>, value: Option<V>, meets: impl Fn(&T, V) -> bool) -> bool {
-    let any = |list: &[T]| value.is_some_and(|value| list.iter().any(|matcher| meets(matcher, value)));
-    (matches.any.is_empty() || any(&matches.any)) && !any(&matches.none)
+/// How a field with positive and negative matchers takes a value that may be absent. What is absent meets no matcher of either
+/// kind: positive ones miss, negative ones hold.
+pub fn compare<T, V: Copy>(matches: &Matches<T>, value: Option<V>, meets: impl Fn(&T, V) -> bool) -> Clause {
+    let meets_one = |list: &[T]| value.is_some_and(|value| list.iter().any(|matcher| meets(matcher, value)));
+    decide(matches, meets_one)
+}
+
+/// The same for a field that says by itself whether it meets one of several matchers.
+pub fn decide<T>(matches: &Matches<T>, meets_one: impl Fn(&[T]) -> bool) -> Clause {
+    if matches.is_empty() {
+        Clause::Unset
+    } else if !matches.any.is_empty() && !meets_one(&matches.any) {
+        Clause::Missed
+    } else if !matches.none.is_empty() && meets_one(&matches.none) {
+        Clause::Excluded
+    } else {
+        Clause::Holds
+    }
+}
+
+/// What became of one field of a rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Clause {
+    /// The rule does not set it.
+    Unset,
+    /// It holds.
+    Holds,
+    /// It has positive matchers, and none was met.
+    Missed,
+    /// A negative matcher was met.
+    Excluded,
+}
+
+impl Clause {
+    /// Whether it stands in the way of its rule.
+    pub fn fails(self) -> bool {
+        matches!(self, Self::Missed | Self::Excluded)
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{cidr, host, template};
-    use crate::spec::{Cidr, Segment, StringMatch};
+    use super::{Clause, bytes, cidr, compare, template, text};
+    use crate::spec::{Cidr, Matches, Segment, StringMatch};
     use alloc::string::String;
 
     fn inside(block: &str, prefix: u8, address: &str) -> bool {
@@ -92,13 +122,19 @@ mod tests {
         assert!(inside("10.0.0.1", 32, "::ffff:10.0.0.1"));
         assert!(inside("::ffff:10.0.0.0", 104, "10.1.2.3"));
         assert!(!inside("10.0.0.1", 32, "10.0.0.2"));
+        assert!(inside("2001:db8::", 32, "2001:db8:1::1"));
+        assert!(!inside("2001:db8::", 32, "2001:db9::"));
+        assert!(inside("::1", 128, "::1"));
+        assert!(!inside("::", 0, "::ffff:10.0.0.1"), "a mapped address is an IPv4 address");
+        assert!(inside("10.0.0.0", 255, "10.0.0.0"), "too long a prefix is the longest");
+        assert!(!inside("10.0.0.0", 255, "10.0.0.1"));
     }
 
     #[test]
     fn templates() {
         let orders = [Segment::Literal(String::from("orders")), Segment::One];
         assert!(template(&orders, "/orders/7"));
-        for path in ["/orders", "/orders/", "/orders/7/x", "/other/7", "*"] {
+        for path in ["/orders", "/orders/", "/orders/7/x", "/orders/7/", "/other/7", "/Orders/7", "*", ""] {
             assert!(!template(&orders, path), "{path}");
         }
         let files = [Segment::Literal(String::from("files")), Segment::Rest];
@@ -109,9 +145,45 @@ mod tests {
     }
 
     #[test]
-    fn hosts_have_no_case() {
-        assert!(host(&StringMatch::Suffix(String::from(".Example.com")), "a.example.com"));
-        assert!(!host(&StringMatch::Suffix(String::from(".example.com")), "example.com"));
-        assert!(host(&StringMatch::Exact(String::from("A.b")), "a.b"));
+    fn texts() {
+        let all = |value: &str| {
+            let own = String::from("ab");
+            [
+                StringMatch::Exact(own.clone()),
+                StringMatch::Prefix(own.clone()),
+                StringMatch::Suffix(own),
+                StringMatch::Present,
+            ]
+            .map(|matcher| {
+                assert_eq!(text(&matcher, value), bytes(&matcher, value.as_bytes()));
+                text(&matcher, value)
+            })
+        };
+        assert_eq!(all("ab"), [true, true, true, true]);
+        assert_eq!(all("abc"), [false, true, false, true]);
+        assert_eq!(all("cab"), [false, false, true, true]);
+        assert_eq!(all("AB"), [false, false, false, true]);
+        assert_eq!(all(""), [false; 4]);
+    }
+
+    #[test]
+    fn positive_and_negative() {
+        let field = |any: &[u16], none: &[u16]| Matches { any: any.to_vec(), none: none.to_vec() };
+        let same = |matcher: &u16, value: u16| *matcher == value;
+        for (any, none, value, expected) in [
+            (&[][..], &[][..], Some(1), Clause::Unset),
+            (&[], &[], None, Clause::Unset),
+            (&[1], &[], Some(1), Clause::Holds),
+            (&[1], &[], Some(2), Clause::Missed),
+            (&[1], &[], None, Clause::Missed),
+            (&[], &[1], Some(1), Clause::Excluded),
+            (&[], &[1], Some(2), Clause::Holds),
+            (&[], &[1], None, Clause::Holds),
+            (&[1, 2], &[2], Some(2), Clause::Excluded),
+            (&[1, 2], &[2], Some(1), Clause::Holds),
+            (&[1, 2], &[2], None, Clause::Missed),
+        ] {
+            assert_eq!(compare(&field(any, none), value, same), expected, "{any:?} {none:?} {value:?}");
+        }
     }
 }

@@ -23,8 +23,12 @@ pub enum Ambiguous {
     AboveRoot,
     /// A dot segment with path parameters (`/..;/`): some servers drop the parameters and then resolve it.
     DotParameters,
+    /// A segment of nothing but path parameters (`/;x/`): some servers drop them, and then the segment.
+    OnlyParameters,
     /// `#`: fragments are not sent in requests.
     Fragment,
+    /// `*` with another method than OPTIONS (RFC 9110, 7.1).
+    Asterisk,
 }
 
 impl Ambiguous {
@@ -39,7 +43,9 @@ impl Ambiguous {
             Self::Raw => "the path has a character that must be percent-encoded",
             Self::AboveRoot => "the path has a `..` that leads above the root",
             Self::DotParameters => "the path has a dot segment with parameters (`..;`)",
+            Self::OnlyParameters => "the path has a segment of parameters only (`/;`)",
             Self::Fragment => "the path has a fragment (`#`)",
+            Self::Asterisk => "only OPTIONS can ask for `*`",
         }
     }
 }
@@ -63,6 +69,30 @@ pub fn normalise(path: &str) -> Result<Cow<'_, str>, Ambiguous> {
     }
     let decoded = decode(path)?;
     resolve(decoded)
+}
+
+/// Checks a query: it is passed on as it is, but must not be taken for something else.
+pub fn check_query(query: &str) -> Result<(), Ambiguous> {
+    match query.bytes().find(|byte| matches!(byte, b'#' | 0..=0x20 | 0x7f)) {
+        Some(b'#') => Err(Ambiguous::Fragment),
+        Some(_) => Err(Ambiguous::Control),
+        None => Ok(()),
+    }
+}
+
+/// A normalised path as a server sees it that drops the parameters of segments (`;x`); `None` if there are none.
+pub fn without_parameters(path: &str) -> Option<String> {
+    if !path.contains(';') {
+        return None;
+    }
+    let mut plain = String::with_capacity(path.len());
+    for (index, segment) in path.split('/').enumerate() {
+        if index > 0 {
+            plain.push('/');
+        }
+        plain.push_str(segment.split(';').next().unwrap_or_default());
+    }
+    Some(plain)
 }
 
 /// `-`, `.`, `_`, `~`, letters and digits mean the same encoded or not.
@@ -122,9 +152,12 @@ fn resolve(path: Cow<'_, str>) -> Result<Cow<'_, str>, Ambiguous> {
     let mut plain = true;
     let mut segments = inner.split('/').peekable();
     while let Some(segment) = segments.next() {
-        let name = segment.split(';').next().unwrap_or_default();
-        if dots(name) && name.len() < segment.len() {
-            return Err(Ambiguous::DotParameters);
+        // Escapes are upper case by now. Who decodes before splitting sees a `;` in `%3B`.
+        let name = segment.split(';').next().and_then(|name| name.split("%3B").next()).unwrap_or_default();
+        match name {
+            "." | ".." if name.len() < segment.len() => return Err(Ambiguous::DotParameters),
+            "" if name.len() < segment.len() => return Err(Ambiguous::OnlyParameters),
+            _ => {}
         }
         plain &= !dots(segment) && (!segment.is_empty() || segments.peek().is_none());
     }
@@ -153,3 +186,6 @@ fn resolve(path: Cow<'_, str>) -> Result<Cow<'_, str>, Ambiguous> {
     }
     Ok(Cow::Owned(out))
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,13 +1,14 @@
 //! The program: all of one function's policies for one direction, judged in one straight line.
 
-use crate::authentication::{self, Authenticated};
+use crate::authentication::{self, Checked};
 use crate::authorization::{self, Asked};
 use crate::breaker;
+use crate::fields::Fields;
 use crate::host;
 use crate::input::{RequestInput, ResponseInput};
 use crate::needs::Needs;
 use crate::outcome::{Decision, Denial, HeaderEdit, LogPlan, Outcome, Plan, PolicyKind, Take, Verdict, Wants};
-use crate::path;
+use crate::path::{self, Ambiguous};
 use crate::quota;
 use crate::sidecar;
 use crate::spec::{Direction, ProgramSpec, Target};
@@ -49,7 +50,10 @@ impl From<Denial> for Stop {
 
 impl Program {
     /// Makes a program of its description.
-    pub fn new(spec: ProgramSpec) -> Self {
+    pub fn new(mut spec: ProgramSpec) -> Self {
+        let rules = spec.authorization.iter_mut().flat_map(|rule| &mut rule.to);
+        let limits = spec.rate_limits.iter_mut().filter_map(|limit| limit.only.as_mut());
+        rules.chain(limits).for_each(|operation| host::prepare(&mut operation.hosts));
         Self { needs: Needs::of(&spec), spec }
     }
 
@@ -98,27 +102,31 @@ impl Program {
 
     /// The policies in order; the first that objects ends it. Returns the name of the rule that allows.
     fn allow(&self, input: &RequestInput<'_>, findings: &mut Findings) -> Result<String, Stop> {
-        let (raw, _) = path::split(input.path);
-        let path = path::normalise(raw).map_err(|ambiguous| bad_request(ambiguous.words()))?;
+        let path = normal_path(input).map_err(|ambiguous| bad_request(ambiguous.words()))?;
         let host = host::of_authority(input.authority).ok_or_else(|| bad_request("the host is not valid"))?;
         let target = self.target(input).ok_or_else(|| self.not_a_callee(input))?;
         sidecar::check(&self.spec.sidecar, input)?;
 
         let mut payload = Vec::new();
-        let authenticated = authentication::judge(&self.spec, &self.needs, input, &mut payload)?;
-        let claims = authenticated.as_ref().map(|authenticated| &authenticated.claims);
-        findings.principal = authenticated.as_ref().map(Authenticated::principal);
+        let token = authentication::judge(&self.spec, &self.needs, input, &mut payload)?;
+        findings.principal = token.as_ref().and_then(Checked::principal);
+        let fields = Fields::new(&input.headers, authentication::written(&self.spec, token.as_ref()));
         let asked = Asked {
             peer: input.peer,
             namespace: input.peer.identity.and_then(host::namespace_of_identity),
             principal: findings.principal.as_deref(),
-            claims,
+            claims: token.as_ref().map(|token| &token.claims),
             method: input.method,
             host: &host,
             port: input.port,
             path: &path,
-            headers: &input.headers,
+            fields: &fields,
         };
+        if let Some(signature) = token.as_ref().and_then(|token| token.unverified.clone()) {
+            // The counters will be needed next; asking for both at once saves a run. Nothing is decided by these claims yet.
+            let quotas = quota::missing(&self.spec, input, &asked);
+            return Err(Stop::Wants(Wants { signature: Some(signature), quotas }));
+        }
         let rule = match self.spec.direction {
             Direction::Inbound => authorization::judge(&self.spec.authorization, &asked)?.to_string(),
             Direction::Outbound => authorization::narrow(&self.spec.authorization, &asked)?
@@ -127,14 +135,31 @@ impl Program {
         quota::judge(&self.spec, input, &asked, &mut findings.takes, &mut findings.response_edits)?;
         breaker::check(target, input)?;
 
-        let forwarded = authentication::edits(&self.spec, input, authenticated.as_ref(), &mut findings.request_edits);
-        sidecar::request_edits(&self.spec.sidecar, &mut findings.request_edits);
-        findings.facts = match claims {
-            Some(claims) => self.needs.claims.iter().map(|path| claims.text(path).map(Cow::into_owned)).collect(),
-            None => Vec::new(),
-        };
-        findings.path = changed(input.path, &path, forwarded.as_deref());
+        self.edit(input, &path, token.as_ref(), fields, findings);
         Ok(rule)
+    }
+
+    /// What is forwarded of an allowed request: without its token, with what its claims say, edited by the sidecar's rules.
+    fn edit(
+        &self,
+        input: &RequestInput<'_>,
+        path: &str,
+        token: Option<&Checked<'_>>,
+        fields: Fields<'_>,
+        findings: &mut Findings,
+    ) {
+        let edits = &mut findings.request_edits;
+        let query = token.and_then(|token| authentication::strip(&self.needs, input, token, edits));
+        edits.extend(fields.into_written().into_iter().map(|written| match written.value {
+            Some(value) => HeaderEdit::Set(written.name.to_string(), value.into_owned()),
+            None => HeaderEdit::Remove(written.name.to_string()),
+        }));
+        sidecar::request_edits(&self.spec.sidecar, edits);
+        if let Some(token) = token {
+            let facts = self.needs.claims.iter().map(|path| token.claims.text(path).map(ToString::to_string));
+            findings.facts = facts.collect();
+        }
+        findings.path = changed(input.path, path, query.as_deref());
     }
 
     fn target(&self, input: &RequestInput<'_>) -> Option<&Target> {
@@ -164,18 +189,41 @@ impl Program {
     }
 }
 
+/// The path without query that is matched and forwarded.
+fn normal_path<'a>(input: &RequestInput<'a>) -> Result<Cow<'a, str>, Ambiguous> {
+    let (path, query) = path::split(input.path);
+    path::check_query(query.unwrap_or_default())?;
+    if path == "*" && input.method != "OPTIONS" {
+        return Err(Ambiguous::Asterisk);
+    }
+    path::normalise(path)
+}
+
 /// The path and query to forward, where they differ from what was sent. `query` is the query to forward if it was changed.
 fn changed(sent: &str, path: &str, query: Option<&str>) -> Option<String> {
-    let (raw, sent_query) = path::split(sent);
-    let query = query.or(sent_query);
-    if raw == path && query == sent_query {
+    let (sent_path, sent_query) = path::split(sent);
+    let query = match query {
+        // Nothing is left of it.
+        Some("") => None,
+        Some(query) => Some(query),
+        None => sent_query,
+    };
+    if sent_path == path && query == sent_query {
         return None;
     }
-    Some(match query {
-        None | Some("") if sent_query != Some("") => path.to_string(),
-        Some(query) => format!("{path}?{query}"),
-        None => path.to_string(),
-    })
+    let mut forwarded = path.to_string();
+    if let Some(query) = query {
+        forwarded.push('?');
+        for character in query.chars() {
+            // Some clients send these raw; in a path that is written anew they are as RFC 3986 wants them.
+            if character.is_ascii() {
+                forwarded.push(character);
+            } else {
+                forwarded.extend(character.encode_utf8(&mut [0; 4]).bytes().map(|byte| format!("%{byte:02X}")));
+            }
+        }
+    }
+    Some(forwarded)
 }
 
 fn bad_request(words: &str) -> Denial {
@@ -188,3 +236,6 @@ fn bad_request(words: &str) -> Denial {
         headers: Vec::new(),
     }
 }
+
+#[cfg(test)]
+mod tests;

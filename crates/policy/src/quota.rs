@@ -2,11 +2,13 @@
 //! which has the last word, commits by it.
 
 use crate::authorization::{Asked, operation_matches};
-use crate::input::{QuotaState, RequestInput};
+use crate::input::{QuotaEntry, QuotaState, RequestInput};
 use crate::outcome::{Denial, HeaderEdit, PolicyKind, Take, Wants};
+use crate::path;
 use crate::program::Stop;
-use crate::spec::{ClaimPath, KeyPart, ProgramSpec, QuotaAlgorithm};
+use crate::spec::{ClaimPath, KeyPart, ProgramSpec, QuotaAlgorithm, RateLimit};
 use alloc::borrow::Cow;
+use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec;
 use alloc::vec::Vec;
@@ -29,7 +31,10 @@ pub struct Taken {
     pub reset_ms: u64,
 }
 
-/// Takes `cost` requests from a counter at `now_ms`. A clock that goes backwards refills nothing. A cost of 0 only looks.
+/// Takes `cost` requests from a counter at `now_ms`. A cost of 0 only looks.
+///
+/// A clock that steps back a little refills nothing until it has caught up. A counter from further ahead than it takes to be fresh
+/// again is fresh: it says nothing about now, and must not block until a wrong clock's future has come.
 pub fn take(algorithm: &QuotaAlgorithm, state: QuotaState, now_ms: u64, cost: u32) -> Taken {
     match *algorithm {
         QuotaAlgorithm::TokenBucket { requests, period_ms, burst } => {
@@ -39,38 +44,40 @@ pub fn take(algorithm: &QuotaAlgorithm, state: QuotaState, now_ms: u64, cost: u3
     }
 }
 
-/// A full bucket has nothing used. Thousandths of a token; what a refill leaves over stays in `at_ms`.
+/// A full bucket has nothing used. Counted in thousandths of a request; what a refill leaves over stays in `at_ms`.
 fn token_bucket(requests: u32, period_ms: u64, burst: u32, state: QuotaState, now_ms: u64, cost: u32) -> Taken {
     let (rate, period) = (u128::from(requests).max(1) * 1000, u128::from(period_ms.max(1)));
     let capacity = u128::from(burst) * 1000;
-    let elapsed = u128::from(now_ms.saturating_sub(state.at_ms));
-    let refill = elapsed * rate / period;
-    let before = u128::from(state.used).min(capacity);
-    let (used, at_ms) = if refill >= before {
-        (0, now_ms.max(state.at_ms))
-    } else {
-        // Only the time that whole thousandths took is used up.
-        let spent = (refill * period).div_ceil(rate);
-        (before - refill, state.at_ms.saturating_add(u64::try_from(spent).unwrap_or(u64::MAX)))
-    };
+    let time_for = |thousandths: u128| u64::try_from((thousandths * period).div_ceil(rate)).unwrap_or(u64::MAX);
+    let refill = |from_ms: u64| u128::from(now_ms.saturating_sub(from_ms)) * rate / period;
+    let from_the_future = state.at_ms.saturating_sub(now_ms) > time_for(capacity);
+    let used = u128::from(state.used).min(capacity);
+    let (before, since_ms) =
+        if from_the_future || refill(state.at_ms) >= used { (0, now_ms) } else { (used, state.at_ms) };
+    // Only the time that whole thousandths took is used up.
+    let refilled = refill(since_ms);
+    let (used, at_ms) = (before - refilled.min(before), since_ms.saturating_add(time_for(refilled)));
     let wanted = used + u128::from(cost) * 1000;
     let allowed = wanted <= capacity;
     let after = if allowed { wanted } else { used };
-    let time_for = |thousandths: u128| u64::try_from((thousandths * period).div_ceil(rate)).unwrap_or(u64::MAX);
+    let until =
+        |start_ms: u64, thousandths: u128| start_ms.saturating_add(time_for(thousandths)).saturating_sub(now_ms);
+    let missing = (before + u128::from(cost) * 1000).saturating_sub(capacity);
     Taken {
         state: QuotaState { used: u64::try_from(after).unwrap_or(u64::MAX), at_ms },
         allowed,
         remaining: u32::try_from((capacity - after) / 1000).unwrap_or(u32::MAX),
         limit: burst,
-        retry_after_ms: if allowed { 0 } else { time_for(wanted.saturating_sub(capacity)).max(1) },
-        reset_ms: time_for(after),
+        retry_after_ms: if allowed { 0 } else { until(since_ms, missing).max(1) },
+        reset_ms: until(at_ms, after),
     }
 }
 
 fn fixed_window(requests: u32, period_ms: u64, state: QuotaState, now_ms: u64, cost: u32) -> Taken {
     let period = period_ms.max(1);
     let window = now_ms - now_ms % period;
-    let (used, at_ms) = if window > state.at_ms { (0, window) } else { (state.used, state.at_ms) };
+    let fresh = window > state.at_ms || state.at_ms - window > period;
+    let (used, at_ms) = if fresh { (0, window) } else { (state.used, state.at_ms) };
     let wanted = used.saturating_add(u64::from(cost));
     let allowed = wanted <= u64::from(requests);
     let after = if allowed { wanted } else { used };
@@ -101,25 +108,45 @@ pub struct Subject<'a> {
     pub claim: &'a dyn Fn(&ClaimPath) -> Option<Cow<'a, str>>,
 }
 
-/// Renders a key. Injective: each part carries its length, and an absent part differs from an empty one.
+/// Renders a key. Injective as long as parts are at most [`MAX_PART`] long: each carries its length, an absent part differs from an
+/// empty one, and what is not text from what is. Longer ones share a counter: a client must not fill memory with them.
 pub fn render_key(parts: &[KeyPart], subject: &Subject<'_>) -> String {
     let mut key = String::new();
     for part in parts {
-        let value: Option<Cow<'_, str>> = match part {
-            KeyPart::Identity => subject.identity.map(Cow::Borrowed),
-            KeyPart::Claim(path) => (subject.claim)(path),
-            KeyPart::Header(name) => (subject.header)(name).map(String::from_utf8_lossy),
-            KeyPart::Path => Some(Cow::Borrowed(subject.path)),
-            KeyPart::Method => Some(Cow::Borrowed(subject.method)),
-            KeyPart::Address => Some(Cow::Owned(subject.address.to_canonical().to_string())),
-        };
-        match value {
-            // Writing to a String does not fail.
-            Some(value) => drop(write!(key, "{}:{value};", value.len())),
-            None => key.push_str("-;"),
+        match part {
+            KeyPart::Identity => push_text(&mut key, subject.identity),
+            KeyPart::Claim(path) => push_text(&mut key, (subject.claim)(path).as_deref()),
+            KeyPart::Header(name) => push_bytes(&mut key, (subject.header)(name)),
+            KeyPart::Path => push_text(&mut key, Some(subject.path)),
+            KeyPart::Method => push_text(&mut key, Some(subject.method)),
+            KeyPart::Address => push_text(&mut key, Some(&subject.address.to_canonical().to_string())),
         }
     }
     key
+}
+
+/// Longest part of a key that is told from others, in bytes.
+pub const MAX_PART: usize = 1024;
+
+fn push_bytes(key: &mut String, value: Option<&[u8]>) {
+    match value.map(core::str::from_utf8) {
+        None => push_text(key, None),
+        Some(Ok(text)) => push_text(key, Some(text)),
+        Some(Err(_)) => {
+            key.push('x');
+            let digits = value.unwrap_or_default().iter().take(MAX_PART).map(|byte| format!("{byte:02x}"));
+            push_text(key, Some(&digits.collect::<String>()));
+        }
+    }
+}
+
+fn push_text(key: &mut String, value: Option<&str>) {
+    match value {
+        None => key.push_str("-;"),
+        Some(text) if text.len() > MAX_PART => key.push_str("+;"),
+        // Writing to a String does not fail.
+        Some(text) => drop(write!(key, "{}:{text};", text.len())),
+    }
 }
 
 /// Judges all limits that count this request. On success `takes` says what to take, and `edits` what to tell the client.
@@ -130,28 +157,11 @@ pub(crate) fn judge(
     takes: &mut Vec<Take>,
     edits: &mut Vec<HeaderEdit>,
 ) -> Result<(), Stop> {
-    if spec.rate_limits.is_empty() {
-        return Ok(());
-    }
-    let header = |name: &str| asked.headers.iter().find(|header| header.name == name).map(|header| header.value);
-    let claim = |path: &ClaimPath| asked.claims.and_then(|claims| claims.text(path));
-    let subject = Subject {
-        identity: asked.peer.identity,
-        address: asked.peer.address,
-        method: asked.method,
-        path: asked.path,
-        header: &header,
-        claim: &claim,
-    };
     let mut wants = Vec::new();
     let mut tightest: Option<Taken> = None;
     let mut refused: Option<(Taken, &str)> = None;
-    for (index, limit) in (0u16..).zip(&spec.rate_limits) {
-        if limit.only.as_ref().is_some_and(|only| !operation_matches(only, asked)) {
-            continue;
-        }
-        let key = render_key(&limit.key, &subject);
-        let Some(entry) = input.quotas.iter().find(|entry| entry.limit == index && entry.key == key) else {
+    for (index, limit, key) in counted(spec, asked) {
+        let Some(entry) = entry(input, index, &key) else {
             wants.push((index, key));
             continue;
         };
@@ -176,6 +186,41 @@ pub(crate) fn judge(
     }
 }
 
+/// The counters that this request is counted by and that were not handed over.
+pub(crate) fn missing(spec: &ProgramSpec, input: &RequestInput<'_>, asked: &Asked<'_>) -> Vec<(u16, String)> {
+    let missing = counted(spec, asked).filter(|(index, _, key)| entry(input, *index, key).is_none());
+    missing.map(|(index, _, key)| (index, key)).collect()
+}
+
+/// The limits that count this request, with their keys. A path with parameters (`;x`) counts as the path without them, and a
+/// limit for certain paths counts it under either reading, so that nobody gets a fresh counter by adding some.
+fn counted<'a>(spec: &'a ProgramSpec, asked: &'a Asked<'a>) -> impl Iterator<Item = (u16, &'a RateLimit, String)> {
+    let plain = if spec.rate_limits.is_empty() { None } else { path::without_parameters(asked.path) };
+    (0u16..).zip(&spec.rate_limits).filter_map(move |(index, limit)| {
+        let path = plain.as_deref().unwrap_or(asked.path);
+        let counts = limit.only.as_ref().is_none_or(|only| {
+            operation_matches(only, asked) || (plain.is_some() && operation_matches(only, &Asked { path, ..*asked }))
+        });
+        counts.then(|| (index, limit, key(&limit.key, asked, path)))
+    })
+}
+
+fn key(parts: &[KeyPart], asked: &Asked<'_>, path: &str) -> String {
+    let subject = Subject {
+        identity: asked.peer.identity,
+        address: asked.peer.address,
+        method: asked.method,
+        path,
+        header: &|name| asked.fields.first(name),
+        claim: &|path| asked.claims.and_then(|claims| claims.text(path)).map(Cow::Borrowed),
+    };
+    render_key(parts, &subject)
+}
+
+fn entry<'i>(input: &'i RequestInput<'_>, index: u16, key: &str) -> Option<&'i QuotaEntry<'i>> {
+    input.quotas.iter().find(|entry| entry.limit == index && entry.key == key)
+}
+
 /// `RateLimit-*` fields of draft-ietf-httpapi-ratelimit-headers-03; the reset is in seconds, rounded up.
 pub fn limit_headers(taken: &Taken) -> [HeaderEdit; 3] {
     let set = |name: &str, value: String| HeaderEdit::Set(name.to_string(), value);
@@ -193,7 +238,10 @@ pub fn exhausted(name: &str, taken: &Taken) -> Denial {
         policy: PolicyKind::RateLimit,
         rule: name.to_string(),
         default: false,
-        clause: alloc::format!("all {} requests are used", taken.limit),
+        clause: format!("all {} requests are used", taken.limit),
         headers: vec![("retry-after".to_string(), taken.retry_after_ms.div_ceil(1000).max(1).to_string())],
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,8 +4,7 @@
 use crate::input::Header;
 use crate::path;
 use crate::spec::TokenSource;
-use alloc::format;
-use alloc::string::{String, ToString};
+use alloc::string::String;
 use alloc::vec::Vec;
 
 /// Longest token that is looked at, in bytes.
@@ -16,12 +15,12 @@ pub const MAX_TOKEN: usize = 16 * 1024;
 pub struct Located<'a> {
     /// Index of the source in the argument of [`locate`].
     pub source: usize,
-    /// The token as it stands there.
+    /// The token as it stands there; empty if it is not even text.
     pub token: &'a str,
 }
 
 /// All tokens, by source in the order given, and within a source in the order of the head. A header without the
-/// source's prefix holds no token.
+/// source's prefix holds no token (other schemes have other uses), nor does an empty parameter or cookie.
 pub fn locate<'a>(sources: &[TokenSource], headers: &[Header<'a>], path_and_query: &'a str) -> Vec<Located<'a>> {
     let mut found = Vec::new();
     for (source, place) in sources.iter().enumerate() {
@@ -32,11 +31,15 @@ pub fn locate<'a>(sources: &[TokenSource], headers: &[Header<'a>], path_and_quer
             }
             TokenSource::Query(name) => {
                 let query = path::split(path_and_query).1.unwrap_or_default();
-                pairs(query, '&').filter(|(key, _)| key == name).for_each(|(_, value)| push(value));
+                let parameters = query.split('&').map(split_pair);
+                parameters
+                    .filter(|(key, value)| is_named(key, name) && !value.is_empty())
+                    .for_each(|(_, value)| push(value));
             }
             TokenSource::Cookie(name) => {
-                for value in values(headers, "cookie") {
-                    cookies(value).filter(|(key, _)| key == name).for_each(|(_, value)| push(value));
+                for value in values(headers, "cookie").filter_map(|value| core::str::from_utf8(value).ok()) {
+                    let cookies = cookies(value).map(split_pair);
+                    cookies.filter(|(key, value)| key == name && !value.is_empty()).for_each(|(_, value)| push(value));
                 }
             }
         }
@@ -46,41 +49,57 @@ pub fn locate<'a>(sources: &[TokenSource], headers: &[Header<'a>], path_and_quer
 
 /// The query without one parameter.
 pub fn without_parameter(query: &str, name: &str) -> String {
-    let kept: Vec<&str> = query.split('&').filter(|pair| pair.split('=').next() != Some(name)).collect();
+    let kept: Vec<&str> = query.split('&').filter(|pair| !is_named(split_pair(pair).0, name)).collect();
     kept.join("&")
 }
 
-/// The `cookie` header without one cookie; `None` if nothing is left.
-pub fn without_cookie(headers: &[Header<'_>], name: &str) -> Option<String> {
-    let kept: Vec<String> = values(headers, "cookie")
-        .flat_map(cookies)
-        .filter(|(key, _)| *key != name)
-        .map(|(key, value)| if value.is_empty() { key.to_string() } else { format!("{key}={value}") })
-        .collect();
+/// The `cookie` header without some cookies, all its fields made one; `None` if nothing is left. A field that is not text cannot
+/// be taken apart and is left out.
+pub fn without_cookies(headers: &[Header<'_>], names: &[&str]) -> Option<String> {
+    let fields = values(headers, "cookie").filter_map(|value| core::str::from_utf8(value).ok());
+    let kept: Vec<&str> = fields.flat_map(cookies).filter(|cookie| !names.contains(&split_pair(cookie).0)).collect();
     (!kept.is_empty()).then(|| kept.join("; "))
 }
 
-/// Values that are text; a token is always ASCII.
-fn values<'a>(headers: &[Header<'a>], name: &str) -> impl Iterator<Item = &'a str> {
-    headers
-        .iter()
-        .filter(move |header| header.name == name)
-        .filter_map(|header| core::str::from_utf8(header.value).ok())
+fn values<'a>(headers: &[Header<'a>], name: &str) -> impl Iterator<Item = &'a [u8]> {
+    headers.iter().filter(move |header| header.name == name).map(|header| header.value)
 }
 
 /// The scheme of `authorization` has no case, and any number of spaces after it (RFC 9110, 11.4).
-fn after_prefix<'a>(name: &str, prefix: &str, value: &'a str) -> Option<&'a str> {
-    let head = value.get(..prefix.len())?;
-    let same = if name == "authorization" { head.eq_ignore_ascii_case(prefix) } else { head == prefix };
-    same.then(|| value[prefix.len()..].trim_matches([' ', '\t']))
+fn after_prefix<'a>(name: &str, prefix: &str, value: &'a [u8]) -> Option<&'a str> {
+    let (head, token) = value.split_at_checked(prefix.len())?;
+    let here =
+        if name == "authorization" { head.eq_ignore_ascii_case(prefix.as_bytes()) } else { head == prefix.as_bytes() };
+    // What is not text is a bad token rather than none, so that it cannot pass where tokens are optional.
+    here.then(|| core::str::from_utf8(token).unwrap_or_default().trim_matches([' ', '\t']))
 }
 
-fn pairs(text: &str, separator: char) -> impl Iterator<Item = (&str, &str)> {
-    text.split(separator).map(|pair| pair.split_once('=').unwrap_or((pair, "")))
+/// Name and value of `name=value`.
+fn split_pair(pair: &str) -> (&str, &str) {
+    pair.split_once('=').unwrap_or((pair, ""))
 }
 
-fn cookies(value: &str) -> impl Iterator<Item = (&str, &str)> {
-    pairs(value, ';')
-        .map(|(name, value)| (name.trim_matches(' '), value.trim_matches(' ').trim_matches('"')))
-        .filter(|(name, _)| !name.is_empty())
+/// Whether a parameter has this name, which may be percent-encoded, as functions will decode it.
+fn is_named(key: &str, name: &str) -> bool {
+    if !key.contains(['%', '+']) {
+        return key == name;
+    }
+    let mut bytes = key.bytes();
+    let mut next = || match bytes.next()? {
+        b'+' => Some(b' '),
+        b'%' => {
+            let mut digit = || bytes.next().and_then(|digit| char::from(digit).to_digit(16));
+            u8::try_from(digit()? * 16 + digit()?).ok()
+        }
+        byte => Some(byte),
+    };
+    name.bytes().all(|byte| next() == Some(byte)) && next().is_none()
 }
+
+/// The cookies of a `cookie` field (RFC 6265, 4.2.1).
+fn cookies(value: &str) -> impl Iterator<Item = &str> {
+    value.split(';').map(|cookie| cookie.trim_matches([' ', '\t'])).filter(|cookie| !cookie.is_empty())
+}
+
+#[cfg(test)]
+mod tests;

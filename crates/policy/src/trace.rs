@@ -11,25 +11,29 @@ use alloc::vec::Vec;
 const MAX_MEMBERS: usize = 32;
 
 /// The span of this hop, and the edits that hand it on. `None`: tracing is off, and headers pass through.
+///
+/// The parent is the caller's `traceparent`, else its B3 fields, else the span that the runtime knows of. A trace that somebody
+/// began keeps its sampling decision; `tracestate` goes with a valid `traceparent` only.
 pub fn plan(tracing: &Tracing, input: &RequestInput<'_>, edits: &mut Vec<HeaderEdit>) -> Option<TracePlan> {
     if !tracing.enabled {
         return None;
     }
     let traceparent = w3c(&input.headers);
-    let parent = traceparent.or_else(|| tracing.accept_b3.then(|| b3(&input.headers)).flatten()).or_else(|| {
-        input.parent.map(|parent| Parent {
-            trace_id: parent.trace_id,
-            span_id: Some(parent.span_id),
-            sampled: Some(parent.sampled),
-        })
-    });
-
+    let asked = traceparent
+        .map(Caller::from)
+        .or_else(|| tracing.accept_b3.then(|| b3(&input.headers)).flatten())
+        .unwrap_or_default();
+    // What the runtime knows stands in for a caller that names no span.
+    let known = input.parent.filter(|_| asked.span.is_none()).map(Caller::from).unwrap_or_default();
+    let parent = asked.span.or(known.span);
     let fresh = (u128::from(input.random[0]) << 64) | u128::from(input.random[1]);
-    let new_sampling = input.random[3] % 10_000 < u64::from(tracing.sampling_per_10k);
     let context = TraceContext {
-        trace_id: parent.map_or(fresh.max(1), |parent| parent.trace_id),
+        trace_id: parent.map_or(fresh.max(1), |(trace_id, _)| trace_id),
         span_id: input.random[2].max(1),
-        sampled: parent.and_then(|parent| parent.sampled).unwrap_or(new_sampling),
+        sampled: asked
+            .sampled
+            .or(known.sampled)
+            .unwrap_or(input.random[3] % 10_000 < u64::from(tracing.sampling_per_10k)),
     };
     edits.push(HeaderEdit::Set("traceparent".to_string(), format(context)));
     match traceparent.and_then(|_| tracestate(&input.headers)) {
@@ -45,7 +49,7 @@ pub fn plan(tracing: &Tracing, input: &RequestInput<'_>, edits: &mut Vec<HeaderE
             edits.push(HeaderEdit::Remove(header.name.to_string()));
         }
     }
-    Some(TracePlan { context, parent_span: parent.and_then(|parent| parent.span_id) })
+    Some(TracePlan { context, parent_span: parent.map(|(_, span_id)| span_id) })
 }
 
 /// `00-<trace id>-<span id>-<flags>`
@@ -53,23 +57,24 @@ pub fn format(context: TraceContext) -> String {
     format!("00-{:032x}-{:016x}-{:02x}", context.trace_id, context.span_id, u8::from(context.sampled))
 }
 
-/// What a caller says of its span.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Parent {
-    trace_id: u128,
-    span_id: Option<u64>,
+/// What a caller says of its span. B3 can say no more than whether to sample.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Caller {
+    /// Trace and span.
+    span: Option<(u128, u64)>,
     /// `None`: the decision is left to us.
     sampled: Option<bool>,
 }
 
+impl From<TraceContext> for Caller {
+    fn from(context: TraceContext) -> Self {
+        Self { span: Some((context.trace_id, context.span_id)), sampled: Some(context.sampled) }
+    }
+}
+
 /// A `traceparent`, if there is exactly one field and it is valid.
-fn w3c(headers: &[Header<'_>]) -> Option<Parent> {
-    let value = only(headers, "traceparent")?;
-    parse(value).map(|context| Parent {
-        trace_id: context.trace_id,
-        span_id: Some(context.span_id),
-        sampled: Some(context.sampled),
-    })
+fn w3c(headers: &[Header<'_>]) -> Option<TraceContext> {
+    parse(only(headers, "traceparent")?)
 }
 
 /// Reads a `traceparent` (3.2). A later version is read by what version 00 defines of it.
@@ -129,28 +134,33 @@ fn is_value(value: &str) -> bool {
     !value.is_empty() && value.len() <= 256 && !value.ends_with(' ') && value.bytes().all(allowed)
 }
 
-/// B3, as one field or as several.
-fn b3(headers: &[Header<'_>]) -> Option<Parent> {
+/// B3, as one field or as several. Identifiers that are not valid are no identifiers.
+fn b3(headers: &[Header<'_>]) -> Option<Caller> {
     if let Some(single) = only(headers, "b3") {
         return b3_single(core::str::from_utf8(single).ok()?);
     }
     let text = |name| only(headers, name).and_then(|value| core::str::from_utf8(value).ok());
     let debug = text("x-b3-flags") == Some("1");
     let sampled = if debug { Some(true) } else { text("x-b3-sampled").and_then(b3_sampled) };
-    b3_parent(text("x-b3-traceid")?, text("x-b3-spanid")?, sampled)
+    let span = text("x-b3-traceid").zip(text("x-b3-spanid")).and_then(|(trace_id, span_id)| b3_span(trace_id, span_id));
+    (span.is_some() || sampled.is_some()).then_some(Caller { span, sampled })
 }
 
-/// `<trace id>-<span id>[-<sampled>[-<parent>]]`
-fn b3_single(value: &str) -> Option<Parent> {
+/// `<trace id>-<span id>[-<sampled>[-<parent>]]`, or `<sampled>` alone.
+fn b3_single(value: &str) -> Option<Caller> {
     let mut fields = value.split('-');
-    let (trace_id, span_id) = (fields.next()?, fields.next()?);
-    b3_parent(trace_id, span_id, fields.next().and_then(b3_sampled))
+    let first = fields.next()?;
+    let Some(span_id) = fields.next() else {
+        return b3_sampled(first).map(|sampled| Caller { span: None, sampled: Some(sampled) });
+    };
+    let span = Some(b3_span(first, span_id)?);
+    Some(Caller { span, sampled: fields.next().and_then(b3_sampled) })
 }
 
-fn b3_parent(trace_id: &str, span_id: &str, sampled: Option<bool>) -> Option<Parent> {
+fn b3_span(trace_id: &str, span_id: &str) -> Option<(u128, u64)> {
     let trace_id = hex(&trace_id.to_ascii_lowercase(), if trace_id.len() == 16 { 16 } else { 32 })?;
     let span_id = u64::try_from(hex(&span_id.to_ascii_lowercase(), 16)?).ok()?;
-    (trace_id != 0 && span_id != 0).then_some(Parent { trace_id, span_id: Some(span_id), sampled })
+    (trace_id != 0 && span_id != 0).then_some((trace_id, span_id))
 }
 
 fn b3_sampled(text: &str) -> Option<bool> {
@@ -167,3 +177,6 @@ fn only<'a>(headers: &[Header<'a>], name: &str) -> Option<&'a [u8]> {
     let value = values.next()?;
     values.next().is_none().then_some(value)
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,516 @@
+use super::UNKNOWN_KEY;
+use crate::input::{Header, RequestInput};
+use crate::outcome::{HeaderEdit, Outcome, SignatureWant, Verdict, Wants};
+use crate::program::Program;
+use crate::spec::{
+    Algorithm, Condition, ConditionKey, Issuer, KeyId, Matches, ProgramSpec, Source, StringMatch, TokenSource,
+};
+use crate::testing::{self, NOW_MS, allowed, decide, denied, header, issuer, request, token};
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec;
+use alloc::vec::Vec;
+
+const ES256: &str = r#"{"alg":"ES256","kid":"ec"}"#;
+const CLAIMS: &str = r#"{"iss":"https://login.example","sub":"ann","aud":"shop","exp":1700000600}"#;
+const VERIFIED: Option<KeyId> = Some(KeyId(2));
+
+fn spec(issuers: Vec<Issuer>) -> ProgramSpec {
+    ProgramSpec { authentication: issuers, ..testing::inbound() }
+}
+
+/// A request with this text as its bearer token.
+fn bearing(authorization: &str) -> RequestInput<'_> {
+    RequestInput { headers: vec![header("authorization", authorization)], ..request() }
+}
+
+/// What is wrong with a token, by the clause of its denial; `Ok`: nothing but that its signature is not verified yet.
+fn check_with(issuer: Issuer, header: &str, claims: &str) -> Result<SignatureWant, String> {
+    let authorization = format!("Bearer {}", token(header, claims));
+    check_text(issuer, &authorization)
+}
+
+fn check_text(issuer: Issuer, authorization: &str) -> Result<SignatureWant, String> {
+    match Program::new(spec(vec![issuer])).judge(&bearing(authorization)) {
+        Outcome::Wants(Wants { signature: Some(want), .. }) => Ok(want),
+        Outcome::Decided(decision) => match decision.verdict {
+            Verdict::Deny(denial) => {
+                assert_eq!((denial.status, denial.rule.as_str()), (401, "p/authentication/0"));
+                let challenge = r#"Bearer realm="shop/orders", error="invalid_token""#.to_string();
+                assert_eq!(denial.headers, [("www-authenticate".to_string(), challenge)]);
+                Err(denial.clause)
+            }
+            Verdict::Allow { rule } => panic!("allowed by {rule}"),
+        },
+        Outcome::Wants(wants) => panic!("{wants:?}"),
+    }
+}
+
+fn check(header: &str, claims: &str) -> Result<SignatureWant, String> {
+    check_with(issuer(), header, claims)
+}
+
+/// The clause of the claims' denial.
+fn wrong(claims: &str) -> String {
+    check(ES256, claims).unwrap_err()
+}
+
+fn claims(more: &str) -> String {
+    format!(r#"{{"iss":"https://login.example","aud":"shop"{more}}}"#)
+}
+
+#[test]
+fn a_good_token_needs_its_signature_verified_and_nothing_else() {
+    let want = check(ES256, CLAIMS).unwrap();
+    assert_eq!((want.token, want.key, want.algorithm), (0, KeyId(2), Algorithm::ES256));
+    assert_eq!((want.denial.status, want.denial.clause.as_str()), (401, "the token's signature is not valid"));
+    let authorization = format!("Bearer {}", token(ES256, CLAIMS));
+    let input = RequestInput { verified: vec![VERIFIED], ..bearing(&authorization) };
+    let decision = decide(spec(vec![issuer()]), &input);
+    assert_eq!(decision.verdict, Verdict::Allow { rule: "all".to_string() });
+    assert_eq!(decision.principal.as_deref(), Some("https://login.example/ann"));
+}
+
+#[test]
+fn a_signature_by_another_key_does_not_count() {
+    let authorization = format!("Bearer {}", token(ES256, CLAIMS));
+    for verified in [vec![], vec![None], vec![Some(KeyId(1))], vec![None, VERIFIED]] {
+        let input = RequestInput { verified, ..bearing(&authorization) };
+        assert!(matches!(Program::new(spec(vec![issuer()])).judge(&input), Outcome::Wants(_)), "{:?}", input.verified);
+    }
+}
+
+#[test]
+fn a_verified_signature_replaces_no_other_check() {
+    for (header, claims) in [
+        (ES256, claims(r#","exp":1699999000"#)),
+        (ES256, CLAIMS.replace("shop", "other")),
+        (ES256, CLAIMS.replace("login", "evil")),
+        (r#"{"alg":"ES256","kid":"ed"}"#, CLAIMS.to_string()),
+        (r#"{"alg":"none","kid":"ec"}"#, CLAIMS.to_string()),
+    ] {
+        let authorization = format!("Bearer {}", token(header, &claims));
+        let input = RequestInput { verified: vec![VERIFIED], ..bearing(&authorization) };
+        assert_eq!(denied(spec(vec![issuer()]), &input).status, 401, "{header} {claims}");
+    }
+}
+
+#[test]
+fn without_a_token() {
+    let denial = denied(spec(vec![issuer()]), &request());
+    assert_eq!((denial.status, denial.clause.as_str()), (401, "the request has no token"));
+    let challenge = r#"Bearer realm="shop/orders""#.to_string();
+    assert_eq!(denial.headers, [("www-authenticate".to_string(), challenge)], "no error code, RFC 6750, 3.1");
+    let optional = || Issuer { required: false, ..issuer() };
+    let decision = decide(spec(vec![optional()]), &request());
+    assert_eq!((decision.principal, decision.verdict), (None, Verdict::Allow { rule: "all".to_string() }));
+    assert_eq!(denied(spec(vec![optional(), issuer()]), &request()).status, 401, "one that requires it is enough");
+    assert_eq!(allowed(spec(vec![optional()]), &bearing("Basic abc")), "all", "another scheme is no token");
+    assert_eq!(denied(spec(vec![optional()]), &bearing("Bearer abc")).status, 401, "a bad token is never no token");
+}
+
+#[test]
+fn forms_that_are_no_jwt() {
+    let good = token(ES256, CLAIMS);
+    let (head, rest) = good.split_once('.').unwrap();
+    let (body, signature) = rest.split_once('.').unwrap();
+    let not_compact = "the token is not a JWT in compact form";
+    for text in [
+        "abc".to_string(),
+        "..".to_string(),
+        format!("{head}.{body}"),
+        format!("{head}.{body}."),
+        format!("{head}.{body}.{signature}.x"),
+        format!("{head}.{body}.{signature}.x.y"),
+        format!("{head}.{body}.a=="),
+        format!("{head}.{body}.a"),
+        format!("{head}.{body}.a+/b"),
+        format!("{good},{good}"),
+        format!("{head}.{body}.{}", "a".repeat(16 * 1024)),
+    ] {
+        assert_eq!(check_text(issuer(), &format!("Bearer {text}")).unwrap_err(), not_compact, "{text:.40}");
+    }
+    for text in [
+        format!("{head}=.{body}.{signature}"),
+        format!(".{body}.{signature}"),
+        format!("{head}!.{body}.{signature}"),
+        format!("{}.{body}.{signature}", "e30".to_string() + "A"),
+        // The last character has bits that belong to no byte.
+        format!("e31.{body}.{signature}"),
+        format!("W10.{body}.{signature}"),
+    ] {
+        let clause = check_text(issuer(), &format!("Bearer {text}")).unwrap_err();
+        assert_eq!(clause, "the token's header is not one JSON object without duplicates", "{text:.40}");
+    }
+    let bad_claims = "the token's claims are not one JSON object without duplicates";
+    for text in
+        [format!("{head}..{signature}"), format!("{head}.{body}=.{signature}"), format!("{head}.W10.{signature}")]
+    {
+        assert_eq!(check_text(issuer(), &format!("Bearer {text}")).unwrap_err(), bad_claims, "{text:.60}");
+    }
+}
+
+#[test]
+fn headers_of_tokens() {
+    let no_algorithm = "alg: matches none of [RS256, RS384, RS512, PS256, ES256, ES384, EdDSA]";
+    for header in [
+        r#"{"kid":"ec"}"#,
+        r#"{"alg":"none","kid":"ec"}"#,
+        r#"{"alg":"None","kid":"ec"}"#,
+        r#"{"alg":"HS256","kid":"ec"}"#,
+        r#"{"alg":"es256","kid":"ec"}"#,
+        r#"{"alg":"ES256K","kid":"ec"}"#,
+        r#"{"alg":"ES256 ","kid":"ec"}"#,
+        r#"{"alg":"ES512","kid":"ec"}"#,
+        r#"{"alg":"PS384","kid":"rsa"}"#,
+        r#"{"alg":["ES256"],"kid":"ec"}"#,
+        r#"{"alg":null,"kid":"ec"}"#,
+        r#"{"ALG":"ES256","kid":"ec"}"#,
+    ] {
+        assert_eq!(check(header, CLAIMS).unwrap_err(), no_algorithm, "{header}");
+    }
+    let duplicates = "the token's header is not one JSON object without duplicates";
+    for header in [
+        r#"{"alg":"ES256","alg":"none","kid":"ec"}"#,
+        r#"{"alg":"ES256","kid":"ec","kid":"ec"}"#,
+        r#"{"alg":"ES256","\u0061lg":"none","kid":"ec"}"#,
+    ] {
+        assert_eq!(check(header, CLAIMS).unwrap_err(), duplicates, "{header}");
+    }
+    for header in [r#"{"alg":"ES256","kid":"ec","crit":["exp"],"exp":1}"#, r#"{"alg":"ES256","kid":"ec","crit":[]}"#] {
+        assert!(check(header, CLAIMS).unwrap_err().starts_with("crit:"), "{header}");
+    }
+    assert!(check(r#"{"alg":"ES256","kid":"ec","b64":false}"#, CLAIMS).unwrap_err().starts_with("b64:"));
+    for header in [
+        r#"{"typ":"JWT","alg":"ES256","kid":"ec"}"#,
+        r#"{"typ":"none","cty":"JWT","alg":"ES256","kid":"ec","jku":"https://evil.example","jwk":{},"x5u":1}"#,
+        r#"{"\u0061lg":"ES\u0032\u00356","kid":"ec"}"#,
+    ] {
+        assert_eq!(check(header, CLAIMS).unwrap().key, KeyId(2), "{header}");
+    }
+}
+
+#[test]
+fn keys_are_chosen_by_name_and_algorithm() {
+    let by = |header: &str| check(header, CLAIMS).map(|want| (want.key.0, want.algorithm));
+    assert_eq!(by(r#"{"alg":"RS256","kid":"rsa"}"#), Ok((1, Algorithm::RS256)));
+    assert_eq!(by(r#"{"alg":"PS256","kid":"rsa"}"#), Ok((1, Algorithm::PS256)));
+    assert_eq!(by(r#"{"alg":"EdDSA","kid":"ed"}"#), Ok((3, Algorithm::EdDSA)));
+    for header in [r#"{"alg":"RS384","kid":"rsa"}"#, r#"{"alg":"RS256","kid":"ec"}"#, r#"{"alg":"ES384","kid":"ec"}"#] {
+        assert_eq!(by(header), Err("alg: the key may not be used with the token's algorithm".to_string()), "{header}");
+    }
+    for kid in ["", "EC", "ec ", "../ec"] {
+        assert_eq!(by(&format!(r#"{{"alg":"ES256","kid":"{kid}"}}"#)), Err(UNKNOWN_KEY.to_string()), "{kid}");
+    }
+    for kid in ["1", "null", "[\"ec\"]"] {
+        assert_eq!(
+            by(&format!(r#"{{"alg":"ES256","kid":{kid}}}"#)),
+            Err("kid: the token's is not a string".to_string())
+        );
+    }
+}
+
+#[test]
+fn tokens_without_a_key_name() {
+    let header = r#"{"alg":"ES256"}"#;
+    assert_eq!(check(header, CLAIMS).unwrap().key, KeyId(2), "one key is left by the algorithm");
+    let none = check(r#"{"alg":"ES384"}"#, CLAIMS).unwrap_err();
+    assert_eq!(none, "alg: no key of the issuer may be used with the token's algorithm");
+    let mut two = issuer();
+    two.keys[2].algorithms = vec![Algorithm::ES256];
+    let several = check_with(two, header, CLAIMS).unwrap_err();
+    assert_eq!(several, "kid: the token names no key, and more than one may be used with its algorithm");
+    let mut nameless = issuer();
+    nameless.keys[1].kid = None;
+    assert_eq!(check_with(nameless, ES256, CLAIMS).unwrap().key, KeyId(2), "a key without a name may have any");
+    assert_eq!(check_with(Issuer { keys: vec![], ..issuer() }, ES256, CLAIMS).unwrap_err(), UNKNOWN_KEY);
+}
+
+#[test]
+fn issuers_are_chosen_by_their_exact_name() {
+    let unknown = "iss: matches none of [https://login.example]";
+    for iss in [
+        r#""iss":"https://login.example/""#,
+        r#""iss":"https://LOGIN.example""#,
+        r#""iss":"""#,
+        r#""iss":["https://login.example"]"#,
+        r#""iss":null"#,
+        r#""sub":"ann""#,
+    ] {
+        assert_eq!(wrong(&format!(r#"{{{iss},"aud":"shop"}}"#)), unknown, "{iss}");
+    }
+    let other =
+        Issuer { issuer: "https://other.example".to_string(), name: "p/authentication/1".to_string(), ..issuer() };
+    let authorization = format!("Bearer {}", token(ES256, &CLAIMS.replace("login", "other")));
+    let expired =
+        denied(spec(vec![issuer(), other.clone()]), &bearing(&authorization.replace("Bearer", "bearer")).now(u64::MAX));
+    assert_eq!(expired.rule, "p/authentication/1", "the chosen one speaks");
+    let elsewhere = Issuer { sources: vec![TokenSource::Cookie("t".to_string())], ..other };
+    let denial = denied(spec(vec![issuer(), elsewhere]), &bearing(&authorization));
+    assert_eq!(denial.clause, unknown, "an issuer that does not look there is none");
+}
+
+impl RequestInput<'_> {
+    fn now(mut self, now_ms: u64) -> Self {
+        self.now_ms = now_ms;
+        self
+    }
+}
+
+#[test]
+fn one_issuer_may_be_named_by_several_policies() {
+    let second = Issuer { audiences: vec!["other".to_string()], name: "q/authentication/0".to_string(), ..issuer() };
+    for (aud, good) in [("shop", true), ("other", true), ("third", false)] {
+        let authorization = format!("Bearer {}", token(ES256, &CLAIMS.replace("shop", aud)));
+        let input = RequestInput { verified: vec![VERIFIED], ..bearing(&authorization) };
+        let verdict = decide(spec(vec![issuer(), second.clone()]), &input).verdict;
+        assert_eq!(matches!(verdict, Verdict::Allow { .. }), good, "{aud}");
+    }
+}
+
+#[test]
+fn audiences() {
+    for aud in [r#""shop""#, r#"["shop"]"#, r#"["a","shop"]"#] {
+        let claims = format!(r#"{{"iss":"https://login.example","aud":{aud}}}"#);
+        assert!(check(ES256, &claims).is_ok(), "{aud}");
+    }
+    for aud in [r#""Shop""#, r#""shop ""#, r#""shop,other""#, "[]", r#"["a"]"#] {
+        let claims = format!(r#"{{"iss":"https://login.example","aud":{aud}}}"#);
+        assert_eq!(wrong(&claims), "aud: matches none of [shop]", "{aud}");
+    }
+    for aud in ["1", "null", r#"["shop",1]"#, r#"{"shop":1}"#, r#"[["shop"]]"#] {
+        let claims = format!(r#"{{"iss":"https://login.example","aud":{aud}}}"#);
+        assert_eq!(wrong(&claims), "aud: neither a string nor a list of strings", "{aud}");
+    }
+    let absent = r#"{"iss":"https://login.example"}"#;
+    assert_eq!(wrong(absent), "aud: matches none of [shop]");
+    assert!(check_with(Issuer { audiences: vec![], ..issuer() }, ES256, absent).is_ok());
+}
+
+#[test]
+fn dates() {
+    let now = NOW_MS / 1000;
+    assert!(check(ES256, &claims("")).is_ok(), "dates may be absent");
+    for (more, good) in [
+        (format!(r#","exp":{}"#, now + 1), true),
+        (format!(r#","exp":{}"#, now - 59), true),
+        (format!(r#","exp":{}.5"#, now - 60), true),
+        (format!(r#","exp":{}"#, now - 60), false),
+        (r#","exp":0"#.to_string(), false),
+        (format!(r#","nbf":{}"#, now + 60), true),
+        (format!(r#","nbf":{}"#, now + 61), false),
+        (format!(r#","iat":{}"#, now + 60), true),
+        (format!(r#","iat":{}"#, now + 61), false),
+        (r#","iat":0,"nbf":0"#.to_string(), true),
+        (r#","exp":253402300799"#.to_string(), true),
+        (r#","exp":1.7000009e9"#.to_string(), true),
+    ] {
+        assert_eq!(check(ES256, &claims(&more)).is_ok(), good, "{more}");
+    }
+    for name in ["exp", "nbf", "iat"] {
+        for bad in ["-1", "\"1700000600\"", "null", "true", "253402300800", "1e300", "[1]", "{}"] {
+            let clause = wrong(&claims(&format!(r#","{name}":{bad}"#)));
+            assert_eq!(clause, format!("{name}: not a date (seconds since 1970)"), "{bad}");
+        }
+        let twice = claims(&format!(r#","{name}":1700000600,"{name}":9999999999"#));
+        assert_eq!(wrong(&twice), "the token's claims are not one JSON object without duplicates");
+    }
+    let strict = Issuer { clock_skew_ms: 0, ..issuer() };
+    assert!(check_with(strict.clone(), ES256, &claims(&format!(r#","exp":{now}"#))).is_err());
+    assert!(check_with(strict, ES256, &claims(&format!(r#","exp":{now}.001,"nbf":{now}"#))).is_ok());
+    let forever = Issuer { clock_skew_ms: u64::MAX, ..issuer() };
+    assert!(check_with(forever, ES256, &claims(r#","exp":1,"nbf":253402300799"#)).is_ok(), "no overflow");
+}
+
+#[test]
+fn subjects() {
+    for sub in ["1", "null", "[]"] {
+        assert_eq!(wrong(&claims(&format!(r#","sub":{sub}"#))), "sub: not a string", "{sub}");
+    }
+    let authorization = format!("Bearer {}", token(ES256, &claims("")));
+    let input = RequestInput { verified: vec![VERIFIED], ..bearing(&authorization) };
+    assert_eq!(decide(spec(vec![issuer()]), &input).principal, None, "half a principal is none");
+}
+
+#[test]
+fn hostile_json() {
+    let deep = format!(r#","x":{}{}"#, "[".repeat(2_000), "]".repeat(2_000));
+    let wide: Vec<String> = (0..1_000).map(|index| format!(r#""m{index}":0"#)).collect();
+    for more in [deep, format!(",{}", wide.join(",")), r#","x":"\ud800""#.to_string(), ",".to_string()] {
+        assert_eq!(
+            wrong(&claims(&more)),
+            "the token's claims are not one JSON object without duplicates",
+            "{more:.40}"
+        );
+    }
+}
+
+#[test]
+fn several_tokens() {
+    let (good, other) = (format!("Bearer {}", token(ES256, CLAIMS)), format!("Bearer {}", token(ES256, &claims(""))));
+    let with = |headers: Vec<Header<'_>>| {
+        let input = RequestInput { headers, verified: vec![VERIFIED, VERIFIED], ..request() };
+        decide(spec(vec![issuer()]), &input).verdict
+    };
+    assert!(matches!(
+        with(vec![header("authorization", &good), header("authorization", &good)]),
+        Verdict::Allow { .. }
+    ));
+    match with(vec![header("authorization", &good), header("authorization", &other)]) {
+        Verdict::Deny(denial) => {
+            assert_eq!((denial.status, denial.clause.as_str()), (401, "the request has more than one token"))
+        }
+        Verdict::Allow { rule } => panic!("allowed by {rule}"),
+    }
+}
+
+/// Of an allowed request: the path to forward, and the edits.
+fn forwarded(issuer: Issuer, input: &RequestInput<'_>) -> (Option<String>, Vec<HeaderEdit>) {
+    let input = RequestInput { verified: vec![VERIFIED; 4], ..input.clone() };
+    let decision = decide(spec(vec![issuer]), &input);
+    assert!(matches!(decision.verdict, Verdict::Allow { .. }), "{:?}", decision.verdict);
+    (decision.path, decision.request_edits)
+}
+
+fn remove(name: &str) -> HeaderEdit {
+    HeaderEdit::Remove(name.to_string())
+}
+
+fn set(name: &str, value: &str) -> HeaderEdit {
+    HeaderEdit::Set(name.to_string(), value.to_string())
+}
+
+#[test]
+fn the_token_is_taken_out_where_it_was() {
+    let good = token(ES256, CLAIMS);
+    let sources = vec![testing::bearer(), TokenSource::Query("t".to_string()), TokenSource::Cookie("c".to_string())];
+    let everywhere = |forward| Issuer { sources: sources.clone(), forward, ..issuer() };
+    let authorization = format!("Bearer {good}");
+    assert_eq!(forwarded(everywhere(false), &bearing(&authorization)), (None, vec![remove("authorization")]));
+    assert_eq!(forwarded(everywhere(true), &bearing(&authorization)), (None, vec![]));
+
+    for (path, expected) in [
+        (format!("/a?t={good}"), "/a"),
+        (format!("/a?x=1&t={good}&y=2"), "/a?x=1&y=2"),
+        (format!("/a?%74={good}&y=2&t="), "/a?y=2"),
+        (format!("/a//b?t={good}&q=\u{fc}"), "/a/b?q=%C3%BC"),
+    ] {
+        let input = RequestInput { path: &path, ..request() };
+        assert_eq!(forwarded(everywhere(false), &input), (Some(expected.to_string()), vec![]), "{path:.10}");
+    }
+    let cookie = format!("a=\"1\"; c={good}; b=2");
+    let input = RequestInput { headers: vec![header("cookie", &cookie)], ..request() };
+    assert_eq!(forwarded(everywhere(false), &input), (None, vec![set("cookie", "a=\"1\"; b=2")]));
+    let cookie = format!("c={good}");
+    let input =
+        RequestInput { headers: vec![header("cookie", &cookie), header("authorization", &authorization)], ..request() };
+    assert_eq!(forwarded(everywhere(false), &input), (None, vec![remove("authorization"), remove("cookie")]));
+}
+
+fn claim(path: &str) -> Vec<String> {
+    path.split('.').map(ToString::to_string).collect()
+}
+
+#[test]
+fn claims_become_headers_and_nobody_can_forge_them() {
+    let copy = |path: &str, header: &str| (claim(path), header.to_string());
+    let copying = Issuer {
+        claims_to_headers: vec![
+            copy("sub", "x-sub"),
+            copy("n.level", "x-level"),
+            copy("n.staff", "x-staff"),
+            copy("n.list", "x-list"),
+            copy("absent", "x-absent"),
+            copy("bad", "x-bad"),
+        ],
+        required: false,
+        ..issuer()
+    };
+    let claims = claims(r#","sub":"ann","n":{"level":7,"staff":true,"list":["a"]},"bad":"a\r\nx-admin: 1""#);
+    let authorization = format!("Bearer {}", token(ES256, &claims));
+    let names = ["x-sub", "x-level", "x-staff", "x-list", "x-absent", "x-bad"];
+    let mut headers: Vec<_> = names.iter().map(|name| header(name, "forged")).collect();
+    headers.push(header("authorization", &authorization));
+    let (_, edits) = forwarded(copying.clone(), &RequestInput { headers, ..request() });
+    let expected = vec![
+        remove("authorization"),
+        set("x-sub", "ann"),
+        set("x-level", "7"),
+        set("x-staff", "true"),
+        remove("x-list"),
+        remove("x-absent"),
+        remove("x-bad"),
+    ];
+    assert_eq!(edits, expected);
+    let headers = names.iter().map(|name| header(name, "forged")).collect();
+    let (_, edits) = forwarded(copying, &RequestInput { headers, ..request() });
+    assert_eq!(edits, names.map(remove), "without a token too");
+}
+
+#[test]
+fn values_that_are_no_header_values_are_left_out() {
+    let copying = |value: &str| {
+        let issuer = Issuer { claims_to_headers: vec![(claim("v"), "x".to_string())], ..issuer() };
+        let authorization = format!("Bearer {}", token(ES256, &claims(&format!(r#","v":"{value}""#))));
+        forwarded(issuer, &bearing(&authorization)).1.pop().unwrap()
+    };
+    assert_eq!(copying("Ann Müller"), set("x", "Ann Müller"));
+    assert_eq!(copying(""), set("x", ""));
+    for bad in [" a", "a ", r"a\u0000", r"a\tb", r"a\u007f", &"a".repeat(4097)] {
+        assert_eq!(copying(bad), remove("x"), "{bad:.20}");
+    }
+}
+
+#[test]
+fn rules_see_what_the_function_will_see() {
+    let copying =
+        Issuer { claims_to_headers: vec![(claim("role"), "x-role".to_string())], required: false, ..issuer() };
+    let condition = Condition {
+        key: ConditionKey::Header("x-role".to_string()),
+        values: Matches { any: vec![StringMatch::Exact("admin".to_string())], none: vec![] },
+    };
+    let mut spec = spec(vec![copying]);
+    spec.authorization[0].when = vec![condition];
+    let forged = RequestInput { headers: vec![header("x-role", "admin")], ..request() };
+    assert_eq!(denied(spec.clone(), &forged).status, 403);
+    let authorization = format!("Bearer {}", token(ES256, &claims(r#","role":"admin""#)));
+    let input = RequestInput { verified: vec![VERIFIED], ..bearing(&authorization) };
+    assert_eq!(allowed(spec, &input), "all");
+}
+
+#[test]
+fn claims_in_rules() {
+    let authorization = format!(
+        "Bearer {}",
+        token(
+            ES256,
+            &claims(r#","sub":"ann","realm_access":{"roles":["user","admin"]},"level":7,"scope":"read write""#)
+        )
+    );
+    let input = RequestInput { verified: vec![VERIFIED], ..bearing(&authorization) };
+    let exact = |value: &str| Matches { any: vec![StringMatch::Exact(value.to_string())], none: vec![] };
+    for (key, value, holds) in [
+        (ConditionKey::Claim(claim("realm_access.roles")), "admin", true),
+        (ConditionKey::Claim(claim("realm_access.roles")), "root", false),
+        (ConditionKey::Claim(claim("level")), "7", true),
+        (ConditionKey::Claim(claim("scope")), "write", true),
+        (ConditionKey::Claim(claim("absent")), "x", false),
+        (ConditionKey::Audience, "shop", true),
+        (ConditionKey::Audience, "sho", false),
+    ] {
+        let mut spec = spec(vec![issuer()]);
+        spec.authorization[0].when = vec![Condition { key: key.clone(), values: exact(value) }];
+        let verdict = decide(spec, &input).verdict;
+        assert_eq!(matches!(verdict, Verdict::Allow { .. }), holds, "{key:?} {value}");
+    }
+    let mut spec = spec(vec![issuer()]);
+    spec.authorization[0].from =
+        vec![Source { request_principals: exact("https://login.example/ann"), ..Source::default() }];
+    assert_eq!(allowed(spec.clone(), &input), "all");
+    spec.authorization[0].from[0].request_principals = exact("https://login.example/bob");
+    let denial = denied(spec, &input);
+    assert_eq!(
+        denial.clause, r#"from.requestPrincipals: the token's matches none of ["https://login.example/bob"]"#,
+        "no claim in it"
+    );
+}

@@ -1,0 +1,211 @@
+use super::Program;
+use crate::input::{RequestInput, ResponseInput, TargetLoad};
+use crate::outcome::{HeaderEdit, LogPlan, Outcome, PolicyKind, Verdict};
+use crate::spec::{
+    AccessLog, Breaker, Direction, HeaderRule, Outlier, ProgramSpec, Protocol, ResponseHeaderRule, Retry, RetryOn,
+    Sidecar, Target, Tracing,
+};
+use crate::testing::{self, allowed, decide, denied, header, request};
+use alloc::string::{String, ToString};
+use alloc::vec;
+use alloc::vec::Vec;
+
+fn sidecar(sidecar: Sidecar) -> ProgramSpec {
+    ProgramSpec { sidecar: Sidecar { name: "p/sidecar".to_string(), ..sidecar }, ..testing::inbound() }
+}
+
+#[test]
+fn ports_and_protocols() {
+    let ports = || sidecar(Sidecar { ports: vec![80, 8080], ..Sidecar::default() });
+    assert_eq!(allowed(ports(), &request()), "all");
+    let denial = denied(ports(), &RequestInput { port: 81, ..request() });
+    assert_eq!((denial.status, denial.policy, denial.rule.as_str()), (403, PolicyKind::Sidecar, "p/sidecar"));
+    assert_eq!(denial.clause, "ports: 81 is none of [80, 8080]");
+    let protocols = || sidecar(Sidecar { protocols: vec![Protocol::Http1, Protocol::Grpc], ..Sidecar::default() });
+    assert_eq!(allowed(protocols(), &RequestInput { protocol: Protocol::Grpc, ..request() }), "all");
+    for (protocol, name) in [(Protocol::Http2, "http2"), (Protocol::WebSocket, "websocket")] {
+        let denial = denied(protocols(), &RequestInput { protocol, ..request() });
+        assert_eq!(denial.clause, alloc::format!("protocols: {name} is none of [http1, grpc]"));
+    }
+}
+
+fn set(name: &str, value: &str) -> HeaderRule {
+    HeaderRule::Set(name.to_string(), value.to_string())
+}
+
+#[test]
+fn header_rules() {
+    let append = HeaderRule::Append("b".to_string(), "2".to_string());
+    let remove = HeaderRule::Remove("c".to_string());
+    let spec = sidecar(Sidecar { request_headers: vec![set("a", "1"), append, remove], ..Sidecar::default() });
+    let expected = [
+        HeaderEdit::Set("a".to_string(), "1".to_string()),
+        HeaderEdit::Append("b".to_string(), "2".to_string()),
+        HeaderEdit::Remove("c".to_string()),
+    ];
+    assert_eq!(decide(spec, &request()).request_edits, expected);
+
+    let rule = |statuses: &[(u16, u16)], name: &str| ResponseHeaderRule {
+        statuses: statuses.to_vec(),
+        edits: vec![set(name, "1")],
+    };
+    let rules = vec![rule(&[], "all"), rule(&[(500, 599), (404, 404)], "bad"), rule(&[(200, 200)], "good")];
+    let program = Program::new(sidecar(Sidecar { response_headers: rules, ..Sidecar::default() }));
+    assert!(program.needs().response);
+    for (status, names) in
+        [(200, vec!["all", "good"]), (404, vec!["all", "bad"]), (503, vec!["all", "bad"]), (301, vec!["all"])]
+    {
+        let edits = program.respond(&ResponseInput { status, headers: Vec::new() });
+        let expected: Vec<_> = names.iter().map(|name| HeaderEdit::Set(name.to_string(), "1".to_string())).collect();
+        assert_eq!(edits, expected, "{status}");
+    }
+}
+
+#[test]
+fn the_path_that_is_matched_is_forwarded() {
+    for (path, forwarded) in [
+        ("/a/b?x=1", None),
+        ("/a?", None),
+        ("/a//b?x=//1", Some("/a/b?x=//1")),
+        ("/%61", Some("/a")),
+        ("/a/..?", Some("/?")),
+        ("//?q=\u{fc}", Some("/?q=%C3%BC")),
+    ] {
+        let decision = decide(testing::inbound(), &RequestInput { path, ..request() });
+        assert_eq!(decision.path.as_deref(), forwarded, "{path}");
+    }
+    assert_eq!(allowed(testing::inbound(), &RequestInput { path: "*", method: "OPTIONS", ..request() }), "all");
+}
+
+#[test]
+fn requests_that_can_be_read_in_two_ways() {
+    for (path, method, authority) in [
+        ("/..", "GET", "a"),
+        ("/a%2fb", "GET", "a"),
+        ("*", "GET", "a"),
+        ("", "CONNECT", "a:80"),
+        ("/?a#b", "GET", "a"),
+        ("/?a b", "GET", "a"),
+        ("/", "GET", "user@a"),
+        ("/", "GET", "a:b"),
+    ] {
+        let denial = denied(testing::inbound(), &RequestInput { path, method, authority, ..request() });
+        assert_eq!((denial.status, denial.default), (400, false), "{path} {authority}");
+    }
+}
+
+fn outbound() -> ProgramSpec {
+    let targets = vec![testing::target("shop/stock"), testing::target("shop/mail")];
+    ProgramSpec { direction: Direction::Outbound, authorization: vec![], targets, ..testing::inbound() }
+}
+
+#[test]
+fn callees() {
+    assert_eq!(allowed(outbound(), &RequestInput { target: "shop/stock", ..request() }), "shop/orders/callees");
+    for (target, words) in [
+        ("shop/other", "`shop/other` is not among the callees: [shop/stock, shop/mail]"),
+        ("", "the host names no function that may be called: [shop/stock, shop/mail]"),
+    ] {
+        let denial = denied(outbound(), &RequestInput { target, ..request() });
+        assert_eq!((denial.status, denial.policy, denial.default), (403, PolicyKind::Sidecar, true));
+        assert_eq!((denial.rule.as_str(), denial.clause.as_str()), ("shop/orders/callees", words));
+    }
+}
+
+fn retry() -> Retry {
+    Retry {
+        name: "p/retry".to_string(),
+        attempts: 2,
+        per_try_timeout_ms: 1_000,
+        backoff_base_ms: 25,
+        backoff_max_ms: 250,
+        on: vec![RetryOn::GatewayError, RetryOn::Grpc(14)],
+        non_idempotent: false,
+        budget_percent: 20,
+        budget_min: 3,
+    }
+}
+
+fn breaker() -> Breaker {
+    let outlier = Outlier {
+        consecutive_5xx: 5,
+        consecutive_gateway: 0,
+        interval_ms: 10_000,
+        base_ejection_ms: 30_000,
+        max_ejection_percent: 100,
+    };
+    Breaker {
+        name: "p/circuitBreaker".to_string(),
+        max_connections: 10,
+        max_pending: 2,
+        max_requests: 5,
+        outlier: Some(outlier),
+    }
+}
+
+fn resilient() -> ProgramSpec {
+    let target = Target { retry: Some(retry()), breaker: Some(breaker()), ..testing::target("shop/orders") };
+    ProgramSpec { targets: vec![target], ..testing::inbound() }
+}
+
+#[test]
+fn plans() {
+    let plan = decide(resilient(), &request()).plan;
+    assert_eq!((plan.timeout_ms, plan.retry, plan.breaker), (5_000, Some(retry()), Some(breaker())));
+    let log = AccessLog {
+        name: "p/accessLog".to_string(),
+        enabled: true,
+        statuses: vec![(400, 599)],
+        request_headers: vec!["user-agent".to_string()],
+    };
+    let tracing = Tracing { name: "p/tracing".to_string(), enabled: true, sampling_per_10k: 10_000, accept_b3: false };
+    let spec = ProgramSpec { access_log: log, tracing, authorization: vec![], ..resilient() };
+    let decision = decide(spec, &request());
+    assert!(matches!(decision.verdict, Verdict::Deny(_)));
+    assert!(decision.plan.trace.is_some(), "refused requests are traced and logged too");
+    let expected =
+        LogPlan { enabled: true, statuses: vec![(400, 599)], request_headers: vec!["user-agent".to_string()] };
+    assert_eq!(decision.plan.log, expected);
+    assert_eq!((decision.plan.retry, decision.request_edits), (None, vec![]), "but not carried out");
+}
+
+#[test]
+fn breakers() {
+    let idle = TargetLoad { requests: 4, pending: 1, connections: 10, healthy: 1, ejected: 3 };
+    let with = |load| RequestInput { load, ..request() };
+    assert_eq!(allowed(resilient(), &with(idle)), "all", "all connections may be in use: requests then wait for one");
+    for (load, clause) in [
+        (TargetLoad { requests: 5, ..idle }, "maxRequests: 5 requests are under way to shop/orders"),
+        (TargetLoad { pending: 2, ..idle }, "maxPendingRequests: 2 requests wait for shop/orders"),
+        (TargetLoad { healthy: 0, ..idle }, "outlierDetection: all 3 endpoints of shop/orders are ejected"),
+    ] {
+        let denial = denied(resilient(), &with(load));
+        assert_eq!(
+            (denial.status, denial.policy, denial.rule.as_str()),
+            (503, PolicyKind::CircuitBreaker, "p/circuitBreaker")
+        );
+        assert_eq!(denial.clause, clause);
+    }
+    let none = TargetLoad { healthy: 0, ejected: 0, ..idle };
+    assert_eq!(allowed(resilient(), &with(none)), "all", "no endpoint yet: one will be started");
+    let mut off = resilient();
+    off.targets[0].breaker = None;
+    let full = TargetLoad { requests: 1_000, pending: 1_000, ..idle };
+    assert_eq!(allowed(off, &with(full)), "all");
+}
+
+#[test]
+fn a_denied_request_takes_nothing_and_is_not_edited() {
+    let mut spec = sidecar(Sidecar { request_headers: vec![set("a", "1")], ..Sidecar::default() });
+    spec.authorization.clear();
+    let decision = decide(spec, &RequestInput { headers: vec![header("x", "y")], ..request() });
+    assert_eq!((decision.takes, decision.request_edits, decision.path), (vec![], vec![], None::<String>));
+}
+
+#[test]
+fn an_inbound_program_is_for_its_own_function() {
+    let denial = denied(testing::inbound(), &RequestInput { target: "shop/other", ..request() });
+    assert_eq!(denial.status, 403);
+    let program = Program::new(testing::inbound());
+    assert!(matches!(program.judge(&request()), Outcome::Decided(_)));
+}

@@ -1,0 +1,127 @@
+//! What the tests of several modules begin with: a program without policies, and a plain request.
+
+use crate::input::{Header, Peer, RequestInput, TargetLoad};
+use crate::outcome::{Decision, Denial, Outcome, Verdict};
+use crate::program::Program;
+use crate::spec::{
+    AccessLog, Action, Algorithm, AuthorizationRule, Direction, Issuer, Key, KeyId, ProgramSpec, Protocol, Sidecar,
+    Target, TokenSource, Tracing,
+};
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec;
+use alloc::vec::Vec;
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use core::net::{IpAddr, Ipv4Addr};
+
+pub const NOW_MS: u64 = 1_700_000_000_000;
+
+pub fn request() -> RequestInput<'static> {
+    RequestInput {
+        now_ms: NOW_MS,
+        random: [1, 2, 3, 4],
+        peer: Peer { identity: None, address: IpAddr::V4(Ipv4Addr::LOCALHOST) },
+        target: "shop/orders",
+        port: 80,
+        protocol: Protocol::Http1,
+        scheme: "http",
+        method: "GET",
+        authority: "shop.example",
+        path: "/",
+        headers: Vec::new(),
+        verified: Vec::new(),
+        quotas: Vec::new(),
+        load: TargetLoad::default(),
+        parent: None,
+    }
+}
+
+/// Allows everything.
+pub fn inbound() -> ProgramSpec {
+    ProgramSpec {
+        function: "shop/orders".to_string(),
+        direction: Direction::Inbound,
+        sidecar: Sidecar::default(),
+        authentication: Vec::new(),
+        authorization: vec![rule("all")],
+        rate_limits: Vec::new(),
+        tracing: Tracing { name: String::new(), enabled: false, sampling_per_10k: 0, accept_b3: false },
+        access_log: AccessLog { name: String::new(), enabled: true, statuses: Vec::new(), request_headers: Vec::new() },
+        targets: vec![target("shop/orders")],
+    }
+}
+
+pub fn target(function: &str) -> Target {
+    Target { function: function.to_string(), timeout_ms: 5_000, retry: None, breaker: None }
+}
+
+/// Allows everything.
+pub fn rule(name: &str) -> AuthorizationRule {
+    AuthorizationRule {
+        name: name.to_string(),
+        action: Action::Allow,
+        from: Vec::new(),
+        to: Vec::new(),
+        when: Vec::new(),
+    }
+}
+
+/// With the keys `rsa` (1), `ec` (2) and `ed` (3), looking for a bearer token.
+pub fn issuer() -> Issuer {
+    let key = |kid: &str, algorithms: &[Algorithm], id| Key {
+        kid: Some(kid.to_string()),
+        algorithms: algorithms.to_vec(),
+        id: KeyId(id),
+    };
+    Issuer {
+        name: "p/authentication/0".to_string(),
+        issuer: "https://login.example".to_string(),
+        audiences: vec!["shop".to_string()],
+        keys: vec![
+            key("rsa", &[Algorithm::RS256, Algorithm::PS256], 1),
+            key("ec", &[Algorithm::ES256], 2),
+            key("ed", &[Algorithm::EdDSA], 3),
+        ],
+        sources: vec![bearer()],
+        clock_skew_ms: 60_000,
+        forward: false,
+        required: true,
+        claims_to_headers: Vec::new(),
+    }
+}
+
+pub fn bearer() -> TokenSource {
+    TokenSource::Header { name: "authorization".to_string(), prefix: "Bearer ".to_string() }
+}
+
+/// A token with a header and claims as given, and something in place of the signature.
+pub fn token(header: &str, claims: &str) -> String {
+    format!("{}.{}.c2ln", URL_SAFE_NO_PAD.encode(header), URL_SAFE_NO_PAD.encode(claims))
+}
+
+pub fn header<'a>(name: &'a str, value: &'a str) -> Header<'a> {
+    Header { name, value: value.as_bytes() }
+}
+
+pub fn decide(spec: ProgramSpec, input: &RequestInput<'_>) -> Decision {
+    match Program::new(spec).judge(input) {
+        Outcome::Decided(decision) => decision,
+        Outcome::Wants(wants) => panic!("{wants:?}"),
+    }
+}
+
+/// The rule that allowed.
+pub fn allowed(spec: ProgramSpec, input: &RequestInput<'_>) -> String {
+    match decide(spec, input).verdict {
+        Verdict::Allow { rule } => rule,
+        Verdict::Deny(denial) => panic!("{denial:?}"),
+    }
+}
+
+pub fn denied(spec: ProgramSpec, input: &RequestInput<'_>) -> Denial {
+    match decide(spec, input).verdict {
+        Verdict::Allow { rule } => panic!("allowed by {rule}"),
+        Verdict::Deny(denial) => denial,
+    }
+}

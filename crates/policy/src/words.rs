@@ -1,0 +1,79 @@
+//! Rules in words, for clauses: names and configured values, and of the request only method, host and path, cut and escaped.
+
+use crate::spec::{Cidr, PathMatch, Segment, StringMatch};
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+
+/// A value of the request, quoted, escaped and cut.
+pub fn shown(value: &str) -> String {
+    const MOST: usize = 120;
+    let mut text = String::from("\"");
+    for (count, character) in value.chars().enumerate() {
+        if count == MOST {
+            text.push('…');
+            break;
+        }
+        text.extend(character.escape_debug());
+    }
+    text.push('"');
+    text
+}
+
+/// `[a, b]`, cut.
+pub fn list<T>(items: &[T], one: impl Fn(&T) -> String) -> String {
+    const MOST: usize = 8;
+    let mut shown: Vec<String> = items.iter().take(MOST).map(one).collect();
+    if let Some(more) = items.len().checked_sub(MOST).filter(|more| *more > 0) {
+        shown.push(format!("and {more} more"));
+    }
+    format!("[{}]", shown.join(", "))
+}
+
+/// As it is written in documents.
+pub fn text(matcher: &StringMatch) -> String {
+    match matcher {
+        StringMatch::Exact(text) => format!("\"{text}\""),
+        StringMatch::Prefix(text) => format!("\"{text}*\""),
+        StringMatch::Suffix(text) => format!("\"*{text}\""),
+        StringMatch::Present => "\"*\"".to_string(),
+    }
+}
+
+/// As it is written in documents; the names of variables are not kept.
+pub fn path(matcher: &PathMatch) -> String {
+    match matcher {
+        PathMatch::Text(matcher) => text(matcher),
+        PathMatch::Template(segments) => {
+            let parts: Vec<&str> = segments
+                .iter()
+                .map(|segment| match segment {
+                    Segment::Literal(text) => text.as_str(),
+                    Segment::One => "{*}",
+                    Segment::Rest => "{**}",
+                })
+                .collect();
+            format!("\"/{}\"", parts.join("/"))
+        }
+    }
+}
+
+/// `10.0.0.0/8`
+pub fn cidr(block: &Cidr) -> String {
+    format!("{}/{}", block.address, block.prefix)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{list, shown};
+    use alloc::string::ToString;
+
+    #[test]
+    fn values_are_cut_and_escaped() {
+        assert_eq!(shown("/a\"\n"), r#""/a\"\n""#);
+        assert_eq!(shown(&"a".repeat(500)).chars().count(), 123);
+        assert_eq!(list(&[1, 2], ToString::to_string), "[1, 2]");
+        let many = [0; 10];
+        assert_eq!(list(&many, ToString::to_string), "[0, 0, 0, 0, 0, 0, 0, 0, and 2 more]");
+    }
+}
