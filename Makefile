@@ -18,7 +18,6 @@ run: setup ## Start the example application behind the mesh and drive it with re
 	@target/release/orders-demo
 
 test: setup ## Run all tests.
-	@$(CARGO) build --quiet --workspace --all-targets
 	@$(CARGO) test --workspace
 
 lint: setup ## Check format and lints.
