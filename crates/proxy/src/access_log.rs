@@ -71,9 +71,9 @@ impl AccessLog {
         self.outbox.dropped() + self.unwritten.load(Ordering::Relaxed)
     }
 
-    /// Waits until all lines so far are written, or some seconds have passed.
+    /// Waits until all lines so far are written.
     pub fn flush(&self) {
-        let _ = self.outbox.flush();
+        self.outbox.flush();
     }
 }
 

@@ -5,9 +5,7 @@ use crate::credential::Caller;
 use crate::exchange::{Exchange, Origin};
 use crate::failure::Failure;
 use crate::head;
-use crate::io::{
-    Activity, Busy, CONNECTION_WINDOW, LocalExecutor, Patience, STREAM_WINDOW, Spoken, Timer, Watch, Wire,
-};
+use crate::io::{Activity, CONNECTION_WINDOW, LocalExecutor, Patience, STREAM_WINDOW, Spoken, Timer, Watch, Wire};
 use crate::peer::{Entrance, Peer};
 use crate::record::Record;
 use crate::reply;
@@ -24,7 +22,7 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use leno_config::FunctionId;
 use leno_policy::spec::Protocol;
-use std::cell::{OnceCell, RefCell};
+use std::cell::RefCell;
 use std::convert::Infallible;
 use std::future::Future;
 use std::io;
@@ -66,8 +64,6 @@ pub struct Connection {
     pub entrance: Entrance,
     /// The other end.
     pub peer: Peer,
-    /// The other end's address as a field value, made when it is first asked for.
-    client: OnceCell<HeaderValue>,
     /// `https` behind TLS.
     pub scheme: &'static str,
     /// Of the listener.
@@ -93,7 +89,6 @@ pub async fn serve(door: Rc<Door>, stream: TcpStream, address: SocketAddr, open:
         worker,
         entrance: door.entrance,
         peer: Peer { identity: None, address },
-        client: OnceCell::new(),
         scheme: if door.tls.is_some() && door.entrance == Entrance::Gateway { "https" } else { "http" },
         port: door.address.port(),
         function: None,
@@ -157,11 +152,6 @@ impl Connection {
                 Ok(())
             }
         }
-    }
-
-    /// The other end's address.
-    pub fn client(&self) -> &HeaderValue {
-        self.client.get_or_init(|| head::address_value(self.peer.address.ip()))
     }
 
     /// The other end, as the exchange sees it.
@@ -230,7 +220,7 @@ impl Connection {
             (exchange, Err(malformed)) => exchange.fail(malformed.into()),
         };
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-            upgrade::join(on_upgrade, &mut response, (busy.into_tunnel(), OpenConnection::new(&self.worker)));
+            upgrade::join(on_upgrade, &mut response, (busy, OpenConnection::new(&self.worker)));
         } else if let Some(tail) = response.body_mut().tail_mut() {
             tail.busy = Some(busy);
         }
@@ -271,7 +261,7 @@ impl Connection {
     }
 
     /// What comes through the tunnel is HTTP, and each request in it is judged by itself.
-    fn tunnel(&self, on_upgrade: Option<OnUpgrade>, origin: Origin, busy: Busy) {
+    fn tunnel(&self, on_upgrade: Option<OnUpgrade>, origin: Origin, busy: crate::io::Busy) {
         let (Some(on_upgrade), Origin::Outbound(_, caller)) = (on_upgrade, origin) else { return };
         let proof = self.caller.borrow().as_ref().map_or(HeaderValue::from_static(""), |(proof, _)| proof.clone());
         let open = OpenConnection::new(&self.worker);
@@ -279,7 +269,6 @@ impl Connection {
             worker: self.worker.clone(),
             entrance: Entrance::Outbound,
             peer: self.peer.clone(),
-            client: OnceCell::new(),
             scheme: self.scheme,
             port: self.port,
             function: None,
@@ -288,9 +277,8 @@ impl Connection {
             expires: None,
             activity: open.activity.clone(),
         };
-        let tunnel = busy.into_tunnel();
         tokio::task::spawn_local(async move {
-            let _tunnel = tunnel;
+            drop(busy);
             match on_upgrade.await {
                 Ok(stream) => {
                     if let Err(error) = inner.serve_http(TokioIo::new(stream), None, &open).await {

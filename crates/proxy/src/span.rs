@@ -105,9 +105,9 @@ impl Spans {
         self.outbox.dropped() + self.unsent.load(Ordering::Relaxed)
     }
 
-    /// Waits until all spans so far are sent, or could not be, or some seconds have passed.
+    /// Waits until all spans so far are sent, or could not be.
     pub fn flush(&self) {
-        let _ = self.outbox.flush();
+        self.outbox.flush();
     }
 }
 
