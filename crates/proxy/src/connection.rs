@@ -5,7 +5,9 @@ use crate::credential::Caller;
 use crate::exchange::{Exchange, Origin};
 use crate::failure::Failure;
 use crate::head;
-use crate::io::{Activity, CONNECTION_WINDOW, LocalExecutor, Patience, STREAM_WINDOW, Spoken, Timer, Watch, Wire};
+use crate::io::{
+    Activity, Busy, CONNECTION_WINDOW, LocalExecutor, Patience, STREAM_WINDOW, Spoken, Timer, Watch, Wire,
+};
 use crate::peer::{Entrance, Peer};
 use crate::record::Record;
 use crate::reply;
@@ -220,7 +222,7 @@ impl Connection {
             (exchange, Err(malformed)) => exchange.fail(malformed.into()),
         };
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-            upgrade::join(on_upgrade, &mut response, (busy, OpenConnection::new(&self.worker)));
+            upgrade::join(on_upgrade, &mut response, (busy.into_tunnel(), OpenConnection::new(&self.worker)));
         } else if let Some(tail) = response.body_mut().tail_mut() {
             tail.busy = Some(busy);
         }
@@ -261,7 +263,7 @@ impl Connection {
     }
 
     /// What comes through the tunnel is HTTP, and each request in it is judged by itself.
-    fn tunnel(&self, on_upgrade: Option<OnUpgrade>, origin: Origin, busy: crate::io::Busy) {
+    fn tunnel(&self, on_upgrade: Option<OnUpgrade>, origin: Origin, busy: Busy) {
         let (Some(on_upgrade), Origin::Outbound(_, caller)) = (on_upgrade, origin) else { return };
         let proof = self.caller.borrow().as_ref().map_or(HeaderValue::from_static(""), |(proof, _)| proof.clone());
         let open = OpenConnection::new(&self.worker);
@@ -277,8 +279,9 @@ impl Connection {
             expires: None,
             activity: open.activity.clone(),
         };
+        let tunnel = busy.into_tunnel();
         tokio::task::spawn_local(async move {
-            drop(busy);
+            let _tunnel = tunnel;
             match on_upgrade.await {
                 Ok(stream) => {
                     if let Err(error) = inner.serve_http(TokioIo::new(stream), None, &open).await {

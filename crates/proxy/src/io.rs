@@ -183,6 +183,8 @@ pub struct Activity {
     opened: Instant,
     /// Exchanges under way.
     busy: AtomicU32,
+    /// Streams of an HTTP/2 connection that have become tunnels; they take as long as they like.
+    tunnels: AtomicU32,
     /// When an exchange last began or ended: milliseconds after `opened`, as all times here.
     changed: AtomicU64,
     /// When the first byte after the last exchange came, plus one; 0: none did.
@@ -224,6 +226,7 @@ impl Activity {
         Arc::new(Self {
             opened: Instant::now(),
             busy: AtomicU32::new(0),
+            tunnels: AtomicU32::new(0),
             changed: AtomicU64::new(0),
             head: AtomicU64::new(0),
             unread: AtomicBool::new(false),
@@ -260,7 +263,8 @@ impl Activity {
         let changed = self.changed.load(Ordering::Relaxed);
         let head = self.head.load(Ordering::Relaxed);
         let (limit, verdict) = match (self.is_busy(), patience.head) {
-            (true, _) => (changed.saturating_add(millis(patience.exchange + GRACE)), Watch::Stuck),
+            _ if self.tunnels.load(Ordering::Relaxed) > 0 => (u64::MAX, Watch::Stuck),
+            (true, _) => (changed.saturating_add(millis(patience.exchange.saturating_add(GRACE))), Watch::Stuck),
             (false, Some(time)) if head > 0 => (head - 1 + millis(time), Watch::Stuck),
             (false, _) => (changed + millis(patience.idle), Watch::Idle),
         };
@@ -280,6 +284,25 @@ impl Activity {
 /// An exchange is under way on a connection.
 #[derive(Debug)]
 pub struct Busy(Arc<Activity>);
+
+/// An exchange has become a tunnel.
+#[derive(Debug)]
+pub struct Tunnel(Arc<Activity>);
+
+impl Busy {
+    /// From now on it takes as long as it likes.
+    pub fn into_tunnel(self) -> Tunnel {
+        self.0.tunnels.fetch_add(1, Ordering::Relaxed);
+        Tunnel(self.0.clone())
+    }
+}
+
+impl Drop for Tunnel {
+    fn drop(&mut self) {
+        self.0.changed.store(self.0.now(), Ordering::Relaxed);
+        self.0.tunnels.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 impl Drop for Busy {
     fn drop(&mut self) {
@@ -348,8 +371,19 @@ mod tests {
         activity.received();
         assert_eq!(watch(&activity, &PATIENCE, 99), Ok(105));
         assert_eq!(watch(&activity, &PATIENCE, 106), Err(Watch::Stuck));
+        let forever = Patience { exchange: Duration::MAX, ..PATIENCE };
+        assert_eq!(watch(&activity, &forever, 1_000_000), Ok(1_000_010));
         drop(busy);
         assert_eq!(watch(&activity, &PATIENCE, 59), Ok(60));
+        assert_eq!(watch(&activity, &PATIENCE, 61), Err(Watch::Idle));
+    }
+
+    #[test]
+    fn a_tunnel_takes_as_long_as_it_likes() {
+        let activity = Activity::new();
+        let tunnel = activity.begin().into_tunnel();
+        assert_eq!(watch(&activity, &PATIENCE, 1_000_000), Ok(1_000_010));
+        drop(tunnel);
         assert_eq!(watch(&activity, &PATIENCE, 61), Err(Watch::Idle));
     }
 }
