@@ -33,6 +33,8 @@ const MAX_FIELD: usize = 4096;
 /// A token of which everything but the signature has been checked.
 pub struct Checked<'a> {
     issuer: &'a Issuer,
+    /// Which of the program's sources held it.
+    sources: Vec<usize>,
     /// Its claims.
     pub claims: Claims<'a>,
     /// What the runtime must verify before anything may be allowed because of these claims; `None`: it has.
@@ -42,7 +44,7 @@ pub struct Checked<'a> {
 impl Checked<'_> {
     /// `<iss>/<sub>`; `None` without a subject.
     pub fn principal(&self) -> Option<String> {
-        self.claims.string("sub").map(|sub| format!("{}/{}", self.issuer.issuer, sub))
+        self.claims.string("sub").map(|sub| [&self.issuer.issuer, "/", sub].concat())
     }
 }
 
@@ -95,7 +97,8 @@ pub fn judge<'a>(
                     algorithm,
                     denial: refuse(issuer, "the token's signature is not valid"),
                 });
-                return Ok(Some(Checked { issuer, claims, unverified }));
+                let sources = located.iter().map(|one| one.source).collect();
+                return Ok(Some(Checked { issuer, sources, claims, unverified }));
             }
             // Several policies may name one issuer, each with its own audiences; the first says what was wrong.
             Err(words) => drop(denial.get_or_insert_with(|| refuse(issuer, &words))),
@@ -117,12 +120,12 @@ fn parts(token: &str) -> Option<(&str, &str)> {
     if token.len() > MAX_TOKEN {
         return None;
     }
-    let mut parts = token.split('.');
-    let (header, payload, signature) = (parts.next()?, parts.next()?, parts.next()?);
+    let (header, rest) = token.split_once('.')?;
+    let (payload, signature) = rest.split_once('.')?;
     let base64url = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
     // No public-key operation for what cannot be a signature.
     let signed = !signature.is_empty() && signature.len() % 4 != 1 && signature.bytes().all(base64url);
-    (signed && parts.next().is_none()).then_some((header, payload))
+    signed.then_some((header, payload))
 }
 
 /// Base64url without padding, and without stray bits at the end.
@@ -237,11 +240,10 @@ pub fn strip(
         return None;
     }
     // The same token may stand in several places; it is forwarded in none of them.
-    let located = token::locate(&needs.tokens, &input.headers, input.path);
     let mut query: Option<String> = None;
     let mut cookies = Vec::new();
     for (index, source) in needs.tokens.iter().enumerate() {
-        if !located.iter().any(|located| located.source == index) {
+        if !checked.sources.contains(&index) {
             continue;
         }
         match source {

@@ -12,7 +12,6 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec;
 use alloc::vec::Vec;
-use core::fmt::Write;
 
 /// What became of a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,7 +110,7 @@ pub struct Subject<'a> {
 /// Renders a key. Injective as long as parts are at most [`MAX_PART`] long: each carries its length, an absent part differs from an
 /// empty one, and what is not text from what is. Longer ones share a counter: a client must not fill memory with them.
 pub fn render_key(parts: &[KeyPart], subject: &Subject<'_>) -> String {
-    let mut key = String::new();
+    let mut key = String::with_capacity(64 * parts.len());
     for part in parts {
         match part {
             KeyPart::Identity => push_text(&mut key, subject.identity),
@@ -144,8 +143,12 @@ fn push_text(key: &mut String, value: Option<&str>) {
     match value {
         None => key.push_str("-;"),
         Some(text) if text.len() > MAX_PART => key.push_str("+;"),
-        // Writing to a String does not fail.
-        Some(text) => drop(write!(key, "{}:{text};", text.len())),
+        Some(text) => {
+            key.push_str(&text.len().to_string());
+            key.push(':');
+            key.push_str(text);
+            key.push(';');
+        }
     }
 }
 

@@ -3,7 +3,6 @@
 use crate::input::{Header, RequestInput, TraceContext};
 use crate::outcome::{HeaderEdit, TracePlan};
 use crate::spec::Tracing;
-use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
@@ -54,7 +53,22 @@ pub fn plan(tracing: &Tracing, input: &RequestInput<'_>, edits: &mut Vec<HeaderE
 
 /// `00-<trace id>-<span id>-<flags>`
 pub fn format(context: TraceContext) -> String {
-    format!("00-{:032x}-{:016x}-{:02x}", context.trace_id, context.span_id, u8::from(context.sampled))
+    let mut text = String::with_capacity(55);
+    text.push_str("00-");
+    push_hex(&mut text, &context.trace_id.to_be_bytes());
+    text.push('-');
+    push_hex(&mut text, &context.span_id.to_be_bytes());
+    text.push_str(if context.sampled { "-01" } else { "-00" });
+    text
+}
+
+/// Written for every request: several times faster than the formatting of numbers.
+fn push_hex(text: &mut String, bytes: &[u8]) {
+    let digit = |value: u8| char::from(if value < 10 { b'0' + value } else { b'a' + value - 10 });
+    for byte in bytes {
+        text.push(digit(byte >> 4));
+        text.push(digit(byte & 0xf));
+    }
 }
 
 /// What a caller says of its span. B3 can say no more than whether to sample.
@@ -93,8 +107,17 @@ pub fn parse(value: &[u8]) -> Option<TraceContext> {
 
 /// Exactly `digits` lower-case hexadecimal digits.
 fn hex(text: &str, digits: usize) -> Option<u128> {
-    let lower = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-    (text.len() == digits && text.bytes().all(lower)).then(|| u128::from_str_radix(text, 16).ok()).flatten()
+    if text.len() != digits {
+        return None;
+    }
+    text.bytes().try_fold(0, |value: u128, digit| {
+        let digit = match digit {
+            b'0'..=b'9' => digit - b'0',
+            b'a'..=b'f' => digit - b'a' + 10,
+            _ => return None,
+        };
+        Some(value << 4 | u128::from(digit))
+    })
 }
 
 /// All `tracestate` fields as one, if together they are valid (3.3); an invalid one is dropped as a whole.

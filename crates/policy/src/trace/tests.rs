@@ -1,11 +1,11 @@
-use super::{format, parse, plan};
+use super::{parse, plan};
 use crate::input::{Header, RequestInput, TraceContext};
 use crate::outcome::HeaderEdit;
 use crate::spec::Tracing;
 use crate::testing;
 use alloc::string::{String, ToString};
-use alloc::vec;
 use alloc::vec::Vec;
+use alloc::{format, vec};
 use proptest::prelude::*;
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
@@ -94,7 +94,7 @@ fn traced_with(headers: &[(&str, &str)], change: impl FnOnce(&mut Tracing, &mut 
     change(&mut tracing, &mut input);
     let mut edits = Vec::new();
     let plan = plan(&tracing, &input, &mut edits).unwrap();
-    assert!(edits.contains(&HeaderEdit::Set("traceparent".to_string(), format(plan.context))));
+    assert!(edits.contains(&HeaderEdit::Set("traceparent".to_string(), super::format(plan.context))));
     Traced { context: plan.context, parent: plan.parent_span, edits }
 }
 
@@ -289,7 +289,7 @@ proptest! {
     #[test]
     fn what_is_written_is_read(trace_id in 1u128.., span_id in 1u64.., sampled in any::<bool>()) {
         let context = TraceContext { trace_id, span_id, sampled };
-        prop_assert_eq!(parse(format(context).as_bytes()), Some(context));
+        prop_assert_eq!(parse(super::format(context).as_bytes()), Some(context));
     }
 
     #[test]
