@@ -1,6 +1,7 @@
 //! What a sandbox must contain: behaviour that tests ask for by name. The shipped image has none of it.
 //!
-//! An input that starts with `misbehave:` is an order: a name, a colon, an argument. Anything else is left to the program.
+//! An input with `misbehave:` in it is an order: a name, a colon, and the rest as its argument. It may be the whole input, or a header
+//! of a request. Anything else is left to the program.
 
 use alloc::vec::Vec;
 use core::hint::black_box;
@@ -28,7 +29,8 @@ static SCRATCH: Scratch = Scratch(core::cell::UnsafeCell::new([0; 4096]));
 
 /// Carries out the order in `input`, if it is one; returns the length of the output.
 pub fn act(input: &[u8], output: &mut [u8]) -> Option<usize> {
-    let order = input.strip_prefix(b"misbehave:")?;
+    const MARK: &[u8] = b"misbehave:";
+    let order = &input[input.windows(MARK.len()).position(|window| window == MARK)? + MARK.len()..];
     let colon = order.iter().position(|byte| *byte == b':')?;
     let (name, argument) = (&order[..colon], &order[colon + 1..]);
     match name {

@@ -71,9 +71,9 @@ impl AccessLog {
         self.outbox.dropped() + self.unwritten.load(Ordering::Relaxed)
     }
 
-    /// Waits until all lines so far are written.
+    /// Waits until all lines so far are written, or some seconds have passed.
     pub fn flush(&self) {
-        self.outbox.flush();
+        let _ = self.outbox.flush();
     }
 }
 

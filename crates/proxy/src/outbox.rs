@@ -6,14 +6,15 @@
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 use std::time::Duration;
+
+/// Longest wait for what is carried away last: a back end that hangs must not keep the node from ending.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The shared end.
 #[derive(Debug)]
 pub struct Outbox<T> {
     shared: Arc<Shared<T>>,
-    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 /// One worker's end.
@@ -42,6 +43,7 @@ struct State {
     /// The latest of them that is done.
     done: u64,
     stop: bool,
+    stopped: bool,
 }
 
 impl<T: Send + 'static> Outbox<T> {
@@ -62,8 +64,8 @@ impl<T: Send + 'static> Outbox<T> {
             changed: Condvar::new(),
         });
         let theirs = shared.clone();
-        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || theirs.run(pause, carry))?;
-        Ok(Self { shared, thread: Mutex::new(Some(thread)) })
+        std::thread::Builder::new().name(name.to_owned()).spawn(move || theirs.run(pause, carry))?;
+        Ok(Self { shared })
     }
 
     /// A buffer for one more worker.
@@ -78,27 +80,23 @@ impl<T: Send + 'static> Outbox<T> {
         self.shared.dropped.load(Ordering::Relaxed)
     }
 
-    /// Waits until all that was appended before has been carried away.
-    pub fn flush(&self) {
+    /// Waits until all that was appended before has been carried away, but not for ever. False: it has not.
+    pub fn flush(&self) -> bool {
         let mut state = lock(&self.shared.state);
         state.asked += 1;
         let asked = state.asked;
         self.shared.changed.notify_all();
-        while state.done < asked && !state.stop {
-            state = self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
+        self.shared.wait(state, |state| state.done >= asked)
     }
 }
 
 impl<T> Drop for Outbox<T> {
     /// Carries away what is left.
     fn drop(&mut self) {
-        lock(&self.shared.state).stop = true;
+        let mut state = lock(&self.shared.state);
+        state.stop = true;
         self.shared.changed.notify_all();
-        if let Some(thread) = lock(&self.thread).take() {
-            // A panic in it was printed when it happened.
-            let _ = thread.join();
-        }
+        self.shared.wait(state, |state| state.stopped);
     }
 }
 
@@ -120,8 +118,27 @@ impl<T> Slot<T> {
     }
 }
 
+/// Says that the thread is gone, however it ended.
+struct Leaving<'a, T>(&'a Shared<T>);
+
+impl<T> Drop for Leaving<'_, T> {
+    fn drop(&mut self) {
+        lock(&self.0.state).stopped = true;
+        self.0.changed.notify_all();
+    }
+}
+
 impl<T> Shared<T> {
+    /// Waits until this is so, or the thread is gone, or patience ends.
+    fn wait(&self, state: MutexGuard<'_, State>, is_so: impl Fn(&State) -> bool) -> bool {
+        let not_yet = |state: &mut State| !is_so(state) && !state.stopped;
+        let waited = self.changed.wait_timeout_while(state, PATIENCE, not_yet);
+        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        is_so(&state)
+    }
+
     fn run(&self, pause: Duration, mut carry: impl FnMut(Vec<T>)) {
+        let _leaving = Leaving(self);
         let mut state = lock(&self.state);
         loop {
             while state.done == state.asked && !state.stop && !self.pending.load(Ordering::Acquire) {
@@ -147,6 +164,8 @@ impl<T> Shared<T> {
             state.done = asked;
             self.changed.notify_all();
             if stop {
+                // `_leaving` takes the lock.
+                drop(state);
                 return;
             }
         }
@@ -172,7 +191,7 @@ mod tests {
         one.append(|buffer| buffer.push(1));
         two.append(|buffer| buffer.push(2));
         one.append(|buffer| buffer.push(3));
-        outbox.flush();
+        assert!(outbox.flush());
         let mut all: Vec<u32> = carried.try_iter().flatten().collect();
         all.sort_unstable();
         assert_eq!(all, [1, 2, 3]);
@@ -188,6 +207,16 @@ mod tests {
             slot.append(|buffer| buffer.push(number));
             assert_eq!(carried.recv().unwrap(), [number]);
         }
+    }
+
+    #[test]
+    fn a_thread_that_is_gone_keeps_nobody_waiting() {
+        let outbox = Outbox::start("test", 100, Duration::ZERO, |_: Vec<u32>| panic!("as ordered")).unwrap();
+        let slot = outbox.slot();
+        slot.append(|buffer| buffer.push(1));
+        assert!(!outbox.flush());
+        slot.append(|buffer| buffer.push(2));
+        assert!(!outbox.flush());
     }
 
     #[test]

@@ -405,7 +405,7 @@ impl Observed {
         Some(head.saturating_duration_since(sent))
     }
 
-    /// `allow`, `deny` or `error` (no verdict, or an allowed exchange that failed before its response).
+    /// `allow`, `deny`, or `error`: there is no verdict, or none that could be relied on.
     pub fn verdict(&self) -> &'static str {
         match self.judged.as_ref().map(|judged| &judged.verdict) {
             Some(Ruled::Allow { .. }) => "allow",

@@ -105,9 +105,9 @@ impl Spans {
         self.outbox.dropped() + self.unsent.load(Ordering::Relaxed)
     }
 
-    /// Waits until all spans so far are sent, or could not be.
+    /// Waits until all spans so far are sent, or could not be, or some seconds have passed.
     pub fn flush(&self) {
-        self.outbox.flush();
+        let _ = self.outbox.flush();
     }
 }
 

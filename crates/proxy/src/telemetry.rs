@@ -53,7 +53,7 @@ impl Telemetry {
         self.metrics.encode(&self.trust_domain, elsewhere)
     }
 
-    /// Waits until all that was recorded so far is written or sent, or could not be. Blocks.
+    /// Waits until all that was recorded so far is written or sent, or could not be. Blocks, for some seconds at most.
     pub fn flush(&self) {
         if let Some(log) = &self.log {
             log.flush();
