@@ -24,7 +24,7 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use leno_config::FunctionId;
 use leno_policy::spec::Protocol;
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::convert::Infallible;
 use std::future::Future;
 use std::io;
@@ -66,6 +66,8 @@ pub struct Connection {
     pub entrance: Entrance,
     /// The other end.
     pub peer: Peer,
+    /// The other end's address as a field value, made when it is first asked for.
+    client: OnceCell<HeaderValue>,
     /// `https` behind TLS.
     pub scheme: &'static str,
     /// Of the listener.
@@ -91,6 +93,7 @@ pub async fn serve(door: Rc<Door>, stream: TcpStream, address: SocketAddr, open:
         worker,
         entrance: door.entrance,
         peer: Peer { identity: None, address },
+        client: OnceCell::new(),
         scheme: if door.tls.is_some() && door.entrance == Entrance::Gateway { "https" } else { "http" },
         port: door.address.port(),
         function: None,
@@ -154,6 +157,11 @@ impl Connection {
                 Ok(())
             }
         }
+    }
+
+    /// The other end's address.
+    pub fn client(&self) -> &HeaderValue {
+        self.client.get_or_init(|| head::address_value(self.peer.address.ip()))
     }
 
     /// The other end, as the exchange sees it.
@@ -271,6 +279,7 @@ impl Connection {
             worker: self.worker.clone(),
             entrance: Entrance::Outbound,
             peer: self.peer.clone(),
+            client: OnceCell::new(),
             scheme: self.scheme,
             port: self.port,
             function: None,

@@ -116,7 +116,7 @@ impl Exchange {
         let name = request_id.to_str().unwrap_or_default();
         let record = Record::new(&worker.recorder, entrance, &peer, protocol, head, name);
         if entrance == Entrance::Gateway {
-            head::describe_client(&mut head.headers, &peer, connection.scheme);
+            head::describe_client(&mut head.headers, connection.client(), connection.scheme);
         }
         head.headers.insert(head::REQUEST_ID, request_id.clone());
         let (scheme, port) = match origin {

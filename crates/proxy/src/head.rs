@@ -4,12 +4,13 @@
 //! the corridor relies: one authority at most, in the URI or in the only `host` field; no hop-by-hop field; nothing that only the
 //! mesh itself may say. [`deliver`] runs on each head that goes to an instance, [`answer`] on each response.
 
-use crate::peer::{Entrance, Peer};
+use crate::peer::Entrance;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::uri::{Authority, PathAndQuery, Scheme, Uri};
 use http::{Method, StatusCode, Version, request, response};
 use hyper::ext::Protocol as TunnelProtocol;
 use leno_policy::spec::Protocol;
+use std::net::IpAddr;
 
 /// Header that names a request from one end of the mesh to the other.
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -156,21 +157,14 @@ pub fn is_sane_request_id(value: &HeaderValue) -> bool {
 }
 
 /// What the gateway says of the client, in place of what the client may have said.
-pub fn describe_client(headers: &mut HeaderMap, peer: &Peer, scheme: &'static str) {
-    let mut text = [0u8; 46];
-    if let Ok(value) = HeaderValue::from_bytes(write_address(&mut text, peer)) {
-        headers.insert(FORWARDED_FOR, value);
-    }
+pub fn describe_client(headers: &mut HeaderMap, address: &HeaderValue, scheme: &'static str) {
+    headers.insert(FORWARDED_FOR, address.clone());
     headers.insert(FORWARDED_PROTO, HeaderValue::from_static(scheme));
 }
 
-fn write_address<'a>(text: &'a mut [u8; 46], peer: &Peer) -> &'a [u8] {
-    use std::io::Write;
-    let mut rest = &mut text[..];
-    // 46 bytes hold every address; should one not fit, what was written is still a header value.
-    let _ = write!(rest, "{}", peer.address.ip().to_canonical());
-    let left = rest.len();
-    &text[..text.len() - left]
+/// An address as a field value; IPv4-mapped ones are IPv4 addresses.
+pub fn address_value(address: IpAddr) -> HeaderValue {
+    HeaderValue::try_from(address.to_canonical().to_string()).unwrap_or_else(|_| HeaderValue::from_static("unknown"))
 }
 
 /// Tells the callee who called; whoever has no identity is not mentioned.

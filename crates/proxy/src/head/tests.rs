@@ -132,8 +132,7 @@ fn only_the_mesh_says_who_is_calling() {
 fn the_gateway_describes_the_client() {
     let mut head = http1("/", &[("host", "a"), ("x-forwarded-for", "1.2.3.4")]);
     admit(&mut head, Entrance::Gateway).unwrap();
-    let peer = Peer { identity: None, address: "[::ffff:192.0.2.7]:5".parse().unwrap() };
-    describe_client(&mut head.headers, &peer, "https");
+    describe_client(&mut head.headers, &address_value("::ffff:192.0.2.7".parse().unwrap()), "https");
     assert_eq!(head.headers.get(FORWARDED_FOR).unwrap(), "192.0.2.7");
     assert_eq!(head.headers.get(FORWARDED_PROTO).unwrap(), "https");
 }
