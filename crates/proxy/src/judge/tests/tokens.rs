@@ -1,0 +1,117 @@
+//! Real signatures, and what is remembered of them.
+
+use super::*;
+
+#[test]
+fn a_signature_is_verified_once_and_remembered() {
+    for engine in engines() {
+        for algorithm in [Algorithm::RS256, Algorithm::PS256, Algorithm::ES256, Algorithm::ES384, Algorithm::EdDSA] {
+            let key = SigningKey::generate(algorithm);
+            let bench = Bench::new(engine, token_slice(&key));
+            let token = sign(&key, CLAIMS);
+            let results = ["good", "remembered", "remembered"].into_iter().zip([2, 1, 1]);
+            for (result, runs) in results {
+                let (judgement, told) = bench.ask(with_token(&token));
+                let (head, _) = permitted(judgement);
+                assert_eq!(head.headers["x-user"], "ann");
+                assert!(!head.headers.contains_key("authorization"), "taken off");
+                let judgement = told.judgement.unwrap();
+                assert_eq!(judgement.runs, runs, "{algorithm:?} {result}");
+                assert_eq!(judgement.principal.as_deref(), Some("https://login.example/ann"));
+                let [check] = &told.signatures[..] else { panic!("{:?}", told.signatures) };
+                assert_eq!((&*check.result, &*check.key), (result, "0000000000000abc"));
+            }
+        }
+    }
+}
+
+#[test]
+fn forged_and_missing_tokens_are_refused_and_never_remembered() {
+    for engine in engines() {
+        let (key, other) = (SigningKey::generate(Algorithm::ES256), SigningKey::generate(Algorithm::ES256));
+        let bench = Bench::new(engine, token_slice(&key));
+        for _ in 0..2 {
+            let (judgement, told) = bench.ask(with_token(&sign(&other, CLAIMS)));
+            let refusal = denied(judgement);
+            assert_eq!(refusal.status, 401);
+            assert!(refusal.headers.contains_key("www-authenticate"));
+            assert_eq!(told.signatures[0].result, "mismatch");
+            assert_eq!(told.judgement.unwrap().policy.as_deref(), Some("authentication"));
+        }
+        assert_eq!(denied(bench.ask(get("/orders")).0).status, 401);
+        assert_eq!(bench.ledger.entries().1, 0);
+    }
+}
+
+#[test]
+fn a_remembered_signature_spares_nothing_but_the_signature() {
+    for engine in engines() {
+        let key = SigningKey::generate(Algorithm::ES256);
+        let bench = Bench::new(engine, token_slice(&key));
+        let function = bench.ledger.function(&"shop/orders".parse().unwrap());
+        let remember = |token: &str, key| {
+            let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, token.as_bytes());
+            function.tokens.remember(digest.as_ref().try_into().unwrap(), key, Algorithm::ES256);
+        };
+        let expired = sign(&key, &CLAIMS.replace("4102444800", "1000000000"));
+        let foreign = sign(&key, &CLAIMS.replace("login", "evil"));
+        let good = sign(&key, CLAIMS);
+        for token in [&expired, &foreign] {
+            remember(token, KEY);
+            assert_eq!(denied(bench.ask(with_token(token)).0).status, 401);
+        }
+        remember(&good, KeyId(0xdef));
+        let (judgement, told) = bench.ask(with_token(&good));
+        drop(permitted(judgement));
+        assert_eq!(told.judgement.unwrap().runs, 2, "of a key that is none of the program's: verified anew");
+
+        // The key set changes; the token is still remembered, but its key is trusted no more.
+        remember(&good, KEY);
+        let mut rotated = token_slice(&key);
+        let fresh = SigningKey::generate(Algorithm::ES256);
+        rotated.keys = vec![fresh.verification_key(KeyId(0xeee))];
+        rotated.inbound.authentication[0].keys[0].id = KeyId(0xeee);
+        let bench = Bench { entry: Arc::new(FunctionEntry::load(engine, rotated)), ..bench };
+        assert_eq!(denied(bench.ask(with_token(&good)).0).status, 401);
+    }
+}
+
+#[test]
+fn what_one_function_verified_another_verifies_again() {
+    let key = SigningKey::generate(Algorithm::EdDSA);
+    let bench = Bench::new(&engines()[0], token_slice(&key));
+    let token = sign(&key, CLAIMS);
+    drop(permitted(bench.ask(with_token(&token)).0));
+    let mut other = token_slice(&key);
+    other.id = "shop/invoices".parse().unwrap();
+    other.inbound.targets[0].function = "shop/invoices".into();
+    let entry = Arc::new(FunctionEntry::load(&engines()[0], other));
+    let bench = Bench { entry, target: Some("shop/invoices"), ..bench };
+    assert_eq!(bench.ask(with_token(&token)).1.judgement.unwrap().runs, 2);
+}
+
+#[test]
+fn a_token_of_an_unknown_key_is_reported_once_for_functions_that_fetch_keys() {
+    let key = SigningKey::generate(Algorithm::EdDSA);
+    let mut slice = token_slice(&key);
+    slice.inbound.authentication[0].keys[0].kid = Some("old".into());
+    let token = testing::sign_as(&key, Some("new"), CLAIMS);
+    let inline = Bench::new(&engines()[0], slice.clone());
+    assert_eq!(denied(inline.ask(with_token(&token)).0).status, 401);
+    assert!(inline.ledger.unknown_keys.take().is_empty(), "its keys are part of the configuration");
+    slice.jwks.push(leno_config::slice::JwksFetch {
+        issuer: 0,
+        url: "https://login.example/keys".into(),
+        ca_file: None,
+        refresh: Duration::from_secs(300),
+        timeout: Duration::from_secs(5),
+    });
+    let fetched = Bench::new(&engines()[0], slice);
+    for _ in 0..2 {
+        assert_eq!(denied(fetched.ask(with_token(&token)).0).status, 401);
+    }
+    assert_eq!(fetched.ledger.unknown_keys.take(), ["shop/orders".parse().unwrap()]);
+    let expired = testing::sign_as(&key, Some("old"), &CLAIMS.replace("4102444800", "1"));
+    assert_eq!(denied(fetched.ask(with_token(&expired)).0).status, 401);
+    assert!(fetched.ledger.unknown_keys.take().is_empty());
+}

@@ -1,0 +1,268 @@
+//! What a record holds.
+
+use super::Stage;
+use crate::peer::{Entrance, Peer};
+use http::header::{HeaderName, HeaderValue};
+use http::{Method, Uri};
+use leno_policy::outcome::{LogPlan, PolicyKind, TracePlan};
+use leno_policy::spec::{Algorithm, KeyId, Protocol};
+use leno_sandbox::EngineKind;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+/// Everything that is known of one exchange.
+#[derive(Debug)]
+pub struct Observed {
+    /// Shared by all hops of a request.
+    pub request_id: Box<str>,
+    /// Where it came in.
+    pub entrance: Entrance,
+    /// From whom.
+    pub peer: Peer,
+    /// As policies see it.
+    pub protocol: Protocol,
+    /// As sent.
+    pub method: Method,
+    /// As sent, before edits.
+    pub uri: Uri,
+    /// As sent; HTTP/1.1's authority.
+    pub host: Option<HeaderValue>,
+    /// `namespace/name`.
+    pub target: Option<Arc<str>>,
+    /// Wall clock at the start; all else is monotonic.
+    pub started_at: SystemTime,
+    /// When the head was there.
+    pub started: Instant,
+    /// Indexed by [`Stage`].
+    pub stages: [Option<Instant>; 4],
+    /// When the last handle was dropped.
+    pub ended: Instant,
+    /// Set once the sandbox was asked.
+    pub judged: Option<Judged>,
+    /// Signatures that counted, or were found wanting.
+    pub signatures: Vec<SignatureCheck>,
+    /// Counters that were taken from.
+    pub takes: Vec<QuotaTake>,
+    /// Names of request headers that were edited.
+    pub request_edits: Vec<EditedHeader>,
+    /// Names of response headers that were edited.
+    pub response_edits: Vec<EditedHeader>,
+    /// This hop's span, if tracing is on.
+    pub trace: Option<TracePlan>,
+    /// Whether and what to log; `None`: it was not judged, and is logged.
+    pub log: Option<LogPlan>,
+    /// Values of the request headers that are configured to be logged.
+    pub logged_headers: Vec<(HeaderName, HeaderValue)>,
+    /// Tries, in order.
+    pub attempts: Vec<Try>,
+    /// Of the response; 0: there was none.
+    pub status: u16,
+    /// Of a gRPC call, once known.
+    pub grpc_status: Option<u8>,
+    /// Envoy's response flag.
+    pub flag: Option<&'static str>,
+    /// Why there was no whole response, in words.
+    pub failure: Option<Box<str>>,
+    /// Body bytes from the client.
+    pub bytes_in: u64,
+    /// Body bytes to the client.
+    pub bytes_out: u64,
+    /// It became a WebSocket.
+    pub upgraded: bool,
+}
+
+/// What the judge found.
+#[derive(Clone, Debug)]
+pub struct Judged {
+    /// The function whose program this was: `namespace/name`.
+    pub function: Arc<str>,
+    /// Isolation of the run.
+    pub engine: Option<EngineKind>,
+    /// Request runs.
+    pub runs: u8,
+    /// Time in the sandbox, request and response runs together.
+    pub run_time: Duration,
+    /// From the first look at the head to the verdict.
+    pub time: Duration,
+    /// The verdict.
+    pub verdict: Ruled,
+    /// `<iss>/<sub>` of the token.
+    pub principal: Option<Box<str>>,
+    /// The path was normalised.
+    pub path_changed: bool,
+}
+
+/// A verdict, as it is logged.
+#[derive(Clone, Debug)]
+pub enum Ruled {
+    /// Forwarded.
+    Allow {
+        /// The rule that decided.
+        rule: Box<str>,
+    },
+    /// Refused by a policy.
+    Deny {
+        /// Which of the nine.
+        policy: PolicyKind,
+        /// The rule that decided, or the nearest.
+        rule: Box<str>,
+        /// No rule decided.
+        default: bool,
+        /// In words.
+        clause: Box<str>,
+    },
+    /// There is no verdict that could be relied on; refused.
+    Fault {
+        /// A label for metrics.
+        fault: &'static str,
+        /// In words.
+        reason: Box<str>,
+    },
+}
+
+/// One signature check.
+#[derive(Clone, Copy, Debug)]
+pub struct SignatureCheck {
+    /// The key.
+    pub key: KeyId,
+    /// The algorithm.
+    pub algorithm: Algorithm,
+    /// Known from an earlier request; no check was needed.
+    pub remembered: bool,
+    /// `None`: good.
+    pub error: Option<&'static str>,
+}
+
+impl SignatureCheck {
+    /// `good`, `remembered`, or what was wrong.
+    pub fn result(&self) -> &'static str {
+        if self.remembered { "remembered" } else { self.error.unwrap_or("good") }
+    }
+}
+
+/// One counter that was taken from, or refused.
+#[derive(Clone, Debug)]
+pub struct QuotaTake {
+    /// Name of the rate limit.
+    pub limit: Box<str>,
+    /// What is left in requests; `None`: it refused.
+    pub remaining: Option<u32>,
+}
+
+/// A header that a program edited; its value is nobody's business.
+#[derive(Clone, Debug)]
+pub struct EditedHeader {
+    /// `set`, `append` or `remove`.
+    pub how: &'static str,
+    /// Which.
+    pub name: HeaderName,
+}
+
+/// One try to get a response.
+#[derive(Clone, Copy, Debug)]
+pub struct Try {
+    /// Where it went; `None`: not even an endpoint was found.
+    pub endpoint: Option<SocketAddr>,
+    /// How it ended.
+    pub result: AttemptResult,
+    /// When it ended.
+    pub ended: Instant,
+}
+
+/// How a try ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttemptResult {
+    /// With a response.
+    Status(u16),
+    /// Without; Envoy's response flag.
+    Failed(&'static str),
+}
+
+impl Observed {
+    /// From the start to a stage.
+    pub fn until(&self, stage: Stage) -> Option<Duration> {
+        self.stages[stage as usize].map(|instant| instant.saturating_duration_since(self.started))
+    }
+
+    /// From the start to the end.
+    pub fn duration(&self) -> Duration {
+        self.ended.saturating_duration_since(self.started)
+    }
+
+    /// From the hand-over to the upstream to the response's head.
+    pub fn upstream_time(&self) -> Option<Duration> {
+        let (sent, head) = (self.stages[Stage::Upstream as usize]?, self.stages[Stage::Head as usize]?);
+        Some(head.saturating_duration_since(sent))
+    }
+
+    /// `allow`, `deny`, or `error`: there is no verdict, or none that could be relied on.
+    pub fn verdict(&self) -> &'static str {
+        match self.judged.as_ref().map(|judged| &judged.verdict) {
+            Some(Ruled::Allow { .. }) => "allow",
+            Some(Ruled::Deny { .. }) => "deny",
+            Some(Ruled::Fault { .. }) | None => "error",
+        }
+    }
+
+    /// Host (and port) that was asked for.
+    pub fn authority(&self) -> &str {
+        match (self.uri.authority(), &self.host) {
+            (Some(authority), _) => authority.as_str(),
+            (None, Some(host)) => host.to_str().unwrap_or(""),
+            (None, None) => "",
+        }
+    }
+
+    /// `ns/name` of the caller, if it is one of the mesh.
+    pub fn source(&self) -> Option<(&str, &str)> {
+        workload(self.peer.identity.as_deref()?)
+    }
+}
+
+/// Namespace and name in `spiffe://td/ns/<namespace>/sa/<name>`.
+pub fn workload(identity: &str) -> Option<(&str, &str)> {
+    let path = identity.strip_prefix("spiffe://")?.split_once('/')?.1;
+    let (namespace, name) = path.strip_prefix("ns/")?.split_once("/sa/")?;
+    (!namespace.contains('/') && !name.contains('/')).then_some((namespace, name))
+}
+
+/// A policy's name in logs and metrics.
+pub fn policy_name(policy: PolicyKind) -> &'static str {
+    match policy {
+        PolicyKind::Authentication => "authentication",
+        PolicyKind::Sidecar => "sidecar",
+        PolicyKind::Authorization => "authorization",
+        PolicyKind::RateLimit => "rateLimits",
+        PolicyKind::Tracing => "tracing",
+        PolicyKind::AccessLog => "accessLog",
+        PolicyKind::MutualTls => "mutualTls",
+        PolicyKind::Retry => "retry",
+        PolicyKind::CircuitBreaker => "circuitBreaker",
+    }
+}
+
+/// Milliseconds since the Unix epoch; 0 before it.
+pub fn unix_ms(time: SystemTime) -> u64 {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// How entrances are called in logs and spans.
+pub fn entrance_name(entrance: Entrance) -> &'static str {
+    match entrance {
+        Entrance::Gateway => "gateway",
+        Entrance::Outbound => "outbound",
+        Entrance::Inbound => "inbound",
+    }
+}
+
+/// How protocols are called in logs and spans.
+pub fn protocol_name(protocol: Protocol) -> &'static str {
+    match protocol {
+        Protocol::Http1 => "http1",
+        Protocol::Http2 => "http2",
+        Protocol::Grpc => "grpc",
+        Protocol::WebSocket => "websocket",
+    }
+}
