@@ -1,0 +1,95 @@
+//! Any request at a program with all that can be parsed switched on. An allowed one is forwarded in a form that it keeps.
+#![no_main]
+
+use leno_policy::input::{Header, Peer, RequestInput, TargetLoad};
+use leno_policy::outcome::{HeaderEdit, Outcome, Verdict};
+use leno_policy::program::Program;
+use leno_policy::spec::{
+    AccessLog, Action, Algorithm, AuthorizationRule, Direction, Issuer, Key, KeyId, KeyPart, Matches, Operation,
+    ProgramSpec, Protocol, QuotaAlgorithm, RateLimit, Sidecar, StringMatch, Target, TokenSource, Tracing,
+};
+use leno_policy::{path, token};
+use libfuzzer_sys::fuzz_target;
+use std::sync::LazyLock;
+
+static PROGRAM: LazyLock<Program> = LazyLock::new(|| Program::new(spec()));
+
+fuzz_target!(|data: (&str, &str, &str, Vec<(u8, &[u8])>, bool)| {
+    let (method, authority, target, fields, verified) = data;
+    let headers =
+        fields.iter().map(|(name, value)| Header { name: NAMES[usize::from(*name) % NAMES.len()], value }).collect();
+    let input = RequestInput {
+        now_ms: 1_700_000_000_000,
+        random: [1, 2, 3, 4],
+        peer: Peer { identity: None, address: [127, 0, 0, 1].into() },
+        target: "shop/orders",
+        port: 80,
+        protocol: Protocol::Http1,
+        scheme: "http",
+        method,
+        authority,
+        path: target,
+        headers,
+        verified: vec![Some(KeyId(1)).filter(|_| verified); 4],
+        quotas: Vec::new(),
+        load: TargetLoad::default(),
+        parent: None,
+    };
+    if let Outcome::Decided(decision) = PROGRAM.judge(&input) {
+        if !matches!(decision.verdict, Verdict::Allow { .. }) {
+            assert_eq!(decision.request_edits, []);
+            return;
+        }
+        let forwarded = decision.path.as_deref().unwrap_or(target);
+        let (path, _) = path::split(forwarded);
+        assert_eq!(path::normalise(path).as_deref(), Ok(path));
+        let removed = |name: &str| decision.request_edits.contains(&HeaderEdit::Remove(name.to_owned()));
+        let rest: Vec<Header<'_>> =
+            input.headers.into_iter().filter(|header| !removed(header.name) && header.name != "cookie").collect();
+        assert_eq!(token::locate(&sources(), &rest, forwarded), [], "the token is gone");
+    }
+});
+
+const NAMES: [&str; 8] =
+    ["authorization", "cookie", "traceparent", "tracestate", "b3", "x-b3-traceid", "x-team", "x-user"];
+
+fn sources() -> Vec<TokenSource> {
+    let bearer = TokenSource::Header { name: "authorization".to_owned(), prefix: "Bearer ".to_owned() };
+    vec![bearer, TokenSource::Query("t".to_owned()), TokenSource::Cookie("c".to_owned())]
+}
+
+fn spec() -> ProgramSpec {
+    let issuer = Issuer {
+        name: "i".to_owned(),
+        issuer: "i".to_owned(),
+        audiences: Vec::new(),
+        keys: vec![Key { kid: None, algorithms: vec![Algorithm::ES256], id: KeyId(1) }],
+        sources: sources(),
+        clock_skew_ms: 0,
+        forward: false,
+        required: false,
+        claims_to_headers: vec![(vec!["sub".to_owned()], "x-user".to_owned())],
+    };
+    let limit = RateLimit {
+        name: "l".to_owned(),
+        only: Some(Operation {
+            methods: Matches { any: vec![StringMatch::Exact("LIMITED".to_owned())], none: Vec::new() },
+            ..Operation::default()
+        }),
+        key: vec![KeyPart::Header("x-team".to_owned()), KeyPart::Path, KeyPart::Claim(vec!["sub".to_owned()])],
+        algorithm: QuotaAlgorithm::FixedWindow { requests: 1, period_ms: 1_000 },
+    };
+    let rule =
+        AuthorizationRule { name: "all".to_owned(), action: Action::Allow, from: vec![], to: vec![], when: vec![] };
+    ProgramSpec {
+        function: "shop/orders".to_owned(),
+        direction: Direction::Inbound,
+        sidecar: Sidecar::default(),
+        authentication: vec![issuer],
+        authorization: vec![rule],
+        rate_limits: vec![limit],
+        tracing: Tracing { name: "t".to_owned(), enabled: true, sampling_per_10k: 1, accept_b3: true },
+        access_log: AccessLog { name: String::new(), enabled: true, statuses: vec![], request_headers: vec![] },
+        targets: vec![Target { function: "shop/orders".to_owned(), timeout_ms: 0, retry: None, breaker: None }],
+    }
+}
