@@ -22,6 +22,7 @@ def run(_tools: Installation, target: Target, _quick: bool) -> list[Case]:
         "one trace over three functions": one_trace,
         "a new trace over three functions": new_trace,
         "tracestate goes along": tracestate_goes_along,
+        "one request ID over three functions": one_request_id,
         "an application that copies the headers itself": copying_application,
         "a request without a trace does not inherit the one before": nothing_inherited,
         "eight requests at once do not mix": eight_at_once,
@@ -59,6 +60,12 @@ def tracestate_goes_along(target: Target) -> None:
     judge_whole(hops, 3, TRACE)
     found = [[member for member in hop.members() if not member.startswith("leno=")] for hop in hops]
     assert found == [["foo=1", "bar=2"]] * 3, f"tracestate at each function: {found}"
+
+
+def one_request_id(target: Target) -> None:
+    hops = json.loads(get(target, WHOLE, []))
+    names = {tuple(hop["headers"].get("x-request-id", [])) for hop in hops}
+    assert len(hops) == 3 and len(names) == 1 and len(names.pop()) == 1, f"request IDs at each function: {names}"
 
 
 def copying_application(target: Target) -> None:

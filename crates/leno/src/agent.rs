@@ -10,7 +10,7 @@ use leno_function::{Function, FunctionSpec, Supervisor};
 use leno_identity::SpiffeId;
 use leno_proxy::jwks::{JwksFetcher, Pace};
 use leno_proxy::{FunctionEntry, Node};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use tokio::sync::watch;
 
@@ -60,7 +60,7 @@ impl Keeper {
     async fn apply(&self, update: Update, fetcher: &JwksFetcher, functions: &mut HashMap<FunctionId, Function>) {
         let mut next = self.node.snapshot.load().change();
         let mut rejected = Vec::new();
-        let mut complete = false;
+        let (mut complete, mut forgotten) = (false, false);
         for change in update.changes.iter().cloned() {
             let subject = change.subject();
             match change {
@@ -81,6 +81,7 @@ impl Keeper {
                     next.remove(&id);
                     functions.remove(&id);
                     self.supervisor.remove(&id);
+                    forgotten = true;
                 }
                 Change::Set(Resource::Hosted(_)) => complete = true,
                 // One node hosts everything: there are no other nodes' endpoints, and the gateway's routes are in the slices.
@@ -91,7 +92,14 @@ impl Keeper {
         let snapshot = next.finish();
         self.want(snapshot.functions.values().map(|entry| &*entry.identity));
         tracing::info!(version = snapshot.version, functions = snapshot.functions.len(), "configuration is in force");
-        self.node.snapshot.store(Arc::new(snapshot));
+        let snapshot = Arc::new(snapshot);
+        self.node.snapshot.store(snapshot.clone());
+        if forgotten {
+            let called =
+                snapshot.functions.values().flat_map(|entry| entry.slice.callees.iter().map(|callee| &callee.id));
+            let known: HashSet<&FunctionId> = snapshot.functions.keys().chain(called).collect();
+            self.node.ledger.retain(|function| known.contains(function));
+        }
         for (subject, reason) in &rejected {
             tracing::error!(%subject, reason, "refused; what was in force goes on");
         }

@@ -42,14 +42,7 @@ impl Instances for Hosted {
 }
 
 fn lend(lease: leno_function::Lease) -> Lease {
-    Lease::new(
-        lease.address(),
-        Some(lease.name().clone()),
-        Some(Arc::new(move |_| {
-            // The supervisor's lease ends when this closure is dropped.
-            let _ = &lease;
-        })),
-    )
+    Lease { address: lease.address(), instance: Some(lease.name().clone()), guard: Box::new(lease) }
 }
 
 fn unavailable(error: AcquireError) -> Unavailable {

@@ -131,13 +131,14 @@ fn condition_clause(condition: &Condition, asked: &Asked<'_>) -> Clause {
     }
 }
 
-/// The denial of a request that no rule allows: it names the rule of which most fields hold.
+/// The denial of a request that no rule allows: it names the rule that is about what was asked for, or, where none or several are,
+/// the one of which most fields hold.
 fn no_rule_allows(rules: &[AuthorizationRule], asked: &Asked<'_>) -> Denial {
-    let mut nearest: Option<(u32, &AuthorizationRule, String)> = None;
+    let mut nearest: Option<((bool, u32), &AuthorizationRule, String)> = None;
     for rule in allowing(rules) {
-        let (held, clause) = how_near(rule, asked);
-        if nearest.as_ref().is_none_or(|(most, ..)| held > *most) {
-            nearest = Some((held, rule, clause));
+        let (nearness, clause) = how_near(rule, asked);
+        if nearest.as_ref().is_none_or(|(most, ..)| nearness > *most) {
+            nearest = Some((nearness, rule, clause));
         }
     }
     match nearest {
@@ -157,10 +158,12 @@ fn denial(rule: &str, default: bool, clause: String) -> Denial {
     }
 }
 
-/// How many fields of a rule hold (of alternatives, the best counts), and the first that does not, in words.
-fn how_near(rule: &AuthorizationRule, asked: &Asked<'_>) -> (u32, String) {
+/// Whether a rule is about what was asked for, how many of its fields hold (of alternatives, the best counts), and the first that
+/// does not, in words.
+fn how_near(rule: &AuthorizationRule, asked: &Asked<'_>) -> ((bool, u32), String) {
     let from = best(&rule.from, &SOURCE_FIELDS, asked);
     let to = best(&rule.to, &OPERATION_FIELDS, asked);
+    let about_it = to.failed.is_none() && to.held > 0;
     let mut held = from.held + to.held;
     let mut failed = None;
     for condition in &rule.when {
@@ -177,7 +180,7 @@ fn how_near(rule: &AuthorizationRule, asked: &Asked<'_>) -> (u32, String) {
     } else {
         failed.map_or_else(String::new, |(condition, clause)| condition_words(condition, clause))
     };
-    (held, clause)
+    ((about_it, held), clause)
 }
 
 /// The best of several alternatives.

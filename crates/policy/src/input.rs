@@ -57,9 +57,10 @@ pub struct RequestInput<'a> {
     pub quotas: Vec<QuotaEntry<'a>>,
     /// What is under way to the target, this request not counted.
     pub load: TargetLoad,
-    /// Trace context of the one request that the calling instance is handling now, if there is just one: lets an
-    /// application that copies no headers still get whole traces (outbound only).
-    pub parent: Option<TraceContext>,
+    /// The one request that the calling instance is handling now, if there is just one: lets an application that copies no
+    /// headers still get whole traces (outbound only).
+    #[serde(borrow)]
+    pub parent: Option<Parent<'a>>,
 }
 
 /// Who opened the connection, as established by the runtime (never by a header).
@@ -124,6 +125,15 @@ pub struct TraceContext {
     pub span_id: u64,
     /// The sampled flag.
     pub sampled: bool,
+}
+
+/// Where a request stands in its trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Parent<'a> {
+    /// Its span.
+    pub context: TraceContext,
+    /// Its `tracestate`, which was valid when the request was delivered; empty: none.
+    pub state: &'a str,
 }
 
 /// A response head, for programs that need a response run.

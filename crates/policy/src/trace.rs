@@ -12,7 +12,7 @@ const MAX_MEMBERS: usize = 32;
 /// The span of this hop, and the edits that hand it on. `None`: tracing is off, and headers pass through.
 ///
 /// The parent is the caller's `traceparent`, else its B3 fields, else the span that the runtime knows of. A trace that somebody
-/// began keeps its sampling decision; `tracestate` goes with a valid `traceparent` only.
+/// began keeps its sampling decision; `tracestate` goes with the `traceparent` or the known span that it came with, and with no other.
 pub fn plan(tracing: &Tracing, input: &RequestInput<'_>, edits: &mut Vec<HeaderEdit>) -> Option<TracePlan> {
     if !tracing.enabled {
         return None;
@@ -23,7 +23,8 @@ pub fn plan(tracing: &Tracing, input: &RequestInput<'_>, edits: &mut Vec<HeaderE
         .or_else(|| tracing.accept_b3.then(|| b3(&input.headers)).flatten())
         .unwrap_or_default();
     // What the runtime knows stands in for a caller that names no span.
-    let known = input.parent.filter(|_| asked.span.is_none()).map(Caller::from).unwrap_or_default();
+    let stand_in = input.parent.filter(|_| asked.span.is_none());
+    let known = stand_in.map(|parent| Caller::from(parent.context)).unwrap_or_default();
     let parent = asked.span.or(known.span);
     let fresh = (u128::from(input.random[0]) << 64) | u128::from(input.random[1]);
     let context = TraceContext {
@@ -35,7 +36,11 @@ pub fn plan(tracing: &Tracing, input: &RequestInput<'_>, edits: &mut Vec<HeaderE
             .unwrap_or(input.random[3] % 10_000 < u64::from(tracing.sampling_per_10k)),
     };
     edits.push(HeaderEdit::Set("traceparent".to_string(), format(context)));
-    match traceparent.and_then(|_| tracestate(&input.headers)) {
+    let state = match traceparent {
+        Some(_) => tracestate(&input.headers),
+        None => stand_in.filter(|parent| !parent.state.is_empty()).map(|parent| parent.state.to_string()),
+    };
+    match state {
         Some(state) => edits.push(HeaderEdit::Set("tracestate".to_string(), state)),
         None if input.headers.iter().any(|header| header.name == "tracestate") => {
             edits.push(HeaderEdit::Remove("tracestate".to_string()));

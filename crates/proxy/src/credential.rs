@@ -8,9 +8,9 @@ use arc_swap::ArcSwap;
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use http::HeaderValue;
+use http::{HeaderMap, HeaderValue};
 use leno_config::FunctionId;
-use leno_policy::input::TraceContext;
+use leno_policy::input::{Parent, TraceContext};
 use std::collections::HashMap;
 use std::fmt;
 use std::net::SocketAddr;
@@ -40,7 +40,17 @@ pub struct Caller {
     pub instance: Arc<str>,
     secret: String,
     revoked: AtomicBool,
-    handling: Mutex<Vec<TraceContext>>,
+    in_hand: Mutex<Vec<Arc<InHand>>>,
+}
+
+/// What there is to know of a request that an instance is handling: what the instance calls meanwhile, it calls for that request,
+/// whether or not it copies headers.
+#[derive(Debug)]
+pub struct InHand {
+    /// Its name.
+    pub request_id: HeaderValue,
+    trace: Option<TraceContext>,
+    state: Option<HeaderValue>,
 }
 
 /// A fresh credential, for the instance's environment only.
@@ -77,7 +87,7 @@ impl Credentials {
             instance: instance.into(),
             secret: secret.clone(),
             revoked: AtomicBool::new(false),
-            handling: Mutex::default(),
+            in_hand: Mutex::default(),
         });
         self.change(|callers| {
             callers.remove(instance);
@@ -105,11 +115,12 @@ impl Credentials {
         Some(caller)
     }
 
-    /// Notes that an instance handles a request with this trace context, as long as the result lives.
-    pub fn handle(&self, instance: &str, context: TraceContext) -> Option<Handling> {
+    /// Notes that an instance handles a request, as long as the result lives.
+    pub fn handle(&self, instance: &str, request: InHand) -> Option<Handling> {
         let caller = self.callers.load().by_instance.get(instance)?.clone();
-        caller.contexts(|contexts| contexts.push(context));
-        Some(Handling { caller, context })
+        let request = Arc::new(request);
+        caller.in_hand(|requests| requests.push(request.clone()));
+        Some(Handling { caller, request })
     }
 
     fn change(&self, change: impl FnOnce(&mut Callers)) {
@@ -135,16 +146,30 @@ impl Caller {
         self.revoked.load(Ordering::Acquire)
     }
 
-    /// The trace context of the request that the instance is handling, if it is handling just one: whatever it calls now, it calls for that request.
-    pub fn only_context(&self) -> Option<TraceContext> {
-        self.contexts(|contexts| match contexts[..] {
-            [context] => Some(context),
+    /// The request that the instance is handling, if it is handling just one.
+    pub fn only_in_hand(&self) -> Option<Arc<InHand>> {
+        self.in_hand(|requests| match &requests[..] {
+            [request] => Some(request.clone()),
             _ => None,
         })
     }
 
-    fn contexts<R>(&self, act: impl FnOnce(&mut Vec<TraceContext>) -> R) -> R {
-        act(&mut self.handling.lock().unwrap_or_else(PoisonError::into_inner))
+    fn in_hand<R>(&self, act: impl FnOnce(&mut Vec<Arc<InHand>>) -> R) -> R {
+        act(&mut self.in_hand.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl InHand {
+    /// A request as it is delivered: its name, its span if it is traced, and its header.
+    pub fn new(request_id: &HeaderValue, trace: Option<TraceContext>, headers: &HeaderMap) -> Self {
+        let state = trace.and_then(|_| headers.get("tracestate")).cloned();
+        Self { request_id: request_id.clone(), trace, state }
+    }
+
+    /// What a request that belongs to this one has as its parent.
+    pub fn parent(&self) -> Option<Parent<'_>> {
+        let state = self.state.as_ref().and_then(|state| state.to_str().ok()).unwrap_or_default();
+        self.trace.map(|context| Parent { context, state })
     }
 }
 
@@ -167,16 +192,12 @@ impl fmt::Debug for Minted {
 #[derive(Debug)]
 pub struct Handling {
     caller: Arc<Caller>,
-    context: TraceContext,
+    request: Arc<InHand>,
 }
 
 impl Drop for Handling {
     fn drop(&mut self) {
-        self.caller.contexts(|contexts| {
-            if let Some(index) = contexts.iter().position(|context| *context == self.context) {
-                contexts.swap_remove(index);
-            }
-        });
+        self.caller.in_hand(|requests| requests.retain(|request| !Arc::ptr_eq(request, &self.request)));
     }
 }
 
@@ -233,15 +254,20 @@ mod tests {
         let minted = credentials.mint(&function("a"), "a-1").unwrap();
         let caller = credentials.caller(&header(&minted.user, &minted.secret)).unwrap();
         let context = |span_id| TraceContext { trace_id: 1, span_id, sampled: true };
-        assert_eq!(caller.only_context(), None);
-        let first = credentials.handle("a-1", context(1)).unwrap();
-        assert_eq!(caller.only_context(), Some(context(1)));
-        let second = credentials.handle("a-1", context(2)).unwrap();
-        assert_eq!(caller.only_context(), None);
+        let headers = HeaderMap::from_iter([("tracestate".parse().unwrap(), HeaderValue::from_static("a=1"))]);
+        let request = |span| InHand::new(&HeaderValue::from_static("r"), Some(context(span)), &headers);
+        let span = || caller.only_in_hand().and_then(|request| request.parent().map(|parent| parent.context.span_id));
+        assert_eq!(span(), None);
+        let first = credentials.handle("a-1", request(1)).unwrap();
+        assert_eq!(span(), Some(1));
+        let second = credentials.handle("a-1", request(2)).unwrap();
+        assert_eq!(span(), None);
         drop(first);
-        assert_eq!(caller.only_context(), Some(context(2)));
+        assert_eq!(span(), Some(2));
         drop(second);
-        assert_eq!(caller.only_context(), None);
-        assert!(credentials.handle("unknown", context(3)).is_none());
+        assert_eq!(span(), None);
+        assert!(credentials.handle("unknown", request(3)).is_none());
+        let untraced = InHand::new(&HeaderValue::from_static("r"), None, &headers);
+        assert_eq!((untraced.parent(), request(4).parent().unwrap().state), (None, "a=1"));
     }
 }

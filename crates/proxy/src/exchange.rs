@@ -2,7 +2,7 @@
 
 use crate::body::{Body, Tail};
 use crate::connection::Connection;
-use crate::credential::Caller;
+use crate::credential::{Caller, InHand};
 use crate::failure::Failure;
 use crate::head::{self, Admitted, Malformed};
 use crate::judge::{Ask, Judgement, Refusal, Ruling};
@@ -40,6 +40,8 @@ pub struct Exchange {
     pub port: u16,
     /// Its name from one end of the mesh to the other.
     pub request_id: HeaderValue,
+    /// The one request that the calling instance has in hand: this one belongs to it.
+    pub parent: Option<Arc<InHand>>,
     /// Told once, at the end.
     pub record: Record,
     /// When the head was there.
@@ -101,10 +103,12 @@ impl Exchange {
     pub fn begin(connection: &Connection, origin: Origin, head: &mut request::Parts) -> (Self, Result<(), Malformed>) {
         let worker = connection.worker.clone();
         let (entrance, peer) = (origin.entrance(), connection.peer_of(&origin));
+        let parent = origin.parent();
         let kept = head
             .headers
             .get(head::REQUEST_ID)
-            .filter(|id| entrance != Entrance::Gateway && head::is_sane_request_id(id));
+            .filter(|id| entrance != Entrance::Gateway && head::is_sane_request_id(id))
+            .or(parent.as_deref().map(|parent| &parent.request_id));
         let request_id = kept.cloned().unwrap_or_else(|| worker.request_id());
         let head_only = head.method == http::Method::HEAD;
         let snapshot = worker.snapshot();
@@ -136,6 +140,7 @@ impl Exchange {
             scheme,
             port,
             request_id,
+            parent,
             record,
             started,
             head_only,
@@ -158,6 +163,7 @@ impl Exchange {
             scheme: self.scheme,
             port: self.port,
             request_id: self.request_id.clone(),
+            parent: None,
             record,
             started: Instant::now(),
             head_only: self.head_only,
@@ -184,10 +190,7 @@ impl Exchange {
             protocol: self.protocol,
             scheme: self.scheme,
             port: self.port,
-            parent: match &self.origin {
-                Origin::Outbound(_, caller) => caller.only_context(),
-                Origin::Gateway | Origin::Inbound(_) => None,
-            },
+            parent: self.parent.as_deref(),
             endpoints: target.map_or(0, |target| self.worker.node.instances.count(target)),
         }
     }
@@ -235,6 +238,14 @@ impl Exchange {
 }
 
 impl Origin {
+    /// The one request that the calling instance has in hand.
+    fn parent(&self) -> Option<Arc<InHand>> {
+        match self {
+            Self::Outbound(_, caller) => caller.only_in_hand(),
+            Self::Gateway | Self::Inbound(_) => None,
+        }
+    }
+
     /// Without the function.
     pub fn entrance(&self) -> Entrance {
         match self {

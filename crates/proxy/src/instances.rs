@@ -30,26 +30,8 @@ pub struct Lease {
     pub address: SocketAddr,
     /// Its name, the same that [`crate::credential::Credentials::mint`] was given; `None` for addresses that someone else runs.
     pub instance: Option<Arc<str>>,
-    on_end: Option<Arc<dyn Fn(SocketAddr) + Send + Sync>>,
-}
-
-impl Lease {
-    /// `on_end` is called once with the address, when the lease is dropped.
-    pub fn new(
-        address: SocketAddr,
-        instance: Option<Arc<str>>,
-        on_end: Option<Arc<dyn Fn(SocketAddr) + Send + Sync>>,
-    ) -> Self {
-        Self { address, instance, on_end }
-    }
-}
-
-impl Drop for Lease {
-    fn drop(&mut self) {
-        if let Some(on_end) = &self.on_end {
-            on_end(self.address);
-        }
-    }
+    /// Whatever counts the request; dropped with the lease.
+    pub guard: Box<dyn Send + Sync>,
 }
 
 impl fmt::Debug for Lease {

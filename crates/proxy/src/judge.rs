@@ -12,6 +12,7 @@ mod outcome;
 
 pub use outcome::{Permitted, Refusal, Ruling};
 
+use crate::credential::InHand;
 use crate::edits::BadOutput;
 use crate::ledger::{FunctionState, Ledger};
 use crate::peer::{Entrance, Peer};
@@ -21,7 +22,7 @@ use crate::snapshot::{FunctionEntry, LoadedProgram};
 use forecast::{Counter, Forecast};
 use http::{HeaderMap, request, response};
 use leno_config::FunctionId;
-use leno_policy::input::{Header, Input, RequestInput, ResponseInput, TargetLoad, TraceContext};
+use leno_policy::input::{Header, Input, RequestInput, ResponseInput, TargetLoad};
 use leno_policy::outcome::{Decision, HeaderEdit, LogPlan, Outcome, Output, PolicyKind, SignatureWant, Verdict, Wants};
 use leno_policy::spec::Protocol;
 use leno_sandbox::{EngineKind, Pool, RunError};
@@ -70,8 +71,8 @@ pub struct Ask<'a> {
     pub scheme: &'a str,
     /// Port that the caller asked for.
     pub port: u16,
-    /// The span of the one request that the calling instance is handling now.
-    pub parent: Option<TraceContext>,
+    /// The one request that the calling instance is handling now.
+    pub parent: Option<&'a InHand>,
     /// Endpoints of the target that are known.
     pub endpoints: u32,
 }
@@ -314,7 +315,7 @@ impl Asked<'_> {
                 verified: forecast.verified(),
                 quotas: forecast.quotas(),
                 load: self.load(),
-                parent: self.ask.parent,
+                parent: self.ask.parent.and_then(InHand::parent),
             });
             let (output, time) = judge.run(self.program, &input, self.record)?;
             self.runs.count += 1;

@@ -55,7 +55,10 @@ pub async fn forward(
         if deadline.is_some_and(|(at, _)| Instant::now() + pause >= at) {
             return result;
         }
-        drop(result);
+        if let Ok(mut reply) = result {
+            // To those behind us it is answered; nobody broke it off.
+            drop(reply.response.body_mut().detach());
+        }
         tokio::time::sleep(pause).await;
     }
     // The body could not be had again between two looks at it; nothing else ends the loop.

@@ -1,7 +1,7 @@
 //! Forwards a permitted request: chooses an endpoint, sends, and tries again what the plan allows and what is safe to repeat.
 
 use crate::body::Body;
-use crate::credential::Handling;
+use crate::credential::{Handling, InHand};
 use crate::exchange::{Exchange, Origin};
 use crate::failure::Failure;
 use crate::head;
@@ -131,11 +131,10 @@ impl Forward<'_> {
         exchange.record.stage(Stage::Upstream);
         head::deliver(&mut head.headers, &entry.identity, exchange.peer.identity.as_deref());
         let trace = self.ruling.plan.trace.as_ref();
-        let handling = lease
-            .instance
-            .as_deref()
-            .zip(trace)
-            .and_then(|(instance, trace)| exchange.worker.node.credentials.handle(instance, trace.context));
+        let handling = lease.instance.as_deref().and_then(|instance| {
+            let in_hand = InHand::new(&exchange.request_id, trace.map(|trace| trace.context), &head.headers);
+            exchange.worker.node.credentials.handle(instance, in_hand)
+        });
         let (response, connection) = match entry.slice.protocol {
             AppProtocol::Http1 => self.send_http1(entry, lease.address, head, body).await?,
             AppProtocol::H2c | AppProtocol::Grpc => {

@@ -4,7 +4,7 @@ use crate::keys::Keys;
 use crate::table::{Case, Group, Request, Texts, merge};
 use leno_config::{FunctionId, Slice};
 use leno_policy::input::{
-    Header, Input, Peer, QuotaEntry, QuotaState, RequestInput, ResponseInput, TargetLoad, TraceContext,
+    Header, Input, Parent, Peer, QuotaEntry, QuotaState, RequestInput, ResponseInput, TargetLoad,
 };
 use leno_policy::needs::Needs;
 use leno_policy::outcome::{Decision, Denial, HeaderEdit, Outcome, Output, Verdict};
@@ -301,7 +301,10 @@ impl Head {
                 healthy: load.healthy,
                 ejected: load.ejected,
             },
-            parent: case.parent.as_ref().map(|parent| -> TraceContext { trace::parse(parent.as_bytes()).unwrap() }),
+            parent: case
+                .parent
+                .as_ref()
+                .map(|parent| Parent { context: trace::parse(parent.as_bytes()).unwrap(), state: &case.parent_state }),
         })
     }
 }

@@ -58,6 +58,9 @@ pub struct Case {
     /// The span that the calling instance is in.
     #[serde(default)]
     pub parent: Option<String>,
+    /// The `tracestate` of that span.
+    #[serde(default)]
+    pub parent_state: String,
     /// Requests that were judged before this one.
     #[serde(default)]
     pub history: Vec<Past>,

@@ -1,5 +1,5 @@
 use super::{parse, plan};
-use crate::input::{Header, RequestInput, TraceContext};
+use crate::input::{Header, Parent, RequestInput, TraceContext};
 use crate::outcome::HeaderEdit;
 use crate::spec::Tracing;
 use crate::testing;
@@ -158,9 +158,11 @@ fn identifiers_are_never_zero() {
 
 #[test]
 fn what_the_runtime_knows_of_the_caller() {
-    let parent = TraceContext { trace_id: 7, span_id: 8, sampled: true };
+    let known = TraceContext { trace_id: 7, span_id: 8, sampled: true };
+    let parent = Parent { context: known, state: "a=1" };
     let none = traced_with(&[], |_, input| input.parent = Some(parent));
     assert_eq!((none.context.trace_id, none.parent, none.context.sampled), (7, Some(8), true));
+    assert!(none.edits.contains(&HeaderEdit::Set("tracestate".to_string(), "a=1".to_string())));
     let own = format!("00-{TRACE}-{SPAN}-00");
     let own = traced_with(&[("traceparent", &own)], |_, input| input.parent = Some(parent));
     assert_eq!(

@@ -9,7 +9,8 @@ use http_body_util::BodyExt;
 use hyper::body::{Frame, Incoming};
 use leno_config::slice::AppProtocol;
 use leno_policy::spec::{Condition, ConditionKey, Matches, Protocol, RetryOn, Source, StringMatch};
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// `Basic` credentials for `proxy-authorization`.
 pub fn basic(minted: &leno_proxy::credential::Minted) -> String {
@@ -167,6 +168,28 @@ async fn an_unreachable_instance_is_tried_again_by_the_caller() {
             assert!(!reply.headers.contains_key("x-leno-failure"));
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_try_that_was_handed_over_and_is_made_again_was_answered() {
+    let turn = Arc::new(AtomicUsize::new(0));
+    let upstream = upstream::http1(move |_: Request<Incoming>| {
+        let status = if turn.fetch_add(1, Ordering::SeqCst) == 0 { 503 } else { 200 };
+        async move { Response::builder().status(status).body(full("not empty")).unwrap() }
+    })
+    .await;
+    let mesh = builder(&upstream, AppProtocol::Http1, false)
+        .plan("callee", |target| target.retry = Some(crate::mesh::retry(&[RetryOn::GatewayError])))
+        .start();
+    let reply = call(&mesh, "caller", get("/"), empty()).await;
+    assert_eq!(reply.status, 200);
+    let request_id = reply.headers["x-request-id"].to_str().unwrap();
+    until(|| mesh.node.telemetry.ring.explain(request_id).len() == 3).await;
+    let told = mesh.node.telemetry.ring.explain(request_id);
+    let mut statuses: Vec<u16> = told.iter().map(|told| told.response.status).collect();
+    statuses.sort_unstable();
+    assert_eq!(statuses, [200, 200, 503]);
+    assert!(told.iter().all(|told| told.response.flag.is_none()), "{told:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -47,6 +47,9 @@ pub struct Fixed {
     pub asked: AtomicUsize,
 }
 
+/// Counts one lease until it is dropped.
+struct Leased(Arc<AtomicUsize>);
+
 pub fn id(name: &str) -> FunctionId {
     FunctionId::new("shop", name).unwrap()
 }
@@ -255,6 +258,12 @@ impl Fixed {
     }
 }
 
+impl Drop for Leased {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl Instances for Fixed {
     fn try_acquire(&self, function: &FunctionId, avoid: &[SocketAddr]) -> Option<Lease> {
         self.asked.fetch_add(1, Ordering::Relaxed);
@@ -265,11 +274,8 @@ impl Instances for Fixed {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         let address = **some.get(turn % some.len().max(1))?;
         self.leased.fetch_add(1, Ordering::Relaxed);
-        let leased = self.leased.clone();
-        let on_end = Arc::new(move |_| {
-            leased.fetch_sub(1, Ordering::Relaxed);
-        });
-        Some(Lease::new(address, Some(format!("{}-1", function.name).into()), Some(on_end)))
+        let guard = Box::new(Leased(self.leased.clone()));
+        Some(Lease { address, instance: Some(format!("{}-1", function.name).into()), guard })
     }
 
     fn acquire<'a>(&'a self, function: &'a FunctionId, avoid: &'a [SocketAddr]) -> Acquire<'a> {

@@ -1,6 +1,7 @@
 //! Programs that are not there, heads that do not fit, and decisions of a sandbox that fell into wrong hands.
 
 use super::*;
+use leno_policy::input::TraceContext;
 
 #[test]
 fn a_program_that_is_not_loaded_denies() {
