@@ -24,10 +24,12 @@ pub(crate) const GUEST: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/leno-g
 
 /// Largest memory of an instance, in bytes: variables, stack and heap together.
 const MEMORY: usize = 2 * 1024 * 1024;
+/// Memory in which a program is built, the blob not counted.
+const INIT_MEMORY: usize = 512 * 1024;
 /// Instances in this process at one time.
 const INSTANCES: u32 = 256;
 /// Memory of an instance that is kept for the next one, erased, rather than given back to the kernel.
-const RESIDENT: usize = 1024 * 1024;
+const RESIDENT: usize = 256 * 1024;
 /// A program that needs longer than this to be built is refused.
 const INIT_DEADLINE: Duration = Duration::from_secs(2);
 /// Largest encoded program.
@@ -89,6 +91,8 @@ impl Wasm {
         let _counting = self.clock.count();
         let instance = self.ready.instantiate(&mut store).map_err(failed)?;
         let memory = self.memory(&mut store, &instance)?;
+        let room = INIT_MEMORY.saturating_sub(memory.data_size(&store)).div_ceil(WASM_PAGE);
+        memory.grow(&mut store, room as u64).map_err(failed)?;
         // The blob goes to the end of the memory and is erased before the snapshot is taken.
         let pages = program.len().div_ceil(WASM_PAGE);
         let address = memory.grow(&mut store, pages as u64).map_err(|_| LoadError::NoRoom)? as usize * WASM_PAGE;
@@ -221,7 +225,8 @@ fn config() -> Config {
         .linear_memory_keep_resident(RESIDENT)
         .table_elements(1000)
         .table_keep_resident(8 * 1024)
-        .pagemap_scan(Enabled::Auto);
+        // Asking the kernel which pages were written takes longer than erasing all of so small a memory.
+        .pagemap_scan(Enabled::No);
     let mut config = Config::new();
     config
         .allocation_strategy(InstanceAllocationStrategy::Pooling(pool))

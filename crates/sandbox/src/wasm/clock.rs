@@ -8,8 +8,8 @@ use std::thread::{self, Thread};
 use std::time::Duration;
 use wasmtime::Engine;
 
-/// How exact deadlines are.
-const TICK: Duration = Duration::from_micros(500);
+/// How exact deadlines are. Each tick wakes a thread, on a core that has requests to serve.
+const TICK: Duration = Duration::from_millis(2);
 /// After so many ticks without a run the thread goes to sleep.
 const PATIENCE: u32 = 20;
 
