@@ -2,7 +2,7 @@
 //! a sandbox is untrusted until the runtime has validated it.
 
 use crate::input::TraceContext;
-use crate::spec::{Algorithm, KeyId, Retry};
+use crate::spec::{Algorithm, KeyId};
 use alloc::string::String;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
@@ -23,7 +23,6 @@ pub enum Output {
 }
 
 /// Result of a request run.
-#[expect(clippy::large_enum_variant, reason = "one of them exists for each run, on the stack")]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Outcome {
     /// The request is judged.
@@ -143,19 +142,15 @@ pub struct Take {
     pub cost: u32,
 }
 
-/// What the runtime carries out for an allowed request (and, for tracing and logging, a denied one).
+/// What the runtime carries out for an allowed request (and, for tracing, a denied one). What is the same for every request (time
+/// limits, retries, breakers, logging) stands in the program's description, which the runtime has: here is which of it holds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
-    /// Total time for the exchange in milliseconds; 0: none.
-    pub timeout_ms: u64,
-    /// Policy 8; `None`: one try.
-    pub retry: Option<Retry>,
-    /// Policy 9; `None`: no limits.
-    pub breaker: Option<crate::spec::Breaker>,
+    /// Whose time limit, retries (policy 8) and circuit breaker (policy 9) hold: an index into
+    /// [`crate::spec::ProgramSpec::targets`]. `None`: the request is refused.
+    pub target: Option<u16>,
     /// Policy 5; `None`: tracing is off.
     pub trace: Option<TracePlan>,
-    /// Policy 6.
-    pub log: LogPlan,
 }
 
 /// The span that this exchange is.
@@ -165,15 +160,4 @@ pub struct TracePlan {
     pub context: TraceContext,
     /// Its parent, if any.
     pub parent_span: Option<u64>,
-}
-
-/// Whether and what to log.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct LogPlan {
-    /// Whether this exchange may be logged.
-    pub enabled: bool,
-    /// Only for responses with a status in one of these ranges, both ends included; empty: all.
-    pub statuses: Vec<(u16, u16)>,
-    /// Request headers whose values go into the line.
-    pub request_headers: Vec<String>,
 }

@@ -7,7 +7,7 @@ use crate::fields::Fields;
 use crate::host;
 use crate::input::{RequestInput, ResponseInput};
 use crate::needs::Needs;
-use crate::outcome::{Decision, Denial, HeaderEdit, LogPlan, Outcome, Plan, PolicyKind, Take, Verdict, Wants};
+use crate::outcome::{Decision, Denial, HeaderEdit, Outcome, Plan, PolicyKind, Take, Verdict, Wants};
 use crate::path::{self, Ambiguous};
 use crate::quota;
 use crate::sidecar;
@@ -85,13 +85,7 @@ impl Program {
             takes: findings.takes,
             principal: findings.principal,
             facts: findings.facts,
-            plan: Plan {
-                timeout_ms: target.map_or(0, |target| target.timeout_ms),
-                retry: target.and_then(|target| target.retry.clone()),
-                breaker: target.and_then(|target| target.breaker.clone()),
-                trace: traced,
-                log: self.log_plan(),
-            },
+            plan: Plan { target: target.and_then(|(index, _)| u16::try_from(index).ok()), trace: traced },
         })
     }
 
@@ -104,7 +98,7 @@ impl Program {
     fn allow(&self, input: &RequestInput<'_>, findings: &mut Findings) -> Result<String, Stop> {
         let path = normal_path(input).map_err(|ambiguous| bad_request(ambiguous.words()))?;
         let host = host::of_authority(input.authority).ok_or_else(|| bad_request("the host is not valid"))?;
-        let target = self.target(input).ok_or_else(|| self.not_a_callee(input))?;
+        let (_, target) = self.target(input).ok_or_else(|| self.not_a_callee(input))?;
         sidecar::check(&self.spec.sidecar, input)?;
 
         let mut payload = Vec::new();
@@ -162,8 +156,8 @@ impl Program {
         findings.path = changed(input.path, path, query.as_deref());
     }
 
-    fn target(&self, input: &RequestInput<'_>) -> Option<&Target> {
-        self.spec.targets.iter().find(|target| target.function == input.target)
+    fn target(&self, input: &RequestInput<'_>) -> Option<(usize, &Target)> {
+        self.spec.targets.iter().enumerate().find(|(_, target)| target.function == input.target)
     }
 
     fn not_a_callee(&self, input: &RequestInput<'_>) -> Denial {
@@ -181,11 +175,6 @@ impl Program {
             clause: format!("{asked}: [{}]", known.join(", ")),
             headers: Vec::new(),
         }
-    }
-
-    fn log_plan(&self) -> LogPlan {
-        let log = &self.spec.access_log;
-        LogPlan { enabled: log.enabled, statuses: log.statuses.clone(), request_headers: log.request_headers.clone() }
     }
 }
 

@@ -172,7 +172,7 @@ impl Exchange {
 
     /// When the exchange must be over, and how long that is from its beginning.
     pub fn deadline(&self, ruling: &Ruling) -> Option<(Instant, Duration)> {
-        let limit = match ruling.plan.timeout_ms {
+        let limit = match ruling.terms().timeout_ms {
             0 => self.snapshot.mesh.limits.request_timeout,
             timeout_ms => Duration::from_millis(timeout_ms),
         };

@@ -23,7 +23,7 @@ use forecast::{Counter, Forecast};
 use http::{HeaderMap, request, response};
 use leno_config::FunctionId;
 use leno_policy::input::{Header, Input, RequestInput, ResponseInput, TargetLoad};
-use leno_policy::outcome::{Decision, HeaderEdit, LogPlan, Outcome, Output, PolicyKind, SignatureWant, Verdict, Wants};
+use leno_policy::outcome::{Decision, HeaderEdit, Outcome, Output, PolicyKind, SignatureWant, Verdict, Wants};
 use leno_policy::spec::Protocol;
 use leno_sandbox::{EngineKind, Pool, RunError};
 use std::cell::{Cell, RefCell};
@@ -383,15 +383,7 @@ impl Asked<'_> {
         let engine: Option<EngineKind> = self.program.image.as_ref().ok().map(|image| image.kind());
         self.record.note(|observed| {
             observed.stages[Stage::Judged as usize] = Some(ended);
-            if observed.log.is_none() {
-                // No plan came out; what the policy says of logging holds all the same.
-                let access_log = &self.program.spec.access_log;
-                observed.log = Some(LogPlan {
-                    enabled: access_log.enabled,
-                    statuses: access_log.statuses.clone(),
-                    request_headers: Vec::new(),
-                });
-            }
+            observed.log = Some(self.program.spec.clone());
             observed.judged = self.runs.verdict.map(|verdict| Judged {
                 function: self.ask.entry.name.clone(),
                 engine,

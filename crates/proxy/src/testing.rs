@@ -15,7 +15,7 @@ use http::{Method, Uri};
 use leno_config::slice::{AppProtocol, PublicKey, Run, VerificationKey};
 use leno_config::{FunctionId, Slice};
 use leno_policy::input::TraceContext;
-use leno_policy::outcome::{LogPlan, PolicyKind, TracePlan};
+use leno_policy::outcome::{PolicyKind, TracePlan};
 use leno_policy::spec::{AccessLog, Algorithm, Direction, KeyId, ProgramSpec, Protocol, Sidecar, Target, Tracing};
 use leno_sandbox::EngineKind;
 use std::time::{Duration, Instant, SystemTime};
@@ -145,7 +145,7 @@ pub fn observed() -> Observed {
             },
             parent_span: Some(0x00f067aa0ba902b7),
         }),
-        log: Some(LogPlan { enabled: true, statuses: Vec::new(), request_headers: Vec::new() }),
+        log: None,
         logged_headers: vec![(HeaderName::from_static("user-agent"), HeaderValue::from_static("curl/8"))],
         attempts: vec![
             Try { endpoint: Some(([127, 0, 0, 1], 9001).into()), result: AttemptResult::Failed("UF"), ended: after(5) },

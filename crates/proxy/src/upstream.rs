@@ -66,7 +66,7 @@ pub async fn forward(
     let (head, ruling) = permitted.into_parts();
     let forward = Forward { exchange, way, ruling: &ruling, endpoint: Cell::new(None) };
     let retries =
-        ruling.plan.retry.as_ref().filter(|_| !exchange.upgrade && !matches!(exchange.origin, Origin::Inbound(_)));
+        ruling.terms().retry.as_ref().filter(|_| !exchange.upgrade && !matches!(exchange.origin, Origin::Inbound(_)));
     let result = match (retries, exchange.deadline(&ruling)) {
         (Some(retry), deadline) => retry::forward(&forward, retry, head, body, deadline).await,
         (None, Some((at, limit))) => match tokio::time::timeout_at(at, forward.attempt(head, body, &[])).await {
@@ -130,7 +130,7 @@ impl Forward<'_> {
         self.endpoint.set(Some(lease.address));
         exchange.record.stage(Stage::Upstream);
         head::deliver(&mut head.headers, &entry.identity, exchange.peer.identity.as_deref());
-        let trace = self.ruling.plan.trace.as_ref();
+        let trace = self.ruling.trace.as_ref();
         let handling = lease.instance.as_deref().and_then(|instance| {
             let in_hand = InHand::new(&exchange.request_id, trace.map(|trace| trace.context), &head.headers);
             exchange.worker.node.credentials.handle(instance, in_hand)

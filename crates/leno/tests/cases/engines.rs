@@ -49,6 +49,8 @@ pub struct Judged {
     /// All that the sandboxes said, in order.
     pub outputs: Vec<Output>,
     pub decision: Decision,
+    /// What the runtime makes of the decision's plan.
+    pub plan: Value,
     /// Edits of the response run.
     pub answer: Option<Vec<HeaderEdit>>,
 }
@@ -120,14 +122,16 @@ impl Programs {
                             other => panic!("{}: {other:?}", case.name),
                         }
                     });
-                    return Judged { outputs, decision, answer };
+                    let plan = plan(spec, &decision);
+                    return Judged { outputs, decision, plan, answer };
                 }
                 Output::Request(Outcome::Wants(wants)) => {
                     if let Some(want) = wants.signature {
                         let token = tokens[usize::from(want.token)].token;
                         if self.keys.verify(token, want.key, want.algorithm).is_err() {
                             let decision = refused(want.denial);
-                            return Judged { outputs, decision, answer: None };
+                            let plan = plan(spec, &decision);
+                            return Judged { outputs, decision, plan, answer: None };
                         }
                         verified[usize::from(want.token)] = Some(want.key);
                     }
@@ -138,6 +142,17 @@ impl Programs {
         }
         panic!("{}: no decision within {MOST_RUNS} runs: {outputs:?}", case.name)
     }
+}
+
+/// The parts of the program's description that hold for this exchange.
+fn plan(spec: &ProgramSpec, decision: &Decision) -> Value {
+    let target = decision.plan.target.map(|index| &spec.targets[usize::from(index)]);
+    json!({
+        "timeout_ms": target.map_or(0, |target| target.timeout_ms),
+        "retry": target.and_then(|target| target.retry.as_ref()),
+        "breaker": target.and_then(|target| target.breaker.as_ref()),
+        "log": spec.access_log,
+    })
 }
 
 /// What the runtime makes of a signature that is wrong.

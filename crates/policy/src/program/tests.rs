@@ -1,9 +1,9 @@
 use super::Program;
 use crate::input::{RequestInput, ResponseInput, TargetLoad};
-use crate::outcome::{HeaderEdit, LogPlan, Outcome, PolicyKind, Verdict};
+use crate::outcome::{HeaderEdit, Outcome, PolicyKind, Verdict};
 use crate::spec::{
-    AccessLog, Breaker, Direction, HeaderRule, Outlier, ProgramSpec, Protocol, ResponseHeaderRule, Retry, RetryOn,
-    Sidecar, Target, Tracing,
+    Breaker, Direction, HeaderRule, Outlier, ProgramSpec, Protocol, ResponseHeaderRule, Retry, RetryOn, Sidecar,
+    Target, Tracing,
 };
 use crate::testing::{self, allowed, decide, denied, header, request};
 use alloc::string::{String, ToString};
@@ -150,23 +150,15 @@ fn resilient() -> ProgramSpec {
 
 #[test]
 fn plans() {
-    let plan = decide(resilient(), &request()).plan;
-    assert_eq!((plan.timeout_ms, plan.retry, plan.breaker), (5_000, Some(retry()), Some(breaker())));
-    let log = AccessLog {
-        name: "p/accessLog".to_string(),
-        enabled: true,
-        statuses: vec![(400, 599)],
-        request_headers: vec!["user-agent".to_string()],
-    };
+    let two =
+        ProgramSpec { targets: vec![testing::target("shop/cart"), testing::target("shop/orders")], ..resilient() };
+    assert_eq!(decide(two, &request()).plan.target, Some(1));
     let tracing = Tracing { name: "p/tracing".to_string(), enabled: true, sampling_per_10k: 10_000, accept_b3: false };
-    let spec = ProgramSpec { access_log: log, tracing, authorization: vec![], ..resilient() };
+    let spec = ProgramSpec { tracing, authorization: vec![], ..resilient() };
     let decision = decide(spec, &request());
     assert!(matches!(decision.verdict, Verdict::Deny(_)));
-    assert!(decision.plan.trace.is_some(), "refused requests are traced and logged too");
-    let expected =
-        LogPlan { enabled: true, statuses: vec![(400, 599)], request_headers: vec!["user-agent".to_string()] };
-    assert_eq!(decision.plan.log, expected);
-    assert_eq!((decision.plan.retry, decision.request_edits), (None, vec![]), "but not carried out");
+    assert!(decision.plan.trace.is_some(), "refused requests are traced too");
+    assert_eq!((decision.plan.target, decision.request_edits), (None, vec![]), "but not carried out");
 }
 
 #[test]

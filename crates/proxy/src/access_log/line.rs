@@ -10,9 +10,10 @@ use std::io::{self, Write};
 /// Whether the exchange's policy wants a line. One that was never judged always gets one.
 pub fn is_wanted(observed: &Observed) -> bool {
     match &observed.log {
-        Some(plan) => {
+        Some(program) => {
+            let log = &program.access_log;
             let within = |(first, last): &(u16, u16)| (*first..=*last).contains(&observed.status);
-            plan.enabled && (plan.statuses.is_empty() || plan.statuses.iter().any(within))
+            log.enabled && (log.statuses.is_empty() || log.statuses.iter().any(within))
         }
         None => true,
     }

@@ -1,9 +1,10 @@
 use super::*;
 use crate::record::Ruled;
-use crate::testing::observed;
+use crate::testing::{observed, slice};
 use http::{HeaderValue, Method, Uri};
-use leno_policy::outcome::LogPlan;
+use leno_policy::spec::ProgramSpec;
 use std::path::Path;
+use std::sync::Arc;
 
 fn line_of(json: bool, observed: &Observed) -> String {
     let mut buffer = Vec::new();
@@ -104,15 +105,17 @@ fn nobody_can_write_lines_of_their_own() {
 }
 
 #[test]
-fn the_plan_says_which_exchanges_are_logged() {
+fn the_program_says_which_exchanges_are_logged() {
     let mut exchange = observed();
-    let mut wanted = |plan: Option<LogPlan>, status| {
-        exchange.log = plan;
+    let mut wanted = |program: Option<Arc<ProgramSpec>>, status| {
+        exchange.log = program;
         exchange.status = status;
         line::is_wanted(&exchange)
     };
     let plan = |enabled, statuses: &[(u16, u16)]| {
-        Some(LogPlan { enabled, statuses: statuses.to_vec(), request_headers: Vec::new() })
+        let mut program = slice("shop/orders").inbound;
+        (program.access_log.enabled, program.access_log.statuses) = (enabled, statuses.to_vec());
+        Some(Arc::new(program))
     };
     assert!(wanted(plan(true, &[]), 200));
     assert!(!wanted(plan(false, &[]), 500));

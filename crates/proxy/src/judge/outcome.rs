@@ -9,8 +9,9 @@ use crate::record::{EditedHeader, QuotaTake, Record, Ruled};
 use crate::snapshot::FunctionEntry;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use http::{StatusCode, Uri, request};
-use leno_policy::outcome::{Decision, Denial, HeaderEdit, LogPlan, Plan, PolicyKind, Take, Verdict};
+use leno_policy::outcome::{Decision, Denial, HeaderEdit, Plan, PolicyKind, Take, TracePlan, Verdict};
 use leno_policy::quota;
+use leno_policy::spec::{ProgramSpec, Target};
 use leno_sandbox::{Fault, RunError};
 use std::sync::Arc;
 
@@ -34,20 +35,28 @@ impl Permitted {
 /// What holds for a permitted exchange, to its end.
 #[derive(Debug)]
 pub struct Ruling {
-    /// The runtime's marching orders.
-    pub plan: Plan,
+    /// This hop's span; `None`: tracing is off.
+    pub trace: Option<TracePlan>,
     /// The function whose program judged.
     pub entry: Arc<FunctionEntry>,
     /// Where the request came in.
     pub entrance: Entrance,
     /// What is under way to the target.
     pub target: Arc<TargetState>,
+    program: Arc<ProgramSpec>,
+    /// Which of the program's targets it is for; there is one of this number.
+    terms: usize,
     response_edits: Vec<Edit>,
     /// Counts the request as in flight for as long as the ruling lives.
     _in_flight: Option<RequestGuard>,
 }
 
 impl Ruling {
+    /// Time limit, retries and circuit breaker of this exchange.
+    pub fn terms(&self) -> &Target {
+        &self.program.targets[self.terms]
+    }
+
     /// Applies what the request's decision says of the response, then what the response's run said.
     pub(super) fn edit_response(&self, more: &[Edit], headers: &mut HeaderMap, record: &Record) {
         for edits in [&self.response_edits, more] {
@@ -106,7 +115,13 @@ impl Asked<'_> {
         mut head: request::Parts,
         now_ms: u64,
     ) -> Result<Judgement, Trouble> {
-        let target = self.target.ok_or(Trouble::NoTarget)?.target.clone();
+        let Some((state, index)) = self.target.zip(plan.target) else { return Err(Trouble::NoTarget) };
+        let target = state.target.clone();
+        let (terms, targets) = (usize::from(index), &self.program.spec.targets);
+        let breaker = match targets.get(terms) {
+            Some(terms) if *terms.function == *state.name => terms.breaker.as_ref(),
+            _ => return Err(BadOutput::Index { what: "target", index: terms, count: targets.len() }.into()),
+        };
         if let Some(path) = edited.path {
             replace_path(&mut head, path)?;
             self.runs.path_changed = true;
@@ -115,8 +130,8 @@ impl Asked<'_> {
             // The caller's sidecar holds the slot.
             Entrance::Inbound => None,
             Entrance::Gateway | Entrance::Outbound => {
-                let guard = target.enter(plan.breaker.as_ref().map(|breaker| breaker.max_requests));
-                if let (None, Some(breaker)) = (&guard, &plan.breaker) {
+                let guard = target.enter(breaker.map(|breaker| breaker.max_requests));
+                if let (None, Some(breaker)) = (&guard, breaker) {
                     return self.refuse(overflow(breaker), Vec::new()).map(Judgement::Denied);
                 }
                 guard
@@ -132,7 +147,9 @@ impl Asked<'_> {
         }
         self.runs.verdict = Some(Ruled::Allow { rule: rule.into() });
         let ruling = Ruling {
-            plan,
+            trace: plan.trace,
+            program: self.program.spec.clone(),
+            terms,
             entry: self.ask.entry.clone(),
             entrance: self.ask.entrance,
             target,
@@ -219,17 +236,14 @@ impl Asked<'_> {
         {
             return Err(BadOutput::TraceContext.into());
         }
-        // Only what the configuration names: a sandbox that fell into wrong hands must not have secrets logged.
-        let named = &self.program.spec.access_log.request_headers;
-        let logged = plan.log.request_headers.iter().filter(|name| named.contains(name));
+        let logged = &self.program.spec.access_log.request_headers;
         let values: Vec<(HeaderName, HeaderValue)> = logged
+            .iter()
             .filter_map(|name| HeaderName::try_from(name.as_str()).ok())
             .flat_map(|name| head.headers.get_all(&name).iter().map(move |value| (name.clone(), value.clone())))
             .collect();
-        let log = LogPlan { request_headers: Vec::new(), ..plan.log.clone() };
         self.record.note(|observed| {
             observed.trace.clone_from(&plan.trace);
-            observed.log = Some(log);
             observed.logged_headers = values;
         });
         Ok(())

@@ -4,8 +4,8 @@ use super::Stage;
 use crate::peer::{Entrance, Peer};
 use http::header::{HeaderName, HeaderValue};
 use http::{Method, Uri};
-use leno_policy::outcome::{LogPlan, PolicyKind, TracePlan};
-use leno_policy::spec::{Algorithm, KeyId, Protocol};
+use leno_policy::outcome::{PolicyKind, TracePlan};
+use leno_policy::spec::{Algorithm, KeyId, ProgramSpec, Protocol};
 use leno_sandbox::EngineKind;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -50,8 +50,8 @@ pub struct Observed {
     pub response_edits: Vec<EditedHeader>,
     /// This hop's span, if tracing is on.
     pub trace: Option<TracePlan>,
-    /// Whether and what to log; `None`: it was not judged, and is logged.
-    pub log: Option<LogPlan>,
+    /// The program whose access log section holds; `None`: it was not judged, and is logged.
+    pub log: Option<Arc<ProgramSpec>>,
     /// Values of the request headers that are configured to be logged.
     pub logged_headers: Vec<(HeaderName, HeaderValue)>,
     /// Tries, in order.
