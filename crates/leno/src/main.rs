@@ -16,6 +16,11 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+/// An exchange allocates a hundred small things, some of which another thread frees: twice as fast with this one as with the C
+/// library's.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// A service mesh for serverless functions: every request is judged in a fresh sandbox.
 ///
 /// Start with `leno check PATH` on a folder of documents (kinds Mesh, Function and Policy, apiVersion leno.dev/v1alpha1),

@@ -64,9 +64,9 @@ impl Shop<'_> {
 
     /// The gateway's line of a request.
     async fn entry(&self, answer: &Answer) -> Result<Entry> {
-        let id = answer.request_id();
-        let entries = self.log().trace(id, |_| true).await?;
-        Ok(entries.into_iter().find(|entry| entry.request_id == id).unwrap_or_default())
+        let gateway = |entry: &Entry| entry.direction == "gateway";
+        let entries = self.log().trace(answer.request_id(), |entries| entries.iter().any(gateway)).await?;
+        Ok(entries.into_iter().find(gateway).unwrap_or_default())
     }
 
     /// A line for a request that one of the policies has to refuse.
@@ -247,7 +247,7 @@ pub async fn tracing_and_logs(shop: &Shop<'_>, report: &mut Report) -> Result<()
     line.expect(entries.iter().all(linked), "every other span's parent is in the trace");
     report.print(line);
 
-    let entry = entries.iter().find(|entry| entry.request_id == id).cloned().unwrap_or_default();
+    let entry = entries.iter().find(|entry| entry.parent_span_id.is_none()).cloned().unwrap_or_default();
     let explained = shop.leno.explanation(id).await?;
     let mut line = Line::new("6 access log", format!("(the same request, {} lines)", entries.len()));
     line.back = "one for each hop".to_owned();
