@@ -17,12 +17,15 @@
 //! Three engines exist: `microvm` (a virtual machine under KVM), `wasm` (a WebAssembly instance) and `inline` (a plain
 //! function call, for tests and comparison). The verdicts are the same; see `docs/decisions/0001-sandbox-engines.md`.
 //!
+//! User-written policies are [`extension`]s: WebAssembly modules of their authors, each request in an instance of its own.
+//!
 //! A run that faults, gives bad output or exceeds its deadline is an error with a reason in words; the pool goes on with
 //! a clean sandbox.
 #![deny(unsafe_code)] // allowed in `microvm` alone
 
 mod cpu_time;
 mod engine;
+pub mod extension;
 mod fault;
 mod image;
 mod inline;

@@ -4,12 +4,12 @@
 mod clock;
 mod snapshot;
 
-pub(crate) use snapshot::Snapshot;
+pub(crate) use clock::Clock;
+pub(crate) use snapshot::{Changes, Snapshot};
 
 use crate::cpu_time;
 use crate::engine::{EngineError, LoadError};
 use crate::fault::{Access, Fault, printable};
-use clock::Clock;
 use leno_policy::input::MAX_INPUT;
 use leno_policy::outcome::MAX_OUTPUT;
 use std::ops::Range;
@@ -227,6 +227,11 @@ fn config() -> Config {
         .table_keep_resident(8 * 1024)
         // Asking the kernel which pages were written takes longer than erasing all of so small a memory.
         .pagemap_scan(Enabled::No);
+    tuned(pool)
+}
+
+/// What all engines of this kind have in common.
+pub(crate) fn tuned(pool: PoolingAllocationConfig) -> Config {
     let mut config = Config::new();
     config
         .allocation_strategy(InstanceAllocationStrategy::Pooling(pool))
@@ -241,7 +246,8 @@ fn is_unreachable(error: &wasmtime::Error) -> bool {
     error.downcast_ref::<Trap>() == Some(&Trap::UnreachableCodeReached)
 }
 
-fn trapped(error: &wasmtime::Error) -> Fault {
+/// What a trap is called here.
+pub(crate) fn trapped(error: &wasmtime::Error) -> Fault {
     match error.downcast_ref::<Trap>() {
         Some(Trap::Interrupt) => Fault::Deadline,
         Some(Trap::StackOverflow) => Fault::StackOverflow,

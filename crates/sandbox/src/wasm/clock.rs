@@ -14,7 +14,7 @@ const TICK: Duration = Duration::from_millis(2);
 const PATIENCE: u32 = 20;
 
 /// Handle to the counting thread, which ends with it.
-pub(super) struct Clock {
+pub(crate) struct Clock {
     state: Arc<State>,
     thread: Thread,
 }
@@ -28,11 +28,11 @@ struct State {
 }
 
 /// While this value lives, the clock counts.
-pub(super) struct Counting<'a>(&'a State);
+pub(crate) struct Counting<'a>(&'a State);
 
 impl Clock {
     /// Starts counting for `engine`.
-    pub(super) fn start(engine: &Engine) -> io::Result<Self> {
+    pub(crate) fn start(engine: &Engine) -> io::Result<Self> {
         let state = Arc::new(State::default());
         let (seen, engine) = (Arc::clone(&state), engine.clone());
         let thread = thread::Builder::new().name("leno-wasm-clock".into()).spawn(move || seen.count(&engine))?;
@@ -40,7 +40,7 @@ impl Clock {
     }
 
     /// Keeps the clock counting for a run that starts now.
-    pub(super) fn count(&self) -> Counting<'_> {
+    pub(crate) fn count(&self) -> Counting<'_> {
         self.state.started.fetch_add(1, SeqCst);
         if self.state.asleep.load(SeqCst) {
             self.thread.unpark();
@@ -49,7 +49,7 @@ impl Clock {
     }
 
     /// A deadline in ticks, never too short.
-    pub(super) fn ticks(deadline: Duration) -> u64 {
+    pub(crate) fn ticks(deadline: Duration) -> u64 {
         const FAR: u64 = u64::MAX / 4;
         // One more, because the current tick has partly passed.
         u64::try_from(deadline.as_nanos().div_ceil(TICK.as_nanos())).unwrap_or(FAR).min(FAR) + 1

@@ -5,16 +5,43 @@ const GAP: usize = 128;
 
 /// Changes of an initialised program's memory against a new instance's.
 pub(crate) struct Snapshot {
+    changes: Changes,
+    /// Where inputs go.
+    pub(super) input: usize,
+}
+
+/// What differs between two memories.
+pub(crate) struct Changes {
     /// Address, and end in `bytes`, of each changed stretch, in order.
     stretches: Box<[(u32, u32)]>,
     bytes: Box<[u8]>,
-    /// Where inputs go.
-    pub(super) input: usize,
 }
 
 impl Snapshot {
     /// Compares the memory of an initialised program with that of a new instance, which ends earlier or at the same place.
     pub(super) fn take(pristine: &[u8], built: &[u8], input: usize) -> Self {
+        Self { changes: Changes::between(pristine, built), input }
+    }
+
+    /// Writes the changes into the memory of a new instance of at least [`Snapshot::memory`] bytes.
+    pub(super) fn restore(&self, memory: &mut [u8]) {
+        self.changes.apply(memory);
+    }
+
+    /// Memory that an instance needs for this program and any input.
+    pub(super) fn memory(&self) -> usize {
+        self.input + leno_policy::input::MAX_INPUT
+    }
+
+    /// Bytes of memory that it takes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.changes.bytes() + size_of::<Self>()
+    }
+}
+
+impl Changes {
+    /// Compares a memory with what it was before, which ended earlier or at the same place.
+    pub(crate) fn between(pristine: &[u8], built: &[u8]) -> Self {
         let changed = |at: &usize| built[*at] != pristine.get(*at).copied().unwrap_or(0);
         let mut stretches = Vec::new();
         let mut bytes: Vec<u8> = Vec::new();
@@ -27,11 +54,11 @@ impl Snapshot {
             bytes.extend_from_slice(&built[start..end]);
             stretches.push((start as u32, bytes.len() as u32));
         }
-        Self { stretches: stretches.into(), bytes: bytes.into(), input }
+        Self { stretches: stretches.into(), bytes: bytes.into() }
     }
 
-    /// Writes the changes into the memory of a new instance of at least [`Snapshot::memory`] bytes.
-    pub(super) fn restore(&self, memory: &mut [u8]) {
+    /// Writes the changes into a memory that is as it was before, and as long as the one that they were found in.
+    pub(crate) fn apply(&self, memory: &mut [u8]) {
         let mut from = 0;
         for (address, end) in &self.stretches {
             let stretch = &self.bytes[from..*end as usize];
@@ -40,14 +67,9 @@ impl Snapshot {
         }
     }
 
-    /// Memory that an instance needs for this program and any input.
-    pub(super) fn memory(&self) -> usize {
-        self.input + leno_policy::input::MAX_INPUT
-    }
-
-    /// Bytes of memory that it takes.
+    /// Bytes of memory that they take.
     pub(crate) fn bytes(&self) -> usize {
-        self.bytes.len() + size_of_val(&*self.stretches) + size_of::<Self>()
+        self.bytes.len() + size_of_val(&*self.stretches)
     }
 }
 
@@ -74,6 +96,6 @@ mod tests {
     #[test]
     fn a_program_that_changes_nothing_keeps_nothing() {
         let pristine = vec![3; 4096];
-        assert!(Snapshot::take(&pristine, &pristine, 4096).bytes.is_empty());
+        assert!(Changes::between(&pristine, &pristine).bytes.is_empty());
     }
 }

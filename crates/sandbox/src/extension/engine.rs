@@ -1,0 +1,92 @@
+//! The engine of extensions: one for a process.
+
+use super::calls;
+use super::failure::CompileError;
+use super::host::{Host, MOST_TABLE};
+use super::module::Module;
+use super::plugin::LARGEST_MEMORY;
+use crate::cpu_time;
+use crate::engine::EngineError;
+use crate::wasm::{Clock, tuned};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+use wasmtime::{Config, Enabled, Engine, Linker, PoolingAllocationConfig, Store, UpdateDeadline};
+
+/// Instances in this process at one time, those included that wait for responses.
+const INSTANCES: u32 = 1000;
+/// Memory of an instance that is kept for the next one, erased, rather than given back to the kernel.
+const RESIDENT: usize = 256 * 1024;
+
+/// Compiles and runs extensions. Cloning is cheap.
+#[derive(Clone)]
+pub struct Extensions(pub(super) Arc<Inner>);
+
+pub(super) struct Inner {
+    pub engine: Engine,
+    pub linker: Linker<Host>,
+    pub clock: Clock,
+}
+
+impl Extensions {
+    /// An engine with its own thread for deadlines.
+    pub fn new() -> Result<Self, EngineError> {
+        let failed = |error: wasmtime::Error| EngineError::Wasm(format!("{error:#}"));
+        let engine = Engine::new(&config()).map_err(failed)?;
+        let mut linker = Linker::new(&engine);
+        calls::link(&mut linker).map_err(failed)?;
+        let clock = Clock::start(&engine).map_err(|error| EngineError::Wasm(error.to_string()))?;
+        Ok(Self(Arc::new(Inner { engine, linker, clock })))
+    }
+
+    /// Compiles a module, and checks that it is one that can be run here. Takes some tens of milliseconds for a usual one.
+    pub fn compile(&self, module: &[u8]) -> Result<Module, CompileError> {
+        Module::compile(self, module)
+    }
+}
+
+impl Inner {
+    /// A store whose instance is ended when this thread has used `deadline` of processor time.
+    pub(super) fn store(&self, mut host: Host, deadline: Duration) -> Store<Host> {
+        host.until = cpu_time::of_this_thread().saturating_add(deadline);
+        let mut store = Store::new(&self.engine, host);
+        store.limiter(|host| host);
+        store.set_epoch_deadline(Clock::ticks(deadline));
+        store.epoch_deadline_callback(|store| {
+            let left = store.data().until.saturating_sub(cpu_time::of_this_thread());
+            Ok(if left.is_zero() { UpdateDeadline::Interrupt } else { UpdateDeadline::Continue(Clock::ticks(left)) })
+        });
+        store
+    }
+
+    /// More time for an instance that goes on.
+    pub(super) fn extend(store: &mut Store<Host>, deadline: Duration) {
+        store.data_mut().until = cpu_time::of_this_thread().saturating_add(deadline);
+        store.set_epoch_deadline(Clock::ticks(deadline));
+    }
+}
+
+fn config() -> Config {
+    let mut pool = PoolingAllocationConfig::default();
+    pool.total_core_instances(INSTANCES)
+        .total_memories(INSTANCES)
+        .total_tables(INSTANCES)
+        .max_memories_per_module(1)
+        .max_tables_per_module(1)
+        .max_memory_size(LARGEST_MEMORY)
+        .linear_memory_keep_resident(RESIDENT)
+        .table_elements(MOST_TABLE)
+        .table_keep_resident(8 * 1024)
+        // Asking the kernel which pages were written takes longer than erasing those that are kept.
+        .pagemap_scan(Enabled::No);
+    let mut config = tuned(pool);
+    // What the SDKs' compilers make; each of the rest would be another thing to restore.
+    config.wasm_memory64(false).wasm_multi_memory(false);
+    config
+}
+
+impl fmt::Debug for Extensions {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Extensions")
+    }
+}

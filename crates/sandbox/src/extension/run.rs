@@ -1,0 +1,239 @@
+//! One request's instance: started, shown the request's head, kept if it wants to see the response's, and gone.
+
+use super::engine::Inner;
+use super::failure::{Failure, StartError};
+use super::head::{Given, Request, Response};
+use super::headers::Headers;
+use super::host::{self, Host, Stage};
+use super::module::Module;
+use super::plugin::Plugin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use wasmtime::{Memory, ModuleExport, Store, TypedFunc, Val, WasmParams, WasmResults};
+
+/// Instances of one extension at a time, those included that wait for responses.
+const MOST_ALIVE: usize = 128;
+/// The plugin's context, and the request's.
+const ROOT: u32 = 1;
+const STREAM: u32 = 2;
+
+/// An edit of the header fields, not checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Replace all values with this one.
+    Set(Box<[u8]>, Box<[u8]>),
+    /// Add a value.
+    Append(Box<[u8]>, Box<[u8]>),
+    /// Remove all values.
+    Remove(Box<[u8]>),
+}
+
+/// An answer of the module's own, not checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Local {
+    /// Its status.
+    pub status: u32,
+    /// Its header fields.
+    pub fields: Headers,
+    /// Its body.
+    pub body: Vec<u8>,
+    /// Of a gRPC call; negative: none.
+    pub grpc_status: i32,
+    /// Why, in the module's words, printable.
+    pub details: String,
+}
+
+/// What a module made of a head.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It goes on, with these edits.
+    Continue(Vec<Change>),
+    /// It is answered here.
+    Local(Box<Local>),
+}
+
+/// An instance, for one request.
+pub struct Run {
+    plugin: Plugin,
+    store: Store<Host>,
+    instance: Instance,
+    _alive: Alive,
+}
+
+impl Run {
+    /// Starts a fresh instance.
+    pub fn start(plugin: &Plugin, given: Given) -> Result<Self, Failure> {
+        let alive = Alive::new(&plugin.alive)?;
+        let _counting = plugin.module.0.engine.clock.count();
+        let (mut store, mut instance) = plugin.instance(given)?;
+        store.data_mut().stage = Stage::Request;
+        let entries = &plugin.module.0.entries;
+        instance.call::<_, ()>(&mut store, entries.context_create.as_ref(), (STREAM, ROOT))?;
+        Ok(Self { plugin: plugin.clone(), store, instance, _alive: alive })
+    }
+
+    /// Shows it the request.
+    pub fn request(&mut self, request: Request) -> Result<Outcome, Failure> {
+        let host = self.store.data_mut();
+        host.stage = Stage::Request;
+        host.request_list = request.list();
+        let (count, end) = (count(&host.request_list), u32::from(request.bodiless));
+        host.request = Some(request);
+        let plugin = self.plugin.clone();
+        let _counting = plugin.module.0.engine.clock.count();
+        let entry = plugin.module.0.entries.request_headers.as_ref();
+        let action = self.instance.call(&mut self.store, entry, (STREAM, count, end))?;
+        self.outcome(action, "request")
+    }
+
+    /// Shows it the response. It has its deadline's time again.
+    pub fn response(&mut self, response: Response) -> Result<Outcome, Failure> {
+        Inner::extend(&mut self.store, self.plugin.settings.deadline);
+        let host = self.store.data_mut();
+        host.stage = Stage::Response;
+        host.response_list = response.list();
+        let (count, end) = (count(&host.response_list), u32::from(response.bodiless));
+        host.response = Some(response);
+        let plugin = self.plugin.clone();
+        let _counting = plugin.module.0.engine.clock.count();
+        let entry = plugin.module.0.entries.response_headers.as_ref();
+        let action = self.instance.call(&mut self.store, entry, (STREAM, count, end))?;
+        self.outcome(action, "response")
+    }
+
+    /// Tells it that its request is over. What is said here changes nothing any more.
+    pub fn end(mut self) -> Result<(), Failure> {
+        let entries = &self.plugin.module.0.entries;
+        let _counting = self.plugin.module.0.engine.clock.count();
+        self.store.data_mut().stage = Stage::End;
+        self.instance.call::<_, u32>(&mut self.store, entries.done.as_ref(), STREAM)?;
+        self.instance.call::<_, ()>(&mut self.store, entries.log.as_ref(), STREAM)?;
+        self.instance.call::<_, ()>(&mut self.store, entries.delete.as_ref(), STREAM)?;
+        Ok(())
+    }
+
+    /// Most that it did is in the host's side by now.
+    fn outcome(&mut self, action: Option<u32>, what: &'static str) -> Result<Outcome, Failure> {
+        let host = self.store.data_mut();
+        if let Some(local) = host.local.take() {
+            return Ok(Outcome::Local(Box::new(local)));
+        }
+        let resumed = std::mem::take(&mut host.resumed);
+        match action {
+            None | Some(0) => Ok(Outcome::Continue(std::mem::take(&mut host.changes))),
+            Some(1) if resumed => Ok(Outcome::Continue(std::mem::take(&mut host.changes))),
+            Some(1) => Err(Failure::Paused(what)),
+            Some(other) => Err(Failure::Action(other)),
+        }
+    }
+}
+
+fn count(list: &Headers) -> u32 {
+    u32::try_from(list.len()).unwrap_or(u32::MAX)
+}
+
+/// Counts an instance for as long as it lives.
+struct Alive(Arc<AtomicUsize>);
+
+impl Alive {
+    fn new(alive: &Arc<AtomicUsize>) -> Result<Self, Failure> {
+        if alive.fetch_add(1, Relaxed) >= MOST_ALIVE {
+            alive.fetch_sub(1, Relaxed);
+            return Err(Failure::Crowded(MOST_ALIVE));
+        }
+        Ok(Self(alive.clone()))
+    }
+}
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
+}
+
+/// The module's side of an instance.
+pub(super) struct Instance {
+    instance: wasmtime::Instance,
+    pub memory: Memory,
+}
+
+impl Instance {
+    /// Makes an instance; nothing of it has run yet but what its module says must run at once.
+    pub(super) fn new(module: &Module, store: &mut Store<Host>) -> Result<Self, Failure> {
+        let compiled = &module.0;
+        let failed = |error: wasmtime::Error, store: &Store<Host>| host::failure(&error, store.data());
+        let instance = compiled.ready.instantiate(&mut *store).map_err(|error| failed(error, store))?;
+        let memory = instance.get_module_export(&mut *store, &compiled.memory).and_then(wasmtime::Extern::into_memory);
+        let memory = memory.ok_or_else(|| Failure::Call("its `memory` is none".to_owned()))?;
+        let allocate = function(&instance, store, &compiled.allocate).map_err(|error| failed(error, store))?;
+        store.data_mut().memory = Some(memory);
+        store.data_mut().allocate = Some(allocate);
+        Ok(Self { instance, memory })
+    }
+
+    /// Starts it as the ABI says: its own initialisation, the plugin's context, the virtual machine, the configuration.
+    pub(super) fn start(&mut self, module: &Module, store: &mut Store<Host>) -> Result<(), StartError> {
+        let entries = &module.0.entries;
+        let failed = StartError::Failed;
+        let first = entries.initialize.as_ref().or(entries.start.as_ref());
+        self.call::<_, ()>(store, first, ()).map_err(failed)?;
+        self.call::<_, ()>(store, entries.context_create.as_ref(), (ROOT, 0)).map_err(failed)?;
+        let length = u32::try_from(store.data().settings.configuration.len()).unwrap_or(u32::MAX);
+        for (entry, length) in [(&entries.vm_start, 0), (&entries.configure, length)] {
+            if self.call::<_, u32>(store, entry.as_ref(), (ROOT, length)).map_err(failed)? == Some(0) {
+                let said = store.data().complaint().map_or_else(String::new, |said| format!(": {said}"));
+                return Err(StartError::Refused(said));
+            }
+        }
+        Ok(())
+    }
+
+    /// Values of the globals that may change; `None`: they cannot be told.
+    pub(super) fn globals(&self, module: &Module, store: &mut Store<Host>) -> Option<Vec<Val>> {
+        let exports = module.0.globals.as_ref()?;
+        let value = |export| {
+            let global = self.instance.get_module_export(&mut *store, export)?.into_global()?;
+            Some(global.get(&mut *store))
+        };
+        exports.iter().map(value).collect()
+    }
+
+    pub(super) fn set_globals(
+        &self,
+        module: &Module,
+        store: &mut Store<Host>,
+        values: &[(usize, Val)],
+    ) -> Result<(), wasmtime::Error> {
+        let exports = module.0.globals.as_deref().unwrap_or_default();
+        for (index, value) in values {
+            let global = exports.get(*index).and_then(|export| self.instance.get_module_export(&mut *store, export));
+            match global.and_then(wasmtime::Extern::into_global) {
+                Some(global) => global.set(&mut *store, *value)?,
+                None => return Err(wasmtime::Error::msg("a global is missing")),
+            }
+        }
+        Ok(())
+    }
+
+    /// Calls an entry, if the module has it.
+    fn call<P: WasmParams, R: WasmResults>(
+        &mut self,
+        store: &mut Store<Host>,
+        entry: Option<&ModuleExport>,
+        parameters: P,
+    ) -> Result<Option<R>, Failure> {
+        let Some(entry) = entry else { return Ok(None) };
+        let called = function(&self.instance, store, entry)
+            .and_then(|function: TypedFunc<P, R>| function.call(&mut *store, parameters));
+        called.map(Some).map_err(|error| host::failure(&error, store.data()))
+    }
+}
+
+fn function<P: WasmParams, R: WasmResults>(
+    instance: &wasmtime::Instance,
+    store: &mut Store<Host>,
+    export: &ModuleExport,
+) -> Result<TypedFunc<P, R>, wasmtime::Error> {
+    let found = instance.get_module_export(&mut *store, export).and_then(wasmtime::Extern::into_func);
+    found.ok_or_else(|| wasmtime::Error::msg("an entry is no function"))?.typed(&*store)
+}

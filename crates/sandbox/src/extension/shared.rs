@@ -1,0 +1,110 @@
+//! Data that all instances of one function's extensions share: the one thing that outlives a request.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+/// Keys of one function.
+const MOST_KEYS: usize = 1024;
+/// Bytes of a key.
+const LONGEST_KEY: usize = 1024;
+/// Bytes of a value.
+const LARGEST_VALUE: usize = 16 * 1024;
+/// Bytes of all keys and values of one function.
+const LARGEST_TOTAL: usize = 256 * 1024;
+
+/// One function's shared data: bounded, and nobody else's.
+#[derive(Debug, Default)]
+pub struct SharedData(Mutex<Entries>);
+
+#[derive(Debug, Default)]
+struct Entries {
+    values: HashMap<Box<[u8]>, Value>,
+    bytes: usize,
+    /// Of the last change; a value's number is that of its own last change.
+    changes: u32,
+}
+
+#[derive(Debug)]
+struct Value {
+    bytes: Box<[u8]>,
+    number: u32,
+}
+
+/// Why a value was not stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NotStored {
+    /// It is not the value that the caller has seen.
+    Mismatch,
+    /// There is no room for it.
+    NoRoom,
+}
+
+impl SharedData {
+    /// A value, and the number by which it can be replaced if nobody was faster.
+    pub(super) fn get(&self, key: &[u8]) -> Option<(Vec<u8>, u32)> {
+        let entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.values.get(key).map(|value| (value.bytes.to_vec(), value.number))
+    }
+
+    /// Stores a value: if `number` is not 0, only if the value there has this number.
+    pub(super) fn set(&self, key: &[u8], value: &[u8], number: u32) -> Result<(), NotStored> {
+        let mut guard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let entries = &mut *guard;
+        let there = entries.values.get(key);
+        if number != 0 && there.map(|value| value.number) != Some(number) {
+            return Err(NotStored::Mismatch);
+        }
+        let freed = there.map_or(0, |value| key.len() + value.bytes.len());
+        let bytes = entries.bytes - freed + key.len() + value.len();
+        let full = there.is_none() && entries.values.len() >= MOST_KEYS;
+        if full || key.len() > LONGEST_KEY || value.len() > LARGEST_VALUE || bytes > LARGEST_TOTAL {
+            return Err(NotStored::NoRoom);
+        }
+        entries.bytes = bytes;
+        // 0 means "no matter which" to a caller.
+        entries.changes = entries.changes.checked_add(1).unwrap_or(1);
+        let number = entries.changes;
+        entries.values.insert(key.into(), Value { bytes: value.into(), number });
+        Ok(())
+    }
+
+    /// How many keys there are.
+    pub fn len(&self) -> usize {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).values.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_is_replaced_only_by_who_has_seen_it() {
+        let data = SharedData::default();
+        assert_eq!(data.get(b"k"), None);
+        assert_eq!(data.set(b"k", b"1", 7), Err(NotStored::Mismatch), "there is nothing with that number");
+        data.set(b"k", b"1", 0).unwrap();
+        let (value, number) = data.get(b"k").unwrap();
+        assert_eq!(value, b"1");
+        data.set(b"k", b"2", number).unwrap();
+        assert_eq!(data.set(b"k", b"3", number), Err(NotStored::Mismatch));
+        assert_eq!(data.get(b"k").unwrap().0, b"2");
+    }
+
+    #[test]
+    fn it_is_bounded() {
+        let data = SharedData::default();
+        assert_eq!(data.set(&[0; LONGEST_KEY + 1], b"", 0), Err(NotStored::NoRoom));
+        assert_eq!(data.set(b"k", &[0; LARGEST_VALUE + 1], 0), Err(NotStored::NoRoom));
+        let full = (0..).take_while(|n: &u32| data.set(&n.to_le_bytes(), &[0; LARGEST_VALUE], 0).is_ok()).count();
+        assert_eq!(full, LARGEST_TOTAL / (LARGEST_VALUE + 4));
+        assert!(data.set(&0u32.to_le_bytes(), b"", 0).is_ok(), "a smaller value always fits");
+        let small = (100_000..).take_while(|n: &u32| data.set(&n.to_le_bytes(), b"", 0).is_ok()).count();
+        assert!(data.len() == MOST_KEYS && small > 0);
+    }
+}
