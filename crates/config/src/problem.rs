@@ -114,6 +114,18 @@ impl<'a> Scope<'a> {
         format!("{}:{}", self.file.display(), self.mark.line)
     }
 
+    /// A problem here whose text is still to be written; for those who find out later.
+    pub fn here(&self) -> Problem {
+        Problem {
+            file: self.file.to_owned(),
+            line: self.mark.line,
+            column: self.mark.column,
+            field: self.path.to_string(),
+            message: String::new(),
+            fix: String::new(),
+        }
+    }
+
     /// The folder that relative paths of the document start from.
     pub fn folder(&self) -> &'a Path {
         self.file.parent().unwrap_or(Path::new(""))

@@ -57,8 +57,9 @@ fn markdown(kind: &str, schema: &Value) -> String {
         writer.table(&path, &object);
     }
     writer.text.push_str(
-        "\n## Durations and addresses\n\n\
+        "\n## Durations, sizes and addresses\n\n\
          A *duration* is whole numbers with units, the largest first: `us`, `ms`, `s`, `m`, `h`, `d`; for example `250ms` or `1m30s`.\n\
+         A *size* is a whole number of `Ki` or `Mi` (1024 or 1024² bytes): `512Ki`, `8Mi`.\n\
          An *address* is an IP address and a port: `127.0.0.1:8080`, `[::1]:8080`.\n\
          Unknown fields, fields that appear twice, and values that cannot be meant are refused with file, line and the fix.\n",
     );
@@ -121,8 +122,8 @@ impl Writer {
 
     fn named(&mut self, path: &str, name: &str) -> String {
         let definition = self.definitions.get(name).cloned().unwrap_or_default();
-        if matches!(name, "Duration" | "Address") {
-            return format!("[{}](#durations-and-addresses)", name.to_lowercase());
+        if matches!(name, "Duration" | "Address" | "Size") {
+            return format!("[{}](#durations-sizes-and-addresses)", name.to_lowercase());
         }
         if let Some(choices) = definition["oneOf"].as_array() {
             let only = choices.first().filter(|_| choices.len() == 1).and_then(|choice| choice["const"].as_str());

@@ -2,11 +2,14 @@
 //! else; a [`MeshSlice`] is what every node needs. Both are plain data; the control plane delivers them to nodes.
 
 use crate::id::FunctionId;
+use aws_lc_rs::digest::{SHA256, digest};
 use leno_policy::spec::{KeyId, ProgramSpec};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 /// Everything one function's sidecars and its supervisor need.
@@ -38,6 +41,89 @@ pub struct Slice {
     pub callees: Vec<Callee>,
     /// Requests that one instance handles at a time; 0: no limit.
     pub concurrency: u32,
+    /// User-written policies for calls to it, in order.
+    pub inbound_extensions: Vec<Extension>,
+    /// User-written policies for its own calls, in order.
+    pub outbound_extensions: Vec<Extension>,
+}
+
+/// A user-written policy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Extension {
+    /// `<policy>/extensions/<name>`.
+    pub name: String,
+    /// Its module, delivered by the control plane, or fetched.
+    pub module: ModuleHash,
+    /// Where the node fetches the module; `None`: the control plane delivers it.
+    pub url: Option<ModuleUrl>,
+    /// Whether it sees requests.
+    pub request: bool,
+    /// Whether it sees responses.
+    pub response: bool,
+    /// As written.
+    pub configuration: Vec<u8>,
+    /// Longest run.
+    pub deadline: Duration,
+    /// Most memory of an instance, in bytes.
+    pub memory: u64,
+    /// Whether a request goes on when its run fails.
+    pub fail_open: bool,
+}
+
+/// Where a module is fetched.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ModuleUrl {
+    /// `http://` or `https://` address.
+    pub url: String,
+    /// PEM file with the roots to trust for `https`; `None`: the system's.
+    pub ca_file: Option<PathBuf>,
+}
+
+/// SHA-256 of a module.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ModuleHash([u8; 32]);
+
+/// A text that is no SHA-256.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected 64 hexadecimal digits")]
+pub struct BadHash;
+
+impl ModuleHash {
+    /// Of this module.
+    pub fn of(module: &[u8]) -> Self {
+        let hash = digest(&SHA256, module);
+        let mut bytes = [0; 32];
+        bytes.iter_mut().zip(hash.as_ref()).for_each(|(to, from)| *to = *from);
+        Self(bytes)
+    }
+}
+
+impl FromStr for ModuleHash {
+    type Err = BadHash;
+
+    fn from_str(text: &str) -> Result<Self, BadHash> {
+        let mut bytes = [0; 32];
+        if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Err(BadHash);
+        }
+        for (byte, digits) in bytes.iter_mut().zip(text.as_bytes().chunks(2)) {
+            let digits = std::str::from_utf8(digits).map_err(|_| BadHash)?;
+            *byte = u8::from_str_radix(digits, 16).map_err(|_| BadHash)?;
+        }
+        Ok(Self(bytes))
+    }
+}
+
+impl fmt::Display for ModuleHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for ModuleHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 /// A way to isolate sidecars that configuration may select. The inline engine is not among them.

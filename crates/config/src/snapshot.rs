@@ -1,10 +1,15 @@
 //! Checked configuration of a whole mesh, and what each function gets of it.
 
+use crate::document::Direction;
 use crate::id::FunctionId;
-use crate::slice::{AppProtocol, Callee, Engine, Expose, JwksFetch, MeshSlice, Run, Slice, VerificationKey};
+use crate::problem::Problem;
+use crate::slice::{
+    AppProtocol, Callee, Engine, Expose, Extension, JwksFetch, MeshSlice, ModuleHash, Run, Slice, VerificationKey,
+};
 use leno_policy::spec;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Checked configuration of a whole mesh. Immutable; a change of the documents makes another one.
@@ -15,6 +20,16 @@ pub struct Snapshot {
     pub(crate) functions: BTreeMap<FunctionId, Function>,
     pub(crate) policies: Vec<Policy>,
     pub(crate) inputs: Vec<PathBuf>,
+    pub(crate) modules: BTreeMap<ModuleHash, Module>,
+}
+
+/// A module of an extension, read from its file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Module {
+    /// The module.
+    pub bytes: Arc<[u8]>,
+    /// Where it is named first, for what is found wrong with it: a problem without words.
+    pub place: Problem,
 }
 
 /// A checked function.
@@ -47,6 +62,7 @@ pub(crate) struct Policy {
     pub tracing: Option<spec::Tracing>,
     pub access_log: Option<spec::AccessLog>,
     pub sidecar: Option<Sidecar>,
+    pub extensions: Vec<(Direction, Extension)>,
 }
 
 /// The sidecar section: part of the program and how to run it.
@@ -79,6 +95,11 @@ impl Snapshot {
     /// Files that were read or are referred to; a change of one of them may change the configuration.
     pub fn inputs(&self) -> &[PathBuf] {
         &self.inputs
+    }
+
+    /// Modules of extensions that are files. Those with an address are fetched by the nodes.
+    pub fn modules(&self) -> &BTreeMap<ModuleHash, Module> {
+        &self.modules
     }
 
     /// Names (`namespace/name`) of the policies that apply to a function.
@@ -135,6 +156,8 @@ impl Snapshot {
             expose: function.expose.clone(),
             callees: self.callees(function).map(|(callee, _)| self.callee(id, callee)).collect(),
             concurrency: function.concurrency,
+            inbound_extensions: self.extensions(function, Direction::Inbound),
+            outbound_extensions: self.extensions(function, Direction::Outbound),
         })
     }
 
@@ -144,6 +167,11 @@ impl Snapshot {
 
     fn callees<'a>(&'a self, function: &'a Function) -> impl Iterator<Item = (&'a FunctionId, &'a Function)> {
         function.callees.iter().filter_map(|id| self.functions.get_key_value(id))
+    }
+
+    fn extensions(&self, function: &Function, direction: Direction) -> Vec<Extension> {
+        let all = self.applied(function).flat_map(|policy| &policy.extensions);
+        all.filter(|(other, _)| *other == direction).map(|(_, extension)| extension.clone()).collect()
     }
 
     /// Issuers of all policies in one list, and the fetches with indices into that list.

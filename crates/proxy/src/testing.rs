@@ -189,6 +189,8 @@ pub fn slice(name: &str) -> Slice {
         expose: Vec::new(),
         callees: Vec::new(),
         concurrency: 0,
+        inbound_extensions: Vec::new(),
+        outbound_extensions: Vec::new(),
     }
 }
 

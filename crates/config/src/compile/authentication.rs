@@ -193,8 +193,9 @@ fn keys(scope: &Scope<'_>, set: KeySet, policy: &mut Policy) -> Vec<spec::Key> {
     set.keys.into_iter().map(|(key, _)| key).collect()
 }
 
-/// Whoever can change a key set on its way can log in as anybody, so it comes by TLS or from this machine.
-fn check_url(scope: &Scope<'_>, url: &str) {
+/// Whoever can change a key set on its way can log in as anybody, so it comes by TLS or from this machine. So do modules, which
+/// nobody can change on their way, but anybody could see.
+pub(super) fn check_url(scope: &Scope<'_>, url: &str) {
     let rest = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
     let authority = rest.and_then(|rest| rest.split(['/', '?']).next()).unwrap_or_default();
     let printable = url.bytes().all(|byte| byte.is_ascii_graphic());
@@ -209,7 +210,7 @@ fn check_url(scope: &Scope<'_>, url: &str) {
     let here = host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback());
     if url.starts_with("http://") && !here {
         scope.problem(
-            "keys that come without TLS can be replaced on their way",
+            "what comes without TLS can be replaced on its way",
             format!("write https://{}", rest.unwrap_or_default()),
         );
     }

@@ -4,6 +4,7 @@
 mod attach;
 mod authentication;
 mod authorization;
+mod extension;
 mod fields;
 mod function;
 mod header;
@@ -19,7 +20,8 @@ mod text;
 use crate::document;
 use crate::id::FunctionId;
 use crate::problem::{Problem, Scope};
-use crate::snapshot::Snapshot;
+use crate::slice::ModuleHash;
+use crate::snapshot::{Module, Snapshot};
 use crate::yaml::Node;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -56,11 +58,13 @@ struct Context<'a> {
     incomplete: bool,
     /// Files that documents refer to.
     inputs: &'a RefCell<Vec<PathBuf>>,
+    /// Modules of extensions that were read.
+    modules: &'a RefCell<BTreeMap<ModuleHash, Module>>,
 }
 
 /// Checks and compiles everything. A snapshot comes out in any case; it may only be used if no problem was reported.
 pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -> Snapshot {
-    let inputs = RefCell::default();
+    let (inputs, modules) = (RefCell::default(), RefCell::default());
     let mesh = mesh::mesh(&documents.meshes, problems, &inputs);
     let names = function::names(&documents.functions, problems);
     let context = Context {
@@ -68,6 +72,7 @@ pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -
         functions: &names,
         incomplete: documents.incomplete,
         inputs: &inputs,
+        modules: &modules,
     };
     let mut functions = BTreeMap::new();
     for (id, index) in &names {
@@ -83,5 +88,6 @@ pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -
         .collect();
     policy::names(&documents.policies, problems);
     attach::attach(&context, &documents.policies, &policies, &mut functions, problems);
-    Snapshot { version: String::new(), mesh, functions, policies, inputs: inputs.into_inner() }
+    let (inputs, modules) = (inputs.into_inner(), modules.into_inner());
+    Snapshot { version: String::new(), mesh, functions, policies, inputs, modules }
 }

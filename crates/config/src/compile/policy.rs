@@ -1,6 +1,8 @@
 //! A Policy document.
 
-use super::{Context, Placed, authentication, authorization, fields, observe, rate_limit, resilience, sidecar};
+use super::{
+    Context, Placed, authentication, authorization, extension, fields, observe, rate_limit, resilience, sidecar,
+};
 use crate::document;
 use crate::problem::{Problem, Scope};
 use crate::snapshot::Policy;
@@ -53,5 +55,6 @@ pub(super) fn policy(context: &Context<'_>, root: &Scope<'_>, document: &documen
     policy.access_log =
         spec.access_log.as_ref().map(|section| observe::access_log(&scope.field("accessLog"), name, section));
     policy.sidecar = spec.sidecar.as_ref().map(|section| sidecar::sidecar(&scope.field("sidecar"), name, section));
+    policy.extensions = extension::extensions(context, &scope.field("extensions"), name, &spec.extensions);
     policy
 }

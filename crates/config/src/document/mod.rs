@@ -3,6 +3,7 @@
 mod authentication;
 mod authorization;
 mod claim;
+mod extension;
 mod function;
 mod mesh;
 mod observe;
@@ -15,6 +16,7 @@ mod value;
 pub use authentication::{Authentication, ClaimToHeader, Issuer, Jwks, TokenLocation};
 pub use authorization::{Action, Authorization, AuthorizationRule, Condition, Operation, Source};
 pub use claim::ClaimPath;
+pub use extension::{Direction, Extension, FailMode, Phase};
 pub use function::{Expose, External, Function, FunctionKind, FunctionSpec, FunctionTimeouts, Readiness, Scale};
 pub use mesh::{
     AccessLogFormat, EngineChoice, Gateway, GatewayHttps, Listeners, Mesh, MeshAccessLog, MeshKind, MeshLimits,

@@ -2,6 +2,7 @@
 
 use super::authentication::Authentication;
 use super::authorization::Authorization;
+use super::extension::Extension;
 use super::observe::{AccessLog, Tracing};
 use super::rate_limit::RateLimit;
 use super::resilience::{CircuitBreaker, Retry};
@@ -11,7 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Rules for calls to functions. Several policies may apply to one function: their issuers, authorization rules and rate limits add up;
+/// Rules for calls to functions. Several policies may apply to one function: their issuers, authorization rules, rate limits and extensions add up;
 /// of the other sections each may be set by one of them only.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -59,4 +60,6 @@ pub struct PolicySpec {
     pub access_log: Option<AccessLog>,
     /// What the sidecar accepts, changes, and runs in.
     pub sidecar: Option<Sidecar>,
+    /// Policies of your own, which see what all others allow, in this order. Those of several policies add up, by the policies' names.
+    pub extensions: Vec<Extension>,
 }

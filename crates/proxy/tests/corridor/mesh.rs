@@ -152,6 +152,8 @@ impl Builder {
             expose: vec![Expose { hosts, path: "/".into() }],
             callees: vec![],
             concurrency: 0,
+            inbound_extensions: Vec::new(),
+            outbound_extensions: Vec::new(),
         });
         self.addresses.insert(id(name), vec![address]);
         self
