@@ -23,4 +23,4 @@ pub use id::FunctionId;
 pub use load::{load, load_text};
 pub use problem::Problem;
 pub use slice::{MeshSlice, ModuleHash, Slice};
-pub use snapshot::Snapshot;
+pub use snapshot::{Extension, Snapshot};

@@ -1,10 +1,9 @@
 //! Checked configuration of a whole mesh, and what each function gets of it.
 
-use crate::document::Direction;
 use crate::id::FunctionId;
 use crate::problem::Problem;
 use crate::slice::{
-    AppProtocol, Callee, Engine, Expose, Extension, JwksFetch, MeshSlice, ModuleHash, Run, Slice, VerificationKey,
+    self, AppProtocol, Callee, Engine, Expose, JwksFetch, MeshSlice, ModuleHash, Run, Slice, VerificationKey,
 };
 use leno_policy::spec;
 use std::collections::BTreeMap;
@@ -20,15 +19,17 @@ pub struct Snapshot {
     pub(crate) functions: BTreeMap<FunctionId, Function>,
     pub(crate) policies: Vec<Policy>,
     pub(crate) inputs: Vec<PathBuf>,
-    pub(crate) modules: BTreeMap<ModuleHash, Module>,
+    pub(crate) modules: BTreeMap<ModuleHash, Arc<[u8]>>,
 }
 
-/// A module of an extension, read from its file.
+/// A checked extension of a policy.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Module {
-    /// The module.
-    pub bytes: Arc<[u8]>,
-    /// Where it is named first, for what is found wrong with it: a problem without words.
+pub struct Extension {
+    /// Whether it is for a function's own calls.
+    pub outbound: bool,
+    /// What its functions' slices say of it.
+    pub spec: slice::Extension,
+    /// Where it stands, for what is found wrong with its module: a problem without words.
     pub place: Problem,
 }
 
@@ -62,7 +63,7 @@ pub(crate) struct Policy {
     pub tracing: Option<spec::Tracing>,
     pub access_log: Option<spec::AccessLog>,
     pub sidecar: Option<Sidecar>,
-    pub extensions: Vec<(Direction, Extension)>,
+    pub extensions: Vec<Extension>,
 }
 
 /// The sidecar section: part of the program and how to run it.
@@ -98,8 +99,13 @@ impl Snapshot {
     }
 
     /// Modules of extensions that are files. Those with an address are fetched by the nodes.
-    pub fn modules(&self) -> &BTreeMap<ModuleHash, Module> {
+    pub fn modules(&self) -> &BTreeMap<ModuleHash, Arc<[u8]>> {
         &self.modules
+    }
+
+    /// All extensions, each once, however many functions it is for.
+    pub fn extensions(&self) -> impl Iterator<Item = &Extension> {
+        self.policies.iter().flat_map(|policy| &policy.extensions)
     }
 
     /// Names (`namespace/name`) of the policies that apply to a function.
@@ -156,8 +162,8 @@ impl Snapshot {
             expose: function.expose.clone(),
             callees: self.callees(function).map(|(callee, _)| self.callee(id, callee)).collect(),
             concurrency: function.concurrency,
-            inbound_extensions: self.extensions(function, Direction::Inbound),
-            outbound_extensions: self.extensions(function, Direction::Outbound),
+            inbound_extensions: self.extended(function, false),
+            outbound_extensions: self.extended(function, true),
         })
     }
 
@@ -169,9 +175,9 @@ impl Snapshot {
         function.callees.iter().filter_map(|id| self.functions.get_key_value(id))
     }
 
-    fn extensions(&self, function: &Function, direction: Direction) -> Vec<Extension> {
+    fn extended(&self, function: &Function, outbound: bool) -> Vec<slice::Extension> {
         let all = self.applied(function).flat_map(|policy| &policy.extensions);
-        all.filter(|(other, _)| *other == direction).map(|(_, extension)| extension.clone()).collect()
+        all.filter(|extension| extension.outbound == outbound).map(|extension| extension.spec.clone()).collect()
     }
 
     /// Issuers of all policies in one list, and the fetches with indices into that list.

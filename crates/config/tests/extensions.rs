@@ -39,7 +39,11 @@ fn extensions_add_up_by_the_policies_names_and_modules_are_kept_once() {
     );
     let snapshot = load(folder.path(), &policies).unwrap();
     assert_eq!(snapshot.modules().keys().collect::<Vec<_>>(), [&hash]);
-    assert_eq!(&*snapshot.modules()[&hash].bytes, MODULE);
+    assert_eq!(&*snapshot.modules()[&hash], MODULE);
+    let places: Vec<_> =
+        snapshot.extensions().map(|extension| (extension.place.line, &*extension.place.field)).collect();
+    assert_eq!(places.len(), 3);
+    assert!(places.iter().all(|(line, field)| *line > 0 && field.starts_with("spec.extensions[")), "{places:?}");
     assert!(snapshot.inputs().contains(&folder.path().join("m.wasm")), "a changed module is a changed configuration");
     let a = slice(&snapshot, "default/a");
     let names: Vec<_> = a.inbound_extensions.iter().map(|extension| &*extension.name).collect();

@@ -1,9 +1,10 @@
 //! What users defined, compiled: the input of the control plane.
 
 use crate::resource::{Content, Route, Subject};
-use leno_config::{FunctionId, MeshSlice, Slice};
+use leno_config::{FunctionId, MeshSlice, ModuleHash, Slice};
 use leno_identity::{BadSpiffeId, SpiffeId, TrustBundle, TrustDomain};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// All of a mesh at one moment.
@@ -13,6 +14,8 @@ pub struct Definitions {
     pub mesh: MeshSlice,
     /// Every function.
     pub slices: BTreeMap<FunctionId, Slice>,
+    /// Modules that slices name, but for those that nodes fetch.
+    pub modules: BTreeMap<ModuleHash, Arc<[u8]>>,
 }
 
 /// Why definitions cannot be published.
@@ -50,6 +53,14 @@ pub enum DefinitionsError {
         /// Which.
         identity: SpiffeId,
     },
+    /// A slice names a module that is not there.
+    #[error("an extension of {function} needs the module {module}, which is missing")]
+    Module {
+        /// Whose.
+        function: FunctionId,
+        /// Which.
+        module: ModuleHash,
+    },
     /// A payload cannot be written.
     #[error("{subject} cannot be encoded: {reason}")]
     Encoding {
@@ -81,6 +92,8 @@ pub(crate) struct Function {
     pub identity: SpiffeId,
     pub callees: Vec<FunctionId>,
     pub exposed: bool,
+    /// Modules that are delivered to whoever gets the slice.
+    pub modules: BTreeSet<ModuleHash>,
 }
 
 impl Compiled {
@@ -92,7 +105,7 @@ impl Compiled {
     }
 
     pub(crate) fn new(definitions: &Definitions, bundle: &TrustBundle) -> Result<Self, DefinitionsError> {
-        let Definitions { mesh, slices } = definitions;
+        let Definitions { mesh, slices, modules } = definitions;
         let trust_domain = bundle.trust_domain();
         if mesh.trust_domain != trust_domain.as_str() {
             return Err(DefinitionsError::TrustDomain {
@@ -113,8 +126,16 @@ impl Compiled {
             }
             compiled.by_identity.entry(identity.clone()).or_default().push(id.clone());
             let callees = slice.callees.iter().map(|callee| callee.id.clone()).collect();
-            compiled.functions.insert(id.clone(), Function { identity, callees, exposed: !slice.expose.is_empty() });
+            let delivered = delivered(slice);
+            if let Some(missing) = delivered.iter().find(|hash| !modules.contains_key(*hash)) {
+                return Err(DefinitionsError::Module { function: id.clone(), module: *missing });
+            }
+            let exposed = !slice.expose.is_empty();
+            compiled.functions.insert(id.clone(), Function { identity, callees, exposed, modules: delivered });
             compiled.add(Subject::Slice(id.clone()), Content::new(slice))?;
+        }
+        for (hash, module) in modules {
+            compiled.contents.insert(Subject::Module(*hash), Content::of_module(module));
         }
         compiled.add(Subject::Mesh, Content::new(mesh))?;
         compiled.add(Subject::Routes, Content::new(&routes))?;
@@ -130,6 +151,12 @@ impl Compiled {
             Err(error) => Err(DefinitionsError::Encoding { subject, reason: error.to_string() }),
         }
     }
+}
+
+/// The modules of a slice that the control plane delivers.
+fn delivered(slice: &Slice) -> BTreeSet<ModuleHash> {
+    let extensions = slice.inbound_extensions.iter().chain(&slice.outbound_extensions);
+    extensions.filter(|extension| extension.url.is_none()).map(|extension| extension.module).collect()
 }
 
 fn identity(

@@ -6,13 +6,14 @@
 use aws_lc_rs::digest::{SHA256, digest};
 use bytes::Bytes;
 use leno_config::slice::Expose;
-use leno_config::{FunctionId, MeshSlice, Slice};
+use leno_config::{FunctionId, MeshSlice, ModuleHash, Slice};
 use leno_identity::{CertificateDer, TrustBundle};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 /// The name of a resource. The order is the one in which resources are sent: nothing comes before what it refers to.
@@ -22,7 +23,9 @@ pub enum Subject {
     Mesh,
     /// The roots of the trust domain.
     Bundle,
-    /// What one function's sidecars and supervisor need.
+    /// A module that slices name.
+    Module(ModuleHash),
+    /// What one function's sidecars and supervisor need. A subscription covers the modules of its extensions too.
     Slice(FunctionId),
     /// The other nodes on which a function can be reached.
     Endpoints(FunctionId),
@@ -39,6 +42,8 @@ pub enum Resource {
     Mesh(Box<MeshSlice>),
     /// The roots of the trust domain.
     Bundle(TrustBundle),
+    /// A module that slices name; it has the hash by which it is called.
+    Module(ModuleHash, Bytes),
     /// What one function's sidecars and supervisor need.
     Slice(Box<Slice>),
     /// The other nodes on which a function can be reached, in the order of their names.
@@ -132,6 +137,7 @@ impl Resource {
         match self {
             Self::Mesh(_) => Subject::Mesh,
             Self::Bundle(_) => Subject::Bundle,
+            Self::Module(hash, _) => Subject::Module(*hash),
             Self::Slice(slice) => Subject::Slice(slice.id.clone()),
             Self::Endpoints(function, _) => Subject::Endpoints(function.clone()),
             Self::Routes(_) => Subject::Routes,
@@ -144,6 +150,10 @@ impl Resource {
         Ok(match subject {
             Subject::Mesh => Self::Mesh(from_payload(payload).map_err(bad)?),
             Subject::Bundle => Self::Bundle(bundle(from_payload(payload).map_err(bad)?).map_err(bad)?),
+            Subject::Module(hash) if ModuleHash::of(payload) == *hash => {
+                Self::Module(*hash, Bytes::copy_from_slice(payload))
+            }
+            Subject::Module(_) => return Err(bad("it has another hash".to_owned())),
             Subject::Slice(id) => {
                 let slice: Box<Slice> = from_payload(payload).map_err(bad)?;
                 if slice.id != *id {
@@ -176,6 +186,12 @@ impl Content {
     pub(crate) fn new(value: &impl Serialize) -> Result<Self, postcard::Error> {
         let payload = Bytes::from(postcard::to_allocvec(value)?);
         Ok(Self { version: Version::of(&payload), payload })
+    }
+
+    /// Of a module, which is sent as it is.
+    pub(crate) fn of_module(module: &Arc<[u8]>) -> Self {
+        let payload = Bytes::from_owner(module.clone());
+        Self { version: Version::of(&payload), payload }
     }
 
     pub(crate) fn of_bundle(bundle: &TrustBundle) -> Result<Self, postcard::Error> {
@@ -224,6 +240,7 @@ impl fmt::Display for Subject {
         match self {
             Self::Mesh => f.write_str("the mesh"),
             Self::Bundle => f.write_str("the trust bundle"),
+            Self::Module(hash) => write!(f, "the module {hash}"),
             Self::Slice(function) => write!(f, "the slice of {function}"),
             Self::Endpoints(function) => write!(f, "the endpoints of {function}"),
             Self::Routes => f.write_str("the routes"),

@@ -384,6 +384,12 @@ impl State {
                 wanted.insert(Subject::Slice(id.clone()));
             }
         }
+        let modules = wanted.iter().filter_map(|subject| match subject {
+            Subject::Slice(id) => functions.get(id).map(|function| &function.modules),
+            _ => None,
+        });
+        let modules: Vec<_> = modules.flatten().copied().map(Subject::Module).collect();
+        wanted.extend(modules);
         wanted
     }
 

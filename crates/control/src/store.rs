@@ -5,16 +5,18 @@
 
 use crate::definitions::Definitions;
 use crate::wire::RELEASE;
-use leno_config::{FunctionId, Slice};
-use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, TableError};
+use leno_config::{FunctionId, ModuleHash, Slice};
+use redb::{Database, ReadTransaction, ReadableDatabase, ReadableTable, TableDefinition, TableError};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 const META: TableDefinition<'static, &'static str, &'static [u8]> = TableDefinition::new("meta");
 const SLICES: TableDefinition<'static, &'static str, &'static [u8]> = TableDefinition::new("slices");
+const MODULES: TableDefinition<'static, &'static str, &'static [u8]> = TableDefinition::new("modules");
 const KEY_RELEASE: &str = "release";
 const KEY_MESH: &str = "mesh";
 const KEY_ROOT: &str = "root";
@@ -121,18 +123,41 @@ impl File {
         let Some(mesh) = self.meta(KEY_MESH)? else { return Ok(None) };
         let mesh = self.decode(KEY_MESH, &mesh)?;
         let reading = self.database.begin_read().map_err(|error| self.failed(error))?;
-        let table = match reading.open_table(SLICES) {
+        let mut slices = BTreeMap::new();
+        self.each(&reading, SLICES, |key, value| {
+            let id: FunctionId = key.parse().map_err(|_| self.damaged(key))?;
+            slices.insert(id, self.decode::<Slice>(key, value)?);
+            Ok(())
+        })?;
+        let mut modules = BTreeMap::new();
+        self.each(&reading, MODULES, |key, value| {
+            let hash = ModuleHash::of(value);
+            if hash.to_string() != key {
+                return Err(self.damaged(key));
+            }
+            modules.insert(hash, Arc::from(value));
+            Ok(())
+        })?;
+        Ok(Some(Definitions { mesh, slices, modules }))
+    }
+
+    /// Every entry of a table; a table that was never written has none.
+    fn each(
+        &self,
+        reading: &ReadTransaction,
+        table: TableDefinition<'static, &'static str, &'static [u8]>,
+        mut entry: impl FnMut(&str, &[u8]) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        let table = match reading.open_table(table) {
             Ok(table) => table,
-            Err(TableError::TableDoesNotExist(_)) => return Ok(Some(Definitions { mesh, slices: BTreeMap::new() })),
+            Err(TableError::TableDoesNotExist(_)) => return Ok(()),
             Err(error) => return Err(self.failed(error)),
         };
-        let mut slices = BTreeMap::new();
-        for entry in table.iter().map_err(|error| self.failed(error))? {
-            let (key, value) = entry.map_err(|error| self.failed(error))?;
-            let id: FunctionId = key.value().parse().map_err(|_| self.damaged(key.value()))?;
-            slices.insert(id, self.decode::<Slice>(key.value(), value.value())?);
+        for found in table.iter().map_err(|error| self.failed(error))? {
+            let (key, value) = found.map_err(|error| self.failed(error))?;
+            entry(key.value(), value.value())?;
         }
-        Ok(Some(Definitions { mesh, slices }))
+        Ok(())
     }
 
     fn save(&self, definitions: &Definitions) -> Result<(), StoreError> {
@@ -140,20 +165,26 @@ impl File {
         for (id, slice) in &definitions.slices {
             wanted.insert(id.to_string(), postcard::to_allocvec(slice).map_err(|error| self.failed(error))?);
         }
+        let mut modules = BTreeMap::new();
+        for (hash, module) in &definitions.modules {
+            modules.insert(hash.to_string(), module.to_vec());
+        }
         let mesh = postcard::to_allocvec(&definitions.mesh).map_err(|error| self.failed(error))?;
         let writing = self.database.begin_write().map_err(|error| self.failed(error))?;
         {
             let mut meta = writing.open_table(META).map_err(|error| self.failed(error))?;
             meta.insert(KEY_MESH, mesh.as_slice()).map_err(|error| self.failed(error))?;
-            let mut table = writing.open_table(SLICES).map_err(|error| self.failed(error))?;
-            table.retain(|key, _| wanted.contains_key(key)).map_err(|error| self.failed(error))?;
-            for (key, value) in &wanted {
-                let same = table
-                    .get(key.as_str())
-                    .map_err(|error| self.failed(error))?
-                    .is_some_and(|old| old.value() == value);
-                if !same {
-                    table.insert(key.as_str(), value.as_slice()).map_err(|error| self.failed(error))?;
+            for (table, wanted) in [(SLICES, &wanted), (MODULES, &modules)] {
+                let mut table = writing.open_table(table).map_err(|error| self.failed(error))?;
+                table.retain(|key, _| wanted.contains_key(key)).map_err(|error| self.failed(error))?;
+                for (key, value) in wanted {
+                    let same = table
+                        .get(key.as_str())
+                        .map_err(|error| self.failed(error))?
+                        .is_some_and(|old| old.value() == value);
+                    if !same {
+                        table.insert(key.as_str(), value.as_slice()).map_err(|error| self.failed(error))?;
+                    }
                 }
             }
         }

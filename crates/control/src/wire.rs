@@ -1,7 +1,7 @@
 //! The protocol's messages, and what they mean here. Whatever cannot be read is an error of whoever sent it.
 
 use crate::resource::{Content, Instance, InstanceState, Subject, Version};
-use leno_config::FunctionId;
+use leno_config::{FunctionId, ModuleHash};
 use std::time::{Duration, SystemTime};
 use tonic::Status;
 
@@ -21,6 +21,7 @@ impl From<&Subject> for v1::Subject {
         let (kind, name) = match subject {
             Subject::Mesh => (v1::Kind::Mesh, String::new()),
             Subject::Bundle => (v1::Kind::Bundle, String::new()),
+            Subject::Module(hash) => (v1::Kind::Module, hash.to_string()),
             Subject::Slice(function) => (v1::Kind::Slice, function.to_string()),
             Subject::Endpoints(function) => (v1::Kind::Endpoints, function.to_string()),
             Subject::Routes => (v1::Kind::Routes, String::new()),
@@ -36,6 +37,10 @@ pub(crate) fn subject(sent: Option<&v1::Subject>) -> Result<Subject, Status> {
     let subject = match sent.kind() {
         v1::Kind::Slice => Subject::Slice(function()?),
         v1::Kind::Endpoints => Subject::Endpoints(function()?),
+        v1::Kind::Module => {
+            let hash = sent.name.parse::<ModuleHash>();
+            Subject::Module(hash.map_err(|error| Status::invalid_argument(error.to_string()))?)
+        }
         v1::Kind::Unspecified => {
             return Err(Status::invalid_argument(format!("unknown kind of resource {}", sent.kind)));
         }

@@ -397,3 +397,40 @@ async fn endpoints_of_a_lost_node_go_after_a_while() {
     assert_eq!(accepted(&mut updates_one).await, [Change::Set(Resource::Endpoints(function(ORDERS), vec![]))]);
     assert!(control.status().functions[1].instances.is_empty());
 }
+
+#[tokio::test]
+async fn a_module_comes_before_its_slice_and_goes_when_nothing_names_it() {
+    let control = control();
+    let module: std::sync::Arc<[u8]> = vec![7; 3 << 20].into();
+    let hash = leno_config::ModuleHash::of(&module);
+    let with = |edition| {
+        let mut definitions = definitions([
+            slices::extended(slice(FRONTEND, &[], edition), &module),
+            slices::extended(slice(ORDERS, &[], 1), &module),
+        ]);
+        definitions.modules.insert(hash, module.clone());
+        definitions
+    };
+    control.publish(&with(1)).unwrap();
+    let served = Served::start(&control).await;
+    let token = control.admit("one", everything()).unwrap();
+    let (agent, mut updates) = node(&served, &token, 1);
+    agent.subscribe([Subject::Hosted]);
+    // One delivery for both, first of all.
+    let first = accepted(&mut updates).await;
+    let Some(Change::Set(Resource::Module(named, bytes))) = first.first() else { panic!("{:?}", subjects(&first)) };
+    assert!(*named == hash && *bytes == *module);
+    let mut seen = subjects(&first);
+    while !seen.contains(&Subject::Hosted) {
+        seen.extend(subjects(&accepted(&mut updates).await));
+    }
+    assert_eq!(seen, [Subject::Module(hash), slice_of(FRONTEND), slice_of(ORDERS), Subject::Hosted]);
+    // A slice that changes does not bring its module again.
+    control.publish(&with(2)).unwrap();
+    assert_eq!(subjects(&accepted(&mut updates).await), [slice_of(FRONTEND)]);
+    // Nothing names it any more.
+    control.publish(&definitions([slice(FRONTEND, &[], 2), slice(ORDERS, &[], 1)])).unwrap();
+    let changes = accepted(&mut updates).await;
+    assert_eq!(subjects(&changes), [slice_of(FRONTEND), slice_of(ORDERS), Subject::Module(hash)]);
+    assert_eq!(changes.last(), Some(&Change::Removed(Subject::Module(hash))));
+}

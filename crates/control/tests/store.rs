@@ -2,11 +2,12 @@
 
 mod support;
 
+use leno_config::ModuleHash;
 use leno_control::{DefinitionsError, PublishError, Store, StoreError};
 use leno_identity::{Authority, CertificateDer};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use support::slices::{function, slice};
+use support::slices::{extended, function, slice};
 use support::*;
 
 const FRONTEND: &str = "orders/frontend";
@@ -39,6 +40,21 @@ fn definitions_survive_and_so_do_their_removals() {
     second.publish(&definitions([slice(FRONTEND, &[], 2)])).unwrap();
     drop(second);
     assert_eq!(functions(&control_at(&path)), [FRONTEND]);
+}
+
+#[test]
+fn modules_survive_with_the_slices_that_name_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("control.redb");
+    let mut definitions = definitions([extended(slice(FRONTEND, &[], 1), b"a module")]);
+    let error = control_at(&path).publish(&definitions).unwrap_err();
+    assert!(matches!(error, PublishError::Definitions(DefinitionsError::Module { .. })), "{error}");
+    definitions.modules.insert(ModuleHash::of(b"a module"), b"a module"[..].into());
+    control_at(&path).publish(&definitions).unwrap();
+    // Without its module the slice could not be read again.
+    assert_eq!(functions(&control_at(&path)), [FRONTEND]);
+    control_at(&path).publish(&support::definitions([])).unwrap();
+    assert_eq!(functions(&control_at(&path)), [""; 0]);
 }
 
 #[test]

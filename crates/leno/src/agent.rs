@@ -3,11 +3,12 @@
 
 use crate::engines::Engines;
 use crate::instances::{Hosted, reported};
-use leno_config::{FunctionId, Slice};
+use leno_config::{FunctionId, ModuleHash, Slice, slice};
 use leno_control::node::{Agent, Change, Update, Updates};
 use leno_control::{Resource, Subject};
 use leno_function::{Function, FunctionSpec, Supervisor};
 use leno_identity::SpiffeId;
+use leno_proxy::extension::{Extension, ModuleFetcher, Modules};
 use leno_proxy::jwks::{JwksFetcher, Pace};
 use leno_proxy::{FunctionEntry, Node};
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -21,6 +22,8 @@ pub struct Keeper {
     pub engines: Arc<Engines>,
     pub supervisor: Supervisor,
     pub hosted: Arc<Hosted>,
+    /// Modules of extensions.
+    pub modules: Arc<Modules>,
     /// The identities that are to be certified.
     pub wanted: watch::Sender<BTreeSet<SpiffeId>>,
     /// The gateway's own identity, certified whatever is hosted.
@@ -35,14 +38,19 @@ impl Keeper {
         self.agent.subscribe([Subject::Mesh, Subject::Bundle, Subject::Hosted, Subject::Routes]);
         let mut changes = self.supervisor.changes();
         let (fetcher, mut fetched) = JwksFetcher::start(self.node.ledger.unknown_keys.clone(), Pace::default());
+        let (modules, mut fetched_modules) = ModuleFetcher::new(self.modules.clone());
         let mut functions = HashMap::new();
         loop {
             tokio::select! {
                 update = updates.recv() => match update {
-                    Some(update) => self.apply(update, &fetcher, &mut functions).await,
+                    Some(update) => {
+                        self.apply(update, &fetcher, &mut functions).await;
+                        self.fetch_modules(&modules);
+                    }
                     None => return,
                 },
                 Some((id, slice)) = fetched.recv() => self.renew_keys(&id, slice).await,
+                Some(hash) = fetched_modules.recv() => self.extend(&hash).await,
                 changed = changes.changed() => {
                     if changed.is_err() {
                         return;
@@ -76,6 +84,14 @@ impl Keeper {
                     }
                     Err(reason) => rejected.push((subject, reason)),
                 },
+                Change::Set(Resource::Module(hash, bytes)) => {
+                    let modules = self.modules.clone();
+                    let compiled = tokio::task::spawn_blocking(move || modules.add(hash, &bytes)).await;
+                    if let Err(reason) = compiled.map_err(|error| error.to_string()).flatten() {
+                        rejected.push((subject, reason));
+                    }
+                }
+                Change::Removed(Subject::Module(hash)) => self.modules.remove(&hash),
                 Change::Removed(Subject::Slice(id)) => {
                     fetcher.forget(&id);
                     next.remove(&id);
@@ -124,17 +140,52 @@ impl Keeper {
         }
     }
 
+    /// Has the modules fetched that have addresses.
+    fn fetch_modules(&self, fetcher: &ModuleFetcher) {
+        let snapshot = self.node.snapshot.load();
+        let slices = snapshot.functions.values().map(|entry| &entry.slice);
+        let all = slices.flat_map(|slice| slice.inbound_extensions.iter().chain(&slice.outbound_extensions));
+        let named = all.clone().map(|spec| spec.module).collect();
+        let wanted: Vec<_> = all.filter_map(|spec| Some((spec.module, spec.url.clone()?))).collect();
+        fetcher.want(&wanted, &named);
+    }
+
+    /// A module was fetched: the functions that name it are loaded anew, and nothing else changes.
+    async fn extend(&self, hash: &ModuleHash) {
+        let snapshot = self.node.snapshot.load_full();
+        for entry in snapshot.functions.values() {
+            let mut specs = entry.slice.inbound_extensions.iter().chain(&entry.slice.outbound_extensions);
+            if !specs.any(|spec| spec.module == *hash) {
+                continue;
+            }
+            match self.load(entry.slice.clone()).await {
+                Ok(loaded) => {
+                    let mut next = self.node.snapshot.load().change();
+                    next.insert(loaded);
+                    self.node.snapshot.store(Arc::new(next.finish()));
+                    tracing::info!(function = %entry.slice.id, module = %hash, "a fetched module is in force");
+                }
+                Err(reason) => {
+                    tracing::error!(function = %entry.slice.id, reason, "the function cannot be loaded anew")
+                }
+            }
+        }
+    }
+
     /// Loading takes a millisecond or so for each program.
     async fn load(&self, slice: Slice) -> Result<Arc<FunctionEntry>, String> {
-        let (engines, mesh) = (self.engines.clone(), self.node.snapshot.load().mesh.engine);
+        let (engines, modules, mesh) =
+            (self.engines.clone(), self.modules.clone(), self.node.snapshot.load().mesh.engine);
         let loading = tokio::task::spawn_blocking(move || {
             let engine = engines.choose(slice.engine, mesh).map_err(|error| error.to_string())?;
-            let entry = FunctionEntry::load(engine, slice);
+            let entry = FunctionEntry::load_with(engine, &modules, slice);
             for program in [&entry.inbound, &entry.outbound] {
                 if let Err(reason) = &program.image {
                     return Err(format!("its {:?} program cannot be loaded: {reason}", program.spec.direction));
                 }
             }
+            delivered(&entry.slice.inbound_extensions, &entry.inbound_extensions)?;
+            delivered(&entry.slice.outbound_extensions, &entry.outbound_extensions)?;
             Ok(Arc::new(entry))
         });
         loading.await.map_err(|error| error.to_string())?
@@ -146,4 +197,14 @@ impl Keeper {
         // Told even if nothing changed: a new trust bundle may call for new certificates.
         self.wanted.send_replace(wanted);
     }
+}
+
+/// An extension whose module was delivered must be ready; one whose module is fetched may come later, or never.
+fn delivered(specs: &[slice::Extension], loaded: &[Extension]) -> Result<(), String> {
+    for (spec, extension) in specs.iter().zip(loaded).filter(|(spec, _)| spec.url.is_none()) {
+        if let Err(reason) = &extension.plugin {
+            return Err(format!("its extension {} cannot be loaded: {reason}", spec.name));
+        }
+    }
+    Ok(())
 }

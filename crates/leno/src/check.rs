@@ -1,13 +1,14 @@
 //! `leno check`: everything that `leno up` would refuse, found without starting anything.
 
 use anyhow::Result;
-use leno_config::Problem;
+use leno_config::{Problem, Snapshot};
+use leno_proxy::extension::{self, Modules};
 use std::path::Path;
 use std::process::ExitCode;
 
 /// Prints what the documents define, or every problem in them.
 pub fn run(path: &Path) -> Result<ExitCode> {
-    match leno_config::load(path) {
+    match load(path) {
         Ok(snapshot) => {
             println!("{}: {} functions, all fine", path.display(), snapshot.functions().len());
             Ok(ExitCode::SUCCESS)
@@ -17,6 +18,28 @@ pub fn run(path: &Path) -> Result<ExitCode> {
             Ok(ExitCode::from(2))
         }
     }
+}
+
+/// Loads documents, and finds out whether the modules that they name can be run.
+pub fn load(path: &Path) -> Result<Snapshot, Vec<Problem>> {
+    let snapshot = leno_config::load(path)?;
+    let problems = extensions(&snapshot);
+    if problems.is_empty() { Ok(snapshot) } else { Err(problems) }
+}
+
+/// What is wrong with the extensions' modules. Those with an address are not fetched for this.
+pub fn extensions(snapshot: &Snapshot) -> Vec<Problem> {
+    let modules = Modules::default();
+    let mut problems = Vec::new();
+    for extension in snapshot.extensions() {
+        let spec = &extension.spec;
+        let Some(bytes) = snapshot.modules().get(&spec.module) else { continue };
+        let checked = modules.add(spec.module, bytes).and_then(|()| extension::check(&modules, spec));
+        if let Err(message) = checked {
+            problems.push(Problem { message, ..extension.place.clone() });
+        }
+    }
+    problems
 }
 
 /// One line for each problem, on standard error.

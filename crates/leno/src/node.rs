@@ -79,6 +79,7 @@ pub async fn start(mesh: MeshSlice, workers: Option<NonZeroUsize>, engines: Engi
         engines,
         supervisor: supervisor.clone(),
         hosted: hosted.clone(),
+        modules: Arc::default(),
         wanted,
         gateway: Some(join.gateway),
         applied,

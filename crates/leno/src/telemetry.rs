@@ -75,6 +75,9 @@ fn tell_hop(text: &mut String, hop: &Explanation) -> std::fmt::Result {
             None => writeln!(text, "  quota      {}: refused", quota.limit)?,
         }
     }
+    for run in &hop.extensions {
+        writeln!(text, "  extension  {} ({}): {}, {} us", run.name, run.phase, run.result, run.run_us)?;
+    }
     for (name, edits) in [("request", &hop.request_edits), ("response", &hop.response_edits)] {
         if !edits.is_empty() {
             writeln!(text, "  edits      {name}: {}", edits.join(", "))?;

@@ -21,7 +21,7 @@ const MANAGEMENT_THREADS: usize = 2;
 
 /// Runs until a signal ends it.
 pub fn run(path: &Path, workers: Option<usize>) -> Result<ExitCode> {
-    let snapshot = match leno_config::load(path) {
+    let snapshot = match check::load(path) {
         Ok(snapshot) => snapshot,
         Err(problems) => {
             check::report(&problems);
@@ -100,7 +100,7 @@ const NODE: &str = "local";
 
 fn definitions(snapshot: &Snapshot) -> Definitions {
     let slices = snapshot.functions().filter_map(|id| Some((id.clone(), snapshot.slice(id)?))).collect();
-    Definitions { mesh: snapshot.mesh_slice().clone(), slices }
+    Definitions { mesh: snapshot.mesh_slice().clone(), slices, modules: snapshot.modules().clone() }
 }
 
 fn announce(running: &Running, snapshot: &Snapshot) {
@@ -117,7 +117,12 @@ fn announce(running: &Running, snapshot: &Snapshot) {
 
 /// Puts a change of the documents into force, or says why not.
 fn apply(control: &Control, change: Result<Snapshot, Vec<Problem>>) {
-    let snapshot = match change {
+    let checked = change.and_then(|snapshot| {
+        // Compiling takes a while.
+        let problems = tokio::task::block_in_place(|| check::extensions(&snapshot));
+        if problems.is_empty() { Ok(snapshot) } else { Err(problems) }
+    });
+    let snapshot = match checked {
         Ok(snapshot) => snapshot,
         Err(problems) => {
             for problem in &problems {

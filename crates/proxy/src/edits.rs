@@ -7,6 +7,7 @@ use http::header::{self, HeaderName, HeaderValue};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, StatusCode};
 use leno_policy::outcome::HeaderEdit;
+use leno_sandbox::extension::Change;
 
 /// Edits of one message.
 const MOST_EDITS: usize = 256;
@@ -80,9 +81,26 @@ pub fn check(edits: Vec<HeaderEdit>) -> Result<Vec<Edit>, BadOutput> {
     edits
         .into_iter()
         .map(|edit| match edit {
-            HeaderEdit::Set(name, value) => field(name, value).map(|(name, value)| Edit::Set(name, value)),
-            HeaderEdit::Append(name, value) => field(name, value).map(|(name, value)| Edit::Append(name, value)),
-            HeaderEdit::Remove(name) => field_name(name).map(Edit::Remove),
+            HeaderEdit::Set(name, value) => {
+                field(name.as_bytes(), value.as_bytes()).map(|(name, value)| Edit::Set(name, value))
+            }
+            HeaderEdit::Append(name, value) => {
+                field(name.as_bytes(), value.as_bytes()).map(|(name, value)| Edit::Append(name, value))
+            }
+            HeaderEdit::Remove(name) => field_name(name.as_bytes()).map(Edit::Remove),
+        })
+        .collect()
+}
+
+/// Checks the edits of a user-written module, which are bytes.
+pub fn check_changes(changes: &[Change]) -> Result<Vec<Edit>, BadOutput> {
+    at_most("header edits", changes.len(), MOST_EDITS)?;
+    changes
+        .iter()
+        .map(|change| match change {
+            Change::Set(name, value) => field(name, value).map(|(name, value)| Edit::Set(name, value)),
+            Change::Append(name, value) => field(name, value).map(|(name, value)| Edit::Append(name, value)),
+            Change::Remove(name) => field_name(name).map(Edit::Remove),
         })
         .collect()
 }
@@ -90,7 +108,7 @@ pub fn check(edits: Vec<HeaderEdit>) -> Result<Vec<Edit>, BadOutput> {
 /// Checks the header fields of a refusal.
 pub fn check_fields(fields: Vec<(String, String)>) -> Result<Vec<(HeaderName, HeaderValue)>, BadOutput> {
     at_most("header fields", fields.len(), MOST_EDITS)?;
-    fields.into_iter().map(|(name, value)| field(name, value)).collect()
+    fields.into_iter().map(|(name, value)| field(name.as_bytes(), value.as_bytes())).collect()
 }
 
 /// Checks a path and query to forward.
@@ -127,22 +145,22 @@ pub fn apply(edits: &[Edit], headers: &mut HeaderMap) {
     }
 }
 
-fn field(name: String, value: String) -> Result<(HeaderName, HeaderValue), BadOutput> {
+fn field(name: &[u8], value: &[u8]) -> Result<(HeaderName, HeaderValue), BadOutput> {
     let name = field_name(name)?;
     if value.len() > LONGEST_VALUE {
         return Err(BadOutput::HeaderValue(name));
     }
-    match HeaderValue::try_from(value) {
+    match HeaderValue::from_bytes(value) {
         Ok(value) => Ok((name, value)),
         Err(_) => Err(BadOutput::HeaderValue(name)),
     }
 }
 
-fn field_name(name: String) -> Result<HeaderName, BadOutput> {
+fn field_name(name: &[u8]) -> Result<HeaderName, BadOutput> {
     if name.len() > LONGEST_NAME {
         return Err(BadOutput::HeaderName);
     }
-    let name = HeaderName::try_from(name).map_err(|_| BadOutput::HeaderName)?;
+    let name = HeaderName::from_bytes(name).map_err(|_| BadOutput::HeaderName)?;
     if is_reserved(&name) { Err(BadOutput::ForbiddenHeader(name)) } else { Ok(name) }
 }
 
@@ -224,6 +242,27 @@ mod tests {
             assert_eq!(check(vec![HeaderEdit::Remove(name.into())]), forbidden, "{name}");
         }
         assert!(check(vec![HeaderEdit::Remove("authorization".into()), set("cookie", "a=b")]).is_ok());
+    }
+
+    #[test]
+    fn modules_are_held_to_the_same_rules() {
+        let bytes = |text: &[u8]| -> Box<[u8]> { text.into() };
+        for (name, value) in
+            [(&b":path"[..], &b"/"[..]), (b"x y", b"v"), (b"", b"v"), (b"x-a", b"a\r\nb"), (b"x-a", b"\0")]
+        {
+            assert!(check_changes(&[Change::Set(bytes(name), bytes(value))]).is_err(), "{name:?}");
+            assert!(check_changes(&[Change::Append(bytes(name), bytes(value))]).is_err(), "{name:?}");
+        }
+        for name in ["Host", "content-length", "Transfer-Encoding", "connection", "te", "upgrade"] {
+            let changes = [Change::Remove(bytes(name.as_bytes()))];
+            assert!(matches!(check_changes(&changes), Err(BadOutput::ForbiddenHeader(_))), "{name}");
+        }
+        assert!(check_changes(&vec![Change::Remove(bytes(b"x-a")); MOST_EDITS + 1]).is_err());
+        // Values need not be text.
+        let edits = check_changes(&[Change::Set(bytes(b"X-A"), bytes(b"\xe4\xf6"))]).unwrap();
+        let mut headers = HeaderMap::new();
+        apply(&edits, &mut headers);
+        assert_eq!(headers["x-a"].as_bytes(), b"\xe4\xf6");
     }
 
     #[test]

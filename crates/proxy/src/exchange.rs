@@ -72,7 +72,7 @@ impl Exchange {
             self.record.routed(&target);
         }
         self.record.stage(Stage::Routed);
-        let permitted = match self.worker.judge.request(self.ask(&route), head, &self.record) {
+        let permitted = match self.worker.judge.request(self.ask(&route, &body), head, &self.record) {
             Judgement::Permitted(permitted) => permitted,
             Judgement::Denied(refusal) => return self.refuse(refusal),
         };
@@ -180,7 +180,7 @@ impl Exchange {
         (!limit.is_zero()).then(|| (self.started + limit, limit))
     }
 
-    fn ask<'a>(&'a self, route: &'a Route) -> Ask<'a> {
+    fn ask<'a>(&'a self, route: &'a Route, body: &Body) -> Ask<'a> {
         let target = route.target();
         Ask {
             entry: &route.judge,
@@ -192,6 +192,7 @@ impl Exchange {
             port: self.port,
             parent: self.parent.as_deref(),
             endpoints: target.map_or(0, |target| self.worker.node.instances.count(target)),
+            bodiless: body.is_over(),
         }
     }
 

@@ -7,6 +7,7 @@
 //! It fails closed: a program that did not load, a fault, a missed deadline, an invalid output, a counter that cannot be kept: all
 //! refuse the request, and the record says why.
 
+mod extend;
 mod forecast;
 mod outcome;
 
@@ -75,6 +76,8 @@ pub struct Ask<'a> {
     pub parent: Option<&'a InHand>,
     /// Endpoints of the target that are known.
     pub endpoints: u32,
+    /// No body follows the head.
+    pub bodiless: bool,
 }
 
 /// Whether a request goes on.
@@ -147,6 +150,10 @@ impl Judge {
             self.complaints.about(&ask.entry.name, &trouble);
             Judgement::Denied(asked.give_up(trouble))
         });
+        let judgement = match judgement {
+            Judgement::Permitted(permitted) => asked.extend(self, permitted, now_ms),
+            denied => denied,
+        };
         asked.conclude(started);
         judgement
     }
@@ -159,7 +166,7 @@ impl Judge {
         match edits {
             Ok(edits) => {
                 ruling.edit_response(&edits, &mut head.headers, record);
-                Ok(())
+                extend::respond(self, &ruling.entry, ruling.entrance, ruling.kept.take(), head, record)
             }
             Err(trouble) => {
                 self.complaints.about(&ruling.entry.name, &trouble);
@@ -239,14 +246,30 @@ impl Complaints {
     const PAUSE: Duration = Duration::from_secs(1);
 
     fn about(&self, function: &str, trouble: &Trouble) {
+        if let Some(withheld) = self.turn() {
+            tracing::warn!(
+                function,
+                withheld,
+                "a request is refused because there is no verdict to rely on: {trouble}"
+            );
+        }
+    }
+
+    fn about_extension(&self, function: &str, extension: &str, reason: &str) {
+        if let Some(withheld) = self.turn() {
+            tracing::warn!(function, extension, withheld, "an extension failed: {reason}");
+        }
+    }
+
+    /// Whether it is time for another; and how many were withheld since the last.
+    fn turn(&self) -> Option<u64> {
         let now = Instant::now();
         if self.last.get().is_some_and(|last| now.saturating_duration_since(last) < Self::PAUSE) {
             self.withheld.set(self.withheld.get() + 1);
-            return;
+            return None;
         }
         self.last.set(Some(now));
-        let withheld = self.withheld.take();
-        tracing::warn!(function, withheld, "a request is refused because there is no verdict to rely on: {trouble}");
+        Some(self.withheld.take())
     }
 }
 

@@ -9,6 +9,8 @@
 
 mod fetch;
 
+pub(crate) use fetch::download;
+
 use crate::ledger::UnknownKeys;
 use fetch::fetch;
 use leno_config::jwks::KeySet;

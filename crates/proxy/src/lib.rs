@@ -12,6 +12,7 @@ pub mod connection;
 pub mod credential;
 pub mod edits;
 pub mod exchange;
+pub mod extension;
 pub mod failure;
 pub mod head;
 pub mod instances;

@@ -11,7 +11,7 @@ mod encode;
 pub use encode::Elsewhere;
 
 use crate::peer::Entrance;
-use crate::record::{Observed, Ruled, policy_name};
+use crate::record::{EXTENSIONS, Observed, Ruled, policy_name};
 use hashbrown::{DefaultHashBuilder, HashTable};
 use leno_policy::spec::{Algorithm, Protocol};
 use leno_sandbox::EngineKind;
@@ -54,7 +54,12 @@ struct Numbers {
     ejections: HashTable<(Arc<str>, u64)>,
     signatures: HashTable<(SignatureKey, u64)>,
     runs: [Histogram<{ RUN_BUCKETS.len() + 1 }>; 3],
+    extensions: HashTable<(ExtensionKey, u64)>,
+    extension_runs: Histogram<{ RUN_BUCKETS.len() + 1 }>,
 }
+
+/// Function, extension, phase, how it ended, and what failed.
+type ExtensionKey = (Arc<str>, Arc<str>, &'static str, &'static str, &'static str);
 
 type SignatureKey = (&'static str, &'static str);
 
@@ -130,10 +135,17 @@ impl Shard {
             let (verdict, policy, rule) = match &judged.verdict {
                 Ruled::Allow { rule } => ("allow", "authorization", rule),
                 Ruled::Deny { policy, rule, .. } => ("deny", policy_name(*policy), rule),
+                Ruled::Extension { rule, .. } => ("deny", EXTENSIONS, rule),
                 Ruled::Fault { fault, .. } => ("error", *fault, &Box::default()),
             };
             let outbound = observed.entrance == Entrance::Outbound;
             self.count_decision(&mut numbers, &judged.function, outbound, policy, verdict, rule);
+            for run in &observed.extensions {
+                let (result, failure) = run.ended.labels();
+                let key = (judged.function.clone(), run.name.clone(), run.phase, result, failure);
+                self.count(&mut numbers.extensions, &key, Clone::clone);
+                numbers.extension_runs.observe(&RUN_BUCKETS, run.time.as_secs_f64());
+            }
         }
         for check in &observed.signatures {
             self.count(&mut numbers.signatures, &(algorithm_name(check.algorithm), check.result()), |key| *key);

@@ -6,8 +6,8 @@
 mod observed;
 
 pub use observed::{
-    AttemptResult, EditedHeader, Judged, Observed, QuotaTake, Ruled, SignatureCheck, Try, entrance_name, policy_name,
-    protocol_name, unix_ms, workload,
+    AttemptResult, EXTENSIONS, EditedHeader, Judged, Observed, QuotaTake, Ruled, SignatureCheck, Try, entrance_name,
+    policy_name, protocol_name, unix_ms, workload,
 };
 
 use crate::access_log;
@@ -113,6 +113,7 @@ impl Record {
             judged: None,
             signatures: Vec::new(),
             takes: Vec::new(),
+            extensions: Vec::new(),
             request_edits: Vec::new(),
             response_edits: Vec::new(),
             trace: None,

@@ -18,7 +18,47 @@ const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 
 /// Answers a refusal.
 pub fn denied(refusal: Refusal, exchange: &Exchange) -> Response<Body> {
-    answer(refusal.status, refusal.headers, None, exchange)
+    match refusal.own {
+        Some(answer) => {
+            let (body, grpc_status) = *answer;
+            own(refusal.status, refusal.headers, body, grpc_status, exchange)
+        }
+        None => answer(refusal.status, refusal.headers, None, exchange),
+    }
+}
+
+/// What an extension answered by itself.
+fn own(
+    status: StatusCode,
+    headers: HeaderMap,
+    body: Bytes,
+    grpc_status: Option<u8>,
+    exchange: &Exchange,
+) -> Response<Body> {
+    if exchange.protocol == Protocol::Grpc {
+        let mut response = answer(status, headers, None, exchange);
+        if let Some(grpc_status) = grpc_status {
+            response.headers_mut().insert(GRPC_STATUS, HeaderValue::from(u16::from(grpc_status)));
+        }
+        return response;
+    }
+    let bodiless = matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+    let body = if bodiless { Bytes::new() } else { body };
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = status;
+    *response.headers_mut() = headers;
+    let fields = response.headers_mut();
+    if !bodiless {
+        fields.insert(header::CONTENT_LENGTH, HeaderValue::from(body.len()));
+        if !body.is_empty() {
+            let plain = HeaderValue::from_static("text/plain");
+            fields.entry(header::CONTENT_TYPE).or_insert(plain);
+        }
+    }
+    if !exchange.head_only && !body.is_empty() {
+        *response.body_mut() = Body::full(body);
+    }
+    response
 }
 
 /// Answers that there is no response.

@@ -3,9 +3,10 @@
 //! A request pins one [`NodeSnapshot`] when it arrives and keeps it to its end, so nothing it looks up can dangle or change
 //! under it. A new snapshot shares everything that did not change with the old one.
 
+use crate::extension::{Extension, Modules};
 use crate::route::Routes;
 use crate::signature::PreparedKeys;
-use leno_config::{FunctionId, MeshSlice, Slice};
+use leno_config::{FunctionId, MeshSlice, Slice, slice};
 use leno_policy::needs::Needs;
 use leno_policy::spec::ProgramSpec;
 use leno_sandbox::{Engine, Image};
@@ -94,6 +95,10 @@ pub struct FunctionEntry {
     pub inbound: LoadedProgram,
     /// Judges what it calls.
     pub outbound: LoadedProgram,
+    /// User-written policies for what comes in, in order.
+    pub inbound_extensions: Box<[Extension]>,
+    /// User-written policies for what it calls, in order.
+    pub outbound_extensions: Box<[Extension]>,
     /// Public keys that the programs name.
     pub keys: PreparedKeys,
     /// Index into `slice.callees` by host name (lower case, without port).
@@ -104,6 +109,12 @@ impl FunctionEntry {
     /// Loads both programs; this takes a millisecond or so, and does not belong on a worker thread. A program that does not load
     /// is kept as [`LoadedProgram::image`]'s error, and denies every request.
     pub fn load(engine: &Engine, slice: Slice) -> Self {
+        Self::load_with(engine, &Modules::default(), slice)
+    }
+
+    /// As [`FunctionEntry::load`], with the modules for its extensions. One whose module is missing, or does not start, is kept as
+    /// [`Extension::plugin`]'s error.
+    pub fn load_with(engine: &Engine, modules: &Modules, slice: Slice) -> Self {
         let name: Arc<str> = slice.id.to_string().into();
         let hosts = |(index, callee): (usize, &leno_config::slice::Callee)| {
             callee.hosts.iter().map(move |host| (host.clone(), index)).collect::<Vec<_>>()
@@ -112,12 +123,18 @@ impl FunctionEntry {
             identity: slice.identity.as_str().into(),
             inbound: LoadedProgram::load(engine, &slice.inbound, slice.deadline),
             outbound: LoadedProgram::load(engine, &slice.outbound, slice.deadline),
+            inbound_extensions: load_all(modules, &name, &slice.inbound_extensions, false),
+            outbound_extensions: load_all(modules, &name, &slice.outbound_extensions, true),
             callees: slice.callees.iter().enumerate().flat_map(hosts).collect(),
             keys: PreparedKeys::new(&slice.keys),
             name,
             slice,
         }
     }
+}
+
+fn load_all(modules: &Modules, function: &str, list: &[slice::Extension], outbound: bool) -> Box<[Extension]> {
+    list.iter().map(|extension| Extension::load(modules, function, extension, outbound)).collect()
 }
 
 /// One direction's program, ready to be run.

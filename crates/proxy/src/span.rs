@@ -126,6 +126,7 @@ impl Finished {
         let (policy, rule) = match judged.map(|judged| &judged.verdict) {
             Some(Ruled::Allow { rule }) => (None, rule.clone()),
             Some(Ruled::Deny { policy, rule, .. }) => (Some(policy_name(*policy)), rule.clone()),
+            Some(Ruled::Extension { rule, .. }) => (Some(crate::record::EXTENSIONS), rule.clone()),
             Some(Ruled::Fault { .. }) | None => (None, Box::default()),
         };
         Self {

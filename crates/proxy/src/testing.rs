@@ -134,6 +134,7 @@ pub fn observed() -> Observed {
             remembered: false,
             error: None,
         }],
+        extensions: Vec::new(),
         takes: vec![QuotaTake { limit: "orders/rateLimits/per-user".into(), remaining: Some(4) }],
         request_edits: vec![EditedHeader { how: "set", name: HeaderName::from_static("x-user") }],
         response_edits: vec![EditedHeader { how: "append", name: HeaderName::from_static("ratelimit-limit") }],

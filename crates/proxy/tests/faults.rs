@@ -97,6 +97,7 @@ impl Bench {
             port: 80,
             parent: None,
             endpoints: 1,
+            bodiless: true,
         };
         let status = match self.judge.request(ask, head, &record) {
             Judgement::Permitted(_) => None,

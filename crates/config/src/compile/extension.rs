@@ -7,7 +7,7 @@ use crate::duration::Duration;
 use crate::problem::Scope;
 use crate::size::Size;
 use crate::slice::{self, ModuleHash, ModuleUrl};
-use crate::snapshot::Module;
+use crate::snapshot;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ pub(super) fn extensions(
     list: &Scope<'_>,
     policy: &str,
     extensions: &[Extension],
-) -> Vec<(Direction, slice::Extension)> {
+) -> Vec<snapshot::Extension> {
     fields::unique_names(list, extensions.iter().map(|extension| Some(extension.name.as_str())));
     if extensions.len() > MOST {
         list.problem(
@@ -38,7 +38,10 @@ pub(super) fn extensions(
         );
     }
     let compiled = extensions.iter().enumerate().filter_map(|(index, one)| {
-        extension(context, &list.element(index), policy, one, index).map(|compiled| (one.direction, compiled))
+        let scope = list.element(index);
+        let compiled = extension(context, &scope, policy, one, index)?;
+        let outbound = one.direction == Direction::Outbound;
+        Some(snapshot::Extension { outbound, spec: compiled, place: scope.here() })
     });
     compiled.collect()
 }
@@ -138,7 +141,6 @@ fn file(context: &Context<'_>, scope: &Scope<'_>, path: &Path, wanted: Option<Mo
         let message = format!("{} has another SHA-256 than {wanted}", path.display());
         scope.field("sha256").problem(message, format!("its own is {hash}"));
     }
-    let module = Module { bytes: Arc::from(bytes), place: place.here() };
-    context.modules.borrow_mut().entry(hash).or_insert(module);
+    context.modules.borrow_mut().entry(hash).or_insert_with(|| Arc::from(bytes));
     Some(hash)
 }

@@ -21,11 +21,12 @@ use crate::document;
 use crate::id::FunctionId;
 use crate::problem::{Problem, Scope};
 use crate::slice::ModuleHash;
-use crate::snapshot::{Module, Snapshot};
+use crate::snapshot::Snapshot;
 use crate::yaml::Node;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// A typed document with its source.
 pub(crate) struct Placed<T> {
@@ -59,7 +60,7 @@ struct Context<'a> {
     /// Files that documents refer to.
     inputs: &'a RefCell<Vec<PathBuf>>,
     /// Modules of extensions that were read.
-    modules: &'a RefCell<BTreeMap<ModuleHash, Module>>,
+    modules: &'a RefCell<BTreeMap<ModuleHash, Arc<[u8]>>>,
 }
 
 /// Checks and compiles everything. A snapshot comes out in any case; it may only be used if no problem was reported.

@@ -90,7 +90,7 @@ impl World {
             }
             self.slices.insert(slice.id.clone(), slice);
         }
-        let definitions = Definitions { mesh: slices::mesh(), slices: self.slices.clone() };
+        let definitions = Definitions { mesh: slices::mesh(), slices: self.slices.clone(), modules: BTreeMap::new() };
         self.state.publish(Compiled::new(&definitions, &self.bundle).unwrap());
     }
 
@@ -273,6 +273,7 @@ impl World {
                 || self.state.compiled.contents.contains_key(subject))
             .then(|| Content::new(&slices::mesh())),
             Subject::Bundle => Some(Content::of_bundle(&self.bundle)),
+            Subject::Module(_) => None,
             Subject::Slice(id) => self.slices.get(id).map(Content::new),
             Subject::Endpoints(id) => self.slices.contains_key(id).then(|| Content::new(&self.endpoints(name, id))),
             Subject::Routes => return self.state.compiled.contents.get(subject).map(|content| content.version),

@@ -10,7 +10,7 @@ use leno_control::{
 };
 use leno_identity::Authority;
 use slices::{DOMAIN, function, mesh};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
 use tokio::net::TcpListener;
@@ -21,7 +21,8 @@ use tokio::task::JoinHandle;
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
 pub fn definitions(slices: impl IntoIterator<Item = Slice>) -> Definitions {
-    Definitions { mesh: mesh(), slices: slices.into_iter().map(|slice| (slice.id.clone(), slice)).collect() }
+    let slices = slices.into_iter().map(|slice| (slice.id.clone(), slice)).collect();
+    Definitions { mesh: mesh(), slices, modules: BTreeMap::new() }
 }
 
 pub fn control() -> Control {

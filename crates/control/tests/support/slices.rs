@@ -1,7 +1,7 @@
 //! Slices as the configuration would make them, as far as the control plane looks at them.
 
-use leno_config::slice::{AccessLogSink, AppProtocol, Callee, Expose, Limits, Run};
-use leno_config::{FunctionId, MeshSlice, Slice};
+use leno_config::slice::{AccessLogSink, AppProtocol, Callee, Expose, Extension, Limits, Run};
+use leno_config::{FunctionId, MeshSlice, ModuleHash, Slice};
 use leno_policy::spec::{AccessLog, Direction, ProgramSpec, Sidecar, Tracing};
 use std::time::Duration;
 
@@ -35,6 +35,23 @@ pub fn slice(name: &str, callees: &[&str], edition: u32) -> Slice {
         inbound_extensions: Vec::new(),
         outbound_extensions: Vec::new(),
     }
+}
+
+/// The slice with an extension of this module.
+#[allow(dead_code)] // Each test binary uses its part.
+pub fn extended(mut slice: Slice, module: &[u8]) -> Slice {
+    slice.inbound_extensions.push(Extension {
+        name: "p/extensions/x".to_owned(),
+        module: ModuleHash::of(module),
+        url: None,
+        request: true,
+        response: false,
+        configuration: Vec::new(),
+        deadline: Duration::from_millis(2),
+        memory: 1 << 20,
+        fail_open: false,
+    });
+    slice
 }
 
 pub fn exposed(mut slice: Slice) -> Slice {

@@ -6,8 +6,9 @@ use crate::table::Group;
 use serde_json::Value;
 use std::collections::BTreeSet;
 
-/// Fields that say where keys come from, how programs are run, and which functions a policy is for: verdicts do not depend on them.
-const NO_PART_IN_VERDICTS: [(&str, &str); 10] = [
+/// Fields that say where keys come from, how programs are run, which functions a policy is for, and what comes after programs:
+/// their verdicts do not depend on them.
+const NO_PART_IN_VERDICTS: [(&str, &str); 11] = [
     ("Jwks", "file"),
     ("Jwks", "url"),
     ("Jwks", "caFile"),
@@ -17,6 +18,7 @@ const NO_PART_IN_VERDICTS: [(&str, &str); 10] = [
     ("Sidecar", "deadline"),
     ("PolicySpec", "selector"),
     ("PolicySpec", "namespaces"),
+    ("PolicySpec", "extensions"),
     ("Metadata", "labels"),
 ];
 
@@ -35,7 +37,9 @@ pub fn unused(groups: &[Group], keys: &Keys) -> Vec<(String, String)> {
         let fields = schema["properties"].as_object().into_iter().flatten();
         fields.map(move |(field, _)| (name.clone(), field.clone()))
     });
-    let matters = |(name, field): &(String, String)| !NO_PART_IN_VERDICTS.contains(&(name.as_str(), field.as_str()));
+    let matters = |(name, field): &(String, String)| {
+        name != "Extension" && !NO_PART_IN_VERDICTS.contains(&(name.as_str(), field.as_str()))
+    };
     fields.filter(|field| !used.contains(field)).filter(matters).collect()
 }
 

@@ -1,7 +1,7 @@
 //! What a line looks like.
 
 use crate::clock::rfc3339;
-use crate::record::{Observed, Ruled, entrance_name, policy_name, protocol_name};
+use crate::record::{EXTENSIONS, Observed, Ruled, entrance_name, policy_name, protocol_name};
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 use std::fmt::{self, Display};
@@ -84,6 +84,7 @@ impl<'a> Line<'a> {
             Some(Ruled::Deny { policy, rule, clause, default }) => {
                 (Some(policy_name(*policy)), &**rule, &**clause, Some(*default))
             }
+            Some(Ruled::Extension { rule, clause }) => (Some(EXTENSIONS), &**rule, &**clause, None),
             Some(Ruled::Fault { reason, .. }) => (None, "", &**reason, None),
             None => (None, "", "", None),
         };

@@ -1,5 +1,6 @@
 //! Carries out what a program decided: checks it, takes from the counters, edits the head.
 
+use super::extend::Kept;
 use super::{Asked, Judgement, Trouble};
 use crate::edits::{self, BadOutput, Edit};
 use crate::ledger::quota::{Cause, Demand};
@@ -7,12 +8,14 @@ use crate::ledger::{RequestGuard, TargetState};
 use crate::peer::Entrance;
 use crate::record::{EditedHeader, QuotaTake, Record, Ruled};
 use crate::snapshot::FunctionEntry;
+use bytes::Bytes;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use http::{StatusCode, Uri, request};
 use leno_policy::outcome::{Decision, Denial, HeaderEdit, Plan, PolicyKind, Take, TracePlan, Verdict};
 use leno_policy::quota;
 use leno_policy::spec::{ProgramSpec, Target};
 use leno_sandbox::{Fault, RunError};
+use std::cell::RefCell;
 use std::sync::Arc;
 
 /// Counters that one request is counted by.
@@ -21,8 +24,8 @@ pub const MOST_TAKES: usize = 64;
 /// A request that may be forwarded. Only the judge makes one.
 #[derive(Debug)]
 pub struct Permitted {
-    head: request::Parts,
-    ruling: Ruling,
+    pub(super) head: request::Parts,
+    pub(super) ruling: Ruling,
 }
 
 impl Permitted {
@@ -47,6 +50,8 @@ pub struct Ruling {
     /// Which of the program's targets it is for; there is one of this number.
     terms: usize,
     response_edits: Vec<Edit>,
+    /// What its extensions left for the response.
+    pub(super) kept: RefCell<Kept>,
     /// Counts the request as in flight for as long as the ruling lives.
     _in_flight: Option<RequestGuard>,
 }
@@ -70,13 +75,15 @@ impl Ruling {
     }
 }
 
-/// A refusal, as the client may see it. Why stands in the record.
+/// A refusal, or an extension's own answer, as the client may see it. Why stands in the record.
 #[derive(Debug)]
 pub struct Refusal {
-    /// 4xx or 5xx.
+    /// 4xx or 5xx; of an extension's own answer also 2xx or 3xx.
     pub status: StatusCode,
     /// Header fields of the response.
     pub headers: HeaderMap,
+    /// An extension's own answer: its body, and its status of a gRPC call.
+    pub own: Option<Box<(Bytes, Option<u8>)>>,
 }
 
 impl Asked<'_> {
@@ -154,6 +161,7 @@ impl Asked<'_> {
             entrance: self.ask.entrance,
             target,
             response_edits: edited.response,
+            kept: RefCell::default(),
             _in_flight: in_flight,
         };
         Ok(Judgement::Permitted(Permitted { head, ruling }))
@@ -218,14 +226,14 @@ impl Asked<'_> {
             default: denial.default,
             clause: denial.clause.into(),
         });
-        Ok(Refusal { status, headers })
+        Ok(Refusal { status, headers, own: None })
     }
 
     /// No verdict to rely on: refuse.
     pub(super) fn give_up(&mut self, trouble: Trouble) -> Refusal {
         let (status, ruled) = describe(&trouble);
         self.runs.verdict = Some(ruled);
-        Refusal { status, headers: HeaderMap::new() }
+        Refusal { status, headers: HeaderMap::new(), own: None }
     }
 
     /// Tracing and logging hold for denied requests too.
@@ -265,7 +273,7 @@ pub(super) fn fault(trouble: &Trouble, record: &Record) -> Refusal {
             judged.verdict = ruled;
         }
     });
-    Refusal { status, headers: HeaderMap::new() }
+    Refusal { status, headers: HeaderMap::new(), own: None }
 }
 
 fn describe(trouble: &Trouble) -> (StatusCode, Ruled) {
@@ -350,7 +358,7 @@ fn flag(policy: PolicyKind) -> Option<&'static str> {
     }
 }
 
-fn edited(edit: &Edit) -> EditedHeader {
+pub(super) fn edited(edit: &Edit) -> EditedHeader {
     let (how, name) = match edit {
         Edit::Set(name, _) => ("set", name),
         Edit::Append(name, _) => ("append", name),

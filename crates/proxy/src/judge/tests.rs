@@ -73,6 +73,7 @@ impl Bench {
             port: 80,
             parent: None,
             endpoints: 1,
+            bodiless: true,
         };
         self.judge.request(ask, head, record)
     }

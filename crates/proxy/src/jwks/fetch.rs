@@ -1,4 +1,4 @@
-//! One GET of a key set. Redirects are refused: the configuration names the address, not whoever answers there.
+//! One GET of a key set, or of another document that the configuration names. Redirects are refused: the configuration names the address, not whoever answers there.
 
 use super::Source;
 use bytes::Bytes;
@@ -66,7 +66,7 @@ pub enum FetchError {
     #[error("{0}")]
     NotAKeySet(jwks::Refused),
     /// It took too long.
-    #[error("no key set within {0:?}")]
+    #[error("nothing within {0:?}")]
     Timeout(Duration),
 }
 
@@ -76,8 +76,8 @@ fn hint(status: StatusCode) -> &'static str {
 
 /// Fetches and parses.
 pub async fn fetch(source: Source, timeout: Duration) -> Result<KeySet, FetchError> {
-    let result = tokio::time::timeout(timeout, get(&source)).await;
-    let body = result.unwrap_or(Err(FetchError::Timeout(timeout)))?;
+    let accept = "application/jwk-set+json, application/json";
+    let body = download(&source.url, source.ca_file, accept, LARGEST, timeout).await?;
     let mut keys = jwks::parse(&body);
     match keys.refused.iter().position(|refused| refused.index.is_none()) {
         Some(whole) => Err(FetchError::NotAKeySet(keys.refused.swap_remove(whole))),
@@ -85,9 +85,29 @@ pub async fn fetch(source: Source, timeout: Duration) -> Result<KeySet, FetchErr
     }
 }
 
-async fn get(source: &Source) -> Result<Bytes, FetchError> {
-    let bad_url = || FetchError::Url(source.url.clone());
-    let uri: Uri = source.url.parse().map_err(|_| bad_url())?;
+/// One GET, of at most so many bytes.
+pub(crate) async fn download(
+    url: &str,
+    ca_file: Option<PathBuf>,
+    accept: &'static str,
+    largest: usize,
+    timeout: Duration,
+) -> Result<Bytes, FetchError> {
+    let wanted = Wanted { accept, largest };
+    let result = tokio::time::timeout(timeout, get(url, ca_file, wanted)).await;
+    result.unwrap_or(Err(FetchError::Timeout(timeout)))
+}
+
+/// What is asked for, and how much of it is taken.
+#[derive(Clone, Copy)]
+struct Wanted {
+    accept: &'static str,
+    largest: usize,
+}
+
+async fn get(url: &str, ca_file: Option<PathBuf>, wanted: Wanted) -> Result<Bytes, FetchError> {
+    let bad_url = || FetchError::Url(url.to_owned());
+    let uri: Uri = url.parse().map_err(|_| bad_url())?;
     let host = uri.host().ok_or_else(bad_url)?;
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let tls = match uri.scheme() {
@@ -98,19 +118,19 @@ async fn get(source: &Source) -> Result<Bytes, FetchError> {
     let port = uri.port_u16().unwrap_or(if tls { 443 } else { 80 });
     let stream = TcpStream::connect((host, port)).await.map_err(FetchError::Connect)?;
     if !tls {
-        return exchange(stream, &uri).await;
+        return exchange(stream, &uri, wanted).await;
     }
     let name = ServerName::try_from(host.to_owned()).map_err(|error| FetchError::Tls(error.to_string()))?;
-    let config = tls_config(source.ca_file.clone()).await?;
+    let config = tls_config(ca_file).await?;
     let stream = TlsConnector::from(config).connect(name, stream).await.map_err(FetchError::Connect)?;
-    exchange(stream, &uri).await
+    exchange(stream, &uri, wanted).await
 }
 
-async fn exchange(stream: impl AsyncRead + AsyncWrite + Unpin, uri: &Uri) -> Result<Bytes, FetchError> {
+async fn exchange(stream: impl AsyncRead + AsyncWrite + Unpin, uri: &Uri, wanted: Wanted) -> Result<Bytes, FetchError> {
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     let request = Request::get(uri.path_and_query().map_or("/", |path| path.as_str()))
         .header(HOST, uri.authority().map_or("", |authority| authority.as_str()))
-        .header(ACCEPT, "application/jwk-set+json, application/json")
+        .header(ACCEPT, wanted.accept)
         .header(USER_AGENT, concat!("leno/", env!("CARGO_PKG_VERSION")))
         .body(Empty::<Bytes>::new())
         .map_err(|error| FetchError::Body(error.to_string()))?;
@@ -119,7 +139,7 @@ async fn exchange(stream: impl AsyncRead + AsyncWrite + Unpin, uri: &Uri) -> Res
         if response.status() != StatusCode::OK {
             return Err(FetchError::Status { status: response.status() });
         }
-        let body = Limited::new(response.into_body(), LARGEST).collect().await;
+        let body = Limited::new(response.into_body(), wanted.largest).collect().await;
         body.map(|body| body.to_bytes()).map_err(|error| FetchError::Body(error.to_string()))
     };
     let mut connection = std::pin::pin!(connection);

@@ -17,6 +17,7 @@ pub use token::{Digest, Known, Tokens};
 pub use unknown::UnknownKeys;
 
 use leno_config::FunctionId;
+use leno_sandbox::extension::SharedData;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -43,6 +44,8 @@ pub struct FunctionState {
     pub tokens: Tokens,
     /// What is under way to it from this node.
     pub target: Arc<TargetState>,
+    /// What the instances of its extensions share.
+    pub shared: Arc<SharedData>,
 }
 
 impl Ledger {
@@ -62,6 +65,7 @@ impl Ledger {
                     quotas: Quotas::default(),
                     tokens: Tokens::default(),
                     target: Arc::default(),
+                    shared: Arc::default(),
                 });
                 functions.insert(function.clone(), state.clone());
                 state

@@ -1,7 +1,8 @@
 //! Adds the shards up and writes OpenMetrics text.
 
 use super::{
-    DecisionKey, ExchangeKey, Exchanges, Histogram, ISTIO_BUCKETS, Metrics, Numbers, RUN_BUCKETS, Shard, SignatureKey,
+    DecisionKey, ExchangeKey, Exchanges, ExtensionKey, Histogram, ISTIO_BUCKETS, Metrics, Numbers, RUN_BUCKETS, Shard,
+    SignatureKey,
 };
 use crate::peer::Entrance;
 use crate::record::workload;
@@ -68,6 +69,8 @@ struct Sum {
     ejections: BTreeMap<Arc<str>, u64>,
     signatures: BTreeMap<SignatureKey, u64>,
     runs: [Histogram<{ RUN_BUCKETS.len() + 1 }>; 3],
+    extensions: BTreeMap<ExtensionKey, u64>,
+    extension_runs: Histogram<{ RUN_BUCKETS.len() + 1 }>,
 }
 
 impl Sum {
@@ -82,6 +85,8 @@ impl Sum {
         add(&mut self.retries, &numbers.retries);
         add(&mut self.ejections, &numbers.ejections);
         add(&mut self.signatures, &numbers.signatures);
+        add(&mut self.extensions, &numbers.extensions);
+        self.extension_runs.add(&numbers.extension_runs);
         self.runs.iter_mut().zip(&numbers.runs).for_each(|(sum, runs)| sum.add(runs));
     }
 }
@@ -104,6 +109,7 @@ impl Collector for Scrape {
         let help = "Signatures of tokens, verified or remembered.";
         let labels = |(algorithm, result): &SignatureKey| [("algorithm", *algorithm), ("result", *result)];
         counters(&mut encoder, "leno_signature_verifications", help, self.sum.signatures.iter(), labels)?;
+        self.encode_extensions(&mut encoder)?;
         self.encode_elsewhere(&mut encoder)
     }
 }
@@ -168,6 +174,26 @@ impl Scrape {
             }
         }
         Ok(())
+    }
+
+    fn encode_extensions(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
+        if self.sum.extensions.is_empty() {
+            return Ok(());
+        }
+        let help = "Runs of user-written policies, and how they ended.";
+        counters(encoder, "leno_extension_runs", help, self.sum.extensions.iter(), |key| {
+            let (function, extension, phase, result, failure) = key;
+            [
+                ("function", function.to_string()),
+                ("extension", extension.to_string()),
+                ("phase", (*phase).to_owned()),
+                ("result", (*result).to_owned()),
+                ("failure", (*failure).to_owned()),
+            ]
+        })?;
+        let help = "Fresh start and run of one instance of a user-written policy.";
+        let mut family = encoder.encode_descriptor("leno_extension_run_seconds", help, None, MetricType::Histogram)?;
+        histogram(&mut family.encode_family::<[(&str, &str); 0]>(&[])?, &self.sum.extension_runs, &RUN_BUCKETS)
     }
 
     fn encode_elsewhere(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {

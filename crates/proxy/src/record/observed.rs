@@ -1,6 +1,7 @@
 //! What a record holds.
 
 use super::Stage;
+use crate::extension::Observation;
 use crate::peer::{Entrance, Peer};
 use http::header::{HeaderName, HeaderValue};
 use http::{Method, Uri};
@@ -44,6 +45,8 @@ pub struct Observed {
     pub signatures: Vec<SignatureCheck>,
     /// Counters that were taken from.
     pub takes: Vec<QuotaTake>,
+    /// Runs of extensions, in order.
+    pub extensions: Vec<Observation>,
     /// Names of request headers that were edited.
     pub request_edits: Vec<EditedHeader>,
     /// Names of response headers that were edited.
@@ -110,6 +113,13 @@ pub enum Ruled {
         /// No rule decided.
         default: bool,
         /// In words.
+        clause: Box<str>,
+    },
+    /// Answered by an extension.
+    Extension {
+        /// Which: `<policy>/extensions/<name>`.
+        rule: Box<str>,
+        /// Why, in its own words.
         clause: Box<str>,
     },
     /// There is no verdict that could be relied on; refused.
@@ -200,7 +210,7 @@ impl Observed {
     pub fn verdict(&self) -> &'static str {
         match self.judged.as_ref().map(|judged| &judged.verdict) {
             Some(Ruled::Allow { .. }) => "allow",
-            Some(Ruled::Deny { .. }) => "deny",
+            Some(Ruled::Deny { .. } | Ruled::Extension { .. }) => "deny",
             Some(Ruled::Fault { .. }) | None => "error",
         }
     }
@@ -226,6 +236,9 @@ pub fn workload(identity: &str) -> Option<(&str, &str)> {
     let (namespace, name) = path.strip_prefix("ns/")?.split_once("/sa/")?;
     (!namespace.contains('/') && !name.contains('/')).then_some((namespace, name))
 }
+
+/// What user-written policies are called where the nine have their names.
+pub const EXTENSIONS: &str = "extensions";
 
 /// A policy's name in logs and metrics.
 pub fn policy_name(policy: PolicyKind) -> &'static str {

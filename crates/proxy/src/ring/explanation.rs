@@ -2,7 +2,9 @@
 
 use crate::clock::rfc3339;
 use crate::metrics::algorithm_name;
-use crate::record::{AttemptResult, EditedHeader, Observed, Ruled, Stage, entrance_name, policy_name, protocol_name};
+use crate::record::{
+    AttemptResult, EXTENSIONS, EditedHeader, Observed, Ruled, Stage, entrance_name, policy_name, protocol_name,
+};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -31,6 +33,9 @@ pub struct Explanation {
     /// Counters that were taken from.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub quotas: Vec<Quota>,
+    /// Runs of extensions, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub extensions: Vec<ExtensionRun>,
     /// Request headers that policies edited, in order: `set x-user`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub request_edits: Vec<String>,
@@ -125,6 +130,19 @@ pub struct Quota {
     pub remaining: Option<u32>,
 }
 
+/// One run of an extension.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ExtensionRun {
+    /// `<policy>/extensions/<name>`.
+    pub name: String,
+    /// `request` or `response`.
+    pub phase: String,
+    /// What came of it, in words.
+    pub result: String,
+    /// Time that it took.
+    pub run_us: f64,
+}
+
 /// A span's ids (W3C Trace Context).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Trace {
@@ -214,6 +232,7 @@ impl Explanation {
                 .iter()
                 .map(|take| Quota { limit: take.limit.to_string(), remaining: take.remaining })
                 .collect(),
+            extensions: extensions(observed),
             request_edits: edits(&observed.request_edits),
             response_edits: edits(&observed.response_edits),
             trace: trace(observed),
@@ -243,6 +262,7 @@ fn judgement(observed: &Observed) -> Option<Judgement> {
     let (policy, rule, default, clause) = match &judged.verdict {
         Ruled::Allow { rule } => (None, &**rule, false, ""),
         Ruled::Deny { policy, rule, default, clause } => (Some(policy_name(*policy)), &**rule, *default, &**clause),
+        Ruled::Extension { rule, clause } => (Some(EXTENSIONS), &**rule, false, &**clause),
         Ruled::Fault { reason, .. } => (None, "", false, &**reason),
     };
     Some(Judgement {
@@ -268,6 +288,16 @@ fn signatures(observed: &Observed) -> Vec<Signature> {
         result: check.result().to_owned(),
     };
     observed.signatures.iter().map(tell).collect()
+}
+
+fn extensions(observed: &Observed) -> Vec<ExtensionRun> {
+    let tell = |run: &crate::extension::Observation| ExtensionRun {
+        name: run.name.to_string(),
+        phase: run.phase.to_owned(),
+        result: run.ended.to_string(),
+        run_us: micros(run.time),
+    };
+    observed.extensions.iter().map(tell).collect()
 }
 
 fn edits(edits: &[EditedHeader]) -> Vec<String> {

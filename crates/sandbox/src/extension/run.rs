@@ -72,6 +72,13 @@ impl Run {
         Ok(Self { plugin: plugin.clone(), store, instance, _alive: alive })
     }
 
+    /// Lets it look the request up without showing it: for one that is started for the response only.
+    pub fn remember(&mut self, request: Request) {
+        let host = self.store.data_mut();
+        host.request_list = request.list();
+        host.request = Some(request);
+    }
+
     /// Shows it the request.
     pub fn request(&mut self, request: Request) -> Result<Outcome, Failure> {
         let host = self.store.data_mut();
@@ -130,6 +137,12 @@ impl Run {
 
 fn count(list: &Headers) -> u32 {
     u32::try_from(list.len()).unwrap_or(u32::MAX)
+}
+
+impl std::fmt::Debug for Run {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Run").field("plugin", &self.plugin).finish_non_exhaustive()
+    }
 }
 
 /// Counts an instance for as long as it lives.

@@ -31,7 +31,6 @@ fn buffer(mut caller: Caller<'_, Host>, buffer: u32, start: u32, most: u32, at: 
         other => return refuse(format!("buffer {other}: modules see heads, not bodies")),
     };
     match whole.get(start as usize..) {
-        Some([]) => Ok(Status::NotFound as u32),
         Some(rest) => give(&mut caller, rest.get(..most as usize).unwrap_or(rest), at, length_at),
         None => Ok(Status::BadArgument as u32),
     }
@@ -60,7 +59,12 @@ fn lookup(host: &mut Host, path: &[u8]) -> Option<Vec<u8>> {
     let settings = &host.settings;
     match segments[..] {
         [b"plugin_name"] => return Some(settings.name.as_bytes().to_vec()),
-        [b"plugin_root_id"] | [b"plugin_vm_id"] => return Some(settings.function.as_bytes().to_vec()),
+        // By this modules with several plugins in them know which one is meant.
+        [b"plugin_root_id"] => {
+            let short = settings.name.rsplit('/').next().unwrap_or_default();
+            return Some(short.as_bytes().to_vec());
+        }
+        [b"plugin_vm_id"] => return Some(settings.function.as_bytes().to_vec()),
         // Envoy's traffic directions.
         [b"listener_direction"] => return Some((1 + u64::from(settings.outbound)).to_le_bytes().to_vec()),
         _ => {}

@@ -33,6 +33,7 @@ const NO_BODIES: &str = "modules see heads, not bodies";
 
 /// Looks up an import.
 pub(super) fn of(module: &str, name: &str) -> Import {
+    let module = if module == OLD_WASI { WASI } else { module };
     if HERE.contains(&(module, name)) {
         return Import::Here;
     }
@@ -66,6 +67,7 @@ pub(super) fn of(module: &str, name: &str) -> Import {
 
 const ENV: &str = "env";
 const WASI: &str = "wasi_snapshot_preview1";
+const OLD_WASI: &str = "wasi_unstable";
 
 /// All that is linked above.
 const HERE: [(&str, &str); 32] = [
@@ -117,6 +119,7 @@ mod tests {
         for (module, name) in HERE {
             assert!(linker.get(&mut store, module, name).is_ok(), "{module}.{name}");
         }
-        assert_eq!(linker.iter(&mut store).count(), HERE.len());
+        let of_wasi = HERE.iter().filter(|(module, _)| *module == WASI).count();
+        assert_eq!(linker.iter(&mut store).count(), HERE.len() + of_wasi, "those of WASI have two names");
     }
 }

@@ -13,27 +13,29 @@ const MOST_PIECES: u32 = 64;
 const MOST_RANDOM: u32 = 4096;
 
 pub(super) fn link(linker: &mut Linker<Host>) -> Result<(), wasmtime::Error> {
-    linker.func_wrap(super::WASI, "fd_write", print)?;
-    linker.func_wrap(
-        super::WASI,
-        "clock_time_get",
-        |mut caller: Caller<'_, Host>, _: u32, _: u64, at: u32| -> Called {
-            let (memory, host) = parts(&mut caller)?;
-            write(memory, at, &host.now().to_le_bytes())?;
-            Ok(SUCCESS)
-        },
-    )?;
-    linker.func_wrap(super::WASI, "random_get", random)?;
-    linker.func_wrap(super::WASI, "environ_get", |_: u32, _: u32| SUCCESS)?;
-    linker.func_wrap(super::WASI, "environ_sizes_get", no_strings)?;
-    linker.func_wrap(super::WASI, "args_get", |_: u32, _: u32| SUCCESS)?;
-    linker.func_wrap(super::WASI, "args_sizes_get", no_strings)?;
-    linker.func_wrap(super::WASI, "proc_exit", |_: Caller<'_, Host>, code: u32| -> Result<(), wasmtime::Error> {
+    // Before the first preview it had another name; what is here was the same.
+    link_as(linker, super::WASI)?;
+    link_as(linker, super::OLD_WASI)
+}
+
+fn link_as(linker: &mut Linker<Host>, wasi: &str) -> Result<(), wasmtime::Error> {
+    linker.func_wrap(wasi, "fd_write", print)?;
+    linker.func_wrap(wasi, "clock_time_get", |mut caller: Caller<'_, Host>, _: u32, _: u64, at: u32| -> Called {
+        let (memory, host) = parts(&mut caller)?;
+        write(memory, at, &host.now().to_le_bytes())?;
+        Ok(SUCCESS)
+    })?;
+    linker.func_wrap(wasi, "random_get", random)?;
+    linker.func_wrap(wasi, "environ_get", |_: u32, _: u32| SUCCESS)?;
+    linker.func_wrap(wasi, "environ_sizes_get", no_strings)?;
+    linker.func_wrap(wasi, "args_get", |_: u32, _: u32| SUCCESS)?;
+    linker.func_wrap(wasi, "args_sizes_get", no_strings)?;
+    linker.func_wrap(wasi, "proc_exit", |_: Caller<'_, Host>, code: u32| -> Result<(), wasmtime::Error> {
         refuse(format!("`proc_exit` with {code}"))
     })?;
-    linker.func_wrap(super::WASI, "fd_close", |_: u32| BAD_DESCRIPTOR)?;
-    linker.func_wrap(super::WASI, "fd_seek", |_: u32, _: u64, _: u32, _: u32| NOT_SEEKABLE)?;
-    linker.func_wrap(super::WASI, "fd_fdstat_get", |_: u32, _: u32| BAD_DESCRIPTOR)?;
+    linker.func_wrap(wasi, "fd_close", |_: u32| BAD_DESCRIPTOR)?;
+    linker.func_wrap(wasi, "fd_seek", |_: u32, _: u64, _: u32, _: u32| NOT_SEEKABLE)?;
+    linker.func_wrap(wasi, "fd_fdstat_get", |_: u32, _: u32| BAD_DESCRIPTOR)?;
     Ok(())
 }
 
