@@ -19,6 +19,11 @@ need cc build-essential
 need make build-essential
 need curl curl
 need git git
+# For the example extensions, which tests build and run.
+need clang++ clang
+need wasm-ld lld
+[ -e /usr/include/wasm32-wasi/stdlib.h ] || missing+=(wasi-libc)
+compgen -G '/usr/lib/llvm-*/lib/clang/*/lib/wasi/libclang_rt.builtins-wasm32.a' >/dev/null || missing+=(libclang-rt-dev-wasm32)
 if [ ${#missing[@]} -gt 0 ]; then
   packages=$(printf '%s\n' "${missing[@]}" | sort -u | tr '\n' ' ')
   if [ "$(id -u)" = 0 ]; then run=; elif sudo -n true 2>/dev/null; then run=sudo; else die "missing packages; type: sudo apt-get install $packages"; fi
@@ -28,4 +33,5 @@ if [ ${#missing[@]} -gt 0 ]; then
 fi
 
 [ ! -x scripts/wasm-toolchain.sh ] || scripts/wasm-toolchain.sh
+command -v npm >/dev/null || say "no npm here: the AssemblyScript extension will not be built and its test is skipped"
 [ -e /dev/kvm ] || say "no /dev/kvm here: sidecars will run in the wasm engine (tests of the microvm engine need /dev/kvm and will fail)"
