@@ -3,6 +3,7 @@
 //! A *run* is what the proxy does for each request: take a sandbox, encode the input into it, run the program from its
 //! snapshot, decode and validate the output, erase everything the run wrote.
 
+mod extension;
 mod nine;
 
 use crate::machine;
@@ -52,6 +53,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
             Err(reason) => println!("not measured: {reason}"),
         }
     }
+    extension::measure(&counts, &mut report)?;
     match &arguments.json {
         Some(path) => report.write(machine, path),
         None => Ok(()),
