@@ -158,7 +158,7 @@ class Mesh:
         for port in (GATEWAY, GATEWAY_TLS, ADMIN, GRPC_CLIENT, *RELAYS.values()):
             if accepts(port):
                 raise Cannot(f"port {port} on 127.0.0.1 is taken by another process")
-        self.started = start(self.tools, "leno", [str(self.program), "up", str(self.tools.source / "mesh")])
+        self.started = start(self.tools, "leno", [str(self.program), "up", str(self.documents())])
         try:
             wait_until(self.started, ready, 60, "ready")
             for port in (GRPC_CLIENT, *RELAYS.values()):
@@ -167,6 +167,14 @@ class Mesh:
             self.started.stop()
             raise
         return self
+
+    def documents(self) -> Path:
+        """The documents as they are for this working folder."""
+        folder = self.tools.work / "mesh"
+        folder.mkdir(exist_ok=True)
+        for document in (self.tools.source / "mesh").glob("*.yaml"):
+            (folder / document.name).write_text(document.read_text().replace("../../target/conformance/", "../"))
+        return folder
 
     def __exit__(self, *_):
         if self.started:
