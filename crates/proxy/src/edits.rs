@@ -3,6 +3,7 @@
 //! A program cannot smuggle: names and values are parsed by the `http` crate (no CR, LF or NUL, no pseudo-headers), and the fields
 //! that frame or route a message are the runtime's own.
 
+use bytes::Bytes;
 use http::header::{self, HeaderName, HeaderValue};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, StatusCode};
@@ -82,10 +83,10 @@ pub fn check(edits: Vec<HeaderEdit>) -> Result<Vec<Edit>, BadOutput> {
         .into_iter()
         .map(|edit| match edit {
             HeaderEdit::Set(name, value) => {
-                field(name.as_bytes(), value.as_bytes()).map(|(name, value)| Edit::Set(name, value))
+                field(name.as_bytes(), value.into()).map(|(name, value)| Edit::Set(name, value))
             }
             HeaderEdit::Append(name, value) => {
-                field(name.as_bytes(), value.as_bytes()).map(|(name, value)| Edit::Append(name, value))
+                field(name.as_bytes(), value.into()).map(|(name, value)| Edit::Append(name, value))
             }
             HeaderEdit::Remove(name) => field_name(name.as_bytes()).map(Edit::Remove),
         })
@@ -98,8 +99,12 @@ pub fn check_changes(changes: &[Change]) -> Result<Vec<Edit>, BadOutput> {
     changes
         .iter()
         .map(|change| match change {
-            Change::Set(name, value) => field(name, value).map(|(name, value)| Edit::Set(name, value)),
-            Change::Append(name, value) => field(name, value).map(|(name, value)| Edit::Append(name, value)),
+            Change::Set(name, value) => {
+                field(name, Bytes::copy_from_slice(value)).map(|(name, value)| Edit::Set(name, value))
+            }
+            Change::Append(name, value) => {
+                field(name, Bytes::copy_from_slice(value)).map(|(name, value)| Edit::Append(name, value))
+            }
             Change::Remove(name) => field_name(name).map(Edit::Remove),
         })
         .collect()
@@ -108,7 +113,7 @@ pub fn check_changes(changes: &[Change]) -> Result<Vec<Edit>, BadOutput> {
 /// Checks the header fields of a refusal.
 pub fn check_fields(fields: Vec<(String, String)>) -> Result<Vec<(HeaderName, HeaderValue)>, BadOutput> {
     at_most("header fields", fields.len(), MOST_EDITS)?;
-    fields.into_iter().map(|(name, value)| field(name.as_bytes(), value.as_bytes())).collect()
+    fields.into_iter().map(|(name, value)| field(name.as_bytes(), value.into())).collect()
 }
 
 /// Checks a path and query to forward.
@@ -135,22 +140,22 @@ pub fn at_most(what: &'static str, count: usize, most: usize) -> Result<(), BadO
 }
 
 /// Applies edits, in order.
-pub fn apply(edits: &[Edit], headers: &mut HeaderMap) {
+pub fn apply(edits: Vec<Edit>, headers: &mut HeaderMap) {
     for edit in edits {
         match edit {
-            Edit::Set(name, value) => drop(headers.insert(name, value.clone())),
-            Edit::Append(name, value) => drop(headers.append(name, value.clone())),
+            Edit::Set(name, value) => drop(headers.insert(name, value)),
+            Edit::Append(name, value) => drop(headers.append(name, value)),
             Edit::Remove(name) => drop(headers.remove(name)),
         }
     }
 }
 
-fn field(name: &[u8], value: &[u8]) -> Result<(HeaderName, HeaderValue), BadOutput> {
+fn field(name: &[u8], value: Bytes) -> Result<(HeaderName, HeaderValue), BadOutput> {
     let name = field_name(name)?;
     if value.len() > LONGEST_VALUE {
         return Err(BadOutput::HeaderValue(name));
     }
-    match HeaderValue::from_bytes(value) {
+    match HeaderValue::from_maybe_shared(value) {
         Ok(value) => Ok((name, value)),
         Err(_) => Err(BadOutput::HeaderValue(name)),
     }
@@ -200,7 +205,7 @@ mod tests {
             HeaderEdit::Remove("x-gone".into()),
             set("x-gone-and-back", "1"),
         ];
-        apply(&check(edits).unwrap(), &mut headers);
+        apply(check(edits).unwrap(), &mut headers);
         assert_eq!(headers.get_all("x-a").iter().collect::<Vec<_>>(), ["3", "4"]);
         assert!(!headers.contains_key("x-gone"));
         assert_eq!(headers.len(), 3);
@@ -261,7 +266,7 @@ mod tests {
         // Values need not be text.
         let edits = check_changes(&[Change::Set(bytes(b"X-A"), bytes(b"\xe4\xf6"))]).unwrap();
         let mut headers = HeaderMap::new();
-        apply(&edits, &mut headers);
+        apply(edits, &mut headers);
         assert_eq!(headers["x-a"].as_bytes(), b"\xe4\xf6");
     }
 

@@ -165,7 +165,7 @@ impl Judge {
         let edits = edits.and_then(|edits| Ok(crate::edits::check(edits)?));
         match edits {
             Ok(edits) => {
-                ruling.edit_response(&edits, &mut head.headers, record);
+                ruling.edit_response(edits, &mut head.headers, record);
                 extend::respond(self, &ruling.entry, ruling.entrance, ruling.kept.take(), head, record)
             }
             Err(trouble) => {

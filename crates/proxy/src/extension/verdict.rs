@@ -44,7 +44,7 @@ fn answer(local: Local) -> Result<Answer, BadOutput> {
     let code = StatusCode::from_u16(status).ok().filter(|_| (200..=599).contains(&status));
     let mut headers = HeaderMap::new();
     let appended: Vec<_> = fields.iter().map(|(name, value)| Change::Append(name.into(), value.into())).collect();
-    edits::apply(&edits::check_changes(&appended)?, &mut headers);
+    edits::apply(edits::check_changes(&appended)?, &mut headers);
     Ok(Answer {
         status: code.ok_or(BadOutput::Status(status))?,
         headers,

@@ -71,8 +71,8 @@ impl Asked<'_> {
             let outcome = request_run(extension, shown, given, &mut running);
             match conclude(judge, self.record, &self.ask.entry.name, extension, "request", outcome, started) {
                 Concluded::Continue(edits) => {
-                    edits::apply(&edits, &mut permitted.head.headers);
                     self.record.note(|observed| observed.request_edits.extend(edits.iter().map(edited)));
+                    edits::apply(edits, &mut permitted.head.headers);
                     if let Some(run) = running {
                         permitted.ruling.kept.get_mut().0.push((index, Waiting::Running(run)));
                     }
@@ -103,8 +103,8 @@ pub(super) fn respond(
         let outcome = response_run(extension, waiting, head);
         match conclude(judge, record, &entry.name, extension, "response", outcome, started) {
             Concluded::Continue(edits) => {
-                edits::apply(&edits, &mut head.headers);
                 record.note(|observed| observed.response_edits.extend(edits.iter().map(edited)));
+                edits::apply(edits, &mut head.headers);
             }
             Concluded::Refuse(ruled, refusal) => {
                 record.note(|observed| {

@@ -49,7 +49,7 @@ pub struct Ruling {
     program: Arc<ProgramSpec>,
     /// Which of the program's targets it is for; there is one of this number.
     terms: usize,
-    response_edits: Vec<Edit>,
+    response_edits: RefCell<Vec<Edit>>,
     /// What its extensions left for the response.
     pub(super) kept: RefCell<Kept>,
     /// Counts the request as in flight for as long as the ruling lives.
@@ -63,14 +63,10 @@ impl Ruling {
     }
 
     /// Applies what the request's decision says of the response, then what the response's run said.
-    pub(super) fn edit_response(&self, more: &[Edit], headers: &mut HeaderMap, record: &Record) {
-        for edits in [&self.response_edits, more] {
+    pub(super) fn edit_response(&self, more: Vec<Edit>, headers: &mut HeaderMap, record: &Record) {
+        for edits in [self.response_edits.take(), more] {
+            record.note(|observed| observed.response_edits.extend(edits.iter().map(edited)));
             edits::apply(edits, headers);
-        }
-        if !self.response_edits.is_empty() || !more.is_empty() {
-            record.note(|observed| {
-                observed.response_edits.extend(self.response_edits.iter().chain(more).map(edited));
-            });
         }
     }
 }
@@ -148,10 +144,8 @@ impl Asked<'_> {
             drop(in_flight);
             return self.refuse(denial, edits).map(Judgement::Denied);
         }
-        edits::apply(&edited.request, &mut head.headers);
-        if !edited.request.is_empty() {
-            self.record.note(|observed| observed.request_edits = edited.request.iter().map(self::edited).collect());
-        }
+        self.record.note(|observed| observed.request_edits = edited.request.iter().map(self::edited).collect());
+        edits::apply(edited.request, &mut head.headers);
         self.runs.verdict = Some(Ruled::Allow { rule: rule.into() });
         let ruling = Ruling {
             trace: plan.trace,
@@ -160,7 +154,7 @@ impl Asked<'_> {
             entry: self.ask.entry.clone(),
             entrance: self.ask.entrance,
             target,
-            response_edits: edited.response,
+            response_edits: edited.response.into(),
             kept: RefCell::default(),
             _in_flight: in_flight,
         };
@@ -215,11 +209,11 @@ impl Asked<'_> {
             headers.append(name, value);
         }
         let response_edits = edits::check(response_edits)?;
-        edits::apply(&response_edits, &mut headers);
         self.record.note(|observed| {
             observed.response_edits.extend(response_edits.iter().map(edited));
             observed.flag = flag(denial.policy);
         });
+        edits::apply(response_edits, &mut headers);
         self.runs.verdict = Some(Ruled::Deny {
             policy: denial.policy,
             rule: denial.rule.into(),
