@@ -60,7 +60,7 @@ impl Wasm {
     pub(crate) fn compile(image: &[u8]) -> Result<Self, EngineError> {
         let failed = |error: wasmtime::Error| EngineError::Wasm(format!("{error:#}"));
         let engine = Engine::new(&config()).map_err(failed)?;
-        let module = Module::new(&engine, image).map_err(failed)?;
+        let module = compile_apart(&engine, image)?;
         let ready = Linker::new(&engine).instantiate_pre(&module).map_err(failed)?;
         let export = |name| {
             module.get_export_index(name).ok_or_else(|| EngineError::Wasm(format!("the module has no `{name}`")))
@@ -197,6 +197,15 @@ impl Wasm {
     }
 }
 
+/// Compiles on a thread of its own: what the compiler needed, tens of megabytes, goes back to the system when the thread ends.
+fn compile_apart(engine: &Engine, image: &[u8]) -> Result<Module, EngineError> {
+    let compiled = std::thread::scope(|scope| scope.spawn(|| Module::new(engine, image)).join());
+    match compiled {
+        Ok(module) => module.map_err(|error| EngineError::Wasm(format!("{error:#}"))),
+        Err(_) => Err(EngineError::Wasm("the compiler panicked".into())),
+    }
+}
+
 /// Processor time of the thread at which an instance is ended.
 struct Limit(Duration);
 
@@ -238,7 +247,9 @@ pub(crate) fn tuned(pool: PoolingAllocationConfig) -> Config {
         .memory_init_cow(true)
         .epoch_interruption(true)
         .cranelift_opt_level(OptLevel::Speed)
-        .wasm_backtrace_max_frames(None);
+        .wasm_backtrace_max_frames(None)
+        // Compiling is rare, and threads kept for it keep memory too.
+        .parallel_compilation(false);
     config
 }
 
