@@ -6,7 +6,7 @@
 
 mod line;
 
-use crate::outbox::{Outbox, Slot};
+use crate::outbox::{Bounds, Outbox, Slot};
 use crate::record::Observed;
 use leno_config::slice::AccessLogSink;
 use std::fs::{File, OpenOptions};
@@ -17,10 +17,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Bytes that one worker may have waiting.
-const CAPACITY: usize = 1 << 20;
-/// How long lines wait for company.
-const PAUSE: Duration = Duration::from_millis(50);
+/// In bytes.
+const BOUNDS: Bounds = Bounds { capacity: 1 << 20, enough: 1 << 16, pause: Duration::from_millis(50) };
 
 /// A node's access log.
 #[derive(Debug)]
@@ -47,8 +45,8 @@ impl AccessLog {
         let unwritten = Arc::new(AtomicU64::new(0));
         let count = unwritten.clone();
         let mut broken = false;
-        let outbox = Outbox::start("access-log", CAPACITY, PAUSE, move |lines: Vec<u8>| {
-            let result = output.write(&lines);
+        let outbox = Outbox::start("access-log", BOUNDS, move |lines: &mut Vec<u8>| {
+            let result = output.write(lines);
             if let Err(error) = &result {
                 let lost = lines.iter().filter(|byte| **byte == b'\n').count();
                 count.fetch_add(lost as u64, Ordering::Relaxed);

@@ -1,7 +1,8 @@
 //! Hands what workers produce to a background thread, without ever making a worker wait.
 //!
 //! Each worker appends to a buffer of its own. The thread sleeps until there is something, lets a little more of it come together, and
-//! carries all of it away at once; so a busy node pays one wake-up for many items, and an idle one none.
+//! carries all of it away at once; so a busy node pays one wake-up for many items, and an idle one none. It goes early when there is
+//! enough: what was written a moment ago is still in the processor's caches.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,6 +11,17 @@ use std::time::Duration;
 
 /// Longest wait for what is carried away last: a back end that hangs must not keep the node from ending.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How much comes together, and how long.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// Elements that one worker may have waiting; more are lost.
+    pub capacity: usize,
+    /// Elements of one worker for which the thread goes at once.
+    pub enough: usize,
+    /// How long the thread waits for more before it goes.
+    pub pause: Duration,
+}
 
 /// The shared end.
 #[derive(Debug)]
@@ -27,8 +39,7 @@ pub struct Slot<T> {
 #[derive(Debug)]
 struct Shared<T> {
     slots: Mutex<Vec<Arc<Mutex<Vec<T>>>>>,
-    /// Elements in one buffer.
-    capacity: usize,
+    bounds: Bounds,
     /// Something was appended since the thread last looked.
     pending: AtomicBool,
     dropped: AtomicU64,
@@ -42,29 +53,25 @@ struct State {
     asked: u64,
     /// The latest of them that is done.
     done: u64,
+    /// A buffer has enough in it.
+    hurry: bool,
     stop: bool,
     stopped: bool,
 }
 
 impl<T: Send + 'static> Outbox<T> {
-    /// Starts a thread that calls `carry` with what came together. `capacity` bounds what one worker may have waiting; `pause` is how
-    /// long the thread waits for more before it goes.
-    pub fn start(
-        name: &str,
-        capacity: usize,
-        pause: Duration,
-        carry: impl FnMut(Vec<T>) + Send + 'static,
-    ) -> io::Result<Self> {
+    /// Starts a thread that calls `carry` with what came together, and drops what `carry` leaves.
+    pub fn start(name: &str, bounds: Bounds, carry: impl FnMut(&mut Vec<T>) + Send + 'static) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             slots: Mutex::default(),
-            capacity,
+            bounds,
             pending: AtomicBool::new(false),
             dropped: AtomicU64::new(0),
             state: Mutex::default(),
             changed: Condvar::new(),
         });
         let theirs = shared.clone();
-        std::thread::Builder::new().name(name.to_owned()).spawn(move || theirs.run(pause, carry))?;
+        std::thread::Builder::new().name(name.to_owned()).spawn(move || theirs.run(carry))?;
         Ok(Self { shared })
     }
 
@@ -104,12 +111,18 @@ impl<T> Slot<T> {
     /// Lets `append` add to the buffer. If the buffer is full, nothing is added and the loss is counted.
     pub fn append(&self, append: impl FnOnce(&mut Vec<T>)) {
         let mut buffer = lock(&self.buffer);
-        if buffer.len() >= self.shared.capacity {
+        let before = buffer.len();
+        if before >= self.shared.bounds.capacity {
             self.shared.dropped.fetch_add(1, Ordering::Relaxed);
             return;
         }
         append(&mut buffer);
+        let enough = (before + 1..=buffer.len()).contains(&self.shared.bounds.enough);
         drop(buffer);
+        if enough {
+            lock(&self.shared.state).hurry = true;
+            self.shared.changed.notify_all();
+        }
         if !self.shared.pending.load(Ordering::Relaxed) && !self.shared.pending.swap(true, Ordering::AcqRel) {
             // Under the lock: else the thread could have looked just before, and begin to sleep just after.
             let _state = lock(&self.shared.state);
@@ -137,27 +150,30 @@ impl<T> Shared<T> {
         is_so(&state)
     }
 
-    fn run(&self, pause: Duration, mut carry: impl FnMut(Vec<T>)) {
+    fn run(&self, mut carry: impl FnMut(&mut Vec<T>)) {
         let _leaving = Leaving(self);
+        let mut items = Vec::new();
         let mut state = lock(&self.state);
         loop {
             while state.done == state.asked && !state.stop && !self.pending.load(Ordering::Acquire) {
                 state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
             if state.done == state.asked && !state.stop {
-                let alone = |state: &mut State| state.done == state.asked && !state.stop;
-                let waited = self.changed.wait_timeout_while(state, pause, alone);
+                let alone = |state: &mut State| state.done == state.asked && !state.stop && !state.hurry;
+                let waited = self.changed.wait_timeout_while(state, self.bounds.pause, alone);
                 state = waited.unwrap_or_else(PoisonError::into_inner).0;
             }
             let (asked, stop) = (state.asked, state.stop);
+            state.hurry = false;
             drop(state);
             self.pending.store(false, Ordering::Release);
             let slots = lock(&self.slots).clone();
             for slot in slots {
-                // The worker's lock is held for a swap only.
-                let full = std::mem::take(&mut *lock(&slot));
-                if !full.is_empty() {
-                    carry(full);
+                // The worker's lock is held for a swap only, and it goes on with a buffer that need not grow again.
+                std::mem::swap(&mut items, &mut *lock(&slot));
+                if !items.is_empty() {
+                    carry(&mut items);
+                    items.clear();
                 }
             }
             state = lock(&self.state);
@@ -179,14 +195,32 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::mem::take;
     use std::sync::mpsc;
 
     const LONG: Duration = Duration::from_secs(3600);
 
+    fn bounds(capacity: usize, pause: Duration) -> Bounds {
+        Bounds { capacity, enough: usize::MAX, pause }
+    }
+
+    #[test]
+    fn with_enough_it_goes_at_once() {
+        let (sender, carried) = mpsc::channel();
+        let bounds = Bounds { enough: 3, ..bounds(100, LONG) };
+        let outbox = Outbox::start("test", bounds, move |items| sender.send(take(items)).unwrap()).unwrap();
+        let slot = outbox.slot();
+        for round in 0..3 {
+            slot.append(|buffer| buffer.push(round));
+            slot.append(|buffer| buffer.extend([round; 4]));
+            assert_eq!(carried.recv().unwrap(), [round; 5]);
+        }
+    }
+
     #[test]
     fn flush_carries_everything_of_every_worker_and_does_not_wait_for_more() {
         let (sender, carried) = mpsc::channel();
-        let outbox = Outbox::start("test", 100, LONG, move |items: Vec<u32>| sender.send(items).unwrap()).unwrap();
+        let outbox = Outbox::start("test", bounds(100, LONG), move |items| sender.send(take(items)).unwrap()).unwrap();
         let (one, two) = (outbox.slot(), outbox.slot());
         one.append(|buffer| buffer.push(1));
         two.append(|buffer| buffer.push(2));
@@ -200,8 +234,8 @@ mod tests {
     #[test]
     fn without_flush_it_goes_after_the_pause() {
         let (sender, carried) = mpsc::channel();
-        let carry = move |items: Vec<u32>| sender.send(items).unwrap();
-        let outbox = Outbox::start("test", 100, Duration::ZERO, carry).unwrap();
+        let carry = move |items: &mut Vec<u32>| sender.send(take(items)).unwrap();
+        let outbox = Outbox::start("test", bounds(100, Duration::ZERO), carry).unwrap();
         let slot = outbox.slot();
         for number in 0..100 {
             slot.append(|buffer| buffer.push(number));
@@ -211,7 +245,8 @@ mod tests {
 
     #[test]
     fn a_thread_that_is_gone_keeps_nobody_waiting() {
-        let outbox = Outbox::start("test", 100, Duration::ZERO, |_: Vec<u32>| panic!("as ordered")).unwrap();
+        let outbox =
+            Outbox::start("test", bounds(100, Duration::ZERO), |_: &mut Vec<u32>| panic!("as ordered")).unwrap();
         let slot = outbox.slot();
         slot.append(|buffer| buffer.push(1));
         assert!(!outbox.flush());
@@ -222,7 +257,7 @@ mod tests {
     #[test]
     fn what_is_left_goes_on_drop() {
         let (sender, carried) = mpsc::channel();
-        let outbox = Outbox::start("test", 100, LONG, move |items: Vec<u32>| sender.send(items).unwrap()).unwrap();
+        let outbox = Outbox::start("test", bounds(100, LONG), move |items| sender.send(take(items)).unwrap()).unwrap();
         outbox.slot().append(|buffer| buffer.push(1));
         drop(outbox);
         assert_eq!(carried.iter().flatten().collect::<Vec<_>>(), [1]);
@@ -232,11 +267,11 @@ mod tests {
     fn a_full_buffer_loses_and_counts_and_never_waits() {
         let (release, gate) = mpsc::channel::<()>();
         let (sender, carried) = mpsc::channel();
-        let carry = move |items: Vec<u32>| {
-            sender.send(items).unwrap();
+        let carry = move |items: &mut Vec<u32>| {
+            sender.send(take(items)).unwrap();
             let _ = gate.recv();
         };
-        let outbox = Outbox::start("test", 3, Duration::ZERO, carry).unwrap();
+        let outbox = Outbox::start("test", bounds(3, Duration::ZERO), carry).unwrap();
         let slot = outbox.slot();
         slot.append(|buffer| buffer.push(0));
         assert_eq!(carried.recv().unwrap(), [0], "the thread is busy from now on");

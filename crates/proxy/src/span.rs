@@ -6,7 +6,7 @@
 
 mod attributes;
 
-use crate::outbox::{Outbox, Slot};
+use crate::outbox::{Bounds, Outbox, Slot};
 use crate::peer::Entrance;
 use crate::record::{Observed, Ruled, policy_name};
 use http::{Method, Uri};
@@ -26,12 +26,9 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::{Duration, SystemTime};
 
-/// Spans that one worker may have waiting.
-const CAPACITY: usize = 8192;
-/// How long spans wait for company.
-const PAUSE: Duration = Duration::from_millis(500);
 /// Spans of one request to the back end.
 const BATCH: usize = 512;
+const BOUNDS: Bounds = Bounds { capacity: 8192, enough: BATCH, pause: Duration::from_millis(500) };
 /// Per request to the back end.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -91,7 +88,7 @@ impl Spans {
         let exporter = exporter.map_err(|error| io::Error::other(format!("tracing.otlp {endpoint}: {error}")))?;
         let unsent = Arc::new(AtomicU64::new(0));
         let mut export = Export { exporter, unsent: unsent.clone(), broken: false };
-        let outbox = Outbox::start("span-export", CAPACITY, PAUSE, move |spans| export.send(spans))?;
+        let outbox = Outbox::start("span-export", BOUNDS, move |spans| export.send(spans))?;
         Ok(Self { outbox, unsent })
     }
 
@@ -165,19 +162,20 @@ struct Export {
 }
 
 impl Export {
-    /// Sends spans, those of one service together: the service is a property of the whole batch.
-    fn send(&mut self, finished: Vec<Finished>) {
-        let mut services: BTreeMap<(String, String), Vec<SpanData>> = BTreeMap::new();
-        for finished in finished {
-            services.entry(finished.service()).or_default().push(finished.span());
-        }
-        for ((namespace, name), mut spans) in services {
-            let namespace = opentelemetry::KeyValue::new("service.namespace", namespace);
-            let resource = Resource::builder_empty().with_service_name(name).with_attribute(namespace).build();
-            self.exporter.set_resource(&resource);
-            while !spans.is_empty() {
-                let rest = spans.split_off(spans.len().min(BATCH));
-                self.send_batch(std::mem::replace(&mut spans, rest));
+    /// Sends spans, a batch at a time.
+    fn send(&mut self, finished: &mut Vec<Finished>) {
+        while !finished.is_empty() {
+            let batch = finished.drain(..finished.len().min(BATCH));
+            // Those of one service together: the service is a property of the whole message.
+            let mut services: BTreeMap<(String, String), Vec<SpanData>> = BTreeMap::new();
+            for finished in batch {
+                services.entry(finished.service()).or_default().push(finished.span());
+            }
+            for ((namespace, name), spans) in services {
+                let namespace = opentelemetry::KeyValue::new("service.namespace", namespace);
+                let resource = Resource::builder_empty().with_service_name(name).with_attribute(namespace).build();
+                self.exporter.set_resource(&resource);
+                self.send_batch(spans);
             }
         }
     }
