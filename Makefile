@@ -4,7 +4,7 @@ CARGO ?= cargo
 DENY_VERSION := 0.20.2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint deny bench conformance reference clean
+.PHONY: help setup run test lint deny bench bench-smoke conformance reference clean
 
 help: ## List the targets.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -31,9 +31,15 @@ deny: ## Check licences, sources and the dependency rules of the architecture.
 	  $(CARGO) install --quiet --locked --debug --version $(DENY_VERSION) --root target/tools cargo-deny; }
 	@target/tools/bin/cargo-deny check bans licenses sources
 
-bench: setup ## Measure a fresh sandbox per request on this machine; figures go to target/bench/.
+bench: setup ## Measure on this machine: a fresh sandbox per request, and whole hops beside Envoy; reports go to target/bench/.
 	@mkdir -p target/bench
-	@$(CARGO) run --release --quiet -p leno-bench -- sandbox --json target/bench/sandbox.json
+	@$(CARGO) build --release --quiet -p leno -p leno-bench
+	@target/release/leno-bench sandbox --json target/bench/sandbox.json
+	@target/release/leno-bench hop --json target/bench/hop.json --html target/bench/hop.html
+
+bench-smoke: setup ## Check in under two minutes that the hot path has not become much slower (for CI).
+	@$(CARGO) build --release --quiet -p leno -p leno-bench
+	@target/release/leno-bench smoke
 
 conformance: setup ## Run h2spec, gRPC interop, Autobahn and the trace-context suite against the gateway and a whole hop.
 	@$(CARGO) build --release --quiet -p leno

@@ -2,10 +2,32 @@
 //! figures as `{"figures": {name: number, ...}, "machine": {...}}`.
 #![forbid(unsafe_code)]
 
+mod ablation;
+mod affinity;
+mod coldstart;
+mod contenders;
+mod cpu;
+mod density;
+mod hop;
+mod html;
+mod instance;
+mod load;
 mod machine;
+mod material;
+mod neighbours;
+mod node;
+mod policies;
+mod proxy_under_test;
 mod report;
+mod rig;
 mod sample;
 mod sandbox;
+mod sinks;
+mod smoke;
+mod statistics;
+mod syscalls;
+mod trial;
+mod upstream;
 
 use clap::{Parser, Subcommand};
 
@@ -20,10 +42,48 @@ struct Arguments {
 enum What {
     /// One sidecar: a fresh sandbox started, run and reset, on every engine; and what a program costs.
     Sandbox(sandbox::Arguments),
+    /// A whole hop: Envoy and Leno with no policies and with all nine, side by side before the same upstream.
+    Hop(hop::Arguments),
+    /// What each policy costs by itself, and what taking it away from all nine saves.
+    Ablation(ablation::Arguments),
+    /// Memory and CPU of a node with many functions, and of one Envoy for each.
+    Density(density::Arguments),
+    /// One tenant at full blast, and what another feels of it.
+    Neighbours(neighbours::Arguments),
+    /// From a function never seen to its first judged request, and from nothing to Envoy's first.
+    Coldstart(coldstart::Arguments),
+    /// In under two minutes, for CI: whether the hot path still costs about what it did.
+    Smoke(smoke::Arguments),
+    /// (part of the others) A service that does nothing, fast.
+    #[command(hide = true)]
+    Upstream(upstream::Arguments),
+    /// (part of the others) An OTLP collector and a rate limit service.
+    #[command(hide = true)]
+    Sinks(sinks::Arguments),
+    /// (part of the others) Sends requests as a plan on standard input says.
+    #[command(hide = true)]
+    Load,
+    /// (part of the others) Control plane and node in one process, as `leno up` has them.
+    #[command(hide = true)]
+    Node(node::Arguments),
+    /// (part of the others) An instance of a function that calls another.
+    #[command(hide = true)]
+    Instance(instance::Arguments),
 }
 
 fn main() -> anyhow::Result<()> {
     match Arguments::parse().what {
         What::Sandbox(arguments) => sandbox::run(&arguments),
+        What::Hop(arguments) => hop::run(&arguments),
+        What::Ablation(arguments) => ablation::run(&arguments),
+        What::Density(arguments) => density::run(&arguments),
+        What::Neighbours(arguments) => neighbours::run(&arguments),
+        What::Coldstart(arguments) => coldstart::run(&arguments),
+        What::Smoke(arguments) => smoke::run(&arguments),
+        What::Upstream(arguments) => upstream::run(&arguments),
+        What::Sinks(arguments) => sinks::run(&arguments),
+        What::Node(arguments) => node::run(&arguments),
+        What::Load => load::run(),
+        What::Instance(arguments) => instance::run(&arguments),
     }
 }

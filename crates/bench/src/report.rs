@@ -1,24 +1,61 @@
 //! Figures by name, in the order in which they were measured.
 
+use crate::statistics::Figure;
 use anyhow::Context;
 use serde_json::{Map, Value, json};
 use std::path::Path;
 
 /// What a subcommand found out.
 #[derive(Default)]
-pub struct Report(Map<String, Value>);
+pub struct Report {
+    figures: Map<String, Value>,
+    spreads: Map<String, Value>,
+}
 
 impl Report {
     /// Adds a figure, rounded to what means something.
     pub fn add(&mut self, name: &str, value: f64) {
-        let rounded = if value.abs() < 100.0 { (value * 100.0).round() / 100.0 } else { value.round() };
-        self.0.insert(name.to_owned(), json!(rounded));
+        self.figures.insert(name.to_owned(), json!(rounded(value)));
+    }
+
+    /// Adds a median, and says beside the figures how far its values lie apart.
+    pub fn add_figure(&mut self, name: &str, figure: Figure) {
+        self.add(name, figure.median);
+        let Figure { least, most, count, disturbed, .. } = figure;
+        let spread = json!({"least": rounded(least), "most": rounded(most), "count": count, "disturbed": disturbed});
+        self.spreads.insert(name.to_owned(), spread);
+    }
+
+    /// A figure that was added.
+    pub fn figure(&self, name: &str) -> Option<f64> {
+        self.figures.get(name)?.as_f64()
     }
 
     /// Writes the figures and the machine they were measured on.
     pub fn write(self, machine: Value, path: &Path) -> anyhow::Result<()> {
-        let whole = json!({"figures": self.0, "machine": machine});
+        self.write_with(machine, Value::Null, path)
+    }
+
+    /// The same, with all that lies behind the figures.
+    pub fn write_with(self, machine: Value, details: Value, path: &Path) -> anyhow::Result<()> {
+        let mut whole = json!({"figures": self.figures, "machine": machine});
+        if !self.spreads.is_empty() {
+            whole["spreads"] = Value::Object(self.spreads);
+        }
+        if !details.is_null() {
+            whole["details"] = details;
+        }
         let text = serde_json::to_string_pretty(&whole)? + "\n";
         std::fs::write(path, text).with_context(|| format!("{} cannot be written", path.display()))
     }
+}
+
+/// Three digits behind the point for ratios, two for tens, none for hundreds and more.
+fn rounded(value: f64) -> f64 {
+    let scale = match value.abs() {
+        small if small < 10.0 => 1000.0,
+        middle if middle < 100.0 => 100.0,
+        _ => 1.0,
+    };
+    (value * scale).round() / scale
 }

@@ -1,0 +1,175 @@
+//! `leno-bench coldstart`: from the publication of a function that the node has never seen to its first judged request, against
+//! starting an Envoy to its first answer. Both have all nine policies.
+//!
+//! The publication is that of the control plane, which delivers to the node over its gRPC stream; the node compiles, loads, swaps its
+//! snapshot. (`leno up` looks at its files twice a second, which is not counted.)
+
+use crate::contenders::{envoy_file, mesh};
+use crate::hop::{Output, Where};
+use crate::html::{self, Page};
+use crate::machine;
+use crate::policies::Policies;
+use crate::proxy_under_test::leno::{Listeners, host_of};
+use crate::proxy_under_test::{Helper, Proxy};
+use crate::report::Report;
+use crate::rig::{Rig, free_addresses};
+use crate::sample::Sample;
+use crate::trial;
+use anyhow::{Context, ensure};
+use serde_json::json;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// Between two looks whether the function is there.
+const LOOK: Duration = Duration::from_micros(50);
+const PATIENCE: Duration = Duration::from_secs(20);
+
+#[derive(clap::Args)]
+pub struct Arguments {
+    #[command(flatten)]
+    output: Output,
+    #[command(flatten)]
+    programs: Where,
+}
+
+pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    let machine = machine::describe();
+    let rig = Rig::set_up(arguments.programs.find()?)?;
+    println!("machine: {machine}");
+    let (functions, envoys) = if arguments.output.quick { (40, 8) } else { (300, 40) };
+    let mut report = Report::default();
+    let mut page = Page::new("Cold start");
+    page.note("From the publication of a function never seen on the node to its first judged request; Envoy: from the start of the process to its \
+               first judged request. All nine policies but TLS, which would add a handshake to both.");
+    let mut rows = vec![["who", "p50 ms", "p99 ms", "runs"].map(str::to_owned).to_vec()];
+    // A connection would need its handshake first; it is there already where a function is new on a running node.
+    let policies = Policies { mtls: false, ..Policies::NINE };
+    let mut subjects = vec![("sidecar", "wasm")];
+    if fs::exists("/dev/kvm").unwrap_or(false) {
+        subjects.push(("sidecar_microvm", "microvm"));
+    }
+    for (name, engine) in subjects {
+        let sample = leno(&rig, engine, policies, functions)?;
+        tell(name, &sample, functions, &mut report, &mut rows);
+    }
+    match rig.programs.envoy {
+        Some(_) => tell("envoy", &envoy(&rig, policies, envoys)?, envoys, &mut report, &mut rows),
+        None => println!("there is no Envoy: its part is missing"),
+    }
+    page.table(&rows);
+    let details = json!({"conditions": trial::conditions(&rig), "quick": arguments.output.quick});
+    if let Some(path) = &arguments.output.html {
+        html::conditions(page, &machine, &details["conditions"]).write(path)?;
+    }
+    match &arguments.output.json {
+        Some(path) => report.write_with(machine, details, path),
+        None => Ok(()),
+    }
+}
+
+fn tell(name: &str, sample: &Sample, count: usize, report: &mut Report, rows: &mut Vec<Vec<String>>) {
+    let [p50, p99] = [0.5, 0.99].map(|share| sample.micros(share) / 1000.0);
+    println!("{name}: p50 {p50:.2} ms, p99 {p99:.2} ms ({count} starts)");
+    report.add(&format!("{name}_coldstart_p50_ms"), p50);
+    report.add(&format!("{name}_coldstart_p99_ms"), p99);
+    rows.push(vec![name.to_owned(), format!("{p50:.2}"), format!("{p99:.2}"), count.to_string()]);
+}
+
+/// Functions are added to a node one by one; the first one is there from the beginning.
+fn leno(rig: &Rig, engine: &str, policies: Policies, functions: usize) -> anyhow::Result<Sample> {
+    let [gateway, outbound, inbound, admin, control] = free_addresses()?;
+    let listeners = Listeners { gateway, outbound, inbound, admin, control };
+    let folder = rig.folder().join(format!("coldstart-{engine}"));
+    fs::create_dir(&folder)?;
+    let mesh = mesh(rig, &folder, engine, policies, listeners);
+    let file = |count: usize| folder.join(format!("{count}.yaml"));
+    fs::write(file(1), mesh.documents_of_many(1))?;
+    let mut node =
+        Helper::start(rig.cores, &["node", "--engine", engine, "--documents", &file(1).display().to_string()])?;
+    let request = |index: usize| request(rig, &host_of(index));
+    let mut connection = TcpStream::connect(gateway)?;
+    connection.set_nodelay(true)?;
+    ensure!(ask(&mut connection, &request(0)?)? == 200, "the node does not work");
+    let mut times = Vec::new();
+    for index in 1..=functions {
+        fs::write(file(index + 1), mesh.documents_of_many(index + 1))?;
+        node.tell(&format!("load {}", file(index + 1).display()), "loaded")?;
+        fs::remove_file(file(index + 1))?;
+        let request = request(index)?;
+        ensure!(ask(&mut connection, &request)? == 404, "the function is there already");
+        sleep(Duration::from_millis(5));
+        let begin = Instant::now();
+        node.say("publish")?;
+        loop {
+            match ask(&mut connection, &request)? {
+                200 => break,
+                404 => sleep(LOOK),
+                status => anyhow::bail!("the first answer is {status}"),
+            }
+            ensure!(begin.elapsed() < PATIENCE, "the function does not appear");
+        }
+        times.push(begin.elapsed());
+        node.hear("published")?;
+    }
+    Ok(Sample::new(times))
+}
+
+fn envoy(rig: &Rig, policies: Policies, count: usize) -> anyhow::Result<Sample> {
+    let program = rig.programs.envoy.as_ref().context("there is no Envoy")?;
+    let request = request(rig, crate::material::HOST)?;
+    let mut times = Vec::new();
+    for index in 0..count {
+        let [listen] = free_addresses()?;
+        let configurations = [envoy_file(rig, &format!("coldstart-{index}"), policies, listen, rig.upstream, false)?];
+        let begin = Instant::now();
+        let proxy = Proxy::envoys(program, rig.cores, &configurations)?;
+        loop {
+            match first_answer(listen, &request) {
+                Some(200) => break,
+                Some(status) => anyhow::bail!("Envoy's first answer is {status}"),
+                None => sleep(LOOK),
+            }
+            ensure!(begin.elapsed() < PATIENCE, "Envoy does not answer");
+        }
+        times.push(begin.elapsed());
+        drop(proxy);
+    }
+    Ok(Sample::new(times))
+}
+
+/// The bytes of a request with a token.
+fn request(rig: &Rig, host: &str) -> anyhow::Result<Vec<u8>> {
+    let request = rig.material.request(crate::policies::Algorithm::Es256)?;
+    let token = request.authorizations.first().context("there are tokens")?;
+    Ok(format!(
+        "{} {} HTTP/1.1\r\nhost: {host}\r\nuser-agent: bench\r\nauthorization: {token}\r\n\r\n",
+        request.method, request.target
+    )
+    .into_bytes())
+}
+
+fn first_answer(address: SocketAddr, request: &[u8]) -> Option<u16> {
+    let mut connection = TcpStream::connect(address).ok()?;
+    ask(&mut connection, request).ok()
+}
+
+/// The status of the answer.
+fn ask(connection: &mut TcpStream, request: &[u8]) -> anyhow::Result<u16> {
+    connection.write_all(request)?;
+    let mut buffer = [0; 8192];
+    let mut filled = 0;
+    loop {
+        match connection.read(&mut buffer[filled..])? {
+            0 => anyhow::bail!("the connection was closed"),
+            count => filled += count,
+        }
+        if let Some(head) = crate::load::parse(&buffer[..filled])?
+            && head.length.is_none_or(|length| filled >= head.bytes + length)
+        {
+            return Ok(head.status);
+        }
+    }
+}

@@ -1,0 +1,393 @@
+//! Who is measured: nothing at all, Envoys and Lenos with different policies, all before the same upstream.
+
+use crate::load::{Pace, Plan, Protocol, Request, Tls};
+use crate::material::HOST;
+use crate::neighbours::Tenants;
+use crate::policies::{Algorithm, Limit, Policies};
+use crate::proxy_under_test::envoy::Sidecar;
+use crate::proxy_under_test::leno::{Caller, Listeners, Mesh, host_of};
+use crate::proxy_under_test::{Helper, Proxy};
+use crate::rig::{Rig, free_addresses};
+use crate::trial::{Contender, HTTP1, HTTP2, Way, probe};
+use anyhow::{Context, ensure};
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// The longest wait for something to work.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// One of those who are measured.
+pub struct Running {
+    name: String,
+    proxy: Option<Proxy>,
+    /// `leno-bench node` instead of a proxy.
+    node: Option<Helper>,
+    /// It speaks HTTP/2 and nothing else.
+    http2_only: bool,
+    address: SocketAddr,
+    tls: Option<Tls>,
+    request: Request,
+}
+
+impl Contender for Running {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn pids(&self) -> Vec<u32> {
+        let proxies = self.proxy.as_ref().map(Proxy::pids).unwrap_or_default();
+        proxies.into_iter().chain(self.node.as_ref().map(Helper::pid)).collect()
+    }
+
+    fn usual_way(&self) -> Way {
+        if self.http2_only { HTTP2 } else { HTTP1 }
+    }
+
+    fn plan(&self, way: Way, pace: Pace) -> Plan {
+        let pace = if let Pace::Open(_) = pace { Pace::Open(way.rate) } else { pace };
+        Plan {
+            address: self.address,
+            protocol: way.protocol,
+            tls: self.tls.clone(),
+            pace,
+            connections: way.connections,
+            streams: way.streams,
+            warm_up_ms: 0,
+            measured_ms: 0,
+            request: self.request.clone(),
+        }
+    }
+}
+
+impl Running {
+    /// Whether requests can come in this way. The upstream itself speaks HTTP/1.1 only.
+    pub fn takes(&self, way: Way) -> bool {
+        match way.protocol {
+            Protocol::Http2 => self.proxy.is_some() || self.node.is_some(),
+            Protocol::Http1 | Protocol::Fresh => !self.http2_only,
+        }
+    }
+
+    /// The upstream itself.
+    pub fn direct(rig: &Rig) -> anyhow::Result<Self> {
+        let request = rig.material.request(Algorithm::Es256)?;
+        Ok(Self {
+            name: "direct".into(),
+            proxy: None,
+            node: None,
+            http2_only: false,
+            address: rig.upstream,
+            tls: None,
+            request,
+        })
+    }
+
+    /// One Envoy before the upstream, as an inbound sidecar.
+    pub fn envoy(rig: &Rig, name: &str, policies: Policies) -> anyhow::Result<Self> {
+        let [listen] = free_addresses()?;
+        let configurations = [envoy_file(rig, name, policies, listen, rig.upstream, false)?];
+        let running = Self {
+            name: name.to_owned(),
+            proxy: Some(start_envoys(rig, &configurations)?),
+            node: None,
+            http2_only: false,
+            address: listen,
+            tls: policies.mtls.then(|| rig.material.client_tls(true)),
+            request: rig.material.request(policies.jwt.unwrap_or(Algorithm::Es256))?,
+        };
+        running.until_it_works(rig, policies)
+    }
+
+    /// A caller's sidecar and the callee's, with mutual TLS between them where policies say so.
+    pub fn envoy_pair(rig: &Rig, name: &str, policies: Policies) -> anyhow::Result<Self> {
+        let [outbound, inbound] = free_addresses()?;
+        let configurations = [
+            envoy_file(rig, &format!("{name}-outbound"), policies, outbound, inbound, true)?,
+            envoy_file(rig, &format!("{name}-inbound"), policies, inbound, rig.upstream, false)?,
+        ];
+        let running = Self {
+            name: name.to_owned(),
+            proxy: Some(start_envoys(rig, &configurations)?),
+            node: None,
+            http2_only: false,
+            address: outbound,
+            tls: None,
+            request: rig.material.request(policies.jwt.unwrap_or(Algorithm::Es256))?,
+        };
+        running.until_it_works(rig, policies)
+    }
+
+    /// One hop into Leno, by its gateway.
+    pub fn leno(rig: &Rig, name: &str, engine: &str, policies: Policies) -> anyhow::Result<Self> {
+        let folder = new_folder(rig, name)?;
+        let listeners = listeners()?;
+        let mesh = mesh(rig, &folder, engine, policies, listeners);
+        fs::write(folder.join("bench.yaml"), mesh.documents())?;
+        let running = Self {
+            name: name.to_owned(),
+            proxy: Some(Proxy::leno(&rig.programs.leno, rig.cores, &folder, listeners.admin)?),
+            node: None,
+            http2_only: false,
+            address: listeners.gateway,
+            tls: policies.mtls.then(|| rig.material.client_tls(false)),
+            request: rig.material.request(policies.jwt.unwrap_or(Algorithm::Es256))?,
+        };
+        running.until_it_works(rig, policies)
+    }
+
+    /// A Leno with many functions; requests go to all of them in turn.
+    pub fn leno_with_many(
+        rig: &Rig,
+        name: &str,
+        engine: &str,
+        policies: Policies,
+        functions: usize,
+    ) -> anyhow::Result<Self> {
+        let folder = new_folder(rig, name)?;
+        let listeners = listeners()?;
+        let mesh = mesh(rig, &folder, engine, policies, listeners);
+        fs::write(folder.join("bench.yaml"), mesh.documents_of_many(functions))?;
+        let mut request = rig.material.request(policies.jwt.unwrap_or(Algorithm::Es256))?;
+        request.authorities = (0..functions).map(host_of).collect();
+        let running = Self {
+            name: name.to_owned(),
+            proxy: Some(Proxy::leno(&rig.programs.leno, rig.cores, &folder, listeners.admin)?),
+            node: None,
+            http2_only: false,
+            address: listeners.gateway,
+            tls: policies.mtls.then(|| rig.material.client_tls(false)),
+            request,
+        };
+        running.until_it_works(rig, policies)
+    }
+
+    /// Two hops: an instance of `frontend` calls the service through its outbound sidecar. The load uses this instance's credential.
+    pub fn leno_pair(
+        rig: &Rig,
+        name: &str,
+        engine: &str,
+        policies: Policies,
+        same_node_tls: bool,
+    ) -> anyhow::Result<Self> {
+        let folder = new_folder(rig, name)?;
+        let listeners = listeners()?;
+        let credential = folder.with_extension("credential");
+        let program = std::env::current_exe()?;
+        let command = vec![
+            program.display().to_string(),
+            "instance".into(),
+            "--credential".into(),
+            credential.display().to_string(),
+        ];
+        let mesh = Mesh {
+            caller: Some(Caller::Command(command)),
+            same_node_tls,
+            ..mesh(rig, &folder, engine, policies, listeners)
+        };
+        fs::write(folder.join("bench.yaml"), mesh.documents())?;
+        let proxy = Proxy::leno(&rig.programs.leno, rig.cores, &folder, listeners.admin)?;
+        let mut request = rig.material.request(policies.jwt.unwrap_or(Algorithm::Es256))?;
+        request.headers.push(("proxy-authorization".into(), read_credential(&credential)?));
+        request.target = format!("http://{HOST}{}", request.target);
+        let running = Self {
+            name: name.to_owned(),
+            proxy: Some(proxy),
+            node: None,
+            http2_only: false,
+            address: listeners.outbound,
+            tls: None,
+            request,
+        };
+        running.until_it_works(rig, policies)
+    }
+
+    /// `leno-bench node` with this engine, by its gateway.
+    pub fn node(rig: &Rig, name: &str, engine: &str, policies: Policies) -> anyhow::Result<Self> {
+        let folder = new_folder(rig, name)?;
+        let listeners = listeners()?;
+        let file = folder.join("bench.yaml");
+        fs::write(&file, mesh(rig, &folder, "wasm", policies, listeners).documents())?;
+        let node = Helper::start(rig.cores, &["node", "--engine", engine, "--documents", &file.display().to_string()])?;
+        let running = Self {
+            name: name.to_owned(),
+            proxy: None,
+            node: Some(node),
+            http2_only: false,
+            address: listeners.gateway,
+            tls: policies.mtls.then(|| rig.material.client_tls(false)),
+            request: rig.material.request(policies.jwt.unwrap_or(Algorithm::Es256))?,
+        };
+        running.until_it_works(rig, policies)
+    }
+
+    /// `leno-bench node` with this engine, by its inbound listener: mutual TLS, HTTP/2; the load is `frontend`.
+    pub fn node_inbound(rig: &Rig, name: &str, engine: &str, policies: Policies) -> anyhow::Result<Self> {
+        let folder = new_folder(rig, name)?;
+        let listeners = listeners()?;
+        let mesh = Mesh { caller: Some(Caller::External), ..mesh(rig, &folder, "wasm", policies, listeners) };
+        let (file, identity) = (folder.join("bench.yaml"), folder.join("load"));
+        fs::write(&file, mesh.documents())?;
+        let (csr, key) = crate::material::certificate_request()?;
+        fs::write(identity.with_extension("csr"), csr)?;
+        fs::write(identity.with_extension("key"), key)?;
+        let [documents, path] = [&file, &identity].map(|path| path.display().to_string());
+        let node =
+            Helper::start(rig.cores, &["node", "--engine", engine, "--documents", &documents, "--identity", &path])?;
+        let service: leno_identity::SpiffeId = crate::material::SERVICE.parse()?;
+        let running = Self {
+            name: name.to_owned(),
+            proxy: None,
+            node: Some(node),
+            http2_only: true,
+            address: listeners.inbound,
+            tls: Some(Tls {
+                ca: folder.join("mesh-ca.pem"),
+                server_name: service.server_name().context("the service has a server name")?,
+                client: Some((identity.with_extension("pem"), identity.with_extension("key"))),
+            }),
+            request: rig.material.request(policies.jwt.unwrap_or(Algorithm::Es256))?,
+        };
+        running.until_it_works(rig, policies)
+    }
+
+    /// One node with three functions: who is measured, who makes noise, and who makes noise with sidecars that have 50 us each.
+    pub fn leno_tenants(rig: &Rig) -> anyhow::Result<Tenants> {
+        let folder = new_folder(rig, "tenants")?;
+        let listeners = listeners()?;
+        let policies = Policies::NINE;
+        let (upstream, noise) = rig.another_upstream()?;
+        let mesh = mesh(rig, &folder, "wasm", policies, listeners);
+        fs::write(folder.join("bench.yaml"), mesh.documents_of_tenants(upstream))?;
+        let request = |index| {
+            let mut request = rig.material.request(Algorithm::Es256)?;
+            request.authorities = vec![host_of(index)];
+            anyhow::Ok(request)
+        };
+        let modest = Self {
+            name: "modest".into(),
+            proxy: Some(Proxy::leno(&rig.programs.leno, rig.cores, &folder, listeners.admin)?),
+            node: None,
+            http2_only: false,
+            address: listeners.gateway,
+            tls: policies.mtls.then(|| rig.material.client_tls(false)),
+            request: request(0)?,
+        };
+        let modest = modest.until_it_works(rig, policies)?;
+        let plan = modest.plan(HTTP1, Pace::Closed);
+        Ok(Tenants {
+            _upstream: noise,
+            blast: Plan { request: request(1)?, ..plan.clone() },
+            hurried: Plan { request: request(2)?, ..plan },
+            modest,
+        })
+    }
+
+    /// Waits until requests are answered with 200, and sees that one without a token is refused where a token is asked for.
+    fn until_it_works(mut self, rig: &Rig, policies: Policies) -> anyhow::Result<Self> {
+        let begin = Instant::now();
+        loop {
+            if let Some(proxy) = &mut self.proxy {
+                proxy.still_runs().with_context(|| self.name.clone())?;
+            }
+            let outcome = probe(rig, &self, |_| {})?;
+            if outcome.errors == 0 && outcome.error.is_none() && outcome.statuses.keys().eq([&200]) {
+                break;
+            }
+            ensure!(begin.elapsed() < PATIENCE, "{} answers {:?}, {:?}", self.name, outcome.statuses, outcome.error);
+        }
+        if policies.jwt.is_some() {
+            let outcome = probe(rig, &self, |plan| plan.request.authorizations.clear())?;
+            ensure!(outcome.statuses.keys().eq([&401]), "{} answers {:?} to nobody", self.name, outcome.statuses);
+        }
+        if policies.authorization {
+            let outcome = probe(rig, &self, |plan| plan.request.method = "DELETE".into())?;
+            ensure!(
+                outcome.statuses.keys().eq([&403]),
+                "{} answers {:?} to what no rule allows",
+                self.name,
+                outcome.statuses
+            );
+        }
+        Ok(self)
+    }
+}
+
+fn start_envoys(rig: &Rig, configurations: &[PathBuf]) -> anyhow::Result<Proxy> {
+    let program = rig.programs.envoy.as_ref().context("there is no Envoy")?;
+    Proxy::envoys(program, rig.cores, configurations)
+}
+
+/// Writes a configuration.
+pub fn envoy_file(
+    rig: &Rig,
+    name: &str,
+    policies: Policies,
+    listen: SocketAddr,
+    upstream: SocketAddr,
+    outbound: bool,
+) -> anyhow::Result<PathBuf> {
+    let path = rig.folder().join(format!("{name}.json"));
+    let log = path.with_extension("log").display().to_string();
+    let sidecar = Sidecar {
+        policies,
+        listen,
+        upstream,
+        outbound,
+        material: &rig.material,
+        otlp: rig.otlp,
+        limits: rig.limits,
+        log,
+    };
+    fs::write(&path, sidecar.configuration().to_string())?;
+    Ok(path)
+}
+
+fn new_folder(rig: &Rig, name: &str) -> anyhow::Result<PathBuf> {
+    let folder = rig.folder().join(name);
+    fs::create_dir(&folder)?;
+    Ok(folder)
+}
+
+fn listeners() -> anyhow::Result<Listeners> {
+    let [gateway, outbound, inbound, admin, control] = free_addresses()?;
+    Ok(Listeners { gateway, outbound, inbound, admin, control })
+}
+
+/// One Leno before the upstream.
+pub fn mesh<'a>(rig: &'a Rig, folder: &Path, engine: &'a str, policies: Policies, listeners: Listeners) -> Mesh<'a> {
+    Mesh {
+        policies,
+        engine,
+        listeners,
+        upstream: rig.upstream,
+        caller: None,
+        same_node_tls: false,
+        material: &rig.material,
+        otlp: rig.otlp,
+        // Beside the folder: what changes inside it is read as documents.
+        log: folder.with_extension("log").display().to_string(),
+    }
+}
+
+fn read_credential(path: &Path) -> anyhow::Result<String> {
+    let begin = Instant::now();
+    loop {
+        match fs::read_to_string(path) {
+            Ok(text) if !text.is_empty() => return Ok(text),
+            _ => ensure!(begin.elapsed() < PATIENCE, "the instance of `frontend` did not start"),
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Envoy's variants with all nine policies: as nobody tuned it, each tuning by itself, both.
+pub fn envoy_tunings() -> [(&'static str, Policies); 4] {
+    [
+        ("envoy_nine", Policies::NINE),
+        ("envoy_nine_cache", Policies { jwt_cache: true, ..Policies::NINE }),
+        ("envoy_nine_local", Policies { limit: Some(Limit::Local), ..Policies::NINE }),
+        ("envoy_best", Policies::BEST),
+    ]
+}

@@ -1,0 +1,187 @@
+//! The processes that are measured: the real programs, configured from the same list of policies.
+
+pub mod envoy;
+pub mod leno;
+
+use crate::affinity::Cores;
+use anyhow::{Context, bail, ensure};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// The longest that a process may take to start.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Processes that stand between load and upstream. They are ended when this is dropped.
+pub struct Proxy {
+    children: Vec<Child>,
+}
+
+/// Where the programs are.
+pub struct Programs {
+    pub envoy: Option<PathBuf>,
+    pub leno: PathBuf,
+}
+
+impl Proxy {
+    /// An Envoy with one worker thread, on the proxies' core, for each of these configuration files.
+    pub fn envoys(program: &Path, cores: Cores, configurations: &[PathBuf]) -> anyhow::Result<Self> {
+        let mut proxy = Self { children: Vec::new() };
+        for path in configurations {
+            let log = File::create(path.with_extension("out"))?;
+            let mut command = Command::new(program);
+            command
+                .args(["--concurrency", "1", "--disable-hot-restart", "--log-level", "warn", "--config-path"])
+                .arg(path);
+            command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+            proxy.children.push(cores.spawn_proxy(&mut command)?);
+        }
+        Ok(proxy)
+    }
+
+    /// `leno up` with one worker thread, on the proxies' core, on the documents in this folder. Returns when it is ready.
+    pub fn leno(program: &Path, cores: Cores, folder: &Path, admin: SocketAddr) -> anyhow::Result<Self> {
+        let log = File::create(folder.with_extension("out"))?;
+        let mut command = Command::new(program);
+        command.arg("up").arg(folder).args(["--workers", "1"]).current_dir(folder);
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        let mut proxy = Self { children: vec![cores.spawn_proxy(&mut command)?] };
+        let begin = Instant::now();
+        while !is_ready(admin) {
+            proxy.still_runs().with_context(|| fs::read_to_string(folder.with_extension("out")).unwrap_or_default())?;
+            ensure!(begin.elapsed() < PATIENCE, "leno is not ready after {PATIENCE:?}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(proxy)
+    }
+
+    /// The processes whose CPU time and memory are the proxy's.
+    pub fn pids(&self) -> Vec<u32> {
+        self.children.iter().map(Child::id).collect()
+    }
+
+    /// An error if a process has ended.
+    pub fn still_runs(&mut self) -> anyhow::Result<()> {
+        for child in &mut self.children {
+            if let Some(status) = child.try_wait()? {
+                bail!("the proxy (process {}) ended with {status}", child.id());
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        for child in &mut self.children {
+            end(child);
+        }
+    }
+}
+
+/// This program as a node (`leno-bench node`), on the proxies' core, steered by lines.
+pub struct Helper {
+    child: Child,
+    output: BufReader<ChildStdout>,
+}
+
+impl Helper {
+    /// Returns when it says that it is ready.
+    pub fn start(cores: Cores, arguments: &[&str]) -> anyhow::Result<Self> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = cores.spawn_proxy(&mut command)?;
+        let output = BufReader::new(child.stdout.take().context("it has an output")?);
+        let mut helper = Self { child, output };
+        helper.hear("ready")?;
+        Ok(helper)
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends a line.
+    pub fn say(&mut self, line: &str) -> anyhow::Result<()> {
+        let input = self.child.stdin.as_mut().context("it has an input")?;
+        Ok(writeln!(input, "{line}")?)
+    }
+
+    /// Waits for a line.
+    pub fn hear(&mut self, expected: &str) -> anyhow::Result<()> {
+        let mut line = String::new();
+        self.output.read_line(&mut line)?;
+        ensure!(line.trim() == expected, "the node says `{}` instead of `{expected}`", line.trim());
+        Ok(())
+    }
+
+    /// Sends a line and waits for its answer.
+    pub fn tell(&mut self, line: &str, expected: &str) -> anyhow::Result<()> {
+        self.say(line)?;
+        self.hear(expected)
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        end(&mut self.child);
+    }
+}
+
+/// Asks a process to end, and makes it end if it does not.
+pub fn end(child: &mut Child) {
+    if let Some(pid) = rustix::process::Pid::from_raw(child.id() as i32) {
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+    }
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_secs(3) && child.try_wait().ok().flatten().is_none() {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+fn is_ready(admin: SocketAddr) -> bool {
+    let ask = || {
+        let mut stream = TcpStream::connect_timeout(&admin, Duration::from_secs(1))?;
+        stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+        stream.write_all(b"GET /readyz HTTP/1.1\r\nhost: admin\r\nconnection: close\r\n\r\n")?;
+        let mut start = [0; 12];
+        stream.read_exact(&mut start)?;
+        Ok::<_, std::io::Error>(&start == b"HTTP/1.1 200")
+    };
+    ask().unwrap_or(false)
+}
+
+impl Programs {
+    /// Envoy where `scripts/envoy.sh` puts it, unless told; `leno` beside this program, unless told.
+    pub fn find(envoy: Option<&Path>, leno: Option<&Path>) -> anyhow::Result<Self> {
+        let envoy = match envoy {
+            Some(path) => Some(path.to_owned()),
+            None => install_envoy(),
+        };
+        let leno = match leno {
+            Some(path) => path.to_owned(),
+            None => std::env::current_exe()?.with_file_name("leno"),
+        };
+        ensure!(leno.is_file(), "there is no {}: `cargo build --release -p leno` makes it", leno.display());
+        Ok(Self { envoy, leno })
+    }
+
+    /// As Envoy says it.
+    pub fn envoy_version(&self) -> Option<String> {
+        let output = Command::new(self.envoy.as_ref()?).arg("--version").output().ok()?;
+        Some(String::from_utf8_lossy(&output.stdout).split_whitespace().last()?.to_owned())
+    }
+}
+
+/// `None`: it cannot be had, and the script said why.
+fn install_envoy() -> Option<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let output = Command::new(root.join("scripts/envoy.sh")).stderr(Stdio::inherit()).output().ok()?;
+    let path = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
+    (output.status.success() && path.is_file()).then_some(path)
+}

@@ -1,0 +1,264 @@
+//! Leno's documents, with the policies of `policies.rs`.
+
+use crate::material::{AUDIENCE, FRONTEND, ISSUER, Material, TRUST_DOMAIN};
+use crate::policies::Policies;
+use serde_json::{Value, json};
+use std::net::SocketAddr;
+
+/// One `leno up`.
+pub struct Mesh<'a> {
+    pub policies: Policies,
+    /// `wasm` or `microvm`.
+    pub engine: &'a str,
+    pub listeners: Listeners,
+    pub upstream: SocketAddr,
+    /// Also a function `frontend`, which alone may call the service; then the gateway does not offer it.
+    pub caller: Option<Caller>,
+    /// `mtls.sameNode: always`.
+    pub same_node_tls: bool,
+    pub material: &'a Material,
+    pub otlp: SocketAddr,
+    /// Where the access log goes.
+    pub log: String,
+}
+
+/// Where the caller's instance comes from.
+#[derive(Clone, Debug)]
+pub enum Caller {
+    /// Command and arguments.
+    Command(Vec<String>),
+    /// Somebody else runs it.
+    External,
+}
+
+/// A node's own addresses.
+#[derive(Clone, Copy, Debug)]
+pub struct Listeners {
+    pub gateway: SocketAddr,
+    pub outbound: SocketAddr,
+    pub inbound: SocketAddr,
+    pub admin: SocketAddr,
+    pub control: SocketAddr,
+}
+
+impl Mesh<'_> {
+    /// All documents, one after the other.
+    pub fn documents(&self) -> String {
+        let mut documents = vec![self.mesh(), self.service(), self.policy("service", &["service"])];
+        if let Some(caller) = &self.caller {
+            let callees = ["service"];
+            let spec = match caller {
+                Caller::Command(command) => json!({"command": command, "callees": callees, "scale": {"min": 1}}),
+                Caller::External => json!({"external": {"addresses": [self.upstream.to_string()]}, "callees": callees}),
+            };
+            documents.push(function("frontend", spec));
+            documents.push(document(
+                "Policy",
+                "frontend",
+                json!({"functions": ["frontend"], "accessLog": {"enabled": self.policies.log}}),
+            ));
+            if self.policies.tracing {
+                documents.push(document(
+                    "Policy",
+                    "frontend-tracing",
+                    json!({"functions": ["frontend"], "tracing": {"sampling": 100}}),
+                ));
+            }
+        }
+        join(&documents)
+    }
+
+    /// A mesh of `count` functions, each with a policy of its own, at a host of its own ([`host_of`]).
+    pub fn documents_of_many(&self, count: usize) -> String {
+        let mut documents = vec![self.mesh()];
+        for index in 0..count {
+            let name = format!("service-{index}");
+            let expose = json!([{"hosts": [host_of(index)], "path": "/"}]);
+            documents.push(function(
+                &name,
+                json!({"external": {"addresses": [self.upstream.to_string()]}, "expose": expose}),
+            ));
+            documents.push(self.policy(&name, &[name.as_str()]));
+        }
+        join(&documents)
+    }
+
+    /// Three functions like [`Self::documents_of_many`]: the first has the mesh's upstream, the others share `noisy`, and the
+    /// last one's sidecars are micro-VMs that have 50 us each.
+    pub fn documents_of_tenants(&self, noisy: SocketAddr) -> String {
+        let mut documents = vec![self.mesh()];
+        for (index, upstream) in [self.upstream, noisy, noisy].into_iter().enumerate() {
+            let name = format!("service-{index}");
+            let expose = json!([{"hosts": [host_of(index)], "path": "/"}]);
+            documents
+                .push(function(&name, json!({"external": {"addresses": [upstream.to_string()]}, "expose": expose})));
+            let mut policy = self.policy(&name, &[name.as_str()]);
+            if index == 2 {
+                policy["spec"]["sidecar"]["deadline"] = json!("50us");
+                policy["spec"]["sidecar"]["engine"] = json!("microvm");
+            }
+            documents.push(policy);
+        }
+        join(&documents)
+    }
+
+    /// The mesh's own document.
+    pub fn mesh(&self) -> Value {
+        let Listeners { gateway, outbound, inbound, admin, control } = self.listeners;
+        let mut spec = json!({
+            "trustDomain": TRUST_DOMAIN,
+            "engine": self.engine,
+            "gateway": {"http": gateway.to_string()},
+            "listeners": {"outbound": outbound.to_string(), "inbound": inbound.to_string(), "admin": admin.to_string(), "control": control.to_string()},
+            "accessLog": {"format": "json", "file": self.log},
+            "mtls": {"sameNode": if self.same_node_tls { "always" } else { "direct" }},
+        });
+        if self.policies.mtls && self.caller.is_none() {
+            let (certificate, key) = (self.material.path("service.pem"), self.material.path("service.key"));
+            spec["gateway"] = json!({"https": {"listen": gateway.to_string(), "certificate": certificate, "key": key}});
+        }
+        if self.policies.tracing {
+            spec["tracing"] = json!({"otlp": format!("http://{}", self.otlp)});
+        }
+        json!({"apiVersion": VERSION, "kind": "Mesh", "metadata": {"name": "bench"}, "spec": spec})
+    }
+
+    fn service(&self) -> Value {
+        let mut spec = json!({"external": {"addresses": [self.upstream.to_string()]}});
+        if self.caller.is_none() {
+            spec["expose"] = json!([{"hosts": ["*"], "path": "/"}]);
+        }
+        function("service", spec)
+    }
+
+    /// What holds for these functions.
+    pub fn policy(&self, name: &str, functions: &[&str]) -> Value {
+        let policies = self.policies;
+        let mut spec = json!({"functions": functions, "accessLog": {"enabled": policies.log}});
+        // A run of a sidecar that was preempted by other work must not fail the request.
+        spec["sidecar"] = json!({"deadline": "100ms"});
+        if policies.sidecar {
+            spec["sidecar"]["requestHeaders"] = json!({"set": {"x-mesh": "bench"}, "remove": ["x-internal"]});
+            spec["sidecar"]["protocols"] = json!(["http1", "http2", "grpc"]);
+        }
+        if policies.jwt.is_some() {
+            spec["authentication"] = json!({"issuers": [{
+                "issuer": ISSUER,
+                "audiences": [AUDIENCE],
+                "jwks": {"inline": self.material.jwks()},
+                "claimsToHeaders": [{"claim": "sub", "header": "x-user"}],
+            }]});
+        }
+        spec["authorization"] = match policies.authorization {
+            true => self.rules(),
+            // What is not allowed is forbidden: this much there has to be.
+            false => json!({"rules": [{"name": "everything", "action": "allow"}]}),
+        };
+        if policies.limit.is_some() {
+            let key =
+                if policies.jwt.is_some() { json!([{"claim": "sub"}]) } else { json!([{"header": "user-agent"}]) };
+            spec["rateLimits"] =
+                json!([{"name": "per-user", "requests": 1_000_000, "per": "1s", "burst": 1_000_000, "key": key}]);
+        }
+        if policies.tracing {
+            spec["tracing"] = json!({"sampling": 100});
+        }
+        if policies.retry {
+            spec["retry"] = json!({
+                "attempts": 2, "on": ["connect-failure", "refused-stream", "unavailable", "cancelled", "503"],
+                "backoff": {"base": "25ms", "max": "250ms"},
+            });
+        }
+        if policies.breaker {
+            spec["circuitBreaker"] = json!({
+                "maxConnections": 1024, "maxPendingRequests": 1024, "maxRequests": 1024,
+                "outlierDetection": {"consecutive5xx": 5, "interval": "10s", "baseEjection": "30s", "maxEjectionPercent": 50},
+            });
+        }
+        document("Policy", name, spec)
+    }
+
+    fn rules(&self) -> Value {
+        // Outside traffic has no identity: behind the gateway the same rules ask for the user instead.
+        let from = match (&self.caller, self.policies.jwt) {
+            (Some(_), _) => json!([{"identities": [FRONTEND]}]),
+            (None, Some(_)) => {
+                json!([{"identities": [FRONTEND]}, {"requestPrincipals": [format!("{ISSUER}/*")]}])
+            }
+            (None, None) => json!([{"identities": [FRONTEND]}, {"addresses": ["127.0.0.0/8"]}]),
+        };
+        let rule = |name: &str, action: &str, path: &str, methods: &[&str]| {
+            let mut rule =
+                json!({"name": name, "action": action, "from": from, "to": [{"methods": methods, "paths": [path]}]});
+            if self.policies.jwt.is_some() {
+                rule["when"] = json!([{"claim": ["realm_access", "roles"], "values": ["customer"]}]);
+            }
+            rule
+        };
+        json!({"rules": [
+            rule("no-administration", "deny", "/admin/*", &["GET", "POST"]),
+            rule("read", "allow", "/orders/*", &["GET", "HEAD"]),
+            rule("write", "allow", "/orders/{id}/items", &["POST", "PUT"]),
+        ]})
+    }
+}
+
+const VERSION: &str = "leno.dev/v1alpha1";
+const NAMESPACE: &str = "bench";
+
+/// Where the function of this index is exposed.
+pub fn host_of(index: usize) -> String {
+    format!("service-{index}.bench")
+}
+
+/// A function's document.
+pub fn function(name: &str, spec: Value) -> Value {
+    document("Function", name, spec)
+}
+
+/// Documents as one file. (JSON is YAML.)
+pub fn join(documents: &[Value]) -> String {
+    documents.iter().map(|document| format!("---\n{document}\n")).collect()
+}
+
+fn document(kind: &str, name: &str, spec: Value) -> Value {
+    json!({"apiVersion": VERSION, "kind": kind, "metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policies::Policy;
+
+    #[test]
+    fn every_mix_of_policies_makes_documents_that_leno_accepts() {
+        let folder = tempfile::tempdir().unwrap();
+        let material = Material::make(folder.path()).unwrap();
+        let address: SocketAddr = "127.0.0.1:1234".parse().unwrap();
+        let listeners =
+            Listeners { gateway: address, outbound: address, inbound: address, admin: address, control: address };
+        let single = Policy::ALL.map(|policy| Policies::NONE.with(policy, true));
+        let without = Policy::ALL.map(|policy| Policies::NINE.with(policy, false));
+        let command = Caller::Command(vec!["/bin/true".to_owned()]);
+        for policies in [Policies::NONE, Policies::NINE].into_iter().chain(single).chain(without) {
+            for caller in [None, Some(command.clone()), Some(Caller::External)] {
+                let mesh = Mesh {
+                    policies,
+                    engine: "wasm",
+                    listeners,
+                    upstream: address,
+                    same_node_tls: caller.is_some(),
+                    caller,
+                    material: &material,
+                    otlp: address,
+                    log: "access.log".into(),
+                };
+                let path = folder.path().join("bench.yaml");
+                std::fs::write(&path, mesh.documents()).unwrap();
+                if let Err(problems) = leno_config::load(&path) {
+                    panic!("{policies:?}: {problems:?}");
+                }
+            }
+        }
+    }
+}

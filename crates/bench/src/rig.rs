@@ -1,0 +1,196 @@
+//! Everything around the proxies: a folder, ports, the upstream, the sinks, and the load.
+
+use crate::affinity::Cores;
+use crate::cpu::{Everybody, Memory, Usage};
+use crate::load::{Outcome, Plan};
+use crate::material::Material;
+use crate::proxy_under_test::{Programs, end};
+use anyhow::{Context, ensure};
+use std::cell::RefCell;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+/// Lives as long as a measurement; everything that it started ends with it.
+pub struct Rig {
+    pub cores: Cores,
+    pub programs: Programs,
+    pub material: Material,
+    pub upstream: SocketAddr,
+    pub otlp: SocketAddr,
+    pub limits: SocketAddr,
+    helpers: Vec<Child>,
+    /// Processes that make noise on purpose; they do not count as a disturbance.
+    noise: RefCell<Vec<u32>>,
+    folder: tempfile::TempDir,
+}
+
+/// What one run of the load saw, and what the proxy used meanwhile.
+pub struct Observed {
+    pub outcome: Outcome,
+    pub usage: Usage,
+    /// At the end of the run.
+    pub memory: Memory,
+    /// CPU time that went to processes that have nothing to do with the measurement.
+    pub others: Duration,
+}
+
+impl Rig {
+    pub fn set_up(programs: Programs) -> anyhow::Result<Self> {
+        let cores = Cores::take()?;
+        let folder = tempfile::Builder::new().prefix("leno-bench-").tempdir()?;
+        let material = Material::make(folder.path())?;
+        let [upstream, otlp, limits] = free_addresses()?;
+        let mut rig = Self {
+            cores,
+            programs,
+            material,
+            upstream,
+            otlp,
+            limits,
+            helpers: Vec::new(),
+            noise: RefCell::default(),
+            folder,
+        };
+        rig.help(&["upstream", "--listen", &upstream.to_string()])?;
+        rig.help(&["sinks", "--otlp", &otlp.to_string(), "--limits", &limits.to_string()])?;
+        Ok(rig)
+    }
+
+    /// Where configurations and logs of proxies go.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Starts this program with other arguments, on the load's core, and waits until it says that it is ready.
+    fn help(&mut self, arguments: &[&str]) -> anyhow::Result<()> {
+        let mut child = Command::new(std::env::current_exe()?)
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("{arguments:?} cannot be started"))?;
+        let mut line = String::new();
+        let stdout = child.stdout.take().context("it has an output")?;
+        self.helpers.push(child);
+        BufReader::new(stdout).read_line(&mut line)?;
+        ensure!(line == "ready\n", "{arguments:?} did not start");
+        Ok(())
+    }
+
+    /// Starts one more upstream for traffic that only makes noise, of the lowest priority.
+    pub fn another_upstream(&self) -> anyhow::Result<(SocketAddr, Noise)> {
+        let [address] = free_addresses()?;
+        let mut child = lowest_priority()?
+            .args(["upstream", "--listen", &address.to_string()])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("another upstream cannot be started")?;
+        let stdout = child.stdout.take().context("it has an output")?;
+        self.noise.borrow_mut().push(child.id());
+        let noise = Noise(child);
+        let mut line = String::new();
+        BufReader::new(stdout).read_line(&mut line)?;
+        ensure!(line == "ready\n", "another upstream did not start");
+        Ok((address, noise))
+    }
+
+    /// Starts a load that nobody measures, of the lowest priority; it ends when the result is dropped.
+    pub fn make_noise(&self, plan: &Plan) -> anyhow::Result<Noise> {
+        let mut child = lowest_priority()?
+            .arg("load")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .context("the noise cannot be started")?;
+        let mut input = child.stdin.take().context("the load has an input")?;
+        self.noise.borrow_mut().push(child.id());
+        let noise = Noise(child);
+        input.write_all(serde_json::to_string(plan)?.as_bytes())?;
+        Ok(noise)
+    }
+
+    /// Runs the load, and looks at these processes when it begins and when it ends to count.
+    pub fn observe(&self, plan: &Plan, proxy: &[u32]) -> anyhow::Result<Observed> {
+        let (mut child, mut output) = start_load(plan)?;
+        let mut watch = || {
+            wait_for(&mut output, "begin")?;
+            let (usage, everybody) = (Usage::of(proxy)?, Everybody::now()?);
+            wait_for(&mut output, "end")?;
+            let usage = Usage::of(proxy)? - usage;
+            let mut ours: Vec<u32> = self.helpers.iter().map(Child::id).collect();
+            ours.extend_from_slice(proxy);
+            ours.extend_from_slice(&self.noise.borrow());
+            ours.extend([child.id(), std::process::id()]);
+            let others = Everybody::now()?.others_since(&everybody, &ours);
+            let memory = Memory::of(proxy)?;
+            let mut line = String::new();
+            output.read_line(&mut line)?;
+            let outcome = serde_json::from_str(&line).context("the load said nothing of its outcome")?;
+            Ok(Observed { outcome, usage, memory, others })
+        };
+        let observed = watch();
+        if observed.is_err() {
+            let _ = child.kill();
+        }
+        child.wait()?;
+        observed
+    }
+}
+
+/// A process beside what is measured. Ends when this is dropped.
+pub struct Noise(Child);
+
+impl Drop for Noise {
+    fn drop(&mut self) {
+        end(&mut self.0);
+    }
+}
+
+/// This program, with as little claim to its core as can be.
+fn lowest_priority() -> anyhow::Result<Command> {
+    let mut command = Command::new("nice");
+    command.args(["-n", "19"]).arg(std::env::current_exe()?);
+    Ok(command)
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        self.helpers.iter_mut().for_each(end);
+    }
+}
+
+fn start_load(plan: &Plan) -> anyhow::Result<(Child, BufReader<ChildStdout>)> {
+    let mut child = Command::new(std::env::current_exe()?)
+        .arg("load")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("the load cannot be started")?;
+    let mut input = child.stdin.take().context("the load has an input")?;
+    input.write_all(serde_json::to_string(plan)?.as_bytes())?;
+    let output = child.stdout.take().context("the load has an output")?;
+    Ok((child, BufReader::new(output)))
+}
+
+fn wait_for(output: &mut impl BufRead, word: &str) -> anyhow::Result<()> {
+    let mut line = String::new();
+    output.read_line(&mut line)?;
+    ensure!(line.trim() == word, "the load ended before `{word}`");
+    Ok(())
+}
+
+/// Addresses of this machine that nobody listens on. The kernel does not hand out the same again soon.
+pub fn free_addresses<const COUNT: usize>() -> anyhow::Result<[SocketAddr; COUNT]> {
+    let mut listeners = Vec::new();
+    let mut addresses = [SocketAddr::from(([127, 0, 0, 1], 0)); COUNT];
+    for address in &mut addresses {
+        let listener = TcpListener::bind(*address)?;
+        *address = listener.local_addr()?;
+        listeners.push(listener);
+    }
+    Ok(addresses)
+}

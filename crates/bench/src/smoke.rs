@@ -1,0 +1,73 @@
+//! `leno-bench smoke`: in under two minutes, whether the hot path still costs about what it did. For CI: ratios within one run, wide enough
+//! that a slow or busy machine does not fail them.
+
+use crate::contenders::Running;
+use crate::hop::Where;
+use crate::load::Pace;
+use crate::policies::Policies;
+use crate::rig::Rig;
+use crate::statistics::Trials;
+use crate::trial::{self, HTTP1, Lengths};
+use anyhow::ensure;
+use std::time::Duration;
+
+/// CPU per request of the first against that of the second: at most so much. About twice what was measured; what stands in
+/// docs/benchmarks.md is measured with more care.
+const LIMITS: [(&str, &str, f64); 4] = [
+    ("leno_nine_wasm", "envoy_nine", 0.45),
+    ("leno_nine_microvm", "envoy_nine", 0.80),
+    ("leno_none", "envoy_none", 1.00),
+    ("leno_nine_wasm", "leno_none", 3.00),
+];
+const REPEATS: usize = 5;
+
+#[derive(clap::Args)]
+pub struct Arguments {
+    #[command(flatten)]
+    programs: Where,
+}
+
+pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    let rig = Rig::set_up(arguments.programs.find()?)?;
+    let mut contenders = vec![
+        Running::leno(&rig, "leno_none", "wasm", Policies::NONE)?,
+        Running::leno(&rig, "leno_nine_wasm", "wasm", Policies::NINE)?,
+    ];
+    match std::fs::exists("/dev/kvm").unwrap_or(false) {
+        true => contenders.push(Running::leno(&rig, "leno_nine_microvm", "microvm", Policies::NINE)?),
+        false => println!("SKIPPED: the microvm engine; there is no /dev/kvm"),
+    }
+    match rig.programs.envoy {
+        Some(_) => {
+            contenders.push(Running::envoy(&rig, "envoy_none", Policies::NONE)?);
+            contenders.push(Running::envoy(&rig, "envoy_nine", Policies::NINE)?);
+        }
+        None => {
+            println!("SKIPPED: everything against Envoy, which cannot be had here; only Leno against itself is checked")
+        }
+    }
+    let ms = Duration::from_millis;
+    let lengths = Lengths { warm_up: ms(200), closed: ms(800), open: ms(0) };
+    let mut trials = Trials::default();
+    for repeat in 0..REPEATS {
+        for contender in &contenders {
+            trials.0.push(trial::run(&rig, contender, HTTP1, Pace::Closed, repeat, lengths)?);
+        }
+    }
+    let mut slower = Vec::new();
+    for (ours, theirs, limit) in LIMITS {
+        let which = [ours, theirs].map(|name| (name, HTTP1.name, "closed"));
+        let Some(ratio) = trials.combined(which, |[ours, theirs]| ours.cpu_us / theirs.cpu_us) else { continue };
+        // The least of the repeats: other work on the machine only adds.
+        let verdict = if ratio.least <= limit { "ok" } else { "TOO SLOW" };
+        println!(
+            "{ours} / {theirs}: {:.2} ({:.2} to {:.2}), at most {limit:.2}: {verdict}",
+            ratio.median, ratio.least, ratio.most
+        );
+        if ratio.least > limit {
+            slower.push(ours);
+        }
+    }
+    ensure!(slower.is_empty(), "the hot path costs more than it did: {}", slower.join(", "));
+    Ok(())
+}

@@ -1,0 +1,162 @@
+//! One scenario, run once: who was measured, how, what came out, and whether something disturbed it.
+
+use crate::load::{Outcome, Pace, Plan, Protocol};
+use crate::rig::{Observed, Rig};
+use anyhow::ensure;
+use serde::Serialize;
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// Others' CPU time, in per cent of one core, from which on a run counts as disturbed. Fixed here, before anything is measured.
+pub const TOLERATED_PERCENT: f64 = 10.0;
+
+/// How requests come.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Way {
+    /// `http1`, `http2` or `fresh`.
+    pub name: &'static str,
+    #[serde(skip)]
+    pub protocol: Protocol,
+    pub connections: usize,
+    pub streams: usize,
+    /// Requests a second in open loop.
+    pub rate: f64,
+}
+
+pub const HTTP1: Way = Way { name: "http1", protocol: Protocol::Http1, connections: 16, streams: 1, rate: 1000.0 };
+pub const HTTP2: Way = Way { name: "http2", protocol: Protocol::Http2, connections: 2, streams: 8, rate: 1000.0 };
+/// Handshakes are dear: what every contender can serve is less.
+pub const FRESH: Way = Way { name: "fresh", protocol: Protocol::Fresh, connections: 8, streams: 1, rate: 200.0 };
+
+/// How long a run lasts.
+#[derive(Clone, Copy, Debug)]
+pub struct Lengths {
+    pub warm_up: Duration,
+    pub closed: Duration,
+    pub open: Duration,
+}
+
+/// What a run found out.
+#[derive(Clone, Debug, Serialize)]
+pub struct Trial {
+    pub contender: String,
+    pub way: &'static str,
+    /// `closed` or `open`.
+    pub pace: &'static str,
+    pub repeat: usize,
+    pub requests: u64,
+    pub requests_per_second: f64,
+    /// User and system time of the proxy for each request.
+    pub cpu_us: f64,
+    pub user_us: f64,
+    pub p50_us: f64,
+    pub p90_us: f64,
+    pub p99_us: f64,
+    /// Each per cent, see [`crate::load::SHARES`].
+    pub latency_us: Vec<f64>,
+    /// Of the proxy, for each request.
+    pub voluntary_switches: f64,
+    pub involuntary_switches: f64,
+    /// Share of its core that the proxy used.
+    pub proxy_core_percent: f64,
+    pub rss_kib: u64,
+    pub pss_kib: u64,
+    /// Not answered with 200, or not at all.
+    pub failed: u64,
+    /// Share of one core that unrelated processes used meanwhile.
+    pub others_percent: f64,
+}
+
+impl Trial {
+    /// The rule by which runs are discarded.
+    pub fn is_disturbed(&self) -> bool {
+        self.others_percent > TOLERATED_PERCENT
+    }
+
+    /// An error if anything but a few requests failed: then what was measured is not what was meant.
+    pub fn new(contender: &str, way: Way, pace: Pace, repeat: usize, observed: Observed) -> anyhow::Result<Self> {
+        let Observed { outcome, usage, memory, others } = observed;
+        let answered = outcome.answered();
+        let failed = answered - outcome.statuses.get(&200).copied().unwrap_or(0) + outcome.errors;
+        ensure!(
+            answered > 0 && failed * 1000 <= answered,
+            "{contender} {}: {failed} of {answered} requests failed; statuses {:?}, first error {:?}",
+            way.name,
+            outcome.statuses,
+            outcome.error
+        );
+        let each = |total: Duration| total.as_secs_f64() * 1e6 / answered as f64;
+        let latency = |share| outcome.latency(share).unwrap_or(f64::NAN);
+        Ok(Self {
+            contender: contender.to_owned(),
+            way: way.name,
+            pace: if pace == Pace::Closed { "closed" } else { "open" },
+            repeat,
+            requests: answered,
+            requests_per_second: answered as f64 / outcome.seconds,
+            cpu_us: each(usage.cpu),
+            user_us: each(usage.user),
+            p50_us: latency(0.5),
+            p90_us: latency(0.9),
+            p99_us: latency(0.99),
+            voluntary_switches: usage.voluntary as f64 / answered as f64,
+            involuntary_switches: usage.involuntary as f64 / answered as f64,
+            proxy_core_percent: usage.cpu.as_secs_f64() / outcome.seconds * 100.0,
+            rss_kib: memory.rss,
+            pss_kib: memory.pss,
+            failed,
+            others_percent: others.as_secs_f64() / outcome.seconds * 100.0,
+            latency_us: outcome.latency_us,
+        })
+    }
+}
+
+/// Who can be sent requests.
+pub trait Contender {
+    fn name(&self) -> &str;
+    fn pids(&self) -> Vec<u32>;
+    /// What to send, in this way, at this pace; its lengths are filled in later.
+    fn plan(&self, way: Way, pace: Pace) -> Plan;
+    /// A way in which requests can come in.
+    fn usual_way(&self) -> Way {
+        HTTP1
+    }
+}
+
+/// One run.
+pub fn run(
+    rig: &Rig,
+    contender: &dyn Contender,
+    way: Way,
+    pace: Pace,
+    repeat: usize,
+    lengths: Lengths,
+) -> anyhow::Result<Trial> {
+    let measured = if pace == Pace::Closed { lengths.closed } else { lengths.open };
+    let plan = Plan {
+        warm_up_ms: lengths.warm_up.as_millis() as u64,
+        measured_ms: measured.as_millis() as u64,
+        ..contender.plan(way, pace)
+    };
+    let observed = rig.observe(&plan, &contender.pids())?;
+    Trial::new(contender.name(), way, pace, repeat, observed)
+}
+
+/// What a few requests get, to see whether a contender does what it is to do.
+pub fn probe(rig: &Rig, contender: &dyn Contender, change: impl FnOnce(&mut Plan)) -> anyhow::Result<Outcome> {
+    let way = Way { connections: 1, streams: 1, ..contender.usual_way() };
+    let mut plan = Plan { warm_up_ms: 0, measured_ms: 100, ..contender.plan(way, Pace::Closed) };
+    change(&mut plan);
+    Ok(rig.observe(&plan, &contender.pids())?.outcome)
+}
+
+/// The conditions of all runs, for the report.
+pub fn conditions(rig: &Rig) -> Value {
+    json!({
+        "envoy": rig.programs.envoy_version(),
+        "leno": rig.programs.leno.display().to_string(),
+        "cores": {"proxy": rig.cores.proxy, "load, upstream, sinks": rig.cores.load},
+        "ways": [HTTP1, HTTP2, FRESH],
+        "discarded": format!("runs during which unrelated processes used more than {TOLERATED_PERCENT} % of one core"),
+    })
+}

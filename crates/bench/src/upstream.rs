@@ -1,0 +1,100 @@
+//! `leno-bench upstream`: a service that does nothing, as fast as it can, so that what is measured is what stands before it.
+
+use anyhow::Context;
+use std::io;
+use std::net::SocketAddr;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+const RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: 13\r\n\r\nHello, world!";
+/// More than any request head here.
+const BUFFER: usize = 64 * 1024;
+
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// Where to listen.
+    #[arg(long, value_name = "ADDRESS")]
+    listen: SocketAddr,
+}
+
+/// Serves HTTP/1.1 until it is killed.
+pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let listener = TcpListener::bind(arguments.listen).await.context("the upstream cannot listen")?;
+        println!("ready");
+        loop {
+            let (stream, _) = listener.accept().await?;
+            // A client that goes away is no event.
+            tokio::spawn(async move { drop(serve(stream).await) });
+        }
+    })
+}
+
+async fn serve(mut stream: TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut buffer = vec![0; BUFFER];
+    let mut filled = 0;
+    loop {
+        let (head, body) = loop {
+            match parse(&buffer[..filled])? {
+                Some(found) => break found,
+                None if filled == buffer.len() => return Err(io::ErrorKind::InvalidData.into()),
+                None => match stream.read(&mut buffer[filled..]).await? {
+                    0 => return Ok(()),
+                    count => filled += count,
+                },
+            }
+        };
+        match body {
+            Body::Length(length) => {
+                let end = head + length;
+                if end <= filled {
+                    buffer.copy_within(end..filled, 0);
+                    filled -= end;
+                } else {
+                    let mut missing = end - filled;
+                    while missing > 0 {
+                        let part = missing.min(buffer.len());
+                        missing -= stream.read_exact(&mut buffer[..part]).await?;
+                    }
+                    filled = 0;
+                }
+            }
+            Body::Chunked => {
+                // Nothing is pipelined here: the body ends where what is received ends with the last chunk.
+                buffer.copy_within(head..filled, 0);
+                filled -= head;
+                while !buffer[..filled].ends_with(b"0\r\n\r\n") {
+                    let keep = filled.min(5);
+                    buffer.copy_within(filled - keep..filled, 0);
+                    match stream.read(&mut buffer[keep..]).await? {
+                        0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                        count => filled = keep + count,
+                    }
+                }
+                filled = 0;
+            }
+        }
+        stream.write_all(RESPONSE).await?;
+    }
+}
+
+enum Body {
+    Length(usize),
+    Chunked,
+}
+
+/// Length of a complete head, and what follows it.
+fn parse(bytes: &[u8]) -> io::Result<Option<(usize, Body)>> {
+    let mut headers = [httparse::EMPTY_HEADER; 100];
+    let mut request = httparse::Request::new(&mut headers);
+    let status = request.parse(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+    let httparse::Status::Complete(head) = status else { return Ok(None) };
+    let field = |name: &str| request.headers.iter().find(|header| header.name.eq_ignore_ascii_case(name));
+    if field("transfer-encoding").is_some() {
+        return Ok(Some((head, Body::Chunked)));
+    }
+    let length = field("content-length").and_then(|header| std::str::from_utf8(header.value).ok()?.parse().ok());
+    Ok(Some((head, Body::Length(length.unwrap_or(0)))))
+}
