@@ -9,7 +9,7 @@ use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPai
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use rcgen::string::Ia5String;
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyUsagePurpose, SanType};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, IsCa, KeyUsagePurpose, SanType};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -136,6 +136,7 @@ impl Material {
 pub fn certificate_request() -> anyhow::Result<(Vec<u8>, String)> {
     let mut params = CertificateParams::new(Vec::new())?;
     params.subject_alt_names.push(SanType::URI(Ia5String::try_from(FRONTEND)?));
+    params.distinguished_name = DistinguishedName::new();
     let key = rcgen::KeyPair::generate()?;
     Ok((params.serialize_request(&key)?.der().to_vec(), key.serialize_pem()))
 }
