@@ -1,6 +1,6 @@
 //! Who is measured: nothing at all, Envoys and Lenos with different policies, all before the same upstream.
 
-use crate::load::{Pace, Plan, Protocol, Request, Tls};
+use crate::load::{Outcome, Pace, Plan, Protocol, Request, Tls};
 use crate::material::HOST;
 use crate::neighbours::Tenants;
 use crate::policies::{Algorithm, Limit, Policies};
@@ -284,33 +284,33 @@ impl Running {
         })
     }
 
-    /// Waits until requests are answered with 200, and sees that one without a token is refused where a token is asked for.
+    /// Waits until requests are answered with 200, and sees that one without a token is refused where a token is asked for, and
+    /// one that no rule allows where there are rules.
     fn until_it_works(mut self, rig: &Rig, policies: Policies) -> anyhow::Result<Self> {
+        self.until_it_answers(rig, 200, |_| {})?;
+        if policies.jwt.is_some() {
+            self.until_it_answers(rig, 401, |plan| plan.request.authorizations.clear())?;
+        }
+        if policies.authorization {
+            self.until_it_answers(rig, 403, |plan| plan.request.method = "DELETE".into())?;
+        }
+        Ok(self)
+    }
+
+    /// Waits until all answers to such requests have this status.
+    fn until_it_answers(&mut self, rig: &Rig, status: u16, change: fn(&mut Plan)) -> anyhow::Result<()> {
         let begin = Instant::now();
         loop {
             if let Some(proxy) = &mut self.proxy {
                 proxy.still_runs().with_context(|| self.name.clone())?;
             }
-            let outcome = probe(rig, &self, |_| {})?;
-            if outcome.errors == 0 && outcome.error.is_none() && outcome.statuses.keys().eq([&200]) {
-                break;
+            let outcome = probe(rig, self, change)?;
+            if outcome.error.is_none() && outcome.statuses.keys().eq([&status]) {
+                return Ok(());
             }
-            ensure!(begin.elapsed() < PATIENCE, "{} answers {:?}, {:?}", self.name, outcome.statuses, outcome.error);
+            let Outcome { statuses, error, .. } = outcome;
+            ensure!(begin.elapsed() < PATIENCE, "{} answers {statuses:?} instead of {status}, {error:?}", self.name);
         }
-        if policies.jwt.is_some() {
-            let outcome = probe(rig, &self, |plan| plan.request.authorizations.clear())?;
-            ensure!(outcome.statuses.keys().eq([&401]), "{} answers {:?} to nobody", self.name, outcome.statuses);
-        }
-        if policies.authorization {
-            let outcome = probe(rig, &self, |plan| plan.request.method = "DELETE".into())?;
-            ensure!(
-                outcome.statuses.keys().eq([&403]),
-                "{} answers {:?} to what no rule allows",
-                self.name,
-                outcome.statuses
-            );
-        }
-        Ok(self)
     }
 }
 

@@ -168,7 +168,10 @@ impl Programs {
             None => std::env::current_exe()?.with_file_name("leno"),
         };
         ensure!(leno.is_file(), "there is no {}: `cargo build --release -p leno` makes it", leno.display());
-        Ok(Self { envoy, leno })
+        // They are started in folders of their own.
+        let envoy =
+            envoy.map(|path| path.canonicalize().with_context(|| format!("no {}", path.display()))).transpose()?;
+        Ok(Self { envoy, leno: leno.canonicalize()? })
     }
 
     /// As Envoy says it.

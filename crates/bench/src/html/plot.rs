@@ -134,7 +134,7 @@ fn open(title: &str, height: f64) -> String {
 fn short(value: f64) -> String {
     match value {
         small if small < 10.0 => format!("{small:.2}"),
-        middle if middle < 1000.0 => format!("{middle:.1}"),
+        middle if middle < 100.0 => format!("{middle:.1}"),
         large => format!("{large:.0}"),
     }
 }
