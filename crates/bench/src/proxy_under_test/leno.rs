@@ -234,9 +234,9 @@ mod tests {
     fn every_mix_of_policies_makes_documents_that_leno_accepts() {
         let folder = tempfile::tempdir().unwrap();
         let material = Material::make(folder.path()).unwrap();
-        let address: SocketAddr = "127.0.0.1:1234".parse().unwrap();
-        let listeners =
-            Listeners { gateway: address, outbound: address, inbound: address, admin: address, control: address };
+        let at = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        let address = at(1);
+        let listeners = Listeners { gateway: at(2), outbound: at(3), inbound: at(4), admin: at(5), control: at(6) };
         let single = Policy::ALL.map(|policy| Policies::NONE.with(policy, true));
         let without = Policy::ALL.map(|policy| Policies::NINE.with(policy, false));
         let command = Caller::Command(vec!["/bin/true".to_owned()]);
