@@ -45,8 +45,8 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
     let ms = Duration::from_millis;
     let (repeats, lengths) = match arguments.output.quick {
-        true => (3, Lengths { warm_up: ms(150), closed: ms(450), open: ms(0) }),
-        false => (7, Lengths { warm_up: ms(500), closed: ms(2000), open: ms(0) }),
+        true => (3, Lengths { warm_up: ms(150), closed: ms(450), open: ms(0), retakes: 0 }),
+        false => (7, Lengths { warm_up: ms(500), closed: ms(2000), open: ms(0), retakes: 2 }),
     };
     let mut report = Report::default();
     let mut trials = Trials::default();

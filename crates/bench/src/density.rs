@@ -106,7 +106,7 @@ fn node(rig: &Rig, functions: usize, pause: Duration) -> anyhow::Result<Node> {
     let (idle, idle_cpu) = at_rest(&running.pids(), pause)?;
     // Each function is asked several times.
     let closed = Duration::from_millis(1000 + functions as u64 / 2);
-    let lengths = Lengths { warm_up: Duration::from_millis(200), closed, open: Duration::ZERO };
+    let lengths = Lengths { warm_up: Duration::from_millis(200), closed, open: Duration::ZERO, retakes: 1 };
     let way = Way { connections: 8, ..HTTP1 };
     let trial = trial::run(rig, &running, way, Pace::Closed, 0, lengths)?;
     let loaded = Memory { rss: trial.rss_kib, pss: trial.pss_kib };

@@ -37,6 +37,9 @@ pub struct Arguments {
     /// Only contenders whose names contain one of these words (comma-separated); `direct` always runs.
     #[arg(long, value_delimiter = ',', value_name = "WORDS")]
     only: Vec<String>,
+    /// Where to write a short table in Markdown, as in the README.
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
     /// Repeats, instead of the usual number.
     #[arg(long, value_name = "N")]
     repeats: Option<usize>,
@@ -100,10 +103,42 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
     if let Some(path) = &arguments.output.html {
         html::hop(&trials, &names, &report, &machine, &details["conditions"]).write(path)?;
     }
+    if let Some(path) = &arguments.markdown {
+        std::fs::write(path, markdown(&trials))?;
+    }
     match &arguments.output.json {
         Some(path) => report.write_with(machine, details, path),
         None => Ok(()),
     }
+}
+
+/// The few rows that say most.
+fn markdown(trials: &Trials) -> String {
+    let rows = [
+        ("Envoy, no policies", "envoy_none"),
+        ("Leno, no policies", "leno_none"),
+        ("Envoy, all nine", "envoy_nine"),
+        ("Envoy, all nine, JWT cache and local rate limit", "envoy_best"),
+        ("Leno, all nine, wasm", "leno_nine_wasm"),
+        ("Leno, all nine, micro-VM", "leno_nine_microvm"),
+        ("Envoy, two sidecars", "envoy_pair"),
+        ("Leno, two hops on a node, wasm", "leno_pair_wasm"),
+    ];
+    let mut table = String::from(
+        "| | CPU a request, saturated | CPU a request, 1,000/s | p50, 1,000/s | p99, 1,000/s | memory |\n|---|---|---|---|---|---|\n",
+    );
+    for (title, name) in rows {
+        let of =
+            |pace, value: fn(&Trial) -> f64| trials.figure((name, HTTP1.name, pace), value).map(|figure| figure.median);
+        let row = (|| {
+            let (closed, open) = (of("closed", |trial| trial.cpu_us)?, of("open", |trial| trial.cpu_us)?);
+            let (p50, p99) = (of("open", |trial| trial.p50_us)?, of("open", |trial| trial.p99_us)?);
+            let memory = of("closed", |trial| trial.pss_kib as f64 / 1024.0)?;
+            Some(format!("| {title} | {closed:.0} us | {open:.0} us | {p50:.0} us | {p99:.0} us | {memory:.0} MiB |\n"))
+        })();
+        table.push_str(&row.unwrap_or_default());
+    }
+    table
 }
 
 /// Everybody at once: those who are not asked do nothing, and nobody is measured cold.
@@ -171,8 +206,8 @@ struct Course {
 fn schedule(quick: bool, repeats: Option<usize>) -> Vec<Course> {
     let ms = Duration::from_millis;
     let (lengths, counts) = match quick {
-        true => (Lengths { warm_up: ms(200), closed: ms(800), open: ms(1000) }, [3, 1, 1]),
-        false => (Lengths { warm_up: ms(500), closed: ms(2500), open: ms(4000) }, [7, 4, 3]),
+        true => (Lengths { warm_up: ms(200), closed: ms(800), open: ms(1000), retakes: 0 }, [3, 1, 1]),
+        false => (Lengths { warm_up: ms(500), closed: ms(2500), open: ms(4000), retakes: 2 }, [7, 4, 3]),
     };
     let courses = [HTTP1, HTTP2, FRESH].into_iter().zip(counts);
     courses.map(|(way, count)| Course { way, repeats: repeats.unwrap_or(count), lengths }).collect()

@@ -105,8 +105,12 @@ pub struct Tenants {
 }
 
 fn measure(rig: &Rig, tenants: &Tenants, blast: Blast, repeat: usize, seconds: u64) -> anyhow::Result<Trial> {
-    let lengths =
-        Lengths { warm_up: Duration::from_secs(1), closed: Duration::ZERO, open: Duration::from_secs(seconds) };
+    let lengths = Lengths {
+        warm_up: Duration::from_secs(1),
+        closed: Duration::ZERO,
+        open: Duration::from_secs(seconds),
+        retakes: 1,
+    };
     let others = match blast {
         Blast::Nothing => None,
         Blast::Deadlines => Some(&tenants.hurried),

@@ -34,6 +34,8 @@ pub struct Lengths {
     pub warm_up: Duration,
     pub closed: Duration,
     pub open: Duration,
+    /// How often a disturbed run is done again.
+    pub retakes: usize,
 }
 
 /// What a run found out.
@@ -123,7 +125,7 @@ pub trait Contender {
     }
 }
 
-/// One run.
+/// One run; again, as often as `lengths` allow, if it was disturbed or if nothing came of it. Then the least disturbed one counts.
 pub fn run(
     rig: &Rig,
     contender: &dyn Contender,
@@ -138,8 +140,27 @@ pub fn run(
         measured_ms: measured.as_millis() as u64,
         ..contender.plan(way, pace)
     };
-    let observed = rig.observe(&plan, &contender.pids())?;
-    Trial::new(contender.name(), way, pace, repeat, observed)
+    let once = || {
+        let observed = rig.observe(&plan, &contender.pids())?;
+        Trial::new(contender.name(), way, pace, repeat, observed)
+    };
+    let mut best = once();
+    for _ in 0..lengths.retakes {
+        if best.as_ref().is_ok_and(|trial| !trial.is_disturbed()) {
+            break;
+        }
+        let again = once();
+        let better = match (&best, &again) {
+            (Ok(best), Ok(again)) => again.others_percent < best.others_percent,
+            (Err(_), _) => true,
+            (Ok(_), Err(_)) => false,
+        };
+        if better {
+            best = again;
+        }
+    }
+    // A machine that stood still for a whole run says nothing about who was measured.
+    best.or_else(|_| once())
 }
 
 /// What a few requests get, to see whether a contender does what it is to do.
