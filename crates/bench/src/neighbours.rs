@@ -67,13 +67,13 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let rig = Rig::set_up(arguments.programs.find()?)?;
     println!("machine: {machine}");
     let quick = arguments.output.quick;
-    let (repeats, seconds) = if quick { (3, 8) } else { (7, 20) };
+    let (repeats, seconds, retakes) = if quick { (3, 8, 0) } else { (7, 20, 2) };
     let tenants = Running::leno_tenants(&rig)?;
     let mut trials = Trials::default();
     for repeat in 0..repeats {
         for index in 0..Blast::ALL.len() {
             let blast = Blast::ALL[(index + repeat) % Blast::ALL.len()];
-            let mut trial = measure(&rig, &tenants, blast, repeat, seconds)?;
+            let mut trial = measure(&rig, &tenants, blast, repeat, (seconds, retakes))?;
             blast.name().clone_into(&mut trial.contender);
             eprintln!(
                 "{} #{repeat}: p50 {:.0} us, p99 {:.0} us, core {:.0} %",
@@ -104,19 +104,27 @@ pub struct Tenants {
     pub _upstream: Noise,
 }
 
-fn measure(rig: &Rig, tenants: &Tenants, blast: Blast, repeat: usize, seconds: u64) -> anyhow::Result<Trial> {
+fn measure(
+    rig: &Rig,
+    tenants: &Tenants,
+    blast: Blast,
+    repeat: usize,
+    (seconds, retakes): (u64, usize),
+) -> anyhow::Result<Trial> {
     let lengths = Lengths {
         warm_up: Duration::from_secs(1),
         closed: Duration::ZERO,
         open: Duration::from_secs(seconds),
-        retakes: 1,
+        retakes,
     };
     let others = match blast {
         Blast::Nothing => None,
         Blast::Deadlines => Some(&tenants.hurried),
         Blast::Requests | Blast::LargeBodies => Some(&tenants.blast),
     };
-    let noise = others.map(|plan| rig.make_noise(&blast.plan(plan.clone(), seconds + 60))).transpose()?;
+    let noise = others
+        .map(|plan| rig.make_noise(&blast.plan(plan.clone(), (seconds + 20) * (retakes as u64 + 2))))
+        .transpose()?;
     let trial = trial::run(rig, &tenants.modest, MODEST, Pace::Open(MODEST.rate), repeat, lengths);
     drop(noise);
     trial
