@@ -86,7 +86,7 @@ fn leno(rig: &Rig, engine: &str, policies: Policies, functions: usize) -> anyhow
     fs::create_dir(&folder)?;
     let mesh = mesh(rig, &folder, engine, policies, listeners);
     let file = |count: usize| folder.join(format!("{count}.yaml"));
-    fs::write(file(1), mesh.documents_of_many(1))?;
+    fs::write(file(1), mesh.documents_of_many(1).concat())?;
     let mut node =
         Helper::start(rig.cores, &["node", "--engine", engine, "--documents", &file(1).display().to_string()])?;
     let request = |index: usize| request(rig, &host_of(index));
@@ -95,7 +95,7 @@ fn leno(rig: &Rig, engine: &str, policies: Policies, functions: usize) -> anyhow
     ensure!(ask(&mut connection, &request(0)?)? == 200, "the node does not work");
     let mut times = Vec::new();
     for index in 1..=functions {
-        fs::write(file(index + 1), mesh.documents_of_many(index + 1))?;
+        fs::write(file(index + 1), mesh.documents_of_many(index + 1).concat())?;
         node.tell(&format!("load {}", file(index + 1).display()), "loaded")?;
         fs::remove_file(file(index + 1))?;
         let request = request(index)?;

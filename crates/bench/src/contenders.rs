@@ -148,7 +148,9 @@ impl Running {
         let folder = new_folder(rig, name)?;
         let listeners = listeners()?;
         let mesh = mesh(rig, &folder, engine, policies, listeners);
-        fs::write(folder.join("bench.yaml"), mesh.documents_of_many(functions))?;
+        for (number, documents) in mesh.documents_of_many(functions).iter().enumerate() {
+            fs::write(folder.join(format!("{number}.yaml")), documents)?;
+        }
         let mut request = rig.material.request(policies.jwt.unwrap_or(Algorithm::Es256))?;
         request.authorities = (0..functions).map(host_of).collect();
         let running = Self {

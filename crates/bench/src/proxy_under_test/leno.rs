@@ -68,19 +68,21 @@ impl Mesh<'_> {
         join(&documents)
     }
 
-    /// A mesh of `count` functions, each with a policy of its own, at a host of its own ([`host_of`]).
-    pub fn documents_of_many(&self, count: usize) -> String {
-        let mut documents = vec![self.mesh()];
-        for index in 0..count {
-            let name = format!("service-{index}");
-            let expose = json!([{"hosts": [host_of(index)], "path": "/"}]);
-            documents.push(function(
-                &name,
-                json!({"external": {"addresses": [self.upstream.to_string()]}, "expose": expose}),
-            ));
-            documents.push(self.policy(&name, &[name.as_str()]));
-        }
-        join(&documents)
+    /// A mesh of `count` functions, each with a policy of its own, at a host of its own ([`host_of`]); in files of a thousand.
+    pub fn documents_of_many(&self, count: usize) -> Vec<String> {
+        let files = (0..count).step_by(1000).map(|first| {
+            let documents: Vec<Value> =
+                (first..count.min(first + 1000)).flat_map(|index| self.one_of_many(index)).collect();
+            join(&documents)
+        });
+        [join(&[self.mesh()])].into_iter().chain(files).collect()
+    }
+
+    fn one_of_many(&self, index: usize) -> [Value; 2] {
+        let name = format!("service-{index}");
+        let expose = json!([{"hosts": [host_of(index)], "path": "/"}]);
+        let spec = json!({"external": {"addresses": [self.upstream.to_string()]}, "expose": expose});
+        [function(&name, spec), self.policy(&name, &[name.as_str()])]
     }
 
     /// Three functions like [`Self::documents_of_many`]: the first has the mesh's upstream, the others share `noisy`, and the
