@@ -149,7 +149,9 @@ async fn keep(
                 }
                 Change::Removed(Subject::Slice(id)) => drop(next.remove(&id)),
                 Change::Set(Resource::Hosted(_)) => complete = true,
-                Change::Set(Resource::Endpoints(..) | Resource::Routes(_)) | Change::Removed(_) => {}
+                // There are no user-written policies here.
+                Change::Set(Resource::Endpoints(..) | Resource::Routes(_) | Resource::Module(..))
+                | Change::Removed(_) => {}
             }
         }
         let snapshot = next.finish();
@@ -166,7 +168,7 @@ async fn keep(
 fn read(path: &Path) -> anyhow::Result<Definitions> {
     let snapshot: Snapshot = leno_config::load(path).map_err(|problems| anyhow!("{problems:?}"))?;
     let slices = snapshot.functions().filter_map(|id| Some((id.clone(), snapshot.slice(id)?))).collect();
-    Ok(Definitions { mesh: snapshot.mesh_slice().clone(), slices })
+    Ok(Definitions { mesh: snapshot.mesh_slice().clone(), slices, modules: snapshot.modules().clone() })
 }
 
 /// The load's own key stays with the load.
@@ -192,7 +194,9 @@ impl Instances for External {
     fn try_acquire(&self, function: &FunctionId, _: &[SocketAddr]) -> Option<Lease> {
         let snapshot = self.node.get()?.snapshot.load();
         match &snapshot.functions.get(function)?.slice.run {
-            Run::External(addresses) => Some(Lease::new(*addresses.first()?, None, None)),
+            Run::External(addresses) => {
+                Some(Lease { address: *addresses.first()?, instance: None, guard: Box::new(()) })
+            }
             Run::Command(_) => None,
         }
     }
