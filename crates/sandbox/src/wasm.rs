@@ -107,7 +107,8 @@ impl Wasm {
         }
         let input = instance.get_typed_func::<(), u32>(&mut store, "input").map_err(failed)?;
         let input = input.call(&mut store, ()).map_err(failed)? as usize;
-        let built = &memory.data(&store)[..address];
+        // Nothing above the heap's top is alive.
+        let built = &memory.data(&store)[..input.min(address)];
         let needed = (input + MAX_INPUT).next_multiple_of(WASM_PAGE);
         if needed + MAX_OUTPUT > MEMORY {
             return Err(LoadError::NoRoom);

@@ -1,5 +1,7 @@
 //! What initialisation left behind: all that tells one program from another.
 
+use std::ops::Range;
+
 /// Unchanged stretches shorter than this are kept, because a longer copy costs less than another one.
 const GAP: usize = 128;
 
@@ -45,7 +47,10 @@ impl Changes {
         let changed = |at: &usize| built[*at] != pristine.get(*at).copied().unwrap_or(0);
         let mut stretches = Vec::new();
         let mut bytes: Vec<u8> = Vec::new();
-        let mut changes = (0..built.len()).filter(changed).peekable();
+        // Most blocks are as they were, which is seen at once.
+        let blocks = (0..built.len()).step_by(GAP).map(|start| start..built.len().min(start + GAP));
+        let touched = blocks.filter(|block| !is_as_before(pristine, built, block));
+        let mut changes = touched.flatten().filter(changed).peekable();
         while let Some(start) = changes.next() {
             let mut end = start + 1;
             while let Some(next) = changes.next_if(|next| next - end < GAP) {
@@ -71,6 +76,13 @@ impl Changes {
     pub(crate) fn bytes(&self) -> usize {
         self.bytes.len() + size_of_val(&*self.stretches)
     }
+}
+
+/// Whether a block is what it was; what was not there was zero.
+fn is_as_before(pristine: &[u8], built: &[u8], block: &Range<usize>) -> bool {
+    let known = &pristine[block.start.min(pristine.len())..block.end.min(pristine.len())];
+    let (old, new) = built[block.clone()].split_at(known.len());
+    old == known && new.iter().all(|byte| *byte == 0)
 }
 
 #[cfg(test)]
