@@ -23,8 +23,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Between two looks whether the function is there.
-const LOOK: Duration = Duration::from_micros(50);
+/// Between two looks whether the function is there; each takes time of the core that makes it ready.
+const LOOK: Duration = Duration::from_micros(200);
 const PATIENCE: Duration = Duration::from_secs(20);
 
 #[derive(clap::Args)]
