@@ -16,8 +16,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// An exchange allocates a hundred small things, some of which another thread frees: twice as fast with this one as with the C
-/// library's.
+/// An exchange allocates a hundred small things, some of which another thread frees: docs/decisions/0008.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
