@@ -1,7 +1,7 @@
 //! `leno-bench ablation`: what each policy costs by itself, and what taking it away saves.
 
+use crate::arguments::Plain;
 use crate::contenders::Running;
-use crate::hop::{Output, Where};
 use crate::html::{self, Page};
 use crate::load::Pace;
 use crate::machine;
@@ -13,21 +13,13 @@ use crate::trial::{self, HTTP1, Lengths};
 use serde_json::json;
 use std::time::Duration;
 
-#[derive(clap::Args)]
-pub struct Arguments {
-    #[command(flatten)]
-    output: Output,
-    #[command(flatten)]
-    programs: Where,
-}
-
 /// One who is measured with many mixes of policies.
 struct Subject {
     name: &'static str,
     start: fn(&Rig, &str, Policies) -> anyhow::Result<Running>,
 }
 
-pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
+pub fn run(arguments: &Plain) -> anyhow::Result<()> {
     let machine = machine::describe();
     let rig = Rig::set_up(arguments.programs.find()?)?;
     println!("machine: {machine}");

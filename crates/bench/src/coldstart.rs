@@ -4,8 +4,8 @@
 //! The publication is that of the control plane, which delivers to the node over its gRPC stream; the node compiles, loads, swaps its
 //! snapshot. (`leno up` looks at its files twice a second, which is not counted.)
 
+use crate::arguments::Plain;
 use crate::contenders::{envoy_file, mesh};
-use crate::hop::{Output, Where};
 use crate::html::{self, Page};
 use crate::machine;
 use crate::policies::Policies;
@@ -27,15 +27,7 @@ use std::time::{Duration, Instant};
 const LOOK: Duration = Duration::from_micros(200);
 const PATIENCE: Duration = Duration::from_secs(20);
 
-#[derive(clap::Args)]
-pub struct Arguments {
-    #[command(flatten)]
-    output: Output,
-    #[command(flatten)]
-    programs: Where,
-}
-
-pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
+pub fn run(arguments: &Plain) -> anyhow::Result<()> {
     let machine = machine::describe();
     let rig = Rig::set_up(arguments.programs.find()?)?;
     println!("machine: {machine}");

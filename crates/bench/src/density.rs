@@ -1,9 +1,9 @@
 //! `leno-bench density`: what a node with many functions costs, every function with all nine policies of its own; and what one
 //! Envoy for each function would.
 
+use crate::arguments::{Output, Where};
 use crate::contenders::Running;
 use crate::cpu::{Memory, Usage};
-use crate::hop::{Output, Where};
 use crate::html::{self, Page};
 use crate::load::Pace;
 use crate::machine;

@@ -1,12 +1,12 @@
 //! `leno-bench hop`: what a proxy costs a request, Envoy and Leno side by side before the same upstream.
 
+use crate::arguments::{Output, Where};
 use crate::contenders::{Running, envoy_tunings};
 use crate::cpu::Memory;
 use crate::html;
 use crate::load::Pace;
 use crate::machine;
 use crate::policies::{Algorithm, Policies};
-use crate::proxy_under_test::Programs;
 use crate::report::Report;
 use crate::rig::Rig;
 use crate::statistics::{Figure, Trials};
@@ -16,7 +16,7 @@ use serde_json::json;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Where it must land (issue 3): at most this much.
+/// What is aimed at: at most this much.
 pub const BARS: [(&str, f64); 8] = [
     ("cpu_wasm_vs_envoy_nine", 0.20),
     ("cpu_microvm_vs_envoy_nine", 0.38),
@@ -43,37 +43,6 @@ pub struct Arguments {
     /// Repeats, instead of the usual number.
     #[arg(long, value_name = "N")]
     repeats: Option<usize>,
-}
-
-/// Where figures go, and how carefully they are taken.
-#[derive(clap::Args)]
-pub struct Output {
-    /// Where to write the figures.
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
-    /// Where to write a report with plots: one page that needs nothing else.
-    #[arg(long, value_name = "FILE")]
-    pub html: Option<PathBuf>,
-    /// Few and short repeats, three minutes at most: for a look, not for a figure.
-    #[arg(long)]
-    pub quick: bool,
-}
-
-/// Where the programs are.
-#[derive(clap::Args)]
-pub struct Where {
-    /// Envoy's program; without it, the one that scripts/envoy.sh installs.
-    #[arg(long, value_name = "PROGRAM")]
-    envoy: Option<PathBuf>,
-    /// Leno's program; without it, the one beside this program.
-    #[arg(long, value_name = "PROGRAM")]
-    leno: Option<PathBuf>,
-}
-
-impl Where {
-    pub fn find(&self) -> anyhow::Result<Programs> {
-        Programs::find(self.envoy.as_deref(), self.leno.as_deref())
-    }
 }
 
 pub fn run(arguments: &Arguments) -> anyhow::Result<()> {

@@ -4,6 +4,7 @@
 
 mod ablation;
 mod affinity;
+mod arguments;
 mod coldstart;
 mod contenders;
 mod cpu;
@@ -45,13 +46,13 @@ enum What {
     /// A whole hop: Envoy and Leno with no policies and with all nine, side by side before the same upstream.
     Hop(hop::Arguments),
     /// What each policy costs by itself, and what taking it away from all nine saves.
-    Ablation(ablation::Arguments),
+    Ablation(arguments::Plain),
     /// Memory and CPU of a node with many functions, and of one Envoy for each.
     Density(density::Arguments),
     /// One tenant at full blast, and what another feels of it.
-    Neighbours(neighbours::Arguments),
+    Neighbours(arguments::Plain),
     /// From a function never seen to its first judged request, and from nothing to Envoy's first.
-    Coldstart(coldstart::Arguments),
+    Coldstart(arguments::Plain),
     /// In under two minutes, for CI: whether the hot path still costs about what it did.
     Smoke(smoke::Arguments),
     /// (part of the others) A service that does nothing, fast.

@@ -1,7 +1,7 @@
 //! `leno-bench neighbours`: one tenant at full blast, and what another's modest traffic on the same node feels of it.
 
+use crate::arguments::Plain;
 use crate::contenders::Running;
-use crate::hop::{Output, Where};
 use crate::html::{self, Page};
 use crate::load::{Pace, Plan};
 use crate::machine;
@@ -17,14 +17,6 @@ const MODEST: Way = Way { name: "modest", connections: 4, rate: 100.0, ..HTTP1 }
 /// The other one's connections.
 const BLAST: usize = 64;
 const LARGE_BODY: usize = 1 << 20;
-
-#[derive(clap::Args)]
-pub struct Arguments {
-    #[command(flatten)]
-    output: Output,
-    #[command(flatten)]
-    programs: Where,
-}
 
 /// What the other tenant does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +54,7 @@ impl Blast {
     }
 }
 
-pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
+pub fn run(arguments: &Plain) -> anyhow::Result<()> {
     let machine = machine::describe();
     let rig = Rig::set_up(arguments.programs.find()?)?;
     println!("machine: {machine}");

@@ -1,8 +1,8 @@
 //! `leno-bench smoke`: in under two minutes, whether the hot path still costs about what it did. For CI: ratios within one run, wide enough
 //! that a slow or busy machine does not fail them.
 
+use crate::arguments::Where;
 use crate::contenders::Running;
-use crate::hop::Where;
 use crate::load::Pace;
 use crate::policies::Policies;
 use crate::rig::Rig;

@@ -69,7 +69,7 @@ pub struct Ask<'a> {
     /// As recognised.
     pub protocol: Protocol,
     /// `http` or `https`, as the client saw it.
-    pub scheme: &'a str,
+    pub scheme: &'static str,
     /// Port that the caller asked for.
     pub port: u16,
     /// The one request that the calling instance is handling now.
@@ -406,7 +406,7 @@ impl Asked<'_> {
         let engine: Option<EngineKind> = self.program.image.as_ref().ok().map(|image| image.kind());
         self.record.note(|observed| {
             observed.stages[Stage::Judged as usize] = Some(ended);
-            observed.log = Some(self.program.spec.clone());
+            observed.program = Some(self.program.spec.clone());
             observed.judged = self.runs.verdict.map(|verdict| Judged {
                 function: self.ask.entry.name.clone(),
                 engine,

@@ -117,7 +117,7 @@ impl Record {
             request_edits: Vec::new(),
             response_edits: Vec::new(),
             trace: None,
-            log: None,
+            program: None,
             logged_headers: Vec::new(),
             attempts: Vec::new(),
             status: 0,

@@ -146,7 +146,7 @@ pub fn observed() -> Observed {
             },
             parent_span: Some(0x00f067aa0ba902b7),
         }),
-        log: None,
+        program: None,
         logged_headers: vec![(HeaderName::from_static("user-agent"), HeaderValue::from_static("curl/8"))],
         attempts: vec![
             Try { endpoint: Some(([127, 0, 0, 1], 9001).into()), result: AttemptResult::Failed("UF"), ended: after(5) },

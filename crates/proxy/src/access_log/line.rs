@@ -9,7 +9,7 @@ use std::io::{self, Write};
 
 /// Whether the exchange's policy wants a line. One that was never judged always gets one.
 pub fn is_wanted(observed: &Observed) -> bool {
-    match &observed.log {
+    match &observed.program {
         Some(program) => {
             let log = &program.access_log;
             let within = |(first, last): &(u16, u16)| (*first..=*last).contains(&observed.status);

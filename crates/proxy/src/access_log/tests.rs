@@ -108,7 +108,7 @@ fn nobody_can_write_lines_of_their_own() {
 fn the_program_says_which_exchanges_are_logged() {
     let mut exchange = observed();
     let mut wanted = |program: Option<Arc<ProgramSpec>>, status| {
-        exchange.log = program;
+        exchange.program = program;
         exchange.status = status;
         line::is_wanted(&exchange)
     };

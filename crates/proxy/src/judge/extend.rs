@@ -53,7 +53,7 @@ impl Asked<'_> {
         }
         let context = Context {
             peer: self.ask.peer,
-            scheme: if self.ask.scheme == "https" { "https" } else { "http" },
+            scheme: self.ask.scheme,
             port: self.ask.port,
             target: self.target.map_or_else(|| self.ask.entry.name.clone(), |target| target.name.clone()),
             id: self.record.request_id(),
@@ -119,7 +119,7 @@ pub(super) fn respond(
     Ok(())
 }
 
-/// Why a module did not even run.
+/// Why nothing came of a run.
 enum NoRun {
     NotLoaded(String),
     Failed(Failure),

@@ -13,7 +13,7 @@ use http::header::{HeaderMap, HeaderName, HeaderValue};
 use http::{StatusCode, Uri, request};
 use leno_policy::outcome::{Decision, Denial, HeaderEdit, Plan, PolicyKind, Take, TracePlan, Verdict};
 use leno_policy::quota;
-use leno_policy::spec::{ProgramSpec, Target};
+use leno_policy::spec::Target;
 use leno_sandbox::{Fault, RunError};
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -46,7 +46,6 @@ pub struct Ruling {
     pub entrance: Entrance,
     /// What is under way to the target.
     pub target: Arc<TargetState>,
-    program: Arc<ProgramSpec>,
     /// Which of the program's targets it is for; there is one of this number.
     terms: usize,
     response_edits: RefCell<Vec<Edit>>,
@@ -59,7 +58,7 @@ pub struct Ruling {
 impl Ruling {
     /// Time limit, retries and circuit breaker of this exchange.
     pub fn terms(&self) -> &Target {
-        &self.program.targets[self.terms]
+        &super::program(&self.entry, self.entrance).spec.targets[self.terms]
     }
 
     /// Applies what the request's decision says of the response, then what the response's run said.
@@ -149,7 +148,6 @@ impl Asked<'_> {
         self.runs.verdict = Some(Ruled::Allow { rule: rule.into() });
         let ruling = Ruling {
             trace: plan.trace,
-            program: self.program.spec.clone(),
             terms,
             entry: self.ask.entry.clone(),
             entrance: self.ask.entrance,

@@ -54,7 +54,7 @@ pub struct Observed {
     /// This hop's span, if tracing is on.
     pub trace: Option<TracePlan>,
     /// The program whose access log section holds; `None`: it was not judged, and is logged.
-    pub log: Option<Arc<ProgramSpec>>,
+    pub program: Option<Arc<ProgramSpec>>,
     /// Values of the request headers that are configured to be logged.
     pub logged_headers: Vec<(HeaderName, HeaderValue)>,
     /// Tries, in order.

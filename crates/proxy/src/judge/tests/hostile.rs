@@ -40,7 +40,7 @@ fn exchanges_without_a_verdict_are_logged_as_the_policy_says() {
         let (head, ()) = get("/").body(()).unwrap().into_parts();
         let record = bench.record(&head);
         drop(denied(bench.judge(head, &record)));
-        assert_eq!(record.take().log.map(|program| program.access_log.enabled), Some(enabled));
+        assert_eq!(record.take().program.map(|program| program.access_log.enabled), Some(enabled));
     }
 }
 
