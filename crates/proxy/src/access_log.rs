@@ -5,6 +5,7 @@
 //! cannot write, lines are lost and counted, and no request waits.
 
 mod line;
+mod object;
 
 use crate::outbox::{Bounds, Outbox, Slot};
 use crate::record::Observed;

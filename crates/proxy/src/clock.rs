@@ -18,8 +18,22 @@ impl fmt::Display for Rfc3339 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (days, ms) = (self.ms / 86_400_000, self.ms % 86_400_000);
         let (year, month, day) = civil(days);
-        let (hour, minute, second) = (ms / 3_600_000, ms / 60_000 % 60, ms / 1000 % 60);
-        write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:03}Z", ms % 1000)
+        // By hand: each access log line has one, and the formatter takes its time with seven padded numbers.
+        let mut text = *b"0000-00-00T00:00:00.000Z";
+        let mut put = |at: usize, digits: usize, mut number: u64| {
+            for place in text[at..at + digits].iter_mut().rev() {
+                *place = b'0' + (number % 10) as u8;
+                number /= 10;
+            }
+        };
+        put(0, 4, year);
+        put(5, 2, month);
+        put(8, 2, day);
+        put(11, 2, ms / 3_600_000);
+        put(14, 2, ms / 60_000 % 60);
+        put(17, 2, ms / 1000 % 60);
+        put(20, 3, ms % 1000);
+        f.write_str(std::str::from_utf8(&text).map_err(|_| fmt::Error)?)
     }
 }
 

@@ -238,7 +238,8 @@ impl Pool {
         let _one_at_a_time = connecting.lock().await;
         match self.shared_http2(key) {
             Some(shared) => Ok(shared),
-            None => within_limit(self.connect_http2(key, svids, guard())).await,
+            // Boxed: it is rare, and large; every exchange's future would have to hold room for it.
+            None => Box::pin(within_limit(self.connect_http2(key, svids, guard()))).await,
         }
     }
 

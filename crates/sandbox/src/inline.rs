@@ -2,6 +2,7 @@
 
 use crate::engine::LoadError;
 use leno_policy::abi;
+use leno_policy::input::MAX_INPUT;
 use leno_policy::outcome::MAX_OUTPUT;
 use leno_policy::program::Program;
 
@@ -9,10 +10,26 @@ pub(crate) fn load(program: &[u8]) -> Result<Program, LoadError> {
     abi::init(program).map_err(|error| LoadError::Refused(error.to_string()))
 }
 
-/// Runs the program; the buffer holds the output.
-pub(crate) fn run(program: &Program, input: &[u8], mut output: Vec<u8>) -> Vec<u8> {
-    output.resize(MAX_OUTPUT, 0);
-    let length = abi::run(program, input, &mut output);
-    output.truncate(length);
-    output
+/// Room for an input and an output, used again and again.
+pub(crate) struct Buffers {
+    pub input: Box<[u8]>,
+    output: Box<[u8]>,
+    /// Of the output that is there.
+    length: usize,
+}
+
+impl Buffers {
+    pub(crate) fn new() -> Self {
+        Self { input: vec![0; MAX_INPUT].into(), output: vec![0; MAX_OUTPUT].into(), length: 0 }
+    }
+
+    /// Runs the program on so many bytes of input.
+    pub(crate) fn run(&mut self, program: &Program, input: usize) {
+        self.length = abi::run(program, &self.input[..input], &mut self.output);
+    }
+
+    /// What the last run left.
+    pub(crate) fn output(&self) -> &[u8] {
+        &self.output[..self.length]
+    }
 }

@@ -21,7 +21,7 @@ const CAP: usize = 32;
 /// A thread's sandboxes, made on demand and reused for whichever program comes next. Not `Send`: a worker owns its own.
 pub struct Pool {
     shells: Vec<microvm::Shell>,
-    buffers: Vec<Vec<u8>>,
+    buffers: Vec<inline::Buffers>,
     lent: Rc<Cell<usize>>,
     cap: usize,
 }
@@ -92,7 +92,7 @@ impl Pool {
                 Vacant::Shell(shell)
             }
             Body::Wasm(..) => Vacant::Nothing,
-            Body::Inline(..) => Vacant::Buffer(self.buffers.pop().unwrap_or_default()),
+            Body::Inline(..) => Vacant::Buffers(self.buffers.pop().unwrap_or_else(inline::Buffers::new)),
         };
         Ok(Sandbox { vacant: shell, image: image.clone(), permit })
     }
@@ -101,7 +101,7 @@ impl Pool {
     pub fn give_back(&mut self, clean: Option<Clean>) {
         match clean.map(|clean| clean.vacant) {
             Some(Vacant::Shell(shell)) if self.shells.len() < self.cap => self.shells.push(shell),
-            Some(Vacant::Buffer(buffer)) if self.buffers.len() < self.cap => self.buffers.push(buffer),
+            Some(Vacant::Buffers(buffers)) if self.buffers.len() < self.cap => self.buffers.push(buffers),
             _ => {}
         }
     }
@@ -136,7 +136,7 @@ pub struct Sandbox {
 /// What a sandbox is made of while no program is in it.
 enum Vacant {
     Shell(microvm::Shell),
-    Buffer(Vec<u8>),
+    Buffers(inline::Buffers),
     /// A WebAssembly instance lives for one run only.
     Nothing,
 }
@@ -173,17 +173,13 @@ impl Sandbox {
                 Ok(spent) => Spent::Wasm(spent, permit),
                 Err(error) => return Err((Some(Clean { vacant: Vacant::Nothing, _permit: permit }), error)),
             },
-            (Vacant::Buffer(mut buffer), Body::Inline(program, _)) => {
-                let mut input = vec![0; MAX_INPUT];
-                match write(&mut input) {
-                    Ok(length) => {
-                        input.truncate(length);
-                        buffer = inline::run(program, &input, buffer);
-                        Spent::Inline(buffer, permit)
-                    }
-                    Err(error) => return Err((Some(Clean { vacant: Vacant::Buffer(buffer), _permit: permit }), error)),
+            (Vacant::Buffers(mut buffers), Body::Inline(program, _)) => match write(&mut buffers.input) {
+                Ok(length) => {
+                    buffers.run(program, length);
+                    Spent::Inline(buffers, permit)
                 }
-            }
+                Err(error) => return Err((Some(Clean { vacant: Vacant::Buffers(buffers), _permit: permit }), error)),
+            },
             _ => unreachable!("`Pool::take` pairs them"),
         };
         Ok(Used { spent })
@@ -198,7 +194,7 @@ pub struct Used {
 enum Spent {
     Microvm(microvm::Spent, Permit),
     Wasm(wasm::Spent, Permit),
-    Inline(Vec<u8>, Permit),
+    Inline(inline::Buffers, Permit),
     /// Was not run.
     Unused(Option<Clean>, Fault),
 }
@@ -209,7 +205,7 @@ impl Used {
         match &self.spent {
             Spent::Microvm(spent, _) => spent.output(),
             Spent::Wasm(spent, _) => spent.output(),
-            Spent::Inline(output, _) => Ok(output),
+            Spent::Inline(buffers, _) => Ok(buffers.output()),
             Spent::Unused(_, fault) => Err(fault.clone()),
         }
     }
@@ -221,7 +217,7 @@ impl Used {
                 spent.reset().map(|shell| Clean { vacant: Vacant::Shell(shell), _permit: permit })
             }
             Spent::Wasm(_, permit) => Some(Clean { vacant: Vacant::Nothing, _permit: permit }),
-            Spent::Inline(buffer, permit) => Some(Clean { vacant: Vacant::Buffer(buffer), _permit: permit }),
+            Spent::Inline(buffers, permit) => Some(Clean { vacant: Vacant::Buffers(buffers), _permit: permit }),
             Spent::Unused(clean, _) => clean,
         }
     }

@@ -1,5 +1,6 @@
 //! What a line looks like.
 
+use super::object::Object;
 use crate::clock::rfc3339;
 use crate::record::{EXTENSIONS, Observed, Ruled, entrance_name, policy_name, protocol_name};
 use serde::Serialize;
@@ -19,61 +20,39 @@ pub fn is_wanted(observed: &Observed) -> bool {
     }
 }
 
-/// A line's fields, in order. What is absent is left out.
-#[derive(Serialize)]
+/// A line's fields. What is absent is left out.
 struct Line<'a> {
-    #[serde(serialize_with = "display")]
     time: crate::clock::Rfc3339,
     request_id: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "display_some")]
     trace_id: Option<Hex128>,
-    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "display_some")]
     span_id: Option<Hex64>,
-    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "display_some")]
     parent_span_id: Option<Hex64>,
     direction: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
     source: Option<&'a str>,
-    #[serde(serialize_with = "display")]
     source_address: std::net::SocketAddr,
-    #[serde(skip_serializing_if = "Option::is_none")]
     target: Option<&'a str>,
     authority: &'a str,
     method: &'a str,
     path: &'a str,
     protocol: &'static str,
     status: u16,
-    #[serde(skip_serializing_if = "Option::is_none")]
     grpc_status: Option<u8>,
     verdict: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
     policy: Option<&'static str>,
-    #[serde(skip_serializing_if = "str::is_empty")]
     rule: &'a str,
-    #[serde(skip_serializing_if = "str::is_empty")]
     clause: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
     default: Option<bool>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     principal: Option<&'a str>,
     duration_ms: f64,
-    #[serde(skip_serializing_if = "Option::is_none")]
     upstream_ms: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     judge_us: Option<f64>,
     attempts: usize,
     bytes_in: u64,
     bytes_out: u64,
-    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "display_some")]
     endpoint: Option<std::net::SocketAddr>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     flags: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     failure: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     engine: Option<&'static str>,
-    #[serde(skip_serializing_if = "Headers::is_empty")]
-    headers: Headers<'a>,
 }
 
 impl<'a> Line<'a> {
@@ -121,14 +100,54 @@ impl<'a> Line<'a> {
             flags: observed.flag,
             failure: observed.failure.as_deref(),
             engine: judged.and_then(|judged| judged.engine).map(crate::metrics::engine_name),
-            headers: Headers(observed),
         }
     }
 }
 
 /// Appends a line as JSON, without its end.
 pub fn json(buffer: &mut Vec<u8>, observed: &Observed) -> io::Result<()> {
-    serde_json::to_writer(buffer, &Line::new(observed)).map_err(io::Error::from)
+    let line = Line::new(observed);
+    let mut object = Object::begin(buffer);
+    object.plain("time", line.time)?;
+    object.text("request_id", line.request_id)?;
+    line.trace_id.map_or(Ok(()), |id| object.plain("trace_id", id))?;
+    line.span_id.map_or(Ok(()), |id| object.plain("span_id", id))?;
+    line.parent_span_id.map_or(Ok(()), |id| object.plain("parent_span_id", id))?;
+    object.text("direction", line.direction)?;
+    line.source.map_or(Ok(()), |source| object.text("source", source))?;
+    object.plain("source_address", line.source_address)?;
+    line.target.map_or(Ok(()), |target| object.text("target", target))?;
+    object.text("authority", line.authority)?;
+    object.text("method", line.method)?;
+    object.text("path", line.path)?;
+    object.text("protocol", line.protocol)?;
+    object.value("status", line.status)?;
+    line.grpc_status.map_or(Ok(()), |status| object.value("grpc_status", status))?;
+    object.text("verdict", line.verdict)?;
+    line.policy.map_or(Ok(()), |policy| object.text("policy", policy))?;
+    if !line.rule.is_empty() {
+        object.text("rule", line.rule)?;
+    }
+    if !line.clause.is_empty() {
+        object.text("clause", line.clause)?;
+    }
+    line.default.map_or(Ok(()), |default| object.value("default", default))?;
+    line.principal.map_or(Ok(()), |principal| object.text("principal", principal))?;
+    object.value("duration_ms", line.duration_ms)?;
+    line.upstream_ms.map_or(Ok(()), |ms| object.value("upstream_ms", ms))?;
+    line.judge_us.map_or(Ok(()), |us| object.value("judge_us", us))?;
+    object.value("attempts", line.attempts)?;
+    object.value("bytes_in", line.bytes_in)?;
+    object.value("bytes_out", line.bytes_out)?;
+    line.endpoint.map_or(Ok(()), |endpoint| object.plain("endpoint", endpoint))?;
+    line.flags.map_or(Ok(()), |flags| object.text("flags", flags))?;
+    line.failure.map_or(Ok(()), |failure| object.text("failure", failure))?;
+    line.engine.map_or(Ok(()), |engine| object.text("engine", engine))?;
+    if !observed.logged_headers.is_empty() {
+        object.value("headers", Headers(observed))?;
+    }
+    object.end();
+    Ok(())
 }
 
 /// Appends a line as text, without its end: time, direction, verdict, status, what was asked of whom, then the rest by name.
@@ -175,12 +194,6 @@ fn filled(text: &str) -> Option<Quoted<'_>> {
 
 /// Values of the headers that the policy names; several values of one header are joined as RFC 9110, 5.3 says.
 struct Headers<'a>(&'a Observed);
-
-impl Headers<'_> {
-    fn is_empty(&self) -> bool {
-        self.0.logged_headers.is_empty()
-    }
-}
 
 impl Serialize for Headers<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -233,16 +246,5 @@ struct Quoted<'a>(&'a str);
 impl Display for Quoted<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "\"{}\"", self.0.escape_debug())
-    }
-}
-
-fn display<S: Serializer>(value: &impl Display, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(value)
-}
-
-fn display_some<S: Serializer>(value: &Option<impl Display>, serializer: S) -> Result<S::Ok, S::Error> {
-    match value {
-        Some(value) => serializer.collect_str(value),
-        None => serializer.serialize_none(),
     }
 }

@@ -1,0 +1,63 @@
+//! A JSON object, written a field at a time.
+
+use serde::Serialize;
+use std::fmt::Display;
+use std::io::{self, Write};
+
+/// An object that is being written to the end of a buffer. Keys are ours and need no escaping.
+pub struct Object<'a>(&'a mut Vec<u8>);
+
+impl<'a> Object<'a> {
+    /// Begins one.
+    pub fn begin(buffer: &'a mut Vec<u8>) -> Self {
+        buffer.push(b'{');
+        Self(buffer)
+    }
+
+    /// Whatever a client may have chosen.
+    pub fn text(&mut self, key: &'static str, value: &str) -> io::Result<()> {
+        self.key(key);
+        // RFC 8259, 7. Hardly any text needs it, and looking is cheaper than serde_json's way of looking.
+        let escapes = value.bytes().any(|byte| byte < 0x20 || byte == b'"' || byte == b'\\');
+        if escapes {
+            return self.serialize(&value);
+        }
+        self.quoted(value.as_bytes());
+        Ok(())
+    }
+
+    /// A text of ours that holds nothing to be escaped.
+    pub fn plain(&mut self, key: &'static str, value: impl Display) -> io::Result<()> {
+        self.key(key);
+        write!(self.0, "\"{value}\"")
+    }
+
+    /// A number, or anything else that is not text.
+    pub fn value(&mut self, key: &'static str, value: impl Serialize) -> io::Result<()> {
+        self.key(key);
+        self.serialize(&value)
+    }
+
+    /// Ends the object.
+    pub fn end(self) {
+        self.0.push(b'}');
+    }
+
+    fn key(&mut self, key: &'static str) {
+        if self.0.last() != Some(&b'{') {
+            self.0.push(b',');
+        }
+        self.quoted(key.as_bytes());
+        self.0.push(b':');
+    }
+
+    fn quoted(&mut self, text: &[u8]) {
+        self.0.push(b'"');
+        self.0.extend_from_slice(text);
+        self.0.push(b'"');
+    }
+
+    fn serialize(&mut self, value: &impl Serialize) -> io::Result<()> {
+        serde_json::to_writer(&mut *self.0, value).map_err(io::Error::from)
+    }
+}
