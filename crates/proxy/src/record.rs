@@ -65,6 +65,7 @@ impl Recorder {
         if let Some(lines) = &self.log {
             lines.write(&observed);
         }
+        let observed = Arc::new(observed);
         if let Some(spans) = &self.spans {
             spans.send(&observed);
         }

@@ -19,7 +19,7 @@ pub struct Ring {
 
 /// One worker's recent records. Nobody else takes its lock, but the rare reader.
 #[derive(Debug, Default)]
-pub struct Shard(Mutex<VecDeque<Observed>>);
+pub struct Shard(Mutex<VecDeque<Arc<Observed>>>);
 
 impl Ring {
     /// A new shard, for a new worker.
@@ -57,7 +57,7 @@ impl Ring {
 
 impl Shard {
     /// Adds a record; the oldest goes when there is no room.
-    pub fn push(&self, observed: Observed) {
+    pub fn push(&self, observed: Arc<Observed>) {
         let mut records = self.lock();
         // Dropped after the lock: it may own a dozen strings.
         let oldest = if records.len() >= CAPACITY { records.pop_front() } else { None };
@@ -66,7 +66,7 @@ impl Shard {
         drop(oldest);
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Observed>> {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Arc<Observed>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -86,12 +86,12 @@ mod tests {
             let mut hop = observed();
             hop.entrance = entrance;
             hop.started += Duration::from_secs(after);
-            hop
+            Arc::new(hop)
         };
         // Inner hops end first.
         one.push(hop(Entrance::Inbound, 2));
         two.push(hop(Entrance::Outbound, 1));
-        two.push(Observed { request_id: "req-2".into(), ..observed() });
+        two.push(Observed { request_id: "req-2".into(), ..observed() }.into());
         one.push(hop(Entrance::Gateway, 0));
         let hops: Vec<String> = ring.explain("req-1").into_iter().map(|explanation| explanation.hop).collect();
         assert_eq!(hops, ["gateway", "outbound", "inbound"]);
@@ -104,7 +104,7 @@ mod tests {
         let ring = Ring::default();
         let shard = ring.shard();
         for number in 0..=CAPACITY {
-            shard.push(Observed { request_id: number.to_string().into(), ..observed() });
+            shard.push(Observed { request_id: number.to_string().into(), ..observed() }.into());
         }
         assert!(ring.explain("0").is_empty());
         assert_eq!(ring.explain("1").len(), 1);
@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn an_explanation_tells_every_stage_and_no_secret() {
         let ring = Ring::default();
-        ring.shard().push(observed());
+        ring.shard().push(observed().into());
         let explanation = ring.explain("req-1").remove(0);
         let json = serde_json::to_string(&explanation).unwrap();
         for secret in ["secret-token", "curl/8"] {

@@ -1,30 +1,27 @@
 //! Spans for a trace back end: OTLP over HTTP, protobuf. Off unless the mesh names an endpoint.
 //!
 //! The ids are the program's (the callee already has them in its `traceparent`); here a finished record becomes a span with those
-//! ids, if it is sampled. Workers only set the facts aside; a thread makes spans of them and sends them in batches. Attributes follow
+//! ids, if it is sampled. Workers only set the record aside; a thread makes spans of them and sends them in batches. Attributes follow
 //! OpenTelemetry's semantic conventions for HTTP and RPC; what is Leno's own is under `leno.`.
 
 mod attributes;
 
 use crate::outbox::{Bounds, Outbox, Slot};
-use crate::peer::Entrance;
-use crate::record::{Observed, Ruled, policy_name};
-use http::{Method, Uri};
-use leno_policy::outcome::TracePlan;
-use leno_policy::spec::Protocol;
+use crate::record::Observed;
+use attributes::Span;
+use opentelemetry::InstrumentationScope;
 use opentelemetry_otlp::WithExportConfig;
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{SpanData, SpanExporter as _};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 /// Spans of one request to the back end.
 const BATCH: usize = 512;
@@ -35,41 +32,13 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// A node's span exporter.
 #[derive(Debug)]
 pub struct Spans {
-    outbox: Outbox<Finished>,
+    outbox: Outbox<Arc<Observed>>,
     unsent: Arc<AtomicU64>,
 }
 
 /// One worker's way to the exporter.
 #[derive(Debug)]
-pub struct Sender(Slot<Finished>);
-
-/// What a span is made of.
-#[derive(Debug)]
-struct Finished {
-    plan: TracePlan,
-    entrance: Entrance,
-    protocol: Protocol,
-    method: Method,
-    uri: Uri,
-    authority: Box<str>,
-    identity: Option<Arc<str>>,
-    address: SocketAddr,
-    target: Option<Arc<str>>,
-    request_id: Box<str>,
-    started_at: SystemTime,
-    duration: Duration,
-    status: u16,
-    grpc_status: Option<u8>,
-    flag: Option<&'static str>,
-    attempts: usize,
-    bytes_in: u64,
-    bytes_out: u64,
-    verdict: &'static str,
-    policy: Option<&'static str>,
-    rule: Box<str>,
-    engine: Option<&'static str>,
-    judge: Option<Duration>,
-}
+pub struct Sender(Slot<Arc<Observed>>);
 
 impl Spans {
     /// Starts exporting to an OTLP/HTTP endpoint, such as `http://127.0.0.1:4318`. A back end that is away costs spans, nothing else.
@@ -86,9 +55,10 @@ impl Spans {
             .with_timeout(TIMEOUT)
             .build();
         let exporter = exporter.map_err(|error| io::Error::other(format!("tracing.otlp {endpoint}: {error}")))?;
+        let scope = InstrumentationScope::builder("leno").with_version(env!("CARGO_PKG_VERSION")).build();
         let unsent = Arc::new(AtomicU64::new(0));
-        let mut export = Export { exporter, unsent: unsent.clone(), broken: false };
-        let outbox = Outbox::start("span-export", BOUNDS, move |spans| export.send(spans))?;
+        let mut export = Export { exporter, scope, unsent: unsent.clone(), broken: false };
+        let outbox = Outbox::start("span-export", BOUNDS, move |records| export.send(records))?;
         Ok(Self { outbox, unsent })
     }
 
@@ -110,46 +80,9 @@ impl Spans {
 
 impl Sender {
     /// Sets a finished exchange aside, if it is sampled.
-    pub fn send(&self, observed: &Observed) {
-        if let Some(plan) = observed.trace.as_ref().filter(|plan| plan.context.sampled) {
-            self.0.append(|spans| spans.push(Finished::new(plan, observed)));
-        }
-    }
-}
-
-impl Finished {
-    fn new(plan: &TracePlan, observed: &Observed) -> Self {
-        let judged = observed.judged.as_ref();
-        let (policy, rule) = match judged.map(|judged| &judged.verdict) {
-            Some(Ruled::Allow { rule }) => (None, rule.clone()),
-            Some(Ruled::Deny { policy, rule, .. }) => (Some(policy_name(*policy)), rule.clone()),
-            Some(Ruled::Extension { rule, .. }) => (Some(crate::record::EXTENSIONS), rule.clone()),
-            Some(Ruled::Fault { .. }) | None => (None, Box::default()),
-        };
-        Self {
-            plan: plan.clone(),
-            entrance: observed.entrance,
-            protocol: observed.protocol,
-            method: observed.method.clone(),
-            uri: observed.uri.clone(),
-            authority: observed.authority().into(),
-            identity: observed.peer.identity.clone(),
-            address: observed.peer.address,
-            target: observed.target.clone(),
-            request_id: observed.request_id.clone(),
-            started_at: observed.started_at,
-            duration: observed.duration(),
-            status: observed.status,
-            grpc_status: observed.grpc_status,
-            flag: observed.flag,
-            attempts: observed.attempts.len(),
-            bytes_in: observed.bytes_in,
-            bytes_out: observed.bytes_out,
-            verdict: observed.verdict(),
-            policy,
-            rule,
-            engine: judged.and_then(|judged| judged.engine).map(crate::metrics::engine_name),
-            judge: judged.map(|judged| judged.time),
+    pub fn send(&self, observed: &Arc<Observed>) {
+        if observed.trace.as_ref().is_some_and(|plan| plan.context.sampled) {
+            self.0.append(|records| records.push(observed.clone()));
         }
     }
 }
@@ -157,23 +90,24 @@ impl Finished {
 /// The thread's side.
 struct Export {
     exporter: opentelemetry_otlp::SpanExporter,
+    scope: InstrumentationScope,
     unsent: Arc<AtomicU64>,
     broken: bool,
 }
 
 impl Export {
     /// Sends spans, a batch at a time.
-    fn send(&mut self, finished: &mut Vec<Finished>) {
-        while !finished.is_empty() {
-            let batch = finished.drain(..finished.len().min(BATCH));
+    fn send(&mut self, records: &mut [Arc<Observed>]) {
+        for batch in records.chunks(BATCH) {
             // Those of one service together: the service is a property of the whole message.
-            let mut services: BTreeMap<(String, String), Vec<SpanData>> = BTreeMap::new();
-            for finished in batch {
-                services.entry(finished.service()).or_default().push(finished.span());
+            let mut services: BTreeMap<(&str, &str), Vec<SpanData>> = BTreeMap::new();
+            for span in batch.iter().filter_map(|observed| Span::of(observed)) {
+                services.entry(span.service()).or_default().push(span.data(&self.scope));
             }
             for ((namespace, name), spans) in services {
-                let namespace = opentelemetry::KeyValue::new("service.namespace", namespace);
-                let resource = Resource::builder_empty().with_service_name(name).with_attribute(namespace).build();
+                let namespace = opentelemetry::KeyValue::new("service.namespace", namespace.to_owned());
+                let resource =
+                    Resource::builder_empty().with_service_name(name.to_owned()).with_attribute(namespace).build();
                 self.exporter.set_resource(&resource);
                 self.send_batch(spans);
             }

@@ -1,5 +1,8 @@
 use super::*;
+use crate::peer::Entrance;
 use crate::testing::observed;
+use http::Uri;
+use leno_policy::spec::Protocol;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::{KeyValue, any_value::Value};
 use opentelemetry_proto::tonic::trace::v1::{Span, span::SpanKind, status::StatusCode};
@@ -68,7 +71,7 @@ fn export(exchanges: Vec<Observed>) -> Vec<(String, Span)> {
     let (endpoint, received) = sink("200 OK");
     let spans = Spans::start(&endpoint).unwrap();
     let sender = spans.sender();
-    exchanges.iter().for_each(|exchange| sender.send(exchange));
+    exchanges.into_iter().for_each(|exchange| sender.send(&exchange.into()));
     spans.flush();
     assert_eq!(spans.dropped(), 0);
     let mut found = Vec::new();
@@ -165,7 +168,7 @@ fn batches_are_bounded_and_complete() {
     let (endpoint, received) = sink("200 OK");
     let spans = Spans::start(&endpoint).unwrap();
     let sender = spans.sender();
-    (0..BATCH + 10).for_each(|_| sender.send(&observed()));
+    (0..BATCH + 10).for_each(|_| sender.send(&observed().into()));
     spans.flush();
     let counts = |message: ExportTraceServiceRequest| -> usize {
         message.resource_spans.iter().flat_map(|resource| &resource.scope_spans).map(|scope| scope.spans.len()).sum()
@@ -180,8 +183,8 @@ fn spans_that_the_back_end_refuses_are_counted() {
     let (endpoint, received) = sink("400 Bad Request");
     let spans = Spans::start(&format!("{endpoint}/")).unwrap();
     let sender = spans.sender();
-    sender.send(&observed());
-    sender.send(&observed());
+    sender.send(&observed().into());
+    sender.send(&observed().into());
     spans.flush();
     assert_eq!(spans.dropped(), 2);
     assert!(received.try_iter().count() >= 1);
