@@ -52,6 +52,15 @@ pub fn zeroed(size: usize) -> &'static mut [u8] {
     unsafe { core::slice::from_raw_parts_mut(start as *mut u8, size) }
 }
 
+/// What is left above the top, at most `size` bytes. The next block will lie over it.
+#[cfg(target_arch = "wasm32")]
+pub fn rest(size: usize) -> &'static mut [u8] {
+    let start = top();
+    let size = HEAP.limit.get().saturating_sub(start).min(size);
+    // SAFETY: no block lies there, and it is inside the memory; the caller is done with it before another one is made.
+    unsafe { core::slice::from_raw_parts_mut(start as *mut u8, size) }
+}
+
 impl Heap {
     fn place(&self, start: usize, size: usize) {
         match start.checked_add(size) {

@@ -4,6 +4,7 @@ use alloc::boxed::Box;
 use alloc::string::{String, ToString};
 use core::sync::atomic::{AtomicPtr, Ordering};
 use leno_policy::abi;
+use leno_policy::outcome::Output;
 use leno_policy::program::Program;
 
 static PROGRAM: AtomicPtr<Program> = AtomicPtr::new(core::ptr::null_mut());
@@ -16,14 +17,20 @@ pub fn init(blob: &[u8]) -> Result<(), String> {
 }
 
 /// Runs the program: encoded input in, encoded output out; returns the length of the output.
+#[cfg(target_arch = "x86_64")]
 pub fn run(input: &[u8], output: &mut [u8]) -> usize {
     #[cfg(feature = "misbehave")]
     if let Some(length) = crate::misbehave::act(input, output) {
         return length;
     }
+    abi::write(&answer(input), output)
+}
+
+/// What the program says to an encoded input.
+pub fn answer(input: &[u8]) -> Output {
     // SAFETY: the pointer is null or was leaked by `init`, which nothing undoes.
     match unsafe { PROGRAM.load(Ordering::Relaxed).as_ref() } {
-        Some(program) => abi::run(program, input, output),
+        Some(program) => abi::answer(program, input),
         None => panic!("run before init"),
     }
 }

@@ -27,16 +27,27 @@ pub fn init(blob: &[u8]) -> Result<Program, BadProgram> {
 /// Runs a program once: an encoded [`Input`] in, an encoded [`Output`] out. Returns the length of the output, which always is
 /// a valid one as long as `output` holds some hundred bytes: what cannot be read, or does not fit, becomes [`Output::Unreadable`].
 pub fn run(program: &Program, input: &[u8], output: &mut [u8]) -> usize {
-    let result = match postcard::from_bytes::<Input<'_>>(input) {
+    write(&answer(program, input), output)
+}
+
+/// What a program says to an encoded [`Input`].
+pub fn answer(program: &Program, input: &[u8]) -> Output {
+    match postcard::from_bytes::<Input<'_>>(input) {
         Ok(Input::Request(request)) => Output::Request(program.judge(&request)),
         Ok(Input::Response(response)) => Output::Response(program.respond(&response)),
         Err(error) => Output::Unreadable(error.to_string()),
-    };
-    if let Ok(written) = postcard::to_slice(&result, output) {
-        return written.len();
     }
-    let excuse = Output::Unreadable("the outcome is larger than the output area".to_string());
-    postcard::to_slice(&excuse, output).map_or(0, |written| written.len())
+}
+
+/// Encodes an output, if there is room for it, and returns the length.
+pub fn encode(output: &Output, area: &mut [u8]) -> Option<usize> {
+    postcard::to_slice(output, area).ok().map(|written| written.len())
+}
+
+/// Encodes an output, or else that there was no room for it.
+pub fn write(output: &Output, area: &mut [u8]) -> usize {
+    let excuse = || Output::Unreadable("the outcome is larger than the output area".to_string());
+    encode(output, area).or_else(|| encode(&excuse(), area)).unwrap_or(0)
 }
 
 #[cfg(test)]

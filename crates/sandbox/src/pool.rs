@@ -154,12 +154,13 @@ impl Sandbox {
         copied.unwrap_or_else(|(clean, fault)| Used { spent: Spent::Unused(clean, fault) })
     }
 
-    /// As [`Sandbox::run`], with the input written in place: `write` is given the input area and returns the length.
+    /// As [`Sandbox::run`], with the input written in place: `write` is given the input area and returns the length;
+    /// it may be asked again, with a larger area.
     /// If it fails, nothing is run, and the sandbox, already reset, comes back with the error.
     fn run_with<E>(
         self,
         deadline: Duration,
-        write: impl FnOnce(&mut [u8]) -> Result<usize, E>,
+        mut write: impl FnMut(&mut [u8]) -> Result<usize, E>,
     ) -> Result<Used, (Option<Clean>, E)> {
         let permit = self.permit;
         let spent = match (self.vacant, self.image.body()) {

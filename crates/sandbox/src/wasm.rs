@@ -121,7 +121,7 @@ impl Wasm {
         &self,
         snapshot: &Snapshot,
         deadline: Duration,
-        write: impl FnOnce(&mut [u8]) -> Result<usize, E>,
+        mut write: impl FnMut(&mut [u8]) -> Result<usize, E>,
     ) -> Result<Spent, E> {
         let mut store = self.limited(deadline);
         let _counting = self.clock.count();
@@ -131,7 +131,18 @@ impl Wasm {
         };
         let data = memory.data_mut(&mut store);
         snapshot.restore(data);
-        let length = write(&mut data[snapshot.input..][..MAX_INPUT])?;
+        let whole = snapshot.input + MAX_INPUT;
+        let end = data.len().min(whole);
+        let length = match write(&mut data[snapshot.input..end]) {
+            // Few inputs are that long. All runs would have to erase the memory that they need.
+            Err(_) if end < whole => {
+                if let Err(error) = grow(&memory, &mut store, whole) {
+                    return Ok(Spent { store, outcome: Err(Fault::Host(error.to_string())) });
+                }
+                write(&mut memory.data_mut(&mut store)[snapshot.input..whole])?
+            }
+            written => written?,
+        };
         let called = run.call(&mut store, length as u32);
         let outcome = self.outcome(called, memory.data(&store)).map(|range| (memory, range));
         Ok(Spent { store, outcome })
@@ -156,10 +167,7 @@ impl Wasm {
     ) -> Result<(Memory, wasmtime::TypedFunc<u32, ()>), wasmtime::Error> {
         let instance = self.ready.instantiate(&mut *store)?;
         let memory = self.memory(store, &instance)?;
-        let missing = snapshot.memory().saturating_sub(memory.data_size(&*store));
-        if missing > 0 {
-            memory.grow(&mut *store, missing.div_ceil(WASM_PAGE) as u64)?;
-        }
+        grow(&memory, store, snapshot.memory())?;
         let run = instance
             .get_module_export(&mut *store, &self.run)
             .and_then(wasmtime::Extern::into_func)
@@ -196,6 +204,15 @@ impl Wasm {
             (Ok(()), other) => Err(Fault::Escape(format!("returned with the unknown status {other}"))),
         }
     }
+}
+
+/// Sees to it that a memory has at least so many bytes.
+fn grow(memory: &Memory, store: &mut Store<Limit>, bytes: usize) -> Result<(), wasmtime::Error> {
+    let missing = bytes.saturating_sub(memory.data_size(&*store));
+    if missing > 0 {
+        memory.grow(store, missing.div_ceil(WASM_PAGE) as u64)?;
+    }
+    Ok(())
 }
 
 /// Compiles on a thread of its own: what the compiler needed, tens of megabytes, goes back to the system when the thread ends.

@@ -4,6 +4,8 @@ use std::ops::Range;
 
 /// Unchanged stretches shorter than this are kept, because a longer copy costs less than another one.
 const GAP: usize = 128;
+/// Input, heap and output of an ordinary run. Where a run needs more, memory is added.
+const ORDINARY: usize = 24 * 1024;
 
 /// Changes of an initialised program's memory against a new instance's.
 pub(crate) struct Snapshot {
@@ -30,9 +32,9 @@ impl Snapshot {
         self.changes.apply(memory);
     }
 
-    /// Memory that an instance needs for this program and any input.
+    /// Memory that an instance needs for this program and an ordinary run.
     pub(super) fn memory(&self) -> usize {
-        self.input + leno_policy::input::MAX_INPUT
+        self.input + ORDINARY
     }
 
     /// Bytes of memory that it takes.
