@@ -33,9 +33,10 @@ deny: ## Check licences, sources and the dependency rules of the architecture.
 
 bench: setup ## Measure on this machine: a fresh sandbox per request, and whole hops beside Envoy; reports go to target/bench/.
 	@mkdir -p target/bench
-	@$(CARGO) build --release --quiet -p leno -p leno-bench
+	@$(CARGO) build --release --quiet -p leno-bench
+	@$(CARGO) build --profile dist --quiet -p leno
 	@target/release/leno-bench sandbox --json target/bench/sandbox.json
-	@target/release/leno-bench hop --json target/bench/hop.json --html target/bench/hop.html
+	@target/release/leno-bench hop --leno target/dist/leno --json target/bench/hop.json --html target/bench/hop.html
 
 bench-smoke: setup ## Check in under two minutes that the hot path has not become much slower (for CI).
 	@$(CARGO) build --release --quiet -p leno -p leno-bench
