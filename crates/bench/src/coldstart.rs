@@ -1,8 +1,8 @@
 //! `leno-bench coldstart`: from the publication of a function that the node has never seen to its first judged request, against
 //! starting an Envoy to its first answer. Both have all nine policies.
 //!
-//! The publication is that of the control plane, which delivers to the node over its gRPC stream; the node compiles, loads, swaps its
-//! snapshot. (`leno up` looks at its files twice a second, which is not counted.)
+//! The publication is that of one function by the control plane, which delivers it to the node over its gRPC stream; the node compiles,
+//! loads, swaps its snapshot. (`leno up` looks at its files twice a second, which is not counted.)
 
 use crate::arguments::Plain;
 use crate::contenders::{envoy_file, mesh};

@@ -15,7 +15,7 @@ use leno_proxy::instances::{Acquire, Instances, Lease, Unavailable};
 use leno_proxy::telemetry::Telemetry;
 use leno_proxy::{FunctionEntry, Node, NodeSnapshot};
 use leno_sandbox::Engine;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
@@ -108,15 +108,20 @@ async fn serve(arguments: &Arguments) -> anyhow::Result<()> {
     }
     say("ready")?;
 
+    let mut fresh = BTreeMap::new();
     let mut lines = std::io::stdin().lines();
     // Reading blocks this thread; the node lives on others.
     while let Some(line) = tokio::task::block_in_place(|| lines.next()) {
         let line = line?;
         if let Some(path) = line.strip_prefix("load ") {
-            next = read(Path::new(path))?;
+            let read = read(Path::new(path))?;
+            fresh = read.slices.into_iter().filter(|(id, slice)| next.slices.get(id) != Some(slice)).collect();
             say("loaded")?;
         } else if line == "publish" {
-            control.publish(&next)?;
+            for slice in fresh.values() {
+                control.put(slice)?;
+            }
+            next.slices.append(&mut fresh);
             say("published")?;
         } else {
             bail!("a line is `load FILE` or `publish`");
@@ -155,9 +160,10 @@ async fn keep(
             }
         }
         let snapshot = next.finish();
+        let snapshot = Arc::new(snapshot);
+        node.snapshot.store(snapshot.clone());
         let identities = snapshot.functions.values().filter_map(|entry| entry.identity.parse().ok());
         wanted.send_replace(identities.chain([gateway.clone()]).collect());
-        node.snapshot.store(Arc::new(snapshot));
         update.accept();
         if complete {
             applied.send_replace(true);

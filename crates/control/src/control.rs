@@ -7,6 +7,7 @@ use crate::server::{self, ServeError};
 use crate::state::State;
 use crate::status::{Counters, Status};
 use crate::store::{Store, StoreError};
+use leno_config::Slice;
 use leno_identity::{Authority, CertificateDer, TrustBundle};
 use std::fmt;
 use std::future::Future;
@@ -114,6 +115,15 @@ impl Control {
             }
         }
         Ok(published)
+    }
+
+    /// Adds one function to what is published, or replaces its definition, first in the store and then for all nodes; the others are
+    /// not looked at. True: that made a difference. Blocks for the store.
+    pub fn put(&self, slice: &Slice) -> Result<bool, PublishError> {
+        let store = self.0.store.lock().unwrap_or_else(PoisonError::into_inner);
+        let prepared = self.state().prepare_put(slice, self.0.bundle.trust_domain())?;
+        store.put(slice)?;
+        Ok(self.state().put(prepared)?)
     }
 
     /// Admits a node under a name that it keeps; a second time the first token ends.

@@ -1,6 +1,7 @@
 //! What users defined, compiled: the input of the control plane.
 
 use crate::resource::{Content, Route, Subject};
+use leno_config::slice::Expose;
 use leno_config::{FunctionId, MeshSlice, ModuleHash, Slice};
 use leno_identity::{BadSpiffeId, SpiffeId, TrustBundle, TrustDomain};
 use std::collections::{BTreeMap, BTreeSet};
@@ -61,6 +62,12 @@ pub enum DefinitionsError {
         /// Which.
         module: ModuleHash,
     },
+    /// A function is added before there is a mesh to add it to.
+    #[error("{function} cannot be added: nothing was published yet")]
+    NoMesh {
+        /// Which.
+        function: FunctionId,
+    },
     /// A payload cannot be written.
     #[error("{subject} cannot be encoded: {reason}")]
     Encoding {
@@ -82,9 +89,19 @@ pub(crate) struct Compiled {
     pub contents: BTreeMap<Subject, Content>,
     pub functions: BTreeMap<FunctionId, Function>,
     pub by_identity: BTreeMap<SpiffeId, Vec<FunctionId>>,
+    /// Of the functions that gateways offer.
+    routes: BTreeMap<FunctionId, Vec<Expose>>,
     /// The identity of gateways.
     pub gateway: Option<SpiffeId>,
     pub svid_lifetime: Duration,
+}
+
+/// A function that may be added.
+pub(crate) struct Prepared {
+    id: FunctionId,
+    function: Function,
+    expose: Vec<Expose>,
+    content: Content,
 }
 
 /// What deciding who gets what needs to know of a function.
@@ -115,31 +132,97 @@ impl Compiled {
         }
         let mut compiled = Self::nothing(bundle)?;
         compiled.svid_lifetime = mesh.svid_lifetime;
-        let mut routes = Vec::new();
         for (id, slice) in slices {
             if slice.id != *id {
                 return Err(DefinitionsError::Misfiled { function: id.clone(), found: slice.id.clone() });
             }
-            let identity = identity(slice, trust_domain, compiled.gateway.as_ref())?;
-            if !slice.expose.is_empty() {
-                routes.push(Route { function: id.clone(), expose: slice.expose.clone() });
-            }
-            compiled.by_identity.entry(identity.clone()).or_default().push(id.clone());
-            let callees = slice.callees.iter().map(|callee| callee.id.clone()).collect();
-            let delivered = delivered(slice);
-            if let Some(missing) = delivered.iter().find(|hash| !modules.contains_key(*hash)) {
-                return Err(DefinitionsError::Module { function: id.clone(), module: *missing });
-            }
-            let exposed = !slice.expose.is_empty();
-            compiled.functions.insert(id.clone(), Function { identity, callees, exposed, modules: delivered });
-            compiled.add(Subject::Slice(id.clone()), Content::new(slice))?;
+            let prepared = compiled.prepare(slice, trust_domain, |module| modules.contains_key(module))?;
+            compiled.insert(prepared);
         }
         for (hash, module) in modules {
             compiled.contents.insert(Subject::Module(*hash), Content::of_module(module));
         }
         compiled.add(Subject::Mesh, Content::new(mesh))?;
-        compiled.add(Subject::Routes, Content::new(&routes))?;
+        compiled.add_routes()?;
         Ok(compiled)
+    }
+
+    /// A further function, or another definition of one that is there, for [`Compiled::put`]. Its modules must be there.
+    pub(crate) fn prepare_put(&self, slice: &Slice, trust_domain: &TrustDomain) -> Result<Prepared, DefinitionsError> {
+        if !self.contents.contains_key(&Subject::Mesh) {
+            return Err(DefinitionsError::NoMesh { function: slice.id.clone() });
+        }
+        self.prepare(slice, trust_domain, |module| self.contents.contains_key(&Subject::Module(*module)))
+    }
+
+    /// Adds or replaces one function; tells which subjects differ now. Costs what this function costs, not what all do.
+    pub(crate) fn put(&mut self, prepared: Prepared) -> Result<BTreeSet<Subject>, DefinitionsError> {
+        let mut changed = BTreeSet::new();
+        let id = prepared.id.clone();
+        let slice = Subject::Slice(id.clone());
+        if self.contents.get(&slice) == Some(&prepared.content) {
+            return Ok(changed);
+        }
+        changed.insert(slice);
+        if !self.functions.contains_key(&id) {
+            changed.extend([Subject::Hosted, Subject::Endpoints(id.clone())]);
+        }
+        let before = self.routes.get(&id).cloned();
+        self.insert(prepared);
+        if self.routes.get(&id) != before.as_ref() {
+            self.add_routes()?;
+            changed.insert(Subject::Routes);
+        }
+        Ok(changed)
+    }
+
+    fn prepare(
+        &self,
+        slice: &Slice,
+        trust_domain: &TrustDomain,
+        is_there: impl Fn(&ModuleHash) -> bool,
+    ) -> Result<Prepared, DefinitionsError> {
+        let id = slice.id.clone();
+        let identity = identity(slice, trust_domain, self.gateway.as_ref())?;
+        let modules = delivered(slice);
+        if let Some(missing) = modules.iter().find(|hash| !is_there(hash)) {
+            return Err(DefinitionsError::Module { function: id, module: *missing });
+        }
+        let content = Content::new(slice).map_err(|error| DefinitionsError::Encoding {
+            subject: Subject::Slice(id.clone()),
+            reason: error.to_string(),
+        })?;
+        let callees = slice.callees.iter().map(|callee| callee.id.clone()).collect();
+        let function = Function { identity, callees, exposed: !slice.expose.is_empty(), modules };
+        Ok(Prepared { id, function, expose: slice.expose.clone(), content })
+    }
+
+    fn insert(&mut self, Prepared { id, function, expose, content }: Prepared) {
+        let identity = function.identity.clone();
+        if let Some(before) = self.functions.insert(id.clone(), function)
+            && let Some(functions) = self.by_identity.get_mut(&before.identity)
+        {
+            functions.retain(|other| *other != id);
+            if functions.is_empty() {
+                self.by_identity.remove(&before.identity);
+            }
+        }
+        self.by_identity.entry(identity).or_default().push(id.clone());
+        if expose.is_empty() {
+            self.routes.remove(&id)
+        } else {
+            self.routes.insert(id.clone(), expose)
+        };
+        self.contents.insert(Subject::Slice(id), content);
+    }
+
+    fn add_routes(&mut self) -> Result<(), DefinitionsError> {
+        let route = |(function, expose): (&FunctionId, &Vec<Expose>)| Route {
+            function: function.clone(),
+            expose: expose.clone(),
+        };
+        let routes: Vec<Route> = self.routes.iter().map(route).collect();
+        self.add(Subject::Routes, Content::new(&routes))
     }
 
     fn add(&mut self, subject: Subject, content: Result<Content, postcard::Error>) -> Result<(), DefinitionsError> {

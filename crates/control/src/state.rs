@@ -5,12 +5,12 @@
 //! Changes that come faster than a node reads merge by themselves, and nothing is ever held back.
 
 use crate::admission::{Admission, Placement};
-use crate::definitions::Compiled;
+use crate::definitions::{Compiled, DefinitionsError, Prepared};
 use crate::resource::{Content, Endpoint, Instance, InstanceState, Subject, Version};
 use crate::status::{Counters, FunctionStatus, HostedInstance, IssuedIdentity, NodeStatus, RejectedVersion, Status};
 use crate::wire::{self, v1};
-use leno_config::FunctionId;
-use leno_identity::SpiffeId;
+use leno_config::{FunctionId, Slice};
+use leno_identity::{SpiffeId, TrustDomain};
 use prost::Message;
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
@@ -119,6 +119,26 @@ impl State {
             changed.insert(Subject::Hosted);
             changed.extend(come_or_gone);
         }
+        self.announce(&changed);
+        changed
+    }
+
+    /// Adds or replaces one function; tells whether that made a difference.
+    pub(crate) fn put(&mut self, prepared: Prepared) -> Result<bool, DefinitionsError> {
+        let changed = self.compiled.put(prepared)?;
+        if !changed.is_empty() {
+            self.announce(&changed);
+        }
+        Ok(!changed.is_empty())
+    }
+
+    /// What a function that is to be put amounts to.
+    pub(crate) fn prepare_put(&self, slice: &Slice, trust_domain: &TrustDomain) -> Result<Prepared, DefinitionsError> {
+        self.compiled.prepare_put(slice, trust_domain)
+    }
+
+    /// Marks what changed wherever it is of interest.
+    fn announce(&mut self, changed: &BTreeSet<Subject>) {
         let Compiled { by_identity, gateway, .. } = &self.compiled;
         self.issued.retain(|(id, _), _| by_identity.contains_key(id) || gateway.as_ref() == Some(id));
         for session in self.nodes.values_mut().filter_map(|node| node.session.as_mut()) {
@@ -130,7 +150,6 @@ impl State {
         for name in self.nodes.keys().cloned().collect::<Vec<_>>() {
             self.refresh(&name);
         }
-        changed
     }
 
     /// Begins a session; an older one of the same node ends. `None`: no such node was admitted.

@@ -97,6 +97,11 @@ impl Store {
         self.0.as_ref().map_or(Ok(()), |file| file.save(definitions))
     }
 
+    /// Adds or replaces one function.
+    pub(crate) fn put(&self, slice: &Slice) -> Result<(), StoreError> {
+        self.0.as_ref().map_or(Ok(()), |file| file.put(slice))
+    }
+
     /// The root of the last process to have used this store, DER.
     pub(crate) fn root(&self) -> Result<Option<Vec<u8>>, StoreError> {
         self.0.as_ref().map_or(Ok(None), |file| file.meta(KEY_ROOT))
@@ -187,6 +192,16 @@ impl File {
                     }
                 }
             }
+        }
+        writing.commit().map_err(|error| self.failed(error))
+    }
+
+    fn put(&self, slice: &Slice) -> Result<(), StoreError> {
+        let encoded = postcard::to_allocvec(slice).map_err(|error| self.failed(error))?;
+        let writing = self.database.begin_write().map_err(|error| self.failed(error))?;
+        {
+            let mut table = writing.open_table(SLICES).map_err(|error| self.failed(error))?;
+            table.insert(slice.id.to_string().as_str(), encoded.as_slice()).map_err(|error| self.failed(error))?;
         }
         writing.commit().map_err(|error| self.failed(error))
     }

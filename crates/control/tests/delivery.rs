@@ -4,6 +4,7 @@ mod support;
 
 use leno_control::node::Change;
 use leno_control::{Endpoint, Resource, Subject};
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 use support::slices::{exposed, function, mesh, slice};
@@ -42,6 +43,38 @@ async fn each_node_gets_what_it_subscribed_to_and_nothing_else() {
     assert_eq!(subjects(&accepted(&mut updates_one).await), [slice_of(FRONTEND)]);
     assert_eq!(subjects(&accepted(&mut updates_two).await), [slice_of(ORDERS)]);
     assert_eq!(control.counters("two").unwrap().messages, 2);
+}
+
+#[tokio::test]
+async fn a_function_can_be_added_alone() {
+    let control = control();
+    let early = control.put(&slice(ORDERS, &[], 1)).unwrap_err();
+    assert!(early.to_string().contains("nothing was published yet"), "{early}");
+    control.publish(&definitions([exposed(slice(FRONTEND, &[ORDERS], 1))])).unwrap();
+    let served = Served::start(&control).await;
+    let token = control.admit("one", everything()).unwrap();
+    let (agent, mut updates) = node(&served, &token, 1);
+    agent.subscribe([Subject::Hosted, Subject::Routes]);
+    while !accepted(&mut updates).await.iter().any(|change| change.subject() == Subject::Hosted) {}
+
+    assert!(control.put(&slice(ORDERS, &[], 1)).unwrap());
+    let mut got = BTreeSet::new();
+    while !got.contains(&Subject::Hosted) {
+        got.extend(subjects(&accepted(&mut updates).await));
+    }
+    // Of the function that was there, only that its callee exists now.
+    assert_eq!(got, BTreeSet::from([slice_of(ORDERS), Subject::Endpoints(ORDERS.parse().unwrap()), Subject::Hosted]));
+    assert!(!control.put(&slice(ORDERS, &[], 1)).unwrap(), "it is there already");
+
+    assert!(control.put(&exposed(slice(ORDERS, &[], 2))).unwrap());
+    let mut got = BTreeSet::new();
+    while !got.contains(&Subject::Routes) {
+        got.extend(subjects(&accepted(&mut updates).await));
+    }
+    assert_eq!(got, BTreeSet::from([slice_of(ORDERS), Subject::Routes]));
+    // All at once comes to the same.
+    let all = definitions([exposed(slice(FRONTEND, &[ORDERS], 1)), exposed(slice(ORDERS, &[], 2))]);
+    assert_eq!(control.publish(&all).unwrap().changed, 0);
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 mod support;
 
-use leno_config::ModuleHash;
+use leno_config::{ModuleHash, Slice};
 use leno_control::{DefinitionsError, PublishError, Store, StoreError};
 use leno_identity::{Authority, CertificateDer};
 use std::os::unix::fs::PermissionsExt;
@@ -40,6 +40,21 @@ fn definitions_survive_and_so_do_their_removals() {
     second.publish(&definitions([slice(FRONTEND, &[], 2)])).unwrap();
     drop(second);
     assert_eq!(functions(&control_at(&path)), [FRONTEND]);
+}
+
+#[test]
+fn functions_that_were_added_alone_survive() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("control.redb");
+    let first = control_at(&path);
+    first.publish(&definitions([slice(FRONTEND, &[ORDERS], 1)])).unwrap();
+    assert!(first.put(&slice(ORDERS, &[], 1)).unwrap());
+    let stranger = Slice { identity: "spiffe://elsewhere.example/ns/a/sa/b".into(), ..slice("a/b", &[], 1) };
+    assert!(matches!(first.put(&stranger), Err(PublishError::Definitions(DefinitionsError::Foreign { .. }))));
+    let versions = first.status().functions;
+    drop(first);
+    assert_eq!(control_at(&path).status().functions, versions);
+    assert_eq!(functions(&control_at(&path)), [FRONTEND, ORDERS]);
 }
 
 #[test]

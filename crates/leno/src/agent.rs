@@ -106,10 +106,11 @@ impl Keeper {
         }
         self.hosted.set(functions.clone());
         let snapshot = next.finish();
-        self.want(snapshot.functions.values().map(|entry| &*entry.identity));
-        tracing::info!(version = snapshot.version, functions = snapshot.functions.len(), "configuration is in force");
         let snapshot = Arc::new(snapshot);
         self.node.snapshot.store(snapshot.clone());
+        tracing::info!(version = snapshot.version, functions = snapshot.functions.len(), "configuration is in force");
+        // Requests from the gateway and on this node need no certificate, so they do not wait for keys to be made.
+        self.want(snapshot.functions.values().map(|entry| &*entry.identity));
         if forgotten {
             let called =
                 snapshot.functions.values().flat_map(|entry| entry.slice.callees.iter().map(|callee| &callee.id));
