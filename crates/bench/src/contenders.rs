@@ -15,6 +15,12 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+/// An extension that does not end before its deadline.
+const ENDLESS: &str = r#"(module
+    (memory (export "memory") 1)
+    (func (export "proxy_abi_version_0_2_1"))
+    (func (export "malloc") (param i32) (result i32) (i32.const 1024))
+    (func (export "proxy_on_request_headers") (param i32 i32 i32) (result i32) (loop $again (br $again)) (i32.const 0)))"#;
 /// The longest wait for something to work.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -254,14 +260,17 @@ impl Running {
         running.until_it_works(rig, policies)
     }
 
-    /// One node with three functions: who is measured, who makes noise, and who makes noise with sidecars that have 50 us each.
+    /// One node with four functions: who is measured, who makes noise, who makes noise with sidecars that have 50 us each, and whose own
+    /// policy never ends.
     pub fn leno_tenants(rig: &Rig) -> anyhow::Result<Tenants> {
         let folder = new_folder(rig, "tenants")?;
         let listeners = listeners()?;
         let policies = Policies::NINE;
         let (upstream, noise) = rig.another_upstream()?;
         let mesh = mesh(rig, &folder, "wasm", policies, listeners);
-        fs::write(folder.join("bench.yaml"), mesh.documents_of_tenants(upstream))?;
+        let endless = rig.folder().join("endless.wasm");
+        fs::write(&endless, wat::parse_str(ENDLESS)?)?;
+        fs::write(folder.join("bench.yaml"), mesh.documents_of_tenants(upstream, &endless))?;
         let request = |index| {
             let mut request = rig.material.request(Algorithm::Es256)?;
             request.authorities = vec![host_of(index)];
@@ -280,8 +289,10 @@ impl Running {
         let plan = modest.plan(HTTP1, Pace::Closed);
         Ok(Tenants {
             _upstream: noise,
+            elsewhere: Plan { address: upstream, tls: None, ..plan.clone() },
             blast: Plan { request: request(1)?, ..plan.clone() },
-            hurried: Plan { request: request(2)?, ..plan },
+            hurried: Plan { request: request(2)?, ..plan.clone() },
+            runaway: Plan { request: request(3)?, ..plan },
             modest,
         })
     }

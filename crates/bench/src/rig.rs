@@ -80,6 +80,15 @@ impl Rig {
         Ok(())
     }
 
+    /// Lets this rig's helpers have what nobody else wants of their core, from now on; the upstream excepted.
+    pub fn stand_back(&self) -> anyhow::Result<()> {
+        for helper in self.helpers.iter().skip(1) {
+            let status = Command::new("chrt").args(["--idle", "--pid", "0", &helper.id().to_string()]).status();
+            ensure!(status.context("there is no chrt")?.success(), "a helper's priority cannot be lowered");
+        }
+        Ok(())
+    }
+
     /// Starts one more upstream for traffic that only makes noise, of the lowest priority.
     pub fn another_upstream(&self) -> anyhow::Result<(SocketAddr, Noise)> {
         let [address] = free_addresses()?;
@@ -89,27 +98,31 @@ impl Rig {
             .stdout(Stdio::piped())
             .spawn()
             .context("another upstream cannot be started")?;
-        let stdout = child.stdout.take().context("it has an output")?;
+        let mut output = BufReader::new(child.stdout.take().context("it has an output")?);
         self.noise.borrow_mut().push(child.id());
-        let noise = Noise(child);
         let mut line = String::new();
-        BufReader::new(stdout).read_line(&mut line)?;
+        output.read_line(&mut line)?;
+        let noise = Noise { child, output };
         ensure!(line == "ready\n", "another upstream did not start");
         Ok((address, noise))
     }
 
-    /// Starts a load that nobody measures, of the lowest priority; it ends when the result is dropped.
+    /// Starts a load of the lowest priority that is not what is measured, and waits until it counts its answers. It ends when the result
+    /// is dropped.
     pub fn make_noise(&self, plan: &Plan) -> anyhow::Result<Noise> {
         let mut child = lowest_priority()?
             .arg("load")
             .stdin(Stdio::piped())
-            .stdout(Stdio::null())
+            .stdout(Stdio::piped())
             .spawn()
             .context("the noise cannot be started")?;
         let mut input = child.stdin.take().context("the load has an input")?;
+        let output = BufReader::new(child.stdout.take().context("the load has an output")?);
         self.noise.borrow_mut().push(child.id());
-        let noise = Noise(child);
+        let mut noise = Noise { child, output };
         input.write_all(serde_json::to_string(plan)?.as_bytes())?;
+        drop(input);
+        wait_for(&mut noise.output, "begin")?;
         Ok(noise)
     }
 
@@ -142,18 +155,32 @@ impl Rig {
 }
 
 /// A process beside what is measured. Ends when this is dropped.
-pub struct Noise(Child);
+pub struct Noise {
+    child: Child,
+    output: BufReader<ChildStdout>,
+}
 
-impl Drop for Noise {
-    fn drop(&mut self) {
-        end(&mut self.0);
+impl Noise {
+    /// Of a load: waits for its end, and returns what it saw.
+    pub fn outcome(mut self) -> anyhow::Result<Outcome> {
+        wait_for(&mut self.output, "end")?;
+        let mut line = String::new();
+        self.output.read_line(&mut line)?;
+        serde_json::from_str(&line).context("the noise said nothing of its outcome")
     }
 }
 
-/// This program, with as little claim to its core as can be.
+impl Drop for Noise {
+    fn drop(&mut self) {
+        end(&mut self.child);
+    }
+}
+
+/// This program, with what nobody else wants of its core (`SCHED_IDLE`): whoever else wakes up there runs at once. Niceness would not do:
+/// the nicest still get their share, and take their turns to the end.
 fn lowest_priority() -> anyhow::Result<Command> {
-    let mut command = Command::new("nice");
-    command.args(["-n", "19"]).arg(std::env::current_exe()?);
+    let mut command = Command::new("chrt");
+    command.args(["--idle", "0"]).arg(std::env::current_exe()?);
     Ok(command)
 }
 

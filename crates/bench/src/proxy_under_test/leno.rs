@@ -4,6 +4,7 @@ use crate::material::{AUDIENCE, FRONTEND, ISSUER, Material, TRUST_DOMAIN};
 use crate::policies::Policies;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
+use std::path::Path;
 
 /// One `leno up`.
 pub struct Mesh<'a> {
@@ -85,11 +86,11 @@ impl Mesh<'_> {
         [function(&name, spec), self.policy(&name, &[name.as_str()])]
     }
 
-    /// Three functions like [`Self::documents_of_many`]: the first has the mesh's upstream, the others share `noisy`, and the
-    /// last one's sidecars are micro-VMs that have 50 us each.
-    pub fn documents_of_tenants(&self, noisy: SocketAddr) -> String {
+    /// Four functions like [`Self::documents_of_many`]: the first has the mesh's upstream, the others share `noisy`; the third one's
+    /// sidecars are micro-VMs that have 50 us each, and the last one has the extension `endless`, with the usual deadline.
+    pub fn documents_of_tenants(&self, noisy: SocketAddr, endless: &Path) -> String {
         let mut documents = vec![self.mesh()];
-        for (index, upstream) in [self.upstream, noisy, noisy].into_iter().enumerate() {
+        for (index, upstream) in [self.upstream, noisy, noisy, noisy].into_iter().enumerate() {
             let name = format!("service-{index}");
             let expose = json!([{"hosts": [host_of(index)], "path": "/"}]);
             documents
@@ -98,6 +99,9 @@ impl Mesh<'_> {
             if index == 2 {
                 policy["spec"]["sidecar"]["deadline"] = json!("50us");
                 policy["spec"]["sidecar"]["engine"] = json!("microvm");
+            }
+            if index == 3 {
+                policy["spec"]["extensions"] = json!([{"name": "endless", "path": endless}]);
             }
             documents.push(policy);
         }
