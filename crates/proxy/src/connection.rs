@@ -12,6 +12,7 @@ use crate::peer::{Entrance, Peer};
 use crate::record::Record;
 use crate::reply;
 use crate::route;
+use crate::schedule;
 use crate::snapshot::NodeSnapshot;
 use crate::upgrade;
 use crate::worker::Worker;
@@ -289,7 +290,7 @@ impl Connection {
             activity: open.activity.clone(),
         };
         let tunnel = busy.into_tunnel();
-        tokio::task::spawn_local(async move {
+        schedule::spawn(async move {
             let _tunnel = tunnel;
             match on_upgrade.await {
                 Ok(stream) => {

@@ -10,6 +10,7 @@ use crate::peer::{Entrance, Peer};
 use crate::record::{Record, Stage};
 use crate::reply;
 use crate::route::{self, Route};
+use crate::schedule;
 use crate::snapshot::FunctionEntry;
 use crate::upstream::{self, Held, Reply};
 use crate::worker::{Pinned, Worker};
@@ -46,6 +47,8 @@ pub struct Exchange {
     pub record: Record,
     /// When the head was there.
     pub started: Instant,
+    /// From another exchange on this thread, which pays for this one too.
+    pub handed_over: bool,
     /// The answer to HEAD has no body.
     pub head_only: bool,
 }
@@ -70,6 +73,9 @@ impl Exchange {
         };
         if let Some(target) = route.target_name() {
             self.record.routed(&target);
+        }
+        if !self.handed_over {
+            schedule::charge(route.judge.class);
         }
         self.record.stage(Stage::Routed);
         let permitted = match self.worker.judge.request(self.ask(&route, &body), head, &self.record) {
@@ -143,6 +149,7 @@ impl Exchange {
             parent,
             record,
             started,
+            handed_over: false,
             head_only,
         };
         (exchange, admitted.map(|_| ()))
@@ -166,6 +173,7 @@ impl Exchange {
             parent: None,
             record,
             started: Instant::now(),
+            handed_over: true,
             head_only: self.head_only,
         }
     }

@@ -1,5 +1,6 @@
 //! Between sockets and hyper: bytes that were read ahead, and a watch on who takes too long.
 
+use crate::schedule;
 use hyper::rt::Executor;
 use std::future::Future;
 use std::io;
@@ -30,7 +31,7 @@ where
     F: Future<Output: 'static> + 'static,
 {
     fn execute(&self, future: F) {
-        tokio::task::spawn_local(future);
+        schedule::spawn_part(async move { drop(future.await) });
     }
 }
 

@@ -10,6 +10,7 @@
 mod extend;
 mod forecast;
 mod outcome;
+mod runaway;
 
 pub use outcome::{Permitted, Refusal, Ruling};
 
@@ -27,6 +28,7 @@ use leno_policy::input::{Header, Input, RequestInput, ResponseInput, TargetLoad}
 use leno_policy::outcome::{Decision, HeaderEdit, Outcome, Output, PolicyKind, SignatureWant, Verdict, Wants};
 use leno_policy::spec::Protocol;
 use leno_sandbox::{EngineKind, Pool, RunError};
+use runaway::Runaways;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -45,6 +47,8 @@ pub struct Judge {
     pool: RefCell<Pool>,
     at_hand: RefCell<AtHand>,
     complaints: Complaints,
+    /// Whose extensions do not end in time.
+    runaways: Runaways,
 }
 
 /// Parts of the ledger that were needed before. Handles are counted per worker: no cache line is fought over.
@@ -126,6 +130,7 @@ impl Judge {
             pool: RefCell::new(Pool::new()),
             at_hand: RefCell::default(),
             complaints: Complaints::default(),
+            runaways: Runaways::default(),
         }
     }
 

@@ -33,6 +33,7 @@ pub mod reply;
 pub mod retry;
 pub mod ring;
 pub mod route;
+mod schedule;
 pub mod signature;
 pub mod snapshot;
 pub mod span;

@@ -4,6 +4,7 @@ use crate::connection::{self, Door, OpenConnection};
 use crate::node::Node;
 use crate::peer::Entrance;
 use crate::random::Random;
+use crate::schedule::{self, Class};
 use crate::worker::Worker;
 use leno_config::slice::MeshSlice;
 use leno_identity::TlsError;
@@ -18,7 +19,6 @@ use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime;
 use tokio::sync::{mpsc, watch};
-use tokio::task::LocalSet;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 
@@ -124,7 +124,7 @@ pub fn serve(node: &Arc<Node>, options: Options) -> Result<Handle, ServeError> {
         let (node, drained, alive) = (node.clone(), drained.clone(), alive.clone());
         let runtime = runtime::Builder::new_current_thread().enable_all().build().map_err(ServeError::Thread)?;
         let work = move || {
-            LocalSet::new().block_on(&runtime, work(node, random, doors, options, drained));
+            runtime.block_on(schedule::run(work(node, random, doors, options, drained)));
             // Whatever is still open now has had its time.
             runtime.shutdown_background();
             drop(alive);
@@ -205,14 +205,13 @@ async fn work(
                 tls: bound.tls.map(TlsAcceptor::from),
                 address: bound.address,
             });
-            Some(tokio::task::spawn_local(accept(listener, door, options.connections)))
+            schedule::spawn_own(accept(listener, door, options.connections))
         })
         .collect();
     // An error means that the handle is gone without draining: there is nobody left to serve for.
     let _ = drained.wait_for(|draining| *draining).await;
-    for task in &accepting {
-        task.abort();
-    }
+    // Nobody accepts any more.
+    drop(accepting);
     worker.connections.drain();
     let limit = worker.snapshot().mesh.limits.drain_timeout;
     if tokio::time::timeout(limit, worker.connections.fewer_than(1)).await.is_err() {
@@ -243,7 +242,7 @@ async fn accept(listener: TcpListener, door: Rc<Door>, most: usize) {
 
 fn admit(door: &Rc<Door>, stream: TcpStream, address: SocketAddr) {
     let open = OpenConnection::new(&door.worker);
-    tokio::task::spawn_local(connection::serve(door.clone(), stream, address, open));
+    schedule::spawn_for(Class::STRANGERS, connection::serve(door.clone(), stream, address, open));
 }
 
 /// The connection was gone before it was accepted; the listener is fine.

@@ -3,6 +3,7 @@
 use crate::body::Body;
 use crate::io::{LocalExecutor, Timer};
 use crate::ledger::ConnectionGuard;
+use crate::schedule::{self, Payer};
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::TokioIo;
 use leno_identity::{SpiffeId, SvidStore, TlsError};
@@ -49,8 +50,17 @@ struct Http1Host {
 
 #[derive(Debug)]
 struct Idle {
-    sender: http1::SendRequest<Body>,
+    line: Line,
     since: Instant,
+}
+
+/// A connection that speaks HTTP/1.1.
+#[derive(Debug)]
+pub struct Line {
+    /// To send one request at a time with.
+    pub sender: http1::SendRequest<Body>,
+    /// Of the task that drives it: whoever has it checked out.
+    payer: Payer,
 }
 
 /// Connections that may be shared: those to one address, and, under TLS, between one pair of identities.
@@ -75,6 +85,8 @@ struct Http2Host {
 #[derive(Debug)]
 struct Shared {
     sender: http2::SendRequest<Body>,
+    /// Of the task that drives it: whoever opened a stream last.
+    payer: Payer,
     streams: Rc<Streams>,
 }
 
@@ -88,7 +100,7 @@ struct Streams {
 #[derive(Debug)]
 pub struct Http1 {
     /// To send one request with.
-    pub sender: http1::SendRequest<Body>,
+    pub line: Line,
     /// How long it had been idle; `None`: it is new.
     pub idle: Option<Duration>,
 }
@@ -112,7 +124,7 @@ pub struct Stream(Rc<Streams>);
 #[derive(Debug)]
 pub enum CheckIn {
     /// Goes back to the pool when the connection is ready for another request.
-    Http1(Option<http1::SendRequest<Body>>, SocketAddr, Weak<Pool>),
+    Http1(Option<Line>, SocketAddr, Weak<Pool>),
     /// A stream's place.
     Http2(Stream),
 }
@@ -135,7 +147,7 @@ pub enum ConnectError {
 }
 
 impl Pool {
-    /// An empty pool, and a task that closes what was idle for too long. Needs a `LocalSet`.
+    /// An empty pool, and a task that closes what was idle for too long. Needs [`schedule::run`].
     pub fn new() -> Rc<Self> {
         let pool = Rc::new_cyclic(|myself: &Weak<Self>| Self {
             http1: RefCell::default(),
@@ -144,7 +156,7 @@ impl Pool {
             myself: myself.clone(),
         });
         let weak = pool.myself.clone();
-        tokio::task::spawn_local(async move {
+        schedule::spawn(async move {
             loop {
                 tokio::time::sleep(IDLE / 4).await;
                 match weak.upgrade() {
@@ -160,9 +172,10 @@ impl Pool {
     pub fn idle_http1(&self, address: SocketAddr) -> Option<Http1> {
         let mut hosts = self.http1.borrow_mut();
         let idle = &mut hosts.get_mut(&address)?.idle;
-        while let Some(Idle { sender, since }) = idle.pop() {
-            if sender.is_ready() {
-                return Some(Http1 { sender, idle: Some(since.elapsed()) });
+        while let Some(Idle { line, since }) = idle.pop() {
+            if line.sender.is_ready() {
+                line.payer.follow();
+                return Some(Http1 { line, idle: Some(since.elapsed()) });
             }
         }
         None
@@ -193,24 +206,24 @@ impl Pool {
             Ok(http1::Builder::new().handshake::<_, Body>(TokioIo::new(stream)).await?)
         };
         let (sender, connection) = within_limit(connect).await?;
-        tokio::task::spawn_local(async move {
+        let payer = schedule::spawn(async move {
             if let Err(error) = connection.with_upgrades().await {
                 tracing::debug!(%address, %error, "upstream connection ended");
             }
             drop((open, guard));
         });
-        Ok(Http1 { sender, idle: None })
+        Ok(Http1 { line: Line { sender, payer }, idle: None })
     }
 
     /// What brings this connection back after its response.
-    pub fn check_in_http1(&self, sender: http1::SendRequest<Body>, address: SocketAddr) -> CheckIn {
-        CheckIn::Http1(Some(sender), address, self.myself.clone())
+    pub fn check_in_http1(&self, line: Line, address: SocketAddr) -> CheckIn {
+        CheckIn::Http1(Some(line), address, self.myself.clone())
     }
 
-    fn return_http1(&self, sender: http1::SendRequest<Body>, address: SocketAddr) {
+    fn return_http1(&self, line: Line, address: SocketAddr) {
         let mut hosts = self.http1.borrow_mut();
         let host = hosts.entry(address).or_default();
-        host.idle.push(Idle { sender, since: Instant::now() });
+        host.idle.push(Idle { line, since: Instant::now() });
         host.wake_one();
     }
 
@@ -221,6 +234,7 @@ impl Pool {
         connections.retain(|shared| !shared.sender.is_closed());
         let free = |shared: &&Shared| shared.streams.open.get() < STREAMS && shared.sender.is_ready();
         let shared = connections.iter().rfind(free)?;
+        shared.payer.follow();
         Some(Http2 { sender: shared.sender.clone(), stream: Stream::open(&shared.streams), reused: true })
     }
 
@@ -250,7 +264,7 @@ impl Pool {
         guard: Option<ConnectionGuard>,
     ) -> Result<Http2, ConnectError> {
         let stream = tcp(key.address).await?;
-        let sender = match &key.identities {
+        let (sender, payer) = match &key.identities {
             None => handshake_http2(stream, key.address, guard).await?,
             Some((caller, callee)) => {
                 let config = self.configuration(svids, caller, callee).map_err(ConnectError::Tls)?;
@@ -263,7 +277,7 @@ impl Pool {
         };
         let streams = Rc::new(Streams { open: Cell::new(0), idle_since: Cell::new(Instant::now()) });
         let stream = Stream::open(&streams);
-        let shared = Shared { sender: sender.clone(), streams };
+        let shared = Shared { sender: sender.clone(), payer, streams };
         self.http2.borrow_mut().entry(key.clone()).or_default().connections.push(shared);
         Ok(Http2 { sender, stream, reused: false })
     }
@@ -292,7 +306,7 @@ impl Pool {
     fn close_idle(&self, now: Instant) {
         let mut http1 = self.http1.borrow_mut();
         for host in http1.values_mut() {
-            host.idle.retain(|idle| !idle.sender.is_closed() && now.saturating_duration_since(idle.since) < IDLE);
+            host.idle.retain(|idle| !idle.line.sender.is_closed() && now.saturating_duration_since(idle.since) < IDLE);
             host.waiting.retain(|waiting| !waiting.is_closed());
         }
         http1.retain(|_, host| host.open > 0 || !host.waiting.is_empty());
@@ -357,18 +371,18 @@ impl Drop for Stream {
 
 impl Drop for CheckIn {
     fn drop(&mut self) {
-        let Self::Http1(sender, address, pool) = self else { return };
-        let (Some(mut sender), address, Some(pool)) = (sender.take(), *address, pool.upgrade()) else { return };
-        if sender.is_ready() {
-            pool.return_http1(sender, address);
-        } else if !sender.is_closed() {
+        let Self::Http1(line, address, pool) = self else { return };
+        let (Some(mut line), address, Some(pool)) = (line.take(), *address, pool.upgrade()) else { return };
+        if line.sender.is_ready() {
+            pool.return_http1(line, address);
+        } else if !line.sender.is_closed() {
             // The last bytes were read, but the connection's own task has yet to see that the message is complete.
             let pool = Rc::downgrade(&pool);
-            tokio::task::spawn_local(async move {
-                if sender.ready().await.is_ok()
+            schedule::spawn(async move {
+                if line.sender.ready().await.is_ok()
                     && let Some(pool) = pool.upgrade()
                 {
-                    pool.return_http1(sender, address);
+                    pool.return_http1(line, address);
                 }
             });
         }
@@ -385,7 +399,7 @@ async fn handshake_http2(
     stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
     address: SocketAddr,
     guard: Option<ConnectionGuard>,
-) -> Result<http2::SendRequest<Body>, hyper::Error> {
+) -> Result<(http2::SendRequest<Body>, Payer), hyper::Error> {
     let (sender, connection) = http2::Builder::new(LocalExecutor)
         .timer(Timer::new())
         .initial_stream_window_size(crate::io::STREAM_WINDOW)
@@ -394,13 +408,13 @@ async fn handshake_http2(
         .keep_alive_timeout(Duration::from_secs(20))
         .handshake(TokioIo::new(stream))
         .await?;
-    tokio::task::spawn_local(async move {
+    let payer = schedule::spawn(async move {
         if let Err(error) = connection.await {
             tracing::debug!(%address, %error, "upstream connection ended");
         }
         drop(guard);
     });
-    Ok(sender)
+    Ok((sender, payer))
 }
 
 async fn within_limit<T>(connect: impl Future<Output = Result<T, ConnectError>>) -> Result<T, ConnectError> {

@@ -5,6 +5,7 @@
 
 use crate::extension::{Extension, Modules};
 use crate::route::Routes;
+use crate::schedule::Class;
 use crate::signature::PreparedKeys;
 use leno_config::{FunctionId, MeshSlice, Slice, slice};
 use leno_policy::needs::Needs;
@@ -89,6 +90,8 @@ pub struct FunctionEntry {
     pub slice: Slice,
     /// `namespace/name`.
     pub name: Arc<str>,
+    /// Whose turn it is when one of its tasks is next.
+    pub class: Class,
     /// SPIFFE ID.
     pub identity: Arc<str>,
     /// Judges what comes in.
@@ -127,6 +130,7 @@ impl FunctionEntry {
             outbound_extensions: load_all(modules, &name, &slice.outbound_extensions, true),
             callees: slice.callees.iter().enumerate().flat_map(hosts).collect(),
             keys: PreparedKeys::new(&slice.keys),
+            class: Class::of(&name),
             name,
             slice,
         }

@@ -2,6 +2,7 @@
 
 use crate::body::Body;
 use crate::body::Tail;
+use crate::schedule;
 use http::{Response, StatusCode};
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
@@ -18,7 +19,7 @@ pub fn join(client: Option<OnUpgrade>, response: &mut Response<Body>, alive: imp
     let upstream = response.extensions_mut().remove::<OnUpgrade>();
     let tail = response.body_mut().detach();
     let (Some(client), Some(upstream)) = (client, upstream) else { return };
-    tokio::task::spawn_local(async move {
+    schedule::spawn(async move {
         let _alive = alive;
         // The client's side is there only once the 101 was written; the upstream's is there already.
         match tokio::try_join!(client, upstream) {

@@ -186,12 +186,12 @@ impl Forward<'_> {
         head::into_http1(&mut head, body.is_over());
         let mut request = Request::from_parts(head, body);
         loop {
-            let Http1 { mut sender, idle } = self.http1(entry, address).await?;
+            let Http1 { mut line, idle } = self.http1(entry, address).await?;
             let suspect = idle.is_some_and(|idle| idle > SUSPECT);
             let spare =
                 (suspect && request.body().is_over() && retry::is_idempotent(request.method())).then(|| copy(&request));
-            let mut error = match sender.try_send_request(request).await {
-                Ok(response) => return Ok((response, pool.check_in_http1(sender, address))),
+            let mut error = match line.sender.try_send_request(request).await {
+                Ok(response) => return Ok((response, pool.check_in_http1(line, address))),
                 Err(error) => error,
             };
             // An idle connection may have been closed under us: what was not sent, or may be sent twice, goes out on another one.

@@ -46,7 +46,7 @@ impl Deref for Pinned {
 }
 
 impl Worker {
-    /// For this thread, which must run a `LocalSet`.
+    /// For this thread, inside of [`crate::schedule::run`].
     pub fn new(node: Arc<Node>, random: Random) -> Rc<Self> {
         let random = Rc::new(random);
         Rc::new(Self {

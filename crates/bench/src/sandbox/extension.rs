@@ -54,7 +54,7 @@ fn time_runs(plugin: &Plugin, count: usize) -> anyhow::Result<Sample> {
     Sample::of(count, || {
         random += 1;
         let given = Given { now_ms: 1_800_000_000_000, random, shared: shared.clone() };
-        let mut run = Run::start(plugin, given)?;
+        let mut run = Run::start(plugin, given, plugin.deadline())?;
         let outcome = run.request(shown(&sample.input())?)?;
         run.end()?;
         ensure!(matches!(outcome, Outcome::Continue(_)), "the request does not go on: {outcome:?}");

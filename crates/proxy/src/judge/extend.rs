@@ -7,6 +7,7 @@ use crate::extension::{self, Answer, Context, Ended, Extension, Observation, Sai
 use crate::ledger::FunctionState;
 use crate::peer::Entrance;
 use crate::record::{Record, Ruled};
+use crate::schedule::Class;
 use crate::snapshot::FunctionEntry;
 use http::{HeaderMap, StatusCode, response};
 use leno_sandbox::extension::{Failure, Given, Outcome, Request, Run};
@@ -68,8 +69,9 @@ impl Asked<'_> {
             }
             let started = Instant::now();
             let mut running = None;
-            let outcome = request_run(extension, shown, given, &mut running);
-            match conclude(judge, self.record, &self.ask.entry.name, extension, "request", outcome, started) {
+            let starting = Starting { judge, class: self.ask.entry.class, now: started };
+            let outcome = request_run(&starting, extension, shown, given, &mut running);
+            match conclude(judge, self.record, self.ask.entry, extension, "request", outcome, started) {
                 Concluded::Continue(edits) => {
                     self.record.note(|observed| observed.request_edits.extend(edits.iter().map(edited)));
                     edits::apply(edits, &mut permitted.head.headers);
@@ -100,8 +102,9 @@ pub(super) fn respond(
     for (index, waiting) in kept.0.into_iter().rev() {
         let Some(extension) = extensions.get(index) else { continue };
         let started = Instant::now();
-        let outcome = response_run(extension, waiting, head);
-        match conclude(judge, record, &entry.name, extension, "response", outcome, started) {
+        let starting = Starting { judge, class: entry.class, now: started };
+        let outcome = response_run(&starting, extension, waiting, head);
+        match conclude(judge, record, entry, extension, "response", outcome, started) {
             Concluded::Continue(edits) => {
                 record.note(|observed| observed.response_edits.extend(edits.iter().map(edited)));
                 edits::apply(edits, &mut head.headers);
@@ -131,14 +134,29 @@ impl From<Failure> for NoRun {
     }
 }
 
+/// What it takes to start an instance.
+struct Starting<'a> {
+    judge: &'a Judge,
+    class: Class,
+    now: Instant,
+}
+
+impl Starting<'_> {
+    fn start(&self, extension: &Extension, given: Given) -> Result<Run, NoRun> {
+        let plugin = extension.plugin.as_ref().map_err(|reason| NoRun::NotLoaded(reason.clone()))?;
+        let deadline = self.judge.runaways.deadline(self.class, plugin.deadline(), self.now);
+        Ok(Run::start(plugin, given, deadline)?)
+    }
+}
+
 fn request_run(
+    starting: &Starting<'_>,
     extension: &Extension,
     shown: Request,
     given: Given,
     running: &mut Option<Box<Run>>,
 ) -> Result<Outcome, NoRun> {
-    let plugin = extension.plugin.as_ref().map_err(|reason| NoRun::NotLoaded(reason.clone()))?;
-    let mut run = Run::start(plugin, given)?;
+    let mut run = starting.start(extension, given)?;
     let outcome = run.request(shown)?;
     if extension.response && matches!(outcome, Outcome::Continue(_)) {
         *running = Some(Box::new(run));
@@ -148,12 +166,16 @@ fn request_run(
     Ok(outcome)
 }
 
-fn response_run(extension: &Extension, waiting: Waiting, head: &response::Parts) -> Result<Outcome, NoRun> {
+fn response_run(
+    starting: &Starting<'_>,
+    extension: &Extension,
+    waiting: Waiting,
+    head: &response::Parts,
+) -> Result<Outcome, NoRun> {
     let mut run = match waiting {
         Waiting::Running(run) => run,
         Waiting::Fresh(request, given) => {
-            let plugin = extension.plugin.as_ref().map_err(|reason| NoRun::NotLoaded(reason.clone()))?;
-            let mut run = Box::new(Run::start(plugin, given)?);
+            let mut run = Box::new(starting.start(extension, given)?);
             run.remember(*request);
             run
         }
@@ -173,7 +195,7 @@ enum Concluded {
 fn conclude(
     judge: &Judge,
     record: &Record,
-    function: &str,
+    entry: &FunctionEntry,
     extension: &Extension,
     phase: &'static str,
     outcome: Result<Outcome, NoRun>,
@@ -188,7 +210,7 @@ fn conclude(
         Ok(Said::Continue(edits)) => (Ended::Continued, Concluded::Continue(edits)),
         Ok(Said::Answer(answer)) => (Ended::Answered(answer.status.as_u16()), answered(extension, *answer)),
         Err((label, reason)) => {
-            judge.complaints.about_extension(function, &extension.name, &reason);
+            judge.complaints.about_extension(&entry.name, &extension.name, &reason);
             let ended = Ended::Failed { label, reason: reason.as_str().into(), open: extension.fail_open };
             let concluded = match extension.fail_open {
                 true => Concluded::Continue(Vec::new()),
@@ -197,7 +219,12 @@ fn conclude(
             (ended, concluded)
         }
     };
-    let observation = Observation { name: extension.name.clone(), phase, ended, time: started.elapsed() };
+    let now = Instant::now();
+    let time = now.saturating_duration_since(started);
+    if matches!(ended, Ended::Failed { label: "deadline", .. }) {
+        judge.runaways.lost(entry.class, time, now);
+    }
+    let observation = Observation { name: extension.name.clone(), phase, ended, time };
     record.note(|observed| observed.extensions.push(observation));
     concluded
 }

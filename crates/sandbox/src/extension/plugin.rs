@@ -117,11 +117,11 @@ impl Plugin {
     }
 
     /// A new instance that has been started.
-    pub(super) fn instance(&self, given: Given) -> Result<(Store<Host>, Instance), Failure> {
+    pub(super) fn instance(&self, given: Given, deadline: Duration) -> Result<(Store<Host>, Instance), Failure> {
         let engine: &Inner = &self.module.0.engine;
         let mut host = Host::new(self.settings.clone());
         host.take(given);
-        let mut store = engine.store(host, self.settings.deadline);
+        let mut store = engine.store(host, deadline);
         let mut instance = Instance::new(&self.module, &mut store)?;
         match &*self.start {
             Start::Anew => instance.start(&self.module, &mut store).map_err(|error| match error {

@@ -9,6 +9,7 @@ use super::module::Module;
 use super::plugin::Plugin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
 use wasmtime::{Memory, ModuleExport, Store, TypedFunc, Val, WasmParams, WasmResults};
 
 /// Instances of one extension at a time, those included that wait for responses.
@@ -57,19 +58,20 @@ pub struct Run {
     plugin: Plugin,
     store: Store<Host>,
     instance: Instance,
+    deadline: Duration,
     _alive: Alive,
 }
 
 impl Run {
-    /// Starts a fresh instance.
-    pub fn start(plugin: &Plugin, given: Given) -> Result<Self, Failure> {
+    /// Starts a fresh instance, which has so much processor time for a request, and again for its response.
+    pub fn start(plugin: &Plugin, given: Given, deadline: Duration) -> Result<Self, Failure> {
         let alive = Alive::new(&plugin.alive)?;
         let _counting = plugin.module.0.engine.clock.count();
-        let (mut store, mut instance) = plugin.instance(given)?;
+        let (mut store, mut instance) = plugin.instance(given, deadline)?;
         store.data_mut().stage = Stage::Request;
         let entries = &plugin.module.0.entries;
         instance.call::<_, ()>(&mut store, entries.context_create.as_ref(), (STREAM, ROOT))?;
-        Ok(Self { plugin: plugin.clone(), store, instance, _alive: alive })
+        Ok(Self { plugin: plugin.clone(), store, instance, deadline, _alive: alive })
     }
 
     /// Lets it look the request up without showing it: for one that is started for the response only.
@@ -95,7 +97,7 @@ impl Run {
 
     /// Shows it the response. It has its deadline's time again.
     pub fn response(&mut self, response: Response) -> Result<Outcome, Failure> {
-        Inner::extend(&mut self.store, self.plugin.settings.deadline);
+        Inner::extend(&mut self.store, self.deadline);
         let host = self.store.data_mut();
         host.stage = Stage::Response;
         host.response_list = response.list();

@@ -60,7 +60,7 @@ fn instances_that_wait_for_responses_are_bounded_and_come_back() {
     let plugin = plugin("", AMPLE);
     let mut waiting = Vec::new();
     let crowded = loop {
-        match Run::start(&plugin, given(&shared)) {
+        match Run::start(&plugin, given(&shared), plugin.deadline()) {
             Ok(run) => waiting.push(run),
             Err(failure) => break failure,
         }

@@ -56,7 +56,7 @@ fn request(path: &str, fields: &[(&str, &str)]) -> Request {
 
 /// One request to a fresh instance.
 fn ask(plugin: &Plugin, shared: &Arc<SharedData>, request: Request) -> Result<Outcome, Failure> {
-    let mut run = Run::start(plugin, given(shared))?;
+    let mut run = Run::start(plugin, given(shared), plugin.deadline())?;
     let outcome = run.request(request)?;
     run.end()?;
     Ok(outcome)

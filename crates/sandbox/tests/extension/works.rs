@@ -15,7 +15,7 @@ fn an_instance_is_kept_for_its_response_and_for_no_other() {
     let shared = Arc::default();
     let plugin = plugin("", AMPLE);
     for _ in 0..3 {
-        let mut run = Run::start(&plugin, given(&shared)).unwrap();
+        let mut run = Run::start(&plugin, given(&shared), plugin.deadline()).unwrap();
         run.request(request("/", &[])).unwrap();
         let response = Response { status: 200, fields: Headers::default(), bodiless: true };
         // It has seen one request: its own.
