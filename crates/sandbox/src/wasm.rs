@@ -152,6 +152,7 @@ impl Wasm {
     /// the wall, which is the faster one; when they are up too early, as many are given as time is left.
     fn limited(&self, deadline: Duration) -> Store<Limit> {
         let mut store = Store::new(&self.engine, Limit(cpu_time::of_this_thread().saturating_add(deadline)));
+        self.clock.hurry_for(deadline);
         store.set_epoch_deadline(Clock::ticks(deadline));
         store.epoch_deadline_callback(|store| {
             let left = store.data().0.saturating_sub(cpu_time::of_this_thread());

@@ -51,6 +51,7 @@ impl Inner {
         host.until = cpu_time::of_this_thread().saturating_add(deadline);
         let mut store = Store::new(&self.engine, host);
         store.limiter(|host| host);
+        self.clock.hurry_for(deadline);
         store.set_epoch_deadline(Clock::ticks(deadline));
         store.epoch_deadline_callback(|store| {
             let left = store.data().until.saturating_sub(cpu_time::of_this_thread());

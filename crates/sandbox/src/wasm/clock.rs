@@ -10,6 +10,10 @@ use wasmtime::Engine;
 
 /// How exact deadlines are. Each tick wakes a thread, on a core that has requests to serve.
 const TICK: Duration = Duration::from_millis(2);
+/// The same, while there are runs whose deadline is shorter than that.
+const SHORT_TICK: Duration = Duration::from_micros(250);
+/// So many short ticks after the last such run, ticks are long again.
+const MEMORY: u32 = 400;
 /// After so many ticks without a run the thread goes to sleep.
 const PATIENCE: u32 = 20;
 
@@ -24,6 +28,8 @@ struct State {
     started: AtomicU64,
     ended: AtomicU64,
     asleep: AtomicBool,
+    /// Something was started that has less time than a tick.
+    hurry: AtomicBool,
     stopped: AtomicBool,
 }
 
@@ -48,9 +54,19 @@ impl Clock {
         Counting(&self.state)
     }
 
-    /// A deadline in ticks, never too short.
+    /// Looks more often for a run that has so little time.
+    pub(crate) fn hurry_for(&self, deadline: Duration) {
+        if deadline < TICK && !self.state.hurry.load(SeqCst) {
+            self.state.hurry.store(true, SeqCst);
+        }
+    }
+
+    /// A deadline in ticks; they may be up too early. One for a short deadline, because the next tick may be a short one.
     pub(crate) fn ticks(deadline: Duration) -> u64 {
         const FAR: u64 = u64::MAX / 4;
+        if deadline < TICK {
+            return 1;
+        }
         // One more, because the current tick has partly passed.
         u64::try_from(deadline.as_nanos().div_ceil(TICK.as_nanos())).unwrap_or(FAR).min(FAR) + 1
     }
@@ -73,8 +89,10 @@ impl State {
     fn count(&self, engine: &Engine) {
         let mut idle = 0;
         let mut last = 0;
+        let mut short = 0_u32;
         while !self.stopped.load(SeqCst) {
-            thread::sleep(TICK);
+            short = if self.hurry.swap(false, SeqCst) { MEMORY } else { short.saturating_sub(1) };
+            thread::sleep(if short > 0 { SHORT_TICK } else { TICK });
             engine.increment_epoch();
             let started = self.started.load(SeqCst);
             idle = if started == last && self.ended.load(SeqCst) == started { idle + 1 } else { 0 };
