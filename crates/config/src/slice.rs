@@ -41,6 +41,10 @@ pub struct Slice {
     pub callees: Vec<Callee>,
     /// Requests that one instance handles at a time; 0: no limit.
     pub concurrency: u32,
+    /// Requests that may wait for an instance on one node.
+    pub queue: u32,
+    /// How many instances there are, unless somebody else runs them.
+    pub scale: Scale,
     /// User-written policies for calls to it, in order.
     pub inbound_extensions: Vec<Extension>,
     /// User-written policies for its own calls, in order.
@@ -192,7 +196,7 @@ pub struct JwksFetch {
 }
 
 /// How instances come to be.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Run {
     /// The node starts processes.
     Command(Command),
@@ -201,7 +205,7 @@ pub enum Run {
 }
 
 /// A process that the node starts.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Command {
     /// Program and arguments.
     pub argv: Vec<String>,
@@ -213,12 +217,76 @@ pub struct Command {
     pub port: Option<u16>,
     /// When an instance may get traffic.
     pub readiness: Readiness,
-    /// Instances kept running without traffic.
-    pub min_scale: u32,
     /// Longest wait for readiness, by an instance and by the requests that wait for it.
     pub startup_timeout: Duration,
     /// Between SIGTERM and SIGKILL.
     pub grace: Duration,
+}
+
+/// How many instances a function has: the settings of Knative's autoscaler, checked.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Scale {
+    /// Instances kept running without traffic.
+    pub min: u32,
+    /// Instances at most.
+    pub max: u32,
+    /// Instances to begin with.
+    pub initial: u32,
+    /// Instances at least as long as there is any load, at least 1.
+    pub activation: u32,
+    /// What the load is counted in.
+    pub metric: Metric,
+    /// Load that is right for one instance, in the metric's unit.
+    pub per_instance: f64,
+    /// Share of that load to aim at, in `(0, 1]`.
+    pub utilization: f64,
+    /// Stable window.
+    pub window: Duration,
+    /// Panic window, no longer than the stable one.
+    pub panic_window: Duration,
+    /// Panic begins when the load asks for this multiple of the ready instances.
+    pub panic_threshold: f64,
+    /// For how long fewer instances must have been enough.
+    pub scale_down_delay: Duration,
+    /// How long the last instance stays when there is no load any more.
+    pub last_instance: Duration,
+    /// The ready instances may be multiplied by this in one step; above 1.
+    pub up_rate: f64,
+    /// The ready instances may be divided by this in one step; above 1.
+    pub down_rate: f64,
+}
+
+impl Default for Scale {
+    /// Knative's defaults, but that nothing is started before the first request.
+    fn default() -> Self {
+        Self {
+            min: 0,
+            max: u32::MAX,
+            initial: 0,
+            activation: 1,
+            metric: Metric::Concurrency,
+            per_instance: 100.0,
+            utilization: 0.7,
+            window: Duration::from_secs(60),
+            panic_window: Duration::from_secs(6),
+            panic_threshold: 2.0,
+            scale_down_delay: Duration::ZERO,
+            last_instance: Duration::from_secs(30),
+            up_rate: 1000.0,
+            down_rate: 2.0,
+        }
+    }
+}
+
+/// What a function's load is counted in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Metric {
+    /// Requests at a time, those that wait for an instance included.
+    #[default]
+    Concurrency,
+    /// Requests a second.
+    Rps,
 }
 
 /// When an instance may get traffic.

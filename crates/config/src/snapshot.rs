@@ -3,7 +3,7 @@
 use crate::id::FunctionId;
 use crate::problem::Problem;
 use crate::slice::{
-    self, AppProtocol, Callee, Engine, Expose, JwksFetch, MeshSlice, ModuleHash, Run, Slice, VerificationKey,
+    self, AppProtocol, Callee, Engine, Expose, JwksFetch, MeshSlice, ModuleHash, Run, Scale, Slice, VerificationKey,
 };
 use leno_policy::spec;
 use std::collections::BTreeMap;
@@ -42,6 +42,8 @@ pub(crate) struct Function {
     pub expose: Vec<Expose>,
     pub callees: Vec<FunctionId>,
     pub concurrency: u32,
+    pub queue: u32,
+    pub scale: Scale,
     pub timeout: Duration,
     /// Indices into [`Snapshot::policies`], by policy name.
     pub policies: Vec<usize>,
@@ -162,6 +164,8 @@ impl Snapshot {
             expose: function.expose.clone(),
             callees: self.callees(function).map(|(callee, _)| self.callee(id, callee)).collect(),
             concurrency: function.concurrency,
+            queue: function.queue,
+            scale: function.scale,
             inbound_extensions: self.extended(function, false),
             outbound_extensions: self.extended(function, true),
         })

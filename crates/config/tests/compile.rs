@@ -201,3 +201,39 @@ fn a_large_mesh_compiles() {
         assert_eq!(slice.inbound.authorization[0].action, Action::Allow);
     }
 }
+
+/// The scale of a function with these fields in its `spec`.
+fn scale(spec: &str) -> leno_config::slice::Scale {
+    let snapshot = parse(&format!(
+        "{}---\napiVersion: leno.dev/v1alpha1\nkind: Function\nmetadata: {{name: scaled}}\nspec:\n  command: [a]\n{spec}",
+        "apiVersion: leno.dev/v1alpha1\nkind: Mesh\nmetadata: {name: m}\nspec: {trustDomain: td.example}\n"
+    ));
+    slice(&snapshot, "default/scaled").scale
+}
+
+#[test]
+fn the_scale_has_knatives_defaults_and_starts_with_nothing() {
+    let scale = scale("  env: {}\n");
+    assert_eq!(scale, leno_config::slice::Scale::default());
+    assert_eq!((scale.min, scale.initial, scale.max), (0, 0, u32::MAX));
+}
+
+#[test]
+fn the_target_of_one_instance_never_exceeds_its_concurrency() {
+    let targets = |spec| scale(spec).per_instance;
+    assert_eq!(targets("  scale: {target: 30}\n"), 30.0);
+    assert_eq!(targets("  concurrency: 4\n"), 4.0);
+    assert_eq!(targets("  concurrency: 4\n  scale: {target: 30}\n"), 4.0);
+    assert_eq!(targets("  concurrency: 4\n  scale: {target: 2.5}\n"), 2.5);
+    assert_eq!(targets("  concurrency: 4\n  scale: {metric: rps}\n"), 200.0);
+}
+
+#[test]
+fn percentages_and_bounds_of_the_scale_are_worked_out() {
+    let scale = scale(
+        "  scale: {max: 9, window: 30s, panicWindowPercentage: 20, panicThresholdPercentage: 150, targetUtilization: 50, \
+         scaleToZeroGracePeriod: 5s, scaleToZeroPodRetentionPeriod: 8s}\n",
+    );
+    assert_eq!((scale.max, scale.panic_window, scale.panic_threshold), (9, Duration::from_secs(6), 1.5));
+    assert_eq!((scale.utilization, scale.last_instance), (0.5, Duration::from_secs(8)));
+}

@@ -1,11 +1,14 @@
 //! Where requests meet ready instances.
 //!
 //! A ready instance with room is lent without a lock and without leaving the thread: one atomic load of the list, one
-//! compare-and-swap on the instance's count. Only a request that must wait takes the lock, queues, and wakes the function's task.
+//! compare-and-swap on the instance's count, and the sums of [`Load`]. Only a request that must wait takes the lock, queues, and
+//! wakes the function's task.
 
-use crate::status::InstanceId;
+use crate::buffer::Buffer;
+use crate::error::AcquireError;
+use crate::load::{Load, Reading};
+use crate::slot::{Lease, Slot};
 use arc_swap::ArcSwap;
-use leno_config::id::FunctionId;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering::SeqCst;
@@ -15,196 +18,74 @@ use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
-/// Why a request got no instance. All of them are the function's or the node's trouble, not the client's.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum AcquireError {
-    /// Nothing became free or ready in time.
-    #[error("no instance within {waited:?}")]
-    Timeout {
-        /// How long the request waited.
-        waited: Duration,
-    },
-    /// The instance that was started could not be: no such program, no such directory.
-    #[error("the instance could not be started: {reason}")]
-    Start {
-        /// The system's words.
-        reason: String,
-    },
-    /// The instance that was started ended before it was ready.
-    #[error("the instance ended before it was ready: {status}")]
-    Exited {
-        /// Exit status or signal.
-        status: String,
-    },
-    /// The instance that was started did not become ready in time.
-    #[error("the instance was not ready within {limit:?}: {reason}")]
-    NotReady {
-        /// The function's start-up time-out.
-        limit: Duration,
-        /// What the last probe said.
-        reason: String,
-    },
-    /// Instances failed several times in a row; the next is started after a pause.
-    #[error("instances keep failing; the next one is started in {retry_after:?}: {reason}")]
-    Backoff {
-        /// Until then.
-        retry_after: Duration,
-        /// Why the last one failed.
-        reason: String,
-    },
-    /// As many requests wait as may.
-    #[error("{limit} requests wait for an instance already")]
-    QueueFull {
-        /// How many may wait.
-        limit: usize,
-    },
-    /// The function was removed, or the node is shutting down.
-    #[error("the function is being removed")]
-    Removed,
-}
-
-/// The right to send one request to one instance; ends when dropped.
-#[must_use = "dropping a lease gives the instance back"]
-pub struct Lease {
-    slot: Arc<Slot>,
-    gate: Arc<Gate>,
-}
-
-impl Lease {
-    /// Where the instance listens.
-    pub fn address(&self) -> SocketAddr {
-        self.slot.address
-    }
-
-    /// The instance.
-    pub fn instance(&self) -> InstanceId {
-        self.slot.id
-    }
-
-    /// The instance's name, as [`InstanceId::name`] makes it.
-    pub fn name(&self) -> &Arc<str> {
-        &self.slot.name
-    }
-
-    /// Requests that the instance has now, this one included. 1, with a concurrency of 1: whatever the instance sends is part
-    /// of this request.
-    pub fn in_flight(&self) -> u32 {
-        self.slot.in_flight.load(SeqCst)
-    }
-
-    /// Whether the instance was withdrawn in the meantime: it ended, or is to end.
-    pub fn withdrawn(&self) -> bool {
-        self.slot.withdrawn.load(SeqCst)
-    }
-}
-
-impl std::fmt::Debug for Lease {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Lease").field("instance", &self.slot.id).field("address", &self.slot.address).finish()
-    }
-}
-
-impl Drop for Lease {
-    fn drop(&mut self) {
-        self.slot.give_back();
-        // Either this load sees the request that began to wait, or that request, which looks again after it made itself
-        // seen, sees the room that was just made.
-        if self.gate.waiting.load(SeqCst) > 0 {
-            self.gate.hand_over();
-        }
-    }
-}
-
-/// One instance as requests see it.
-#[derive(Debug)]
-pub(crate) struct Slot {
-    pub id: InstanceId,
-    name: Arc<str>,
-    pub address: SocketAddr,
-    in_flight: AtomicU32,
-    withdrawn: AtomicBool,
-    /// Told when the last request of a withdrawn instance has ended.
-    idle: Notify,
-}
-
-impl Slot {
-    pub fn new(function: &FunctionId, id: InstanceId, address: SocketAddr) -> Arc<Self> {
-        Arc::new(Self {
-            id,
-            name: id.name(function),
-            address,
-            in_flight: AtomicU32::new(0),
-            withdrawn: AtomicBool::new(false),
-            idle: Notify::new(),
-        })
-    }
-
-    fn take(&self, limit: u32) -> bool {
-        let room = |count: u32| if limit == 0 || count < limit { count.checked_add(1) } else { None };
-        if self.in_flight.try_update(SeqCst, SeqCst, room).is_err() {
-            return false;
-        }
-        // The list that led here may be older than the withdrawal. Whoever withdraws marks first and counts then.
-        if self.withdrawn.load(SeqCst) {
-            self.give_back();
-            return false;
-        }
-        true
-    }
-
-    fn give_back(&self) {
-        if self.in_flight.fetch_sub(1, SeqCst) == 1 && self.withdrawn.load(SeqCst) {
-            self.idle.notify_one();
-        }
-    }
-
-    /// Waits until a withdrawn instance has no request any more.
-    pub async fn drained(&self) {
-        while self.in_flight.load(SeqCst) > 0 {
-            self.idle.notified().await;
-        }
-    }
-}
-
 /// All ready instances of a function, and all requests that wait for one.
+#[derive(Debug)]
 pub(crate) struct Gate {
     ready: ArcSwap<Vec<Arc<Slot>>>,
     /// Where the next search begins, so that equally loaded instances take turns.
     turn: AtomicUsize,
     concurrency: AtomicU32,
+    load: Load,
+    /// The function's task sleeps until somebody comes.
+    resting: AtomicBool,
     waiting: AtomicUsize,
     longest_wait_ms: AtomicU64,
-    queue_limit: usize,
     patience: Duration,
     queue: Mutex<Queue>,
-    /// Wakes the function's task: somebody waits.
+    buffer: Arc<Buffer>,
+    /// Wakes the function's task: somebody waits, or came while it rested.
     pub demand: Notify,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Queue {
     waiters: VecDeque<Waiter>,
+    limit: usize,
+    /// Names of waiters, rising.
+    next: u64,
     /// No instance is started before that time, for that reason.
     pause: Option<(Instant, String)>,
     closed: bool,
 }
 
+#[derive(Debug)]
 struct Waiter {
+    name: u64,
     avoid: Vec<SocketAddr>,
     reply: oneshot::Sender<Result<Lease, AcquireError>>,
 }
 
+/// A place in the queue. It is given up when this is dropped, so that nobody waits for those who went away.
+struct Place<'a> {
+    gate: &'a Arc<Gate>,
+    name: u64,
+    answer: oneshot::Receiver<Result<Lease, AcquireError>>,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        let mut queue = self.gate.queue();
+        if let Ok(index) = queue.waiters.binary_search_by_key(&self.name, |waiter| waiter.name) {
+            queue.waiters.remove(index);
+            self.gate.left(1);
+            self.gate.load.leave();
+        }
+    }
+}
+
 impl Gate {
-    pub fn new(queue_limit: usize, patience: Duration) -> Arc<Self> {
+    pub fn new(buffer: &Arc<Buffer>, patience: Duration) -> Arc<Self> {
         Arc::new(Self {
             ready: ArcSwap::default(),
             turn: AtomicUsize::new(0),
             concurrency: AtomicU32::new(0),
+            load: Load::new(),
+            resting: AtomicBool::new(false),
             waiting: AtomicUsize::new(0),
             longest_wait_ms: AtomicU64::new(0),
-            queue_limit,
             patience,
             queue: Mutex::default(),
+            buffer: Arc::clone(buffer),
             demand: Notify::new(),
         })
     }
@@ -212,55 +93,83 @@ impl Gate {
     /// A ready instance with room, at once or not at all.
     pub fn try_acquire(self: &Arc<Self>, avoid: &[SocketAddr]) -> Option<Lease> {
         // Nobody overtakes those who wait already.
-        if self.waiting.load(SeqCst) > 0 { None } else { self.take(avoid) }
+        if self.waiting.load(SeqCst) > 0 {
+            return None;
+        }
+        let slot = self.take(avoid)?;
+        self.came();
+        Some(Lease { slot, gate: Arc::clone(self) })
     }
 
-    /// A ready instance with room, or the next one, in the order in which requests came.
-    pub async fn acquire(self: &Arc<Self>, avoid: &[SocketAddr]) -> Result<Lease, AcquireError> {
+    /// A ready instance with room, or the next one, in the order in which requests came. Waits until the deadline, or as long as it
+    /// may.
+    pub async fn acquire(
+        self: &Arc<Self>,
+        avoid: &[SocketAddr],
+        deadline: Option<Instant>,
+    ) -> Result<Lease, AcquireError> {
         if let Some(lease) = self.try_acquire(avoid) {
             return Ok(lease);
         }
-        let answer = self.enqueue(avoid)?;
-        // Room may have been made between the first look and now; see `Lease::drop`.
+        let now = Instant::now();
+        let longest = now + Duration::from_millis(self.longest_wait_ms.load(SeqCst));
+        let until = deadline.map_or(longest, |deadline| deadline.min(longest));
+        if deadline.is_some_and(|deadline| deadline <= now) {
+            return Err(AcquireError::Timeout { waited: Duration::ZERO });
+        }
+        let mut place = self.enqueue(avoid, now, until)?;
+        // Room may have been made between the first look and now; see `Gate::gone`.
         self.hand_over();
         self.demand.notify_one();
-        let limit = Duration::from_millis(self.longest_wait_ms.load(SeqCst));
-        match tokio::time::timeout(limit, answer).await {
+        match tokio::time::timeout_at(until, &mut place.answer).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(_)) => Err(AcquireError::Removed),
-            Err(_) => {
-                self.forget_gone(&mut self.queue());
-                Err(AcquireError::Timeout { waited: limit })
-            }
+            Err(_) => Err(AcquireError::Timeout { waited: until - now }),
         }
     }
 
-    fn enqueue(&self, avoid: &[SocketAddr]) -> Result<oneshot::Receiver<Result<Lease, AcquireError>>, AcquireError> {
+    fn enqueue<'a>(
+        self: &'a Arc<Self>,
+        avoid: &[SocketAddr],
+        now: Instant,
+        until: Instant,
+    ) -> Result<Place<'a>, AcquireError> {
+        self.buffer.enter(self)?;
         let mut queue = self.queue();
+        if let Err(error) = self.may_wait(&queue, now, until) {
+            self.buffer.leave(1);
+            return Err(error);
+        }
+        let (reply, answer) = oneshot::channel();
+        let name = queue.next;
+        queue.next += 1;
+        queue.waiters.push_back(Waiter { name, avoid: avoid.to_vec(), reply });
+        if self.waiting.fetch_add(1, SeqCst) == 0 {
+            self.buffer.note(self);
+        }
+        self.came();
+        Ok(Place { gate: self, name, answer })
+    }
+
+    fn may_wait(&self, queue: &Queue, now: Instant, until: Instant) -> Result<(), AcquireError> {
         if queue.closed {
             return Err(AcquireError::Removed);
         }
-        let ready = self.ready.load();
-        if let Some((until, reason)) = queue.pause.as_ref().filter(|_| ready.is_empty()) {
-            let retry_after = until.saturating_duration_since(Instant::now());
-            if retry_after > self.patience {
+        if let Some((resume, reason)) = queue.pause.as_ref().filter(|_| self.ready.load().is_empty()) {
+            let retry_after = resume.saturating_duration_since(now);
+            // Who cannot live to see the next start need not wait for it.
+            if retry_after > self.patience || *resume >= until {
                 return Err(AcquireError::Backoff { retry_after, reason: reason.clone() });
             }
         }
-        if queue.waiters.len() >= self.queue_limit {
-            self.forget_gone(&mut queue);
+        if queue.waiters.len() >= queue.limit {
+            return Err(AcquireError::QueueFull { limit: queue.limit });
         }
-        if queue.waiters.len() >= self.queue_limit {
-            return Err(AcquireError::QueueFull { limit: self.queue_limit });
-        }
-        let (reply, answer) = oneshot::channel();
-        queue.waiters.push_back(Waiter { avoid: avoid.to_vec(), reply });
-        self.waiting.fetch_add(1, SeqCst);
-        Ok(answer)
+        Ok(())
     }
 
     /// The least loaded instance that has room; one to be avoided only if there are no others, free or not.
-    fn take(self: &Arc<Self>, avoid: &[SocketAddr]) -> Option<Lease> {
+    fn take(&self, avoid: &[SocketAddr]) -> Option<Arc<Slot>> {
         let limit = self.concurrency.load(SeqCst);
         // Each round that fails means that somebody else succeeded, or that the list has changed.
         loop {
@@ -271,14 +180,12 @@ impl Gate {
             let best = after
                 .iter()
                 .chain(before)
-                .filter(|slot| !avoid.contains(&slot.address) && !slot.withdrawn.load(SeqCst))
-                .map(|slot| (slot.in_flight.load(SeqCst), slot))
+                .filter(|slot| !avoid.contains(&slot.address) && !slot.is_withdrawn())
+                .map(|slot| (slot.in_flight(), slot))
                 .filter(|(count, _)| limit == 0 || *count < limit)
                 .min_by_key(|(count, _)| *count);
             match best {
-                Some((_, slot)) if slot.take(limit) => {
-                    return Some(Lease { slot: Arc::clone(slot), gate: Arc::clone(self) });
-                }
+                Some((_, slot)) if slot.take(limit) => return Some(Arc::clone(slot)),
                 Some(_) => {}
                 // A successor is published before its predecessor is withdrawn, but maybe after this list was read.
                 None if Arc::ptr_eq(&ready, &self.ready.load()) => return None,
@@ -287,15 +194,32 @@ impl Gate {
         }
     }
 
+    /// A request is here, with an instance or without.
+    fn came(&self) {
+        self.load.arrive();
+        if self.resting.load(SeqCst) && self.resting.swap(false, SeqCst) {
+            self.demand.notify_one();
+        }
+    }
+
+    /// A request has given its instance back.
+    pub fn gone(self: &Arc<Self>) {
+        self.load.leave();
+        // Either this load sees the request that began to wait, or that request, which looks again after it made itself
+        // seen, sees the room that was just made.
+        if self.waiting.load(SeqCst) > 0 {
+            self.hand_over();
+        }
+    }
+
     /// Gives instances with room to those who wait, first come, first served.
     fn hand_over(self: &Arc<Self>) {
         // Leases whose receiver went away in that very moment. They are dropped last, because that hands over again.
         let mut refused = Vec::new();
         let mut queue = self.queue();
-        self.forget_gone(&mut queue);
         let mut index = 0;
         while let Some(waiter) = queue.waiters.get(index) {
-            let Some(lease) = self.take(&waiter.avoid) else {
+            let Some(slot) = self.take(&waiter.avoid) else {
                 // Those behind it wait for the same, unless this one is choosy.
                 if waiter.avoid.is_empty() {
                     break;
@@ -303,17 +227,30 @@ impl Gate {
                 index += 1;
                 continue;
             };
+            let lease = Lease { slot, gate: Arc::clone(self) };
             let Some(waiter) = queue.waiters.remove(index) else { break };
-            self.waiting.fetch_sub(1, SeqCst);
+            self.left(1);
             refused.extend(waiter.reply.send(Ok(lease)).err());
         }
         drop(queue);
     }
 
-    fn forget_gone(&self, queue: &mut Queue) {
-        let before = queue.waiters.len();
-        queue.waiters.retain(|waiter| !waiter.reply.is_closed());
-        self.waiting.fetch_sub(before - queue.waiters.len(), SeqCst);
+    /// So many wait no more. The queue is locked.
+    fn left(self: &Arc<Self>, count: usize) {
+        self.buffer.leave(count);
+        if count > 0 && self.waiting.fetch_sub(count, SeqCst) == count {
+            self.buffer.note(self);
+        }
+    }
+
+    /// Refuses the last one that came, for the sake of another function.
+    pub fn evict(self: &Arc<Self>) -> bool {
+        let mut queue = self.queue();
+        let Some(waiter) = queue.waiters.pop_back() else { return false };
+        self.left(1);
+        self.load.leave();
+        let _ = waiter.reply.send(Err(AcquireError::NodeFull { limit: self.buffer.limit() }));
+        true
     }
 
     pub fn publish(self: &Arc<Self>, slot: Arc<Slot>) {
@@ -325,7 +262,7 @@ impl Gate {
 
     /// From now on nobody gets this instance.
     pub fn withdraw(&self, slot: &Slot) {
-        slot.withdrawn.store(true, SeqCst);
+        slot.withdraw();
         let _queue = self.queue();
         self.ready.rcu(|ready| ready.iter().filter(|other| other.id != slot.id).cloned().collect::<Vec<_>>());
     }
@@ -333,16 +270,19 @@ impl Gate {
     /// Replaces all instances: for those that somebody else runs.
     pub fn publish_all(self: &Arc<Self>, slots: Vec<Arc<Slot>>) {
         let queue = self.queue();
-        for gone in self.ready.load().iter().filter(|old| slots.iter().all(|new| new.id != old.id)) {
-            gone.withdrawn.store(true, SeqCst);
-        }
+        self.ready
+            .load()
+            .iter()
+            .filter(|old| slots.iter().all(|new| new.id != old.id))
+            .for_each(|gone| gone.withdraw());
         self.ready.store(Arc::new(slots));
         drop(queue);
         self.hand_over();
     }
 
-    pub fn configure(self: &Arc<Self>, concurrency: u32, longest_wait: Duration) {
+    pub fn configure(self: &Arc<Self>, concurrency: u32, queue: u32, longest_wait: Duration) {
         self.concurrency.store(concurrency, SeqCst);
+        self.queue().limit = usize::try_from(queue).unwrap_or(usize::MAX);
         self.longest_wait_ms.store(u64::try_from(longest_wait.as_millis()).unwrap_or(u64::MAX), SeqCst);
         self.hand_over();
     }
@@ -353,16 +293,19 @@ impl Gate {
     }
 
     /// Tells all who wait that they wait in vain.
-    pub fn refuse_waiting(&self, error: &AcquireError) {
-        let waiters = std::mem::take(&mut self.queue().waiters);
-        self.waiting.fetch_sub(waiters.len(), SeqCst);
+    pub fn refuse_waiting(self: &Arc<Self>, error: &AcquireError) {
+        let mut queue = self.queue();
+        let waiters = std::mem::take(&mut queue.waiters);
+        self.left(waiters.len());
+        drop(queue);
         for waiter in waiters {
+            self.load.leave();
             let _ = waiter.reply.send(Err(error.clone()));
         }
     }
 
     /// Nobody can begin to wait any more.
-    pub fn close(&self) {
+    pub fn close(self: &Arc<Self>) {
         self.queue().closed = true;
         self.refuse_waiting(&AcquireError::Removed);
     }
@@ -373,6 +316,18 @@ impl Gate {
 
     pub fn ready(&self) -> arc_swap::Guard<Arc<Vec<Arc<Slot>>>> {
         self.ready.load()
+    }
+
+    pub fn load(&self) -> Reading {
+        self.load.read()
+    }
+
+    /// The function's task will not look again before `demand` wakes it, unless somebody came since this reading.
+    pub fn rest(&self, reading: &Reading) -> bool {
+        self.resting.store(true, SeqCst);
+        let now = self.load.read();
+        let quiet = now.requests == reading.requests && now.present == 0;
+        quiet || !self.resting.swap(false, SeqCst)
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {

@@ -1,9 +1,12 @@
 //! One process, from start to end.
 
-use crate::gate::{AcquireError, Gate, Slot};
+use crate::error::AcquireError;
+use crate::gate::Gate;
 use crate::output::{LogLine, Stream, read_lines};
+use crate::ports::Port;
 use crate::process::{self, ProcessGroup};
 use crate::readiness;
+use crate::slot::Slot;
 use crate::spec::Settings;
 use crate::status::{Board, InstanceId, InstanceState, InstanceStatus};
 use crate::supervisor::Host;
@@ -20,7 +23,9 @@ use tokio::time::Instant;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Wish {
     Run,
-    /// Withdraw, let its requests end, SIGTERM, and SIGKILL after the grace period.
+    /// Withdraw, let its requests end however long they take, SIGTERM, and SIGKILL after the grace period: it is merely not needed.
+    Retire,
+    /// The same, but requests that take too long are not waited for.
     Stop,
     /// SIGKILL, now.
     Kill,
@@ -65,9 +70,10 @@ impl Instance {
     /// The whole life.
     pub async fn live(mut self) {
         match self.start() {
-            Ok((group, address, mut readers)) => {
+            Ok(Started { group, address, mut readers, port }) => {
                 self.serve(group, address, &mut readers).await;
                 readers.finish().await;
+                drop(port);
             }
             Err(error) => self.failed(Failure::NeverReady(AcquireError::Start { reason: error.to_string() })),
         }
@@ -85,11 +91,12 @@ impl Instance {
         let _ = self.reports.send(report);
     }
 
-    fn start(&mut self) -> std::io::Result<(ProcessGroup, SocketAddr, Readers)> {
-        let port = self.command.port.map_or_else(process::free_port, Ok)?;
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    fn start(&mut self) -> std::io::Result<Started> {
+        let port = if self.command.port.is_none() { Some(Port::take()?) } else { None };
+        let number = port.as_ref().map(|port| port.number).or(self.command.port).unwrap_or_default();
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, number));
         let mut given = self.host.environment(&self.function, self.id);
-        given.push(("PORT".to_owned(), port.to_string()));
+        given.push(("PORT".to_owned(), number.to_string()));
         let (group, output) = ProcessGroup::start(&self.command, &given).map_err(|error| self.explain_start(error))?;
         let mut notes = self.board.notes();
         let status = InstanceStatus {
@@ -107,7 +114,7 @@ impl Instance {
             output.out.map(|out| self.read(out, Stream::Stdout)),
             output.err.map(|err| self.read(err, Stream::Stderr)),
         ]);
-        Ok((group, address, readers))
+        Ok(Started { group, address, readers, port })
     }
 
     /// "No such file or directory" alone does not say which.
@@ -140,11 +147,11 @@ impl Instance {
 
         tokio::select! {
             () = group.exited() => {}
-            () = at_least(&mut self.wish, Wish::Stop) => {}
+            () = at_least(&mut self.wish, Wish::Retire) => {}
         }
         self.gate.withdraw(&slot);
         self.host.withdrawn(&self.function, self.id);
-        if *self.wish.borrow() < Wish::Stop {
+        if *self.wish.borrow() < Wish::Retire {
             let ready_for = since.elapsed();
             let status = process::describe(group.end().await);
             readers.finish().await;
@@ -154,10 +161,18 @@ impl Instance {
         tokio::select! {
             () = slot.drained() => {}
             () = group.exited() => {}
+            () = self.impatience() => {}
+        }
+        self.finish(group).await;
+    }
+
+    /// Resolves when the requests of a withdrawn instance are to be waited for no longer.
+    async fn impatience(&mut self) {
+        at_least(&mut self.wish, Wish::Stop).await;
+        tokio::select! {
             () = tokio::time::sleep(self.settings.drain) => {}
             () = at_least(&mut self.wish, Wish::Kill) => {}
         }
-        self.finish(group).await;
     }
 
     async fn become_ready(&mut self, group: &ProcessGroup, address: SocketAddr) -> Start {
@@ -168,7 +183,7 @@ impl Instance {
         let late = tokio::select! {
             biased;
             () = group.exited() => return Start::Exited,
-            () = at_least(&mut self.wish, Wish::Stop) => return Start::Cancelled,
+            () = at_least(&mut self.wish, Wish::Retire) => return Start::Cancelled,
             ready = tokio::time::timeout(limit, ready) => ready.is_err(),
         };
         if late { Start::Late(AcquireError::NotReady { limit, reason }) } else { Start::Ready }
@@ -201,6 +216,15 @@ impl Instance {
             read_lines(BufReader::new(output), settings.line_bytes, each).await;
         })
     }
+}
+
+/// A process that is to become ready.
+struct Started {
+    group: ProcessGroup,
+    address: SocketAddr,
+    readers: Readers,
+    /// Its own until it has ended, unless the function has a fixed one.
+    port: Option<Port>,
 }
 
 /// How a start went.

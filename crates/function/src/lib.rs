@@ -1,8 +1,10 @@
 //! Starts, watches, restarts and stops the instances of functions on a node, and lends them to requests.
 //!
 //! Read in this order: [`Supervisor`] (what a node tells it), [`Function`] (what a request asks of it), then the modules:
-//! `gate` (ready instances, leases, the queue of waiting requests), `lifecycle` (how many instances there should be, and
-//! when to start the next), `instance` (one process from start to end), `readiness`, `process`, `output`.
+//! `gate` (ready instances and the queue of waiting requests), `slot` (an instance, and the right to send it a request), `buffer`
+//! (how many requests may wait on the node), `load` (how much there is to do); [`autoscaler`] (how many instances that takes: a pure
+//! function) and `scaling` (when it is asked); `lifecycle` (starts what is missing, stops what is too much), `instance` (one process
+//! from start to end), `readiness`, `process`, `output`.
 //!
 //! This crate knows neither proxy nor control plane. What it has to tell, it tells its [`Host`].
 //!
@@ -13,20 +15,29 @@
 //! children (`PR_SET_PDEATHSIG`) can only be set between fork and exec, which needs unsafe code.
 #![forbid(unsafe_code)]
 
+pub mod autoscaler;
 mod backoff;
+mod buffer;
+mod error;
 mod gate;
 mod instance;
 mod lifecycle;
+mod load;
 mod output;
+mod ports;
 mod process;
 mod readiness;
+mod scaling;
+mod slot;
 mod spec;
 mod status;
 mod supervisor;
 
+pub use autoscaler::{Mode, Reason};
 pub use backoff::Backoff;
-pub use gate::{AcquireError, Lease};
+pub use error::AcquireError;
 pub use output::{LogLine, Stream};
+pub use slot::Lease;
 pub use spec::{FunctionSpec, Settings};
-pub use status::{FunctionStatus, InstanceId, InstanceState, InstanceStatus};
+pub use status::{FunctionStatus, InstanceId, InstanceState, InstanceStatus, ScaleEvent, Scaling};
 pub use supervisor::{Function, Host, Supervisor};

@@ -1,7 +1,9 @@
 //! How many instances of a function there should be, and when the next is started: one task for each function.
 
-use crate::gate::{Gate, Slot};
+use crate::gate::Gate;
 use crate::instance::{Failure, Instance, Report, Wish};
+use crate::scaling::Scaler;
+use crate::slot::Slot;
 use crate::spec::{FunctionSpec, Settings};
 use crate::status::{Board, InstanceId, InstanceState, InstanceStatus};
 use crate::supervisor::Host;
@@ -11,14 +13,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
-
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 /// What the node tells a function's task.
 pub(crate) enum Order {
     /// Be like this from now on.
-    Apply(FunctionSpec),
+    Apply(Box<FunctionSpec>),
     /// End all instances, then yourself.
     Remove,
     /// End all instances at once.
@@ -42,8 +43,7 @@ pub(crate) struct Lifecycle {
     generation: u64,
     instances: BTreeMap<InstanceId, Running>,
     external: BTreeMap<SocketAddr, Arc<Slot>>,
-    /// Somebody asked for it; one instance is kept although the scale says 0.
-    wanted: bool,
+    scaler: Scaler,
     removed: bool,
     /// Failures in a row.
     failures: u32,
@@ -56,7 +56,8 @@ pub(crate) struct Lifecycle {
 struct Running {
     generation: u64,
     port: Option<u16>,
-    ready: bool,
+    /// How requests see it, once it is ready.
+    slot: Option<Arc<Slot>>,
     failed: bool,
     wish: watch::Sender<Wish>,
 }
@@ -65,18 +66,24 @@ impl Running {
     fn counts(&self) -> bool {
         !self.failed && *self.wish.borrow() == Wish::Run
     }
+
+    /// Requests that it has; `None`, which is less, while it starts.
+    fn load(&self) -> Option<u32> {
+        self.slot.as_ref().map(|slot| slot.in_flight())
+    }
 }
 
 impl Lifecycle {
     pub fn new(shared: Shared, spec: FunctionSpec) -> Self {
         let (reporter, reports) = mpsc::unbounded_channel();
+        let scaler = Scaler::new(&spec, &shared.gate, &shared.board);
         Self {
             shared,
             spec,
             generation: 0,
             instances: BTreeMap::new(),
             external: BTreeMap::new(),
-            wanted: false,
+            scaler,
             removed: false,
             failures: 0,
             resume_at: None,
@@ -95,17 +102,16 @@ impl Lifecycle {
             if self.removed && self.instances.is_empty() {
                 return;
             }
-            let resume = self.resume_at;
+            let (resume, tick) = (self.resume_at, self.scaler.next());
             tokio::select! {
                 order = orders.recv(), if supervised => {
                     supervised = order.is_some();
                     self.obey(order.unwrap_or(Order::Remove));
                 }
                 Some(report) = self.reports.recv() => self.note(report),
-                () = gate.demand.notified() => self.wanted = true,
-                () = tokio::time::sleep_until(resume.unwrap_or_else(Instant::now)), if resume.is_some() => {
-                    self.set_pause(None);
-                }
+                () = gate.demand.notified(), if self.scales() => self.scaler.woken(&self.spec),
+                () = sleep_until(tick), if self.scales() => self.scaler.decide(&self.spec),
+                () = sleep_until(resume) => self.set_pause(None),
             }
         }
     }
@@ -119,9 +125,11 @@ impl Lifecycle {
                     self.failures = 0;
                     self.set_pause(None);
                 }
-                self.wanted |= self.instances.values().any(Running::counts);
-                self.spec = spec;
+                self.spec = *spec;
                 self.configure();
+                if self.scales() {
+                    self.scaler.configure(&self.spec);
+                }
             }
             Order::Remove => {
                 self.removed = true;
@@ -134,7 +142,7 @@ impl Lifecycle {
     }
 
     fn configure(&mut self) {
-        self.shared.gate.configure(self.spec.concurrency, self.spec.longest_wait());
+        self.shared.gate.configure(self.spec.concurrency, self.spec.queue, self.spec.longest_wait());
         match self.spec.run.clone() {
             Run::External(addresses) => self.set_external(&addresses),
             Run::Command(_) if !self.external.is_empty() => self.set_external(&[]),
@@ -181,11 +189,15 @@ impl Lifecycle {
 
     /// How many instances there should be.
     fn desired(&self) -> usize {
-        let Some(command) = self.spec.command().filter(|_| !self.removed) else { return 0 };
-        let scale = command.min_scale.max(u32::from(self.wanted));
-        // A second instance could not bind a fixed port.
-        let scale = if command.port.is_some() { scale.min(1) } else { scale };
-        usize::try_from(scale).unwrap_or(usize::MAX)
+        if !self.scales() {
+            return 0;
+        }
+        usize::try_from(self.scaler.desired()).unwrap_or(usize::MAX)
+    }
+
+    /// Whether there is anything to start and stop.
+    fn scales(&self) -> bool {
+        !self.removed && self.spec.command().is_some()
     }
 
     /// Starts what is missing, stops what is too much. A new generation is ready before the old one is stopped, unless they
@@ -195,17 +207,19 @@ impl Lifecycle {
         let fixed_port = self.spec.command().and_then(|command| command.port);
         let current = |instance: &&Running| instance.generation == self.generation && instance.counts();
         let have = self.instances.values().filter(current).count();
-        let ready = self.instances.values().filter(current).filter(|instance| instance.ready).count();
+        let ready = self.instances.values().filter(current).filter(|instance| instance.slot.is_some()).count();
 
         for old in self.instances.values().filter(|instance| instance.generation != self.generation) {
             let in_the_way = fixed_port.is_some() && old.port == fixed_port;
-            if old.counts() && (!old.ready || in_the_way || ready >= desired) {
+            if old.counts() && (old.slot.is_none() || in_the_way || ready >= desired) {
                 stop(old, Wish::Stop);
             }
         }
         let surplus = have.saturating_sub(desired);
-        // The youngest first: they have the least to lose.
-        self.instances.values().rev().filter(current).take(surplus).for_each(|instance| stop(instance, Wish::Stop));
+        let mut surplus_of: Vec<&Running> = self.instances.values().rev().filter(current).collect();
+        // Those that have the least to do, and of these the youngest: they have the least to lose.
+        surplus_of.sort_by_key(|instance| instance.load());
+        surplus_of.into_iter().take(surplus).for_each(|instance| stop(instance, Wish::Retire));
 
         if self.resume_at.is_some() || fixed_port.is_some() && self.instances.values().any(|it| it.port == fixed_port) {
             return;
@@ -219,7 +233,7 @@ impl Lifecycle {
         let Some(command) = self.spec.command().cloned() else { return };
         let id = self.next_id();
         let (wish, wished) = watch::channel(Wish::Run);
-        let running = Running { generation: self.generation, port: command.port, ready: false, failed: false, wish };
+        let running = Running { generation: self.generation, port: command.port, slot: None, failed: false, wish };
         let instance = Instance {
             function: self.spec.id.clone(),
             id,
@@ -240,7 +254,7 @@ impl Lifecycle {
         match report {
             Report::Ready(slot, published) => {
                 if let Some(instance) = self.instances.get_mut(&slot.id) {
-                    instance.ready = true;
+                    instance.slot = Some(Arc::clone(&slot));
                 }
                 self.shared.gate.publish(Arc::clone(&slot));
                 self.shared.host.ready(&self.spec.id, slot.id, slot.address);
@@ -283,7 +297,7 @@ impl Lifecycle {
             && !self.instances.values().any(Running::counts)
         {
             // Those who waited for it are told why. Without them nobody needs it: the next request tries again.
-            self.wanted = false;
+            self.scaler.give_up(&self.spec);
             self.shared.gate.refuse_waiting(&error);
         }
     }
@@ -298,6 +312,14 @@ impl Lifecycle {
 impl Drop for Lifecycle {
     fn drop(&mut self) {
         self.shared.gate.close();
+    }
+}
+
+/// Never, without a time.
+async fn sleep_until(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -2,7 +2,6 @@
 
 use rustix::process::{Pid, PidfdFlags, Signal};
 use std::ffi::OsString;
-use std::net::{Ipv4Addr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
@@ -110,20 +109,6 @@ impl Drop for ProcessGroup {
 /// A relative path means: relative to the function's directory. A bare name is looked up in `PATH`.
 fn located(program: &str, command: &Command) -> OsString {
     if program.contains('/') { command.directory.join(program).into_os_string() } else { program.into() }
-}
-
-/// A port that is free now. Taken from below the range that the kernel gives to outgoing connections, so that none of those can
-/// get it before the child has bound it.
-pub(crate) fn free_port() -> std::io::Result<u16> {
-    const TRIES: usize = 200;
-    for _ in 0..TRIES {
-        let port = fastrand::u16(10_240..32_768);
-        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
-            return Ok(port);
-        }
-    }
-    // Everything there is taken; let the kernel choose.
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr().map(|address| address.port())
 }
 
 /// An exit status in words.

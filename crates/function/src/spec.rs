@@ -2,11 +2,11 @@
 
 use crate::backoff::Backoff;
 use leno_config::id::FunctionId;
-use leno_config::slice::{AppProtocol, Command, Run, Slice};
+use leno_config::slice::{AppProtocol, Command, Run, Scale, Slice};
 use std::time::Duration;
 
 /// One function as the supervisor sees it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct FunctionSpec {
     /// Its name.
     pub id: FunctionId,
@@ -16,11 +16,22 @@ pub struct FunctionSpec {
     pub protocol: AppProtocol,
     /// Requests that one instance handles at a time; 0: no limit.
     pub concurrency: u32,
+    /// Requests that may wait for an instance.
+    pub queue: u32,
+    /// How many instances there are.
+    pub scale: Scale,
 }
 
 impl From<&Slice> for FunctionSpec {
     fn from(slice: &Slice) -> Self {
-        Self { id: slice.id.clone(), run: slice.run.clone(), protocol: slice.protocol, concurrency: slice.concurrency }
+        Self {
+            id: slice.id.clone(),
+            run: slice.run.clone(),
+            protocol: slice.protocol,
+            concurrency: slice.concurrency,
+            queue: slice.queue,
+            scale: slice.scale,
+        }
     }
 }
 
@@ -71,8 +82,8 @@ pub struct Settings {
     pub backoff: Backoff,
     /// Requests wait through a pause that is no longer than this; a longer one refuses them ([`crate::AcquireError::Backoff`]).
     pub patience: Duration,
-    /// Requests that may wait for instances of one function.
-    pub queue: usize,
+    /// Requests that may wait for instances on this node, of all functions together.
+    pub buffer: usize,
     /// Longest wait for the requests of an instance that is being stopped, before SIGTERM.
     pub drain: Duration,
     /// Lines of output kept of each instance.
@@ -86,7 +97,7 @@ impl Default for Settings {
         Self {
             backoff: Backoff::default(),
             patience: Duration::from_secs(1),
-            queue: 1024,
+            buffer: 16_384,
             drain: Duration::from_secs(10),
             kept_lines: 100,
             line_bytes: 8192,

@@ -1,10 +1,13 @@
 //! What a node tells the supervisor, and what a request asks of it.
 
-use crate::gate::{AcquireError, Gate, Lease};
+use crate::buffer::Buffer;
+use crate::error::AcquireError;
+use crate::gate::Gate;
 use crate::lifecycle::{Lifecycle, Order, Shared};
 use crate::output::LogLine;
+use crate::slot::Lease;
 use crate::spec::{FunctionSpec, Settings};
-use crate::status::{Board, FunctionStatus, InstanceId, InstanceStatus};
+use crate::status::{Board, FunctionStatus, InstanceId, InstanceStatus, ScaleEvent};
 use leno_config::id::FunctionId;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -59,6 +62,7 @@ struct Inner {
     host: Arc<dyn Host>,
     runtime: Handle,
     next_instance: Arc<AtomicU64>,
+    buffer: Arc<Buffer>,
     functions: RwLock<BTreeMap<FunctionId, Entry>>,
     /// Removed functions whose instances may not all have ended yet.
     ending: Mutex<Vec<(FunctionId, Task)>>,
@@ -90,6 +94,7 @@ impl Supervisor {
     pub fn start(settings: Settings, host: impl Host) -> Self {
         let changes = watch::Sender::new(0);
         let inner = Inner {
+            buffer: Buffer::new(settings.buffer),
             settings: Arc::new(settings),
             host: Arc::new(Announcing { host, changes: changes.clone() }),
             runtime: Handle::current(),
@@ -108,12 +113,12 @@ impl Supervisor {
     pub fn apply(&self, spec: FunctionSpec) -> Function {
         let mut functions = self.inner.functions.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(entry) = functions.get(&spec.id) {
-            let _ = entry.task.orders.send(Order::Apply(spec));
+            let _ = entry.task.orders.send(Order::Apply(Box::new(spec)));
             return entry.function.clone();
         }
         let function = Function {
             id: Arc::new(spec.id.clone()),
-            gate: Gate::new(self.inner.settings.queue, self.inner.settings.patience),
+            gate: Gate::new(&self.inner.buffer, self.inner.settings.patience),
             board: Arc::default(),
         };
         if self.inner.shut_down.load(Ordering::SeqCst) {
@@ -130,7 +135,7 @@ impl Supervisor {
         let predecessors: Vec<_> =
             self.ending().iter().filter(|(id, _)| *id == spec.id).map(|(_, task)| task.clone().ended()).collect();
         // A request may come before the task has run for the first time.
-        function.gate.configure(spec.concurrency, spec.longest_wait());
+        function.gate.configure(spec.concurrency, spec.queue, spec.longest_wait());
         let shared = Shared {
             settings: Arc::clone(&self.inner.settings),
             host: Arc::clone(&self.inner.host),
@@ -200,6 +205,16 @@ impl Supervisor {
         self.functions(|functions| functions.values().map(|entry| entry.function.status()).collect())
     }
 
+    /// The last scale decisions of each function, in the order of time.
+    pub fn scale_events(&self) -> Vec<ScaleEvent> {
+        let each = |functions: &BTreeMap<FunctionId, Entry>| {
+            functions.values().flat_map(|entry| entry.function.scale_events()).collect::<Vec<_>>()
+        };
+        let mut events = self.functions(each);
+        events.sort_by_key(|event| event.at);
+        events
+    }
+
     /// Instances of a function, oldest first; none if there is no such function.
     pub fn instances(&self, id: &FunctionId) -> Vec<InstanceStatus> {
         self.function(id).map(|function| function.status().instances).unwrap_or_default()
@@ -237,7 +252,12 @@ impl Function {
     /// in the order of requests, no longer than the start-up time-out. May be called on any runtime (with time enabled), and
     /// dropped at any time. Addresses in `avoid` are given only if no others are ready.
     pub async fn acquire(&self, avoid: &[SocketAddr]) -> Result<Lease, AcquireError> {
-        self.gate.acquire(avoid).await
+        self.gate.acquire(avoid, None).await
+    }
+
+    /// Like [`Function::acquire`], but waits no longer than until the deadline, and not at all if nothing can come of it until then.
+    pub async fn acquire_by(&self, avoid: &[SocketAddr], deadline: Instant) -> Result<Lease, AcquireError> {
+        self.gate.acquire(avoid, Some(deadline)).await
     }
 
     /// Like [`Function::acquire`], but at once or not at all, and starts nothing.
@@ -273,7 +293,13 @@ impl Function {
                 .map(|at| at.saturating_duration_since(Instant::now()))
                 .filter(|pause| !pause.is_zero()),
             waiting: self.gate.waiting(),
+            scaling: notes.scaling,
         }
+    }
+
+    /// The last decisions on how many instances there should be, oldest first.
+    pub fn scale_events(&self) -> Vec<ScaleEvent> {
+        self.board.notes().events.iter().cloned().collect()
     }
 
     /// The last lines of an instance's output, oldest first. Kept for running instances and the one that ended last.

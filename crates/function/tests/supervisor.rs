@@ -1,141 +1,14 @@
 //! The supervisor with real child processes.
 
-use leno_config::id::FunctionId;
-use leno_config::slice::{AppProtocol, Command, Readiness, Run};
-use leno_function::{
-    AcquireError, Backoff, Function, FunctionSpec, Host, InstanceId, InstanceState, LogLine, Settings, Stream,
-    Supervisor,
-};
+mod support;
+
+use leno_config::slice::{Command, Readiness, Run};
+use leno_function::{AcquireError, Backoff, FunctionSpec, InstanceState, Settings, Stream, Supervisor};
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::path::PathBuf;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-
-/// Long enough for the slowest machine; nothing waits for it unless something is broken.
-const FOREVER: Duration = Duration::from_secs(60);
-
-#[derive(Clone, Debug, PartialEq)]
-enum Event {
-    Started(InstanceId),
-    Ready(InstanceId),
-    Withdrawn(InstanceId),
-    Ended(InstanceId),
-    Line(InstanceId, Stream, String),
-}
-
-/// Remembers all that the supervisor says.
-#[derive(Clone, Default)]
-struct Witness {
-    events: Arc<Mutex<Vec<Event>>>,
-    secret: Option<(String, String)>,
-}
-
-impl Witness {
-    fn saw(&self, event: Event) {
-        self.events.lock().unwrap().push(event);
-    }
-
-    fn events(&self) -> Vec<Event> {
-        self.events.lock().unwrap().clone()
-    }
-
-    fn starts(&self) -> usize {
-        self.events().iter().filter(|event| matches!(event, Event::Started(_))).count()
-    }
-
-    fn line(&self, wanted: &str) -> bool {
-        self.events().iter().any(|event| matches!(event, Event::Line(_, _, text) if text == wanted))
-    }
-
-    fn index(&self, event: &Event) -> usize {
-        self.events()
-            .iter()
-            .position(|other| other == event)
-            .unwrap_or_else(|| panic!("no {event:?}: {:?}", self.events()))
-    }
-}
-
-impl Host for Witness {
-    fn environment(&self, _: &FunctionId, instance: InstanceId) -> Vec<(String, String)> {
-        self.saw(Event::Started(instance));
-        self.secret.iter().cloned().collect()
-    }
-
-    fn log(&self, line: &LogLine) {
-        self.saw(Event::Line(line.instance, line.stream, line.text.clone()));
-    }
-
-    fn ready(&self, _: &FunctionId, instance: InstanceId, _: SocketAddr) {
-        self.saw(Event::Ready(instance));
-    }
-
-    fn withdrawn(&self, _: &FunctionId, instance: InstanceId) {
-        self.saw(Event::Withdrawn(instance));
-    }
-
-    fn ended(&self, _: &FunctionId, instance: InstanceId) {
-        self.saw(Event::Ended(instance));
-    }
-}
-
-fn id() -> FunctionId {
-    FunctionId::new("orders", "order-service").unwrap()
-}
-
-const SERVER: &str = env!("CARGO_BIN_EXE_leno-test-function");
-
-fn command(argv: &[&str]) -> Command {
-    Command {
-        argv: argv.iter().map(|&argument| argument.to_owned()).collect(),
-        directory: PathBuf::from("/"),
-        env: BTreeMap::new(),
-        port: None,
-        readiness: Readiness::Tcp,
-        min_scale: 0,
-        startup_timeout: FOREVER,
-        grace: FOREVER,
-    }
-}
-
-fn spec(command: Command) -> FunctionSpec {
-    FunctionSpec { id: id(), run: Run::Command(command), protocol: AppProtocol::Http1, concurrency: 0 }
-}
-
-fn settings() -> Settings {
-    let backoff = Backoff { base: Duration::from_millis(1), max: Duration::from_millis(5), reset_after: FOREVER };
-    Settings { backoff, drain: FOREVER, ..Settings::default() }
-}
-
-fn start(witness: &Witness, command: Command) -> (Supervisor, Function) {
-    let supervisor = Supervisor::start(settings(), witness.clone());
-    let function = supervisor.apply(spec(command));
-    (supervisor, function)
-}
-
-fn get(address: SocketAddr, path: &str) -> std::io::Result<String> {
-    let mut stream = TcpStream::connect(address)?;
-    write!(stream, "GET {path} HTTP/1.1\r\nhost: test\r\n\r\n")?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
-    Ok(answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default())
-}
-
-async fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let waited = async {
-        while !condition() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    tokio::time::timeout(FOREVER, waited).await.unwrap_or_else(|_| panic!("never happened: {what}"));
-}
-
-/// Neither there nor a zombie that nobody has collected yet.
-fn runs(pid: u32) -> bool {
-    std::fs::read_to_string(format!("/proc/{pid}/stat"))
-        .is_ok_and(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z')))
-}
+use support::*;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn starts_on_first_acquire_once_for_everybody() {
@@ -394,8 +267,8 @@ async fn shutdown_does_not_wait_longer_than_it_may() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_queue_is_bounded_and_first_come_first_served() {
-    let supervisor = Supervisor::start(Settings { queue: 2, ..settings() }, ());
-    let function = supervisor.apply(FunctionSpec { concurrency: 1, ..spec(command(&[SERVER])) });
+    let supervisor = Supervisor::start(settings(), ());
+    let function = supervisor.apply(FunctionSpec { queue: 2, ..one_at_a_time(1) });
     let held = function.acquire(&[]).await.unwrap();
     assert_eq!(held.in_flight(), 1);
 
@@ -424,8 +297,8 @@ async fn the_queue_is_bounded_and_first_come_first_served() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_that_went_away_is_not_waited_for() {
-    let supervisor = Supervisor::start(Settings { queue: 1, ..settings() }, ());
-    let function = supervisor.apply(FunctionSpec { concurrency: 1, ..spec(command(&[SERVER])) });
+    let supervisor = Supervisor::start(settings(), ());
+    let function = supervisor.apply(FunctionSpec { queue: 1, ..one_at_a_time(1) });
     let held = function.acquire(&[]).await.unwrap();
     let waiting = tokio::spawn({
         let function = function.clone();
@@ -506,13 +379,15 @@ async fn a_fixed_port_is_handed_from_the_old_to_the_new() {
     let port = function.acquire(&[]).await.unwrap().address().port();
     scout.shutdown(FOREVER).await;
 
-    let fixed = Command { port: Some(port), min_scale: 3, ..command(&[SERVER]) };
-    let (supervisor, function) = start(&witness, fixed.clone());
+    let fixed = at_least(3, Command { port: Some(port), ..command(&[SERVER]) });
+    let supervisor = Supervisor::start(settings(), witness.clone());
+    let function = supervisor.apply(fixed.clone());
     let old = function.acquire(&[]).await.unwrap().instance();
     assert_eq!(function.endpoints().len(), 1, "two could not bind it");
     let mut changed = fixed.clone();
-    changed.env.insert("VERSION".to_owned(), "2".to_owned());
-    supervisor.apply(spec(changed));
+    let Run::Command(changed_command) = &mut changed.run else { panic!("it has a command") };
+    changed_command.env.insert("VERSION".to_owned(), "2".to_owned());
+    supervisor.apply(changed);
     until("the old one is gone", || witness.events().contains(&Event::Withdrawn(old))).await;
     let lease = function.acquire(&[]).await.unwrap();
     assert_eq!(lease.address().port(), port);
@@ -521,7 +396,7 @@ async fn a_fixed_port_is_handed_from_the_old_to_the_new() {
 
     // Removed and taken on again under the same name: the new one waits for the port.
     supervisor.remove(&id());
-    let function = supervisor.apply(spec(fixed));
+    let function = supervisor.apply(fixed);
     let lease = function.acquire(&[]).await.unwrap();
     assert!(!get(lease.address(), "/env").unwrap().contains("VERSION=2"));
     assert_eq!(function.status().restarts, 0, "it did not fail on the way");
@@ -532,7 +407,8 @@ async fn a_fixed_port_is_handed_from_the_old_to_the_new() {
 #[tokio::test(flavor = "multi_thread")]
 async fn keeps_the_minimum_running_and_follows_changes_of_it() {
     let witness = Witness::default();
-    let (supervisor, function) = start(&witness, Command { min_scale: 2, ..command(&[SERVER]) });
+    let supervisor = Supervisor::start(settings(), witness.clone());
+    let function = supervisor.apply(at_least(2, command(&[SERVER])));
     let mut changes = supervisor.changes();
     while function.endpoints().len() < 2 {
         changes.changed().await.unwrap();
@@ -545,7 +421,7 @@ async fn keeps_the_minimum_running_and_follows_changes_of_it() {
     assert_eq!((function.ready(&[]), function.ready(&both)), (2, 0));
     drop((first, second));
 
-    supervisor.apply(spec(Command { min_scale: 1, ..command(&[SERVER]) }));
+    supervisor.apply(at_least(1, command(&[SERVER])));
     until("one is stopped", || supervisor.instances(&id()).len() == 1).await;
     assert_eq!(
         witness.starts(),
@@ -564,8 +440,7 @@ async fn keeps_the_minimum_running_and_follows_changes_of_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_busy_instance_is_preferred_to_an_avoided_one() {
     let supervisor = Supervisor::start(settings(), ());
-    let function =
-        supervisor.apply(FunctionSpec { concurrency: 1, ..spec(Command { min_scale: 2, ..command(&[SERVER]) }) });
+    let function = supervisor.apply(FunctionSpec { concurrency: 1, ..at_least(2, command(&[SERVER])) });
     until("both are ready", || function.endpoints().len() == 2).await;
     let busy = function.acquire(&[]).await.unwrap();
     let (busy_one, avoided) = (busy.instance(), function.acquire(&[]).await.unwrap().address());

@@ -8,6 +8,7 @@ use leno_proxy::instances::{Acquire, Instances, Lease, Unavailable};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock, Weak};
+use tokio::time::Instant;
 
 /// The functions that this node runs.
 #[derive(Default)]
@@ -35,6 +36,14 @@ impl Instances for Hosted {
         })
     }
 
+    fn acquire_by<'a>(&'a self, function: &'a FunctionId, avoid: &'a [SocketAddr], deadline: Instant) -> Acquire<'a> {
+        Box::pin(async move {
+            let found = self.functions.load().get(function).cloned();
+            let function = found.ok_or(Unavailable::Unknown)?;
+            function.acquire_by(avoid, deadline).await.map(lend).map_err(unavailable)
+        })
+    }
+
     fn count(&self, function: &FunctionId) -> u32 {
         let ready = self.functions.load().get(function).map_or(0, |function| function.ready(&[]));
         u32::try_from(ready).unwrap_or(u32::MAX)
@@ -49,7 +58,7 @@ fn unavailable(error: AcquireError) -> Unavailable {
     match error {
         AcquireError::Timeout { waited } => Unavailable::Timeout(waited),
         AcquireError::NotReady { limit, .. } => Unavailable::Timeout(limit),
-        AcquireError::QueueFull { .. } => Unavailable::QueueFull,
+        AcquireError::QueueFull { .. } | AcquireError::NodeFull { .. } => Unavailable::QueueFull,
         AcquireError::Removed => Unavailable::Unknown,
         AcquireError::Backoff { retry_after, ref reason } => {
             Unavailable::Failed { reason: reason.clone(), retry_after: Some(retry_after) }

@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// Finds an instance for a permitted request, and starts one where there is none. Nobody calls this before the verdict.
 pub trait Instances: Send + Sync + 'static {
@@ -16,6 +17,13 @@ pub trait Instances: Send + Sync + 'static {
 
     /// Like [`Instances::try_acquire`], but starts an instance where none is running and waits for room. The future may be dropped at any time.
     fn acquire<'a>(&'a self, function: &'a FunctionId, avoid: &'a [SocketAddr]) -> Acquire<'a>;
+
+    /// Like [`Instances::acquire`], for a request that is of no use to anybody after the deadline: it need not be kept if nothing can
+    /// come of it until then.
+    fn acquire_by<'a>(&'a self, function: &'a FunctionId, avoid: &'a [SocketAddr], deadline: Instant) -> Acquire<'a> {
+        let _ = deadline;
+        self.acquire(function, avoid)
+    }
 
     /// Instances that are known, running and ready; 0: the next request starts one.
     fn count(&self, function: &FunctionId) -> u32;

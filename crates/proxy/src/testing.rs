@@ -190,6 +190,8 @@ pub fn slice(name: &str) -> Slice {
         expose: Vec::new(),
         callees: Vec::new(),
         concurrency: 0,
+        queue: 1024,
+        scale: Default::default(),
         inbound_extensions: Vec::new(),
         outbound_extensions: Vec::new(),
     }

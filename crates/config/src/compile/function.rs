@@ -1,8 +1,8 @@
 //! A Function document.
 
 use super::fields::{self, DAY, MILLISECOND};
-use super::{Context, Placed, template, text};
-use crate::document::{self, FunctionSpec, FunctionTimeouts, Readiness, Scale};
+use super::{Context, Placed, scale, template, text};
+use crate::document::{self, FunctionSpec, FunctionTimeouts, Readiness};
 use crate::duration::Duration;
 use crate::id::FunctionId;
 use crate::problem::{Problem, Scope};
@@ -63,6 +63,8 @@ pub(super) fn function(
         expose: expose(&scope.field("expose"), &spec.expose),
         callees: callees(context, &scope.field("callees"), id, &spec.callees),
         concurrency: spec.concurrency,
+        queue: scale::queue(&scope.field("queue"), spec.queue),
+        scale: scale::scale(&scope, spec),
         timeout: timeout.unwrap_or(mesh.limits.request_timeout),
         policies: Vec::new(),
     }
@@ -140,14 +142,6 @@ fn command(scope: &Scope<'_>, spec: &FunctionSpec, argv: &[String]) -> slice::Co
             .field("port")
             .problem("0 is not a port", "expected 1 to 65535, or remove it: every instance gets a free port");
     }
-    let Scale { min } = spec.scale;
-    if min > 100 {
-        scope.field("scale").field("min").problem(format!("{min} instances"), "expected 0 to 100");
-    }
-    if min > 1 && spec.port.is_some() {
-        let fix = "remove `port`: every instance gets a free one";
-        scope.field("scale").field("min").problem(format!("{min} instances cannot share a fixed port"), fix);
-    }
     let FunctionTimeouts { startup, grace, .. } = spec.timeouts;
     let timeouts = scope.field("timeouts");
     slice::Command {
@@ -156,7 +150,6 @@ fn command(scope: &Scope<'_>, spec: &FunctionSpec, argv: &[String]) -> slice::Co
         env: spec.env.clone(),
         port: spec.port,
         readiness: readiness(&scope.field("readiness"), spec.readiness.as_ref()),
-        min_scale: min,
         startup_timeout: fields::within(&timeouts.field("startup"), startup, MILLISECOND, DAY),
         grace: fields::within(&timeouts.field("grace"), grace, Duration::default(), DAY),
     }

@@ -13,6 +13,7 @@ mod observe;
 mod policy;
 mod rate_limit;
 mod resilience;
+mod scale;
 mod sidecar;
 mod template;
 mod text;

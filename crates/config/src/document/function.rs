@@ -1,5 +1,6 @@
 //! `kind: Function`.
 
+use super::scale::Scale;
 use super::value::{Address, ApiVersion, Metadata};
 use crate::duration::Duration;
 use crate::slice::AppProtocol;
@@ -31,7 +32,7 @@ pub enum FunctionKind {
 }
 
 /// What a function is like. It has either a `command` or `external` addresses.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct FunctionSpec {
     /// Program and arguments of an instance. It must listen on `127.0.0.1`, on the port in its environment variable `PORT`, and
@@ -54,6 +55,9 @@ pub struct FunctionSpec {
     pub concurrency: u32,
     /// How many instances there are.
     pub scale: Scale,
+    /// Requests that may wait on a node for an instance, 1 to 100000. Further ones are refused with 503 and `Retry-After`.
+    #[schemars(range(min = 1, max = 100_000))]
+    pub queue: u32,
     /// Time limits.
     pub timeouts: FunctionTimeouts,
     /// Functions that it may call: `name` in its own namespace, or `namespace/name`. Calls to anything else are denied. Whether the
@@ -61,6 +65,26 @@ pub struct FunctionSpec {
     pub callees: Vec<String>,
     /// Where the gateway offers it to the outside. Without this the gateway does not know it.
     pub expose: Vec<Expose>,
+}
+
+impl Default for FunctionSpec {
+    fn default() -> Self {
+        Self {
+            command: None,
+            external: None,
+            working_directory: None,
+            env: BTreeMap::new(),
+            port: None,
+            protocol: AppProtocol::default(),
+            readiness: None,
+            concurrency: 0,
+            scale: Scale::default(),
+            queue: 1024,
+            timeouts: FunctionTimeouts::default(),
+            callees: Vec::new(),
+            expose: Vec::new(),
+        }
+    }
 }
 
 /// Instances that somebody else runs.
@@ -79,14 +103,6 @@ pub struct Readiness {
     pub http: Option<String>,
     /// `true`: when it accepts a TCP connection.
     pub tcp: Option<bool>,
-}
-
-/// How many instances there are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct Scale {
-    /// Instances that are kept without any request, 0 to 100. 0: the first request starts one.
-    pub min: u32,
 }
 
 /// Time limits of a function.

@@ -10,6 +10,7 @@ mod observe;
 mod policy;
 mod rate_limit;
 mod resilience;
+mod scale;
 mod sidecar;
 mod value;
 
@@ -17,7 +18,7 @@ pub use authentication::{Authentication, ClaimToHeader, Issuer, Jwks, TokenLocat
 pub use authorization::{Action, Authorization, AuthorizationRule, Condition, Operation, Source};
 pub use claim::ClaimPath;
 pub use extension::{Direction, Extension, FailMode, Phase};
-pub use function::{Expose, External, Function, FunctionKind, FunctionSpec, FunctionTimeouts, Readiness, Scale};
+pub use function::{Expose, External, Function, FunctionKind, FunctionSpec, FunctionTimeouts, Readiness};
 pub use mesh::{
     AccessLogFormat, EngineChoice, Gateway, GatewayHttps, Listeners, Mesh, MeshAccessLog, MeshKind, MeshLimits,
     MeshMetadata, MeshSpec, MeshTracing, Mtls, SameNode,
@@ -26,5 +27,6 @@ pub use observe::{AccessLog, Tracing};
 pub use policy::{Policy, PolicyKind, PolicySpec};
 pub use rate_limit::{Algorithm, KeyPart, RateLimit};
 pub use resilience::{Backoff, CircuitBreaker, OutlierDetection, Retry, RetryBudget};
+pub use scale::Scale;
 pub use sidecar::{HeaderEdits, Protocol, ResponseHeaderEdits, Sidecar};
 pub use value::{Address, ApiVersion, Metadata};

@@ -32,6 +32,8 @@ pub fn slice(name: &str, callees: &[&str], edition: u32) -> Slice {
         expose: Vec::new(),
         callees: callees.iter().map(|callee| self::callee(callee)).collect(),
         concurrency: edition,
+        queue: 1024,
+        scale: Default::default(),
         inbound_extensions: Vec::new(),
         outbound_extensions: Vec::new(),
     }

@@ -45,6 +45,10 @@ pub struct Fixed {
     pub leased: Arc<AtomicUsize>,
     /// How often somebody asked for an instance.
     pub asked: AtomicUsize,
+    /// Addresses that have no room for another request.
+    pub busy: Mutex<Vec<SocketAddr>>,
+    /// What was to be avoided when somebody asked last.
+    avoided: Mutex<Vec<SocketAddr>>,
 }
 
 /// Counts one lease until it is dropped.
@@ -152,6 +156,8 @@ impl Builder {
             expose: vec![Expose { hosts, path: "/".into() }],
             callees: vec![],
             concurrency: 0,
+            queue: 1024,
+            scale: Default::default(),
             inbound_extensions: Vec::new(),
             outbound_extensions: Vec::new(),
         });
@@ -258,6 +264,11 @@ impl Fixed {
     pub fn set(&self, name: &str, addresses: &[SocketAddr]) {
         self.addresses.lock().unwrap().insert(id(name), addresses.to_vec());
     }
+
+    /// Whether whoever asked last wants another one than this.
+    pub fn asked_without(&self, address: SocketAddr) -> bool {
+        self.avoided.lock().unwrap().contains(&address)
+    }
 }
 
 impl Drop for Leased {
@@ -269,10 +280,13 @@ impl Drop for Leased {
 impl Instances for Fixed {
     fn try_acquire(&self, function: &FunctionId, avoid: &[SocketAddr]) -> Option<Lease> {
         self.asked.fetch_add(1, Ordering::Relaxed);
+        *self.avoided.lock().unwrap() = avoid.to_vec();
         let addresses = self.addresses.lock().unwrap();
         let all = addresses.get(function)?;
         let others: Vec<_> = all.iter().filter(|address| !avoid.contains(address)).collect();
         let some: Vec<_> = if others.is_empty() { all.iter().collect() } else { others };
+        let busy = self.busy.lock().unwrap();
+        let some: Vec<_> = some.into_iter().filter(|address| !busy.contains(address)).collect();
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         let address = **some.get(turn % some.len().max(1))?;
         self.leased.fetch_add(1, Ordering::Relaxed);

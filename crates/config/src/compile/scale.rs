@@ -1,0 +1,109 @@
+//! `spec.scale` and `spec.queue` of a function.
+
+use super::fields;
+use crate::document::{FunctionSpec, Scale};
+use crate::duration::Duration;
+use crate::problem::Scope;
+use crate::slice::{self, Metric};
+use std::ops::RangeInclusive;
+
+/// Instances of one function on one node.
+const MOST: u32 = 1000;
+/// Windows and delays.
+const HOUR: Duration = Duration::from_secs(3600);
+/// As in Knative, for either metric where nothing else is said.
+const CONCURRENCY: f64 = 100.0;
+const RPS: f64 = 200.0;
+
+pub(super) fn scale(function: &Scope<'_>, spec: &FunctionSpec) -> slice::Scale {
+    let (scope, scale) = (function.field("scale"), &spec.scale);
+    counts(&scope, scale, spec.port.is_some());
+    let percent = |name, value, range| percentage(&scope.field(name), value, range);
+    let duration = |name, value, low| fields::within(&scope.field(name), value, low, HOUR);
+    let window = duration("window", scale.window, Duration::from_secs(1));
+    let panic_share = percent("panicWindowPercentage", scale.panic_window_percentage, 1.0..=100.0);
+    slice::Scale {
+        min: scale.min,
+        max: if scale.max == 0 { u32::MAX } else { scale.max },
+        initial: scale.initial,
+        activation: scale.activation_scale,
+        metric: scale.metric,
+        per_instance: per_instance(&scope.field("target"), spec),
+        utilization: percent("targetUtilization", scale.target_utilization, 1.0..=100.0),
+        window,
+        panic_window: window.mul_f64(panic_share),
+        panic_threshold: percent("panicThresholdPercentage", scale.panic_threshold_percentage, 110.0..=1000.0),
+        scale_down_delay: duration("scaleDownDelay", scale.scale_down_delay, Duration::default()),
+        last_instance: duration("scaleToZeroGracePeriod", scale.scale_to_zero_grace_period, Duration::default()).max(
+            duration("scaleToZeroPodRetentionPeriod", scale.scale_to_zero_pod_retention_period, Duration::default()),
+        ),
+        up_rate: rate(&scope.field("maxScaleUpRate"), scale.max_scale_up_rate),
+        down_rate: rate(&scope.field("maxScaleDownRate"), scale.max_scale_down_rate),
+    }
+}
+
+fn counts(scope: &Scope<'_>, scale: &Scale, fixed_port: bool) {
+    let least = [("min", scale.min), ("initial", scale.initial), ("activationScale", scale.activation_scale)];
+    for (name, count) in least.into_iter().chain([("max", scale.max)]) {
+        let field = scope.field(name);
+        if count > MOST {
+            field.problem(format!("{count} instances"), format!("expected 0 to {MOST}"));
+        }
+        if count > 1 && fixed_port {
+            let fix = "remove `port`: every instance gets a free one";
+            field.problem(format!("{count} instances cannot share a fixed port"), fix);
+        }
+    }
+    for (name, count) in least {
+        if scale.max > 0 && count > scale.max {
+            let fix = format!("expected 0 to {}, or a larger `max`", scale.max);
+            scope.field(name).problem(format!("{count} instances are more than `max`"), fix);
+        }
+    }
+    if scale.activation_scale == 0 {
+        scope
+            .field("activationScale")
+            .problem("0 instances serve nobody", "expected at least 1; `min: 0` scales to zero");
+    }
+}
+
+/// The target of one instance, before utilization.
+fn per_instance(scope: &Scope<'_>, spec: &FunctionSpec) -> f64 {
+    // Knative's least target.
+    const LEAST: f64 = 0.01;
+    if let Some(target) = spec.scale.target
+        && !(LEAST..=1e6).contains(&target)
+    {
+        scope.problem(format!("a target of {target}"), format!("expected {LEAST} to 1000000"));
+    }
+    match (spec.scale.metric, spec.scale.target, spec.concurrency) {
+        (Metric::Rps, target, _) => target.unwrap_or(RPS),
+        (Metric::Concurrency, target, 0) => target.unwrap_or(CONCURRENCY),
+        (Metric::Concurrency, target, limit) => target.unwrap_or(f64::INFINITY).min(f64::from(limit)),
+    }
+}
+
+/// A percentage as a fraction.
+fn percentage(scope: &Scope<'_>, value: f64, range: RangeInclusive<f64>) -> f64 {
+    if !range.contains(&value) {
+        scope.problem(format!("{value} percent"), format!("expected {} to {}", range.start(), range.end()));
+        // What is made of a refused document is thrown away, but not before it was made.
+        return range.end() / 100.0;
+    }
+    value / 100.0
+}
+
+fn rate(scope: &Scope<'_>, value: f64) -> f64 {
+    if !(value > 1.0 && value <= 1e6) {
+        scope.problem(format!("a rate of {value}"), "expected more than 1, such as 2; at most 1000000");
+    }
+    value
+}
+
+pub(super) fn queue(scope: &Scope<'_>, most: u32) -> u32 {
+    const RANGE: RangeInclusive<u32> = 1..=100_000;
+    if !RANGE.contains(&most) {
+        scope.problem(format!("{most} waiting requests"), format!("expected {} to {}", RANGE.start(), RANGE.end()));
+    }
+    most
+}

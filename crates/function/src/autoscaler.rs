@@ -1,0 +1,230 @@
+//! How many instances a function should have: Knative's autoscaler (KPA) as a pure function of what was observed and when. No clock,
+//! no I/O; the same observations at the same times give the same decisions.
+//!
+//! Each decision takes these steps, in this order; each may change the count, and the last one that did is its reason:
+//! 1. **Load.** The averages over the stable and the panic window, divided by the target, rounded up.
+//! 2. **Burst.** Requests that wait count at once, not as an average: what they need right now is part of the panic count.
+//! 3. **Rates.** One step at most multiplies or divides the ready instances by so much. Then the activation scale.
+//! 4. **Panic.** When the panic count is twice (the threshold) the ready instances, and until that was not so for a whole stable
+//!    window, the larger of both counts holds, and it never falls.
+//! 5. **Patience.** Nothing is taken away while requests wait, nor before the scale-down delay.
+//! 6. **Bounds.** The initial scale until it was reached once; minimum and maximum.
+//! 7. **Zero.** The last instance stays for the stable window and the grace period.
+//!
+//! What is not Knative's: step 2 (there, an activator reports its queue every second), averages that are exact instead of scraped,
+//! and that nothing needs to be waited for before the last instance goes, because requests are always buffered here.
+
+mod average;
+mod reason;
+#[cfg(test)]
+mod tests;
+
+pub use reason::{Mode, Reason};
+
+use average::{Averages, Largest};
+use leno_config::slice::{Metric, Scale};
+use std::time::Duration;
+
+/// What is known of a function at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Observation {
+    /// Instances that get requests. Those that are starting do not count.
+    pub ready: u32,
+    /// Requests that instances are handling.
+    pub in_flight: u32,
+    /// Requests that wait for an instance.
+    pub waiting: u32,
+    /// Seconds that all requests up to now have spent waiting and being handled, together.
+    pub request_seconds: f64,
+    /// Requests up to now.
+    pub requests: u64,
+}
+
+/// How many instances there should be.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Decision {
+    /// So many.
+    pub desired: u32,
+    /// In which mode.
+    pub mode: Mode,
+    /// What made it this number.
+    pub reason: Reason,
+    /// Average load over the stable window, in the metric's unit.
+    pub stable: f64,
+    /// Average load over the panic window.
+    pub panic: f64,
+}
+
+/// Decides for one function. Times are since any fixed moment, and must not go back.
+#[derive(Clone, Debug)]
+pub struct Autoscaler {
+    scale: Scale,
+    /// Requests that one instance handles at a time; 0: no limit.
+    concurrency: u32,
+    load: Averages,
+    /// In panic mode: when the threshold was last exceeded.
+    panic: Option<Duration>,
+    wished: Largest,
+    /// Whether as many instances as the initial scale have been ready.
+    initialised: bool,
+    desired: u32,
+    /// Since when there should be any instance.
+    active_since: Duration,
+    /// Since when there need be none.
+    idle_since: Option<Duration>,
+}
+
+/// A number of instances, and why it is this one.
+#[derive(Clone, Copy)]
+struct Count(u32, Reason);
+
+impl Count {
+    fn at_least(self, least: u32, reason: Reason) -> Self {
+        if least > self.0 { Self(least, reason) } else { self }
+    }
+
+    fn at_most(self, most: u32, reason: Reason) -> Self {
+        if most < self.0 { Self(most, reason) } else { self }
+    }
+}
+
+impl Autoscaler {
+    /// For a function that was just taken on.
+    pub fn new(scale: Scale, concurrency: u32, now: Duration) -> Self {
+        Self {
+            scale,
+            concurrency,
+            load: Averages::default(),
+            panic: None,
+            wished: Largest::default(),
+            initialised: false,
+            desired: scale.initial.max(scale.min).min(scale.max),
+            active_since: now,
+            idle_since: None,
+        }
+    }
+
+    /// Changes the settings and keeps what was observed; the next decision goes by them, and [`Autoscaler::desired`] at once.
+    pub fn configure(&mut self, scale: Scale, concurrency: u32) {
+        if scale.metric != self.scale.metric {
+            self.load.clear();
+        }
+        (self.scale, self.concurrency) = (scale, concurrency);
+    }
+
+    /// The last decision, within the present bounds.
+    pub fn desired(&self) -> u32 {
+        self.desired.max(self.scale.min).min(self.scale.max)
+    }
+
+    /// Whether there is nothing to decide until the next request comes: no load in the window, and as few instances as there may be.
+    pub fn rests(&self) -> bool {
+        let settled = self.panic.is_none() && self.load.over(self.scale.window) == 0.0;
+        settled && self.initialised && self.desired == self.scale.min.min(self.scale.max)
+    }
+
+    /// No instance can be started: nobody needs one until the next request comes.
+    pub fn give_up(&mut self) {
+        (self.desired, self.panic, self.initialised) = (0, None, true);
+        self.load.clear();
+        self.wished.clear();
+    }
+
+    /// Decides. Call it every few seconds, and whenever a request begins to wait.
+    pub fn decide(&mut self, now: Duration, seen: &Observation) -> Decision {
+        let scale = self.scale;
+        self.load.record(now, total(scale.metric, seen), scale.window);
+        let (stable, panic) = (self.load.over(scale.window), self.load.over(scale.panic_window));
+        let burst = Count(self.burst(seen), Reason::Waiting(seen.waiting));
+        let steady = by_load(&scale, stable, scale.window);
+        let sudden = by_load(&scale, panic, scale.panic_window).at_least(burst.0, burst.1);
+
+        let mode = self.panic_or_not(now, seen, sudden.0, burst.0);
+        let mut count = step(&scale, steady, seen);
+        if burst.0 > 0 {
+            count = count.at_least(scale.activation, burst.1);
+        }
+        if mode == Mode::Panic {
+            let Count(sudden, reason) = step(&scale, sudden, seen);
+            count = count.at_least(sudden, reason).at_least(self.desired, Reason::Panic);
+        }
+        if seen.waiting > 0 {
+            count = count.at_least(self.desired, burst.1);
+        }
+        let lately = self.wished.record(now, count.0, scale.scale_down_delay);
+        count = count.at_least(lately, Reason::ScaleDownDelay(scale.scale_down_delay));
+        self.initialised |= seen.ready >= scale.initial.min(scale.max);
+        if !self.initialised {
+            count = count.at_least(scale.initial, Reason::Initial);
+        }
+        count = count.at_least(scale.min, Reason::Minimum).at_most(scale.max, Reason::Maximum);
+        let Count(desired, reason) = self.keep_the_last(now, count);
+        self.desired = desired;
+        Decision { desired, mode, reason, stable, panic }
+    }
+
+    /// Instances for what is there at this very moment, if any of it waits.
+    fn burst(&self, seen: &Observation) -> u32 {
+        let one = match (self.concurrency, self.scale.metric) {
+            (0, Metric::Concurrency) => self.scale.per_instance,
+            // Nothing is known of how much an instance can do at a time.
+            (0, Metric::Rps) => f64::INFINITY,
+            (limit, _) => f64::from(limit),
+        };
+        if seen.waiting == 0 { 0 } else { ceil((f64::from(seen.in_flight) + f64::from(seen.waiting)) / one).max(1) }
+    }
+
+    fn panic_or_not(&mut self, now: Duration, seen: &Observation, sudden: u32, burst: u32) -> Mode {
+        let over = f64::from(sudden) >= self.scale.panic_threshold * f64::from(seen.ready.max(1));
+        // From nothing, all that wait need theirs at once, whatever the threshold.
+        let begins = over || seen.ready == 0 && burst > 1;
+        if begins {
+            self.panic = Some(now);
+        }
+        self.panic = self.panic.filter(|last| now <= *last + self.scale.window);
+        if self.panic.is_some() { Mode::Panic } else { Mode::Stable }
+    }
+
+    fn keep_the_last(&mut self, now: Duration, count: Count) -> Count {
+        if count.0 > 0 {
+            if self.desired == 0 {
+                self.active_since = now;
+            }
+            self.idle_since = None;
+            return count;
+        }
+        let idle = *self.idle_since.get_or_insert(now.max(self.active_since + self.scale.window));
+        if self.desired > 0 && now < idle + self.scale.last_instance {
+            return Count(1, Reason::LastInstance(self.scale.last_instance));
+        }
+        // The next request begins a new history.
+        self.load.clear();
+        self.wished.clear();
+        Count(0, Reason::Idle(self.scale.window))
+    }
+}
+
+/// What the averages are slopes of.
+fn total(metric: Metric, seen: &Observation) -> f64 {
+    match metric {
+        Metric::Concurrency => seen.request_seconds,
+        Metric::Rps => seen.requests as f64,
+    }
+}
+
+fn by_load(scale: &Scale, average: f64, window: Duration) -> Count {
+    let target = scale.per_instance * scale.utilization;
+    Count(ceil(average / target), Reason::Load { metric: scale.metric, average, window, target })
+}
+
+/// No further from the ready instances than the rates allow, and no less than the activation scale.
+fn step(scale: &Scale, count: Count, seen: &Observation) -> Count {
+    let ready = f64::from(seen.ready.max(1));
+    let fewest = (ready / scale.down_rate).floor() as u32;
+    let limited = count.at_least(fewest, Reason::DownRate).at_most(ceil(ready * scale.up_rate), Reason::UpRate);
+    if count.0 > 0 { limited.at_least(scale.activation, Reason::Activation) } else { limited }
+}
+
+fn ceil(instances: f64) -> u32 {
+    instances.ceil() as u32
+}

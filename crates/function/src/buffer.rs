@@ -1,0 +1,71 @@
+//! All requests of a node that wait for instances: how many there may be, and whose.
+
+use crate::error::AcquireError;
+use crate::gate::Gate;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The node's bound on waiting requests. As long as there is room, any function may fill it up to its own bound. When there is none,
+/// it is divided evenly between the functions that have requests waiting: whoever has its share is refused, and whoever has less
+/// takes the place of the last request of the function that has most.
+#[derive(Debug)]
+pub(crate) struct Buffer {
+    limit: usize,
+    waiting: AtomicUsize,
+    /// Those that have requests waiting. Locked after a gate's queue, never before.
+    functions: Mutex<Vec<Arc<Gate>>>,
+}
+
+impl Buffer {
+    pub fn new(limit: usize) -> Arc<Self> {
+        Arc::new(Self { limit, waiting: AtomicUsize::new(0), functions: Mutex::default() })
+    }
+
+    /// Makes room for one more request of this function; [`Buffer::leave`] gives it back. Not to be called with any queue locked.
+    pub fn enter(&self, gate: &Arc<Gate>) -> Result<(), AcquireError> {
+        if self.waiting.fetch_add(1, SeqCst) < self.limit {
+            return Ok(());
+        }
+        // One is evicted for one that comes, so that the bound holds.
+        if self.longest(gate).is_some_and(|longest| longest.evict()) {
+            return Ok(());
+        }
+        self.leave(1);
+        Err(AcquireError::NodeFull { limit: self.limit })
+    }
+
+    /// The function that has more than its share and most of all, if this one has less than its own.
+    fn longest(&self, gate: &Arc<Gate>) -> Option<Arc<Gate>> {
+        let functions = self.functions();
+        let others = functions.iter().filter(|other| !Arc::ptr_eq(other, gate));
+        let share = (self.limit / (others.clone().count() + 1)).max(1);
+        if gate.waiting() >= share {
+            return None;
+        }
+        others.max_by_key(|other| other.waiting()).filter(|longest| longest.waiting() > share).cloned()
+    }
+
+    pub fn leave(&self, count: usize) {
+        self.waiting.fetch_sub(count, SeqCst);
+    }
+
+    /// Notes whether a function has requests waiting. To be called after it began or ceased to; whoever is last sees how it is.
+    pub fn note(&self, gate: &Arc<Gate>) {
+        let mut functions = self.functions();
+        let known = functions.iter().position(|other| Arc::ptr_eq(other, gate));
+        match (gate.waiting() > 0, known) {
+            (true, None) => functions.push(Arc::clone(gate)),
+            (false, Some(index)) => drop(functions.swap_remove(index)),
+            (true, Some(_)) | (false, None) => {}
+        }
+    }
+
+    pub fn limit(&self) -> usize {
+        self.limit
+    }
+
+    fn functions(&self) -> MutexGuard<'_, Vec<Arc<Gate>>> {
+        self.functions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,133 @@
+//! The autoscaler at work: what it is shown, when it is asked, and where its decisions are written down.
+
+use crate::autoscaler::{Autoscaler, Observation, Reason};
+use crate::gate::Gate;
+use crate::spec::FunctionSpec;
+use crate::status::{Board, ScaleEvent};
+use leno_config::slice::Scale;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+use tokio::time::Instant;
+
+/// As often as Knative's decides at most; three times in a panic window that is shorter than usual.
+const LONGEST_TICK: Duration = Duration::from_secs(2);
+const SHORTEST_TICK: Duration = Duration::from_millis(50);
+
+/// Decides how many instances one function should have. While there is nothing to decide it has no timer: then [`Gate::demand`] is
+/// notified when the next request comes.
+pub(crate) struct Scaler {
+    autoscaler: Autoscaler,
+    gate: Arc<Gate>,
+    board: Arc<Board>,
+    begin: Instant,
+    tick: Duration,
+    next: Option<Instant>,
+}
+
+impl Scaler {
+    pub fn new(spec: &FunctionSpec, gate: &Arc<Gate>, board: &Arc<Board>) -> Self {
+        let begin = Instant::now();
+        let autoscaler = Autoscaler::new(scale(spec), spec.concurrency, Duration::ZERO);
+        let mut scaler =
+            Self { autoscaler, gate: Arc::clone(gate), board: Arc::clone(board), begin, tick: tick(spec), next: None };
+        match scaler.desired() {
+            // Nobody asks for anything yet, and the next one who does is heard.
+            0 => drop(scaler.gate.rest(&scaler.gate.load())),
+            first => {
+                let reason = if spec.scale.initial > spec.scale.min { Reason::Initial } else { Reason::Minimum };
+                let mut notes = scaler.board.notes();
+                (notes.scaling.desired, notes.scaling.reason) = (first, Some(reason));
+                drop(notes);
+                scaler.changed(spec, 0, reason);
+                scaler.next = Some(begin + scaler.tick);
+            }
+        }
+        scaler
+    }
+
+    /// Instances that there should be.
+    pub fn desired(&self) -> u32 {
+        self.autoscaler.desired()
+    }
+
+    /// The spec has changed: what is decided by it is known at once.
+    pub fn configure(&mut self, spec: &FunctionSpec) {
+        self.autoscaler.configure(scale(spec), spec.concurrency);
+        self.tick = tick(spec);
+        self.decide(spec);
+    }
+
+    /// When to call [`Scaler::decide`] next, unless something happens before.
+    pub fn next(&self) -> Option<Instant> {
+        self.next
+    }
+
+    /// Somebody waits, or came while there was nothing to decide.
+    pub fn woken(&mut self, spec: &FunctionSpec) {
+        if self.gate.waiting() > 0 {
+            self.decide(spec);
+        } else if self.next.is_none() {
+            self.next = Some(Instant::now() + self.tick);
+        }
+    }
+
+    pub fn decide(&mut self, spec: &FunctionSpec) {
+        let (now, reading) = (Instant::now(), self.gate.load());
+        let waiting = u32::try_from(self.gate.waiting()).unwrap_or(u32::MAX);
+        let seen = Observation {
+            ready: u32::try_from(self.gate.ready().len()).unwrap_or(u32::MAX),
+            in_flight: u32::try_from(reading.present).unwrap_or(u32::MAX).saturating_sub(waiting),
+            waiting,
+            request_seconds: reading.area.as_secs_f64(),
+            requests: reading.requests,
+        };
+        let before = self.board.notes().scaling.desired;
+        let decision = self.autoscaler.decide(now - self.begin, &seen);
+        let mut notes = self.board.notes();
+        notes.scaling.desired = decision.desired;
+        (notes.scaling.mode, notes.scaling.stable, notes.scaling.panic) =
+            (decision.mode, decision.stable, decision.panic);
+        notes.scaling.reason = Some(decision.reason);
+        drop(notes);
+        self.changed(spec, before, decision.reason);
+        let rests = self.autoscaler.rests() && self.gate.rest(&reading);
+        self.next = (!rests).then_some(now + self.tick);
+    }
+
+    /// An instance could not be started, and there is no other: nobody needs one until the next request comes.
+    pub fn give_up(&mut self, spec: &FunctionSpec) {
+        self.autoscaler.give_up();
+        let mut notes = self.board.notes();
+        let before = std::mem::replace(&mut notes.scaling.desired, self.autoscaler.desired());
+        notes.scaling.reason = Some(Reason::Failed);
+        drop(notes);
+        self.changed(spec, before, Reason::Failed);
+    }
+
+    /// Writes down that the number of instances is to change, if it is.
+    fn changed(&self, spec: &FunctionSpec, from: u32, reason: Reason) {
+        let mut notes = self.board.notes();
+        let (to, mode) = (notes.scaling.desired, notes.scaling.mode);
+        if from == to {
+            return;
+        }
+        let event = ScaleEvent { at: SystemTime::now(), function: spec.id.clone(), from, to, mode, reason };
+        let new = notes.scaled(event);
+        drop(notes);
+        if new {
+            tracing::info!(function = %spec.id, from, to, %mode, "scaled: {reason}");
+        } else {
+            tracing::debug!(function = %spec.id, from, to, %mode, "scaled: {reason}");
+        }
+    }
+}
+
+fn scale(spec: &FunctionSpec) -> Scale {
+    // A second instance could not bind a fixed port.
+    let most = if spec.has_fixed_port() { 1 } else { u32::MAX };
+    Scale { max: spec.scale.max.min(most), ..spec.scale }
+}
+
+fn tick(spec: &FunctionSpec) -> Duration {
+    (spec.scale.panic_window / 3).clamp(SHORTEST_TICK, LONGEST_TICK)
+}
