@@ -18,6 +18,7 @@ use http::{HeaderValue, Request, Response, StatusCode, request};
 use hyper::body::Incoming;
 use leno_config::slice::{AppProtocol, Callee};
 use leno_policy::spec::Breaker;
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -150,29 +151,32 @@ impl Forward<'_> {
     async fn lease(&self, entry: &FunctionEntry, avoid: &[SocketAddr]) -> Result<Lease, Failure> {
         let (instances, target) = (&self.exchange.worker.node.instances, &self.ruling.target);
         let function = &entry.slice.id;
-        let now = Instant::now();
-        let usable = |lease: &Lease| !target.ejected(lease.address, now);
-        if let Some(lease) = instances.try_acquire(function, avoid) {
-            if usable(&lease) {
+        let mut avoid = Cow::Borrowed(avoid);
+        let mut pending = None;
+        loop {
+            let lease = match (instances.try_acquire(function, &avoid), self.exchange.deadline(self.ruling)) {
+                (Some(lease), _) => lease,
+                // Those that may be used are busy, or there are none yet.
+                (None, deadline) => {
+                    if pending.is_none() {
+                        let most = breaker(entry).map(|breaker| breaker.max_pending);
+                        pending = Some(target.wait(most).ok_or(Failure::Overflow)?);
+                    }
+                    match deadline {
+                        Some((at, _)) => instances.acquire_by(function, &avoid, at).await?,
+                        None => instances.acquire(function, &avoid).await?,
+                    }
+                }
+            };
+            if !target.ejected(lease.address, Instant::now()) {
                 return Ok(lease);
             }
-            let mut avoid = [avoid, &[lease.address]].concat();
-            drop(lease);
-            // Everyone who is asked again has been ejected: there are no others.
-            while let Some(lease) = instances.try_acquire(function, &avoid) {
-                if usable(&lease) {
-                    return Ok(lease);
-                }
-                if avoid.contains(&lease.address) {
-                    return Err(Failure::Ejected);
-                }
-                avoid.push(lease.address);
+            // One that is to be avoided is given only where there are no others.
+            if avoid.contains(&lease.address) {
+                return Err(Failure::Ejected);
             }
-            return Err(Failure::Ejected);
+            avoid.to_mut().push(lease.address);
         }
-        let _pending = target.wait(breaker(entry).map(|breaker| breaker.max_pending)).ok_or(Failure::Overflow)?;
-        let lease = instances.acquire(function, avoid).await?;
-        Ok(lease)
     }
 
     async fn send_http1(

@@ -288,3 +288,39 @@ async fn an_endpoint_that_keeps_failing_is_left_out() {
     assert_eq!(send(&mesh, Method::GET, empty()).await.0, 503);
     assert_eq!(bad.requests(), 2);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_busy_instance_is_waited_for_when_the_idle_one_is_left_out() {
+    let (bad, good) = (answers(&[500]).await, answers(&[200]).await);
+    let mut limits = breaker();
+    limits.outlier = Some(Outlier {
+        consecutive_5xx: 1,
+        consecutive_gateway: 0,
+        interval_ms: 60_000,
+        base_ejection_ms: 60_000,
+        max_ejection_percent: 100,
+    });
+    let mesh = Builder::new()
+        .function("web", AppProtocol::Http1, bad.address)
+        .addresses("web", &[bad.address])
+        .plan("web", |target| target.breaker = Some(limits.clone()))
+        .start();
+    assert_eq!(get(mesh.gateway(), "/").await.status, 500);
+    mesh.instances.set("web", &[bad.address, good.address]);
+    mesh.instances.busy.lock().unwrap().push(good.address);
+    let waiting = tokio::spawn(get(mesh.gateway(), "/"));
+    let target = mesh.node.ledger.target(&crate::mesh::id("web"));
+    until(|| target.load(1, std::time::Instant::now()).pending == 1).await;
+    mesh.instances.busy.lock().unwrap().clear();
+    assert_eq!(waiting.await.unwrap().status, 200);
+    assert_eq!((bad.requests(), good.requests()), (1, 1));
+    // All busy, and the first that has room again is the one that is left out: the other one is waited for.
+    mesh.instances.busy.lock().unwrap().extend([bad.address, good.address]);
+    let waiting = tokio::spawn(get(mesh.gateway(), "/"));
+    until(|| target.load(1, std::time::Instant::now()).pending == 1).await;
+    mesh.instances.busy.lock().unwrap().retain(|address| *address == good.address);
+    until(|| mesh.instances.asked_without(bad.address)).await;
+    mesh.instances.busy.lock().unwrap().clear();
+    assert_eq!(waiting.await.unwrap().status, 200);
+    assert_eq!((bad.requests(), good.requests()), (1, 2));
+}
