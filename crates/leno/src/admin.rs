@@ -1,5 +1,6 @@
 //! The admin listener: health, metrics, explanations, listings. It knows everything about this node, so it belongs on loopback.
 
+use crate::scaling;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
@@ -55,9 +56,10 @@ impl Admin {
             "/healthz" => reply(StatusCode::OK, "text/plain", "alive\n".to_owned()),
             "/readyz" if *self.ready.borrow() => reply(StatusCode::OK, "text/plain", "ready\n".to_owned()),
             "/readyz" => reply(StatusCode::SERVICE_UNAVAILABLE, "text/plain", "starting\n".to_owned()),
-            "/metrics" => reply(StatusCode::OK, CONTENT_TYPE, self.node.telemetry.metrics_text(&self.node.ledger)),
+            "/metrics" => reply(StatusCode::OK, CONTENT_TYPE, self.metrics()),
             "/functions" => list(self.functions()),
             "/instances" => list(self.instances()),
+            "/events" => list(scaling::events(&self.supervisor)),
             "/identities" => list(self.identities()),
             "/recent" => list(json!(self.node.telemetry.ring.latest(RECENT))),
             _ => match path.strip_prefix("/explain/") {
@@ -75,13 +77,19 @@ impl Admin {
         list(json!(hops))
     }
 
+    fn metrics(&self) -> String {
+        let scaling = Box::new(scaling::Scrape::of(&self.supervisor));
+        self.node.telemetry.metrics_text_with(&self.node.ledger, Some(scaling))
+    }
+
     fn functions(&self) -> Value {
+        let mut scaling = scaling::columns(&self.supervisor);
         let snapshot = self.node.snapshot.load();
         let mut entries: Vec<&Arc<FunctionEntry>> = snapshot.functions.values().collect();
         entries.sort_by(|a, b| a.name.cmp(&b.name));
         let row = |entry: &Arc<FunctionEntry>| {
             let slice = &entry.slice;
-            json!({
+            let mut row = json!({
                 "function": &*entry.name,
                 "identity": slice.identity,
                 "engine": entry.inbound.image.as_ref().ok().map(|image| image.kind().to_string()),
@@ -90,7 +98,12 @@ impl Admin {
                 "callees": slice.callees.iter().map(|callee| callee.id.to_string()).collect::<Vec<_>>(),
                 "exposed": slice.expose.iter().flat_map(|expose| expose.hosts.iter().map(|host| format!("{host}{}", expose.path))).collect::<Vec<_>>(),
                 "program_bytes": entry.inbound.image.as_ref().map_or(0, |image| image.bytes()) + entry.outbound.image.as_ref().map_or(0, |image| image.bytes()),
-            })
+            });
+            let columns = scaling.remove(&*entry.name);
+            if let (Some(row), Some(Value::Object(columns))) = (row.as_object_mut(), columns) {
+                row.extend(columns);
+            }
+            row
         };
         entries.into_iter().map(row).collect()
     }
@@ -124,7 +137,7 @@ impl Admin {
 }
 
 const RECENT: usize = 100;
-const PATHS: &str = "/healthz /readyz /metrics /functions /instances /identities /recent /explain/REQUEST-ID\n";
+const PATHS: &str = "/healthz /readyz /metrics /functions /instances /events /identities /recent /explain/REQUEST-ID\n";
 
 fn list(value: Value) -> Response<Full<Bytes>> {
     reply(StatusCode::OK, "application/json", value.to_string())

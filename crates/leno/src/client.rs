@@ -13,10 +13,12 @@ use std::time::Duration;
 /// What `leno get` lists.
 #[derive(Clone, Copy, clap::ValueEnum)]
 pub enum Listing {
-    /// Functions, with engine, instances and callees.
+    /// Functions, with engine, callees, and how many instances there are and why.
     Functions,
     /// Running copies of functions.
     Instances,
+    /// The last decisions of the autoscaler on each function, and why.
+    Events,
     /// SPIFFE IDs and their certificates.
     Identities,
 }
@@ -26,6 +28,7 @@ impl Listing {
         match self {
             Self::Functions => "/functions",
             Self::Instances => "/instances",
+            Self::Events => "/events",
             Self::Identities => "/identities",
         }
     }
@@ -37,9 +40,13 @@ impl Listing {
                 ("FUNCTION", "function"),
                 ("ENGINE", "engine"),
                 ("PROTOCOL", "protocol"),
-                ("INSTANCES", "instances"),
+                ("DESIRED", "desired"),
+                ("READY", "ready"),
+                ("WAITING", "waiting"),
+                ("MODE", "mode"),
                 ("CALLEES", "callees"),
                 ("EXPOSED", "exposed"),
+                ("SCALED BY", "reason"),
             ],
             Self::Instances => &[
                 ("INSTANCE", "instance"),
@@ -48,6 +55,14 @@ impl Listing {
                 ("ADDRESS", "address"),
                 ("PID", "pid"),
                 ("RESTARTS", "restarts"),
+            ],
+            Self::Events => &[
+                ("TIME (UNIX)", "time"),
+                ("FUNCTION", "function"),
+                ("FROM", "from"),
+                ("TO", "to"),
+                ("MODE", "mode"),
+                ("REASON", "reason"),
             ],
             Self::Identities => {
                 &[("IDENTITY", "identity"), ("EXPIRES (UNIX)", "not_after"), ("RENEWAL (UNIX)", "renew_at")]

@@ -6,6 +6,7 @@ use crate::metrics::{Elsewhere, Metrics};
 use crate::ring::Ring;
 use crate::span::Spans;
 use leno_config::slice::MeshSlice;
+use prometheus_client::collector::Collector;
 use std::io;
 
 /// All of a node's sinks. Workers take their shards from it with [`crate::record::Recorder::new`].
@@ -43,6 +44,11 @@ impl Telemetry {
 
     /// All numbers in OpenMetrics text, of type [`crate::metrics::CONTENT_TYPE`].
     pub fn metrics_text(&self, ledger: &Ledger) -> String {
+        self.metrics_text_with(ledger, None)
+    }
+
+    /// The same, and what somebody else counts.
+    pub fn metrics_text_with(&self, ledger: &Ledger, others: Option<Box<dyn Collector>>) -> String {
         let (ledger_quotas, ledger_tokens) = ledger.entries();
         let elsewhere = Elsewhere {
             ledger_quotas,
@@ -50,7 +56,7 @@ impl Telemetry {
             log_lines_dropped: self.log.as_ref().map_or(0, AccessLog::dropped),
             spans_dropped: self.spans.as_ref().map_or(0, Spans::dropped),
         };
-        self.metrics.encode(&self.trust_domain, elsewhere)
+        self.metrics.encode(&self.trust_domain, elsewhere, others)
     }
 
     /// Waits until all that was recorded so far is written or sent, or could not be. Blocks, for some seconds at most.

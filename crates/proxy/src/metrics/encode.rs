@@ -29,13 +29,16 @@ pub struct Elsewhere {
 
 impl Metrics {
     /// All numbers as OpenMetrics text, of type [`super::CONTENT_TYPE`].
-    pub fn encode(&self, trust_domain: &str, elsewhere: Elsewhere) -> String {
+    pub fn encode(&self, trust_domain: &str, elsewhere: Elsewhere, others: Option<Box<dyn Collector>>) -> String {
         let mut registry = Registry::default();
         registry.register_collector(Box::new(Scrape {
             sum: self.sum(),
             trust_domain: trust_domain.to_owned(),
             elsewhere,
         }));
+        if let Some(others) = others {
+            registry.register_collector(others);
+        }
         let mut out = String::new();
         match text::encode(&mut out, &registry) {
             Ok(()) => out,

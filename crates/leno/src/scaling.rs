@@ -1,0 +1,107 @@
+//! What the autoscaler decided, for people and for Prometheus.
+
+use leno_function::{FunctionStatus, InstanceState, Mode, ScaleEvent, Supervisor};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeGaugeValue, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::fmt;
+use std::time::SystemTime;
+
+/// The columns of `leno get functions` that say how many instances there are and why, by function name.
+pub fn columns(supervisor: &Supervisor) -> HashMap<String, Value> {
+    let row = |status: FunctionStatus| {
+        let columns = json!({
+            "desired": status.scaling.desired,
+            "ready": status.count(InstanceState::Ready),
+            "starting": status.count(InstanceState::Starting),
+            "waiting": status.waiting,
+            "mode": status.scaling.mode,
+            "reason": status.scaling.reason.map(|reason| reason.to_string()),
+        });
+        (status.function.to_string(), columns)
+    };
+    supervisor.status().into_iter().map(row).collect()
+}
+
+/// The rows of `leno get events`, oldest first.
+pub fn events(supervisor: &Supervisor) -> Value {
+    let row = |event: &ScaleEvent| {
+        json!({
+            "time": seconds(event.at),
+            "function": event.function.to_string(),
+            "from": event.from,
+            "to": event.to,
+            "mode": event.mode,
+            "reason": event.reason.to_string(),
+        })
+    };
+    supervisor.scale_events().iter().map(row).collect()
+}
+
+fn seconds(time: SystemTime) -> f64 {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    // Milliseconds are enough for people, and exact in JSON.
+    since.as_millis() as f64 / 1e3
+}
+
+/// The numbers of all functions that were ever scaled.
+#[derive(Debug)]
+pub struct Scrape(Vec<FunctionStatus>);
+
+impl Scrape {
+    /// As they are now.
+    pub fn of(supervisor: &Supervisor) -> Self {
+        let mut statuses = supervisor.status();
+        // Of ten thousand functions most have nothing to tell.
+        statuses.retain(|status| status.scaling.ups > 0 || status.waiting > 0 || !status.instances.is_empty());
+        Self(statuses)
+    }
+
+    fn gauges<V: EncodeGaugeValue>(
+        &self,
+        encoder: &mut DescriptorEncoder,
+        name: &str,
+        help: &str,
+        value: impl Fn(&FunctionStatus) -> V,
+    ) -> fmt::Result {
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for status in &self.0 {
+            family.encode_family(&[("function", status.function.to_string())])?.encode_gauge(&value(status))?;
+        }
+        Ok(())
+    }
+}
+
+impl Collector for Scrape {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
+        let encoder = &mut encoder;
+        let counted = |state| move |status: &FunctionStatus| status.count(state) as i64;
+        let help = "Instances that the autoscaler wants.";
+        self.gauges(encoder, "leno_autoscaler_desired_instances", help, |status| i64::from(status.scaling.desired))?;
+        let help = "Instances that get requests.";
+        self.gauges(encoder, "leno_autoscaler_ready_instances", help, counted(InstanceState::Ready))?;
+        let help = "Instances that are not ready yet.";
+        self.gauges(encoder, "leno_autoscaler_starting_instances", help, counted(InstanceState::Starting))?;
+        let help = "Requests that wait for an instance.";
+        self.gauges(encoder, "leno_autoscaler_waiting_requests", help, |status| status.waiting as i64)?;
+        let help = "1 in panic mode.";
+        self.gauges(encoder, "leno_autoscaler_panic_mode", help, |status| {
+            i64::from(status.scaling.mode == Mode::Panic)
+        })?;
+        let help = "Average load over the stable window, in requests at a time or a second, as the function says.";
+        self.gauges(encoder, "leno_autoscaler_stable_load", help, |status| status.scaling.stable)?;
+        let help = "Average load over the panic window.";
+        self.gauges(encoder, "leno_autoscaler_panic_load", help, |status| status.scaling.panic)?;
+        let (name, help) = ("leno_autoscaler_decisions", "Decisions to have more instances, or fewer.");
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for status in &self.0 {
+            for (direction, count) in [("up", status.scaling.ups), ("down", status.scaling.downs)] {
+                let labels = [("function", status.function.to_string()), ("direction", direction.to_owned())];
+                family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
+            }
+        }
+        Ok(())
+    }
+}
