@@ -32,7 +32,8 @@ impl Port {
 
     fn reserve(number: u16) -> Option<Self> {
         let new = given(|given| given.insert(number));
-        new.then_some(Self { number })
+        // Not `then_some`: what it would drop gives the other one's port back.
+        new.then(|| Self { number })
     }
 }
 
