@@ -213,6 +213,10 @@ pub struct Command {
     pub directory: PathBuf,
     /// Additional environment. `PORT` is set by the node.
     pub env: BTreeMap<String, String>,
+    /// What it needs to know and the configuration does not hold.
+    pub secrets: Vec<Secret>,
+    /// What one instance may use.
+    pub resources: Resources,
     /// Fixed port; `None`: a free one for each instance.
     pub port: Option<u16>,
     /// When an instance may get traffic.
@@ -221,6 +225,35 @@ pub struct Command {
     pub startup_timeout: Duration,
     /// Between SIGTERM and SIGKILL.
     pub grace: Duration,
+}
+
+/// What one instance may use; 0: as much as it gets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resources {
+    /// Bytes of memory.
+    pub memory: u64,
+    /// Thousandths of a core.
+    pub cpu_millis: u32,
+    /// Processes and threads.
+    pub pids: u32,
+}
+
+impl Resources {
+    /// Whether there is any limit.
+    pub fn any(&self) -> bool {
+        *self != Self::default()
+    }
+}
+
+/// A secret of a process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Secret {
+    /// Environment variable, or name of a file.
+    pub name: String,
+    /// The node's file that holds it.
+    pub from: PathBuf,
+    /// In the environment, or in a file of the instance.
+    pub environment: bool,
 }
 
 /// How many instances a function has: the settings of Knative's autoscaler, checked.

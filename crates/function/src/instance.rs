@@ -1,11 +1,13 @@
 //! One process, from start to end.
 
+use crate::cgroup::{Cgroup, Cgroups};
 use crate::error::AcquireError;
 use crate::gate::Gate;
 use crate::output::{LogLine, Stream, read_lines};
 use crate::ports::Port;
 use crate::process::{self, ProcessGroup};
 use crate::readiness;
+use crate::secret::Secrets;
 use crate::slot::Slot;
 use crate::spec::Settings;
 use crate::status::{Board, InstanceId, InstanceState, InstanceStatus};
@@ -62,6 +64,8 @@ pub(crate) struct Instance {
     pub host: Arc<dyn Host>,
     pub gate: Arc<Gate>,
     pub board: Arc<Board>,
+    /// `None`: there are none here.
+    pub cgroups: Option<Arc<Cgroups>>,
     pub wish: watch::Receiver<Wish>,
     pub reports: mpsc::UnboundedSender<Report>,
 }
@@ -70,10 +74,13 @@ impl Instance {
     /// The whole life.
     pub async fn live(mut self) {
         match self.start() {
-            Ok(Started { group, address, mut readers, port }) => {
+            Ok(Started { group, address, mut readers, port, cgroup, secrets }) => {
                 self.serve(group, address, &mut readers).await;
+                if let Some(cgroup) = cgroup {
+                    cgroup.end().await;
+                }
                 readers.finish().await;
-                drop(port);
+                drop((port, secrets));
             }
             Err(error) => self.failed(Failure::NeverReady(AcquireError::Start { reason: error.to_string() })),
         }
@@ -95,9 +102,14 @@ impl Instance {
         let port = if self.command.port.is_none() { Some(Port::take()?) } else { None };
         let number = port.as_ref().map(|port| port.number).or(self.command.port).unwrap_or_default();
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, number));
-        let mut given = self.host.environment(&self.function, self.id);
+        let secrets = Secrets::hand_over(&self.command.secrets)?;
+        let mut given = secrets.environment.clone();
+        given.extend(self.host.environment(&self.function, self.id));
         given.push(("PORT".to_owned(), number.to_string()));
-        let (group, output) = ProcessGroup::start(&self.command, &given).map_err(|error| self.explain_start(error))?;
+        let cgroup = self.confine();
+        let members = cgroup.as_ref().map(Cgroup::members);
+        let (group, output) = ProcessGroup::start(&self.command, &given, members.as_deref())
+            .map_err(|error| self.explain_start(error))?;
         let mut notes = self.board.notes();
         let status = InstanceStatus {
             function: self.function.clone(),
@@ -114,7 +126,23 @@ impl Instance {
             output.out.map(|out| self.read(out, Stream::Stdout)),
             output.err.map(|err| self.read(err, Stream::Stderr)),
         ]);
-        Ok(Started { group, address, readers, port })
+        Ok(Started { group, address, readers, port, cgroup, secrets })
+    }
+
+    /// The group that holds the instance to its limits, if it has any and they can be enforced.
+    fn confine(&self) -> Option<Cgroup> {
+        let limits = &self.command.resources;
+        if !limits.any() {
+            return None;
+        }
+        let cgroups = self.cgroups.as_ref().ok_or_else(|| "there are no control groups (v2) for instances".to_owned());
+        let group = cgroups.and_then(|cgroups| cgroups.instance(self.id.0, limits));
+        let unenforced = group.as_ref().err().cloned();
+        let before = std::mem::replace(&mut self.board.notes().unenforced, unenforced.clone());
+        if let Some(reason) = unenforced.filter(|reason| before.as_ref() != Some(reason)) {
+            tracing::warn!(function = %self.function, "its limits are not enforced: {reason}");
+        }
+        group.ok()
     }
 
     /// "No such file or directory" alone does not say which.
@@ -225,6 +253,8 @@ struct Started {
     readers: Readers,
     /// Its own until it has ended, unless the function has a fixed one.
     port: Option<Port>,
+    cgroup: Option<Cgroup>,
+    secrets: Secrets,
 }
 
 /// How a start went.

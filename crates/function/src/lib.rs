@@ -4,7 +4,7 @@
 //! `gate` (ready instances and the queue of waiting requests), `slot` (an instance, and the right to send it a request), `buffer`
 //! (how many requests may wait on the node), `load` (how much there is to do); [`autoscaler`] (how many instances that takes: a pure
 //! function) and `scaling` (when it is asked); `lifecycle` (starts what is missing, stops what is too much), `instance` (one process
-//! from start to end), `readiness`, `process`, `output`.
+//! from start to end), `readiness`, `process`, `cgroup`, `secret`, `output`.
 //!
 //! This crate knows neither proxy nor control plane. What it has to tell, it tells its [`Host`].
 //!
@@ -12,12 +12,14 @@
 //! Each instance is a process group of its own, and the whole group ends with it: SIGTERM, then SIGKILL. That holds when the
 //! instance is stopped, when its leader exits, and when the [`Supervisor`]'s runtime is dropped. Two things escape: a process
 //! that leaves its group (`setsid`), and all of them when the node itself is killed with SIGKILL, because a death signal for
-//! children (`PR_SET_PDEATHSIG`) can only be set between fork and exec, which needs unsafe code.
+//! children (`PR_SET_PDEATHSIG`) can only be set between fork and exec, which needs unsafe code. With [`Settings::cgroups`] the next
+//! node ends both, and an instance with limits has a control group of its own, which even `setsid` does not leave.
 #![forbid(unsafe_code)]
 
 pub mod autoscaler;
 mod backoff;
 mod buffer;
+mod cgroup;
 mod error;
 mod gate;
 mod instance;
@@ -28,6 +30,7 @@ mod ports;
 mod process;
 mod readiness;
 mod scaling;
+mod secret;
 mod slot;
 mod spec;
 mod status;

@@ -1,5 +1,6 @@
 //! How many instances of a function there should be, and when the next is started: one task for each function.
 
+use crate::cgroup::Cgroups;
 use crate::gate::Gate;
 use crate::instance::{Failure, Instance, Report, Wish};
 use crate::scaling::Scaler;
@@ -33,6 +34,7 @@ pub(crate) struct Shared {
     pub next_instance: Arc<AtomicU64>,
     pub gate: Arc<Gate>,
     pub board: Arc<Board>,
+    pub cgroups: Option<Arc<Cgroups>>,
 }
 
 /// The task's state.
@@ -243,6 +245,7 @@ impl Lifecycle {
             host: Arc::clone(&self.shared.host),
             gate: Arc::clone(&self.shared.gate),
             board: Arc::clone(&self.shared.board),
+            cgroups: self.shared.cgroups.clone(),
             wish: wished,
             reports: self.reporter.clone(),
         };

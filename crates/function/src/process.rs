@@ -3,6 +3,7 @@
 use rustix::process::{Pid, PidfdFlags, Signal};
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 use tokio::io::Interest;
@@ -33,12 +34,27 @@ pub(crate) struct Output {
 impl ProcessGroup {
     /// Starts the command with nothing from the node's own environment but `PATH`. In `given`, later entries win, and all of
     /// them win over what the function's author configured.
-    pub fn start(command: &Command, given: &[(String, String)]) -> std::io::Result<(Self, Output)> {
+    /// With `group`, the file of a control group that lists its members, it is in that group before the command begins.
+    pub fn start(
+        command: &Command,
+        given: &[(String, String)],
+        group: Option<&Path>,
+    ) -> std::io::Result<(Self, Output)> {
         let (program, arguments) = command
             .argv
             .split_first()
             .ok_or_else(|| std::io::Error::new(std::io::ErrorKind::InvalidInput, "the command is empty"))?;
-        let mut child = tokio::process::Command::new(located(program, command))
+        let program = located(program, command);
+        let mut child = match group {
+            None => tokio::process::Command::new(program),
+            // Between fork and exec only unsafe code could join.
+            Some(members) => {
+                let mut shell = tokio::process::Command::new("/bin/sh");
+                shell.args(["-c", "echo 0 > \"$0\" && exec \"$@\""]).arg(members).arg(program);
+                shell
+            }
+        };
+        let mut child = child
             .args(arguments)
             .current_dir(&command.directory)
             .env_clear()

@@ -51,6 +51,8 @@ impl FunctionSpec {
                 a.argv == b.argv
                     && a.directory == b.directory
                     && a.env == b.env
+                    && a.secrets == b.secrets
+                    && a.resources == b.resources
                     && a.port == b.port
                     && self.protocol == other.protocol
             }
@@ -84,6 +86,8 @@ pub struct Settings {
     pub patience: Duration,
     /// Requests that may wait for instances on this node, of all functions together.
     pub buffer: usize,
+    /// Whether this process moves into a control group of its own, so that instances can have limits and do not survive it.
+    pub cgroups: bool,
     /// Longest wait for the requests of an instance that is being stopped, before SIGTERM.
     pub drain: Duration,
     /// Lines of output kept of each instance.
@@ -98,6 +102,7 @@ impl Default for Settings {
             backoff: Backoff::default(),
             patience: Duration::from_secs(1),
             buffer: 16_384,
+            cgroups: false,
             drain: Duration::from_secs(10),
             kept_lines: 100,
             line_bytes: 8192,

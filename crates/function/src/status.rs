@@ -87,6 +87,8 @@ pub struct FunctionStatus {
     pub pause: Option<Duration>,
     /// Requests that wait for an instance.
     pub waiting: usize,
+    /// Why the limits of its instances are not enforced; `None`: they are, or there are none.
+    pub unenforced: Option<String>,
     /// What the autoscaler decided last.
     pub scaling: Scaling,
 }
@@ -147,6 +149,7 @@ pub(crate) struct Notes {
     pub restarts: u32,
     pub last_failure: Option<String>,
     pub resume_at: Option<tokio::time::Instant>,
+    pub unenforced: Option<String>,
     pub scaling: Scaling,
     /// The last ones, oldest first.
     pub events: VecDeque<ScaleEvent>,

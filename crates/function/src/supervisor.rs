@@ -1,6 +1,7 @@
 //! What a node tells the supervisor, and what a request asks of it.
 
 use crate::buffer::Buffer;
+use crate::cgroup::Cgroups;
 use crate::error::AcquireError;
 use crate::gate::Gate;
 use crate::lifecycle::{Lifecycle, Order, Shared};
@@ -63,6 +64,7 @@ struct Inner {
     runtime: Handle,
     next_instance: Arc<AtomicU64>,
     buffer: Arc<Buffer>,
+    cgroups: Option<Arc<Cgroups>>,
     functions: RwLock<BTreeMap<FunctionId, Entry>>,
     /// Removed functions whose instances may not all have ended yet.
     ending: Mutex<Vec<(FunctionId, Task)>>,
@@ -95,6 +97,7 @@ impl Supervisor {
         let changes = watch::Sender::new(0);
         let inner = Inner {
             buffer: Buffer::new(settings.buffer),
+            cgroups: settings.cgroups.then(open_cgroups).flatten(),
             settings: Arc::new(settings),
             host: Arc::new(Announcing { host, changes: changes.clone() }),
             runtime: Handle::current(),
@@ -142,6 +145,7 @@ impl Supervisor {
             next_instance: Arc::clone(&self.inner.next_instance),
             gate: Arc::clone(&function.gate),
             board: Arc::clone(&function.board),
+            cgroups: self.inner.cgroups.clone(),
         };
         let (orders, inbox) = mpsc::unbounded_channel();
         let (alive, ended) = watch::channel(());
@@ -234,6 +238,16 @@ impl Supervisor {
     }
 }
 
+fn open_cgroups() -> Option<Arc<Cgroups>> {
+    let opened = Cgroups::open();
+    if let Err(error) = &opened {
+        tracing::info!(
+            "no control groups for instances: {error}; limits are not enforced, and they survive a node that is killed"
+        );
+    }
+    opened.ok().map(Arc::new)
+}
+
 /// One function, as a request sees it. Cheap to clone. Looking it up takes a lock, so keep it with the route.
 #[derive(Clone)]
 pub struct Function {
@@ -293,6 +307,7 @@ impl Function {
                 .map(|at| at.saturating_duration_since(Instant::now()))
                 .filter(|pause| !pause.is_zero()),
             waiting: self.gate.waiting(),
+            unenforced: notes.unenforced.clone(),
             scaling: notes.scaling,
         }
     }

@@ -50,7 +50,7 @@ pub async fn start(mesh: MeshSlice, workers: Option<NonZeroUsize>, engines: Engi
     let engines = Arc::new(engines);
     let hosted = Arc::new(Hosted::default());
     let host = InstanceHost::default();
-    let supervisor = Supervisor::start(Settings::default(), host.clone());
+    let supervisor = Supervisor::start(Settings { cgroups: true, ..Settings::default() }, host.clone());
     let svids = SvidStore::new(join.bundle);
     let telemetry = Telemetry::start(&mesh).context("the access log or the span exporter cannot be started")?;
     let admin_listener = TcpListener::bind(mesh.admin)

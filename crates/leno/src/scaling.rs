@@ -17,6 +17,7 @@ pub fn columns(supervisor: &Supervisor) -> HashMap<String, Value> {
             "ready": status.count(InstanceState::Ready),
             "starting": status.count(InstanceState::Starting),
             "waiting": status.waiting,
+            "unenforced_limits": status.unenforced,
             "mode": status.scaling.mode,
             "reason": status.scaling.reason.map(|reason| reason.to_string()),
         });

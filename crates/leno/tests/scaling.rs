@@ -206,3 +206,25 @@ fn a_full_queue_is_told_with_the_time_to_come_back() {
         assert_eq!(slow.join().unwrap(), 200);
     }
 }
+
+#[test]
+fn instances_of_a_node_that_was_killed_are_ended_by_the_next() {
+    let documents = echo_function("echo", EXPOSED) + &open("echo");
+    let mut killed = Mesh::start(&documents);
+    assert_eq!(killed.get("/").status, 200);
+    let pid = killed.instances("test/echo")[0]["pid"].as_u64().unwrap();
+    let runs = || {
+        std::fs::read_to_string(format!("/proc/{pid}/stat"))
+            .is_ok_and(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z')))
+    };
+    let grouped = !killed.output().iter().any(|line| line.contains("no control groups for instances"));
+    killed.kill();
+    assert!(runs());
+    let mut next = Mesh::start(&documents);
+    if grouped {
+        next.wait_for("the instance to be ended", |_| !runs());
+    } else {
+        // There is no cgroup v2 to make groups in.
+        assert!(std::process::Command::new("kill").args(["-KILL", &pid.to_string()]).status().unwrap().success());
+    }
+}

@@ -1,7 +1,7 @@
 //! A Function document.
 
 use super::fields::{self, DAY, MILLISECOND};
-use super::{Context, Placed, scale, template, text};
+use super::{Context, Placed, confine, scale, template, text};
 use crate::document::{self, FunctionSpec, FunctionTimeouts, Readiness};
 use crate::duration::Duration;
 use crate::id::FunctionId;
@@ -13,7 +13,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Environment variables that the node sets itself.
-const RESERVED: [&str; 7] = ["PORT", "HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy"];
+pub(super) const RESERVED: [&str; 7] =
+    ["PORT", "HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy"];
 
 /// Functions by name; each name may appear once.
 pub(super) fn names(
@@ -96,7 +97,7 @@ fn run(scope: &Scope<'_>, spec: &FunctionSpec) -> slice::Run {
         ),
         (Some(argv), None) => return slice::Run::Command(command(scope, spec, argv)),
         (None, Some(external)) => {
-            for field in ["workingDirectory", "env", "port", "readiness", "scale"] {
+            for field in ["workingDirectory", "env", "secrets", "resources", "port", "readiness", "scale"] {
                 if scope.has(field) {
                     scope.field(field).problem(
                         format!("`{field}` is for commands; external instances are run by somebody else"),
@@ -148,6 +149,8 @@ fn command(scope: &Scope<'_>, spec: &FunctionSpec, argv: &[String]) -> slice::Co
         argv: argv.to_vec(),
         directory: fields::relative(scope, spec.working_directory.as_deref().unwrap_or(Path::new("."))),
         env: spec.env.clone(),
+        secrets: confine::secrets(&scope.field("secrets"), spec),
+        resources: confine::resources(&scope.field("resources"), &spec.resources),
         port: spec.port,
         readiness: readiness(&scope.field("readiness"), spec.readiness.as_ref()),
         startup_timeout: fields::within(&timeouts.field("startup"), startup, MILLISECOND, DAY),

@@ -4,6 +4,7 @@
 mod attach;
 mod authentication;
 mod authorization;
+mod confine;
 mod extension;
 mod fields;
 mod function;

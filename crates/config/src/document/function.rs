@@ -1,5 +1,6 @@
 //! `kind: Function`.
 
+use super::confine::{Resources, Secret};
 use super::scale::Scale;
 use super::value::{Address, ApiVersion, Metadata};
 use crate::duration::Duration;
@@ -44,6 +45,10 @@ pub struct FunctionSpec {
     pub working_directory: Option<PathBuf>,
     /// Environment variables of the command. It gets none of the node's but `PATH`.
     pub env: BTreeMap<String, String>,
+    /// Secrets of the command.
+    pub secrets: Vec<Secret>,
+    /// What an instance of the command may use.
+    pub resources: Resources,
     /// Port that the command listens on. Without it every instance gets a free one; with it there can only be one instance on a node.
     #[schemars(range(min = 1))]
     pub port: Option<u16>,
@@ -74,6 +79,8 @@ impl Default for FunctionSpec {
             external: None,
             working_directory: None,
             env: BTreeMap::new(),
+            secrets: Vec::new(),
+            resources: Resources::default(),
             port: None,
             protocol: AppProtocol::default(),
             readiness: None,

@@ -3,6 +3,7 @@
 mod authentication;
 mod authorization;
 mod claim;
+mod confine;
 mod extension;
 mod function;
 mod mesh;
@@ -17,6 +18,7 @@ mod value;
 pub use authentication::{Authentication, ClaimToHeader, Issuer, Jwks, TokenLocation};
 pub use authorization::{Action, Authorization, AuthorizationRule, Condition, Operation, Source};
 pub use claim::ClaimPath;
+pub use confine::{Resources, Secret, SecretAs};
 pub use extension::{Direction, Extension, FailMode, Phase};
 pub use function::{Expose, External, Function, FunctionKind, FunctionSpec, FunctionTimeouts, Readiness};
 pub use mesh::{

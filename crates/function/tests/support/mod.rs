@@ -2,7 +2,7 @@
 #![allow(dead_code, missing_docs, reason = "each test binary uses a part of it")]
 
 use leno_config::id::FunctionId;
-use leno_config::slice::{AppProtocol, Command, Readiness, Run, Scale};
+use leno_config::slice::{AppProtocol, Command, Readiness, Resources, Run, Scale};
 use leno_function::{Backoff, Function, FunctionSpec, Host, InstanceId, LogLine, Settings, Stream, Supervisor};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -89,6 +89,8 @@ pub fn command(argv: &[&str]) -> Command {
         argv: argv.iter().map(|&argument| argument.to_owned()).collect(),
         directory: PathBuf::from("/"),
         env: BTreeMap::new(),
+        secrets: Vec::new(),
+        resources: Resources::default(),
         port: None,
         readiness: Readiness::Tcp,
         startup_timeout: FOREVER,

@@ -217,6 +217,12 @@ impl Mesh {
         assert!(status.success());
     }
 
+    /// Ends it so that it cannot do anything about it.
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
     /// Waits for its end.
     pub fn wait(&mut self) -> ExitStatus {
         let mut status = None;

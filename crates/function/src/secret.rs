@@ -1,0 +1,109 @@
+//! Secrets of an instance: read from files of the node when it starts, and handed over in its environment or in files of its own.
+
+use leno_config::slice::Secret;
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// The variable that says where an instance's secrets are.
+const FOLDER: &str = "LENO_SECRETS";
+/// More is not a secret but a mistake.
+const LARGEST: u64 = 1 << 20;
+
+/// What an instance is given. Its folder is removed when this is dropped.
+#[derive(Default)]
+pub(crate) struct Secrets {
+    /// Names and values. Never to be logged.
+    pub environment: Vec<(String, String)>,
+    folder: Option<PathBuf>,
+}
+
+impl Secrets {
+    /// Reads them, and writes those that are files into a new folder that only this account can look into. Errors name the secret, and
+    /// never hold any of it.
+    pub fn hand_over(secrets: &[Secret]) -> io::Result<Self> {
+        let mut given = Self::default();
+        for secret in secrets {
+            given.add(secret).map_err(|error| {
+                let text = format!("secret `{}` from {}: {error}", secret.name, secret.from.display());
+                io::Error::new(error.kind(), text)
+            })?;
+        }
+        Ok(given)
+    }
+
+    fn add(&mut self, secret: &Secret) -> io::Result<()> {
+        let mut value = Vec::new();
+        fs::File::open(&secret.from)?.take(LARGEST + 1).read_to_end(&mut value)?;
+        if value.len() as u64 > LARGEST {
+            return Err(io::Error::other("it is larger than 1 MiB"));
+        }
+        if secret.environment {
+            let text = String::from_utf8(value).map_err(|_| io::Error::other("it is not UTF-8"))?;
+            // Editors end files with a line end, which is hardly ever part of a password.
+            let text = text.strip_suffix('\n').unwrap_or(&text);
+            if text.contains('\0') {
+                return Err(io::Error::other("a NUL character cannot be in the environment"));
+            }
+            self.environment.push((secret.name.clone(), text.to_owned()));
+            return Ok(());
+        }
+        let file = self.folder()?.join(&secret.name);
+        OpenOptions::new().write(true).create_new(true).mode(0o600).open(file)?.write_all(&value)
+    }
+
+    fn folder(&mut self) -> io::Result<PathBuf> {
+        if let Some(folder) = &self.folder {
+            return Ok(folder.clone());
+        }
+        // In memory, where that is possible; a name that exists already is an error, so nobody can have prepared it.
+        let memory = Path::new("/dev/shm");
+        let place = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
+        let folder = place.join(format!("leno-secrets-{:032x}", fastrand::u128(..)));
+        DirBuilder::new().mode(0o700).create(&folder)?;
+        self.environment.push((FOLDER.to_owned(), folder.display().to_string()));
+        self.folder = Some(folder.clone());
+        Ok(folder)
+    }
+}
+
+impl Drop for Secrets {
+    fn drop(&mut self) {
+        if let Some(folder) = &self.folder {
+            let _ = fs::remove_dir_all(folder);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn secret(name: &str, from: &Path, environment: bool) -> Secret {
+        Secret { name: name.to_owned(), from: from.to_owned(), environment }
+    }
+
+    #[test]
+    fn files_are_private_and_vanish_with_the_instance() {
+        let from = std::env::temp_dir().join(format!("leno-secret-test-{:032x}", fastrand::u128(..)));
+        fs::write(&from, "swordfish\n").unwrap();
+        let given = Secrets::hand_over(&[secret("token", &from, false), secret("TOKEN", &from, true)]).unwrap();
+        let folder = given.folder.clone().unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&folder), mode(&folder.join("token"))), (0o700, 0o600));
+        assert_eq!(fs::read_to_string(folder.join("token")).unwrap(), "swordfish\n", "files are as they are");
+        let expected =
+            [(FOLDER.to_owned(), folder.display().to_string()), ("TOKEN".to_owned(), "swordfish".to_owned())];
+        assert_eq!(given.environment, expected);
+        drop(given);
+        assert!(!folder.exists());
+
+        fs::write(&from, "a\0b").unwrap();
+        let error = Secrets::hand_over(&[secret("TOKEN", &from, true)]).err().unwrap().to_string();
+        assert!(error.starts_with("secret `TOKEN` from /"), "{error}");
+        fs::remove_file(&from).unwrap();
+        assert!(Secrets::hand_over(&[secret("TOKEN", &from, true)]).is_err());
+    }
+}
