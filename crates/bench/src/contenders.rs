@@ -76,34 +76,43 @@ impl Running {
         }
     }
 
-    /// The upstream itself.
-    pub fn direct(rig: &Rig) -> anyhow::Result<Self> {
-        let request = rig.material.request(Algorithm::Es256)?;
+    /// Plain HTTP to this address, with whatever tokens the policies want.
+    fn at(rig: &Rig, name: &str, address: SocketAddr, policies: Policies) -> anyhow::Result<Self> {
         Ok(Self {
-            name: "direct".into(),
+            name: name.to_owned(),
             proxy: None,
             node: None,
             http2_only: false,
-            address: rig.upstream,
+            address,
             tls: None,
-            request,
+            request: rig.material.request(policies.jwt.unwrap_or(Algorithm::Es256))?,
         })
+    }
+
+    /// Leno's gateway; with mutual TLS among the policies, by TLS.
+    fn at_gateway(rig: &Rig, name: &str, listeners: Listeners, policies: Policies) -> anyhow::Result<Self> {
+        let tls = policies.mtls.then(|| rig.material.client_tls(false));
+        Ok(Self { tls, ..Self::at(rig, name, listeners.gateway, policies)? })
+    }
+
+    /// With a `leno up` for the documents of this folder.
+    fn behind_leno(self, rig: &Rig, folder: &Path, listeners: Listeners, policies: Policies) -> anyhow::Result<Self> {
+        let proxy = Proxy::leno(&rig.programs.leno, rig.cores, folder, listeners.admin)?;
+        Self { proxy: Some(proxy), ..self }.until_it_works(rig, policies)
+    }
+
+    /// The upstream itself.
+    pub fn direct(rig: &Rig) -> anyhow::Result<Self> {
+        Self::at(rig, "direct", rig.upstream, Policies::NONE)
     }
 
     /// One Envoy before the upstream, as an inbound sidecar.
     pub fn envoy(rig: &Rig, name: &str, policies: Policies) -> anyhow::Result<Self> {
         let [listen] = free_addresses()?;
         let configurations = [envoy_file(rig, name, policies, listen, rig.upstream, false)?];
-        let running = Self {
-            name: name.to_owned(),
-            proxy: Some(start_envoys(rig, &configurations)?),
-            node: None,
-            http2_only: false,
-            address: listen,
-            tls: policies.mtls.then(|| rig.material.client_tls(true)),
-            request: rig.material.request(policies.jwt.unwrap_or(Algorithm::Es256))?,
-        };
-        running.until_it_works(rig, policies)
+        let tls = policies.mtls.then(|| rig.material.client_tls(true));
+        let proxy = Some(start_envoys(rig, &configurations)?);
+        Self { proxy, tls, ..Self::at(rig, name, listen, policies)? }.until_it_works(rig, policies)
     }
 
     /// A caller's sidecar and the callee's, with mutual TLS between them where policies say so.
@@ -113,16 +122,8 @@ impl Running {
             envoy_file(rig, &format!("{name}-outbound"), policies, outbound, inbound, true)?,
             envoy_file(rig, &format!("{name}-inbound"), policies, inbound, rig.upstream, false)?,
         ];
-        let running = Self {
-            name: name.to_owned(),
-            proxy: Some(start_envoys(rig, &configurations)?),
-            node: None,
-            http2_only: false,
-            address: outbound,
-            tls: None,
-            request: rig.material.request(policies.jwt.unwrap_or(Algorithm::Es256))?,
-        };
-        running.until_it_works(rig, policies)
+        let proxy = Some(start_envoys(rig, &configurations)?);
+        Self { proxy, ..Self::at(rig, name, outbound, policies)? }.until_it_works(rig, policies)
     }
 
     /// One hop into Leno, by its gateway.
@@ -131,16 +132,7 @@ impl Running {
         let listeners = listeners()?;
         let mesh = mesh(rig, &folder, engine, policies, listeners);
         fs::write(folder.join("bench.yaml"), mesh.documents())?;
-        let running = Self {
-            name: name.to_owned(),
-            proxy: Some(Proxy::leno(&rig.programs.leno, rig.cores, &folder, listeners.admin)?),
-            node: None,
-            http2_only: false,
-            address: listeners.gateway,
-            tls: policies.mtls.then(|| rig.material.client_tls(false)),
-            request: rig.material.request(policies.jwt.unwrap_or(Algorithm::Es256))?,
-        };
-        running.until_it_works(rig, policies)
+        Self::at_gateway(rig, name, listeners, policies)?.behind_leno(rig, &folder, listeners, policies)
     }
 
     /// A Leno with many functions; requests go to all of them in turn.
@@ -157,18 +149,9 @@ impl Running {
         for (number, documents) in mesh.documents_of_many(functions).iter().enumerate() {
             fs::write(folder.join(format!("{number}.yaml")), documents)?;
         }
-        let mut request = rig.material.request(policies.jwt.unwrap_or(Algorithm::Es256))?;
-        request.authorities = (0..functions).map(host_of).collect();
-        let running = Self {
-            name: name.to_owned(),
-            proxy: Some(Proxy::leno(&rig.programs.leno, rig.cores, &folder, listeners.admin)?),
-            node: None,
-            http2_only: false,
-            address: listeners.gateway,
-            tls: policies.mtls.then(|| rig.material.client_tls(false)),
-            request,
-        };
-        running.until_it_works(rig, policies)
+        let mut running = Self::at_gateway(rig, name, listeners, policies)?;
+        running.request.authorities = (0..functions).map(host_of).collect();
+        running.behind_leno(rig, &folder, listeners, policies)
     }
 
     /// Two hops: an instance of `frontend` calls the service through its outbound sidecar. The load uses this instance's credential.
@@ -196,18 +179,9 @@ impl Running {
         };
         fs::write(folder.join("bench.yaml"), mesh.documents())?;
         let proxy = Proxy::leno(&rig.programs.leno, rig.cores, &folder, listeners.admin)?;
-        let mut request = rig.material.request(policies.jwt.unwrap_or(Algorithm::Es256))?;
-        request.headers.push(("proxy-authorization".into(), read_credential(&credential)?));
-        request.target = format!("http://{HOST}{}", request.target);
-        let running = Self {
-            name: name.to_owned(),
-            proxy: Some(proxy),
-            node: None,
-            http2_only: false,
-            address: listeners.outbound,
-            tls: None,
-            request,
-        };
+        let mut running = Self { proxy: Some(proxy), ..Self::at(rig, name, listeners.outbound, policies)? };
+        running.request.headers.push(("proxy-authorization".into(), read_credential(&credential)?));
+        running.request.target = format!("http://{HOST}{}", running.request.target);
         running.until_it_works(rig, policies)
     }
 
@@ -218,15 +192,7 @@ impl Running {
         let file = folder.join("bench.yaml");
         fs::write(&file, mesh(rig, &folder, "wasm", policies, listeners).documents())?;
         let node = Helper::start(rig.cores, &["node", "--engine", engine, "--documents", &file.display().to_string()])?;
-        let running = Self {
-            name: name.to_owned(),
-            proxy: None,
-            node: Some(node),
-            http2_only: false,
-            address: listeners.gateway,
-            tls: policies.mtls.then(|| rig.material.client_tls(false)),
-            request: rig.material.request(policies.jwt.unwrap_or(Algorithm::Es256))?,
-        };
+        let running = Self { node: Some(node), ..Self::at_gateway(rig, name, listeners, policies)? };
         running.until_it_works(rig, policies)
     }
 
@@ -244,18 +210,16 @@ impl Running {
         let node =
             Helper::start(rig.cores, &["node", "--engine", engine, "--documents", &documents, "--identity", &path])?;
         let service: leno_identity::SpiffeId = crate::material::SERVICE.parse()?;
+        let tls = Tls {
+            ca: folder.join("mesh-ca.pem"),
+            server_name: service.server_name().context("the service has a server name")?,
+            client: Some((identity.with_extension("pem"), identity.with_extension("key"))),
+        };
         let running = Self {
-            name: name.to_owned(),
-            proxy: None,
             node: Some(node),
             http2_only: true,
-            address: listeners.inbound,
-            tls: Some(Tls {
-                ca: folder.join("mesh-ca.pem"),
-                server_name: service.server_name().context("the service has a server name")?,
-                client: Some((identity.with_extension("pem"), identity.with_extension("key"))),
-            }),
-            request: rig.material.request(policies.jwt.unwrap_or(Algorithm::Es256))?,
+            tls: Some(tls),
+            ..Self::at(rig, name, listeners.inbound, policies)?
         };
         running.until_it_works(rig, policies)
     }
@@ -276,16 +240,8 @@ impl Running {
             request.authorities = vec![host_of(index)];
             anyhow::Ok(request)
         };
-        let modest = Self {
-            name: "modest".into(),
-            proxy: Some(Proxy::leno(&rig.programs.leno, rig.cores, &folder, listeners.admin)?),
-            node: None,
-            http2_only: false,
-            address: listeners.gateway,
-            tls: policies.mtls.then(|| rig.material.client_tls(false)),
-            request: request(0)?,
-        };
-        let modest = modest.until_it_works(rig, policies)?;
+        let modest = Self { request: request(0)?, ..Self::at_gateway(rig, "modest", listeners, policies)? };
+        let modest = modest.behind_leno(rig, &folder, listeners, policies)?;
         let plan = modest.plan(HTTP1, Pace::Closed);
         Ok(Tenants {
             _upstream: noise,
