@@ -4,7 +4,7 @@ CARGO ?= cargo
 DENY_VERSION := 0.20.2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint deny bench bench-smoke conformance reference clean
+.PHONY: help setup run test lint deny bench bench-smoke azure conformance reference clean
 
 help: ## List the targets.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -41,6 +41,11 @@ bench: setup ## Measure on this machine: a fresh sandbox per request, and whole 
 bench-smoke: setup ## Check in under two minutes that the hot path has not become much slower (for CI).
 	@$(CARGO) build --release --quiet -p leno -p leno-bench
 	@target/release/leno-bench smoke
+
+azure: setup ## Replay a workload of Azure Functions without a mesh, with Leno and with Envoys (ARGUMENTS="--trace FOLDER": a real one, for hours).
+	@mkdir -p target/bench
+	@$(CARGO) build --release --quiet -p leno -p leno-bench
+	@target/release/leno-bench azure $(or $(ARGUMENTS),--quick) --json target/bench/azure.json --html target/bench/azure.html
 
 conformance: setup ## Run h2spec, gRPC interop, Autobahn and the trace-context suite against the gateway and a whole hop.
 	@$(CARGO) build --release --quiet -p leno

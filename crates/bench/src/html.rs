@@ -51,7 +51,8 @@ impl Page {
         self.add(&format!("<details><summary>{}</summary><pre>{text}</pre></details>", escape(summary)));
     }
 
-    fn add(&mut self, html: &str) {
+    /// HTML as it is.
+    pub fn add(&mut self, html: &str) {
         self.0.push_str(html);
         self.0.push('\n');
     }
@@ -132,6 +133,6 @@ fn curve(trials: &Trials, which: Which<'_>) -> Option<Curve> {
 }
 
 /// Text as HTML.
-fn escape(text: &str) -> String {
+pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

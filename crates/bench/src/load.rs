@@ -9,7 +9,7 @@ mod pace;
 use crate::sample::Sample;
 use anyhow::Context;
 use client::Connector;
-pub use client::parse;
+pub use client::{configure, parse};
 use pace::Turns;
 use serde::{Deserialize, Serialize};
 use std::cell::{Cell, RefCell};
@@ -188,6 +188,12 @@ async fn carry_out(plan: &Plan) -> anyhow::Result<Outcome> {
         unanswered: turns.waiting() as u64,
         latency_us,
     })
+}
+
+/// Sends one request over a connection of its own; the status of the answer.
+pub async fn once(plan: &Plan) -> anyhow::Result<u16> {
+    let connector = Connector::new(plan)?;
+    connector.connect().await?.exchange(&connector, 0).await
 }
 
 /// One connection and its streams, renewed when it breaks.

@@ -5,6 +5,7 @@
 mod ablation;
 mod affinity;
 mod arguments;
+mod azure;
 mod coldstart;
 mod contenders;
 mod cpu;
@@ -53,6 +54,10 @@ enum What {
     Neighbours(arguments::Plain),
     /// From a function never seen to its first judged request, and from nothing to Envoy's first.
     Coldstart(arguments::Plain),
+    /// A trace of Azure Functions through no mesh, Leno, and an Envoy for each instance: slowdown of each invocation.
+    Azure(azure::Arguments),
+    /// Functions that start: what the mesh adds, how many a second; and that a flood of denied requests starts none.
+    Functions(arguments::Plain),
     /// In under two minutes, for CI: whether the hot path still costs about what it did.
     Smoke(smoke::Arguments),
     /// (part of the others) A service that does nothing, fast.
@@ -70,6 +75,15 @@ enum What {
     /// (part of the others) An instance of a function that calls another.
     #[command(hide = true)]
     Instance(instance::Arguments),
+    /// (part of azure) An instance that works as long as a request asks.
+    #[command(hide = true)]
+    Function(azure::function::Arguments),
+    /// (part of azure) The serverless layer without a mesh.
+    #[command(hide = true)]
+    Layer(azure::layer::Arguments),
+    /// (part of azure) An instance with an Envoy before it.
+    #[command(hide = true)]
+    Sidecar(azure::sidecar::Arguments),
 }
 
 fn main() -> anyhow::Result<()> {
@@ -80,11 +94,16 @@ fn main() -> anyhow::Result<()> {
         What::Density(arguments) => density::run(&arguments),
         What::Neighbours(arguments) => neighbours::run(&arguments),
         What::Coldstart(arguments) => coldstart::run(&arguments),
+        What::Azure(arguments) => azure::run(&arguments),
+        What::Functions(arguments) => azure::cycles::run(&arguments),
         What::Smoke(arguments) => smoke::run(&arguments),
         What::Upstream(arguments) => upstream::run(&arguments),
         What::Sinks(arguments) => sinks::run(&arguments),
         What::Node(arguments) => node::run(&arguments),
         What::Load => load::run(),
         What::Instance(arguments) => instance::run(&arguments),
+        What::Function(arguments) => azure::function::run(&arguments),
+        What::Layer(arguments) => azure::layer::run(&arguments),
+        What::Sidecar(arguments) => azure::sidecar::run(&arguments),
     }
 }

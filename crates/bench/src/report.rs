@@ -31,6 +31,11 @@ impl Report {
         self.figures.get(name)?.as_f64()
     }
 
+    /// All of them, in their order.
+    pub fn all(&self) -> impl Iterator<Item = (&str, f64)> {
+        self.figures.iter().filter_map(|(name, value)| Some((name.as_str(), value.as_f64()?)))
+    }
+
     /// Writes the figures and the machine they were measured on.
     pub fn write(self, machine: Value, path: &Path) -> anyhow::Result<()> {
         self.write_with(machine, Value::Null, path)

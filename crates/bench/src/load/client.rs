@@ -233,7 +233,8 @@ fn request(plan: &Plan, authority: &str, authorization: &str) -> anyhow::Result<
     Ok(builder.body(Full::new(Bytes::from(vec![b'x'; request.body])))?)
 }
 
-fn configure(tls: &Tls, alpn: &[u8]) -> anyhow::Result<(TlsConnector, ServerName<'static>)> {
+/// A client's side of TLS without resumption, and whom it expects.
+pub fn configure(tls: &Tls, alpn: &[u8]) -> anyhow::Result<(TlsConnector, ServerName<'static>)> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_file_iter(&tls.ca)? {
         roots.add(certificate?)?;

@@ -1,0 +1,301 @@
+//! `leno-bench azure`: a trace of Azure Functions through the same serverless layer without a mesh, with Leno, and with an Envoy before
+//! each instance; how much longer each invocation takes than its work. (S0, figures 1, 3, 4 and 5.)
+//!
+//! Read in this order: `workload` (what is invoked when; `trace` and `generated` say how often), `scenario` (who is measured; `layer`,
+//! `sidecar` and `function` are its processes), `replay` (the load), `watch` (processor, memory, configuration), `figures`, `page`.
+
+pub mod cycles;
+mod figures;
+pub mod function;
+mod generated;
+pub mod layer;
+mod page;
+mod plot;
+mod replay;
+mod scenario;
+pub mod sidecar;
+mod trace;
+mod watch;
+mod workload;
+
+use crate::arguments::{Output, Where};
+use crate::load;
+use crate::machine;
+use crate::rig::Rig;
+use anyhow::{Context, ensure};
+use figures::{KINDS, Measured, SHARES, quantile, slowdowns};
+use function::Work;
+use replay::Replayed;
+use scenario::{Functions, Running, Scenario};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use watch::{Subject, Watched};
+use workload::{Invocation, Replay, Workload};
+
+/// Between two scenarios, for what ended to be gone.
+const PAUSE: Duration = Duration::from_secs(1);
+
+#[derive(clap::Args)]
+pub struct Arguments {
+    #[command(flatten)]
+    output: Output,
+    #[command(flatten)]
+    programs: Where,
+    /// Folder with a trace in the Azure/InVitro format; without it, a workload is generated.
+    #[arg(long, value_name = "FOLDER")]
+    trace: Option<PathBuf>,
+    /// So many functions: drawn at random from a trace (without this: all of it), or generated (without this: 200).
+    #[arg(long, value_name = "NUMBER")]
+    functions: Option<usize>,
+    /// Minutes of the workload (30; quick: 2).
+    #[arg(long, value_name = "NUMBER")]
+    minutes: Option<usize>,
+    /// The minute of the day to begin with, as the trace names it; without it, its first.
+    #[arg(long, value_name = "MINUTE", requires = "trace")]
+    first_minute: Option<u32>,
+    /// Replay the arrivals so many times faster (1; quick: 5).
+    #[arg(long, value_name = "FACTOR")]
+    compress: Option<f64>,
+    /// Multiply execution times by this; none gets shorter than 1 ms (1; quick: 0.01).
+    #[arg(long, value_name = "FACTOR")]
+    duration_scale: Option<f64>,
+    /// What functions do while they work.
+    #[arg(long, value_enum, default_value_t = Work::Sleep)]
+    work: Work,
+    /// Rotate each function's arrivals within a minute by a random time; without it all active functions fire at a minute's start.
+    #[arg(long)]
+    shift: bool,
+    /// Requests that an instance handles at a time; 0: no limit.
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    concurrency: u32,
+    /// Who is measured, in this order.
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "none,leno,wasm,microvm,envoy")]
+    scenarios: Vec<Scenario>,
+    #[arg(long, default_value_t = 42)]
+    seed: u64,
+    /// Where to write each invocation of each scenario, as comma-separated values.
+    #[arg(long, value_name = "FILE")]
+    invocations: Option<PathBuf>,
+}
+
+/// What is replayed, as the report tells it.
+struct Course {
+    workload: Workload,
+    replay: Replay,
+    minutes: usize,
+    invocations: Vec<Invocation>,
+    functions: Functions,
+}
+
+pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    let course = Course::of(arguments)?;
+    let machine = machine::describe();
+    println!("machine: {machine}\nmeasured on {}\n{}", course.workload.source, course.demand());
+    let rig = Rig::set_up(arguments.programs.find()?)?;
+    let mut measured = Vec::new();
+    for scenario in arguments.scenarios.iter().copied() {
+        match scenario.missing(&rig) {
+            Some(reason) => println!("not measured: {}; {reason}", scenario.name()),
+            None => {
+                let one = measure(&rig, scenario, &course).with_context(|| scenario.name())?;
+                say(&one, &course.invocations);
+                measured.push(one);
+            }
+        }
+        std::thread::sleep(PAUSE);
+    }
+    let report = figures::report(&measured, &course.invocations);
+    for one in &measured {
+        for (label, _) in SHARES {
+            let name = format!("slowdown_{label}_{}", one.scenario.name());
+            if let Some(ratio) = report.figure(&name) {
+                println!("{name}: {ratio} ({})", course.workload.source);
+            }
+        }
+    }
+    let conditions = course.conditions(&rig);
+    if let Some(path) = &arguments.invocations {
+        write_invocations(&measured, &course.invocations, path)?;
+    }
+    if let Some(path) = &arguments.output.html {
+        page::page(&measured, &course.invocations, &report, &machine, &conditions).write(path)?;
+    }
+    match &arguments.output.json {
+        Some(path) => {
+            let details = details(&measured, &course.invocations, conditions);
+            report.write_with(machine, details, path)
+        }
+        None => Ok(()),
+    }
+}
+
+impl Course {
+    fn of(arguments: &Arguments) -> anyhow::Result<Self> {
+        let quick = arguments.output.quick;
+        let minutes = arguments.minutes.unwrap_or(if quick { 2 } else { 30 });
+        let replay = Replay {
+            compress: arguments.compress.unwrap_or(if quick { 5.0 } else { 1.0 }),
+            duration_scale: arguments.duration_scale.unwrap_or(if quick { 0.01 } else { 1.0 }),
+            shift: arguments.shift,
+            seed: arguments.seed,
+        };
+        for (name, factor) in [("--compress", replay.compress), ("--duration-scale", replay.duration_scale)] {
+            ensure!(factor.is_finite() && factor > 0.0, "{name} must be more than 0");
+        }
+        ensure!(minutes > 0, "--minutes must be at least 1");
+        ensure!(arguments.functions != Some(0), "--functions must be at least 1");
+        let workload = match &arguments.trace {
+            Some(folder) => {
+                let Arguments { functions, first_minute, seed, .. } = *arguments;
+                trace::load(folder, &trace::Part { functions, first_minute, minutes, seed })?
+            }
+            None => generated::workload(arguments.functions.unwrap_or(200), minutes, arguments.seed)?,
+        };
+        let invocations = workload.invocations(&replay);
+        ensure!(!invocations.is_empty(), "nothing is invoked in these minutes");
+        // The last one is asked beforehand.
+        let count = workload.functions.len() + 1;
+        let functions = Functions { count, concurrency: arguments.concurrency, work: arguments.work };
+        Ok(Self { workload, replay, minutes, invocations, functions })
+    }
+
+    /// How much there is to do, in words.
+    fn demand(&self) -> String {
+        let busy = self.busy();
+        let most = busy.iter().copied().fold(0.0, f64::max);
+        format!(
+            "{} invocations in {:.0} s; {:.2} at a time on average, {most:.2} of them of one function",
+            self.invocations.len(),
+            self.minutes as f64 * 60.0 / self.replay.compress,
+            busy.iter().sum::<f64>()
+        )
+    }
+
+    fn busy(&self) -> Vec<f64> {
+        workload::concurrency(&self.invocations, self.workload.functions.len(), &self.replay, self.minutes)
+    }
+
+    fn conditions(&self, rig: &Rig) -> Value {
+        let Replay { compress, duration_scale, shift, seed } = self.replay;
+        json!({
+            "measured_on": self.workload.source,
+            "functions": self.workload.functions.len(),
+            "invocations": self.invocations.len(),
+            "minutes": self.minutes,
+            "compress": compress,
+            "duration_scale": duration_scale,
+            "shift": shift,
+            "seed": seed,
+            "work": self.functions.work,
+            "concurrency": self.functions.concurrency,
+            "busy_instances_mean": self.busy().iter().sum::<f64>(),
+            "envoy": rig.programs.envoy_version(),
+            "leno": rig.programs.leno.display().to_string(),
+            "cores": {"proxies and functions": rig.cores.proxy, "load and sinks": rig.cores.load},
+        })
+    }
+}
+
+fn measure(rig: &Rig, scenario: Scenario, course: &Course) -> anyhow::Result<Measured> {
+    let begin = Instant::now();
+    let running = Running::start(rig, scenario, course.functions)?;
+    let start_s = begin.elapsed().as_secs_f64();
+    let (replayed, watched) = replay(&running, &course.invocations, course.functions.work)?;
+    Ok(Measured { scenario, replayed, watched, start_s })
+}
+
+/// Sends the invocations, and watches meanwhile.
+fn replay(running: &Running, invocations: &[Invocation], work: Work) -> anyhow::Result<(Replayed, Watched)> {
+    let subject = Subject {
+        root: running.pid()?,
+        sidecars: running.has_sidecars(),
+        control: running.control,
+        folder: running.folder.clone(),
+    };
+    let target =
+        replay::Target { address: running.address, tls: running.tls.as_ref(), request: &running.request, work: work };
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let mut watching = None;
+        let begun = || watching = Some(scope.spawn(|| watch::watch(&subject, &stop)));
+        let replayed = replay::replay(&target, invocations, begun);
+        stop.store(true, Ordering::Relaxed);
+        let watched = watching.and_then(|watching| watching.join().ok());
+        replayed.map(|replayed| (replayed, watched.unwrap_or_default()))
+    })
+}
+
+fn say(one: &Measured, invocations: &[Invocation]) {
+    let good = one.good(invocations);
+    let all = slowdowns(&good, |_| true);
+    let at = |share| quantile(&all, share).unwrap_or(f64::NAN);
+    println!(
+        "{}: slowdown p50 {:.3}, p95 {:.3}, p99 {:.3}; {} cold starts, {} failed; {:.1} s of CPU; others {:.1} % of a core",
+        one.scenario.title(),
+        at(0.50),
+        at(0.95),
+        at(0.99),
+        one.cold_starts().len(),
+        one.failed(),
+        one.watched.mesh_s,
+        one.watched.others_percent,
+    );
+    if let Some(failure) = one.first_failure() {
+        println!("  the first failure: {failure}");
+    }
+    if let Some(trouble) = &one.watched.trouble {
+        println!("  not watched to the end: {trouble}");
+    }
+}
+
+fn details(measured: &[Measured], invocations: &[Invocation], conditions: Value) -> Value {
+    let one = |one: &Measured| {
+        let good = one.good(invocations);
+        let mut curves = serde_json::Map::new();
+        for (kind, which) in KINDS {
+            let sorted = slowdowns(&good, which);
+            let points: Vec<f64> = load::SHARES.iter().filter_map(|share| quantile(&sorted, *share)).collect();
+            curves.insert(format!("slowdown{kind}"), json!(points));
+        }
+        json!({
+            "scenario": one.scenario.name(),
+            "curves": curves,
+            "cold_starts_at_s": one.cold_starts(),
+            "first_failure": one.first_failure(),
+            "watched": one.watched,
+        })
+    };
+    let scenarios: Vec<Value> = measured.iter().map(one).collect();
+    json!({"conditions": conditions, "shares": load::SHARES.to_vec(), "scenarios": scenarios})
+}
+
+fn write_invocations(measured: &[Measured], invocations: &[Invocation], path: &Path) -> anyhow::Result<()> {
+    let mut writer = csv::Writer::from_path(path).with_context(|| format!("{} cannot be written", path.display()))?;
+    writer.write_record([
+        "scenario",
+        "function",
+        "due_us",
+        "late_us",
+        "work_us",
+        "latency_us",
+        "status",
+        "instance_requests",
+    ])?;
+    for one in measured {
+        for (done, invocation) in one.replayed.all.iter().zip(invocations) {
+            writer.write_record([
+                one.scenario.name(),
+                &invocation.function.to_string(),
+                &invocation.at.as_micros().to_string(),
+                &done.late.as_micros().to_string(),
+                &invocation.work.as_micros().to_string(),
+                &done.latency.as_micros().to_string(),
+                &done.status.map(|status| status.to_string()).unwrap_or_default(),
+                &done.life.map(|life| life.count.to_string()).unwrap_or_default(),
+            ])?;
+        }
+    }
+    Ok(writer.flush()?)
+}

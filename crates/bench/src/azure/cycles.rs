@@ -1,0 +1,232 @@
+//! `leno-bench functions`: what the mesh adds to the start of an instance, how many starts a burst gets in a second, and what a flood of
+//! denied requests wakes.
+
+use super::figures::quantile;
+use super::function::Work;
+use super::replay::Done;
+use super::scenario::{Functions, Running, Scenario};
+use super::watch;
+use super::workload::Invocation;
+use crate::arguments::Plain;
+use crate::html::{self, Page};
+use crate::load::{Pace, Plan, Protocol, Request};
+use crate::machine;
+use crate::proxy_under_test::leno::host_of;
+use crate::report::Report;
+use crate::rig::Rig;
+use crate::trial::TOLERATED_PERCENT;
+use anyhow::{Context, ensure};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// What a function does when it is asked.
+const WORK: Duration = Duration::from_millis(1);
+/// Between cold starts that are to have the machine for themselves.
+const APART: Duration = Duration::from_millis(100);
+/// Denied requests a second.
+const FLOOD: f64 = 1000.0;
+
+/// How much is done.
+struct Course {
+    functions: Functions,
+    rounds: usize,
+    /// Times that what was disturbed is done again.
+    retakes: usize,
+    flood: Duration,
+}
+
+/// The scenarios that are compared, and what the names of Leno's figures end with.
+const MESHES: [(Scenario, &str); 2] = [(Scenario::Wasm, ""), (Scenario::Microvm, "_microvm")];
+
+pub fn run(arguments: &Plain) -> anyhow::Result<()> {
+    let machine = machine::describe();
+    let rig = Rig::set_up(arguments.programs.find()?)?;
+    println!("machine: {machine}");
+    let (count, rounds, retakes, flood) = if arguments.output.quick { (100, 1, 0, 5) } else { (200, 5, 2, 30) };
+    let functions = Functions { count: count + 1, concurrency: 1, work: Work::Sleep };
+    let course = Course { functions, rounds, retakes, flood: Duration::from_secs(flood) };
+    let mut report = Report::default();
+    let mut starts = vec![Starts::of(Scenario::None)];
+    starts
+        .extend(MESHES.into_iter().filter(|(mesh, _)| mesh.missing(&rig).is_none()).map(|(mesh, _)| Starts::of(mesh)));
+    for round in 0..rounds {
+        // Each round begins with another one.
+        for index in 0..starts.len() {
+            let which = (index + round) % starts.len();
+            let one = &mut starts[which];
+            one.measure(&rig, &course).with_context(|| one.scenario.name())?;
+        }
+    }
+    compare(&starts, &mut report);
+    for one in &starts[1..] {
+        flood_with_denied(&rig, one.scenario, &course, &mut report)?;
+    }
+    println!("scaledown_failures: not measured; there is no scaling down of instances yet");
+    for (name, value) in report.all() {
+        println!("{name}: {value}");
+    }
+    let conditions = conditions(&rig, &course);
+    if let Some(path) = &arguments.output.html {
+        page(&report, &machine, &conditions).write(path)?;
+    }
+    match &arguments.output.json {
+        Some(path) => {
+            let starts: Vec<Value> = starts.iter().map(Starts::details).collect();
+            report.write_with(machine, json!({"conditions": conditions, "starts": starts}), path)
+        }
+        None => Ok(()),
+    }
+}
+
+/// Cold starts of one scenario.
+struct Starts {
+    scenario: Scenario,
+    /// Milliseconds from when a request was due to its answer, each with the machine for itself.
+    apart_ms: Vec<f64>,
+    /// Starts a second, all of them due at once; of each round.
+    a_second: Vec<f64>,
+    failed: usize,
+    /// Rounds, and parts of rounds, that others disturbed.
+    disturbed: usize,
+}
+
+impl Starts {
+    fn of(scenario: Scenario) -> Self {
+        Self { scenario, apart_ms: Vec::new(), a_second: Vec::new(), failed: 0, disturbed: 0 }
+    }
+
+    fn measure(&mut self, rig: &Rig, course: &Course) -> anyhow::Result<()> {
+        let count = course.functions.count - 1;
+        let apart = self.start_undisturbed(rig, course, APART)?;
+        self.apart_ms
+            .extend(apart.iter().filter(|done| done.is_good()).map(|done| done.latency.as_secs_f64() * 1000.0));
+        let burst = self.start_undisturbed(rig, course, Duration::ZERO)?;
+        let last = burst.iter().map(|done| done.latency).max().unwrap_or_default();
+        self.a_second.push(count as f64 / last.as_secs_f64());
+        Ok(())
+    }
+
+    /// The first try that others leave alone; the last one, if they leave none.
+    fn start_undisturbed(&mut self, rig: &Rig, course: &Course, apart: Duration) -> anyhow::Result<Vec<Done>> {
+        let mut tries = 0;
+        loop {
+            let (all, others) = self.start(rig, course, apart)?;
+            let disturbed = others > TOLERATED_PERCENT;
+            if disturbed && tries < course.retakes {
+                tries += 1;
+                continue;
+            }
+            if disturbed {
+                println!("{}: disturbed; others used {others:.0} % of a core", self.scenario.name());
+            }
+            self.disturbed += usize::from(disturbed);
+            self.failed += all.iter().filter(|done| !done.is_good()).count();
+            return Ok(all);
+        }
+    }
+
+    /// One request to each function, none of which has an instance; and what others used meanwhile, in per cent of a core.
+    fn start(&self, rig: &Rig, course: &Course, apart: Duration) -> anyhow::Result<(Vec<Done>, f64)> {
+        let running = Running::start(rig, self.scenario, course.functions)?;
+        let due = |function: usize| Invocation { function, at: apart * function as u32, work: WORK };
+        let invocations: Vec<Invocation> = (0..course.functions.count - 1).map(due).collect();
+        let (replayed, watched) = super::replay(&running, &invocations, course.functions.work)?;
+        Ok((replayed.all, watched.others_percent))
+    }
+
+    fn sorted_ms(&self) -> Vec<f64> {
+        let mut sorted = self.apart_ms.clone();
+        sorted.sort_by(f64::total_cmp);
+        sorted
+    }
+
+    /// The middle of the rounds.
+    fn rate(&self) -> Option<f64> {
+        let mut sorted = self.a_second.clone();
+        sorted.sort_by(f64::total_cmp);
+        quantile(&sorted, 0.5)
+    }
+
+    fn details(&self) -> Value {
+        json!({"scenario": self.scenario.name(), "apart_ms": self.sorted_ms(), "a_second": self.a_second})
+    }
+}
+
+/// The first of them is without a mesh.
+fn compare(starts: &[Starts], report: &mut Report) {
+    let [none, meshes @ ..] = starts else { return };
+    for one in meshes {
+        let suffix = MESHES.iter().find(|(mesh, _)| *mesh == one.scenario).map_or("", |(_, suffix)| suffix);
+        for (label, share) in [("p50", 0.50), ("p99", 0.99)] {
+            if let Some((own, none)) = quantile(&one.sorted_ms(), share).zip(quantile(&none.sorted_ms(), share)) {
+                report.add(&format!("coldstart_added_{label}_ms{suffix}"), own - none);
+            }
+        }
+        if let Some((own, none)) = one.rate().zip(none.rate()) {
+            report.add(&format!("coldstart_rate_ratio{suffix}"), own / none);
+        }
+    }
+    for one in starts {
+        let name = one.scenario.name();
+        for (label, share) in [("p50", 0.50), ("p99", 0.99)] {
+            if let Some(own) = quantile(&one.sorted_ms(), share) {
+                report.add(&format!("{name}_coldstart_{label}_ms"), own);
+            }
+        }
+        if let Some(rate) = one.rate() {
+            report.add(&format!("{name}_coldstarts_a_second"), rate);
+        }
+        report.add(&format!("{name}_coldstarts_failed"), one.failed as f64);
+        report.add(&format!("{name}_coldstarts_disturbed"), one.disturbed as f64);
+    }
+}
+
+/// Requests without a token to a function that has no instance.
+fn flood_with_denied(rig: &Rig, scenario: Scenario, course: &Course, report: &mut Report) -> anyhow::Result<()> {
+    let running = Running::start(rig, scenario, course.functions)?;
+    let root = running.pid()?;
+    let before = watch::children(root);
+    let request = Request { authorities: vec![host_of(0)], authorizations: Vec::new(), ..running.request.clone() };
+    let plan = Plan {
+        address: running.address,
+        protocol: Protocol::Http1,
+        tls: running.tls.clone(),
+        pace: Pace::Open(FLOOD),
+        connections: 16,
+        streams: 1,
+        warm_up_ms: 500,
+        measured_ms: course.flood.as_millis() as u64,
+        request,
+    };
+    let observed = rig.observe(&plan, &[root])?;
+    let statuses = &observed.outcome.statuses;
+    ensure!(statuses.keys().eq([&401]), "the flood was answered with {statuses:?} instead of 401");
+    let started = watch::children(root).into_iter().filter(|instance| !before.contains(instance)).count();
+    let suffix = MESHES.iter().find(|(mesh, _)| *mesh == scenario).map_or("", |(_, suffix)| suffix);
+    report.add(&format!("denied_flood_instances{suffix}"), started as f64);
+    let cores = observed.usage.cpu.as_secs_f64() / observed.outcome.seconds;
+    report.add(&format!("denied_flood_cores{suffix}"), cores);
+    report
+        .add(&format!("denied_flood_a_second{suffix}"), observed.outcome.answered() as f64 / observed.outcome.seconds);
+    report.add(&format!("denied_flood_memory_mib{suffix}"), observed.memory.pss as f64 / 1024.0);
+    Ok(())
+}
+
+fn conditions(rig: &Rig, course: &Course) -> Value {
+    json!({
+        "functions": course.functions.count - 1,
+        "rounds": course.rounds,
+        "flood_s": course.flood.as_secs(),
+        "leno": rig.programs.leno.display().to_string(),
+        "cores": {"proxies and functions": rig.cores.proxy, "load and sinks": rig.cores.load},
+    })
+}
+
+fn page(report: &Report, machine: &Value, conditions: &Value) -> Page {
+    let mut page = Page::new("Functions that start, and that do not");
+    page.note("Leno with all nine policies, and the same serverless layer without a mesh.");
+    let mut rows = vec![["figure", "value"].map(str::to_owned).to_vec()];
+    rows.extend(report.all().map(|(name, value)| vec![name.to_owned(), value.to_string()]));
+    page.table(&rows);
+    html::conditions(page, machine, conditions)
+}

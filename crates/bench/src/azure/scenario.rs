@@ -1,0 +1,286 @@
+//! Who is measured: the same functions in the same serverless layer, with different things before them.
+
+use super::function::{self, WORK, Work};
+use super::sidecar;
+use super::watch;
+use crate::load::{self, Request, Tls};
+use crate::material::HOST;
+use crate::policies::{Algorithm, Policies};
+use crate::proxy_under_test::envoy::Sidecar;
+use crate::proxy_under_test::leno::{Listeners, Mesh, function, host_of, join};
+use crate::proxy_under_test::{Helper, Proxy};
+use crate::rig::{Rig, free_addresses};
+use anyhow::{Context, ensure};
+use clap::ValueEnum;
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use serde_json::{Value, json};
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// The longest wait for something to work.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What stands before the functions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Scenario {
+    /// (a) A serverless layer without a mesh.
+    None,
+    /// (b) Leno with one rule that allows everything, without TLS.
+    Leno,
+    /// (c) Leno with all nine policies, judged in wasm.
+    Wasm,
+    /// (c) Leno with all nine policies, judged in micro-VMs.
+    Microvm,
+    /// (d) The layer of (a), and an Envoy with all nine policies before each instance.
+    Envoy,
+}
+
+impl Scenario {
+    /// In the names of figures.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Leno => "leno",
+            Self::Wasm => "wasm",
+            Self::Microvm => "microvm",
+            Self::Envoy => "envoy",
+        }
+    }
+
+    /// In tables and plots.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::None => "no mesh",
+            Self::Leno => "leno, no policies",
+            Self::Wasm => "leno, nine, wasm",
+            Self::Microvm => "leno, nine, microvm",
+            Self::Envoy => "envoy per instance, nine",
+        }
+    }
+
+    fn policies(self) -> Policies {
+        match self {
+            Self::None | Self::Leno => Policies::NONE,
+            Self::Wasm | Self::Microvm | Self::Envoy => Policies::NINE,
+        }
+    }
+
+    /// Why it cannot be measured here.
+    pub fn missing(self, rig: &Rig) -> Option<&'static str> {
+        match self {
+            Self::Microvm if !fs::exists("/dev/kvm").unwrap_or(false) => Some("there is no /dev/kvm"),
+            Self::Envoy if rig.programs.envoy.is_none() => Some("there is no Envoy"),
+            _ => None,
+        }
+    }
+}
+
+/// What the functions are like.
+#[derive(Clone, Copy, Debug)]
+pub struct Functions {
+    /// One more than the workload has: the last one is asked before anything is measured, whether policies hold.
+    pub count: usize,
+    /// Requests that an instance handles at a time; 0: no limit.
+    pub concurrency: u32,
+    pub work: Work,
+}
+
+/// A scenario that requests can be sent to. Everything of it ends when this is dropped.
+pub struct Running {
+    pub scenario: Scenario,
+    process: Process,
+    pub address: SocketAddr,
+    pub tls: Option<Tls>,
+    /// Without [`WORK`], and to whom.
+    pub request: Request,
+    /// Where the control plane listens, in Leno's scenarios.
+    pub control: Option<SocketAddr>,
+    /// Where sidecars' configurations are, in Envoy's.
+    pub folder: PathBuf,
+}
+
+enum Process {
+    Leno(Proxy),
+    Layer(Helper),
+}
+
+impl Running {
+    /// Starts it and sees that its policies hold.
+    pub fn start(rig: &Rig, scenario: Scenario, functions: Functions) -> anyhow::Result<Self> {
+        // A scenario may be started more than once.
+        let folder = tempfile::Builder::new().prefix(scenario.name()).tempdir_in(rig.folder())?.keep();
+        let [gateway, outbound, inbound, admin, control] = free_addresses()?;
+        let listeners = Listeners { gateway, outbound, inbound, admin, control };
+        let file = folder.join("functions.yaml");
+        fs::write(&file, documents(rig, scenario, functions, listeners, &folder)?)?;
+        let process = match scenario {
+            Scenario::Leno | Scenario::Wasm | Scenario::Microvm => {
+                Process::Leno(Proxy::leno(&rig.programs.leno, rig.cores, &folder, admin)?)
+            }
+            Scenario::None | Scenario::Envoy => Process::Layer(layer(rig, scenario, &file, gateway)?),
+        };
+        let policies = scenario.policies();
+        let meshed = matches!(process, Process::Leno(_));
+        let running = Self {
+            scenario,
+            process,
+            address: gateway,
+            tls: (meshed && policies.mtls).then(|| rig.material.client_tls(false)),
+            request: rig.material.request(Algorithm::Es256)?,
+            control: meshed.then_some(control),
+            folder,
+        };
+        running.until_it_works(functions)?;
+        Ok(running)
+    }
+
+    /// The process that starts instances.
+    pub fn pid(&self) -> anyhow::Result<u32> {
+        match &self.process {
+            Process::Leno(proxy) => proxy.pids().first().copied().context("leno has a process"),
+            Process::Layer(helper) => Ok(helper.pid()),
+        }
+    }
+
+    /// Whether instances are Envoys, with functions behind them.
+    pub fn has_sidecars(&self) -> bool {
+        self.scenario == Scenario::Envoy
+    }
+
+    /// Asks the last function, which the workload does not know: a request without a token, one that no rule allows, a good one.
+    fn until_it_works(&self, functions: Functions) -> anyhow::Result<()> {
+        let mut request = self.request.clone();
+        request.authorities = vec![host_of(functions.count - 1)];
+        request.headers.push((WORK.to_owned(), functions.work.header(Duration::from_millis(1))));
+        self.until_it_answers(200, &request)?;
+        if self.scenario.policies() == Policies::NINE {
+            self.until_it_answers(401, &Request { authorizations: Vec::new(), ..request.clone() })?;
+            self.until_it_answers(403, &Request { method: "DELETE".into(), ..request })?;
+        }
+        Ok(())
+    }
+
+    fn until_it_answers(&self, status: u16, request: &Request) -> anyhow::Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let plan = load::Plan {
+            address: self.address,
+            protocol: load::Protocol::Http1,
+            tls: self.tls.clone(),
+            pace: load::Pace::Closed,
+            connections: 1,
+            streams: 1,
+            warm_up_ms: 0,
+            measured_ms: 0,
+            request: request.clone(),
+        };
+        let begin = Instant::now();
+        loop {
+            let answer = runtime.block_on(tokio::task::LocalSet::new().run_until(load::once(&plan)));
+            match answer {
+                Ok(found) if found == status => return Ok(()),
+                answer => ensure!(
+                    begin.elapsed() < PATIENCE,
+                    "{} answers {answer:?} instead of {status}",
+                    self.scenario.name()
+                ),
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+impl Drop for Running {
+    /// Ends who starts instances, with more patience than the process itself is given when it is dropped: where the machine is busy,
+    /// instances would be left behind. Those that are left nevertheless are killed.
+    fn drop(&mut self) {
+        let Ok(root) = self.pid() else { return };
+        let instances = watch::children(root);
+        if let Some(root) = Pid::from_raw(root as i32) {
+            // It fails if the process is gone, which is what is wanted.
+            let _ = kill_process(root, Signal::TERM);
+        }
+        let begin = Instant::now();
+        while watch::is_running(root) && begin.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        for instance in instances.into_iter().filter(|instance| watch::is_running(*instance)) {
+            // Each of them is the leader of a group.
+            if let Some(group) = Pid::from_raw(instance as i32) {
+                let _ = kill_process_group(group, Signal::KILL);
+            }
+        }
+    }
+}
+
+fn layer(rig: &Rig, scenario: Scenario, documents: &Path, listen: SocketAddr) -> anyhow::Result<Helper> {
+    let [documents, listen] = [documents.display().to_string(), listen.to_string()];
+    let mut arguments = vec!["layer", "--documents", &documents, "--listen", &listen];
+    let folder = rig.folder().display().to_string();
+    if scenario == Scenario::Envoy {
+        arguments.extend(["--sidecar", &folder, HOST]);
+    }
+    Helper::start(rig.cores, &arguments)
+}
+
+fn documents(
+    rig: &Rig,
+    scenario: Scenario,
+    functions: Functions,
+    listeners: Listeners,
+    folder: &Path,
+) -> anyhow::Result<String> {
+    let mesh = Mesh {
+        policies: scenario.policies(),
+        engine: if scenario == Scenario::Microvm { "microvm" } else { "wasm" },
+        listeners,
+        // Functions have instances of their own.
+        upstream: rig.upstream,
+        caller: None,
+        same_node_tls: false,
+        material: &rig.material,
+        otlp: rig.otlp,
+        // Beside the folder: what changes inside it is read as documents.
+        log: folder.with_extension("log").display().to_string(),
+    };
+    let command = command(rig, scenario, folder)?;
+    let mut documents = vec![mesh.mesh()];
+    for index in 0..functions.count {
+        let name = format!("service-{index}");
+        let spec = json!({
+            "command": command,
+            "concurrency": functions.concurrency,
+            "expose": [{"hosts": [host_of(index)], "path": "/"}],
+            // InVitro's time-out of a function, for a start and for all that waits for it; while it works there is none.
+            "timeouts": {"startup": "15m", "request": "0s"},
+        });
+        documents.push(function(&name, spec));
+        documents.push(mesh.policy(&name, &[name.as_str()]));
+    }
+    Ok(join(&documents))
+}
+
+/// What an instance is.
+fn command(rig: &Rig, scenario: Scenario, folder: &Path) -> anyhow::Result<Value> {
+    let program = std::env::current_exe()?.display().to_string();
+    if scenario != Scenario::Envoy {
+        return Ok(json!([program, function::SUBCOMMAND]));
+    }
+    let envoy = rig.programs.envoy.as_ref().context("there is no Envoy")?;
+    let template = folder.join("template.json");
+    sidecar::write_template(&template, |listen, upstream| {
+        let sidecar = Sidecar {
+            policies: scenario.policies(),
+            listen,
+            upstream,
+            outbound: false,
+            material: &rig.material,
+            otlp: rig.otlp,
+            limits: rig.limits,
+            log: folder.with_extension("log").display().to_string(),
+        };
+        sidecar.configuration()
+    })?;
+    Ok(json!([program, "sidecar", "--envoy", envoy, "--template", template]))
+}

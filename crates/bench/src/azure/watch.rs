@@ -1,0 +1,287 @@
+//! What the machine and the processes of a scenario do while it is measured, looked at once a second.
+
+use super::sidecar;
+use crate::cpu::{Everybody, Memory, Usage};
+use serde::Serialize;
+use std::collections::{BTreeSet, HashMap};
+use std::fs;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+const PERIOD: Duration = Duration::from_secs(1);
+/// Looking at memory keeps the process that is looked at from its work, so that it may take only such a part of the time.
+const MEMORY_SHARE: u32 = 50;
+/// The kernel's unit of CPU time in `/proc` (`USER_HZ`, part of its interface), in seconds.
+const TICK: f64 = 0.01;
+
+/// Whom to watch.
+#[derive(Clone, Debug)]
+pub struct Subject {
+    /// Starts the instances.
+    pub root: u32,
+    /// Instances are sidecars with functions behind them.
+    pub sidecars: bool,
+    /// Where a control plane listens.
+    pub control: Option<SocketAddr>,
+    /// Where the configurations of sidecars are.
+    pub folder: PathBuf,
+}
+
+/// One look.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Look {
+    /// Seconds since the beginning.
+    pub at: f64,
+    /// What part of each core of the machine was at work since the last look.
+    pub cores: Vec<f64>,
+    /// Cores that the layer and its proxies used, sidecars included.
+    pub mesh: f64,
+    /// Cores that the functions used.
+    pub functions: f64,
+    /// MiB (PSS) of the layer and its proxies, sidecars included, without the functions.
+    pub memory_mib: Option<f64>,
+    /// Instances there are.
+    pub instances: usize,
+    pub configuration: Option<Configuration>,
+}
+
+/// What went to sidecars since they began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Configuration {
+    /// From the control plane to the node, as TCP counts it (TLS and framing included); or the files of sidecars.
+    pub bytes: u64,
+    /// TCP segments with data, each at least a part of a message; or files.
+    pub messages: u64,
+    /// From the node to the control plane: reports, subscriptions, acknowledgements, certificate requests.
+    pub reported: u64,
+}
+
+/// All looks, and what was used in all.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Watched {
+    pub looks: Vec<Look>,
+    /// CPU seconds of the layer and its proxies. What a process used between the last look and its end is missing.
+    pub mesh_s: f64,
+    pub functions_s: f64,
+    /// Per cent of one core that went to processes which have nothing to do with this.
+    pub others_percent: f64,
+    /// Why there are fewer looks than there should be.
+    pub trouble: Option<String>,
+}
+
+/// Looks until it is told to stop. What cannot be seen is missing, and `trouble` says so.
+pub fn watch(subject: &Subject, stop: &AtomicBool) -> Watched {
+    let mut watched = Watched::default();
+    if let Err(error) = watch_into(subject, stop, &mut watched) {
+        watched.trouble = Some(format!("{error:#}"));
+    }
+    watched
+}
+
+fn watch_into(subject: &Subject, stop: &AtomicBool, watched: &mut Watched) -> anyhow::Result<()> {
+    let begin = Instant::now();
+    let everybody = Everybody::now()?;
+    let mut ours = BTreeSet::new();
+    let mut cores = cores()?;
+    let root = Usage::of(&[subject.root])?;
+    let (mut root_s, mut tally) = (0.0, Tally::default());
+    tally.look(subject);
+    // What they used before does not count.
+    (tally.sidecars, tally.functions) = (0.0, 0.0);
+    let (mut last, mut next_memory) = (begin, begin);
+    let mut turn = 0;
+    while !stop.load(Ordering::Relaxed) {
+        turn += 1;
+        wait(begin + PERIOD * turn, stop);
+        let now = Instant::now();
+        let seconds = now.duration_since(last).as_secs_f64().max(1e-3);
+        last = now;
+        let (mesh_s, functions_s) = (root_s + tally.sidecars, tally.functions);
+        let people = tally.look(subject);
+        root_s = (Usage::of(&[subject.root])? - root).cpu.as_secs_f64();
+        let cores_now = self::cores()?;
+        let mut memory_mib = None;
+        // Once at the end in any case.
+        if now >= next_memory || stop.load(Ordering::Relaxed) {
+            memory_mib = Some(memory(subject.root, &people.sidecars));
+            next_memory = now + now.elapsed() * MEMORY_SHARE;
+        }
+        watched.looks.push(Look {
+            at: begin.elapsed().as_secs_f64(),
+            cores: cores_now.iter().zip(&cores).map(|(now, before)| (now - before) / seconds).collect(),
+            mesh: (root_s + tally.sidecars - mesh_s) / seconds,
+            functions: (tally.functions - functions_s) / seconds,
+            memory_mib,
+            instances: if subject.sidecars { people.sidecars.len() } else { people.functions.len() },
+            configuration: configuration(subject),
+        });
+        cores = cores_now;
+        ours.extend(people.sidecars.into_iter().chain(people.functions));
+    }
+    (watched.mesh_s, watched.functions_s) = (root_s + tally.sidecars, tally.functions);
+    // Helpers, and what is watched, are this process's own children.
+    ours.extend(children(std::process::id()));
+    ours.extend([std::process::id(), subject.root]);
+    let ours: Vec<u32> = ours.into_iter().collect();
+    let others = Everybody::now()?.others_since(&everybody, &ours);
+    watched.others_percent = others.as_secs_f64() / begin.elapsed().as_secs_f64() * 100.0;
+    Ok(())
+}
+
+/// In small steps, so that stopping takes no second.
+fn wait(until: Instant, stop: &AtomicBool) {
+    while !stop.load(Ordering::Relaxed) {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return;
+        }
+        std::thread::sleep(left.min(Duration::from_millis(100)));
+    }
+}
+
+/// CPU time of processes that come and go.
+#[derive(Default)]
+struct Tally {
+    seen: HashMap<u32, f64>,
+    /// Seconds so far.
+    sidecars: f64,
+    functions: f64,
+}
+
+#[derive(Default)]
+struct People {
+    sidecars: Vec<u32>,
+    functions: Vec<u32>,
+}
+
+impl Tally {
+    fn look(&mut self, subject: &Subject) -> People {
+        let mut people = People::default();
+        let instances = children(subject.root);
+        if subject.sidecars {
+            people.functions = instances.iter().flat_map(|instance| children(*instance)).collect();
+            people.sidecars = instances;
+        } else {
+            people.functions = instances;
+        }
+        self.sidecars += self.used(&people.sidecars);
+        self.functions += self.used(&people.functions);
+        people
+    }
+
+    /// Since the last look at them; of those never seen, since they began.
+    fn used(&mut self, pids: &[u32]) -> f64 {
+        let mut used = 0.0;
+        for pid in pids {
+            let Some(now) = cpu_seconds(*pid) else { continue };
+            used += now - self.seen.insert(*pid, now).unwrap_or(0.0);
+        }
+        used
+    }
+}
+
+/// Processes that a process has started, and that still are.
+pub fn children(pid: u32) -> Vec<u32> {
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    let texts = threads.flatten().filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+    texts
+        .flat_map(|text| text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
+        .collect()
+}
+
+/// Whether a process is there and has not ended.
+pub fn is_running(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, fields)| !fields.trim_start().starts_with(['Z', 'X']))
+}
+
+fn cpu_seconds(pid: u32) -> Option<f64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name may have spaces and parentheses in it.
+    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace().skip(11);
+    let mut ticks = || fields.next()?.parse::<u64>().ok();
+    Some((ticks()? + ticks()?) as f64 * TICK)
+}
+
+/// Processes that end while they are looked at count nothing.
+fn memory(root: u32, sidecars: &[u32]) -> f64 {
+    let all = sidecars.iter().chain([&root]);
+    all.filter_map(|pid| Memory::of(&[*pid]).ok()).map(|memory| memory.pss as f64 / 1024.0).sum()
+}
+
+/// Seconds that each core was at work.
+fn cores() -> anyhow::Result<Vec<f64>> {
+    Ok(fs::read_to_string("/proc/stat")?.lines().filter_map(busy).map(|ticks| ticks as f64 * TICK).collect())
+}
+
+/// Ticks at work, from a line of `/proc/stat` about one core.
+fn busy(line: &str) -> Option<u64> {
+    let (core, fields) = line.strip_prefix("cpu")?.split_once(' ')?;
+    core.parse::<u32>().ok()?;
+    let fields: Vec<u64> = fields.split_ascii_whitespace().filter_map(|field| field.parse().ok()).collect();
+    // user, nice, system; then idle and waiting; then interrupts of two kinds.
+    let [user, nice, system, _, _, hard, soft, ..] = fields[..] else { return None };
+    Some(user + nice + system + hard + soft)
+}
+
+fn configuration(subject: &Subject) -> Option<Configuration> {
+    match subject.control {
+        Some(control) => {
+            let output = Command::new("ss").args(["-tinH", "src", &control.to_string()]).output().ok()?;
+            connections(&String::from_utf8_lossy(&output.stdout))
+        }
+        None if subject.sidecars => {
+            let (messages, bytes) = sidecar::configured(&subject.folder);
+            Some(Configuration { bytes, messages, reported: 0 })
+        }
+        None => None,
+    }
+}
+
+/// What `ss -ti` says of a listener's connections, together; `None`: there are none, or it does not count.
+fn connections(text: &str) -> Option<Configuration> {
+    let sum = |name: &str| -> Option<u64> {
+        let values: Vec<u64> = text
+            .split_ascii_whitespace()
+            .filter_map(|word| word.strip_prefix(name)?.strip_prefix(':')?.parse().ok())
+            .collect();
+        (!values.is_empty()).then(|| values.iter().sum())
+    };
+    Some(Configuration {
+        bytes: sum("bytes_sent")?,
+        messages: sum("data_segs_out")?,
+        reported: sum("bytes_received").unwrap_or(0),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_systems_texts_are_understood() {
+        assert_eq!(busy("cpu1 100 20 30 4000 50 6 7 8 0 0"), Some(163));
+        assert_eq!(busy("cpu  100 20 30 4000 50 6 7 8 0 0"), None);
+        assert_eq!(busy("intr 5"), None);
+        let ss = "ESTAB 0 0 127.0.0.1:1 127.0.0.1:2\n\t cubic bytes_sent:100 bytes_acked:100 bytes_received:30 segs_out:9 data_segs_out:4\n\
+                  ESTAB 0 0 127.0.0.1:1 127.0.0.1:3\n\t cubic bytes_sent:1 bytes_received:2 data_segs_out:1\n";
+        assert_eq!(connections(ss), Some(Configuration { bytes: 101, messages: 5, reported: 32 }));
+        assert_eq!(connections(""), None);
+    }
+
+    #[test]
+    fn children_are_found_and_their_time_is_counted_once() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        assert!(children(std::process::id()).contains(&child.id()));
+        let mut tally = Tally::default();
+        let own = [std::process::id()];
+        let first = tally.used(&own);
+        assert!(tally.used(&own) <= first.max(1.0));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(tally.used(&[child.id()]), 0.0);
+    }
+}
