@@ -36,6 +36,9 @@ use workload::{Invocation, Replay, Workload};
 
 /// Between two scenarios, for what ended to be gone.
 const PAUSE: Duration = Duration::from_secs(1);
+/// Knative's stable window, which is compressed as the arrivals are; and the least that there can be.
+const WINDOW: Duration = Duration::from_secs(60);
+const SHORTEST_WINDOW: Duration = Duration::from_secs(1);
 
 #[derive(clap::Args)]
 pub struct Arguments {
@@ -70,6 +73,9 @@ pub struct Arguments {
     /// Requests that an instance handles at a time; 0: no limit.
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     concurrency: u32,
+    /// Instances of one function at most; 0: no limit (32; quick: 4).
+    #[arg(long, value_name = "NUMBER")]
+    most_instances: Option<u32>,
     /// Who is measured, in this order.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "none,leno,wasm,microvm,envoy")]
     scenarios: Vec<Scenario>,
@@ -157,7 +163,14 @@ impl Course {
         ensure!(!invocations.is_empty(), "nothing is invoked in these minutes");
         // The last one is asked beforehand.
         let count = workload.functions.len() + 1;
-        let functions = Functions { count, concurrency: arguments.concurrency, work: arguments.work };
+        let window = (WINDOW.div_f64(replay.compress)).max(SHORTEST_WINDOW);
+        let functions = Functions {
+            count,
+            concurrency: arguments.concurrency,
+            window,
+            most_instances: arguments.most_instances.unwrap_or(if quick { 4 } else { 32 }),
+            work: arguments.work,
+        };
         Ok(Self { workload, replay, minutes, invocations, functions })
     }
 
@@ -190,6 +203,8 @@ impl Course {
             "seed": seed,
             "work": self.functions.work,
             "concurrency": self.functions.concurrency,
+            "most_instances": self.functions.most_instances,
+            "window_s": self.functions.window.as_secs_f64(),
             "busy_instances_mean": self.busy().iter().sum::<f64>(),
             "envoy": rig.programs.envoy_version(),
             "leno": rig.programs.leno.display().to_string(),

@@ -43,7 +43,13 @@ pub fn run(arguments: &Plain) -> anyhow::Result<()> {
     let rig = Rig::set_up(arguments.programs.find()?)?;
     println!("machine: {machine}");
     let (count, rounds, retakes, flood) = if arguments.output.quick { (100, 1, 0, 5) } else { (200, 5, 2, 30) };
-    let functions = Functions { count: count + 1, concurrency: 1, work: Work::Sleep };
+    let functions = Functions {
+        count: count + 1,
+        concurrency: 1,
+        window: Duration::from_secs(60),
+        most_instances: 1,
+        work: Work::Sleep,
+    };
     let course = Course { functions, rounds, retakes, flood: Duration::from_secs(flood) };
     let mut report = Report::default();
     let mut starts = vec![Starts::of(Scenario::None)];

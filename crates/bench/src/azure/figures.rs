@@ -189,6 +189,7 @@ fn absolute(report: &mut Report, one: &Measured, invocations: &[Invocation]) {
     report.add(&format!("{name}_mesh_memory_mib_most"), memory);
     let instances = one.watched.looks.iter().map(|look| look.instances).max().unwrap_or(0);
     report.add(&format!("{name}_instances_most"), instances as f64);
+    report.add(&format!("{name}_instances_ended"), one.watched.ended as f64);
     if let Some(last) = one.watched.looks.iter().rev().find_map(|look| look.configuration) {
         report.add(&format!("{name}_configuration_bytes"), last.bytes as f64);
         report.add(&format!("{name}_configuration_messages"), last.messages as f64);

@@ -60,7 +60,8 @@ async fn serve(arguments: &Arguments) -> anyhow::Result<()> {
         let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
         anyhow!("{}", problems.join("; "))
     })?;
-    let supervisor = Supervisor::start(Settings::default(), ());
+    // As a node of `leno up` does it.
+    let supervisor = Supervisor::start(Settings { cgroups: true, ..Settings::default() }, ());
     let mut routes = HashMap::new();
     for slice in snapshot.functions().filter_map(|id| snapshot.slice(id)) {
         let target =

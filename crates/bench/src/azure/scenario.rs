@@ -22,6 +22,9 @@ use std::time::{Duration, Instant};
 /// The longest wait for something to work.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Requests that may wait for one function: more than there are at any time, for what is refused has no slowdown.
+const QUEUE: u32 = 10_000;
+
 /// What stands before the functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Scenario {
@@ -84,6 +87,10 @@ pub struct Functions {
     pub count: usize,
     /// Requests that an instance handles at a time; 0: no limit.
     pub concurrency: u32,
+    /// Over which the autoscaler averages; the last instance stays half as long again without any request. (Knative: 60 s and 30 s.)
+    pub window: Duration,
+    /// Of one function; 0: no limit. Without one, requests that wait for slow starts make for ever more starts.
+    pub most_instances: u32,
     pub work: Work,
 }
 
@@ -196,14 +203,19 @@ impl Drop for Running {
     /// instances would be left behind. Those that are left nevertheless are killed.
     fn drop(&mut self) {
         let Ok(root) = self.pid() else { return };
-        let instances = watch::children(root);
-        if let Some(root) = Pid::from_raw(root as i32) {
-            // It fails if the process is gone, which is what is wanted.
-            let _ = kill_process(root, Signal::TERM);
-        }
+        let mut instances = watch::children(root);
+        let process = Pid::from_raw(root as i32);
+        // It fails if the process is gone, which is what is wanted.
+        let signal = |signal| process.map(|process| kill_process(process, signal));
+        signal(Signal::TERM);
         let begin = Instant::now();
         while watch::is_running(root) && begin.elapsed() < PATIENCE {
             std::thread::sleep(Duration::from_millis(20));
+        }
+        if watch::is_running(root) {
+            // Some may have been started since.
+            instances.extend(watch::children(root));
+            signal(Signal::KILL);
         }
         for instance in instances.into_iter().filter(|instance| watch::is_running(*instance)) {
             // Each of them is the leader of a group.
@@ -251,6 +263,8 @@ fn documents(
         let spec = json!({
             "command": command,
             "concurrency": functions.concurrency,
+            "queue": QUEUE,
+            "scale": {"window": milliseconds(functions.window), "scaleToZeroGracePeriod": milliseconds(functions.window / 2), "max": functions.most_instances},
             "expose": [{"hosts": [host_of(index)], "path": "/"}],
             // InVitro's time-out of a function, for a start and for all that waits for it; while it works there is none.
             "timeouts": {"startup": "15m", "request": "0s"},
@@ -259,6 +273,11 @@ fn documents(
         documents.push(mesh.policy(&name, &[name.as_str()]));
     }
     Ok(join(&documents))
+}
+
+/// As documents have it.
+fn milliseconds(time: Duration) -> String {
+    format!("{}ms", time.as_millis())
 }
 
 /// What an instance is.

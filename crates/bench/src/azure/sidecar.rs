@@ -50,7 +50,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
         .context("the function cannot be started")?;
     let template = fs::read_to_string(&arguments.template)?;
     let configuration = filled(&filled(&template, LISTEN.port(), port)?, UPSTREAM.port(), upstream)?;
-    let path = arguments.template.with_file_name(format!("{PREFIX}{port}.json"));
+    let path = arguments.template.with_file_name(format!("{PREFIX}{}.json", std::process::id()));
     fs::write(&path, configuration)?;
     let error = Command::new(&arguments.envoy)
         .args(["--concurrency", "1", "--disable-hot-restart", "--log-level", "warn", "--config-path"])

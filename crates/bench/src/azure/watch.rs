@@ -66,6 +66,8 @@ pub struct Watched {
     /// CPU seconds of the layer and its proxies. What a process used between the last look and its end is missing.
     pub mesh_s: f64,
     pub functions_s: f64,
+    /// Instances that were there and are no more.
+    pub ended: usize,
     /// Per cent of one core that went to processes which have nothing to do with this.
     pub others_percent: f64,
     /// Why there are fewer looks than there should be.
@@ -84,7 +86,7 @@ pub fn watch(subject: &Subject, stop: &AtomicBool) -> Watched {
 fn watch_into(subject: &Subject, stop: &AtomicBool, watched: &mut Watched) -> anyhow::Result<()> {
     let begin = Instant::now();
     let everybody = Everybody::now()?;
-    let mut ours = BTreeSet::new();
+    let (mut ours, mut instances) = (BTreeSet::<u32>::new(), BTreeSet::<u32>::new());
     let mut cores = cores()?;
     let root = Usage::of(&[subject.root])?;
     let (mut root_s, mut tally) = (0.0, Tally::default());
@@ -119,6 +121,8 @@ fn watch_into(subject: &Subject, stop: &AtomicBool, watched: &mut Watched) -> an
             configuration: configuration(subject),
         });
         cores = cores_now;
+        instances.extend(if subject.sidecars { &people.sidecars } else { &people.functions });
+        watched.ended = instances.len() - watched.looks.last().map_or(0, |look| look.instances);
         ours.extend(people.sidecars.into_iter().chain(people.functions));
     }
     (watched.mesh_s, watched.functions_s) = (root_s + tally.sidecars, tally.functions);
