@@ -5,6 +5,8 @@ use super::scenario::Scenario;
 use super::watch::Watched;
 use super::workload::Invocation;
 use crate::report::Report;
+use crate::statistics::Figure;
+use crate::trial::TOLERATED_PERCENT;
 
 /// Where slowdowns are told.
 pub const SHARES: [(&str, f64); 4] = [("p50", 0.50), ("p90", 0.90), ("p95", 0.95), ("p99", 0.99)];
@@ -90,6 +92,11 @@ impl Measured {
         stages
     }
 
+    /// Others used too much of the machine meanwhile.
+    pub fn is_disturbed(&self) -> bool {
+        self.watched.others_percent > TOLERATED_PERCENT
+    }
+
     /// The first thing that went wrong, in words.
     pub fn first_failure(&self) -> Option<String> {
         let done = self.replayed.all.iter().find(|done| !done.is_good())?;
@@ -130,13 +137,17 @@ pub fn report(measured: &[Measured], invocations: &[Invocation]) -> Report {
     for one in measured {
         let name = one.scenario.name();
         let good = one.good(invocations);
+        let disturbed = one.is_disturbed() || baseline.as_ref().is_some_and(|(none, _)| none.is_disturbed());
         for (kind, which) in KINDS {
             let own = slowdowns(&good, which);
             let Some((_, none)) = baseline.as_ref().filter(|_| one.scenario != Scenario::None) else { continue };
             let none = slowdowns(none, which);
             for (label, share) in SHARES {
                 if let Some((own, none)) = quantile(&own, share).zip(quantile(&none, share)) {
-                    report.add(&format!("slowdown_{label}_{name}{kind}"), own / none);
+                    let figure = Figure::of(vec![own / none], disturbed);
+                    figure
+                        .into_iter()
+                        .for_each(|ratio| report.add_figure(&format!("slowdown_{label}_{name}{kind}"), ratio));
                 }
             }
         }

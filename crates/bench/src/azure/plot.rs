@@ -114,7 +114,7 @@ fn polyline(svg: &mut String, index: usize, label: &str, points: impl Iterator<I
 
 fn short(value: f64) -> String {
     match value {
-        nothing if nothing == 0.0 => "0".to_owned(),
+        0.0 => "0".to_owned(),
         small if small < 0.1 => format!("{small:.3}"),
         small if small < 10.0 => format!("{small:.2}"),
         large if large < 1e5 => format!("{large:.0}"),
