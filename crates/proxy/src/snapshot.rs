@@ -78,9 +78,10 @@ impl Change {
 }
 
 fn longest_exchange<'a>(mesh: &MeshSlice, functions: impl Iterator<Item = &'a Arc<FunctionEntry>>) -> Duration {
-    let default = Some(mesh.limits.request_timeout).filter(|limit| !limit.is_zero()).unwrap_or(Duration::MAX);
     let targets = functions.flat_map(|entry| entry.inbound.spec.targets.iter().chain(&entry.outbound.spec.targets));
-    targets.map(|target| Duration::from_millis(target.timeout_ms)).fold(default, Duration::max)
+    let limits = targets.map(|target| Duration::from_millis(target.timeout_ms)).chain([mesh.limits.request_timeout]);
+    // Zero is no limit.
+    limits.map(|limit| if limit.is_zero() { Duration::MAX } else { limit }).max().unwrap_or(Duration::MAX)
 }
 
 /// One function: its slice, and what was made ready from it.

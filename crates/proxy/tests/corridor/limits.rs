@@ -100,6 +100,21 @@ async fn the_mesh_has_a_limit_for_functions_that_set_none() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_function_may_have_no_limit_where_the_mesh_has_one() {
+    let slow = |_: Request<Incoming>| async {
+        tokio::time::sleep(SHORT * 3).await;
+        Response::new(empty())
+    };
+    let upstream = upstream::http1(slow).await;
+    let mesh = Builder::new()
+        .function("web", AppProtocol::Http1, upstream.address)
+        .limits(|limits| limits.request_timeout = SHORT)
+        .plan("web", |target| target.timeout_ms = 0)
+        .start();
+    assert_eq!(get(mesh.gateway(), "/").await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_body_that_does_not_end_is_ended() {
     let endless = |_: Request<Incoming>| async {
         let (feed, body) = channel();

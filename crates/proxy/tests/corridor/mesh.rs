@@ -107,8 +107,11 @@ fn program(function: &str, direction: Direction, targets: Vec<Target>) -> Progra
 }
 
 fn target(function: &str) -> Target {
-    Target { function: format!("shop/{function}"), timeout_ms: 0, retry: None, breaker: None }
+    Target { function: format!("shop/{function}"), timeout_ms: OF_THE_MESH, retry: None, breaker: None }
 }
+
+/// Becomes the mesh's limit at the start, as the compiler has it.
+const OF_THE_MESH: u64 = u64::MAX;
 
 impl Builder {
     pub fn new() -> Self {
@@ -224,8 +227,14 @@ impl Builder {
         let authority = Arc::new(Authority::new(&TRUST_DOMAIN.parse::<TrustDomain>().unwrap()).unwrap());
         let svids = SvidStore::new(authority.bundle().clone());
         let engine = leno_sandbox::Engine::inline();
+        let limit = self.mesh.limits.request_timeout.as_millis() as u64;
         let mut change = NodeSnapshot::new(self.mesh).change();
-        for slice in self.functions {
+        for mut slice in self.functions {
+            for target in slice.inbound.targets.iter_mut().chain(&mut slice.outbound.targets) {
+                if target.timeout_ms == OF_THE_MESH {
+                    target.timeout_ms = limit;
+                }
+            }
             let identity: SpiffeId = slice.identity.parse().unwrap();
             let request = KeyRequest::new(&identity).unwrap();
             let chain = authority.sign(request.csr(), &identity, Duration::from_secs(3600)).unwrap();
