@@ -207,7 +207,7 @@ impl Instances for External {
         }
     }
 
-    fn acquire<'a>(&'a self, _: &'a FunctionId, _: &'a [SocketAddr]) -> Acquire<'a> {
+    fn acquire<'a>(&'a self, _: &'a FunctionId, _: &'a [SocketAddr], _: Option<tokio::time::Instant>) -> Acquire<'a> {
         Box::pin(std::future::ready(Err(Unavailable::Unknown)))
     }
 

@@ -28,19 +28,20 @@ impl Instances for Hosted {
         self.functions.load().get(function)?.try_acquire(avoid).map(lend)
     }
 
-    fn acquire<'a>(&'a self, function: &'a FunctionId, avoid: &'a [SocketAddr]) -> Acquire<'a> {
+    fn acquire<'a>(
+        &'a self,
+        function: &'a FunctionId,
+        avoid: &'a [SocketAddr],
+        deadline: Option<Instant>,
+    ) -> Acquire<'a> {
         Box::pin(async move {
             let found = self.functions.load().get(function).cloned();
             let function = found.ok_or(Unavailable::Unknown)?;
-            function.acquire(avoid).await.map(lend).map_err(unavailable)
-        })
-    }
-
-    fn acquire_by<'a>(&'a self, function: &'a FunctionId, avoid: &'a [SocketAddr], deadline: Instant) -> Acquire<'a> {
-        Box::pin(async move {
-            let found = self.functions.load().get(function).cloned();
-            let function = found.ok_or(Unavailable::Unknown)?;
-            function.acquire_by(avoid, deadline).await.map(lend).map_err(unavailable)
+            let lease = match deadline {
+                Some(deadline) => function.acquire_by(avoid, deadline).await,
+                None => function.acquire(avoid).await,
+            };
+            lease.map(lend).map_err(unavailable)
         })
     }
 

@@ -16,14 +16,14 @@ pub trait Instances: Send + Sync + 'static {
     fn try_acquire(&self, function: &FunctionId, avoid: &[SocketAddr]) -> Option<Lease>;
 
     /// Like [`Instances::try_acquire`], but starts an instance where none is running and waits for room. The future may be dropped at any time.
-    fn acquire<'a>(&'a self, function: &'a FunctionId, avoid: &'a [SocketAddr]) -> Acquire<'a>;
-
-    /// Like [`Instances::acquire`], for a request that is of no use to anybody after the deadline: it need not be kept if nothing can
-    /// come of it until then.
-    fn acquire_by<'a>(&'a self, function: &'a FunctionId, avoid: &'a [SocketAddr], deadline: Instant) -> Acquire<'a> {
-        let _ = deadline;
-        self.acquire(function, avoid)
-    }
+    ///
+    /// A request is of no use to anybody after its deadline: it need not be kept if nothing can come of it until then.
+    fn acquire<'a>(
+        &'a self,
+        function: &'a FunctionId,
+        avoid: &'a [SocketAddr],
+        deadline: Option<Instant>,
+    ) -> Acquire<'a>;
 
     /// Instances that are known, running and ready; 0: the next request starts one.
     fn count(&self, function: &FunctionId) -> u32;

@@ -154,18 +154,16 @@ impl Forward<'_> {
         let mut avoid = Cow::Borrowed(avoid);
         let mut pending = None;
         loop {
-            let lease = match (instances.try_acquire(function, &avoid), self.exchange.deadline(self.ruling)) {
-                (Some(lease), _) => lease,
+            let lease = match instances.try_acquire(function, &avoid) {
+                Some(lease) => lease,
                 // Those that may be used are busy, or there are none yet.
-                (None, deadline) => {
+                None => {
                     if pending.is_none() {
                         let most = breaker(entry).map(|breaker| breaker.max_pending);
                         pending = Some(target.wait(most).ok_or(Failure::Overflow)?);
                     }
-                    match deadline {
-                        Some((at, _)) => instances.acquire_by(function, &avoid, at).await?,
-                        None => instances.acquire(function, &avoid).await?,
-                    }
+                    let deadline = self.exchange.deadline(self.ruling).map(|(at, _)| at);
+                    instances.acquire(function, &avoid, deadline).await?
                 }
             };
             if !target.ejected(lease.address, Instant::now()) {

@@ -3,11 +3,12 @@
 use super::function::{self, WORK, Work};
 use super::sidecar;
 use super::watch;
+use crate::contenders;
 use crate::load::{self, Request, Tls};
 use crate::material::HOST;
 use crate::policies::{Algorithm, Policies};
 use crate::proxy_under_test::envoy::Sidecar;
-use crate::proxy_under_test::leno::{Listeners, Mesh, function, host_of, join};
+use crate::proxy_under_test::leno::{Listeners, function, host_of, join};
 use crate::proxy_under_test::{Helper, Proxy};
 use crate::rig::{Rig, free_addresses};
 use anyhow::{Context, ensure};
@@ -243,19 +244,9 @@ fn documents(
     listeners: Listeners,
     folder: &Path,
 ) -> anyhow::Result<String> {
-    let mesh = Mesh {
-        policies: scenario.policies(),
-        engine: if scenario == Scenario::Microvm { "microvm" } else { "wasm" },
-        listeners,
-        // Functions have instances of their own.
-        upstream: rig.upstream,
-        caller: None,
-        same_node_tls: false,
-        material: &rig.material,
-        otlp: rig.otlp,
-        // Beside the folder: what changes inside it is read as documents.
-        log: folder.with_extension("log").display().to_string(),
-    };
+    let engine = if scenario == Scenario::Microvm { "microvm" } else { "wasm" };
+    // Functions have instances of their own; its upstream is not used.
+    let mesh = contenders::mesh(rig, folder, engine, scenario.policies(), listeners);
     let command = command(rig, scenario, folder)?;
     let mut documents = vec![mesh.mesh()];
     for index in 0..functions.count {

@@ -303,7 +303,12 @@ impl Instances for Fixed {
         Some(Lease { address, instance: Some(format!("{}-1", function.name).into()), guard })
     }
 
-    fn acquire<'a>(&'a self, function: &'a FunctionId, avoid: &'a [SocketAddr]) -> Acquire<'a> {
+    fn acquire<'a>(
+        &'a self,
+        function: &'a FunctionId,
+        avoid: &'a [SocketAddr],
+        _: Option<tokio::time::Instant>,
+    ) -> Acquire<'a> {
         Box::pin(async move {
             // Instances that are "starting" appear when the test sets their addresses.
             for _ in 0..1000 {

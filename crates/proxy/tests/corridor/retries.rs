@@ -8,7 +8,7 @@ use http::{Method, Request, Response};
 use http_body_util::BodyExt;
 use hyper::body::{Frame, Incoming};
 use leno_config::slice::AppProtocol;
-use leno_policy::spec::{Outlier, Retry, RetryOn};
+use leno_policy::spec::{Breaker, Outlier, Retry, RetryOn};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -264,17 +264,22 @@ async fn connections_and_waiting_requests_are_limited() {
     assert_eq!((upstream.requests(), upstream.connections()), (2, 1));
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn an_endpoint_that_keeps_failing_is_left_out() {
-    let (bad, good) = (answers(&[500]).await, answers(&[200]).await);
-    let mut limits = breaker();
-    limits.outlier = Some(Outlier {
-        consecutive_5xx: 2,
+/// Leaves an endpoint out for a minute after so many 5xx.
+fn ejecting_after(consecutive_5xx: u32) -> Breaker {
+    let outlier = Outlier {
+        consecutive_5xx,
         consecutive_gateway: 0,
         interval_ms: 60_000,
         base_ejection_ms: 60_000,
         max_ejection_percent: 100,
-    });
+    };
+    Breaker { outlier: Some(outlier), ..breaker() }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_endpoint_that_keeps_failing_is_left_out() {
+    let (bad, good) = (answers(&[500]).await, answers(&[200]).await);
+    let limits = ejecting_after(2);
     let mesh = Builder::new()
         .function("web", AppProtocol::Http1, bad.address)
         .addresses("web", &[bad.address, good.address])
@@ -292,14 +297,7 @@ async fn an_endpoint_that_keeps_failing_is_left_out() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_busy_instance_is_waited_for_when_the_idle_one_is_left_out() {
     let (bad, good) = (answers(&[500]).await, answers(&[200]).await);
-    let mut limits = breaker();
-    limits.outlier = Some(Outlier {
-        consecutive_5xx: 1,
-        consecutive_gateway: 0,
-        interval_ms: 60_000,
-        base_ejection_ms: 60_000,
-        max_ejection_percent: 100,
-    });
+    let limits = ejecting_after(1);
     let mesh = Builder::new()
         .function("web", AppProtocol::Http1, bad.address)
         .addresses("web", &[bad.address])
