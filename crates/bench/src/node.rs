@@ -155,8 +155,8 @@ async fn keep(
                 Change::Removed(Subject::Slice(id)) => drop(next.remove(&id)),
                 Change::Set(Resource::Hosted(_)) => complete = true,
                 // There are no user-written policies here.
-                Change::Set(Resource::Endpoints(..) | Resource::Routes(_) | Resource::Module(..))
-                | Change::Removed(_) => {}
+                Change::Set(Resource::Endpoints(..) | Resource::Routes | Resource::Module(..)) | Change::Removed(_) => {
+                }
             }
         }
         let snapshot = next.finish();

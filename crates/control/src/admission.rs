@@ -3,6 +3,7 @@
 use aws_lc_rs::digest::{SHA256, digest};
 use aws_lc_rs::rand;
 use leno_config::FunctionId;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -18,8 +19,8 @@ pub struct Admission {
     pub gateway: bool,
 }
 
-/// The functions that a node hosts.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The functions that a node hosts. It is a rule, so that a node need not be told of every function that comes and goes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Placement {
     /// Every function that there is, or will be.
     Everything,
@@ -28,7 +29,8 @@ pub enum Placement {
 }
 
 impl Placement {
-    pub(crate) fn hosts(&self, function: &FunctionId) -> bool {
+    /// Whether it is among them.
+    pub fn hosts(&self, function: &FunctionId) -> bool {
         match self {
             Self::Everything => true,
             Self::Only(functions) => functions.contains(function),

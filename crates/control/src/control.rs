@@ -123,7 +123,7 @@ impl Control {
         let store = self.0.store.lock().unwrap_or_else(PoisonError::into_inner);
         let prepared = self.state().prepare_put(slice, self.0.bundle.trust_domain())?;
         store.put(slice)?;
-        Ok(self.state().put(prepared)?)
+        Ok(self.state().put(prepared))
     }
 
     /// Admits a node under a name that it keeps; a second time the first token ends.

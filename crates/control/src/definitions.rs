@@ -1,7 +1,7 @@
 //! What users defined, compiled: the input of the control plane.
 
-use crate::resource::{Content, Route, Subject};
-use leno_config::slice::Expose;
+use crate::admission::Placement;
+use crate::resource::{Content, Subject};
 use leno_config::{FunctionId, MeshSlice, ModuleHash, Slice};
 use leno_identity::{BadSpiffeId, SpiffeId, TrustBundle, TrustDomain};
 use std::collections::{BTreeMap, BTreeSet};
@@ -89,8 +89,6 @@ pub(crate) struct Compiled {
     pub contents: BTreeMap<Subject, Content>,
     pub functions: BTreeMap<FunctionId, Function>,
     pub by_identity: BTreeMap<SpiffeId, Vec<FunctionId>>,
-    /// Of the functions that gateways offer.
-    routes: BTreeMap<FunctionId, Vec<Expose>>,
     /// The identity of gateways.
     pub gateway: Option<SpiffeId>,
     pub svid_lifetime: Duration,
@@ -100,8 +98,17 @@ pub(crate) struct Compiled {
 pub(crate) struct Prepared {
     id: FunctionId,
     function: Function,
-    expose: Vec<Expose>,
     content: Content,
+}
+
+/// What adding or replacing a function came to.
+pub(crate) enum Put {
+    /// It is there already.
+    Same,
+    /// It was not there.
+    New(FunctionId),
+    /// It was there, with another content.
+    Changed(FunctionId),
 }
 
 /// What deciding who gets what needs to know of a function.
@@ -111,6 +118,31 @@ pub(crate) struct Function {
     pub exposed: bool,
     /// Modules that are delivered to whoever gets the slice.
     pub modules: BTreeSet<ModuleHash>,
+}
+
+impl Function {
+    /// What a node for `placement` with these subscriptions wants because there is this function, but for its modules. The endpoints of
+    /// callees that do not exist are among it, for the day that they do.
+    pub(crate) fn brings(&self, id: &FunctionId, placement: &Placement, explicit: &BTreeSet<Subject>) -> Vec<Subject> {
+        let hosted = explicit.contains(&Subject::Hosted) && placement.hosts(id);
+        let routed = explicit.contains(&Subject::Routes) && self.exposed;
+        let mut brings = Vec::new();
+        if hosted {
+            brings.extend(self.callees.iter().cloned().map(Subject::Endpoints));
+        }
+        if routed {
+            brings.push(Subject::Endpoints(id.clone()));
+        }
+        if hosted || routed {
+            brings.push(Subject::Slice(id.clone()));
+        }
+        brings
+    }
+
+    /// The modules that come with its slice.
+    pub(crate) fn delivered(&self) -> impl Iterator<Item = Subject> {
+        self.modules.iter().copied().map(Subject::Module)
+    }
 }
 
 impl Compiled {
@@ -143,7 +175,7 @@ impl Compiled {
             compiled.contents.insert(Subject::Module(*hash), Content::of_module(module));
         }
         compiled.add(Subject::Mesh, Content::new(mesh))?;
-        compiled.add_routes()?;
+        compiled.add(Subject::Routes, Content::new(&()))?;
         Ok(compiled)
     }
 
@@ -155,25 +187,15 @@ impl Compiled {
         self.prepare(slice, trust_domain, |module| self.contents.contains_key(&Subject::Module(*module)))
     }
 
-    /// Adds or replaces one function; tells which subjects differ now. Costs what this function costs, not what all do.
-    pub(crate) fn put(&mut self, prepared: Prepared) -> Result<BTreeSet<Subject>, DefinitionsError> {
-        let mut changed = BTreeSet::new();
+    /// Adds or replaces one function. Costs what this function costs, not what all do.
+    pub(crate) fn put(&mut self, prepared: Prepared) -> Put {
         let id = prepared.id.clone();
-        let slice = Subject::Slice(id.clone());
-        if self.contents.get(&slice) == Some(&prepared.content) {
-            return Ok(changed);
+        if self.contents.get(&Subject::Slice(id.clone())) == Some(&prepared.content) {
+            return Put::Same;
         }
-        changed.insert(slice);
-        if !self.functions.contains_key(&id) {
-            changed.extend([Subject::Hosted, Subject::Endpoints(id.clone())]);
-        }
-        let before = self.routes.get(&id).cloned();
+        let is_new = !self.functions.contains_key(&id);
         self.insert(prepared);
-        if self.routes.get(&id) != before.as_ref() {
-            self.add_routes()?;
-            changed.insert(Subject::Routes);
-        }
-        Ok(changed)
+        if is_new { Put::New(id) } else { Put::Changed(id) }
     }
 
     fn prepare(
@@ -194,10 +216,10 @@ impl Compiled {
         })?;
         let callees = slice.callees.iter().map(|callee| callee.id.clone()).collect();
         let function = Function { identity, callees, exposed: !slice.expose.is_empty(), modules };
-        Ok(Prepared { id, function, expose: slice.expose.clone(), content })
+        Ok(Prepared { id, function, content })
     }
 
-    fn insert(&mut self, Prepared { id, function, expose, content }: Prepared) {
+    fn insert(&mut self, Prepared { id, function, content }: Prepared) {
         let identity = function.identity.clone();
         if let Some(before) = self.functions.insert(id.clone(), function)
             && let Some(functions) = self.by_identity.get_mut(&before.identity)
@@ -208,21 +230,7 @@ impl Compiled {
             }
         }
         self.by_identity.entry(identity).or_default().push(id.clone());
-        if expose.is_empty() {
-            self.routes.remove(&id)
-        } else {
-            self.routes.insert(id.clone(), expose)
-        };
         self.contents.insert(Subject::Slice(id), content);
-    }
-
-    fn add_routes(&mut self) -> Result<(), DefinitionsError> {
-        let route = |(function, expose): (&FunctionId, &Vec<Expose>)| Route {
-            function: function.clone(),
-            expose: expose.clone(),
-        };
-        let routes: Vec<Route> = self.routes.iter().map(route).collect();
-        self.add(Subject::Routes, Content::new(&routes))
     }
 
     fn add(&mut self, subject: Subject, content: Result<Content, postcard::Error>) -> Result<(), DefinitionsError> {

@@ -22,7 +22,7 @@ mod wire;
 pub use admission::{Admission, AdmitError, JoinToken, Placement};
 pub use control::{Control, Options, PublishError, Published, StartError};
 pub use definitions::{Definitions, DefinitionsError, gateway_identity};
-pub use resource::{Endpoint, Instance, InstanceState, Resource, Route, Subject, Version};
+pub use resource::{Endpoint, Instance, InstanceState, Resource, Subject, Version};
 pub use server::ServeError;
 pub use status::{Counters, FunctionStatus, HostedInstance, IssuedIdentity, NodeStatus, RejectedVersion, Status};
 pub use store::{Store, StoreError};

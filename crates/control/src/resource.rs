@@ -3,14 +3,13 @@
 //! Payloads are postcard: slices are full of byte strings and nested enumerations, which JSON would carry at several times the
 //! size. The price is that both ends must be of the same release, which the stream's first message checks.
 
+use crate::admission::Placement;
 use aws_lc_rs::digest::{SHA256, digest};
 use bytes::Bytes;
-use leno_config::slice::Expose;
 use leno_config::{FunctionId, MeshSlice, ModuleHash, Slice};
 use leno_identity::{CertificateDer, TrustBundle};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -29,9 +28,9 @@ pub enum Subject {
     Slice(FunctionId),
     /// The other nodes on which a function can be reached.
     Endpoints(FunctionId),
-    /// The functions that the gateway lets outside traffic in to. A subscription covers their slices and endpoints too.
+    /// What a gateway needs: a subscription covers the slices and endpoints of the functions that outside traffic is let in to.
     Routes,
-    /// The functions that this node hosts. A subscription covers their slices and their callees' endpoints too.
+    /// What this node is for: a subscription covers the slices of the functions that it hosts and their callees' endpoints too.
     Hosted,
 }
 
@@ -48,10 +47,10 @@ pub enum Resource {
     Slice(Box<Slice>),
     /// The other nodes on which a function can be reached, in the order of their names.
     Endpoints(FunctionId, Vec<Endpoint>),
-    /// The functions that the gateway lets outside traffic in to.
-    Routes(Vec<Route>),
-    /// The functions that this node hosts.
-    Hosted(BTreeSet<FunctionId>),
+    /// The slices of all functions that the gateway offers were sent; by which hosts and paths it does is in them.
+    Routes,
+    /// What this node is for. The slices of all functions that it hosts were sent.
+    Hosted(Placement),
 }
 
 /// A node that hosts a function.
@@ -63,15 +62,6 @@ pub struct Endpoint {
     pub address: SocketAddr,
     /// Instances that are ready there. With none, the node starts one for the first request.
     pub ready: u32,
-}
-
-/// A function that the gateway lets outside traffic in to.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Route {
-    /// The function.
-    pub function: FunctionId,
-    /// By which hosts and paths.
-    pub expose: Vec<Expose>,
 }
 
 /// A running copy of a function, as its node reports it.
@@ -140,7 +130,7 @@ impl Resource {
             Self::Module(hash, _) => Subject::Module(*hash),
             Self::Slice(slice) => Subject::Slice(slice.id.clone()),
             Self::Endpoints(function, _) => Subject::Endpoints(function.clone()),
-            Self::Routes(_) => Subject::Routes,
+            Self::Routes => Subject::Routes,
             Self::Hosted(_) => Subject::Hosted,
         }
     }
@@ -162,7 +152,10 @@ impl Resource {
                 Self::Slice(slice)
             }
             Subject::Endpoints(id) => Self::Endpoints(id.clone(), from_payload(payload).map_err(bad)?),
-            Subject::Routes => Self::Routes(from_payload(payload).map_err(bad)?),
+            Subject::Routes => {
+                from_payload::<()>(payload).map_err(bad)?;
+                Self::Routes
+            }
             Subject::Hosted => Self::Hosted(from_payload(payload).map_err(bad)?),
         })
     }
@@ -243,8 +236,8 @@ impl fmt::Display for Subject {
             Self::Module(hash) => write!(f, "the module {hash}"),
             Self::Slice(function) => write!(f, "the slice of {function}"),
             Self::Endpoints(function) => write!(f, "the endpoints of {function}"),
-            Self::Routes => f.write_str("the routes"),
-            Self::Hosted => f.write_str("the hosted functions"),
+            Self::Routes => f.write_str("the gateway's part"),
+            Self::Hosted => f.write_str("the node's part"),
         }
     }
 }

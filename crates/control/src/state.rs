@@ -5,7 +5,7 @@
 //! Changes that come faster than a node reads merge by themselves, and nothing is ever held back.
 
 use crate::admission::{Admission, Placement};
-use crate::definitions::{Compiled, DefinitionsError, Prepared};
+use crate::definitions::{Compiled, DefinitionsError, Prepared, Put};
 use crate::resource::{Content, Endpoint, Instance, InstanceState, Subject, Version};
 use crate::status::{Counters, FunctionStatus, HostedInstance, IssuedIdentity, NodeStatus, RejectedVersion, Status};
 use crate::wire::{self, v1};
@@ -115,21 +115,40 @@ impl State {
         let come_or_gone =
             functions.filter(|id| before.functions.contains_key(*id) != self.compiled.functions.contains_key(*id));
         let come_or_gone: Vec<_> = come_or_gone.cloned().map(Subject::Endpoints).collect();
-        if !come_or_gone.is_empty() {
-            changed.insert(Subject::Hosted);
-            changed.extend(come_or_gone);
-        }
+        changed.extend(come_or_gone);
         self.announce(&changed);
         changed
     }
 
     /// Adds or replaces one function; tells whether that made a difference.
-    pub(crate) fn put(&mut self, prepared: Prepared) -> Result<bool, DefinitionsError> {
-        let changed = self.compiled.put(prepared)?;
-        if !changed.is_empty() {
-            self.announce(&changed);
+    pub(crate) fn put(&mut self, prepared: Prepared) -> bool {
+        match self.compiled.put(prepared) {
+            Put::Same => return false,
+            Put::Changed(id) => self.announce(&BTreeSet::from([Subject::Slice(id)])),
+            Put::New(id) => self.introduce(&id),
         }
-        Ok(!changed.is_empty())
+        true
+    }
+
+    /// Marks what a new function brings wherever it is of interest. The others are not looked at: a cold start costs the same however
+    /// many there are.
+    fn introduce(&mut self, id: &FunctionId) {
+        let Some(function) = self.compiled.functions.get(id) else { return };
+        let slice = Subject::Slice(id.clone());
+        let callees = function.callees.iter().cloned().map(Subject::Endpoints);
+        let own = [slice.clone(), Subject::Endpoints(id.clone())];
+        let concerned: Vec<_> = own.into_iter().chain(callees).chain(function.delivered()).collect();
+        for node in self.nodes.values_mut() {
+            let Some(session) = &mut node.session else { continue };
+            session.wanted.extend(function.brings(id, &node.admission.placement, &session.explicit));
+            if session.wanted.contains(&slice) {
+                session.wanted.extend(function.delivered());
+            }
+            let of_interest: Vec<_> =
+                concerned.iter().filter(|subject| session.wanted.contains(*subject)).cloned().collect();
+            session.pending.extend(of_interest);
+            session.wake();
+        }
     }
 
     /// What a function that is to be put amounts to.
@@ -387,28 +406,14 @@ impl State {
     }
 
     fn wanted(&self, name: &str, explicit: BTreeSet<Subject>) -> BTreeSet<Subject> {
-        let mut wanted = explicit;
-        let functions = &self.compiled.functions;
-        if wanted.contains(&Subject::Hosted) {
-            for id in self.hosted(name) {
-                let callees = functions.get(&id).into_iter().flat_map(|function| &function.callees);
-                let known = callees.filter(|callee| functions.contains_key(*callee));
-                wanted.extend(known.cloned().map(Subject::Endpoints));
-                wanted.insert(Subject::Slice(id));
+        let Some(node) = self.nodes.get(name) else { return explicit };
+        let mut wanted = explicit.clone();
+        for (id, function) in &self.compiled.functions {
+            wanted.extend(function.brings(id, &node.admission.placement, &explicit));
+            if wanted.contains(&Subject::Slice(id.clone())) {
+                wanted.extend(function.delivered());
             }
         }
-        if wanted.contains(&Subject::Routes) {
-            for (id, _) in functions.iter().filter(|(_, function)| function.exposed) {
-                wanted.insert(Subject::Endpoints(id.clone()));
-                wanted.insert(Subject::Slice(id.clone()));
-            }
-        }
-        let modules = wanted.iter().filter_map(|subject| match subject {
-            Subject::Slice(id) => functions.get(id).map(|function| &function.modules),
-            _ => None,
-        });
-        let modules: Vec<_> = modules.flatten().copied().map(Subject::Module).collect();
-        wanted.extend(modules);
         wanted
     }
 
@@ -428,7 +433,7 @@ impl State {
 
     fn content(&self, name: &str, subject: &Subject) -> Option<Content> {
         match subject {
-            Subject::Hosted => Content::new(&self.hosted(name)).ok(),
+            Subject::Hosted => Content::new(&self.nodes.get(name)?.admission.placement).ok(),
             Subject::Endpoints(function) if self.compiled.functions.contains_key(function) => {
                 Content::new(&self.endpoints(name, function)).ok()
             }

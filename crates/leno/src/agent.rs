@@ -101,7 +101,7 @@ impl Keeper {
                 }
                 Change::Set(Resource::Hosted(_)) => complete = true,
                 // One node hosts everything: there are no other nodes' endpoints, and the gateway's routes are in the slices.
-                Change::Set(Resource::Endpoints(..) | Resource::Routes(_)) | Change::Removed(_) => {}
+                Change::Set(Resource::Endpoints(..) | Resource::Routes) | Change::Removed(_) => {}
             }
         }
         self.hosted.set(functions.clone());

@@ -88,7 +88,14 @@ impl World {
             if random.one_in(3) {
                 slice = slices::exposed(slice);
             }
-            self.slices.insert(slice.id.clone(), slice);
+            self.slices.insert(slice.id.clone(), slice.clone());
+            // One alone, or all at once: it must come to the same.
+            if random.one_in(2)
+                && let Ok(prepared) = self.state.prepare_put(&slice, &slices::DOMAIN.parse().unwrap())
+            {
+                self.state.put(prepared);
+                return;
+            }
         }
         let definitions = Definitions { mesh: slices::mesh(), slices: self.slices.clone(), modules: BTreeMap::new() };
         self.state.publish(Compiled::new(&definitions, &self.bundle).unwrap());
@@ -277,10 +284,7 @@ impl World {
             Subject::Slice(id) => self.slices.get(id).map(Content::new),
             Subject::Endpoints(id) => self.slices.contains_key(id).then(|| Content::new(&self.endpoints(name, id))),
             Subject::Routes => return self.state.compiled.contents.get(subject).map(|content| content.version),
-            Subject::Hosted => {
-                let hosted: BTreeSet<_> = self.slices.keys().filter(|id| self.placements[name].hosts(id)).collect();
-                Some(Content::new(&hosted))
-            }
+            Subject::Hosted => Some(Content::new(&self.placements[name])),
         };
         content.map(|content| content.unwrap().version)
     }

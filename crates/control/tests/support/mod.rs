@@ -3,14 +3,14 @@
 
 pub mod slices;
 
-use leno_config::{FunctionId, Slice};
+use leno_config::Slice;
 use leno_control::node::{Agent, Backoff, Change, Connection, Update, Updates, join};
 use leno_control::{
     Admission, Control, Definitions, Instance, InstanceState, JoinToken, Placement, Resource, Store, Subject,
 };
 use leno_identity::Authority;
 use slices::{DOMAIN, function, mesh};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
 use tokio::net::TcpListener;
@@ -138,8 +138,8 @@ pub fn endpoints_of(name: &str) -> Subject {
     Subject::Endpoints(function(name))
 }
 
-pub fn hosted(names: &[&str]) -> Change {
-    Change::Set(Resource::Hosted(names.iter().map(|name| function(name)).collect::<BTreeSet<FunctionId>>()))
+pub fn part(admission: Admission) -> Change {
+    Change::Set(Resource::Hosted(admission.placement))
 }
 
 /// `ready` instances.
