@@ -51,8 +51,9 @@ enum Isolation {
 /// Serves until standard input ends. A line `load FILE` reads other documents, a line `publish` puts them into force; each is
 /// answered by a line when it is done.
 pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(MANAGEMENT_THREADS)
+        .worker_threads(MANAGEMENT_THREADS.min(cores))
         .thread_name("leno-manage")
         .enable_all()
         .build()?;
@@ -98,7 +99,7 @@ async fn serve(arguments: &Arguments) -> anyhow::Result<()> {
     let (agent, updates) = leno_control::node::join(options)?;
     let (wanted, is_wanted) = watch::channel(BTreeSet::new());
     let (applied, mut is_applied) = watch::channel(false);
-    tokio::spawn(Identities::new(agent.clone(), svids.clone()).keep(is_wanted.clone()));
+    Identities::new(agent.clone(), svids.clone()).start(is_wanted.clone())?;
     agent.subscribe([Subject::Mesh, Subject::Bundle, Subject::Hosted, Subject::Routes]);
     let gateway = gateway_identity(&trust_domain)?;
     tokio::spawn(keep(node.clone(), engine, updates, wanted, gateway, applied));
@@ -141,7 +142,7 @@ async fn keep(
 ) {
     while let Some(update) = updates.recv().await {
         let mut next = node.snapshot.load().change();
-        let mut complete = false;
+        let (mut complete, mut come) = (false, Vec::new());
         for change in update.changes.iter().cloned() {
             match change {
                 Change::Set(Resource::Mesh(mesh)) => drop(next.mesh(*mesh)),
@@ -150,6 +151,7 @@ async fn keep(
                     let engine = engine.clone();
                     let loading = tokio::task::spawn_blocking(move || Arc::new(FunctionEntry::load(&engine, *slice)));
                     let Ok(entry) = loading.await else { return };
+                    come.extend(entry.identity.parse::<SpiffeId>());
                     next.insert(entry);
                 }
                 Change::Removed(Subject::Slice(id)) => drop(next.remove(&id)),
@@ -162,8 +164,7 @@ async fn keep(
         let snapshot = next.finish();
         let snapshot = Arc::new(snapshot);
         node.snapshot.store(snapshot.clone());
-        let identities = snapshot.functions.values().filter_map(|entry| entry.identity.parse().ok());
-        wanted.send_replace(identities.chain([gateway.clone()]).collect());
+        wanted.send_modify(|wanted| wanted.extend(come.into_iter().chain([gateway.clone()])));
         update.accept();
         if complete {
             applied.send_replace(true);

@@ -10,8 +10,9 @@ use leno_function::{Function, FunctionSpec, Supervisor};
 use leno_identity::SpiffeId;
 use leno_proxy::extension::{Extension, ModuleFetcher, Modules};
 use leno_proxy::jwks::{JwksFetcher, Pace};
+use leno_proxy::shards::Shards;
 use leno_proxy::{FunctionEntry, Node};
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use tokio::sync::watch;
 
@@ -39,7 +40,7 @@ impl Keeper {
         let mut changes = self.supervisor.changes();
         let (fetcher, mut fetched) = JwksFetcher::start(self.node.ledger.unknown_keys.clone(), Pace::default());
         let (modules, mut fetched_modules) = ModuleFetcher::new(self.modules.clone());
-        let mut functions = HashMap::new();
+        let mut functions = Shards::default();
         loop {
             tokio::select! {
                 update = updates.recv() => match update {
@@ -65,10 +66,11 @@ impl Keeper {
         self.agent.report(id, reported(&self.supervisor, id));
     }
 
-    async fn apply(&self, update: Update, fetcher: &JwksFetcher, functions: &mut HashMap<FunctionId, Function>) {
+    async fn apply(&self, update: Update, fetcher: &JwksFetcher, functions: &mut Shards<FunctionId, Function>) {
         let mut next = self.node.snapshot.load().change();
         let mut rejected = Vec::new();
-        let (mut complete, mut forgotten) = (false, false);
+        let (mut complete, mut forgotten, mut replaced) = (false, false, false);
+        let mut come = Vec::new();
         for change in update.changes.iter().cloned() {
             let subject = change.subject();
             match change {
@@ -79,7 +81,8 @@ impl Keeper {
                 Change::Set(Resource::Slice(slice)) => match self.load(fetcher.follow(*slice)).await {
                     Ok(entry) => {
                         let function = self.supervisor.apply(FunctionSpec::from(&entry.slice));
-                        functions.insert(entry.slice.id.clone(), function);
+                        replaced |= functions.insert(entry.slice.id.clone(), function).is_some();
+                        come.push(entry.clone());
                         next.insert(entry);
                     }
                     Err(reason) => rejected.push((subject, reason)),
@@ -110,7 +113,11 @@ impl Keeper {
         self.node.snapshot.store(snapshot.clone());
         tracing::info!(version = snapshot.version, functions = snapshot.functions.len(), "configuration is in force");
         // Requests from the gateway and on this node need no certificate, so they do not wait for keys to be made.
-        self.want(snapshot.functions.values().map(|entry| &*entry.identity));
+        if forgotten || replaced {
+            self.want(snapshot.functions.values());
+        } else {
+            self.want_too(&come);
+        }
         if forgotten {
             let called =
                 snapshot.functions.values().flat_map(|entry| entry.slice.callees.iter().map(|callee| &callee.id));
@@ -192,12 +199,19 @@ impl Keeper {
         loading.await.map_err(|error| error.to_string())?
     }
 
-    fn want<'a>(&self, identities: impl Iterator<Item = &'a str>) {
-        let parsed = identities.filter_map(|identity| identity.parse::<SpiffeId>().ok());
-        let wanted: BTreeSet<SpiffeId> = parsed.chain(self.gateway.clone()).collect();
-        // Told even if nothing changed: a new trust bundle may call for new certificates.
+    fn want<'a>(&self, entries: impl Iterator<Item = &'a Arc<FunctionEntry>>) {
+        let wanted: BTreeSet<SpiffeId> = entries.filter_map(identity).chain(self.gateway.clone()).collect();
         self.wanted.send_replace(wanted);
     }
+
+    /// Told even if nothing is new: a new trust bundle may call for new certificates.
+    fn want_too(&self, come: &[Arc<FunctionEntry>]) {
+        self.wanted.send_modify(|wanted| wanted.extend(come.iter().filter_map(identity).chain(self.gateway.clone())));
+    }
+}
+
+fn identity(entry: &Arc<FunctionEntry>) -> Option<SpiffeId> {
+    entry.identity.parse().ok()
 }
 
 /// An extension whose module was delivered must be ready; one whose module is fetched may come later, or never.

@@ -5,7 +5,7 @@ use leno_config::FunctionId;
 use leno_function::{AcquireError, Function, Host, InstanceId, LogLine, Stream, Supervisor};
 use leno_proxy::credential::Credentials;
 use leno_proxy::instances::{Acquire, Instances, Lease, Unavailable};
-use std::collections::HashMap;
+use leno_proxy::shards::Shards;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock, Weak};
 use tokio::time::Instant;
@@ -13,12 +13,12 @@ use tokio::time::Instant;
 /// The functions that this node runs.
 #[derive(Default)]
 pub struct Hosted {
-    functions: ArcSwap<HashMap<FunctionId, Function>>,
+    functions: ArcSwap<Shards<FunctionId, Function>>,
 }
 
 impl Hosted {
     /// Replaces the functions that can be lent.
-    pub fn set(&self, functions: HashMap<FunctionId, Function>) {
+    pub fn set(&self, functions: Shards<FunctionId, Function>) {
         self.functions.store(Arc::new(functions));
     }
 }

@@ -72,7 +72,7 @@ pub async fn start(mesh: MeshSlice, workers: Option<NonZeroUsize>, engines: Engi
     let (agent, updates) = leno_control::node::join(options)?;
     let (wanted, wanted_by) = watch::channel(BTreeSet::new());
     let (applied, is_applied) = watch::channel(false);
-    tokio::spawn(Identities::new(agent.clone(), svids.clone()).keep(wanted_by.clone()));
+    Identities::new(agent.clone(), svids.clone()).start(wanted_by.clone())?;
     let keeper = Keeper {
         agent,
         node: node.clone(),

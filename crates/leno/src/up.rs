@@ -16,7 +16,8 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-/// Threads of the control plane, the supervisor and the admin listener. Requests have workers of their own.
+/// Threads of the control plane, the supervisor and the admin listener, unless there are fewer cores: they would only wake one another.
+/// Requests have workers of their own.
 const MANAGEMENT_THREADS: usize = 2;
 
 /// Runs until a signal ends it.
@@ -30,8 +31,9 @@ pub fn run(path: &Path, workers: Option<usize>) -> Result<ExitCode> {
     };
     telemetry::start();
     let workers = workers.map(|count| NonZeroUsize::new(count).context("--workers must be at least 1")).transpose()?;
+    let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(MANAGEMENT_THREADS)
+        .worker_threads(MANAGEMENT_THREADS.min(cores))
         .thread_name("leno-manage")
         .enable_all()
         .build()?;

@@ -34,6 +34,7 @@ pub mod retry;
 pub mod ring;
 pub mod route;
 mod schedule;
+pub mod shards;
 pub mod signature;
 pub mod snapshot;
 pub mod span;

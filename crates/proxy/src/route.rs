@@ -3,13 +3,13 @@
 use crate::exchange::{Exchange, Origin};
 use crate::failure::Failure;
 use crate::head::{self, Malformed};
+use crate::shards::Shards;
 use crate::snapshot::FunctionEntry;
 use http::request;
 use leno_config::FunctionId;
 use leno_config::slice::Callee;
 use leno_policy::path;
 use std::borrow::Cow;
-use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -86,49 +86,67 @@ fn way(exchange: &Exchange, callee: Option<&Callee>) -> Way {
 }
 
 /// What the gateway lets in. The more specific host wins (exact, then the longest `*.suffix`, then `*`), then the longer path prefix.
-#[derive(Debug, Default)]
+/// Copies share what they do not change.
+#[derive(Clone, Debug, Default)]
 pub struct Routes {
-    exact: HashMap<String, Vec<Exposed>>,
+    exact: Shards<String, Arc<[Exposed]>>,
     /// By suffix with its leading dot.
-    suffixes: HashMap<String, Vec<Exposed>>,
-    any: Vec<Exposed>,
+    suffixes: Shards<String, Arc<[Exposed]>>,
+    any: Arc<[Exposed]>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Exposed {
     /// Without a trailing slash; empty: everything.
-    prefix: String,
+    prefix: Arc<str>,
     entry: Arc<FunctionEntry>,
 }
 
 impl Routes {
-    /// Collects what these functions expose.
-    pub fn new<'a>(functions: impl Iterator<Item = &'a Arc<FunctionEntry>>) -> Self {
-        let mut routes = Self::default();
-        for entry in functions {
-            for expose in &entry.slice.expose {
-                for host in &expose.hosts {
-                    let list = match host.strip_prefix('*') {
-                        Some("") => &mut routes.any,
-                        Some(suffix) => routes.suffixes.entry(suffix.to_ascii_lowercase()).or_default(),
-                        None => routes.exact.entry(host.to_ascii_lowercase()).or_default(),
-                    };
-                    list.push(Exposed { prefix: expose.path.trim_end_matches('/').to_owned(), entry: entry.clone() });
-                }
+    /// Adds what this function exposes.
+    pub fn insert(&mut self, entry: &Arc<FunctionEntry>) {
+        for expose in &entry.slice.expose {
+            let exposed = Exposed { prefix: expose.path.trim_end_matches('/').into(), entry: entry.clone() };
+            for host in &expose.hosts {
+                self.change(host, |list| {
+                    let at = list.partition_point(|other| other.comes_before(&exposed));
+                    list.insert(at, exposed.clone());
+                });
             }
         }
-        let lists = routes.exact.values_mut().chain(routes.suffixes.values_mut()).chain([&mut routes.any]);
-        for list in lists {
-            // The name only settles what the configuration refuses anyway: two functions at one place.
-            list.sort_by(|a, b| b.prefix.len().cmp(&a.prefix.len()).then_with(|| a.entry.name.cmp(&b.entry.name)));
+    }
+
+    /// Takes away what this function exposes.
+    pub fn remove(&mut self, entry: &Arc<FunctionEntry>) {
+        for host in entry.slice.expose.iter().flat_map(|expose| &expose.hosts) {
+            self.change(host, |list| list.retain(|exposed| !Arc::ptr_eq(&exposed.entry, entry)));
         }
-        routes
+    }
+
+    fn change(&mut self, host: &str, change: impl FnOnce(&mut Vec<Exposed>)) {
+        let (lists, key) = match host.strip_prefix('*') {
+            Some("") => {
+                let mut list = self.any.to_vec();
+                change(&mut list);
+                self.any = list.into();
+                return;
+            }
+            Some(suffix) => (&mut self.suffixes, suffix.to_ascii_lowercase()),
+            None => (&mut self.exact, host.to_ascii_lowercase()),
+        };
+        let mut list = lists.get(&key).map(|list| list.to_vec()).unwrap_or_default();
+        change(&mut list);
+        if list.is_empty() {
+            lists.remove(&key);
+        } else {
+            lists.insert(key, list.into());
+        }
     }
 
     /// The function exposed at this host (without port) and normalised path (without query).
     pub fn find(&self, host: &str, path: &str) -> Option<&Arc<FunctionEntry>> {
         let host = lower(host);
-        let pick = |list: &'_ Vec<Exposed>| list.iter().position(|route| is_below(path, &route.prefix));
+        let pick = |list: &'_ [Exposed]| list.iter().position(|route| is_below(path, &route.prefix));
         if let Some(list) = self.exact.get(host.as_ref())
             && let Some(index) = pick(list)
         {
@@ -144,6 +162,14 @@ impl Routes {
             }
         }
         pick(&self.any).map(|index| &self.any[index].entry)
+    }
+}
+
+impl Exposed {
+    /// The longer path first. The name only settles what the configuration refuses anyway: two functions at one place.
+    fn comes_before(&self, other: &Self) -> bool {
+        let order = other.prefix.len().cmp(&self.prefix.len()).then_with(|| self.entry.name.cmp(&other.entry.name));
+        order.is_lt()
     }
 }
 

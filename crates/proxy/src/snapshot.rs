@@ -6,6 +6,7 @@
 use crate::extension::{Extension, Modules};
 use crate::route::Routes;
 use crate::schedule::Class;
+use crate::shards::Shards;
 use crate::signature::PreparedKeys;
 use leno_config::{FunctionId, MeshSlice, Slice, slice};
 use leno_policy::needs::Needs;
@@ -23,7 +24,7 @@ pub struct NodeSnapshot {
     /// What holds for the whole mesh.
     pub mesh: Arc<MeshSlice>,
     /// Functions whose slices this node has.
-    pub functions: HashMap<FunctionId, Arc<FunctionEntry>>,
+    pub functions: Shards<FunctionId, Arc<FunctionEntry>>,
     /// What the gateway lets in, derived from `functions`.
     pub routes: Routes,
     /// No exchange may take longer than this; [`Duration::MAX`]: some may take as long as they like.
@@ -33,55 +34,74 @@ pub struct NodeSnapshot {
 impl NodeSnapshot {
     /// A mesh without functions.
     pub fn new(mesh: MeshSlice) -> Self {
-        Change { version: 0, mesh: Arc::new(mesh), functions: HashMap::new() }.finish()
+        let longest_exchange = limit(mesh.limits.request_timeout);
+        let (functions, routes) = Default::default();
+        Self { version: 0, mesh: Arc::new(mesh), functions, routes, longest_exchange }
     }
 
     /// Starts a change of this snapshot; the snapshot itself stays as it is.
     pub fn change(&self) -> Change {
-        Change { version: self.version + 1, mesh: self.mesh.clone(), functions: self.functions.clone() }
+        Change {
+            version: self.version + 1,
+            mesh: self.mesh.clone(),
+            functions: self.functions.clone(),
+            routes: self.routes.clone(),
+            longest_exchange: Some(self.longest_exchange),
+        }
     }
 }
 
-/// A snapshot in the making.
+/// A snapshot in the making. What it costs depends on what changes, not on how many functions there are.
 #[derive(Debug)]
 pub struct Change {
     version: u64,
     mesh: Arc<MeshSlice>,
-    functions: HashMap<FunctionId, Arc<FunctionEntry>>,
+    functions: Shards<FunctionId, Arc<FunctionEntry>>,
+    routes: Routes,
+    /// `None`: whatever made it the longest may be gone.
+    longest_exchange: Option<Duration>,
 }
 
 impl Change {
     /// Replaces what holds for the whole mesh.
     pub fn mesh(&mut self, mesh: MeshSlice) -> &mut Self {
         self.mesh = Arc::new(mesh);
+        self.longest_exchange = None;
         self
     }
 
     /// Adds a function, or replaces it.
     pub fn insert(&mut self, entry: Arc<FunctionEntry>) -> &mut Self {
+        self.remove(&entry.slice.id);
+        self.routes.insert(&entry);
+        self.longest_exchange = self.longest_exchange.map(|longest| longest.max(entry.longest_exchange()));
         self.functions.insert(entry.slice.id.clone(), entry);
         self
     }
 
     /// Removes a function: requests to it find no route, its instances have no say any more.
     pub fn remove(&mut self, function: &FunctionId) -> &mut Self {
-        self.functions.remove(function);
+        if let Some(entry) = self.functions.remove(function) {
+            self.routes.remove(&entry);
+            self.longest_exchange = self.longest_exchange.filter(|longest| entry.longest_exchange() < *longest);
+        }
         self
     }
 
     /// The new snapshot.
     pub fn finish(self) -> NodeSnapshot {
-        let routes = Routes::new(self.functions.values());
-        let longest_exchange = longest_exchange(&self.mesh, self.functions.values());
-        NodeSnapshot { version: self.version, mesh: self.mesh, functions: self.functions, routes, longest_exchange }
+        let Self { version, mesh, functions, routes, longest_exchange } = self;
+        let longest_exchange = longest_exchange.unwrap_or_else(|| {
+            let each = functions.values().map(|entry| entry.longest_exchange());
+            each.fold(limit(mesh.limits.request_timeout), Duration::max)
+        });
+        NodeSnapshot { version, mesh, functions, routes, longest_exchange }
     }
 }
 
-fn longest_exchange<'a>(mesh: &MeshSlice, functions: impl Iterator<Item = &'a Arc<FunctionEntry>>) -> Duration {
-    let targets = functions.flat_map(|entry| entry.inbound.spec.targets.iter().chain(&entry.outbound.spec.targets));
-    let limits = targets.map(|target| Duration::from_millis(target.timeout_ms)).chain([mesh.limits.request_timeout]);
-    // Zero is no limit.
-    limits.map(|limit| if limit.is_zero() { Duration::MAX } else { limit }).max().unwrap_or(Duration::MAX)
+/// Zero is no limit.
+fn limit(time: Duration) -> Duration {
+    if time.is_zero() { Duration::MAX } else { time }
 }
 
 /// One function: its slice, and what was made ready from it.
@@ -135,6 +155,14 @@ impl FunctionEntry {
             name,
             slice,
         }
+    }
+}
+
+impl FunctionEntry {
+    /// The longest that an exchange with one of its targets may take.
+    fn longest_exchange(&self) -> Duration {
+        let targets = self.inbound.spec.targets.iter().chain(&self.outbound.spec.targets);
+        targets.map(|target| limit(Duration::from_millis(target.timeout_ms))).max().unwrap_or_default()
     }
 }
 

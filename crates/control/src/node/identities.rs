@@ -5,13 +5,18 @@ use super::agent::Agent;
 use super::backoff::Backoff;
 use leno_identity::{SpiffeId, SvidStore};
 use std::collections::{BTreeSet, VecDeque};
+use std::io;
 use std::sync::Arc;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
+use tokio::runtime;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 /// Requests under way at a time.
 const CONCURRENCY: usize = 16;
+/// Of the thread that makes keys: a tenth of the weight of others, which is enough to get on when they leave no time at all.
+const NICE: i32 = 10;
 /// Wall clocks jump, so nobody sleeps for long by one.
 const LONGEST_SLEEP: Duration = Duration::from_secs(30);
 
@@ -36,6 +41,19 @@ impl Identities {
     /// For certificates that `agent` has signed and `store` holds.
     pub fn new(agent: Agent, store: Arc<SvidStore>) -> Self {
         Self { agent, store, backoff: Backoff::default() }
+    }
+
+    /// Does [`Identities::keep`] on a thread of its own, which gives way to all others: keys and certificates are a good part of what a new
+    /// function costs, and its first request mostly needs none.
+    pub fn start(self, wanted: watch::Receiver<BTreeSet<SpiffeId>>) -> io::Result<JoinHandle<()>> {
+        let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
+        thread::Builder::new().name("leno-keys".to_owned()).spawn(move || {
+            // Without it, this thread is merely no better than others.
+            if let Err(error) = rustix::process::setpriority_process(None, NICE) {
+                tracing::debug!(%error, "the thread that makes keys has the priority of all others");
+            }
+            runtime.block_on(self.keep(wanted));
+        })
     }
 
     /// Keeps what is wanted certified until the sender of `wanted` is dropped. Sending the same set again makes it look at once,

@@ -34,7 +34,7 @@ impl Snapshot {
 /// `memory` without the zeros at its end.
 fn used(memory: &[u8]) -> &[u8] {
     let mut end = memory.len();
-    while end >= GRAIN && memory[end - GRAIN..end].iter().all(|byte| *byte == 0) {
+    while end >= GRAIN && memory[end - GRAIN..end] == [0; GRAIN] {
         end -= GRAIN;
     }
     &memory[..end]

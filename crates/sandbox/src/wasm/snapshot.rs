@@ -84,7 +84,7 @@ impl Changes {
 fn is_as_before(pristine: &[u8], built: &[u8], block: &Range<usize>) -> bool {
     let known = &pristine[block.start.min(pristine.len())..block.end.min(pristine.len())];
     let (old, new) = built[block.clone()].split_at(known.len());
-    old == known && new.iter().all(|byte| *byte == 0)
+    old == known && *new == [0; GAP][..new.len()]
 }
 
 #[cfg(test)]
