@@ -141,7 +141,7 @@ fn envoy(rig: &Rig, policies: Policies, count: usize) -> anyhow::Result<Sample> 
 }
 
 /// The bytes of a request with a token.
-fn request(rig: &Rig, host: &str) -> anyhow::Result<Vec<u8>> {
+pub fn request(rig: &Rig, host: &str) -> anyhow::Result<Vec<u8>> {
     let request = rig.material.request(crate::policies::Algorithm::Es256)?;
     let token = request.authorizations.first().context("there are tokens")?;
     Ok(format!(
@@ -157,7 +157,7 @@ fn first_answer(address: SocketAddr, request: &[u8]) -> Option<u16> {
 }
 
 /// The status of the answer.
-fn ask(connection: &mut TcpStream, request: &[u8]) -> anyhow::Result<u16> {
+pub fn ask(connection: &mut TcpStream, request: &[u8]) -> anyhow::Result<u16> {
     connection.write_all(request)?;
     let mut buffer = [0; 8192];
     let mut filled = 0;

@@ -13,6 +13,7 @@ mod density;
 mod hop;
 mod html;
 mod instance;
+mod instructions;
 mod load;
 mod machine;
 mod material;
@@ -58,6 +59,8 @@ enum What {
     Azure(azure::Arguments),
     /// Functions that start: what the mesh adds, how many a second; and that a flood of denied requests starts none.
     Functions(arguments::Plain),
+    /// Instructions of the node per request: the same on a busy machine as on an idle one.
+    Instructions(instructions::Arguments),
     /// In under two minutes, for CI: whether the hot path still costs about what it did.
     Smoke(smoke::Arguments),
     /// (part of the others) A service that does nothing, fast.
@@ -96,6 +99,7 @@ fn main() -> anyhow::Result<()> {
         What::Coldstart(arguments) => coldstart::run(&arguments),
         What::Azure(arguments) => azure::run(&arguments),
         What::Functions(arguments) => azure::cycles::run(&arguments),
+        What::Instructions(arguments) => instructions::run(&arguments),
         What::Smoke(arguments) => smoke::run(&arguments),
         What::Upstream(arguments) => upstream::run(&arguments),
         What::Sinks(arguments) => sinks::run(&arguments),

@@ -91,7 +91,20 @@ pub struct Helper {
 impl Helper {
     /// Returns when it says that it is ready.
     pub fn start(cores: Cores, arguments: &[&str]) -> anyhow::Result<Self> {
-        let mut command = Command::new(std::env::current_exe()?);
+        Self::start_under(cores, &[], arguments)
+    }
+
+    /// The same, run by another program with these arguments, which becomes the process.
+    pub fn start_under(cores: Cores, wrapper: &[String], arguments: &[&str]) -> anyhow::Result<Self> {
+        let this = std::env::current_exe()?;
+        let mut command = match wrapper.split_first() {
+            Some((program, options)) => {
+                let mut command = Command::new(program);
+                command.args(options).arg(this);
+                command
+            }
+            None => Command::new(this),
+        };
         command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = cores.spawn_proxy(&mut command)?;
         let output = BufReader::new(child.stdout.take().context("it has an output")?);

@@ -1,8 +1,9 @@
-//! `leno-bench smoke`: in under two minutes, whether the hot path still costs about what it did. For CI: ratios within one run, wide enough
-//! that a slow or busy machine does not fail them.
+//! `leno-bench smoke`: in under two minutes, whether the hot path still costs about what it did. For CI: instructions, which are the same on
+//! any machine but for a library's choice of vector code, and ratios within one run, wide enough that a slow or busy machine does not fail them.
 
 use crate::arguments::Where;
 use crate::contenders::Running;
+use crate::instructions;
 use crate::load::Pace;
 use crate::policies::Policies;
 use crate::rig::Rig;
@@ -20,6 +21,8 @@ const LIMITS: [(&str, &str, f64); 4] = [
     ("leno_nine_wasm", "leno_none", 3.00),
 ];
 const REPEATS: usize = 5;
+/// Instructions of the node per request: at most so many. A quarter above what was counted (69,000 and 202,000).
+const INSTRUCTIONS: [(&str, f64); 2] = [("instructions_none", 87_000.0), ("instructions_nine", 253_000.0)];
 
 #[derive(clap::Args)]
 pub struct Arguments {
@@ -54,7 +57,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
             trials.0.push(trial::run(&rig, contender, HTTP1, Pace::Closed, repeat, lengths)?);
         }
     }
-    let mut slower = Vec::new();
+    let mut slower = too_many_instructions(&rig)?;
     for (ours, theirs, limit) in LIMITS {
         let which = [ours, theirs].map(|name| (name, HTTP1.name, "closed"));
         let Some(ratio) = trials.combined(which, |[ours, theirs]| ours.cpu_us / theirs.cpu_us) else { continue };
@@ -70,4 +73,21 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
     ensure!(slower.is_empty(), "the hot path costs more than it did: {}", slower.join(", "));
     Ok(())
+}
+
+/// Those that are above their limit.
+fn too_many_instructions(rig: &Rig) -> anyhow::Result<Vec<&'static str>> {
+    if !instructions::valgrind_is_there() {
+        println!("SKIPPED: counting instructions; there is no valgrind (`apt-get install valgrind`)");
+        return Ok(Vec::new());
+    }
+    let mut above = Vec::new();
+    for ((name, count), (_, limit)) in instructions::count(rig, None)?.into_iter().zip(INSTRUCTIONS) {
+        let verdict = if count <= limit { "ok" } else { "TOO MANY" };
+        println!("{name}: {count:.0}, at most {limit:.0}: {verdict}");
+        if count > limit {
+            above.push(name);
+        }
+    }
+    Ok(above)
 }
