@@ -10,6 +10,7 @@ pub mod body;
 mod clock;
 pub mod connection;
 pub mod credential;
+mod dial;
 pub mod edits;
 pub mod exchange;
 pub mod extension;

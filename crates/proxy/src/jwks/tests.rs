@@ -1,4 +1,5 @@
 use super::*;
+use crate::dial::DialError;
 use crate::testing::{self, SigningKey};
 use leno_config::slice::JwksFetch;
 use leno_policy::spec::{Algorithm, Issuer, KeyId, TokenSource};
@@ -215,7 +216,10 @@ async fn what_is_not_a_key_set_is_refused() {
     }
     for url in ["", "/keys", "ftp://a/", "localhost:80", "http://"] {
         let source = Source { url: url.into(), ca_file: None };
-        assert!(matches!(fetch(source, Duration::from_secs(10)).await, Err(fetch::FetchError::Url(_))), "{url}");
+        assert!(
+            matches!(fetch(source, Duration::from_secs(10)).await, Err(fetch::FetchError::Dial(DialError::Url(_)))),
+            "{url}"
+        );
     }
 }
 
@@ -247,13 +251,16 @@ async fn https_trusts_the_named_roots_and_no_others() {
     let keys = get(&server.url, Some(&file)).await.unwrap();
     assert_eq!(keys.keys.len(), 1);
     let other_name = server.url.replace("localhost", "127.0.0.1");
-    assert!(matches!(get(&other_name, Some(&file)).await, Err(fetch::FetchError::Connect(_))), "another name");
+    assert!(
+        matches!(get(&other_name, Some(&file)).await, Err(fetch::FetchError::Dial(DialError::Connect(_)))),
+        "another name"
+    );
     assert!(get(&server.url, None).await.is_err(), "not one of the system's roots");
     std::fs::write(&file, "no certificate").unwrap();
     let error = get(&server.url, Some(&file)).await.unwrap_err().to_string();
     assert!(error.contains(&file.display().to_string()), "{error}");
     std::fs::remove_file(&file).unwrap();
-    assert!(matches!(get(&server.url, Some(&file)).await, Err(fetch::FetchError::CaFile { .. })));
+    assert!(matches!(get(&server.url, Some(&file)).await, Err(fetch::FetchError::Dial(DialError::CaFile { .. }))));
 }
 
 #[tokio::test]

@@ -1,14 +1,20 @@
 //! What a span says, in OpenTelemetry's words.
 
+use super::protobuf::{Value, attribute, bytes, fixed32, fixed64, nested, number, text};
 use crate::metrics::engine_name;
 use crate::peer::Entrance;
 use crate::record::{EXTENSIONS, Observed, Ruled, entrance_name, policy_name};
 use leno_policy::outcome::TracePlan;
 use leno_policy::spec::Protocol;
-use opentelemetry::trace::{SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState};
-use opentelemetry::{InstrumentationScope, KeyValue, Value};
-use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
-use std::borrow::Cow;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+// `Span.SpanKind`, `Status.StatusCode` and `SpanFlags` of trace.proto.
+const KIND_SERVER: u64 = 2;
+const KIND_CLIENT: u64 = 3;
+const STATUS_ERROR: u64 = 2;
+const FLAG_SAMPLED: u32 = 0x1;
+const FLAG_KNOWS_WHETHER_REMOTE: u32 = 0x100;
+const FLAG_REMOTE: u32 = 0x200;
 
 /// A record as a span.
 pub(super) struct Span<'a> {
@@ -32,34 +38,37 @@ impl<'a> Span<'a> {
         service.unwrap_or(("leno", "unknown"))
     }
 
-    /// The span, for the exporter.
-    pub(super) fn data(&self, scope: &InstrumentationScope) -> SpanData {
+    /// Writes it as a `Span`.
+    pub(super) fn write(&self, out: &mut Vec<u8>) {
         let (context, observed) = (&self.plan.context, self.observed);
-        let flags = TraceFlags::default().with_sampled(context.sampled);
-        let (trace_id, span_id) = (TraceId::from(context.trace_id), SpanId::from(context.span_id));
-        SpanData {
-            span_context: SpanContext::new(trace_id, span_id, flags, false, TraceState::default()),
-            parent_span_id: self.plan.parent_span.map_or(SpanId::INVALID, SpanId::from),
-            parent_span_is_remote: self.plan.parent_span.is_some(),
-            span_kind: if observed.entrance == Entrance::Outbound { SpanKind::Client } else { SpanKind::Server },
-            name: self.name(),
-            start_time: observed.started_at,
-            end_time: observed.started_at + observed.duration(),
-            status: self.outcome(),
-            attributes: self.attributes(),
-            dropped_attributes_count: 0,
-            events: SpanEvents::default(),
-            links: SpanLinks::default(),
-            instrumentation_scope: scope.clone(),
+        bytes(out, 1, &context.trace_id.to_be_bytes());
+        bytes(out, 2, &context.span_id.to_be_bytes());
+        if let Some(parent) = self.plan.parent_span {
+            bytes(out, 4, &parent.to_be_bytes());
         }
+        self.write_name(out);
+        number(out, 6, if observed.entrance == Entrance::Outbound { KIND_CLIENT } else { KIND_SERVER });
+        fixed64(out, 7, nanoseconds(observed.started_at));
+        fixed64(out, 8, nanoseconds(observed.started_at + observed.duration()));
+        self.attributes(|key, value| attribute(out, 9, key, value));
+        nested(out, 15, |status| {
+            if self.failed() {
+                text(status, 2, &[observed.flag.unwrap_or_default()]);
+                number(status, 3, STATUS_ERROR);
+            }
+        });
+        let sampled = if context.sampled { FLAG_SAMPLED } else { 0 };
+        let remote = if self.plan.parent_span.is_some() { FLAG_REMOTE } else { 0 };
+        fixed32(out, 16, sampled | FLAG_KNOWS_WHETHER_REMOTE | remote);
     }
 
     /// For RPC `package.Service/Method`; for HTTP the method and whom it is for. Paths would be names without end.
-    fn name(&self) -> Cow<'static, str> {
+    fn write_name(&self, out: &mut Vec<u8>) {
+        let method = self.observed.method.as_str();
         match (self.rpc(), &self.observed.target) {
-            (Some((service, method)), _) => format!("{service}/{method}").into(),
-            (None, Some(target)) => format!("{} {target}", self.observed.method).into(),
-            (None, None) => self.observed.method.to_string().into(),
+            (Some((service, method)), _) => text(out, 5, &[service, "/", method]),
+            (None, Some(target)) => text(out, 5, &[method, " ", target]),
+            (None, None) => text(out, 5, &[method]),
         }
     }
 
@@ -69,55 +78,51 @@ impl<'a> Span<'a> {
     }
 
     /// A server's span fails with 5xx only, a client's with 4xx too; both when there is no response.
-    fn outcome(&self) -> Status {
-        let failed = match self.observed.status {
+    fn failed(&self) -> bool {
+        let by_status = match self.observed.status {
             0 | 500.. => true,
             400.. => self.observed.entrance == Entrance::Outbound,
             _ => false,
         };
-        let failed = failed
-            || self
-                .observed
-                .grpc_status
-                .is_some_and(|status| status != 0 && self.observed.entrance == Entrance::Outbound);
-        if failed { Status::error(self.observed.flag.unwrap_or_default()) } else { Status::Unset }
+        let by_rpc = self.observed.grpc_status.is_some_and(|status| status != 0);
+        by_status || by_rpc && self.observed.entrance == Entrance::Outbound
     }
 
-    fn attributes(&self) -> Vec<KeyValue> {
+    fn attributes(&self, mut add: impl FnMut(&'static str, Value<'_>)) {
         let observed = self.observed;
-        let mut attributes = Vec::with_capacity(24);
-        let mut add = |key: &'static str, value: Value| attributes.push(KeyValue::new(key, value));
         let version = if matches!(observed.protocol, Protocol::Http1 | Protocol::WebSocket) { "1.1" } else { "2" };
         let (host, port) = crate::head::split_authority(observed.authority());
-        add("http.request.method", observed.method.to_string().into());
-        add("url.path", observed.uri.path().to_owned().into());
+        add("http.request.method", observed.method.as_str().into());
+        add("url.path", observed.uri.path().into());
         add("network.protocol.version", version.into());
-        add("server.address", host.to_owned().into());
+        add("server.address", host.into());
         if let Some(port) = port {
-            add("server.port", i64::from(port).into());
+            add("server.port", u64::from(port).into());
         }
-        add("client.address", observed.peer.address.ip().to_string().into());
+        add("client.address", observed.peer.address.ip().to_string().as_str().into());
         if observed.status != 0 {
-            add("http.response.status_code", i64::from(observed.status).into());
+            add("http.response.status_code", u64::from(observed.status).into());
         }
         if observed.status == 0 || observed.status >= 500 {
-            let kind = observed.flag.map_or_else(|| observed.status.to_string(), str::to_owned);
-            add("error.type", kind.into());
+            match observed.flag {
+                Some(flag) => add("error.type", flag.into()),
+                None => add("error.type", observed.status.to_string().as_str().into()),
+            }
         }
         if let Some((service, method)) = self.rpc() {
             add("rpc.system.name", "grpc".into());
-            add("rpc.service", service.to_owned().into());
-            add("rpc.method", method.to_owned().into());
+            add("rpc.service", service.into());
+            add("rpc.method", method.into());
         }
         if let Some(status) = observed.grpc_status {
-            add("rpc.response.status_code", i64::from(status).into());
+            add("rpc.response.status_code", u64::from(status).into());
         }
         if observed.attempts.len() > 1 {
-            add("http.request.resend_count", i64::try_from(observed.attempts.len() - 1).unwrap_or(i64::MAX).into());
+            add("http.request.resend_count", (observed.attempts.len() as u64 - 1).into());
         }
-        add("http.request.body.size", i64::try_from(observed.bytes_in).unwrap_or(i64::MAX).into());
-        add("http.response.body.size", i64::try_from(observed.bytes_out).unwrap_or(i64::MAX).into());
-        add("leno.request_id", observed.request_id.to_string().into());
+        add("http.request.body.size", observed.bytes_in.into());
+        add("http.response.body.size", observed.bytes_out.into());
+        add("leno.request_id", (&*observed.request_id).into());
         add("leno.hop", entrance_name(observed.entrance).into());
         add("leno.verdict", observed.verdict().into());
         if let Some(judged) = &observed.judged {
@@ -131,18 +136,22 @@ impl<'a> Span<'a> {
                 add("leno.policy", policy.into());
             }
             if !rule.is_empty() {
-                add("leno.rule", rule.to_owned().into());
+                add("leno.rule", rule.into());
             }
             if let Some(engine) = judged.engine {
                 add("leno.engine", engine_name(engine).into());
             }
-            add("leno.judge_us", (judged.time.as_secs_f64() * 1e6).into());
+            add("leno.judge_us", Value::Decimal(judged.time.as_secs_f64() * 1e6));
         }
         for (key, name) in [("leno.peer", &observed.peer.identity), ("leno.target", &observed.target)] {
             if let Some(name) = name {
-                add(key, Value::String(name.clone().into()));
+                add(key, (&**name).into());
             }
         }
-        attributes
     }
+}
+
+/// Since 1970, as OTLP has it.
+fn nanoseconds(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
 }

@@ -191,6 +191,37 @@ fn spans_that_the_back_end_refuses_are_counted() {
 }
 
 #[test]
+fn the_connection_is_kept_and_made_anew_when_it_is_gone() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let spans = Spans::start(&format!("http://{}/v1/traces", listener.local_addr().unwrap())).unwrap();
+    let sender = spans.sender();
+    // Two connections of two requests each; the first is closed without a word.
+    let back_end = std::thread::spawn(move || {
+        let mut heads = 0;
+        for _ in 0..2 {
+            let (mut stream, _) = listener.accept().unwrap();
+            for _ in 0..2 {
+                let mut request = Vec::new();
+                while split(&request).is_none() {
+                    let mut chunk = [0; 4096];
+                    let length = stream.read(&mut chunk).unwrap();
+                    assert!(length > 0, "the exporter closed the connection");
+                    request.extend_from_slice(&chunk[..length]);
+                }
+                heads += 1;
+                stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").unwrap();
+            }
+        }
+        heads
+    });
+    for _ in 0..4 {
+        sender.send(&observed().into());
+        spans.flush();
+    }
+    assert_eq!((back_end.join().unwrap(), spans.dropped()), (4, 0));
+}
+
+#[test]
 fn an_endpoint_that_is_none_is_refused_at_once() {
     assert!(Spans::start("not an address").is_err());
 }
