@@ -115,7 +115,7 @@ pub fn json(buffer: &mut Vec<u8>, observed: &Observed) -> io::Result<()> {
     line.parent_span_id.map_or(Ok(()), |id| object.plain("parent_span_id", id))?;
     object.text("direction", line.direction)?;
     line.source.map_or(Ok(()), |source| object.text("source", source))?;
-    object.plain("source_address", line.source_address)?;
+    object.address("source_address", line.source_address)?;
     line.target.map_or(Ok(()), |target| object.text("target", target))?;
     object.text("authority", line.authority)?;
     object.text("method", line.method)?;
@@ -139,7 +139,7 @@ pub fn json(buffer: &mut Vec<u8>, observed: &Observed) -> io::Result<()> {
     object.value("attempts", line.attempts)?;
     object.value("bytes_in", line.bytes_in)?;
     object.value("bytes_out", line.bytes_out)?;
-    line.endpoint.map_or(Ok(()), |endpoint| object.plain("endpoint", endpoint))?;
+    line.endpoint.map_or(Ok(()), |endpoint| object.address("endpoint", endpoint))?;
     line.flags.map_or(Ok(()), |flags| object.text("flags", flags))?;
     line.failure.map_or(Ok(()), |failure| object.text("failure", failure))?;
     line.engine.map_or(Ok(()), |engine| object.text("engine", engine))?;

@@ -3,6 +3,7 @@
 use serde::Serialize;
 use std::fmt::Display;
 use std::io::{self, Write};
+use std::net::SocketAddr;
 
 /// An object that is being written to the end of a buffer. Keys are ours and need no escaping.
 pub struct Object<'a>(&'a mut Vec<u8>);
@@ -30,6 +31,21 @@ impl<'a> Object<'a> {
     pub fn plain(&mut self, key: &'static str, value: impl Display) -> io::Result<()> {
         self.key(key);
         write!(self.0, "\"{value}\"")
+    }
+
+    /// An address, as its `Display` has it, which goes a long way round for one that most lines have two of.
+    pub fn address(&mut self, key: &'static str, address: SocketAddr) -> io::Result<()> {
+        let SocketAddr::V4(address) = address else { return self.plain(key, address) };
+        self.key(key);
+        self.0.push(b'"');
+        let mut digits = itoa::Buffer::new();
+        for (octet, end) in address.ip().octets().into_iter().zip(*b"...:") {
+            self.0.extend_from_slice(digits.format(octet).as_bytes());
+            self.0.push(end);
+        }
+        self.0.extend_from_slice(digits.format(address.port()).as_bytes());
+        self.0.push(b'"');
+        Ok(())
     }
 
     /// A number, or anything else that is not text.
