@@ -7,7 +7,7 @@ use leno_policy::spec::{KeyId, ProgramSpec};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -49,6 +49,18 @@ pub struct Slice {
     pub inbound_extensions: Vec<Extension>,
     /// User-written policies for its own calls, in order.
     pub outbound_extensions: Vec<Extension>,
+}
+
+impl Slice {
+    /// All modules that it names, with the addresses of those that nodes fetch.
+    pub fn modules(&self) -> impl Iterator<Item = (ModuleHash, Option<&ModuleUrl>)> + Clone {
+        let extensions = self.inbound_extensions.iter().chain(&self.outbound_extensions);
+        let component = match &self.run {
+            Run::Wasm(wasm) => Some((wasm.module, wasm.url.as_ref())),
+            Run::Command(_) | Run::External(_) => None,
+        };
+        extensions.map(|extension| (extension.module, extension.url.as_ref())).chain(component)
+    }
 }
 
 /// A user-written policy.
@@ -202,7 +214,29 @@ pub enum Run {
     Command(Command),
     /// Somebody else runs them, at these addresses.
     External(Vec<SocketAddr>),
+    /// The node runs a component itself, a fresh instance for each request.
+    Wasm(Wasm),
 }
+
+/// A WASI HTTP component that the node runs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Wasm {
+    /// The component, delivered by the control plane, or fetched.
+    pub module: ModuleHash,
+    /// Where the node fetches it; `None`: the control plane delivers it.
+    pub url: Option<ModuleUrl>,
+    /// Most memory of an instance, in bytes.
+    pub memory: u64,
+    /// All of its environment but the secrets.
+    pub env: BTreeMap<String, String>,
+    /// Secrets, all for the environment.
+    pub secrets: Vec<Secret>,
+    /// What an instance may still do after its answer's last byte.
+    pub grace: Duration,
+}
+
+/// Stands for the address of what has none, because it is run in the node.
+pub const IN_NODE: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
 
 /// A process that the node starts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -39,6 +39,8 @@ pub(crate) struct Function {
     pub labels: BTreeMap<String, String>,
     pub protocol: AppProtocol,
     pub run: Run,
+    /// Of its component, if it is one.
+    pub place: Problem,
     pub expose: Vec<Expose>,
     pub callees: Vec<FunctionId>,
     pub concurrency: u32,
@@ -100,7 +102,15 @@ impl Snapshot {
         &self.inputs
     }
 
-    /// Modules of extensions that are files. Those with an address are fetched by the nodes.
+    /// All components, and where each stands, for what is found wrong with it: a problem without words.
+    pub fn components(&self) -> impl Iterator<Item = (&slice::Wasm, &Problem)> {
+        self.functions.values().filter_map(|function| match &function.run {
+            Run::Wasm(wasm) => Some((wasm, &function.place)),
+            Run::Command(_) | Run::External(_) => None,
+        })
+    }
+
+    /// Modules of extensions, and components, that are files. Those with an address are fetched by the nodes.
     pub fn modules(&self) -> &BTreeMap<ModuleHash, Arc<[u8]>> {
         &self.modules
     }

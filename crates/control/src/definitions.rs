@@ -246,8 +246,7 @@ impl Compiled {
 
 /// The modules of a slice that the control plane delivers.
 fn delivered(slice: &Slice) -> BTreeSet<ModuleHash> {
-    let extensions = slice.inbound_extensions.iter().chain(&slice.outbound_extensions);
-    extensions.filter(|extension| extension.url.is_none()).map(|extension| extension.module).collect()
+    slice.modules().filter(|(_, url)| url.is_none()).map(|(module, _)| module).collect()
 }
 
 fn identity(

@@ -24,7 +24,7 @@ pub enum Subject {
     Bundle,
     /// A module that slices name.
     Module(ModuleHash),
-    /// What one function's sidecars and supervisor need. A subscription covers the modules of its extensions too.
+    /// What one function's sidecars and supervisor need. A subscription covers the modules that it names too.
     Slice(FunctionId),
     /// The other nodes on which a function can be reached.
     Endpoints(FunctionId),

@@ -8,7 +8,7 @@ use crate::slot::Slot;
 use crate::spec::{FunctionSpec, Settings};
 use crate::status::{Board, InstanceId, InstanceState, InstanceStatus};
 use crate::supervisor::Host;
-use leno_config::slice::Run;
+use leno_config::slice::{IN_NODE, Run};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -147,6 +147,8 @@ impl Lifecycle {
         self.shared.gate.configure(self.spec.concurrency, self.spec.queue, self.spec.longest_wait());
         match self.spec.run.clone() {
             Run::External(addresses) => self.set_external(&addresses),
+            // One that takes all requests: each has an instance of its own in the end.
+            Run::Wasm(_) => self.set_external(&[IN_NODE]),
             Run::Command(_) if !self.external.is_empty() => self.set_external(&[]),
             Run::Command(_) => {}
         }

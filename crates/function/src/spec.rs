@@ -10,7 +10,7 @@ use std::time::Duration;
 pub struct FunctionSpec {
     /// Its name.
     pub id: FunctionId,
-    /// Processes to start, or addresses that somebody else serves.
+    /// Processes to start, addresses that somebody else serves, or a component, whose requests are only counted here.
     pub run: Run,
     /// What the instances speak; readiness over HTTP uses it.
     pub protocol: AppProtocol,
@@ -39,7 +39,7 @@ impl FunctionSpec {
     pub(crate) fn command(&self) -> Option<&Command> {
         match &self.run {
             Run::Command(command) => Some(command),
-            Run::External(_) => None,
+            Run::External(_) | Run::Wasm(_) => None,
         }
     }
 
@@ -56,7 +56,7 @@ impl FunctionSpec {
                     && a.port == b.port
                     && self.protocol == other.protocol
             }
-            (Run::External(_), Run::External(_)) => true,
+            (Run::External(_), Run::External(_)) | (Run::Wasm(_), Run::Wasm(_)) => true,
             _ => false,
         }
     }
@@ -71,7 +71,7 @@ impl FunctionSpec {
     }
 }
 
-/// External instances are not started, so a request only ever waits for one that is busy.
+/// External instances and components are not started, so a request only ever waits for one that is busy.
 const EXTERNAL_WAIT: Duration = Duration::from_secs(10);
 
 /// The start of an instance fails before the requests that wait for it give up, so that they can say why.

@@ -62,9 +62,9 @@ pub struct InstanceStatus {
     pub id: InstanceId,
     /// Where it is in its life.
     pub state: InstanceState,
-    /// Process, and process group; `None` for external instances.
+    /// Process, and process group; `None` for external instances and components.
     pub pid: Option<u32>,
-    /// Where it listens.
+    /// Where it listens; [`leno_config::slice::IN_NODE`]: nowhere, it is a component.
     pub address: SocketAddr,
     /// Failed instances of this function before it.
     pub restarts: u32,

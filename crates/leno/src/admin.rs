@@ -6,6 +6,7 @@ use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use leno_config::slice::IN_NODE;
 use leno_function::Supervisor;
 use leno_proxy::metrics::CONTENT_TYPE;
 use leno_proxy::{FunctionEntry, Node};
@@ -115,7 +116,7 @@ impl Admin {
                 "instance": &*instance.id.name(&instance.function),
                 "function": instance.function.to_string(),
                 "state": instance.state,
-                "address": instance.address.to_string(),
+                "address": if instance.address == IN_NODE { "in the node".to_owned() } else { instance.address.to_string() },
                 "pid": instance.pid,
                 "restarts": instance.restarts,
             })

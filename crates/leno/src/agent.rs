@@ -23,7 +23,7 @@ pub struct Keeper {
     pub engines: Arc<Engines>,
     pub supervisor: Supervisor,
     pub hosted: Arc<Hosted>,
-    /// Modules of extensions.
+    /// Modules of extensions, and components.
     pub modules: Arc<Modules>,
     /// The identities that are to be certified.
     pub wanted: watch::Sender<BTreeSet<SpiffeId>>,
@@ -152,9 +152,9 @@ impl Keeper {
     fn fetch_modules(&self, fetcher: &ModuleFetcher) {
         let snapshot = self.node.snapshot.load();
         let slices = snapshot.functions.values().map(|entry| &entry.slice);
-        let all = slices.flat_map(|slice| slice.inbound_extensions.iter().chain(&slice.outbound_extensions));
-        let named = all.clone().map(|spec| spec.module).collect();
-        let wanted: Vec<_> = all.filter_map(|spec| Some((spec.module, spec.url.clone()?))).collect();
+        let all = slices.flat_map(Slice::modules);
+        let named = all.clone().map(|(module, _)| module).collect();
+        let wanted: Vec<_> = all.filter_map(|(module, url)| Some((module, url?.clone()))).collect();
         fetcher.want(&wanted, &named);
     }
 
@@ -162,8 +162,7 @@ impl Keeper {
     async fn extend(&self, hash: &ModuleHash) {
         let snapshot = self.node.snapshot.load_full();
         for entry in snapshot.functions.values() {
-            let mut specs = entry.slice.inbound_extensions.iter().chain(&entry.slice.outbound_extensions);
-            if !specs.any(|spec| spec.module == *hash) {
+            if !entry.slice.modules().any(|(module, _)| module == *hash) {
                 continue;
             }
             match self.load(entry.slice.clone()).await {
@@ -194,6 +193,11 @@ impl Keeper {
             }
             delivered(&entry.slice.inbound_extensions, &entry.inbound_extensions)?;
             delivered(&entry.slice.outbound_extensions, &entry.outbound_extensions)?;
+            if let (slice::Run::Wasm(slice::Wasm { url: None, .. }), Some(Err(reason))) =
+                (&entry.slice.run, &entry.component)
+            {
+                return Err(format!("its component cannot be loaded: {reason}"));
+            }
             Ok(Arc::new(entry))
         });
         loading.await.map_err(|error| error.to_string())?

@@ -27,7 +27,7 @@ pub fn load(path: &Path) -> Result<Snapshot, Vec<Problem>> {
     if problems.is_empty() { Ok(snapshot) } else { Err(problems) }
 }
 
-/// What is wrong with the extensions' modules. Those with an address are not fetched for this.
+/// What is wrong with the modules of extensions, and with components. Those with an address are not fetched for this.
 pub fn extensions(snapshot: &Snapshot) -> Vec<Problem> {
     let modules = Modules::default();
     let mut problems = Vec::new();
@@ -37,6 +37,12 @@ pub fn extensions(snapshot: &Snapshot) -> Vec<Problem> {
         let checked = modules.add(spec.module, bytes).and_then(|()| extension::check(&modules, spec));
         if let Err(message) = checked {
             problems.push(Problem { message, ..extension.place.clone() });
+        }
+    }
+    for (component, place) in snapshot.components() {
+        let Some(bytes) = snapshot.modules().get(&component.module) else { continue };
+        if let Err(message) = modules.add(component.module, bytes) {
+            problems.push(Problem { message, ..place.clone() });
         }
     }
     problems

@@ -128,6 +128,7 @@ impl Running {
         let snapshot = self.node.snapshot.load();
         let graces = snapshot.functions.values().map(|entry| match &entry.slice.run {
             leno_config::slice::Run::Command(command) => command.grace,
+            leno_config::slice::Run::Wasm(wasm) => wasm.grace,
             leno_config::slice::Run::External(_) => Duration::ZERO,
         });
         graces.max().unwrap_or_default() + Duration::from_secs(5)

@@ -3,6 +3,7 @@
 //! A response's [`Body`] carries what has to live until its last byte is gone (the record, the slots, the lease of the instance, the upstream
 //! connection) in its [`Tail`]s: one for each leg of the exchange.
 
+use crate::component::Foreign;
 use crate::failure::Failure;
 use crate::io::{Activity, Busy};
 use crate::judge::Ruling;
@@ -13,6 +14,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
+use leno_sandbox::component::Broken;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -38,6 +40,8 @@ enum Source {
     Full(Bytes),
     Incoming(Incoming),
     Replay(Replay),
+    /// From an instance that is run in the node.
+    Foreign(Foreign),
     /// It broke off; the next look at it says so.
     Broken(BodyError),
 }
@@ -66,6 +70,9 @@ pub enum BodyError {
     /// The sender did.
     #[error("the sender broke off: {0}")]
     Sender(#[from] hyper::Error),
+    /// The instance that wrote it did.
+    #[error(transparent)]
+    Instance(#[from] Broken),
     /// The time for the exchange passed.
     #[error("the time for the exchange, {0:?}, is over")]
     Timeout(Duration),
@@ -111,10 +118,11 @@ impl Body {
         body
     }
 
-    /// Counts a request's body in `record` too: it was handed over on the same node, and the leg before counts it already.
+    /// Counts a request's body in `record` too, besides the leg before, if it was handed over on the same node.
     pub fn count_in(mut self, record: &Record) -> Self {
         if !self.is_over() {
-            self.counters[1] = Some(record.clone());
+            let place = usize::from(self.counters[0].is_some());
+            self.counters[place] = Some(record.clone());
         }
         self
     }
@@ -152,6 +160,7 @@ impl Body {
             Source::Full(_) => false,
             Source::Incoming(incoming) => incoming.is_end_stream(),
             Source::Replay(replay) => replay.is_end_stream(),
+            Source::Foreign(foreign) => foreign.is_end_stream(),
             Source::Broken(_) => false,
         }
     }
@@ -170,6 +179,7 @@ impl Body {
             },
             Source::Incoming(incoming) => Pin::new(incoming).poll_frame(cx).map_err(BodyError::from),
             Source::Replay(replay) => replay.poll_frame(cx),
+            Source::Foreign(foreign) => foreign.poll_frame(cx).map_err(BodyError::from),
         }
     }
 
@@ -216,6 +226,12 @@ impl From<Incoming> for Body {
     }
 }
 
+impl From<Foreign> for Body {
+    fn from(foreign: Foreign) -> Self {
+        Self::from_source(if foreign.is_end_stream() { Source::Empty } else { Source::Foreign(foreign) })
+    }
+}
+
 impl http_body::Body for Body {
     type Data = Bytes;
     type Error = BodyError;
@@ -252,6 +268,7 @@ impl http_body::Body for Body {
             Source::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
             Source::Incoming(incoming) => incoming.size_hint(),
             Source::Replay(replay) => replay.size_hint(),
+            Source::Foreign(foreign) => foreign.size_hint(),
             Source::Broken(_) => SizeHint::default(),
         }
     }

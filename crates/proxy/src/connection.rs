@@ -184,7 +184,7 @@ impl Connection {
             Entrance::Outbound => {
                 let caller = self.authenticate(headers).ok_or(Failure::Credential)?;
                 let entry = snapshot.functions.get(&caller.function).ok_or(Failure::Credential)?;
-                Ok(Origin::Outbound(entry.clone(), caller))
+                Ok(Origin::Outbound(entry.clone(), Some(caller)))
             }
         }
     }
@@ -273,7 +273,7 @@ impl Connection {
 
     /// What comes through the tunnel is HTTP, and each request in it is judged by itself.
     fn tunnel(&self, on_upgrade: Option<OnUpgrade>, origin: Origin, busy: Busy) {
-        let (Some(on_upgrade), Origin::Outbound(_, caller)) = (on_upgrade, origin) else { return };
+        let (Some(on_upgrade), Origin::Outbound(_, Some(caller))) = (on_upgrade, origin) else { return };
         let proof = self.caller.borrow().as_ref().map_or(HeaderValue::from_static(""), |(proof, _)| proof.clone());
         let open = OpenConnection::new(&self.worker);
         let inner = Self {

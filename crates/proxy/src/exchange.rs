@@ -58,8 +58,8 @@ pub struct Exchange {
 pub enum Origin {
     /// From outside.
     Gateway,
-    /// From an instance of this function.
-    Outbound(Arc<FunctionEntry>, Arc<Caller>),
+    /// From an instance of this function, by its credential; `None`: from one that is run in the node.
+    Outbound(Arc<FunctionEntry>, Option<Arc<Caller>>),
     /// To this function, from a caller's sidecar.
     Inbound(Arc<FunctionEntry>),
 }
@@ -108,8 +108,39 @@ impl Exchange {
     /// Begins an exchange with a head that came from a socket, and makes the head fit for the corridor, if that can be done.
     pub fn begin(connection: &Connection, origin: Origin, head: &mut request::Parts) -> (Self, Result<(), Malformed>) {
         let worker = connection.worker.clone();
-        let (entrance, peer) = (origin.entrance(), connection.peer_of(&origin));
-        let parent = origin.parent();
+        let (snapshot, peer, parent) = (worker.snapshot(), connection.peer_of(&origin), origin.parent());
+        let (mut exchange, admitted) = Self::enter(worker, snapshot, origin, peer, parent, head);
+        if let Origin::Gateway = exchange.origin {
+            head::describe_client(&mut head.headers, connection.client(), connection.scheme);
+            (exchange.scheme, exchange.port) = (connection.scheme, connection.port);
+        }
+        (exchange, admitted)
+    }
+
+    /// Begins an exchange with a head that an instance in this node made while it handles `parent`.
+    pub fn call(
+        worker: Rc<Worker>,
+        snapshot: Rc<Pinned>,
+        origin: Origin,
+        peer: Peer,
+        parent: Arc<InHand>,
+        head: &mut request::Parts,
+    ) -> (Self, Result<(), Malformed>) {
+        let (exchange, admitted) = Self::enter(worker, snapshot, origin, peer, Some(parent), head);
+        // There is no connection that could become a tunnel.
+        let tunnel = exchange.upgrade || head.method == http::Method::CONNECT;
+        (exchange, admitted.and(if tunnel { Err(Malformed::Method) } else { Ok(()) }))
+    }
+
+    fn enter(
+        worker: Rc<Worker>,
+        snapshot: Rc<Pinned>,
+        origin: Origin,
+        peer: Peer,
+        parent: Option<Arc<InHand>>,
+        head: &mut request::Parts,
+    ) -> (Self, Result<(), Malformed>) {
+        let entrance = origin.entrance();
         let kept = head
             .headers
             .get(head::REQUEST_ID)
@@ -117,7 +148,6 @@ impl Exchange {
             .or(parent.as_deref().map(|parent| &parent.request_id));
         let request_id = kept.cloned().unwrap_or_else(|| worker.request_id());
         let head_only = head.method == http::Method::HEAD;
-        let snapshot = worker.snapshot();
         let admitted = match head.headers.len() > snapshot.mesh.limits.headers as usize {
             true => Err(Malformed::TooManyHeaders),
             false => head::admit(head, entrance),
@@ -125,17 +155,8 @@ impl Exchange {
         let Admitted { protocol, upgrade } = admitted.unwrap_or(Admitted { protocol: Protocol::Http1, upgrade: false });
         let name = request_id.to_str().unwrap_or_default();
         let record = Record::new(&worker.recorder, entrance, &peer, protocol, head, name);
-        if entrance == Entrance::Gateway {
-            head::describe_client(&mut head.headers, connection.client(), connection.scheme);
-        }
         head.headers.insert(head::REQUEST_ID, request_id.clone());
-        let (scheme, port) = match origin {
-            Origin::Gateway => (connection.scheme, connection.port),
-            Origin::Outbound(..) | Origin::Inbound(_) => {
-                ("http", head::split_authority(head::authority(head)).1.unwrap_or(80))
-            }
-        };
-        let started = Instant::now();
+        let port = head::split_authority(head::authority(head)).1.unwrap_or(80);
         let exchange = Self {
             worker,
             snapshot,
@@ -143,12 +164,12 @@ impl Exchange {
             peer,
             protocol,
             upgrade,
-            scheme,
+            scheme: "http",
             port,
             request_id,
             parent,
             record,
-            started,
+            started: Instant::now(),
             handed_over: false,
             head_only,
         };
@@ -247,8 +268,8 @@ impl Origin {
     /// The one request that the calling instance has in hand.
     fn parent(&self) -> Option<Arc<InHand>> {
         match self {
-            Self::Outbound(_, caller) => caller.only_in_hand(),
-            Self::Gateway | Self::Inbound(_) => None,
+            Self::Outbound(_, Some(caller)) => caller.only_in_hand(),
+            Self::Gateway | Self::Outbound(_, None) | Self::Inbound(_) => None,
         }
     }
 

@@ -8,6 +8,7 @@
 pub mod access_log;
 pub mod body;
 mod clock;
+pub mod component;
 pub mod connection;
 pub mod credential;
 mod dial;

@@ -56,6 +56,8 @@ struct Numbers {
     runs: [Histogram<{ RUN_BUCKETS.len() + 1 }>; 3],
     extensions: HashTable<(ExtensionKey, u64)>,
     extension_runs: Histogram<{ RUN_BUCKETS.len() + 1 }>,
+    /// Function, and what failed.
+    component_failures: HashTable<((Arc<str>, &'static str), u64)>,
 }
 
 /// Function, extension, phase, how it ended, and what failed.
@@ -165,6 +167,11 @@ impl Shard {
     /// Counts the ejection of one of `target`'s endpoints.
     pub fn ejection(&self, target: &Arc<str>) {
         self.count(&mut self.lock().ejections, target, Arc::clone);
+    }
+
+    /// Counts a run of `function`'s component that ended badly.
+    pub fn component_failure(&self, function: &Arc<str>, failure: &'static str) {
+        self.count(&mut self.lock().component_failures, &(function.clone(), failure), Clone::clone);
     }
 
     fn observe_exchange(&self, numbers: &mut Numbers, observed: &Observed) {

@@ -3,6 +3,7 @@
 //! A request pins one [`NodeSnapshot`] when it arrives and keeps it to its end, so nothing it looks up can dangle or change
 //! under it. A new snapshot shares everything that did not change with the old one.
 
+use crate::component;
 use crate::extension::{Extension, Modules};
 use crate::route::Routes;
 use crate::schedule::Class;
@@ -11,6 +12,7 @@ use crate::signature::PreparedKeys;
 use leno_config::{FunctionId, MeshSlice, Slice, slice};
 use leno_policy::needs::Needs;
 use leno_policy::spec::ProgramSpec;
+use leno_sandbox::component::Program;
 use leno_sandbox::{Engine, Image};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -123,6 +125,8 @@ pub struct FunctionEntry {
     pub inbound_extensions: Box<[Extension]>,
     /// User-written policies for what it calls, in order.
     pub outbound_extensions: Box<[Extension]>,
+    /// Its component, if it is one, or why that cannot be run.
+    pub component: Option<Result<Program, String>>,
     /// Public keys that the programs name.
     pub keys: PreparedKeys,
     /// Index into `slice.callees` by host name (lower case, without port).
@@ -136,8 +140,8 @@ impl FunctionEntry {
         Self::load_with(engine, &Modules::default(), slice)
     }
 
-    /// As [`FunctionEntry::load`], with the modules for its extensions. One whose module is missing, or does not start, is kept as
-    /// [`Extension::plugin`]'s error.
+    /// As [`FunctionEntry::load`], with the modules for its extensions, and its component. One whose module is missing, or does not
+    /// start, is kept as [`Extension::plugin`]'s error; a component that cannot be run, as [`FunctionEntry::component`]'s.
     pub fn load_with(engine: &Engine, modules: &Modules, slice: Slice) -> Self {
         let name: Arc<str> = slice.id.to_string().into();
         let hosts = |(index, callee): (usize, &leno_config::slice::Callee)| {
@@ -149,6 +153,7 @@ impl FunctionEntry {
             outbound: LoadedProgram::load(engine, &slice.outbound, slice.deadline),
             inbound_extensions: load_all(modules, &name, &slice.inbound_extensions, false),
             outbound_extensions: load_all(modules, &name, &slice.outbound_extensions, true),
+            component: component::load(modules, &name, &slice.run),
             callees: slice.callees.iter().enumerate().flat_map(hosts).collect(),
             keys: PreparedKeys::new(&slice.keys),
             class: Class::of(&name),

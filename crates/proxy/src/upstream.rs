@@ -1,6 +1,7 @@
 //! Forwards a permitted request: chooses an endpoint, sends, and tries again what the plan allows and what is safe to repeat.
 
 use crate::body::Body;
+use crate::component::{self, Running};
 use crate::credential::{Handling, InHand};
 use crate::exchange::{Exchange, Origin};
 use crate::failure::Failure;
@@ -18,6 +19,7 @@ use http::{HeaderValue, Request, Response, StatusCode, request};
 use hyper::body::Incoming;
 use leno_config::slice::{AppProtocol, Callee};
 use leno_policy::spec::Breaker;
+use leno_sandbox::component::Program;
 use std::borrow::Cow;
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -43,6 +45,7 @@ pub struct Held {
     connection: Option<CheckIn>,
     handling: Option<Handling>,
     lease: Option<Lease>,
+    running: Option<Running>,
 }
 
 /// One way for one permitted request, and who was tried on it.
@@ -87,7 +90,10 @@ impl Forward<'_> {
     pub async fn attempt(&self, head: request::Parts, body: Body, avoid: &[SocketAddr]) -> Result<Reply, Failure> {
         self.endpoint.set(None);
         match self.way {
-            Way::Instance(entry) => self.to_instance(entry, head, body, avoid).await,
+            Way::Instance(entry) => match &entry.component {
+                Some(program) => self.to_component(entry, program, head, body).await,
+                None => self.to_instance(entry, head, body, avoid).await,
+            },
             Way::HandOver(callee) => Ok(self.hand_over(callee, head, body).await),
             Way::Tls(callee, address) => self.by_tls(callee, *address, head, body).await,
             Way::Elsewhere(_) | Way::Nowhere => Err(Unavailable::Unknown.into()),
@@ -143,8 +149,27 @@ impl Forward<'_> {
                 self.send_http2(&key, breaker(entry), head, body).await?
             }
         };
-        let held = Held { connection: Some(connection), handling, lease: Some(lease) };
+        let held = Held { connection: Some(connection), handling, lease: Some(lease), running: None };
         Ok(Reply { response: response.map(Body::from), held })
+    }
+
+    /// On this thread, once there is room for one more.
+    async fn to_component(
+        &self,
+        entry: &Arc<FunctionEntry>,
+        program: &Result<Program, String>,
+        mut head: request::Parts,
+        body: Body,
+    ) -> Result<Reply, Failure> {
+        let exchange = self.exchange;
+        let failed = |reason: &String| Unavailable::Failed { reason: reason.clone(), retry_after: None };
+        let program = program.as_ref().map_err(failed)?;
+        let lease = self.lease(entry, &[]).await?;
+        exchange.record.stage(Stage::Upstream);
+        head::deliver(&mut head.headers, &entry.identity, exchange.peer.identity.as_deref());
+        let trace = self.ruling.trace.as_ref().map(|trace| trace.context);
+        let (response, running) = component::start(exchange, entry, program, lease, trace, (head, body)).await?;
+        Ok(Reply { response, held: Held { running: Some(running), ..Held::default() } })
     }
 
     /// An instance that is not ejected; waits for one if need be, and if the breaker lets it.

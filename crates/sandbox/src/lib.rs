@@ -19,10 +19,13 @@
 //!
 //! User-written policies are [`extension`]s: WebAssembly modules of their authors, each request in an instance of its own.
 //!
+//! Whole functions may be [`component`]s, which serve HTTP in an instance of their own for each request.
+//!
 //! A run that faults, gives bad output or exceeds its deadline is an error with a reason in words; the pool goes on with
 //! a clean sandbox.
 #![deny(unsafe_code)] // allowed in `microvm` alone
 
+pub mod component;
 mod cpu_time;
 mod engine;
 pub mod extension;

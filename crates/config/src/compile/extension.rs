@@ -1,15 +1,12 @@
 //! `spec.extensions`.
 
-use super::authentication::check_url;
-use super::{Context, fields};
+use super::{Context, fields, module};
 use crate::document::{Direction, Extension, FailMode, Phase};
 use crate::duration::Duration;
 use crate::problem::Scope;
 use crate::size::Size;
-use crate::slice::{self, ModuleHash, ModuleUrl};
+use crate::slice;
 use crate::snapshot;
-use std::path::Path;
-use std::sync::Arc;
 
 const SHORTEST_DEADLINE: Duration = Duration(std::time::Duration::from_micros(50));
 /// A runaway module holds a worker thread this long.
@@ -18,8 +15,6 @@ const SMALLEST_MEMORY: Size = Size(64 << 10);
 const LARGEST_MEMORY: Size = Size::from_mib(64);
 /// Bytes of a configuration: it travels with every slice.
 const LARGEST_CONFIGURATION: usize = 64 << 10;
-/// Bytes of a module. A delivery is one message, of which the control plane takes a few times as much.
-const LARGEST_MODULE: u64 = 8 << 20;
 /// Extensions of one policy.
 const MOST: usize = 16;
 
@@ -64,7 +59,13 @@ fn extension(
         let fix = format!("expected at most {LARGEST_CONFIGURATION} bytes");
         scope.field("configuration").problem("the configuration is too large", fix);
     }
-    let (module, url) = source(context, scope, extension)?;
+    let source = module::Source {
+        path: extension.path.as_deref(),
+        url: extension.url.as_deref(),
+        ca_file: extension.ca_file.as_deref(),
+        sha256: extension.sha256.as_deref(),
+    };
+    let (module, url) = module::source(context, scope, &source, &module::MODULE)?;
     Some(slice::Extension {
         name,
         module,
@@ -76,71 +77,4 @@ fn extension(
         memory: memory.0,
         fail_open: extension.fail_mode == FailMode::Open,
     })
-}
-
-/// The module's name, and where it comes from if it is not a file of the configuration.
-fn source(context: &Context<'_>, scope: &Scope<'_>, extension: &Extension) -> Option<(ModuleHash, Option<ModuleUrl>)> {
-    let wanted = extension.sha256.as_deref().map(|text| {
-        let parsed = text.parse::<ModuleHash>();
-        if parsed.is_err() {
-            let fix = "expected 64 hexadecimal digits, as `sha256sum` prints them";
-            scope.field("sha256").problem(format!("`{}` is not a SHA-256", text.escape_debug()), fix);
-        }
-        parsed.ok()
-    });
-    if extension.url.is_none() && extension.ca_file.is_some() {
-        scope.field("caFile").problem("`caFile` is for modules that are fetched", "remove it, or give a `url`");
-    }
-    match (&extension.path, &extension.url, wanted) {
-        (Some(path), None, wanted) => file(context, scope, path, wanted.flatten()).map(|hash| (hash, None)),
-        (None, Some(url), Some(hash)) => {
-            check_url(&scope.field("url"), url);
-            let ca_file =
-                extension.ca_file.as_ref().map(|file| fields::file(context.inputs, &scope.field("caFile"), file));
-            Some((hash?, Some(ModuleUrl { url: url.clone(), ca_file })))
-        }
-        (None, Some(_), None) => {
-            let fix = "add `sha256` (`sha256sum module.wasm` prints it), so that only this module is ever run";
-            scope.field("url").problem("a module that is fetched needs its SHA-256", fix);
-            None
-        }
-        (None, None, _) => {
-            scope.problem("there is no module", "expected `path`, or `url` with `sha256`");
-            None
-        }
-        (Some(_), Some(_), _) => {
-            scope.problem("the module comes from two places", "keep one of `path` and `url`");
-            None
-        }
-    }
-}
-
-fn file(context: &Context<'_>, scope: &Scope<'_>, path: &Path, wanted: Option<ModuleHash>) -> Option<ModuleHash> {
-    let place = scope.field("path");
-    let path = fields::file(context.inputs, &place, path);
-    // A file that is missing has been reported.
-    let size = std::fs::metadata(&path).ok().filter(std::fs::Metadata::is_file)?.len();
-    if size > LARGEST_MODULE {
-        let fix = format!("expected at most {LARGEST_MODULE}; build it for size, and strip it");
-        place.problem(format!("{} has {size} bytes", path.display()), fix);
-        return None;
-    }
-    let bytes = match std::fs::read(&path) {
-        Ok(bytes) => bytes,
-        Err(error) => {
-            place.problem(format!("{}: {error}", path.display()), "");
-            return None;
-        }
-    };
-    if !bytes.starts_with(b"\0asm") {
-        place.problem(format!("{} is no WebAssembly", path.display()), "name the compiled module, usually *.wasm");
-        return None;
-    }
-    let hash = ModuleHash::of(&bytes);
-    if let Some(wanted) = wanted.filter(|wanted| *wanted != hash) {
-        let message = format!("{} has another SHA-256 than {wanted}", path.display());
-        scope.field("sha256").problem(message, format!("its own is {hash}"));
-    }
-    context.modules.borrow_mut().entry(hash).or_insert_with(|| Arc::from(bytes));
-    Some(hash)
 }

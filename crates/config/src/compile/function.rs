@@ -1,7 +1,7 @@
 //! A Function document.
 
 use super::fields::{self, DAY, MILLISECOND};
-use super::{Context, Placed, confine, scale, template, text};
+use super::{Context, Placed, confine, scale, template, text, wasm};
 use crate::document::{self, FunctionSpec, FunctionTimeouts, Readiness};
 use crate::duration::Duration;
 use crate::id::FunctionId;
@@ -10,6 +10,7 @@ use crate::slice;
 use crate::snapshot::Function;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::Path;
 
 /// Environment variables that the node sets itself.
@@ -60,7 +61,8 @@ pub(super) fn function(
     Function {
         labels: document.metadata.labels.clone(),
         protocol: spec.protocol,
-        run: run(&scope, spec),
+        run: run(context, &scope, spec),
+        place: scope.field("wasm").here(),
         expose: expose(&scope.field("expose"), &spec.expose),
         callees: callees(context, &scope.field("callees"), id, &spec.callees),
         concurrency: spec.concurrency,
@@ -84,37 +86,45 @@ fn callees(context: &Context<'_>, list: &Scope<'_>, id: &FunctionId, names: &[St
     callees
 }
 
-fn run(scope: &Scope<'_>, spec: &FunctionSpec) -> slice::Run {
-    match (&spec.command, &spec.external) {
-        (Some(_), Some(_)) => {
-            scope
-                .field("external")
-                .problem("the function has a command and external addresses", "keep one of `command` and `external`");
+fn run(context: &Context<'_>, scope: &Scope<'_>, spec: &FunctionSpec) -> slice::Run {
+    match (&spec.command, &spec.wasm, &spec.external) {
+        (Some(argv), None, None) => slice::Run::Command(command(scope, spec, argv)),
+        (None, Some(component), None) => {
+            wasm::wasm(context, scope, spec, component).map_or(slice::Run::External(Vec::new()), slice::Run::Wasm)
         }
-        (None, None) => scope.problem(
-            "the function has nothing to run",
-            "add `command: [program, argument]`, or `external: {addresses: [ip:port]}`",
-        ),
-        (Some(argv), None) => return slice::Run::Command(command(scope, spec, argv)),
-        (None, Some(external)) => {
-            for field in ["workingDirectory", "env", "secrets", "resources", "port", "readiness", "scale"] {
-                if scope.has(field) {
-                    scope.field(field).problem(
-                        format!("`{field}` is for commands; external instances are run by somebody else"),
-                        "remove it",
-                    );
-                }
-            }
-            let addresses = scope.field("external");
-            let addresses = addresses.field("addresses");
-            fields::not_empty(&addresses, &external.addresses, "nothing: it is required");
-            for (index, address) in external.addresses.iter().enumerate() {
-                fields::port(&addresses.element(index), address.0.port());
-            }
-            return slice::Run::External(external.addresses.iter().map(|address| address.0).collect());
+        (None, None, Some(addresses)) => slice::Run::External(external(scope, addresses)),
+        (None, None, None) => {
+            let fix = "add `command: [program, argument]`, `wasm: {path: component.wasm}`, or `external: {addresses: [ip:port]}`";
+            scope.problem("the function has nothing to run", fix);
+            slice::Run::External(Vec::new())
+        }
+        (command, component, external) => {
+            let (place, what) = match (command, component, external) {
+                (Some(_), None, _) => ("external", "a command and external addresses"),
+                (None, _, _) => ("external", "a component and external addresses"),
+                (Some(_), Some(_), _) => ("wasm", "a command and a component"),
+            };
+            let fix = "keep one of `command`, `wasm` and `external`";
+            scope.field(place).problem(format!("the function has {what}"), fix);
+            slice::Run::External(Vec::new())
         }
     }
-    slice::Run::External(Vec::new())
+}
+
+fn external(scope: &Scope<'_>, external: &document::External) -> Vec<SocketAddr> {
+    for field in ["workingDirectory", "env", "secrets", "resources", "port", "readiness", "scale"] {
+        if scope.has(field) {
+            let message = format!("`{field}` is for commands; external instances are run by somebody else");
+            scope.field(field).problem(message, "remove it");
+        }
+    }
+    let addresses = scope.field("external");
+    let addresses = addresses.field("addresses");
+    fields::not_empty(&addresses, &external.addresses, "nothing: it is required");
+    for (index, address) in external.addresses.iter().enumerate() {
+        fields::port(&addresses.element(index), address.0.port());
+    }
+    external.addresses.iter().map(|address| address.0).collect()
 }
 
 fn command(scope: &Scope<'_>, spec: &FunctionSpec, argv: &[String]) -> slice::Command {
@@ -124,20 +134,7 @@ fn command(scope: &Scope<'_>, spec: &FunctionSpec, argv: &[String]) -> slice::Co
     if argv.iter().any(|argument| argument.contains('\0')) {
         scope.field("command").problem("an argument contains a NUL character", "remove it");
     }
-    let env = scope.field("env");
-    for (name, value) in &spec.env {
-        let field = env.field(name);
-        if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
-            field.problem(
-                "this cannot be an environment variable",
-                "expected a name without `=`, and no NUL characters",
-            );
-        }
-        if RESERVED.contains(&name.as_str()) {
-            let fix = if name == "PORT" { "use `port`" } else { "remove it: calls go through the sidecar" };
-            field.problem(format!("`{name}` is set by the node"), fix);
-        }
-    }
+    env(&scope.field("env"), &spec.env, "use `port`");
     if spec.port == Some(0) {
         scope
             .field("port")
@@ -155,6 +152,23 @@ fn command(scope: &Scope<'_>, spec: &FunctionSpec, argv: &[String]) -> slice::Co
         readiness: readiness(&scope.field("readiness"), spec.readiness.as_ref()),
         startup_timeout: fields::within(&timeouts.field("startup"), startup, MILLISECOND, DAY),
         grace: fields::within(&timeouts.field("grace"), grace, Duration::default(), DAY),
+    }
+}
+
+/// Checks `spec.env`. `port`: what to do about a `PORT`.
+pub(super) fn env(scope: &Scope<'_>, env: &BTreeMap<String, String>, port: &str) {
+    for (name, value) in env {
+        let field = scope.field(name);
+        if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
+            field.problem(
+                "this cannot be an environment variable",
+                "expected a name without `=`, and no NUL characters",
+            );
+        }
+        if RESERVED.contains(&name.as_str()) {
+            let fix = if name == "PORT" { port } else { "remove it: calls go through the sidecar" };
+            field.problem(format!("`{name}` is set by the node"), fix);
+        }
     }
 }
 

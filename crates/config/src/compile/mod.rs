@@ -10,6 +10,7 @@ mod fields;
 mod function;
 mod header;
 mod mesh;
+mod module;
 mod observe;
 mod policy;
 mod rate_limit;
@@ -18,6 +19,7 @@ mod scale;
 mod sidecar;
 mod template;
 mod text;
+mod wasm;
 
 use crate::document;
 use crate::id::FunctionId;

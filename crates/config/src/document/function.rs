@@ -3,6 +3,7 @@
 use super::confine::{Resources, Secret};
 use super::scale::Scale;
 use super::value::{Address, ApiVersion, Metadata};
+use super::wasm::Wasm;
 use crate::duration::Duration;
 use crate::slice::AppProtocol;
 use schemars::JsonSchema;
@@ -32,20 +33,22 @@ pub enum FunctionKind {
     Function,
 }
 
-/// What a function is like. It has either a `command` or `external` addresses.
+/// What a function is like. It has a `command`, a `wasm` component, or `external` addresses.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct FunctionSpec {
     /// Program and arguments of an instance. It must listen on `127.0.0.1`, on the port in its environment variable `PORT`, and
     /// send its calls through the proxy in `HTTP_PROXY`. No shell is involved.
     pub command: Option<Vec<String>>,
+    /// A WebAssembly component that the node runs itself, each request in an instance of its own.
+    pub wasm: Option<Wasm>,
     /// Instances that somebody else runs.
     pub external: Option<External>,
     /// Working directory of the command, relative to the document's folder. Without it: that folder.
     pub working_directory: Option<PathBuf>,
-    /// Environment variables of the command. It gets none of the node's but `PATH`.
+    /// Environment variables. A command gets none of the node's but `PATH`, a component none at all.
     pub env: BTreeMap<String, String>,
-    /// Secrets of the command.
+    /// Secrets of the command or the component.
     pub secrets: Vec<Secret>,
     /// What an instance of the command may use.
     pub resources: Resources,
@@ -56,7 +59,7 @@ pub struct FunctionSpec {
     pub protocol: AppProtocol,
     /// When an instance may get requests. Without it: when it accepts a TCP connection.
     pub readiness: Option<Readiness>,
-    /// Requests that one instance handles at a time; 0: no limit.
+    /// Requests that one instance handles at a time; 0: no limit. Of a component: requests that a node runs at a time.
     pub concurrency: u32,
     /// How many instances there are.
     pub scale: Scale,
@@ -76,6 +79,7 @@ impl Default for FunctionSpec {
     fn default() -> Self {
         Self {
             command: None,
+            wasm: None,
             external: None,
             working_directory: None,
             env: BTreeMap::new(),
@@ -120,7 +124,7 @@ pub struct FunctionTimeouts {
     pub request: Option<Duration>,
     /// From the start of an instance until it is ready; requests that wait for it wait no longer either.
     pub startup: Duration,
-    /// Between asking an instance to end (SIGTERM) and killing it.
+    /// Between asking an instance to end (SIGTERM) and killing it. Of a component: what it may still do after its answer's last byte.
     pub grace: Duration,
 }
 

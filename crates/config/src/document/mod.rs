@@ -14,6 +14,7 @@ mod resilience;
 mod scale;
 mod sidecar;
 mod value;
+mod wasm;
 
 pub use authentication::{Authentication, ClaimToHeader, Issuer, Jwks, TokenLocation};
 pub use authorization::{Action, Authorization, AuthorizationRule, Condition, Operation, Source};
@@ -32,3 +33,4 @@ pub use resilience::{Backoff, CircuitBreaker, OutlierDetection, Retry, RetryBudg
 pub use scale::Scale;
 pub use sidecar::{HeaderEdits, Protocol, ResponseHeaderEdits, Sidecar};
 pub use value::{Address, ApiVersion, Metadata};
+pub use wasm::Wasm;

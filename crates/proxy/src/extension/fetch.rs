@@ -4,7 +4,7 @@ use super::Modules;
 use crate::jwks::download;
 use leno_config::ModuleHash;
 use leno_config::slice::ModuleUrl;
-use leno_sandbox::extension::LARGEST_MODULE;
+use leno_sandbox::component::LARGEST_COMPONENT;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -59,7 +59,7 @@ impl ModuleFetcher {
 async fn fetch(modules: Arc<Modules>, hash: ModuleHash, url: ModuleUrl, fetched: mpsc::UnboundedSender<ModuleHash>) {
     let mut pause = FIRST_PAUSE;
     loop {
-        let reason = match download(&url.url, url.ca_file.clone(), "application/wasm, */*", LARGEST_MODULE, TIMEOUT)
+        let reason = match download(&url.url, url.ca_file.clone(), "application/wasm, */*", LARGEST_COMPONENT, TIMEOUT)
             .await
         {
             Ok(bytes) if ModuleHash::of(&bytes) == hash => {

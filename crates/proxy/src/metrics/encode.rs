@@ -74,6 +74,7 @@ struct Sum {
     runs: [Histogram<{ RUN_BUCKETS.len() + 1 }>; 3],
     extensions: BTreeMap<ExtensionKey, u64>,
     extension_runs: Histogram<{ RUN_BUCKETS.len() + 1 }>,
+    component_failures: BTreeMap<(Arc<str>, &'static str), u64>,
 }
 
 impl Sum {
@@ -90,6 +91,7 @@ impl Sum {
         add(&mut self.signatures, &numbers.signatures);
         add(&mut self.extensions, &numbers.extensions);
         self.extension_runs.add(&numbers.extension_runs);
+        add(&mut self.component_failures, &numbers.component_failures);
         self.runs.iter_mut().zip(&numbers.runs).for_each(|(sum, runs)| sum.add(runs));
     }
 }
@@ -113,6 +115,11 @@ impl Collector for Scrape {
         let labels = |(algorithm, result): &SignatureKey| [("algorithm", *algorithm), ("result", *result)];
         counters(&mut encoder, "leno_signature_verifications", help, self.sum.signatures.iter(), labels)?;
         self.encode_extensions(&mut encoder)?;
+        let help = "Instances of components that ended badly.";
+        let labels = |(function, failure): &(Arc<str>, &str)| {
+            [("function", function.to_string()), ("failure", failure.to_string())]
+        };
+        counters(&mut encoder, "leno_component_failures", help, self.sum.component_failures.iter(), labels)?;
         self.encode_elsewhere(&mut encoder)
     }
 }

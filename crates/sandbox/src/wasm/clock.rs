@@ -56,7 +56,14 @@ impl Clock {
 
     /// Looks more often for a run that has so little time.
     pub(crate) fn hurry_for(&self, deadline: Duration) {
-        if deadline < TICK && !self.state.hurry.load(SeqCst) {
+        if deadline < TICK {
+            self.hurry();
+        }
+    }
+
+    /// Looks more often for a while.
+    pub(crate) fn hurry(&self) {
+        if !self.state.hurry.load(SeqCst) {
             self.state.hurry.store(true, SeqCst);
         }
     }

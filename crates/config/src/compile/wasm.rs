@@ -1,0 +1,62 @@
+//! `spec.wasm` of a function.
+
+use super::{Context, confine, fields, function, module};
+use crate::document::{FunctionSpec, SecretAs, Wasm};
+use crate::duration::Duration;
+use crate::problem::Scope;
+use crate::size::Size;
+use crate::slice;
+
+const SMALLEST_MEMORY: Size = Size::from_mib(1);
+const LARGEST_MEMORY: Size = Size::from_mib(512);
+
+/// What makes no sense for a component, and what to do instead.
+const NOT_HERE: [(&str, &str); 6] = [
+    ("workingDirectory", "remove it: a component has no files"),
+    ("resources", "remove it: its memory is limited by `wasm.memory`, its time by `timeouts.request`"),
+    ("port", "remove it: the node hands requests to the component without a socket"),
+    ("protocol", "remove it: the node hands requests to the component without a socket"),
+    ("readiness", "remove it: a component is ready when it is compiled"),
+    ("scale", "remove it: every request has an instance of its own; `concurrency` limits how many there are"),
+];
+
+/// A function that is a component.
+pub(super) fn wasm(context: &Context<'_>, scope: &Scope<'_>, spec: &FunctionSpec, wasm: &Wasm) -> Option<slice::Wasm> {
+    for (field, fix) in NOT_HERE {
+        if scope.has(field) {
+            scope.field(field).problem(format!("`{field}` is for commands; this function is a component"), fix);
+        }
+    }
+    let timeouts = scope.field("timeouts");
+    if timeouts.has("startup") {
+        timeouts.field("startup").problem("`startup` is for commands; this function is a component", "remove it");
+    }
+    function::env(&scope.field("env"), &spec.env, "remove it: a component listens nowhere");
+    let secrets = scope.field("secrets");
+    for (index, secret) in spec.secrets.iter().enumerate() {
+        if secret.r#as == SecretAs::File {
+            secrets.element(index).problem("a component has no files", "add `as: env`");
+        }
+    }
+    let place = scope.field("wasm");
+    let memory = wasm.memory;
+    if memory < SMALLEST_MEMORY || memory > LARGEST_MEMORY {
+        let message = format!("{memory} is too {}", if memory < SMALLEST_MEMORY { "little" } else { "much" });
+        place.field("memory").problem(message, format!("expected {SMALLEST_MEMORY} to {LARGEST_MEMORY}"));
+    }
+    let source = module::Source {
+        path: wasm.path.as_deref(),
+        url: wasm.url.as_deref(),
+        ca_file: wasm.ca_file.as_deref(),
+        sha256: wasm.sha256.as_deref(),
+    };
+    let (module, url) = module::source(context, &place, &source, &module::COMPONENT)?;
+    Some(slice::Wasm {
+        module,
+        url,
+        memory: memory.0,
+        env: spec.env.clone(),
+        secrets: confine::secrets(&secrets, spec),
+        grace: fields::within(&timeouts.field("grace"), spec.timeouts.grace, Duration::default(), fields::DAY),
+    })
+}

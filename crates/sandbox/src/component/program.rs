@@ -1,0 +1,79 @@
+//! A component: checked, compiled once for all its instances, and given what all of them are given.
+
+use super::engine::{Components, Inner};
+use super::failure::CompileError;
+use super::host::Host;
+use std::fmt;
+use std::sync::Arc;
+use wasmtime_wasi_http::p2::bindings::ProxyPre;
+
+/// Bytes of a component.
+pub const LARGEST_COMPONENT: usize = 48 * 1024 * 1024;
+
+/// A compiled component. Cloning is cheap.
+#[derive(Clone)]
+pub struct Component(pub(super) Arc<Compiled>);
+
+pub(super) struct Compiled {
+    pub engine: Arc<Inner>,
+    pub ready: ProxyPre<Host>,
+}
+
+impl Component {
+    pub(super) fn compile(engine: &Components, bytes: &[u8]) -> Result<Self, CompileError> {
+        if bytes.len() > LARGEST_COMPONENT {
+            return Err(CompileError::TooLarge { bytes: bytes.len(), limit: LARGEST_COMPONENT });
+        }
+        let inner = engine.0.clone();
+        let component = wasmtime::component::Component::from_binary(&inner.engine, bytes)
+            .map_err(|error| CompileError::Invalid(format!("{error:#}")))?;
+        let linked =
+            inner.linker.instantiate_pre(&component).map_err(|error| CompileError::Import(format!("{error:#}")))?;
+        let ready = ProxyPre::new(linked).map_err(|error| CompileError::Export(format!("{error:#}")))?;
+        Ok(Self(Arc::new(Compiled { engine: inner, ready })))
+    }
+}
+
+impl fmt::Debug for Component {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Component")
+    }
+}
+
+/// What every instance is given.
+pub struct Settings {
+    /// All of its environment.
+    pub(super) env: Vec<(String, String)>,
+    /// Most bytes of memory.
+    pub(super) memory: usize,
+    pub(super) stdout: Arc<str>,
+    pub(super) stderr: Arc<str>,
+}
+
+impl Settings {
+    /// For the function of this name (which begins the lines that it writes), with this environment and at most so many bytes of memory.
+    pub fn new(function: &str, env: Vec<(String, String)>, memory: usize) -> Self {
+        Self { env, memory, stdout: format!("{function} |").into(), stderr: format!("{function} !").into() }
+    }
+}
+
+/// Without the environment, which may hold secrets.
+impl fmt::Debug for Settings {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Settings").field("memory", &self.memory).finish_non_exhaustive()
+    }
+}
+
+/// A component with its settings: what serves a function's requests. Cloning is cheap.
+#[derive(Clone, Debug)]
+pub struct Program {
+    pub(super) component: Component,
+    pub(super) settings: Arc<Settings>,
+}
+
+impl Program {
+    /// Nothing is run yet.
+    pub fn new(component: Component, settings: Settings) -> Self {
+        Self { component, settings: Arc::new(settings) }
+    }
+}

@@ -1,0 +1,154 @@
+//! One request in one instance.
+
+use super::failure::Failure;
+use super::host::Host;
+use super::outside::{Body, Broken, Outside};
+use super::program::Program;
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::{Frame, SizeHint};
+use http_body_util::BodyExt;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::task::{Context, Poll, ready};
+use tokio::sync::oneshot;
+use wasmtime::{Store, UpdateDeadline};
+use wasmtime_wasi_http::p2::bindings::http::types::Scheme;
+use wasmtime_wasi_http::p2::body::HyperOutgoingBody;
+use wasmtime_wasi_http::{Error, WasiHttpView};
+
+/// Bytes that an instance hands over in one call.
+const MOST_HANDED_OVER: usize = 2 * 1024 * 1024;
+/// Handles that it holds.
+const MOST_HANDLES: usize = 4096;
+
+/// Where the answer goes; whoever has one first sends it.
+type Outlet = Arc<Mutex<Option<oneshot::Sender<Result<Response<Answer>, Failure>>>>>;
+
+/// Why a run ended badly, for the body that it did not finish.
+type Ended = Arc<OnceLock<Failure>>;
+
+impl Program {
+    /// Runs a fresh instance for a request, to its end, and sends its answer as soon as the head of it is there, or why there is none. The
+    /// result says how the run ended, which may be long after. Dropping the future ends the instance.
+    ///
+    /// Must be polled inside of a tokio runtime of one thread, which is also where `outside` is asked.
+    pub async fn run(
+        &self,
+        request: Request<Body>,
+        outside: Box<dyn Outside>,
+        answer: oneshot::Sender<Result<Response<Answer>, Failure>>,
+    ) -> Result<(), Failure> {
+        let (outlet, ended): (Outlet, Ended) = (Arc::new(Mutex::new(Some(answer))), Ended::default());
+        let mut store = self.store(outside);
+        let result = {
+            let clock = &self.component.0.engine.clock;
+            let mut serving = pin!(self.serve(&mut store, request, outlet.clone(), ended.clone()));
+            poll_fn(|cx| {
+                let _counting = clock.count();
+                serving.as_mut().poll(cx)
+            })
+            .await
+        };
+        let result = result.map_err(|wrong| match wrong {
+            Wrong::Engine(error) => Failure::of(&error, store.data()),
+            Wrong::Failure(failure) => failure,
+        });
+        // Before the store goes, and with it the ends of what it wrote: else a body that broke off would seem to be whole.
+        if let Err(failure) = &result {
+            let _ = ended.set(failure.clone());
+        }
+        if let Some(answer) = outlet.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            let failure = result.clone().err().unwrap_or(Failure::Silent);
+            let _ = answer.send(Err(failure.clone()));
+            return Err(failure);
+        }
+        result
+    }
+
+    fn store(&self, outside: Box<dyn Outside>) -> Store<Host> {
+        let engine = self.component.0.engine.clone();
+        let mut store = Store::new(&engine.engine, Host::new(&self.settings, outside));
+        store.limiter(|host| host);
+        store.set_hostcall_fuel(MOST_HANDED_OVER);
+        store.set_max_component_handles(MOST_HANDLES);
+        // A computation that is longer than a tick takes turns with what else the thread has to do, and those are short.
+        store.set_epoch_deadline(2);
+        store.epoch_deadline_callback(move |_| {
+            engine.clock.hurry();
+            Ok(UpdateDeadline::Yield(1))
+        });
+        store
+    }
+
+    async fn serve(
+        &self,
+        store: &mut Store<Host>,
+        request: Request<Body>,
+        outlet: Outlet,
+        ended: Ended,
+    ) -> Result<(), Wrong> {
+        let scheme = if request.uri().scheme_str() == Some("https") { Scheme::Https } else { Scheme::Http };
+        let request = request.map(|body| body.map_err(|_: Broken| Error::ConnectionTerminated));
+        let shown = store.data_mut().http().new_incoming_request(scheme, request);
+        let shown = shown.map_err(|error| Wrong::Failure(Failure::Request(format!("{error:#}"))))?;
+        let given = store.data_mut().http().new_response_outparam_from_callback(move |response| {
+            let Some(outlet) = outlet.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
+            let answer = response
+                .map(|response| response.map(|body| Answer { body, ended }))
+                .map_err(|code| Failure::Error(format!("{code:?}")));
+            // Who does not wait any more has dropped the run, or is about to.
+            let _ = outlet.send(answer);
+        })?;
+        let instance = self.component.0.ready.instantiate_async(&mut *store).await?;
+        instance.wasi_http_incoming_handler().call_handle(&mut *store, shown, given).await?;
+        Ok(())
+    }
+}
+
+/// What went wrong, before the store was asked for more.
+enum Wrong {
+    Engine(wasmtime::Error),
+    Failure(Failure),
+}
+
+impl From<wasmtime::Error> for Wrong {
+    fn from(error: wasmtime::Error) -> Self {
+        Self::Engine(error)
+    }
+}
+
+/// The body of an answer, written by an instance that is still running.
+pub struct Answer {
+    body: HyperOutgoingBody,
+    ended: Ended,
+}
+
+impl http_body::Body for Answer {
+    type Data = Bytes;
+    type Error = Broken;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        Poll::Ready(match (frame, self.ended.get()) {
+            (Some(frame), _) => Some(frame.map_err(|error| Broken(error.to_string()))),
+            (None, Some(failure)) => Some(Err(Broken(format!("the component {failure}")))),
+            (None, None) => None,
+        })
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl std::fmt::Debug for Answer {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("Answer")
+    }
+}
