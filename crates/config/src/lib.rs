@@ -13,6 +13,7 @@ mod load;
 mod nearest;
 mod problem;
 pub mod reference;
+pub mod revision;
 pub mod size;
 pub mod slice;
 mod snapshot;

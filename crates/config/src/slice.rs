@@ -2,6 +2,7 @@
 //! else; a [`MeshSlice`] is what every node needs. Both are plain data; the control plane delivers them to nodes.
 
 use crate::id::FunctionId;
+use crate::revision::Revisions;
 use aws_lc_rs::digest::{SHA256, digest};
 use leno_policy::spec::{KeyId, ProgramSpec};
 use serde::{Deserialize, Serialize};
@@ -49,6 +50,8 @@ pub struct Slice {
     pub inbound_extensions: Vec<Extension>,
     /// User-written policies for its own calls, in order.
     pub outbound_extensions: Vec<Extension>,
+    /// Which of its revisions this is, and who else gets requests.
+    pub revisions: Revisions,
 }
 
 impl Slice {

@@ -2,6 +2,7 @@
 
 use crate::id::FunctionId;
 use crate::problem::Problem;
+use crate::revision::{Plan, Revisions};
 use crate::slice::{
     self, AppProtocol, Callee, Engine, Expose, JwksFetch, MeshSlice, ModuleHash, Run, Scale, Slice, VerificationKey,
 };
@@ -47,6 +48,7 @@ pub(crate) struct Function {
     pub queue: u32,
     pub scale: Scale,
     pub timeout: Duration,
+    pub plan: Plan,
     /// Indices into [`Snapshot::policies`], by policy name.
     pub policies: Vec<usize>,
 }
@@ -178,6 +180,7 @@ impl Snapshot {
             scale: function.scale,
             inbound_extensions: self.extended(function, false),
             outbound_extensions: self.extended(function, true),
+            revisions: Revisions { plan: function.plan.clone(), ..Revisions::default() },
         })
     }
 

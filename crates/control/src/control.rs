@@ -2,6 +2,7 @@
 
 use crate::admission::{Admission, AdmitError, Admitted, JoinToken};
 use crate::definitions::{Compiled, Definitions, DefinitionsError};
+use crate::history::Histories;
 use crate::resource::Subject;
 use crate::server::{self, ServeError};
 use crate::state::State;
@@ -12,7 +13,7 @@ use leno_identity::{Authority, CertificateDer, TrustBundle};
 use std::fmt;
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use tokio::net::TcpListener;
 
 /// A control plane. Clones are the same one.
@@ -84,27 +85,32 @@ impl Control {
     /// A control plane for the authority's trust domain, with the definitions that the store holds. Blocks for the store.
     pub fn new(authority: Authority, store: Store, options: Options) -> Result<Self, StartError> {
         let bundle = overlapping(&authority, &store)?;
-        let definitions = store.definitions()?;
+        let (definitions, mut histories) = (store.definitions()?, store.histories()?);
         let compiled = match &definitions {
             // Those of another trust domain are not for this mesh; the next publication replaces them.
             Some(stored) if stored.mesh.trust_domain == bundle.trust_domain().as_str() => {
-                Compiled::new(stored, &bundle)?
+                Compiled::new(stored, &histories, &bundle)?
             }
-            _ => Compiled::nothing(&bundle)?,
+            _ => {
+                histories = Histories::default();
+                Compiled::nothing(&bundle)?
+            }
         };
-        let state = Mutex::new(State::new(compiled));
+        let state = Mutex::new(State::new(compiled, histories));
         let store = Mutex::new(store);
         Ok(Self(Arc::new(Inner { state, admitted: Admitted::default(), authority, bundle, store, options })))
     }
 
     /// Replaces the definitions, first in the store and then for all nodes; each gets what it subscribed to and what changed, at
-    /// once. Blocks for the store.
+    /// once. A function whose template differs from its latest revision has one more from now on. Blocks for the store.
     pub fn publish(&self, definitions: &Definitions) -> Result<Published, PublishError> {
-        let compiled = Compiled::new(definitions, &self.0.bundle)?;
-        let functions = compiled.functions.len();
         let store = self.0.store.lock().unwrap_or_else(PoisonError::into_inner);
-        store.save(definitions)?;
-        let changed = self.state().publish(compiled);
+        let before = self.state().histories().clone();
+        let histories = before.adopt(&definitions.slices, now_ms())?;
+        let compiled = Compiled::new(definitions, &histories, &self.0.bundle)?;
+        let functions = compiled.functions.len();
+        store.save(definitions, &histories)?;
+        let changed = self.state().publish(compiled, histories);
         drop(store);
         let mut published = Published { functions, ..Published::default() };
         for subject in &changed {
@@ -121,9 +127,10 @@ impl Control {
     /// not looked at. True: that made a difference. Blocks for the store.
     pub fn put(&self, slice: &Slice) -> Result<bool, PublishError> {
         let store = self.0.store.lock().unwrap_or_else(PoisonError::into_inner);
-        let prepared = self.state().prepare_put(slice, self.0.bundle.trust_domain())?;
-        store.put(slice)?;
-        Ok(self.state().put(prepared))
+        let history = self.state().histories().adopt_one(slice, now_ms())?;
+        let prepared = self.state().prepare_put(&history.resolve(slice)?, self.0.bundle.trust_domain())?;
+        store.put(slice, &history)?;
+        Ok(self.state().put(prepared, history))
     }
 
     /// Admits a node under a name that it keeps; a second time the first token ends.
@@ -184,6 +191,12 @@ impl WeakControl {
     pub(crate) fn upgrade(&self) -> Option<Control> {
         self.0.upgrade().map(Control)
     }
+}
+
+/// Milliseconds since 1970.
+fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// The authority's root and that of the process before: certificates which that one signed stay good until they are renewed. One

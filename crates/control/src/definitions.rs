@@ -1,7 +1,9 @@
 //! What users defined, compiled: the input of the control plane.
 
 use crate::admission::Placement;
+use crate::history::Histories;
 use crate::resource::{Content, Subject};
+use leno_config::revision::Revisions;
 use leno_config::{FunctionId, MeshSlice, ModuleHash, Slice};
 use leno_identity::{BadSpiffeId, SpiffeId, TrustBundle, TrustDomain};
 use std::collections::{BTreeMap, BTreeSet};
@@ -68,6 +70,16 @@ pub enum DefinitionsError {
         /// Which.
         function: FunctionId,
     },
+    /// `spec.traffic` names a revision that is not there.
+    #[error("{function} has no revision `{revision}`; it has {kept}")]
+    Revision {
+        /// Whose.
+        function: FunctionId,
+        /// Which.
+        revision: String,
+        /// Those that there are.
+        kept: String,
+    },
     /// A payload cannot be written.
     #[error("{subject} cannot be encoded: {reason}")]
     Encoding {
@@ -96,7 +108,7 @@ pub(crate) struct Compiled {
 
 /// A function that may be added.
 pub(crate) struct Prepared {
-    id: FunctionId,
+    pub id: FunctionId,
     function: Function,
     content: Content,
 }
@@ -116,6 +128,8 @@ pub(crate) struct Function {
     pub identity: SpiffeId,
     pub callees: Vec<FunctionId>,
     pub exposed: bool,
+    /// How its revisions are taken into use, and which gets what.
+    pub revisions: Revisions,
     /// Modules that are delivered to whoever gets the slice.
     pub modules: BTreeSet<ModuleHash>,
 }
@@ -153,7 +167,12 @@ impl Compiled {
         Ok(compiled)
     }
 
-    pub(crate) fn new(definitions: &Definitions, bundle: &TrustBundle) -> Result<Self, DefinitionsError> {
+    /// The histories are those after the publication of these definitions.
+    pub(crate) fn new(
+        definitions: &Definitions,
+        histories: &Histories,
+        bundle: &TrustBundle,
+    ) -> Result<Self, DefinitionsError> {
         let Definitions { mesh, slices, modules } = definitions;
         let trust_domain = bundle.trust_domain();
         if mesh.trust_domain != trust_domain.as_str() {
@@ -168,7 +187,8 @@ impl Compiled {
             if slice.id != *id {
                 return Err(DefinitionsError::Misfiled { function: id.clone(), found: slice.id.clone() });
             }
-            let prepared = compiled.prepare(slice, trust_domain, |module| modules.contains_key(module))?;
+            let resolved = histories.resolve(slice)?;
+            let prepared = compiled.prepare(&resolved, trust_domain, |module| modules.contains_key(module))?;
             compiled.insert(prepared);
         }
         for (hash, module) in modules {
@@ -215,7 +235,13 @@ impl Compiled {
             reason: error.to_string(),
         })?;
         let callees = slice.callees.iter().map(|callee| callee.id.clone()).collect();
-        let function = Function { identity, callees, exposed: !slice.expose.is_empty(), modules };
+        let function = Function {
+            identity,
+            callees,
+            exposed: !slice.expose.is_empty(),
+            revisions: slice.revisions.clone(),
+            modules,
+        };
         Ok(Prepared { id, function, content })
     }
 

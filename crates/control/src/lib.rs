@@ -11,6 +11,7 @@
 mod admission;
 mod control;
 mod definitions;
+mod history;
 pub mod node;
 mod resource;
 mod server;
@@ -24,6 +25,8 @@ pub use control::{Control, Options, PublishError, Published, StartError};
 pub use definitions::{Definitions, DefinitionsError, gateway_identity};
 pub use resource::{Endpoint, Instance, InstanceState, Resource, Subject, Version};
 pub use server::ServeError;
-pub use status::{Counters, FunctionStatus, HostedInstance, IssuedIdentity, NodeStatus, RejectedVersion, Status};
+pub use status::{
+    Counters, FunctionStatus, HostedInstance, IssuedIdentity, NodeStatus, RejectedVersion, RevisionStatus, Status,
+};
 pub use store::{Store, StoreError};
 pub use wire::v1;

@@ -5,7 +5,8 @@
 //! Changes that come faster than a node reads merge by themselves, and nothing is ever held back.
 
 use crate::admission::{Admission, Placement};
-use crate::definitions::{Compiled, DefinitionsError, Prepared, Put};
+use crate::definitions::{Compiled, DefinitionsError, Function, Prepared, Put};
+use crate::history::{Histories, History};
 use crate::resource::{Content, Endpoint, Instance, InstanceState, Subject, Version};
 use crate::status::{Counters, FunctionStatus, HostedInstance, IssuedIdentity, NodeStatus, RejectedVersion, Status};
 use crate::wire::{self, v1};
@@ -29,6 +30,8 @@ const MAX_REASON: usize = 1024;
 /// Everything that the control plane knows.
 pub(crate) struct State {
     compiled: Compiled,
+    /// What `compiled` was resolved by.
+    histories: Histories,
     nodes: BTreeMap<Arc<str>, Node>,
     issued: BTreeMap<(SpiffeId, Arc<str>), u64>,
     sessions: u64,
@@ -78,8 +81,8 @@ pub(crate) enum Next {
 }
 
 impl State {
-    pub(crate) fn new(compiled: Compiled) -> Self {
-        Self { compiled, nodes: BTreeMap::new(), issued: BTreeMap::new(), sessions: 0 }
+    pub(crate) fn new(compiled: Compiled, histories: Histories) -> Self {
+        Self { compiled, histories, nodes: BTreeMap::new(), issued: BTreeMap::new(), sessions: 0 }
     }
 
     /// Makes a node known, or changes what it is for.
@@ -105,8 +108,14 @@ impl State {
         self.endpoints_changed(&moved, name);
     }
 
+    /// The revisions of all functions.
+    pub(crate) fn histories(&self) -> &Histories {
+        &self.histories
+    }
+
     /// Takes the next definitions; tells which subjects differ from the last.
-    pub(crate) fn publish(&mut self, compiled: Compiled) -> BTreeSet<Subject> {
+    pub(crate) fn publish(&mut self, compiled: Compiled, histories: Histories) -> BTreeSet<Subject> {
+        self.histories = histories;
         let before = mem::replace(&mut self.compiled, compiled);
         let mut changed = BTreeSet::new();
         let names = before.contents.keys().chain(self.compiled.contents.keys());
@@ -121,7 +130,8 @@ impl State {
     }
 
     /// Adds or replaces one function; tells whether that made a difference.
-    pub(crate) fn put(&mut self, prepared: Prepared) -> bool {
+    pub(crate) fn put(&mut self, prepared: Prepared, history: History) -> bool {
+        self.histories.0.insert(prepared.id.clone(), history);
         match self.compiled.put(prepared) {
             Put::Same => return false,
             Put::Changed(id) => self.announce(&BTreeSet::from([Subject::Slice(id)])),
@@ -355,14 +365,14 @@ impl State {
                 .compiled
                 .functions
                 .iter()
-                .filter_map(|(id, function)| self.function(id, &function.identity))
+                .filter_map(|(id, function)| self.function(id, function))
                 .collect(),
             nodes: self.nodes.iter().map(|(name, node)| self.node(name, node)).collect(),
             identities: self.issued.iter().map(issued).collect(),
         }
     }
 
-    fn function(&self, id: &FunctionId, identity: &SpiffeId) -> Option<FunctionStatus> {
+    fn function(&self, id: &FunctionId, function: &Function) -> Option<FunctionStatus> {
         let version = self.compiled.contents.get(&Subject::Slice(id.clone()))?.version;
         let of_node = |(name, node): (&Arc<str>, &Node)| {
             let instances = node.instances.get(id).cloned().unwrap_or_default();
@@ -373,7 +383,14 @@ impl State {
                 .collect::<Vec<_>>()
         };
         let instances = self.nodes.iter().flat_map(of_node).collect();
-        Some(FunctionStatus { function: id.clone(), identity: identity.clone(), version, instances })
+        let revisions = self.histories.0.get(id).map(|history| history.status(id, &function.revisions));
+        Some(FunctionStatus {
+            function: id.clone(),
+            identity: function.identity.clone(),
+            version,
+            instances,
+            revisions: revisions.unwrap_or_default(),
+        })
     }
 
     fn node(&self, name: &Arc<str>, node: &Node) -> NodeStatus {

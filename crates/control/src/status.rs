@@ -31,6 +31,27 @@ pub struct FunctionStatus {
     pub version: Version,
     /// As the nodes report them.
     pub instances: Vec<HostedInstance>,
+    /// That are kept, oldest first; the last is the latest.
+    pub revisions: Vec<RevisionStatus>,
+}
+
+/// A revision of a function.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RevisionStatus {
+    /// `checkout-00003`.
+    pub revision: String,
+    /// Milliseconds since 1970.
+    pub created_ms: u64,
+    /// Of the requests that no tag and no header decides about.
+    pub percent: u8,
+    /// Tags that lead to it.
+    pub tags: Vec<String>,
+    /// Whether headers lead to it.
+    pub headers: bool,
+    /// The step of its rollout, from 1, and how many there are, while it lasts.
+    pub step: Option<(u32, u32)>,
+    /// Why it was rolled back.
+    pub failed: Option<String>,
 }
 
 /// An instance and where it is.
@@ -131,6 +152,23 @@ impl From<&FunctionStatus> for v1::Function {
             identity: status.identity.to_string(),
             version: status.version.to_wire(),
             instances,
+            revisions: status.revisions.iter().map(Into::into).collect(),
+        }
+    }
+}
+
+impl From<&RevisionStatus> for v1::Revision {
+    fn from(status: &RevisionStatus) -> Self {
+        let (step, steps) = status.step.unwrap_or_default();
+        Self {
+            name: status.revision.clone(),
+            created_ms: status.created_ms,
+            percent: status.percent.into(),
+            tags: status.tags.clone(),
+            headers: status.headers,
+            step,
+            steps,
+            failed: status.failed.clone().unwrap_or_default(),
         }
     }
 }

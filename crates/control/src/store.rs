@@ -4,6 +4,7 @@
 //! new root until the certificates that it signed have ended.
 
 use crate::definitions::Definitions;
+use crate::history::{Histories, History};
 use crate::wire::RELEASE;
 use leno_config::{FunctionId, ModuleHash, Slice};
 use redb::{Database, ReadTransaction, ReadableDatabase, ReadableTable, TableDefinition, TableError};
@@ -17,6 +18,7 @@ use std::sync::Arc;
 const META: TableDefinition<'static, &'static str, &'static [u8]> = TableDefinition::new("meta");
 const SLICES: TableDefinition<'static, &'static str, &'static [u8]> = TableDefinition::new("slices");
 const MODULES: TableDefinition<'static, &'static str, &'static [u8]> = TableDefinition::new("modules");
+const REVISIONS: TableDefinition<'static, &'static str, &'static [u8]> = TableDefinition::new("revisions");
 const KEY_RELEASE: &str = "release";
 const KEY_MESH: &str = "mesh";
 const KEY_ROOT: &str = "root";
@@ -92,14 +94,19 @@ impl Store {
         self.0.as_ref().map_or(Ok(None), File::definitions)
     }
 
+    /// The revisions of the functions that were saved last.
+    pub(crate) fn histories(&self) -> Result<Histories, StoreError> {
+        self.0.as_ref().map_or(Ok(Histories::default()), File::histories)
+    }
+
     /// Replaces what was saved; either all of it or, on an error, nothing.
-    pub(crate) fn save(&self, definitions: &Definitions) -> Result<(), StoreError> {
-        self.0.as_ref().map_or(Ok(()), |file| file.save(definitions))
+    pub(crate) fn save(&self, definitions: &Definitions, histories: &Histories) -> Result<(), StoreError> {
+        self.0.as_ref().map_or(Ok(()), |file| file.save(definitions, histories))
     }
 
     /// Adds or replaces one function.
-    pub(crate) fn put(&self, slice: &Slice) -> Result<(), StoreError> {
-        self.0.as_ref().map_or(Ok(()), |file| file.put(slice))
+    pub(crate) fn put(&self, slice: &Slice, history: &History) -> Result<(), StoreError> {
+        self.0.as_ref().map_or(Ok(()), |file| file.put(slice, history))
     }
 
     /// The root of the last process to have used this store, DER.
@@ -146,6 +153,17 @@ impl File {
         Ok(Some(Definitions { mesh, slices, modules }))
     }
 
+    fn histories(&self) -> Result<Histories, StoreError> {
+        let reading = self.database.begin_read().map_err(|error| self.failed(error))?;
+        let mut histories = Histories::default();
+        self.each(&reading, REVISIONS, |key, value| {
+            let id: FunctionId = key.parse().map_err(|_| self.damaged(key))?;
+            histories.0.insert(id, self.decode::<History>(key, value)?);
+            Ok(())
+        })?;
+        Ok(histories)
+    }
+
     /// Every entry of a table; a table that was never written has none.
     fn each(
         &self,
@@ -165,10 +183,13 @@ impl File {
         Ok(())
     }
 
-    fn save(&self, definitions: &Definitions) -> Result<(), StoreError> {
-        let mut wanted = BTreeMap::new();
+    fn save(&self, definitions: &Definitions, histories: &Histories) -> Result<(), StoreError> {
+        let (mut wanted, mut revisions) = (BTreeMap::new(), BTreeMap::new());
         for (id, slice) in &definitions.slices {
             wanted.insert(id.to_string(), postcard::to_allocvec(slice).map_err(|error| self.failed(error))?);
+        }
+        for (id, history) in &histories.0 {
+            revisions.insert(id.to_string(), postcard::to_allocvec(history).map_err(|error| self.failed(error))?);
         }
         let mut modules = BTreeMap::new();
         for (hash, module) in &definitions.modules {
@@ -179,7 +200,7 @@ impl File {
         {
             let mut meta = writing.open_table(META).map_err(|error| self.failed(error))?;
             meta.insert(KEY_MESH, mesh.as_slice()).map_err(|error| self.failed(error))?;
-            for (table, wanted) in [(SLICES, &wanted), (MODULES, &modules)] {
+            for (table, wanted) in [(SLICES, &wanted), (REVISIONS, &revisions), (MODULES, &modules)] {
                 let mut table = writing.open_table(table).map_err(|error| self.failed(error))?;
                 table.retain(|key, _| wanted.contains_key(key)).map_err(|error| self.failed(error))?;
                 for (key, value) in wanted {
@@ -196,12 +217,13 @@ impl File {
         writing.commit().map_err(|error| self.failed(error))
     }
 
-    fn put(&self, slice: &Slice) -> Result<(), StoreError> {
+    fn put(&self, slice: &Slice, history: &History) -> Result<(), StoreError> {
         let encoded = postcard::to_allocvec(slice).map_err(|error| self.failed(error))?;
+        let revisions = postcard::to_allocvec(history).map_err(|error| self.failed(error))?;
         let writing = self.database.begin_write().map_err(|error| self.failed(error))?;
-        {
-            let mut table = writing.open_table(SLICES).map_err(|error| self.failed(error))?;
-            table.insert(slice.id.to_string().as_str(), encoded.as_slice()).map_err(|error| self.failed(error))?;
+        for (table, value) in [(SLICES, encoded), (REVISIONS, revisions)] {
+            let mut table = writing.open_table(table).map_err(|error| self.failed(error))?;
+            table.insert(slice.id.to_string().as_str(), value.as_slice()).map_err(|error| self.failed(error))?;
         }
         writing.commit().map_err(|error| self.failed(error))
     }

@@ -7,7 +7,7 @@ use leno_control::{Endpoint, Resource, Subject};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
-use support::slices::{exposed, function, mesh, slice};
+use support::slices::{delivered, exposed, function, mesh, slice};
 use support::*;
 
 const FRONTEND: &str = "orders/frontend";
@@ -30,8 +30,8 @@ async fn each_node_gets_what_it_subscribed_to_and_nothing_else() {
         got.extend(accepted(&mut updates_one).await);
     }
     assert!(got.contains(&Change::Set(Resource::Mesh(Box::new(mesh())))));
-    assert!(got.contains(&Change::Set(Resource::Slice(Box::new(frontend)))));
-    assert_eq!(accepted(&mut updates_two).await, [Change::Set(Resource::Slice(Box::new(orders)))]);
+    assert!(got.contains(&Change::Set(Resource::Slice(Box::new(delivered(frontend))))));
+    assert_eq!(accepted(&mut updates_two).await, [Change::Set(Resource::Slice(Box::new(delivered(orders))))]);
 
     // A change of a third function concerns neither, so the next thing that either hears of is the change after it.
     control
@@ -94,7 +94,7 @@ async fn a_change_pushes_just_the_difference() {
     let published = control.publish(&edition(42, 2)).unwrap();
     assert_eq!((published.functions, published.changed, published.removed), (100, 1, 0));
     let changes = accepted(&mut updates).await;
-    assert_eq!(changes, [Change::Set(Resource::Slice(Box::new(slice("many/function-42", &[], 2))))]);
+    assert_eq!(changes, [Change::Set(Resource::Slice(Box::new(delivered(slice("many/function-42", &[], 2)))))]);
     let after = control.counters("one").unwrap();
     assert_eq!((after.messages - before.messages, after.resources - before.resources), (1, 1));
     assert!(after.bytes - before.bytes < before.bytes / 50, "{before:?} {after:?}");
@@ -199,7 +199,10 @@ async fn removals_are_explicit() {
     agent.subscribe([slice_of(FRONTEND)]);
     assert_eq!(accepted(&mut updates).await, [Change::Removed(slice_of(FRONTEND))]);
     control.publish(&definitions([slice(FRONTEND, &[], 1)])).unwrap();
-    assert_eq!(accepted(&mut updates).await, [Change::Set(Resource::Slice(Box::new(slice(FRONTEND, &[], 1))))]);
+    assert_eq!(
+        accepted(&mut updates).await,
+        [Change::Set(Resource::Slice(Box::new(delivered(slice(FRONTEND, &[], 1)))))]
+    );
     agent.unsubscribe([Subject::Hosted]);
     assert_eq!(accepted(&mut updates).await, [Change::Removed(Subject::Hosted)]);
     agent.unsubscribe([slice_of(FRONTEND)]);
@@ -251,7 +254,7 @@ async fn placement_moves_functions_between_nodes() {
     control.place("one", everything());
     assert_eq!(
         accepted(&mut updates_one).await,
-        [Change::Set(Resource::Slice(Box::new(slice(ORDERS, &[], 1)))), part(everything())]
+        [Change::Set(Resource::Slice(Box::new(delivered(slice(ORDERS, &[], 1))))), part(everything())]
     );
 }
 
@@ -368,7 +371,7 @@ async fn a_node_that_reads_slowly_gets_the_latest_and_not_the_history() {
     loop {
         let changes = accepted(&mut updates).await;
         received += 1;
-        if changes == [Change::Set(Resource::Slice(Box::new(slice(FRONTEND, &[], 500))))] {
+        if changes == [Change::Set(Resource::Slice(Box::new(delivered(slice(FRONTEND, &[], 500)))))] {
             break;
         }
     }
@@ -394,7 +397,7 @@ async fn a_second_stream_of_a_node_ends_the_first() {
     control.publish(&definitions([slice(FRONTEND, &[], 2)])).unwrap();
     loop {
         let changes = accepted(&mut updates).await;
-        if changes == [Change::Set(Resource::Slice(Box::new(slice(FRONTEND, &[], 2))))] {
+        if changes == [Change::Set(Resource::Slice(Box::new(delivered(slice(FRONTEND, &[], 2)))))] {
             break;
         }
     }

@@ -6,7 +6,7 @@ use leno_control::node::{Change, Identities, SignFailure};
 use leno_control::{Resource, Subject};
 use leno_identity::{SpiffeId, SvidStore};
 use std::collections::BTreeSet;
-use support::slices::{function, identity, slice};
+use support::slices::{delivered, function, identity, slice};
 use support::*;
 
 const FRONTEND: &str = "orders/frontend";
@@ -34,7 +34,10 @@ async fn after_a_reconnect_nothing_is_sent_again() {
     eventually(|| first.counters("one").unwrap().streams == 2).await;
     // The next thing that it hears of is the next change.
     first.publish(&definitions([slice(FRONTEND, &[ORDERS], 2), slice(ORDERS, &[], 1)])).unwrap();
-    assert_eq!(accepted(&mut updates).await, [Change::Set(Resource::Slice(Box::new(slice(FRONTEND, &[ORDERS], 2))))]);
+    assert_eq!(
+        accepted(&mut updates).await,
+        [Change::Set(Resource::Slice(Box::new(delivered(slice(FRONTEND, &[ORDERS], 2)))))]
+    );
     let counters = first.counters("one").unwrap();
     assert_eq!((counters.messages, counters.resources, counters.removals), (2, 5 + 1, 0));
     served.stop().await;
@@ -57,7 +60,8 @@ async fn changes_that_a_node_missed_come_as_one_difference() {
     control.publish(&definitions([slice(FRONTEND, &[], 3)])).unwrap();
     let _served = Served::start_at(&control, address).await;
     let changes = accepted(&mut updates).await;
-    let expected = [Change::Set(Resource::Slice(Box::new(slice(FRONTEND, &[], 3)))), Change::Removed(slice_of(ORDERS))];
+    let expected =
+        [Change::Set(Resource::Slice(Box::new(delivered(slice(FRONTEND, &[], 3))))), Change::Removed(slice_of(ORDERS))];
     assert_eq!(changes, expected);
 }
 

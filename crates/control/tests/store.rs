@@ -206,3 +206,64 @@ fn a_store_of_another_release_or_with_damage_is_refused() {
 }
 
 use support::slices;
+
+/// The slice with another template.
+fn with_content(content: u32) -> Slice {
+    Slice { concurrency: content, ..slice(ORDERS, &[], 1) }
+}
+
+fn revisions(control: &leno_control::Control) -> Vec<(String, u8)> {
+    let status = control.status();
+    let all = status.functions.iter().flat_map(|status| &status.revisions);
+    all.map(|revision| (revision.revision.clone(), revision.percent)).collect()
+}
+
+#[test]
+fn revisions_keep_their_numbers_and_contents_over_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("control.redb");
+    let first = control_at(&path);
+    first.publish(&definitions([with_content(1)])).unwrap();
+    first.put(&with_content(2)).unwrap();
+    let before = first.status().functions;
+    assert_eq!(revisions(&first), [("order-service-00001".to_owned(), 0), ("order-service-00002".to_owned(), 100)]);
+    drop(first);
+
+    let second = control_at(&path);
+    assert_eq!(second.status().functions, before);
+    assert_eq!(second.publish(&definitions([with_content(2)])).unwrap().changed, 0);
+    let mut divided = with_content(1);
+    let target = |revision, percent| leno_config::revision::Target { revision, percent, ..Default::default() };
+    divided.revisions.plan.traffic = vec![target(1, 30), target(2, 50), target(0, 20)];
+    second.publish(&definitions([divided.clone()])).unwrap();
+    let shares = ["00001", "00002", "00003"].map(|number| format!("order-service-{number}")).into_iter();
+    assert_eq!(revisions(&second), shares.zip([30, 50, 20]).collect::<Vec<_>>());
+    let before = second.status().functions;
+    drop(second);
+    let third = control_at(&path);
+    assert_eq!(third.status().functions, before, "the same contents are delivered");
+
+    divided.revisions.plan.traffic = vec![target(9, 100)];
+    let error = third.publish(&definitions([divided.clone()])).unwrap_err();
+    assert!(matches!(error, PublishError::Definitions(DefinitionsError::Revision { .. })), "{error}");
+    assert!(third.put(&divided).is_err());
+    assert_eq!(third.status().functions, before, "what is refused changes nothing");
+}
+
+#[test]
+fn revisions_are_collected_from_the_file_and_go_with_their_function() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("control.redb");
+    let control = control_at(&path);
+    for content in 1..=20 {
+        let mut slice = with_content(content);
+        slice.revisions.plan.history = 2;
+        control.publish(&definitions([slice])).unwrap();
+    }
+    drop(control);
+    let control = control_at(&path);
+    assert_eq!(revisions(&control), [("order-service-00019".to_owned(), 0), ("order-service-00020".to_owned(), 100)]);
+    control.publish(&definitions([])).unwrap();
+    control.publish(&definitions([with_content(20)])).unwrap();
+    assert_eq!(revisions(&control), [("order-service-00001".to_owned(), 100)]);
+}

@@ -194,6 +194,7 @@ pub fn slice(name: &str) -> Slice {
         scale: Default::default(),
         inbound_extensions: Vec::new(),
         outbound_extensions: Vec::new(),
+        revisions: Default::default(),
     }
 }
 

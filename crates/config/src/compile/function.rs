@@ -1,7 +1,7 @@
 //! A Function document.
 
 use super::fields::{self, DAY, MILLISECOND};
-use super::{Context, Placed, confine, scale, template, text, wasm};
+use super::{Context, Placed, confine, rollout, scale, template, text, wasm};
 use crate::document::{self, FunctionSpec, FunctionTimeouts, Readiness};
 use crate::duration::Duration;
 use crate::id::FunctionId;
@@ -69,6 +69,7 @@ pub(super) fn function(
         queue: scale::queue(&scope.field("queue"), spec.queue),
         scale: scale::scale(&scope, spec),
         timeout: timeout.unwrap_or(mesh.limits.request_timeout),
+        plan: rollout::plan(&scope, id, spec),
         policies: Vec::new(),
     }
 }

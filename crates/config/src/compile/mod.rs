@@ -15,6 +15,7 @@ mod observe;
 mod policy;
 mod rate_limit;
 mod resilience;
+mod rollout;
 mod scale;
 mod sidecar;
 mod template;

@@ -1,10 +1,12 @@
 //! `kind: Function`.
 
 use super::confine::{Resources, Secret};
+use super::rollout::{Rollout, TrafficTarget};
 use super::scale::Scale;
 use super::value::{Address, ApiVersion, Metadata};
 use super::wasm::Wasm;
 use crate::duration::Duration;
+use crate::revision::HISTORY;
 use crate::slice::AppProtocol;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -73,6 +75,13 @@ pub struct FunctionSpec {
     pub callees: Vec<String>,
     /// Where the gateway offers it to the outside. Without this the gateway does not know it.
     pub expose: Vec<Expose>,
+    /// Which revisions get requests. Without it: the latest, as `rollout` says.
+    pub traffic: Vec<TrafficTarget>,
+    /// How a new revision takes over. Without it: at once, when its first instances are ready.
+    pub rollout: Option<Rollout>,
+    /// Revisions that are kept, 1 to 1000: the newest, and whatever is in use.
+    #[schemars(range(min = 1, max = 1000))]
+    pub revision_history: u32,
 }
 
 impl Default for FunctionSpec {
@@ -94,6 +103,9 @@ impl Default for FunctionSpec {
             timeouts: FunctionTimeouts::default(),
             callees: Vec::new(),
             expose: Vec::new(),
+            traffic: Vec::new(),
+            rollout: None,
+            revision_history: HISTORY,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::definitions::Definitions;
+use crate::history::Histories;
 use crate::resource::Resource;
 use leno_identity::{Authority, TrustBundle};
 use std::time::SystemTime;
@@ -51,7 +52,7 @@ struct World {
 
 impl World {
     fn new(bundle: &TrustBundle) -> Self {
-        let mut state = State::new(Compiled::nothing(bundle).unwrap());
+        let mut state = State::new(Compiled::nothing(bundle).unwrap(), Histories::default());
         for name in NODES {
             state.admit(name, Admission { placement: Placement::Everything, gateway: false });
         }
@@ -90,15 +91,18 @@ impl World {
             }
             self.slices.insert(slice.id.clone(), slice.clone());
             // One alone, or all at once: it must come to the same.
+            let history = self.state.histories().adopt_one(&slice, 0).unwrap();
+            let resolved = history.resolve(&slice).unwrap();
             if random.one_in(2)
-                && let Ok(prepared) = self.state.prepare_put(&slice, &slices::DOMAIN.parse().unwrap())
+                && let Ok(prepared) = self.state.prepare_put(&resolved, &slices::DOMAIN.parse().unwrap())
             {
-                self.state.put(prepared);
+                self.state.put(prepared, history);
                 return;
             }
         }
         let definitions = Definitions { mesh: slices::mesh(), slices: self.slices.clone(), modules: BTreeMap::new() };
-        self.state.publish(Compiled::new(&definitions, &self.bundle).unwrap());
+        let histories = self.state.histories().adopt(&definitions.slices, 0).unwrap();
+        self.state.publish(Compiled::new(&definitions, &histories, &self.bundle).unwrap(), histories);
     }
 
     fn place(&mut self, name: &'static str, random: &mut Random) {
@@ -281,7 +285,7 @@ impl World {
             .then(|| Content::new(&slices::mesh())),
             Subject::Bundle => Some(Content::of_bundle(&self.bundle)),
             Subject::Module(_) => None,
-            Subject::Slice(id) => self.slices.get(id).map(Content::new),
+            Subject::Slice(id) => self.slices.get(id).map(|slice| Content::new(&slices::delivered(slice.clone()))),
             Subject::Endpoints(id) => self.slices.contains_key(id).then(|| Content::new(&self.endpoints(name, id))),
             Subject::Routes => return self.state.compiled.contents.get(subject).map(|content| content.version),
             Subject::Hosted => Some(Content::new(&self.placements[name])),

@@ -31,12 +31,20 @@ pub fn slice(name: &str, callees: &[&str], edition: u32) -> Slice {
         run: Run::External(vec!["127.0.0.1:9000".parse().unwrap()]),
         expose: Vec::new(),
         callees: callees.iter().map(|callee| self::callee(callee)).collect(),
-        concurrency: edition,
-        queue: 1024,
+        concurrency: 1,
+        queue: edition,
         scale: Default::default(),
         inbound_extensions: Vec::new(),
         outbound_extensions: Vec::new(),
+        revisions: Default::default(),
     }
+}
+
+/// The slice as it is delivered: all editions are the first revision of their function.
+#[allow(dead_code)] // Each test binary uses its part.
+pub fn delivered(mut slice: Slice) -> Slice {
+    slice.revisions.number = 1;
+    slice
 }
 
 /// The slice with an extension of this module.

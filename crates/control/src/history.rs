@@ -1,0 +1,198 @@
+//! The revisions of each function: numbered when its document changes, kept, and collected; and which of them is to get what.
+
+use crate::definitions::DefinitionsError;
+use crate::status::RevisionStatus;
+use leno_config::revision::{self, Plan, Revision, Revisions, Split, Target, Template};
+use leno_config::{FunctionId, Slice};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Of all functions.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Histories(pub BTreeMap<FunctionId, History>);
+
+/// Of one function. Times are milliseconds since 1970.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct History {
+    /// Rising; the last one is the latest, and numbers are never given twice.
+    pub kept: Vec<Kept>,
+    /// The one that gets everything, but for what the plan or the candidate gets.
+    pub stable: u32,
+    /// The one that is being rolled out.
+    pub candidate: Option<Candidate>,
+}
+
+/// A revision that is kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Kept {
+    pub number: u32,
+    /// Encoded: equal bytes, equal revisions.
+    template: Vec<u8>,
+    pub created_ms: u64,
+    /// Why it was rolled back.
+    pub failed: Option<String>,
+}
+
+/// A revision on its way to become the stable one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Candidate {
+    pub number: u32,
+    /// Index into the plan's steps.
+    pub step: usize,
+    /// When the step began.
+    pub since_ms: u64,
+}
+
+impl Histories {
+    /// After a publication of these functions, and only these.
+    pub(crate) fn adopt(&self, slices: &BTreeMap<FunctionId, Slice>, now_ms: u64) -> Result<Self, DefinitionsError> {
+        let each = slices.iter().map(|(id, slice)| Ok((id.clone(), self.adopt_one(slice, now_ms)?)));
+        each.collect::<Result<_, _>>().map(Self)
+    }
+
+    /// That of one function after its publication.
+    pub(crate) fn adopt_one(&self, slice: &Slice, now_ms: u64) -> Result<History, DefinitionsError> {
+        let mut history = self.0.get(&slice.id).cloned().unwrap_or_default();
+        history.adopt(slice, now_ms)?;
+        Ok(history)
+    }
+
+    /// What nodes are told of a function.
+    pub(crate) fn resolve(&self, slice: &Slice) -> Result<Slice, DefinitionsError> {
+        match self.0.get(&slice.id) {
+            Some(history) => history.resolve(slice),
+            None => Ok(slice.clone()),
+        }
+    }
+}
+
+impl History {
+    pub(crate) fn latest(&self) -> u32 {
+        self.kept.last().map_or(0, |kept| kept.number)
+    }
+
+    fn adopt(&mut self, slice: &Slice, now_ms: u64) -> Result<(), DefinitionsError> {
+        let template = postcard::to_allocvec(&slice.template()).map_err(|error| encoding(slice, &error))?;
+        let new = self.kept.last().is_none_or(|last| last.template != template);
+        if new {
+            let number = self.latest() + 1;
+            self.kept.push(Kept { number, template, created_ms: now_ms, failed: None });
+        }
+        let (latest, plan) = (self.latest(), &slice.revisions.plan);
+        match &plan.rollout {
+            Some(_) if self.stable == 0 => self.stable = latest,
+            Some(_) if new => self.candidate = Some(Candidate { number: latest, step: 0, since_ms: now_ms }),
+            // There may be fewer steps now; whoever passed them goes on from the last.
+            Some(rollout) => {
+                if let Some(candidate) = &mut self.candidate {
+                    candidate.step = candidate.step.min(rollout.steps.len().saturating_sub(1));
+                }
+            }
+            None => (self.stable, self.candidate) = (latest, None),
+        }
+        self.collect(plan);
+        Ok(())
+    }
+
+    /// Forgets the oldest of those that are too many and that nobody needs.
+    fn collect(&mut self, plan: &Plan) {
+        let mut surplus = self.kept.len().saturating_sub(usize::try_from(plan.history).unwrap_or(usize::MAX));
+        let (latest, stable, candidate) =
+            (self.latest(), self.stable, self.candidate.map(|candidate| candidate.number));
+        let in_use = |number: u32| {
+            [Some(latest), Some(stable), candidate].contains(&Some(number))
+                || plan.traffic.iter().any(|target| target.revision == number)
+        };
+        self.kept.retain(|kept| {
+            let goes = surplus > 0 && !in_use(kept.number);
+            surplus -= usize::from(goes);
+            !goes
+        });
+    }
+
+    /// The slice with the revision that gets most as its own, and with the others that get something.
+    pub(crate) fn resolve(&self, slice: &Slice) -> Result<Slice, DefinitionsError> {
+        let (own, targets) = self.targets(&slice.revisions.plan);
+        let mut resolved = slice.clone();
+        resolved.set_revision(self.revision(slice, own)?);
+        let mut others: Vec<Revision> = Vec::new();
+        for target in targets.iter().filter(|target| target.revision != own) {
+            if others.iter().all(|other| other.number != target.revision) {
+                others.push(self.revision(slice, target.revision)?);
+            }
+        }
+        resolved.revisions.split = (!others.is_empty()).then(|| Box::new(Split { targets, others }));
+        Ok(resolved)
+    }
+
+    /// The revision that gets most, and what everybody gets, with numbers instead of "the latest".
+    fn targets(&self, plan: &Plan) -> (u32, Vec<Target>) {
+        let latest = self.latest();
+        let named = |target: &Target| Target {
+            revision: if target.revision == 0 { latest } else { target.revision },
+            ..target.clone()
+        };
+        let mut targets: Vec<Target> = plan.traffic.iter().map(named).collect();
+        let share = |revision, percent| Target { revision, percent, ..Target::default() };
+        let own = match (&plan.rollout, self.candidate) {
+            (Some(rollout), Some(candidate)) => {
+                let percent = rollout.steps.get(candidate.step).copied().unwrap_or(0).min(100);
+                targets.extend([share(self.stable, 100 - percent), share(candidate.number, percent)]);
+                self.stable
+            }
+            (Some(_), None) => {
+                targets.push(share(self.stable, 100));
+                self.stable
+            }
+            (None, _) => match targets.iter().rev().max_by_key(|target| target.percent) {
+                Some(most) if most.percent > 0 => most.revision,
+                _ => {
+                    targets.push(share(latest, 100));
+                    latest
+                }
+            },
+        };
+        targets.retain(|target| target.percent > 0 || target.tag.is_some() || !target.headers.is_empty());
+        (own, targets)
+    }
+
+    /// Its revisions as people see them, where traffic is divided like this.
+    pub(crate) fn status(&self, id: &FunctionId, revisions: &Revisions) -> Vec<RevisionStatus> {
+        let all = [Target { revision: revisions.number, percent: 100, ..Target::default() }];
+        let targets = revisions.split.as_ref().map_or(&all[..], |split| &split.targets);
+        let steps = revisions.plan.rollout.as_ref().map_or(0, |rollout| rollout.steps.len());
+        let count = |index: usize| u32::try_from(index).unwrap_or(u32::MAX);
+        let status = |kept: &Kept| {
+            let of_it = || targets.iter().filter(|target| target.revision == kept.number);
+            let candidate = self.candidate.filter(|candidate| candidate.number == kept.number);
+            RevisionStatus {
+                revision: revision::name(id, kept.number),
+                created_ms: kept.created_ms,
+                percent: of_it().map(|target| target.percent).sum(),
+                tags: of_it().filter_map(|target| target.tag.clone()).collect(),
+                headers: of_it().any(|target| !target.headers.is_empty()),
+                step: candidate.map(|candidate| (count(candidate.step + 1), count(steps))),
+                failed: kept.failed.clone(),
+            }
+        };
+        self.kept.iter().map(status).collect()
+    }
+
+    fn revision(&self, slice: &Slice, number: u32) -> Result<Revision, DefinitionsError> {
+        let kept = self.kept.iter().find(|kept| kept.number == number).ok_or_else(|| DefinitionsError::Revision {
+            function: slice.id.clone(),
+            revision: revision::name(&slice.id, number),
+            kept: self.kept.iter().map(|kept| revision::name(&slice.id, kept.number)).collect::<Vec<_>>().join(", "),
+        })?;
+        let template: Template = postcard::from_bytes(&kept.template).map_err(|error| encoding(slice, &error))?;
+        Ok(Revision { number, template })
+    }
+}
+
+fn encoding(slice: &Slice, error: &postcard::Error) -> DefinitionsError {
+    let subject = crate::resource::Subject::Slice(slice.id.clone());
+    DefinitionsError::Encoding { subject, reason: error.to_string() }
+}
+
+#[cfg(test)]
+mod tests;
