@@ -198,7 +198,7 @@ struct External {
 }
 
 impl Instances for External {
-    fn try_acquire(&self, function: &FunctionId, _: &[SocketAddr]) -> Option<Lease> {
+    fn try_acquire(&self, function: &FunctionId, _: u32, _: &[SocketAddr]) -> Option<Lease> {
         let snapshot = self.node.get()?.snapshot.load();
         match &snapshot.functions.get(function)?.slice.run {
             Run::External(addresses) => {
@@ -208,7 +208,13 @@ impl Instances for External {
         }
     }
 
-    fn acquire<'a>(&'a self, _: &'a FunctionId, _: &'a [SocketAddr], _: Option<tokio::time::Instant>) -> Acquire<'a> {
+    fn acquire<'a>(
+        &'a self,
+        _: &'a FunctionId,
+        _: u32,
+        _: &'a [SocketAddr],
+        _: Option<tokio::time::Instant>,
+    ) -> Acquire<'a> {
         Box::pin(std::future::ready(Err(Unavailable::Unknown)))
     }
 

@@ -136,7 +136,7 @@ impl Instance {
             return None;
         }
         let cgroups = self.cgroups.as_ref().ok_or_else(|| "there are no control groups (v2) for instances".to_owned());
-        let group = cgroups.and_then(|cgroups| cgroups.instance(self.id.0, limits));
+        let group = cgroups.and_then(|cgroups| cgroups.instance(self.id.number, limits));
         let unenforced = group.as_ref().err().cloned();
         let before = std::mem::replace(&mut self.board.notes().unenforced, unenforced.clone());
         if let Some(reason) = unenforced.filter(|reason| before.as_ref() != Some(reason)) {

@@ -23,6 +23,8 @@ pub(crate) enum Order {
     Apply(Box<FunctionSpec>),
     /// End all instances, then yourself.
     Remove,
+    /// The same, but the requests that they have may take as long as they need.
+    Retire,
     /// End all instances at once.
     Kill,
 }
@@ -133,14 +135,17 @@ impl Lifecycle {
                     self.scaler.configure(&self.spec);
                 }
             }
-            Order::Remove => {
-                self.removed = true;
-                self.shared.gate.close();
-                self.set_external(&[]);
-                self.instances.values().for_each(|instance| stop(instance, Wish::Stop));
-            }
+            Order::Remove => self.end(Wish::Stop),
+            Order::Retire => self.end(Wish::Retire),
             Order::Kill => self.instances.values().for_each(|instance| stop(instance, Wish::Kill)),
         }
+    }
+
+    fn end(&mut self, wish: Wish) {
+        self.removed = true;
+        self.shared.gate.close();
+        self.set_external(&[]);
+        self.instances.values().for_each(|instance| stop(instance, wish));
     }
 
     fn configure(&mut self) {
@@ -188,7 +193,8 @@ impl Lifecycle {
     }
 
     fn next_id(&self) -> InstanceId {
-        InstanceId(self.shared.next_instance.fetch_add(1, Ordering::Relaxed))
+        let number = self.shared.next_instance.fetch_add(1, Ordering::Relaxed);
+        InstanceId { number, revision: self.spec.revision }
     }
 
     /// How many instances there should be.

@@ -111,7 +111,8 @@ impl Scaler {
         if from == to {
             return;
         }
-        let event = ScaleEvent { at: SystemTime::now(), function: spec.id.clone(), from, to, mode, reason };
+        let (at, function, revision) = (SystemTime::now(), spec.id.clone(), spec.revision);
+        let event = ScaleEvent { at, function, revision, from, to, mode, reason };
         let new = notes.scaled(event);
         drop(notes);
         if new {

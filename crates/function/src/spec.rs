@@ -2,6 +2,7 @@
 
 use crate::backoff::Backoff;
 use leno_config::id::FunctionId;
+use leno_config::revision::{Revision, Template};
 use leno_config::slice::{AppProtocol, Command, Run, Scale, Slice};
 use std::time::Duration;
 
@@ -10,6 +11,8 @@ use std::time::Duration;
 pub struct FunctionSpec {
     /// Its name.
     pub id: FunctionId,
+    /// Which of its revisions; 0: nobody numbers them.
+    pub revision: u32,
     /// Processes to start, addresses that somebody else serves, or a component, whose requests are only counted here.
     pub run: Run,
     /// What the instances speak; readiness over HTTP uses it.
@@ -26,6 +29,7 @@ impl From<&Slice> for FunctionSpec {
     fn from(slice: &Slice) -> Self {
         Self {
             id: slice.id.clone(),
+            revision: slice.revisions.number,
             run: slice.run.clone(),
             protocol: slice.protocol,
             concurrency: slice.concurrency,
@@ -36,6 +40,15 @@ impl From<&Slice> for FunctionSpec {
 }
 
 impl FunctionSpec {
+    /// All revisions that get requests, the slice's own first.
+    pub fn all(slice: &Slice) -> Vec<Self> {
+        let of = |Revision { number, template: Template { run, protocol, concurrency, scale } }| {
+            let (id, queue) = (slice.id.clone(), slice.queue);
+            Self { id, revision: number, run, protocol, concurrency, queue, scale }
+        };
+        slice.all_revisions().map(of).collect()
+    }
+
     pub(crate) fn command(&self) -> Option<&Command> {
         match &self.run {
             Run::Command(command) => Some(command),

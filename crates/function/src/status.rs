@@ -1,6 +1,7 @@
 //! What can be read about functions and their instances.
 
 use leno_config::id::FunctionId;
+use leno_config::revision;
 use serde::Serialize;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -13,18 +14,26 @@ use crate::output::LogLine;
 
 /// Names an instance; unique within a supervisor, never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-pub struct InstanceId(pub u64);
+pub struct InstanceId {
+    /// Rises with every instance of the supervisor.
+    pub number: u64,
+    /// The revision that it was started as; 0: nobody numbers them.
+    pub revision: u32,
+}
 
 impl InstanceId {
-    /// `namespace/function/number`: what others call it.
+    /// `namespace/function-00003/number`: what others call it. Without a revision, `namespace/function/number`.
     pub fn name(self, function: &FunctionId) -> Arc<str> {
-        format!("{function}/{self}").into()
+        match self.revision {
+            0 => format!("{function}/{self}").into(),
+            revision => format!("{}/{}/{self}", function.namespace, revision::name(function, revision)).into(),
+        }
     }
 }
 
 impl fmt::Display for InstanceId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        self.number.fmt(f)
     }
 }
 
@@ -72,11 +81,13 @@ pub struct InstanceStatus {
     pub since: SystemTime,
 }
 
-/// One function.
+/// One function, or one of its revisions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FunctionStatus {
     /// Its name.
     pub function: FunctionId,
+    /// The revision that this is about; 0: nobody numbers them.
+    pub revision: u32,
     /// Its instances, oldest first.
     pub instances: Vec<InstanceStatus>,
     /// Instances that failed so far.
@@ -126,6 +137,8 @@ pub struct ScaleEvent {
     pub at: SystemTime,
     /// Which function.
     pub function: FunctionId,
+    /// And which of its revisions.
+    pub revision: u32,
     /// So many there should have been until then.
     pub from: u32,
     /// So many there should be from then on.
@@ -227,7 +240,7 @@ mod tests {
         let function = FunctionId::new("orders", "burst").unwrap();
         let event = |millis, from, to, reason| {
             let at = begin + Duration::from_millis(millis);
-            ScaleEvent { at, function: function.clone(), from, to, mode: Mode::Panic, reason }
+            ScaleEvent { at, function: function.clone(), revision: 1, from, to, mode: Mode::Panic, reason }
         };
         let mut notes = Notes::default();
         let given = [

@@ -13,7 +13,7 @@ use leno_config::id::FunctionId;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
@@ -65,7 +65,8 @@ struct Inner {
     next_instance: Arc<AtomicU64>,
     buffer: Arc<Buffer>,
     cgroups: Option<Arc<Cgroups>>,
-    functions: RwLock<BTreeMap<FunctionId, Entry>>,
+    /// The revisions of each function, the one that gets most first.
+    functions: RwLock<BTreeMap<FunctionId, Vec<Entry>>>,
     /// Removed functions whose instances may not all have ended yet.
     ending: Mutex<Vec<(FunctionId, Task)>>,
     shut_down: AtomicBool,
@@ -73,6 +74,7 @@ struct Inner {
 }
 
 struct Entry {
+    revision: u32,
     function: Function,
     task: Task,
 }
@@ -114,13 +116,35 @@ impl Supervisor {
     /// only where both need the same fixed port, the old one ends first and requests wait. After [`Supervisor::shutdown`],
     /// what is returned refuses every request.
     pub fn apply(&self, spec: FunctionSpec) -> Function {
-        let mut functions = self.inner.functions.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(entry) = functions.get(&spec.id) {
+        let mut functions = self.functions_mut();
+        let entries = functions.entry(spec.id.clone()).or_default();
+        succeed(entries, std::slice::from_ref(&spec));
+        self.apply_one(entries, spec)
+    }
+
+    /// Takes on several revisions of a function side by side, or changes them: each has instances of its own, and is scaled for itself.
+    /// The first is the one that gets most. If it is new, and its predecessor in that place is not among `specs`, it replaces
+    /// that as [`Supervisor::apply`] does. Other revisions that are there stay until [`Supervisor::retire`].
+    pub fn apply_all(&self, specs: Vec<FunctionSpec>) -> Vec<(u32, Function)> {
+        let mut functions = self.functions_mut();
+        let Some(first) = specs.first() else { return Vec::new() };
+        let (id, revision) = (first.id.clone(), first.revision);
+        let entries = functions.entry(id).or_default();
+        succeed(entries, &specs);
+        let applied = specs.into_iter().map(|spec| (spec.revision, self.apply_one(entries, spec))).collect();
+        entries.sort_by_key(|entry| entry.revision != revision);
+        applied
+    }
+
+    fn apply_one(&self, entries: &mut Vec<Entry>, spec: FunctionSpec) -> Function {
+        if let Some(entry) = entries.iter().find(|entry| entry.revision == spec.revision) {
             let _ = entry.task.orders.send(Order::Apply(Box::new(spec)));
             return entry.function.clone();
         }
+        let revision = spec.revision;
         let function = Function {
             id: Arc::new(spec.id.clone()),
+            revision,
             gate: Gate::new(&self.inner.buffer, self.inner.settings.patience),
             board: Arc::default(),
         };
@@ -128,10 +152,21 @@ impl Supervisor {
             function.gate.close();
             return function;
         }
-        let id = spec.id.clone();
         let task = self.run(spec, &function);
-        functions.insert(id, Entry { function: function.clone(), task });
+        entries.push(Entry { revision, function: function.clone(), task });
         function
+    }
+
+    /// Lets go of the revisions of a function that are not in `keep`, once nobody asks for them any more: their instances are withdrawn, and
+    /// end when they have no request left.
+    pub fn retire(&self, id: &FunctionId, keep: &[u32]) {
+        let mut functions = self.functions_mut();
+        let Some(entries) = functions.get_mut(id) else { return };
+        let gone: Vec<Entry> = entries.extract_if(.., |entry| !keep.contains(&entry.revision)).collect();
+        drop(functions);
+        for entry in gone {
+            self.end(id.clone(), entry.task, Order::Retire);
+        }
     }
 
     fn run(&self, spec: FunctionSpec, function: &Function) -> Task {
@@ -163,14 +198,14 @@ impl Supervisor {
 
     /// Lets go of a function: its instances are withdrawn, drained and ended in the background.
     pub fn remove(&self, id: &FunctionId) {
-        let entry = self.inner.functions.write().unwrap_or_else(PoisonError::into_inner).remove(id);
-        if let Some(entry) = entry {
-            self.end(id.clone(), entry.task);
+        let entries = self.functions_mut().remove(id);
+        for entry in entries.into_iter().flatten() {
+            self.end(id.clone(), entry.task, Order::Remove);
         }
     }
 
-    fn end(&self, id: FunctionId, task: Task) {
-        let _ = task.orders.send(Order::Remove);
+    fn end(&self, id: FunctionId, task: Task, order: Order) {
+        let _ = task.orders.send(order);
         let mut ending = self.ending();
         ending.retain(|(_, task)| task.ended.has_changed().is_ok());
         ending.push((id, task));
@@ -179,11 +214,13 @@ impl Supervisor {
     /// Ends all functions and waits until none of their processes is left. What has not ended by itself within `limit` is killed.
     pub async fn shutdown(&self, limit: Duration) {
         self.inner.shut_down.store(true, Ordering::SeqCst);
-        let functions = std::mem::take(&mut *self.inner.functions.write().unwrap_or_else(PoisonError::into_inner));
-        for (id, entry) in functions {
-            self.end(id, entry.task);
+        let functions = std::mem::take(&mut *self.functions_mut());
+        for (id, entries) in functions {
+            entries.into_iter().for_each(|entry| self.end(id.clone(), entry.task, Order::Remove));
         }
         let tasks: Vec<Task> = self.ending().iter().map(|(_, task)| task.clone()).collect();
+        // Those that were retired have no time left either.
+        tasks.iter().for_each(|task| drop(task.orders.send(Order::Remove)));
         let all_ended = async {
             for task in tasks.clone() {
                 task.ended().await;
@@ -199,29 +236,33 @@ impl Supervisor {
         }
     }
 
-    /// A function that was applied.
+    /// A function that was applied; of several revisions, the one that gets most.
     pub fn function(&self, id: &FunctionId) -> Option<Function> {
-        self.functions(|functions| functions.get(id).map(|entry| entry.function.clone()))
+        self.functions(|functions| functions.get(id)?.first().map(|entry| entry.function.clone()))
     }
 
-    /// How all functions are, by name.
+    /// How all revisions of all functions are, by name, of each function the one that gets most first.
     pub fn status(&self) -> Vec<FunctionStatus> {
-        self.functions(|functions| functions.values().map(|entry| entry.function.status()).collect())
+        self.functions(|functions| functions.values().flatten().map(|entry| entry.function.status()).collect())
     }
 
     /// The last scale decisions of each function, in the order of time.
     pub fn scale_events(&self) -> Vec<ScaleEvent> {
-        let each = |functions: &BTreeMap<FunctionId, Entry>| {
-            functions.values().flat_map(|entry| entry.function.scale_events()).collect::<Vec<_>>()
+        let each = |functions: &BTreeMap<FunctionId, Vec<Entry>>| {
+            functions.values().flatten().flat_map(|entry| entry.function.scale_events()).collect::<Vec<_>>()
         };
         let mut events = self.functions(each);
         events.sort_by_key(|event| event.at);
         events
     }
 
-    /// Instances of a function, oldest first; none if there is no such function.
+    /// Instances of a function, revision by revision, oldest first; none if there is no such function.
     pub fn instances(&self, id: &FunctionId) -> Vec<InstanceStatus> {
-        self.function(id).map(|function| function.status().instances).unwrap_or_default()
+        let of = |functions: &BTreeMap<FunctionId, Vec<Entry>>| {
+            let entries = functions.get(id).into_iter().flatten();
+            entries.flat_map(|entry| entry.function.status().instances).collect()
+        };
+        self.functions(of)
     }
 
     /// Rises whenever an instance begins or ceases to get requests; then read again what you need.
@@ -229,12 +270,28 @@ impl Supervisor {
         self.inner.changes.subscribe()
     }
 
-    fn functions<T>(&self, read: impl FnOnce(&BTreeMap<FunctionId, Entry>) -> T) -> T {
+    fn functions<T>(&self, read: impl FnOnce(&BTreeMap<FunctionId, Vec<Entry>>) -> T) -> T {
         read(&self.inner.functions.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn functions_mut(&self) -> RwLockWriteGuard<'_, BTreeMap<FunctionId, Vec<Entry>>> {
+        self.inner.functions.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn ending(&self) -> MutexGuard<'_, Vec<(FunctionId, Task)>> {
         self.inner.ending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A revision that is new in the first place takes over the instances of the one that goes from there, and with them its requests.
+fn succeed(entries: &mut [Entry], specs: &[FunctionSpec]) {
+    if let Some(FunctionSpec { revision, .. }) = specs.first()
+        && entries.iter().all(|entry| entry.revision != *revision)
+        && let Some(predecessor) = entries.first_mut()
+        && specs.iter().all(|spec| spec.revision != predecessor.revision)
+    {
+        predecessor.revision = *revision;
+        predecessor.function.revision = *revision;
     }
 }
 
@@ -248,10 +305,11 @@ fn open_cgroups() -> Option<Arc<Cgroups>> {
     opened.ok().map(Arc::new)
 }
 
-/// One function, as a request sees it. Cheap to clone. Looking it up takes a lock, so keep it with the route.
+/// One function, or one of its revisions, as a request sees it. Cheap to clone. Looking it up takes a lock, so keep it with the route.
 #[derive(Clone)]
 pub struct Function {
     id: Arc<FunctionId>,
+    revision: u32,
     gate: Arc<Gate>,
     board: Arc<Board>,
 }
@@ -260,6 +318,11 @@ impl Function {
     /// Its name.
     pub fn id(&self) -> &FunctionId {
         &self.id
+    }
+
+    /// Whether both are the same: the same instances, the same queue.
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.gate, &other.gate)
     }
 
     /// Borrows a ready instance with room, the least loaded one. If there is none, starts one or waits for the next to be free,
@@ -299,6 +362,7 @@ impl Function {
         let notes = self.board.notes();
         FunctionStatus {
             function: (*self.id).clone(),
+            revision: self.revision,
             instances: notes.instances.values().cloned().collect(),
             restarts: notes.restarts,
             last_failure: notes.last_failure.clone(),

@@ -5,7 +5,7 @@
 //! - `/call/<host>/<path…>` calls that host through its outbound sidecar and answers with what came back
 //! - `/crash` ends the process
 //!
-//! Everything else is echoed: method, path, headers, length of the body, process id, environment.
+//! Everything else is echoed, with the status in the environment variable `STATUS` if there is one: method, path, headers, length of the body, process id, environment.
 
 use base64::prelude::{BASE64_STANDARD, Engine};
 use http_body_util::{BodyExt, Full};
@@ -53,7 +53,10 @@ async fn answer(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Err
             Ok(Response::builder().status(status).body(Full::new(body))?)
         }
         (Some("crash"), _) => std::process::exit(3),
-        _ => echo(request, 200).await,
+        _ => {
+            let status = std::env::var("STATUS").map_or(Ok(200), |status| status.parse())?;
+            echo(request, status).await
+        }
     }
 }
 

@@ -2,11 +2,11 @@
 //! certified, and then one pointer is swapped.
 
 use crate::engines::Engines;
-use crate::instances::{Hosted, reported};
+use crate::instances::{Hosted, Lanes, reported};
 use leno_config::{FunctionId, ModuleHash, Slice, slice};
 use leno_control::node::{Agent, Change, Update, Updates};
 use leno_control::{Resource, Subject};
-use leno_function::{Function, FunctionSpec, Supervisor};
+use leno_function::{FunctionSpec, Supervisor};
 use leno_identity::SpiffeId;
 use leno_proxy::extension::{Extension, ModuleFetcher, Modules};
 use leno_proxy::jwks::{JwksFetcher, Pace};
@@ -66,7 +66,7 @@ impl Keeper {
         self.agent.report(id, reported(&self.supervisor, id));
     }
 
-    async fn apply(&self, update: Update, fetcher: &JwksFetcher, functions: &mut Shards<FunctionId, Function>) {
+    async fn apply(&self, update: Update, fetcher: &JwksFetcher, functions: &mut Shards<FunctionId, Lanes>) {
         let mut next = self.node.snapshot.load().change();
         let mut rejected = Vec::new();
         let (mut complete, mut forgotten, mut replaced) = (false, false, false);
@@ -80,8 +80,10 @@ impl Keeper {
                 Change::Set(Resource::Bundle(bundle)) => self.node.svids.set_bundle(bundle),
                 Change::Set(Resource::Slice(slice)) => match self.load(fetcher.follow(*slice)).await {
                     Ok(entry) => {
-                        let function = self.supervisor.apply(FunctionSpec::from(&entry.slice));
-                        replaced |= functions.insert(entry.slice.id.clone(), function).is_some();
+                        let revisions = self.supervisor.apply_all(FunctionSpec::all(&entry.slice));
+                        if let Some(lanes) = Lanes::new(revisions) {
+                            replaced |= functions.insert(entry.slice.id.clone(), lanes).is_some();
+                        }
                         come.push(entry.clone());
                         next.insert(entry);
                     }
@@ -99,6 +101,7 @@ impl Keeper {
                     fetcher.forget(&id);
                     next.remove(&id);
                     functions.remove(&id);
+                    self.node.tallies.keep(&id, &[]);
                     self.supervisor.remove(&id);
                     forgotten = true;
                 }
@@ -112,6 +115,13 @@ impl Keeper {
         let snapshot = Arc::new(snapshot);
         self.node.snapshot.store(snapshot.clone());
         tracing::info!(version = snapshot.version, functions = snapshot.functions.len(), "configuration is in force");
+        // Only now that no new request is led to them.
+        for entry in &come {
+            let keep: Vec<u32> = entry.slice.all_revisions().map(|revision| revision.number).collect();
+            self.supervisor.retire(&entry.slice.id, &keep);
+            let several = entry.slice.revisions.split.is_some();
+            self.node.tallies.keep(&entry.slice.id, if several { &keep } else { &[] });
+        }
         // Requests from the gateway and on this node need no certificate, so they do not wait for keys to be made.
         if forgotten || replaced {
             self.want(snapshot.functions.values());
@@ -181,11 +191,14 @@ impl Keeper {
 
     /// Loading takes a millisecond or so for each program.
     async fn load(&self, slice: Slice) -> Result<Arc<FunctionEntry>, String> {
-        let (engines, modules, mesh) =
-            (self.engines.clone(), self.modules.clone(), self.node.snapshot.load().mesh.engine);
+        let (engines, modules, node) = (self.engines.clone(), self.modules.clone(), self.node.clone());
+        let mesh = node.snapshot.load().mesh.engine;
         let loading = tokio::task::spawn_blocking(move || {
             let engine = engines.choose(slice.engine, mesh).map_err(|error| error.to_string())?;
-            let entry = FunctionEntry::load_with(engine, &modules, slice);
+            let mut entry = FunctionEntry::load_with(engine, &modules, slice);
+            if entry.slice.revisions.split.is_some() {
+                entry.count_in(&modules, &node.tallies);
+            }
             for program in [&entry.inbound, &entry.outbound] {
                 if let Err(reason) = &program.image {
                     return Err(format!("its {:?} program cannot be loaded: {reason}", program.spec.direction));
@@ -193,11 +206,7 @@ impl Keeper {
             }
             delivered(&entry.slice.inbound_extensions, &entry.inbound_extensions)?;
             delivered(&entry.slice.outbound_extensions, &entry.outbound_extensions)?;
-            if let (slice::Run::Wasm(slice::Wasm { url: None, .. }), Some(Err(reason))) =
-                (&entry.slice.run, &entry.component)
-            {
-                return Err(format!("its component cannot be loaded: {reason}"));
-            }
+            components(&entry)?;
             Ok(Arc::new(entry))
         });
         loading.await.map_err(|error| error.to_string())?
@@ -212,6 +221,18 @@ impl Keeper {
     fn want_too(&self, come: &[Arc<FunctionEntry>]) {
         self.wanted.send_modify(|wanted| wanted.extend(come.iter().filter_map(identity).chain(self.gateway.clone())));
     }
+}
+
+/// A component that was delivered must be ready; one that is fetched may come later, or never.
+fn components(entry: &FunctionEntry) -> Result<(), String> {
+    for revision in entry.slice.all_revisions() {
+        let fetched = matches!(&revision.template.run, slice::Run::Wasm(slice::Wasm { url: Some(_), .. }));
+        let lane = entry.lanes.all().find(|lane| lane.number == revision.number && !fetched);
+        if let Some(Err(reason)) = lane.and_then(|lane| lane.component.as_ref()) {
+            return Err(format!("its component cannot be loaded: {reason}"));
+        }
+    }
+    Ok(())
 }
 
 fn identity(entry: &Arc<FunctionEntry>) -> Option<SpiffeId> {

@@ -13,40 +13,85 @@ use tokio::time::Instant;
 /// The functions that this node runs.
 #[derive(Default)]
 pub struct Hosted {
-    functions: ArcSwap<Shards<FunctionId, Function>>,
+    functions: ArcSwap<Shards<FunctionId, Lanes>>,
+}
+
+/// The revisions of a function that get requests.
+#[derive(Clone)]
+pub struct Lanes {
+    /// The one that gets most.
+    own: Function,
+    /// `None`: it gets all.
+    others: Option<Arc<[(u32, Function)]>>,
+}
+
+impl Lanes {
+    /// As [`Supervisor::apply_all`] made them; `None`: of nothing.
+    pub fn new(mut revisions: Vec<(u32, Function)>) -> Option<Self> {
+        let others = revisions.split_off(revisions.len().min(1));
+        let (_, own) = revisions.pop()?;
+        Some(Self { own, others: (!others.is_empty()).then(|| others.into()) })
+    }
+
+    /// The one of this number. Who looks for one that has gone meanwhile gets the one that gets most.
+    fn of(&self, revision: u32) -> &Function {
+        let Some(others) = &self.others else { return &self.own };
+        others.iter().find(|(number, _)| *number == revision).map_or(&self.own, |(_, function)| function)
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Function> {
+        let others = self.others.iter().flat_map(|others| others.iter());
+        std::iter::once(&self.own).chain(others.map(|(_, function)| function))
+    }
 }
 
 impl Hosted {
     /// Replaces the functions that can be lent.
-    pub fn set(&self, functions: Shards<FunctionId, Function>) {
+    pub fn set(&self, functions: Shards<FunctionId, Lanes>) {
         self.functions.store(Arc::new(functions));
+    }
+
+    fn find(&self, function: &FunctionId, revision: u32) -> Result<Function, Unavailable> {
+        let functions = self.functions.load();
+        functions.get(function).map(|lanes| lanes.of(revision).clone()).ok_or(Unavailable::Unknown)
     }
 }
 
 impl Instances for Hosted {
-    fn try_acquire(&self, function: &FunctionId, avoid: &[SocketAddr]) -> Option<Lease> {
-        self.functions.load().get(function)?.try_acquire(avoid).map(lend)
+    fn try_acquire(&self, function: &FunctionId, revision: u32, avoid: &[SocketAddr]) -> Option<Lease> {
+        self.functions.load().get(function)?.of(revision).try_acquire(avoid).map(lend)
     }
 
     fn acquire<'a>(
         &'a self,
         function: &'a FunctionId,
+        revision: u32,
         avoid: &'a [SocketAddr],
         deadline: Option<Instant>,
     ) -> Acquire<'a> {
         Box::pin(async move {
-            let found = self.functions.load().get(function).cloned();
-            let function = found.ok_or(Unavailable::Unknown)?;
-            let lease = match deadline {
-                Some(deadline) => function.acquire_by(avoid, deadline).await,
-                None => function.acquire(avoid).await,
-            };
-            lease.map(lend).map_err(unavailable)
+            let mut lane = self.find(function, revision)?;
+            loop {
+                let lease = match deadline {
+                    Some(deadline) => lane.acquire_by(avoid, deadline).await,
+                    None => lane.acquire(avoid).await,
+                };
+                if matches!(lease, Err(AcquireError::Removed)) {
+                    // The revision went while the request was on its way to it, or waited. Another one has its share.
+                    let now = self.find(function, revision)?;
+                    if !now.is(&lane) {
+                        lane = now;
+                        continue;
+                    }
+                }
+                return lease.map(lend).map_err(unavailable);
+            }
         })
     }
 
     fn count(&self, function: &FunctionId) -> u32 {
-        let ready = self.functions.load().get(function).map_or(0, |function| function.ready(&[]));
+        let functions = self.functions.load();
+        let ready = functions.get(function).map_or(0, |lanes| lanes.all().map(|lane| lane.ready(&[])).sum());
         u32::try_from(ready).unwrap_or(u32::MAX)
     }
 }
@@ -134,7 +179,7 @@ impl Host for InstanceHost {
 /// Instances of a function as the control plane wants to hear of them.
 pub fn reported(supervisor: &Supervisor, function: &FunctionId) -> Vec<leno_control::Instance> {
     let report = |status: leno_function::InstanceStatus| leno_control::Instance {
-        id: status.id.0,
+        id: status.id.number,
         state: match status.state {
             leno_function::InstanceState::Starting => leno_control::InstanceState::Starting,
             leno_function::InstanceState::Ready => leno_control::InstanceState::Ready,

@@ -1,5 +1,6 @@
 //! What the autoscaler decided, for people and for Prometheus.
 
+use leno_config::{FunctionId, revision};
 use leno_function::{FunctionStatus, InstanceState, Mode, ScaleEvent, Supervisor};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeGaugeValue, NoLabelSet};
@@ -9,21 +10,25 @@ use std::collections::HashMap;
 use std::fmt;
 use std::time::SystemTime;
 
-/// The columns of `leno get functions` that say how many instances there are and why, by function name.
+/// The columns of `leno get functions` that say how many instances there are and why, by function name. Of several revisions: how many
+/// there are of all, and why of the one that gets most.
 pub fn columns(supervisor: &Supervisor) -> HashMap<String, Value> {
-    let row = |status: FunctionStatus| {
+    let statuses = supervisor.status();
+    let of_one = |statuses: &[FunctionStatus]| {
+        let sum = |count: &dyn Fn(&FunctionStatus) -> usize| statuses.iter().map(count).sum::<usize>();
+        let own = statuses.first()?;
         let columns = json!({
-            "desired": status.scaling.desired,
-            "ready": status.count(InstanceState::Ready),
-            "starting": status.count(InstanceState::Starting),
-            "waiting": status.waiting,
-            "unenforced_limits": status.unenforced,
-            "mode": status.scaling.mode,
-            "reason": status.scaling.reason.map(|reason| reason.to_string()),
+            "desired": sum(&|status| usize::try_from(status.scaling.desired).unwrap_or(usize::MAX)),
+            "ready": sum(&|status| status.count(InstanceState::Ready)),
+            "starting": sum(&|status| status.count(InstanceState::Starting)),
+            "waiting": sum(&|status| status.waiting),
+            "unenforced_limits": statuses.iter().find_map(|status| status.unenforced.clone()),
+            "mode": own.scaling.mode,
+            "reason": own.scaling.reason.map(|reason| reason.to_string()),
         });
-        (status.function.to_string(), columns)
+        Some((own.function.to_string(), columns))
     };
-    supervisor.status().into_iter().map(row).collect()
+    statuses.chunk_by(|one, next| one.function == next.function).filter_map(of_one).collect()
 }
 
 /// The rows of `leno get events`, oldest first.
@@ -32,6 +37,7 @@ pub fn events(supervisor: &Supervisor) -> Value {
         json!({
             "time": seconds(event.at),
             "function": event.function.to_string(),
+            "revision": name(&event.function, event.revision),
             "from": event.from,
             "to": event.to,
             "mode": event.mode,
@@ -39,6 +45,11 @@ pub fn events(supervisor: &Supervisor) -> Value {
         })
     };
     supervisor.scale_events().iter().map(row).collect()
+}
+
+/// A revision's name, if it has one.
+fn name(function: &FunctionId, revision: u32) -> Option<String> {
+    (revision > 0).then(|| revision::name(function, revision))
 }
 
 fn seconds(time: SystemTime) -> f64 {
@@ -69,10 +80,15 @@ impl Scrape {
     ) -> fmt::Result {
         let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
         for status in &self.0 {
-            family.encode_family(&[("function", status.function.to_string())])?.encode_gauge(&value(status))?;
+            family.encode_family(&labels(status))?.encode_gauge(&value(status))?;
         }
         Ok(())
     }
+}
+
+fn labels(status: &FunctionStatus) -> [(&'static str, String); 2] {
+    let revision = name(&status.function, status.revision).unwrap_or_default();
+    [("function", status.function.to_string()), ("revision", revision)]
 }
 
 impl Collector for Scrape {
@@ -99,7 +115,8 @@ impl Collector for Scrape {
         let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
         for status in &self.0 {
             for (direction, count) in [("up", status.scaling.ups), ("down", status.scaling.downs)] {
-                let labels = [("function", status.function.to_string()), ("direction", direction.to_owned())];
+                let [function, revision] = labels(status);
+                let labels = [function, revision, ("direction", direction.to_owned())];
                 family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
             }
         }

@@ -29,7 +29,8 @@ pub fn tell(hops: &[Explanation]) -> String {
 fn tell_hop(text: &mut String, hop: &Explanation) -> std::fmt::Result {
     let target = hop.target.as_deref().unwrap_or("nobody");
     let peer = hop.peer.identity.as_deref().unwrap_or("somebody outside the mesh");
-    writeln!(text, "{} {} -> {target}   {}", hop.time, hop.hop, hop.request_id)?;
+    let revision = hop.revision.as_deref().map(|revision| format!(" ({revision})")).unwrap_or_default();
+    writeln!(text, "{} {} -> {target}{revision}   {}", hop.time, hop.hop, hop.request_id)?;
     writeln!(
         text,
         "  asked      {} {}{} ({})",

@@ -97,9 +97,9 @@ fn a_flood_of_denied_requests_starts_nothing_and_queues_nothing() {
     assert_eq!(events[0]["reason"], "a request waits");
     let metrics = mesh.admin("/metrics").body;
     for line in [
-        "leno_autoscaler_desired_instances{function=\"test/echo\"} 1",
-        "leno_autoscaler_ready_instances{function=\"test/echo\"} 1",
-        "leno_autoscaler_decisions_total{function=\"test/echo\",direction=\"up\"} 1",
+        "leno_autoscaler_desired_instances{function=\"test/echo\",revision=\"echo-00001\"} 1",
+        "leno_autoscaler_ready_instances{function=\"test/echo\",revision=\"echo-00001\"} 1",
+        "leno_autoscaler_decisions_total{function=\"test/echo\",revision=\"echo-00001\",direction=\"up\"} 1",
     ] {
         assert!(metrics.contains(line), "no {line}: {metrics}");
     }

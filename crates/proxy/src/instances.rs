@@ -13,7 +13,9 @@ use tokio::time::Instant;
 pub trait Instances: Send + Sync + 'static {
     /// A running instance with room for one more request, not at one of the addresses in `avoid` as long as there is another.
     /// Neither waits nor starts anything. `None`: [`Instances::acquire`] has to be asked.
-    fn try_acquire(&self, function: &FunctionId, avoid: &[SocketAddr]) -> Option<Lease>;
+    ///
+    /// Of this revision (0: nobody numbers them); if it has just gone, of the one that gets most.
+    fn try_acquire(&self, function: &FunctionId, revision: u32, avoid: &[SocketAddr]) -> Option<Lease>;
 
     /// Like [`Instances::try_acquire`], but starts an instance where none is running and waits for room. The future may be dropped at any time.
     ///
@@ -21,11 +23,12 @@ pub trait Instances: Send + Sync + 'static {
     fn acquire<'a>(
         &'a self,
         function: &'a FunctionId,
+        revision: u32,
         avoid: &'a [SocketAddr],
         deadline: Option<Instant>,
     ) -> Acquire<'a>;
 
-    /// Instances that are known, running and ready; 0: the next request starts one.
+    /// Instances that are known, running and ready, of all revisions; 0: the next request starts one.
     fn count(&self, function: &FunctionId) -> u32;
 }
 

@@ -40,6 +40,8 @@ pub mod shards;
 pub mod signature;
 pub mod snapshot;
 pub mod span;
+pub mod split;
+pub mod tally;
 pub mod telemetry;
 #[cfg(test)]
 mod testing;

@@ -4,6 +4,7 @@ use crate::credential::Credentials;
 use crate::instances::Instances;
 use crate::ledger::Ledger;
 use crate::snapshot::NodeSnapshot;
+use crate::tally::Tallies;
 use crate::telemetry::Telemetry;
 use arc_swap::ArcSwap;
 use leno_identity::SvidStore;
@@ -22,6 +23,8 @@ pub struct Node {
     pub svids: Arc<SvidStore>,
     /// Counters and memories.
     pub ledger: Arc<Ledger>,
+    /// How the revisions of functions that have several do.
+    pub tallies: Tallies,
     /// Metrics, access log, spans and recent records.
     pub telemetry: Telemetry,
     /// Where this node's inbound sidecars listen; set by [`crate::listen::serve`].
@@ -42,6 +45,7 @@ impl Node {
             credentials: Credentials::default(),
             svids,
             ledger: Ledger::new(),
+            tallies: Tallies::default(),
             telemetry,
             inbound: OnceLock::new(),
         })

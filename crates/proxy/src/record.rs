@@ -16,6 +16,7 @@ use crate::metrics;
 use crate::peer::{Entrance, Peer};
 use crate::ring;
 use crate::span;
+use crate::split::Lane;
 use crate::telemetry::Telemetry;
 use http::request;
 use leno_policy::spec::Protocol;
@@ -62,6 +63,9 @@ impl Recorder {
 
     fn tell(&self, observed: Observed) {
         self.metrics.observe(&observed);
+        if let Some(tally) = observed.lane.as_ref().and_then(|lane| lane.tally.as_ref()) {
+            tally.count(&observed);
+        }
         if let Some(lines) = &self.log {
             lines.write(&observed);
         }
@@ -107,6 +111,7 @@ impl Record {
             uri: head.uri.clone(),
             host,
             target: None,
+            lane: None,
             started_at: SystemTime::now(),
             started,
             stages: [None; 4],
@@ -142,6 +147,13 @@ impl Record {
     /// The function that this is for: `namespace/name`.
     pub fn routed(&self, target: &Arc<str>) {
         self.note(|observed| observed.target = Some(target.clone()));
+    }
+
+    /// The revision that gets it.
+    pub fn lane(&self, lane: &Arc<Lane>) {
+        self.note(|observed| {
+            observed.lane.get_or_insert_with(|| lane.clone());
+        });
     }
 
     /// Status of the response, the proxy's own included.

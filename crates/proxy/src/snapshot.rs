@@ -9,10 +9,11 @@ use crate::route::Routes;
 use crate::schedule::Class;
 use crate::shards::Shards;
 use crate::signature::PreparedKeys;
+use crate::split::Lanes;
+use crate::tally::Tallies;
 use leno_config::{FunctionId, MeshSlice, Slice, slice};
 use leno_policy::needs::Needs;
 use leno_policy::spec::ProgramSpec;
-use leno_sandbox::component::Program;
 use leno_sandbox::{Engine, Image};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -113,6 +114,8 @@ pub struct FunctionEntry {
     pub slice: Slice,
     /// `namespace/name`.
     pub name: Arc<str>,
+    /// Its revisions.
+    pub lanes: Lanes,
     /// Whose turn it is when one of its tasks is next.
     pub class: Class,
     /// SPIFFE ID.
@@ -125,8 +128,6 @@ pub struct FunctionEntry {
     pub inbound_extensions: Box<[Extension]>,
     /// User-written policies for what it calls, in order.
     pub outbound_extensions: Box<[Extension]>,
-    /// Its component, if it is one, or why that cannot be run.
-    pub component: Option<Result<Program, String>>,
     /// Public keys that the programs name.
     pub keys: PreparedKeys,
     /// Index into `slice.callees` by host name (lower case, without port).
@@ -141,7 +142,7 @@ impl FunctionEntry {
     }
 
     /// As [`FunctionEntry::load`], with the modules for its extensions, and its component. One whose module is missing, or does not
-    /// start, is kept as [`Extension::plugin`]'s error; a component that cannot be run, as [`FunctionEntry::component`]'s.
+    /// start, is kept as [`Extension::plugin`]'s error; a component that cannot be run, as [`Lane::component`](crate::split::Lane)'s.
     pub fn load_with(engine: &Engine, modules: &Modules, slice: Slice) -> Self {
         let name: Arc<str> = slice.id.to_string().into();
         let hosts = |(index, callee): (usize, &leno_config::slice::Callee)| {
@@ -153,7 +154,7 @@ impl FunctionEntry {
             outbound: LoadedProgram::load(engine, &slice.outbound, slice.deadline),
             inbound_extensions: load_all(modules, &name, &slice.inbound_extensions, false),
             outbound_extensions: load_all(modules, &name, &slice.outbound_extensions, true),
-            component: component::load(modules, &name, &slice.run),
+            lanes: Lanes::new(&slice, |run| component::load(modules, &name, run), |_, _| None),
             callees: slice.callees.iter().enumerate().flat_map(hosts).collect(),
             keys: PreparedKeys::new(&slice.keys),
             class: Class::of(&name),
@@ -164,6 +165,13 @@ impl FunctionEntry {
 }
 
 impl FunctionEntry {
+    /// Has what becomes of its requests counted, revision by revision, if there are several.
+    pub fn count_in(&mut self, modules: &Modules, tallies: &Tallies) {
+        let (id, name) = (&self.slice.id, &self.name);
+        let component = |run: &_| component::load(modules, name, run);
+        self.lanes = Lanes::new(&self.slice, component, |number, slow_after| Some(tallies.of(id, number, slow_after)));
+    }
+
     /// The longest that an exchange with one of its targets may take.
     fn longest_exchange(&self) -> Duration {
         let targets = self.inbound.spec.targets.iter().chain(&self.outbound.spec.targets);

@@ -109,6 +109,7 @@ pub fn observed() -> Observed {
         uri: Uri::from_static("/orders/7?access_token=secret-token"),
         host: Some(HeaderValue::from_static("shop.example:8080")),
         target: Some("orders/order-service".into()),
+        lane: None,
         started_at: SystemTime::UNIX_EPOCH + Duration::from_millis(1_700_000_000_123),
         started,
         stages: [Some(after(1)), Some(after(2)), Some(after(3)), Some(after(13))],

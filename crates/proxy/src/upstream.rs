@@ -14,6 +14,7 @@ use crate::record::{AttemptResult, Stage};
 use crate::retry;
 use crate::route::Way;
 use crate::snapshot::FunctionEntry;
+use crate::split::Lane;
 use http::uri::Scheme;
 use http::{HeaderValue, Request, Response, StatusCode, request};
 use hyper::body::Incoming;
@@ -90,10 +91,14 @@ impl Forward<'_> {
     pub async fn attempt(&self, head: request::Parts, body: Body, avoid: &[SocketAddr]) -> Result<Reply, Failure> {
         self.endpoint.set(None);
         match self.way {
-            Way::Instance(entry) => match &entry.component {
-                Some(program) => self.to_component(entry, program, head, body).await,
-                None => self.to_instance(entry, head, body, avoid).await,
-            },
+            Way::Instance(entry) => {
+                let lane = entry.lanes.pick(&head.headers, &self.exchange.request_id);
+                self.exchange.record.lane(lane);
+                match &lane.component {
+                    Some(program) => self.to_component(entry, (lane, program), head, body).await,
+                    None => self.to_instance(entry, lane, head, body, avoid).await,
+                }
+            }
             Way::HandOver(callee) => Ok(self.hand_over(callee, head, body).await),
             Way::Tls(callee, address) => self.by_tls(callee, *address, head, body).await,
             Way::Elsewhere(_) | Way::Nowhere => Err(Unavailable::Unknown.into()),
@@ -128,12 +133,13 @@ impl Forward<'_> {
     async fn to_instance(
         &self,
         entry: &Arc<FunctionEntry>,
+        lane: &Lane,
         mut head: request::Parts,
         body: Body,
         avoid: &[SocketAddr],
     ) -> Result<Reply, Failure> {
         let exchange = self.exchange;
-        let lease = self.lease(entry, avoid).await?;
+        let lease = self.lease(entry, lane.number, avoid).await?;
         self.endpoint.set(Some(lease.address));
         exchange.record.stage(Stage::Upstream);
         head::deliver(&mut head.headers, &entry.identity, exchange.peer.identity.as_deref());
@@ -142,7 +148,7 @@ impl Forward<'_> {
             let in_hand = InHand::new(&exchange.request_id, trace.map(|trace| trace.context), &head.headers);
             exchange.worker.node.credentials.handle(instance, in_hand)
         });
-        let (response, connection) = match entry.slice.protocol {
+        let (response, connection) = match lane.protocol {
             AppProtocol::Http1 => self.send_http1(entry, lease.address, head, body).await?,
             AppProtocol::H2c | AppProtocol::Grpc => {
                 let key = Http2Key { address: lease.address, identities: None };
@@ -157,14 +163,14 @@ impl Forward<'_> {
     async fn to_component(
         &self,
         entry: &Arc<FunctionEntry>,
-        program: &Result<Program, String>,
+        (lane, program): (&Lane, &Result<Program, String>),
         mut head: request::Parts,
         body: Body,
     ) -> Result<Reply, Failure> {
         let exchange = self.exchange;
         let failed = |reason: &String| Unavailable::Failed { reason: reason.clone(), retry_after: None };
         let program = program.as_ref().map_err(failed)?;
-        let lease = self.lease(entry, &[]).await?;
+        let lease = self.lease(entry, lane.number, &[]).await?;
         exchange.record.stage(Stage::Upstream);
         head::deliver(&mut head.headers, &entry.identity, exchange.peer.identity.as_deref());
         let trace = self.ruling.trace.as_ref().map(|trace| trace.context);
@@ -173,13 +179,13 @@ impl Forward<'_> {
     }
 
     /// An instance that is not ejected; waits for one if need be, and if the breaker lets it.
-    async fn lease(&self, entry: &FunctionEntry, avoid: &[SocketAddr]) -> Result<Lease, Failure> {
+    async fn lease(&self, entry: &FunctionEntry, revision: u32, avoid: &[SocketAddr]) -> Result<Lease, Failure> {
         let (instances, target) = (&self.exchange.worker.node.instances, &self.ruling.target);
         let function = &entry.slice.id;
         let mut avoid = Cow::Borrowed(avoid);
         let mut pending = None;
         loop {
-            let lease = match instances.try_acquire(function, &avoid) {
+            let lease = match instances.try_acquire(function, revision, &avoid) {
                 Some(lease) => lease,
                 // Those that may be used are busy, or there are none yet.
                 None => {
@@ -188,7 +194,7 @@ impl Forward<'_> {
                         pending = Some(target.wait(most).ok_or(Failure::Overflow)?);
                     }
                     let deadline = self.exchange.deadline(self.ruling).map(|(at, _)| at);
-                    instances.acquire(function, &avoid, deadline).await?
+                    instances.acquire(function, revision, &avoid, deadline).await?
                 }
             };
             if !target.ejected(lease.address, Instant::now()) {

@@ -101,6 +101,7 @@ pub fn command(argv: &[&str]) -> Command {
 pub fn spec(command: Command) -> FunctionSpec {
     FunctionSpec {
         id: id(),
+        revision: 0,
         run: Run::Command(command),
         protocol: AppProtocol::Http1,
         concurrency: 0,

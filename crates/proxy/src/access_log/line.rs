@@ -31,6 +31,7 @@ struct Line<'a> {
     source: Option<&'a str>,
     source_address: std::net::SocketAddr,
     target: Option<&'a str>,
+    revision: Option<&'a str>,
     authority: &'a str,
     method: &'a str,
     path: &'a str,
@@ -78,6 +79,7 @@ impl<'a> Line<'a> {
             source: observed.peer.identity.as_deref(),
             source_address: observed.peer.address,
             target: observed.target.as_deref(),
+            revision: observed.revision().map(|name| &**name),
             authority: observed.authority(),
             method: observed.method.as_str(),
             path: observed.uri.path(),
@@ -117,6 +119,7 @@ pub fn json(buffer: &mut Vec<u8>, observed: &Observed) -> io::Result<()> {
     line.source.map_or(Ok(()), |source| object.text("source", source))?;
     object.address("source_address", line.source_address)?;
     line.target.map_or(Ok(()), |target| object.text("target", target))?;
+    line.revision.map_or(Ok(()), |revision| object.text("revision", revision))?;
     object.text("authority", line.authority)?;
     object.text("method", line.method)?;
     object.text("path", line.path)?;
@@ -162,6 +165,7 @@ pub fn text(buffer: &mut Vec<u8>, observed: &Observed) -> io::Result<()> {
         Some(value) => write!(buffer, " {name}={value}"),
         None => Ok(()),
     };
+    field("revision", line.revision.as_ref().map(|value| value as _))?;
     field("authority", filled(line.authority).as_ref().map(|value| value as _))?;
     field("protocol", Some(&line.protocol))?;
     field("policy", line.policy.as_ref().map(|value| value as _))?;

@@ -3,6 +3,7 @@
 use super::Stage;
 use crate::extension::Observation;
 use crate::peer::{Entrance, Peer};
+use crate::split::Lane;
 use http::header::{HeaderName, HeaderValue};
 use http::{Method, Uri};
 use leno_policy::outcome::{PolicyKind, TracePlan};
@@ -31,6 +32,8 @@ pub struct Observed {
     pub host: Option<HeaderValue>,
     /// `namespace/name`.
     pub target: Option<Arc<str>>,
+    /// The revision that got it.
+    pub lane: Option<Arc<Lane>>,
     /// Wall clock at the start; all else is monotonic.
     pub started_at: SystemTime,
     /// When the head was there.
@@ -190,6 +193,11 @@ pub enum AttemptResult {
 }
 
 impl Observed {
+    /// Name of the revision that got it; `None`: none did, or nobody numbers them.
+    pub fn revision(&self) -> Option<&Arc<str>> {
+        self.lane.as_ref().filter(|lane| lane.number > 0).map(|lane| &lane.name)
+    }
+
     /// From the start to a stage.
     pub fn until(&self, stage: Stage) -> Option<Duration> {
         self.stages[stage as usize].map(|instant| instant.saturating_duration_since(self.started))

@@ -24,6 +24,9 @@ pub struct Explanation {
     /// `namespace/name` of the function that it was routed to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
+    /// The revision of it that got the request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revision: Option<String>,
     /// What was decided. `None`: it did not come to that; see `failure`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub judgement: Option<Judgement>,
@@ -225,6 +228,7 @@ impl Explanation {
                 address: observed.peer.address.to_string(),
             },
             target: observed.target.as_deref().map(str::to_owned),
+            revision: observed.revision().map(|name| name.to_string()),
             judgement: judgement(observed),
             signatures: signatures(observed),
             quotas: observed

@@ -148,6 +148,9 @@ impl<'a> Span<'a> {
                 add(key, (&**name).into());
             }
         }
+        if let Some(revision) = observed.revision() {
+            add("leno.revision", (&**revision).into());
+        }
     }
 }
 

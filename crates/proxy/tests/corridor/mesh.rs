@@ -163,6 +163,7 @@ impl Builder {
             scale: Default::default(),
             inbound_extensions: Vec::new(),
             outbound_extensions: Vec::new(),
+            revisions: Default::default(),
         });
         self.addresses.insert(id(name), vec![address]);
         self
@@ -287,7 +288,7 @@ impl Drop for Leased {
 }
 
 impl Instances for Fixed {
-    fn try_acquire(&self, function: &FunctionId, avoid: &[SocketAddr]) -> Option<Lease> {
+    fn try_acquire(&self, function: &FunctionId, _: u32, avoid: &[SocketAddr]) -> Option<Lease> {
         self.asked.fetch_add(1, Ordering::Relaxed);
         *self.avoided.lock().unwrap() = avoid.to_vec();
         let addresses = self.addresses.lock().unwrap();
@@ -306,13 +307,14 @@ impl Instances for Fixed {
     fn acquire<'a>(
         &'a self,
         function: &'a FunctionId,
+        revision: u32,
         avoid: &'a [SocketAddr],
         _: Option<tokio::time::Instant>,
     ) -> Acquire<'a> {
         Box::pin(async move {
             // Instances that are "starting" appear when the test sets their addresses.
             for _ in 0..1000 {
-                if let Some(lease) = self.try_acquire(function, avoid) {
+                if let Some(lease) = self.try_acquire(function, revision, avoid) {
                     return Ok(lease);
                 }
                 tokio::time::sleep(Duration::from_millis(5)).await;
