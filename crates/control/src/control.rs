@@ -1,7 +1,7 @@
 //! The control plane as its owner sees it.
 
 use crate::admission::{Admission, AdmitError, Admitted, JoinToken};
-use crate::definitions::{Compiled, Definitions, DefinitionsError};
+use crate::definitions::{Compiled, Definitions, DefinitionsError, Modules};
 use crate::history::Histories;
 use crate::resource::Subject;
 use crate::server::{self, ServeError};
@@ -89,7 +89,7 @@ impl Control {
         let compiled = match &definitions {
             // Those of another trust domain are not for this mesh; the next publication replaces them.
             Some(stored) if stored.mesh.trust_domain == bundle.trust_domain().as_str() => {
-                Compiled::new(stored, &histories, &bundle)?
+                Compiled::new(stored, &stored.modules, &histories, &bundle)?
             }
             _ => {
                 histories = Histories::default();
@@ -107,9 +107,10 @@ impl Control {
         let store = self.0.store.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.state().histories().clone();
         let histories = before.adopt(&definitions.slices, now_ms())?;
-        let compiled = Compiled::new(definitions, &histories, &self.0.bundle)?;
+        let modules = self.modules(definitions, &histories)?;
+        let compiled = Compiled::new(definitions, &modules, &histories, &self.0.bundle)?;
         let functions = compiled.functions.len();
-        store.save(definitions, &histories)?;
+        store.save(definitions, &modules, &histories)?;
         let changed = self.state().publish(compiled, histories);
         drop(store);
         let mut published = Published { functions, ..Published::default() };
@@ -121,6 +122,18 @@ impl Control {
             }
         }
         Ok(published)
+    }
+
+    /// The modules of definitions, and of revisions that are kept though no document names them any more.
+    fn modules(&self, definitions: &Definitions, histories: &Histories) -> Result<Modules, DefinitionsError> {
+        let mut modules = definitions.modules.clone();
+        let known = self.state().modules().clone();
+        for hash in histories.modules()? {
+            if let Some(module) = known.get(&hash) {
+                modules.entry(hash).or_insert_with(|| module.clone());
+            }
+        }
+        Ok(modules)
     }
 
     /// Adds one function to what is published, or replaces its definition, first in the store and then for all nodes; the others are

@@ -95,9 +95,14 @@ pub fn gateway_identity(trust_domain: &TrustDomain) -> Result<SpiffeId, BadSpiff
     SpiffeId::function(trust_domain, "leno-system", "gateway")
 }
 
+/// Modules by their hashes.
+pub(crate) type Modules = BTreeMap<ModuleHash, Arc<[u8]>>;
+
 /// Definitions as they are delivered.
 #[derive(Default)]
 pub(crate) struct Compiled {
+    /// Those that slices or revisions name.
+    pub modules: Modules,
     pub contents: BTreeMap<Subject, Content>,
     pub functions: BTreeMap<FunctionId, Function>,
     pub by_identity: BTreeMap<SpiffeId, Vec<FunctionId>>,
@@ -167,13 +172,14 @@ impl Compiled {
         Ok(compiled)
     }
 
-    /// The histories are those after the publication of these definitions.
+    /// The histories and modules are those after the publication of these definitions.
     pub(crate) fn new(
         definitions: &Definitions,
+        modules: &Modules,
         histories: &Histories,
         bundle: &TrustBundle,
     ) -> Result<Self, DefinitionsError> {
-        let Definitions { mesh, slices, modules } = definitions;
+        let Definitions { mesh, slices, .. } = definitions;
         let trust_domain = bundle.trust_domain();
         if mesh.trust_domain != trust_domain.as_str() {
             return Err(DefinitionsError::TrustDomain {
@@ -194,6 +200,7 @@ impl Compiled {
         for (hash, module) in modules {
             compiled.contents.insert(Subject::Module(*hash), Content::of_module(module));
         }
+        compiled.modules = modules.clone();
         compiled.add(Subject::Mesh, Content::new(mesh))?;
         compiled.add(Subject::Routes, Content::new(&()))?;
         Ok(compiled)

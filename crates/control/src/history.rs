@@ -3,9 +3,10 @@
 use crate::definitions::DefinitionsError;
 use crate::status::RevisionStatus;
 use leno_config::revision::{self, Plan, Revision, Revisions, Split, Target, Template};
-use leno_config::{FunctionId, Slice};
+use leno_config::slice::{Run, Wasm};
+use leno_config::{FunctionId, ModuleHash, Slice};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Of all functions.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -57,6 +58,19 @@ impl Histories {
         Ok(history)
     }
 
+    /// The modules of all revisions that are kept, but for those that nodes fetch.
+    pub(crate) fn modules(&self) -> Result<BTreeSet<ModuleHash>, DefinitionsError> {
+        let mut modules = BTreeSet::new();
+        for (id, history) in &self.0 {
+            for kept in &history.kept {
+                if let Run::Wasm(Wasm { module, url: None, .. }) = kept.template(id)?.run {
+                    modules.insert(module);
+                }
+            }
+        }
+        Ok(modules)
+    }
+
     /// What nodes are told of a function.
     pub(crate) fn resolve(&self, slice: &Slice) -> Result<Slice, DefinitionsError> {
         match self.0.get(&slice.id) {
@@ -72,7 +86,7 @@ impl History {
     }
 
     fn adopt(&mut self, slice: &Slice, now_ms: u64) -> Result<(), DefinitionsError> {
-        let template = postcard::to_allocvec(&slice.template()).map_err(|error| encoding(slice, &error))?;
+        let template = postcard::to_allocvec(&slice.template()).map_err(|error| encoding(&slice.id, &error))?;
         let new = self.kept.last().is_none_or(|last| last.template != template);
         if new {
             let number = self.latest() + 1;
@@ -184,13 +198,18 @@ impl History {
             revision: revision::name(&slice.id, number),
             kept: self.kept.iter().map(|kept| revision::name(&slice.id, kept.number)).collect::<Vec<_>>().join(", "),
         })?;
-        let template: Template = postcard::from_bytes(&kept.template).map_err(|error| encoding(slice, &error))?;
-        Ok(Revision { number, template })
+        Ok(Revision { number, template: kept.template(&slice.id)? })
     }
 }
 
-fn encoding(slice: &Slice, error: &postcard::Error) -> DefinitionsError {
-    let subject = crate::resource::Subject::Slice(slice.id.clone());
+impl Kept {
+    fn template(&self, id: &FunctionId) -> Result<Template, DefinitionsError> {
+        postcard::from_bytes(&self.template).map_err(|error| encoding(id, &error))
+    }
+}
+
+fn encoding(id: &FunctionId, error: &postcard::Error) -> DefinitionsError {
+    let subject = crate::resource::Subject::Slice(id.clone());
     DefinitionsError::Encoding { subject, reason: error.to_string() }
 }
 

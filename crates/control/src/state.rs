@@ -5,7 +5,7 @@
 //! Changes that come faster than a node reads merge by themselves, and nothing is ever held back.
 
 use crate::admission::{Admission, Placement};
-use crate::definitions::{Compiled, DefinitionsError, Function, Prepared, Put};
+use crate::definitions::{Compiled, DefinitionsError, Function, Modules, Prepared, Put};
 use crate::history::{Histories, History};
 use crate::resource::{Content, Endpoint, Instance, InstanceState, Subject, Version};
 use crate::status::{Counters, FunctionStatus, HostedInstance, IssuedIdentity, NodeStatus, RejectedVersion, Status};
@@ -159,6 +159,10 @@ impl State {
             session.pending.extend(of_interest);
             session.wake();
         }
+    }
+
+    pub(crate) fn modules(&self) -> &Modules {
+        &self.compiled.modules
     }
 
     /// What a function that is to be put amounts to.

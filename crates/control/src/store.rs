@@ -3,7 +3,7 @@
 //! The authority's private key is never stored. Its root certificate is, so that the next process can trust it beside its own
 //! new root until the certificates that it signed have ended.
 
-use crate::definitions::Definitions;
+use crate::definitions::{Definitions, Modules};
 use crate::history::{Histories, History};
 use crate::wire::RELEASE;
 use leno_config::{FunctionId, ModuleHash, Slice};
@@ -100,8 +100,13 @@ impl Store {
     }
 
     /// Replaces what was saved; either all of it or, on an error, nothing.
-    pub(crate) fn save(&self, definitions: &Definitions, histories: &Histories) -> Result<(), StoreError> {
-        self.0.as_ref().map_or(Ok(()), |file| file.save(definitions, histories))
+    pub(crate) fn save(
+        &self,
+        definitions: &Definitions,
+        modules: &Modules,
+        histories: &Histories,
+    ) -> Result<(), StoreError> {
+        self.0.as_ref().map_or(Ok(()), |file| file.save(definitions, modules, histories))
     }
 
     /// Adds or replaces one function.
@@ -183,7 +188,7 @@ impl File {
         Ok(())
     }
 
-    fn save(&self, definitions: &Definitions, histories: &Histories) -> Result<(), StoreError> {
+    fn save(&self, definitions: &Definitions, named: &Modules, histories: &Histories) -> Result<(), StoreError> {
         let (mut wanted, mut revisions) = (BTreeMap::new(), BTreeMap::new());
         for (id, slice) in &definitions.slices {
             wanted.insert(id.to_string(), postcard::to_allocvec(slice).map_err(|error| self.failed(error))?);
@@ -192,7 +197,7 @@ impl File {
             revisions.insert(id.to_string(), postcard::to_allocvec(history).map_err(|error| self.failed(error))?);
         }
         let mut modules = BTreeMap::new();
-        for (hash, module) in &definitions.modules {
+        for (hash, module) in named {
             modules.insert(hash.to_string(), module.to_vec());
         }
         let mesh = postcard::to_allocvec(&definitions.mesh).map_err(|error| self.failed(error))?;

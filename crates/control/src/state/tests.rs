@@ -102,7 +102,8 @@ impl World {
         }
         let definitions = Definitions { mesh: slices::mesh(), slices: self.slices.clone(), modules: BTreeMap::new() };
         let histories = self.state.histories().adopt(&definitions.slices, 0).unwrap();
-        self.state.publish(Compiled::new(&definitions, &histories, &self.bundle).unwrap(), histories);
+        self.state
+            .publish(Compiled::new(&definitions, &definitions.modules, &histories, &self.bundle).unwrap(), histories);
     }
 
     fn place(&mut self, name: &'static str, random: &mut Random) {
