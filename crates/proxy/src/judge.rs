@@ -167,7 +167,7 @@ impl Judge {
     pub fn response(&self, ruling: &Ruling, head: &mut response::Parts, record: &Record) -> Result<(), Refusal> {
         let program = program(&ruling.entry, ruling.entrance);
         let edits = if program.needs.response { self.respond(program, head, record) } else { Ok(Vec::new()) };
-        let edits = edits.and_then(|edits| Ok(crate::edits::check(&edits)?));
+        let edits = edits.and_then(|edits| Ok(crate::edits::check(edits)?));
         match edits {
             Ok(edits) => {
                 ruling.edit_response(edits, &mut head.headers, record);

@@ -99,8 +99,8 @@ impl Asked<'_> {
                     path: decision
                         .path
                         .filter(|path| head.uri.path_and_query().is_none_or(|asked| asked != path.as_str())),
-                    request: edits::check(&decision.request_edits)?,
-                    response: edits::check(&decision.response_edits)?,
+                    request: edits::check(decision.request_edits)?,
+                    response: edits::check(decision.response_edits)?,
                 };
                 self.permit(rule, takes, edited, decision.plan, head, now_ms)
             }
@@ -206,7 +206,7 @@ impl Asked<'_> {
         for (name, value) in edits::check_fields(denial.headers)? {
             headers.append(name, value);
         }
-        let response_edits = edits::check(&response_edits)?;
+        let response_edits = edits::check(response_edits)?;
         self.record.note(|observed| {
             observed.response_edits.extend(response_edits.iter().map(edited));
             observed.flag = flag(denial.policy);
