@@ -313,13 +313,15 @@ pub fn envoy_file(
     Ok(path)
 }
 
-fn new_folder(rig: &Rig, name: &str) -> anyhow::Result<PathBuf> {
+/// For one who is measured.
+pub fn new_folder(rig: &Rig, name: &str) -> anyhow::Result<PathBuf> {
     let folder = rig.folder().join(name);
     fs::create_dir(&folder)?;
     Ok(folder)
 }
 
-fn listeners() -> anyhow::Result<Listeners> {
+/// Addresses for one node.
+pub fn listeners() -> anyhow::Result<Listeners> {
     let [gateway, outbound, inbound, admin, control] = free_addresses()?;
     Ok(Listeners { gateway, outbound, inbound, admin, control })
 }

@@ -19,6 +19,7 @@ mod machine;
 mod material;
 mod neighbours;
 mod node;
+mod pipeline;
 mod policies;
 mod proxy_under_test;
 mod report;
@@ -61,6 +62,8 @@ enum What {
     Functions(arguments::Plain),
     /// Instructions of the node per request: the same on a busy machine as on an idle one.
     Instructions(instructions::Arguments),
+    /// A function as a component in the node and as a process, behind the same policies: CPU, latency, and the first request.
+    Pipeline(arguments::Plain),
     /// In under two minutes, for CI: whether the hot path still costs about what it did.
     Smoke(smoke::Arguments),
     /// (part of the others) A service that does nothing, fast.
@@ -78,6 +81,9 @@ enum What {
     /// (part of the others) An instance of a function that calls another.
     #[command(hide = true)]
     Instance(instance::Arguments),
+    /// (part of pipeline) The function as a process.
+    #[command(hide = true)]
+    Greeter,
     /// (part of azure) An instance that works as long as a request asks.
     #[command(hide = true)]
     Function(azure::function::Arguments),
@@ -100,6 +106,8 @@ fn main() -> anyhow::Result<()> {
         What::Azure(arguments) => azure::run(&arguments),
         What::Functions(arguments) => azure::cycles::run(&arguments),
         What::Instructions(arguments) => instructions::run(&arguments),
+        What::Pipeline(arguments) => pipeline::run(&arguments),
+        What::Greeter => pipeline::greeter::run(),
         What::Smoke(arguments) => smoke::run(&arguments),
         What::Upstream(arguments) => upstream::run(&arguments),
         What::Sinks(arguments) => sinks::run(&arguments),

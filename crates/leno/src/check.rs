@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 /// Prints what the documents define, or every problem in them.
 pub fn run(path: &Path) -> Result<ExitCode> {
-    match load(path) {
+    match load(path, &Modules::default()) {
         Ok(snapshot) => {
             println!("{}: {} functions, all fine", path.display(), snapshot.functions().len());
             Ok(ExitCode::SUCCESS)
@@ -20,21 +20,20 @@ pub fn run(path: &Path) -> Result<ExitCode> {
     }
 }
 
-/// Loads documents, and finds out whether the modules that they name can be run.
-pub fn load(path: &Path) -> Result<Snapshot, Vec<Problem>> {
+/// Loads documents, and finds out whether the modules that they name can be run. What is compiled for that stays in `modules`.
+pub fn load(path: &Path, modules: &Modules) -> Result<Snapshot, Vec<Problem>> {
     let snapshot = leno_config::load(path)?;
-    let problems = extensions(&snapshot);
+    let problems = compile(&snapshot, modules);
     if problems.is_empty() { Ok(snapshot) } else { Err(problems) }
 }
 
 /// What is wrong with the modules of extensions, and with components. Those with an address are not fetched for this.
-pub fn extensions(snapshot: &Snapshot) -> Vec<Problem> {
-    let modules = Modules::default();
+pub fn compile(snapshot: &Snapshot, modules: &Modules) -> Vec<Problem> {
     let mut problems = Vec::new();
     for extension in snapshot.extensions() {
         let spec = &extension.spec;
         let Some(bytes) = snapshot.modules().get(&spec.module) else { continue };
-        let checked = modules.add(spec.module, bytes).and_then(|()| extension::check(&modules, spec));
+        let checked = modules.add(spec.module, bytes).and_then(|()| extension::check(modules, spec));
         if let Err(message) = checked {
             problems.push(Problem { message, ..extension.place.clone() });
         }

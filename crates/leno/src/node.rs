@@ -10,6 +10,7 @@ use leno_control::JoinToken;
 use leno_control::node::{Backoff, Identities, Options};
 use leno_function::{Settings, Supervisor};
 use leno_identity::{SpiffeId, SvidStore, TrustBundle};
+use leno_proxy::extension::Modules;
 use leno_proxy::telemetry::Telemetry;
 use leno_proxy::{Addresses, Handle, Node, NodeSnapshot};
 use std::collections::BTreeSet;
@@ -46,7 +47,14 @@ pub struct Join {
 }
 
 /// Starts a node and joins the control plane. It serves when this returns, and denies everything until its functions are in force.
-pub async fn start(mesh: MeshSlice, workers: Option<NonZeroUsize>, engines: Engines, join: Join) -> Result<Running> {
+/// `modules` may hold some that are compiled already.
+pub async fn start(
+    mesh: MeshSlice,
+    workers: Option<NonZeroUsize>,
+    engines: Engines,
+    modules: Arc<Modules>,
+    join: Join,
+) -> Result<Running> {
     let engines = Arc::new(engines);
     let hosted = Arc::new(Hosted::default());
     let host = InstanceHost::default();
@@ -79,7 +87,7 @@ pub async fn start(mesh: MeshSlice, workers: Option<NonZeroUsize>, engines: Engi
         engines,
         supervisor: supervisor.clone(),
         hosted: hosted.clone(),
-        modules: Arc::default(),
+        modules,
         wanted,
         gateway: Some(join.gateway),
         applied,

@@ -8,9 +8,11 @@ use anyhow::{Context, Result};
 use leno_config::{Problem, Snapshot};
 use leno_control::{Admission, Control, Definitions, Options, Placement, Store, gateway_identity};
 use leno_identity::{Authority, TrustDomain};
+use leno_proxy::extension::Modules;
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -22,7 +24,9 @@ const MANAGEMENT_THREADS: usize = 2;
 
 /// Runs until a signal ends it.
 pub fn run(path: &Path, workers: Option<usize>) -> Result<ExitCode> {
-    let snapshot = match check::load(path) {
+    // What is compiled to see whether it can be, the node runs: once is long enough for an interpreter.
+    let modules = Arc::new(Modules::default());
+    let snapshot = match check::load(path, &modules) {
         Ok(snapshot) => snapshot,
         Err(problems) => {
             check::report(&problems);
@@ -37,13 +41,13 @@ pub fn run(path: &Path, workers: Option<usize>) -> Result<ExitCode> {
         .thread_name("leno-manage")
         .enable_all()
         .build()?;
-    runtime.block_on(up(path, snapshot, workers))?;
+    runtime.block_on(up(path, snapshot, modules, workers))?;
     // Nothing that is left is worth waiting for.
     runtime.shutdown_timeout(Duration::from_secs(1));
     Ok(ExitCode::SUCCESS)
 }
 
-async fn up(path: &Path, snapshot: Snapshot, workers: Option<NonZeroUsize>) -> Result<()> {
+async fn up(path: &Path, snapshot: Snapshot, modules: Arc<Modules>, workers: Option<NonZeroUsize>) -> Result<()> {
     // Signals first, so that none is lost.
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let mesh = snapshot.mesh_slice().clone();
@@ -71,7 +75,7 @@ async fn up(path: &Path, snapshot: Snapshot, workers: Option<NonZeroUsize>) -> R
         bundle: control.bundle().clone(),
         gateway: gateway_identity(&trust_domain)?,
     };
-    let running = node::start(mesh, workers, engines, join).await?;
+    let running = node::start(mesh, workers, engines, modules.clone(), join).await?;
     let mut is_ready = running.ready.clone();
     let started = tokio::select! {
         ready = is_ready.wait_for(|ready| *ready) => ready.is_ok(),
@@ -88,7 +92,7 @@ async fn up(path: &Path, snapshot: Snapshot, workers: Option<NonZeroUsize>) -> R
     let _watching = leno_config::watch::watch(path, &snapshot, move |change| drop(changed.send(change)));
     loop {
         tokio::select! {
-            Some(change) = changes.recv() => apply(&control, change),
+            Some(change) = changes.recv() => apply(&control, &modules, change),
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
         }
@@ -118,10 +122,10 @@ fn announce(running: &Running, snapshot: &Snapshot) {
 }
 
 /// Puts a change of the documents into force, or says why not.
-fn apply(control: &Control, change: Result<Snapshot, Vec<Problem>>) {
+fn apply(control: &Control, modules: &Modules, change: Result<Snapshot, Vec<Problem>>) {
     let checked = change.and_then(|snapshot| {
         // Compiling takes a while.
-        let problems = tokio::task::block_in_place(|| check::extensions(&snapshot));
+        let problems = tokio::task::block_in_place(|| check::compile(&snapshot, modules));
         if problems.is_empty() { Ok(snapshot) } else { Err(problems) }
     });
     let snapshot = match checked {

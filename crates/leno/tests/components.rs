@@ -179,20 +179,18 @@ fn what_is_wrong_with_an_instance_harms_one_request() {
 
 #[test]
 fn requests_beyond_its_concurrency_wait_their_turn() {
-    let mut mesh = alone("  concurrency: 1\n  queue: 1\n  timeouts: {request: 3s}");
-    let gateway = mesh.ports.gateway;
-    let ask = move |path: &'static str| {
-        std::thread::spawn(move || try_curl(&format!("http://127.0.0.1:{gateway}{path}"), &[]).unwrap())
-    };
-    let first = ask("/wait");
-    let arrived = |mesh: &Mesh| {
-        mesh.admin("/metrics").body.contains("leno_autoscaler_waiting_requests{function=\"test/probe\"} 1")
-    };
-    // Only the second waits, and a third finds no room in the buffer.
-    mesh.wait_for("the first", |mesh| mesh.output().len() > 1);
-    let second = ask("/hello");
-    mesh.wait_for("one request to wait, or none to need it", |mesh| arrived(mesh) || second.is_finished());
-    assert_eq!(first.join().unwrap().status, 504);
+    let mut mesh = alone("  concurrency: 1\n  queue: 1\n  timeouts: {request: 0s}");
+    let gateway = format!("http://127.0.0.1:{}", mesh.ports.gateway);
+    let mut first =
+        Command::new("curl").args(["--silent", "--noproxy", "*", &format!("{gateway}/wait")]).spawn().unwrap();
+    mesh.wait_for("the first", |mesh| mesh.output().iter().any(|line| line.ends_with("test/probe | waiting")));
+    let second = std::thread::spawn(move || try_curl(&format!("{gateway}/hello"), &[]).unwrap());
+    mesh.wait_for("the second to wait", |mesh| row(mesh, "test/probe")["waiting"] == 1);
+    let third = mesh.get("/hello");
+    assert_eq!((third.status, third.header("retry-after")), (503, Some("1")));
+    // The first instance ends with its client, and makes room.
+    first.kill().unwrap();
+    first.wait().unwrap();
     assert_eq!(second.join().unwrap().body, "hello");
 }
 
@@ -215,6 +213,18 @@ fn a_component_is_listed_replaced_and_checked_like_any_function() {
     mesh.write(&documents);
     mesh.wait_for("the other component", |mesh| mesh.get("/Anna").body.contains("WORD=Welcome"));
     assert!(mesh.get("/Anna").body.ends_with(", Anna!\n"));
+
+    // A process in its place, and back: nobody notices but by the answer.
+    for (document, mark) in
+        [(echo_function("probe", EXPOSED), "\"path\":\"/hello\""), (function("probe", &probe(), EXPOSED), "hello")]
+    {
+        mesh.write(&(document + &policy("open", "probe", ALLOW_ALL)));
+        mesh.wait_for("the other kind", |mesh| {
+            let answer = mesh.get("/hello");
+            assert_eq!(answer.status, 200, "{answer:?}");
+            answer.body.contains(mark) && (answer.body == "hello") == (mark == "hello")
+        });
+    }
 
     let plain = mesh.folder.path().join("plain.wasm");
     fs::write(&plain, b"\0asm\x0d\0\x01\0").unwrap();

@@ -18,7 +18,7 @@ use crate::split::Lane;
 use http::uri::Scheme;
 use http::{HeaderValue, Request, Response, StatusCode, request};
 use hyper::body::Incoming;
-use leno_config::slice::{AppProtocol, Callee};
+use leno_config::slice::{AppProtocol, Callee, IN_NODE};
 use leno_policy::spec::Breaker;
 use leno_sandbox::component::Program;
 use std::borrow::Cow;
@@ -29,6 +29,9 @@ use std::time::{Duration, Instant};
 
 /// A connection that was idle for longer may have been closed by its server just now. Then what a second try needs is kept.
 const SUSPECT: Duration = Duration::from_millis(500);
+
+/// Between two looks whether the supervisor knows what a function is now.
+const NEWS: Duration = Duration::from_millis(1);
 
 /// A response, and what has to be kept until its body's end.
 #[derive(Debug)]
@@ -197,6 +200,12 @@ impl Forward<'_> {
                     instances.acquire(function, revision, &avoid, deadline).await?
                 }
             };
+            if lease.address == IN_NODE && entry.component.is_none() {
+                // It was a component until just now, and the supervisor is about to hear of it.
+                drop(lease);
+                tokio::time::sleep(NEWS).await;
+                continue;
+            }
             if !target.ejected(lease.address, Instant::now()) {
                 return Ok(lease);
             }

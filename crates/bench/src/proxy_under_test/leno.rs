@@ -227,7 +227,8 @@ pub fn join(documents: &[Value]) -> String {
     documents.iter().map(|document| format!("---\n{document}\n")).collect()
 }
 
-fn document(kind: &str, name: &str, spec: Value) -> Value {
+/// Any document.
+pub fn document(kind: &str, name: &str, spec: Value) -> Value {
     json!({"apiVersion": VERSION, "kind": kind, "metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec})
 }
 

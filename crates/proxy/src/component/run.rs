@@ -11,6 +11,7 @@ use crate::schedule;
 use crate::snapshot::FunctionEntry;
 use http::uri::Scheme;
 use http::{Request, Response, StatusCode, request};
+use http_body::Body as _;
 use leno_config::slice::Run;
 use leno_policy::input::TraceContext;
 use leno_sandbox::component::{self, Program};
@@ -68,7 +69,8 @@ pub(crate) async fn start(
     if status.is_informational() {
         return Err(Failure::Reset { cause: format!("the component answered with status {status}"), refused: false });
     }
-    let response = if exchange.head_only || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) {
+    let bodiless = exchange.head_only || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+    let response = if bodiless || response.body().is_end_stream() {
         over.set(true);
         response.map(|_| Body::empty())
     } else {

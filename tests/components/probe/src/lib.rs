@@ -53,6 +53,7 @@ impl Guest for Probe {
             "/files" => answer(out, 200, &format!("{}", wasip2::filesystem::preopens::get_directories().len())),
             "/socket" => answer(out, 200, &socket()),
             "/wait" => {
+                let _ = wasip2::cli::stdout::get_stdout().write_all(b"waiting\n");
                 monotonic_clock::subscribe_duration(query.parse().unwrap_or(u64::MAX / 4)).block();
                 answer(out, 200, "waited");
             }
