@@ -58,13 +58,19 @@ impl Slice {
     /// All modules that it names, with the addresses of those that nodes fetch.
     pub fn modules(&self) -> impl Iterator<Item = (ModuleHash, Option<&ModuleUrl>)> + Clone {
         let extensions = self.inbound_extensions.iter().chain(&self.outbound_extensions);
-        let others = self.revisions.split.iter().flat_map(|split| &split.others);
-        let runs = std::iter::once(&self.run).chain(others.map(|other| &other.template.run));
-        let components = runs.filter_map(|run| match run {
-            Run::Wasm(wasm) => Some((wasm.module, wasm.url.as_ref())),
-            Run::Command(_) | Run::External(_) => None,
-        });
+        let others = self.revisions.split.iter().flat_map(|split| &split.others).map(|other| &other.template.run);
+        let components = std::iter::once(&self.run).chain(others).filter_map(Run::module);
         extensions.map(|extension| (extension.module, extension.url.as_ref())).chain(components)
+    }
+}
+
+impl Run {
+    /// The module of a component, and its address if nodes fetch it.
+    pub fn module(&self) -> Option<(ModuleHash, Option<&ModuleUrl>)> {
+        match self {
+            Self::Wasm(wasm) => Some((wasm.module, wasm.url.as_ref())),
+            Self::Command(_) | Self::External(_) => None,
+        }
     }
 }
 

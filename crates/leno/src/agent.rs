@@ -195,10 +195,8 @@ impl Keeper {
         let mesh = node.snapshot.load().mesh.engine;
         let loading = tokio::task::spawn_blocking(move || {
             let engine = engines.choose(slice.engine, mesh).map_err(|error| error.to_string())?;
-            let mut entry = FunctionEntry::load_with(engine, &modules, slice);
-            if entry.slice.revisions.split.is_some() {
-                entry.count_in(&modules, &node.tallies);
-            }
+            let entry = FunctionEntry::load_with(engine, &modules, slice);
+            entry.count_in(&node.tallies);
             for program in [&entry.inbound, &entry.outbound] {
                 if let Err(reason) = &program.image {
                     return Err(format!("its {:?} program cannot be loaded: {reason}", program.spec.direction));
@@ -206,7 +204,11 @@ impl Keeper {
             }
             delivered(&entry.slice.inbound_extensions, &entry.inbound_extensions)?;
             delivered(&entry.slice.outbound_extensions, &entry.outbound_extensions)?;
-            components(&entry)?;
+            for component in entry.lanes.all().filter_map(|lane| lane.component.as_ref()) {
+                if let (Err(reason), false) = (&component.program, component.fetched) {
+                    return Err(format!("its component cannot be loaded: {reason}"));
+                }
+            }
             Ok(Arc::new(entry))
         });
         loading.await.map_err(|error| error.to_string())?
@@ -221,18 +223,6 @@ impl Keeper {
     fn want_too(&self, come: &[Arc<FunctionEntry>]) {
         self.wanted.send_modify(|wanted| wanted.extend(come.iter().filter_map(identity).chain(self.gateway.clone())));
     }
-}
-
-/// A component that was delivered must be ready; one that is fetched may come later, or never.
-fn components(entry: &FunctionEntry) -> Result<(), String> {
-    for revision in entry.slice.all_revisions() {
-        let fetched = matches!(&revision.template.run, slice::Run::Wasm(slice::Wasm { url: Some(_), .. }));
-        let lane = entry.lanes.all().find(|lane| lane.number == revision.number && !fetched);
-        if let Some(Err(reason)) = lane.and_then(|lane| lane.component.as_ref()) {
-            return Err(format!("its component cannot be loaded: {reason}"));
-        }
-    }
-    Ok(())
 }
 
 fn identity(entry: &Arc<FunctionEntry>) -> Option<SpiffeId> {

@@ -63,7 +63,7 @@ impl Recorder {
 
     fn tell(&self, observed: Observed) {
         self.metrics.observe(&observed);
-        if let Some(tally) = observed.lane.as_ref().and_then(|lane| lane.tally.as_ref()) {
+        if let Some(tally) = observed.lane.as_ref().and_then(|lane| lane.tally.get()) {
             tally.count(&observed);
         }
         if let Some(lines) = &self.log {

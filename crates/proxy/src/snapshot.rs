@@ -142,7 +142,7 @@ impl FunctionEntry {
     }
 
     /// As [`FunctionEntry::load`], with the modules for its extensions, and its component. One whose module is missing, or does not
-    /// start, is kept as [`Extension::plugin`]'s error; a component that cannot be run, as [`Lane::component`](crate::split::Lane)'s.
+    /// start, is kept as [`Extension::plugin`]'s error; a component that cannot be run, as [`component::Component::program`]'s.
     pub fn load_with(engine: &Engine, modules: &Modules, slice: Slice) -> Self {
         let name: Arc<str> = slice.id.to_string().into();
         let hosts = |(index, callee): (usize, &leno_config::slice::Callee)| {
@@ -154,7 +154,7 @@ impl FunctionEntry {
             outbound: LoadedProgram::load(engine, &slice.outbound, slice.deadline),
             inbound_extensions: load_all(modules, &name, &slice.inbound_extensions, false),
             outbound_extensions: load_all(modules, &name, &slice.outbound_extensions, true),
-            lanes: Lanes::new(&slice, |run| component::load(modules, &name, run), |_, _| None),
+            lanes: Lanes::new(&slice, |run| component::load(modules, &name, run)),
             callees: slice.callees.iter().enumerate().flat_map(hosts).collect(),
             keys: PreparedKeys::new(&slice.keys),
             class: Class::of(&name),
@@ -166,10 +166,13 @@ impl FunctionEntry {
 
 impl FunctionEntry {
     /// Has what becomes of its requests counted, revision by revision, if there are several.
-    pub fn count_in(&mut self, modules: &Modules, tallies: &Tallies) {
-        let (id, name) = (&self.slice.id, &self.name);
-        let component = |run: &_| component::load(modules, name, run);
-        self.lanes = Lanes::new(&self.slice, component, |number, slow_after| Some(tallies.of(id, number, slow_after)));
+    pub fn count_in(&self, tallies: &Tallies) {
+        let latency = self.slice.revisions.plan.rollout.as_ref().and_then(|rollout| rollout.latency);
+        let slow_after = latency.map(|latency| latency.limit);
+        for lane in self.lanes.all().filter(|_| self.slice.revisions.split.is_some()) {
+            // Those that are there already are the same.
+            let _ = lane.tally.set(tallies.of(&self.slice.id, lane.number, slow_after));
+        }
     }
 
     /// The longest that an exchange with one of its targets may take.

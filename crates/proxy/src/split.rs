@@ -1,18 +1,19 @@
 //! Which of a function's revisions gets a request.
 
+use crate::component::Component;
 use crate::tally::Tally;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use leno_config::revision::{self, Split, TAG_HEADER, Target};
 use leno_config::slice::{AppProtocol, Run};
 use leno_config::{FunctionId, Slice};
-use leno_sandbox::component::Program;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, OnceLock};
 
 /// The revisions of a function that get requests.
 #[derive(Debug)]
 pub struct Lanes {
     own: Arc<Lane>,
+    /// None, where there is nothing to decide.
+    others: Box<[Arc<Lane>]>,
     /// `None`: there is only one, and nothing to decide.
     split: Option<Choice>,
 }
@@ -26,10 +27,10 @@ pub struct Lane {
     pub name: Arc<str>,
     /// What its instances speak.
     pub protocol: AppProtocol,
-    /// What serves its requests, or why it cannot, where that is a component.
-    pub component: Option<Result<Program, String>>,
+    /// `None`: it is no component.
+    pub component: Option<Component>,
     /// What becomes of its requests, where somebody wants to know.
-    pub tally: Option<Arc<Tally>>,
+    pub tally: OnceLock<Arc<Tally>>,
 }
 
 #[derive(Debug)]
@@ -43,37 +44,27 @@ struct Choice {
 }
 
 impl Lanes {
-    /// Those of a slice. `component` gives what serves a revision's requests, if that is a component; `tally` its counters, the same ones
-    /// each time: requests that take longer than the duration are slow.
-    pub fn new(
-        slice: &Slice,
-        component: impl Fn(&Run) -> Option<Result<Program, String>>,
-        tally: impl Fn(u32, Option<Duration>) -> Option<Arc<Tally>>,
-    ) -> Self {
-        let lane = |number: u32, run: &Run, protocol, tally| {
-            let name = revision::name(&slice.id, number).into();
-            Arc::new(Lane { number, name, protocol, component: component(run), tally })
+    /// Those of a slice, with what `load` makes of those that are components.
+    pub fn new(slice: &Slice, load: impl Fn(&Run) -> Option<Component>) -> Self {
+        let lane = |number: u32, run: &Run, protocol: AppProtocol| {
+            let (name, component) = (revision::name(&slice.id, number).into(), load(run));
+            Arc::new(Lane { number, name, protocol, component, tally: OnceLock::new() })
         };
-        let own = |tally| lane(slice.revisions.number, &slice.run, slice.protocol, tally);
-        let Some(split) = &slice.revisions.split else { return Self { own: own(None), split: None } };
-        let latency = slice.revisions.plan.rollout.as_ref().and_then(|rollout| rollout.latency);
-        let slow = latency.map(|latency| latency.limit);
-        let own = own(tally(slice.revisions.number, slow));
-        let others = split.others.iter().map(|other| {
-            let template = &other.template;
-            lane(other.number, &template.run, template.protocol, tally(other.number, slow))
-        });
-        let others: Vec<Arc<Lane>> = others.collect();
+        let own = lane(slice.revisions.number, &slice.run, slice.protocol);
+        let Some(split) = &slice.revisions.split else {
+            return Self { own, others: Box::default(), split: None };
+        };
+        let others = split.others.iter().map(|of| lane(of.number, &of.template.run, of.template.protocol));
+        let others: Box<[_]> = others.collect();
         let choice = Choice::new(&slice.id, split, |target| {
             others.iter().find(|lane| lane.number == target.revision).unwrap_or(&own).clone()
         });
-        Self { own, split: Some(choice) }
+        Self { own, others, split: Some(choice) }
     }
 
     /// All of them, the slice's own first.
     pub fn all(&self) -> impl Iterator<Item = &Arc<Lane>> {
-        let shares = self.split.iter().flat_map(Choice::all);
-        std::iter::once(&self.own).chain(shares)
+        std::iter::once(&self.own).chain(&self.others)
     }
 
     /// The revision for a request with these headers. Requests of one name meet the same one, so a request that is tried again
@@ -87,12 +78,6 @@ impl Lanes {
 }
 
 impl Choice {
-    /// Whoever may be chosen; one may be among them several times.
-    fn all(&self) -> impl Iterator<Item = &Arc<Lane>> {
-        let (tags, headers) = (self.tags.iter().map(|(_, lane)| lane), self.headers.iter().map(|(_, lane)| lane));
-        tags.chain(headers).chain(self.shares.iter().map(|(_, lane)| lane))
-    }
-
     fn new(function: &FunctionId, split: &Split, lane: impl Fn(&Target) -> Arc<Lane>) -> Self {
         let (mut tags, mut headers, mut shares, mut below) = (Vec::new(), Vec::new(), Vec::new(), 0_u8);
         for target in &split.targets {
@@ -157,7 +142,7 @@ mod tests {
         let template = slice.template();
         let others = others.iter().map(|number| Revision { number: *number, template: template.clone() }).collect();
         slice.revisions.split = Some(Box::new(Split { targets, others }));
-        Lanes::new(&slice, |_| None, |_, _| None)
+        Lanes::new(&slice, |_| None)
     }
 
     fn share(revision: u32, percent: u8) -> Target {
@@ -215,7 +200,7 @@ mod tests {
     fn one_revision_is_no_choice() {
         let mut slice = slice("shop/checkout");
         slice.revisions.number = 7;
-        let lanes = Lanes::new(&slice, |_| None, |_, _| None);
+        let lanes = Lanes::new(&slice, |_| None);
         assert_eq!(picked(&lanes, &[("leno-tag", "new")], "a"), 7);
         assert_eq!(&*lanes.own.name, "checkout-00007");
     }

@@ -1,7 +1,7 @@
 //! Forwards a permitted request: chooses an endpoint, sends, and tries again what the plan allows and what is safe to repeat.
 
 use crate::body::Body;
-use crate::component::{self, Running};
+use crate::component::{self, Component, Running};
 use crate::credential::{Handling, InHand};
 use crate::exchange::{Exchange, Origin};
 use crate::failure::Failure;
@@ -20,7 +20,6 @@ use http::{HeaderValue, Request, Response, StatusCode, request};
 use hyper::body::Incoming;
 use leno_config::slice::{AppProtocol, Callee, IN_NODE};
 use leno_policy::spec::Breaker;
-use leno_sandbox::component::Program;
 use std::borrow::Cow;
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -98,7 +97,7 @@ impl Forward<'_> {
                 let lane = entry.lanes.pick(&head.headers, &self.exchange.request_id);
                 self.exchange.record.lane(lane);
                 match &lane.component {
-                    Some(program) => self.to_component(entry, (lane, program), head, body).await,
+                    Some(component) => self.to_component(entry, lane.number, component, head, body).await,
                     None => self.to_instance(entry, lane, head, body, avoid).await,
                 }
             }
@@ -166,18 +165,20 @@ impl Forward<'_> {
     async fn to_component(
         &self,
         entry: &Arc<FunctionEntry>,
-        (lane, program): (&Lane, &Result<Program, String>),
+        revision: u32,
+        component: &Component,
         mut head: request::Parts,
         body: Body,
     ) -> Result<Reply, Failure> {
         let exchange = self.exchange;
         let failed = |reason: &String| Unavailable::Failed { reason: reason.clone(), retry_after: None };
-        let program = program.as_ref().map_err(failed)?;
-        let lease = self.lease(entry, lane.number, &[]).await?;
+        let program = component.program.as_ref().map_err(failed)?;
+        let lease = self.lease(entry, revision, &[]).await?;
         exchange.record.stage(Stage::Upstream);
         head::deliver(&mut head.headers, &entry.identity, exchange.peer.identity.as_deref());
         let trace = self.ruling.trace.as_ref().map(|trace| trace.context);
-        let (response, running) = component::start(exchange, entry, program, lease, trace, (head, body)).await?;
+        let (response, running) =
+            component::start(exchange, entry, (program, component.grace), lease, trace, (head, body)).await?;
         Ok(Reply { response, held: Held { running: Some(running), ..Held::default() } })
     }
 

@@ -5,14 +5,29 @@ use leno_config::slice::{Run, Secret, Wasm};
 use leno_sandbox::component::{Program, Settings};
 use std::fs::File;
 use std::io::{self, Read};
+use std::time::Duration;
 
 /// More is not a secret but a mistake.
 const LARGEST_SECRET: u64 = 1 << 20;
 
-/// The component of a function that is one, or why it cannot be run.
-pub(crate) fn load(modules: &Modules, function: &str, run: &Run) -> Option<Result<Program, String>> {
+/// A revision that is a component.
+#[derive(Debug)]
+pub struct Component {
+    /// Ready to be run, or why it cannot be.
+    pub program: Result<Program, String>,
+    /// What an instance may still do after its answer's last byte.
+    pub grace: Duration,
+    /// The node fetches it, so it may come later, or never.
+    pub fetched: bool,
+}
+
+/// The component of a revision that is one.
+pub(crate) fn load(modules: &Modules, function: &str, run: &Run) -> Option<Component> {
     match run {
-        Run::Wasm(wasm) => Some(program(modules, function, wasm)),
+        Run::Wasm(wasm) => {
+            let program = program(modules, function, wasm);
+            Some(Component { program, grace: wasm.grace, fetched: wasm.url.is_some() })
+        }
         Run::Command(_) | Run::External(_) => None,
     }
 }

@@ -10,6 +10,7 @@ mod outside;
 mod run;
 
 pub use body::Foreign;
+pub use load::Component;
 pub(crate) use load::load;
 pub use run::Running;
 pub(crate) use run::start;

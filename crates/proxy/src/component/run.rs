@@ -11,8 +11,11 @@ use crate::schedule;
 use crate::snapshot::FunctionEntry;
 use http::uri::Scheme;
 use http::{Request, Response, StatusCode, request};
+<<<<<<< ours
 use http_body::Body as _;
 use leno_config::slice::Run;
+=======
+>>>>>>> theirs
 use leno_policy::input::TraceContext;
 use leno_sandbox::component::{self, Program};
 use std::cell::Cell;
@@ -43,7 +46,7 @@ impl Drop for Running {
 pub(crate) async fn start(
     exchange: &Exchange,
     entry: &Arc<FunctionEntry>,
-    program: &Program,
+    (program, grace): (&Program, Duration),
     lease: Lease,
     trace: Option<TraceContext>,
     (mut head, body): (request::Parts, Body),
@@ -56,7 +59,7 @@ pub(crate) async fn start(
     let (left, leaves) = oneshot::channel();
     let over = Rc::new(Cell::new(false));
     let running = Running { over: over.clone(), left: Some(left) };
-    let run = serve(entry.clone(), program.clone(), request, caller, answer, leaves, lease);
+    let run = serve(entry.clone(), (program.clone(), grace), request, caller, answer, leaves, lease);
     schedule::spawn_for(entry.class, run);
     let response = match answered.await {
         Ok(Ok(response)) => response,
@@ -82,7 +85,7 @@ pub(crate) async fn start(
 /// The run itself; the lease lasts as long as it.
 async fn serve(
     entry: Arc<FunctionEntry>,
-    program: Program,
+    (program, grace): (Program, Duration),
     request: Request<component::Body>,
     caller: Caller,
     answer: oneshot::Sender<Result<Response<component::Answer>, component::Failure>>,
@@ -97,7 +100,7 @@ async fn serve(
             worker.recorder.metrics().component_failure(&entry.name, failure.label());
             tracing::warn!(function = %entry.name, request_id = ?request_id, "the component {failure}");
         },
-        () = left_alone(leaves, grace(&entry)) => {}
+        () = left_alone(leaves, grace) => {}
     }
     drop(lease);
 }
@@ -106,12 +109,5 @@ async fn serve(
 async fn left_alone(leaves: oneshot::Receiver<bool>, grace: Duration) {
     if leaves.await.unwrap_or(false) {
         tokio::time::sleep(grace).await;
-    }
-}
-
-fn grace(entry: &FunctionEntry) -> Duration {
-    match &entry.slice.run {
-        Run::Wasm(wasm) => wasm.grace,
-        Run::Command(_) | Run::External(_) => Duration::ZERO,
     }
 }
