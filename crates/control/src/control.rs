@@ -4,17 +4,19 @@ use crate::admission::{Admission, AdmitError, Admitted, JoinToken};
 use crate::definitions::{Compiled, Definitions, DefinitionsError, Modules};
 use crate::history::Histories;
 use crate::resource::Subject;
+use crate::rollout::Verdict;
 use crate::server::{self, ServeError};
 use crate::state::State;
-use crate::status::{Counters, Status};
+use crate::status::{Counters, RolloutEvent, Status};
 use crate::store::{Store, StoreError};
-use leno_config::Slice;
+use leno_config::{Slice, revision};
 use leno_identity::{Authority, CertificateDer, TrustBundle};
 use std::fmt;
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 use tokio::net::TcpListener;
+use tokio::sync::Notify;
 
 /// A control plane. Clones are the same one.
 #[derive(Clone)]
@@ -31,6 +33,8 @@ struct Inner {
     bundle: TrustBundle,
     /// Locked for a whole publication, so that two cannot mix.
     store: Mutex<Store>,
+    /// Told when a rollout may have begun.
+    rollouts: Arc<Notify>,
     options: Options,
 }
 
@@ -98,7 +102,15 @@ impl Control {
         };
         let state = Mutex::new(State::new(compiled, histories));
         let store = Mutex::new(store);
-        Ok(Self(Arc::new(Inner { state, admitted: Admitted::default(), authority, bundle, store, options })))
+        Ok(Self(Arc::new(Inner {
+            state,
+            admitted: Admitted::default(),
+            authority,
+            bundle,
+            store,
+            rollouts: Arc::default(),
+            options,
+        })))
     }
 
     /// Replaces the definitions, first in the store and then for all nodes; each gets what it subscribed to and what changed, at
@@ -112,6 +124,7 @@ impl Control {
         let functions = compiled.functions.len();
         store.save(definitions, &modules, &histories)?;
         let changed = self.state().publish(compiled, histories);
+        self.0.rollouts.notify_one();
         drop(store);
         let mut published = Published { functions, ..Published::default() };
         for subject in &changed {
@@ -143,7 +156,59 @@ impl Control {
         let history = self.state().histories().adopt_one(slice, now_ms())?;
         let prepared = self.state().prepare_put(&history.resolve(slice)?, self.0.bundle.trust_domain())?;
         store.put(slice, &history)?;
+        self.0.rollouts.notify_one();
         Ok(self.state().put(prepared, history))
+    }
+
+    /// The last decisions on rollouts, oldest first.
+    pub fn rollout_events(&self) -> Vec<RolloutEvent> {
+        self.state().events()
+    }
+
+    /// Takes the rollouts a step further, or back, for which there is something to decide. [`Control::serve`] calls it as long as one
+    /// is under way. Blocks for the store.
+    pub(crate) fn roll_out(&self) -> Result<(), PublishError> {
+        let store = self.0.store.lock().unwrap_or_else(PoisonError::into_inner);
+        let now_ms = now_ms();
+        let decisions = self.state().decisions(now_ms);
+        for (id, candidate, verdict) in decisions {
+            let state = self.state();
+            let (history, slice) = (state.histories().0.get(&id).cloned(), state.slice(&id));
+            drop(state);
+            let (Some(mut history), Some(slice)) = (history, slice) else { continue };
+            let plan = &slice.revisions.plan;
+            let steps = plan.rollout.iter().flat_map(|rollout| &rollout.steps);
+            let percent = |step: usize| steps.clone().nth(step).copied().unwrap_or(100);
+            let from = percent(candidate.step);
+            let (to, reason) = match verdict {
+                Verdict::Wait => continue,
+                Verdict::Advance => {
+                    history.advance(plan, now_ms);
+                    (percent(candidate.step + 1), "within the limits".to_owned())
+                }
+                Verdict::RollBack(reason) => {
+                    history.roll_back(reason.to_string());
+                    (0, format!("rolled back: {reason}"))
+                }
+            };
+            let prepared = self.state().prepare_put(&history.resolve(&slice)?, self.0.bundle.trust_domain())?;
+            store.put_history(&id, &history)?;
+            let revision = revision::name(&id, candidate.number);
+            if to == 0 {
+                tracing::warn!(function = %id, revision, from, to, "{reason}");
+            } else {
+                tracing::info!(function = %id, revision, from, to, "rollout: {reason}");
+            }
+            let mut state = self.state();
+            state.decided(RolloutEvent { at_ms: now_ms, function: id, revision, from, to, reason });
+            state.put(prepared, history);
+        }
+        Ok(())
+    }
+
+    /// Resolves when a rollout may have begun.
+    pub(crate) fn rollouts(&self) -> Arc<Notify> {
+        self.0.rollouts.clone()
     }
 
     /// Admits a node under a name that it keeps; a second time the first token ends.

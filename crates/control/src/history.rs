@@ -108,6 +108,26 @@ impl History {
         Ok(())
     }
 
+    /// The candidate has passed its step: on to the next, or it is the stable one from now on.
+    pub(crate) fn advance(&mut self, plan: &Plan, now_ms: u64) {
+        let Some(candidate) = &mut self.candidate else { return };
+        candidate.step += 1;
+        candidate.since_ms = now_ms;
+        if plan.rollout.as_ref().is_none_or(|rollout| candidate.step >= rollout.steps.len()) {
+            self.stable = candidate.number;
+            self.candidate = None;
+            self.collect(plan);
+        }
+    }
+
+    /// The candidate has failed: the stable one keeps everything, until the next change.
+    pub(crate) fn roll_back(&mut self, reason: String) {
+        let Some(candidate) = self.candidate.take() else { return };
+        if let Some(kept) = self.kept.iter_mut().find(|kept| kept.number == candidate.number) {
+            kept.failed = Some(reason);
+        }
+    }
+
     /// Forgets the oldest of those that are too many and that nobody needs.
     fn collect(&mut self, plan: &Plan) {
         let mut surplus = self.kept.len().saturating_sub(usize::try_from(plan.history).unwrap_or(usize::MAX));

@@ -14,19 +14,23 @@ mod definitions;
 mod history;
 pub mod node;
 mod resource;
+mod rollout;
 mod server;
 mod state;
 mod status;
 mod store;
+mod watch;
 mod wire;
 
 pub use admission::{Admission, AdmitError, JoinToken, Placement};
 pub use control::{Control, Options, PublishError, Published, StartError};
 pub use definitions::{Definitions, DefinitionsError, gateway_identity};
 pub use resource::{Endpoint, Instance, InstanceState, Resource, Subject, Version};
+pub use rollout::RevisionCounts;
 pub use server::ServeError;
 pub use status::{
-    Counters, FunctionStatus, HostedInstance, IssuedIdentity, NodeStatus, RejectedVersion, RevisionStatus, Status,
+    Counters, FunctionStatus, HostedInstance, IssuedIdentity, NodeStatus, RejectedVersion, RevisionStatus,
+    RolloutEvent, Status,
 };
 pub use store::{Store, StoreError};
 pub use wire::v1;

@@ -1,6 +1,6 @@
 //! The control plane over gRPC.
 
-use crate::control::Control;
+use crate::control::{Control, WeakControl};
 use crate::resource::Subject;
 use crate::state::{Greeting, Next};
 use crate::wire::v1::discovery_server::{Discovery, DiscoveryServer};
@@ -9,6 +9,7 @@ use crate::wire::v1::identity_server::{Identity, IdentityServer};
 use crate::wire::v1::status_server::{Status as StatusService, StatusServer};
 use crate::wire::{self, MAX_MESSAGE, RELEASE, v1};
 use leno_identity::SpiffeId;
+use std::convert::Infallible;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,6 +22,8 @@ use tonic::{Request, Response, Status, Streaming};
 
 /// Deltas that may wait for a node to read them; what changes beyond that merges.
 const QUEUE: usize = 4;
+/// Between looks at the rollouts that are under way.
+const ROLLOUT_TICK: Duration = Duration::from_millis(250);
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 const KEEPALIVE: Duration = Duration::from_secs(10);
 
@@ -49,21 +52,42 @@ pub(crate) async fn serve(
     }
     // Streams of nodes never end by themselves; a graceful shutdown has to end them.
     let (closing, closed) = tokio::sync::watch::channel(false);
+    let rolling_out = roll_out(control.downgrade(), control.rollouts());
     let service = Service { control, closed };
     let discovery = DiscoveryServer::new(service.clone()).max_decoding_message_size(MAX_MESSAGE);
     let shutdown = async {
         shutdown.await;
         closing.send_replace(true);
     };
-    tonic::transport::Server::builder()
+    let serving = tonic::transport::Server::builder()
         .http2_keepalive_interval(Some(KEEPALIVE))
         .add_service(discovery)
         .add_service(IdentityServer::new(service.clone()))
         .add_service(StatusServer::new(service))
         // Messages are small and awaited: waiting to fill a packet costs a delayed acknowledgement, 40 ms.
-        .serve_with_incoming_shutdown(TcpIncoming::from(listener).with_nodelay(Some(true)), shutdown)
-        .await?;
-    Ok(())
+        .serve_with_incoming_shutdown(TcpIncoming::from(listener).with_nodelay(Some(true)), shutdown);
+    tokio::select! {
+        served = serving => Ok(served?),
+        never = rolling_out => match never {},
+    }
+}
+
+/// Decides on rollouts, as long as there are any.
+async fn roll_out(control: WeakControl, begun: Arc<Notify>) -> Infallible {
+    loop {
+        let rolls_out = control.upgrade().is_some_and(|control| control.state().rolls_out());
+        if !rolls_out {
+            begun.notified().await;
+            continue;
+        }
+        tokio::time::sleep(ROLLOUT_TICK).await;
+        let Some(control) = control.upgrade() else { continue };
+        let deciding = tokio::task::spawn_blocking(move || control.roll_out());
+        let outcome = deciding.await.map_err(|error| error.to_string());
+        if let Err(reason) = outcome.and_then(|outcome| outcome.map_err(|error| error.to_string())) {
+            tracing::error!(reason, "a decision on a rollout is not in force; it is tried again");
+        }
+    }
 }
 
 #[derive(Clone)]
@@ -240,6 +264,10 @@ fn take(control: &Control, node: &str, session: u64, message: v1::FromNode) -> R
         Some(Message::Report(report)) => {
             let (function, instances) = wire::reported(&report)?;
             control.state().report(node, session, function, instances);
+        }
+        Some(Message::Traffic(traffic)) => {
+            let (function, counts) = wire::counted(&traffic)?;
+            control.state().count(node, session, &function, &counts);
         }
         Some(Message::Hello(_)) => return Err(Status::failed_precondition("a second hello")),
         None => return Err(Status::invalid_argument("an unknown message")),

@@ -6,14 +6,18 @@
 
 use crate::admission::{Admission, Placement};
 use crate::definitions::{Compiled, DefinitionsError, Function, Modules, Prepared, Put};
-use crate::history::{Histories, History};
-use crate::resource::{Content, Endpoint, Instance, InstanceState, Subject, Version};
-use crate::status::{Counters, FunctionStatus, HostedInstance, IssuedIdentity, NodeStatus, RejectedVersion, Status};
+use crate::history::{Candidate, Histories, History};
+use crate::resource::{Content, Endpoint, Instance, InstanceState, Resource, Subject, Version};
+use crate::rollout::{RevisionCounts, Verdict};
+use crate::status::{
+    Counters, FunctionStatus, HostedInstance, IssuedIdentity, NodeStatus, RejectedVersion, RolloutEvent, Status,
+};
+use crate::watch::Watches;
 use crate::wire::{self, v1};
 use leno_config::{FunctionId, Slice};
 use leno_identity::{SpiffeId, TrustDomain};
 use prost::Message;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -24,6 +28,8 @@ use tokio::sync::Notify;
 const DELTA_BYTES: usize = 512 << 10;
 /// Deltas that a node may leave unanswered before it gets no more; what changes meanwhile merges, so it never gets a long history.
 const MAX_UNANSWERED: usize = 16;
+/// Decisions on rollouts that are kept.
+const EVENTS: usize = 100;
 /// Longest reason of a rejection that is kept.
 const MAX_REASON: usize = 1024;
 
@@ -32,6 +38,9 @@ pub(crate) struct State {
     compiled: Compiled,
     /// What `compiled` was resolved by.
     histories: Histories,
+    watches: Watches,
+    /// The last decisions on rollouts, oldest first.
+    events: VecDeque<RolloutEvent>,
     nodes: BTreeMap<Arc<str>, Node>,
     issued: BTreeMap<(SpiffeId, Arc<str>), u64>,
     sessions: u64,
@@ -82,7 +91,10 @@ pub(crate) enum Next {
 
 impl State {
     pub(crate) fn new(compiled: Compiled, histories: Histories) -> Self {
-        Self { compiled, histories, nodes: BTreeMap::new(), issued: BTreeMap::new(), sessions: 0 }
+        let mut watches = Watches::default();
+        watches.follow_all(&histories);
+        let (nodes, issued, events) = Default::default();
+        Self { compiled, histories, watches, events, nodes, issued, sessions: 0 }
     }
 
     /// Makes a node known, or changes what it is for.
@@ -113,8 +125,52 @@ impl State {
         &self.histories
     }
 
+    /// Whether a rollout is under way.
+    pub(crate) fn rolls_out(&self) -> bool {
+        self.watches.any()
+    }
+
+    /// What a node has counted since it began.
+    pub(crate) fn count(&mut self, name: &str, number: u64, function: &FunctionId, counts: &[(u32, RevisionCounts)]) {
+        if self.session(name, number).is_some()
+            && let Some((name, _)) = self.nodes.get_key_value(name)
+        {
+            self.watches.report(name, function, counts);
+        }
+    }
+
+    /// Rollouts for which there is something to decide.
+    pub(crate) fn decisions(&self, now_ms: u64) -> Vec<(FunctionId, Candidate, Verdict)> {
+        let functions = &self.compiled.functions;
+        self.watches.decisions(now_ms, |id| functions.get(id)?.revisions.plan.rollout.as_ref())
+    }
+
+    /// The slice of a function as it is delivered.
+    pub(crate) fn slice(&self, id: &FunctionId) -> Option<Slice> {
+        let subject = Subject::Slice(id.clone());
+        let content = self.compiled.contents.get(&subject)?;
+        match Resource::decode(&subject, &content.payload).ok()? {
+            Resource::Slice(slice) => Some(*slice),
+            _ => None,
+        }
+    }
+
+    /// Writes down a decision.
+    pub(crate) fn decided(&mut self, event: RolloutEvent) {
+        if self.events.len() >= EVENTS {
+            self.events.pop_front();
+        }
+        self.events.push_back(event);
+    }
+
+    /// The last decisions on rollouts, oldest first.
+    pub(crate) fn events(&self) -> Vec<RolloutEvent> {
+        self.events.iter().cloned().collect()
+    }
+
     /// Takes the next definitions; tells which subjects differ from the last.
     pub(crate) fn publish(&mut self, compiled: Compiled, histories: Histories) -> BTreeSet<Subject> {
+        self.watches.follow_all(&histories);
         self.histories = histories;
         let before = mem::replace(&mut self.compiled, compiled);
         let mut changed = BTreeSet::new();
@@ -131,6 +187,7 @@ impl State {
 
     /// Adds or replaces one function; tells whether that made a difference.
     pub(crate) fn put(&mut self, prepared: Prepared, history: History) -> bool {
+        self.watches.follow(&prepared.id, &history);
         self.histories.0.insert(prepared.id.clone(), history);
         match self.compiled.put(prepared) {
             Put::Same => return false,

@@ -54,6 +54,23 @@ pub struct RevisionStatus {
     pub failed: Option<String>,
 }
 
+/// A decision on a rollout.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RolloutEvent {
+    /// When, in milliseconds since 1970.
+    pub at_ms: u64,
+    /// Of which function.
+    pub function: FunctionId,
+    /// Of which revision.
+    pub revision: String,
+    /// Percentage that it had.
+    pub from: u8,
+    /// Percentage that it has now.
+    pub to: u8,
+    /// Why.
+    pub reason: String,
+}
+
 /// An instance and where it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct HostedInstance {

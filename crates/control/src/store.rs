@@ -114,6 +114,11 @@ impl Store {
         self.0.as_ref().map_or(Ok(()), |file| file.put(slice, history))
     }
 
+    /// Replaces the revisions of one function.
+    pub(crate) fn put_history(&self, id: &FunctionId, history: &History) -> Result<(), StoreError> {
+        self.0.as_ref().map_or(Ok(()), |file| file.put_history(id, history))
+    }
+
     /// The root of the last process to have used this store, DER.
     pub(crate) fn root(&self) -> Result<Option<Vec<u8>>, StoreError> {
         self.0.as_ref().map_or(Ok(None), |file| file.meta(KEY_ROOT))
@@ -229,6 +234,16 @@ impl File {
         for (table, value) in [(SLICES, encoded), (REVISIONS, revisions)] {
             let mut table = writing.open_table(table).map_err(|error| self.failed(error))?;
             table.insert(slice.id.to_string().as_str(), value.as_slice()).map_err(|error| self.failed(error))?;
+        }
+        writing.commit().map_err(|error| self.failed(error))
+    }
+
+    fn put_history(&self, id: &FunctionId, history: &History) -> Result<(), StoreError> {
+        let revisions = postcard::to_allocvec(history).map_err(|error| self.failed(error))?;
+        let writing = self.database.begin_write().map_err(|error| self.failed(error))?;
+        {
+            let mut table = writing.open_table(REVISIONS).map_err(|error| self.failed(error))?;
+            table.insert(id.to_string().as_str(), revisions.as_slice()).map_err(|error| self.failed(error))?;
         }
         writing.commit().map_err(|error| self.failed(error))
     }

@@ -1,6 +1,7 @@
 //! The protocol's messages, and what they mean here. Whatever cannot be read is an error of whoever sent it.
 
 use crate::resource::{Content, Instance, InstanceState, Subject, Version};
+use crate::rollout::RevisionCounts;
 use leno_config::{FunctionId, ModuleHash};
 use std::time::{Duration, SystemTime};
 use tonic::Status;
@@ -78,6 +79,26 @@ pub(crate) fn report(function: &FunctionId, instances: &[Instance]) -> v1::Repor
 pub(crate) fn reported(sent: &v1::Report) -> Result<(FunctionId, Vec<Instance>), Status> {
     let function = sent.function.parse::<FunctionId>().map_err(|error| Status::invalid_argument(error.to_string()))?;
     Ok((function, sent.instances.iter().map(instance).collect::<Result<_, _>>()?))
+}
+
+pub(crate) fn traffic(function: &FunctionId, counts: &[(u32, RevisionCounts)]) -> v1::Traffic {
+    let of = |(revision, counts): &(u32, RevisionCounts)| {
+        let RevisionCounts { requests, failed, slow } = *counts;
+        v1::RevisionCounts { revision: *revision, requests, failed, slow }
+    };
+    v1::Traffic { function: function.to_string(), revisions: counts.iter().map(of).collect() }
+}
+
+/// A function, and the counts of its revisions.
+pub(crate) type Counted = (FunctionId, Vec<(u32, RevisionCounts)>);
+
+pub(crate) fn counted(sent: &v1::Traffic) -> Result<Counted, Status> {
+    let function = sent.function.parse::<FunctionId>().map_err(|error| Status::invalid_argument(error.to_string()))?;
+    let of = |sent: &v1::RevisionCounts| {
+        let (requests, failed, slow) = (sent.requests, sent.failed, sent.slow);
+        (sent.revision, RevisionCounts { requests, failed, slow })
+    };
+    Ok((function, sent.revisions.iter().map(of).collect()))
 }
 
 impl From<&Instance> for v1::Instance {

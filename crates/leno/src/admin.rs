@@ -1,12 +1,13 @@
 //! The admin listener: health, metrics, explanations, listings. It knows everything about this node, so it belongs on loopback.
 
-use crate::scaling;
+use crate::{revisions, scaling};
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use leno_config::slice::IN_NODE;
+use leno_control::Control;
 use leno_function::Supervisor;
 use leno_proxy::metrics::CONTENT_TYPE;
 use leno_proxy::{FunctionEntry, Node};
@@ -21,6 +22,8 @@ use tokio::sync::watch;
 pub struct Admin {
     pub node: Arc<Node>,
     pub supervisor: Supervisor,
+    /// Knows the revisions.
+    pub control: Control,
     /// Whether the configuration is in force and every identity certified.
     pub ready: watch::Receiver<bool>,
 }
@@ -60,7 +63,8 @@ impl Admin {
             "/metrics" => reply(StatusCode::OK, CONTENT_TYPE, self.metrics()),
             "/functions" => list(self.functions()),
             "/instances" => list(self.instances()),
-            "/events" => list(scaling::events(&self.supervisor)),
+            "/revisions" => list(revisions::rows(&self.control, &self.node)),
+            "/events" => list(self.events()),
             "/identities" => list(self.identities()),
             "/recent" => list(json!(self.node.telemetry.ring.latest(RECENT))),
             _ => match path.strip_prefix("/explain/") {
@@ -80,7 +84,8 @@ impl Admin {
 
     fn metrics(&self) -> String {
         let scaling = Box::new(scaling::Scrape::of(&self.supervisor));
-        self.node.telemetry.metrics_text_with(&self.node.ledger, Some(scaling))
+        let revisions = Box::new(revisions::Scrape::of(&self.node));
+        self.node.telemetry.metrics_text_with(&self.node.ledger, vec![scaling, revisions])
     }
 
     fn functions(&self) -> Value {
@@ -124,6 +129,15 @@ impl Admin {
         rows.collect()
     }
 
+    /// Of scaling and of rollouts, oldest first.
+    fn events(&self) -> Value {
+        let mut rows = scaling::events(&self.supervisor);
+        rows.extend(self.control.rollout_events().iter().map(revisions::event));
+        let time = |row: &Value| row["time"].as_f64().unwrap_or_default();
+        rows.sort_by(|one, other| time(one).total_cmp(&time(other)));
+        Value::Array(rows)
+    }
+
     fn identities(&self) -> Value {
         let svids = self.node.svids.all();
         let rows = svids.iter().map(|svid| {
@@ -138,7 +152,8 @@ impl Admin {
 }
 
 const RECENT: usize = 100;
-const PATHS: &str = "/healthz /readyz /metrics /functions /instances /events /identities /recent /explain/REQUEST-ID\n";
+const PATHS: &str =
+    "/healthz /readyz /metrics /functions /revisions /instances /events /identities /recent /explain/REQUEST-ID\n";
 
 fn list(value: Value) -> Response<Full<Bytes>> {
     reply(StatusCode::OK, "application/json", value.to_string())

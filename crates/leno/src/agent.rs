@@ -5,16 +5,22 @@ use crate::engines::Engines;
 use crate::instances::{Hosted, Lanes, reported};
 use leno_config::{FunctionId, ModuleHash, Slice, slice};
 use leno_control::node::{Agent, Change, Update, Updates};
-use leno_control::{Resource, Subject};
+use leno_control::{Resource, RevisionCounts, Subject};
 use leno_function::{FunctionSpec, Supervisor};
 use leno_identity::SpiffeId;
 use leno_proxy::extension::{Extension, ModuleFetcher, Modules};
 use leno_proxy::jwks::{JwksFetcher, Pace};
 use leno_proxy::shards::Shards;
+use leno_proxy::tally::Counts;
 use leno_proxy::{FunctionEntry, Node};
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::watch;
+use tokio::time::MissedTickBehavior;
+
+/// Between two reports of what became of requests, where there are several revisions.
+const TALLY_TICK: Duration = Duration::from_millis(500);
 
 /// Everything that an update touches.
 pub struct Keeper {
@@ -41,6 +47,8 @@ impl Keeper {
         let (fetcher, mut fetched) = JwksFetcher::start(self.node.ledger.unknown_keys.clone(), Pace::default());
         let (modules, mut fetched_modules) = ModuleFetcher::new(self.modules.clone());
         let mut functions = Shards::default();
+        let mut tick = tokio::time::interval(TALLY_TICK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 update = updates.recv() => match update {
@@ -52,6 +60,7 @@ impl Keeper {
                 },
                 Some((id, slice)) = fetched.recv() => self.renew_keys(&id, slice).await,
                 Some(hash) = fetched_modules.recv() => self.extend(&hash).await,
+                _ = tick.tick(), if self.node.tallies.any() => self.tell_traffic(),
                 changed = changes.changed() => {
                     if changed.is_err() {
                         return;
@@ -59,6 +68,15 @@ impl Keeper {
                     functions.keys().for_each(|id| self.report(id));
                 }
             }
+        }
+    }
+
+    /// What became of requests, where there are several revisions.
+    fn tell_traffic(&self) {
+        for (id, counts) in self.node.tallies.counts() {
+            let of =
+                |(revision, Counts { requests, failed, slow })| (revision, RevisionCounts { requests, failed, slow });
+            self.agent.traffic(&id, &counts.into_iter().map(of).collect::<Vec<_>>());
         }
     }
 
@@ -110,6 +128,8 @@ impl Keeper {
                 Change::Set(Resource::Endpoints(..) | Resource::Routes) | Change::Removed(_) => {}
             }
         }
+        // The control plane counts from here on; so it must know before the first request is led to a new revision.
+        self.tell_traffic();
         self.hosted.set(functions.clone());
         let snapshot = next.finish();
         let snapshot = Arc::new(snapshot);

@@ -15,9 +15,11 @@ use std::time::Duration;
 pub enum Listing {
     /// Functions, with engine, callees, and how many instances there are and why.
     Functions,
+    /// Revisions of functions: what each gets, how its rollout goes, and why it was rolled back.
+    Revisions,
     /// Running copies of functions.
     Instances,
-    /// The last decisions of the autoscaler on each function, and why.
+    /// The last decisions of the autoscaler (in instances) and on rollouts (in per cent), and why.
     Events,
     /// SPIFFE IDs and their certificates.
     Identities,
@@ -27,6 +29,7 @@ impl Listing {
     fn path(self) -> &'static str {
         match self {
             Self::Functions => "/functions",
+            Self::Revisions => "/revisions",
             Self::Instances => "/instances",
             Self::Events => "/events",
             Self::Identities => "/identities",
@@ -48,6 +51,17 @@ impl Listing {
                 ("EXPOSED", "exposed"),
                 ("SCALED BY", "reason"),
             ],
+            Self::Revisions => &[
+                ("REVISION", "revision"),
+                ("FUNCTION", "function"),
+                ("PERCENT", "percent"),
+                ("TAGS", "tags"),
+                ("STEP", "step"),
+                ("REQUESTS", "requests"),
+                ("FAILURES", "failures"),
+                ("SLOW", "slow"),
+                ("ROLLED BACK", "failed"),
+            ],
             Self::Instances => &[
                 ("INSTANCE", "instance"),
                 ("FUNCTION", "function"),
@@ -58,7 +72,9 @@ impl Listing {
             ],
             Self::Events => &[
                 ("TIME (UNIX)", "time"),
+                ("KIND", "kind"),
                 ("FUNCTION", "function"),
+                ("REVISION", "revision"),
                 ("FROM", "from"),
                 ("TO", "to"),
                 ("MODE", "mode"),

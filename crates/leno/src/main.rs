@@ -8,6 +8,7 @@ mod client;
 mod engines;
 mod instances;
 mod node;
+mod revisions;
 mod scaling;
 mod telemetry;
 mod up;

@@ -6,8 +6,8 @@ use crate::engines::Engines;
 use crate::instances::{Hosted, InstanceHost};
 use anyhow::{Context, Result};
 use leno_config::MeshSlice;
-use leno_control::JoinToken;
 use leno_control::node::{Backoff, Identities, Options};
+use leno_control::{Control, JoinToken};
 use leno_function::{Settings, Supervisor};
 use leno_identity::{SpiffeId, SvidStore, TrustBundle};
 use leno_proxy::extension::Modules;
@@ -44,6 +44,8 @@ pub struct Join {
     pub bundle: TrustBundle,
     /// The gateway's identity.
     pub gateway: SpiffeId,
+    /// The control plane itself, for what people ask about revisions.
+    pub plane: Control,
 }
 
 /// Starts a node and joins the control plane. It serves when this returns, and denies everything until its functions are in force.
@@ -96,7 +98,8 @@ pub async fn start(
 
     let (ready, is_ready) = watch::channel(false);
     tokio::spawn(watch_readiness(is_applied, wanted_by, svids, ready));
-    let told = Admin { node: node.clone(), supervisor: supervisor.clone(), ready: is_ready.clone() };
+    let (supervised, ready) = (supervisor.clone(), is_ready.clone());
+    let told = Admin { node: node.clone(), supervisor: supervised, control: join.plane, ready };
     tokio::spawn(admin::serve(Arc::new(told), admin_listener));
     Ok(Running { addresses, admin, ready: is_ready, node, corridor, supervisor })
 }
@@ -134,7 +137,8 @@ impl Running {
 
     fn longest_grace(&self) -> Duration {
         let snapshot = self.node.snapshot.load();
-        let graces = snapshot.functions.values().map(|entry| match &entry.slice.run {
+        let revisions = snapshot.functions.values().flat_map(|entry| entry.slice.all_revisions());
+        let graces = revisions.map(|revision| match revision.template.run {
             leno_config::slice::Run::Command(command) => command.grace,
             leno_config::slice::Run::Wasm(wasm) => wasm.grace,
             leno_config::slice::Run::External(_) => Duration::ZERO,

@@ -31,11 +31,12 @@ pub fn columns(supervisor: &Supervisor) -> HashMap<String, Value> {
     statuses.chunk_by(|one, next| one.function == next.function).filter_map(of_one).collect()
 }
 
-/// The rows of `leno get events`, oldest first.
-pub fn events(supervisor: &Supervisor) -> Value {
+/// Rows of `leno get events`, oldest first; `from` and `to` are instances.
+pub fn events(supervisor: &Supervisor) -> Vec<Value> {
     let row = |event: &ScaleEvent| {
         json!({
             "time": seconds(event.at),
+            "kind": "scale",
             "function": event.function.to_string(),
             "revision": name(&event.function, event.revision),
             "from": event.from,

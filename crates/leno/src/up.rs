@@ -74,6 +74,7 @@ async fn up(path: &Path, snapshot: Snapshot, modules: Arc<Modules>, workers: Opt
         token,
         bundle: control.bundle().clone(),
         gateway: gateway_identity(&trust_domain)?,
+        plane: control.clone(),
     };
     let running = node::start(mesh, workers, engines, modules.clone(), join).await?;
     let mut is_ready = running.ready.clone();

@@ -140,3 +140,77 @@ fn without_the_new_fields_a_new_revision_replaces_the_old_one_when_it_is_ready()
         assert_eq!(client.post("").version, "2");
     }
 }
+
+const ROLLOUT: &str = "  rollout: {steps: [20, 50], interval: 1s, maxErrorRate: 10, minRequests: 20}";
+
+/// Requests from several clients until `done`, all of which must be answered; their statuses and versions.
+fn load(mesh: &mut Mesh, what: &str, mut done: impl FnMut(&mut Mesh) -> bool) -> Vec<Answer> {
+    let stop = AtomicBool::new(false);
+    let clients: Vec<_> = (0..3).map(|_| Client::new(mesh)).collect();
+    std::thread::scope(|scope| {
+        let clients: Vec<_> = clients
+            .into_iter()
+            .map(|mut client| {
+                let stop = &stop;
+                scope.spawn(move || {
+                    let mut answers = Vec::new();
+                    while !stop.load(Ordering::SeqCst) {
+                        answers.push(client.post(""));
+                        std::thread::sleep(std::time::Duration::from_millis(2));
+                    }
+                    answers
+                })
+            })
+            .collect();
+        mesh.wait_for(what, |mesh| done(mesh) || clients.iter().any(|client| client.is_finished()));
+        stop.store(true, Ordering::SeqCst);
+        clients.into_iter().flat_map(|client| client.join().unwrap()).collect()
+    })
+}
+
+/// The row of `leno get revisions`.
+fn revision(mesh: &Mesh, name: &str) -> Option<Value> {
+    let listed = mesh.leno(&["get", "revisions", "--json"]);
+    let rows: Vec<Value> = serde_json::from_slice(&listed.stdout).unwrap();
+    rows.into_iter().find(|row| row["revision"] == name)
+}
+
+#[test]
+fn a_good_revision_takes_over_step_by_step_and_a_bad_one_is_rolled_back() {
+    let mut mesh = Mesh::start(&documents("VERSION: 1", ROLLOUT));
+    assert_eq!(Client::new(&mesh).post("").version, "1");
+
+    mesh.write(&documents("VERSION: 2", ROLLOUT));
+    let answers = load(&mut mesh, "the second revision to have everything", |mesh| {
+        revision(mesh, "echo-00002").is_some_and(|row| row["percent"] == 100)
+    });
+    assert!(answers.iter().all(|answer| answer.status == 200));
+    for version in ["1", "2"] {
+        assert!(answers.iter().any(|answer| answer.version == version), "both have served");
+    }
+    let events = mesh.admin("/events").json();
+    let steps = events.as_array().unwrap().iter().filter(|row| row["kind"] == "rollout");
+    let steps: Vec<_> = steps.map(|row| (row["from"].as_u64(), row["to"].as_u64())).collect();
+    assert_eq!(steps, [(Some(20), Some(50)), (Some(50), Some(100))], "{events}");
+
+    mesh.write(&documents("VERSION: 3, STATUS: \"500\"", ROLLOUT));
+    let answers = load(&mut mesh, "the third revision to be rolled back", |mesh| {
+        revision(mesh, "echo-00003").is_some_and(|row| row["failed"].is_string())
+    });
+    // Only the bad one's own answers are bad.
+    assert!(answers.iter().all(|answer| (answer.status == 500) == (answer.version == "3")));
+    assert!(answers.iter().any(|answer| answer.version == "3"));
+    let row = revision(&mesh, "echo-00003").unwrap();
+    assert!(row["failed"].as_str().unwrap().contains("requests failed"), "{row}");
+    mesh.wait_for("its instances to end", |mesh| {
+        let instances = mesh.instances("test/echo");
+        instances.iter().all(|row| row["instance"].as_str().unwrap().contains("echo-00002/"))
+    });
+    let mut client = Client::new(&mesh);
+    for _ in 0..100 {
+        let answer = client.post("");
+        assert_eq!((answer.status, answer.version.as_str()), (200, "2"));
+    }
+    let metrics = mesh.admin("/metrics").body;
+    assert!(metrics.contains("leno_autoscaler_ready_instances{function=\"test/echo\",revision=\"echo-00002\"}"));
+}

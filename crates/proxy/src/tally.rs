@@ -90,6 +90,11 @@ impl Tallies {
         }
     }
 
+    /// Whether there is anything to tell.
+    pub fn any(&self) -> bool {
+        !self.all().is_empty()
+    }
+
     /// What there is, in no order of functions.
     pub fn counts(&self) -> Vec<(FunctionId, Vec<(u32, Counts)>)> {
         let counts = |(number, tally): &(u32, Arc<Tally>)| (*number, tally.counts());

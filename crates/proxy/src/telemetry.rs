@@ -44,11 +44,11 @@ impl Telemetry {
 
     /// All numbers in OpenMetrics text, of type [`crate::metrics::CONTENT_TYPE`].
     pub fn metrics_text(&self, ledger: &Ledger) -> String {
-        self.metrics_text_with(ledger, None)
+        self.metrics_text_with(ledger, Vec::new())
     }
 
-    /// The same, and what somebody else counts.
-    pub fn metrics_text_with(&self, ledger: &Ledger, others: Option<Box<dyn Collector>>) -> String {
+    /// The same, and what others count.
+    pub fn metrics_text_with(&self, ledger: &Ledger, others: Vec<Box<dyn Collector>>) -> String {
         let (ledger_quotas, ledger_tokens) = ledger.entries();
         let elsewhere = Elsewhere {
             ledger_quotas,

@@ -97,7 +97,7 @@ impl Forward<'_> {
                 let lane = entry.lanes.pick(&head.headers, &self.exchange.request_id);
                 self.exchange.record.lane(lane);
                 match &lane.component {
-                    Some(component) => self.to_component(entry, lane.number, component, head, body).await,
+                    Some(component) => self.to_component(entry, (lane, component), head, body).await,
                     None => self.to_instance(entry, lane, head, body, avoid).await,
                 }
             }
@@ -141,7 +141,7 @@ impl Forward<'_> {
         avoid: &[SocketAddr],
     ) -> Result<Reply, Failure> {
         let exchange = self.exchange;
-        let lease = self.lease(entry, lane.number, avoid).await?;
+        let lease = self.lease(entry, lane, avoid).await?;
         self.endpoint.set(Some(lease.address));
         exchange.record.stage(Stage::Upstream);
         head::deliver(&mut head.headers, &entry.identity, exchange.peer.identity.as_deref());
@@ -165,15 +165,14 @@ impl Forward<'_> {
     async fn to_component(
         &self,
         entry: &Arc<FunctionEntry>,
-        revision: u32,
-        component: &Component,
+        (lane, component): (&Lane, &Component),
         mut head: request::Parts,
         body: Body,
     ) -> Result<Reply, Failure> {
         let exchange = self.exchange;
         let failed = |reason: &String| Unavailable::Failed { reason: reason.clone(), retry_after: None };
         let program = component.program.as_ref().map_err(failed)?;
-        let lease = self.lease(entry, revision, &[]).await?;
+        let lease = self.lease(entry, lane, &[]).await?;
         exchange.record.stage(Stage::Upstream);
         head::deliver(&mut head.headers, &entry.identity, exchange.peer.identity.as_deref());
         let trace = self.ruling.trace.as_ref().map(|trace| trace.context);
@@ -183,13 +182,13 @@ impl Forward<'_> {
     }
 
     /// An instance that is not ejected; waits for one if need be, and if the breaker lets it.
-    async fn lease(&self, entry: &FunctionEntry, revision: u32, avoid: &[SocketAddr]) -> Result<Lease, Failure> {
+    async fn lease(&self, entry: &FunctionEntry, lane: &Lane, avoid: &[SocketAddr]) -> Result<Lease, Failure> {
         let (instances, target) = (&self.exchange.worker.node.instances, &self.ruling.target);
         let function = &entry.slice.id;
         let mut avoid = Cow::Borrowed(avoid);
         let mut pending = None;
         loop {
-            let lease = match instances.try_acquire(function, revision, &avoid) {
+            let lease = match instances.try_acquire(function, lane.number, &avoid) {
                 Some(lease) => lease,
                 // Those that may be used are busy, or there are none yet.
                 None => {
@@ -198,10 +197,10 @@ impl Forward<'_> {
                         pending = Some(target.wait(most).ok_or(Failure::Overflow)?);
                     }
                     let deadline = self.exchange.deadline(self.ruling).map(|(at, _)| at);
-                    instances.acquire(function, revision, &avoid, deadline).await?
+                    instances.acquire(function, lane.number, &avoid, deadline).await?
                 }
             };
-            if lease.address == IN_NODE && entry.component.is_none() {
+            if lease.address == IN_NODE && lane.component.is_none() {
                 // It was a component until just now, and the supervisor is about to hear of it.
                 drop(lease);
                 tokio::time::sleep(NEWS).await;

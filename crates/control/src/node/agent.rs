@@ -1,13 +1,15 @@
 //! The handle through which a node speaks with the control plane.
 
 use super::backoff::Backoff;
-use super::desired::Desired;
+use super::desired::{Desired, from_node};
 use super::stream;
 use super::update::Update;
 use crate::admission::JoinToken;
 use crate::resource::{Instance, Subject, Version};
-use crate::wire::v1;
+use crate::rollout::RevisionCounts;
+use crate::wire::v1::from_node::Message;
 use crate::wire::v1::identity_client::IdentityClient;
+use crate::wire::{self, v1};
 use leno_config::FunctionId;
 use leno_identity::{CertificateDer, SpiffeId};
 use std::collections::BTreeMap;
@@ -155,6 +157,14 @@ impl Agent {
     pub fn report(&self, function: &FunctionId, instances: Vec<Instance>) {
         let message = self.0.shared.desired().report(function, instances);
         self.0.shared.say(None, message);
+    }
+
+    /// What became of the requests of a function's revisions on this node, counted since it began to lead requests to them. First of all
+    /// before it does. While the control plane is away nothing is kept: the next counts contain these.
+    pub fn traffic(&self, function: &FunctionId, counts: &[(u32, RevisionCounts)]) {
+        if *self.0.connection.borrow() == Connection::Connected {
+            self.0.shared.say(None, from_node(Message::Traffic(wire::traffic(function, counts))));
+        }
     }
 
     /// Has a certificate signed for an identity that this node hosts. `csr` and the chain, leaf first, are DER.

@@ -11,11 +11,7 @@ use crate::schedule;
 use crate::snapshot::FunctionEntry;
 use http::uri::Scheme;
 use http::{Request, Response, StatusCode, request};
-<<<<<<< ours
 use http_body::Body as _;
-use leno_config::slice::Run;
-=======
->>>>>>> theirs
 use leno_policy::input::TraceContext;
 use leno_sandbox::component::{self, Program};
 use std::cell::Cell;

@@ -29,14 +29,14 @@ pub struct Elsewhere {
 
 impl Metrics {
     /// All numbers as OpenMetrics text, of type [`super::CONTENT_TYPE`].
-    pub fn encode(&self, trust_domain: &str, elsewhere: Elsewhere, others: Option<Box<dyn Collector>>) -> String {
+    pub fn encode(&self, trust_domain: &str, elsewhere: Elsewhere, others: Vec<Box<dyn Collector>>) -> String {
         let mut registry = Registry::default();
         registry.register_collector(Box::new(Scrape {
             sum: self.sum(),
             trust_domain: trust_domain.to_owned(),
             elsewhere,
         }));
-        if let Some(others) = others {
+        for others in others {
             registry.register_collector(others);
         }
         let mut out = String::new();

@@ -2,7 +2,11 @@ use super::*;
 use crate::testing::observed;
 
 fn exposition(metrics: &Metrics) -> String {
-    metrics.encode("orders.example", Elsewhere { ledger_quotas: 3, log_lines_dropped: 2, ..Elsewhere::default() }, None)
+    metrics.encode(
+        "orders.example",
+        Elsewhere { ledger_quotas: 3, log_lines_dropped: 2, ..Elsewhere::default() },
+        Vec::new(),
+    )
 }
 
 /// The value of the one sample of this name with all of these labels.

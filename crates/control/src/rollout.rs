@@ -1,0 +1,86 @@
+//! Whether a new revision goes on, stays where it is, or is rolled back: a pure function of what was observed and of time.
+
+use leno_config::revision::Rollout;
+use std::fmt;
+use std::time::Duration;
+
+/// Requests of one revision on all nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RevisionCounts {
+    /// That are over.
+    pub requests: u64,
+    /// Of these, those that failed.
+    pub failed: u64,
+    /// Of these, those that took longer than the rollout's limit.
+    pub slow: u64,
+}
+
+/// What is to become of a step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Verdict {
+    /// Nothing yet.
+    Wait,
+    /// The next step, or the end.
+    Advance,
+    /// Back to the revision before it.
+    RollBack(Reason),
+}
+
+/// Why a revision is rolled back. Shares are of the new revision, and of the one before it in the same step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Reason {
+    Failures { share: f64, before: f64, requests: u64 },
+    Slowness { share: f64, before: f64, requests: u64, limit: Duration },
+}
+
+/// Judges a step that has lasted for `elapsed`, by the requests of the new revision and of the one before it in this time. A share counts
+/// only where there were enough requests: for the one before it, it is taken for zero else, so that an idle old revision excuses nothing.
+pub(crate) fn judge(rollout: &Rollout, elapsed: Duration, new: &RevisionCounts, before: &RevisionCounts) -> Verdict {
+    if new.requests < rollout.min_requests {
+        return Verdict::Wait;
+    }
+    let excuse = |count: u64| if before.requests < rollout.min_requests { 0.0 } else { share(count, before.requests) };
+    let (failed, failed_before) = (share(new.failed, new.requests), excuse(before.failed));
+    // A dependency that is broken for both is no reason to prefer either.
+    if failed - failed_before > rollout.max_error_rate {
+        return Verdict::RollBack(Reason::Failures { share: failed, before: failed_before, requests: new.requests });
+    }
+    if let Some(latency) = rollout.latency {
+        let (slow, slow_before) = (share(new.slow, new.requests), excuse(before.slow));
+        if slow > latency.slow_share && slow > slow_before {
+            return Verdict::RollBack(Reason::Slowness {
+                share: slow,
+                before: slow_before,
+                requests: new.requests,
+                limit: latency.limit,
+            });
+        }
+    }
+    if elapsed >= rollout.interval { Verdict::Advance } else { Verdict::Wait }
+}
+
+fn share(count: u64, of: u64) -> f64 {
+    if of == 0 { 0.0 } else { count as f64 / of as f64 }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Failures { share, before, requests } => write!(
+                f,
+                "{:.1} % of {requests} requests failed, and {:.1} % with the revision before it",
+                share * 100.0,
+                before * 100.0
+            ),
+            Self::Slowness { share, before, requests, limit } => write!(
+                f,
+                "{:.1} % of {requests} requests took longer than {limit:?}, and {:.1} % with the revision before it",
+                share * 100.0,
+                before * 100.0
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
