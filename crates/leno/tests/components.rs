@@ -5,7 +5,8 @@ mod mesh;
 use mesh::{ALLOW_ALL, Answer, Mesh, echo_function, policy, try_curl};
 use serde_json::Value;
 use std::fs;
-use std::io::Write;
+use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -234,6 +235,40 @@ fn a_component_is_listed_replaced_and_checked_like_any_function() {
     let said = String::from_utf8_lossy(&checked.stderr).into_owned();
     assert!(!checked.status.success());
     assert!(said.contains("bad.yaml:6") && said.contains("spec.wasm") && said.contains("incoming-handler"), "{said}");
+}
+
+#[test]
+fn a_component_is_fetched_and_checked() {
+    let file = probe();
+    let sum = Command::new("sha256sum").arg(&file).output().unwrap().stdout;
+    let sum = String::from_utf8(sum[..64].to_vec()).unwrap();
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = server.local_addr().unwrap();
+    // First something else, then the right one; after that nobody answers any more, and nobody should ask.
+    std::thread::spawn(move || {
+        for body in [b"\0asm\x0d\0\x01\0".to_vec(), fs::read(file).unwrap()] {
+            let (mut stream, _) = server.accept().unwrap();
+            let mut head = Vec::new();
+            let mut buffer = [0; 1024];
+            while !head.windows(4).any(|end| end == b"\r\n\r\n") {
+                let read = stream.read(&mut buffer).unwrap();
+                head.extend_from_slice(&buffer[..read]);
+            }
+            write!(stream, "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len()).unwrap();
+            stream.write_all(&body).unwrap();
+        }
+    });
+    let far = format!(
+        "---\napiVersion: leno.dev/v1alpha1\nkind: Function\nmetadata: {{name: probe, namespace: test}}\nspec:\n  wasm: \
+         {{url: \"http://{address}/p.wasm\", sha256: {sum}}}\n{EXPOSED}\n"
+    );
+    let mut mesh = Mesh::start(&(far + &policy("open", "probe", ALLOW_ALL)));
+    mesh.wait_for("the component", |mesh| match mesh.get("/hello") {
+        Answer { status: 200, body, .. } => body == "hello",
+        Answer { status: 503, .. } => false,
+        answer => panic!("{answer:?}"),
+    });
+    assert!(mesh.output().iter().any(|line| line.contains("it has the hash")), "{:?}", mesh.output());
 }
 
 /// What a component in another language is asked to do.

@@ -8,7 +8,7 @@ use crate::wasm::{Clock, tuned};
 use std::fmt;
 use std::sync::Arc;
 use wasmtime::component::Linker;
-use wasmtime::{Config, Engine, PoolingAllocationConfig};
+use wasmtime::{Config, Enabled, Engine, PoolingAllocationConfig};
 
 /// Instances in this process at one time.
 const INSTANCES: u32 = 1000;
@@ -67,7 +67,9 @@ fn config() -> Config {
         .max_memory_size(LARGEST_MEMORY)
         .linear_memory_keep_resident(RESIDENT)
         .table_elements(TABLE)
-        .table_keep_resident(8 * 1024);
+        .table_keep_resident(8 * 1024)
+        // A megabyte of stack of which two pages were used: where the kernel can tell, only those are erased.
+        .pagemap_scan(Enabled::Auto);
     let mut config = tuned(pool);
     config.wasm_component_model(true);
     // An interpreter is a hundred times as large as an extension.
