@@ -22,6 +22,10 @@ mod store;
 mod watch;
 mod wire;
 
+#[cfg(test)]
+#[path = "../tests/support/slices.rs"]
+mod slices;
+
 pub use admission::{Admission, AdmitError, JoinToken, Placement};
 pub use control::{Control, Options, PublishError, Published, StartError};
 pub use definitions::{Definitions, DefinitionsError, gateway_identity};

@@ -48,6 +48,9 @@ enum Command {
         /// Worker threads that carry requests; default: one per core.
         #[arg(long, value_name = "N")]
         workers: Option<usize>,
+        /// Keep revisions, and how their rollouts go, in this file over restarts; default: in memory.
+        #[arg(long, value_name = "FILE")]
+        state: Option<PathBuf>,
     },
     /// Check documents without starting anything.
     Check {
@@ -93,7 +96,7 @@ fn main() -> ExitCode {
         }
     };
     let result = match cli.command {
-        Command::Up { path, workers } => up::run(&path, workers),
+        Command::Up { path, workers, state } => up::run(&path, workers, state.as_deref()),
         Command::Check { path } => check::run(&path),
         Command::Get { what, node, json } => client::list(what, node.admin, json),
         Command::Explain { request_id, node, json } => client::explain(&request_id, node.admin, json),

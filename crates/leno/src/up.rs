@@ -23,7 +23,7 @@ use tokio::sync::mpsc;
 const MANAGEMENT_THREADS: usize = 2;
 
 /// Runs until a signal ends it.
-pub fn run(path: &Path, workers: Option<usize>) -> Result<ExitCode> {
+pub fn run(path: &Path, workers: Option<usize>, state: Option<&Path>) -> Result<ExitCode> {
     // What is compiled to see whether it can be, the node runs: once is long enough for an interpreter.
     let modules = Arc::new(Modules::default());
     let snapshot = match check::load(path, &modules) {
@@ -41,13 +41,19 @@ pub fn run(path: &Path, workers: Option<usize>) -> Result<ExitCode> {
         .thread_name("leno-manage")
         .enable_all()
         .build()?;
-    runtime.block_on(up(path, snapshot, modules, workers))?;
+    let store = state.map_or(Ok(Store::memory()), Store::open)?;
+    runtime.block_on(up(path, snapshot, (modules, store), workers))?;
     // Nothing that is left is worth waiting for.
     runtime.shutdown_timeout(Duration::from_secs(1));
     Ok(ExitCode::SUCCESS)
 }
 
-async fn up(path: &Path, snapshot: Snapshot, modules: Arc<Modules>, workers: Option<NonZeroUsize>) -> Result<()> {
+async fn up(
+    path: &Path,
+    snapshot: Snapshot,
+    (modules, store): (Arc<Modules>, Store),
+    workers: Option<NonZeroUsize>,
+) -> Result<()> {
     // Signals first, so that none is lost.
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let mesh = snapshot.mesh_slice().clone();
@@ -55,7 +61,7 @@ async fn up(path: &Path, snapshot: Snapshot, modules: Arc<Modules>, workers: Opt
     tracing::info!("sandbox engine: {}", engines.describe(mesh.engine)?);
 
     let trust_domain: TrustDomain = mesh.trust_domain.parse()?;
-    let control = Control::new(Authority::new(&trust_domain)?, Store::memory(), Options::default())?;
+    let control = Control::new(Authority::new(&trust_domain)?, store, Options::default())?;
     let listener = TcpListener::bind(mesh.control)
         .await
         .with_context(|| format!("cannot listen on {} (control); is another `leno up` running?", mesh.control))?;

@@ -214,3 +214,22 @@ fn a_good_revision_takes_over_step_by_step_and_a_bad_one_is_rolled_back() {
     let metrics = mesh.admin("/metrics").body;
     assert!(metrics.contains("leno_autoscaler_ready_instances{function=\"test/echo\",revision=\"echo-00002\"}"));
 }
+
+#[test]
+fn a_request_that_waits_for_a_revision_which_goes_is_answered_by_another() {
+    let mut mesh = Mesh::start(&documents("VERSION: 1", ""));
+    assert_eq!(Client::new(&mesh).post("").version, "1");
+    let unready = "  readiness: {http: /status/500}\n  timeouts: {startup: 10m}\n";
+    let traffic = "  traffic: [{revision: echo-00001, percent: 100}, {latest: true, tag: new}]";
+    mesh.write(&documents("VERSION: 2", &format!("{unready}{traffic}")));
+    mesh.wait_for("the second revision", |mesh| revision(mesh, "echo-00002").is_some());
+    let url = format!("http://127.0.0.1:{}/", mesh.ports.gateway);
+    let waiting = std::thread::spawn(move || mesh::curl(&url, &["--header", "leno-tag: new"]));
+    mesh.wait_for("the request to wait", |mesh| {
+        let rows = mesh.admin("/functions").json();
+        rows.as_array().unwrap().iter().any(|row| row["function"] == "test/echo" && row["waiting"] == 1)
+    });
+    mesh.write(&documents("VERSION: 2", &format!("{unready}  traffic: [{{revision: echo-00001, percent: 100}}]")));
+    let answer = waiting.join().unwrap();
+    assert_eq!((answer.status, &answer.json()["environment"]["VERSION"]), (200, &Value::from("1")), "{answer:?}");
+}

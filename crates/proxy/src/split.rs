@@ -33,10 +33,13 @@ pub struct Lane {
     pub tally: OnceLock<Arc<Tally>>,
 }
 
+/// Headers that a request must all have.
+type Wanted = Vec<(HeaderName, HeaderValue)>;
+
 #[derive(Debug)]
 struct Choice {
     tags: Vec<(Box<str>, Arc<Lane>)>,
-    headers: Vec<(Vec<(HeaderName, HeaderValue)>, Arc<Lane>)>,
+    headers: Vec<(Wanted, Arc<Lane>)>,
     /// Each has the percentages below its number and from its predecessor's on.
     shares: Vec<(u8, Arc<Lane>)>,
     /// So that two functions do not divide requests in the same way.
@@ -87,7 +90,7 @@ impl Choice {
             if !target.headers.is_empty() {
                 // What cannot be in a request cannot be asked for; the configuration refuses it.
                 let parsed = target.headers.iter().map(|(name, value)| Some((name.parse().ok()?, value.parse().ok()?)));
-                if let Some(wanted) = parsed.collect::<Option<Vec<_>>>() {
+                if let Some(wanted) = parsed.collect::<Option<Wanted>>() {
                     headers.push((wanted, lane(target)));
                 }
             }

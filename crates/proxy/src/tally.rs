@@ -61,7 +61,9 @@ fn is_server_fault(status: u8) -> bool {
 
 /// The tallies of a node. They outlive the configuration that asked for them.
 #[derive(Debug, Default)]
-pub struct Tallies(Mutex<HashMap<FunctionId, Vec<(u32, Arc<Tally>)>>>);
+pub struct Tallies(Mutex<ByFunction>);
+
+type ByFunction = HashMap<FunctionId, Vec<(u32, Arc<Tally>)>>;
 
 impl Tallies {
     /// That of a revision, begun anew if there is none.
@@ -101,7 +103,7 @@ impl Tallies {
         self.all().iter().map(|(id, tallies)| (id.clone(), tallies.iter().map(counts).collect())).collect()
     }
 
-    fn all(&self) -> MutexGuard<'_, HashMap<FunctionId, Vec<(u32, Arc<Tally>)>>> {
+    fn all(&self) -> MutexGuard<'_, ByFunction> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

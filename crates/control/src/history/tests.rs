@@ -1,11 +1,8 @@
 use super::*;
+use crate::slices;
 use leno_config::revision::Rollout;
 use proptest::prelude::*;
 use std::time::Duration;
-
-#[path = "../../tests/support/slices.rs"]
-#[allow(dead_code)]
-mod slices;
 
 fn slice(content: u32, plan: &Plan) -> Slice {
     let revisions = Revisions { plan: plan.clone(), ..Revisions::default() };

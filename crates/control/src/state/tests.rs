@@ -4,11 +4,9 @@ use super::*;
 use crate::definitions::Definitions;
 use crate::history::Histories;
 use crate::resource::Resource;
+use crate::slices;
 use leno_identity::{Authority, TrustBundle};
 use std::time::SystemTime;
-
-#[path = "../../tests/support/slices.rs"]
-mod slices;
 
 const NODES: [&str; 3] = ["one", "two", "three"];
 const FUNCTIONS: [&str; 6] = ["a/one", "a/two", "a/three", "b/one", "b/two", "b/three"];
