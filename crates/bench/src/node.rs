@@ -204,7 +204,7 @@ impl Instances for External {
             Run::External(addresses) => {
                 Some(Lease { address: *addresses.first()?, instance: None, guard: Box::new(()) })
             }
-            Run::Command(_) | Run::Wasm(_) => None,
+            Run::Command(_) | Run::Wasm(_) | Run::Job(_) => None,
         }
     }
 

@@ -20,6 +20,7 @@ pub fn schemas() -> Vec<(&'static str, Value)> {
     vec![
         ("Mesh", schema::<document::Mesh>()),
         ("Function", schema::<document::Function>()),
+        ("Job", schema::<document::Job>()),
         ("Policy", schema::<document::Policy>()),
     ]
 }

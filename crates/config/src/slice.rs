@@ -69,7 +69,7 @@ impl Run {
     pub fn module(&self) -> Option<(ModuleHash, Option<&ModuleUrl>)> {
         match self {
             Self::Wasm(wasm) => Some((wasm.module, wasm.url.as_ref())),
-            Self::Command(_) | Self::External(_) => None,
+            Self::Command(_) | Self::External(_) | Self::Job(_) => None,
         }
     }
 }
@@ -227,6 +227,42 @@ pub enum Run {
     External(Vec<SocketAddr>),
     /// The node runs a component itself, a fresh instance for each request.
     Wasm(Wasm),
+    /// It is no function but a job: it runs to its end, and nobody calls it.
+    Job(Job),
+}
+
+/// A command that runs to its end.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Job {
+    /// What is started.
+    pub process: Process,
+    /// So many run at a time, at least 1.
+    pub parallelism: u32,
+    /// So many must succeed, at least 1.
+    pub completions: u32,
+    /// So many may fail and be tried again.
+    pub backoff_limit: u32,
+    /// Longest time from its start to its end, all tries together; `None`: no limit.
+    pub active_deadline: Option<Duration>,
+    /// How long it is listed after its end; `None`: as long as it is defined.
+    pub ttl: Option<Duration>,
+}
+
+/// A process that the node starts and that serves nobody.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Process {
+    /// Program and arguments.
+    pub argv: Vec<String>,
+    /// Working directory; relative programs are looked up here.
+    pub directory: PathBuf,
+    /// Additional environment.
+    pub env: BTreeMap<String, String>,
+    /// What it needs to know and the configuration does not hold.
+    pub secrets: Vec<Secret>,
+    /// What it may use, with all that it starts.
+    pub resources: Resources,
+    /// Between SIGTERM and SIGKILL.
+    pub grace: Duration,
 }
 
 /// A WASI HTTP component that the node runs.

@@ -89,9 +89,21 @@ impl Snapshot {
         &self.version
     }
 
-    /// All functions, by name.
+    /// All functions and jobs, by name.
     pub fn functions(&self) -> impl ExactSizeIterator<Item = &FunctionId> {
         self.functions.keys()
+    }
+
+    /// Whether this is a job.
+    pub fn is_job(&self, id: &FunctionId) -> bool {
+        self.functions.get(id).is_some_and(|function| matches!(function.run, Run::Job(_)))
+    }
+
+    /// How many functions and jobs there are, for people.
+    pub fn summary(&self) -> String {
+        let jobs = self.functions().filter(|id| self.is_job(id)).count();
+        let functions = format!("{} functions", self.functions.len() - jobs);
+        if jobs == 0 { functions } else { format!("{functions}, {jobs} jobs") }
     }
 
     /// What every node needs to know.
@@ -108,7 +120,7 @@ impl Snapshot {
     pub fn components(&self) -> impl Iterator<Item = (&slice::Wasm, &Problem)> {
         self.functions.values().filter_map(|function| match &function.run {
             Run::Wasm(wasm) => Some((wasm, &function.place)),
-            Run::Command(_) | Run::External(_) => None,
+            Run::Command(_) | Run::External(_) | Run::Job(_) => None,
         })
     }
 
@@ -129,7 +141,7 @@ impl Snapshot {
         policies.map(|policy| format!("{}/{}", policy.namespace, policy.name))
     }
 
-    /// All that one function's sidecars and its supervisor need; `None`: there is no such function.
+    /// All that the sidecars and the supervisor of one function or job need; `None`: there is none of that name.
     pub fn slice(&self, id: &FunctionId) -> Option<Slice> {
         let function = self.functions.get(id)?;
         let sidecar = self.applied(function).find_map(|policy| policy.sidecar.as_ref());

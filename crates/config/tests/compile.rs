@@ -237,3 +237,26 @@ fn percentages_and_bounds_of_the_scale_are_worked_out() {
     assert_eq!((scale.max, scale.panic_window, scale.panic_threshold), (9, Duration::from_secs(6), 1.5));
     assert_eq!((scale.utilization, scale.last_instance), (0.5, Duration::from_secs(8)));
 }
+
+#[test]
+fn a_job_is_a_caller_with_an_identity() {
+    let snapshot = parse(
+        "apiVersion: leno.dev/v1alpha1\nkind: Job\nmetadata: {name: report, namespace: batch}\nspec: {command: [bin/report, -v], \
+         callees: [server], completions: 5, parallelism: 2, activeDeadline: 1m, ttlAfterFinished: 0s}\n---\n\
+         apiVersion: leno.dev/v1alpha1\nkind: Function\nmetadata: {name: server, namespace: batch}\nspec: {command: [server]}\n---\n\
+         apiVersion: leno.dev/v1alpha1\nkind: Policy\nmetadata: {name: open, namespace: batch}\nspec:\n  selector: {}\n  \
+         authorization: {rules: [{name: report, from: [{identities: [report]}]}]}\n",
+    );
+    assert!(snapshot.is_job(&"batch/report".parse().unwrap()) && !snapshot.is_job(&"batch/server".parse().unwrap()));
+    let report = slice(&snapshot, "batch/report");
+    assert!(report.identity.ends_with("/ns/batch/sa/report"), "{}", report.identity);
+    assert_eq!((report.callees.len(), report.expose.len()), (1, 0));
+    let Run::Job(job) = report.run else { panic!("it is a job") };
+    assert_eq!((job.process.argv[0].as_str(), job.process.directory.to_str()), ("bin/report", Some("/app")));
+    assert_eq!((job.parallelism, job.completions, job.backoff_limit), (2, 5, 6));
+    assert_eq!((job.active_deadline, job.ttl), (Some(Duration::from_secs(60)), Some(Duration::ZERO)));
+    assert_eq!(job.process.grace, Duration::from_secs(30));
+    let server = slice(&snapshot, "batch/server");
+    let rule = format!("{:?}", server.inbound.authorization[0]);
+    assert!(rule.contains(&report.identity), "policies name jobs as they name functions: {rule}");
+}

@@ -3,13 +3,14 @@
 use crate::admission::{Admission, AdmitError, Admitted, JoinToken};
 use crate::definitions::{Compiled, Definitions, DefinitionsError, Modules};
 use crate::history::Histories;
+use crate::job::{JobReport, Outcome};
 use crate::resource::Subject;
 use crate::rollout::Verdict;
 use crate::server::{self, ServeError};
 use crate::state::State;
 use crate::status::{Counters, RolloutEvent, Status};
 use crate::store::{Store, StoreError};
-use leno_config::{Slice, revision};
+use leno_config::{FunctionId, Slice, revision};
 use leno_identity::{Authority, CertificateDer, TrustBundle};
 use std::fmt;
 use std::future::Future;
@@ -100,7 +101,9 @@ impl Control {
                 Compiled::nothing(&bundle)?
             }
         };
-        let state = Mutex::new(State::new(compiled, histories));
+        let mut state = State::new(compiled, histories);
+        state.recall(store.outcomes()?);
+        let state = Mutex::new(state);
         let store = Mutex::new(store);
         Ok(Self(Arc::new(Inner {
             state,
@@ -230,7 +233,34 @@ impl Control {
 
     /// What it knows.
     pub fn status(&self) -> Status {
-        self.state().status()
+        let mut status = self.state().status();
+        let now = SystemTime::now();
+        status.jobs.retain(|job| !job.is_past(now));
+        status
+    }
+
+    /// What a node says of a job. How it ended is stored before it is true: from then on the job is not run again.
+    pub(crate) async fn job(&self, node: &str, session: u64, id: &FunctionId, report: JobReport) {
+        let Some(outcome) = self.state().job(node, session, id, report) else { return };
+        let (control, id) = (self.clone(), id.clone());
+        let stored = tokio::task::spawn_blocking(move || control.end_job(&id, outcome)).await;
+        if let Err(error) = stored.map_err(|error| error.to_string()).flatten() {
+            tracing::error!(
+                node,
+                error,
+                "the end of a job cannot be stored; it counts as running until its node says it again"
+            );
+        }
+    }
+
+    fn end_job(&self, id: &FunctionId, outcome: Outcome) -> Result<(), String> {
+        // A publication in between may have made another run of it.
+        let store = self.0.store.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.state().awaits_end(id, &outcome) {
+            store.save_outcome(id, &outcome).map_err(|error| error.to_string())?;
+            self.state().end_job(id, outcome);
+        }
+        Ok(())
     }
 
     /// What was pushed to an admitted node so far.

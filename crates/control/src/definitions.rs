@@ -1,9 +1,11 @@
 //! What users defined, compiled: the input of the control plane.
 
-use crate::admission::Placement;
 use crate::history::Histories;
+use crate::job::run_of;
 use crate::resource::{Content, Subject};
+use crate::state::JobDefinition;
 use leno_config::revision::Revisions;
+use leno_config::slice::Run;
 use leno_config::{FunctionId, MeshSlice, ModuleHash, Slice};
 use leno_identity::{BadSpiffeId, SpiffeId, TrustBundle, TrustDomain};
 use std::collections::{BTreeMap, BTreeSet};
@@ -137,13 +139,15 @@ pub(crate) struct Function {
     pub revisions: Revisions,
     /// Modules that are delivered to whoever gets the slice.
     pub modules: BTreeSet<ModuleHash>,
+    /// `None`: it is a function indeed.
+    pub job: Option<JobDefinition>,
 }
 
 impl Function {
-    /// What a node for `placement` with these subscriptions wants because there is this function, but for its modules. The endpoints of
+    /// What a node with these subscriptions, which `hosts` it or not, wants because there is this function, but for its modules. The endpoints of
     /// callees that do not exist are among it, for the day that they do.
-    pub(crate) fn brings(&self, id: &FunctionId, placement: &Placement, explicit: &BTreeSet<Subject>) -> Vec<Subject> {
-        let hosted = explicit.contains(&Subject::Hosted) && placement.hosts(id);
+    pub(crate) fn brings(&self, id: &FunctionId, hosts: bool, explicit: &BTreeSet<Subject>) -> Vec<Subject> {
+        let hosted = hosts && explicit.contains(&Subject::Hosted);
         let routed = explicit.contains(&Subject::Routes) && self.exposed;
         let mut brings = Vec::new();
         if hosted {
@@ -242,12 +246,14 @@ impl Compiled {
             reason: error.to_string(),
         })?;
         let callees = slice.callees.iter().map(|callee| callee.id.clone()).collect();
+        let job = job(slice)?;
         let function = Function {
             identity,
             callees,
             exposed: !slice.expose.is_empty(),
             revisions: slice.revisions.clone(),
             modules,
+            job,
         };
         Ok(Prepared { id, function, content })
     }
@@ -280,6 +286,15 @@ impl Compiled {
 /// The modules of a slice that the control plane delivers.
 fn delivered(slice: &Slice) -> BTreeSet<ModuleHash> {
     slice.modules().filter(|(_, url)| url.is_none()).map(|(module, _)| module).collect()
+}
+
+fn job(slice: &Slice) -> Result<Option<JobDefinition>, DefinitionsError> {
+    let Run::Job(job) = &slice.run else { return Ok(None) };
+    let run = run_of(slice).ok_or_else(|| DefinitionsError::Encoding {
+        subject: Subject::Slice(slice.id.clone()),
+        reason: "its run cannot be named".to_owned(),
+    })?;
+    Ok(Some(JobDefinition { run, completions: job.completions, ttl: job.ttl }))
 }
 
 fn identity(

@@ -5,13 +5,15 @@
 //! over gRPC; `state` decides who gets what. On a node's side, read [`node`]: it holds the stream, hands on each [`node::Update`], and
 //! goes on with what it has while the control plane is away.
 //!
-//! Only definitions are stored. Endpoints, instances and counters live in memory and come back from the nodes after a restart.
+//! Only definitions are stored, and how jobs ended. Endpoints, instances, jobs under way and counters live in memory and come back from
+//! the nodes after a restart.
 #![forbid(unsafe_code)]
 
 mod admission;
 mod control;
 mod definitions;
 mod history;
+mod job;
 pub mod node;
 mod resource;
 mod rollout;
@@ -29,6 +31,7 @@ mod slices;
 pub use admission::{Admission, AdmitError, JoinToken, Placement};
 pub use control::{Control, Options, PublishError, Published, StartError};
 pub use definitions::{Definitions, DefinitionsError, gateway_identity};
+pub use job::{JobEvent, JobReport, JobState, JobStatus, run_of};
 pub use resource::{Endpoint, Instance, InstanceState, Resource, Subject, Version};
 pub use rollout::RevisionCounts;
 pub use server::ServeError;

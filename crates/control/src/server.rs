@@ -50,6 +50,13 @@ pub(crate) async fn serve(
     if !address.ip().is_loopback() {
         return Err(ServeError::NotLoopback(address));
     }
+    let (grace, awaiting) = (control.options().node_grace, control.downgrade());
+    tokio::spawn(async move {
+        tokio::time::sleep(grace).await;
+        if let Some(control) = awaiting.upgrade() {
+            control.state().stop_awaiting();
+        }
+    });
     // Streams of nodes never end by themselves; a graceful shutdown has to end them.
     let (closing, closed) = tokio::sync::watch::channel(false);
     let rolling_out = roll_out(control.downgrade(), control.rollouts());
@@ -138,10 +145,14 @@ impl Conversation {
             Err(status) => return self.end(status).await,
         };
         let wake = Arc::new(Notify::new());
+        let jobs = greeting.jobs.clone();
         let Some(session) = self.control.state().connect(&self.node, greeting, wake.clone()) else {
             return self.end(Status::permission_denied("this node is not admitted")).await;
         };
         tracing::info!(node = &*self.node, "a node connected");
+        for (id, report) in jobs {
+            self.control.job(&self.node, session, &id, report).await;
+        }
         let sent = push(&self.control, &self.node, session, &wake, &self.to_node);
         let ended = tokio::select! {
             status = receive(&self.control, &self.node, session, &mut self.from_node) => status,
@@ -201,6 +212,7 @@ fn greeting(hello: &v1::Hello) -> Result<Greeting, Status> {
         held: hello.held.iter().map(held).collect::<Result<_, Status>>()?,
         inbound: inbound.map_err(|_| Status::invalid_argument("the inbound listener is not address:port"))?,
         instances: hello.reports.iter().map(wire::reported).collect::<Result<_, _>>()?,
+        jobs: hello.jobs.iter().cloned().map(wire::reported_job).collect::<Result<_, _>>()?,
     })
 }
 
@@ -237,7 +249,7 @@ async fn receive(
     loop {
         match from_node.message().await {
             Ok(Some(message)) => {
-                if let Err(status) = take(control, node, session, message) {
+                if let Err(status) = take(control, node, session, message).await {
                     return Some(status);
                 }
             }
@@ -247,7 +259,7 @@ async fn receive(
     }
 }
 
-fn take(control: &Control, node: &str, session: u64, message: v1::FromNode) -> Result<(), Status> {
+async fn take(control: &Control, node: &str, session: u64, message: v1::FromNode) -> Result<(), Status> {
     match message.message {
         Some(Message::Subscribe(subscribe)) => {
             let (add, remove) = (wire::subjects(&subscribe.subscribe)?, wire::subjects(&subscribe.unsubscribe)?);
@@ -268,6 +280,10 @@ fn take(control: &Control, node: &str, session: u64, message: v1::FromNode) -> R
         Some(Message::Traffic(traffic)) => {
             let (function, counts) = wire::counted(&traffic)?;
             control.state().count(node, session, &function, &counts);
+        }
+        Some(Message::Job(job)) => {
+            let (id, report) = wire::reported_job(job)?;
+            control.job(node, session, &id, report).await;
         }
         Some(Message::Hello(_)) => return Err(Status::failed_precondition("a second hello")),
         None => return Err(Status::invalid_argument("an unknown message")),

@@ -4,16 +4,21 @@
 //! change marks subjects in the sessions that want them and wakes those; [`State::next_delta`] compares and says what to send.
 //! Changes that come faster than a node reads merge by themselves, and nothing is ever held back.
 
+mod jobs;
+
+pub(crate) use self::jobs::Definition as JobDefinition;
+use self::jobs::Jobs;
 use crate::admission::{Admission, Placement};
 use crate::definitions::{Compiled, DefinitionsError, Function, Modules, Prepared, Put};
 use crate::history::{Candidate, Histories, History};
+use crate::job::JobReport;
 use crate::resource::{Content, Endpoint, Instance, InstanceState, Resource, Subject, Version};
 use crate::rollout::{RevisionCounts, Verdict};
 use crate::status::{
     Counters, FunctionStatus, HostedInstance, IssuedIdentity, NodeStatus, RejectedVersion, RolloutEvent, Status,
 };
 use crate::watch::Watches;
-use crate::wire::{self, v1};
+use crate::wire::{self, MAX_REASON, v1};
 use leno_config::{FunctionId, Slice};
 use leno_identity::{SpiffeId, TrustDomain};
 use prost::Message;
@@ -30,8 +35,6 @@ const DELTA_BYTES: usize = 512 << 10;
 const MAX_UNANSWERED: usize = 16;
 /// Decisions on rollouts that are kept.
 const EVENTS: usize = 100;
-/// Longest reason of a rejection that is kept.
-const MAX_REASON: usize = 1024;
 
 /// Everything that the control plane knows.
 pub(crate) struct State {
@@ -44,6 +47,7 @@ pub(crate) struct State {
     nodes: BTreeMap<Arc<str>, Node>,
     issued: BTreeMap<(SpiffeId, Arc<str>), u64>,
     sessions: u64,
+    jobs: Jobs,
 }
 
 struct Node {
@@ -78,6 +82,7 @@ pub(crate) struct Greeting {
     pub held: Vec<(Subject, Version)>,
     pub inbound: Option<SocketAddr>,
     pub instances: BTreeMap<FunctionId, Vec<Instance>>,
+    pub jobs: Vec<(FunctionId, JobReport)>,
 }
 
 /// What there is to do for a session.
@@ -94,7 +99,7 @@ impl State {
         let mut watches = Watches::default();
         watches.follow_all(&histories);
         let (nodes, issued, events) = Default::default();
-        Self { compiled, histories, watches, events, nodes, issued, sessions: 0 }
+        Self { compiled, histories, watches, events, nodes, issued, sessions: 0, jobs: Jobs::default() }
     }
 
     /// Makes a node known, or changes what it is for.
@@ -118,6 +123,7 @@ impl State {
             .filter(|id| before.as_ref().is_some_and(|b| hosts(b, id)) != hosts(&after, id));
         let moved: Vec<_> = moved.cloned().collect();
         self.endpoints_changed(&moved, name);
+        self.place_jobs();
     }
 
     /// The revisions of all functions.
@@ -181,7 +187,9 @@ impl State {
             functions.filter(|id| before.functions.contains_key(*id) != self.compiled.functions.contains_key(*id));
         let come_or_gone: Vec<_> = come_or_gone.cloned().map(Subject::Endpoints).collect();
         changed.extend(come_or_gone);
+        self.follow_jobs();
         self.announce(&changed);
+        self.place_jobs();
         changed
     }
 
@@ -189,10 +197,19 @@ impl State {
     pub(crate) fn put(&mut self, prepared: Prepared, history: History) -> bool {
         self.watches.follow(&prepared.id, &history);
         self.histories.0.insert(prepared.id.clone(), history);
-        match self.compiled.put(prepared) {
+        let (id, is_new) = match self.compiled.put(prepared) {
             Put::Same => return false,
-            Put::Changed(id) => self.announce(&BTreeSet::from([Subject::Slice(id)])),
-            Put::New(id) => self.introduce(&id),
+            Put::Changed(id) => (id, false),
+            Put::New(id) => (id, true),
+        };
+        self.follow_job(&id);
+        if is_new {
+            self.introduce(&id);
+        } else {
+            self.announce(&BTreeSet::from([Subject::Slice(id.clone())]));
+        }
+        if self.is_job(&id) {
+            self.place_jobs();
         }
         true
     }
@@ -205,9 +222,10 @@ impl State {
         let callees = function.callees.iter().cloned().map(Subject::Endpoints);
         let own = [slice.clone(), Subject::Endpoints(id.clone())];
         let concerned: Vec<_> = own.into_iter().chain(callees).chain(function.delivered()).collect();
-        for node in self.nodes.values_mut() {
+        for (name, node) in &mut self.nodes {
             let Some(session) = &mut node.session else { continue };
-            session.wanted.extend(function.brings(id, &node.admission.placement, &session.explicit));
+            let hosts = hosts(&self.jobs, (name, &node.admission.placement), (id, function));
+            session.wanted.extend(function.brings(id, hosts, &session.explicit));
             if session.wanted.contains(&slice) {
                 session.wanted.extend(function.delivered());
             }
@@ -246,7 +264,7 @@ impl State {
     pub(crate) fn connect(&mut self, name: &str, greeting: Greeting, wake: Arc<Notify>) -> Option<u64> {
         let node = self.nodes.get_mut(name)?;
         self.sessions += 1;
-        let Greeting { subscribe, held, inbound, instances } = greeting;
+        let Greeting { subscribe, held, inbound, instances, jobs } = greeting;
         let sent: BTreeMap<_, _> = held.iter().map(|(subject, version)| (subject.clone(), Some(*version))).collect();
         let session = Session {
             number: self.sessions,
@@ -274,8 +292,10 @@ impl State {
         if moved {
             affected.extend(self.hosted(name));
         }
+        self.adopt(&name.into(), &jobs);
         self.refresh(name);
         self.endpoints_changed(&affected.into_iter().collect::<Vec<_>>(), name);
+        self.place_jobs();
         Some(self.sessions)
     }
 
@@ -298,6 +318,7 @@ impl State {
         node.instances.clear();
         let affected: Vec<_> = self.hosted(name).into_iter().collect();
         self.endpoints_changed(&affected, name);
+        self.place_jobs();
     }
 
     pub(crate) fn subscribe(&mut self, name: &str, number: u64, add: Vec<Subject>, remove: &[Subject]) {
@@ -407,7 +428,7 @@ impl State {
     pub(crate) fn may_sign(&self, name: &str, identity: &SpiffeId) -> Option<Duration> {
         let admission = &self.nodes.get(name)?.admission;
         let mut functions = self.compiled.by_identity.get(identity).into_iter().flatten();
-        let hosted = functions.any(|function| admission.placement.hosts(function));
+        let hosted = functions.any(|function| self.hosts(name, &admission.placement, function));
         let gateway = admission.gateway && self.compiled.gateway.as_ref() == Some(identity);
         (hosted || gateway).then_some(self.compiled.svid_lifetime)
     }
@@ -426,9 +447,11 @@ impl State {
                 .compiled
                 .functions
                 .iter()
+                .filter(|(_, function)| function.job.is_none())
                 .filter_map(|(id, function)| self.function(id, function))
                 .collect(),
             nodes: self.nodes.iter().map(|(name, node)| self.node(name, node)).collect(),
+            jobs: self.job_statuses(),
             identities: self.issued.iter().map(issued).collect(),
         }
     }
@@ -487,7 +510,8 @@ impl State {
         let Some(node) = self.nodes.get(name) else { return explicit };
         let mut wanted = explicit.clone();
         for (id, function) in &self.compiled.functions {
-            wanted.extend(function.brings(id, &node.admission.placement, &explicit));
+            let hosts = hosts(&self.jobs, (name, &node.admission.placement), (id, function));
+            wanted.extend(function.brings(id, hosts, &explicit));
             if wanted.contains(&Subject::Slice(id.clone())) {
                 wanted.extend(function.delivered());
             }
@@ -522,13 +546,24 @@ impl State {
 
     fn hosted(&self, name: &str) -> BTreeSet<FunctionId> {
         let Some(node) = self.nodes.get(name) else { return BTreeSet::new() };
-        self.compiled.functions.keys().filter(|id| node.admission.placement.hosts(id)).cloned().collect()
+        let placement = &node.admission.placement;
+        self.compiled.functions.keys().filter(|id| self.hosts(name, placement, id)).cloned().collect()
+    }
+
+    fn hosts(&self, name: &str, placement: &Placement, id: &FunctionId) -> bool {
+        self.compiled.functions.get(id).is_some_and(|function| hosts(&self.jobs, (name, placement), (id, function)))
+    }
+
+    fn is_job(&self, id: &FunctionId) -> bool {
+        self.compiled.functions.get(id).is_some_and(|function| function.job.is_some())
     }
 
     /// As `name` sees them: without itself, because it knows its own instances sooner and better.
     fn endpoints(&self, name: &str, function: &FunctionId) -> Vec<Endpoint> {
         let others = self.nodes.iter().filter(|(other, _)| ***other != *name);
-        let hosting = others.filter(|(_, node)| node.present && node.admission.placement.hosts(function));
+        // Nobody can call a job.
+        let callable = !self.is_job(function);
+        let hosting = others.filter(|(_, node)| callable && node.present && node.admission.placement.hosts(function));
         let endpoint = |(other, node): (&Arc<str>, &Node)| {
             let ready = ready(node.instances.get(function));
             Some(Endpoint { node: other.to_string(), address: node.inbound?, ready })
@@ -591,6 +626,11 @@ impl Node {
             counters: Counters::default(),
         }
     }
+}
+
+/// Functions are on every node that is for them, a job on one of them.
+fn hosts(jobs: &Jobs, (name, placement): (&str, &Placement), (id, function): (&FunctionId, &Function)) -> bool {
+    placement.hosts(id) && (function.job.is_none() || jobs.runs_on(id, name))
 }
 
 fn ready(instances: Option<&Vec<Instance>>) -> u32 {

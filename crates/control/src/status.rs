@@ -1,7 +1,8 @@
 //! What the control plane knows, for people: `leno get` and the experiments.
 
+use crate::job::JobStatus;
 use crate::resource::{Instance, Subject, Version};
-use crate::wire::v1;
+use crate::wire::{self, v1};
 use leno_config::FunctionId;
 use leno_identity::SpiffeId;
 use serde::Serialize;
@@ -15,6 +16,8 @@ pub struct Status {
     pub functions: Vec<FunctionStatus>,
     /// In the order of their names.
     pub nodes: Vec<NodeStatus>,
+    /// In the order of their names.
+    pub jobs: Vec<JobStatus>,
     /// In the order of the identities; the latest certificate of each, on each node.
     pub identities: Vec<IssuedIdentity>,
 }
@@ -153,6 +156,7 @@ impl From<&Status> for v1::ListResponse {
         Self {
             functions: status.functions.iter().map(Into::into).collect(),
             nodes: status.nodes.iter().map(Into::into).collect(),
+            jobs: status.jobs.iter().map(Into::into).collect(),
             identities: status.identities.iter().map(Into::into).collect(),
         }
     }
@@ -186,6 +190,16 @@ impl From<&RevisionStatus> for v1::Revision {
             step,
             steps,
             failed: status.failed.clone().unwrap_or_default(),
+        }
+    }
+}
+
+impl From<&JobStatus> for v1::Job {
+    fn from(status: &JobStatus) -> Self {
+        Self {
+            node: status.node.clone().unwrap_or_default(),
+            completions: status.completions,
+            progress: Some(wire::job_report(&status.job, &status.report)),
         }
     }
 }

@@ -1,13 +1,14 @@
-//! Where definitions survive a restart: one embedded file, or nowhere.
+//! Where definitions, and how jobs ended, survive a restart: one embedded file, or nowhere.
 //!
 //! The authority's private key is never stored. Its root certificate is, so that the next process can trust it beside its own
 //! new root until the certificates that it signed have ended.
 
 use crate::definitions::{Definitions, Modules};
 use crate::history::{Histories, History};
+use crate::job::{Outcome, run_of};
 use crate::wire::RELEASE;
 use leno_config::{FunctionId, ModuleHash, Slice};
-use redb::{Database, ReadTransaction, ReadableDatabase, ReadableTable, TableDefinition, TableError};
+use redb::{Database, ReadTransaction, ReadableDatabase, ReadableTable, TableDefinition, TableError, WriteTransaction};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -19,6 +20,7 @@ const META: TableDefinition<'static, &'static str, &'static [u8]> = TableDefinit
 const SLICES: TableDefinition<'static, &'static str, &'static [u8]> = TableDefinition::new("slices");
 const MODULES: TableDefinition<'static, &'static str, &'static [u8]> = TableDefinition::new("modules");
 const REVISIONS: TableDefinition<'static, &'static str, &'static [u8]> = TableDefinition::new("revisions");
+const OUTCOMES: TableDefinition<'static, &'static str, &'static [u8]> = TableDefinition::new("outcomes");
 const KEY_RELEASE: &str = "release";
 const KEY_MESH: &str = "mesh";
 const KEY_ROOT: &str = "root";
@@ -119,6 +121,16 @@ impl Store {
         self.0.as_ref().map_or(Ok(()), |file| file.put_history(id, history))
     }
 
+    /// How jobs ended.
+    pub(crate) fn outcomes(&self) -> Result<BTreeMap<FunctionId, Outcome>, StoreError> {
+        self.0.as_ref().map_or(Ok(BTreeMap::new()), File::outcomes)
+    }
+
+    /// Keeps how a job ended, until it is defined otherwise.
+    pub(crate) fn save_outcome(&self, id: &FunctionId, outcome: &Outcome) -> Result<(), StoreError> {
+        self.0.as_ref().map_or(Ok(()), |file| file.save_outcome(id, outcome))
+    }
+
     /// The root of the last process to have used this store, DER.
     pub(crate) fn root(&self) -> Result<Option<Vec<u8>>, StoreError> {
         self.0.as_ref().map_or(Ok(None), |file| file.meta(KEY_ROOT))
@@ -193,7 +205,41 @@ impl File {
         Ok(())
     }
 
+    fn outcomes(&self) -> Result<BTreeMap<FunctionId, Outcome>, StoreError> {
+        let reading = self.database.begin_read().map_err(|error| self.failed(error))?;
+        let mut outcomes = BTreeMap::new();
+        self.each(&reading, OUTCOMES, |key, value| {
+            let id: FunctionId = key.parse().map_err(|_| self.damaged(key))?;
+            outcomes.insert(id, self.decode(key, value)?);
+            Ok(())
+        })?;
+        Ok(outcomes)
+    }
+
+    fn save_outcome(&self, id: &FunctionId, outcome: &Outcome) -> Result<(), StoreError> {
+        let encoded = postcard::to_allocvec(outcome).map_err(|error| self.failed(error))?;
+        let writing = self.database.begin_write().map_err(|error| self.failed(error))?;
+        {
+            let mut table = writing.open_table(OUTCOMES).map_err(|error| self.failed(error))?;
+            table.insert(id.to_string().as_str(), encoded.as_slice()).map_err(|error| self.failed(error))?;
+        }
+        writing.commit().map_err(|error| self.failed(error))
+    }
+
+    /// Drops how runs ended that nothing asks for any more: who goes back to an earlier definition wants it to run again.
+    fn drop_outcomes(
+        &self,
+        writing: &WriteTransaction,
+        wanted: impl Fn(&str, &Outcome) -> bool,
+    ) -> Result<(), StoreError> {
+        let mut table = writing.open_table(OUTCOMES).map_err(|error| self.failed(error))?;
+        let keep = |key: &str, value: &[u8]| postcard::from_bytes(value).is_ok_and(|outcome| wanted(key, &outcome));
+        table.retain(keep).map_err(|error| self.failed(error))
+    }
+
     fn save(&self, definitions: &Definitions, named: &Modules, histories: &Histories) -> Result<(), StoreError> {
+        let runs: BTreeMap<String, String> =
+            definitions.slices.iter().filter_map(|(id, slice)| Some((id.to_string(), run_of(slice)?))).collect();
         let (mut wanted, mut revisions) = (BTreeMap::new(), BTreeMap::new());
         for (id, slice) in &definitions.slices {
             wanted.insert(id.to_string(), postcard::to_allocvec(slice).map_err(|error| self.failed(error))?);
@@ -224,6 +270,7 @@ impl File {
                 }
             }
         }
+        self.drop_outcomes(&writing, |key, outcome| runs.get(key) == Some(&outcome.report.run))?;
         writing.commit().map_err(|error| self.failed(error))
     }
 
@@ -235,6 +282,8 @@ impl File {
             let mut table = writing.open_table(table).map_err(|error| self.failed(error))?;
             table.insert(slice.id.to_string().as_str(), value.as_slice()).map_err(|error| self.failed(error))?;
         }
+        let (id, run) = (slice.id.to_string(), run_of(slice));
+        self.drop_outcomes(&writing, |key, outcome| key != id || run.as_ref() == Some(&outcome.report.run))?;
         writing.commit().map_err(|error| self.failed(error))
     }
 

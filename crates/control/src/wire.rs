@@ -1,5 +1,6 @@
 //! The protocol's messages, and what they mean here. Whatever cannot be read is an error of whoever sent it.
 
+use crate::job::{JobReport, JobState};
 use crate::resource::{Content, Instance, InstanceState, Subject, Version};
 use crate::rollout::RevisionCounts;
 use leno_config::{FunctionId, ModuleHash};
@@ -14,6 +15,8 @@ pub mod v1 {
 
 /// Payloads have no compatibility between releases yet.
 pub(crate) const RELEASE: &str = env!("CARGO_PKG_VERSION");
+/// Longest reason that is kept of what a node says.
+pub(crate) const MAX_REASON: usize = 1024;
 /// Of one message. A delta is cut into several long before, unless a single resource is larger.
 pub(crate) const MAX_MESSAGE: usize = 64 << 20;
 
@@ -109,14 +112,13 @@ impl From<&Instance> for v1::Instance {
             InstanceState::Draining => v1::InstanceState::Draining,
             InstanceState::Stopping => v1::InstanceState::Stopping,
         };
-        let since = instance.since.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         Self {
             id: instance.id,
             state: state.into(),
             address: instance.address.to_string(),
             pid: instance.pid.unwrap_or(0),
             restarts: instance.restarts,
-            since_ms: since.as_millis().try_into().unwrap_or(u64::MAX),
+            since_ms: millis(instance.since),
         }
     }
 }
@@ -131,8 +133,7 @@ fn instance(sent: &v1::Instance) -> Result<Instance, Status> {
     };
     let address =
         sent.address.parse().map_err(|_| Status::invalid_argument("an instance's address is not address:port"))?;
-    let since = SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(sent.since_ms));
-    let since = since.ok_or_else(|| Status::invalid_argument("a time beyond all clocks"))?;
+    let since = time(sent.since_ms)?;
     Ok(Instance {
         id: sent.id,
         state,
@@ -141,4 +142,65 @@ fn instance(sent: &v1::Instance) -> Result<Instance, Status> {
         restarts: sent.restarts,
         since,
     })
+}
+
+pub(crate) fn job_report(job: &FunctionId, report: &JobReport) -> v1::JobReport {
+    let state = match report.state {
+        JobState::Pending => v1::JobState::Pending,
+        JobState::Running => v1::JobState::Running,
+        JobState::Succeeded => v1::JobState::Succeeded,
+        JobState::Failed => v1::JobState::Failed,
+    };
+    v1::JobReport {
+        name: job.to_string(),
+        run: report.run.clone(),
+        state: state.into(),
+        active: report.active,
+        succeeded: report.succeeded,
+        failed: report.failed,
+        started_ms: report.started.map(millis),
+        ended_ms: report.ended.map(millis),
+        exit_code: report.exit_code,
+        reason: report.reason.clone(),
+        changed_ms: millis(report.changed),
+    }
+}
+
+pub(crate) fn reported_job(sent: v1::JobReport) -> Result<(FunctionId, JobReport), Status> {
+    let job = sent.name.parse::<FunctionId>().map_err(|error| Status::invalid_argument(error.to_string()))?;
+    let state = match sent.state() {
+        v1::JobState::Unspecified => return Err(Status::invalid_argument("a job without a known state")),
+        v1::JobState::Pending => JobState::Pending,
+        v1::JobState::Running => JobState::Running,
+        v1::JobState::Succeeded => JobState::Succeeded,
+        v1::JobState::Failed => JobState::Failed,
+    };
+    let mut reason = sent.reason;
+    if let Some(reason) = &mut reason {
+        reason.truncate(reason.floor_char_boundary(MAX_REASON));
+    }
+    let report = JobReport {
+        run: sent.run,
+        state,
+        active: sent.active,
+        succeeded: sent.succeeded,
+        failed: sent.failed,
+        started: sent.started_ms.map(time).transpose()?,
+        ended: sent.ended_ms.map(time).transpose()?,
+        exit_code: sent.exit_code,
+        reason,
+        changed: time(sent.changed_ms)?,
+    };
+    Ok((job, report))
+}
+
+/// Milliseconds since 1970.
+fn millis(time: SystemTime) -> u64 {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    since.as_millis().try_into().unwrap_or(u64::MAX)
+}
+
+fn time(millis: u64) -> Result<SystemTime, Status> {
+    let time = SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(millis));
+    time.ok_or_else(|| Status::invalid_argument("a time beyond all clocks"))
 }

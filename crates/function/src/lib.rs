@@ -4,7 +4,8 @@
 //! `gate` (ready instances and the queue of waiting requests), `slot` (an instance, and the right to send it a request), `buffer`
 //! (how many requests may wait on the node), `load` (how much there is to do); [`autoscaler`] (how many instances that takes: a pure
 //! function) and `scaling` (when it is asked); `lifecycle` (starts what is missing, stops what is too much), `instance` (one process
-//! from start to end), `readiness`, `process`, `cgroup`, `secret`, `output`.
+//! from start to end), `readiness`; `job` (what runs to its end instead); `child` (what both are made of), `process`, `cgroup`, `secret`,
+//! `output`.
 //!
 //! This crate knows neither proxy nor control plane. What it has to tell, it tells its [`Host`].
 //!
@@ -20,9 +21,11 @@ pub mod autoscaler;
 mod backoff;
 mod buffer;
 mod cgroup;
+mod child;
 mod error;
 mod gate;
 mod instance;
+mod job;
 mod lifecycle;
 mod load;
 mod output;
@@ -39,6 +42,7 @@ mod supervisor;
 pub use autoscaler::{Mode, Reason};
 pub use backoff::Backoff;
 pub use error::AcquireError;
+pub use job::{JobSpec, JobState, JobStatus};
 pub use output::{LogLine, Stream};
 pub use slot::Lease;
 pub use spec::{FunctionSpec, Settings};

@@ -1,6 +1,7 @@
 //! How many instances of a function there should be, and when the next is started: one task for each function.
 
 use crate::cgroup::Cgroups;
+use crate::child::Owner;
 use crate::gate::Gate;
 use crate::instance::{Failure, Instance, Report, Wish};
 use crate::scaling::Scaler;
@@ -154,8 +155,9 @@ impl Lifecycle {
             Run::External(addresses) => self.set_external(&addresses),
             // One that takes all requests: each has an instance of its own in the end.
             Run::Wasm(_) => self.set_external(&[IN_NODE]),
-            Run::Command(_) if !self.external.is_empty() => self.set_external(&[]),
-            Run::Command(_) => {}
+            Run::Command(_) | Run::Job(_) if !self.external.is_empty() => self.set_external(&[]),
+            // A job is not for this: see `job`.
+            Run::Command(_) | Run::Job(_) => {}
         }
     }
 
@@ -244,16 +246,19 @@ impl Lifecycle {
         let id = self.next_id();
         let (wish, wished) = watch::channel(Wish::Run);
         let running = Running { generation: self.generation, port: command.port, slot: None, failed: false, wish };
-        let instance = Instance {
+        let owner = Owner {
             function: self.spec.id.clone(),
             id,
+            host: Arc::clone(&self.shared.host),
+            settings: Arc::clone(&self.shared.settings),
+            cgroups: self.shared.cgroups.clone(),
+            board: Arc::clone(&self.shared.board),
+        };
+        let instance = Instance {
+            owner,
             command,
             protocol: self.spec.protocol,
-            settings: Arc::clone(&self.shared.settings),
-            host: Arc::clone(&self.shared.host),
             gate: Arc::clone(&self.shared.gate),
-            board: Arc::clone(&self.shared.board),
-            cgroups: self.shared.cgroups.clone(),
             wish: wished,
             reports: self.reporter.clone(),
         };
@@ -327,7 +332,7 @@ impl Drop for Lifecycle {
 }
 
 /// Never, without a time.
-async fn sleep_until(time: Option<Instant>) {
+pub(crate) async fn sleep_until(time: Option<Instant>) {
     match time {
         Some(time) => tokio::time::sleep_until(time).await,
         None => std::future::pending().await,

@@ -10,10 +10,33 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::process::{Child, ChildStderr, ChildStdout};
 
-use leno_config::slice::Command;
+use leno_config::slice::{Command, Process, Resources, Secret};
+use std::collections::BTreeMap;
 
 /// A killed group may take a moment to vanish; after this it is left to the kernel.
 const VANISH: Duration = Duration::from_millis(500);
+
+/// What is to be started, whether it is to serve or to end.
+#[derive(Clone, Copy)]
+pub(crate) struct Program<'a> {
+    pub argv: &'a [String],
+    pub directory: &'a Path,
+    pub env: &'a BTreeMap<String, String>,
+    pub secrets: &'a [Secret],
+    pub resources: &'a Resources,
+}
+
+impl<'a> From<&'a Command> for Program<'a> {
+    fn from(Command { argv, directory, env, secrets, resources, .. }: &'a Command) -> Self {
+        Self { argv, directory, env, secrets, resources }
+    }
+}
+
+impl<'a> From<&'a Process> for Program<'a> {
+    fn from(Process { argv, directory, env, secrets, resources, .. }: &'a Process) -> Self {
+        Self { argv, directory, env, secrets, resources }
+    }
+}
 
 /// A running child and its group. Dropping it kills the group.
 pub(crate) struct ProcessGroup {
@@ -32,34 +55,34 @@ pub(crate) struct Output {
 }
 
 impl ProcessGroup {
-    /// Starts the command with nothing from the node's own environment but `PATH`. In `given`, later entries win, and all of
+    /// Starts the program with nothing from the node's own environment but `PATH`. In `given`, later entries win, and all of
     /// them win over what the function's author configured.
-    /// With `group`, the file of a control group that lists its members, it is in that group before the command begins.
+    /// With `group`, the file of a control group that lists its members, it is in that group before the program begins.
     pub fn start(
-        command: &Command,
+        program: &Program<'_>,
         given: &[(String, String)],
         group: Option<&Path>,
     ) -> std::io::Result<(Self, Output)> {
-        let (program, arguments) = command
+        let (name, arguments) = program
             .argv
             .split_first()
             .ok_or_else(|| std::io::Error::new(std::io::ErrorKind::InvalidInput, "the command is empty"))?;
-        let program = located(program, command);
+        let executable = located(name, program.directory);
         let mut child = match group {
-            None => tokio::process::Command::new(program),
+            None => tokio::process::Command::new(executable),
             // Between fork and exec only unsafe code could join.
             Some(members) => {
                 let mut shell = tokio::process::Command::new("/bin/sh");
-                shell.args(["-c", "echo 0 > \"$0\" && exec \"$@\""]).arg(members).arg(program);
+                shell.args(["-c", "echo 0 > \"$0\" && exec \"$@\""]).arg(members).arg(executable);
                 shell
             }
         };
         let mut child = child
             .args(arguments)
-            .current_dir(&command.directory)
+            .current_dir(program.directory)
             .env_clear()
             .envs(std::env::var_os("PATH").map(|path| ("PATH", path)))
-            .envs(&command.env)
+            .envs(program.env)
             .envs(given.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -90,7 +113,7 @@ impl ProcessGroup {
     }
 
     /// Asks the whole group to end.
-    pub fn terminate(&self) {
+    fn terminate(&self) {
         self.signal(Signal::TERM);
     }
 
@@ -108,6 +131,18 @@ impl ProcessGroup {
         status
     }
 
+    /// SIGTERM, SIGKILL after the grace period or when `kill` resolves, whichever is first.
+    pub async fn finish(self, grace: Duration, kill: impl Future<Output = ()>) {
+        self.terminate();
+        tokio::select! {
+            () = self.exited() => {}
+            () = tokio::time::sleep(grace) => {}
+            () = kill => {}
+        }
+        // The exit status of something that was told to end tells nothing.
+        let _ = self.end().await;
+    }
+
     fn signal(&self, signal: Signal) {
         if !self.reaped {
             // It fails if the group is gone, which is what is wanted.
@@ -122,9 +157,9 @@ impl Drop for ProcessGroup {
     }
 }
 
-/// A relative path means: relative to the function's directory. A bare name is looked up in `PATH`.
-fn located(program: &str, command: &Command) -> OsString {
-    if program.contains('/') { command.directory.join(program).into_os_string() } else { program.into() }
+/// A relative path means: relative to the program's directory. A bare name is looked up in `PATH`.
+fn located(name: &str, directory: &Path) -> OsString {
+    if name.contains('/') { directory.join(name).into_os_string() } else { name.into() }
 }
 
 /// An exit status in words.

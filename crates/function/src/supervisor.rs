@@ -4,6 +4,7 @@ use crate::buffer::Buffer;
 use crate::cgroup::Cgroups;
 use crate::error::AcquireError;
 use crate::gate::Gate;
+use crate::job::{self, JobSpec, JobStatus, Jobs};
 use crate::lifecycle::{Lifecycle, Order, Shared};
 use crate::output::LogLine;
 use crate::slot::Lease;
@@ -65,6 +66,7 @@ struct Inner {
     next_instance: Arc<AtomicU64>,
     buffer: Arc<Buffer>,
     cgroups: Option<Arc<Cgroups>>,
+    jobs: Jobs,
     /// The revisions of each function, the one that gets most first.
     functions: RwLock<BTreeMap<FunctionId, Vec<Entry>>>,
     /// Removed functions whose instances may not all have ended yet.
@@ -97,13 +99,25 @@ impl Supervisor {
     /// else may be called from any thread.
     pub fn start(settings: Settings, host: impl Host) -> Self {
         let changes = watch::Sender::new(0);
+        let cgroups = settings.cgroups.then(open_cgroups).flatten();
+        let (buffer, settings) = (Buffer::new(settings.buffer), Arc::new(settings));
+        let host: Arc<dyn Host> = Arc::new(Announcing { host, changes: changes.clone() });
+        let next_instance = Arc::new(AtomicU64::new(1));
+        let common = job::Common {
+            settings: Arc::clone(&settings),
+            host: Arc::clone(&host),
+            next_instance: Arc::clone(&next_instance),
+            cgroups: cgroups.clone(),
+            changes: watch::Sender::new(0),
+        };
         let inner = Inner {
-            buffer: Buffer::new(settings.buffer),
-            cgroups: settings.cgroups.then(open_cgroups).flatten(),
-            settings: Arc::new(settings),
-            host: Arc::new(Announcing { host, changes: changes.clone() }),
+            buffer,
+            cgroups,
+            jobs: Jobs::new(common),
+            settings,
+            host,
             runtime: Handle::current(),
-            next_instance: Arc::new(AtomicU64::new(1)),
+            next_instance,
             functions: RwLock::default(),
             ending: Mutex::default(),
             shut_down: AtomicBool::new(false),
@@ -211,7 +225,28 @@ impl Supervisor {
         ending.push((id, task));
     }
 
-    /// Ends all functions and waits until none of their processes is left. What has not ended by itself within `limit` is killed.
+    /// Takes on a job, and starts it unless this run of it was taken on before. Another run of it that is under way ends first.
+    /// After [`Supervisor::shutdown`] nothing is started.
+    pub fn apply_job(&self, spec: JobSpec) {
+        self.inner.jobs.apply(&self.inner.runtime, spec);
+    }
+
+    /// Lets go of a job; if it runs, it is ended in the background.
+    pub fn remove_job(&self, id: &FunctionId) {
+        self.inner.jobs.remove(id);
+    }
+
+    /// How all jobs are, by name.
+    pub fn jobs(&self) -> Vec<JobStatus> {
+        self.inner.jobs.status()
+    }
+
+    /// The last lines of a job's output, oldest first: of the processes that run, and of the one that ended last.
+    pub fn job_output(&self, id: &FunctionId) -> Vec<LogLine> {
+        self.inner.jobs.output(id)
+    }
+
+    /// Ends all functions and jobs and waits until none of their processes is left. What has not ended by itself within `limit` is killed.
     pub async fn shutdown(&self, limit: Duration) {
         self.inner.shut_down.store(true, Ordering::SeqCst);
         let functions = std::mem::take(&mut *self.functions_mut());
@@ -221,18 +256,22 @@ impl Supervisor {
         let tasks: Vec<Task> = self.ending().iter().map(|(_, task)| task.clone()).collect();
         // Those that were retired have no time left either.
         tasks.iter().for_each(|task| drop(task.orders.send(Order::Remove)));
+        self.inner.jobs.close();
         let all_ended = async {
             for task in tasks.clone() {
                 task.ended().await;
             }
+            self.inner.jobs.ended().await;
         };
         if tokio::time::timeout(limit, all_ended).await.is_err() {
             for task in &tasks {
                 let _ = task.orders.send(Order::Kill);
             }
+            self.inner.jobs.kill();
             for task in tasks {
                 task.ended().await;
             }
+            self.inner.jobs.ended().await;
         }
     }
 
@@ -268,6 +307,11 @@ impl Supervisor {
     /// Rises whenever an instance begins or ceases to get requests; then read again what you need.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.inner.changes.subscribe()
+    }
+
+    /// Rises whenever something about a job changes.
+    pub fn job_changes(&self) -> watch::Receiver<u64> {
+        self.inner.jobs.changes()
     }
 
     fn functions<T>(&self, read: impl FnOnce(&BTreeMap<FunctionId, Vec<Entry>>) -> T) -> T {

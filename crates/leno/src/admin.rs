@@ -1,12 +1,13 @@
 //! The admin listener: health, metrics, explanations, listings. It knows everything about this node, so it belongs on loopback.
 
-use crate::{revisions, scaling};
+use crate::scrape::Scrape;
+use crate::{jobs, revisions, scaling};
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use leno_config::slice::IN_NODE;
+use leno_config::slice::{IN_NODE, Run};
 use leno_control::Control;
 use leno_function::Supervisor;
 use leno_proxy::metrics::CONTENT_TYPE;
@@ -22,7 +23,7 @@ use tokio::sync::watch;
 pub struct Admin {
     pub node: Arc<Node>,
     pub supervisor: Supervisor,
-    /// Knows the revisions.
+    /// The control plane, which is in the same process.
     pub control: Control,
     /// Whether the configuration is in force and every identity certified.
     pub ready: watch::Receiver<bool>,
@@ -64,6 +65,7 @@ impl Admin {
             "/functions" => list(self.functions()),
             "/instances" => list(self.instances()),
             "/revisions" => list(revisions::rows(&self.control, &self.node)),
+            "/jobs" => list(jobs::rows(&self.control.status().jobs)),
             "/events" => list(self.events()),
             "/identities" => list(self.identities()),
             "/recent" => list(json!(self.node.telemetry.ring.latest(RECENT))),
@@ -85,13 +87,15 @@ impl Admin {
     fn metrics(&self) -> String {
         let scaling = Box::new(scaling::Scrape::of(&self.supervisor));
         let revisions = Box::new(revisions::Scrape::of(&self.node));
-        self.node.telemetry.metrics_text_with(&self.node.ledger, vec![scaling, revisions])
+        let control = Box::new(Scrape::of(self.control.status()));
+        self.node.telemetry.metrics_text_with(&self.node.ledger, vec![scaling, revisions, control])
     }
 
     fn functions(&self) -> Value {
         let mut scaling = scaling::columns(&self.supervisor);
         let snapshot = self.node.snapshot.load();
-        let mut entries: Vec<&Arc<FunctionEntry>> = snapshot.functions.values().collect();
+        let is_function = |entry: &&Arc<FunctionEntry>| !matches!(entry.slice.run, Run::Job(_));
+        let mut entries: Vec<&Arc<FunctionEntry>> = snapshot.functions.values().filter(is_function).collect();
         entries.sort_by(|a, b| a.name.cmp(&b.name));
         let row = |entry: &Arc<FunctionEntry>| {
             let slice = &entry.slice;
@@ -133,6 +137,7 @@ impl Admin {
     fn events(&self) -> Value {
         let mut rows = scaling::events(&self.supervisor);
         rows.extend(self.control.rollout_events().iter().map(revisions::event));
+        rows.extend(jobs::events(&self.control.status().jobs));
         let time = |row: &Value| row["time"].as_f64().unwrap_or_default();
         rows.sort_by(|one, other| time(one).total_cmp(&time(other)));
         Value::Array(rows)
@@ -152,8 +157,7 @@ impl Admin {
 }
 
 const RECENT: usize = 100;
-const PATHS: &str =
-    "/healthz /readyz /metrics /functions /revisions /instances /events /identities /recent /explain/REQUEST-ID\n";
+const PATHS: &str = "/healthz /readyz /metrics /functions /revisions /instances /jobs /events /identities /recent /explain/REQUEST-ID\n";
 
 fn list(value: Value) -> Response<Full<Bytes>> {
     reply(StatusCode::OK, "application/json", value.to_string())

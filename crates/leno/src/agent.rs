@@ -3,6 +3,8 @@
 
 use crate::engines::Engines;
 use crate::instances::{Hosted, Lanes, reported};
+use crate::jobs::Jobs;
+use leno_config::slice::Run;
 use leno_config::{FunctionId, ModuleHash, Slice, slice};
 use leno_control::node::{Agent, Change, Update, Updates};
 use leno_control::{Resource, RevisionCounts, Subject};
@@ -21,6 +23,9 @@ use tokio::time::MissedTickBehavior;
 
 /// Between two reports of what became of requests, where there are several revisions.
 const TALLY_TICK: Duration = Duration::from_millis(500);
+
+/// How often jobs that want a certificate are looked at.
+const CERTIFIED: Duration = Duration::from_millis(5);
 
 /// Everything that an update touches.
 pub struct Keeper {
@@ -49,16 +54,21 @@ impl Keeper {
         let mut functions = Shards::default();
         let mut tick = tokio::time::interval(TALLY_TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut jobs = Jobs::new(self.agent.clone(), self.supervisor.clone(), self.node.svids.clone());
+        let mut job_changes = self.supervisor.job_changes();
         loop {
             tokio::select! {
                 update = updates.recv() => match update {
                     Some(update) => {
-                        self.apply(update, &fetcher, &mut functions).await;
+                        self.apply(update, &fetcher, &mut functions, &mut jobs).await;
                         self.fetch_modules(&modules);
                     }
                     None => return,
                 },
                 Some((id, slice)) = fetched.recv() => self.renew_keys(&id, slice).await,
+                // What may be called is in force when the first jobs start.
+                () = tokio::time::sleep(CERTIFIED), if jobs.are_waiting() && *self.applied.borrow() => jobs.start(),
+                Ok(()) = job_changes.changed() => jobs.report(),
                 Some(hash) = fetched_modules.recv() => self.extend(&hash).await,
                 _ = tick.tick(), if self.node.tallies.any() => self.tell_traffic(),
                 changed = changes.changed() => {
@@ -84,7 +94,13 @@ impl Keeper {
         self.agent.report(id, reported(&self.supervisor, id));
     }
 
-    async fn apply(&self, update: Update, fetcher: &JwksFetcher, functions: &mut Shards<FunctionId, Lanes>) {
+    async fn apply(
+        &self,
+        update: Update,
+        fetcher: &JwksFetcher,
+        functions: &mut Shards<FunctionId, Lanes>,
+        jobs: &mut Jobs,
+    ) {
         let mut next = self.node.snapshot.load().change();
         let mut rejected = Vec::new();
         let (mut complete, mut forgotten, mut replaced) = (false, false, false);
@@ -98,9 +114,21 @@ impl Keeper {
                 Change::Set(Resource::Bundle(bundle)) => self.node.svids.set_bundle(bundle),
                 Change::Set(Resource::Slice(slice)) => match self.load(fetcher.follow(*slice)).await {
                     Ok(entry) => {
-                        let revisions = self.supervisor.apply_all(FunctionSpec::all(&entry.slice));
-                        if let Some(lanes) = Lanes::new(revisions) {
-                            replaced |= functions.insert(entry.slice.id.clone(), lanes).is_some();
+                        let id = &entry.slice.id;
+                        if let Run::Job(job) = &entry.slice.run {
+                            // It may have been a function until now.
+                            self.supervisor.remove(id);
+                            replaced |= functions.remove(id).is_some();
+                            if let Err(reason) = jobs.apply(&entry.slice, job) {
+                                rejected.push((subject, reason));
+                                continue;
+                            }
+                        } else {
+                            jobs.remove(id);
+                            let revisions = self.supervisor.apply_all(FunctionSpec::all(&entry.slice));
+                            if let Some(lanes) = Lanes::new(revisions) {
+                                replaced |= functions.insert(id.clone(), lanes).is_some();
+                            }
                         }
                         come.push(entry.clone());
                         next.insert(entry);
@@ -121,6 +149,7 @@ impl Keeper {
                     functions.remove(&id);
                     self.node.tallies.keep(&id, &[]);
                     self.supervisor.remove(&id);
+                    jobs.remove(&id);
                     forgotten = true;
                 }
                 Change::Set(Resource::Hosted(_)) => complete = true,

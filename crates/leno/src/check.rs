@@ -10,7 +10,7 @@ use std::process::ExitCode;
 pub fn run(path: &Path) -> Result<ExitCode> {
     match load(path, &Modules::default()) {
         Ok(snapshot) => {
-            println!("{}: {} functions, all fine", path.display(), snapshot.functions().len());
+            println!("{}: {}, all fine", path.display(), snapshot.summary());
             Ok(ExitCode::SUCCESS)
         }
         Err(problems) => {

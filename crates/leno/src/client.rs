@@ -19,7 +19,9 @@ pub enum Listing {
     Revisions,
     /// Running copies of functions.
     Instances,
-    /// The last decisions of the autoscaler (in instances) and on rollouts (in per cent), and why.
+    /// Jobs, how far they are, and how they ended.
+    Jobs,
+    /// The last decisions of the autoscaler (in instances) and on rollouts (in per cent), what happened to jobs, and why.
     Events,
     /// SPIFFE IDs and their certificates.
     Identities,
@@ -31,6 +33,7 @@ impl Listing {
             Self::Functions => "/functions",
             Self::Revisions => "/revisions",
             Self::Instances => "/instances",
+            Self::Jobs => "/jobs",
             Self::Events => "/events",
             Self::Identities => "/identities",
         }
@@ -69,6 +72,18 @@ impl Listing {
                 ("ADDRESS", "address"),
                 ("PID", "pid"),
                 ("RESTARTS", "restarts"),
+            ],
+            Self::Jobs => &[
+                ("JOB", "job"),
+                ("STATE", "state"),
+                ("NODE", "node"),
+                ("COMPLETIONS", "completions"),
+                ("ACTIVE", "active"),
+                ("FAILED", "failed"),
+                ("START (UNIX)", "start"),
+                ("END (UNIX)", "end"),
+                ("EXIT", "exit_code"),
+                ("REASON", "reason"),
             ],
             Self::Events => &[
                 ("TIME (UNIX)", "time"),

@@ -7,9 +7,11 @@ mod check;
 mod client;
 mod engines;
 mod instances;
+mod jobs;
 mod node;
 mod revisions;
 mod scaling;
+mod scrape;
 mod telemetry;
 mod up;
 
@@ -24,7 +26,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// A service mesh for serverless functions: every request is judged in a fresh sandbox.
 ///
-/// Start with `leno check PATH` on a folder of documents (kinds Mesh, Function and Policy, apiVersion leno.dev/v1alpha1),
+/// Start with `leno check PATH` on a folder of documents (kinds Mesh, Function, Job and Policy, apiVersion leno.dev/v1alpha1),
 /// then `leno up PATH`. Nothing is allowed unless a policy allows it; `leno explain ID` says why a request was refused,
 /// where ID is the response's `x-request-id`.
 #[derive(Parser)]
@@ -48,9 +50,10 @@ enum Command {
         /// Worker threads that carry requests; default: one per core.
         #[arg(long, value_name = "N")]
         workers: Option<usize>,
-        /// Keep revisions, and how their rollouts go, in this file over restarts; default: in memory.
+        /// Keep definitions, revisions with their rollouts, and how jobs ended, in this file. Without it a restart knows nothing of before:
+        /// revisions are numbered anew, and every job runs again.
         #[arg(long, value_name = "FILE")]
-        state: Option<PathBuf>,
+        store: Option<PathBuf>,
     },
     /// Check documents without starting anything.
     Check {
@@ -96,7 +99,7 @@ fn main() -> ExitCode {
         }
     };
     let result = match cli.command {
-        Command::Up { path, workers, state } => up::run(&path, workers, state.as_deref()),
+        Command::Up { path, workers, store } => up::run(&path, workers, store.as_deref()),
         Command::Check { path } => check::run(&path),
         Command::Get { what, node, json } => client::list(what, node.admin, json),
         Command::Explain { request_id, node, json } => client::explain(&request_id, node.admin, json),

@@ -44,7 +44,7 @@ pub struct Join {
     pub bundle: TrustBundle,
     /// The gateway's identity.
     pub gateway: SpiffeId,
-    /// The control plane itself, for what people ask about revisions.
+    /// The control plane itself, for what the admin listener tells of it.
     pub plane: Control,
 }
 
@@ -141,6 +141,7 @@ impl Running {
         let graces = revisions.map(|revision| match revision.template.run {
             leno_config::slice::Run::Command(command) => command.grace,
             leno_config::slice::Run::Wasm(wasm) => wasm.grace,
+            leno_config::slice::Run::Job(job) => job.process.grace,
             leno_config::slice::Run::External(_) => Duration::ZERO,
         });
         graces.max().unwrap_or_default() + Duration::from_secs(5)

@@ -23,7 +23,7 @@ use tokio::sync::mpsc;
 const MANAGEMENT_THREADS: usize = 2;
 
 /// Runs until a signal ends it.
-pub fn run(path: &Path, workers: Option<usize>, state: Option<&Path>) -> Result<ExitCode> {
+pub fn run(path: &Path, workers: Option<usize>, store: Option<&Path>) -> Result<ExitCode> {
     // What is compiled to see whether it can be, the node runs: once is long enough for an interpreter.
     let modules = Arc::new(Modules::default());
     let snapshot = match check::load(path, &modules) {
@@ -36,12 +36,12 @@ pub fn run(path: &Path, workers: Option<usize>, state: Option<&Path>) -> Result<
     telemetry::start();
     let workers = workers.map(|count| NonZeroUsize::new(count).context("--workers must be at least 1")).transpose()?;
     let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let store = store.map(Store::open).transpose()?.unwrap_or_else(Store::memory);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(MANAGEMENT_THREADS.min(cores))
         .thread_name("leno-manage")
         .enable_all()
         .build()?;
-    let store = state.map_or(Ok(Store::memory()), Store::open)?;
     runtime.block_on(up(path, snapshot, (modules, store), workers))?;
     // Nothing that is left is worth waiting for.
     runtime.shutdown_timeout(Duration::from_secs(1));
@@ -125,7 +125,7 @@ fn announce(running: &Running, snapshot: &Snapshot) {
     }
     tracing::info!("sidecars  outbound {}, inbound {}", addresses.outbound, addresses.inbound);
     tracing::info!("admin     http://{}/metrics", running.admin);
-    tracing::info!("ready: {} functions", snapshot.functions().len());
+    tracing::info!("ready: {}", snapshot.summary());
 }
 
 /// Puts a change of the documents into force, or says why not.

@@ -56,9 +56,15 @@ fn selected(
     let mut selected = BTreeSet::new();
     for (index, name) in spec.functions.iter().enumerate() {
         let element = list.element(index);
-        if let Some(id) = fields::function(context, &element, own, name)
-            && !selected.insert(id)
+        let Some(id) = fields::function(context, &element, own, name) else { continue };
+        if context.jobs.contains_key(&id)
+            && let Some(section) = of_callees(spec)
         {
+            let message = format!("`{id}` is a job: nobody calls it, so `{section}` says nothing about it");
+            element
+                .problem(message, "remove it here; what a job may call is up to its `callees`, and to their policies");
+        }
+        if !selected.insert(id) {
             element.problem(format!("`{name}` is named twice"), "remove one of the two");
         }
     }
@@ -98,6 +104,18 @@ fn selected(
         scope.field("selector").problem("no function has these labels", fix);
     }
     selected
+}
+
+/// A section of the policy that only says something about those who are called.
+fn of_callees(spec: &document::PolicySpec) -> Option<&'static str> {
+    let sections = [
+        ("authentication", spec.authentication.is_some()),
+        ("authorization", spec.authorization.is_some()),
+        ("rateLimits", !spec.rate_limits.is_empty()),
+        ("retry", spec.retry.is_some()),
+        ("circuitBreaker", spec.circuit_breaker.is_some()),
+    ];
+    sections.into_iter().find_map(|(name, there)| there.then_some(name))
 }
 
 /// The functions of a namespace, or of all (`*`).

@@ -1,10 +1,11 @@
-//! `spec.resources` and `spec.secrets` of a function.
+//! `spec.resources` and `spec.secrets` of functions and jobs.
 
 use super::fields;
-use super::function::RESERVED;
-use crate::document::{FunctionSpec, Resources, Secret, SecretAs};
+use super::process::Kind;
+use crate::document::{Resources, Secret, SecretAs};
 use crate::problem::Scope;
 use crate::slice;
+use std::collections::BTreeMap;
 
 pub(super) fn resources(scope: &Scope<'_>, resources: &Resources) -> slice::Resources {
     const LEAST_MEMORY: u64 = 1 << 20;
@@ -27,9 +28,14 @@ pub(super) fn resources(scope: &Scope<'_>, resources: &Resources) -> slice::Reso
     }
 }
 
-pub(super) fn secrets(list: &Scope<'_>, spec: &FunctionSpec) -> Vec<slice::Secret> {
+pub(super) fn secrets(
+    kind: Kind,
+    list: &Scope<'_>,
+    written: &[Secret],
+    env: &BTreeMap<String, String>,
+) -> Vec<slice::Secret> {
     let mut secrets: Vec<slice::Secret> = Vec::new();
-    for (index, Secret { name, from, r#as }) in spec.secrets.iter().enumerate() {
+    for (index, Secret { name, from, r#as }) in written.iter().enumerate() {
         let scope = list.element(index);
         let field = scope.field("name");
         let environment = *r#as == SecretAs::Env;
@@ -38,10 +44,10 @@ pub(super) fn secrets(list: &Scope<'_>, spec: &FunctionSpec) -> Vec<slice::Secre
             let fix = "expected letters, digits, `-`, `_` and `.`, at most 253, not beginning with `.`";
             field.problem(format!("`{}` cannot be a secret's name", name.escape_debug()), fix);
         }
-        if environment && (RESERVED.contains(&name.as_str()) || name == "LENO_SECRETS") {
+        if environment && (kind.sets(name) || name == "LENO_SECRETS") {
             field.problem(format!("`{name}` is set by the node"), "give it another name");
         }
-        if environment && spec.env.contains_key(name) {
+        if environment && env.contains_key(name) {
             field.problem(format!("`{name}` is in `env` too"), "remove one of the two");
         }
         if secrets.iter().any(|other| other.name == *name && other.environment == environment) {

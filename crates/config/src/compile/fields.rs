@@ -1,6 +1,7 @@
 //! Checks that many fields share.
 
 use super::Context;
+use crate::document::Metadata;
 use crate::duration::Duration;
 use crate::id::{FunctionId, is_label};
 use crate::nearest::did_you_mean;
@@ -15,6 +16,12 @@ pub(super) fn label(scope: &Scope<'_>, text: &str) -> bool {
         scope.problem(format!("`{}` cannot be a name", text.escape_debug()), fix);
     }
     good
+}
+
+/// The name of a function or job, from its metadata.
+pub(super) fn id(metadata: &Scope<'_>, Metadata { name, namespace, .. }: &Metadata) -> Option<FunctionId> {
+    let good = label(&metadata.field("name"), name) & label(&metadata.field("namespace"), namespace);
+    good.then(|| FunctionId { namespace: namespace.clone(), name: name.clone() })
 }
 
 /// Name of a rule, as it appears in logs.
@@ -45,7 +52,7 @@ pub(super) fn unique_names<'a>(list: &Scope<'_>, names: impl Iterator<Item = Opt
     }
 }
 
-/// A function by `name` (in this namespace) or `namespace/name`; it must exist.
+/// A function or job by `name` (in this namespace) or `namespace/name`; it must exist.
 pub(super) fn function(context: &Context<'_>, scope: &Scope<'_>, namespace: &str, text: &str) -> Option<FunctionId> {
     let parsed = match text.split_once('/') {
         Some(_) => text.parse(),
@@ -58,7 +65,7 @@ pub(super) fn function(context: &Context<'_>, scope: &Scope<'_>, namespace: &str
         );
         return None;
     };
-    if context.functions.contains_key(&id) {
+    if context.functions.contains_key(&id) || context.jobs.contains_key(&id) {
         return Some(id);
     }
     if !context.incomplete {
@@ -72,11 +79,12 @@ fn similar(context: &Context<'_>, scope: &Scope<'_>, namespace: &str, wrong: &Fu
     if scope.problem_count() > 100 {
         return String::new();
     }
-    let elsewhere = context.functions.keys().find(|id| id.name == wrong.name);
+    let all = || context.functions.keys().chain(context.jobs.keys());
+    let elsewhere = all().find(|id| id.name == wrong.name);
     if let Some(id) = elsewhere {
         return format!("did you mean `{id}`?");
     }
-    let known: Vec<String> = context.functions.keys().map(ToString::to_string).collect();
+    let known: Vec<String> = all().map(ToString::to_string).collect();
     let hint = did_you_mean(&wrong.to_string(), known.iter().map(String::as_str));
     if hint.starts_with("did") {
         hint

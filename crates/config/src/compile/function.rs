@@ -1,6 +1,7 @@
 //! A Function document.
 
 use super::fields::{self, DAY, MILLISECOND};
+use super::process::{self, Kind};
 use super::{Context, Placed, confine, rollout, scale, template, text, wasm};
 use crate::document::{self, FunctionSpec, FunctionTimeouts, Readiness};
 use crate::duration::Duration;
@@ -13,10 +14,6 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
 
-/// Environment variables that the node sets itself.
-pub(super) const RESERVED: [&str; 7] =
-    ["PORT", "HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy"];
-
 /// Functions by name; each name may appear once.
 pub(super) fn names(
     functions: &[Placed<document::Function>],
@@ -26,13 +23,7 @@ pub(super) fn names(
     for (index, placed) in functions.iter().enumerate() {
         let root = placed.scope(problems);
         let metadata = root.field("metadata");
-        let (name, namespace) = (&placed.document.metadata.name, &placed.document.metadata.namespace);
-        let good =
-            fields::label(&metadata.field("name"), name) & fields::label(&metadata.field("namespace"), namespace);
-        if !good {
-            continue;
-        }
-        let id = FunctionId { namespace: namespace.clone(), name: name.clone() };
+        let Some(id) = fields::id(&metadata, &placed.document.metadata) else { continue };
         if let Some(first) = names.get(&id) {
             let first: &Placed<document::Function> = &functions[*first];
             let message = format!("there is another function `{id}`, in {}", first.scope(problems).line());
@@ -74,11 +65,15 @@ pub(super) fn function(
     }
 }
 
-fn callees(context: &Context<'_>, list: &Scope<'_>, id: &FunctionId, names: &[String]) -> Vec<FunctionId> {
+/// Functions that a function or a job may call.
+pub(super) fn callees(context: &Context<'_>, list: &Scope<'_>, id: &FunctionId, names: &[String]) -> Vec<FunctionId> {
     let mut callees = Vec::new();
     for (index, name) in names.iter().enumerate() {
         let scope = list.element(index);
         let Some(callee) = fields::function(context, &scope, &id.namespace, name) else { continue };
+        if context.jobs.contains_key(&callee) {
+            scope.problem(format!("`{callee}` is a job, and nobody can call a job"), "name a function, or remove it");
+        }
         if callees.contains(&callee) {
             scope.problem(format!("`{callee}` is named twice"), "remove one of the two");
         }
@@ -129,13 +124,8 @@ fn external(scope: &Scope<'_>, external: &document::External) -> Vec<SocketAddr>
 }
 
 fn command(scope: &Scope<'_>, spec: &FunctionSpec, argv: &[String]) -> slice::Command {
-    if argv.first().is_none_or(String::is_empty) {
-        scope.field("command").problem("there is no program", "expected a list: [program, argument, …]");
-    }
-    if argv.iter().any(|argument| argument.contains('\0')) {
-        scope.field("command").problem("an argument contains a NUL character", "remove it");
-    }
-    env(&scope.field("env"), &spec.env, "use `port`");
+    process::argv(&scope.field("command"), argv);
+    process::environment(Kind::Instance, &scope.field("env"), &spec.env);
     if spec.port == Some(0) {
         scope
             .field("port")
@@ -147,29 +137,12 @@ fn command(scope: &Scope<'_>, spec: &FunctionSpec, argv: &[String]) -> slice::Co
         argv: argv.to_vec(),
         directory: fields::relative(scope, spec.working_directory.as_deref().unwrap_or(Path::new("."))),
         env: spec.env.clone(),
-        secrets: confine::secrets(&scope.field("secrets"), spec),
+        secrets: confine::secrets(Kind::Instance, &scope.field("secrets"), &spec.secrets, &spec.env),
         resources: confine::resources(&scope.field("resources"), &spec.resources),
         port: spec.port,
         readiness: readiness(&scope.field("readiness"), spec.readiness.as_ref()),
         startup_timeout: fields::within(&timeouts.field("startup"), startup, MILLISECOND, DAY),
         grace: fields::within(&timeouts.field("grace"), grace, Duration::default(), DAY),
-    }
-}
-
-/// Checks `spec.env`. `port`: what to do about a `PORT`.
-pub(super) fn env(scope: &Scope<'_>, env: &BTreeMap<String, String>, port: &str) {
-    for (name, value) in env {
-        let field = scope.field(name);
-        if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
-            field.problem(
-                "this cannot be an environment variable",
-                "expected a name without `=`, and no NUL characters",
-            );
-        }
-        if RESERVED.contains(&name.as_str()) {
-            let fix = if name == "PORT" { port } else { "remove it: calls go through the sidecar" };
-            field.problem(format!("`{name}` is set by the node"), fix);
-        }
     }
 }
 

@@ -9,10 +9,12 @@ mod extension;
 mod fields;
 mod function;
 mod header;
+mod job;
 mod mesh;
 mod module;
 mod observe;
 mod policy;
+mod process;
 mod rate_limit;
 mod resilience;
 mod rollout;
@@ -51,6 +53,7 @@ impl<T> Placed<T> {
 pub(crate) struct Documents {
     pub meshes: Vec<Placed<document::Mesh>>,
     pub functions: Vec<Placed<document::Function>>,
+    pub jobs: Vec<Placed<document::Job>>,
     pub policies: Vec<Placed<document::Policy>>,
     /// Some could not be read. Names that are not found may be in those, so they are not reported.
     pub incomplete: bool,
@@ -61,6 +64,8 @@ struct Context<'a> {
     trust_domain: &'a str,
     /// Functions by name.
     functions: &'a BTreeMap<FunctionId, usize>,
+    /// Jobs by name.
+    jobs: &'a BTreeMap<FunctionId, usize>,
     incomplete: bool,
     /// Files that documents refer to.
     inputs: &'a RefCell<Vec<PathBuf>>,
@@ -73,9 +78,11 @@ pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -
     let (inputs, modules) = (RefCell::default(), RefCell::default());
     let mesh = mesh::mesh(&documents.meshes, problems, &inputs);
     let names = function::names(&documents.functions, problems);
+    let jobs = job::names(&documents.jobs, &documents.functions, &names, problems);
     let context = Context {
         trust_domain: &mesh.trust_domain,
         functions: &names,
+        jobs: &jobs,
         incomplete: documents.incomplete,
         inputs: &inputs,
         modules: &modules,
@@ -85,6 +92,10 @@ pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -
         let placed = &documents.functions[*index];
         let scope = placed.scope(problems);
         functions.insert(id.clone(), function::function(&context, &scope, id, &placed.document, &mesh));
+    }
+    for (id, index) in &jobs {
+        let placed = &documents.jobs[*index];
+        functions.insert(id.clone(), job::job(&context, &placed.scope(problems), id, &placed.document, &mesh));
     }
     function::exposed_once(&documents.functions, &names, problems);
     let policies: Vec<_> = documents

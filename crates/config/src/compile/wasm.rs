@@ -1,6 +1,7 @@
 //! `spec.wasm` of a function.
 
-use super::{Context, confine, fields, function, module};
+use super::process::{self, Kind};
+use super::{Context, confine, fields, module};
 use crate::document::{FunctionSpec, SecretAs, Wasm};
 use crate::duration::Duration;
 use crate::problem::Scope;
@@ -31,7 +32,7 @@ pub(super) fn wasm(context: &Context<'_>, scope: &Scope<'_>, spec: &FunctionSpec
     if timeouts.has("startup") {
         timeouts.field("startup").problem("`startup` is for commands; this function is a component", "remove it");
     }
-    function::env(&scope.field("env"), &spec.env, "remove it: a component listens nowhere");
+    process::environment(Kind::Component, &scope.field("env"), &spec.env);
     let secrets = scope.field("secrets");
     for (index, secret) in spec.secrets.iter().enumerate() {
         if secret.r#as == SecretAs::File {
@@ -56,7 +57,7 @@ pub(super) fn wasm(context: &Context<'_>, scope: &Scope<'_>, spec: &FunctionSpec
         url,
         memory: memory.0,
         env: spec.env.clone(),
-        secrets: confine::secrets(&secrets, spec),
+        secrets: confine::secrets(Kind::Component, &secrets, &spec.secrets, &spec.env),
         grace: fields::within(&timeouts.field("grace"), spec.timeouts.grace, Duration::default(), fields::DAY),
     })
 }

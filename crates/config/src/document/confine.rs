@@ -1,4 +1,4 @@
-//! `spec.resources` and `spec.secrets` of a function.
+//! `spec.resources` and `spec.secrets` of functions and jobs.
 
 use crate::size::Size;
 use schemars::JsonSchema;

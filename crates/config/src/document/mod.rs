@@ -6,6 +6,7 @@ mod claim;
 mod confine;
 mod extension;
 mod function;
+mod job;
 mod mesh;
 mod observe;
 mod policy;
@@ -23,6 +24,7 @@ pub use claim::ClaimPath;
 pub use confine::{Resources, Secret, SecretAs};
 pub use extension::{Direction, Extension, FailMode, Phase};
 pub use function::{Expose, External, Function, FunctionKind, FunctionSpec, FunctionTimeouts, Readiness};
+pub use job::{Job, JobKind, JobSpec};
 pub use mesh::{
     AccessLogFormat, EngineChoice, Gateway, GatewayHttps, Listeners, Mesh, MeshAccessLog, MeshKind, MeshLimits,
     MeshMetadata, MeshSpec, MeshTracing, Mtls, SameNode,

@@ -5,6 +5,7 @@ use super::desired::{Desired, from_node};
 use super::stream;
 use super::update::Update;
 use crate::admission::JoinToken;
+use crate::job::JobReport;
 use crate::resource::{Instance, Subject, Version};
 use crate::rollout::RevisionCounts;
 use crate::wire::v1::from_node::Message;
@@ -165,6 +166,17 @@ impl Agent {
         if *self.0.connection.borrow() == Connection::Connected {
             self.0.shared.say(None, from_node(Message::Traffic(wire::traffic(function, counts))));
         }
+    }
+
+    /// How far a job is, each time that something about it changes; repeated when the control plane was away.
+    pub fn report_job(&self, job: &FunctionId, report: JobReport) {
+        let message = self.0.shared.desired().report_job(job, report);
+        self.0.shared.say(None, message);
+    }
+
+    /// The job is not this node's any more: there is nothing to be said of it.
+    pub fn forget_job(&self, job: &FunctionId) {
+        self.0.shared.desired().forget_job(job);
     }
 
     /// Has a certificate signed for an identity that this node hosts. `csr` and the chain, leaf first, are DER.

@@ -1,5 +1,6 @@
 //! What a node wants and has, whether or not there is a stream at the moment.
 
+use crate::job::JobReport;
 use crate::resource::{Instance, Subject, Version};
 use crate::wire::v1::from_node::Message;
 use crate::wire::{self, RELEASE, v1};
@@ -13,6 +14,7 @@ pub(crate) struct Desired {
     /// The versions in force.
     held: BTreeMap<Subject, Version>,
     instances: BTreeMap<FunctionId, Vec<Instance>>,
+    jobs: BTreeMap<FunctionId, JobReport>,
 }
 
 impl Desired {
@@ -24,6 +26,7 @@ impl Desired {
             held: self.held.iter().map(wire::held).collect(),
             inbound: inbound.map(|address| address.to_string()).unwrap_or_default(),
             reports: reports.collect(),
+            jobs: self.jobs.iter().map(|(job, report)| wire::job_report(job, report)).collect(),
         }))
     }
 
@@ -44,6 +47,16 @@ impl Desired {
             self.instances.insert(function.clone(), instances);
         }
         from_node(Message::Report(report))
+    }
+
+    pub(crate) fn report_job(&mut self, job: &FunctionId, report: JobReport) -> v1::FromNode {
+        let message = Message::Job(wire::job_report(job, &report));
+        self.jobs.insert(job.clone(), report);
+        from_node(message)
+    }
+
+    pub(crate) fn forget_job(&mut self, job: &FunctionId) {
+        self.jobs.remove(job);
     }
 
     /// What an update put into force (a version) or took away (none).

@@ -124,6 +124,7 @@ impl World {
             held: peer.held.iter().map(|(subject, version)| (subject.clone(), *version)).collect(),
             inbound: Some(SocketAddr::from(([127, 0, 0, 1], port))),
             instances: peer.instances.clone(),
+            jobs: Vec::new(),
         };
         peer.session = self.state.connect(name, greeting, Arc::default());
     }

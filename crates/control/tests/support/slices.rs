@@ -1,8 +1,9 @@
 //! Slices as the configuration would make them, as far as the control plane looks at them.
 
-use leno_config::slice::{AccessLogSink, AppProtocol, Callee, Expose, Extension, Limits, Run};
+use leno_config::slice::{AccessLogSink, AppProtocol, Callee, Expose, Extension, Job, Limits, Process, Resources, Run};
 use leno_config::{FunctionId, MeshSlice, ModuleHash, Slice};
 use leno_policy::spec::{AccessLog, Direction, ProgramSpec, Sidecar, Tracing};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 pub const DOMAIN: &str = "orders.example";
@@ -45,6 +46,21 @@ pub fn slice(name: &str, callees: &[&str], edition: u32) -> Slice {
 pub fn delivered(mut slice: Slice) -> Slice {
     slice.revisions.number = 1;
     slice
+}
+
+/// A job that may call `callees`; another edition is another run.
+#[allow(dead_code)] // Each test binary uses its part.
+pub fn job(name: &str, callees: &[&str], edition: u32) -> Slice {
+    let process = Process {
+        argv: vec!["job".to_owned()],
+        directory: "/".into(),
+        env: BTreeMap::new(),
+        secrets: Vec::new(),
+        resources: Resources::default(),
+        grace: Duration::ZERO,
+    };
+    let job = Job { process, parallelism: 1, completions: edition, backoff_limit: 6, active_deadline: None, ttl: None };
+    Slice { run: Run::Job(job), ..slice(name, callees, 1) }
 }
 
 /// The slice with an extension of this module.

@@ -107,35 +107,27 @@ impl Mesh {
         let ports = Ports::free();
         fs::write(folder.path().join("mesh.yaml"), ports.mesh_document(mesh)).unwrap();
         fs::write(folder.path().join("app.yaml"), documents).unwrap();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_leno"))
-            .arg("up")
-            .arg(folder.path())
-            .current_dir(folder.path())
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let output = Arc::new(Mutex::new(Vec::new()));
-        for stream in [
-            Box::new(child.stdout.take().unwrap()) as Box<dyn std::io::Read + Send>,
-            Box::new(child.stderr.take().unwrap()),
-        ] {
-            let output = Arc::clone(&output);
-            std::thread::spawn(move || {
-                for line in BufReader::new(stream).lines().map_while(Result::ok) {
-                    output.lock().unwrap().push(line);
-                }
-            });
-        }
+        let (child, output) = launch(folder.path(), &[]);
         let mut mesh = Self { folder, ports, child, output };
-        mesh.wait_for("the mesh to be ready", |mesh| {
+        mesh.wait_until_ready();
+        mesh
+    }
+
+    /// Ends it, and starts it again with these arguments.
+    pub fn restart(&mut self, arguments: &[&str]) {
+        self.terminate();
+        self.wait();
+        (self.child, self.output) = launch(self.folder.path(), arguments);
+        self.wait_until_ready();
+    }
+
+    fn wait_until_ready(&mut self) {
+        self.wait_for("the mesh to be ready", |mesh| {
             if let Some(status) = mesh.child.try_wait().unwrap() {
                 panic!("leno up ended early with {status}:\n{}", mesh.output().join("\n"));
             }
             mesh.try_admin("/readyz").is_some_and(|answer| answer.status == 200)
         });
-        mesh
     }
 
     /// Everything that it wrote so far.
@@ -251,6 +243,33 @@ impl Drop for Mesh {
             eprintln!("--- access log:\n{log}");
         }
     }
+}
+
+/// `leno up` of a folder, and the lines that it writes.
+fn launch(folder: &Path, arguments: &[&str]) -> (Child, Arc<Mutex<Vec<String>>>) {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_leno"))
+        .arg("up")
+        .arg(folder)
+        .args(arguments)
+        .current_dir(folder)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let output = Arc::new(Mutex::new(Vec::new()));
+    for stream in [
+        Box::new(child.stdout.take().unwrap()) as Box<dyn std::io::Read + Send>,
+        Box::new(child.stderr.take().unwrap()),
+    ] {
+        let output = Arc::clone(&output);
+        std::thread::spawn(move || {
+            for line in BufReader::new(stream).lines().map_while(Result::ok) {
+                output.lock().unwrap().push(line);
+            }
+        });
+    }
+    (child, output)
 }
 
 /// One request by curl.

@@ -1,0 +1,105 @@
+//! A Job document.
+
+use super::fields::{self, DAY, MILLISECOND};
+use super::process::{self, Kind};
+use super::{Context, Placed, confine, function};
+use crate::document;
+use crate::duration::Duration;
+use crate::id::FunctionId;
+use crate::problem::{Problem, Scope};
+use crate::revision::Plan;
+use crate::slice;
+use crate::snapshot::Function;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use std::path::Path;
+
+/// Nobody waits longer for a job, or for its entry to go.
+const LONGEST: Duration = Duration::from_secs(365 * 86_400);
+
+/// Jobs by name. Names are identities, so each may appear once among jobs and functions.
+pub(super) fn names(
+    jobs: &[Placed<document::Job>],
+    functions: &[Placed<document::Function>],
+    named: &BTreeMap<FunctionId, usize>,
+    problems: &RefCell<Vec<Problem>>,
+) -> BTreeMap<FunctionId, usize> {
+    let mut names = BTreeMap::new();
+    for (index, placed) in jobs.iter().enumerate() {
+        let root = placed.scope(problems);
+        let metadata = root.field("metadata");
+        let Some(id) = fields::id(&metadata, &placed.document.metadata) else { continue };
+        let function = named.get(&id).map(|first| ("function", functions[*first].scope(problems).line()));
+        let job = names.get(&id).map(|first: &usize| ("job", jobs[*first].scope(problems).line()));
+        if let Some((what, line)) = function.or(job) {
+            let message = format!("there is a {what} `{id}` too, in {line}, and they would have the same identity");
+            metadata.field("name").problem(message, "give each its own name");
+            continue;
+        }
+        names.insert(id, index);
+    }
+    names
+}
+
+/// A job is a function in what concerns identities and calls of its own; nobody calls it.
+pub(super) fn job(
+    context: &Context<'_>,
+    root: &Scope<'_>,
+    id: &FunctionId,
+    document: &document::Job,
+    mesh: &slice::MeshSlice,
+) -> Function {
+    let spec = &document.spec;
+    let scope = root.field("spec");
+    process::argv(&scope.field("command"), &spec.command);
+    process::environment(Kind::Job, &scope.field("env"), &spec.env);
+    let grace = scope.field("terminationGracePeriod");
+    let process = slice::Process {
+        argv: spec.command.clone(),
+        directory: fields::relative(&scope, spec.working_directory.as_deref().unwrap_or(Path::new("."))),
+        env: spec.env.clone(),
+        secrets: confine::secrets(Kind::Job, &scope.field("secrets"), &spec.secrets, &spec.env),
+        resources: confine::resources(&scope.field("resources"), &spec.resources),
+        grace: fields::within(&grace, spec.termination_grace_period, Duration::default(), DAY),
+    };
+    let limit = |name, limit: Option<Duration>, least| {
+        limit.map(|limit| fields::within(&scope.field(name), limit, least, LONGEST))
+    };
+    let completions = count(&scope.field("completions"), spec.completions, 1..=100_000);
+    let parallelism = count(&scope.field("parallelism"), spec.parallelism, 1..=1000);
+    if parallelism > completions {
+        let fix = format!("expected 1 to {completions}, or more `completions`");
+        let message = format!("{parallelism} at a time are more than `completions`");
+        scope.field("parallelism").problem(message, fix);
+    }
+    let job = slice::Job {
+        process,
+        parallelism,
+        completions,
+        backoff_limit: count(&scope.field("backoffLimit"), spec.backoff_limit, 0..=1000),
+        active_deadline: limit("activeDeadline", spec.active_deadline, MILLISECOND),
+        ttl: limit("ttlAfterFinished", spec.ttl_after_finished, Duration::default()),
+    };
+    Function {
+        labels: document.metadata.labels.clone(),
+        protocol: slice::AppProtocol::default(),
+        run: slice::Run::Job(job),
+        place: scope.here(),
+        expose: Vec::new(),
+        callees: function::callees(context, &scope.field("callees"), id, &spec.callees),
+        concurrency: 0,
+        queue: 0,
+        scale: slice::Scale::default(),
+        timeout: mesh.limits.request_timeout,
+        plan: Plan::default(),
+        policies: Vec::new(),
+    }
+}
+
+fn count(scope: &Scope<'_>, count: u32, range: RangeInclusive<u32>) -> u32 {
+    if !range.contains(&count) {
+        scope.problem(format!("{count} is out of bounds"), format!("expected {} to {}", range.start(), range.end()));
+    }
+    count
+}

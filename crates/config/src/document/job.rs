@@ -1,0 +1,91 @@
+//! `kind: Job`.
+
+use super::confine::{Resources, Secret};
+use super::value::{ApiVersion, Metadata};
+use crate::duration::Duration;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// A command that runs to its end, once for each definition, on one node, with the mesh around its calls. It is no function: nobody can
+/// call it. Names of fields are those of a Kubernetes Job, where it has them; what is in seconds there is a duration here.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Job {
+    /// `leno.dev/v1alpha1`.
+    pub api_version: ApiVersion,
+    /// `Job`.
+    pub kind: JobKind,
+    /// What the job is called, and the labels by which policies select it. Functions and jobs share their names: `identities` of
+    /// policies name either.
+    pub metadata: Metadata,
+    /// What it is like. Every change of it is a new run; a job whose document stays as it is runs once, whatever comes of it.
+    pub spec: JobSpec,
+}
+
+/// The kind of this document.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum JobKind {
+    /// `Job`.
+    Job,
+}
+
+/// What a job is like.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct JobSpec {
+    /// Program and arguments. It sends its calls through the proxy in `HTTP_PROXY`. It has succeeded when it exits with status 0; what it
+    /// started and left behind ends with it. No shell is involved.
+    pub command: Vec<String>,
+    /// Working directory of the command, relative to the document's folder. Without it: that folder.
+    #[serde(default)]
+    pub working_directory: Option<PathBuf>,
+    /// Environment variables of the command. It gets none of the node's but `PATH`.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    /// Secrets of the command.
+    #[serde(default)]
+    pub secrets: Vec<Secret>,
+    /// What one process group of the command may use.
+    #[serde(default)]
+    pub resources: Resources,
+    /// Functions that it may call: `name` in its own namespace, or `namespace/name`. Calls to anything else are denied. Whether the
+    /// callee lets it in is up to the callee's policies.
+    #[serde(default)]
+    pub callees: Vec<String>,
+    /// So many run at a time, 1 to `completions`.
+    #[schemars(range(min = 1, max = 1000))]
+    #[serde(default = "one")]
+    pub parallelism: u32,
+    /// So many must succeed, 1 to 100000.
+    #[schemars(range(min = 1, max = 100_000))]
+    #[serde(default = "one")]
+    pub completions: u32,
+    /// So many may fail and be tried again, with a pause that grows; one more, and the job has failed. 0 to 1000.
+    #[schemars(range(max = 1000))]
+    #[serde(default = "backoff_limit")]
+    pub backoff_limit: u32,
+    /// From its start, all tries together: what runs then is ended, and the job has failed. Without it: no limit.
+    #[serde(default)]
+    pub active_deadline: Option<Duration>,
+    /// How long it is listed after its end. It does not run again afterwards, as its document is still there. Without it: as long as its
+    /// document.
+    #[serde(default)]
+    pub ttl_after_finished: Option<Duration>,
+    /// Between asking a process to end (SIGTERM) and killing it, when the deadline has passed, the job is removed, or the node ends.
+    #[serde(default = "grace")]
+    pub termination_grace_period: Duration,
+}
+
+fn one() -> u32 {
+    1
+}
+
+fn backoff_limit() -> u32 {
+    6
+}
+
+fn grace() -> Duration {
+    Duration::from_secs(30)
+}

@@ -1,0 +1,236 @@
+//! Which node runs a job, and how far it is.
+//!
+//! Each job that has not ended is given to one node that is there and is for it: the one with the fewest, the first by name of those. It stays
+//! there until it has ended, or the node was away for longer than the grace period; then it begins anew on another one. So a job
+//! runs at least once, and twice where a node that cannot be heard runs it on.
+
+use super::{Node, State};
+use crate::job::{JobEvent, JobReport, JobState, JobStatus, Outcome};
+use leno_config::FunctionId;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Kept of each job.
+const EVENTS: usize = 20;
+
+/// What deciding about a job needs to know of its definition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Definition {
+    pub run: String,
+    pub completions: u32,
+    pub ttl: Option<Duration>,
+}
+
+/// All jobs that are defined.
+#[derive(Default)]
+pub(super) struct Jobs(BTreeMap<FunctionId, Job>);
+
+struct Job {
+    definition: Definition,
+    /// Where it runs, or ran.
+    node: Option<Arc<str>>,
+    report: JobReport,
+    events: VecDeque<JobEvent>,
+    /// It was there before this process was: a node that has yet to come back may be running it.
+    awaited: bool,
+}
+
+impl Jobs {
+    /// Whether the job is the node's to run.
+    pub fn runs_on(&self, id: &FunctionId, name: &str) -> bool {
+        self.0.get(id).is_some_and(|job| !job.has_ended() && job.node.as_deref() == Some(name))
+    }
+
+    fn define(&mut self, id: &FunctionId, definition: &Definition) {
+        match self.0.get_mut(id) {
+            Some(job) if job.definition.run == definition.run => {}
+            // On the node of the run before, which ends that first.
+            before => {
+                let node = before.and_then(|job| job.node.clone());
+                self.0.insert(id.clone(), Job::new(definition.clone(), node));
+            }
+        }
+    }
+}
+
+impl Job {
+    fn new(definition: Definition, node: Option<Arc<str>>) -> Self {
+        let report = JobReport::pending(&definition.run);
+        Self { definition, node, report, events: VecDeque::new(), awaited: false }
+    }
+
+    fn has_ended(&self) -> bool {
+        self.report.state.has_ended()
+    }
+
+    /// Takes in what its node says, and keeps what is worth telling.
+    fn progress(&mut self, report: JobReport) {
+        let retried = report.failed > self.report.failed;
+        if report.state != self.report.state || retried {
+            let reason = match (&report.reason, &self.node) {
+                (Some(reason), _) => reason.clone(),
+                (None, Some(node)) => format!("on node {node}"),
+                (None, None) => String::new(),
+            };
+            self.tell(JobEvent { at: report.changed, from: self.report.state, to: report.state, reason });
+        }
+        self.report = report;
+    }
+
+    fn tell(&mut self, event: JobEvent) {
+        if self.events.len() >= EVENTS {
+            self.events.pop_front();
+        }
+        self.events.push_back(event);
+    }
+}
+
+impl State {
+    /// Takes in how jobs ended in the time of an earlier process. The others of its jobs may still run somewhere.
+    pub(crate) fn recall(&mut self, outcomes: BTreeMap<FunctionId, Outcome>) {
+        self.follow_jobs();
+        for job in self.jobs.0.values_mut() {
+            job.awaited = true;
+        }
+        for (id, Outcome { node, report }) in outcomes {
+            if let Some(job) = self.jobs.0.get_mut(&id).filter(|job| job.definition.run == report.run) {
+                job.node = Some(node.into());
+                job.report = report;
+            }
+        }
+    }
+
+    /// Those who were to come back have had their time.
+    pub(crate) fn stop_awaiting(&mut self) {
+        for job in self.jobs.0.values_mut() {
+            job.awaited = false;
+        }
+        self.place_jobs();
+    }
+
+    /// Takes in which jobs are defined now.
+    pub(super) fn follow_jobs(&mut self) {
+        let functions = &self.compiled.functions;
+        self.jobs.0.retain(|id, _| functions.get(id).is_some_and(|function| function.job.is_some()));
+        for (id, function) in functions {
+            if let Some(definition) = &function.job {
+                self.jobs.define(id, definition);
+            }
+        }
+    }
+
+    /// The same for a single name.
+    pub(super) fn follow_job(&mut self, id: &FunctionId) {
+        match self.compiled.functions.get(id).and_then(|function| function.job.as_ref()) {
+            Some(definition) => self.jobs.define(id, definition),
+            None => drop(self.jobs.0.remove(id)),
+        }
+    }
+
+    /// Gives each job that needs one a node.
+    pub(super) fn place_jobs(&mut self) {
+        let unplaced: Vec<FunctionId> = self.jobs.0.keys().filter(|id| self.is_misplaced(id)).cloned().collect();
+        for id in unplaced {
+            let node = self.node_for(&id);
+            let Some(job) = self.jobs.0.get_mut(&id) else { continue };
+            if node == job.node {
+                continue;
+            }
+            let before = std::mem::replace(&mut job.node, node.clone());
+            if job.report.state == JobState::Running {
+                let lost = before.as_deref().unwrap_or_default();
+                let reason = format!("node {lost} is away; the job begins anew");
+                tracing::warn!(job = %id, "{reason}");
+                let (at, from) = (job.report.changed, job.report.state);
+                job.tell(JobEvent { at, from, to: JobState::Pending, reason });
+                job.report = JobReport::pending(&job.definition.run);
+            }
+            for name in before.iter().chain(&node) {
+                self.refresh(name);
+            }
+        }
+    }
+
+    /// Whether it has not ended and is on no node that can run it.
+    fn is_misplaced(&self, id: &FunctionId) -> bool {
+        let Some(job) = self.jobs.0.get(id).filter(|job| !job.has_ended()) else { return false };
+        let node = job.node.as_ref().and_then(|name| self.nodes.get(name));
+        !node.is_some_and(|node| can_run(node, id))
+    }
+
+    fn node_for(&self, id: &FunctionId) -> Option<Arc<str>> {
+        let job = self.jobs.0.get(id)?;
+        let missing = |node: &Node| node.admission.placement.hosts(id) && node.last_session == 0;
+        if job.awaited && self.nodes.values().any(missing) {
+            return None;
+        }
+        let able = self.nodes.iter().filter(|(_, node)| can_run(node, id));
+        able.min_by_key(|(name, _)| (self.jobs_on(name), (*name).clone())).map(|(name, _)| name.clone())
+    }
+
+    fn jobs_on(&self, name: &str) -> usize {
+        self.jobs.0.keys().filter(|id| self.jobs.runs_on(id, name)).count()
+    }
+
+    /// A node that comes back says what it runs; nothing of that is given to another one.
+    pub(super) fn adopt(&mut self, name: &Arc<str>, reports: &[(FunctionId, JobReport)]) {
+        for (id, report) in reports {
+            if let Some(job) = self.jobs.0.get_mut(id)
+                && job.node.is_none()
+                && job.definition.run == report.run
+            {
+                job.node = Some(name.clone());
+            }
+        }
+    }
+
+    /// What a node says of a job. If that is its end, it is given back: it is in force when it is stored ([`State::end_job`]).
+    pub(crate) fn job(&mut self, name: &str, number: u64, id: &FunctionId, report: JobReport) -> Option<Outcome> {
+        self.session(name, number)?;
+        self.nodes.get_mut(name)?.counters.reports += 1;
+        let job = self.jobs.0.get_mut(id)?;
+        let own = job.node.as_deref() == Some(name);
+        // Whoever has done it, it is done; but only the node that it was given to may give it up.
+        let counts = own || report.state == JobState::Succeeded;
+        if job.has_ended() || job.definition.run != report.run || !counts {
+            return None;
+        }
+        if report.state.has_ended() {
+            return Some(Outcome { node: name.to_owned(), report });
+        }
+        job.progress(report);
+        None
+    }
+
+    /// Whether this is still to become known.
+    pub(crate) fn awaits_end(&self, id: &FunctionId, outcome: &Outcome) -> bool {
+        self.jobs.0.get(id).is_some_and(|job| !job.has_ended() && job.definition.run == outcome.report.run)
+    }
+
+    /// A job has ended. Its node has nothing more to do with it.
+    pub(crate) fn end_job(&mut self, id: &FunctionId, Outcome { node, report }: Outcome) {
+        let Some(job) = self.jobs.0.get_mut(id) else { return };
+        tracing::info!(job = %id, node, state = ?report.state, reason = report.reason, "a job has ended");
+        let before = job.node.replace(node.into());
+        let concerned: BTreeSet<Arc<str>> = before.into_iter().chain(job.node.clone()).collect();
+        job.progress(report);
+        concerned.iter().for_each(|name| self.refresh(name));
+    }
+
+    pub(super) fn job_statuses(&self) -> Vec<JobStatus> {
+        let status = |(id, job): (&FunctionId, &Job)| JobStatus {
+            job: id.clone(),
+            node: job.node.as_deref().map(str::to_owned),
+            completions: job.definition.completions,
+            report: job.report.clone(),
+            ttl: job.definition.ttl,
+            events: job.events.iter().cloned().collect(),
+        };
+        self.jobs.0.iter().map(status).collect()
+    }
+}
+
+fn can_run(node: &Node, id: &FunctionId) -> bool {
+    node.present && node.admission.placement.hosts(id)
+}

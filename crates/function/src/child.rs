@@ -1,0 +1,113 @@
+//! A process with what is its own: an environment, secrets, limits, and readers of its output. Instances and jobs start alike.
+
+use crate::cgroup::{Cgroup, Cgroups};
+use crate::output::{LogLine, Stream, read_lines};
+use crate::process::{ProcessGroup, Program};
+use crate::secret::Secrets;
+use crate::spec::Settings;
+use crate::status::{Board, InstanceId};
+use crate::supervisor::Host;
+use leno_config::id::FunctionId;
+use leno_config::slice::Resources;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, BufReader};
+
+/// Whose process it is, and who is told what it writes.
+pub(crate) struct Owner {
+    pub function: FunctionId,
+    pub id: InstanceId,
+    pub host: Arc<dyn Host>,
+    pub settings: Arc<Settings>,
+    /// `None`: there are none here.
+    pub cgroups: Option<Arc<Cgroups>>,
+    pub board: Arc<Board>,
+}
+
+/// A started process.
+pub(crate) struct Child {
+    pub group: ProcessGroup,
+    pub belongings: Belongings,
+}
+
+/// What lasts as long as the process, and a moment longer.
+pub(crate) struct Belongings {
+    readers: [Option<tokio::task::JoinHandle<()>>; 2],
+    cgroup: Option<Cgroup>,
+    _secrets: Secrets,
+}
+
+impl Owner {
+    /// Starts the program. In `given`, later entries win over earlier ones, over the host's and over the program's own.
+    pub fn start(&self, program: &Program<'_>, given: Vec<(String, String)>) -> std::io::Result<Child> {
+        let secrets = Secrets::hand_over(program.secrets)?;
+        let mut environment = secrets.environment.clone();
+        environment.extend(self.host.environment(&self.function, self.id));
+        environment.extend(given);
+        let cgroup = self.confine(program.resources);
+        let members = cgroup.as_ref().map(Cgroup::members);
+        let (group, output) = ProcessGroup::start(program, &environment, members.as_deref())
+            .map_err(|error| explain_start(program, &error))?;
+        let readers = [
+            output.out.map(|out| self.read(out, Stream::Stdout)),
+            output.err.map(|err| self.read(err, Stream::Stderr)),
+        ];
+        Ok(Child { group, belongings: Belongings { readers, cgroup, _secrets: secrets } })
+    }
+
+    /// The group that holds the process to its limits, if it has any and they can be enforced.
+    fn confine(&self, limits: &Resources) -> Option<Cgroup> {
+        if !limits.any() {
+            return None;
+        }
+        let cgroups = self.cgroups.as_ref().ok_or_else(|| "there are no control groups (v2) for instances".to_owned());
+        let group = cgroups.and_then(|cgroups| cgroups.instance(self.id.number, limits));
+        let unenforced = group.as_ref().err().cloned();
+        let before = std::mem::replace(&mut self.board.notes().unenforced, unenforced.clone());
+        if let Some(reason) = unenforced.filter(|reason| before.as_ref() != Some(reason)) {
+            tracing::warn!(function = %self.function, "its limits are not enforced: {reason}");
+        }
+        group.ok()
+    }
+
+    fn read(&self, output: impl AsyncRead + Unpin + Send + 'static, stream: Stream) -> tokio::task::JoinHandle<()> {
+        let (function, instance) = (self.function.clone(), self.id);
+        let (host, board, settings) = (Arc::clone(&self.host), Arc::clone(&self.board), Arc::clone(&self.settings));
+        tokio::spawn(async move {
+            let each = |text| {
+                let line = LogLine { function: function.clone(), instance, stream, text };
+                host.log(&line);
+                board.keep_line(line, settings.kept_lines);
+            };
+            read_lines(BufReader::new(output), settings.line_bytes, each).await;
+        })
+    }
+}
+
+impl Belongings {
+    /// Ends what the process left behind in its control group, takes its secrets away, and waits for its last lines.
+    pub async fn end(mut self) {
+        if let Some(cgroup) = self.cgroup.take() {
+            cgroup.end().await;
+        }
+        self.last_lines().await;
+    }
+
+    /// Waits for the last lines, so that what a process said before it failed is there when the failure is told. Its group is
+    /// gone, so its output ends by itself, unless a process that left the group still holds it.
+    pub async fn last_lines(&mut self) {
+        const LAST_LINES: Duration = Duration::from_millis(200);
+        for mut reader in self.readers.iter_mut().filter_map(Option::take) {
+            if tokio::time::timeout(LAST_LINES, &mut reader).await.is_err() {
+                reader.abort();
+            }
+        }
+    }
+}
+
+/// "No such file or directory" alone does not say which.
+fn explain_start(program: &Program<'_>, error: &std::io::Error) -> std::io::Error {
+    let name = program.argv.first().map_or("", String::as_str);
+    let text = format!("`{name}` in {}: {error}", program.directory.display());
+    std::io::Error::new(error.kind(), text)
+}

@@ -1,0 +1,258 @@
+//! Jobs: commands that run to their end. Nobody sends them requests; they are started, tried again, and their end is told at once.
+
+mod run;
+
+use crate::cgroup::Cgroups;
+use crate::instance::Wish;
+use crate::output::LogLine;
+use crate::spec::Settings;
+use crate::status::Board;
+use crate::supervisor::Host;
+use leno_config::id::FunctionId;
+use leno_config::slice::Job;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+
+/// A job that is to be run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobSpec {
+    /// Its name.
+    pub id: FunctionId,
+    /// Names the run: it is started once, and another name is another run.
+    pub run: String,
+    /// What it is.
+    pub job: Job,
+}
+
+/// Where a job is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum JobState {
+    /// Its processes run, or are about to be started again.
+    Running,
+    /// As many as were wanted have exited with status 0.
+    Succeeded,
+    /// Too many failed, or it took too long.
+    Failed,
+}
+
+/// One job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobStatus {
+    /// Its name.
+    pub job: FunctionId,
+    /// Which run of it.
+    pub run: String,
+    /// Where it is in its life.
+    pub state: JobState,
+    /// Process groups that run now.
+    pub active: u32,
+    /// Those that exited with status 0.
+    pub succeeded: u32,
+    /// Those that did not, or could not be started.
+    pub failed: u32,
+    /// When it began.
+    pub started: SystemTime,
+    /// When it succeeded or failed.
+    pub ended: Option<SystemTime>,
+    /// Of the process that ended last by itself, unless a signal ended it.
+    pub exit_code: Option<i32>,
+    /// Why the last process failed, or the whole job.
+    pub reason: Option<String>,
+    /// When anything of this changed.
+    pub changed: SystemTime,
+    /// Why its limits are not enforced; `None`: they are, or there are none.
+    pub unenforced: Option<String>,
+}
+
+/// What all jobs of a supervisor share.
+#[derive(Clone)]
+pub(crate) struct Common {
+    pub settings: Arc<Settings>,
+    pub host: Arc<dyn Host>,
+    pub next_instance: Arc<AtomicU64>,
+    pub cgroups: Option<Arc<Cgroups>>,
+    /// Counted up with each change of a job's status.
+    pub changes: watch::Sender<u64>,
+}
+
+/// The jobs of a node.
+pub(crate) struct Jobs {
+    common: Common,
+    entries: Mutex<Entries>,
+}
+
+#[derive(Default)]
+struct Entries {
+    jobs: BTreeMap<FunctionId, Entry>,
+    /// Runs that were let go of, and may not have ended yet.
+    ending: Vec<(FunctionId, Task)>,
+    closed: bool,
+}
+
+struct Entry {
+    progress: Arc<Progress>,
+    task: Task,
+}
+
+/// A run's task. It has ended when the channel `ended` is closed.
+#[derive(Clone)]
+struct Task {
+    wish: watch::Sender<Wish>,
+    ended: watch::Receiver<()>,
+}
+
+/// How far a run is.
+struct Progress {
+    status: Mutex<JobStatus>,
+    board: Arc<Board>,
+    changes: watch::Sender<u64>,
+}
+
+impl Jobs {
+    pub fn new(common: Common) -> Self {
+        Self { common, entries: Mutex::default() }
+    }
+
+    pub fn apply(&self, runtime: &Handle, spec: JobSpec) {
+        let mut entries = self.entries();
+        let same = entries.jobs.get(&spec.id).is_some_and(|entry| entry.progress.status().run == spec.run);
+        if same || entries.closed {
+            return;
+        }
+        entries.let_go(&spec.id);
+        // Two runs of a job never overlap.
+        let predecessors = entries.ending.iter().filter(|(id, _)| *id == spec.id).map(|(_, task)| task.clone());
+        let predecessors: Vec<_> = predecessors.collect();
+        let progress = Arc::new(Progress {
+            status: Mutex::new(JobStatus::new(&spec)),
+            board: Arc::default(),
+            changes: self.common.changes.clone(),
+        });
+        let (wish, wished) = watch::channel(Wish::Run);
+        let (alive, ended) = watch::channel(());
+        let id = spec.id.clone();
+        let run = run::Run::new(self.common.clone(), spec, Arc::clone(&progress), wished);
+        runtime.spawn(async move {
+            for predecessor in predecessors {
+                predecessor.ended().await;
+            }
+            run.live().await;
+            drop(alive);
+        });
+        entries.jobs.insert(id, Entry { progress, task: Task { wish, ended } });
+    }
+
+    pub fn remove(&self, id: &FunctionId) {
+        self.entries().let_go(id);
+    }
+
+    pub fn status(&self) -> Vec<JobStatus> {
+        self.entries().jobs.values().map(|entry| entry.progress.read()).collect()
+    }
+
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.common.changes.subscribe()
+    }
+
+    pub fn output(&self, id: &FunctionId) -> Vec<LogLine> {
+        let entries = self.entries();
+        let Some(entry) = entries.jobs.get(id) else { return Vec::new() };
+        entry.progress.board.notes().output.values().flatten().cloned().collect()
+    }
+
+    /// Asks all to end, and takes on no others.
+    pub fn close(&self) {
+        let mut entries = self.entries();
+        entries.closed = true;
+        for id in entries.jobs.keys().cloned().collect::<Vec<_>>() {
+            entries.let_go(&id);
+        }
+    }
+
+    /// Ends what was let go of by force.
+    pub fn kill(&self) {
+        self.entries().ending.iter().for_each(|(_, task)| task.wish(Wish::Kill));
+    }
+
+    /// Waits for what was let go of.
+    pub async fn ended(&self) {
+        let tasks: Vec<Task> = self.entries().ending.iter().map(|(_, task)| task.clone()).collect();
+        for task in tasks {
+            task.ended().await;
+        }
+    }
+
+    fn entries(&self) -> MutexGuard<'_, Entries> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Entries {
+    /// Asks a run to end.
+    fn let_go(&mut self, id: &FunctionId) {
+        self.ending.retain(|(_, task)| task.ended.has_changed().is_ok());
+        if let Some(entry) = self.jobs.remove(id) {
+            entry.task.wish(Wish::Stop);
+            self.ending.push((id.clone(), entry.task));
+        }
+    }
+}
+
+impl Task {
+    fn wish(&self, wish: Wish) {
+        self.wish.send_if_modified(|current| {
+            let stronger = wish > *current;
+            *current = (*current).max(wish);
+            stronger
+        });
+    }
+
+    async fn ended(mut self) {
+        while self.ended.changed().await.is_ok() {}
+    }
+}
+
+impl JobStatus {
+    fn new(spec: &JobSpec) -> Self {
+        let now = SystemTime::now();
+        Self {
+            job: spec.id.clone(),
+            run: spec.run.clone(),
+            state: JobState::Running,
+            active: 0,
+            succeeded: 0,
+            failed: 0,
+            started: now,
+            ended: None,
+            exit_code: None,
+            reason: None,
+            changed: now,
+            unenforced: None,
+        }
+    }
+}
+
+impl Progress {
+    fn status(&self) -> MutexGuard<'_, JobStatus> {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn read(&self) -> JobStatus {
+        let unenforced = self.board.notes().unenforced.clone();
+        JobStatus { unenforced, ..self.status().clone() }
+    }
+
+    fn change(&self, change: impl FnOnce(&mut JobStatus)) {
+        let mut status = self.status();
+        change(&mut status);
+        status.changed = SystemTime::now();
+        drop(status);
+        self.changes.send_modify(|count| *count = count.wrapping_add(1));
+    }
+}

@@ -1,0 +1,208 @@
+//! One run of a job, from its first process to its end.
+
+use super::{Common, JobSpec, JobState, Progress};
+use crate::child::Owner;
+use crate::instance::{Wish, at_least};
+use crate::lifecycle::sleep_until;
+use crate::process::{Program, describe};
+use crate::status::InstanceId;
+use leno_config::slice::{Job, Process};
+use std::process::ExitStatus;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::SystemTime;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+pub(super) struct Run {
+    common: Common,
+    spec: JobSpec,
+    process: Arc<Process>,
+    progress: Arc<Progress>,
+    wish: watch::Receiver<Wish>,
+    /// What its processes are told.
+    stop: watch::Sender<Wish>,
+    processes: JoinSet<Outcome>,
+    succeeded: u32,
+    failed: u32,
+    /// After a failure nothing is started before this.
+    resume_at: Option<Instant>,
+}
+
+/// How a process ended.
+enum Outcome {
+    Exited(std::io::Result<ExitStatus>),
+    NotStarted(std::io::Error),
+    /// It was told to.
+    Stopped,
+}
+
+/// How the whole run ended.
+enum End {
+    Succeeded,
+    Failed(String),
+    /// Somebody let go of the job: there is nothing to be said of how it would have ended.
+    LetGo,
+}
+
+impl Run {
+    pub fn new(common: Common, spec: JobSpec, progress: Arc<Progress>, wish: watch::Receiver<Wish>) -> Self {
+        Self {
+            process: Arc::new(spec.job.process.clone()),
+            common,
+            spec,
+            progress,
+            wish,
+            stop: watch::Sender::new(Wish::Run),
+            processes: JoinSet::new(),
+            succeeded: 0,
+            failed: 0,
+            resume_at: None,
+        }
+    }
+
+    pub async fn live(mut self) {
+        if *self.wish.borrow() >= Wish::Stop {
+            return;
+        }
+        self.progress.change(|status| status.started = SystemTime::now());
+        tracing::info!(job = %self.spec.id, "the job begins");
+        let end = self.until_the_end().await;
+        self.stop_all().await;
+        let (state, reason) = match end {
+            End::Succeeded => (JobState::Succeeded, None),
+            End::Failed(reason) => (JobState::Failed, Some(reason)),
+            End::LetGo => return,
+        };
+        tracing::info!(job = %self.spec.id, ?state, reason, "the job has ended");
+        self.progress.change(|status| {
+            status.state = state;
+            status.active = 0;
+            status.ended = Some(SystemTime::now());
+            status.reason = reason.or(status.reason.take());
+        });
+    }
+
+    async fn until_the_end(&mut self) -> End {
+        let Job { parallelism, completions, active_deadline, .. } = self.spec.job;
+        // A deadline beyond all clocks is none.
+        let deadline = active_deadline.and_then(|limit| Instant::now().checked_add(limit));
+        while self.succeeded < completions {
+            let missing = usize::try_from(parallelism.min(completions - self.succeeded)).unwrap_or(usize::MAX);
+            while self.resume_at.is_none() && self.processes.len() < missing {
+                self.start();
+            }
+            let failure = tokio::select! {
+                // What has ended by itself counts, even if it is told to end in the same moment.
+                biased;
+                Some(outcome) = self.processes.join_next() => {
+                    let outcome = outcome.unwrap_or_else(|error| Outcome::NotStarted(std::io::Error::other(error)));
+                    self.note(outcome)
+                }
+                () = at_least(&mut self.wish, Wish::Stop) => return End::LetGo,
+                () = sleep_until(deadline) => {
+                    let limit = active_deadline.unwrap_or_default();
+                    return End::Failed(format!("DeadlineExceeded: it took longer than {limit:?}"));
+                }
+                () = sleep_until(self.resume_at) => {
+                    self.resume_at = None;
+                    None
+                }
+            };
+            if let Some(reason) = failure
+                && let Some(end) = self.failed(reason)
+            {
+                return end;
+            }
+        }
+        End::Succeeded
+    }
+
+    fn start(&mut self) {
+        let number = self.common.next_instance.fetch_add(1, Ordering::Relaxed);
+        // Runs of a job are no revisions.
+        let id = InstanceId { number, revision: 0 };
+        let owner = Owner {
+            function: self.spec.id.clone(),
+            id,
+            host: Arc::clone(&self.common.host),
+            settings: Arc::clone(&self.common.settings),
+            cgroups: self.common.cgroups.clone(),
+            board: Arc::clone(&self.progress.board),
+        };
+        self.processes.spawn(run_to_end(owner, Arc::clone(&self.process), self.stop.subscribe()));
+        self.progress.change(|status| status.active += 1);
+    }
+
+    /// Counts a process that has ended; tells why, if it failed.
+    fn note(&mut self, outcome: Outcome) -> Option<String> {
+        let (code, reason) = match outcome {
+            Outcome::Exited(Ok(status)) if status.success() => (status.code(), None),
+            Outcome::Exited(status) => (status.as_ref().ok().and_then(ExitStatus::code), Some(describe(status))),
+            Outcome::NotStarted(error) => (None, Some(format!("it could not be started: {error}"))),
+            Outcome::Stopped => (None, Some("it was told to end".to_owned())),
+        };
+        match reason {
+            None => self.succeeded = self.succeeded.saturating_add(1),
+            Some(_) => self.failed = self.failed.saturating_add(1),
+        }
+        let (succeeded, failed, told) = (self.succeeded, self.failed, reason.clone());
+        self.progress.change(|status| {
+            (status.succeeded, status.failed, status.exit_code) = (succeeded, failed, code);
+            status.active = status.active.saturating_sub(1);
+            status.reason = told.or(status.reason.take());
+        });
+        reason
+    }
+
+    /// A pause after a failure, or the end after one too many.
+    fn failed(&mut self, reason: String) -> Option<End> {
+        let limit = self.spec.job.backoff_limit;
+        if self.failed > limit {
+            return Some(End::Failed(format!("BackoffLimitExceeded: {reason}")));
+        }
+        let pause = self.common.settings.backoff.pause(self.failed, fastrand::f64());
+        tracing::warn!(job = %self.spec.id, failed = self.failed, limit, ?pause, "a process of the job failed: {reason}");
+        self.resume_at = Some(Instant::now() + pause);
+        None
+    }
+
+    /// Ends what still runs: SIGTERM, SIGKILL after the grace period, or when that is wished for.
+    async fn stop_all(&mut self) {
+        self.stop.send_replace(Wish::Stop);
+        loop {
+            tokio::select! {
+                ended = self.processes.join_next() => if ended.is_none() { return },
+                () = at_least(&mut self.wish, Wish::Kill), if *self.stop.borrow() < Wish::Kill => {
+                    self.stop.send_replace(Wish::Kill);
+                }
+            }
+        }
+    }
+}
+
+/// One process group of a job. It ends with its leader: whatever that left behind is no reason to wait.
+async fn run_to_end(owner: Owner, process: Arc<Process>, mut wish: watch::Receiver<Wish>) -> Outcome {
+    let outcome = match owner.start(&Program::from(&*process), Vec::new()) {
+        Ok(child) => {
+            let exited = tokio::select! {
+                biased;
+                () = child.group.exited() => true,
+                () = at_least(&mut wish, Wish::Stop) => false,
+            };
+            let outcome = if exited {
+                Outcome::Exited(child.group.end().await)
+            } else {
+                child.group.finish(process.grace, at_least(&mut wish, Wish::Kill)).await;
+                Outcome::Stopped
+            };
+            child.belongings.end().await;
+            outcome
+        }
+        Err(error) => Outcome::NotStarted(error),
+    };
+    owner.board.ended(owner.id);
+    owner.host.ended(&owner.function, owner.id);
+    outcome
+}
