@@ -12,6 +12,7 @@ pub mod layer;
 mod page;
 mod plot;
 mod replay;
+mod scaledown;
 mod scenario;
 pub mod sidecar;
 mod trace;
@@ -247,7 +248,7 @@ fn replay(running: &Running, invocations: &[Invocation], work: Work) -> anyhow::
     let subject = Subject {
         root: running.pid()?,
         sidecars: running.has_sidecars(),
-        control: running.control,
+        admin: running.admin,
         folder: running.folder.clone(),
     };
     let target =

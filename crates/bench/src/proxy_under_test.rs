@@ -4,10 +4,11 @@ pub mod envoy;
 pub mod leno;
 
 use crate::affinity::Cores;
+use crate::{metrics, processes};
 use anyhow::{Context, bail, ensure};
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::io::{BufRead, BufReader, Write};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -77,7 +78,7 @@ impl Proxy {
 impl Drop for Proxy {
     fn drop(&mut self) {
         for child in &mut self.children {
-            end(child);
+            processes::end(child);
         }
     }
 }
@@ -140,33 +141,12 @@ impl Helper {
 
 impl Drop for Helper {
     fn drop(&mut self) {
-        end(&mut self.child);
+        processes::end(&mut self.child);
     }
-}
-
-/// Asks a process to end, and makes it end if it does not.
-pub fn end(child: &mut Child) {
-    if let Some(pid) = rustix::process::Pid::from_raw(child.id() as i32) {
-        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
-    }
-    let begin = Instant::now();
-    while begin.elapsed() < Duration::from_secs(3) && child.try_wait().ok().flatten().is_none() {
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    let _ = child.kill();
-    let _ = child.wait();
 }
 
 fn is_ready(admin: SocketAddr) -> bool {
-    let ask = || {
-        let mut stream = TcpStream::connect_timeout(&admin, Duration::from_secs(1))?;
-        stream.set_read_timeout(Some(Duration::from_secs(1)))?;
-        stream.write_all(b"GET /readyz HTTP/1.1\r\nhost: admin\r\nconnection: close\r\n\r\n")?;
-        let mut start = [0; 12];
-        stream.read_exact(&mut start)?;
-        Ok::<_, std::io::Error>(&start == b"HTTP/1.1 200")
-    };
-    ask().unwrap_or(false)
+    metrics::get(admin, "/readyz").is_some_and(|answer| answer.starts_with("HTTP/1.1 200"))
 }
 
 impl Programs {

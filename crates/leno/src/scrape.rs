@@ -1,25 +1,56 @@
 //! What `/metrics` has of what the control plane knows.
 
 use crate::jobs;
-use leno_control::{JobStatus, Status};
+use leno_control::{Counters, JobStatus, Status};
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
 use std::fmt;
 
 /// Everything as it is at one moment.
 #[derive(Debug)]
 pub struct Scrape {
     jobs: Vec<JobStatus>,
+    /// What the control plane and each node said to each other.
+    nodes: Vec<(String, Counters)>,
 }
 
 impl Scrape {
     pub fn of(control: Status) -> Self {
-        Self { jobs: control.jobs }
+        let nodes = control.nodes.into_iter().map(|node| (node.name, node.counters)).collect();
+        Self { jobs: control.jobs, nodes }
+    }
+
+    fn counter(
+        &self,
+        encoder: &mut DescriptorEncoder,
+        name: &str,
+        help: &str,
+        value: fn(&Counters) -> u64,
+    ) -> fmt::Result {
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for (node, counters) in &self.nodes {
+            let labels = [("node", node.as_str())];
+            family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&value(counters), None)?;
+        }
+        Ok(())
     }
 }
 
 impl Collector for Scrape {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
-        jobs::encode(&self.jobs, &mut encoder)
+        jobs::encode(&self.jobs, &mut encoder)?;
+        let encoder = &mut encoder;
+        self.counter(encoder, "leno_control_streams", "Streams that the node has opened.", |of| of.streams)?;
+        let help = "Messages with configuration that were sent to the node.";
+        self.counter(encoder, "leno_control_messages", help, |of| of.messages)?;
+        let help = "Bytes of these messages, before HTTP/2 framing.";
+        self.counter(encoder, "leno_control_bytes", help, |of| of.bytes)?;
+        self.counter(encoder, "leno_control_resources", "Resources in these messages.", |of| of.resources)?;
+        self.counter(encoder, "leno_control_removals", "Removals in these messages.", |of| of.removals)?;
+        self.counter(encoder, "leno_control_acks", "Answers of the node.", |of| of.acks)?;
+        self.counter(encoder, "leno_control_rejections", "Resources that the node refused.", |of| of.rejections)?;
+        let help = "Reports of the node on instances and jobs.";
+        self.counter(encoder, "leno_control_reports", help, |of| of.reports)
     }
 }

@@ -33,6 +33,14 @@ fn carries_a_request_and_keeps_its_record() {
 
     let metrics = mesh.admin("/metrics").body;
     assert!(metrics.contains("istio_requests_total{"), "{metrics}");
+    // Mesh, bundle, slice, and what the node is for, in a message at least.
+    let counted = |name: &str| {
+        let line = metrics
+            .lines()
+            .find_map(|line| line.strip_prefix(&format!("leno_control_{name}_total{{node=\"local\"}} ")));
+        line.and_then(|value| value.parse::<u64>().ok()).unwrap_or_else(|| panic!("no {name}: {metrics}"))
+    };
+    assert!(counted("messages") >= 1 && counted("resources") >= 4 && counted("bytes") > 500, "{metrics}");
 }
 
 #[test]

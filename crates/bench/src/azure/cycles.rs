@@ -1,16 +1,17 @@
-//! `leno-bench functions`: what the mesh adds to the start of an instance, how many starts a burst gets in a second, and what a flood of
-//! denied requests wakes.
+//! `leno-bench functions`: what the mesh adds to the start of an instance, how many starts a burst gets in a second, what a flood of
+//! denied requests wakes, and what scaling down costs.
 
 use super::figures::quantile;
 use super::function::Work;
 use super::replay::Done;
+use super::scaledown;
 use super::scenario::{Functions, Running, Scenario};
-use super::watch;
 use super::workload::Invocation;
 use crate::arguments::Plain;
 use crate::html::{self, Page};
 use crate::load::{Pace, Plan, Protocol, Request};
 use crate::machine;
+use crate::processes::children;
 use crate::proxy_under_test::leno::host_of;
 use crate::report::Report;
 use crate::rig::Rig;
@@ -33,10 +34,15 @@ struct Course {
     /// Times that what was disturbed is done again.
     retakes: usize,
     flood: Duration,
+    scaledown: scaledown::Course,
 }
 
 /// The scenarios that are compared, and what the names of Leno's figures end with.
 const MESHES: [(Scenario, &str); 2] = [(Scenario::Wasm, ""), (Scenario::Microvm, "_microvm")];
+
+fn suffix(scenario: Scenario) -> &'static str {
+    MESHES.iter().find(|(mesh, _)| *mesh == scenario).map_or("", |(_, suffix)| suffix)
+}
 
 pub fn run(arguments: &Plain) -> anyhow::Result<()> {
     let machine = machine::describe();
@@ -50,7 +56,11 @@ pub fn run(arguments: &Plain) -> anyhow::Result<()> {
         most_instances: 1,
         work: Work::Sleep,
     };
-    let course = Course { functions, rounds, retakes, flood: Duration::from_secs(flood) };
+    let scaledown = match arguments.output.quick {
+        true => scaledown::Course { functions: 5, bursts: 4 },
+        false => scaledown::Course { functions: 10, bursts: 20 },
+    };
+    let course = Course { functions, rounds, retakes, flood: Duration::from_secs(flood), scaledown };
     let mut report = Report::default();
     let mut starts = vec![Starts::of(Scenario::None)];
     starts
@@ -66,8 +76,9 @@ pub fn run(arguments: &Plain) -> anyhow::Result<()> {
     compare(&starts, &mut report);
     for one in &starts[1..] {
         flood_with_denied(&rig, one.scenario, &course, &mut report)?;
+        scaledown::measure(&rig, one.scenario, course.scaledown, suffix(one.scenario), &mut report)
+            .with_context(|| one.scenario.name())?;
     }
-    println!("scaledown_failures: not measured here; the tests scale down under load");
     for (name, value) in report.all() {
         println!("{name}: {value}");
     }
@@ -162,7 +173,7 @@ impl Starts {
 fn compare(starts: &[Starts], report: &mut Report) {
     let [none, meshes @ ..] = starts else { return };
     for one in meshes {
-        let suffix = MESHES.iter().find(|(mesh, _)| *mesh == one.scenario).map_or("", |(_, suffix)| suffix);
+        let suffix = suffix(one.scenario);
         for (label, share) in [("p50", 0.50), ("p99", 0.99)] {
             if let Some((own, none)) = quantile(&one.sorted_ms(), share).zip(quantile(&none.sorted_ms(), share)) {
                 report.add(&format!("coldstart_added_{label}_ms{suffix}"), own - none);
@@ -191,7 +202,7 @@ fn compare(starts: &[Starts], report: &mut Report) {
 fn flood_with_denied(rig: &Rig, scenario: Scenario, course: &Course, report: &mut Report) -> anyhow::Result<()> {
     let running = Running::start(rig, scenario, course.functions)?;
     let root = running.pid()?;
-    let before = watch::children(root);
+    let before = children(root);
     let request = Request { authorities: vec![host_of(0)], authorizations: Vec::new(), ..running.request.clone() };
     let plan = Plan {
         address: running.address,
@@ -207,8 +218,8 @@ fn flood_with_denied(rig: &Rig, scenario: Scenario, course: &Course, report: &mu
     let observed = rig.observe(&plan, &[root])?;
     let statuses = &observed.outcome.statuses;
     ensure!(statuses.keys().eq([&401]), "the flood was answered with {statuses:?} instead of 401");
-    let started = watch::children(root).into_iter().filter(|instance| !before.contains(instance)).count();
-    let suffix = MESHES.iter().find(|(mesh, _)| *mesh == scenario).map_or("", |(_, suffix)| suffix);
+    let started = children(root).into_iter().filter(|instance| !before.contains(instance)).count();
+    let suffix = suffix(scenario);
     report.add(&format!("denied_flood_instances{suffix}"), started as f64);
     let cores = observed.usage.cpu.as_secs_f64() / observed.outcome.seconds;
     report.add(&format!("denied_flood_cores{suffix}"), cores);
@@ -223,6 +234,7 @@ fn conditions(rig: &Rig, course: &Course) -> Value {
         "functions": course.functions.count - 1,
         "rounds": course.rounds,
         "flood_s": course.flood.as_secs(),
+        "scaledown": {"functions": course.scaledown.functions, "bursts": course.scaledown.bursts},
         "leno": rig.programs.leno.display().to_string(),
         "cores": {"proxies and functions": rig.cores.proxy, "load and sinks": rig.cores.load},
     })

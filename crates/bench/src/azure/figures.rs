@@ -204,6 +204,7 @@ fn absolute(report: &mut Report, one: &Measured, invocations: &[Invocation]) {
     if let Some(last) = one.watched.looks.iter().rev().find_map(|look| look.configuration) {
         report.add(&format!("{name}_configuration_bytes"), last.bytes as f64);
         report.add(&format!("{name}_configuration_messages"), last.messages as f64);
+        report.add(&format!("{name}_configuration_reports"), last.reports as f64);
     }
     let mut late: Vec<f64> = one.replayed.all.iter().map(|done| done.late.as_secs_f64() * 1000.0).collect();
     late.sort_by(f64::total_cmp);

@@ -61,8 +61,7 @@ pub fn page(
     }
     page.heading("Configuration");
     page.note(
-        "Leno: what went from the control plane to the node over their connection, as TCP counts it, with TLS and framing; messages are segments \
-         with data. Definitions of all functions go there before the first invocation. Envoy: the files that its instances were started with; there \
+        "Leno: what the control plane sent to the node, by its own count, without framing. Definitions of all functions go there before the first invocation. Envoy: the files that its instances were started with; there \
          is no control plane in that scenario.",
     );
     let configuration = |value: fn(&Configuration) -> u64| {

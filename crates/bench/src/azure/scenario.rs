@@ -2,7 +2,6 @@
 
 use super::function::{self, WORK, Work};
 use super::sidecar;
-use super::watch;
 use crate::contenders;
 use crate::load::{self, Request, Tls};
 use crate::material::HOST;
@@ -13,7 +12,6 @@ use crate::proxy_under_test::{Helper, Proxy};
 use crate::rig::{Rig, free_addresses};
 use anyhow::{Context, ensure};
 use clap::ValueEnum;
-use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::{Value, json};
 use std::fs;
 use std::net::SocketAddr;
@@ -103,8 +101,8 @@ pub struct Running {
     pub tls: Option<Tls>,
     /// Without [`WORK`], and to whom.
     pub request: Request,
-    /// Where the control plane listens, in Leno's scenarios.
-    pub control: Option<SocketAddr>,
+    /// Where the node tells of itself, in Leno's scenarios.
+    pub admin: Option<SocketAddr>,
     /// Where sidecars' configurations are, in Envoy's.
     pub folder: PathBuf,
 }
@@ -137,7 +135,7 @@ impl Running {
             address: gateway,
             tls: (meshed && policies.mtls).then(|| rig.material.client_tls(false)),
             request: rig.material.request(Algorithm::Es256)?,
-            control: meshed.then_some(control),
+            admin: meshed.then_some(admin),
             folder,
         };
         running.until_it_works(functions)?;
@@ -195,34 +193,6 @@ impl Running {
                 ),
             }
             std::thread::sleep(Duration::from_millis(50));
-        }
-    }
-}
-
-impl Drop for Running {
-    /// Ends who starts instances, with more patience than the process itself is given when it is dropped: where the machine is busy,
-    /// instances would be left behind. Those that are left nevertheless are killed.
-    fn drop(&mut self) {
-        let Ok(root) = self.pid() else { return };
-        let mut instances = watch::children(root);
-        let process = Pid::from_raw(root as i32);
-        // It fails if the process is gone, which is what is wanted.
-        let signal = |signal| process.map(|process| kill_process(process, signal));
-        signal(Signal::TERM);
-        let begin = Instant::now();
-        while watch::is_running(root) && begin.elapsed() < PATIENCE {
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        if watch::is_running(root) {
-            // Some may have been started since.
-            instances.extend(watch::children(root));
-            signal(Signal::KILL);
-        }
-        for instance in instances.into_iter().filter(|instance| watch::is_running(*instance)) {
-            // Each of them is the leader of a group.
-            if let Some(group) = Pid::from_raw(instance as i32) {
-                let _ = kill_process_group(group, Signal::KILL);
-            }
         }
     }
 }

@@ -2,18 +2,20 @@
 
 use super::sidecar;
 use crate::cpu::{Everybody, Memory, Usage};
+use crate::metrics;
+use crate::processes::children;
 use serde::Serialize;
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const PERIOD: Duration = Duration::from_secs(1);
-/// Looking at memory keeps the process that is looked at from its work, so that it may take only such a part of the time.
-const MEMORY_SHARE: u32 = 50;
+/// Looking at memory, and asking for metrics, keeps the process that is looked at from its work, so that each may take only such a
+/// part of the time.
+const LOOKING_SHARE: u32 = 50;
 /// The kernel's unit of CPU time in `/proc` (`USER_HZ`, part of its interface), in seconds.
 const TICK: f64 = 0.01;
 
@@ -24,8 +26,8 @@ pub struct Subject {
     pub root: u32,
     /// Instances are sidecars with functions behind them.
     pub sidecars: bool,
-    /// Where a control plane listens.
-    pub control: Option<SocketAddr>,
+    /// Where a node tells of itself.
+    pub admin: Option<SocketAddr>,
     /// Where the configurations of sidecars are.
     pub folder: PathBuf,
 }
@@ -45,18 +47,19 @@ pub struct Look {
     pub memory_mib: Option<f64>,
     /// Instances there are.
     pub instances: usize,
+    /// `None`: nobody was asked this time, or there is none.
     pub configuration: Option<Configuration>,
 }
 
 /// What went to sidecars since they began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Configuration {
-    /// From the control plane to the node, as TCP counts it (TLS and framing included); or the files of sidecars.
+    /// Of the messages, before framing; or of the files.
     pub bytes: u64,
-    /// TCP segments with data, each at least a part of a message; or files.
+    /// From the control plane to the node, by its own count; or files of sidecars.
     pub messages: u64,
-    /// From the node to the control plane: reports, subscriptions, acknowledgements, certificate requests.
-    pub reported: u64,
+    /// Reports of the node to the control plane.
+    pub reports: u64,
 }
 
 /// All looks, and what was used in all.
@@ -93,7 +96,7 @@ fn watch_into(subject: &Subject, stop: &AtomicBool, watched: &mut Watched) -> an
     tally.look(subject);
     // What they used before does not count.
     (tally.sidecars, tally.functions) = (0.0, 0.0);
-    let (mut last, mut next_memory) = (begin, begin);
+    let (mut last, mut next_memory, mut next_metrics) = (begin, begin, begin);
     let mut turn = 0;
     while !stop.load(Ordering::Relaxed) {
         turn += 1;
@@ -109,7 +112,13 @@ fn watch_into(subject: &Subject, stop: &AtomicBool, watched: &mut Watched) -> an
         // Once at the end in any case.
         if now >= next_memory || stop.load(Ordering::Relaxed) {
             memory_mib = Some(memory(subject.root, &people.sidecars));
-            next_memory = now + now.elapsed() * MEMORY_SHARE;
+            next_memory = now + now.elapsed() * LOOKING_SHARE;
+        }
+        let mut configuration = None;
+        let asked = Instant::now();
+        if asked >= next_metrics || stop.load(Ordering::Relaxed) {
+            configuration = self::configuration(subject);
+            next_metrics = asked + asked.elapsed() * LOOKING_SHARE;
         }
         watched.looks.push(Look {
             at: begin.elapsed().as_secs_f64(),
@@ -118,7 +127,7 @@ fn watch_into(subject: &Subject, stop: &AtomicBool, watched: &mut Watched) -> an
             functions: (tally.functions - functions_s) / seconds,
             memory_mib,
             instances: if subject.sidecars { people.sidecars.len() } else { people.functions.len() },
-            configuration: configuration(subject),
+            configuration,
         });
         cores = cores_now;
         instances.extend(if subject.sidecars { &people.sidecars } else { &people.functions });
@@ -187,21 +196,6 @@ impl Tally {
     }
 }
 
-/// Processes that a process has started, and that still are.
-pub fn children(pid: u32) -> Vec<u32> {
-    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
-    let texts = threads.flatten().filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
-    texts
-        .flat_map(|text| text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
-        .collect()
-}
-
-/// Whether a process is there and has not ended.
-pub fn is_running(pid: u32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(')').is_some_and(|(_, fields)| !fields.trim_start().starts_with(['Z', 'X']))
-}
-
 fn cpu_seconds(pid: u32) -> Option<f64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name may have spaces and parentheses in it.
@@ -232,48 +226,35 @@ fn busy(line: &str) -> Option<u64> {
 }
 
 fn configuration(subject: &Subject) -> Option<Configuration> {
-    match subject.control {
-        Some(control) => {
-            let output = Command::new("ss").args(["-tinH", "src", &control.to_string()]).output().ok()?;
-            connections(&String::from_utf8_lossy(&output.stdout))
-        }
+    match subject.admin {
+        Some(admin) => counted(&metrics::get(admin, "/metrics")?),
         None if subject.sidecars => {
             let (messages, bytes) = sidecar::configured(&subject.folder);
-            Some(Configuration { bytes, messages, reported: 0 })
+            Some(Configuration { bytes, messages, reports: 0 })
         }
         None => None,
     }
 }
 
-/// What `ss -ti` says of a listener's connections, together; `None`: there are none, or it does not count.
-fn connections(text: &str) -> Option<Configuration> {
-    let sum = |name: &str| -> Option<u64> {
-        let values: Vec<u64> = text
-            .split_ascii_whitespace()
-            .filter_map(|word| word.strip_prefix(name)?.strip_prefix(':')?.parse().ok())
-            .collect();
-        (!values.is_empty()).then(|| values.iter().sum())
-    };
-    Some(Configuration {
-        bytes: sum("bytes_sent")?,
-        messages: sum("data_segs_out")?,
-        reported: sum("bytes_received").unwrap_or(0),
-    })
+/// The control plane's own count.
+fn counted(text: &str) -> Option<Configuration> {
+    let count = |name: &str| metrics::sum(text, &format!("leno_control_{name}_total"), "");
+    Some(Configuration { bytes: count("bytes")?, messages: count("messages")?, reports: count("reports")? })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::process::Command;
 
     #[test]
     fn the_systems_texts_are_understood() {
         assert_eq!(busy("cpu1 100 20 30 4000 50 6 7 8 0 0"), Some(163));
         assert_eq!(busy("cpu  100 20 30 4000 50 6 7 8 0 0"), None);
         assert_eq!(busy("intr 5"), None);
-        let ss = "ESTAB 0 0 127.0.0.1:1 127.0.0.1:2\n\t cubic bytes_sent:100 bytes_acked:100 bytes_received:30 segs_out:9 data_segs_out:4\n\
-                  ESTAB 0 0 127.0.0.1:1 127.0.0.1:3\n\t cubic bytes_sent:1 bytes_received:2 data_segs_out:1\n";
-        assert_eq!(connections(ss), Some(Configuration { bytes: 101, messages: 5, reported: 32 }));
-        assert_eq!(connections(""), None);
+        let text = "leno_control_messages_total{node=\"a\"} 5\nleno_control_bytes_total{node=\"a\"} 101\nleno_control_reports_total{node=\"a\"} 32\n";
+        assert_eq!(counted(text), Some(Configuration { bytes: 101, messages: 5, reports: 32 }));
+        assert_eq!(counted(""), None);
     }
 
     #[test]
