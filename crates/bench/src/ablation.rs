@@ -2,7 +2,7 @@
 
 use crate::arguments::Plain;
 use crate::contenders::Running;
-use crate::html::{self, Page};
+use crate::html::Page;
 use crate::load::Pace;
 use crate::machine;
 use crate::policies::{Policies, Policy};
@@ -52,15 +52,9 @@ pub fn run(arguments: &Plain) -> anyhow::Result<()> {
         }
     }
     let page = tell(&subjects, &trials, &mut report);
-    let mut details = json!({"conditions": trial::conditions(&rig), "quick": arguments.output.quick});
+    let mut details = json!({"conditions": trial::conditions(&rig)});
     details["trials"] = serde_json::to_value(&trials.0)?;
-    if let Some(path) = &arguments.output.html {
-        html::conditions(page, &machine, &details["conditions"]).write(path)?;
-    }
-    match &arguments.output.json {
-        Some(path) => report.write_with(machine, details, path),
-        None => Ok(()),
-    }
+    arguments.output.write(report, page, machine, details)
 }
 
 /// None, all nine, none with each, all nine without each.

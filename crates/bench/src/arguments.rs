@@ -1,6 +1,9 @@
 //! Arguments that the subcommands share.
 
+use crate::html::{self, Page};
 use crate::proxy_under_test::Programs;
+use crate::report::Report;
+use serde_json::Value;
 use std::path::PathBuf;
 
 /// Of a subcommand without any of its own.
@@ -24,6 +27,20 @@ pub struct Output {
     /// Few and short repeats, three minutes at most: for a look, not for a figure.
     #[arg(long)]
     pub quick: bool,
+}
+
+impl Output {
+    /// Writes what is wanted: the page with its conditions, the figures with all that lies behind them. `details` has `conditions`.
+    pub fn write(&self, report: Report, page: Page, machine: Value, mut details: Value) -> anyhow::Result<()> {
+        details["quick"] = self.quick.into();
+        if let Some(path) = &self.html {
+            html::conditions(page, &machine, &details["conditions"]).write(path)?;
+        }
+        match &self.json {
+            Some(path) => report.write_with(machine, details, path),
+            None => Ok(()),
+        }
+    }
 }
 
 /// Where the programs are.

@@ -6,7 +6,7 @@
 
 use crate::arguments::Plain;
 use crate::contenders::{envoy_file, mesh};
-use crate::html::{self, Page};
+use crate::html::Page;
 use crate::machine;
 use crate::policies::Policies;
 use crate::proxy_under_test::leno::{Listeners, host_of};
@@ -52,14 +52,8 @@ pub fn run(arguments: &Plain) -> anyhow::Result<()> {
         None => println!("there is no Envoy: its part is missing"),
     }
     page.table(&rows);
-    let details = json!({"conditions": trial::conditions(&rig), "quick": arguments.output.quick});
-    if let Some(path) = &arguments.output.html {
-        html::conditions(page, &machine, &details["conditions"]).write(path)?;
-    }
-    match &arguments.output.json {
-        Some(path) => report.write_with(machine, details, path),
-        None => Ok(()),
-    }
+    let details = json!({"conditions": trial::conditions(&rig)});
+    arguments.output.write(report, page, machine, details)
 }
 
 fn tell(name: &str, sample: &Sample, count: usize, report: &mut Report, rows: &mut Vec<Vec<String>>) {

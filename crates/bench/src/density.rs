@@ -4,7 +4,7 @@
 use crate::arguments::{Output, Where};
 use crate::contenders::Running;
 use crate::cpu::{Memory, Usage};
-use crate::html::{self, Page};
+use crate::html::Page;
 use crate::load::Pace;
 use crate::machine;
 use crate::policies::Policies;
@@ -88,14 +88,9 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
             println!("{name}: {value}");
         }
     }
-    let details = json!({"conditions": trial::conditions(&rig), "quick": quick, "envoys_started": ENVOYS});
-    if let Some(path) = &arguments.output.html {
-        html::conditions(page(&nodes, &report), &machine, &details["conditions"]).write(path)?;
-    }
-    match &arguments.output.json {
-        Some(path) => report.write_with(machine, details, path),
-        None => Ok(()),
-    }
+    let details = json!({"conditions": trial::conditions(&rig), "envoys_started": ENVOYS});
+    let page = page(&nodes, &report);
+    arguments.output.write(report, page, machine, details)
 }
 
 fn node(rig: &Rig, functions: usize, pause: Duration) -> anyhow::Result<Node> {

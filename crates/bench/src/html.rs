@@ -1,5 +1,6 @@
 //! The report as one page with plots, that needs nothing else.
 
+pub mod axes;
 mod plot;
 
 use crate::hop;

@@ -2,7 +2,7 @@
 
 use crate::arguments::Plain;
 use crate::contenders::Running;
-use crate::html::{self, Page};
+use crate::html::Page;
 use crate::load::{Outcome, Pace, Plan};
 use crate::machine;
 use crate::report::Report;
@@ -108,15 +108,9 @@ pub fn run(arguments: &Plain) -> anyhow::Result<()> {
     }
     let mut report = Report::default();
     let page = tell(&trials, &blasts, &mut report);
-    let mut details = json!({"conditions": trial::conditions(&rig), "quick": quick});
+    let mut details = json!({"conditions": trial::conditions(&rig)});
     details["trials"] = serde_json::to_value(&trials.0)?;
-    if let Some(path) = &arguments.output.html {
-        html::conditions(page, &machine, &details["conditions"]).write(path)?;
-    }
-    match &arguments.output.json {
-        Some(path) => report.write_with(machine, details, path),
-        None => Ok(()),
-    }
+    arguments.output.write(report, page, machine, details)
 }
 
 /// The modest tenant, and the others, on one node.

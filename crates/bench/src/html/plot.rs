@@ -1,5 +1,6 @@
 //! Plots as SVG.
 
+use super::axes::{Axes, Logarithmic, WIDTH, open, short};
 use super::escape;
 use crate::statistics::Figure;
 use std::fmt::Write;
@@ -16,20 +17,16 @@ pub struct Curve {
     pub points: Vec<(f64, f64)>,
 }
 
-const WIDTH: f64 = 860.0;
 /// For labels at the left.
 const LEFT: f64 = 190.0;
 const ROW: f64 = 22.0;
-const COLOURS: [&str; 10] =
-    ["#777777", "#c44e52", "#dd8452", "#937860", "#8c564b", "#4c72b0", "#55a868", "#8172b3", "#64b5cd", "#222222"];
-
 /// Envoy warm, Leno cool, the upstream itself grey.
 fn colour(label: &str) -> &'static str {
     match label {
-        label if label.starts_with("envoy") => COLOURS[1],
-        label if label.contains("microvm") => COLOURS[6],
-        label if label.starts_with("leno") => COLOURS[5],
-        _ => COLOURS[0],
+        label if label.starts_with("envoy") => "#c44e52",
+        label if label.contains("microvm") => "#55a868",
+        label if label.starts_with("leno") => "#4c72b0",
+        _ => "#777777",
     }
 }
 
@@ -67,76 +64,24 @@ pub fn bars(title: &str, bars: &[Bar]) -> String {
 /// Curves over a logarithmic axis.
 pub fn distribution(title: &str, curves: &[Curve]) -> String {
     const HEIGHT: f64 = 380.0;
-    const TOP: f64 = 34.0;
-    const BOTTOM: f64 = 340.0;
-    const START: f64 = 50.0;
-    const END: f64 = 640.0;
     // The first per cent and the very last value say more about the machine than about who is measured.
-    let shown = |curve: &&Curve| -> Vec<(f64, f64)> {
+    let shown = |curve: &Curve| -> Vec<(f64, f64)> {
         curve.points.iter().copied().filter(|(value, share)| *value > 0.0 && (0.01..=0.999).contains(share)).collect()
     };
-    let all: Vec<f64> = curves.iter().flat_map(|curve| shown(&curve)).map(|(value, _)| value).collect();
-    let least = all.iter().copied().fold(f64::INFINITY, f64::min);
-    let most = all.iter().copied().fold(0.0, f64::max);
-    let mut svg = open(title, HEIGHT);
-    if all.is_empty() || least >= most {
-        return svg + "</svg>";
-    }
-    let x = |value: f64| START + (value / least).ln() / (most / least).ln() * (END - START);
-    let y = |share: f64| BOTTOM - share * (BOTTOM - TOP);
+    let mut axes = Axes::new(title, HEIGHT);
+    let Some(scale) = Logarithmic::around(curves.iter().flat_map(shown).map(|(value, _)| value)) else {
+        return axes.close();
+    };
     for share in [0.0, 0.25, 0.5, 0.75, 0.9, 0.99] {
-        let at = y(share);
-        let _ = write!(
-            svg,
-            "<path d='M{START} {at:.1}H{END}' stroke='#ddd'/><text x='{:.0}' y='{:.0}' text-anchor='end'>{share}</text>",
-            START - 6.0,
-            at + 4.0
-        );
+        axes.across(share, &share.to_string());
     }
-    let ticks = [50.0, 100.0, 200.0, 500.0, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5];
-    for tick in ticks.into_iter().filter(|tick| (least..=most).contains(tick)) {
-        let at = x(tick);
-        let _ = write!(
-            svg,
-            "<path d='M{at:.1} {TOP}V{BOTTOM}' stroke='#eee'/><text x='{at:.0}' y='{:.0}' text-anchor='middle'>{}</text>",
-            BOTTOM + 16.0,
-            short(tick)
-        );
+    for tick in scale.ticks() {
+        axes.down(scale.share(tick), &short(tick));
     }
     for (index, curve) in curves.iter().enumerate() {
-        let points: Vec<String> =
-            shown(&curve).iter().map(|(value, share)| format!("{:.1},{:.1}", x(*value), y(*share))).collect();
-        let colour = COLOURS[index % COLOURS.len()];
-        let dashes = if index >= COLOURS.len() { " stroke-dasharray='5 3'" } else { "" };
-        let label = TOP + 16.0 * index as f64;
-        let _ = write!(
-            svg,
-            "<polyline points='{}' fill='none' stroke='{colour}' stroke-width='1.8'{dashes}/>\
-             <path d='M{:.0} {label:.0}h18' stroke='{colour}' stroke-width='3'{dashes}/><text x='{:.0}' y='{:.0}'>{}</text>",
-            points.join(" "),
-            END + 14.0,
-            END + 38.0,
-            label + 4.0,
-            escape(&curve.label),
-        );
+        axes.line(index, &curve.label, shown(curve).into_iter().map(|(value, share)| (scale.share(value), share)));
     }
-    svg + "</svg>"
-}
-
-fn open(title: &str, height: f64) -> String {
-    format!(
-        "<svg viewBox='0 0 {WIDTH} {height:.0}' width='{WIDTH}' height='{height:.0}' role='img'>\
-         <text x='0' y='15' font-weight='bold'>{}</text>",
-        escape(title)
-    )
-}
-
-fn short(value: f64) -> String {
-    match value {
-        small if small < 10.0 => format!("{small:.2}"),
-        middle if middle < 100.0 => format!("{middle:.1}"),
-        large => format!("{large:.0}"),
-    }
+    axes.close()
 }
 
 #[cfg(test)]
@@ -151,6 +96,6 @@ mod tests {
         let plot = bars("a < b", &[Bar { label: "leno & co".into(), figure }]);
         assert!(plot.contains("a &lt; b") && plot.contains("leno &amp; co") && plot.contains("2.00 *"), "{plot}");
         let curve = Curve { label: "x".into(), points: vec![(50.0, 0.1), (100.0, 0.5), (400.0, 0.9)] };
-        assert!(distribution("d", &[curve]).contains("<polyline points='50.0,"));
+        assert!(distribution("d", &[curve]).contains("<polyline points='56.0,"));
     }
 }
