@@ -72,7 +72,7 @@ pub struct JobStatus {
 
 /// What all jobs of a supervisor share.
 #[derive(Clone)]
-pub(crate) struct Common {
+pub(crate) struct Shared {
     pub settings: Arc<Settings>,
     pub host: Arc<dyn Host>,
     pub next_instance: Arc<AtomicU64>,
@@ -83,7 +83,7 @@ pub(crate) struct Common {
 
 /// The jobs of a node.
 pub(crate) struct Jobs {
-    common: Common,
+    shared: Shared,
     entries: Mutex<Entries>,
 }
 
@@ -115,8 +115,8 @@ struct Progress {
 }
 
 impl Jobs {
-    pub fn new(common: Common) -> Self {
-        Self { common, entries: Mutex::default() }
+    pub fn new(shared: Shared) -> Self {
+        Self { shared, entries: Mutex::default() }
     }
 
     pub fn apply(&self, runtime: &Handle, spec: JobSpec) {
@@ -132,12 +132,12 @@ impl Jobs {
         let progress = Arc::new(Progress {
             status: Mutex::new(JobStatus::new(&spec)),
             board: Arc::default(),
-            changes: self.common.changes.clone(),
+            changes: self.shared.changes.clone(),
         });
         let (wish, wished) = watch::channel(Wish::Run);
         let (alive, ended) = watch::channel(());
         let id = spec.id.clone();
-        let run = run::Run::new(self.common.clone(), spec, Arc::clone(&progress), wished);
+        let run = run::Run::new(self.shared.clone(), spec, Arc::clone(&progress), wished);
         runtime.spawn(async move {
             for predecessor in predecessors {
                 predecessor.ended().await;
@@ -157,7 +157,7 @@ impl Jobs {
     }
 
     pub fn changes(&self) -> watch::Receiver<u64> {
-        self.common.changes.subscribe()
+        self.shared.changes.subscribe()
     }
 
     pub fn output(&self, id: &FunctionId) -> Vec<LogLine> {

@@ -11,7 +11,7 @@ use crate::slot::Lease;
 use crate::spec::{FunctionSpec, Settings};
 use crate::status::{Board, FunctionStatus, InstanceId, InstanceStatus, ScaleEvent};
 use leno_config::id::FunctionId;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
@@ -72,7 +72,7 @@ struct Inner {
     /// Removed functions whose instances may not all have ended yet.
     ending: Mutex<Vec<(FunctionId, Task)>>,
     shut_down: AtomicBool,
-    changes: watch::Sender<u64>,
+    changes: Arc<Changes>,
 }
 
 struct Entry {
@@ -98,12 +98,12 @@ impl Supervisor {
     /// A supervisor without functions, whose tasks run on the current tokio runtime (with I/O and time enabled). Everything
     /// else may be called from any thread.
     pub fn start(settings: Settings, host: impl Host) -> Self {
-        let changes = watch::Sender::new(0);
+        let changes = Arc::<Changes>::default();
         let cgroups = settings.cgroups.then(open_cgroups).flatten();
         let (buffer, settings) = (Buffer::new(settings.buffer), Arc::new(settings));
         let host: Arc<dyn Host> = Arc::new(Announcing { host, changes: changes.clone() });
         let next_instance = Arc::new(AtomicU64::new(1));
-        let common = job::Common {
+        let jobs = job::Shared {
             settings: Arc::clone(&settings),
             host: Arc::clone(&host),
             next_instance: Arc::clone(&next_instance),
@@ -113,7 +113,7 @@ impl Supervisor {
         let inner = Inner {
             buffer,
             cgroups,
-            jobs: Jobs::new(common),
+            jobs: Jobs::new(jobs),
             settings,
             host,
             runtime: Handle::current(),
@@ -304,9 +304,14 @@ impl Supervisor {
         self.functions(of)
     }
 
-    /// Rises whenever an instance begins or ceases to get requests; then read again what you need.
+    /// Rises whenever an instance begins or ceases to get requests, or ends; then read again what you need.
     pub fn changes(&self) -> watch::Receiver<u64> {
-        self.inner.changes.subscribe()
+        self.inner.changes.count.subscribe()
+    }
+
+    /// Functions of which an instance began or ceased to get requests, or ended, since they were last asked for.
+    pub fn take_changed(&self) -> BTreeSet<FunctionId> {
+        std::mem::take(&mut *self.inner.changes.functions.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Rises whenever something about a job changes.
@@ -431,15 +436,24 @@ impl Function {
     }
 }
 
-/// Passes everything on, and counts changes of the endpoints.
+/// Changes of instances.
+#[derive(Default)]
+struct Changes {
+    count: watch::Sender<u64>,
+    /// Whose.
+    functions: Mutex<BTreeSet<FunctionId>>,
+}
+
+/// Passes everything on, and notes changes of instances.
 struct Announcing<H> {
     host: H,
-    changes: watch::Sender<u64>,
+    changes: Arc<Changes>,
 }
 
 impl<H> Announcing<H> {
-    fn changed(&self) {
-        self.changes.send_modify(|count| *count = count.wrapping_add(1));
+    fn changed(&self, function: &FunctionId) {
+        self.changes.functions.lock().unwrap_or_else(PoisonError::into_inner).insert(function.clone());
+        self.changes.count.send_modify(|count| *count = count.wrapping_add(1));
     }
 }
 
@@ -454,15 +468,16 @@ impl<H: Host> Host for Announcing<H> {
 
     fn ready(&self, function: &FunctionId, instance: InstanceId, address: SocketAddr) {
         self.host.ready(function, instance, address);
-        self.changed();
+        self.changed(function);
     }
 
     fn withdrawn(&self, function: &FunctionId, instance: InstanceId) {
         self.host.withdrawn(function, instance);
-        self.changed();
+        self.changed(function);
     }
 
     fn ended(&self, function: &FunctionId, instance: InstanceId) {
         self.host.ended(function, instance);
+        self.changed(function);
     }
 }

@@ -413,6 +413,7 @@ async fn keeps_the_minimum_running_and_follows_changes_of_it() {
     while function.endpoints().len() < 2 {
         changes.changed().await.unwrap();
     }
+    assert!(supervisor.take_changed().into_iter().eq([id()]));
     let (first, second) = (function.acquire(&[]).await.unwrap(), function.acquire(&[]).await.unwrap());
     assert_ne!(first.instance(), second.instance(), "the least loaded one is given");
     assert_eq!(function.acquire(&[first.address()]).await.unwrap().instance(), second.instance());

@@ -75,7 +75,7 @@ impl Keeper {
                     if changed.is_err() {
                         return;
                     }
-                    functions.keys().for_each(|id| self.report(id));
+                    self.supervisor.take_changed().iter().for_each(|id| self.report(id));
                 }
             }
         }

@@ -153,11 +153,13 @@ impl Agent {
         self.0.shared.say(None, message);
     }
 
-    /// All instances of `function` on this node, each time that something about them changes. While the control plane is away the latest
-    /// report is kept for it.
+    /// All instances of `function` on this node. It is told when something about them has changed; while the control plane is away the
+    /// latest report is kept for it.
     pub fn report(&self, function: &FunctionId, instances: Vec<Instance>) {
         let message = self.0.shared.desired().report(function, instances);
-        self.0.shared.say(None, message);
+        if let Some(message) = message {
+            self.0.shared.say(None, message);
+        }
     }
 
     /// What became of the requests of a function's revisions on this node, counted since it began to lead requests to them. First of all

@@ -39,14 +39,18 @@ impl Desired {
         from_node(Message::Subscribe(v1::Subscribe { subscribe: subjects(add), unsubscribe: subjects(remove) }))
     }
 
-    pub(crate) fn report(&mut self, function: &FunctionId, instances: Vec<Instance>) -> v1::FromNode {
+    /// `None`: that is what was said last.
+    pub(crate) fn report(&mut self, function: &FunctionId, instances: Vec<Instance>) -> Option<v1::FromNode> {
+        if self.instances.get(function).map_or(&[][..], Vec::as_slice) == instances {
+            return None;
+        }
         let report = wire::report(function, &instances);
         if instances.is_empty() {
             self.instances.remove(function);
         } else {
             self.instances.insert(function.clone(), instances);
         }
-        from_node(Message::Report(report))
+        Some(from_node(Message::Report(report)))
     }
 
     pub(crate) fn report_job(&mut self, job: &FunctionId, report: JobReport) -> v1::FromNode {

@@ -1,6 +1,6 @@
 //! One run of a job, from its first process to its end.
 
-use super::{Common, JobSpec, JobState, Progress};
+use super::{JobSpec, JobState, Progress, Shared};
 use crate::child::Owner;
 use crate::instance::{Wish, at_least};
 use crate::lifecycle::sleep_until;
@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 pub(super) struct Run {
-    common: Common,
+    shared: Shared,
     spec: JobSpec,
     process: Arc<Process>,
     progress: Arc<Progress>,
@@ -47,10 +47,10 @@ enum End {
 }
 
 impl Run {
-    pub fn new(common: Common, spec: JobSpec, progress: Arc<Progress>, wish: watch::Receiver<Wish>) -> Self {
+    pub fn new(shared: Shared, spec: JobSpec, progress: Arc<Progress>, wish: watch::Receiver<Wish>) -> Self {
         Self {
             process: Arc::new(spec.job.process.clone()),
-            common,
+            shared,
             spec,
             progress,
             wish,
@@ -120,15 +120,15 @@ impl Run {
     }
 
     fn start(&mut self) {
-        let number = self.common.next_instance.fetch_add(1, Ordering::Relaxed);
+        let number = self.shared.next_instance.fetch_add(1, Ordering::Relaxed);
         // Runs of a job are no revisions.
         let id = InstanceId { number, revision: 0 };
         let owner = Owner {
             function: self.spec.id.clone(),
             id,
-            host: Arc::clone(&self.common.host),
-            settings: Arc::clone(&self.common.settings),
-            cgroups: self.common.cgroups.clone(),
+            host: Arc::clone(&self.shared.host),
+            settings: Arc::clone(&self.shared.settings),
+            cgroups: self.shared.cgroups.clone(),
             board: Arc::clone(&self.progress.board),
         };
         self.processes.spawn(run_to_end(owner, Arc::clone(&self.process), self.stop.subscribe()));
@@ -162,7 +162,7 @@ impl Run {
         if self.failed > limit {
             return Some(End::Failed(format!("BackoffLimitExceeded: {reason}")));
         }
-        let pause = self.common.settings.backoff.pause(self.failed, fastrand::f64());
+        let pause = self.shared.settings.backoff.pause(self.failed, fastrand::f64());
         tracing::warn!(job = %self.spec.id, failed = self.failed, limit, ?pause, "a process of the job failed: {reason}");
         self.resume_at = Some(Instant::now() + pause);
         None
