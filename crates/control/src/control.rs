@@ -159,8 +159,10 @@ impl Control {
         let history = self.state().histories().adopt_one(slice, now_ms())?;
         let prepared = self.state().prepare_put(&history.resolve(slice)?, self.0.bundle.trust_domain())?;
         store.put(slice, &history)?;
+        let made_a_difference = self.state().put(prepared, history);
+        // Whoever is woken looks at the state.
         self.0.rollouts.notify_one();
-        Ok(self.state().put(prepared, history))
+        Ok(made_a_difference)
     }
 
     /// The last decisions on rollouts, oldest first.

@@ -60,8 +60,11 @@ impl Keeper {
             tokio::select! {
                 update = updates.recv() => match update {
                     Some(update) => {
+                        let fetches = self.changes_fetches(&update);
                         self.apply(update, &fetcher, &mut functions, &mut jobs).await;
-                        self.fetch_modules(&modules);
+                        if fetches {
+                            self.fetch_modules(&modules);
+                        }
                     }
                     None => return,
                 },
@@ -205,6 +208,18 @@ impl Keeper {
                 tracing::error!(function = %id, reason, "a fetched key set cannot be used; the keys there were go on")
             }
         }
+    }
+
+    /// Whether an update may change which modules are to be fetched. A new function that names none does not, and costs no look at all others.
+    fn changes_fetches(&self, update: &Update) -> bool {
+        let snapshot = self.node.snapshot.load();
+        update.changes.iter().any(|change| match change {
+            Change::Set(Resource::Slice(slice)) => {
+                slice.modules().any(|(_, url)| url.is_some()) || snapshot.functions.get(&slice.id).is_some()
+            }
+            Change::Removed(subject) => matches!(subject, Subject::Slice(_)),
+            Change::Set(_) => false,
+        })
     }
 
     /// Has the modules fetched that have addresses.
