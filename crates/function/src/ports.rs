@@ -1,7 +1,9 @@
 //! Ports for instances.
 
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
 use std::collections::BTreeSet;
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::os::fd::OwnedFd;
 use std::sync::{Mutex, PoisonError};
 
 /// The ports that this process has given to instances. An instance binds its own some time after it was given it; without a note of
@@ -26,7 +28,8 @@ impl Port {
             }
         }
         // Everything there is taken; let the kernel choose.
-        let number = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
+        let chosen = SocketAddrV4::try_from(rustix::net::getsockname(bound(0)?)?)?;
+        let number = chosen.port();
         Self::reserve(number).ok_or_else(|| std::io::ErrorKind::AddrInUse.into())
     }
 
@@ -38,7 +41,17 @@ impl Port {
 }
 
 fn is_free(number: u16) -> bool {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, number)).is_ok()
+    bound(number).is_ok()
+}
+
+/// A socket with that port, or with one that the kernel chooses for 0. It never listens: a process that another thread forks at this
+/// moment has it too, until it runs its program, and if it listened, an instance that has not begun to would be found ready.
+/// Nor does it keep an instance from binding the port, if that sets `SO_REUSEADDR` as servers do.
+fn bound(number: u16) -> std::io::Result<OwnedFd> {
+    let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    rustix::net::bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, number))?;
+    Ok(socket)
 }
 
 fn given<T>(change: impl FnOnce(&mut BTreeSet<u16>) -> T) -> T {
@@ -54,6 +67,9 @@ impl Drop for Port {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::{TcpListener, TcpStream};
+    use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+    use std::thread;
 
     #[test]
     fn no_port_is_given_twice() {
@@ -62,5 +78,30 @@ mod tests {
         assert_eq!(numbers.len(), 2000);
         drop(taken);
         assert!(numbers.iter().all(|number| given(|given| !given.contains(number))));
+    }
+
+    #[test]
+    fn nobody_listens_while_it_is_seen_whether_a_port_is_free() {
+        let port = Port::take().unwrap().number;
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(SeqCst) {
+                    assert!(is_free(port));
+                }
+            });
+            let met = (0..20_000).any(|_| TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok());
+            stop.store(true, SeqCst);
+            assert!(!met, "somebody was taken for an instance that is ready");
+        });
+    }
+
+    #[test]
+    fn where_somebody_listens_is_not_free() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        assert!(!is_free(port));
+        drop(listener);
+        assert!(is_free(port));
     }
 }
