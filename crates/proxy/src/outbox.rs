@@ -1,9 +1,10 @@
 //! Hands what workers produce to a background thread, without ever making a worker wait.
 //!
-//! Each worker appends to a buffer of its own. The thread sleeps until there is something, lets a little more of it come together, and
-//! carries all of it away at once; so a busy node pays one wake-up for many items, and an idle one none. It goes early when there is
-//! enough: what was written a moment ago is still in the processor's caches.
+//! Each worker appends to a buffer of its own. The first who does so sets the thread's [`Alarm`], for a little more to come together, and
+//! then the thread carries all of it away at once; so a busy node pays one wake-up for many items, and an idle one none. It goes early when
+//! there is enough: what was written a moment ago is still in the processor's caches.
 
+use leno_alarm::Alarm;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -40,11 +41,14 @@ pub struct Slot<T> {
 struct Shared<T> {
     slots: Mutex<Vec<Arc<Mutex<Vec<T>>>>>,
     bounds: Bounds,
+    /// Wakes the thread.
+    alarm: Alarm,
     /// Something was appended since the thread last looked.
     pending: AtomicBool,
     dropped: AtomicU64,
     state: Mutex<State>,
-    changed: Condvar,
+    /// The thread has done what was asked for.
+    done: Condvar,
 }
 
 #[derive(Debug, Default)]
@@ -53,8 +57,6 @@ struct State {
     asked: u64,
     /// The latest of them that is done.
     done: u64,
-    /// A buffer has enough in it.
-    hurry: bool,
     stop: bool,
     stopped: bool,
 }
@@ -65,10 +67,11 @@ impl<T: Send + 'static> Outbox<T> {
         let shared = Arc::new(Shared {
             slots: Mutex::default(),
             bounds,
+            alarm: Alarm::new()?,
             pending: AtomicBool::new(false),
             dropped: AtomicU64::new(0),
             state: Mutex::default(),
-            changed: Condvar::new(),
+            done: Condvar::new(),
         });
         let theirs = shared.clone();
         std::thread::Builder::new().name(name.to_owned()).spawn(move || theirs.run(carry))?;
@@ -92,7 +95,7 @@ impl<T: Send + 'static> Outbox<T> {
         let mut state = lock(&self.shared.state);
         state.asked += 1;
         let asked = state.asked;
-        self.shared.changed.notify_all();
+        self.shared.alarm.wake();
         self.shared.wait(state, |state| state.done >= asked)
     }
 }
@@ -102,7 +105,7 @@ impl<T> Drop for Outbox<T> {
     fn drop(&mut self) {
         let mut state = lock(&self.shared.state);
         state.stop = true;
-        self.shared.changed.notify_all();
+        self.shared.alarm.wake();
         self.shared.wait(state, |state| state.stopped);
     }
 }
@@ -119,14 +122,11 @@ impl<T> Slot<T> {
         append(&mut buffer);
         let enough = (before + 1..=buffer.len()).contains(&self.shared.bounds.enough);
         drop(buffer);
-        if enough {
-            lock(&self.shared.state).hurry = true;
-            self.shared.changed.notify_all();
-        }
         if !self.shared.pending.load(Ordering::Relaxed) && !self.shared.pending.swap(true, Ordering::AcqRel) {
-            // Under the lock: else the thread could have looked just before, and begin to sleep just after.
-            let _state = lock(&self.shared.state);
-            self.shared.changed.notify_all();
+            self.shared.alarm.wake_after(self.shared.bounds.pause);
+        }
+        if enough {
+            self.shared.alarm.wake();
         }
     }
 }
@@ -137,7 +137,7 @@ struct Leaving<'a, T>(&'a Shared<T>);
 impl<T> Drop for Leaving<'_, T> {
     fn drop(&mut self) {
         lock(&self.0.state).stopped = true;
-        self.0.changed.notify_all();
+        self.0.done.notify_all();
     }
 }
 
@@ -145,7 +145,7 @@ impl<T> Shared<T> {
     /// Waits until this is so, or the thread is gone, or patience ends.
     fn wait(&self, state: MutexGuard<'_, State>, is_so: impl Fn(&State) -> bool) -> bool {
         let not_yet = |state: &mut State| !is_so(state) && !state.stopped;
-        let waited = self.changed.wait_timeout_while(state, PATIENCE, not_yet);
+        let waited = self.done.wait_timeout_while(state, PATIENCE, not_yet);
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         is_so(&state)
     }
@@ -153,20 +153,11 @@ impl<T> Shared<T> {
     fn run(&self, mut carry: impl FnMut(&mut Vec<T>)) {
         let _leaving = Leaving(self);
         let mut items = Vec::new();
-        let mut state = lock(&self.state);
         loop {
-            while state.done == state.asked && !state.stop && !self.pending.load(Ordering::Acquire) {
-                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-            }
-            if state.done == state.asked && !state.stop {
-                let alone = |state: &mut State| state.done == state.asked && !state.stop && !state.hurry;
-                let waited = self.changed.wait_timeout_while(state, self.bounds.pause, alone);
-                state = waited.unwrap_or_else(PoisonError::into_inner).0;
-            }
-            let (asked, stop) = (state.asked, state.stop);
-            state.hurry = false;
-            drop(state);
-            self.pending.store(false, Ordering::Release);
+            self.alarm.sleep();
+            // First, so that whoever appends from now on sets the alarm again.
+            self.pending.swap(false, Ordering::AcqRel);
+            let State { asked, stop, .. } = *lock(&self.state);
             let slots = lock(&self.slots).clone();
             for slot in slots {
                 // The worker's lock is held for a swap only, and it goes on with a buffer that need not grow again.
@@ -176,12 +167,9 @@ impl<T> Shared<T> {
                     items.clear();
                 }
             }
-            state = lock(&self.state);
-            state.done = asked;
-            self.changed.notify_all();
+            lock(&self.state).done = asked;
+            self.done.notify_all();
             if stop {
-                // `_leaving` takes the lock.
-                drop(state);
                 return;
             }
         }

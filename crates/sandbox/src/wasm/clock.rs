@@ -1,10 +1,12 @@
 //! The deadline of WebAssembly instances: compiled code compares a counter of the engine with its own limit at every
-//! function entry and loop, and a thread of this module counts. It sleeps for good while nothing runs.
+//! function entry and loop, and a thread of this module counts. It sleeps for good while nothing runs, and a run does not wake it but
+//! sets its [`Alarm`]: most runs are over before the first tick.
 
+use leno_alarm::Alarm;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use std::thread::{self, Thread};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
+use std::thread;
 use std::time::Duration;
 use wasmtime::Engine;
 
@@ -14,22 +16,18 @@ const TICK: Duration = Duration::from_millis(2);
 const SHORT_TICK: Duration = Duration::from_micros(250);
 /// So many short ticks after the last such run, ticks are long again.
 const MEMORY: u32 = 400;
-/// After so many ticks without a run the thread goes to sleep.
-const PATIENCE: u32 = 20;
 
 /// Handle to the counting thread, which ends with it.
-pub(crate) struct Clock {
-    state: Arc<State>,
-    thread: Thread,
-}
+pub(crate) struct Clock(Arc<State>);
 
-#[derive(Default)]
 struct State {
-    started: AtomicU64,
-    ended: AtomicU64,
+    alarm: Alarm,
+    /// Runs that have not ended.
+    running: AtomicU64,
+    /// The thread sleeps until somebody sets the alarm.
     asleep: AtomicBool,
-    /// Something was started that has less time than a tick.
-    hurry: AtomicBool,
+    /// Ticks that are to be short from now on.
+    short: AtomicU32,
     stopped: AtomicBool,
 }
 
@@ -39,19 +37,25 @@ pub(crate) struct Counting<'a>(&'a State);
 impl Clock {
     /// Starts counting for `engine`.
     pub(crate) fn start(engine: &Engine) -> io::Result<Self> {
-        let state = Arc::new(State::default());
+        let state = Arc::new(State {
+            alarm: Alarm::new()?,
+            running: AtomicU64::new(0),
+            asleep: AtomicBool::new(true),
+            short: AtomicU32::new(0),
+            stopped: AtomicBool::new(false),
+        });
         let (seen, engine) = (Arc::clone(&state), engine.clone());
-        let thread = thread::Builder::new().name("leno-wasm-clock".into()).spawn(move || seen.count(&engine))?;
-        Ok(Self { state, thread: thread.thread().clone() })
+        thread::Builder::new().name("leno-wasm-clock".into()).spawn(move || seen.count(&engine))?;
+        Ok(Self(state))
     }
 
     /// Keeps the clock counting for a run that starts now.
     pub(crate) fn count(&self) -> Counting<'_> {
-        self.state.started.fetch_add(1, SeqCst);
-        if self.state.asleep.load(SeqCst) {
-            self.thread.unpark();
+        self.0.running.fetch_add(1, SeqCst);
+        if self.0.asleep.load(SeqCst) && self.0.asleep.swap(false, SeqCst) {
+            self.0.alarm.wake_after(self.0.tick());
         }
-        Counting(&self.state)
+        Counting(&self.0)
     }
 
     /// Looks more often for a run that has so little time.
@@ -63,8 +67,8 @@ impl Clock {
 
     /// Looks more often for a while.
     pub(crate) fn hurry(&self) {
-        if !self.state.hurry.load(SeqCst) {
-            self.state.hurry.store(true, SeqCst);
+        if self.0.short.load(SeqCst) != MEMORY {
+            self.0.short.store(MEMORY, SeqCst);
         }
     }
 
@@ -81,43 +85,40 @@ impl Clock {
 
 impl Drop for Counting<'_> {
     fn drop(&mut self) {
-        self.0.ended.fetch_add(1, SeqCst);
+        self.0.running.fetch_sub(1, SeqCst);
     }
 }
 
 impl Drop for Clock {
     fn drop(&mut self) {
-        self.state.stopped.store(true, SeqCst);
-        self.thread.unpark();
+        self.0.stopped.store(true, SeqCst);
+        self.0.alarm.wake();
     }
 }
 
 impl State {
     fn count(&self, engine: &Engine) {
-        let mut idle = 0;
-        let mut last = 0;
-        let mut short = 0_u32;
+        self.alarm.sleep();
         while !self.stopped.load(SeqCst) {
-            short = if self.hurry.swap(false, SeqCst) { MEMORY } else { short.saturating_sub(1) };
-            thread::sleep(if short > 0 { SHORT_TICK } else { TICK });
             engine.increment_epoch();
-            let started = self.started.load(SeqCst);
-            idle = if started == last && self.ended.load(SeqCst) == started { idle + 1 } else { 0 };
-            last = started;
-            if idle >= PATIENCE {
-                self.rest(last);
-                idle = 0;
+            let tick = self.tick();
+            let _ = self.short.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1));
+            if self.may_rest() {
+                self.alarm.sleep();
+            } else {
+                thread::sleep(tick);
             }
         }
     }
 
-    /// Sleeps until something is started. Whoever starts something counts it and then looks at `asleep`; here it is the other
+    fn tick(&self) -> Duration {
+        if self.short.load(SeqCst) > 0 { SHORT_TICK } else { TICK }
+    }
+
+    /// Whether nothing runs. Then whoever starts something sets the alarm: it counts it and then looks at `asleep`; here it is the other
     /// way round, so that one of the two always sees the other.
-    fn rest(&self, last: u64) {
+    fn may_rest(&self) -> bool {
         self.asleep.store(true, SeqCst);
-        while self.started.load(SeqCst) == last && !self.stopped.load(SeqCst) {
-            thread::park();
-        }
-        self.asleep.store(false, SeqCst);
+        self.running.load(SeqCst) == 0 || !self.asleep.swap(false, SeqCst)
     }
 }
