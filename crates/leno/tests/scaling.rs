@@ -86,8 +86,7 @@ fn a_flood_of_denied_requests_starts_nothing_and_queues_nothing() {
     assert_eq!((&row["desired"], &row["reason"]), (&Value::from(0), &Value::Null), "{row}");
     assert_eq!(mesh.admin("/events").json(), Value::Array(vec![]));
     assert!(mesh.instances("test/echo").is_empty());
-    let metrics = mesh.admin("/metrics").body;
-    assert!(metrics.contains("leno_decisions_total{function=\"test/echo\""), "{metrics}");
+    let metrics = mesh.metrics(&["leno_decisions_total{function=\"test/echo\""]);
     assert!(!metrics.contains("leno_autoscaler_desired_instances{"), "{metrics}");
 
     // The same function wakes up for a request that is allowed.

@@ -26,13 +26,10 @@ fn carries_a_request_and_keeps_its_record() {
     assert_eq!(line["target"], "test/echo", "{line}");
     assert_eq!(line["path"], "/hello", "{line}");
 
-    let explained = mesh.leno(&["explain", &id]);
-    assert!(explained.status.success());
-    let text = String::from_utf8(explained.stdout).unwrap();
+    let text = mesh.explain(&id);
     assert!(text.contains("open/authorization/everything"), "{text}");
 
-    let metrics = mesh.admin("/metrics").body;
-    assert!(metrics.contains("istio_requests_total{"), "{metrics}");
+    let metrics = mesh.metrics(&["istio_requests_total{"]);
     // Mesh, bundle, slice, and what the node is for, in a message at least.
     let counted = |name: &str| {
         let line = metrics

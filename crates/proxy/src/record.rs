@@ -1,7 +1,8 @@
 //! One record per exchange: what was asked, what was decided and by which rule, what came back, and how long each stage took.
 //!
 //! Denied or allowed, answered or broken off: every exchange has one, and when its last handle is dropped it is told once to the
-//! metrics, the access log, the trace, and the ring that `leno explain` reads.
+//! metrics, the access log, the trace, and the ring that `leno explain` reads. Not at once, but when the task that dropped it has had its
+//! turn: it has a response to send.
 
 mod observed;
 
@@ -15,15 +16,18 @@ use crate::failure::Failure;
 use crate::metrics;
 use crate::peer::{Entrance, Peer};
 use crate::ring;
+use crate::schedule;
 use crate::span;
 use crate::split::Lane;
 use crate::telemetry::Telemetry;
 use http::request;
 use leno_policy::spec::Protocol;
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
+use std::future::poll_fn;
 use std::net::SocketAddr;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::{Instant, SystemTime};
 
 /// A handle to one exchange's record. Clones are handles to the same one.
@@ -43,22 +47,52 @@ pub struct Recorder {
     ring: Arc<ring::Shard>,
     log: Option<access_log::Lines>,
     spans: Option<span::Sender>,
+    /// Exchanges that are over, and not told yet.
+    over: RefCell<Vec<Observed>>,
+    /// Of the task that tells; without it they are told at once.
+    teller: RefCell<Option<Waker>>,
+    task: OnceCell<schedule::Own>,
 }
 
 impl Recorder {
-    /// For one worker.
+    /// For one worker, inside of [`schedule::run`]; elsewhere nothing waits for the end of a turn.
     pub fn new(telemetry: &Telemetry) -> Rc<Self> {
-        Rc::new(Self {
+        let recorder = Rc::new(Self {
             metrics: telemetry.metrics.shard(),
             ring: telemetry.ring.shard(),
             log: telemetry.log.as_ref().map(access_log::AccessLog::lines),
             spans: telemetry.spans.as_ref().map(span::Spans::sender),
-        })
+            over: RefCell::default(),
+            teller: RefCell::default(),
+            task: OnceCell::new(),
+        });
+        let mut telling = Telling(Rc::downgrade(&recorder));
+        if let Some(task) = schedule::spawn_own(poll_fn(move |cx| telling.poll(cx))) {
+            let _ = recorder.task.set(task);
+        }
+        recorder
     }
 
     /// This worker's metrics.
     pub fn metrics(&self) -> &metrics::Shard {
         &self.metrics
+    }
+
+    fn finish(&self, observed: Observed) {
+        self.over.borrow_mut().push(observed);
+        match &*self.teller.borrow() {
+            Some(teller) => teller.wake_by_ref(),
+            None => self.tell_all(),
+        }
+    }
+
+    fn tell_all(&self) {
+        // Not while they are borrowed: what is told to is not this module's.
+        let mut over = self.over.take();
+        over.drain(..).for_each(|observed| self.tell(observed));
+        if self.over.borrow().is_empty() {
+            self.over.replace(over);
+        }
     }
 
     fn tell(&self, observed: Observed) {
@@ -74,6 +108,33 @@ impl Recorder {
             spans.send(&observed);
         }
         self.ring.push(observed);
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        self.tell_all();
+    }
+}
+
+/// The task that tells, as long as its worker runs tasks.
+struct Telling(Weak<Recorder>);
+
+impl Telling {
+    fn poll(&mut self, cx: &Context<'_>) -> Poll<()> {
+        let Some(recorder) = self.0.upgrade() else { return Poll::Ready(()) };
+        recorder.teller.borrow_mut().get_or_insert_with(|| cx.waker().clone());
+        recorder.tell_all();
+        Poll::Pending
+    }
+}
+
+impl Drop for Telling {
+    fn drop(&mut self) {
+        if let Some(recorder) = self.0.upgrade() {
+            recorder.teller.take();
+            recorder.tell_all();
+        }
     }
 }
 
@@ -233,7 +294,7 @@ impl Drop for Open {
                 // Nobody answered and nobody failed: the exchange's future was dropped, because its connection was.
                 observed.flag = Some("DC");
             }
-            self.recorder.tell(observed);
+            self.recorder.finish(observed);
         }
     }
 }

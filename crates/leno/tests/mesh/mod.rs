@@ -166,6 +166,30 @@ impl Mesh {
         curl(&format!("http://127.0.0.1:{}{path}", self.ports.admin), &[])
     }
 
+    /// `/metrics`, as soon as all of these are in it: an exchange is told after its response was sent.
+    pub fn metrics(&self, expected: &[&str]) -> String {
+        let begin = Instant::now();
+        loop {
+            let text = self.admin("/metrics").body;
+            let Some(missing) = expected.iter().find(|expected| !text.contains(**expected)) else { return text };
+            assert!(begin.elapsed() < PATIENCE, "waited in vain for {missing}:\n{text}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// What `leno explain` says of a request, as soon as it knows it.
+    pub fn explain(&self, request_id: &str) -> String {
+        let begin = Instant::now();
+        loop {
+            let output = self.leno(&["explain", request_id]);
+            if output.status.success() {
+                return String::from_utf8(output.stdout).unwrap();
+            }
+            assert!(begin.elapsed() < PATIENCE, "{output:?}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     fn try_admin(&self, path: &str) -> Option<Answer> {
         try_curl(&format!("http://127.0.0.1:{}{path}", self.ports.admin), &[])
     }

@@ -69,7 +69,7 @@ async fn routes() {
         let status = if function.is_some() { 200 } else { 404 };
         assert_eq!(reply.status, status, "{host} {path}");
         let request_id = reply.headers["x-request-id"].to_str().unwrap();
-        let told = mesh.node.telemetry.ring.explain(request_id);
+        let told = mesh.told(request_id, 1).await;
         let target = told.first().and_then(|explanation| explanation.target.clone());
         assert_eq!(target, function.map(|name| id(name).to_string()), "{host} {path}");
     }

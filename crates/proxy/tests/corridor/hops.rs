@@ -1,7 +1,7 @@
 //! From one function to another on the same node: handed over, or by mutual TLS. Whoever looks from outside sees no difference.
 
 use crate::mesh::{Builder, Mesh, spiffe};
-use crate::upstream::{self, Answer, Upstream, channel, connect_h2, connect_http1, echo, empty, full, until};
+use crate::upstream::{self, Answer, Upstream, channel, connect_h2, connect_http1, echo, empty, full};
 use base64::Engine as _;
 use bytes::Bytes;
 use http::{Method, Request, Response};
@@ -56,7 +56,7 @@ async fn a_call_arrives_the_same_on_both_ways() {
         let expected = format!("x-forwarded-client-cert: By={};URI={}\n", spiffe("callee"), spiffe("caller"));
         assert!(reply.text.contains(&expected), "{}", reply.text);
         assert!(!reply.text.contains("proxy-authorization") && !reply.text.contains("x-leno"), "{}", reply.text);
-        let told = mesh.node.telemetry.ring.explain("given-by-the-application");
+        let told = mesh.told("given-by-the-application", 2).await;
         let hops: Vec<_> = told.iter().map(|told| (told.hop.as_str(), told.response.status)).collect();
         assert!(hops.contains(&("outbound", 200)) && hops.contains(&("inbound", 200)), "{hops:?}");
         let inbound = told.iter().find(|told| told.hop == "inbound").unwrap();
@@ -184,8 +184,7 @@ async fn a_try_that_was_handed_over_and_is_made_again_was_answered() {
     let reply = call(&mesh, "caller", get("/"), empty()).await;
     assert_eq!(reply.status, 200);
     let request_id = reply.headers["x-request-id"].to_str().unwrap();
-    until(|| mesh.node.telemetry.ring.explain(request_id).len() == 3).await;
-    let told = mesh.node.telemetry.ring.explain(request_id);
+    let told = mesh.told(request_id, 3).await;
     let mut statuses: Vec<u16> = told.iter().map(|told| told.response.status).collect();
     statuses.sort_unstable();
     assert_eq!(statuses, [200, 200, 503]);
@@ -202,8 +201,7 @@ async fn local_failures_look_the_same_on_both_ways() {
         assert_eq!(reply.status, 503, "mtls: {mtls}");
         assert!(!reply.headers.contains_key("x-leno-failure"));
         let request_id = reply.headers["x-request-id"].to_str().unwrap();
-        until(|| mesh.node.telemetry.ring.explain(request_id).len() == 2).await;
-        for told in mesh.node.telemetry.ring.explain(request_id) {
+        for told in mesh.told(request_id, 2).await {
             assert_eq!(told.response.flag.as_deref(), Some("UF"), "{} mtls: {mtls}", told.hop);
         }
     }

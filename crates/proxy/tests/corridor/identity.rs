@@ -50,7 +50,7 @@ async fn without_a_credential_nobody_gets_out() {
         let reply = client.send(request.body(empty()).unwrap()).await;
         assert_eq!(reply.status, 407, "{field:?}");
         assert!(reply.headers["proxy-authenticate"].to_str().unwrap().starts_with("Basic realm="));
-        let told = mesh.node.telemetry.ring.explain(reply.headers["x-request-id"].to_str().unwrap());
+        let told = mesh.told(reply.headers["x-request-id"].to_str().unwrap(), 1).await;
         assert_eq!((told[0].hop.as_str(), told[0].response.status, &told[0].peer.identity), ("outbound", 407, &None));
         let reply = raw::exchange(
             mesh.outbound(),

@@ -82,7 +82,7 @@ async fn an_exchange_has_its_time() {
         .start();
     let reply = get(mesh.gateway(), "/").await;
     assert_eq!(reply.status, 504);
-    let told = &mesh.node.telemetry.ring.explain(reply.headers["x-request-id"].to_str().unwrap())[0];
+    let told = &mesh.told(reply.headers["x-request-id"].to_str().unwrap(), 1).await[0];
     assert_eq!(told.response.flag.as_deref(), Some("UT"));
     assert_eq!(mesh.instances.leased.load(Ordering::Relaxed), 0);
 }

@@ -1,5 +1,6 @@
 //! A node with functions, built by hand.
 
+use crate::upstream::until;
 use leno_config::slice::{AccessLogSink, AppProtocol, Callee, Expose, GatewayTls, Limits, MeshSlice, Run};
 use leno_config::{FunctionId, Slice};
 use leno_identity::{Authority, KeyRequest, SpiffeId, SvidStore, TrustDomain};
@@ -9,6 +10,7 @@ use leno_policy::spec::{
 };
 use leno_proxy::credential::Minted;
 use leno_proxy::instances::{Acquire, Instances, Lease, Unavailable};
+use leno_proxy::ring::Explanation;
 use leno_proxy::telemetry::Telemetry;
 use leno_proxy::{FunctionEntry, Handle, Node, NodeSnapshot, Options, ServeError};
 use std::collections::HashMap;
@@ -254,6 +256,12 @@ impl Mesh {
     /// One function `web` that speaks HTTP/1.1 at this address.
     pub fn web(address: SocketAddr) -> Self {
         Builder::new().function("web", AppProtocol::Http1, address).start()
+    }
+
+    /// What is known of a request, as soon as so many hops have told of it: they do so after their responses were sent.
+    pub async fn told(&self, request_id: &str, hops: usize) -> Vec<Explanation> {
+        until(|| self.node.telemetry.ring.explain(request_id).len() >= hops).await;
+        self.node.telemetry.ring.explain(request_id)
     }
 
     pub fn gateway(&self) -> SocketAddr {

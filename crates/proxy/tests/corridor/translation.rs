@@ -2,7 +2,7 @@
 
 use crate::mesh::{Builder, Mesh};
 use crate::raw::{self, Raw};
-use crate::upstream::{self, Answer, Upstream, answer, channel, connect_h2, connect_http1, echo, empty, full, until};
+use crate::upstream::{self, Answer, Upstream, answer, channel, connect_h2, connect_http1, echo, empty, full};
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response};
 use http_body_util::BodyExt;
@@ -135,8 +135,7 @@ async fn trailers_pass_both_ways_in_all_combinations() {
         let trailers = reply.trailers.unwrap_or_else(|| panic!("no trailers: {h2_client} {h2_upstream}"));
         assert_eq!((&trailers["grpc-status"], &trailers["x-sum"]), (&"5".parse().unwrap(), &"42".parse().unwrap()));
         let request_id = reply.headers["x-request-id"].to_str().unwrap();
-        until(|| !mesh.node.telemetry.ring.explain(request_id).is_empty()).await;
-        assert_eq!(mesh.node.telemetry.ring.explain(request_id)[0].response.grpc_status, Some(5));
+        assert_eq!(mesh.told(request_id, 1).await[0].response.grpc_status, Some(5));
     }
 }
 
