@@ -8,6 +8,7 @@ pub mod cycles;
 mod figures;
 pub mod function;
 mod generated;
+mod kept;
 pub mod layer;
 mod page;
 mod plot;
@@ -32,7 +33,7 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use watch::{Subject, Watched};
+use watch::{Looks, Subject, Watched};
 use workload::{Invocation, Replay, Workload};
 
 /// Between two scenarios, for what ended to be gone.
@@ -40,6 +41,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Knative's stable window, which is compressed as the arrivals are; and the least that there can be.
 const WINDOW: Duration = Duration::from_secs(60);
 const SHORTEST_WINDOW: Duration = Duration::from_secs(1);
+/// Connections that are open before anything is sent.
+const CONNECTIONS: usize = 64;
 
 #[derive(clap::Args)]
 pub struct Arguments {
@@ -85,6 +88,9 @@ pub struct Arguments {
     scenarios: Vec<Scenario>,
     #[arg(long, default_value_t = 42)]
     seed: u64,
+    /// Keep each scenario in this folder when it is measured, and take from there those that were measured before.
+    #[arg(long, value_name = "FOLDER")]
+    keep: Option<PathBuf>,
     /// Where to write each invocation of each scenario, as comma-separated values.
     #[arg(long, value_name = "FILE")]
     invocations: Option<PathBuf>,
@@ -104,16 +110,20 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let machine = machine::describe();
     println!("machine: {machine}\nmeasured on {}\n{}", course.workload.source, course.demand());
     let rig = Rig::set_up(arguments.programs.find()?)?;
+    let conditions = course.conditions(&rig);
+    let retakes = arguments.retakes.unwrap_or(usize::from(!arguments.output.quick));
     let mut measured = Vec::new();
     for scenario in arguments.scenarios.iter().copied() {
         match scenario.missing(&rig) {
             Some(reason) => println!("not measured: {}; {reason}", scenario.name()),
             None => {
-                let retakes = arguments.retakes.unwrap_or(usize::from(!arguments.output.quick));
-                measured.push(undisturbed(&rig, scenario, &course, retakes).with_context(|| scenario.name())?);
+                let one = match &arguments.keep {
+                    Some(folder) => kept_or_measured(folder, &rig, scenario, &course, retakes, &conditions),
+                    None => undisturbed(&rig, scenario, &course, retakes),
+                };
+                measured.push(one.with_context(|| scenario.name())?);
             }
         }
-        std::thread::sleep(PAUSE);
     }
     let report = figures::report(&measured, &course.invocations);
     for one in &measured {
@@ -125,7 +135,6 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
             }
         }
     }
-    let conditions = course.conditions(&rig);
     if let Some(path) = &arguments.invocations {
         write_invocations(&measured, &course.invocations, path)?;
     }
@@ -217,6 +226,24 @@ impl Course {
     }
 }
 
+fn kept_or_measured(
+    folder: &Path,
+    rig: &Rig,
+    scenario: Scenario,
+    course: &Course,
+    retakes: usize,
+    conditions: &Value,
+) -> anyhow::Result<Measured> {
+    if let Some(kept) = kept::load(folder, scenario, conditions)? {
+        println!("{}: measured before", scenario.title());
+        say(&kept, &course.invocations);
+        return Ok(kept);
+    }
+    let measured = undisturbed(rig, scenario, course, retakes)?;
+    kept::save(folder, conditions, &measured)?;
+    Ok(measured)
+}
+
 /// The first try that others leave alone; the one that they disturbed least, if they leave none.
 fn undisturbed(rig: &Rig, scenario: Scenario, course: &Course, retakes: usize) -> anyhow::Result<Measured> {
     let mut best: Option<Measured> = None;
@@ -230,29 +257,40 @@ fn undisturbed(rig: &Rig, scenario: Scenario, course: &Course, retakes: usize) -
         if best.as_ref().is_some_and(|best| !best.is_disturbed()) {
             break;
         }
-        std::thread::sleep(PAUSE);
     }
     best.context("nothing was measured")
 }
 
 fn measure(rig: &Rig, scenario: Scenario, course: &Course) -> anyhow::Result<Measured> {
+    std::thread::sleep(PAUSE);
     let begin = Instant::now();
     let running = Running::start(rig, scenario, course.functions)?;
     let start_s = begin.elapsed().as_secs_f64();
-    let (replayed, watched) = replay(&running, &course.invocations, course.functions.work)?;
+    let manner = Manner { work: course.functions.work, connections: CONNECTIONS, looks: Looks::EverySecond };
+    let (replayed, watched) = replay(&running, &course.invocations, manner)?;
     Ok(Measured { scenario, replayed, watched, start_s })
 }
 
+/// How invocations are sent, and watched.
+struct Manner {
+    work: Work,
+    /// Open before anything is sent.
+    connections: usize,
+    looks: Looks,
+}
+
 /// Sends the invocations, and watches meanwhile.
-fn replay(running: &Running, invocations: &[Invocation], work: Work) -> anyhow::Result<(Replayed, Watched)> {
+fn replay(running: &Running, invocations: &[Invocation], manner: Manner) -> anyhow::Result<(Replayed, Watched)> {
+    let Manner { work, connections, looks } = manner;
     let subject = Subject {
         root: running.pid()?,
         sidecars: running.has_sidecars(),
         admin: running.admin,
         folder: running.folder.clone(),
+        looks,
     };
-    let target =
-        replay::Target { address: running.address, tls: running.tls.as_ref(), request: &running.request, work };
+    let (tls, request) = (running.tls.as_ref(), &running.request);
+    let target = replay::Target { address: running.address, tls, request, work, connections };
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let mut watching = None;

@@ -7,6 +7,7 @@ use super::workload::Invocation;
 use crate::report::Report;
 use crate::statistics::Figure;
 use crate::trial::TOLERATED_PERCENT;
+use serde::{Deserialize, Serialize};
 
 /// Where slowdowns are told.
 pub const SHARES: [(&str, f64); 4] = [("p50", 0.50), ("p90", 0.90), ("p95", 0.95), ("p99", 0.99)];
@@ -21,6 +22,7 @@ pub const STAGES: [&str; 5] = [
 ];
 
 /// One scenario, measured.
+#[derive(Serialize, Deserialize)]
 pub struct Measured {
     pub scenario: Scenario,
     pub replayed: Replayed,

@@ -12,6 +12,7 @@ use hyper::header::{AUTHORIZATION, HOST};
 use hyper::http::request::Builder;
 use hyper_util::rt::TokioIo;
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
+use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -24,8 +25,6 @@ use tokio::task::{JoinSet, LocalSet};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 
-/// Connections that are open before anything is sent.
-const CONNECTIONS: usize = 64;
 /// How long what was sent last may take beyond its work. (InVitro waits so long for a connection.)
 const PATIENCE: Duration = Duration::from_secs(15);
 
@@ -35,10 +34,12 @@ pub struct Target<'a> {
     pub tls: Option<&'a Tls>,
     pub request: &'a Request,
     pub work: Work,
+    /// That are open before anything is sent. More are opened when all of them are in use.
+    pub connections: usize,
 }
 
 /// What came of an invocation.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Done {
     /// How late it was sent: the load's own doing, within the latency.
     pub late: Duration,
@@ -59,6 +60,7 @@ impl Done {
 }
 
 /// What came of all of them.
+#[derive(Serialize, Deserialize)]
 pub struct Replayed {
     /// When the first was due, in microseconds since 1970.
     pub epoch: u64,
@@ -71,7 +73,7 @@ pub fn replay(target: &Target<'_>, invocations: &[Invocation], begun: impl FnOnc
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     LocalSet::new().block_on(&runtime, async {
         let client = Rc::new(Client::new(target)?);
-        for _ in 0..CONNECTIONS {
+        for _ in 0..target.connections {
             let connection = client.connect().await.context("nobody listens")?;
             client.idle.borrow_mut().push_back(connection);
         }

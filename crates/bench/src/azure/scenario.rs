@@ -12,6 +12,7 @@ use crate::proxy_under_test::{Helper, Proxy};
 use crate::rig::{Rig, free_addresses};
 use anyhow::{Context, ensure};
 use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::fs;
 use std::net::SocketAddr;
@@ -25,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const QUEUE: u32 = 10_000;
 
 /// What stands before the functions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum Scenario {
     /// (a) A serverless layer without a mesh.
     None,

@@ -4,7 +4,7 @@ use super::sidecar;
 use crate::cpu::{Everybody, Memory, Usage};
 use crate::metrics;
 use crate::processes::children;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::net::SocketAddr;
@@ -13,11 +13,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const PERIOD: Duration = Duration::from_secs(1);
-/// Looking at memory, and asking for metrics, keeps the process that is looked at from its work, so that each may take only such a
-/// part of the time.
+/// Looking at memory takes long where there are many sidecars, so that it may take only such a part of the time.
 const LOOKING_SHARE: u32 = 50;
+/// The same of asking for metrics, which takes time of the core that serves requests.
+const ASKING_SHARE: u32 = 500;
 /// The kernel's unit of CPU time in `/proc` (`USER_HZ`, part of its interface), in seconds.
 const TICK: f64 = 0.01;
+
+/// When to look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Looks {
+    EverySecond,
+    /// Once, when all is over: each look takes some time of the core that sends the load.
+    AtTheEnd,
+}
 
 /// Whom to watch.
 #[derive(Clone, Debug)]
@@ -30,10 +39,11 @@ pub struct Subject {
     pub admin: Option<SocketAddr>,
     /// Where the configurations of sidecars are.
     pub folder: PathBuf,
+    pub looks: Looks,
 }
 
 /// One look.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Look {
     /// Seconds since the beginning.
     pub at: f64,
@@ -52,7 +62,7 @@ pub struct Look {
 }
 
 /// What went to sidecars since they began.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Configuration {
     /// Of the messages, before framing; or of the files.
     pub bytes: u64,
@@ -63,7 +73,7 @@ pub struct Configuration {
 }
 
 /// All looks, and what was used in all.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Watched {
     pub looks: Vec<Look>,
     /// CPU seconds of the layer and its proxies. What a process used between the last look and its end is missing.
@@ -100,7 +110,7 @@ fn watch_into(subject: &Subject, stop: &AtomicBool, watched: &mut Watched) -> an
     let mut turn = 0;
     while !stop.load(Ordering::Relaxed) {
         turn += 1;
-        wait(begin + PERIOD * turn, stop);
+        wait((subject.looks == Looks::EverySecond).then(|| begin + PERIOD * turn), stop);
         let now = Instant::now();
         let seconds = now.duration_since(last).as_secs_f64().max(1e-3);
         last = now;
@@ -118,7 +128,7 @@ fn watch_into(subject: &Subject, stop: &AtomicBool, watched: &mut Watched) -> an
         let asked = Instant::now();
         if asked >= next_metrics || stop.load(Ordering::Relaxed) {
             configuration = self::configuration(subject);
-            next_metrics = asked + asked.elapsed() * LOOKING_SHARE;
+            next_metrics = asked + asked.elapsed() * ASKING_SHARE;
         }
         watched.looks.push(Look {
             at: begin.elapsed().as_secs_f64(),
@@ -144,14 +154,15 @@ fn watch_into(subject: &Subject, stop: &AtomicBool, watched: &mut Watched) -> an
     Ok(())
 }
 
-/// In small steps, so that stopping takes no second.
-fn wait(until: Instant, stop: &AtomicBool) {
+/// In small steps, so that stopping takes no second. Without a time, until it is told to stop.
+fn wait(until: Option<Instant>, stop: &AtomicBool) {
+    const STEP: Duration = Duration::from_millis(100);
     while !stop.load(Ordering::Relaxed) {
-        let left = until.saturating_duration_since(Instant::now());
+        let left = until.map_or(STEP, |until| until.saturating_duration_since(Instant::now()));
         if left.is_zero() {
             return;
         }
-        std::thread::sleep(left.min(Duration::from_millis(100)));
+        std::thread::sleep(left.min(STEP));
     }
 }
 
