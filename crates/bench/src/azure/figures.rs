@@ -94,6 +94,24 @@ impl Measured {
         stages
     }
 
+    /// The same for warm invocations: milliseconds until the instance had the request, of work beyond what was asked, and until the
+    /// answer was there.
+    pub fn warm_stages(&self, invocations: &[Invocation]) -> [Vec<f64>; 3] {
+        let mut stages: [Vec<f64>; 3] = Default::default();
+        for (done, invocation) in self.replayed.all.iter().zip(invocations) {
+            let Some(life) = done.life.filter(|_| done.is_good() && !self.is_cold(done, invocation)) else { continue };
+            let due = (self.replayed.epoch + invocation.at.as_micros() as u64) as f64;
+            let [received, finished] = [life.received, life.finished].map(|at| at as f64);
+            let (work, end) = (invocation.work.as_micros() as f64, due + done.latency.as_micros() as f64);
+            let times = [received - due, finished - received - work, end - finished];
+            for (stage, time) in stages.iter_mut().zip(times) {
+                stage.push(time / 1000.0);
+            }
+        }
+        stages.iter_mut().for_each(|stage| stage.sort_by(f64::total_cmp));
+        stages
+    }
+
     /// Others used too much of the machine meanwhile.
     pub fn is_disturbed(&self) -> bool {
         self.watched.others_percent > TOLERATED_PERCENT
@@ -218,6 +236,11 @@ fn absolute(report: &mut Report, one: &Measured, invocations: &[Invocation]) {
             report.add(&format!("{name}_cold_{stage}_p50_ms"), median);
         }
     }
+    for (stage, times) in ["request", "work", "answer"].iter().zip(one.warm_stages(invocations)) {
+        if let Some(median) = quantile(&times, 0.5) {
+            report.add(&format!("{name}_warm_{stage}_p50_ms"), median);
+        }
+    }
     report.add(&format!("{name}_others_percent"), one.watched.others_percent);
 }
 
@@ -285,6 +308,9 @@ mod tests {
         let stages = measured.stages(&[INVOCATION; 2]);
         assert_eq!(stages.map(|stage| stage[0]), [1.0, 2.0, 3.0, 4.0, 1.0]);
         assert_eq!(measured.cold_starts(), [1.001]);
+        // From 1 us after it was due to 10 ms later, of 10 ms that it took in all.
+        let warm = measured.warm_stages(&[INVOCATION; 2]).map(|stage| stage[0]);
+        assert_eq!(warm, [0.001, 0.0, -0.001]);
     }
 
     #[test]
