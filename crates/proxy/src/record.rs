@@ -48,7 +48,7 @@ pub struct Recorder {
     log: Option<access_log::Lines>,
     spans: Option<span::Sender>,
     /// Exchanges that are over, and not told yet.
-    over: RefCell<Vec<Observed>>,
+    over: RefCell<Vec<Arc<Observed>>>,
     /// Of the task that tells; without it they are told at once.
     teller: RefCell<Option<Waker>>,
     task: OnceCell<schedule::Own>,
@@ -79,7 +79,7 @@ impl Recorder {
     }
 
     fn finish(&self, observed: Observed) {
-        self.over.borrow_mut().push(observed);
+        self.over.borrow_mut().push(Arc::new(observed));
         match &*self.teller.borrow() {
             Some(teller) => teller.wake_by_ref(),
             None => self.tell_all(),
@@ -95,7 +95,7 @@ impl Recorder {
         }
     }
 
-    fn tell(&self, observed: Observed) {
+    fn tell(&self, observed: Arc<Observed>) {
         self.metrics.observe(&observed);
         if let Some(tally) = observed.lane.as_ref().and_then(|lane| lane.tally.get()) {
             tally.count(&observed);
@@ -103,7 +103,6 @@ impl Recorder {
         if let Some(lines) = &self.log {
             lines.write(&observed);
         }
-        let observed = Arc::new(observed);
         if let Some(spans) = &self.spans {
             spans.send(&observed);
         }
