@@ -14,6 +14,7 @@ mod nearest;
 mod problem;
 pub mod reference;
 pub mod revision;
+mod secret;
 pub mod size;
 pub mod slice;
 mod snapshot;

@@ -2,14 +2,12 @@
 
 use leno_config::slice::Secret;
 use std::fs::{self, DirBuilder, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// The variable that says where an instance's secrets are.
 const FOLDER: &str = "LENO_SECRETS";
-/// More is not a secret but a mistake.
-const LARGEST: u64 = 1 << 20;
 
 /// What an instance is given. Its folder is removed when this is dropped.
 #[derive(Default)]
@@ -34,23 +32,12 @@ impl Secrets {
     }
 
     fn add(&mut self, secret: &Secret) -> io::Result<()> {
-        let mut value = Vec::new();
-        fs::File::open(&secret.from)?.take(LARGEST + 1).read_to_end(&mut value)?;
-        if value.len() as u64 > LARGEST {
-            return Err(io::Error::other("it is larger than 1 MiB"));
-        }
         if secret.environment {
-            let text = String::from_utf8(value).map_err(|_| io::Error::other("it is not UTF-8"))?;
-            // Editors end files with a line end, which is hardly ever part of a password.
-            let text = text.strip_suffix('\n').unwrap_or(&text);
-            if text.contains('\0') {
-                return Err(io::Error::other("a NUL character cannot be in the environment"));
-            }
-            self.environment.push((secret.name.clone(), text.to_owned()));
+            self.environment.push((secret.name.clone(), secret.text()?));
             return Ok(());
         }
         let file = self.folder()?.join(&secret.name);
-        OpenOptions::new().write(true).create_new(true).mode(0o600).open(file)?.write_all(&value)
+        OpenOptions::new().write(true).create_new(true).mode(0o600).open(file)?.write_all(&secret.bytes()?)
     }
 
     fn folder(&mut self) -> io::Result<PathBuf> {
