@@ -95,6 +95,8 @@ fn wasm(cargo: &mut Command, repository: &Path) -> Result<&'static str, String> 
         "-Clink-arg=-zstack-size=65536".to_owned(),
         // Erased for every run, so no larger than a common run needs; the heap grows when one needs more.
         "-Clink-arg=--initial-memory=131072".to_owned(),
+        // Which the host puts back between two runs.
+        "-Clink-arg=--export=__stack_pointer".to_owned(),
         "-Cstrip=symbols".to_owned(),
     ];
     cargo.args(["--lib", "--target", "wasm32-unknown-unknown"]);

@@ -17,10 +17,14 @@ use std::time::Duration;
 
 /// Sandboxes that one pool lends at a time, unless told otherwise.
 const CAP: usize = 32;
+/// WebAssembly instances that a pool keeps, each with another size of memory.
+const INSTANCES: usize = 4;
 
 /// A thread's sandboxes, made on demand and reused for whichever program comes next. Not `Send`: a worker owns its own.
 pub struct Pool {
     shells: Vec<microvm::Shell>,
+    /// The last one is the one used last.
+    instances: Vec<wasm::Instance>,
     buffers: Vec<inline::Buffers>,
     lent: Rc<Cell<usize>>,
     cap: usize,
@@ -57,7 +61,7 @@ impl Pool {
 
     /// An empty pool that lends at most `cap` sandboxes at a time.
     pub fn with_cap(cap: usize) -> Self {
-        Self { shells: Vec::new(), buffers: Vec::new(), lent: Rc::default(), cap }
+        Self { shells: Vec::new(), instances: Vec::new(), buffers: Vec::new(), lent: Rc::default(), cap }
     }
 
     /// Runs the program of `image` on `input` in a fresh sandbox, and checks what comes out.
@@ -81,7 +85,7 @@ impl Pool {
     /// A clean sandbox for one run of the program of `image`.
     pub fn take(&mut self, image: &Image) -> Result<Sandbox, EngineError> {
         let permit = Permit::new(&self.lent, self.cap)?;
-        let shell = match image.body() {
+        let vacant = match image.body() {
             Body::Microvm(machine, snapshot) => {
                 let fits = |shell: &microvm::Shell| Arc::ptr_eq(shell.machine(), machine);
                 let found = self.shells.iter().rposition(|shell| fits(shell) && shell.suits(snapshot));
@@ -91,19 +95,36 @@ impl Pool {
                 };
                 Vacant::Shell(shell)
             }
-            Body::Wasm(..) => Vacant::Nothing,
+            Body::Wasm(engine, snapshot) => {
+                let found = self.instances.iter().rposition(|instance| instance.suits(engine, snapshot));
+                let instance = match found {
+                    Some(index) => self.instances.remove(index),
+                    None => wasm::Instance::new(engine, snapshot)?,
+                };
+                Vacant::Instance(instance)
+            }
             Body::Inline(..) => Vacant::Buffers(self.buffers.pop().unwrap_or_else(inline::Buffers::new)),
         };
-        Ok(Sandbox { vacant: shell, image: image.clone(), permit })
+        Ok(Sandbox { vacant, image: image.clone(), permit })
     }
 
     /// Takes back what [`Used::reset`] gave. `None`, a sandbox that could not be reset, is replaced when the next one is needed.
     pub fn give_back(&mut self, clean: Option<Clean>) {
         match clean.map(|clean| clean.vacant) {
             Some(Vacant::Shell(shell)) if self.shells.len() < self.cap => self.shells.push(shell),
+            Some(Vacant::Instance(instance)) => self.keep(instance),
             Some(Vacant::Buffers(buffers)) if self.buffers.len() < self.cap => self.buffers.push(buffers),
             _ => {}
         }
+    }
+
+    /// In the place of one with as much memory, or else of the one that was not used for longest.
+    fn keep(&mut self, instance: wasm::Instance) {
+        let same = self.instances.iter().position(|kept| kept.size() == instance.size());
+        if let Some(index) = same.or((self.instances.len() == INSTANCES).then_some(0)) {
+            self.instances.remove(index);
+        }
+        self.instances.push(instance);
     }
 }
 
@@ -136,9 +157,8 @@ pub struct Sandbox {
 /// What a sandbox is made of while no program is in it.
 enum Vacant {
     Shell(microvm::Shell),
+    Instance(wasm::Instance),
     Buffers(inline::Buffers),
-    /// A WebAssembly instance lives for one run only.
-    Nothing,
 }
 
 impl Sandbox {
@@ -170,9 +190,12 @@ impl Sandbox {
                     return Err((shell.map(|shell| Clean { vacant: Vacant::Shell(shell), _permit: permit }), error));
                 }
             },
-            (Vacant::Nothing, Body::Wasm(engine, snapshot)) => match engine.run(snapshot, deadline, write) {
+            (Vacant::Instance(instance), Body::Wasm(_, snapshot)) => match instance.run(snapshot, deadline, write) {
                 Ok(spent) => Spent::Wasm(spent, permit),
-                Err(error) => return Err((Some(Clean { vacant: Vacant::Nothing, _permit: permit }), error)),
+                Err((instance, error)) => {
+                    let vacant = instance.map(Vacant::Instance);
+                    return Err((vacant.map(|vacant| Clean { vacant, _permit: permit }), error));
+                }
             },
             (Vacant::Buffers(mut buffers), Body::Inline(program, _)) => match write(&mut buffers.input) {
                 Ok(length) => {
@@ -217,7 +240,9 @@ impl Used {
             Spent::Microvm(spent, permit) => {
                 spent.reset().map(|shell| Clean { vacant: Vacant::Shell(shell), _permit: permit })
             }
-            Spent::Wasm(_, permit) => Some(Clean { vacant: Vacant::Nothing, _permit: permit }),
+            Spent::Wasm(spent, permit) => {
+                spent.reset().map(|instance| Clean { vacant: Vacant::Instance(instance), _permit: permit })
+            }
             Spent::Inline(buffers, permit) => Some(Clean { vacant: Vacant::Buffers(buffers), _permit: permit }),
             Spent::Unused(clean, _) => clean,
         }

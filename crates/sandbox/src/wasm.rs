@@ -1,22 +1,27 @@
-//! The portable engine: every run has a WebAssembly instance of its own, started from the memory that the program's
+//! The portable engine: every run has a WebAssembly instance for itself that is as new, with the memory that the program's
 //! initialisation left. Isolated by what the compiler does not let a module express.
 
 mod clock;
+mod initial;
+mod instance;
+mod limit;
 mod snapshot;
 
 pub(crate) use clock::Clock;
+pub(crate) use instance::{Instance, Spent};
 pub(crate) use snapshot::{Changes, Snapshot};
 
-use crate::cpu_time;
 use crate::engine::{EngineError, LoadError};
 use crate::fault::{Access, Fault, printable};
+use initial::Initial;
 use leno_policy::input::MAX_INPUT;
 use leno_policy::outcome::MAX_OUTPUT;
+use limit::Limit;
 use std::ops::Range;
 use std::time::Duration;
 use wasmtime::{
     Config, Enabled, Engine, InstanceAllocationStrategy, InstancePre, Linker, Memory, Module, ModuleExport, OptLevel,
-    PoolingAllocationConfig, Store, Trap, UpdateDeadline,
+    PoolingAllocationConfig, Store, Trap,
 };
 
 /// The image that this crate was built with.
@@ -26,9 +31,9 @@ pub(crate) const GUEST: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/leno-g
 const MEMORY: usize = 2 * 1024 * 1024;
 /// Memory in which a program is built, the blob not counted.
 const INIT_MEMORY: usize = 512 * 1024;
-/// Instances in this process at one time.
-const INSTANCES: u32 = 256;
-/// Memory of an instance that is kept for the next one, erased, rather than given back to the kernel.
+/// Instances in this process at one time, those included that workers keep for their next runs. Each is an address range until it is used.
+const INSTANCES: u32 = 1024;
+/// Memory of a slot that is kept for its next instance, erased, rather than given back to the kernel.
 const RESIDENT: usize = 256 * 1024;
 /// A program that needs longer than this to be built is refused.
 const INIT_DEADLINE: Duration = Duration::from_secs(2);
@@ -47,11 +52,11 @@ pub(crate) struct Wasm {
     engine: Engine,
     ready: InstancePre<Limit>,
     memory: ModuleExport,
+    stack_pointer: ModuleExport,
     run: ModuleExport,
     /// Address of the guest's report.
     report: usize,
-    /// Memory of an instance that has done nothing.
-    pristine: Vec<u8>,
+    initial: Initial,
     clock: Clock,
 }
 
@@ -65,20 +70,18 @@ impl Wasm {
         let export = |name| {
             module.get_export_index(name).ok_or_else(|| EngineError::Wasm(format!("the module has no `{name}`")))
         };
-        let (memory, run) = (export("memory")?, export("run")?);
-        let mut store = Store::new(&engine, Limit(Duration::MAX));
+        let [memory, stack_pointer, run] = [export("memory")?, export("__stack_pointer")?, export("run")?];
+        let mut store = limit::store(&engine);
         store.set_epoch_deadline(u64::MAX / 2);
         let instance = ready.instantiate(&mut store).map_err(failed)?;
         let report = instance
             .get_global(&mut store, "REPORT")
             .and_then(|global| global.get(&mut store).i32())
             .ok_or_else(|| EngineError::Wasm("the module has no `REPORT`".into()))?;
-        let found = instance
-            .get_memory(&mut store, "memory")
-            .ok_or_else(|| EngineError::Wasm("the module's `memory` is none".into()))?;
-        let pristine = found.data(&store).to_vec();
+        let initial = Initial::of(&instance, &mut store)
+            .ok_or_else(|| EngineError::Wasm("the module has no memory, or no stack".into()))?;
         let clock = Clock::start(&engine).map_err(|error| EngineError::Wasm(error.to_string()))?;
-        Ok(Self { engine, ready, memory, run, report: report as usize, pristine, clock })
+        Ok(Self { engine, ready, memory, stack_pointer, run, report: report as usize, initial, clock })
     }
 
     /// Initialises a program.
@@ -87,7 +90,8 @@ impl Wasm {
             return Err(LoadError::TooLarge { bytes: program.len(), limit: BLOB });
         }
         let failed = |error: wasmtime::Error| EngineError::Wasm(format!("{error:#}"));
-        let mut store = self.limited(INIT_DEADLINE);
+        let mut store = limit::store(&self.engine);
+        limit::set(&mut store, &self.clock, INIT_DEADLINE);
         let _counting = self.clock.count();
         let instance = self.ready.instantiate(&mut store).map_err(failed)?;
         let memory = self.memory(&mut store, &instance)?;
@@ -113,68 +117,12 @@ impl Wasm {
         if needed + MAX_OUTPUT > MEMORY {
             return Err(LoadError::NoRoom);
         }
-        Ok(Snapshot::take(&self.pristine, built, input))
+        Ok(Snapshot::take(self.initial.memory(), built, input))
     }
 
-    /// Runs the program of `snapshot` once. `write` puts the input into its area and returns the length.
-    pub(crate) fn run<E>(
-        &self,
-        snapshot: &Snapshot,
-        deadline: Duration,
-        mut write: impl FnMut(&mut [u8]) -> Result<usize, E>,
-    ) -> Result<Spent, E> {
-        let mut store = self.limited(deadline);
-        let _counting = self.clock.count();
-        let (memory, run) = match self.start(&mut store, snapshot) {
-            Ok(started) => started,
-            Err(error) => return Ok(Spent { store, outcome: Err(Fault::Host(error.to_string())) }),
-        };
-        let data = memory.data_mut(&mut store);
-        snapshot.restore(data);
-        let whole = snapshot.input + MAX_INPUT;
-        let end = data.len().min(whole);
-        let length = match write(&mut data[snapshot.input..end]) {
-            // Few inputs are that long. All runs would have to erase the memory that they need.
-            Err(_) if end < whole => {
-                if let Err(error) = grow(&memory, &mut store, whole) {
-                    return Ok(Spent { store, outcome: Err(Fault::Host(error.to_string())) });
-                }
-                write(&mut memory.data_mut(&mut store)[snapshot.input..whole])?
-            }
-            written => written?,
-        };
-        let called = run.call(&mut store, length as u32);
-        let outcome = self.outcome(called, memory.data(&store)).map(|range| (memory, range));
-        Ok(Spent { store, outcome })
-    }
-
-    /// A store whose instance is ended when this thread has used `deadline` of processor time. The ticks run by the clock on
-    /// the wall, which is the faster one; when they are up too early, as many are given as time is left.
-    fn limited(&self, deadline: Duration) -> Store<Limit> {
-        let mut store = Store::new(&self.engine, Limit(cpu_time::of_this_thread().saturating_add(deadline)));
-        self.clock.hurry_for(deadline);
-        store.set_epoch_deadline(Clock::ticks(deadline));
-        store.epoch_deadline_callback(|store| {
-            let left = store.data().0.saturating_sub(cpu_time::of_this_thread());
-            Ok(if left.is_zero() { UpdateDeadline::Interrupt } else { UpdateDeadline::Continue(Clock::ticks(left)) })
-        });
-        store
-    }
-
-    fn start(
-        &self,
-        store: &mut Store<Limit>,
-        snapshot: &Snapshot,
-    ) -> Result<(Memory, wasmtime::TypedFunc<u32, ()>), wasmtime::Error> {
-        let instance = self.ready.instantiate(&mut *store)?;
-        let memory = self.memory(store, &instance)?;
-        grow(&memory, store, snapshot.memory())?;
-        let run = instance
-            .get_module_export(&mut *store, &self.run)
-            .and_then(wasmtime::Extern::into_func)
-            .ok_or_else(|| wasmtime::Error::msg("the module's `run` is no function"))?
-            .typed(&*store)?;
-        Ok((memory, run))
+    /// Bytes of memory of an instance for an ordinary run of this program.
+    fn size(&self, snapshot: &Snapshot) -> usize {
+        snapshot.memory().next_multiple_of(WASM_PAGE).max(self.initial.memory().len())
     }
 
     fn memory(&self, store: &mut Store<Limit>, instance: &wasmtime::Instance) -> Result<Memory, EngineError> {
@@ -222,25 +170,6 @@ fn compile_apart(engine: &Engine, image: &[u8]) -> Result<Module, EngineError> {
     match compiled {
         Ok(module) => module.map_err(|error| EngineError::Wasm(format!("{error:#}"))),
         Err(_) => Err(EngineError::Wasm("the compiler panicked".into())),
-    }
-}
-
-/// Processor time of the thread at which an instance is ended.
-struct Limit(Duration);
-
-/// An instance after its run.
-pub(crate) struct Spent {
-    store: Store<Limit>,
-    outcome: Result<(Memory, Range<usize>), Fault>,
-}
-
-impl Spent {
-    /// The output, or why there is none.
-    pub(crate) fn output(&self) -> Result<&[u8], Fault> {
-        match &self.outcome {
-            Ok((memory, range)) => Ok(&memory.data(&self.store)[range.clone()]),
-            Err(fault) => Err(fault.clone()),
-        }
     }
 }
 

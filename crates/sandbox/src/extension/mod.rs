@@ -30,3 +30,6 @@ pub use module::{LARGEST_MODULE, Module};
 pub use plugin::{LARGEST_MEMORY, Plugin, SMALLEST_MEMORY, Settings};
 pub use run::{Change, Local, Outcome, Run};
 pub use shared::SharedData;
+
+#[cfg(test)]
+pub(crate) use portable::is_unrestorable;

@@ -124,7 +124,8 @@ fn find(module: &[u8]) -> Result<Found, wasmparser::BinaryReaderError> {
     Ok(found)
 }
 
-fn is_unrestorable(operator: &Operator<'_>) -> bool {
+/// Whether it changes what cannot be put back from outside.
+pub(crate) fn is_unrestorable(operator: &Operator<'_>) -> bool {
     matches!(
         operator,
         Operator::TableSet { .. }

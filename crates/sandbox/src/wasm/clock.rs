@@ -11,7 +11,7 @@ use std::time::Duration;
 use wasmtime::Engine;
 
 /// How exact deadlines are. Each tick wakes a thread, on a core that has requests to serve.
-const TICK: Duration = Duration::from_millis(2);
+pub(super) const TICK: Duration = Duration::from_millis(2);
 /// The same, while there are runs whose deadline is shorter than that.
 const SHORT_TICK: Duration = Duration::from_micros(250);
 /// So many short ticks after the last such run, ticks are long again.
