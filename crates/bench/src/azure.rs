@@ -32,12 +32,16 @@ use scenario::{Functions, Running, Scenario};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
-use watch::{Looks, Subject, Watched};
+use watch::{Looks, Ours, Subject, Watched};
 use workload::{Invocation, Replay, Workload};
 
 /// Between two scenarios, for what ended to be gone.
 const PAUSE: Duration = Duration::from_secs(1);
+/// Between the beginnings of two scenarios that are measured side by side: they get no invocation at the same time, and no minute begins
+/// for two of them at once.
+const STAGGER: Duration = Duration::from_secs(7);
 /// Knative's stable window, which is compressed as the arrivals are; and the least that there can be.
 const WINDOW: Duration = Duration::from_secs(60);
 const SHORTEST_WINDOW: Duration = Duration::from_secs(1);
@@ -88,6 +92,9 @@ pub struct Arguments {
     scenarios: Vec<Scenario>,
     #[arg(long, default_value_t = 42)]
     seed: u64,
+    /// Measure all scenarios at the same time, each 7 s behind the one before; Envoys alone, for they need the whole machine.
+    #[arg(long)]
+    side_by_side: bool,
     /// Keep each scenario in this folder when it is measured, and take from there those that were measured before.
     #[arg(long, value_name = "FOLDER")]
     keep: Option<PathBuf>,
@@ -103,6 +110,7 @@ struct Course {
     minutes: usize,
     invocations: Vec<Invocation>,
     functions: Functions,
+    side_by_side: bool,
 }
 
 pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
@@ -112,18 +120,20 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let rig = Rig::set_up(arguments.programs.find()?)?;
     let conditions = course.conditions(&rig);
     let retakes = arguments.retakes.unwrap_or(usize::from(!arguments.output.quick));
-    let mut measured = Vec::new();
-    for scenario in arguments.scenarios.iter().copied() {
-        match scenario.missing(&rig) {
-            Some(reason) => println!("not measured: {}; {reason}", scenario.name()),
-            None => {
-                let one = match &arguments.keep {
-                    Some(folder) => kept_or_measured(folder, &rig, scenario, &course, retakes, &conditions),
-                    None => undisturbed(&rig, scenario, &course, retakes),
-                };
-                measured.push(one.with_context(|| scenario.name())?);
-            }
+    let mut possible = arguments.scenarios.clone();
+    possible.retain(|scenario| match scenario.missing(&rig) {
+        Some(reason) => {
+            println!("not measured: {}; {reason}", scenario.name());
+            false
         }
+        None => true,
+    });
+    let mut measured = Vec::new();
+    for company in companies(&possible, course.side_by_side) {
+        measured.extend(match &arguments.keep {
+            Some(folder) => kept_or_measured(folder, &rig, company, &course, retakes, &conditions)?,
+            None => undisturbed(&rig, company, &course, retakes)?,
+        });
     }
     let report = figures::report(&measured, &course.invocations);
     for one in &measured {
@@ -184,7 +194,7 @@ impl Course {
             most_instances: arguments.most_instances.unwrap_or(if quick { 4 } else { 32 }),
             work: arguments.work,
         };
-        Ok(Self { workload, replay, minutes, invocations, functions })
+        Ok(Self { workload, replay, minutes, invocations, functions, side_by_side: arguments.side_by_side })
     }
 
     /// How much there is to do, in words.
@@ -214,6 +224,7 @@ impl Course {
             "duration_scale": duration_scale,
             "shift": shift,
             "seed": seed,
+            "side_by_side": self.side_by_side,
             "work": self.functions.work,
             "concurrency": self.functions.concurrency,
             "most_instances": self.functions.most_instances,
@@ -226,49 +237,79 @@ impl Course {
     }
 }
 
+/// Scenarios that are measured at the same time, in order.
+fn companies(scenarios: &[Scenario], side_by_side: bool) -> impl Iterator<Item = &[Scenario]> {
+    scenarios.chunk_by(move |one, next| side_by_side && ![one, next].contains(&&Scenario::Envoy))
+}
+
+/// Those of a company were measured together, or are measured now.
 fn kept_or_measured(
     folder: &Path,
     rig: &Rig,
-    scenario: Scenario,
+    company: &[Scenario],
     course: &Course,
     retakes: usize,
     conditions: &Value,
-) -> anyhow::Result<Measured> {
-    if let Some(kept) = kept::load(folder, scenario, conditions)? {
-        println!("{}: measured before", scenario.title());
-        say(&kept, &course.invocations);
+) -> anyhow::Result<Vec<Measured>> {
+    let kept: Vec<Option<Measured>> =
+        company.iter().map(|scenario| kept::load(folder, *scenario, conditions)).collect::<anyhow::Result<_>>()?;
+    if let Some(kept) = kept.into_iter().collect::<Option<Vec<_>>>() {
+        for one in &kept {
+            println!("{}: measured before", one.scenario.title());
+            say(one, &course.invocations);
+        }
         return Ok(kept);
     }
-    let measured = undisturbed(rig, scenario, course, retakes)?;
-    kept::save(folder, conditions, &measured)?;
+    let measured = undisturbed(rig, company, course, retakes)?;
+    measured.iter().try_for_each(|one| kept::save(folder, conditions, one))?;
     Ok(measured)
 }
 
 /// The first try that others leave alone; the one that they disturbed least, if they leave none.
-fn undisturbed(rig: &Rig, scenario: Scenario, course: &Course, retakes: usize) -> anyhow::Result<Measured> {
-    let mut best: Option<Measured> = None;
+fn undisturbed(rig: &Rig, company: &[Scenario], course: &Course, retakes: usize) -> anyhow::Result<Vec<Measured>> {
+    let others = |all: &[Measured]| all.iter().map(|one| one.watched.others_percent).fold(0.0, f64::max);
+    let mut best: Option<Vec<Measured>> = None;
     for _ in 0..=retakes {
-        let one = measure(rig, scenario, course)?;
-        say(&one, &course.invocations);
-        let others = |one: &Measured| one.watched.others_percent;
-        if best.as_ref().is_none_or(|best| others(&one) < others(best)) {
-            best = Some(one);
+        let all = measure(rig, company, course)?;
+        all.iter().for_each(|one| say(one, &course.invocations));
+        if best.as_ref().is_none_or(|best| others(&all) < others(best)) {
+            best = Some(all);
         }
-        if best.as_ref().is_some_and(|best| !best.is_disturbed()) {
+        if best.as_ref().is_some_and(|best| !best.iter().any(Measured::is_disturbed)) {
             break;
         }
     }
     best.context("nothing was measured")
 }
 
-fn measure(rig: &Rig, scenario: Scenario, course: &Course) -> anyhow::Result<Measured> {
+fn measure(rig: &Rig, company: &[Scenario], course: &Course) -> anyhow::Result<Vec<Measured>> {
     std::thread::sleep(PAUSE);
-    let begin = Instant::now();
-    let running = Running::start(rig, scenario, course.functions)?;
-    let start_s = begin.elapsed().as_secs_f64();
-    let manner = Manner { work: course.functions.work, connections: CONNECTIONS, looks: Looks::EverySecond };
-    let (replayed, watched) = replay(&running, &course.invocations, manner)?;
-    Ok(Measured { scenario, replayed, watched, start_s })
+    let start = |scenario: &Scenario| {
+        let begin = Instant::now();
+        let running = Running::start(rig, *scenario, course.functions).with_context(|| scenario.name())?;
+        Ok((running, begin.elapsed().as_secs_f64()))
+    };
+    let started: Vec<(Running, f64)> = company.iter().map(start).collect::<anyhow::Result<_>>()?;
+    let ours = Ours::default();
+    std::thread::scope(|scope| {
+        let each = started.iter().zip(0..).map(|((running, start_s), place)| {
+            let manner = Manner {
+                work: course.functions.work,
+                connections: CONNECTIONS,
+                looks: Looks::EverySecond,
+                ours: ours.clone(),
+            };
+            scope.spawn(move || {
+                std::thread::sleep(STAGGER * place);
+                let (replayed, watched) =
+                    replay(running, &course.invocations, manner).with_context(|| running.scenario.name())?;
+                Ok(Measured { scenario: running.scenario, replayed, watched, start_s: *start_s })
+            })
+        });
+        let each: Vec<_> = each.collect();
+        let join = |one: ScopedJoinHandle<'_, _>| one.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        each.into_iter().map(join).collect()
+    })
 }
 
 /// How invocations are sent, and watched.
@@ -277,17 +318,19 @@ struct Manner {
     /// Open before anything is sent.
     connections: usize,
     looks: Looks,
+    ours: Ours,
 }
 
 /// Sends the invocations, and watches meanwhile.
 fn replay(running: &Running, invocations: &[Invocation], manner: Manner) -> anyhow::Result<(Replayed, Watched)> {
-    let Manner { work, connections, looks } = manner;
+    let Manner { work, connections, looks, ours } = manner;
     let subject = Subject {
         root: running.pid()?,
         sidecars: running.has_sidecars(),
         admin: running.admin,
         folder: running.folder.clone(),
         looks,
+        ours,
     };
     let (tls, request) = (running.tls.as_ref(), &running.request);
     let target = replay::Target { address: running.address, tls, request, work, connections };

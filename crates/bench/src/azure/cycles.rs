@@ -7,7 +7,7 @@ use super::function::Work;
 use super::replay::Done;
 use super::scaledown;
 use super::scenario::{Functions, Running, Scenario};
-use super::watch::Looks;
+use super::watch::{Looks, Ours};
 use super::workload::Invocation;
 use crate::arguments::Plain;
 use crate::html::{self, Page};
@@ -17,6 +17,7 @@ use crate::processes::children;
 use crate::proxy_under_test::leno::host_of;
 use crate::report::Report;
 use crate::rig::Rig;
+use crate::statistics::Figure;
 use crate::trial::TOLERATED_PERCENT;
 use anyhow::{Context, ensure};
 use serde_json::{Value, json};
@@ -28,6 +29,8 @@ const WORK: Duration = Duration::from_millis(1);
 const APART: Duration = Duration::from_millis(100);
 /// Bursts of a round: each is over in less than a second.
 const BURSTS: usize = 3;
+/// Before each measurement, for what ended to be gone.
+const PAUSE: Duration = Duration::from_secs(3);
 /// Denied requests a second.
 const FLOOD: f64 = 1000.0;
 
@@ -70,11 +73,9 @@ pub fn run(arguments: &Plain) -> anyhow::Result<()> {
     starts
         .extend(MESHES.into_iter().filter(|(mesh, _)| mesh.missing(&rig).is_none()).map(|(mesh, _)| Starts::of(mesh)));
     for round in 0..rounds {
-        // Each round begins with another one.
-        for index in 0..starts.len() {
-            let which = (index + round) % starts.len();
-            let one = &mut starts[which];
-            one.measure(&rig, &course).with_context(|| one.scenario.name())?;
+        in_turns(&mut starts, round, |one| one.start_apart(&rig, &course))?;
+        for burst in 0..BURSTS {
+            in_turns(&mut starts, round + burst, |one| one.start_at_once(&rig, &course))?;
         }
     }
     compare(&starts, &mut report);
@@ -99,40 +100,62 @@ pub fn run(arguments: &Plain) -> anyhow::Result<()> {
     }
 }
 
+/// Each time another one is the first.
+fn in_turns(
+    starts: &mut [Starts],
+    first: usize,
+    mut measure: impl FnMut(&mut Starts) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    for index in 0..starts.len() {
+        let which = (index + first) % starts.len();
+        let one = &mut starts[which];
+        measure(one).with_context(|| one.scenario.name())?;
+    }
+    Ok(())
+}
+
 /// Cold starts of one scenario.
 struct Starts {
     scenario: Scenario,
     /// Milliseconds from when a request was due to its answer, each with the machine for itself.
     apart_ms: Vec<f64>,
-    /// Starts a second, all of them due at once; of each burst.
-    a_second: Vec<f64>,
+    /// All of them due at once, in the order of the bursts, which all scenarios had in turns.
+    bursts: Vec<Burst>,
     failed: usize,
     /// Parts of rounds that others disturbed.
     disturbed: usize,
 }
 
+struct Burst {
+    /// Starts.
+    a_second: f64,
+    disturbed: bool,
+}
+
 impl Starts {
     fn of(scenario: Scenario) -> Self {
-        Self { scenario, apart_ms: Vec::new(), a_second: Vec::new(), failed: 0, disturbed: 0 }
+        Self { scenario, apart_ms: Vec::new(), bursts: Vec::new(), failed: 0, disturbed: 0 }
     }
 
-    fn measure(&mut self, rig: &Rig, course: &Course) -> anyhow::Result<()> {
-        let count = course.functions.count - 1;
-        let apart = self.start_undisturbed(rig, course, APART)?;
+    fn start_apart(&mut self, rig: &Rig, course: &Course) -> anyhow::Result<()> {
+        let (apart, _) = self.start_undisturbed(rig, course, APART)?;
         self.apart_ms
             .extend(apart.iter().filter(|done| done.is_good()).map(|done| done.latency.as_secs_f64() * 1000.0));
-        for _ in 0..BURSTS {
-            let burst = self.start_undisturbed(rig, course, Duration::ZERO)?;
-            let last = burst.iter().map(|done| done.latency).max().unwrap_or_default();
-            self.a_second.push(count as f64 / last.as_secs_f64());
-        }
         Ok(())
     }
 
-    /// The first try that others leave alone; the last one, if they leave none.
-    fn start_undisturbed(&mut self, rig: &Rig, course: &Course, apart: Duration) -> anyhow::Result<Vec<Done>> {
+    fn start_at_once(&mut self, rig: &Rig, course: &Course) -> anyhow::Result<()> {
+        let (burst, disturbed) = self.start_undisturbed(rig, course, Duration::ZERO)?;
+        let last = burst.iter().map(|done| done.latency).max().unwrap_or_default();
+        self.bursts.push(Burst { a_second: burst.len() as f64 / last.as_secs_f64(), disturbed });
+        Ok(())
+    }
+
+    /// The first try that others leave alone; the last one, if they leave none. And whether it was disturbed.
+    fn start_undisturbed(&mut self, rig: &Rig, course: &Course, apart: Duration) -> anyhow::Result<(Vec<Done>, bool)> {
         let mut tries = 0;
         loop {
+            std::thread::sleep(PAUSE);
             let (all, others) = self.start(rig, course, apart)?;
             let disturbed = others > TOLERATED_PERCENT;
             if disturbed && tries < course.retakes {
@@ -144,7 +167,7 @@ impl Starts {
             }
             self.disturbed += usize::from(disturbed);
             self.failed += all.iter().filter(|done| !done.is_good()).count();
-            return Ok(all);
+            return Ok((all, disturbed));
         }
     }
 
@@ -155,7 +178,7 @@ impl Starts {
         let invocations: Vec<Invocation> = (0..course.functions.count - 1).map(due).collect();
         // Starts are measured, not connections of clients.
         let connections = invocations.len();
-        let manner = Manner { work: course.functions.work, connections, looks: Looks::AtTheEnd };
+        let manner = Manner { work: course.functions.work, connections, looks: Looks::AtTheEnd, ours: Ours::default() };
         let (replayed, watched) = super::replay(&running, &invocations, manner)?;
         Ok((replayed.all, watched.others_percent))
     }
@@ -167,14 +190,24 @@ impl Starts {
     }
 
     /// The middle of the bursts.
-    fn rate(&self) -> Option<f64> {
-        let mut sorted = self.a_second.clone();
-        sorted.sort_by(f64::total_cmp);
-        quantile(&sorted, 0.5)
+    fn rate(&self) -> Option<Figure> {
+        Figure::of(
+            self.bursts.iter().map(|burst| burst.a_second).collect(),
+            self.bursts.iter().all(|burst| burst.disturbed),
+        )
+    }
+
+    /// Each burst's rate by that of `none` in the same turn; of those pairs that nobody disturbed, if there are such.
+    fn rate_ratio(&self, none: &Self) -> Option<Figure> {
+        let is_disturbed = |(own, none): &(&Burst, &Burst)| own.disturbed || none.disturbed;
+        let pairs: Vec<_> = self.bursts.iter().zip(&none.bursts).collect();
+        let disturbed = pairs.iter().all(is_disturbed);
+        let kept = pairs.into_iter().filter(|pair| disturbed || !is_disturbed(pair));
+        Figure::of(kept.map(|(own, none)| own.a_second / none.a_second).collect(), disturbed)
     }
 
     fn details(&self) -> Value {
-        json!({"scenario": self.scenario.name(), "apart_ms": self.sorted_ms(), "a_second": self.a_second})
+        json!({"scenario": self.scenario.name(), "apart_ms": self.sorted_ms(), "a_second": self.bursts.iter().map(|burst| burst.a_second).collect::<Vec<_>>()})
     }
 }
 
@@ -188,8 +221,8 @@ fn compare(starts: &[Starts], report: &mut Report) {
                 report.add(&format!("coldstart_added_{label}_ms{suffix}"), own - none);
             }
         }
-        if let Some((own, none)) = one.rate().zip(none.rate()) {
-            report.add(&format!("coldstart_rate_ratio{suffix}"), own / none);
+        if let Some(ratio) = one.rate_ratio(none) {
+            report.add_figure(&format!("coldstart_rate_ratio{suffix}"), ratio);
         }
     }
     for one in starts {
@@ -200,7 +233,7 @@ fn compare(starts: &[Starts], report: &mut Report) {
             }
         }
         if let Some(rate) = one.rate() {
-            report.add(&format!("{name}_coldstarts_a_second"), rate);
+            report.add_figure(&format!("{name}_coldstarts_a_second"), rate);
         }
         report.add(&format!("{name}_coldstarts_failed"), one.failed as f64);
         report.add(&format!("{name}_coldstarts_disturbed"), one.disturbed as f64);

@@ -1,5 +1,6 @@
 //! From invocations to figures.
 
+use super::function::Life;
 use super::replay::{Done, Replayed};
 use super::scenario::Scenario;
 use super::watch::Watched;
@@ -74,42 +75,37 @@ impl Measured {
 
     /// Milliseconds of each of [`STAGES`], for each cold start, sorted.
     pub fn stages(&self, invocations: &[Invocation]) -> [Vec<f64>; 5] {
-        let mut stages: [Vec<f64>; 5] = Default::default();
-        for (done, invocation) in self.replayed.all.iter().zip(invocations) {
-            let Some(life) = done.life.filter(|life| life.count == 1 && self.is_cold(done, invocation)) else {
-                continue;
-            };
-            let due = (self.replayed.epoch + invocation.at.as_micros() as u64) as f64;
+        sorted_ms(self.courses(invocations).filter(|course| course.cold && course.life.count == 1).map(|course| {
+            let Course { due, life, work, end, .. } = course;
             let [started, listening, received, finished] =
                 [life.started, life.listening, life.received, life.finished].map(|at| at as f64);
-            let work = invocation.work.as_micros() as f64;
-            let end = due + done.latency.as_micros() as f64;
-            let times =
-                [started - due, listening - started, received - listening, finished - received - work, end - finished];
-            for (stage, time) in stages.iter_mut().zip(times) {
-                stage.push(time / 1000.0);
-            }
-        }
-        stages.iter_mut().for_each(|stage| stage.sort_by(f64::total_cmp));
-        stages
+            [started - due, listening - started, received - listening, finished - received - work, end - finished]
+        }))
     }
 
     /// The same for warm invocations: milliseconds until the instance had the request, of work beyond what was asked, and until the
     /// answer was there.
     pub fn warm_stages(&self, invocations: &[Invocation]) -> [Vec<f64>; 3] {
-        let mut stages: [Vec<f64>; 3] = Default::default();
-        for (done, invocation) in self.replayed.all.iter().zip(invocations) {
-            let Some(life) = done.life.filter(|_| done.is_good() && !self.is_cold(done, invocation)) else { continue };
-            let due = (self.replayed.epoch + invocation.at.as_micros() as u64) as f64;
+        sorted_ms(self.courses(invocations).filter(|course| course.good && !course.cold).map(|course| {
+            let Course { due, life, work, end, .. } = course;
             let [received, finished] = [life.received, life.finished].map(|at| at as f64);
-            let (work, end) = (invocation.work.as_micros() as f64, due + done.latency.as_micros() as f64);
-            let times = [received - due, finished - received - work, end - finished];
-            for (stage, time) in stages.iter_mut().zip(times) {
-                stage.push(time / 1000.0);
-            }
-        }
-        stages.iter_mut().for_each(|stage| stage.sort_by(f64::total_cmp));
-        stages
+            [received - due, finished - received - work, end - finished]
+        }))
+    }
+
+    /// Of all that an instance told of.
+    fn courses(&self, invocations: &[Invocation]) -> impl Iterator<Item = Course> {
+        self.replayed.all.iter().zip(invocations).filter_map(|(done, invocation)| {
+            let due = (self.replayed.epoch + invocation.at.as_micros() as u64) as f64;
+            Some(Course {
+                life: done.life?,
+                good: done.is_good(),
+                cold: self.is_cold(done, invocation),
+                due,
+                work: invocation.work.as_micros() as f64,
+                end: due + done.latency.as_micros() as f64,
+            })
+        })
     }
 
     /// Others used too much of the machine meanwhile.
@@ -126,6 +122,28 @@ impl Measured {
             (None, None) => "no answer".to_owned(),
         })
     }
+}
+
+/// What there is to know of an invocation, in microseconds.
+struct Course {
+    life: Life,
+    good: bool,
+    cold: bool,
+    due: f64,
+    work: f64,
+    end: f64,
+}
+
+/// Each of the times of all of them, from microseconds.
+fn sorted_ms<const STAGES: usize>(all: impl Iterator<Item = [f64; STAGES]>) -> [Vec<f64>; STAGES] {
+    let mut stages = std::array::from_fn(|_| Vec::new());
+    for times in all {
+        for (stage, time) in stages.iter_mut().zip(times) {
+            stage.push(time / 1000.0);
+        }
+    }
+    stages.iter_mut().for_each(|stage| stage.sort_by(f64::total_cmp));
+    stages
 }
 
 fn slowdown(done: &Done, invocation: &Invocation) -> f64 {
@@ -246,7 +264,6 @@ fn absolute(report: &mut Report, one: &Measured, invocations: &[Invocation]) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::function::Life;
     use super::*;
     use std::time::Duration;
 

@@ -27,6 +27,9 @@ pub fn page(
         conditions["duration_scale"],
         conditions["work"].as_str().unwrap_or_default(),
     ));
+    if conditions["side_by_side"] == true {
+        page.note("The scenarios were measured side by side, except Envoy's; what each core of the machine did is of all of them together.");
+    }
     page.heading("Slowdown, as a ratio to no mesh");
     ratios(&mut page, measured, report);
     page.heading("Slowdown");

@@ -3,7 +3,7 @@
 
 use super::function::Work;
 use super::scenario::{Functions, Running, Scenario};
-use super::watch::Looks;
+use super::watch::{Looks, Ours};
 use super::workload::Invocation;
 use super::{CONNECTIONS, Manner};
 use crate::metrics;
@@ -65,7 +65,8 @@ pub fn measure(rig: &Rig, scenario: Scenario, course: Course, suffix: &str, repo
     };
     let running = Running::start(rig, scenario, functions)?;
     let invocations = course.invocations();
-    let manner = Manner { work: functions.work, connections: CONNECTIONS, looks: Looks::EverySecond };
+    let manner =
+        Manner { work: functions.work, connections: CONNECTIONS, looks: Looks::EverySecond, ours: Ours::default() };
     let (replayed, watched) = super::replay(&running, &invocations, manner)?;
     let admin = running.admin.context("only a mesh says how often it scales")?;
     let text = metrics::get(admin, "/metrics").context("the node says nothing of itself")?;

@@ -10,6 +10,7 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 const PERIOD: Duration = Duration::from_secs(1);
@@ -40,6 +41,21 @@ pub struct Subject {
     /// Where the configurations of sidecars are.
     pub folder: PathBuf,
     pub looks: Looks,
+    pub ours: Ours,
+}
+
+/// Processes that belong to what is measured, of all that is watched at the same time: they are no others.
+#[derive(Clone, Debug, Default)]
+pub struct Ours(Arc<Mutex<BTreeSet<u32>>>);
+
+impl Ours {
+    fn extend(&self, pids: impl IntoIterator<Item = u32>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(pids);
+    }
+
+    fn all(&self) -> Vec<u32> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect()
+    }
 }
 
 /// One look.
@@ -99,7 +115,7 @@ pub fn watch(subject: &Subject, stop: &AtomicBool) -> Watched {
 fn watch_into(subject: &Subject, stop: &AtomicBool, watched: &mut Watched) -> anyhow::Result<()> {
     let begin = Instant::now();
     let everybody = Everybody::now()?;
-    let (mut ours, mut instances) = (BTreeSet::<u32>::new(), BTreeSet::<u32>::new());
+    let mut instances = BTreeSet::<u32>::new();
     let mut cores = cores()?;
     let root = Usage::of(&[subject.root])?;
     let (mut root_s, mut tally) = (0.0, Tally::default());
@@ -142,14 +158,12 @@ fn watch_into(subject: &Subject, stop: &AtomicBool, watched: &mut Watched) -> an
         cores = cores_now;
         instances.extend(if subject.sidecars { &people.sidecars } else { &people.functions });
         watched.ended = instances.len() - watched.looks.last().map_or(0, |look| look.instances);
-        ours.extend(people.sidecars.into_iter().chain(people.functions));
+        subject.ours.extend(people.sidecars.into_iter().chain(people.functions));
     }
     (watched.mesh_s, watched.functions_s) = (root_s + tally.sidecars, tally.functions);
     // Helpers, and what is watched, are this process's own children.
-    ours.extend(children(std::process::id()));
-    ours.extend([std::process::id(), subject.root]);
-    let ours: Vec<u32> = ours.into_iter().collect();
-    let others = Everybody::now()?.others_since(&everybody, &ours);
+    subject.ours.extend(children(std::process::id()).into_iter().chain([std::process::id(), subject.root]));
+    let others = Everybody::now()?.others_since(&everybody, &subject.ours.all());
     watched.others_percent = others.as_secs_f64() / begin.elapsed().as_secs_f64() * 100.0;
     Ok(())
 }
