@@ -193,6 +193,8 @@ async fn work(
     mut drained: watch::Receiver<bool>,
 ) {
     let worker = Worker::new(node, random);
+    let idle = worker.clone();
+    schedule::when_idle(move || idle.judge.tidy());
     let accepting: Vec<_> = doors
         .into_iter()
         .filter_map(|bound| {

@@ -95,6 +95,13 @@ pub fn spawn_own(future: impl Future<Output = ()> + 'static) -> Option<Own> {
     executor()?.start(future, Payer::new(Class::OWN, None))
 }
 
+/// Has this called on this thread whenever none of its tasks is ready, before it looks at sockets and timers.
+pub fn when_idle(act: impl Fn() + 'static) {
+    if let Some(executor) = executor() {
+        executor.idle.replace(Some(Box::new(act)));
+    }
+}
+
 /// A task that ends when this is dropped.
 pub type Own = Task<(), Payer>;
 
@@ -140,6 +147,8 @@ struct Executor {
     /// All tasks that have not ended, so that they can be dropped.
     alive: Rc<Alive>,
     closed: Cell<bool>,
+    /// For when no task is ready.
+    idle: RefCell<Option<Box<dyn Fn()>>>,
     /// The function that was served last, and when it was not the one before.
     last_served: Cell<(Class, Option<Instant>)>,
 }
@@ -173,7 +182,11 @@ impl Executor {
         let begin = Instant::now();
         let mut last = begin;
         let mut used = None;
-        while let Some(runnable) = self.ready.next(used.take(), cx) {
+        loop {
+            let Some(runnable) = self.ready.next(used.take(), cx) else {
+                self.idle.borrow().iter().for_each(|act| act());
+                break;
+            };
             self.running.replace(Some(runnable.metadata().clone()));
             if catch_unwind(AssertUnwindSafe(|| runnable.run())).is_err() {
                 tracing::error!("a task panicked; what it served is cut off");

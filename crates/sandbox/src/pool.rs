@@ -26,6 +26,8 @@ pub struct Pool {
     /// The last one is the one used last.
     instances: Vec<wasm::Instance>,
     buffers: Vec<inline::Buffers>,
+    /// What the last run left. Its output is gone by now, and nobody waits for it to be erased.
+    dirty: Option<Spent>,
     lent: Rc<Cell<usize>>,
     cap: usize,
 }
@@ -61,65 +63,93 @@ impl Pool {
 
     /// An empty pool that lends at most `cap` sandboxes at a time.
     pub fn with_cap(cap: usize) -> Self {
-        Self { shells: Vec::new(), instances: Vec::new(), buffers: Vec::new(), lent: Rc::default(), cap }
+        Self { shells: Vec::new(), instances: Vec::new(), buffers: Vec::new(), dirty: None, lent: Rc::default(), cap }
     }
 
-    /// Runs the program of `image` on `input` in a fresh sandbox, and checks what comes out.
+    /// Runs the program of `image` on `input` in a fresh sandbox, and checks what comes out. What the run leaves is erased by
+    /// [`Pool::tidy`], and at the latest before the next run.
     pub fn run(&mut self, image: &Image, input: &Input<'_>, deadline: Duration) -> Result<Output, RunError> {
-        let sandbox = self.take(image)?;
-        let used = match sandbox.run_with(deadline, |area| postcard::to_slice(input, area).map(|bytes| bytes.len())) {
-            Ok(used) => used,
-            Err((clean, _)) => {
-                self.give_back(clean);
-                return Err(RunError::InputTooLarge);
+        let _permit = Permit::new(&self.lent, self.cap)?;
+        let write = |area: &mut [u8]| postcard::to_slice(input, area).map(|bytes| bytes.len());
+        match self.vacant(image)?.run(image.body(), deadline, write) {
+            Ok(spent) => {
+                let result = match spent.output() {
+                    Ok(bytes) => output::decode(bytes).map_err(RunError::from),
+                    Err(fault) => Err(RunError::Fault(fault)),
+                };
+                self.dirty = Some(spent);
+                result
             }
-        };
-        let result = match used.output() {
-            Ok(bytes) => output::decode(bytes).map_err(RunError::from),
-            Err(fault) => Err(RunError::Fault(fault)),
-        };
-        self.give_back(used.reset());
-        result
+            Err((vacant, _)) => {
+                vacant.into_iter().for_each(|vacant| self.keep(vacant));
+                Err(RunError::InputTooLarge)
+            }
+        }
+    }
+
+    /// Erases what the last run left: for a worker that has nothing else to do.
+    pub fn tidy(&mut self) {
+        if self.dirty.is_none() {
+            return;
+        }
+        self.erase();
+        if let Some(instance) = self.instances.last() {
+            instance.rest();
+        }
+    }
+
+    fn erase(&mut self) {
+        if let Some(vacant) = self.dirty.take().and_then(Spent::reset) {
+            self.keep(vacant);
+        }
     }
 
     /// A clean sandbox for one run of the program of `image`.
     pub fn take(&mut self, image: &Image) -> Result<Sandbox, EngineError> {
         let permit = Permit::new(&self.lent, self.cap)?;
-        let vacant = match image.body() {
+        Ok(Sandbox { vacant: self.vacant(image)?, image: image.clone(), permit })
+    }
+
+    fn vacant(&mut self, image: &Image) -> Result<Vacant, EngineError> {
+        self.erase();
+        Ok(match image.body() {
             Body::Microvm(machine, snapshot) => {
                 let fits = |shell: &microvm::Shell| Arc::ptr_eq(shell.machine(), machine);
                 let found = self.shells.iter().rposition(|shell| fits(shell) && shell.suits(snapshot));
-                let shell = match found.or_else(|| self.shells.iter().rposition(fits)) {
+                Vacant::Shell(match found.or_else(|| self.shells.iter().rposition(fits)) {
                     Some(index) => self.shells.swap_remove(index),
                     None => machine.shell()?,
-                };
-                Vacant::Shell(shell)
+                })
             }
             Body::Wasm(engine, snapshot) => {
                 let found = self.instances.iter().rposition(|instance| instance.suits(engine, snapshot));
-                let instance = match found {
+                Vacant::Instance(match found {
                     Some(index) => self.instances.remove(index),
                     None => wasm::Instance::new(engine, snapshot)?,
-                };
-                Vacant::Instance(instance)
+                })
             }
             Body::Inline(..) => Vacant::Buffers(self.buffers.pop().unwrap_or_else(inline::Buffers::new)),
-        };
-        Ok(Sandbox { vacant, image: image.clone(), permit })
+        })
     }
 
     /// Takes back what [`Used::reset`] gave. `None`, a sandbox that could not be reset, is replaced when the next one is needed.
     pub fn give_back(&mut self, clean: Option<Clean>) {
-        match clean.map(|clean| clean.vacant) {
-            Some(Vacant::Shell(shell)) if self.shells.len() < self.cap => self.shells.push(shell),
-            Some(Vacant::Instance(instance)) => self.keep(instance),
-            Some(Vacant::Buffers(buffers)) if self.buffers.len() < self.cap => self.buffers.push(buffers),
-            _ => {}
+        if let Some(clean) = clean {
+            self.keep(clean.vacant);
+        }
+    }
+
+    fn keep(&mut self, vacant: Vacant) {
+        match vacant {
+            Vacant::Shell(shell) if self.shells.len() < self.cap => self.shells.push(shell),
+            Vacant::Instance(instance) => self.keep_instance(instance),
+            Vacant::Buffers(buffers) if self.buffers.len() < self.cap => self.buffers.push(buffers),
+            Vacant::Shell(_) | Vacant::Buffers(_) => {}
         }
     }
 
     /// In the place of one with as much memory, or else of the one that was not used for longest.
-    fn keep(&mut self, instance: wasm::Instance) {
+    fn keep_instance(&mut self, instance: wasm::Instance) {
         let same = self.instances.iter().position(|kept| kept.size() == instance.size());
         if let Some(index) = same.or((self.instances.len() == INSTANCES).then_some(0)) {
             self.instances.remove(index);
@@ -164,87 +194,92 @@ enum Vacant {
 impl Sandbox {
     /// Runs the program once, from the state that its initialisation left.
     pub fn run(self, input: &[u8], deadline: Duration) -> Used {
-        let copied = self.run_with(deadline, |area| match area.get_mut(..input.len()) {
+        let Self { vacant, image, permit } = self;
+        let copy = |area: &mut [u8]| match area.get_mut(..input.len()) {
             Some(area) => {
                 area.copy_from_slice(input);
                 Ok(input.len())
             }
             None => Err(Fault::InputTooLong { length: input.len(), limit: MAX_INPUT }),
-        });
-        copied.unwrap_or_else(|(clean, fault)| Used { spent: Spent::Unused(clean, fault) })
+        };
+        let spent = vacant.run(image.body(), deadline, copy);
+        Used { spent: spent.unwrap_or_else(|(vacant, fault)| Spent::Unused(vacant, fault)), permit }
     }
+}
 
-    /// As [`Sandbox::run`], with the input written in place: `write` is given the input area and returns the length;
-    /// it may be asked again, with a larger area.
-    /// If it fails, nothing is run, and the sandbox, already reset, comes back with the error.
-    fn run_with<E>(
+impl Vacant {
+    /// Runs a program once. `write` is given the input area and returns the length; it may be asked again, with a larger area. If it
+    /// fails, nothing is run, and what is left for others comes back with the error.
+    fn run<E>(
         self,
+        body: &Body,
         deadline: Duration,
         mut write: impl FnMut(&mut [u8]) -> Result<usize, E>,
-    ) -> Result<Used, (Option<Clean>, E)> {
-        let permit = self.permit;
-        let spent = match (self.vacant, self.image.body()) {
-            (Vacant::Shell(shell), Body::Microvm(_, snapshot)) => match shell.run(snapshot, deadline, write) {
-                Ok(spent) => Spent::Microvm(spent, permit),
-                Err((shell, error)) => {
-                    return Err((shell.map(|shell| Clean { vacant: Vacant::Shell(shell), _permit: permit }), error));
-                }
-            },
-            (Vacant::Instance(instance), Body::Wasm(_, snapshot)) => match instance.run(snapshot, deadline, write) {
-                Ok(spent) => Spent::Wasm(spent, permit),
-                Err((instance, error)) => {
-                    let vacant = instance.map(Vacant::Instance);
-                    return Err((vacant.map(|vacant| Clean { vacant, _permit: permit }), error));
-                }
-            },
-            (Vacant::Buffers(mut buffers), Body::Inline(program, _)) => match write(&mut buffers.input) {
+    ) -> Result<Spent, (Option<Self>, E)> {
+        match (self, body) {
+            (Self::Shell(shell), Body::Microvm(_, snapshot)) => {
+                let spent = shell.run(snapshot, deadline, write);
+                spent.map(Spent::Microvm).map_err(|(shell, error)| (shell.map(Self::Shell), error))
+            }
+            (Self::Instance(instance), Body::Wasm(_, snapshot)) => {
+                let spent = instance.run(snapshot, deadline, write);
+                spent.map(Spent::Wasm).map_err(|(instance, error)| (instance.map(Self::Instance), error))
+            }
+            (Self::Buffers(mut buffers), Body::Inline(program, _)) => match write(&mut buffers.input) {
                 Ok(length) => {
                     buffers.run(program, length);
-                    Spent::Inline(buffers, permit)
+                    Ok(Spent::Inline(buffers))
                 }
-                Err(error) => return Err((Some(Clean { vacant: Vacant::Buffers(buffers), _permit: permit }), error)),
+                Err(error) => Err((Some(Self::Buffers(buffers)), error)),
             },
-            _ => unreachable!("`Pool::take` pairs them"),
-        };
-        Ok(Used { spent })
+            _ => unreachable!("`Pool::vacant` pairs them"),
+        }
     }
 }
 
 /// A sandbox after its run.
 pub struct Used {
     spent: Spent,
+    permit: Permit,
 }
 
 enum Spent {
-    Microvm(microvm::Spent, Permit),
-    Wasm(wasm::Spent, Permit),
-    Inline(inline::Buffers, Permit),
+    Microvm(microvm::Spent),
+    Wasm(wasm::Spent),
+    Inline(inline::Buffers),
     /// Was not run.
-    Unused(Option<Clean>, Fault),
+    Unused(Option<Vacant>, Fault),
 }
 
 impl Used {
     /// The output, not validated, or the reason why there is none.
     pub fn output(&self) -> Result<&[u8], Fault> {
-        match &self.spent {
-            Spent::Microvm(spent, _) => spent.output(),
-            Spent::Wasm(spent, _) => spent.output(),
-            Spent::Inline(buffers, _) => Ok(buffers.output()),
-            Spent::Unused(_, fault) => Err(fault.clone()),
-        }
+        self.spent.output()
     }
 
     /// Erases all that the run left. `None`: it cannot be used again, and is gone.
     pub fn reset(self) -> Option<Clean> {
-        match self.spent {
-            Spent::Microvm(spent, permit) => {
-                spent.reset().map(|shell| Clean { vacant: Vacant::Shell(shell), _permit: permit })
-            }
-            Spent::Wasm(spent, permit) => {
-                spent.reset().map(|instance| Clean { vacant: Vacant::Instance(instance), _permit: permit })
-            }
-            Spent::Inline(buffers, permit) => Some(Clean { vacant: Vacant::Buffers(buffers), _permit: permit }),
-            Spent::Unused(clean, _) => clean,
+        let Self { spent, permit } = self;
+        spent.reset().map(|vacant| Clean { vacant, _permit: permit })
+    }
+}
+
+impl Spent {
+    fn output(&self) -> Result<&[u8], Fault> {
+        match self {
+            Self::Microvm(spent) => spent.output(),
+            Self::Wasm(spent) => spent.output(),
+            Self::Inline(buffers) => Ok(buffers.output()),
+            Self::Unused(_, fault) => Err(fault.clone()),
+        }
+    }
+
+    fn reset(self) -> Option<Vacant> {
+        match self {
+            Self::Microvm(spent) => spent.reset().map(Vacant::Shell),
+            Self::Wasm(spent) => spent.reset().map(Vacant::Instance),
+            Self::Inline(buffers) => Some(Vacant::Buffers(buffers)),
+            Self::Unused(vacant, _) => vacant,
         }
     }
 }

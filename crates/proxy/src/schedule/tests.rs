@@ -60,6 +60,23 @@ fn every_task_runs_to_its_end() {
 }
 
 #[test]
+fn what_is_for_idle_moments_waits_for_one() {
+    let (busy, idle) = block_on(async {
+        let calls = Rc::new(Cell::new(0));
+        let counted = calls.clone();
+        when_idle(move || counted.set(counted.get() + 1));
+        for _ in 0..1000 {
+            pass().await;
+        }
+        let busy = calls.get();
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        (busy, calls.get())
+    });
+    assert_eq!(busy, 0, "the task was ready all the time");
+    assert!(idle > 0, "nothing was ready while it slept");
+}
+
+#[test]
 fn another_thread_wakes_a_worker_that_sleeps() {
     let (to_thread, at_thread) = mpsc::channel::<oneshot::Sender<u32>>();
     let thread = thread::spawn(move || {

@@ -58,6 +58,20 @@ impl Clock {
         Counting(&self.0)
     }
 
+    /// Has no thread woken for runs that are over: for who has nothing else to do.
+    pub(crate) fn rest(&self) {
+        let Self(state) = self;
+        if state.running.load(SeqCst) > 0 || state.asleep.swap(true, SeqCst) {
+            return;
+        }
+        state.alarm.cancel();
+        // A run that started meanwhile may have found the alarm set, or set it before it was cancelled.
+        if state.running.load(SeqCst) > 0 || !state.asleep.load(SeqCst) {
+            state.asleep.store(false, SeqCst);
+            state.alarm.wake_after(state.tick());
+        }
+    }
+
     /// Looks more often for a run that has so little time.
     pub(crate) fn hurry_for(&self, deadline: Duration) {
         if deadline < TICK {

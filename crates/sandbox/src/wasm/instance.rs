@@ -60,6 +60,11 @@ impl Instance {
         self.0.size
     }
 
+    /// For who has nothing else to do than to wait for the next run.
+    pub(crate) fn rest(&self) {
+        self.0.engine.clock.rest();
+    }
+
     /// Runs the program of `snapshot` once. `write` puts the input into its area and returns the length; it may be asked again, with a
     /// larger area.
     pub(crate) fn run<E>(
