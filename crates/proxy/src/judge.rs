@@ -16,7 +16,7 @@ pub use outcome::{Permitted, Refusal, Ruling};
 
 use crate::credential::InHand;
 use crate::edits::BadOutput;
-use crate::ledger::{FunctionState, Ledger};
+use crate::ledger::{FunctionState, Known, Ledger, Signatures};
 use crate::peer::{Entrance, Peer};
 use crate::random::Random;
 use crate::record::{Judged, Record, Ruled, SignatureCheck, Stage};
@@ -147,7 +147,8 @@ impl Judge {
         let target =
             ask.target.map(|target| if *target == ask.entry.slice.id { state.clone() } else { self.function(target) });
         let target = target.as_deref();
-        let mut asked = Asked { ask, program, state: &state, target, record, runs: Runs::default() };
+        let signatures = &self.ledger.signatures;
+        let mut asked = Asked { ask, program, state: &state, signatures, target, record, runs: Runs::default() };
         let judgement = match asked.decide(self, &head, now_ms) {
             Ok(Found::Decided(decision)) => {
                 self.watch_for_unknown_keys(ask.entry, &decision);
@@ -308,6 +309,7 @@ struct Asked<'a> {
     ask: Ask<'a>,
     program: &'a LoadedProgram,
     state: &'a FunctionState,
+    signatures: &'a Signatures,
     target: Option<&'a Arc<FunctionState>>,
     record: &'a Record,
     runs: Runs,
@@ -387,7 +389,11 @@ impl Asked<'_> {
                 return Ok(Some(want));
             }
             token.verified = Some(want.key);
-            self.state.tokens.remember(token.digest, want.key, want.algorithm);
+            let known = Known { key: want.key, algorithm: want.algorithm, facts: None };
+            self.state.tokens.remember(token.digest, known);
+            if let Some(key) = self.ask.entry.keys.fingerprint(want.key) {
+                self.signatures.remember(token.digest, key, want.algorithm);
+            }
         }
         crate::edits::at_most("counters", wants.quotas.len(), outcome::MOST_TAKES)?;
         for (limit, key) in wants.quotas {

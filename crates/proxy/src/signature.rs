@@ -3,6 +3,7 @@
 //! The program chooses the key and the algorithm, from its own keys only; here it is merely checked whether that key made the
 //! token's signature. A key that does not fit the algorithm is an error, never a guess.
 
+use aws_lc_rs::digest;
 use aws_lc_rs::signature::{
     ECDSA_P256_SHA256_FIXED, ECDSA_P384_SHA384_FIXED, ED25519, ParsedPublicKey, RSA_PKCS1_2048_8192_SHA256,
     RSA_PKCS1_2048_8192_SHA384, RSA_PKCS1_2048_8192_SHA512, RSA_PSS_2048_8192_SHA256, VerificationAlgorithm,
@@ -21,9 +22,13 @@ const LONGEST_SIGNATURE: usize = 1024;
 #[derive(Debug, Default)]
 pub struct PreparedKeys(HashMap<KeyId, PreparedKey>);
 
+/// SHA-256 of a key: what it is, and all of its bytes.
+pub type Fingerprint = [u8; 32];
+
 #[derive(Debug)]
 struct PreparedKey {
     key: PublicKey,
+    fingerprint: Fingerprint,
     /// By [`slot`]; decoded when first used, because most keys serve one algorithm.
     decoded: [OnceLock<Result<ParsedPublicKey, InvalidSignature>>; 4],
 }
@@ -64,9 +69,20 @@ impl InvalidSignature {
 impl PreparedKeys {
     /// Takes the keys over. One that turns out not to be usable makes the signatures that need it invalid, and no others.
     pub fn new(keys: &[VerificationKey]) -> Self {
-        let prepare =
-            |key: &VerificationKey| (key.id, PreparedKey { key: key.key.clone(), decoded: Default::default() });
+        let prepare = |VerificationKey { id, key }: &VerificationKey| {
+            (*id, PreparedKey { key: key.clone(), fingerprint: fingerprint(key), decoded: Default::default() })
+        };
         Self(keys.iter().map(prepare).collect())
+    }
+
+    /// Tells a key from all others, those of other functions included.
+    pub fn fingerprint(&self, key: KeyId) -> Option<Fingerprint> {
+        self.0.get(&key).map(|key| key.fingerprint)
+    }
+
+    /// What the key with this fingerprint is called here, if it is here.
+    pub fn find(&self, fingerprint: &Fingerprint) -> Option<KeyId> {
+        self.0.iter().find(|(_, key)| key.fingerprint == *fingerprint).map(|(id, _)| *id)
     }
 
     /// Whether `key` made the signature of `token` (compact serialisation) by `algorithm`.
@@ -87,6 +103,24 @@ impl PreparedKey {
         let slot = slot(&self.key, algorithm).ok_or(InvalidSignature::WrongKind)?;
         self.decoded[slot].get_or_init(|| decode(&self.key, algorithm)).as_ref().map_err(|error| *error)
     }
+}
+
+fn fingerprint(key: &PublicKey) -> Fingerprint {
+    let (kind, parts) = match key {
+        PublicKey::Rsa { n, e } => (0, [n.as_slice(), e.as_slice()]),
+        PublicKey::P256(point) => (1, [point.as_slice(), &[]]),
+        PublicKey::P384(point) => (2, [point.as_slice(), &[]]),
+        PublicKey::Ed25519(key) => (3, [key.as_slice(), &[]]),
+    };
+    let mut context = digest::Context::new(&digest::SHA256);
+    context.update(&[kind]);
+    for part in parts {
+        context.update(&(part.len() as u64).to_be_bytes());
+        context.update(part);
+    }
+    let mut fingerprint = Fingerprint::default();
+    fingerprint.copy_from_slice(context.finish().as_ref());
+    fingerprint
 }
 
 /// Where a key decoded for this algorithm is kept; `None` if they do not go together.

@@ -3,8 +3,8 @@
 //! A forecast only: a program that finds something missing asks for it, and one that is handed too much does not care.
 
 use super::Asked;
-use crate::ledger::Digest;
 use crate::ledger::token::Facts;
+use crate::ledger::{Digest, Known, Made};
 use crate::record::SignatureCheck;
 use http::Method;
 use leno_policy::input::{Header, QuotaEntry, QuotaState};
@@ -78,8 +78,10 @@ impl<'a> Forecast<'a> {
         }
         // With several good tokens in one request it is not known which one these are of; then nothing is learnt.
         let mut good = self.tokens.iter().filter(|token| token.verified.is_some());
-        if let (Some(token), None) = (good.next(), good.next()) {
-            asked.state.tokens.add_facts(&token.digest, facts);
+        if let (Some(token), None) = (good.next(), good.next())
+            && asked.state.tokens.add_facts(&token.digest, facts)
+        {
+            asked.signatures.add_facts(&token.digest, &asked.program.needs.claims, facts);
         }
     }
 }
@@ -87,7 +89,7 @@ impl<'a> Forecast<'a> {
 fn look_up<'a>(asked: &Asked<'_>, token: &'a str, facts: &mut Option<Facts>) -> Token<'a> {
     let mut digest = [0; 32];
     digest.copy_from_slice(aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, token.as_bytes()).as_ref());
-    let Some(known) = asked.state.tokens.look_up(&digest) else {
+    let Some(known) = asked.state.tokens.look_up(&digest).or_else(|| learn_from_others(asked, &digest)) else {
         return Token { token, digest, verified: None };
     };
     asked.record.note(|observed| {
@@ -98,6 +100,16 @@ fn look_up<'a>(asked: &Asked<'_>, token: &'a str, facts: &mut Option<Facts>) -> 
         *facts = known.facts;
     }
     Token { token, digest, verified: Some(known.key) }
+}
+
+/// What other functions of this node have found out about a token that is new to this one, if it has the key that made it.
+fn learn_from_others(asked: &Asked<'_>, digest: &Digest) -> Option<Known> {
+    let Made { key, algorithm, facts } = asked.signatures.look_up(digest)?;
+    let key = asked.ask.entry.keys.find(&key)?;
+    let facts = facts.filter(|(claims, _)| **claims == *asked.program.needs.claims).map(|(_, facts)| facts);
+    let known = Known { key, algorithm, facts };
+    asked.state.tokens.remember(*digest, known.clone());
+    Some(known)
 }
 
 /// The counters that the request would be counted by if every limit applied to it.

@@ -13,7 +13,7 @@ mod unknown;
 pub use load::{ConnectionGuard, PendingGuard, RequestGuard, RetryGuard, TargetState};
 pub use outlier::Attempt;
 pub use quota::{Quotas, Refused};
-pub use token::{Digest, Known, Tokens};
+pub use token::{Digest, Known, Made, Signatures, Tokens};
 pub use unknown::UnknownKeys;
 
 use leno_config::FunctionId;
@@ -29,6 +29,8 @@ pub struct Ledger {
     functions: Mutex<HashMap<FunctionId, Arc<FunctionState>>>,
     /// Grows when functions are forgotten, so that workers let go of what they keep.
     generation: AtomicU64,
+    /// Tokens that any function's keys have made.
+    pub signatures: Signatures,
     /// Functions whose key sets may have changed.
     pub unknown_keys: Arc<UnknownKeys>,
 }

@@ -3,7 +3,8 @@
 //! An entry says only "this key made this token". Claims, expiry, and whether the key is still trusted are decided by the program,
 //! each time anew.
 
-use leno_policy::spec::{Algorithm, KeyId};
+use crate::signature::Fingerprint;
+use leno_policy::spec::{Algorithm, ClaimPath, KeyId};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -24,25 +25,97 @@ pub struct Known {
     pub facts: Option<Facts>,
 }
 
-/// Locks that are taken by the token's digest.
-const SHARDS: usize = 8;
-/// Entries of one generation of one shard; in all at most 2 * 8 * 256 = 4096 tokens of a function, about half a megabyte.
-const GENERATION: usize = 256;
-
-/// One function's verified tokens, bounded. The least recently used half goes first.
+/// One function's verified tokens: at most 4096, about half a megabyte.
 #[derive(Debug, Default)]
-pub struct Tokens([Mutex<Generations>; SHARDS]);
-
-/// Entries move to `young` when they are used; when `young` is full, it becomes `old`, and what was still in `old` is forgotten.
-#[derive(Debug, Default)]
-struct Generations {
-    young: HashMap<Digest, Known>,
-    old: HashMap<Digest, Known>,
-}
+pub struct Tokens(Recent<Known>);
 
 impl Tokens {
     /// What is known of this token.
     pub fn look_up(&self, digest: &Digest) -> Option<Known> {
+        self.0.look_up(digest)
+    }
+
+    /// Remembers that `key` made this token.
+    pub fn remember(&self, digest: Digest, known: Known) {
+        self.0.insert(digest, known);
+    }
+
+    /// Adds the claims of a token that is known, and tells whether they are new.
+    pub fn add_facts(&self, digest: &Digest, facts: &[Option<String>]) -> bool {
+        self.0.change(digest, |known| {
+            let new = known.facts.as_deref() != Some(facts);
+            if new {
+                known.facts = Some(facts.into());
+            }
+            new
+        })
+    }
+
+    /// How many tokens are known.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether none is.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// Who made a token, whichever function it was shown to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Made {
+    /// The whole key: of its short name somebody might find another.
+    pub key: Fingerprint,
+    /// How it was verified.
+    pub algorithm: Algorithm,
+    /// These claims' values, from a decision about it. What a program said, so no more than a hint.
+    pub facts: Option<(Arc<[ClaimPath]>, Facts)>,
+}
+
+/// The node's verified tokens: one that a function has not seen yet costs no public-key operation if another has. Bounded as a
+/// function's own, which does not depend on it: whoever floods this makes others verify once what is new to them, nothing worse.
+#[derive(Debug, Default)]
+pub struct Signatures(Recent<Made>);
+
+impl Signatures {
+    /// Who made this token.
+    pub fn look_up(&self, digest: &Digest) -> Option<Made> {
+        self.0.look_up(digest)
+    }
+
+    /// Remembers that `key` made this token.
+    pub fn remember(&self, digest: Digest, key: Fingerprint, algorithm: Algorithm) {
+        self.0.insert(digest, Made { key, algorithm, facts: None });
+    }
+
+    /// Adds the values of these claims of a token that is known.
+    pub fn add_facts(&self, digest: &Digest, claims: &[ClaimPath], facts: &[Option<String>]) {
+        self.0.change(digest, |made| {
+            made.facts = Some((claims.into(), facts.into()));
+            true
+        });
+    }
+}
+
+/// Locks that are taken by the token's digest.
+const SHARDS: usize = 8;
+/// Entries of one generation of one shard; in all at most 2 * 8 * 256 = 4096.
+const GENERATION: usize = 256;
+
+/// What there is to know of tokens, bounded. The least recently used half goes first.
+#[derive(Debug)]
+struct Recent<V>([Mutex<Generations<V>>; SHARDS]);
+
+/// Entries move to `young` when they are used; when `young` is full, it becomes `old`, and what was still in `old` is forgotten.
+#[derive(Debug)]
+struct Generations<V> {
+    young: HashMap<Digest, V>,
+    old: HashMap<Digest, V>,
+}
+
+impl<V: Clone> Recent<V> {
+    fn look_up(&self, digest: &Digest) -> Option<V> {
         self.with_shard(digest, |shard| {
             if let Some(known) = shard.young.get(digest) {
                 return Some(known.clone());
@@ -53,45 +126,39 @@ impl Tokens {
         })
     }
 
-    /// Remembers that `key` made this token.
-    pub fn remember(&self, digest: Digest, key: KeyId, algorithm: Algorithm) {
-        self.with_shard(&digest, |shard| shard.insert(digest, Known { key, algorithm, facts: None }));
+    fn insert(&self, digest: Digest, value: V) {
+        self.with_shard(&digest, |shard| shard.insert(digest, value));
     }
 
-    /// Adds the claims of a token that is known.
-    pub fn add_facts(&self, digest: &Digest, facts: &[Option<String>]) {
-        self.with_shard(digest, |shard| {
-            if let Some(known) = shard.young.get_mut(digest)
-                && known.facts.as_deref() != Some(facts)
-            {
-                known.facts = Some(facts.into());
-            }
-        });
+    /// What `change` returns; `false` of one that is not known, or was not looked up lately.
+    fn change(&self, digest: &Digest, change: impl FnOnce(&mut V) -> bool) -> bool {
+        self.with_shard(digest, |shard| shard.young.get_mut(digest).is_some_and(change))
     }
 
-    /// How many tokens are known.
-    pub fn len(&self) -> usize {
+    fn len(&self) -> usize {
         let shards = self.0.iter().map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner));
         shards.map(|shard| shard.young.len() + shard.old.len()).sum()
     }
 
-    /// Whether none is.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    fn with_shard<R>(&self, digest: &Digest, act: impl FnOnce(&mut Generations) -> R) -> R {
+    fn with_shard<R>(&self, digest: &Digest, act: impl FnOnce(&mut Generations<V>) -> R) -> R {
         let shard = &self.0[usize::from(digest[0]) % SHARDS];
         act(&mut shard.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl Generations {
-    fn insert(&mut self, digest: Digest, known: Known) {
+impl<V> Default for Recent<V> {
+    fn default() -> Self {
+        let empty = || Mutex::new(Generations { young: HashMap::new(), old: HashMap::new() });
+        Self(std::array::from_fn(|_| empty()))
+    }
+}
+
+impl<V> Generations<V> {
+    fn insert(&mut self, digest: Digest, value: V) {
         if self.young.len() >= GENERATION {
             self.old = std::mem::take(&mut self.young);
         }
-        self.young.insert(digest, known);
+        self.young.insert(digest, value);
     }
 }
 
@@ -107,26 +174,31 @@ mod tests {
         digest
     }
 
+    fn made_by(key: u64) -> Known {
+        Known { key: KeyId(key), algorithm: ALGORITHM, facts: None }
+    }
+
     #[test]
     fn remembers_the_key_and_the_facts_of_the_last_decision() {
         let tokens = Tokens::default();
         assert_eq!(tokens.look_up(&digest(1)), None);
-        tokens.add_facts(&digest(1), &[Some("ann".into())]);
+        assert!(!tokens.add_facts(&digest(1), &[Some("ann".into())]));
         assert_eq!(tokens.look_up(&digest(1)), None, "facts alone make no entry");
-        tokens.remember(digest(1), KeyId(7), ALGORITHM);
-        assert_eq!(tokens.look_up(&digest(1)), Some(Known { key: KeyId(7), algorithm: ALGORITHM, facts: None }));
-        tokens.add_facts(&digest(1), &[Some("ann".into())]);
+        tokens.remember(digest(1), made_by(7));
+        assert_eq!(tokens.look_up(&digest(1)), Some(made_by(7)));
+        assert!(tokens.add_facts(&digest(1), &[Some("ann".into())]));
+        assert!(!tokens.add_facts(&digest(1), &[Some("ann".into())]), "not new any more");
         assert_eq!(tokens.look_up(&digest(1)).unwrap().facts.as_deref(), Some(&[Some("ann".to_owned())][..]));
-        tokens.remember(digest(1), KeyId(8), ALGORITHM);
+        tokens.remember(digest(1), made_by(8));
         assert_eq!(tokens.look_up(&digest(1)).unwrap().key, KeyId(8), "another key made it, says the latest check");
     }
 
     #[test]
     fn is_bounded_and_keeps_what_is_used() {
         let tokens = Tokens::default();
-        tokens.remember(digest(0), KeyId(0), ALGORITHM);
+        tokens.remember(digest(0), made_by(0));
         for number in 1..=10 * u32::try_from(GENERATION).unwrap() {
-            tokens.remember(digest(number), KeyId(1), ALGORITHM);
+            tokens.remember(digest(number), made_by(1));
             assert!(tokens.look_up(&digest(0)).is_some(), "in use all the time, after {number} others");
         }
         assert!(tokens.len() <= 2 * GENERATION);

@@ -51,7 +51,8 @@ fn a_remembered_signature_spares_nothing_but_the_signature() {
         let function = bench.ledger.function(&"shop/orders".parse().unwrap());
         let remember = |token: &str, key| {
             let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, token.as_bytes());
-            function.tokens.remember(digest.as_ref().try_into().unwrap(), key, Algorithm::ES256);
+            let known = Known { key, algorithm: Algorithm::ES256, facts: None };
+            function.tokens.remember(digest.as_ref().try_into().unwrap(), known);
         };
         let expired = sign(&key, &CLAIMS.replace("4102444800", "1000000000"));
         let foreign = sign(&key, &CLAIMS.replace("login", "evil"));
@@ -76,18 +77,62 @@ fn a_remembered_signature_spares_nothing_but_the_signature() {
     }
 }
 
+/// The same for another function.
+fn another(bench: Bench, engine: &Engine, mut slice: Slice) -> Bench {
+    slice.id = "shop/invoices".parse().unwrap();
+    slice.inbound.targets[0].function = "shop/invoices".into();
+    Bench { entry: Arc::new(FunctionEntry::load(engine, slice)), target: Some("shop/invoices"), ..bench }
+}
+
 #[test]
-fn what_one_function_verified_another_verifies_again() {
+fn what_one_function_verified_another_with_the_same_key_need_not() {
+    for engine in engines() {
+        let key = SigningKey::generate(Algorithm::EdDSA);
+        // A counter for each user: who it is must be known before the program runs.
+        let mut slice = token_slice(&key);
+        slice.inbound.rate_limits = vec![limit(7, vec![KeyPart::Claim(vec!["sub".into()])])];
+        let bench = Bench::new(engine, slice.clone());
+        let token = sign(&key, CLAIMS);
+        let (judgement, told) = bench.ask(with_token(&token));
+        drop(permitted(judgement));
+        assert!(told.judgement.unwrap().runs > 1);
+        let mut renamed = slice;
+        // By another name.
+        renamed.keys = vec![key.verification_key(KeyId(0xfee))];
+        renamed.inbound.authentication[0].keys[0].id = KeyId(0xfee);
+        let bench = another(bench, engine, renamed);
+        let (judgement, told) = bench.ask(with_token(&token));
+        drop(permitted(judgement));
+        assert_eq!(told.judgement.unwrap().runs, 1);
+        let [check] = &told.signatures[..] else { panic!("{:?}", told.signatures) };
+        assert_eq!((&*check.result, &*check.key), ("remembered", "0000000000000fee"));
+    }
+}
+
+#[test]
+fn a_key_of_the_same_name_is_not_the_same_key() {
     let key = SigningKey::generate(Algorithm::EdDSA);
-    let bench = Bench::new(&engines()[0], token_slice(&key));
+    let engine = &engines()[0];
+    let bench = Bench::new(engine, token_slice(&key));
     let token = sign(&key, CLAIMS);
     drop(permitted(bench.ask(with_token(&token)).0));
-    let mut other = token_slice(&key);
-    other.id = "shop/invoices".parse().unwrap();
-    other.inbound.targets[0].function = "shop/invoices".into();
-    let entry = Arc::new(FunctionEntry::load(&engines()[0], other));
-    let bench = Bench { entry, target: Some("shop/invoices"), ..bench };
-    assert_eq!(bench.ask(with_token(&token)).1.judgement.unwrap().runs, 2);
+    let bench = another(bench, engine, token_slice(&SigningKey::generate(Algorithm::EdDSA)));
+    let (judgement, told) = bench.ask(with_token(&token));
+    assert_eq!(denied(judgement).status, 401);
+    assert_eq!(told.signatures[0].result, "mismatch");
+}
+
+#[test]
+fn what_others_found_out_spares_nothing_but_the_signature() {
+    let key = SigningKey::generate(Algorithm::EdDSA);
+    let engine = &engines()[0];
+    let bench = Bench::new(engine, token_slice(&key));
+    let token = sign(&key, CLAIMS);
+    drop(permitted(bench.ask(with_token(&token)).0));
+    let mut stricter = token_slice(&key);
+    stricter.inbound.authentication[0].audiences = vec!["invoices".into()];
+    let bench = another(bench, engine, stricter);
+    assert_eq!(denied(bench.ask(with_token(&token)).0).status, 401);
 }
 
 #[test]
