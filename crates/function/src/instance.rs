@@ -129,7 +129,7 @@ impl Instance {
             () = at_least(&mut self.wish, Wish::Retire) => {}
         }
         self.gate.withdraw(&slot);
-        self.owner.host.withdrawn(&self.owner.function, self.owner.id);
+        self.owner.host.withdrawn(&self.owner.function, self.owner.id, address);
         if *self.wish.borrow() < Wish::Retire {
             let ready_for = since.elapsed();
             let status = process::describe(group.end().await);

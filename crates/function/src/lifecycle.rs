@@ -173,7 +173,7 @@ impl Lifecycle {
         }
         for slot in old.values() {
             self.shared.board.ended(slot.id);
-            self.shared.host.withdrawn(&self.spec.id, slot.id);
+            self.shared.host.withdrawn(&self.spec.id, slot.id, slot.address);
             self.shared.host.ended(&self.spec.id, slot.id);
         }
     }

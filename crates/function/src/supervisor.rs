@@ -39,8 +39,8 @@ pub trait Host: Send + Sync + 'static {
     }
 
     /// An instance gets no new requests any more; those it has may go on.
-    fn withdrawn(&self, function: &FunctionId, instance: InstanceId) {
-        let _ = (function, instance);
+    fn withdrawn(&self, function: &FunctionId, instance: InstanceId, address: SocketAddr) {
+        let _ = (function, instance, address);
     }
 
     /// No process of the instance is left. Once for each instance, also for those that were never ready.
@@ -471,8 +471,8 @@ impl<H: Host> Host for Announcing<H> {
         self.changed(function);
     }
 
-    fn withdrawn(&self, function: &FunctionId, instance: InstanceId) {
-        self.host.withdrawn(function, instance);
+    fn withdrawn(&self, function: &FunctionId, instance: InstanceId, address: SocketAddr) {
+        self.host.withdrawn(function, instance, address);
         self.changed(function);
     }
 

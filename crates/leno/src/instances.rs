@@ -132,6 +132,10 @@ impl InstanceHost {
         let (node, outbound) = self.node.get()?;
         Some(then(&node.upgrade()?.credentials, *outbound))
     }
+
+    fn node(&self) -> Option<Arc<leno_proxy::Node>> {
+        self.node.get()?.0.upgrade()
+    }
 }
 
 impl Host for InstanceHost {
@@ -169,9 +173,18 @@ impl Host for InstanceHost {
         tracing::info!(instance = %instance.name(function), %address, "an instance is ready");
     }
 
+    fn withdrawn(&self, function: &FunctionId, instance: InstanceId, address: SocketAddr) {
+        if let Some(node) = self.node() {
+            node.withdrawn.add(&instance.name(function), address);
+        }
+    }
+
     fn ended(&self, function: &FunctionId, instance: InstanceId) {
         let name = instance.name(function);
-        self.credentials(|credentials, _| credentials.revoke(&name));
+        if let Some(node) = self.node() {
+            node.credentials.revoke(&name);
+            node.withdrawn.remove(&name);
+        }
         tracing::info!(instance = %name, "an instance has ended");
     }
 }

@@ -47,6 +47,7 @@ pub mod telemetry;
 mod testing;
 pub mod upgrade;
 pub mod upstream;
+pub mod withdrawn;
 pub mod worker;
 
 pub use listen::{Addresses, Handle, Options, ServeError, serve};

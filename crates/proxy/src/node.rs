@@ -6,6 +6,7 @@ use crate::ledger::Ledger;
 use crate::snapshot::NodeSnapshot;
 use crate::tally::Tallies;
 use crate::telemetry::Telemetry;
+use crate::withdrawn::Withdrawn;
 use arc_swap::ArcSwap;
 use leno_identity::SvidStore;
 use std::net::SocketAddr;
@@ -23,6 +24,8 @@ pub struct Node {
     pub svids: Arc<SvidStore>,
     /// Counters and memories.
     pub ledger: Arc<Ledger>,
+    /// Instances that are to end.
+    pub withdrawn: Arc<Withdrawn>,
     /// How the revisions of functions that have several do.
     pub tallies: Tallies,
     /// Metrics, access log, spans and recent records.
@@ -45,6 +48,7 @@ impl Node {
             credentials: Credentials::default(),
             svids,
             ledger: Ledger::new(),
+            withdrawn: Arc::default(),
             tallies: Tallies::default(),
             telemetry,
             inbound: OnceLock::new(),

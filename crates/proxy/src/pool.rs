@@ -4,6 +4,7 @@ use crate::body::Body;
 use crate::io::{LocalExecutor, Timer};
 use crate::ledger::ConnectionGuard;
 use crate::schedule::{self, Payer};
+use crate::withdrawn::Withdrawn;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::TokioIo;
 use leno_identity::{SpiffeId, SvidStore, TlsError};
@@ -22,6 +23,9 @@ use tokio_rustls::rustls::ClientConfig;
 
 /// An idle connection is closed after this long; shorter than what common servers grant, so that they do not close it first.
 const IDLE: Duration = Duration::from_secs(4);
+/// The same of one that speaks HTTP/1.1 to an instance on this machine: here it is seen at once that a server has closed it, and functions
+/// that are asked every now and then should not pay for a connection each time.
+const IDLE_HERE: Duration = Duration::from_secs(60);
 /// Longest wait for a connection, TLS included.
 const CONNECT: Duration = Duration::from_secs(5);
 /// Streams that share one HTTP/2 connection, if the peer allows as many.
@@ -35,6 +39,7 @@ pub struct Pool {
     http1: RefCell<HashMap<SocketAddr, Http1Host>>,
     http2: RefCell<HashMap<Http2Key, Http2Host>>,
     configurations: RefCell<HashMap<Identities, Arc<ClientConfig>>>,
+    withdrawn: Arc<Withdrawn>,
     myself: Weak<Pool>,
 }
 
@@ -148,11 +153,12 @@ pub enum ConnectError {
 
 impl Pool {
     /// An empty pool, and a task that closes what was idle for too long. Needs [`schedule::run`].
-    pub fn new() -> Rc<Self> {
+    pub fn new(withdrawn: Arc<Withdrawn>) -> Rc<Self> {
         let pool = Rc::new_cyclic(|myself: &Weak<Self>| Self {
             http1: RefCell::default(),
             http2: RefCell::default(),
             configurations: RefCell::default(),
+            withdrawn,
             myself: myself.clone(),
         });
         let weak = pool.myself.clone();
@@ -168,14 +174,16 @@ impl Pool {
         pool
     }
 
-    /// An idle connection to this address, the one that was used last.
-    pub fn idle_http1(&self, address: SocketAddr) -> Option<Http1> {
+    /// An idle connection to this address, the one that was used last. For a request that may not be sent twice none that has been idle
+    /// for so long that its server may be closing it; such ones are closed.
+    pub fn idle_http1(&self, address: SocketAddr, repeatable: bool) -> Option<Http1> {
         let mut hosts = self.http1.borrow_mut();
         let idle = &mut hosts.get_mut(&address)?.idle;
         while let Some(Idle { line, since }) = idle.pop() {
-            if line.sender.is_ready() {
+            let idle = since.elapsed();
+            if line.sender.is_ready() && (repeatable || idle < IDLE) {
                 line.payer.follow();
-                return Some(Http1 { line, idle: Some(since.elapsed()) });
+                return Some(Http1 { line, idle: Some(idle) });
             }
         }
         None
@@ -223,7 +231,9 @@ impl Pool {
     fn return_http1(&self, line: Line, address: SocketAddr) {
         let mut hosts = self.http1.borrow_mut();
         let host = hosts.entry(address).or_default();
-        host.idle.push(Idle { line, since: Instant::now() });
+        if !self.withdrawn.contains(address) {
+            host.idle.push(Idle { line, since: Instant::now() });
+        }
         host.wake_one();
     }
 
@@ -305,8 +315,16 @@ impl Pool {
 
     fn close_idle(&self, now: Instant) {
         let mut http1 = self.http1.borrow_mut();
-        for host in http1.values_mut() {
-            host.idle.retain(|idle| !idle.line.sender.is_closed() && now.saturating_duration_since(idle.since) < IDLE);
+        for (address, host) in http1.iter_mut() {
+            let longest = if self.withdrawn.contains(*address) {
+                Duration::ZERO
+            } else if address.ip().is_loopback() {
+                IDLE_HERE
+            } else {
+                IDLE
+            };
+            let since = |idle: &Idle| now.saturating_duration_since(idle.since);
+            host.idle.retain(|idle| !idle.line.sender.is_closed() && since(idle) < longest);
             host.waiting.retain(|waiting| !waiting.is_closed());
         }
         http1.retain(|_, host| host.open > 0 || !host.waiting.is_empty());
@@ -419,4 +437,84 @@ async fn handshake_http2(
 
 async fn within_limit<T>(connect: impl Future<Output = Result<T, ConnectError>>) -> Result<T, ConnectError> {
     tokio::time::timeout(CONNECT, connect).await.unwrap_or(Err(ConnectError::Timeout))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::net::TcpListener;
+
+    /// A pool with one connection, idle for so long.
+    async fn idle_for(time: Duration) -> (Rc<Pool>, SocketAddr, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let pool = Pool::new(Arc::default());
+        let Http1 { mut line, .. } = pool.connect_http1(address, None).await.unwrap();
+        let (server, _) = listener.accept().await.unwrap();
+        line.sender.ready().await.unwrap();
+        pool.return_http1(line, address);
+        let since = Instant::now().checked_sub(time).unwrap();
+        pool.http1.borrow_mut().get_mut(&address).unwrap().idle[0].since = since;
+        (pool, address, server)
+    }
+
+    fn block_on(test: impl Future<Output = ()> + 'static) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let done = Rc::new(Cell::new(false));
+        let place = done.clone();
+        runtime.block_on(schedule::run(async move {
+            test.await;
+            place.set(true);
+        }));
+        assert!(done.get(), "it panicked");
+    }
+
+    #[test]
+    fn an_old_connection_to_this_machine_is_for_requests_that_may_be_sent_twice() {
+        block_on(async {
+            let (pool, address, _server) = idle_for(2 * IDLE).await;
+            pool.close_idle(Instant::now());
+            let Http1 { line, idle } = pool.idle_http1(address, true).expect("it is kept");
+            assert!(idle.unwrap() >= 2 * IDLE);
+            pool.return_http1(line, address);
+            assert!(pool.idle_http1(address, false).is_some(), "it was used just now");
+
+            let (pool, address, _server) = idle_for(2 * IDLE).await;
+            assert!(pool.idle_http1(address, false).is_none());
+            pool.changed_http1(address).await;
+            assert_eq!(pool.open_http1(address), 0, "it was closed, and makes room for another one");
+
+            let (pool, address, _server) = idle_for(IDLE_HERE).await;
+            pool.close_idle(Instant::now());
+            assert!(pool.idle_http1(address, true).is_none());
+        });
+    }
+
+    #[test]
+    fn connections_to_an_instance_that_is_to_end_are_not_kept() {
+        block_on(async {
+            let (pool, address, _server) = idle_for(Duration::ZERO).await;
+            let Http1 { line, .. } = pool.idle_http1(address, true).unwrap();
+            pool.withdrawn.add("a", address);
+            pool.return_http1(line, address);
+            assert!(pool.idle_http1(address, true).is_none());
+
+            let (pool, address, _server) = idle_for(Duration::ZERO).await;
+            pool.withdrawn.add("a", address);
+            pool.close_idle(Instant::now());
+            pool.changed_http1(address).await;
+            assert_eq!(pool.open_http1(address), 0);
+        });
+    }
+
+    #[test]
+    fn what_its_server_closed_is_not_used() {
+        block_on(async {
+            let (pool, address, server) = idle_for(IDLE).await;
+            let gone = pool.changed_http1(address);
+            drop(server);
+            gone.await;
+            assert!(pool.idle_http1(address, true).is_none());
+        });
+    }
 }

@@ -228,10 +228,10 @@ impl Forward<'_> {
         head::into_http1(&mut head, body.is_over());
         let mut request = Request::from_parts(head, body);
         loop {
-            let Http1 { mut line, idle } = self.http1(entry, address).await?;
+            let repeatable = request.body().is_over() && retry::is_idempotent(request.method());
+            let Http1 { mut line, idle } = self.http1(entry, address, repeatable).await?;
             let suspect = idle.is_some_and(|idle| idle > SUSPECT);
-            let spare =
-                (suspect && request.body().is_over() && retry::is_idempotent(request.method())).then(|| copy(&request));
+            let spare = (suspect && repeatable).then(|| copy(&request));
             let mut error = match line.sender.try_send_request(request).await {
                 Ok(response) => return Ok((response, pool.check_in_http1(line, address))),
                 Err(error) => error,
@@ -239,7 +239,7 @@ impl Forward<'_> {
             // An idle connection may have been closed under us: what was not sent, or may be sent twice, goes out on another one.
             request = match (error.take_message(), spare) {
                 (Some(unsent), _) if idle.is_some() => unsent,
-                (None, Some(spare)) if error.error().is_incomplete_message() || error.error().is_closed() => spare,
+                (None, Some(spare)) if is_lost(error.error()) => spare,
                 (unsent, _) => return Err(broken(error.into_error(), unsent.is_some())),
             };
         }
@@ -247,12 +247,12 @@ impl Forward<'_> {
 
     /// A connection for one request, within the breaker's limit. Each worker may have one in any case, so that none
     /// starves while others hold idle ones.
-    async fn http1(&self, entry: &FunctionEntry, address: SocketAddr) -> Result<Http1, Failure> {
+    async fn http1(&self, entry: &FunctionEntry, address: SocketAddr, repeatable: bool) -> Result<Http1, Failure> {
         let (pool, target) = (&self.exchange.worker.pool, &self.ruling.target);
         let breaker = breaker(entry);
         let mut pending = None;
         loop {
-            if let Some(idle) = pool.idle_http1(address) {
+            if let Some(idle) = pool.idle_http1(address, repeatable) {
                 return Ok(idle);
             }
             let guard = target.connect(breaker.map(|breaker| breaker.max_connections));
@@ -353,6 +353,12 @@ fn copy(request: &Request<Body>) -> Request<Body> {
 
 fn unconnected(address: SocketAddr, error: &ConnectError) -> Failure {
     Failure::Connect { cause: format!("{address}: {error}") }
+}
+
+/// The connection ended before there was an answer.
+fn is_lost(error: &hyper::Error) -> bool {
+    let cause = std::error::Error::source(error);
+    error.is_incomplete_message() || error.is_closed() || cause.is_some_and(|cause| cause.is::<std::io::Error>())
 }
 
 /// `unsent`: not a byte went out.

@@ -53,7 +53,7 @@ impl Worker {
             judge: Judge::new(node.ledger.clone(), random.clone()),
             recorder: Recorder::new(&node.telemetry),
             random,
-            pool: Pool::new(),
+            pool: Pool::new(node.withdrawn.clone()),
             connections: Connections::default(),
             pinned: RefCell::new(Rc::new(Pinned(node.snapshot.load_full()))),
             node,

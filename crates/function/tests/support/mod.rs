@@ -69,7 +69,7 @@ impl Host for Witness {
         self.saw(Event::Ready(instance));
     }
 
-    fn withdrawn(&self, _: &FunctionId, instance: InstanceId) {
+    fn withdrawn(&self, _: &FunctionId, instance: InstanceId, _: SocketAddr) {
         self.saw(Event::Withdrawn(instance));
     }
 
