@@ -19,10 +19,13 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
-use tokio::time::MissedTickBehavior;
+use tokio::time::{Instant, MissedTickBehavior, sleep_until};
 
 /// Between two reports of what became of requests, where there are several revisions.
 const TALLY_TICK: Duration = Duration::from_millis(500);
+
+/// Instances that come or go within this time are told of together: in a burst that takes few messages instead of one for each.
+const TOGETHER: Duration = Duration::from_millis(20);
 
 /// How often jobs that want a certificate are looked at.
 const CERTIFIED: Duration = Duration::from_millis(5);
@@ -56,6 +59,7 @@ impl Keeper {
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut jobs = Jobs::new(self.agent.clone(), self.supervisor.clone(), self.node.svids.clone());
         let mut job_changes = self.supervisor.job_changes();
+        let mut report_at = None;
         loop {
             tokio::select! {
                 update = updates.recv() => match update {
@@ -78,6 +82,10 @@ impl Keeper {
                     if changed.is_err() {
                         return;
                     }
+                    report_at.get_or_insert_with(|| Instant::now() + TOGETHER);
+                }
+                () = sleep_until(report_at.unwrap_or_else(Instant::now)), if report_at.is_some() => {
+                    report_at = None;
                     self.supervisor.take_changed().iter().for_each(|id| self.report(id));
                 }
             }

@@ -4,6 +4,7 @@
 //! own in its environment (`HTTP_PROXY`), and sends it as `proxy-authorization` (RFC 9110, 11.7; Basic, RFC 7617). The secret
 //! ends with the instance.
 
+use crate::shards::Shards;
 use arc_swap::ArcSwap;
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use base64::Engine as _;
@@ -11,8 +12,7 @@ use base64::engine::general_purpose::STANDARD;
 use http::{HeaderMap, HeaderValue};
 use leno_config::FunctionId;
 use leno_policy::input::{Parent, TraceContext};
-use std::collections::HashMap;
-use std::fmt;
+use std::fmt::{self, Write};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,14 +22,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub struct Credentials {
     callers: ArcSwap<Callers>,
     minted: AtomicU64,
-    /// Serialises changes of `callers`.
+    /// Serialises changes of `callers`, each of which copies a shard: a thousand instances must not make the next start dear.
     changing: Mutex<()>,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Callers {
-    by_user: HashMap<String, Arc<Caller>>,
-    by_instance: HashMap<Arc<str>, Arc<Caller>>,
+    by_user: Shards<Arc<str>, Arc<Caller>>,
+    by_instance: Shards<Arc<str>, Arc<Caller>>,
 }
 
 /// One instance with its secret.
@@ -38,6 +38,7 @@ pub struct Caller {
     pub function: FunctionId,
     /// Its name, the one in [`crate::instances::Lease::instance`].
     pub instance: Arc<str>,
+    user: Arc<str>,
     secret: String,
     revoked: AtomicBool,
     in_hand: Mutex<Vec<Arc<InHand>>>,
@@ -79,19 +80,23 @@ impl Credentials {
     pub fn mint(&self, function: &FunctionId, instance: &str) -> Result<Minted, NoRandomness> {
         let mut bytes = [0; 32];
         aws_lc_rs::rand::fill(&mut bytes).map_err(|_| NoRandomness)?;
-        let secret = bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let mut secret = String::with_capacity(2 * bytes.len());
+        for byte in bytes {
+            let _ = write!(secret, "{byte:02x}");
+        }
         let number = self.minted.fetch_add(1, Ordering::Relaxed);
         let user = format!("{}.{}.{number}", function.name, function.namespace);
         let caller = Arc::new(Caller {
             function: function.clone(),
             instance: instance.into(),
+            user: user.as_str().into(),
             secret: secret.clone(),
             revoked: AtomicBool::new(false),
             in_hand: Mutex::default(),
         });
         self.change(|callers| {
             callers.remove(instance);
-            callers.by_user.insert(user.clone(), caller.clone());
+            callers.by_user.insert(caller.user.clone(), caller.clone());
             callers.by_instance.insert(caller.instance.clone(), caller);
         });
         Ok(Minted { user, secret })
@@ -135,7 +140,7 @@ impl Callers {
     fn remove(&mut self, instance: &str) {
         if let Some(caller) = self.by_instance.remove(instance) {
             caller.revoked.store(true, Ordering::Release);
-            self.by_user.retain(|_, other| !Arc::ptr_eq(other, &caller));
+            self.by_user.remove(&*caller.user);
         }
     }
 }
