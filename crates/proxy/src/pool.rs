@@ -26,6 +26,8 @@ const IDLE: Duration = Duration::from_secs(4);
 /// The same of one that speaks HTTP/1.1 to an instance on this machine: here it is seen at once that a server has closed it, and functions
 /// that are asked every now and then should not pay for a connection each time.
 const IDLE_HERE: Duration = Duration::from_secs(60);
+/// Of one address, so many are kept longer than [`IDLE`]: what a burst opened is not.
+const KEPT: usize = 4;
 /// Longest wait for a connection, TLS included.
 const CONNECT: Duration = Duration::from_secs(5);
 /// Streams that share one HTTP/2 connection, if the peer allows as many.
@@ -325,6 +327,9 @@ impl Pool {
             };
             let since = |idle: &Idle| now.saturating_duration_since(idle.since);
             host.idle.retain(|idle| !idle.line.sender.is_closed() && since(idle) < longest);
+            // The oldest are the first.
+            let old = host.idle.iter().take_while(|idle| since(idle) >= IDLE).count();
+            host.idle.drain(..old.saturating_sub(KEPT));
             host.waiting.retain(|waiting| !waiting.is_closed());
         }
         http1.retain(|_, host| host.open > 0 || !host.waiting.is_empty());
@@ -444,18 +449,23 @@ mod tests {
     use super::*;
     use tokio::net::TcpListener;
 
-    /// A pool with one connection, idle for so long.
-    async fn idle_for(time: Duration) -> (Rc<Pool>, SocketAddr, TcpStream) {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    /// A connection, idle for so long.
+    async fn open(pool: &Pool, listener: &TcpListener, time: Duration) -> TcpStream {
         let address = listener.local_addr().unwrap();
-        let pool = Pool::new(Arc::default());
         let Http1 { mut line, .. } = pool.connect_http1(address, None).await.unwrap();
         let (server, _) = listener.accept().await.unwrap();
         line.sender.ready().await.unwrap();
-        pool.return_http1(line, address);
         let since = Instant::now().checked_sub(time).unwrap();
-        pool.http1.borrow_mut().get_mut(&address).unwrap().idle[0].since = since;
-        (pool, address, server)
+        pool.http1.borrow_mut().get_mut(&address).unwrap().idle.push(Idle { line, since });
+        server
+    }
+
+    /// A pool with one of them.
+    async fn idle_for(time: Duration) -> (Rc<Pool>, SocketAddr, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let pool = Pool::new(Arc::default());
+        let server = open(&pool, &listener, time).await;
+        (pool, listener.local_addr().unwrap(), server)
     }
 
     fn block_on(test: impl Future<Output = ()> + 'static) {
@@ -487,6 +497,23 @@ mod tests {
             let (pool, address, _server) = idle_for(IDLE_HERE).await;
             pool.close_idle(Instant::now());
             assert!(pool.idle_http1(address, true).is_none());
+        });
+    }
+
+    #[test]
+    fn of_what_a_burst_opened_a_few_are_kept_for_long() {
+        block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let pool = Pool::new(Arc::default());
+            let mut servers = Vec::new();
+            for _ in 0..KEPT + 2 {
+                servers.push(open(&pool, &listener, 2 * IDLE).await);
+            }
+            servers.push(open(&pool, &listener, Duration::ZERO).await);
+            pool.close_idle(Instant::now());
+            let address = listener.local_addr().unwrap();
+            let left = std::iter::from_fn(|| pool.idle_http1(address, true)).count();
+            assert_eq!(left, KEPT + 1, "those that were used just now are not meant");
         });
     }
 

@@ -3,7 +3,7 @@
 use crate::hops::basic;
 use crate::mesh::{Builder, Mesh, TRUST_DOMAIN, spiffe};
 use crate::raw::{self, Raw};
-use crate::upstream::{self, Upstream, answer, connect_h2, connect_http1, echo, empty};
+use crate::upstream::{self, Upstream, answer, connect_h2, connect_http1, echo, empty, until};
 use http::{HeaderValue, Request};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use leno_config::slice::AppProtocol;
@@ -150,12 +150,14 @@ async fn each_request_in_a_tunnel_is_judged() {
 async fn a_tunnel_to_somebody_else_is_refused_and_explained() {
     let (mesh, _) = mesh().await;
     let field = basic(&mesh.mint("caller"));
-    for target in ["stranger:80", "example.com:443", "127.0.0.1:22"] {
+    for (number, target) in (1..).zip(["stranger:80", "example.com:443", "127.0.0.1:22"]) {
         let connect = format!(
             "CONNECT {target} HTTP/1.1\r\nhost: {target}\r\nproxy-authorization: {field}\r\nconnection: close\r\n\r\n"
         );
         let reply = raw::exchange(mesh.outbound(), connect).await;
         assert_eq!(raw::status(&reply), 403, "{target}");
+        // It is told after the response was sent.
+        until(|| mesh.node.telemetry.ring.latest(number).len() == number).await;
         let told = &mesh.node.telemetry.ring.latest(1)[0];
         assert_eq!((told.hop.as_str(), told.response.status), ("outbound", 403));
     }
