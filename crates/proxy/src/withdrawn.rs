@@ -1,5 +1,5 @@
-//! Instances that get no requests any more and have not ended yet: connections to them are closed as soon as they are idle, for many
-//! servers wait for that before they end.
+//! Instances that get no requests any more and have not ended yet: connections to them are not kept, and idle ones are closed when
+//! they are looked through next, which is each second: many servers wait for that before they end.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
