@@ -27,6 +27,7 @@ pub mod outcome;
 pub mod path;
 pub mod program;
 pub mod quota;
+pub mod reserved;
 mod sidecar;
 pub mod spec;
 #[cfg(test)]

@@ -1,0 +1,140 @@
+//! Header fields that only the mesh itself writes.
+//!
+//! Names are compared without regard to case, and with `_` for `-`: CGI, WSGI and their kin hand `X_Leno_Caller` and `X-Leno-Caller`
+//! to a function as one variable, so to a function the two are the same field.
+
+/// Who may write a header field, where that is not everybody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reserved {
+    /// What the mesh tells its functions: who called, and `x-leno-…`. Removed wherever it comes in.
+    Mesh,
+    /// `x-request-id`: the gateway makes it, and functions may pass it on.
+    RequestId,
+    /// What the gateway says of the client. Functions may pass it on.
+    Client,
+    /// What other proxies say of a client. The gateway removes it; policies and extensions may write it.
+    Outside,
+    /// `proxy`, which CGI turns into `HTTP_PROXY` ("httpoxy", CVE-2016-5385). Removed wherever it comes in.
+    Proxy,
+}
+
+/// What is left after `x-forwarded-`, of which the gateway speaks itself.
+const FORWARDED: [&[u8]; 4] = [b"for", b"proto", b"host", b"port"];
+
+/// What proxies other than this one are known to say; all other `x-forwarded-…` and `x-envoy-…` besides.
+const OUTSIDE: [&[u8]; 12] = [
+    b"cf-connecting-ip",
+    b"fastly-client-ip",
+    b"forwarded",
+    b"true-client-ip",
+    b"x-client-ip",
+    b"x-cluster-client-ip",
+    b"x-original-forwarded-for",
+    b"x-original-host",
+    b"x-original-uri",
+    b"x-original-url",
+    b"x-real-ip",
+    b"x-rewrite-url",
+];
+
+/// What a name is reserved for; `None`: nothing.
+pub fn reserved(name: &[u8]) -> Option<Reserved> {
+    match fold(*name.first()?) {
+        b'x' if name.get(1).is_some_and(|byte| fold(*byte) == b'-') => {}
+        b'p' => return is_same(name, b"proxy").then_some(Reserved::Proxy),
+        b'c' | b'f' | b't' => return outside(name),
+        _ => return None,
+    }
+    if let Some(rest) = after(name, b"x-forwarded-") {
+        return Some(match rest {
+            _ if is_same(rest, b"client-cert") => Reserved::Mesh,
+            _ if FORWARDED.iter().any(|known| is_same(rest, known)) => Reserved::Client,
+            _ => Reserved::Outside,
+        });
+    }
+    if after(name, b"x-leno-").is_some() {
+        return Some(Reserved::Mesh);
+    }
+    if is_same(name, b"x-request-id") {
+        return Some(Reserved::RequestId);
+    }
+    if after(name, b"x-envoy-").is_some() {
+        return Some(Reserved::Outside);
+    }
+    outside(name)
+}
+
+fn outside(name: &[u8]) -> Option<Reserved> {
+    OUTSIDE.iter().any(|known| is_same(name, known)).then_some(Reserved::Outside)
+}
+
+/// Whether policies, extensions and senders of trailers must leave this field alone.
+pub fn is_reserved(name: &str) -> bool {
+    !matches!(reserved(name.as_bytes()), None | Some(Reserved::Outside))
+}
+
+/// Whether a function may take one of two names for the other.
+pub fn is_same(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| fold(*a) == fold(*b))
+}
+
+fn after<'n>(name: &'n [u8], prefix: &[u8]) -> Option<&'n [u8]> {
+    let (start, rest) = name.split_at_checked(prefix.len())?;
+    is_same(start, prefix).then_some(rest)
+}
+
+fn fold(byte: u8) -> u8 {
+    if byte == b'_' { b'-' } else { byte.to_ascii_lowercase() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_reserved_however_they_are_written() {
+        for (names, expected) in [
+            (
+                &["x-forwarded-client-cert", "X_Forwarded_Client_Cert", "x-leno-", "x-leno-caller", "X_LENO-caller"][..],
+                Reserved::Mesh,
+            ),
+            (&["x-request-id", "X-REQUEST_ID"], Reserved::RequestId),
+            (&["x-forwarded-for", "x_forwarded_proto", "X-Forwarded-Host", "x-forwarded-port"], Reserved::Client),
+            (
+                &["x-forwarded-user", "x-envoy-attempt-count", "x_real_ip", "Forwarded", "true-client-ip"],
+                Reserved::Outside,
+            ),
+            (&["proxy", "Proxy"], Reserved::Proxy),
+        ] {
+            for name in names {
+                assert_eq!(reserved(name.as_bytes()), Some(expected), "{name}");
+                assert_eq!(is_reserved(name), expected != Reserved::Outside, "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn other_names_are_everybodys() {
+        for name in [
+            "",
+            "x",
+            "x-",
+            "x-leno",
+            "xleno-caller",
+            "x-request-ids",
+            "proxy-status",
+            "accept",
+            "x-user",
+            "traceparent",
+            "forwarded-for",
+        ] {
+            assert_eq!(reserved(name.as_bytes()), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn twins_are_the_same() {
+        assert!(is_same(b"X_User-Id", b"x-user_id"));
+        assert!(!is_same(b"x-user", b"x-users") && !is_same(b"x-user", b"x.user"));
+    }
+}
