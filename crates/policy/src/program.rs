@@ -5,11 +5,12 @@ use crate::authorization::{self, Asked};
 use crate::breaker;
 use crate::fields::Fields;
 use crate::host;
-use crate::input::{RequestInput, ResponseInput};
+use crate::input::{Header, RequestInput, ResponseInput};
 use crate::needs::Needs;
 use crate::outcome::{Decision, Denial, HeaderEdit, Outcome, Plan, PolicyKind, Take, Verdict, Wants};
 use crate::path::{self, Ambiguous};
 use crate::quota;
+use crate::reserved;
 use crate::sidecar;
 use crate::spec::{Direction, ProgramSpec, Target};
 use crate::trace;
@@ -149,6 +150,7 @@ impl Program {
             None => HeaderEdit::Remove(written.name.to_string()),
         }));
         sidecar::request_edits(&self.spec.sidecar, edits);
+        remove_twins(&input.headers, edits);
         if let Some(token) = token {
             let facts = self.needs.claims.iter().map(|path| token.claims.text(path).map(ToString::to_string));
             findings.facts = facts.collect();
@@ -176,6 +178,20 @@ impl Program {
             headers: Vec::new(),
         }
     }
+}
+
+/// A field that a function may take for one that a policy has set or removed (`X_User` for `X-User`) does not reach it.
+fn remove_twins(sent: &[Header<'_>], edits: &mut Vec<HeaderEdit>) {
+    let edited = |header: &&Header<'_>| {
+        let names = edits.iter().filter_map(|edit| match edit {
+            HeaderEdit::Set(name, _) | HeaderEdit::Remove(name) => Some(name.as_str()),
+            HeaderEdit::Append(..) => None,
+        });
+        let mut alike = names.filter(|name| reserved::is_same(name.as_bytes(), header.name.as_bytes())).peekable();
+        alike.peek().is_some() && alike.all(|name| name != header.name)
+    };
+    let twins: Vec<_> = sent.iter().filter(edited).map(|twin| HeaderEdit::Remove(twin.name.to_string())).collect();
+    edits.extend(twins);
 }
 
 /// The path without query that is matched and forwarded.

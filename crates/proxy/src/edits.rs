@@ -1,13 +1,15 @@
 //! What leaves a sandbox is untrusted: everything is checked here before it touches a message.
 //!
 //! A program cannot smuggle: names and values are parsed by the `http` crate (no CR, LF or NUL, no pseudo-headers), and the fields
-//! that frame or route a message are the runtime's own.
+//! that frame or route a message, or say who sends it, are the runtime's own.
 
 use bytes::Bytes;
 use http::header::{self, HeaderName, HeaderValue};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, StatusCode};
 use leno_policy::outcome::HeaderEdit;
+use leno_policy::reserved::{is_reserved, is_same};
+use leno_policy::spec::Issuer;
 use leno_sandbox::extension::Change;
 
 /// Edits of one message.
@@ -49,9 +51,12 @@ pub enum BadOutput {
     /// Not a field value (RFC 9110, 5.5), or too long.
     #[error("the value for header `{0}` is not a header value")]
     HeaderValue(HeaderName),
-    /// Framing, routing and hop-by-hop fields belong to the runtime.
+    /// Framing, routing, identity and hop-by-hop fields belong to the runtime.
     #[error("header `{0}` is not for policies to edit")]
     ForbiddenHeader(HeaderName),
+    /// Says who the user is, and is written from the token's claims alone.
+    #[error("header `{0}` is made of a claim, and not for extensions to edit")]
+    Claim(Box<str>),
     /// Not an origin-form path.
     #[error("not a path to forward")]
     Path,
@@ -110,6 +115,17 @@ pub fn check_changes(changes: &[Change]) -> Result<Vec<Edit>, BadOutput> {
         .collect()
 }
 
+/// Checks that a user-written module leaves alone what these issuers' claims are copied to.
+pub fn check_claims(changes: &[Change], issuers: &[Issuer]) -> Result<(), BadOutput> {
+    let mut claimed = issuers.iter().flat_map(|issuer| &issuer.claims_to_headers).map(|(_, name)| name);
+    let is_changed = |claimed: &&String| {
+        changes.iter().any(|change| match change {
+            Change::Set(name, _) | Change::Append(name, _) | Change::Remove(name) => is_same(name, claimed.as_bytes()),
+        })
+    };
+    claimed.find(is_changed).map_or(Ok(()), |name| Err(BadOutput::Claim(name.as_str().into())))
+}
+
 /// Checks the header fields of a refusal.
 pub fn check_fields(fields: Vec<(String, String)>) -> Result<Vec<(HeaderName, HeaderValue)>, BadOutput> {
     at_most("header fields", fields.len(), MOST_EDITS)?;
@@ -166,12 +182,12 @@ fn field_name(name: &[u8]) -> Result<HeaderName, BadOutput> {
         return Err(BadOutput::HeaderName);
     }
     let name = HeaderName::from_bytes(name).map_err(|_| BadOutput::HeaderName)?;
-    if is_reserved(&name) { Err(BadOutput::ForbiddenHeader(name)) } else { Ok(name) }
+    if is_framing(&name) || is_reserved(name.as_str()) { Err(BadOutput::ForbiddenHeader(name)) } else { Ok(name) }
 }
 
 /// Framing, routing, and the hop-by-hop fields of RFC 9110, 7.6.1 with their older kin.
-fn is_reserved(name: &HeaderName) -> bool {
-    const RESERVED: [HeaderName; 9] = [
+fn is_framing(name: &HeaderName) -> bool {
+    const FRAMING: [HeaderName; 9] = [
         header::CONTENT_LENGTH,
         header::TRANSFER_ENCODING,
         header::HOST,
@@ -182,7 +198,7 @@ fn is_reserved(name: &HeaderName) -> bool {
         header::PROXY_AUTHENTICATE,
         header::PROXY_AUTHORIZATION,
     ];
-    RESERVED.contains(name) || matches!(name.as_str(), "keep-alive" | "proxy-connection" | "http2-settings")
+    FRAMING.contains(name) || matches!(name.as_str(), "keep-alive" | "proxy-connection" | "http2-settings")
 }
 
 #[cfg(test)]
@@ -247,6 +263,46 @@ mod tests {
             assert_eq!(check(vec![HeaderEdit::Remove(name.into())]), forbidden, "{name}");
         }
         assert!(check(vec![HeaderEdit::Remove("authorization".into()), set("cookie", "a=b")]).is_ok());
+    }
+
+    #[test]
+    fn what_the_mesh_says_is_not_for_programs_to_say() {
+        for name in [
+            "x-forwarded-client-cert",
+            "X_Forwarded_Client_Cert",
+            "x-leno-caller",
+            "x_leno_caller",
+            "x-request-id",
+            "x-forwarded-for",
+            "proxy",
+        ] {
+            let forbidden = BadOutput::ForbiddenHeader(HeaderName::try_from(name).unwrap());
+            assert_eq!(check(vec![set(name, "1")]), Err(forbidden.clone()), "{name}");
+            let change = Change::Append(name.as_bytes().into(), b"1"[..].into());
+            assert_eq!(check_changes(&[change]), Err(forbidden), "{name}");
+        }
+        assert!(check(vec![set("x-forwarded-user", "ann")]).is_ok());
+    }
+
+    #[test]
+    fn claims_are_not_for_modules_to_write() {
+        let issuer = Issuer {
+            name: String::new(),
+            issuer: String::new(),
+            audiences: vec![],
+            keys: vec![],
+            sources: vec![],
+            clock_skew_ms: 0,
+            forward: false,
+            required: false,
+            claims_to_headers: vec![(vec!["sub".into()], "x-user".into())],
+        };
+        let set = |name: &[u8]| [Change::Set(name.into(), b"root"[..].into())];
+        for name in ["x-user", "X-User", "x_user"] {
+            let claimed = Err(BadOutput::Claim("x-user".into()));
+            assert_eq!(check_claims(&set(name.as_bytes()), std::slice::from_ref(&issuer)), claimed, "{name}");
+        }
+        assert_eq!(check_claims(&set(b"x-users"), &[issuer]), Ok(()));
     }
 
     #[test]

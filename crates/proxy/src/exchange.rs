@@ -14,7 +14,7 @@ use crate::schedule;
 use crate::snapshot::FunctionEntry;
 use crate::upstream::{self, Held, Reply};
 use crate::worker::{Pinned, Worker};
-use http::{HeaderValue, Response, StatusCode, request};
+use http::{HeaderMap, HeaderValue, Response, StatusCode, request};
 use leno_policy::spec::Protocol;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -204,6 +204,11 @@ impl Exchange {
         // Where the function sets no limit, the compiler has put in the mesh's.
         let limit = Duration::from_millis(ruling.terms().timeout_ms);
         (!limit.is_zero()).then(|| (self.started + limit, limit))
+    }
+
+    /// Says to the callee which request this is and who sends it.
+    pub fn deliver(&self, headers: &mut HeaderMap, callee: &FunctionEntry) {
+        head::deliver(headers, &callee.identity, self.peer.identity.as_deref(), &self.request_id);
     }
 
     fn ask<'a>(&'a self, route: &'a Route, body: &Body) -> Ask<'a> {

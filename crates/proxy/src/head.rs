@@ -9,6 +9,7 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::uri::{Authority, PathAndQuery, Scheme, Uri};
 use http::{Method, StatusCode, Version, request, response};
 use hyper::ext::Protocol as TunnelProtocol;
+use leno_policy::reserved::{Reserved, reserved};
 use leno_policy::spec::Protocol;
 use std::net::IpAddr;
 
@@ -20,21 +21,10 @@ pub const CLIENT_CERT: HeaderName = HeaderName::from_static("x-forwarded-client-
 pub const HOP_PROTOCOL: HeaderName = HeaderName::from_static("x-leno-protocol");
 /// Between sidecars: why the callee's sidecar answered in place of an instance ([`crate::failure::Failure::label`]).
 pub const HOP_FAILURE: HeaderName = HeaderName::from_static("x-leno-failure");
-const RESERVED: &str = "x-leno-";
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
-
-/// What only a gateway may say of a client; dropped when the client says it.
-const CLIENT_CLAIMS: [HeaderName; 6] = [
-    header::FORWARDED,
-    FORWARDED_FOR,
-    FORWARDED_PROTO,
-    HeaderName::from_static("x-forwarded-host"),
-    HeaderName::from_static("x-forwarded-port"),
-    HeaderName::from_static("x-real-ip"),
-];
 
 /// Why a head is refused, before anything is looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -86,10 +76,11 @@ impl Seen {
     const UPGRADE: u32 = 1 << 5;
     const PROXY_CREDENTIALS: u32 = 1 << 6;
     const EXPECT: u32 = 1 << 7;
-    const IDENTITY: u32 = 1 << 8;
+    const COOKIES: u32 = 1 << 8;
+    /// What nobody but the mesh may say.
     const RESERVED: u32 = 1 << 9;
-    const COOKIES: u32 = 1 << 10;
-    const CLIENT_CLAIMS: u32 = 1 << 11;
+    /// What only a gateway may say of a client.
+    const OF_CLIENT: u32 = 1 << 10;
 }
 
 /// Checks a request head and removes all that is meant for this hop only, or that only the mesh may say.
@@ -122,12 +113,7 @@ pub fn admit(head: &mut request::Parts, entrance: Entrance) -> Result<Admitted, 
         head.headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
         head.headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
     }
-    strip_reserved(&mut head.headers, seen);
-    if entrance == Entrance::Gateway && seen & Seen::CLIENT_CLAIMS != 0 {
-        for name in &CLIENT_CLAIMS {
-            head.headers.remove(name);
-        }
-    }
+    strip_reserved(&mut head.headers, seen, entrance == Entrance::Gateway);
     if seen & Seen::COOKIES != 0 {
         join_cookies(&mut head.headers);
     }
@@ -167,13 +153,13 @@ pub fn address_value(address: IpAddr) -> HeaderValue {
     HeaderValue::try_from(address.to_canonical().to_string()).unwrap_or_else(|_| HeaderValue::from_static("unknown"))
 }
 
-/// Tells the callee who called; whoever has no identity is not mentioned.
-pub fn deliver(headers: &mut HeaderMap, callee: &str, caller: Option<&str>) {
-    if let Some(caller) = caller
-        && let Ok(value) = HeaderValue::try_from(format!("By={callee};URI={caller}"))
-    {
-        headers.insert(CLIENT_CERT, value);
-    }
+/// Says last, whatever was written before, which request this is and who sends it; whoever has no identity is not mentioned.
+pub fn deliver(headers: &mut HeaderMap, callee: &str, caller: Option<&str>, request_id: &HeaderValue) {
+    match caller.and_then(|caller| HeaderValue::try_from(format!("By={callee};URI={caller}")).ok()) {
+        Some(value) => headers.insert(CLIENT_CERT, value),
+        None => headers.remove(CLIENT_CERT),
+    };
+    headers.insert(REQUEST_ID, request_id.clone());
 }
 
 /// Makes the head fit for an upstream that speaks HTTP/1.1: origin form and a `Host` field.
@@ -219,7 +205,7 @@ pub fn into_http2(head: &mut request::Parts, scheme: &Scheme) -> Result<(), Malf
 pub fn answer(head: &mut response::Parts, request_id: &HeaderValue, upgraded: bool) {
     let seen = scan(&head.headers);
     strip_hop_by_hop(&mut head.headers, seen);
-    strip_reserved(&mut head.headers, seen);
+    strip_reserved(&mut head.headers, seen, false);
     if upgraded {
         head.headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
         head.headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
@@ -328,7 +314,6 @@ fn scan(headers: &HeaderMap) -> u32 {
             header::UPGRADE => Seen::UPGRADE,
             header::PROXY_AUTHORIZATION | header::PROXY_AUTHENTICATE => Seen::PROXY_CREDENTIALS,
             header::EXPECT => Seen::EXPECT,
-            header::FORWARDED => Seen::CLIENT_CLAIMS,
             header::COOKIE => {
                 cookies = headers.get_all(header::COOKIE).iter().take(2).count();
                 0
@@ -336,10 +321,7 @@ fn scan(headers: &HeaderMap) -> u32 {
             _ => match name.as_str().as_bytes() {
                 b"keep-alive" => Seen::KEEP_ALIVE,
                 b"proxy-connection" => Seen::PROXY_CONNECTION,
-                b"x-forwarded-client-cert" => Seen::IDENTITY,
-                name if name.starts_with(b"x-forwarded-") || name == b"x-real-ip" => Seen::CLIENT_CLAIMS,
-                name if name.starts_with(RESERVED.as_bytes()) => Seen::RESERVED,
-                _ => 0,
+                name => foreign(name),
             },
         };
     }
@@ -391,16 +373,30 @@ fn strip_named_by_connection(headers: &mut HeaderMap) {
     }
 }
 
-fn strip_reserved(headers: &mut HeaderMap, seen: u32) {
-    if seen & Seen::IDENTITY != 0 {
-        headers.remove(CLIENT_CERT);
+/// What a field is that may not come from everybody, twins with underscores included.
+fn foreign(name: &[u8]) -> u32 {
+    let twin = || name.contains(&b'_');
+    match reserved(name) {
+        None => 0,
+        Some(Reserved::Mesh | Reserved::Proxy) => Seen::RESERVED,
+        // Under its own name it is the runtime's to keep or to replace.
+        Some(Reserved::RequestId) if !twin() => 0,
+        Some(Reserved::Client) if !twin() => Seen::OF_CLIENT,
+        Some(Reserved::RequestId | Reserved::Client) => Seen::RESERVED,
+        Some(Reserved::Outside) => Seen::OF_CLIENT,
     }
-    if seen & Seen::RESERVED != 0 {
-        let reserved: Vec<HeaderName> =
-            headers.keys().filter(|name| name.as_str().starts_with(RESERVED)).cloned().collect();
-        for name in reserved {
-            headers.remove(name);
-        }
+}
+
+/// `outside`: from somebody who is no part of the mesh.
+fn strip_reserved(headers: &mut HeaderMap, seen: u32, outside: bool) {
+    let unwanted = if outside { Seen::RESERVED | Seen::OF_CLIENT } else { Seen::RESERVED };
+    if seen & unwanted == 0 {
+        return;
+    }
+    let names: Vec<HeaderName> =
+        headers.keys().filter(|name| foreign(name.as_str().as_bytes()) & unwanted != 0).cloned().collect();
+    for name in names {
+        headers.remove(name);
     }
 }
 

@@ -144,7 +144,7 @@ impl Forward<'_> {
         let lease = self.lease(entry, lane, avoid).await?;
         self.endpoint.set(Some(lease.address));
         exchange.record.stage(Stage::Upstream);
-        head::deliver(&mut head.headers, &entry.identity, exchange.peer.identity.as_deref());
+        exchange.deliver(&mut head.headers, entry);
         let trace = self.ruling.trace.as_ref();
         let handling = lease.instance.as_deref().and_then(|instance| {
             let in_hand = InHand::new(&exchange.request_id, trace.map(|trace| trace.context), &head.headers);
@@ -174,7 +174,7 @@ impl Forward<'_> {
         let program = component.program.as_ref().map_err(failed)?;
         let lease = self.lease(entry, lane, &[]).await?;
         exchange.record.stage(Stage::Upstream);
-        head::deliver(&mut head.headers, &entry.identity, exchange.peer.identity.as_deref());
+        exchange.deliver(&mut head.headers, entry);
         let trace = self.ruling.trace.as_ref().map(|trace| trace.context);
         let (response, running) =
             component::start(exchange, entry, (program, component.grace), lease, trace, (head, body)).await?;

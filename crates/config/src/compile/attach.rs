@@ -5,6 +5,8 @@ use crate::document;
 use crate::id::FunctionId;
 use crate::problem::{Problem, Scope};
 use crate::snapshot::{Function, Policy};
+use leno_policy::reserved::is_same;
+use leno_policy::spec::HeaderRule;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,6 +29,20 @@ pub(super) fn attach(
     let mut reported = BTreeSet::new();
     for (id, function) in functions {
         for (position, second) in function.policies.iter().enumerate() {
+            for claiming in &function.policies {
+                let (claims, edits) = (&policies[*claiming], &policies[*second]);
+                if let Some(name) = edited_claim(claims, edits)
+                    && reported.insert((*claiming, *second, EDITED_CLAIM))
+                {
+                    let root = documents[*second].scope(problems);
+                    let spec = root.field("spec");
+                    let sidecar = spec.field("sidecar");
+                    let message =
+                        format!("`{name}` is made of a claim, by policy `{}/{}`", claims.namespace, claims.name);
+                    let fix = "a claim is not to be overwritten; use another header";
+                    sidecar.field("requestHeaders").problem(message, fix);
+                }
+            }
             for first in &function.policies[..position] {
                 for (field, message, fix) in conflicts(id, &policies[*first], &policies[*second]) {
                     // Once, however many functions the two have in common.
@@ -127,6 +143,19 @@ fn of_namespace<'a>(
     // Names sort by namespace first, and none is empty.
     let first = FunctionId { namespace: if all { String::new() } else { namespace.to_owned() }, name: String::new() };
     functions.range(first..).take_while(move |(id, _)| all || id.namespace == namespace)
+}
+
+/// Names that kind of conflict among the reported ones.
+const EDITED_CLAIM: &str = "sidecar.requestHeaders";
+
+/// A header that one policy copies a claim to, and another one (or itself) edits.
+fn edited_claim<'p>(claims: &Policy, edits: &'p Policy) -> Option<&'p str> {
+    let names = edits.sidecar.iter().flat_map(|sidecar| &sidecar.rules.request_headers).map(|rule| match rule {
+        HeaderRule::Set(name, _) | HeaderRule::Append(name, _) | HeaderRule::Remove(name) => name.as_str(),
+    });
+    let claimed = claims.authentication.iter().flat_map(|issuer| &issuer.claims_to_headers).map(|(_, name)| name);
+    let claimed: Vec<&String> = claimed.collect();
+    names.into_iter().find(|name| claimed.iter().any(|claimed| is_same(claimed.as_bytes(), name.as_bytes())))
 }
 
 /// What two policies of one function cannot both say: (field of the second, what, fix).

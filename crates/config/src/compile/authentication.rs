@@ -8,6 +8,7 @@ use crate::jwks::{self, KeySet};
 use crate::problem::Scope;
 use crate::slice::JwksFetch;
 use crate::snapshot::Policy;
+use leno_policy::reserved::{is_reserved, is_same};
 use leno_policy::spec::{self, TokenSource};
 
 /// A larger tolerance makes expiry meaningless.
@@ -72,6 +73,10 @@ fn sources(list: &Scope<'_>, locations: &[TokenLocation]) -> Vec<TokenSource> {
         let source = match location {
             TokenLocation { header: Some(text), prefix, query: None, cookie: None } => {
                 let Some(name) = header::name(&scope.field("header"), text, Use::Read) else { continue };
+                if is_reserved(&name) {
+                    let fix = "the mesh itself writes this header; tokens come in another one";
+                    scope.field("header").problem(format!("`{name}` never holds a token"), fix);
+                }
                 let usual = if name == "authorization" { "Bearer " } else { "" };
                 TokenSource::Header { prefix: prefix.clone().unwrap_or_else(|| usual.to_owned()), name }
             }
@@ -110,8 +115,9 @@ fn claims_to_headers(list: &Scope<'_>, copies: &[ClaimToHeader]) -> Vec<(spec::C
         let element = list.element(index);
         let scope = element.field("header");
         let Some(name) = header::name(&scope, &copy.header, Use::Edit) else { continue };
-        if compiled.iter().any(|(_, other)| *other == name) {
-            scope.problem(format!("two claims are copied to `{name}`"), "give each its own header");
+        if compiled.iter().any(|(_, other)| is_same(other.as_bytes(), name.as_bytes())) {
+            let fix = "give each its own header; to many functions `-` and `_` are the same";
+            scope.problem(format!("two claims are copied to `{name}`"), fix);
         }
         compiled.push((copy.claim.0.clone(), name));
     }

@@ -1,6 +1,7 @@
 //! Header names and values (RFC 9110, section 5).
 
 use crate::problem::Scope;
+use leno_policy::reserved::is_reserved;
 
 /// What a name is wanted for.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -53,6 +54,13 @@ pub(super) fn name(scope: &Scope<'_>, text: &str, purpose: Use) -> Option<String
         scope.problem(
             format!("`{name}` cannot be changed"),
             "it belongs to the connection or to the framing of the message; remove it",
+        );
+        return None;
+    }
+    if purpose == Use::Edit && is_reserved(&name) {
+        scope.problem(
+            format!("`{name}` cannot be changed"),
+            "the mesh alone says who is calling, for whom and in which request; use another name",
         );
         return None;
     }

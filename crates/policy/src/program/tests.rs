@@ -34,6 +34,18 @@ fn set(name: &str, value: &str) -> HeaderRule {
 }
 
 #[test]
+fn a_function_does_not_take_a_clients_field_for_a_policys() {
+    let rules =
+        vec![set("x-tier", "gold"), HeaderRule::Remove("x-debug".to_string()), set("x_both", "1"), set("x-both", "2")];
+    let spec = sidecar(Sidecar { request_headers: rules, ..Sidecar::default() });
+    let sent = ["x_tier", "x-tier", "x_debug", "x_both", "x_other"];
+    let input = RequestInput { headers: sent.iter().map(|name| header(name, "forged")).collect(), ..request() };
+    let edits = decide(spec, &input).request_edits;
+    let removed = ["x_tier", "x_debug"].map(|name| HeaderEdit::Remove(name.to_string()));
+    assert_eq!(edits[4..], removed);
+}
+
+#[test]
 fn header_rules() {
     let append = HeaderRule::Append("b".to_string(), "2".to_string());
     let remove = HeaderRule::Remove("c".to_string());

@@ -12,7 +12,7 @@ mod verdict;
 pub use fetch::ModuleFetcher;
 pub use modules::Modules;
 pub(crate) use shown::{Context, request, response};
-pub(crate) use verdict::{Answer, Said, said};
+pub(crate) use verdict::{Answer, Said, bad_output, said};
 
 use leno_config::slice;
 use leno_sandbox::extension::{Plugin, Settings};

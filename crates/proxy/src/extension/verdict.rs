@@ -30,12 +30,17 @@ pub(crate) type Failed = (&'static str, String);
 
 /// Checks what came of a run.
 pub(crate) fn said(outcome: Result<Outcome, Failure>) -> Result<Said, Failed> {
-    let bad = |error: BadOutput| ("bad_output", format!("its output is invalid: {error}"));
+    let bad = |error: BadOutput| bad_output(&error);
     match outcome {
         Ok(Outcome::Continue(changes)) => Ok(Said::Continue(edits::check_changes(&changes).map_err(bad)?)),
         Ok(Outcome::Local(local)) => Ok(Said::Answer(Box::new(answer(*local).map_err(bad)?))),
         Err(failure) => Err((failure.label(), failure.to_string())),
     }
+}
+
+/// What a run said that may not be said.
+pub(crate) fn bad_output(error: &BadOutput) -> Failed {
+    ("bad_output", format!("its output is invalid: {error}"))
 }
 
 fn answer(local: Local) -> Result<Answer, BadOutput> {

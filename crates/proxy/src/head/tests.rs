@@ -121,11 +121,59 @@ fn only_the_mesh_says_who_is_calling() {
     let mut inside = http1("/", &forged);
     admit(&mut inside, Entrance::Outbound).unwrap();
     assert_eq!(names(&inside.headers), ["forwarded", "host", "x-forwarded-for", "x-forwarded-proto", "x-real-ip"]);
-    deliver(&mut inside.headers, "spiffe://td/ns/n/sa/callee", Some("spiffe://td/ns/n/sa/caller"));
+    let id = HeaderValue::from_static("id");
+    deliver(&mut inside.headers, "spiffe://td/ns/n/sa/callee", Some("spiffe://td/ns/n/sa/caller"), &id);
     let expected = "By=spiffe://td/ns/n/sa/callee;URI=spiffe://td/ns/n/sa/caller";
     assert_eq!(inside.headers.get(CLIENT_CERT).unwrap(), expected);
+    assert_eq!(inside.headers.get(REQUEST_ID).unwrap(), "id");
+    deliver(&mut inside.headers, "spiffe://td/ns/n/sa/callee", None, &id);
+    assert!(!inside.headers.contains_key(CLIENT_CERT));
     let mut hop = http1("/", &forged);
     assert_eq!(admit(&mut hop, Entrance::Inbound).unwrap().protocol, Protocol::Grpc);
+}
+
+/// CGI and WSGI make one variable of a field and its twin with underscores.
+#[test]
+fn twins_of_what_the_mesh_says_are_removed() {
+    let twins = [
+        ("host", "a"),
+        ("x_forwarded_client_cert", "URI=spiffe://x"),
+        ("x-leno_caller", "x"),
+        ("x_request-id", "x"),
+        ("x_forwarded_for", "10.0.0.1"),
+        ("proxy", "http://10.0.0.1"),
+        ("x_real_ip", "10.0.0.1"),
+        ("x_custom", "1"),
+    ];
+    let mut outside = http1("/", &twins);
+    admit(&mut outside, Entrance::Gateway).unwrap();
+    assert_eq!(names(&outside.headers), ["host", "x_custom"]);
+    for entrance in [Entrance::Outbound, Entrance::Inbound] {
+        let mut inside = http1("/", &twins);
+        admit(&mut inside, entrance).unwrap();
+        assert_eq!(names(&inside.headers), ["host", "x_custom", "x_real_ip"]);
+    }
+}
+
+#[test]
+fn what_other_proxies_say_of_a_client_stays_outside() {
+    let said = [
+        ("host", "a"),
+        ("x-forwarded-user", "ann"),
+        ("x-forwarded-prefix", "/x"),
+        ("x-envoy-original-path", "/admin"),
+        ("x-original-url", "/admin"),
+        ("x-rewrite-url", "/admin"),
+        ("true-client-ip", "10.0.0.1"),
+        ("cf-connecting-ip", "10.0.0.1"),
+        ("x-http-method-override", "DELETE"),
+    ];
+    let mut outside = http1("/", &said);
+    admit(&mut outside, Entrance::Gateway).unwrap();
+    assert_eq!(names(&outside.headers), ["host", "x-http-method-override"]);
+    let mut inside = http1("/", &said);
+    admit(&mut inside, Entrance::Outbound).unwrap();
+    assert_eq!(inside.headers.len(), said.len());
 }
 
 #[test]

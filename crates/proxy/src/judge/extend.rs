@@ -2,7 +2,7 @@
 
 use super::outcome::{Permitted, Refusal, edited};
 use super::{Asked, Judge, Judgement};
-use crate::edits;
+use crate::edits::{self, BadOutput};
 use crate::extension::{self, Answer, Context, Ended, Extension, Observation, Said};
 use crate::ledger::FunctionState;
 use crate::peer::Entrance;
@@ -10,6 +10,7 @@ use crate::record::{Record, Ruled};
 use crate::schedule::Class;
 use crate::snapshot::FunctionEntry;
 use http::{HeaderMap, StatusCode, response};
+use leno_policy::spec::ProgramSpec;
 use leno_sandbox::extension::{Failure, Given, Outcome, Request, Run};
 use std::sync::Arc;
 use std::time::Instant;
@@ -70,7 +71,8 @@ impl Asked<'_> {
             let started = Instant::now();
             let mut running = None;
             let starting = Starting { judge, class: self.ask.entry.class, now: started };
-            let outcome = request_run(&starting, extension, shown, given, &mut running);
+            let outcome = request_run(&starting, extension, shown, given, &mut running)
+                .and_then(|outcome| spares_claims(&self.program.spec, outcome));
             match conclude(judge, self.record, self.ask.entry, extension, "request", outcome, started) {
                 Concluded::Continue(edits) => {
                     self.record.note(|observed| observed.request_edits.extend(edits.iter().map(edited)));
@@ -126,6 +128,7 @@ pub(super) fn respond(
 enum NoRun {
     NotLoaded(String),
     Failed(Failure),
+    BadOutput(BadOutput),
 }
 
 impl From<Failure> for NoRun {
@@ -162,6 +165,14 @@ fn request_run(
         *running = Some(Box::new(run));
     } else {
         run.end()?;
+    }
+    Ok(outcome)
+}
+
+/// Who the user is, a module does not decide.
+fn spares_claims(spec: &ProgramSpec, outcome: Outcome) -> Result<Outcome, NoRun> {
+    if let Outcome::Continue(changes) = &outcome {
+        edits::check_claims(changes, &spec.authentication).map_err(NoRun::BadOutput)?;
     }
     Ok(outcome)
 }
@@ -204,6 +215,7 @@ fn conclude(
     let said = match outcome {
         Ok(outcome) => extension::said(Ok(outcome)),
         Err(NoRun::Failed(failure)) => extension::said(Err(failure)),
+        Err(NoRun::BadOutput(error)) => Err(extension::bad_output(&error)),
         Err(NoRun::NotLoaded(reason)) => Err(("not_loaded", format!("the module is not loaded: {reason}"))),
     };
     let (ended, concluded) = match said {

@@ -1,9 +1,11 @@
 //! Routes, refusals, and what the gateway says of the client.
 
 use crate::mesh::{Builder, Mesh, id};
+use crate::raw;
 use crate::upstream::{self, answer, connect_h2, connect_http1, echo, empty, get};
 use http::Request;
 use leno_config::slice::{AppProtocol, Expose};
+use leno_policy::spec::{Issuer, TokenSource};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -128,6 +130,45 @@ async fn clients_cannot_speak_for_the_mesh() {
     for forged in ["forged", "x-leno", "203.0.113", "chosen-by-the-client", "x-private", "connection"] {
         assert!(!reply.text.contains(forged), "{forged}: {}", reply.text);
     }
+}
+
+/// CGI and WSGI hand `X_User` and `X-User` to a function as one variable.
+#[tokio::test(flavor = "multi_thread")]
+async fn twins_with_underscores_do_not_reach_a_function() {
+    let upstream = upstream::http1(echo).await;
+    let claim = |name: &str| (vec!["sub".to_owned()], name.to_owned());
+    let issuer = Issuer {
+        name: "test/issuer".into(),
+        issuer: "https://login.example".into(),
+        audiences: vec![],
+        keys: vec![],
+        sources: vec![TokenSource::Query("token".into())],
+        clock_skew_ms: 0,
+        forward: false,
+        required: false,
+        claims_to_headers: vec![claim("x-user"), claim("x_role")],
+    };
+    let mesh = Builder::new()
+        .function("web", AppProtocol::Http1, upstream.address)
+        .slice("web", |slice| slice.inbound.authentication = vec![issuer])
+        .start();
+    let names = [
+        "X_User",
+        "x-user",
+        "x-role",
+        "X_Role",
+        "X_Forwarded_Client_Cert",
+        "x_leno_caller",
+        "X-Leno_Caller",
+        "x_request_id",
+        "X_Forwarded-For",
+        "Proxy",
+    ];
+    let fields: String = names.iter().map(|name| format!("{name}: forged\r\n")).collect();
+    let request = format!("GET /seen HTTP/1.1\r\nhost: web\r\nX_Other: kept\r\n{fields}connection: close\r\n\r\n");
+    let reply = raw::exchange(mesh.gateway(), request).await;
+    assert_eq!(raw::status(&reply), 200, "{reply}");
+    assert!(!reply.contains("forged") && reply.contains("x_other: kept"), "{reply}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
