@@ -68,6 +68,7 @@ fn spec() -> ProgramSpec {
         clock_skew_ms: 0,
         forward: false,
         required: false,
+        preflight: false,
         claims_to_headers: vec![(vec!["sub".to_owned()], "x-user".to_owned())],
     };
     let limit = RateLimit {

@@ -4,7 +4,7 @@
 use crate::id::FunctionId;
 use crate::revision::Revisions;
 use aws_lc_rs::digest::{SHA256, digest};
-use leno_policy::spec::{KeyId, ProgramSpec};
+use leno_policy::spec::{Cidr, KeyId, ProgramSpec};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -447,6 +447,10 @@ pub struct MeshSlice {
     pub gateway_http: Option<SocketAddr>,
     /// TLS gateway (ALPN h2, http/1.1).
     pub gateway_https: Option<GatewayTls>,
+    /// Whose word the gateway takes for a client's address.
+    pub trusted_proxies: TrustedProxies,
+    /// Connections to the gateway begin with a header of the PROXY protocol.
+    pub proxy_protocol: bool,
     /// Outbound sidecars: instances send their calls here.
     pub outbound: SocketAddr,
     /// Inbound sidecars: mutual TLS from other nodes.
@@ -461,6 +465,18 @@ pub struct MeshSlice {
     pub otlp: Option<String>,
     /// Limits.
     pub limits: Limits,
+}
+
+/// Proxies between clients and the gateway.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TrustedProxies {
+    /// None: whoever connects is the client.
+    #[default]
+    None,
+    /// Whoever connects from one of these.
+    Addresses(Vec<Cidr>),
+    /// So many, one or more, that every request has passed.
+    Hops(u32),
 }
 
 /// TLS of the gateway.

@@ -80,9 +80,10 @@ pub fn check_query(query: &str) -> Result<(), Ambiguous> {
     }
 }
 
-/// A normalised path as a server sees it that drops the parameters of segments (`;x`); `None` if there are none.
+/// A normalised path as a server sees it that drops the parameters of segments (`;x`); `None` if there are none. A server that
+/// decodes first sees a `;` in `%3B` too.
 pub fn without_parameters(path: &str) -> Option<String> {
-    if !path.contains(';') {
+    if !path.contains(';') && !path.contains("%3B") {
         return None;
     }
     let mut plain = String::with_capacity(path.len());
@@ -90,9 +91,14 @@ pub fn without_parameters(path: &str) -> Option<String> {
         if index > 0 {
             plain.push('/');
         }
-        plain.push_str(segment.split(';').next().unwrap_or_default());
+        plain.push_str(name_of(segment));
     }
     Some(plain)
+}
+
+/// What comes before a segment's parameters. Escapes are upper case by now.
+fn name_of(segment: &str) -> &str {
+    segment.split(';').next().and_then(|name| name.split("%3B").next()).unwrap_or_default()
 }
 
 /// `-`, `.`, `_`, `~`, letters and digits mean the same encoded or not.
@@ -152,8 +158,7 @@ fn resolve(path: Cow<'_, str>) -> Result<Cow<'_, str>, Ambiguous> {
     let mut plain = true;
     let mut segments = inner.split('/').peekable();
     while let Some(segment) = segments.next() {
-        // Escapes are upper case by now. Who decodes before splitting sees a `;` in `%3B`.
-        let name = segment.split(';').next().and_then(|name| name.split("%3B").next()).unwrap_or_default();
+        let name = name_of(segment);
         match name {
             "." | ".." if name.len() < segment.len() => return Err(Ambiguous::DotParameters),
             "" if name.len() < segment.len() => return Err(Ambiguous::OnlyParameters),

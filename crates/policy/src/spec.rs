@@ -109,6 +109,8 @@ pub struct Issuer {
     pub forward: bool,
     /// A request without a token is denied (401) here. Otherwise it goes on, without a request identity.
     pub required: bool,
+    /// A CORS preflight goes on without a token, even so.
+    pub preflight: bool,
     /// Claims copied to request headers: (claim path, header). The header is removed when the claim is absent, so that a client cannot forge it.
     pub claims_to_headers: Vec<(ClaimPath, String)>,
 }
@@ -291,6 +293,13 @@ pub struct Cidr {
     pub address: core::net::IpAddr,
     /// Length of the prefix in bits.
     pub prefix: u8,
+}
+
+impl Cidr {
+    /// Whether this address is in it.
+    pub fn contains(&self, address: core::net::IpAddr) -> bool {
+        crate::matching::cidr(self, address)
+    }
 }
 
 /// Policy 4: one limit.

@@ -87,6 +87,7 @@ pub fn issuer() -> Issuer {
         clock_skew_ms: 60_000,
         forward: false,
         required: true,
+        preflight: false,
         claims_to_headers: Vec::new(),
     }
 }

@@ -1,6 +1,7 @@
 //! One connection from a client: TLS, who is at the other end, which protocol; then the corridor, once for each request.
 
 use crate::body::Body;
+use crate::client::is_trusted_proxy;
 use crate::credential::Caller;
 use crate::exchange::{Exchange, Origin};
 use crate::failure::Failure;
@@ -9,6 +10,7 @@ use crate::io::{
     Activity, Busy, CONNECTION_WINDOW, LocalExecutor, Patience, STREAM_WINDOW, Spoken, Timer, Watch, Wire,
 };
 use crate::peer::{Entrance, Peer};
+use crate::proxy_protocol::{self, Refused};
 use crate::record::Record;
 use crate::reply;
 use crate::route;
@@ -85,11 +87,22 @@ pub struct Connection {
 }
 
 /// Serves a connection to its end.
-pub async fn serve(door: Rc<Door>, stream: TcpStream, address: SocketAddr, open: OpenConnection) {
+pub async fn serve(door: Rc<Door>, mut stream: TcpStream, address: SocketAddr, open: OpenConnection) {
     let worker = door.worker.clone();
     // Without TCP_NODELAY small answers wait for acknowledgements. If it cannot be set, the connection is gone already.
     let _ = stream.set_nodelay(true);
     let limit = worker.snapshot().mesh.limits.head_timeout;
+    let address = match open.unless_draining(client(&door, &mut stream, address, limit)).await {
+        Some(Ok(address)) => address,
+        Some(Err(refused)) => {
+            if let Some(label) = refused.label() {
+                worker.recorder.metrics().proxy_protocol_refusal(label);
+            }
+            tracing::debug!(%address, entrance = ?door.entrance, %refused, "connection closed");
+            return;
+        }
+        None => return,
+    };
     let connection = Connection {
         worker,
         entrance: door.entrance,
@@ -120,6 +133,22 @@ pub async fn serve(door: Rc<Door>, stream: TcpStream, address: SocketAddr, open:
     if let Err(error) = result {
         tracing::debug!(%address, entrance = ?door.entrance, %error, "connection ended");
     }
+}
+
+/// Who is at the other end, as the PROXY protocol says where the gateway speaks it. IPv4-mapped addresses are IPv4 addresses.
+async fn client(door: &Door, stream: &mut TcpStream, peer: SocketAddr, limit: Duration) -> Result<SocketAddr, Refused> {
+    let canonical = |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
+    let peer = canonical(peer);
+    let snapshot = door.worker.snapshot();
+    if door.entrance != Entrance::Gateway || !snapshot.mesh.proxy_protocol {
+        return Ok(peer);
+    }
+    if !is_trusted_proxy(&snapshot.mesh.trusted_proxies, peer.ip()) {
+        return Err(Refused::Untrusted);
+    }
+    drop(snapshot);
+    let source = tokio::time::timeout(limit, proxy_protocol::read(stream)).await.map_err(|_| Refused::Late)??;
+    Ok(source.map_or(peer, canonical))
 }
 
 impl Connection {
@@ -333,7 +362,7 @@ where
     }
     let carried = connection.clone();
     let service = service_fn(move |request| carried.clone().carry(request));
-    let serving = pin!(builder.serve_connection(TokioIo::new(wire), service).with_upgrades());
+    let serving = pin!(builder.serve_connection(TokioIo::new(wire.strict()), service).with_upgrades());
     Drive { serving, connection: &connection, open, head: true, timer: None, leaving: None, registered: false }.await
 }
 

@@ -295,6 +295,7 @@ mod tests {
             clock_skew_ms: 0,
             forward: false,
             required: false,
+            preflight: false,
             claims_to_headers: vec![(vec!["sub".into()], "x-user".into())],
         };
         let set = |name: &[u8]| [Change::Set(name.into(), b"root"[..].into())];

@@ -1,6 +1,7 @@
 //! **The corridor**: one request, from its head to the head of its response.
 
 use crate::body::{Body, Tail};
+use crate::client;
 use crate::connection::Connection;
 use crate::credential::{Caller, InHand};
 use crate::failure::Failure;
@@ -16,6 +17,7 @@ use crate::upstream::{self, Held, Reply};
 use crate::worker::{Pinned, Worker};
 use http::{HeaderMap, HeaderValue, Response, StatusCode, request};
 use leno_policy::spec::Protocol;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -108,11 +110,24 @@ impl Exchange {
     /// Begins an exchange with a head that came from a socket, and makes the head fit for the corridor, if that can be done.
     pub fn begin(connection: &Connection, origin: Origin, head: &mut request::Parts) -> (Self, Result<(), Malformed>) {
         let worker = connection.worker.clone();
-        let (snapshot, peer, parent) = (worker.snapshot(), connection.peer_of(&origin), origin.parent());
+        let (snapshot, mut peer, parent) = (worker.snapshot(), connection.peer_of(&origin), origin.parent());
+        let said = match origin {
+            Origin::Gateway => client::behind(&snapshot.mesh.trusted_proxies, peer.address.ip(), &head.headers),
+            Origin::Outbound(..) | Origin::Inbound(_) => None,
+        };
+        let client = said.and_then(|said| said.address).filter(|address| *address != peer.address.ip());
+        if let Some(address) = client {
+            // Of the client's port nobody tells.
+            peer.address = SocketAddr::new(address, 0);
+        }
         let (mut exchange, admitted) = Self::enter(worker, snapshot, origin, peer, parent, head);
         if let Origin::Gateway = exchange.origin {
-            head::describe_client(&mut head.headers, connection.client(), connection.scheme);
-            (exchange.scheme, exchange.port) = (connection.scheme, connection.port);
+            let scheme = said.and_then(|said| said.scheme).unwrap_or(connection.scheme);
+            match client {
+                Some(address) => head::describe_client(&mut head.headers, &head::address_value(address), scheme),
+                None => head::describe_client(&mut head.headers, connection.client(), scheme),
+            }
+            (exchange.scheme, exchange.port) = (scheme, connection.port);
         }
         (exchange, admitted)
     }

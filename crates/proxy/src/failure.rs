@@ -61,6 +61,7 @@ impl Failure {
             Self::Malformed(Malformed::Method) => StatusCode::METHOD_NOT_ALLOWED,
             Self::Malformed(Malformed::TooManyHeaders) => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Self::Malformed(Malformed::Expectation) => StatusCode::EXPECTATION_FAILED,
+            Self::Malformed(Malformed::LongMethod | Malformed::TransferCoding) => StatusCode::NOT_IMPLEMENTED,
             Self::Malformed(_) | Self::ClientGone => StatusCode::BAD_REQUEST,
             Self::Credential => StatusCode::PROXY_AUTHENTICATION_REQUIRED,
             Self::Misdirected => StatusCode::MISDIRECTED_REQUEST,
@@ -128,14 +129,14 @@ impl Failure {
 /// has a more exact one).
 pub fn grpc_status(status: StatusCode) -> u8 {
     match status.as_u16() {
-        400 | 417 => 3,  // INVALID_ARGUMENT
-        401 | 407 => 16, // UNAUTHENTICATED
-        403 => 7,        // PERMISSION_DENIED
-        404 | 405 => 12, // UNIMPLEMENTED
-        429 => 8,        // RESOURCE_EXHAUSTED
-        502 | 503 => 14, // UNAVAILABLE
-        504 => 4,        // DEADLINE_EXCEEDED
-        500..=599 => 13, // INTERNAL
-        _ => 2,          // UNKNOWN
+        400 | 417 => 3,        // INVALID_ARGUMENT
+        401 | 407 => 16,       // UNAUTHENTICATED
+        403 => 7,              // PERMISSION_DENIED
+        404 | 405 | 501 => 12, // UNIMPLEMENTED
+        429 => 8,              // RESOURCE_EXHAUSTED
+        502 | 503 => 14,       // UNAVAILABLE
+        504 => 4,              // DEADLINE_EXCEEDED
+        500..=599 => 13,       // INTERNAL
+        _ => 2,                // UNKNOWN
     }
 }

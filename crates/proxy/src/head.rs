@@ -21,8 +21,8 @@ pub const CLIENT_CERT: HeaderName = HeaderName::from_static("x-forwarded-client-
 pub const HOP_PROTOCOL: HeaderName = HeaderName::from_static("x-leno-protocol");
 /// Between sidecars: why the callee's sidecar answered in place of an instance ([`crate::failure::Failure::label`]).
 pub const HOP_FAILURE: HeaderName = HeaderName::from_static("x-leno-failure");
-const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
-const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+pub(crate) const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+pub(crate) const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 
@@ -50,10 +50,19 @@ pub enum Malformed {
     /// More fields than the mesh allows (RFC 6585, 5).
     #[error("too many header fields")]
     TooManyHeaders,
+    /// No method is that long (RFC 9110, 9.1: unrecognised ones are not implemented).
+    #[error("the method is too long")]
+    LongMethod,
+    /// Only `chunked` is understood (RFC 9112, 6.1).
+    #[error("the transfer coding is not implemented")]
+    TransferCoding,
     /// RFC 9110, 10.1.1.
     #[error("the expectation cannot be met")]
     Expectation,
 }
+
+/// Bytes of a method; the longest registered one has 17.
+const LONGEST_METHOD: usize = 32;
 
 /// What [`admit`] found out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,6 +98,9 @@ pub fn admit(head: &mut request::Parts, entrance: Entrance) -> Result<Admitted, 
     check_authority(head)?;
     check_target(head, entrance)?;
     let seen = scan(&head.headers);
+    if seen & Seen::TRANSFER_ENCODING != 0 && !is_chunked(&head.headers) {
+        return Err(Malformed::TransferCoding);
+    }
     let mut protocol = if head.version == Version::HTTP_2 { Protocol::Http2 } else { Protocol::Http1 };
     if is_grpc(&head.headers) && protocol == Protocol::Http2 {
         protocol = Protocol::Grpc;
@@ -201,6 +213,13 @@ pub fn into_http2(head: &mut request::Parts, scheme: &Scheme) -> Result<(), Malf
     Ok(())
 }
 
+/// Whether a message is framed by chunks and not otherwise encoded; what it was encoded with would be lost on the way.
+pub fn is_chunked(headers: &HeaderMap) -> bool {
+    let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
+    let chunked = codings.next().is_some_and(|value| value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked"));
+    chunked && codings.next().is_none()
+}
+
 /// Removes from a response what was meant for this hop only, or only for the mesh, and names the request.
 pub fn answer(head: &mut response::Parts, request_id: &HeaderValue, upgraded: bool) {
     let seen = scan(&head.headers);
@@ -267,7 +286,14 @@ fn check_authority(head: &mut request::Parts) -> Result<(), Malformed> {
     }
     // Absolute form: the target decides, and what is passed on says the same (RFC 9112, 3.2.2).
     let host = HeaderValue::from_str(authority.as_str()).map_err(|_| Malformed::Authority)?;
-    let path = head.uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
+    let path = match head.uri.path_and_query() {
+        None => PathAndQuery::from_static("/"),
+        // An empty path is `/` (RFC 9112, 3.2.1).
+        Some(path) if path.as_str().starts_with('?') => {
+            PathAndQuery::try_from(format!("/{path}")).map_err(|_| Malformed::Target)?
+        }
+        Some(path) => path.clone(),
+    };
     head.headers.insert(header::HOST, host);
     head.uri = Uri::from(path);
     Ok(())
@@ -288,11 +314,12 @@ fn is_authority(text: &[u8]) -> bool {
         [b'[', inner @ .., b']'] => inner.iter().all(|byte| byte.is_ascii_hexdigit() || matches!(byte, b':' | b'.')),
         _ => host.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~')),
     };
-    host.len() <= 255 && host_ok && port_ok
+    (1..=255).contains(&host.len()) && host_ok && port_ok
 }
 
 fn check_target(head: &request::Parts, entrance: Entrance) -> Result<(), Malformed> {
     match head.method {
+        _ if head.method.as_str().len() > LONGEST_METHOD => Err(Malformed::LongMethod),
         Method::TRACE => Err(Malformed::Method),
         Method::CONNECT if entrance == Entrance::Outbound => Ok(()),
         Method::CONNECT => Err(Malformed::Method),

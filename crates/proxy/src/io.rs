@@ -1,5 +1,6 @@
 //! Between sockets and hyper: bytes that were read ahead, and a watch on who takes too long.
 
+use crate::framing::Framing;
 use crate::schedule;
 use hyper::rt::Executor;
 use std::future::Future;
@@ -56,6 +57,8 @@ pub struct Wire<T> {
     passed: usize,
     activity: Arc<Activity>,
     closing: Closing,
+    /// How requests of HTTP/1.1 are framed, if somebody wants to know.
+    framing: Option<Framing>,
 }
 
 #[derive(Debug)]
@@ -75,7 +78,12 @@ const LINGER_BYTES: usize = 64 * 1024 * 1024;
 impl<T: AsyncRead + Unpin> Wire<T> {
     /// Of which nothing was read yet.
     pub fn new(stream: T, activity: Arc<Activity>) -> Self {
-        Self { stream, ahead: Vec::new(), passed: 0, activity, closing: Closing::No }
+        Self { stream, ahead: Vec::new(), passed: 0, activity, closing: Closing::No, framing: None }
+    }
+
+    /// Holds what is read to the letter of HTTP/1.1.
+    pub fn strict(self) -> Self {
+        Self { framing: Some(Framing::new()), ..self }
     }
 
     /// Waits for as many bytes as tell what the peer speaks.
@@ -118,6 +126,34 @@ impl<T: AsyncRead + Unpin> Wire<T> {
 
 impl<T: AsyncRead + Unpin> AsyncRead for Wire<T> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.framing.as_ref().is_some_and(Framing::is_broken) {
+            return Poll::Ready(Err(misframed()));
+        }
+        let before = into.filled().len();
+        ready!(self.as_mut().poll_bytes(cx, into))?;
+        Poll::Ready(self.check(into, before))
+    }
+}
+
+impl<T: AsyncRead + Unpin> Wire<T> {
+    /// Lets pass what is framed as it must be.
+    fn check(&mut self, into: &mut ReadBuf<'_>, before: usize) -> io::Result<()> {
+        let count = into.filled().len() - before;
+        let Some(framing) = &mut self.framing else { return Ok(()) };
+        if count == 0 || self.activity.tunnels.load(Ordering::Relaxed) > 0 {
+            return Ok(());
+        }
+        let good = framing.watch(&mut into.filled_mut()[before..]);
+        if good < count {
+            into.set_filled(before + good);
+            if good == 0 {
+                return Err(misframed());
+            }
+        }
+        Ok(())
+    }
+
+    fn poll_bytes(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         if self.passed < self.ahead.len() {
             let count = into.remaining().min(self.ahead.len() - self.passed);
             into.put_slice(&self.ahead[self.passed..self.passed + count]);
@@ -176,6 +212,10 @@ impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Wire<T> {
     fn is_write_vectored(&self) -> bool {
         self.stream.is_write_vectored()
     }
+}
+
+fn misframed() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "a chunked body is not framed as it must be")
 }
 
 /// When something last happened on a connection. Atomic only because upgraded streams must be `Send`; one thread uses it.

@@ -7,6 +7,7 @@
 
 pub mod access_log;
 pub mod body;
+mod client;
 mod clock;
 pub mod component;
 pub mod connection;
@@ -16,6 +17,7 @@ pub mod edits;
 pub mod exchange;
 pub mod extension;
 pub mod failure;
+mod framing;
 pub mod head;
 pub mod instances;
 pub mod io;
@@ -28,6 +30,7 @@ pub mod node;
 mod outbox;
 pub mod peer;
 pub mod pool;
+mod proxy_protocol;
 pub mod random;
 pub mod record;
 pub mod replay;

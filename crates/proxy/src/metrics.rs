@@ -58,6 +58,7 @@ struct Numbers {
     extension_runs: Histogram<{ RUN_BUCKETS.len() + 1 }>,
     /// Function, and what failed.
     component_failures: HashTable<((Arc<str>, &'static str), u64)>,
+    proxy_protocol_refusals: HashTable<(&'static str, u64)>,
 }
 
 /// Function, extension, phase, how it ended, and what failed.
@@ -172,6 +173,11 @@ impl Shard {
     /// Counts a run of `function`'s component that ended badly.
     pub fn component_failure(&self, function: &Arc<str>, failure: &'static str) {
         self.count(&mut self.lock().component_failures, &(function.clone(), failure), Clone::clone);
+    }
+
+    /// Counts a connection to the gateway whose PROXY header was not accepted.
+    pub fn proxy_protocol_refusal(&self, reason: &'static str) {
+        self.count(&mut self.lock().proxy_protocol_refusals, &reason, |reason| reason);
     }
 
     fn observe_exchange(&self, numbers: &mut Numbers, observed: &Observed) {

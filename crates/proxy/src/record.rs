@@ -20,7 +20,7 @@ use crate::schedule;
 use crate::span;
 use crate::split::Lane;
 use crate::telemetry::Telemetry;
-use http::request;
+use http::{Uri, request};
 use leno_policy::spec::Protocol;
 use std::cell::{OnceCell, RefCell};
 use std::future::poll_fn;
@@ -207,6 +207,15 @@ impl Record {
     /// The function that this is for: `namespace/name`.
     pub fn routed(&self, target: &Arc<str>) {
         self.note(|observed| observed.target = Some(target.clone()));
+    }
+
+    /// The path as it is judged and forwarded, where it was written otherwise.
+    pub fn normalised(&self, path: &str) {
+        self.note(|observed| {
+            let mut parts = observed.uri.clone().into_parts();
+            parts.path_and_query = path.parse().ok();
+            observed.uri = Uri::from_parts(parts).unwrap_or_default();
+        });
     }
 
     /// The revision that gets it.

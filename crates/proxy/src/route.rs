@@ -59,11 +59,15 @@ impl Route {
 
 /// Where an exchange is to go.
 pub fn find(exchange: &Exchange, head: &request::Parts) -> Result<Route, Failure> {
+    let path = path::normalise(head.uri.path());
+    if let Ok(Cow::Owned(path)) = &path {
+        exchange.record.normalised(path);
+    }
     match &exchange.origin {
         Origin::Gateway => {
             let (host, _) = head::split_authority(head::authority(head));
             // Routed by what it means, as it will be judged and forwarded, not by how it is written.
-            let path = path::normalise(head.uri.path()).map_err(|ambiguous| Malformed::Path(ambiguous.words()))?;
+            let path = path.map_err(|ambiguous| Malformed::Path(ambiguous.words()))?;
             let entry = exchange.snapshot.routes.find(host, &path).ok_or(Failure::NoRoute)?;
             Ok(Route { judge: entry.clone(), way: Way::Instance(entry.clone()) })
         }

@@ -16,7 +16,7 @@ use crate::route::Way;
 use crate::snapshot::FunctionEntry;
 use crate::split::Lane;
 use http::uri::Scheme;
-use http::{HeaderValue, Request, Response, StatusCode, request};
+use http::{HeaderValue, Request, Response, StatusCode, header, request};
 use hyper::body::Incoming;
 use leno_config::slice::{AppProtocol, Callee, IN_NODE};
 use leno_policy::spec::Breaker;
@@ -233,6 +233,10 @@ impl Forward<'_> {
             let suspect = idle.is_some_and(|idle| idle > SUSPECT);
             let spare = (suspect && repeatable).then(|| copy(&request));
             let mut error = match line.sender.try_send_request(request).await {
+                Ok(response) if is_encoded(&response) => {
+                    let cause = "the response has a transfer coding that is not understood".to_owned();
+                    return Err(Failure::Reset { cause, refused: false });
+                }
                 Ok(response) => return Ok((response, pool.check_in_http1(line, address))),
                 Err(error) => error,
             };
@@ -341,6 +345,11 @@ impl Reply {
 /// The limits of the way to an instance of this function, the same for all who call it.
 fn breaker(entry: &FunctionEntry) -> Option<&Breaker> {
     entry.inbound.spec.targets.first()?.breaker.as_ref()
+}
+
+/// With more than chunks. Passed on without its coding, it would mean something else.
+fn is_encoded(response: &Response<Incoming>) -> bool {
+    response.headers().contains_key(header::TRANSFER_ENCODING) && !head::is_chunked(response.headers())
 }
 
 fn copy(request: &Request<Body>) -> Request<Body> {

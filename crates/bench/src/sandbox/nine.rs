@@ -97,6 +97,7 @@ fn issuer() -> Issuer {
         clock_skew_ms: 60_000,
         forward: false,
         required: true,
+        preflight: false,
         claims_to_headers: vec![(vec!["sub".into()], "x-user".into())],
     }
 }

@@ -26,7 +26,7 @@ pub(super) fn authentication(context: &Context<'_>, scope: &Scope<'_>, section: 
             scope.field("issuer").problem(format!("issuer `{}` appears twice", one.issuer), "keep one of the two");
         }
         let compiled = issuer(context, &scope, one, index, policy);
-        policy.authentication.push(compiled);
+        policy.authentication.push(spec::Issuer { preflight: section.allow_cors_preflight, ..compiled });
     }
 }
 
@@ -61,6 +61,7 @@ fn issuer(
         clock_skew_ms: fields::millis(&scope.field("clockSkew"), issuer.clock_skew, Duration::default(), LONGEST_SKEW),
         forward: issuer.forward,
         required: issuer.required,
+        preflight: false,
         claims_to_headers: claims_to_headers(&scope.field("claimsToHeaders"), &issuer.claims_to_headers),
     }
 }

@@ -2,16 +2,20 @@
 
 use super::fields::{self, DAY, MILLISECOND};
 use super::{Placed, text};
-use crate::document::{self, AccessLogFormat, Address, EngineChoice, MeshLimits, MeshSpec, SameNode};
+use crate::document::{
+    self, AccessLogFormat, Address, EngineChoice, Gateway, MeshLimits, MeshSpec, ProxyProtocol, SameNode,
+};
 use crate::duration::Duration;
 use crate::nearest::list;
 use crate::problem::{Problem, Scope};
-use crate::slice::{AccessLogSink, Engine, GatewayTls, Limits, MeshSlice};
+use crate::slice::{AccessLogSink, Engine, GatewayTls, Limits, MeshSlice, TrustedProxies};
 use std::cell::RefCell;
 use std::path::PathBuf;
 
 /// A rotation every half minute is already more than anybody wants.
 const SHORTEST_SVID: Duration = Duration::from_secs(60);
+/// Proxies in a row.
+const MOST_HOPS: u32 = 100;
 /// Revocation is expiry.
 const LONGEST_SVID: Duration = Duration::from_secs(90 * 86_400);
 
@@ -56,6 +60,7 @@ fn checked(scope: &Scope<'_>, spec: &MeshSpec, inputs: &RefCell<Vec<PathBuf>>) -
     listeners(scope, spec);
     limits(&scope.field("limits"), &spec.limits);
     let mut mesh = compiled(spec);
+    mesh.trusted_proxies = trusted_proxies(&scope.field("gateway"), &spec.gateway);
     if let Some(https) = &mut mesh.gateway_https {
         let gateway = scope.field("gateway");
         let gateway = gateway.field("https");
@@ -85,6 +90,8 @@ fn compiled(spec: &MeshSpec) -> MeshSlice {
             certificate: https.certificate.clone(),
             key: https.key.clone(),
         }),
+        trusted_proxies: TrustedProxies::None,
+        proxy_protocol: spec.gateway.proxy_protocol == ProxyProtocol::Required,
         outbound: spec.listeners.outbound.0,
         inbound: spec.listeners.inbound.0,
         admin: spec.listeners.admin.0,
@@ -104,6 +111,42 @@ fn compiled(spec: &MeshSpec) -> MeshSlice {
             drain_timeout: drain_timeout.0,
         },
     }
+}
+
+fn trusted_proxies(scope: &Scope<'_>, gateway: &Gateway) -> TrustedProxies {
+    let section = scope.field("trustedProxies");
+    let list = section.field("addresses");
+    let compiled = match &gateway.trusted_proxies {
+        None => TrustedProxies::None,
+        Some(document::TrustedProxies { addresses, hops: None }) if !addresses.is_empty() => {
+            let blocks =
+                addresses.iter().enumerate().filter_map(|(index, block)| text::cidr(&list.element(index), block));
+            TrustedProxies::Addresses(blocks.collect())
+        }
+        Some(document::TrustedProxies { addresses, hops: Some(hops) }) if addresses.is_empty() => {
+            if !(1..=MOST_HOPS).contains(hops) {
+                section.field("hops").problem(
+                    format!("{hops} is out of range"),
+                    format!("expected 1 to {MOST_HOPS}; without proxies, remove it"),
+                );
+            }
+            TrustedProxies::Hops((*hops).max(1))
+        }
+        Some(document::TrustedProxies { hops: None, .. }) => {
+            section.problem("it names no proxies", "expected `addresses` or `hops`, or nothing at all");
+            TrustedProxies::None
+        }
+        Some(document::TrustedProxies { hops: Some(_), .. }) => {
+            section.problem("proxies are trusted by address or by number", "keep one of `addresses` and `hops`");
+            TrustedProxies::None
+        }
+    };
+    let addressed = gateway.trusted_proxies.as_ref().is_some_and(|trusted| !trusted.addresses.is_empty());
+    if gateway.proxy_protocol == ProxyProtocol::Required && !addressed {
+        let fix = "add `trustedProxies: {addresses: [...]}`: from elsewhere anybody could say that he is anybody";
+        scope.field("proxyProtocol").problem("nobody is trusted to speak the PROXY protocol", fix);
+    }
+    compiled
 }
 
 fn is_collector(url: &str) -> bool {

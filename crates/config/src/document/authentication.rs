@@ -8,10 +8,15 @@ use std::path::PathBuf;
 
 /// Who vouches for the users behind requests.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Authentication {
     /// Accepted issuers. A token of anybody else is refused (401), as is one that is invalid.
     pub issuers: Vec<Issuer>,
+    /// Whether a browser's CORS preflight (`OPTIONS` with `origin` and `access-control-request-method`, without `authorization` and
+    /// `cookie`) may come without a token. Authorization still decides: a rule has to allow it. Every policy of a function that
+    /// requires a token has to say so.
+    #[serde(default)]
+    pub allow_cors_preflight: bool,
 }
 
 /// An accepted issuer of JSON Web Tokens (RFC 7519).
@@ -40,7 +45,8 @@ pub struct Issuer {
     /// Whether a request without a token is refused (401). Otherwise it goes on without a user.
     #[serde(default = "default_required")]
     pub required: bool,
-    /// Claims that are copied to request headers. What a client sends in these headers is removed.
+    /// Claims that are copied to request headers. What a client sends in these headers, or in headers that differ from them in `_` for
+    /// `-` only, is removed. [Some fields](../headers.md) only the mesh writes.
     #[serde(default)]
     pub claims_to_headers: Vec<ClaimToHeader>,
 }

@@ -65,7 +65,7 @@ impl Default for MeshSpec {
             trust_domain: "leno.local".to_owned(),
             engine: EngineChoice::default(),
             mtls: Mtls::default(),
-            gateway: Gateway { http: Some(local(8080)), https: None },
+            gateway: Gateway { http: Some(local(8080)), ..Gateway::default() },
             listeners: Listeners::default(),
             access_log: MeshAccessLog::default(),
             tracing: MeshTracing::default(),
@@ -114,14 +114,43 @@ pub enum SameNode {
     Always,
 }
 
-/// Where traffic from outside enters.
+/// Where traffic from outside enters. What becomes of header fields there: [header fields](../headers.md).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Gateway {
     /// Address for plain HTTP/1.1 and HTTP/2 (by prior knowledge).
     pub http: Option<Address>,
     /// TLS, with HTTP/1.1 and HTTP/2 by ALPN.
     pub https: Option<GatewayHttps>,
+    /// Proxies between clients and the gateway whose word on a client's address (`x-forwarded-for`) and scheme (`x-forwarded-proto`)
+    /// is taken. Policies, rate limits, logs and functions then see the client. Without it: whoever connects is the client.
+    pub trusted_proxies: Option<TrustedProxies>,
+    /// Whether connections begin with a header of the PROXY protocol, version 1 or 2, before TLS. `required` needs
+    /// `trustedProxies.addresses`; connections from elsewhere, and those without a sound header, are closed.
+    pub proxy_protocol: ProxyProtocol,
+}
+
+/// Proxies between clients and the gateway: one of `addresses` and `hops`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct TrustedProxies {
+    /// Addresses or blocks of addresses (`10.0.0.0/8`) from which trusted proxies connect. The client is the last address in
+    /// `x-forwarded-for` that is none of theirs.
+    pub addresses: Vec<String>,
+    /// How many proxies every request has passed, 1 to 100: the client is as many addresses from the end of `x-forwarded-for`. Only
+    /// where nobody but the last of them reaches the gateway: anybody else could say that he is anybody.
+    pub hops: Option<u32>,
+}
+
+/// Whether connections begin with a header of the PROXY protocol.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ProxyProtocol {
+    /// None does; one that does is malformed.
+    #[default]
+    Off,
+    /// All do.
+    Required,
 }
 
 /// TLS at the gateway.

@@ -27,7 +27,7 @@ pub use function::{Expose, External, Function, FunctionKind, FunctionSpec, Funct
 pub use job::{Job, JobKind, JobSpec};
 pub use mesh::{
     AccessLogFormat, EngineChoice, Gateway, GatewayHttps, Listeners, Mesh, MeshAccessLog, MeshKind, MeshLimits,
-    MeshMetadata, MeshSpec, MeshTracing, Mtls, SameNode,
+    MeshMetadata, MeshSpec, MeshTracing, Mtls, ProxyProtocol, SameNode, TrustedProxies,
 };
 pub use observe::{AccessLog, Tracing};
 pub use policy::{Policy, PolicyKind, PolicySpec};

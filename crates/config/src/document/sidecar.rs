@@ -18,7 +18,7 @@ pub struct Sidecar {
     pub engine: Option<Engine>,
     /// Longest run of a sidecar, 50us to 100ms. A request whose sidecar takes longer is refused.
     pub deadline: Duration,
-    /// Changes to every request that enters.
+    /// Changes to every request that enters. [Some fields](../headers.md) only the mesh writes.
     pub request_headers: HeaderEdits,
     /// Changes to responses. They cost a second sandbox for every exchange.
     pub response_headers: Vec<ResponseHeaderEdits>,

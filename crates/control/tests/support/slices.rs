@@ -117,6 +117,8 @@ pub fn mesh() -> MeshSlice {
         svid_lifetime: Duration::from_secs(3600),
         gateway_http: Some(local),
         gateway_https: None,
+        trusted_proxies: Default::default(),
+        proxy_protocol: false,
         outbound: local,
         inbound: local,
         admin: local,

@@ -514,3 +514,36 @@ fn claims_in_rules() {
         "no claim in it"
     );
 }
+
+#[test]
+fn a_preflight_needs_no_token_where_the_policy_says_so() {
+    let preflight = || RequestInput {
+        method: "OPTIONS",
+        headers: vec![header("origin", "https://shop.example"), header("access-control-request-method", "PUT")],
+        ..request()
+    };
+    let with = |name, value| {
+        let mut input = preflight();
+        input.headers.push(header(name, value));
+        input
+    };
+    let lenient = || Issuer { preflight: true, ..issuer() };
+    assert_eq!(allowed(spec(vec![lenient()]), &preflight()), "all");
+    assert_eq!(denied(spec(vec![issuer()]), &preflight()).status, 401);
+    // One that is stricter has the last word.
+    let strict =
+        Issuer { name: "p/authentication/1".to_string(), issuer: "https://other.example".to_string(), ..issuer() };
+    assert_eq!(denied(spec(vec![lenient(), strict]), &preflight()).status, 401);
+    let nearly = [
+        RequestInput { method: "GET", ..preflight() },
+        RequestInput { headers: preflight().headers.split_off(1), ..preflight() },
+        RequestInput { headers: preflight().headers[..1].to_vec(), ..preflight() },
+        with("cookie", "a=b"),
+        with("authorization", "Bearer x"),
+    ];
+    for input in &nearly {
+        assert_eq!(denied(spec(vec![lenient()]), input).status, 401, "{input:?}");
+    }
+    let forbidden = ProgramSpec { authorization: Vec::new(), ..spec(vec![lenient()]) };
+    assert_eq!(denied(forbidden, &preflight()).status, 403, "authorization decides as ever");
+}

@@ -91,6 +91,8 @@ fn ambiguous_ones() {
 fn parameters() {
     assert_eq!(without_parameters("/a/b"), None);
     assert_eq!(without_parameters("/a;x=1/b;y;z/").as_deref(), Some("/a/b/"));
+    let normal = normalise("/a%3bx=1/b%3By;z/%2561%253B").unwrap();
+    assert_eq!(without_parameters(&normal).as_deref(), Some("/a/b/%2561%253B"));
 }
 
 #[test]

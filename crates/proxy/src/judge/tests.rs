@@ -136,6 +136,7 @@ fn token_slice(key: &SigningKey) -> Slice {
         clock_skew_ms: 0,
         forward: false,
         required: true,
+        preflight: false,
         claims_to_headers: vec![(vec!["sub".into()], "x-user".into())],
     });
     slice

@@ -90,6 +90,7 @@ fn slice(name: &str, url: &str) -> Slice {
         clock_skew_ms: 0,
         forward: false,
         required: true,
+        preflight: false,
         claims_to_headers: Vec::new(),
     });
     slice.jwks.push(JwksFetch {

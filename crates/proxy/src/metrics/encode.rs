@@ -75,6 +75,7 @@ struct Sum {
     extensions: BTreeMap<ExtensionKey, u64>,
     extension_runs: Histogram<{ RUN_BUCKETS.len() + 1 }>,
     component_failures: BTreeMap<(Arc<str>, &'static str), u64>,
+    proxy_protocol_refusals: BTreeMap<&'static str, u64>,
 }
 
 impl Sum {
@@ -92,6 +93,7 @@ impl Sum {
         add(&mut self.extensions, &numbers.extensions);
         self.extension_runs.add(&numbers.extension_runs);
         add(&mut self.component_failures, &numbers.component_failures);
+        add(&mut self.proxy_protocol_refusals, &numbers.proxy_protocol_refusals);
         self.runs.iter_mut().zip(&numbers.runs).for_each(|(sum, runs)| sum.add(runs));
     }
 }
@@ -120,6 +122,9 @@ impl Collector for Scrape {
             [("function", function.to_string()), ("failure", failure.to_string())]
         };
         counters(&mut encoder, "leno_component_failures", help, self.sum.component_failures.iter(), labels)?;
+        let help = "Connections to the gateway that were closed for want of an acceptable PROXY header.";
+        let refusals = self.sum.proxy_protocol_refusals.iter();
+        counters(&mut encoder, "leno_proxy_protocol_refusals", help, refusals, |reason| [("reason", *reason)])?;
         self.encode_elsewhere(&mut encoder)
     }
 }

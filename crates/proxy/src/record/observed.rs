@@ -26,7 +26,7 @@ pub struct Observed {
     pub protocol: Protocol,
     /// As sent.
     pub method: Method,
-    /// As sent, before edits.
+    /// As sent, before edits; its path as it is judged.
     pub uri: Uri,
     /// As sent; HTTP/1.1's authority.
     pub host: Option<HeaderValue>,

@@ -41,6 +41,28 @@ fn get(path: &str) -> http::request::Builder {
 
 const WAYS: [bool; 2] = [false, true];
 
+/// Not the one that was written, which says nothing of what a rule saw.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_path_that_was_judged_is_told() {
+    let upstream = upstream::http1(echo).await;
+    let mesh = builder(&upstream, AppProtocol::Http1, false).start();
+    let mut client = connect_http1(mesh.gateway()).await;
+    let path = "/x/..//%7Eadmin/./%6Fne?q=1";
+    let request = Request::get(path).header("host", "callee").body(empty()).unwrap();
+    let gateway = client.send(request).await;
+    let request_id = |reply: &upstream::Answer| reply.headers["x-request-id"].to_str().unwrap().to_owned();
+    let told = mesh.told(&request_id(&gateway), 1).await;
+    assert_eq!(told[0].asked.path, "/~admin/one");
+    for marked in [false, true] {
+        let request = get(path);
+        let request = if marked { request.header("x-deny", "1") } else { request };
+        let reply = call(&mesh, "caller", request, empty()).await;
+        assert_eq!(reply.status, if marked { 403 } else { 200 });
+        let told = mesh.told(&request_id(&reply), 2).await;
+        assert!(told.iter().all(|hop| hop.asked.path == "/~admin/one"), "{told:?}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_arrives_the_same_on_both_ways() {
     let mut seen = Vec::new();

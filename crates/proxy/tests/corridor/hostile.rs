@@ -66,6 +66,10 @@ async fn malformed_heads_are_refused() {
         ("coding in HTTP/1.0", b"POST / HTTP/1.0\r\nhost: web\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n"),
         ("CONNECT", b"CONNECT web:80 HTTP/1.1\r\nhost: web:80\r\n\r\n"),
         ("TRACE", b"TRACE / HTTP/1.1\r\nhost: web\r\n\r\n"),
+        ("empty host", b"GET / HTTP/1.1\r\nhost: \r\n\r\n"),
+        ("a port without a host", b"GET / HTTP/1.1\r\nhost: :80\r\n\r\n"),
+        ("fragment", b"GET /a#b HTTP/1.1\r\nhost: web\r\n\r\n"),
+        ("fragment of a query", b"GET /a?b#/../c HTTP/1.1\r\nhost: web\r\n\r\n"),
         ("no HTTP at all", b"\x80\x03\x01nonsense\r\n\r\n"),
         ("a TLS handshake", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"),
     ];
@@ -189,6 +193,70 @@ async fn both_framings_are_never_passed_on() {
     let seen = reply.split_once("POST /seen").unwrap().1;
     assert!(!seen.contains("content-length: 3") && seen.ends_with("hello"), "{reply}");
     assert!(reply.contains("connection: close"), "{reply}");
+}
+
+/// What a coding hides, neither policies nor an upstream that is not told of it could read.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_implemented_is_not_dropped_in_silence() {
+    let chunks = "0\r\n\r\n";
+    for codings in ["transfer-encoding: gzip, chunked", "transfer-encoding: gzip\r\ntransfer-encoding: chunked"] {
+        let (status, requests, reply) =
+            attempt(format!("POST / HTTP/1.1\r\nhost: web\r\n{codings}\r\n\r\n{chunks}")).await;
+        assert_eq!((status, requests), (501, 0), "{codings}: {reply}");
+    }
+    let method = "M".repeat(33);
+    let (status, requests, reply) = attempt(format!("{method} / HTTP/1.1\r\nhost: web\r\n\r\n")).await;
+    assert_eq!((status, requests), (501, 0), "{reply}");
+    let (status, ..) = attempt(format!("{} / HTTP/1.1\r\nhost: web\r\n\r\n", &method[1..])).await;
+    assert_eq!(status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_response_with_an_unknown_coding_is_not_passed_on() {
+    for codings in ["gzip, chunked", "gzip", "chunked, chunked"] {
+        let upstream = raw::server(move |mut raw| async move {
+            raw.head().await;
+            raw.send(format!("HTTP/1.1 200 OK\r\ntransfer-encoding: {codings}\r\n\r\n0\r\n\r\n")).await;
+        })
+        .await;
+        let mesh = Builder::new().function("web", AppProtocol::Http1, upstream).start();
+        assert_eq!(upstream::get(mesh.gateway(), "/").await.status, 502, "{codings}");
+    }
+}
+
+/// Blanks, line ends and extensions that another server may read otherwise.
+#[tokio::test(flavor = "multi_thread")]
+async fn chunks_are_taken_by_the_letter() {
+    let head = "POST /seen HTTP/1.1\r\nhost: web\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n";
+    let (status, _, reply) = attempt(format!("{head}5;a=1;b=\"c d\"\r\nhello\r\n0\r\n\r\n")).await;
+    assert!(status == 200 && reply.ends_with("hello"), "{reply}");
+    let attempts = [
+        "5 \r\nhello\r\n0\r\n\r\n",
+        "5\t;a\r\nhello\r\n0\r\n\r\n",
+        "5;\r\nhello\r\n0\r\n\r\n",
+        "5;a\x01\r\nhello\r\n0\r\n\r\n",
+        "5;a\rb\r\nhello\r\n0\r\n\r\n",
+        "000000000000000000005\r\nhello\r\n0\r\n\r\n",
+        "5\nhello\r\n0\r\n\r\n",
+        "5\r\nhello\n0\r\n\r\n",
+        "5\r\nhello\r\n0\n\r\n",
+        "5\r\nhello\r\n0\r\n\n",
+        "5\r\nhello\r\n0\r\nx-a: 1\n\r\n",
+    ];
+    let attempts = attempts.map(|chunks| (chunks, tokio::spawn(attempt(format!("{head}{chunks}")))));
+    for (chunks, attempt) in attempts {
+        let (status, _, reply) = attempt.await.unwrap();
+        assert_eq!(status, 400, "{chunks:?}: {reply}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_absolute_form_without_a_path_asks_for_the_root() {
+    for (target, seen) in [("http://web?x=1", "GET /?x=1 HTTP/1.1"), ("http://web", "GET / HTTP/1.1")] {
+        let request = format!("GET {target} HTTP/1.1\r\nhost: web\r\nconnection: close\r\n\r\n");
+        let (status, _, reply) = attempt(request).await;
+        assert!(status == 200 && reply.contains(seen), "{target}: {reply}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

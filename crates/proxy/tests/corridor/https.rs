@@ -13,6 +13,10 @@ use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
 
 async fn mesh() -> (Mesh, rustls::pki_types::CertificateDer<'static>) {
+    mesh_with(|builder| builder).await
+}
+
+pub async fn mesh_with(change: impl FnOnce(Builder) -> Builder) -> (Mesh, rustls::pki_types::CertificateDer<'static>) {
     let made = rcgen::generate_simple_self_signed(["web".to_owned()]).unwrap();
     let folder =
         std::env::temp_dir().join(format!("leno-proxy-{}-{:?}", std::process::id(), std::thread::current().id()));
@@ -25,7 +29,7 @@ async fn mesh() -> (Mesh, rustls::pki_types::CertificateDer<'static>) {
     std::fs::write(&tls.certificate, made.cert.pem()).unwrap();
     std::fs::write(&tls.key, made.signing_key.serialize_pem()).unwrap();
     let upstream = upstream::http1(echo).await;
-    let mesh = Builder::new().function("web", AppProtocol::Http1, upstream.address).https(tls).start();
+    let mesh = change(Builder::new().function("web", AppProtocol::Http1, upstream.address).https(tls)).start();
     std::fs::remove_dir_all(&folder).unwrap();
     (mesh, made.cert.der().clone())
 }
@@ -35,13 +39,21 @@ async fn connect(
     root: &rustls::pki_types::CertificateDer<'static>,
     alpn: &[&[u8]],
 ) -> TlsStream<TcpStream> {
+    let stream = TcpStream::connect(mesh.handle.addresses.gateway_https.unwrap()).await.unwrap();
+    handshake(stream, root, alpn).await
+}
+
+pub async fn handshake(
+    stream: TcpStream,
+    root: &rustls::pki_types::CertificateDer<'static>,
+    alpn: &[&[u8]],
+) -> TlsStream<TcpStream> {
     let mut roots = RootCertStore::empty();
     roots.add(root.clone()).unwrap();
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
     let mut config = config.with_root_certificates(roots).with_no_client_auth();
     config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
-    let stream = TcpStream::connect(mesh.handle.addresses.gateway_https.unwrap()).await.unwrap();
     TlsConnector::from(Arc::new(config)).connect("web".try_into().unwrap(), stream).await.unwrap()
 }
 

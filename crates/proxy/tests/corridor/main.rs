@@ -5,6 +5,7 @@ mod raw;
 mod upstream;
 
 mod bodies;
+mod clients;
 mod drain;
 mod gateway;
 mod hops;

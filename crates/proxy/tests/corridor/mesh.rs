@@ -125,6 +125,8 @@ impl Builder {
             svid_lifetime: Duration::from_secs(3600),
             gateway_http: Some(free),
             gateway_https: None,
+            trusted_proxies: Default::default(),
+            proxy_protocol: false,
             outbound: free,
             inbound: free,
             admin: free,

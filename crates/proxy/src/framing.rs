@@ -1,0 +1,301 @@
+//! Watches how requests of HTTP/1.1 are framed, and holds them to the letter of RFC 9112 where the parser behind it is lenient: a
+//! `#` in a request's target, blanks in a chunk's size, extensions that are none, lines of a chunked body that end otherwise than in
+//! CR LF. Another server in front may have read those differently.
+//!
+//! It decides nothing that the parser does not decide too: where it loses track, it only watches less.
+
+/// Of a head's line, that much is looked at; the fields that frame a message are shorter.
+const LINE: usize = 64;
+/// Digits of a chunk's size.
+const DIGITS: u8 = 16;
+/// Bytes of one chunk's extensions.
+const EXTENSIONS: u16 = 1024;
+
+/// Where in the stream of requests a connection is.
+#[derive(Debug)]
+pub struct Framing {
+    at: At,
+    /// The beginning of a head's line whose end has not come yet.
+    line: Vec<u8>,
+    /// What the head says so far of what follows it.
+    body: Body,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Body {
+    None,
+    Length(u64),
+    Chunked,
+    /// After this head the connection may speak something else.
+    Unknown,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum At {
+    RequestLine,
+    Fields,
+    Body(u64),
+    SizeStart,
+    Size(u64, u8),
+    Extension(Part, u64, u16),
+    SizeEnd(u64),
+    Data(u64),
+    DataCr,
+    DataLf,
+    TrailerStart,
+    Trailer,
+    TrailerLf,
+    EndLf,
+    /// No longer watched.
+    Away,
+    /// A rule was broken.
+    Broken,
+}
+
+/// Of a chunk's extension (RFC 9112, 7.1.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    NameStart,
+    Name,
+    ValueStart,
+    Value,
+    Quoted,
+    Escaped,
+    Unquoted,
+}
+
+impl Framing {
+    /// At the beginning of a connection.
+    pub fn new() -> Self {
+        Self { at: At::RequestLine, line: Vec::new(), body: Body::None }
+    }
+
+    /// Looks at the bytes that came next. Gives back how many of them may be passed on; fewer than all: what follows breaks a rule.
+    /// A `#` in a request line becomes what no parser takes, so that it is answered like any other malformed line.
+    pub fn watch(&mut self, bytes: &mut [u8]) -> usize {
+        let mut index = 0;
+        while index < bytes.len() {
+            match self.at {
+                At::Away => return bytes.len(),
+                At::Broken => return index,
+                At::RequestLine | At::Fields => index += self.head(&mut bytes[index..]),
+                At::Body(left) | At::Data(left) => {
+                    let count = left.min((bytes.len() - index) as u64);
+                    index += usize::try_from(count).unwrap_or(usize::MAX);
+                    self.at = match self.at {
+                        At::Body(_) if count == left => At::RequestLine,
+                        At::Body(_) => At::Body(left - count),
+                        _ if count == left => At::DataCr,
+                        _ => At::Data(left - count),
+                    };
+                }
+                at => match chunked(at, bytes[index]) {
+                    Some(next) => {
+                        self.at = next;
+                        index += 1;
+                    }
+                    None => self.at = At::Broken,
+                },
+            }
+        }
+        index
+    }
+
+    /// Whether a rule was broken; nothing that comes now can be relied on.
+    pub fn is_broken(&self) -> bool {
+        self.at == At::Broken
+    }
+
+    /// One line of a head, or the part of it that is there. Gives back its length.
+    fn head(&mut self, bytes: &mut [u8]) -> usize {
+        let end = memchr::memchr(b'\n', bytes);
+        let length = end.map_or(bytes.len(), |end| end + 1);
+        let part = &mut bytes[..length];
+        if self.at == At::RequestLine {
+            while let Some(hash) = memchr::memchr(b'#', part) {
+                part[hash] = 0;
+            }
+        }
+        if end.is_some() && self.line.is_empty() {
+            self.line_end(part);
+            return length;
+        }
+        let room = LINE.saturating_sub(self.line.len());
+        self.line.extend_from_slice(&part[..length.min(room)]);
+        if end.is_some() {
+            let line = std::mem::take(&mut self.line);
+            self.line_end(&line);
+        }
+        length
+    }
+
+    fn line_end(&mut self, line: &[u8]) {
+        let line = line.strip_suffix(b"\n").unwrap_or(line);
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        match (self.at, line.is_empty()) {
+            // Empty lines before a request are skipped (RFC 9112, 2.2).
+            (At::RequestLine, true) => {}
+            (At::RequestLine, false) => {
+                self.body = if line.starts_with(b"CONNECT ") { Body::Unknown } else { Body::None };
+                self.at = At::Fields;
+            }
+            (_, false) => self.field(line),
+            (_, true) => {
+                self.at = match self.body {
+                    Body::None | Body::Length(0) => At::RequestLine,
+                    Body::Length(length) => At::Body(length),
+                    Body::Chunked => At::SizeStart,
+                    Body::Unknown => At::Away,
+                };
+            }
+        }
+    }
+
+    fn field(&mut self, line: &[u8]) {
+        // Only these can be about the body.
+        if !matches!(line[0] | 0x20, b'c' | b't' | b'u') {
+            return;
+        }
+        let Some(colon) = line.iter().position(|byte| *byte == b':') else { return };
+        let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
+        self.body = if name.eq_ignore_ascii_case(b"upgrade") || self.body == Body::Unknown {
+            Body::Unknown
+        } else if name.eq_ignore_ascii_case(b"transfer-encoding") || self.body == Body::Chunked {
+            Body::Chunked
+        } else if name.eq_ignore_ascii_case(b"content-length") {
+            std::str::from_utf8(value).ok().and_then(|value| value.parse().ok()).map_or(Body::Unknown, Body::Length)
+        } else {
+            return;
+        };
+    }
+}
+
+/// The next state of a chunked body; `None`: this byte may not come here.
+fn chunked(at: At, byte: u8) -> Option<At> {
+    let size = |size: u64| {
+        let digit = char::from(byte).to_digit(16)?;
+        size.checked_mul(16)?.checked_add(u64::from(digit))
+    };
+    Some(match (at, byte) {
+        (At::SizeStart, _) => At::Size(size(0)?, 1),
+        (At::Size(known, _), b'\r') => At::SizeEnd(known),
+        (At::Size(known, _), b';') => At::Extension(Part::NameStart, known, 0),
+        (At::Size(known, digits), _) if digits < DIGITS => At::Size(size(known)?, digits + 1),
+        (At::Extension(Part::Name | Part::Value | Part::Unquoted, known, _), b'\r') => At::SizeEnd(known),
+        (At::Extension(part, known, count), _) if count < EXTENSIONS => {
+            At::Extension(extension(part, byte)?, known, count + 1)
+        }
+        (At::SizeEnd(0), b'\n') => At::TrailerStart,
+        (At::SizeEnd(known), b'\n') => At::Data(known),
+        (At::DataCr, b'\r') => At::DataLf,
+        (At::DataLf, b'\n') => At::SizeStart,
+        (At::TrailerStart, b'\r') => At::EndLf,
+        (At::Trailer, b'\r') => At::TrailerLf,
+        (At::TrailerStart | At::Trailer, byte) if byte != b'\n' => At::Trailer,
+        (At::TrailerLf, b'\n') => At::TrailerStart,
+        (At::EndLf, b'\n') => At::RequestLine,
+        _ => return None,
+    })
+}
+
+fn extension(part: Part, byte: u8) -> Option<Part> {
+    let token = byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    Some(match (part, byte) {
+        (Part::NameStart | Part::Name, _) if token => Part::Name,
+        (Part::ValueStart | Part::Value, _) if token => Part::Value,
+        (Part::Name, b'=') => Part::ValueStart,
+        (Part::ValueStart, b'"') => Part::Quoted,
+        (Part::Name | Part::Value | Part::Unquoted, b';') => Part::NameStart,
+        (Part::Quoted, b'"') => Part::Unquoted,
+        (Part::Quoted, b'\\') => Part::Escaped,
+        (Part::Quoted | Part::Escaped, b'\t' | b' '..=b'~' | 0x80..) => Part::Quoted,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// What is passed on, whatever the pieces in which it comes.
+    fn passed(bytes: &[u8], piece: usize) -> Vec<u8> {
+        let (mut framing, mut passed) = (Framing::new(), Vec::new());
+        for piece in bytes.chunks(piece.max(1)) {
+            let mut piece = piece.to_vec();
+            let good = framing.watch(&mut piece);
+            passed.extend_from_slice(&piece[..good]);
+            if good < piece.len() {
+                break;
+            }
+        }
+        passed
+    }
+
+    fn post(body: &str) -> String {
+        format!("POST / HTTP/1.1\r\nhost: a\r\nTransfer-Encoding: chunked\r\n\r\n{body}")
+    }
+
+    #[test]
+    fn sound_requests_pass_as_they_are() {
+        let sound = [
+            "GET / HTTP/1.1\r\nhost: a\r\nx: 1 # 2\r\n\r\nGET /b HTTP/1.1\nhost: a\n\n".to_owned(),
+            "\r\nPOST / HTTP/1.1\r\nhost: a\r\nContent-Length: 5 \r\n\r\n#\n#\r#GET / HTTP/1.1\r\n\r\n".to_owned(),
+            post("5\r\nhel#o\r\n00a;n;m=v;q=\"a \\\" b\";z\r\n0123456789\r\n0\r\n\r\nGET / HTTP/1.1\r\n\r\n"),
+            post("0\r\nx-a: 1\r\nx-b: 2\r\n\r\n"),
+            "GET / HTTP/1.1\r\nupgrade: websocket\r\n\r\n# 5 \n".to_owned(),
+            "CONNECT a:80 HTTP/1.1\r\n\r\n\x16\x03#\n".to_owned(),
+        ];
+        for text in &sound {
+            for piece in [1, 2, 3, 7, 1000] {
+                assert_eq!(String::from_utf8_lossy(&passed(text.as_bytes(), piece)), *text);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_to_the_letter_goes_no_further() {
+        for (body, good) in [
+            ("5 \r\nhello\r\n0\r\n\r\n", 1),
+            (" 5\r\n", 0),
+            ("5;\r\n", 2),
+            ("5; a\r\n", 2),
+            ("5;a=\r\n", 4),
+            ("5;a=\"b\r\n", 6),
+            ("5;a\0b\r\n", 3),
+            ("5;a\nhello", 3),
+            ("5\nhello", 1),
+            ("5\r\r\n", 2),
+            ("00000000000000005\r\n", 16),
+            ("+5\r\n", 0),
+            ("0x5\r\n", 1),
+            ("5\r\nhello\n0\r\n\r\n", 8),
+            ("0\n\n", 1),
+            ("0\r\n\n", 3),
+            ("0\r\nx: 1\n\r\n", 7),
+            ("0\r\nx: 1\r\r\n", 8),
+            ("0\r\n\rx", 4),
+        ] {
+            let text = post(body);
+            let head = text.len() - body.len();
+            for piece in [1, 5, 1000] {
+                assert_eq!(passed(text.as_bytes(), piece).len() - head, good, "{body:?} in pieces of {piece}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_target_with_a_fragment_is_made_unmistakably_wrong() {
+        assert_eq!(passed(b"GET /a#b HTTP/1.1\r\nx: #\r\n\r\n", 4), b"GET /a\0b HTTP/1.1\r\nx: #\r\n\r\n");
+    }
+
+    proptest! {
+        #[test]
+        fn pieces_make_no_difference(
+            bytes in "(POST / HTTP/1.1\r\n(transfer-encoding: chunked|content-length: 3)\r\n\r\n)?[0-5;= \r\n\"a:#]{0,40}",
+            piece in 1..20_usize,
+        ) {
+            prop_assert_eq!(passed(bytes.as_bytes(), piece), passed(bytes.as_bytes(), usize::MAX));
+        }
+    }
+}
