@@ -43,6 +43,50 @@ fn module(body: &str) -> Vec<u8> {
     wat::parse_str(text).unwrap()
 }
 
+/// A module that says so with each request, under this name.
+fn saying(name: &str) -> Vec<u8> {
+    let text = format!(
+        r#"(module
+          (import "env" "proxy_replace_header_map_value" (func $set (param i32 i32 i32 i32 i32) (result i32)))
+          (memory (export "memory") 1)
+          (data (i32.const 0) "forged")
+          (data (i32.const 8) "{name}")
+          (func (export "proxy_abi_version_0_2_1"))
+          (func (export "malloc") (param i32) (result i32) (i32.const 1024))
+          (func (export "proxy_on_request_headers") (param i32 i32 i32) (result i32)
+            (drop (call $set (i32.const 0) (i32.const 8) (i32.const {length}) (i32.const 0) (i32.const 6)))
+            (i32.const 0)))"#,
+        length = name.len()
+    );
+    wat::parse_str(text).unwrap()
+}
+
+/// Who called is the mesh's to say, and who the user is, the token's.
+#[test]
+fn a_module_does_not_say_who_it_is() {
+    for (name, why) in [
+        ("x_forwarded_client_cert", "header `x_forwarded_client_cert` is not for policies to edit"),
+        ("x-user", "header `x-user` is made of a claim"),
+    ] {
+        let claims = "  authentication:\n    issuers:\n    - issuer: https://login.example\n      required: false\n      \
+                      jwks: {url: \"http://127.0.0.1:9/keys\"}\n      claimsToHeaders: [{claim: sub, header: x-user}]\n";
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("saying.wasm");
+        fs::write(&path, saying(name)).unwrap();
+        let mut mesh = Mesh::start(
+            &(echo_function("echo", "  expose: [{hosts: [\"*\"], path: /}]")
+                + &policy(
+                    "own",
+                    "echo",
+                    &format!("{ALLOW_ALL}\n{claims}  extensions:\n  - {{name: own, path: {}}}", path.display()),
+                )),
+        );
+        let refused = mesh.get("/");
+        assert_eq!(refused.status, 503, "{}", refused.body);
+        assert!(explained(&mesh, &refused).contains(why), "{}", explained(&mesh, &refused));
+    }
+}
+
 const SEEN: &str = "(call $add_seen (i32.const 0))";
 
 fn documents(extensions: &str) -> String {

@@ -19,6 +19,8 @@ pub struct Framing {
     line: Vec<u8>,
     /// What the head says so far of what follows it.
     body: Body,
+    /// After this request the connection may speak something else.
+    leaves: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,8 +28,6 @@ enum Body {
     None,
     Length(u64),
     Chunked,
-    /// After this head the connection may speak something else.
-    Unknown,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +67,7 @@ enum Part {
 impl Framing {
     /// At the beginning of a connection.
     pub fn new() -> Self {
-        Self { at: At::RequestLine, line: Vec::new(), body: Body::None }
+        Self { at: At::RequestLine, line: Vec::new(), body: Body::None, leaves: false }
     }
 
     /// Looks at the bytes that came next. Gives back how many of them may be passed on; fewer than all: what follows breaks a rule.
@@ -83,11 +83,15 @@ impl Framing {
                     let count = left.min((bytes.len() - index) as u64);
                     index += usize::try_from(count).unwrap_or(usize::MAX);
                     self.at = match self.at {
-                        At::Body(_) if count == left => At::RequestLine,
+                        At::Body(_) if count == left => self.next(),
                         At::Body(_) => At::Body(left - count),
                         _ if count == left => At::DataCr,
                         _ => At::Data(left - count),
                     };
+                }
+                At::EndLf if bytes[index] == b'\n' => {
+                    self.at = self.next();
+                    index += 1;
                 }
                 at => match chunked(at, bytes[index]) {
                     Some(next) => {
@@ -136,16 +140,15 @@ impl Framing {
             // Empty lines before a request are skipped (RFC 9112, 2.2).
             (At::RequestLine, true) => {}
             (At::RequestLine, false) => {
-                self.body = if line.starts_with(b"CONNECT ") { Body::Unknown } else { Body::None };
+                (self.body, self.leaves) = (Body::None, line.starts_with(b"CONNECT "));
                 self.at = At::Fields;
             }
             (_, false) => self.field(line),
             (_, true) => {
                 self.at = match self.body {
-                    Body::None | Body::Length(0) => At::RequestLine,
+                    Body::None | Body::Length(0) => self.next(),
                     Body::Length(length) => At::Body(length),
                     Body::Chunked => At::SizeStart,
-                    Body::Unknown => At::Away,
                 };
             }
         }
@@ -158,15 +161,20 @@ impl Framing {
         }
         let Some(colon) = line.iter().position(|byte| *byte == b':') else { return };
         let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
-        self.body = if name.eq_ignore_ascii_case(b"upgrade") || self.body == Body::Unknown {
-            Body::Unknown
-        } else if name.eq_ignore_ascii_case(b"transfer-encoding") || self.body == Body::Chunked {
-            Body::Chunked
-        } else if name.eq_ignore_ascii_case(b"content-length") {
-            std::str::from_utf8(value).ok().and_then(|value| value.parse().ok()).map_or(Body::Unknown, Body::Length)
-        } else {
-            return;
-        };
+        if name.eq_ignore_ascii_case(b"upgrade") {
+            self.leaves = true;
+        } else if name.eq_ignore_ascii_case(b"transfer-encoding") {
+            self.body = Body::Chunked;
+        } else if name.eq_ignore_ascii_case(b"content-length") && self.body != Body::Chunked {
+            // What is no length the parser refuses.
+            self.body =
+                std::str::from_utf8(value).ok().and_then(|value| value.parse().ok()).map_or(Body::None, Body::Length);
+        }
+    }
+
+    /// Behind a whole request.
+    fn next(&self) -> At {
+        if self.leaves { At::Away } else { At::RequestLine }
     }
 }
 
@@ -193,7 +201,6 @@ fn chunked(at: At, byte: u8) -> Option<At> {
         (At::Trailer, b'\r') => At::TrailerLf,
         (At::TrailerStart | At::Trailer, byte) if byte != b'\n' => At::Trailer,
         (At::TrailerLf, b'\n') => At::TrailerStart,
-        (At::EndLf, b'\n') => At::RequestLine,
         _ => return None,
     })
 }
@@ -243,6 +250,7 @@ mod tests {
             "\r\nPOST / HTTP/1.1\r\nhost: a\r\nContent-Length: 5 \r\n\r\n#\n#\r#GET / HTTP/1.1\r\n\r\n".to_owned(),
             post("5\r\nhel#o\r\n00a;n;m=v;q=\"a \\\" b\";z\r\n0123456789\r\n0\r\n\r\nGET / HTTP/1.1\r\n\r\n"),
             post("0\r\nx-a: 1\r\nx-b: 2\r\n\r\n"),
+            post("0\r\n\r\n").replace("host: a", "upgrade: x") + "#\n",
             "GET / HTTP/1.1\r\nupgrade: websocket\r\n\r\n# 5 \n".to_owned(),
             "CONNECT a:80 HTTP/1.1\r\n\r\n\x16\x03#\n".to_owned(),
         ];
