@@ -5,7 +5,7 @@ use leno_policy::input::{Header, Peer, RequestInput, TargetLoad};
 use leno_policy::outcome::{HeaderEdit, Outcome, Verdict};
 use leno_policy::program::Program;
 use leno_policy::spec::{
-    AccessLog, Action, Algorithm, AuthorizationRule, Direction, Issuer, Key, KeyId, KeyPart, Matches, Operation,
+    Counts, AccessLog, Action, Algorithm, AuthorizationRule, Direction, Issuer, Key, KeyId, KeyPart, Matches, Operation,
     ProgramSpec, Protocol, QuotaAlgorithm, RateLimit, Sidecar, StringMatch, Target, TokenSource, Tracing,
 };
 use leno_policy::{path, token};
@@ -73,6 +73,7 @@ fn spec() -> ProgramSpec {
     };
     let limit = RateLimit {
         name: "l".to_owned(),
+        counts: Counts::Requests,
         only: Some(Operation {
             methods: Matches { any: vec![StringMatch::Exact("LIMITED".to_owned())], none: Vec::new() },
             ..Operation::default()

@@ -71,10 +71,9 @@ fn tell_hop(text: &mut String, hop: &Explanation) -> std::fmt::Result {
         writeln!(text, "  signature  {} by key {}: {}", signature.algorithm, signature.key, signature.result)?;
     }
     for quota in &hop.quotas {
-        match quota.remaining {
-            Some(left) => writeln!(text, "  quota      {}: {left} left", quota.limit)?,
-            None => writeln!(text, "  quota      {}: refused", quota.limit)?,
-        }
+        let left = quota.remaining.map_or("refused".to_owned(), |left| format!("{left} left"));
+        let shared = if quota.shared { " (the counter is shared: the limit has too many keys)" } else { "" };
+        writeln!(text, "  quota      {}: {left}{shared}", quota.limit)?;
     }
     for run in &hop.extensions {
         writeln!(text, "  extension  {} ({}): {}, {} us", run.name, run.phase, run.result, run.run_us)?;

@@ -97,6 +97,7 @@ pub fn judge<'a>(
                     key: key.id,
                     algorithm,
                     denial: refuse(issuer, "the token's signature is not valid"),
+                    failure: Vec::new(),
                 });
                 let sources = located.iter().map(|one| one.source).collect();
                 return Ok(Some(Checked { issuer, sources, claims, unverified }));

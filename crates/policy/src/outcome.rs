@@ -51,6 +51,8 @@ pub struct SignatureWant {
     pub algorithm: Algorithm,
     /// The denial to use when the signature is wrong.
     pub denial: Denial,
+    /// What to take from then: limits that count failures. If there is nothing left, they refuse.
+    pub failure: Vec<Take>,
 }
 
 /// A judged request.
@@ -64,7 +66,7 @@ pub struct Decision {
     pub request_edits: Vec<HeaderEdit>,
     /// Edits to whatever response the client gets (rate-limit headers, …), denial included.
     pub response_edits: Vec<HeaderEdit>,
-    /// Counters to take from. The ledger has the last word.
+    /// Counters to take from; of a refused request, those that count failures. The ledger has the last word.
     pub takes: Vec<Take>,
     /// `<iss>/<sub>` of the verified token, for logs.
     pub principal: Option<String>,

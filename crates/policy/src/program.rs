@@ -12,7 +12,7 @@ use crate::path::{self, Ambiguous};
 use crate::quota;
 use crate::reserved;
 use crate::sidecar;
-use crate::spec::{Direction, ProgramSpec, Target};
+use crate::spec::{Counts, Direction, ProgramSpec, Target};
 use crate::trace;
 use alloc::borrow::Cow;
 use alloc::format;
@@ -33,6 +33,8 @@ struct Findings {
     request_edits: Vec<HeaderEdit>,
     response_edits: Vec<HeaderEdit>,
     takes: Vec<Take>,
+    /// What a request takes that authentication refuses.
+    failure: Vec<Take>,
     principal: Option<String>,
     facts: Vec<Option<String>>,
 }
@@ -74,8 +76,8 @@ impl Program {
         };
         let target = matches!(verdict, Verdict::Allow { .. }).then(|| self.target(input)).flatten();
         if target.is_none() {
-            // A refused request is not forwarded and takes from no counter.
-            findings.takes.clear();
+            // A refused request is not forwarded, and takes from no counter but those that count what is refused.
+            findings.takes = findings.failure;
             findings.request_edits.clear();
         }
         Outcome::Decided(Decision {
@@ -103,7 +105,13 @@ impl Program {
         sidecar::check(&self.spec.sidecar, input)?;
 
         let mut payload = Vec::new();
-        let token = authentication::judge(&self.spec, &self.needs, input, &mut payload)?;
+        let token = match authentication::judge(&self.spec, &self.needs, input, &mut payload) {
+            Ok(token) => token,
+            Err(denial) => {
+                findings.failure = self.failure(input, &host, &path);
+                return Err(denial.into());
+            }
+        };
         findings.principal = token.as_ref().and_then(Checked::principal);
         let fields = Fields::new(&input.headers, authentication::written(&self.spec, token.as_ref()));
         let asked = Asked {
@@ -117,7 +125,8 @@ impl Program {
             path: &path,
             fields: &fields,
         };
-        if let Some(signature) = token.as_ref().and_then(|token| token.unverified.clone()) {
+        if let Some(mut signature) = token.as_ref().and_then(|token| token.unverified.clone()) {
+            signature.failure = self.failure(input, &host, &path);
             // The counters will be needed next; asking for both at once saves a run. Nothing is decided by these claims yet.
             let quotas = quota::missing(&self.spec, input, &asked);
             return Err(Stop::Wants(Wants { signature: Some(signature), quotas }));
@@ -132,6 +141,26 @@ impl Program {
 
         self.edit(input, &path, token.as_ref(), fields, findings);
         Ok(rule)
+    }
+
+    /// What a request takes whose token is refused: nothing that the token says counts.
+    fn failure(&self, input: &RequestInput<'_>, host: &str, path: &str) -> Vec<Take> {
+        if self.spec.rate_limits.iter().all(|limit| limit.counts == Counts::Requests) {
+            return Vec::new();
+        }
+        let fields = Fields::new(&input.headers, authentication::written(&self.spec, None));
+        let asked = Asked {
+            peer: input.peer,
+            namespace: input.peer.identity.and_then(host::namespace_of_identity),
+            principal: None,
+            claims: None,
+            method: input.method,
+            host,
+            port: input.port,
+            path,
+            fields: &fields,
+        };
+        quota::failure(&self.spec, &asked)
     }
 
     /// What is forwarded of an allowed request: without its token, with what its claims say, edited by the sidecar's rules.

@@ -6,7 +6,7 @@ use crate::input::{QuotaEntry, QuotaState, RequestInput};
 use crate::outcome::{Denial, HeaderEdit, PolicyKind, Take, Wants};
 use crate::path;
 use crate::program::Stop;
-use crate::spec::{ClaimPath, KeyPart, ProgramSpec, QuotaAlgorithm, RateLimit};
+use crate::spec::{ClaimPath, Counts, KeyPart, ProgramSpec, QuotaAlgorithm, RateLimit};
 use alloc::borrow::Cow;
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -163,7 +163,7 @@ pub(crate) fn judge(
     let mut wants = Vec::new();
     let mut tightest: Option<Taken> = None;
     let mut refused: Option<(Taken, &str)> = None;
-    for (index, limit, key) in counted(spec, asked) {
+    for (index, limit, key) in counted(spec, asked, Counts::Requests) {
         let Some(entry) = entry(input, index, &key) else {
             wants.push((index, key));
             continue;
@@ -191,15 +191,26 @@ pub(crate) fn judge(
 
 /// The counters that this request is counted by and that were not handed over.
 pub(crate) fn missing(spec: &ProgramSpec, input: &RequestInput<'_>, asked: &Asked<'_>) -> Vec<(u16, String)> {
-    let missing = counted(spec, asked).filter(|(index, _, key)| entry(input, *index, key).is_none());
+    let counted = counted(spec, asked, Counts::Requests);
+    let missing = counted.filter(|(index, _, key)| entry(input, *index, key).is_none());
     missing.map(|(index, _, key)| (index, key)).collect()
 }
 
-/// The limits that count this request, with their keys. A path with parameters (`;x`) counts as the path without them, and a
+/// What a request takes that authentication refuses. Nobody asks how much is left: that is for the ledger to say.
+pub(crate) fn failure(spec: &ProgramSpec, asked: &Asked<'_>) -> Vec<Take> {
+    let counted = counted(spec, asked, Counts::AuthenticationFailures);
+    counted.map(|(limit, _, key)| Take { limit, key, cost: 1 }).collect()
+}
+
+/// The limits that count this request as such, with their keys. A path with parameters (`;x`) counts as the path without them, and a
 /// limit for certain paths counts it under either reading, so that nobody gets a fresh counter by adding some.
-fn counted<'a>(spec: &'a ProgramSpec, asked: &'a Asked<'a>) -> impl Iterator<Item = (u16, &'a RateLimit, String)> {
+fn counted<'a>(
+    spec: &'a ProgramSpec,
+    asked: &'a Asked<'a>,
+    what: Counts,
+) -> impl Iterator<Item = (u16, &'a RateLimit, String)> {
     let plain = if spec.rate_limits.is_empty() { None } else { path::without_parameters(asked.path) };
-    (0u16..).zip(&spec.rate_limits).filter_map(move |(index, limit)| {
+    (0u16..).zip(&spec.rate_limits).filter(move |(_, limit)| limit.counts == what).filter_map(move |(index, limit)| {
         let path = plain.as_deref().unwrap_or(asked.path);
         let counts = limit.only.as_ref().is_none_or(|only| {
             operation_matches(only, asked) || (plain.is_some() && operation_matches(only, &Asked { path, ..*asked }))

@@ -307,12 +307,24 @@ impl Cidr {
 pub struct RateLimit {
     /// Rule name for verdicts; also names the counters, which outlive a change of configuration.
     pub name: String,
+    /// What is counted.
+    pub counts: Counts,
     /// Which requests count. `None`: all.
     pub only: Option<Operation>,
     /// Requests with equal values share one counter; empty: one counter for all. A request that lacks a part shares the counter of all that lack it.
     pub key: Vec<KeyPart>,
     /// How it is counted.
     pub algorithm: QuotaAlgorithm,
+}
+
+/// What a rate limit counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Counts {
+    /// Requests that nothing else refuses.
+    Requests,
+    /// Requests that authentication refuses (401). Once as many as the limit says have come, further ones are refused by the limit;
+    /// whoever authenticates is not.
+    AuthenticationFailures,
 }
 
 /// One part of a rate limit's key.

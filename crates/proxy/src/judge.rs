@@ -19,7 +19,7 @@ use crate::edits::BadOutput;
 use crate::ledger::{FunctionState, Known, Ledger, Signatures};
 use crate::peer::{Entrance, Peer};
 use crate::random::Random;
-use crate::record::{Judged, Record, Ruled, SignatureCheck, Stage};
+use crate::record::{Judged, QuotaTake, Record, Ruled, SignatureCheck, Stage};
 use crate::snapshot::{FunctionEntry, LoadedProgram};
 use forecast::{Counter, Forecast};
 use http::{HeaderMap, request, response};
@@ -154,7 +154,7 @@ impl Judge {
                 self.watch_for_unknown_keys(ask.entry, &decision);
                 asked.carry_out(*decision, head, now_ms)
             }
-            Ok(Found::BadSignature(want)) => asked.refuse(want.denial, Vec::new()).map(Judgement::Denied),
+            Ok(Found::BadSignature(want)) => asked.deny(want.denial, Vec::new(), &want.failure, now_ms),
             Err(trouble) => Err(trouble),
         };
         let judgement = judgement.unwrap_or_else(|trouble| {
@@ -358,6 +358,7 @@ impl Asked<'_> {
             match output {
                 Output::Request(Outcome::Decided(decision)) => {
                     forecast.learn(self, &decision.facts);
+                    self.note_shared(&forecast, &decision.verdict);
                     return Ok(Found::Decided(Box::new(decision)));
                 }
                 Output::Request(Outcome::Wants(wants)) => {
@@ -402,10 +403,24 @@ impl Asked<'_> {
                 let index = usize::from(limit);
                 return Err(BadOutput::Index { what: "rate limit", index, count: limits.len() }.into());
             };
-            let state = self.state.quotas.read(&spec.name, &key);
-            forecast.counters.push(Counter { limit, key, state });
+            let held = self.state.quotas.read(&spec.name, &key);
+            forecast.counters.push(Counter { limit, key, held });
         }
         Ok(None)
+    }
+
+    /// A program that refuses because of a counter does not know whose it is.
+    fn note_shared(&self, forecast: &Forecast<'_>, verdict: &Verdict) {
+        let Verdict::Deny(denial) = verdict else { return };
+        if denial.policy != PolicyKind::RateLimit {
+            return;
+        }
+        let limits = &self.program.spec.rate_limits;
+        let mut shared = forecast.counters.iter().filter(|counter| counter.held.shared);
+        if shared.any(|counter| limits.get(usize::from(counter.limit)).is_some_and(|limit| limit.name == denial.rule)) {
+            let take = QuotaTake { limit: denial.rule.as_str().into(), remaining: None, shared: true };
+            self.record.note(|observed| observed.takes.push(take));
+        }
     }
 
     /// At the gateway and outbound, what is under way to the target counts. A request from a caller's sidecar was counted there.

@@ -53,6 +53,8 @@ struct Numbers {
     retries: HashTable<(Arc<str>, u64)>,
     ejections: HashTable<(Arc<str>, u64)>,
     signatures: HashTable<(SignatureKey, u64)>,
+    /// Function, and rate limit.
+    overflows: HashTable<((Arc<str>, Box<str>), u64)>,
     runs: [Histogram<{ RUN_BUCKETS.len() + 1 }>; 3],
     extensions: HashTable<(ExtensionKey, u64)>,
     extension_runs: Histogram<{ RUN_BUCKETS.len() + 1 }>,
@@ -143,6 +145,10 @@ impl Shard {
             };
             let outbound = observed.entrance == Entrance::Outbound;
             self.count_decision(&mut numbers, &judged.function, outbound, policy, verdict, rule);
+            for take in observed.takes.iter().filter(|take| take.shared) {
+                let key = (judged.function.clone(), take.limit.clone());
+                self.count(&mut numbers.overflows, &key, Clone::clone);
+            }
             for run in &observed.extensions {
                 let (result, failure) = run.ended.labels();
                 let key = (judged.function.clone(), run.name.clone(), run.phase, result, failure);

@@ -52,6 +52,7 @@ impl Telemetry {
         let (ledger_quotas, ledger_tokens) = ledger.entries();
         let elsewhere = Elsewhere {
             ledger_quotas,
+            rate_limits: ledger.counters(),
             ledger_tokens,
             log_lines_dropped: self.log.as_ref().map_or(0, AccessLog::dropped),
             spans_dropped: self.spans.as_ref().map_or(0, Spans::dropped),

@@ -136,7 +136,7 @@ pub fn observed() -> Observed {
             error: None,
         }],
         extensions: Vec::new(),
-        takes: vec![QuotaTake { limit: "orders/rateLimits/per-user".into(), remaining: Some(4) }],
+        takes: vec![QuotaTake { limit: "orders/rateLimits/per-user".into(), remaining: Some(4), shared: false }],
         request_edits: vec![EditedHeader { how: "set", name: HeaderName::from_static("x-user") }],
         response_edits: vec![EditedHeader { how: "append", name: HeaderName::from_static("ratelimit-limit") }],
         trace: Some(TracePlan {

@@ -5,7 +5,7 @@ mod guest;
 
 use guest::Form;
 use http::Request;
-use leno_policy::spec::{Protocol, QuotaAlgorithm, RateLimit};
+use leno_policy::spec::{Counts, Protocol, QuotaAlgorithm, RateLimit};
 use leno_proxy::FunctionEntry;
 use leno_proxy::judge::{Ask, Judge, Judgement};
 use leno_proxy::ledger::Ledger;
@@ -67,7 +67,13 @@ impl Bench {
         // Any sound run is shorter, on a busy machine too.
         slice.deadline = Duration::from_secs(1);
         let algorithm = QuotaAlgorithm::FixedWindow { requests: 1000, period_ms: 1 << 40 };
-        slice.inbound.rate_limits.push(RateLimit { name: LIMIT.into(), only: None, key: Vec::new(), algorithm });
+        slice.inbound.rate_limits.push(RateLimit {
+            name: LIMIT.into(),
+            counts: Counts::Requests,
+            only: None,
+            key: Vec::new(),
+            algorithm,
+        });
         let (telemetry, ledger) = (Telemetry::quiet("td.example"), Ledger::new());
         Self {
             recorder: Recorder::new(&telemetry),
@@ -128,7 +134,7 @@ fn faults_harm_one_request_only(form: Form, orders: &[(&str, &str)]) {
         assert!(metrics.contains(&line), "{order} should be a {fault}: {}", judgement.clause);
         bench.serves(order);
     }
-    let quota = bench.ledger.function(&"shop/orders".parse().unwrap()).quotas.read(LIMIT, "");
+    let quota = bench.ledger.function(&"shop/orders".parse().unwrap()).quotas.read(LIMIT, "").state;
     assert_eq!(quota.used, orders.len() as u64 + 1, "only what was permitted is counted");
 }
 

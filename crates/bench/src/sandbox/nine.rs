@@ -5,9 +5,9 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use leno_policy::input::{Header, Input, Peer, QuotaEntry, QuotaState, RequestInput, TargetLoad};
 use leno_policy::quota::{Subject, render_key};
 use leno_policy::spec::{
-    AccessLog, Action, Algorithm, AuthorizationRule, Breaker, Condition, ConditionKey, Direction, HeaderRule, Issuer,
-    Key, KeyId, KeyPart, Matches, Operation, Outlier, PathMatch, ProgramSpec, Protocol, QuotaAlgorithm, RateLimit,
-    Retry, RetryOn, Segment, Sidecar, Source, StringMatch, Target, TokenSource, Tracing,
+    AccessLog, Action, Algorithm, AuthorizationRule, Breaker, Condition, ConditionKey, Counts, Direction, HeaderRule,
+    Issuer, Key, KeyId, KeyPart, Matches, Operation, Outlier, PathMatch, ProgramSpec, Protocol, QuotaAlgorithm,
+    RateLimit, Retry, RetryOn, Segment, Sidecar, Source, StringMatch, Target, TokenSource, Tracing,
 };
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr};
@@ -50,6 +50,7 @@ pub fn program(function: &str) -> ProgramSpec {
         authentication: vec![issuer()],
         authorization: rules(),
         rate_limits: vec![RateLimit {
+            counts: Counts::Requests,
             name: "orders/rateLimits/per-user".into(),
             only: None,
             key: per_user,

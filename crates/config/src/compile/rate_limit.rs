@@ -2,7 +2,7 @@
 
 use super::fields::{self, DAY, MILLISECOND};
 use super::header::{self, Use};
-use crate::document::{Algorithm, KeyPart, RateLimit};
+use crate::document::{Algorithm, Counts, KeyPart, RateLimit};
 use crate::problem::Scope;
 use leno_policy::spec;
 
@@ -32,7 +32,20 @@ fn rate_limit(scope: &Scope<'_>, policy: &str, limit: &RateLimit, index: usize) 
     if limit.burst == Some(0) {
         scope.field("burst").problem("a burst of 0 would refuse all requests", "expected at least 1");
     }
+    let counts = match limit.counts {
+        Counts::Requests => spec::Counts::Requests,
+        Counts::AuthenticationFailures => spec::Counts::AuthenticationFailures,
+    };
+    if let Some(index) = limit.key.iter().position(|part| matches!(part, KeyPart::Claim(_)))
+        && limit.counts == Counts::AuthenticationFailures
+    {
+        scope.field("key").element(index).problem(
+            "a token that is refused has no claims to tell counters apart by",
+            "use `address` or `identity`, or count `requests`",
+        );
+    }
     spec::RateLimit {
+        counts,
         name: fields::rule_name(scope, policy, "rateLimits", limit.name.as_deref(), index),
         only: limit.r#match.as_ref().map(|operation| super::authorization::operation(&scope.field("match"), operation)),
         key: key(&scope.field("key"), &limit.key),

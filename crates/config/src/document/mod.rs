@@ -31,7 +31,7 @@ pub use mesh::{
 };
 pub use observe::{AccessLog, Tracing};
 pub use policy::{Policy, PolicyKind, PolicySpec};
-pub use rate_limit::{Algorithm, KeyPart, RateLimit};
+pub use rate_limit::{Algorithm, Counts, KeyPart, RateLimit};
 pub use resilience::{Backoff, CircuitBreaker, OutlierDetection, Retry, RetryBudget};
 pub use rollout::{MaxLatency, Rollout, TrafficTarget};
 pub use scale::Scale;

@@ -25,7 +25,11 @@ pub struct RateLimit {
     /// How requests are counted.
     #[serde(default)]
     pub algorithm: Algorithm,
-    /// Requests with equal values of all of these share a counter. Empty: all requests share one.
+    /// What is counted.
+    #[serde(default)]
+    pub counts: Counts,
+    /// Requests with equal values of all of these share a counter. Empty: all requests share one. A limit has up to 65,536 counters;
+    /// when all are in use, further values share some of 4,096 more (`leno_rate_limit_overflow_total`).
     #[serde(default)]
     pub key: Vec<KeyPart>,
     /// Which requests count. Without it: all.
@@ -42,6 +46,18 @@ pub enum Algorithm {
     TokenBucket,
     /// Windows of length `per`, aligned to the Unix epoch.
     FixedWindow,
+}
+
+/// What a rate limit counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum Counts {
+    /// Requests that no other policy refuses.
+    #[default]
+    Requests,
+    /// Requests that `authentication` refuses: with a bad token, or without one where one is required. As long as the limit has
+    /// something left they get 401, then 429. Requests that authenticate pass, and are not counted.
+    AuthenticationFailures,
 }
 
 /// What tells counters apart.

@@ -1,7 +1,7 @@
 use super::{init, run};
 use crate::input::{Header, Input, RequestInput, ResponseInput};
 use crate::outcome::{Outcome, Output};
-use crate::spec::{KeyPart, ProgramSpec, QuotaAlgorithm, RateLimit, Sidecar, TokenSource, Tracing};
+use crate::spec::{Counts, KeyPart, ProgramSpec, QuotaAlgorithm, RateLimit, Sidecar, TokenSource, Tracing};
 use crate::testing::{self, request};
 use alloc::string::{String, ToString};
 use alloc::vec;
@@ -18,7 +18,7 @@ fn nine() -> ProgramSpec {
     ProgramSpec {
         sidecar: Sidecar { name: "s".to_string(), ports: vec![80, 443], ..Sidecar::default() },
         authentication: vec![issuer],
-        rate_limits: vec![RateLimit { name: "r".to_string(), only: None, key, algorithm }],
+        rate_limits: vec![RateLimit { name: "r".to_string(), counts: Counts::Requests, only: None, key, algorithm }],
         tracing: Tracing { name: "t".to_string(), enabled: true, sampling_per_10k: 100, accept_b3: true },
         ..testing::inbound()
     }

@@ -3,7 +3,7 @@ use crate::input::{QuotaEntry, QuotaState, RequestInput};
 use crate::outcome::{HeaderEdit, Outcome, PolicyKind, SignatureWant, Take, Verdict};
 use crate::program::Program;
 use crate::spec::{
-    ClaimPath, Issuer, KeyId, KeyPart, Matches, Operation, PathMatch, ProgramSpec, QuotaAlgorithm, RateLimit,
+    ClaimPath, Counts, Issuer, KeyId, KeyPart, Matches, Operation, PathMatch, ProgramSpec, QuotaAlgorithm, RateLimit,
     StringMatch,
 };
 use crate::testing::{self, NOW_MS, decide, denied, header, request, token};
@@ -214,7 +214,7 @@ proptest! {
 
 fn limit(name: &str, key: Vec<KeyPart>, requests: u32) -> RateLimit {
     let algorithm = QuotaAlgorithm::FixedWindow { requests, period_ms: 60_000 };
-    RateLimit { name: name.to_string(), only: None, key, algorithm }
+    RateLimit { name: name.to_string(), counts: Counts::Requests, only: None, key, algorithm }
 }
 
 fn spec(limits: Vec<RateLimit>) -> ProgramSpec {

@@ -3,13 +3,14 @@
 //! A forecast only: a program that finds something missing asks for it, and one that is handed too much does not care.
 
 use super::Asked;
+use crate::ledger::quota::Held;
 use crate::ledger::token::Facts;
 use crate::ledger::{Digest, Known, Made};
 use crate::record::SignatureCheck;
 use http::Method;
-use leno_policy::input::{Header, QuotaEntry, QuotaState};
+use leno_policy::input::{Header, QuotaEntry};
 use leno_policy::quota::Subject;
-use leno_policy::spec::{ClaimPath, KeyId, KeyPart, RateLimit};
+use leno_policy::spec::{ClaimPath, Counts, KeyId, KeyPart, RateLimit};
 use leno_policy::{path, quota, token};
 use std::borrow::Cow;
 
@@ -38,7 +39,7 @@ pub struct Counter {
     /// Its key.
     pub key: String,
     /// What it held.
-    pub state: QuotaState,
+    pub held: Held,
 }
 
 impl<'a> Forecast<'a> {
@@ -68,7 +69,7 @@ impl<'a> Forecast<'a> {
     /// For the input.
     pub fn quotas(&self) -> Vec<QuotaEntry<'_>> {
         let entries = self.counters.iter();
-        entries.map(|Counter { limit, key, state }| QuotaEntry { limit: *limit, key, state: *state }).collect()
+        entries.map(|Counter { limit, key, held }| QuotaEntry { limit: *limit, key, state: held.state }).collect()
     }
 
     /// Remembers the claims of the token that was accepted, for next time.
@@ -142,8 +143,9 @@ fn read_counters(
     let limits = asked.program.spec.rate_limits.iter().zip(&needs.quotas);
     let read = |(index, (limit, parts)): (u16, (&RateLimit, &Vec<KeyPart>))| {
         let key = quota::render_key(parts, &subject);
-        let state = asked.state.quotas.read(&limit.name, &key);
-        Counter { limit: index, key, state }
+        let held = asked.state.quotas.read(&limit.name, &key);
+        Counter { limit: index, key, held }
     };
-    (0..).zip(limits).map(read).collect()
+    let counts_it = |(_, (limit, _)): &(u16, (&RateLimit, &Vec<KeyPart>))| limit.counts == Counts::Requests;
+    (0..).zip(limits).filter(counts_it).map(read).collect()
 }

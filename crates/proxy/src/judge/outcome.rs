@@ -3,8 +3,8 @@
 use super::extend::Kept;
 use super::{Asked, Judgement, Trouble};
 use crate::edits::{self, BadOutput, Edit};
-use crate::ledger::quota::{Cause, Demand};
-use crate::ledger::{RequestGuard, TargetState};
+use crate::ledger::quota::{Demand, Granted};
+use crate::ledger::{Refused, RequestGuard, TargetState};
 use crate::peer::Entrance;
 use crate::record::{EditedHeader, QuotaTake, Record, Ruled};
 use crate::snapshot::FunctionEntry;
@@ -92,7 +92,7 @@ impl Asked<'_> {
         self.note_plan(&decision, &head)?;
         self.runs.principal = decision.principal.map(String::into_boxed_str);
         match decision.verdict {
-            Verdict::Deny(denial) => Ok(Judgement::Denied(self.refuse(denial, decision.response_edits)?)),
+            Verdict::Deny(denial) => self.deny(denial, decision.response_edits, &decision.takes, now_ms),
             Verdict::Allow { rule } => {
                 let takes = decision.takes;
                 let edited = Edited {
@@ -159,6 +159,18 @@ impl Asked<'_> {
         Ok(Judgement::Permitted(Permitted { head, ruling }))
     }
 
+    /// Refuses, and counts it where refusals are counted: by a limit with nothing left, if there is one.
+    pub(super) fn deny(
+        &mut self,
+        denial: Denial,
+        response_edits: Vec<HeaderEdit>,
+        failure: &[Take],
+        now_ms: u64,
+    ) -> Result<Judgement, Trouble> {
+        let (denial, edits) = self.take(failure, now_ms)?.unwrap_or((denial, response_edits));
+        self.refuse(denial, edits).map(Judgement::Denied)
+    }
+
     /// Takes from all counters, or says why not.
     fn take(&self, takes: &[Take], now_ms: u64) -> Result<Option<(Denial, Vec<HeaderEdit>)>, Trouble> {
         if takes.is_empty() {
@@ -176,25 +188,24 @@ impl Asked<'_> {
             .map(|take| demand(take).map(|(limit, cost)| Demand { limit, key: &take.key, cost }))
             .collect::<Result<Vec<_>, BadOutput>>()?;
         match self.state.quotas.take(&demands, now_ms) {
-            Ok(taken) => {
+            Ok(granted) => {
                 self.record.note(|observed| {
-                    observed.takes = demands
-                        .iter()
-                        .zip(taken)
-                        .map(|(demand, taken)| QuotaTake {
-                            limit: demand.limit.name.as_str().into(),
-                            remaining: Some(taken.remaining),
-                        })
-                        .collect();
+                    let takes = demands.iter().zip(granted).map(|(demand, Granted { taken, shared })| QuotaTake {
+                        limit: demand.limit.name.as_str().into(),
+                        remaining: Some(taken.remaining),
+                        shared,
+                    });
+                    observed.takes = takes.collect();
                 });
                 Ok(None)
             }
-            Err(refused) => {
-                let name = demands.get(refused.index).map_or("", |demand| demand.limit.name.as_str());
+            Err(Refused { index, taken, shared }) => {
+                let name = demands.get(index).map_or("", |demand| demand.limit.name.as_str());
                 self.record.note(|observed| {
-                    observed.takes.push(QuotaTake { limit: name.into(), remaining: None });
+                    observed.takes.push(QuotaTake { limit: name.into(), remaining: None, shared });
                 });
-                Ok(Some(out_of_quota(name, refused.cause)))
+                // Another request took the last one between the program's run and now, or the limit counts failures.
+                Ok(Some((quota::exhausted(name, &taken), quota::limit_headers(&taken).into())))
             }
         }
     }
@@ -308,24 +319,6 @@ fn replace_path(head: &mut request::Parts, path: String) -> Result<(), BadOutput
     parts.path_and_query = Some(edits::check_path(path)?);
     head.uri = Uri::from_parts(parts).map_err(|_| BadOutput::Path)?;
     Ok(())
-}
-
-/// The ledger's own denial: another request took the last one between the program's run and now.
-fn out_of_quota(rule: &str, cause: Cause) -> (Denial, Vec<HeaderEdit>) {
-    match cause {
-        Cause::Exhausted(taken) => (quota::exhausted(rule, &taken), quota::limit_headers(&taken).into()),
-        Cause::NoRoom => {
-            let denial = Denial {
-                status: 429,
-                policy: PolicyKind::RateLimit,
-                rule: rule.to_owned(),
-                default: false,
-                clause: "there is no room for another counter".to_owned(),
-                headers: vec![("retry-after".to_owned(), "1".to_owned())],
-            };
-            (denial, Vec::new())
-        }
-    }
 }
 
 /// The ledger's own denial: another request took the last slot.

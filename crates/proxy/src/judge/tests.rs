@@ -13,8 +13,8 @@ use http::{Request, Response};
 use leno_config::Slice;
 use leno_policy::outcome::{Denial, Plan, Take, TracePlan};
 use leno_policy::spec::{
-    Action, Algorithm, AuthorizationRule, Breaker, HeaderRule, Issuer, Key, KeyId, KeyPart, QuotaAlgorithm, RateLimit,
-    ResponseHeaderRule, TokenSource,
+    Action, Algorithm, AuthorizationRule, Breaker, Counts, HeaderRule, Issuer, Key, KeyId, KeyPart, QuotaAlgorithm,
+    RateLimit, ResponseHeaderRule, TokenSource,
 };
 use leno_sandbox::Engine;
 use std::sync::{Barrier, OnceLock};
@@ -146,7 +146,7 @@ const CLAIMS: &str = r#"{"iss":"https://login.example","sub":"ann","exp":4102444
 
 fn limit(requests: u32, key: Vec<KeyPart>) -> RateLimit {
     let algorithm = QuotaAlgorithm::FixedWindow { requests, period_ms: 1 << 40 };
-    RateLimit { name: format!("p/rateLimits/{requests}"), only: None, key, algorithm }
+    RateLimit { name: format!("p/rateLimits/{requests}"), counts: Counts::Requests, only: None, key, algorithm }
 }
 
 #[test]

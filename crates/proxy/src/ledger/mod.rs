@@ -101,6 +101,16 @@ impl Ledger {
         states.iter().fold((0, 0), |(quotas, tokens), state| (quotas + state.quotas.len(), tokens + state.tokens.len()))
     }
 
+    /// How many counters each limit has: (function, limit, counters).
+    pub fn counters(&self) -> Vec<(Arc<str>, Box<str>, usize)> {
+        let states: Vec<_> = self.lock().values().cloned().collect();
+        let of_state = |state: Arc<FunctionState>| {
+            let name = state.name.clone();
+            state.quotas.by_limit().into_iter().map(move |(limit, counters)| (name.clone(), limit, counters))
+        };
+        states.into_iter().flat_map(of_state).collect()
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<FunctionId, Arc<FunctionState>>> {
         self.functions.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -15,10 +15,12 @@ use std::fmt;
 use std::sync::{Arc, PoisonError};
 
 /// What is counted elsewhere, at the moment of a scrape.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Elsewhere {
     /// Counters in the ledger.
     pub ledger_quotas: usize,
+    /// How many of them each limit has: (function, limit, counters).
+    pub rate_limits: Vec<(Arc<str>, Box<str>, usize)>,
     /// Verified tokens in the ledger.
     pub ledger_tokens: usize,
     /// Access log lines that were lost because the writer did not keep up, or could not write.
@@ -72,6 +74,7 @@ struct Sum {
     ejections: BTreeMap<Arc<str>, u64>,
     signatures: BTreeMap<SignatureKey, u64>,
     runs: [Histogram<{ RUN_BUCKETS.len() + 1 }>; 3],
+    overflows: BTreeMap<(Arc<str>, Box<str>), u64>,
     extensions: BTreeMap<ExtensionKey, u64>,
     extension_runs: Histogram<{ RUN_BUCKETS.len() + 1 }>,
     component_failures: BTreeMap<(Arc<str>, &'static str), u64>,
@@ -90,6 +93,7 @@ impl Sum {
         add(&mut self.retries, &numbers.retries);
         add(&mut self.ejections, &numbers.ejections);
         add(&mut self.signatures, &numbers.signatures);
+        add(&mut self.overflows, &numbers.overflows);
         add(&mut self.extensions, &numbers.extensions);
         self.extension_runs.add(&numbers.extension_runs);
         add(&mut self.component_failures, &numbers.component_failures);
@@ -116,6 +120,11 @@ impl Collector for Scrape {
         let help = "Signatures of tokens, verified or remembered.";
         let labels = |(algorithm, result): &SignatureKey| [("algorithm", *algorithm), ("result", *result)];
         counters(&mut encoder, "leno_signature_verifications", help, self.sum.signatures.iter(), labels)?;
+        let help =
+            "Requests counted by a counter of several keys, because their rate limit had no room for more counters.";
+        counters(&mut encoder, "leno_rate_limit_overflow", help, self.sum.overflows.iter(), |(function, limit)| {
+            [("function", function.to_string()), ("limit", limit.to_string())]
+        })?;
         self.encode_extensions(&mut encoder)?;
         let help = "Instances of components that ended badly.";
         let labels = |(function, failure): &(Arc<str>, &str)| {
@@ -212,12 +221,19 @@ impl Scrape {
     }
 
     fn encode_elsewhere(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
-        let Elsewhere { ledger_quotas, ledger_tokens, log_lines_dropped, spans_dropped } = self.elsewhere;
+        let Elsewhere { ledger_quotas, ref rate_limits, ledger_tokens, log_lines_dropped, spans_dropped } =
+            self.elsewhere;
         let help = "Entries in the node's ledger.";
         let mut family = encoder.encode_descriptor("leno_ledger_entries", help, None, MetricType::Gauge)?;
         for (kind, entries) in [("quota", ledger_quotas), ("token", ledger_tokens)] {
             let entries = i64::try_from(entries).unwrap_or(i64::MAX);
             family.encode_family(&[("kind", kind)])?.encode_gauge(&entries)?;
+        }
+        let help = "Counters of a rate limit, one for each key.";
+        let mut family = encoder.encode_descriptor("leno_rate_limit_counters", help, None, MetricType::Gauge)?;
+        for (function, limit, counters) in rate_limits {
+            let counters = i64::try_from(*counters).unwrap_or(i64::MAX);
+            family.encode_family(&[("function", &**function), ("limit", &**limit)])?.encode_gauge(&counters)?;
         }
         for (name, help, count) in [
             ("leno_access_log_dropped", "Access log lines that were lost.", log_lines_dropped),

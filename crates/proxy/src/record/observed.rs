@@ -161,6 +161,8 @@ pub struct QuotaTake {
     pub limit: Box<str>,
     /// What is left in requests; `None`: it refused.
     pub remaining: Option<u32>,
+    /// The limit has no room for more counters: this one counts other keys too.
+    pub shared: bool,
 }
 
 /// A header that a program edited; its value is nobody's business.

@@ -131,6 +131,9 @@ pub struct Quota {
     pub limit: String,
     /// What is left in requests; `None`: it refused.
     pub remaining: Option<u32>,
+    /// The limit has no room for more counters: this one counts other keys too.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shared: bool,
 }
 
 /// One run of an extension.
@@ -234,7 +237,7 @@ impl Explanation {
             quotas: observed
                 .takes
                 .iter()
-                .map(|take| Quota { limit: take.limit.to_string(), remaining: take.remaining })
+                .map(|take| Quota { limit: take.limit.to_string(), remaining: take.remaining, shared: take.shared })
                 .collect(),
             extensions: extensions(observed),
             request_edits: edits(&observed.request_edits),

@@ -96,7 +96,8 @@ fn a_refusal_refuses() {
             decided(|decision| decision.verdict = Verdict::Deny(denial.clone())),
             Err(Malformed::Status(status))
         );
-        let signature = SignatureWant { token: 0, key: KeyId(1), algorithm: Algorithm::ES256, denial };
+        let signature =
+            SignatureWant { token: 0, key: KeyId(1), algorithm: Algorithm::ES256, denial, failure: Vec::new() };
         let wants = Wants { signature: Some(signature), quotas: vec![] };
         assert_eq!(check(&Output::Request(Outcome::Wants(wants))), Err(Malformed::Status(status)));
     }

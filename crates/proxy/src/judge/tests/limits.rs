@@ -71,7 +71,8 @@ fn workers_cannot_admit_more_than_the_limit_together() {
             threads.into_iter().map(|thread| thread.join().unwrap()).sum()
         });
         assert_eq!(admitted, 50);
-        let wide = bench.ledger.function(&"shop/orders".parse().unwrap()).quotas.read("p/rateLimits/1000", "1:/;");
+        let wide =
+            bench.ledger.function(&"shop/orders".parse().unwrap()).quotas.read("p/rateLimits/1000", "1:/;").state;
         assert_eq!(wide.used, 50, "the refused gave back what they had taken from the other counter");
     }
 }
@@ -131,5 +132,80 @@ fn slots_are_never_oversubscribed() {
             threads.into_iter().map(|thread| thread.join().unwrap()).sum()
         });
         assert_eq!(admitted, 3);
+    }
+}
+
+#[test]
+fn failures_of_authentication_are_limited_and_nothing_else_is() {
+    for engine in engines() {
+        let (key, other) = (SigningKey::generate(Algorithm::ES256), SigningKey::generate(Algorithm::ES256));
+        let mut slice = token_slice(&key);
+        let failures = RateLimit { counts: Counts::AuthenticationFailures, ..limit(3, vec![KeyPart::Address]) };
+        slice.inbound.rate_limits = vec![limit(100, Vec::new()), failures];
+        let bench = Bench::new(engine, slice);
+        let good = sign(&key, CLAIMS);
+        for _ in 0..5 {
+            drop(permitted(bench.ask(with_token(&good)).0));
+        }
+        // A forged signature, which the runtime finds out; claims that the program refuses; no token at all.
+        let expired = sign(&key, &CLAIMS.replace("4102444800", "1000000000"));
+        let bad = [with_token(&sign(&other, CLAIMS)), with_token(&expired), get("/orders")];
+        for (request, left) in bad.into_iter().zip([2, 1, 0]) {
+            let (judgement, told) = bench.ask(request);
+            assert_eq!(denied(judgement).status, 401);
+            assert_eq!((&*told.quotas[0].limit, told.quotas[0].remaining), ("p/rateLimits/3", Some(left)));
+        }
+        for request in [with_token(&sign(&other, CLAIMS)), with_token(&expired), get("/orders")] {
+            let (judgement, told) = bench.ask(request);
+            let refusal = denied(judgement);
+            assert_eq!(refusal.status, 429);
+            assert!(refusal.headers.contains_key("retry-after") && !refusal.headers.contains_key("www-authenticate"));
+            let judgement = told.judgement.unwrap();
+            assert_eq!((judgement.policy.as_deref(), &*judgement.rule), (Some("rateLimits"), "p/rateLimits/3"));
+            assert_eq!(told.response.flag.as_deref(), Some("RL"));
+        }
+        drop(permitted(bench.ask(with_token(&good)).0));
+        let state = bench.ledger.function(&"shop/orders".parse().unwrap());
+        assert_eq!(state.quotas.read("p/rateLimits/100", "").state.used, 6, "a failure is no request");
+    }
+}
+
+#[test]
+fn a_limit_without_room_says_so_and_goes_on() {
+    let mut slice = open_slice();
+    slice.inbound.rate_limits = vec![limit(2, vec![KeyPart::Header("x-team".into())])];
+    let bench = Bench::new(&Engine::inline(), slice);
+    let from = |team: &str| bench.ask(get("/").header("x-team", team));
+    let function = bench.ledger.function(&"shop/orders".parse().unwrap());
+    let limit = &bench.entry.slice.inbound.rate_limits[0];
+    let now_ms = u64::try_from(std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_millis()).unwrap();
+    let mut number = 0;
+    // Until a counter that is shared has one request left, for "late".
+    let held = loop {
+        let held = function.quotas.read(&limit.name, "4:late;");
+        if held.shared && held.state.used > 0 {
+            break held;
+        }
+        let key = format!("{number};");
+        let _ = function.quotas.take(&[crate::ledger::quota::Demand { limit, key: &key, cost: 1 }], now_ms);
+        number += 1;
+    };
+    assert_eq!(held.state.used, 1);
+    let (judgement, told) = from("late");
+    drop(permitted(judgement));
+    assert_eq!((told.quotas[0].remaining, told.quotas[0].shared), (Some(0), true));
+    let (judgement, told) = from("late");
+    let refusal = denied(judgement);
+    assert_eq!(refusal.status, 429);
+    let wait: u64 = refusal.headers["retry-after"].to_str().unwrap().parse().unwrap();
+    let over = ((1 << 40) - now_ms % (1 << 40)).div_ceil(1000);
+    assert!(over.abs_diff(wait) < 3600, "when the window is over: {wait}, {over}");
+    assert_eq!((told.quotas[0].remaining, told.quotas[0].shared), (None, true));
+    let text = bench.telemetry.metrics_text(&bench.ledger);
+    for line in [
+        r#"leno_rate_limit_overflow_total{function="shop/orders",limit="p/rateLimits/2"} 2"#,
+        r#"leno_rate_limit_counters{function="shop/orders",limit="p/rateLimits/2"} 65536"#,
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
     }
 }
