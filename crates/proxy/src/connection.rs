@@ -41,6 +41,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::Sleep;
 use tokio_rustls::TlsAcceptor;
+use zeroize::Zeroizing;
 
 /// Rapid reset (CVE-2023-44487): streams that the peer reset before we saw them.
 const RESET_STREAMS: usize = 50;
@@ -78,13 +79,16 @@ pub struct Connection {
     /// Inbound: the function that the TLS client asked for and whose SVID it was shown.
     function: Option<FunctionId>,
     /// Outbound: who proved itself last, and by which field.
-    caller: RefCell<Option<(HeaderValue, Arc<Caller>)>>,
+    caller: RefCell<Option<(Proof, Arc<Caller>)>>,
     /// Inside a CONNECT tunnel its caller is settled.
     tunnelled: bool,
     /// Inbound: the caller's certificate holds until then.
     expires: Option<Instant>,
     activity: Arc<Activity>,
 }
+
+/// The field by which an instance proved itself, wiped when its connection has ended. A copy: the field is a slice of a read buffer.
+type Proof = Rc<Zeroizing<Vec<u8>>>;
 
 /// Serves a connection to its end.
 pub async fn serve(door: Rc<Door>, mut stream: TcpStream, address: SocketAddr, open: OpenConnection) {
@@ -228,7 +232,7 @@ impl Connection {
             (Some(_), _) if self.tunnelled => return None,
             (Some(field), _) => {
                 let caller = self.worker.node.credentials.caller(field)?;
-                *known = Some((field.clone(), caller.clone()));
+                *known = Some((Rc::new(Zeroizing::new(field.as_bytes().to_vec())), caller.clone()));
                 caller
             }
         };
@@ -303,7 +307,7 @@ impl Connection {
     /// What comes through the tunnel is HTTP, and each request in it is judged by itself.
     fn tunnel(&self, on_upgrade: Option<OnUpgrade>, origin: Origin, busy: Busy) {
         let (Some(on_upgrade), Origin::Outbound(_, Some(caller))) = (on_upgrade, origin) else { return };
-        let proof = self.caller.borrow().as_ref().map_or(HeaderValue::from_static(""), |(proof, _)| proof.clone());
+        let proof = self.caller.borrow().as_ref().map(|(proof, _)| proof.clone()).unwrap_or_default();
         let open = OpenConnection::new(&self.worker);
         let inner = Self {
             worker: self.worker.clone(),
@@ -339,8 +343,8 @@ fn instant(time: leno_identity::UnixTime) -> Option<Instant> {
     Instant::now().checked_add(Duration::from_secs(left))
 }
 
-fn is_same(a: &HeaderValue, b: &HeaderValue) -> bool {
-    verify_slices_are_equal(a.as_bytes(), b.as_bytes()).is_ok()
+fn is_same(field: &HeaderValue, proof: &Proof) -> bool {
+    verify_slices_are_equal(field.as_bytes(), proof).is_ok()
 }
 
 async fn serve_http1<T>(connection: Rc<Connection>, wire: Wire<T>, open: &OpenConnection) -> io::Result<()>

@@ -4,6 +4,7 @@
 //! own in its environment (`HTTP_PROXY`), and sends it as `proxy-authorization` (RFC 9110, 11.7; Basic, RFC 7617). The secret
 //! ends with the instance.
 
+use crate::head;
 use crate::shards::Shards;
 use arc_swap::ArcSwap;
 use aws_lc_rs::constant_time::verify_slices_are_equal;
@@ -16,6 +17,7 @@ use std::fmt::{self, Write};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use zeroize::Zeroizing;
 
 /// The instances that may use the outbound listener.
 #[derive(Debug, Default)]
@@ -113,8 +115,8 @@ impl Credentials {
         if !scheme.eq_ignore_ascii_case("basic") {
             return None;
         }
-        let decoded = String::from_utf8(STANDARD.decode(encoded.trim()).ok()?).ok()?;
-        let (user, secret) = decoded.split_once(':')?;
+        let decoded = Zeroizing::new(STANDARD.decode(encoded.trim()).ok()?);
+        let (user, secret) = std::str::from_utf8(&decoded).ok()?.split_once(':')?;
         let caller = self.callers.load().by_user.get(user)?.clone();
         verify_slices_are_equal(caller.secret.as_bytes(), secret.as_bytes()).ok()?;
         Some(caller)
@@ -167,7 +169,7 @@ impl Caller {
 impl InHand {
     /// A request as it is delivered: its name, its span if it is traced, and its header.
     pub fn new(request_id: &HeaderValue, trace: Option<TraceContext>, headers: &HeaderMap) -> Self {
-        let state = trace.and_then(|_| headers.get("tracestate")).cloned();
+        let state = trace.and_then(|_| headers.get("tracestate")).map(head::own);
         Self { request_id: request_id.clone(), trace, state }
     }
 
@@ -251,6 +253,18 @@ mod tests {
         let credentials = Credentials::default();
         let minted = credentials.mint(&function("a"), "a-1").unwrap();
         assert!(!format!("{minted:?} {credentials:?}").contains(&minted.secret));
+    }
+
+    #[test]
+    fn a_request_in_hand_keeps_nothing_of_its_head() {
+        let buffer = bytes::Bytes::from(b"a=1, token".to_vec());
+        let state = HeaderValue::from_maybe_shared(buffer.slice(..3)).unwrap();
+        let headers = HeaderMap::from_iter([("tracestate".parse().unwrap(), state)]);
+        let context = TraceContext { trace_id: 1, span_id: 1, sampled: true };
+        let in_hand = InHand::new(&HeaderValue::from_static("r"), Some(context), &headers);
+        drop(headers);
+        assert!(buffer.is_unique());
+        assert_eq!(in_hand.parent().unwrap().state, "a=1");
     }
 
     #[test]

@@ -160,8 +160,9 @@ impl Exchange {
             .headers
             .get(head::REQUEST_ID)
             .filter(|id| entrance != Entrance::Gateway && head::is_sane_request_id(id))
-            .or(parent.as_deref().map(|parent| &parent.request_id));
-        let request_id = kept.cloned().unwrap_or_else(|| worker.request_id());
+            .map(head::own)
+            .or(parent.as_deref().map(|parent| parent.request_id.clone()));
+        let request_id = kept.unwrap_or_else(|| worker.request_id());
         let head_only = head.method == http::Method::HEAD;
         let admitted = match head.headers.len() > snapshot.mesh.limits.headers as usize {
             true => Err(Malformed::TooManyHeaders),

@@ -154,6 +154,11 @@ pub fn is_sane_request_id(value: &HeaderValue) -> bool {
     (1..=128).contains(&value.len()) && value.as_bytes().iter().all(plain)
 }
 
+/// A copy that keeps nothing else of the head that the value came in: all values of a head are slices of one buffer.
+pub fn own(value: &HeaderValue) -> HeaderValue {
+    HeaderValue::from_bytes(value.as_bytes()).unwrap_or_else(|_| value.clone())
+}
+
 /// What the gateway says of the client, in place of what the client may have said.
 pub fn describe_client(headers: &mut HeaderMap, address: &HeaderValue, scheme: &'static str) {
     headers.insert(FORWARDED_FOR, address.clone());

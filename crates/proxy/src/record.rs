@@ -4,8 +4,10 @@
 //! metrics, the access log, the trace, and the ring that `leno explain` reads. Not at once, but when the task that dropped it has had its
 //! turn: it has a response to send.
 
+mod asked;
 mod observed;
 
+pub use asked::{Asked, values};
 pub use observed::{
     AttemptResult, EXTENSIONS, EditedHeader, Judged, Observed, QuotaTake, Ruled, SignatureCheck, Try, entrance_name,
     policy_name, protocol_name, unix_ms, workload,
@@ -20,7 +22,7 @@ use crate::schedule;
 use crate::span;
 use crate::split::Lane;
 use crate::telemetry::Telemetry;
-use http::{Uri, request};
+use http::request;
 use leno_policy::spec::Protocol;
 use std::cell::{OnceCell, RefCell};
 use std::future::poll_fn;
@@ -161,15 +163,12 @@ impl Record {
         request_id: &str,
     ) -> Self {
         let started = Instant::now();
-        let host = if head.uri.authority().is_none() { head.headers.get(http::header::HOST).cloned() } else { None };
         let observed = Observed {
             request_id: request_id.into(),
             entrance,
             peer: peer.clone(),
             protocol,
-            method: head.method.clone(),
-            uri: head.uri.clone(),
-            host,
+            asked: Asked::of(head),
             target: None,
             lane: None,
             started_at: SystemTime::now(),
@@ -211,11 +210,7 @@ impl Record {
 
     /// The path as it is judged and forwarded, where it was written otherwise.
     pub fn normalised(&self, path: &str) {
-        self.note(|observed| {
-            let mut parts = observed.uri.clone().into_parts();
-            parts.path_and_query = path.parse().ok();
-            observed.uri = Uri::from_parts(parts).unwrap_or_default();
-        });
+        self.note(|observed| observed.asked = observed.asked.with_path(path));
     }
 
     /// The revision that gets it.
@@ -298,6 +293,7 @@ impl Drop for Open {
     fn drop(&mut self) {
         if let Some(mut observed) = self.observed.get_mut().take() {
             observed.ended = Instant::now();
+            observed.bound();
             if observed.status == 0 && observed.flag.is_none() {
                 // Nobody answered and nobody failed: the exchange's future was dropped, because its connection was.
                 observed.flag = Some("DC");

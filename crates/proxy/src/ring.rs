@@ -8,7 +8,7 @@ use crate::record::Observed;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Records that one worker keeps, each about a kilobyte.
+/// Records that one worker keeps, each one to two kilobytes, and some ten where every field is as long as it may be.
 const CAPACITY: usize = 2048;
 
 /// All workers' recent records.

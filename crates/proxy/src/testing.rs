@@ -1,7 +1,7 @@
 //! What tests of several modules need: signing keys, tokens.
 
 use crate::peer::{Entrance, Peer};
-use crate::record::{AttemptResult, EditedHeader, Judged, Observed, QuotaTake, Ruled, SignatureCheck, Try};
+use crate::record::{Asked, AttemptResult, EditedHeader, Judged, Observed, QuotaTake, Ruled, SignatureCheck, Try};
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::rsa::KeySize;
 use aws_lc_rs::signature::{
@@ -10,8 +10,8 @@ use aws_lc_rs::signature::{
 };
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use http::header::{HeaderName, HeaderValue};
-use http::{Method, Uri};
+use http::Request;
+use http::header::HeaderName;
 use leno_config::slice::{AppProtocol, PublicKey, Run, VerificationKey};
 use leno_config::{FunctionId, Slice};
 use leno_policy::input::TraceContext;
@@ -98,6 +98,8 @@ pub fn sign_as(key: &SigningKey, kid: Option<&str>, claims: &str) -> String {
 
 /// A denied exchange, with everything filled in that a record can hold.
 pub fn observed() -> Observed {
+    let asked = Request::post("/orders/7?access_token=secret-token").header("host", "shop.example:8080");
+    let (asked, ()) = asked.body(()).unwrap().into_parts();
     let started = Instant::now();
     let after = |ms| started + Duration::from_millis(ms);
     Observed {
@@ -105,9 +107,7 @@ pub fn observed() -> Observed {
         entrance: Entrance::Gateway,
         peer: Peer { identity: None, address: ([192, 0, 2, 7], 4711).into() },
         protocol: Protocol::Http1,
-        method: Method::POST,
-        uri: Uri::from_static("/orders/7?access_token=secret-token"),
-        host: Some(HeaderValue::from_static("shop.example:8080")),
+        asked: Asked::of(&asked),
         target: Some("orders/order-service".into()),
         lane: None,
         started_at: SystemTime::UNIX_EPOCH + Duration::from_millis(1_700_000_000_123),
@@ -148,7 +148,7 @@ pub fn observed() -> Observed {
             parent_span: Some(0x00f067aa0ba902b7),
         }),
         program: None,
-        logged_headers: vec![(HeaderName::from_static("user-agent"), HeaderValue::from_static("curl/8"))],
+        logged_headers: vec![(HeaderName::from_static("user-agent"), "curl/8".into())],
         attempts: vec![
             Try { endpoint: Some(([127, 0, 0, 1], 9001).into()), result: AttemptResult::Failed("UF"), ended: after(5) },
             Try { endpoint: Some(([127, 0, 0, 1], 9002).into()), result: AttemptResult::Status(403), ended: after(13) },

@@ -14,18 +14,28 @@ pub(crate) fn load(program: &[u8]) -> Result<Program, LoadError> {
 pub(crate) struct Buffers {
     pub input: Box<[u8]>,
     output: Box<[u8]>,
+    /// Of the input that is there.
+    given: usize,
     /// Of the output that is there.
     length: usize,
 }
 
 impl Buffers {
     pub(crate) fn new() -> Self {
-        Self { input: vec![0; MAX_INPUT].into(), output: vec![0; MAX_OUTPUT].into(), length: 0 }
+        Self { input: vec![0; MAX_INPUT].into(), output: vec![0; MAX_OUTPUT].into(), given: 0, length: 0 }
     }
 
     /// Runs the program on so many bytes of input.
     pub(crate) fn run(&mut self, program: &Program, input: usize) {
+        self.given = input;
         self.length = abi::run(program, &self.input[..input], &mut self.output);
+    }
+
+    /// Erases what the last run was given, and what it left.
+    pub(crate) fn erase(&mut self) {
+        self.input[..self.given].fill(0);
+        self.output[..self.length].fill(0);
+        (self.given, self.length) = (0, 0);
     }
 
     /// What the last run left.

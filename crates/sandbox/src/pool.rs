@@ -278,7 +278,10 @@ impl Spent {
         match self {
             Self::Microvm(spent) => spent.reset().map(Vacant::Shell),
             Self::Wasm(spent) => spent.reset().map(Vacant::Instance),
-            Self::Inline(buffers) => Some(Vacant::Buffers(buffers)),
+            Self::Inline(mut buffers) => {
+                buffers.erase();
+                Some(Vacant::Buffers(buffers))
+            }
             Self::Unused(vacant, _) => vacant,
         }
     }

@@ -80,9 +80,9 @@ impl<'a> Line<'a> {
             source_address: observed.peer.address,
             target: observed.target.as_deref(),
             revision: observed.revision().map(|name| &**name),
-            authority: observed.authority(),
-            method: observed.method.as_str(),
-            path: observed.uri.path(),
+            authority: observed.asked.authority(),
+            method: observed.asked.method(),
+            path: observed.asked.path(),
             protocol: protocol_name(observed.protocol),
             status: observed.status,
             grpc_status: observed.grpc_status,
@@ -187,7 +187,7 @@ pub fn text(buffer: &mut Vec<u8>, observed: &Observed) -> io::Result<()> {
     field("failure", line.failure.map(Quoted).as_ref().map(|value| value as _))?;
     field("engine", line.engine.as_ref().map(|value| value as _))?;
     for (name, value) in &observed.logged_headers {
-        write!(buffer, " header.{name}={}", Quoted(&String::from_utf8_lossy(value.as_bytes())))?;
+        write!(buffer, " header.{name}={}", Quoted(value))?;
     }
     Ok(())
 }
@@ -204,7 +204,7 @@ impl Serialize for Headers<'_> {
         let mut map = serializer.serialize_map(None)?;
         // Values of one name stand next to each other.
         for values in self.0.logged_headers.chunk_by(|(one, _), (next, _)| one == next) {
-            let texts: Vec<_> = values.iter().map(|(_, value)| String::from_utf8_lossy(value.as_bytes())).collect();
+            let texts: Vec<&str> = values.iter().map(|(_, value)| &**value).collect();
             if let Some((name, _)) = values.first() {
                 map.serialize_entry(name.as_str(), &texts.join(", "))?;
             }

@@ -1,7 +1,6 @@
 use super::*;
-use crate::record::Ruled;
+use crate::record::{Asked, Ruled};
 use crate::testing::{observed, slice};
-use http::{HeaderValue, Method, Uri};
 use leno_policy::spec::ProgramSpec;
 use std::path::Path;
 use std::sync::Arc;
@@ -82,10 +81,8 @@ fn queries_are_never_logged() {
 #[test]
 fn nobody_can_write_lines_of_their_own() {
     let mut evil = observed();
-    evil.method = Method::from_bytes(b"GET\x7e").unwrap();
-    evil.uri = Uri::try_from("/a\u{202e}b\u{2028}\"'").unwrap();
-    evil.host = Some(HeaderValue::from_static("\"quoted\" \\ host"));
-    evil.logged_headers[0].1 = HeaderValue::from_bytes(b"a\tb\" verdict=allow \xff\xc2\x85 \\").unwrap();
+    evil.asked = Asked::new("GET\x7e", "\"quoted\" \\ host", "/a\u{202e}b\u{2028}\"'");
+    evil.logged_headers[0].1 = "a\tb\" verdict=allow \u{fffd}\u{85} \\".into();
     if let Some(judged) = &mut evil.judged {
         judged.principal = Some("ann\nverdict=allow \u{1b}[2J\r\0\u{7f}".into());
         judged.verdict = Ruled::Fault { fault: "trap", reason: "line 1\nline 2 \" verdict=allow".into() };

@@ -14,6 +14,9 @@ use leno_policy::spec::{ClaimPath, Counts, KeyId, KeyPart, RateLimit};
 use leno_policy::{path, quota, token};
 use std::borrow::Cow;
 
+/// Bytes of the claims that are remembered of one token. Of one that says more, the program asks for its counters each time.
+const MOST_FACTS: usize = 1024;
+
 /// Tokens and counters, as far as they are known.
 pub struct Forecast<'a> {
     /// In the order of [`token::locate`].
@@ -74,7 +77,8 @@ impl<'a> Forecast<'a> {
 
     /// Remembers the claims of the token that was accepted, for next time.
     pub fn learn(&self, asked: &Asked<'_>, facts: &[Option<String>]) {
-        if facts.is_empty() || facts.len() != asked.program.needs.claims.len() {
+        let bytes: usize = facts.iter().flatten().map(String::len).sum();
+        if facts.is_empty() || facts.len() != asked.program.needs.claims.len() || bytes > MOST_FACTS {
             return;
         }
         // With several good tokens in one request it is not known which one these are of; then nothing is learnt.

@@ -6,10 +6,10 @@ use crate::edits::{self, BadOutput, Edit};
 use crate::ledger::quota::{Demand, Granted};
 use crate::ledger::{Refused, RequestGuard, TargetState};
 use crate::peer::Entrance;
-use crate::record::{EditedHeader, QuotaTake, Record, Ruled};
+use crate::record::{self, EditedHeader, QuotaTake, Record, Ruled};
 use crate::snapshot::FunctionEntry;
 use bytes::Bytes;
-use http::header::{HeaderMap, HeaderName, HeaderValue};
+use http::header::{HeaderMap, HeaderName};
 use http::{StatusCode, Uri, request};
 use leno_policy::outcome::{Decision, Denial, HeaderEdit, Plan, PolicyKind, Take, TracePlan, Verdict};
 use leno_policy::quota;
@@ -248,11 +248,10 @@ impl Asked<'_> {
             return Err(BadOutput::TraceContext.into());
         }
         let logged = &self.program.spec.access_log.request_headers;
-        let values: Vec<(HeaderName, HeaderValue)> = logged
-            .iter()
-            .filter_map(|name| HeaderName::try_from(name.as_str()).ok())
-            .flat_map(|name| head.headers.get_all(&name).iter().map(move |value| (name.clone(), value.clone())))
-            .collect();
+        let named = logged.iter().filter_map(|name| HeaderName::try_from(name.as_str()).ok());
+        let values = record::values(
+            named.flat_map(|name| head.headers.get_all(&name).iter().map(move |value| (name.clone(), value))),
+        );
         self.record.note(|observed| {
             observed.trace.clone_from(&plan.trace);
             observed.logged_headers = values;

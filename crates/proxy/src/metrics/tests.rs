@@ -1,4 +1,5 @@
 use super::*;
+use crate::record::Asked;
 use crate::testing::observed;
 
 fn exposition(metrics: &Metrics) -> String {
@@ -115,9 +116,8 @@ fn what_clients_send_never_becomes_a_label() {
     let shard = metrics.shard();
     for number in 0..100 {
         let mut hop = observed();
-        hop.method = http::Method::from_bytes(format!("M{number}").as_bytes()).unwrap();
-        hop.uri = http::Uri::try_from(format!("/path-{number}")).unwrap();
-        hop.host = Some(http::HeaderValue::try_from(format!("host-{number}")).unwrap());
+        let (method, host, path) = (format!("M{number}"), format!("host-{number}"), format!("/path-{number}"));
+        hop.asked = Asked::new(&method, &host, &path);
         shard.observe(&hop);
     }
     assert_eq!(sample(&exposition(&metrics), "istio_requests_total", &[]), 100.0, "one series for all");

@@ -1,11 +1,11 @@
 //! What a record holds.
 
 use super::Stage;
-use crate::extension::Observation;
+use super::asked::{self, Asked};
+use crate::extension::{Ended, Observation};
 use crate::peer::{Entrance, Peer};
 use crate::split::Lane;
-use http::header::{HeaderName, HeaderValue};
-use http::{Method, Uri};
+use http::header::HeaderName;
 use leno_policy::outcome::{PolicyKind, TracePlan};
 use leno_policy::spec::{Algorithm, KeyId, ProgramSpec, Protocol};
 use leno_sandbox::EngineKind;
@@ -24,12 +24,8 @@ pub struct Observed {
     pub peer: Peer,
     /// As policies see it.
     pub protocol: Protocol,
-    /// As sent.
-    pub method: Method,
-    /// As sent, before edits; its path as it is judged.
-    pub uri: Uri,
-    /// As sent; HTTP/1.1's authority.
-    pub host: Option<HeaderValue>,
+    /// Method, authority and path, as sent, before edits; its path as it is judged.
+    pub asked: Asked,
     /// `namespace/name`.
     pub target: Option<Arc<str>>,
     /// The revision that got it.
@@ -59,7 +55,7 @@ pub struct Observed {
     /// The program whose access log section holds; `None`: it was not judged, and is logged.
     pub program: Option<Arc<ProgramSpec>>,
     /// Values of the request headers that are configured to be logged.
-    pub logged_headers: Vec<(HeaderName, HeaderValue)>,
+    pub logged_headers: Vec<(HeaderName, Box<str>)>,
     /// Tries, in order.
     pub attempts: Vec<Try>,
     /// Of the response; 0: there was none.
@@ -195,6 +191,32 @@ pub enum AttemptResult {
 }
 
 impl Observed {
+    /// Cuts what policies and peers said to the bounds of a record.
+    pub(super) fn bound(&mut self) {
+        if let Some(judged) = &mut self.judged {
+            match &mut judged.verdict {
+                Ruled::Allow { rule } => asked::cut(rule),
+                Ruled::Deny { rule, clause, .. } | Ruled::Extension { rule, clause } => {
+                    asked::cut(rule);
+                    asked::cut(clause);
+                }
+                Ruled::Fault { reason, .. } => asked::cut(reason),
+            }
+            judged.principal.iter_mut().for_each(asked::cut);
+        }
+        self.failure.iter_mut().for_each(asked::cut);
+        asked::cut_list(&mut self.signatures);
+        asked::cut_list(&mut self.takes);
+        asked::cut_list(&mut self.extensions);
+        asked::cut_list(&mut self.request_edits);
+        asked::cut_list(&mut self.response_edits);
+        for run in &mut self.extensions {
+            if let Ended::Failed { reason, .. } = &mut run.ended {
+                asked::cut(reason);
+            }
+        }
+    }
+
     /// Name of the revision that got it; `None`: none did, or nobody numbers them.
     pub fn revision(&self) -> Option<&Arc<str>> {
         self.lane.as_ref().filter(|lane| lane.number > 0).map(|lane| &lane.name)
@@ -222,15 +244,6 @@ impl Observed {
             Some(Ruled::Allow { .. }) => "allow",
             Some(Ruled::Deny { .. } | Ruled::Extension { .. }) => "deny",
             Some(Ruled::Fault { .. }) | None => "error",
-        }
-    }
-
-    /// Host (and port) that was asked for.
-    pub fn authority(&self) -> &str {
-        match (self.uri.authority(), &self.host) {
-            (Some(authority), _) => authority.as_str(),
-            (None, Some(host)) => host.to_str().unwrap_or(""),
-            (None, None) => "",
         }
     }
 

@@ -1,6 +1,7 @@
 use super::*;
 use crate::ring::Explanation;
-use http::Request;
+use bytes::Bytes;
+use http::{HeaderValue, Request};
 
 fn record(telemetry: &Telemetry) -> Record {
     let (head, ()) = Request::get("/a?secret").header("host", "shop.example").body(()).unwrap().into_parts();
@@ -33,6 +34,53 @@ fn an_exchange_that_nobody_answers_was_left_by_its_client() {
     let telemetry = Telemetry::quiet("td.example");
     drop(record(&telemetry));
     assert_eq!(told(&telemetry)[0].response.flag.as_deref(), Some("DC"));
+}
+
+/// What hyper makes of a head: its fields are slices of one buffer, which lasts as long as any of them.
+#[test]
+fn no_record_keeps_the_buffer_that_its_head_came_in() {
+    let telemetry = Telemetry::quiet("td.example");
+    let buffer = Bytes::from(b"PURGE-EVERYTHING|/a/path?with=a-query|shop.example|Bearer secret-token".repeat(400));
+    let slice = |text: &str| {
+        let start = buffer.windows(text.len()).position(|window| window == text.as_bytes()).unwrap();
+        buffer.slice(start..start + text.len())
+    };
+    let value = |text| HeaderValue::from_maybe_shared(slice(text)).unwrap();
+    let (mut head, ()) = Request::new(()).into_parts();
+    head.method = http::Method::from_bytes(&slice("PURGE-EVERYTHING")).unwrap();
+    head.uri = http::Uri::from_maybe_shared(slice("/a/path?with=a-query")).unwrap();
+    head.headers.insert("host", value("shop.example"));
+    head.headers.insert("authorization", value("Bearer secret-token"));
+    let peer = Peer { identity: None, address: ([192, 0, 2, 1], 4711).into() };
+    let record = Record::new(&Recorder::new(&telemetry), Entrance::Gateway, &peer, Protocol::Http1, &head, "req-1");
+    record.note(|observed| {
+        observed.logged_headers = values(head.headers.iter().map(|(name, value)| (name.clone(), value)))
+    });
+    drop(head);
+    assert!(buffer.is_unique(), "the record holds a slice of it");
+    drop(record);
+    let [told] = &told(&telemetry)[..] else { panic!("not told once") };
+    assert_eq!((&*told.asked.method, &*told.asked.path), ("PURGE-EVERYTHING", "/a/path"));
+}
+
+#[test]
+fn what_policies_and_peers_say_is_cut_to_its_bounds() {
+    let telemetry = Telemetry::quiet("td.example");
+    let record = record(&telemetry);
+    let long = || "é".repeat(50_000).into_boxed_str();
+    record.note(|observed| {
+        *observed = crate::testing::observed();
+        observed.failure = Some(long());
+        if let Some(judged) = &mut observed.judged {
+            judged.principal = Some(long());
+            judged.verdict = Ruled::Extension { rule: long(), clause: long() };
+        }
+        observed.request_edits = vec![observed.request_edits[0].clone(); 10_000];
+        observed.signatures = vec![observed.signatures[0]; 10_000];
+    });
+    drop(record);
+    let told = serde_json::to_string(&told(&telemetry)[0]).unwrap();
+    assert!(told.len() < 16 * 1024 && told.contains('…'), "{} bytes", told.len());
 }
 
 #[test]

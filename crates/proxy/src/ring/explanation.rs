@@ -221,9 +221,9 @@ impl Explanation {
             hop: entrance_name(observed.entrance).to_owned(),
             time: rfc3339(observed.started_at).to_string(),
             asked: Asked {
-                method: observed.method.to_string(),
-                authority: observed.authority().to_owned(),
-                path: observed.uri.path().to_owned(),
+                method: observed.asked.method().to_owned(),
+                authority: observed.asked.authority().to_owned(),
+                path: observed.asked.path().to_owned(),
                 protocol: protocol_name(observed.protocol).to_owned(),
             },
             peer: Peer {

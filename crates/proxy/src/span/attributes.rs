@@ -64,7 +64,7 @@ impl<'a> Span<'a> {
 
     /// For RPC `package.Service/Method`; for HTTP the method and whom it is for. Paths would be names without end.
     fn write_name(&self, out: &mut Vec<u8>) {
-        let method = self.observed.method.as_str();
+        let method = self.observed.asked.method();
         match (self.rpc(), &self.observed.target) {
             (Some((service, method)), _) => text(out, 5, &[service, "/", method]),
             (None, Some(target)) => text(out, 5, &[method, " ", target]),
@@ -73,7 +73,7 @@ impl<'a> Span<'a> {
     }
 
     fn rpc(&self) -> Option<(&str, &str)> {
-        let path = self.observed.uri.path().strip_prefix('/')?;
+        let path = self.observed.asked.path().strip_prefix('/')?;
         path.split_once('/').filter(|(_, method)| self.observed.protocol == Protocol::Grpc && !method.contains('/'))
     }
 
@@ -91,9 +91,9 @@ impl<'a> Span<'a> {
     fn attributes(&self, mut add: impl FnMut(&'static str, Value<'_>)) {
         let observed = self.observed;
         let version = if matches!(observed.protocol, Protocol::Http1 | Protocol::WebSocket) { "1.1" } else { "2" };
-        let (host, port) = crate::head::split_authority(observed.authority());
-        add("http.request.method", observed.method.as_str().into());
-        add("url.path", observed.uri.path().into());
+        let (host, port) = crate::head::split_authority(observed.asked.authority());
+        add("http.request.method", observed.asked.method().into());
+        add("url.path", observed.asked.path().into());
         add("network.protocol.version", version.into());
         add("server.address", host.into());
         if let Some(port) = port {

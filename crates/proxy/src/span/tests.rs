@@ -1,7 +1,7 @@
 use super::*;
 use crate::peer::Entrance;
+use crate::record::Asked;
 use crate::testing::observed;
-use http::Uri;
 use leno_policy::spec::Protocol;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::{KeyValue, any_value::Value};
@@ -139,7 +139,7 @@ fn each_hop_is_a_span_of_its_function() {
 fn grpc_calls_are_named_by_their_method() {
     let mut call = observed();
     call.protocol = Protocol::Grpc;
-    call.uri = Uri::from_static("/inventory.v1.Inventory/CheckStock");
+    call.asked = Asked::new("POST", "inventory", "/inventory.v1.Inventory/CheckStock");
     call.grpc_status = Some(5);
     let exported = export(vec![call]);
     let [(_, span)] = &exported[..] else { panic!("{exported:?}") };

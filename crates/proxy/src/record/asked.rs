@@ -1,0 +1,153 @@
+//! What was asked, as a record keeps it: small copies, cut to their bounds.
+//!
+//! Every field of a head is a slice of its connection's read buffer. A record that kept one slice would keep the whole buffer, with
+//! the tokens in it, for as long as `leno explain` can be asked about it.
+
+use http::{HeaderValue, request};
+
+/// Bytes of a method.
+const METHOD: usize = 32;
+/// Bytes of a host with its port.
+const AUTHORITY: usize = 256;
+/// Bytes of a path.
+const PATH: usize = 1024;
+/// Bytes of one value that is logged.
+const VALUE: usize = 256;
+/// Bytes of all values of one request that are logged.
+const VALUES: usize = 2048;
+/// Bytes of any other text: a rule, a clause, a principal, a reason.
+const TEXT: usize = 512;
+/// Entries of any list: edits, checks of signatures, runs of extensions.
+const LIST: usize = 64;
+/// Stands for what was cut off.
+const CUT: &str = "…";
+
+/// Method, authority and path of a request, in one allocation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asked {
+    text: Box<str>,
+    method: usize,
+    authority: usize,
+}
+
+impl Asked {
+    /// Copies them out of a head. The query is left behind.
+    pub fn of(head: &request::Parts) -> Self {
+        let authority = match head.uri.authority() {
+            Some(authority) => authority.as_str(),
+            None => head.headers.get(http::header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default(),
+        };
+        Self::new(head.method.as_str(), authority, head.uri.path())
+    }
+
+    /// Copies of these, without what is beyond their bounds.
+    pub fn new(method: &str, authority: &str, path: &str) -> Self {
+        let mut text = String::with_capacity(
+            method.len().min(METHOD) + authority.len().min(AUTHORITY) + path.len().min(PATH) + 3 * CUT.len(),
+        );
+        append(&mut text, method, METHOD);
+        let method = text.len();
+        append(&mut text, authority, AUTHORITY);
+        let authority = text.len();
+        append(&mut text, path, PATH);
+        Self { text: text.into(), method, authority }
+    }
+
+    /// The same with another path.
+    pub fn with_path(&self, path: &str) -> Self {
+        Self::new(self.method(), self.authority(), path)
+    }
+
+    /// As sent.
+    pub fn method(&self) -> &str {
+        &self.text[..self.method]
+    }
+
+    /// Host (and port) that was asked for.
+    pub fn authority(&self) -> &str {
+        &self.text[self.method..self.authority]
+    }
+
+    /// As it is judged, before edits, without query.
+    pub fn path(&self) -> &str {
+        &self.text[self.authority..]
+    }
+}
+
+/// Copies values of header fields; what goes beyond the bounds is cut off.
+pub fn values<'a, N>(fields: impl Iterator<Item = (N, &'a HeaderValue)>) -> Vec<(N, Box<str>)> {
+    let mut left = VALUES;
+    let mut copies = Vec::new();
+    for (name, value) in fields.take(LIST) {
+        let bytes = value.as_bytes();
+        // A character more than the bound: what is cut in the middle of one is cut off before it.
+        let text = String::from_utf8_lossy(bytes.get(..VALUE + 4).unwrap_or(bytes));
+        let mut copy = String::with_capacity(text.len().min(VALUE.min(left)) + CUT.len());
+        append(&mut copy, &text, VALUE.min(left));
+        left = left.saturating_sub(text.len());
+        copies.push((name, copy.into()));
+    }
+    copies
+}
+
+/// Cuts a text that is there already.
+pub(super) fn cut(text: &mut Box<str>) {
+    if text.len() > TEXT {
+        let mut copy = String::with_capacity(TEXT + CUT.len());
+        append(&mut copy, text, TEXT);
+        *text = copy.into();
+    }
+}
+
+/// Cuts a list that is there already.
+pub(super) fn cut_list<T>(list: &mut Vec<T>) {
+    if list.len() > LIST {
+        list.truncate(LIST);
+        list.shrink_to_fit();
+    }
+}
+
+fn append(to: &mut String, text: &str, most: usize) {
+    if text.len() <= most {
+        return to.push_str(text);
+    }
+    to.push_str(&text[..text.floor_char_boundary(most)]);
+    to.push_str(CUT);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::Request;
+
+    #[test]
+    fn what_was_asked_is_copied_without_its_query() {
+        let (head, ()) = Request::get("/a/b?secret").header("host", "shop:80").body(()).unwrap().into_parts();
+        let asked = Asked::of(&head);
+        assert_eq!((asked.method(), asked.authority(), asked.path()), ("GET", "shop:80", "/a/b"));
+        let (head, ()) = Request::put("http://shop/").header("host", "other").body(()).unwrap().into_parts();
+        let asked = Asked::of(&head);
+        assert_eq!((asked.method(), asked.authority(), asked.path()), ("PUT", "shop", "/"));
+    }
+
+    #[test]
+    fn what_is_too_long_is_cut_and_says_so() {
+        let long = "/é".repeat(5_000);
+        let asked = Asked::new(&"M".repeat(99), &"h".repeat(9_999), &long);
+        assert_eq!((asked.method().len(), asked.authority().len()), (METHOD + CUT.len(), AUTHORITY + CUT.len()));
+        assert!(asked.path().len() <= PATH + CUT.len() && asked.path().ends_with('…'), "{}", asked.path());
+        assert!(asked.path().starts_with("/é/é"));
+        assert_eq!(Asked::new("GET", "", &"/".repeat(PATH)).path().len(), PATH, "just as long as it may be");
+    }
+
+    #[test]
+    fn values_are_bounded_one_by_one_and_together() {
+        let long = HeaderValue::from_bytes(&[b'a'; 20_000]).unwrap();
+        let odd = HeaderValue::from_bytes(b"\xff").unwrap();
+        let copies = values([("x-a", &odd)].into_iter().chain(std::iter::repeat_n(("x-b", &long), 1_000)));
+        assert_eq!(*copies[0].1, *"\u{fffd}");
+        assert_eq!(copies[1].1.len(), VALUE + CUT.len());
+        assert_eq!(copies.len(), LIST);
+        assert!(copies.iter().map(|(_, value)| value.len()).sum::<usize>() < VALUES + LIST * (CUT.len() + 4));
+    }
+}
