@@ -9,6 +9,7 @@ use crate::io::{Activity, Busy};
 use crate::judge::Ruling;
 use crate::record::Record;
 use crate::replay::Replay;
+use crate::upload::{Progress, Upload};
 use crate::upstream::Held;
 use bytes::Bytes;
 use http::HeaderMap;
@@ -30,6 +31,8 @@ pub struct Body {
     counters: [Option<Record>; 2],
     /// Request bodies: the connection that they come from.
     activity: Option<Arc<Activity>>,
+    /// Request bodies: how far they have come.
+    upload: Option<Upload>,
     tail: Option<Box<Tail>>,
 }
 
@@ -114,8 +117,17 @@ impl Body {
         if !body.is_over() {
             body.counters[0] = Some(record.clone());
             body.activity = Some(activity.clone());
+            body.upload = Some(Upload::default());
         }
         body
+    }
+
+    /// Tells how far a request's body has come; `None`: it was all there from the beginning.
+    pub fn upload(&self) -> Option<Upload> {
+        match &self.source {
+            Source::Replay(replay) => replay.upload(),
+            _ => self.upload.clone(),
+        }
     }
 
     /// Counts a request's body in `record` too, besides the leg before, if it was handed over on the same node.
@@ -166,7 +178,7 @@ impl Body {
     }
 
     fn from_source(source: Source) -> Self {
-        Self { source, counters: [None, None], activity: None, tail: None }
+        Self { source, counters: [None, None], activity: None, upload: None, tail: None }
     }
 
     fn poll_source(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
@@ -237,7 +249,15 @@ impl http_body::Body for Body {
     type Error = BodyError;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        match self.poll_source(cx) {
+        let polled = self.poll_source(cx);
+        if let Some(upload) = &self.upload {
+            upload.note(match &polled {
+                Poll::Ready(Some(Err(_))) => Progress::Broken,
+                Poll::Ready(_) => Progress::Upstream,
+                Poll::Pending => Progress::Client,
+            });
+        }
+        match polled {
             Poll::Ready(Some(Ok(frame))) => {
                 self.count(&frame);
                 Poll::Ready(Some(Ok(frame)))

@@ -46,9 +46,15 @@ pub enum Failure {
     /// The time for one try, or for the whole exchange, passed.
     #[error("no response within {0:?}")]
     Timeout(Duration),
-    /// The client went away, or broke off its body.
-    #[error("the client went away")]
+    /// What the upstream answered is no answer to this request, or none at all (RFC 9110, 15).
+    #[error("the upstream's answer cannot be passed on: {0}")]
+    Protocol(&'static str),
+    /// The client went away, or its body broke off or was malformed.
+    #[error("the client went away, or its body broke off")]
     ClientGone,
+    /// The time passed while the upstream waited for the client to go on with its body.
+    #[error("the client did not send its body within {0:?}")]
+    SlowClient(Duration),
     /// The body broke off after the response's head was passed on.
     #[error("the upstream broke off within the response's body: {0}")]
     BrokenBody(String),
@@ -69,8 +75,9 @@ impl Failure {
             Self::Unavailable(_) | Self::Ejected | Self::Overflow | Self::Connect { .. } => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
-            Self::Reset { .. } | Self::BrokenBody(_) => StatusCode::BAD_GATEWAY,
+            Self::Reset { .. } | Self::BrokenBody(_) | Self::Protocol(_) => StatusCode::BAD_GATEWAY,
             Self::Timeout(_) => StatusCode::GATEWAY_TIMEOUT,
+            Self::SlowClient(_) => StatusCode::REQUEST_TIMEOUT,
         }
     }
 
@@ -85,18 +92,24 @@ impl Failure {
             Self::Connect { .. } => "UF",
             Self::Reset { refused: true, .. } => "UR",
             Self::Reset { .. } | Self::BrokenBody(_) => "UC",
+            Self::Protocol(_) => "UPE",
             Self::Timeout(_) => "UT",
             Self::ClientGone => "DC",
+            Self::SlowClient(_) => "SI",
         }
     }
 
-    /// Tells a caller's sidecar what it needs to know to try again; `None`: trying again is no use.
+    /// Tells a caller's sidecar what it needs to know to try again, and whose doing it was; `None`: trying again is no use, and the status
+    /// says all.
     pub fn label(&self) -> Option<&'static str> {
         match self {
             Self::Connect { .. } => Some("connect"),
             Self::Reset { refused: true, .. } => Some("refused"),
             Self::Reset { refused: false, .. } => Some("reset"),
             Self::Timeout(_) => Some("timeout"),
+            Self::Protocol(_) => Some("protocol"),
+            Self::ClientGone => Some("client-gone"),
+            Self::SlowClient(_) => Some("slow-client"),
             _ => None,
         }
     }
@@ -109,6 +122,9 @@ impl Failure {
             b"refused" => Some(Self::Reset { cause: cause(), refused: true }),
             b"reset" => Some(Self::Reset { cause: cause(), refused: false }),
             b"timeout" => Some(Self::Timeout(Duration::ZERO)),
+            b"protocol" => Some(Self::Protocol("so says the callee's sidecar")),
+            b"client-gone" => Some(Self::ClientGone),
+            b"slow-client" => Some(Self::SlowClient(Duration::ZERO)),
             _ => None,
         }
     }
@@ -135,7 +151,7 @@ pub fn grpc_status(status: StatusCode) -> u8 {
         404 | 405 | 501 => 12, // UNIMPLEMENTED
         429 => 8,              // RESOURCE_EXHAUSTED
         502 | 503 => 14,       // UNAVAILABLE
-        504 => 4,              // DEADLINE_EXCEEDED
+        408 | 504 => 4,        // DEADLINE_EXCEEDED
         500..=599 => 13,       // INTERNAL
         _ => 2,                // UNKNOWN
     }

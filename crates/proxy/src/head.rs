@@ -118,7 +118,9 @@ pub fn admit(head: &mut request::Parts, entrance: Entrance) -> Result<Admitted, 
         head.headers.remove(header::EXPECT);
     }
     if entrance == Entrance::Inbound && seen & Seen::RESERVED != 0 {
-        protocol = hop_protocol(&head.headers).unwrap_or(protocol);
+        // Whether it is an upgrade is seen, not told.
+        let told = hop_protocol(&head.headers).filter(|told| !upgrade && *told != Protocol::WebSocket);
+        protocol = told.unwrap_or(protocol);
     }
     strip_hop_by_hop(&mut head.headers, seen);
     if upgrade {

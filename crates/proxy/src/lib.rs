@@ -49,6 +49,7 @@ pub mod telemetry;
 #[cfg(test)]
 mod testing;
 pub mod upgrade;
+mod upload;
 pub mod upstream;
 pub mod withdrawn;
 pub mod worker;

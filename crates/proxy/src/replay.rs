@@ -3,6 +3,7 @@
 //! What streams through is recorded up to a bound. A body that outgrows it goes on streaming, but only once.
 
 use crate::body::{Body, BodyError};
+use crate::upload::{Progress, Upload};
 use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body as _, Frame, SizeHint};
@@ -64,6 +65,10 @@ impl Replayable {
             return None;
         }
         recording.generation += 1;
+        if let Some(upload) = recording.source.upload() {
+            // It begins with what is recorded, for which nobody waits.
+            upload.note(Progress::Upstream);
+        }
         let generation = recording.generation;
         Some(Body::replay(Replay { recording: self.0.clone(), generation, passed: 0, trailers_passed: false }))
     }
@@ -101,6 +106,11 @@ impl Replay {
             self.trailers_passed = true;
         }
         polled
+    }
+
+    /// How far the client is with the body.
+    pub fn upload(&self) -> Option<Upload> {
+        self.recording.borrow().source.upload()
     }
 
     /// Whether this try has seen all.

@@ -32,7 +32,8 @@ pub struct Counts {
 impl Tally {
     /// Counts an exchange that is over.
     pub fn count(&self, observed: &Observed) {
-        if observed.flag == Some("DC") {
+        // What the client did says nothing of the revision.
+        if matches!(observed.flag, Some("DC" | "SI")) {
             return;
         }
         self.requests.fetch_add(1, Relaxed);

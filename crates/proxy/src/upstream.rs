@@ -15,6 +15,8 @@ use crate::retry;
 use crate::route::Way;
 use crate::snapshot::FunctionEntry;
 use crate::split::Lane;
+use crate::upgrade;
+use crate::upload::Upload;
 use http::uri::Scheme;
 use http::{HeaderValue, Request, Response, StatusCode, header, request};
 use hyper::body::Incoming;
@@ -61,6 +63,8 @@ pub struct Forward<'a> {
     pub ruling: &'a Ruling,
     /// Where the present try goes, once that is known.
     pub endpoint: Cell<Option<SocketAddr>>,
+    /// How far the client is with its body.
+    upload: Option<Upload>,
 }
 
 /// Carries a permitted request to its callee. The ruling comes back to be kept until the exchange's end.
@@ -71,7 +75,7 @@ pub async fn forward(
     body: Body,
 ) -> (Ruling, Result<Reply, Failure>) {
     let (head, ruling) = permitted.into_parts();
-    let forward = Forward { exchange, way, ruling: &ruling, endpoint: Cell::new(None) };
+    let forward = Forward { exchange, way, ruling: &ruling, endpoint: Cell::new(None), upload: body.upload() };
     let retries =
         ruling.terms().retry.as_ref().filter(|_| !exchange.upgrade && !matches!(exchange.origin, Origin::Inbound(_)));
     let result = match (retries, exchange.deadline(&ruling)) {
@@ -92,6 +96,12 @@ impl Forward<'_> {
     /// One try. It may be dropped at any time; what it occupies is given back.
     pub async fn attempt(&self, head: request::Parts, body: Body, avoid: &[SocketAddr]) -> Result<Reply, Failure> {
         self.endpoint.set(None);
+        let mut reply = self.send(head, body, avoid).await?;
+        upgrade::check(self.exchange.upgrade, &mut reply.response)?;
+        Ok(reply)
+    }
+
+    async fn send(&self, head: request::Parts, body: Body, avoid: &[SocketAddr]) -> Result<Reply, Failure> {
         match self.way {
             Way::Instance(entry) => {
                 let lane = entry.lanes.pick(&head.headers, &self.exchange.request_id);
@@ -109,6 +119,10 @@ impl Forward<'_> {
 
     /// Writes down how a try ended, and tells the outlier detection.
     pub fn note(&self, result: Result<Reply, Failure>) -> Result<Reply, Failure> {
+        let result = match &self.upload {
+            Some(upload) => result.map_err(|failure| upload.attribute(failure)),
+            None => result,
+        };
         let outcome = match &result {
             Ok(reply) => AttemptResult::Status(reply.response.status().as_u16()),
             Err(failure) => AttemptResult::Failed(failure.flag()),
@@ -119,7 +133,7 @@ impl Forward<'_> {
         {
             let attempt = match &result {
                 Ok(reply) => Some(Attempt::Status(reply.response.status().as_u16())),
-                Err(Failure::ClientGone | Failure::Overflow) => None,
+                Err(Failure::ClientGone | Failure::SlowClient(_) | Failure::Overflow) => None,
                 Err(_) => Some(Attempt::LocalFailure),
             };
             let endpoints = self.exchange.worker.node.instances.count(&entry.slice.id);
@@ -325,7 +339,7 @@ impl Forward<'_> {
         }
         let (mut response, connection) = self.send_http2(&Http2Key { address, identities }, None, head, body).await?;
         if self.exchange.upgrade && response.status() == StatusCode::OK {
-            *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+            upgrade::switch(&mut response)?;
         }
         if let Some(failure) = response.headers().get(head::HOP_FAILURE).and_then(Failure::from_label) {
             response.extensions_mut().insert(failure);

@@ -5,6 +5,7 @@ mod raw;
 mod upstream;
 
 mod bodies;
+mod client_faults;
 mod clients;
 mod drain;
 mod gateway;

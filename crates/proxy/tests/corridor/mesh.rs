@@ -274,6 +274,10 @@ impl Mesh {
         self.handle.addresses.outbound
     }
 
+    pub fn metrics(&self) -> String {
+        self.node.telemetry.metrics_text(&self.node.ledger)
+    }
+
     /// A credential of an instance of this function.
     pub fn mint(&self, name: &str) -> Minted {
         self.node.credentials.mint(&id(name), &format!("{name}-1")).unwrap()

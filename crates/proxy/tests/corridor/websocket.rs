@@ -151,3 +151,110 @@ async fn a_refused_handshake_switches_nothing() {
     assert_eq!(raw::status(&raw.head().await), 403);
     assert_eq!(upstream.connections(), 0);
 }
+
+/// Answers every request with this head, and echoes whatever comes after it.
+async fn switches(head: &'static str) -> (std::net::SocketAddr, std::sync::Arc<std::sync::Mutex<String>>) {
+    let seen = std::sync::Arc::new(std::sync::Mutex::new(String::new()));
+    let heard = seen.clone();
+    let address = raw::server(move |mut raw| {
+        let heard = heard.clone();
+        async move {
+            raw.head().await;
+            raw.send(head).await;
+            let mut piece = [0; 1024];
+            while let Ok(count @ 1..) = raw.0.read(&mut piece).await {
+                heard.lock().unwrap().push_str(&String::from_utf8_lossy(&piece[..count]));
+                raw.send(&piece[..count]).await;
+            }
+        }
+    })
+    .await;
+    (address, seen)
+}
+
+/// What a denied request looks like when it is pushed through a tunnel.
+const SECOND: &str = "GET /denied HTTP/1.1\r\nhost: callee\r\nx-deny: 1\r\n\r\n";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_function_cannot_open_a_tunnel_that_was_not_asked_for() {
+    let plain = "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n";
+    let none = "HTTP/1.1 101 Switching Protocols\r\n\r\n";
+    for head in [plain, none] {
+        let (address, seen) = switches(head).await;
+        for mtls in [false, true] {
+            let builder = Builder::new()
+                .function("caller", AppProtocol::Http1, address)
+                .function("callee", AppProtocol::Http1, address)
+                .call("caller", "callee");
+            let mesh = if mtls { builder.mtls().start() } else { builder.start() };
+            let field = format!("proxy-authorization: {}\r\n", basic(&mesh.mint("caller")));
+            // Nothing of an upgrade, one to another protocol, and one without the field that makes it one.
+            for fields in ["", "connection: upgrade\r\nupgrade: h2c\r\n", "upgrade: websocket\r\n"] {
+                for (listener, target, field) in
+                    [(mesh.gateway(), "/", ""), (mesh.outbound(), "http://callee/", field.as_str())]
+                {
+                    let mut raw = Raw::connect(listener).await;
+                    raw.send(format!("GET {target} HTTP/1.1\r\nhost: callee\r\n{fields}{field}\r\n")).await;
+                    let head = raw.head().await;
+                    assert_eq!(raw::status(&head), 502, "{fields:?} {head}");
+                    raw.send(SECOND).await;
+                    raw.0.shutdown().await.unwrap();
+                    raw.rest().await;
+                }
+            }
+            let told = mesh.node.telemetry.ring.latest(100);
+            assert!(told.iter().all(|told| !told.response.upgraded && told.response.status != 101));
+        }
+        assert_eq!(*seen.lock().unwrap(), "", "bytes went where no verdict sent them");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handshake_opens_no_tunnel_to_another_protocol() {
+    for head in [
+        "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n",
+        "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket, h2c\r\n\r\n",
+        "HTTP/1.1 101 Switching Protocols\r\n\r\n",
+    ] {
+        let (address, seen) = switches(head).await;
+        let mesh = Builder::new().function("callee", AppProtocol::Http1, address).start();
+        let mut raw = Raw::connect(mesh.gateway()).await;
+        raw.send(format!("GET /chat HTTP/1.1\r\n{HANDSHAKE}\r\n")).await;
+        let head = raw.head().await;
+        assert_eq!(raw::status(&head), 502, "{head}");
+        raw.send(SECOND).await;
+        drop(raw);
+        until(|| mesh.node.telemetry.ring.latest(1).len() == 1).await;
+        assert_eq!(mesh.node.telemetry.ring.latest(1)[0].response.flag.as_deref(), Some("UPE"));
+        assert_eq!(*seen.lock().unwrap(), "");
+    }
+}
+
+/// Over HTTP/2 neither side has a status 101 (RFC 9113, 8.6): it must not become the 200 that opens a tunnel there.
+#[tokio::test(flavor = "multi_thread")]
+async fn over_http2_nobody_switches_protocols() {
+    let (address, _) = switches("HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n").await;
+    let mesh = Builder::new().function("callee", AppProtocol::Http1, address).start();
+    let mut client = upstream::connect_h2(mesh.gateway()).await;
+    let request = Request::get("http://callee/").body(empty()).unwrap();
+    assert_eq!(client.send_request(request).await.unwrap().status(), 502);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_final_statuses_are_passed_on() {
+    for (head, status) in [
+        ("HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n", 200),
+        ("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 204 No Content\r\n\r\n", 204),
+        ("HTTP/1.1 599 Odd\r\ncontent-length: 0\r\n\r\n", 599),
+        ("HTTP/1.1 600 Beyond\r\ncontent-length: 0\r\n\r\n", 502),
+        ("HTTP/1.1 999 Beyond\r\ncontent-length: 0\r\n\r\n", 502),
+    ] {
+        let (address, _) = switches(head).await;
+        let mesh = Builder::new().function("callee", AppProtocol::Http1, address).start();
+        let mut raw = Raw::connect(mesh.gateway()).await;
+        raw.send("GET / HTTP/1.1\r\nhost: callee\r\nconnection: close\r\n\r\n").await;
+        let answer = raw.rest().await;
+        assert_eq!(raw::status(&answer), status, "{head} {answer}");
+        assert!(!answer.contains("link:"), "{answer}");
+    }
+}
