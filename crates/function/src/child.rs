@@ -3,6 +3,7 @@
 use crate::cgroup::{Cgroup, Cgroups};
 use crate::output::{LogLine, Stream, read_lines};
 use crate::process::{ProcessGroup, Program};
+use crate::processes::Processes;
 use crate::secret::Secrets;
 use crate::spec::Settings;
 use crate::status::{Board, InstanceId};
@@ -27,6 +28,7 @@ pub(crate) struct Owner {
 /// A started process.
 pub(crate) struct Child {
     pub group: ProcessGroup,
+    pub processes: Arc<Processes>,
     pub belongings: Belongings,
 }
 
@@ -48,11 +50,13 @@ impl Owner {
         let members = cgroup.as_ref().map(Cgroup::members);
         let (group, output) = ProcessGroup::start(program, &environment, members.as_deref())
             .map_err(|error| explain_start(program, &error))?;
+        let processes = Arc::new(Processes::of(group.pid(), members)?);
+        self.host.started(&self.function, self.id, &processes);
         let readers = [
             output.out.map(|out| self.read(out, Stream::Stdout)),
             output.err.map(|err| self.read(err, Stream::Stderr)),
         ];
-        Ok(Child { group, belongings: Belongings { readers, cgroup, _secrets: secrets } })
+        Ok(Child { group, processes, belongings: Belongings { readers, cgroup, _secrets: secrets } })
     }
 
     /// The group that holds the process to its limits, if it has any and they can be enforced.

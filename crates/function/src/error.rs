@@ -31,6 +31,12 @@ pub enum AcquireError {
         /// What the last probe said.
         reason: String,
     },
+    /// Somebody else listens where the instance should. Nothing was sent there.
+    #[error("somebody else listens where the instance should: {reason}")]
+    Captured {
+        /// Who.
+        reason: String,
+    },
     /// Instances failed several times in a row; the next is started after a pause.
     #[error("instances keep failing; the next one is started in {retry_after:?}: {reason}")]
     Backoff {

@@ -5,6 +5,7 @@ use crate::error::AcquireError;
 use crate::gate::Gate;
 use crate::ports::Port;
 use crate::process::{self, ProcessGroup, Program};
+use crate::processes::Processes;
 use crate::readiness;
 use crate::slot::Slot;
 use crate::status::{InstanceId, InstanceState, InstanceStatus};
@@ -46,6 +47,8 @@ pub(crate) enum Failure {
     NeverReady(AcquireError),
     /// It ended without being asked, after it was ready for some time.
     Crashed { status: String, ready_for: Duration },
+    /// Somebody else was found where it should listen.
+    Captured { reason: String },
 }
 
 /// All that one instance needs.
@@ -62,8 +65,8 @@ impl Instance {
     /// The whole life.
     pub async fn live(mut self) {
         match self.start() {
-            Ok(Started { group, address, mut belongings, port }) => {
-                self.serve(group, address, &mut belongings).await;
+            Ok(Started { group, processes, address, mut belongings, port }) => {
+                self.serve(group, processes, address, &mut belongings).await;
                 belongings.end().await;
                 drop(port);
             }
@@ -100,11 +103,17 @@ impl Instance {
         };
         notes.instances.insert(self.owner.id, status);
         drop(notes);
-        Ok(Started { group: child.group, address, belongings: child.belongings, port })
+        Ok(Started { group: child.group, processes: child.processes, address, belongings: child.belongings, port })
     }
 
-    async fn serve(&mut self, group: ProcessGroup, address: SocketAddr, belongings: &mut Belongings) {
-        match self.become_ready(&group, address).await {
+    async fn serve(
+        &mut self,
+        group: ProcessGroup,
+        processes: Arc<Processes>,
+        address: SocketAddr,
+        belongings: &mut Belongings,
+    ) {
+        match self.become_ready(&group, &processes, address).await {
             Start::Ready => {}
             Start::Cancelled => return self.finish(group).await,
             Start::Exited => {
@@ -112,24 +121,29 @@ impl Instance {
                 belongings.last_lines().await;
                 return self.failed(Failure::NeverReady(AcquireError::Exited { status }));
             }
-            Start::Late(error) => {
+            Start::Failed(error) => {
                 self.failed(Failure::NeverReady(error));
                 return self.finish(group).await;
             }
         }
-        let slot = Slot::new(&self.owner.function, self.owner.id, address);
+        let slot = Slot::new(&self.owner.function, self.owner.id, address, Some(processes));
         self.owner.board.set_state(self.owner.id, InstanceState::Ready);
         let (reply, published) = oneshot::channel();
         self.report(Report::Ready(Arc::clone(&slot), reply));
         let _ = published.await;
         let since = Instant::now();
 
-        tokio::select! {
-            () = group.exited() => {}
-            () = at_least(&mut self.wish, Wish::Retire) => {}
-        }
+        let captor = tokio::select! {
+            () = group.exited() => None,
+            () = at_least(&mut self.wish, Wish::Retire) => None,
+            captor = slot.is_captured() => Some(captor),
+        };
         self.gate.withdraw(&slot);
         self.owner.host.withdrawn(&self.owner.function, self.owner.id, address);
+        if let Some(reason) = captor {
+            self.failed(Failure::Captured { reason });
+            return self.finish(group).await;
+        }
         if *self.wish.borrow() < Wish::Retire {
             let ready_for = since.elapsed();
             let status = process::describe(group.end().await);
@@ -154,18 +168,22 @@ impl Instance {
         }
     }
 
-    async fn become_ready(&mut self, group: &ProcessGroup, address: SocketAddr) -> Start {
+    async fn become_ready(&mut self, group: &ProcessGroup, processes: &Processes, address: SocketAddr) -> Start {
         let limit = self.command.startup_timeout;
         let mut reason = String::from("it was not asked yet");
         let note = |error: readiness::NotReady| reason = error.to_string();
-        let ready = readiness::wait(address, &self.command.readiness, self.protocol, note);
-        let late = tokio::select! {
+        let ready = readiness::wait(address, &self.command.readiness, self.protocol, processes, note);
+        let ready = tokio::select! {
             biased;
             () = group.exited() => return Start::Exited,
             () = at_least(&mut self.wish, Wish::Retire) => return Start::Cancelled,
-            ready = tokio::time::timeout(limit, ready) => ready.is_err(),
+            ready = tokio::time::timeout(limit, ready) => ready,
         };
-        if late { Start::Late(AcquireError::NotReady { limit, reason }) } else { Start::Ready }
+        match ready {
+            Ok(Ok(())) => Start::Ready,
+            Ok(Err(stranger)) => Start::Failed(AcquireError::Captured { reason: stranger.to_string() }),
+            Err(_) => Start::Failed(AcquireError::NotReady { limit, reason }),
+        }
     }
 
     /// SIGTERM, grace, SIGKILL.
@@ -179,6 +197,7 @@ impl Instance {
 /// A process that is to become ready.
 struct Started {
     group: ProcessGroup,
+    processes: Arc<Processes>,
     address: SocketAddr,
     belongings: Belongings,
     /// Its own until it has ended, unless the function has a fixed one.
@@ -191,7 +210,8 @@ enum Start {
     /// It is not wanted any more.
     Cancelled,
     Exited,
-    Late(AcquireError),
+    /// It was not ready in time, or somebody else listens on its port.
+    Failed(AcquireError),
 }
 
 /// Resolves when the wish is at least that strong. A function's task that is gone wishes to kill.

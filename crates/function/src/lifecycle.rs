@@ -191,7 +191,7 @@ impl Lifecycle {
         };
         self.shared.board.notes().instances.insert(id, status);
         self.shared.host.ready(&self.spec.id, id, address);
-        Slot::new(&self.spec.id, id, address)
+        Slot::new(&self.spec.id, id, address, None)
     }
 
     fn next_id(&self) -> InstanceId {
@@ -297,6 +297,9 @@ impl Lifecycle {
                     self.failures = 0;
                 }
                 format!("the instance ended by itself: {status}")
+            }
+            Failure::Captured { reason } => {
+                format!("the instance was ended, because somebody else has its port: {reason}")
             }
         };
         self.failures = self.failures.saturating_add(1);

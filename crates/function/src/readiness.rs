@@ -1,5 +1,6 @@
 //! Asks an instance whether it may get requests.
 
+use crate::processes::{NotTheInstance, Processes};
 use bytes::Bytes;
 use http_body_util::Empty;
 use hyper::{Request, StatusCode};
@@ -22,6 +23,8 @@ pub(crate) enum NotReady {
     Connection(#[from] std::io::Error),
     #[error("nobody listens")]
     SelfConnected,
+    #[error("{0}")]
+    Unproven(#[from] NotTheInstance),
     #[error("no HTTP answer: {0}")]
     Http(#[from] hyper::Error),
     #[error("the path is not a request target: {0}")]
@@ -32,17 +35,21 @@ pub(crate) enum NotReady {
     Timeout,
 }
 
-/// Returns as soon as the instance is ready; the caller limits the time. `note` is told why each probe failed.
+/// Returns as soon as the instance is ready, or somebody else is found in its place; the caller limits the time. `note` is told why
+/// each probe failed.
 pub(crate) async fn wait(
     address: SocketAddr,
     readiness: &Readiness,
     protocol: AppProtocol,
+    processes: &Processes,
     mut note: impl FnMut(NotReady),
-) {
+) -> Result<(), NotTheInstance> {
     let mut interval = FIRST_INTERVAL;
     loop {
-        match tokio::time::timeout(PROBE_TIMEOUT, probe(address, readiness, protocol)).await {
-            Ok(Ok(())) => return,
+        match tokio::time::timeout(PROBE_TIMEOUT, probe(address, readiness, protocol, processes)).await {
+            Ok(Ok(())) => return Ok(()),
+            // It will not go away, and the instance cannot get its port.
+            Ok(Err(NotReady::Unproven(stranger @ NotTheInstance::Stranger { .. }))) => return Err(stranger),
             Ok(Err(error)) => note(error),
             Err(_) => note(NotReady::Timeout),
         }
@@ -51,13 +58,22 @@ pub(crate) async fn wait(
     }
 }
 
-async fn probe(address: SocketAddr, readiness: &Readiness, protocol: AppProtocol) -> Result<(), NotReady> {
+async fn probe(
+    address: SocketAddr,
+    readiness: &Readiness,
+    protocol: AppProtocol,
+    processes: &Processes,
+) -> Result<(), NotReady> {
     let stream = TcpStream::connect(address).await?;
     // A connection to a port that nobody listens on can meet itself, if its own port happens to be the same one.
-    if stream.local_addr()? == stream.peer_addr()? {
+    let (near, far) = (stream.local_addr()?, stream.peer_addr()?);
+    if near == far {
         return Err(NotReady::SelfConnected);
     }
+    // Each later connection is proven by itself; but an instance that shares its port with others is none to begin with.
+    processes.listen(far)?;
     let Readiness::Http(path) = readiness else { return Ok(()) };
+    processes.serve(near, far)?;
     let status = match protocol {
         AppProtocol::Http1 => over_http1(stream, address, path).await?,
         AppProtocol::H2c | AppProtocol::Grpc => over_http2(stream, address, path).await?,

@@ -1,12 +1,13 @@
 //! One instance as requests see it, and the right to send it one.
 
 use crate::gate::Gate;
+use crate::processes::{NotTheInstance, Processes};
 use crate::status::InstanceId;
 use leno_config::id::FunctionId;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::{Arc, OnceLock};
 use tokio::sync::Notify;
 
 /// The right to send one request to one instance; ends when dropped.
@@ -38,6 +39,18 @@ impl Lease {
         self.slot.in_flight()
     }
 
+    /// Whether a new connection from `near`, where this process has it, to `far` arrives at the instance and not at somebody who
+    /// listens there too, or instead. To be asked before anything is sent on it. Where it arrives at somebody else, the instance is ended. Of an
+    /// address that somebody else serves, nothing is known, and it is taken as it is.
+    pub fn verify(&self, near: SocketAddr, far: SocketAddr) -> Result<(), NotTheInstance> {
+        let Some(processes) = &self.slot.processes else { return Ok(()) };
+        let verified = processes.serve(near, far);
+        if let Err(stranger @ NotTheInstance::Stranger { .. }) = &verified {
+            self.slot.captured(stranger);
+        }
+        verified
+    }
+
     /// Whether the instance was withdrawn in the meantime: it ended, or is to end.
     pub fn withdrawn(&self) -> bool {
         self.slot.is_withdrawn()
@@ -63,6 +76,12 @@ pub(crate) struct Slot {
     pub id: InstanceId,
     name: Arc<str>,
     pub address: SocketAddr,
+    /// `None`: somebody else runs it.
+    processes: Option<Arc<Processes>>,
+    /// Who has been found where it should listen.
+    captor: OnceLock<String>,
+    /// Told when that is known.
+    captured: Notify,
     in_flight: AtomicU32,
     withdrawn: AtomicBool,
     /// Told when the last request of a withdrawn instance has ended.
@@ -70,11 +89,19 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    pub fn new(function: &FunctionId, id: InstanceId, address: SocketAddr) -> Arc<Self> {
+    pub fn new(
+        function: &FunctionId,
+        id: InstanceId,
+        address: SocketAddr,
+        processes: Option<Arc<Processes>>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             id,
             name: id.name(function),
             address,
+            processes,
+            captor: OnceLock::new(),
+            captured: Notify::new(),
             in_flight: AtomicU32::new(0),
             withdrawn: AtomicBool::new(false),
             idle: Notify::new(),
@@ -113,6 +140,18 @@ impl Slot {
 
     pub fn is_withdrawn(&self) -> bool {
         self.withdrawn.load(SeqCst)
+    }
+
+    fn captured(&self, stranger: &NotTheInstance) {
+        if self.captor.set(stranger.to_string()).is_ok() {
+            self.captured.notify_one();
+        }
+    }
+
+    /// Resolves when somebody else was found where the instance should listen.
+    pub async fn is_captured(&self) -> String {
+        self.captured.notified().await;
+        self.captor.get().cloned().unwrap_or_default()
     }
 
     /// Waits until a withdrawn instance has no request any more.

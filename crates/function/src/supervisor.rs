@@ -7,6 +7,7 @@ use crate::gate::Gate;
 use crate::job::{self, JobSpec, JobStatus, Jobs};
 use crate::lifecycle::{Lifecycle, Order, Shared};
 use crate::output::LogLine;
+use crate::processes::Processes;
 use crate::slot::Lease;
 use crate::spec::{FunctionSpec, Settings};
 use crate::status::{Board, FunctionStatus, InstanceId, InstanceStatus, ScaleEvent};
@@ -26,6 +27,11 @@ pub trait Host: Send + Sync + 'static {
     fn environment(&self, function: &FunctionId, instance: InstanceId) -> Vec<(String, String)> {
         let _ = (function, instance);
         Vec::new()
+    }
+
+    /// An instance has been started, and these are its processes.
+    fn started(&self, function: &FunctionId, instance: InstanceId, processes: &Arc<Processes>) {
+        let _ = (function, instance, processes);
     }
 
     /// An instance wrote a line.
@@ -460,6 +466,10 @@ impl<H> Announcing<H> {
 impl<H: Host> Host for Announcing<H> {
     fn environment(&self, function: &FunctionId, instance: InstanceId) -> Vec<(String, String)> {
         self.host.environment(function, instance)
+    }
+
+    fn started(&self, function: &FunctionId, instance: InstanceId, processes: &Arc<Processes>) {
+        self.host.started(function, instance, processes);
     }
 
     fn log(&self, line: &LogLine) {

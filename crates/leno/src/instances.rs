@@ -2,9 +2,9 @@
 
 use arc_swap::ArcSwap;
 use leno_config::FunctionId;
-use leno_function::{AcquireError, Function, Host, InstanceId, LogLine, Stream, Supervisor};
+use leno_function::{AcquireError, Function, Host, InstanceId, LogLine, Processes, Stream, Supervisor};
 use leno_proxy::credential::Credentials;
-use leno_proxy::instances::{Acquire, Instances, Lease, Unavailable};
+use leno_proxy::instances::{Acquire, Guard, Instances, Lease, Unavailable, Unproven};
 use leno_proxy::shards::Shards;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock, Weak};
@@ -96,8 +96,17 @@ impl Instances for Hosted {
     }
 }
 
+/// A lease as the corridor knows it.
+struct Lent(leno_function::Lease);
+
+impl Guard for Lent {
+    fn verify(&self, near: SocketAddr, far: SocketAddr) -> Result<(), Unproven> {
+        self.0.verify(near, far).map_err(|error| Unproven(error.to_string()))
+    }
+}
+
 fn lend(lease: leno_function::Lease) -> Lease {
-    Lease { address: lease.address(), instance: Some(lease.name().clone()), guard: Box::new(lease) }
+    Lease { address: lease.address(), instance: Some(lease.name().clone()), guard: Box::new(Lent(lease)) }
 }
 
 fn unavailable(error: AcquireError) -> Unavailable {
@@ -109,7 +118,7 @@ fn unavailable(error: AcquireError) -> Unavailable {
         AcquireError::Backoff { retry_after, ref reason } => {
             Unavailable::Failed { reason: reason.clone(), retry_after: Some(retry_after) }
         }
-        error @ (AcquireError::Start { .. } | AcquireError::Exited { .. }) => {
+        error @ (AcquireError::Start { .. } | AcquireError::Exited { .. } | AcquireError::Captured { .. }) => {
             Unavailable::Failed { reason: error.to_string(), retry_after: None }
         }
     }
@@ -119,9 +128,15 @@ fn unavailable(error: AcquireError) -> Unavailable {
 #[derive(Clone, Default)]
 pub struct InstanceHost {
     node: Arc<OnceLock<(Weak<leno_proxy::Node>, SocketAddr)>>,
+    any_caller: bool,
 }
 
 impl InstanceHost {
+    /// With `any_caller`, instances' credentials are taken from whoever has them.
+    pub fn new(any_caller: bool) -> Self {
+        Self { any_caller, ..Self::default() }
+    }
+
     /// From now on instances are given credentials for this node's outbound listener.
     pub fn attach(&self, node: &Arc<leno_proxy::Node>, outbound: SocketAddr) {
         // A process has one node; a second call changes nothing.
@@ -159,6 +174,18 @@ impl Host for InstanceHost {
             }
             None => Vec::new(),
         }
+    }
+
+    fn started(&self, function: &FunctionId, instance: InstanceId, processes: &Arc<Processes>) {
+        let Some(node) = self.node() else { return };
+        let (processes, any_caller) = (processes.clone(), self.any_caller);
+        let opened = move |near, far| {
+            if any_caller {
+                return Ok(());
+            }
+            processes.opened(near, far).map_err(|error| Unproven(error.to_string()))
+        };
+        node.credentials.started(&instance.name(function), Box::new(opened));
     }
 
     fn log(&self, line: &LogLine) {

@@ -6,6 +6,7 @@ mod agent;
 mod check;
 mod client;
 mod engines;
+mod harden;
 mod instances;
 mod jobs;
 mod node;
@@ -54,6 +55,8 @@ enum Command {
         /// revisions are numbered anew, and every job runs again.
         #[arg(long, value_name = "FILE")]
         store: Option<PathBuf>,
+        #[command(flatten)]
+        guards: Guards,
     },
     /// Check documents without starting anything.
     Check {
@@ -82,6 +85,18 @@ enum Command {
     },
 }
 
+/// What protects this process and its instances from others of the same account; each can be taken off, for a reason.
+#[derive(Clone, Copy, clap::Args)]
+struct Guards {
+    /// Let debuggers attach and core dumps be written. Whoever has this account can then read the node's memory, with keys and tokens.
+    #[arg(long, env = "LENO_DEBUGGABLE")]
+    debuggable: bool,
+    /// Take an instance's credential from any process of the machine, not from the instance only. For load generators, and for programs
+    /// whose calls are made by a process that the node did not start.
+    #[arg(long, env = "LENO_ANY_CALLER")]
+    any_caller: bool,
+}
+
 #[derive(clap::Args)]
 struct NodeAddress {
     /// The node's admin address.
@@ -99,7 +114,8 @@ fn main() -> ExitCode {
         }
     };
     let result = match cli.command {
-        Command::Up { path, workers, store } => up::run(&path, workers, store.as_deref()),
+        Command::Up { path, workers, store, guards } => harden::process(guards.debuggable)
+            .and_then(|()| up::run(&path, workers, store.as_deref(), guards.any_caller)),
         Command::Check { path } => check::run(&path),
         Command::Get { what, node, json } => client::list(what, node.admin, json),
         Command::Explain { request_id, node, json } => client::explain(&request_id, node.admin, json),

@@ -46,6 +46,8 @@ pub struct Join {
     pub gateway: SpiffeId,
     /// The control plane itself, for what the admin listener tells of it.
     pub plane: Control,
+    /// Who uses an instance's credential is not looked into.
+    pub any_caller: bool,
 }
 
 /// Starts a node and joins the control plane. It serves when this returns, and denies everything until its functions are in force.
@@ -59,7 +61,7 @@ pub async fn start(
 ) -> Result<Running> {
     let engines = Arc::new(engines);
     let hosted = Arc::new(Hosted::default());
-    let host = InstanceHost::default();
+    let host = InstanceHost::new(join.any_caller);
     let supervisor = Supervisor::start(Settings { cgroups: true, ..Settings::default() }, host.clone());
     let svids = SvidStore::new(join.bundle);
     let telemetry = Telemetry::start(&mesh).context("the access log or the span exporter cannot be started")?;

@@ -23,7 +23,8 @@ use tokio::sync::mpsc;
 const MANAGEMENT_THREADS: usize = 2;
 
 /// Runs until a signal ends it.
-pub fn run(path: &Path, workers: Option<usize>, store: Option<&Path>) -> Result<ExitCode> {
+/// `any_caller`: who uses an instance's credential is not looked into.
+pub fn run(path: &Path, workers: Option<usize>, store: Option<&Path>, any_caller: bool) -> Result<ExitCode> {
     // What is compiled to see whether it can be, the node runs: once is long enough for an interpreter.
     let modules = Arc::new(Modules::default());
     let snapshot = match check::load(path, &modules) {
@@ -42,7 +43,7 @@ pub fn run(path: &Path, workers: Option<usize>, store: Option<&Path>) -> Result<
         .thread_name("leno-manage")
         .enable_all()
         .build()?;
-    runtime.block_on(up(path, snapshot, (modules, store), workers))?;
+    runtime.block_on(up(path, snapshot, (modules, store), workers, any_caller))?;
     // Nothing that is left is worth waiting for.
     runtime.shutdown_timeout(Duration::from_secs(1));
     Ok(ExitCode::SUCCESS)
@@ -53,6 +54,7 @@ async fn up(
     snapshot: Snapshot,
     (modules, store): (Arc<Modules>, Store),
     workers: Option<NonZeroUsize>,
+    any_caller: bool,
 ) -> Result<()> {
     // Signals first, so that none is lost.
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
@@ -81,6 +83,7 @@ async fn up(
         bundle: control.bundle().clone(),
         gateway: gateway_identity(&trust_domain)?,
         plane: control.clone(),
+        any_caller,
     };
     let running = node::start(mesh, workers, engines, modules.clone(), join).await?;
     let mut is_ready = running.ready.clone();

@@ -125,7 +125,10 @@ fn the_outbound_sidecar_wants_proof_of_identity() {
     let credential = environment["HTTP_PROXY"].as_str().unwrap().to_owned();
     let secret = credential.rsplit_once('@').unwrap().0.rsplit_once(':').unwrap().1;
     assert_eq!(through(&credential.replace(secret, "guess")), 407, "a name without its secret");
-    assert_eq!(through(&credential), 200, "the instance's own credential");
+    assert_eq!(mesh.get("/call/callee/ok").status, 200, "the instance's own credential");
+    assert_eq!(through(&credential), 403, "the same credential in the hands of another process");
+    mesh.metrics(&["leno_unproven_connections_total{function=\"test/caller\",end=\"caller\"} 1"]);
+    assert!(mesh.output().iter().any(|line| line.contains("a credential is refused") && line.contains("`curl`")));
     assert!(!mesh.output().iter().any(|line| line.contains(secret)), "a log line holds a credential");
 }
 

@@ -6,6 +6,7 @@ use crate::credential::Caller;
 use crate::exchange::{Exchange, Origin};
 use crate::failure::Failure;
 use crate::head;
+use crate::instances::Unproven;
 use crate::io::{
     Activity, Busy, CONNECTION_WINDOW, LocalExecutor, Patience, STREAM_WINDOW, Spoken, Timer, Watch, Wire,
 };
@@ -15,7 +16,7 @@ use crate::record::Record;
 use crate::reply;
 use crate::route;
 use crate::schedule;
-use crate::snapshot::NodeSnapshot;
+use crate::snapshot::{FunctionEntry, NodeSnapshot};
 use crate::upgrade;
 use crate::worker::Worker;
 use aws_lc_rs::constant_time::verify_slices_are_equal;
@@ -76,6 +77,8 @@ pub struct Connection {
     pub scheme: &'static str,
     /// Of the listener.
     pub port: u16,
+    /// Outbound: where the connection was accepted.
+    accepted_at: Option<SocketAddr>,
     /// Inbound: the function that the TLS client asked for and whose SVID it was shown.
     function: Option<FunctionId>,
     /// Outbound: who proved itself last, and by which field.
@@ -114,6 +117,7 @@ pub async fn serve(door: Rc<Door>, mut stream: TcpStream, address: SocketAddr, o
         client: OnceCell::new(),
         scheme: if door.tls.is_some() && door.entrance == Entrance::Gateway { "https" } else { "http" },
         port: door.address.port(),
+        accepted_at: (door.entrance == Entrance::Outbound).then(|| stream.local_addr().ok()).flatten(),
         function: None,
         caller: RefCell::default(),
         tunnelled: false,
@@ -215,28 +219,45 @@ impl Connection {
                 Ok(Origin::Inbound(entry.ok_or(Failure::Misdirected)?.clone()))
             }
             Entrance::Outbound => {
-                let caller = self.authenticate(headers).ok_or(Failure::Credential)?;
+                let (caller, known) = self.authenticate(headers).ok_or(Failure::Credential)?;
                 let entry = snapshot.functions.get(&caller.function).ok_or(Failure::Credential)?;
+                if !known {
+                    self.prove(&caller, entry)?;
+                    // From here on, the caller is known on this connection.
+                    let proof = headers.get(header::PROXY_AUTHORIZATION).map(|field| field.as_bytes().to_vec());
+                    *self.caller.borrow_mut() = proof.map(|proof| (Rc::new(Zeroizing::new(proof)), caller.clone()));
+                }
                 Ok(Origin::Outbound(entry.clone(), Some(caller)))
             }
         }
     }
 
-    /// Who sends this request, by the credential in it; on a tunnel, by the one that opened it.
-    fn authenticate(&self, headers: &HeaderMap) -> Option<Arc<Caller>> {
-        let mut known = self.caller.borrow_mut();
-        let caller = match (headers.get(header::PROXY_AUTHORIZATION), &*known) {
-            (None, Some((_, caller))) if self.tunnelled => caller.clone(),
-            (None, _) => return None,
-            (Some(field), Some((proof, caller))) if is_same(field, proof) => caller.clone(),
-            (Some(_), _) if self.tunnelled => return None,
-            (Some(field), _) => {
-                let caller = self.worker.node.credentials.caller(field)?;
-                *known = Some((Rc::new(Zeroizing::new(field.as_bytes().to_vec())), caller.clone()));
-                caller
-            }
+    /// Whoever opened the connection has to be the instance whose credential came in on it.
+    fn prove(&self, caller: &Caller, entry: &FunctionEntry) -> Result<(), Failure> {
+        let address = self.peer.address;
+        let proven = match self.accepted_at {
+            Some(accepted_at) => caller.opened(address, accepted_at),
+            None => Err(Unproven("the connection is gone".to_owned())),
         };
-        (!caller.is_revoked()).then_some(caller)
+        proven.map_err(|unproven| {
+            tracing::warn!(instance = %caller.instance, %address, %unproven, "a credential is refused");
+            self.worker.recorder.metrics().unproven(&entry.name, "caller");
+            Failure::StolenCredential(unproven)
+        })
+    }
+
+    /// Who sends this request, by the credential in it; on a tunnel, by the one that opened it. And whether that is known already on
+    /// this connection.
+    fn authenticate(&self, headers: &HeaderMap) -> Option<(Arc<Caller>, bool)> {
+        let known = self.caller.borrow();
+        let (caller, known) = match (headers.get(header::PROXY_AUTHORIZATION), &*known) {
+            (None, Some((_, caller))) if self.tunnelled => (caller.clone(), true),
+            (None, _) => return None,
+            (Some(field), Some((proof, caller))) if is_same(field, proof) => (caller.clone(), true),
+            (Some(_), _) if self.tunnelled => return None,
+            (Some(field), _) => (self.worker.node.credentials.caller(field)?, false),
+        };
+        (!caller.is_revoked()).then_some((caller, known))
     }
 
     /// One request.
@@ -316,6 +337,7 @@ impl Connection {
             client: OnceCell::new(),
             scheme: self.scheme,
             port: self.port,
+            accepted_at: self.accepted_at,
             function: None,
             caller: RefCell::new(Some((proof, caller))),
             tunnelled: true,

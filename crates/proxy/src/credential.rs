@@ -2,9 +2,10 @@
 //!
 //! Every process of the machine can reach the outbound listener, so the address of a connection proves nothing. Each instance is given a secret of its
 //! own in its environment (`HTTP_PROXY`), and sends it as `proxy-authorization` (RFC 9110, 11.7; Basic, RFC 7617). The secret
-//! ends with the instance.
+//! ends with the instance, and is of use to nobody else: who opened the connection on which it comes is looked up.
 
 use crate::head;
+use crate::instances::Unproven;
 use crate::shards::Shards;
 use arc_swap::ArcSwap;
 use aws_lc_rs::constant_time::verify_slices_are_equal;
@@ -16,8 +17,12 @@ use leno_policy::input::{Parent, TraceContext};
 use std::fmt::{self, Write};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 use zeroize::Zeroizing;
+
+/// In milliseconds.
+const BLINK: u32 = 100;
 
 /// The instances that may use the outbound listener.
 #[derive(Debug, Default)]
@@ -43,8 +48,13 @@ pub struct Caller {
     user: Arc<str>,
     secret: String,
     revoked: AtomicBool,
+    /// Whether the instance opened a connection; set when it has been started.
+    opened: OnceLock<Opened>,
     in_hand: Mutex<Vec<Arc<InHand>>>,
 }
+
+/// Whether a connection from `near`, its own end, to `far`, where this process has it, was opened by the instance.
+pub type Opened = Box<dyn Fn(SocketAddr, SocketAddr) -> Result<(), Unproven> + Send + Sync>;
 
 /// What there is to know of a request that an instance is handling: what the instance calls meanwhile, it calls for that request,
 /// whether or not it copies headers.
@@ -94,6 +104,7 @@ impl Credentials {
             user: user.as_str().into(),
             secret: secret.clone(),
             revoked: AtomicBool::new(false),
+            opened: OnceLock::new(),
             in_hand: Mutex::default(),
         });
         self.change(|callers| {
@@ -102,6 +113,14 @@ impl Credentials {
             callers.by_instance.insert(caller.instance.clone(), caller);
         });
         Ok(Minted { user, secret })
+    }
+
+    /// The instance has been started: from now on it can prove by `opened` that it is the one who uses its credential. Before, nobody can.
+    pub fn started(&self, instance: &str, opened: Opened) {
+        if let Some(caller) = self.callers.load().by_instance.get(instance) {
+            // It is started once; a second call changes nothing.
+            let _ = caller.opened.set(opened);
+        }
     }
 
     /// Ends an instance's credential, on connections that used it already too.
@@ -151,6 +170,18 @@ impl Caller {
     /// Whether the credential has ended.
     pub fn is_revoked(&self) -> bool {
         self.revoked.load(Ordering::Acquire)
+    }
+
+    /// Whether a connection from `near`, the other end's address, to `far`, where it was accepted, was opened by the instance.
+    pub fn opened(&self, near: SocketAddr, far: SocketAddr) -> Result<(), Unproven> {
+        // Its first call may be quicker than the note that it has been started, by the blink in which the node's thread was not running.
+        for _ in 0..BLINK {
+            if let Some(opened) = self.opened.get() {
+                return opened(near, far);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Err(Unproven("the instance has not been started yet".to_owned()))
     }
 
     /// The request that the instance is handling, if it is handling just one.

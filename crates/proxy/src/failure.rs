@@ -1,7 +1,7 @@
 //! What the proxy itself answers when there is no response to pass on.
 
 use crate::head::Malformed;
-use crate::instances::Unavailable;
+use crate::instances::{Unavailable, Unproven};
 use http::{HeaderValue, StatusCode};
 use std::time::Duration;
 
@@ -14,6 +14,9 @@ pub enum Failure {
     /// The outbound listener does not know who is calling.
     #[error("the proxy credential is missing or wrong")]
     Credential,
+    /// Somebody else uses an instance's credential.
+    #[error("the proxy credential is used by somebody whom it was not given: {0}")]
+    StolenCredential(Unproven),
     /// The TLS client asked for a function that this node does not run (RFC 9110, 15.5.20).
     #[error("this node does not run the function that was asked for")]
     Misdirected,
@@ -70,6 +73,7 @@ impl Failure {
             Self::Malformed(Malformed::LongMethod | Malformed::TransferCoding) => StatusCode::NOT_IMPLEMENTED,
             Self::Malformed(_) | Self::ClientGone => StatusCode::BAD_REQUEST,
             Self::Credential => StatusCode::PROXY_AUTHENTICATION_REQUIRED,
+            Self::StolenCredential(_) => StatusCode::FORBIDDEN,
             Self::Misdirected => StatusCode::MISDIRECTED_REQUEST,
             Self::NoRoute => StatusCode::NOT_FOUND,
             Self::Unavailable(_) | Self::Ejected | Self::Overflow | Self::Connect { .. } => {
@@ -85,7 +89,7 @@ impl Failure {
     pub fn flag(&self) -> &'static str {
         match self {
             Self::Malformed(_) => "DPE",
-            Self::Credential => "UAEX",
+            Self::Credential | Self::StolenCredential(_) => "UAEX",
             Self::NoRoute | Self::Misdirected => "NR",
             Self::Unavailable(_) | Self::Ejected => "UH",
             Self::Overflow => "UO",

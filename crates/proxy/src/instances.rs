@@ -42,8 +42,30 @@ pub struct Lease {
     /// Its name, the same that [`crate::credential::Credentials::mint`] was given; `None` for addresses that someone else runs.
     pub instance: Option<Arc<str>>,
     /// Whatever counts the request; dropped with the lease.
-    pub guard: Box<dyn Send + Sync>,
+    pub guard: Box<dyn Guard>,
 }
+
+/// What a lease holds as long as its request lasts.
+pub trait Guard: Send + Sync {
+    /// Whether a connection from `near`, where this process has it, to `far` arrives at the instance. Asked once for each new connection, when it is
+    /// established and before the first byte is sent: anybody may listen where an instance should.
+    fn verify(&self, near: SocketAddr, far: SocketAddr) -> Result<(), Unproven>;
+}
+
+/// Of an address that somebody else serves, nothing is known.
+impl Guard for () {
+    fn verify(&self, _: SocketAddr, _: SocketAddr) -> Result<(), Unproven> {
+        Ok(())
+    }
+}
+
+/// It could not be proven that the other end of a connection is the instance.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Unproven(
+    /// Who is there instead, or why that cannot be seen.
+    pub String,
+);
 
 impl fmt::Debug for Lease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

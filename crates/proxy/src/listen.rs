@@ -1,4 +1,7 @@
-//! The node's sockets: each worker thread accepts on listeners of its own (`SO_REUSEPORT`), on a runtime of its own.
+//! The node's sockets. Each address is bound once, and all worker threads accept from it, each on a runtime of its own.
+//!
+//! Not with `SO_REUSEPORT`, which would spread connections over the workers: any process of the same account could join in, and get a share of the
+//! connections with the credentials that are sent on them.
 
 use crate::connection::{self, Door, OpenConnection};
 use crate::node::Node;
@@ -146,12 +149,12 @@ struct Bound {
 fn bind(node: &Node, mesh: &MeshSlice, workers: usize) -> Result<(Addresses, Vec<Vec<Bound>>), ServeError> {
     let inbound_tls = leno_identity::server_config(&node.svids)?;
     let mut doors: Vec<Vec<Bound>> = (0..workers).map(|_| Vec::new()).collect();
-    let mut bind_one = |what, mut address: SocketAddr, entrance, tls: Option<Arc<ServerConfig>>| {
+    let mut bind_one = |what, address: SocketAddr, entrance, tls: Option<Arc<ServerConfig>>| {
+        let error = |cause| ServeError::Bind { address, what, cause };
+        let listener = listener(address).map_err(error)?;
+        let address = listener.local_addr().map_err(error)?;
         for doors in &mut doors {
-            let error = |cause| ServeError::Bind { address, what, cause };
-            let listener = listener(address).map_err(error)?;
-            // The first tells the port, the others share it.
-            address = listener.local_addr().map_err(error)?;
+            let listener = listener.try_clone().map_err(error)?;
             doors.push(Bound { listener, address, entrance, tls: tls.clone() });
         }
         Ok::<_, ServeError>(address)
@@ -174,7 +177,6 @@ fn listener(address: SocketAddr) -> io::Result<std::net::TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
     // A node that restarts must not wait for old connections to be forgotten.
     socket.set_reuse_address(true)?;
-    socket.set_reuse_port(true)?;
     // Inherited by what is accepted: a peer that vanished is noticed even on a connection that may be silent for long.
     socket.set_tcp_keepalive(
         &TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(20)),

@@ -58,6 +58,8 @@ struct Numbers {
     runs: [Histogram<{ RUN_BUCKETS.len() + 1 }>; 3],
     extensions: HashTable<(ExtensionKey, u64)>,
     extension_runs: Histogram<{ RUN_BUCKETS.len() + 1 }>,
+    /// Function, and which end it was.
+    unproven: HashTable<((Arc<str>, &'static str), u64)>,
     /// Function, and what failed.
     component_failures: HashTable<((Arc<str>, &'static str), u64)>,
     proxy_protocol_refusals: HashTable<(&'static str, u64)>,
@@ -174,6 +176,12 @@ impl Shard {
     /// Counts the ejection of one of `target`'s endpoints.
     pub fn ejection(&self, target: &Arc<str>) {
         self.count(&mut self.lock().ejections, target, Arc::clone);
+    }
+
+    /// Counts a connection whose other end could not be proven to be an instance of `function`: the `instance` that it should have led to,
+    /// or the `caller` whose credential came in on it.
+    pub fn unproven(&self, function: &Arc<str>, end: &'static str) {
+        self.count(&mut self.lock().unproven, &(function.clone(), end), Clone::clone);
     }
 
     /// Counts a run of `function`'s component that ended badly.

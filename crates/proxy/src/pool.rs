@@ -1,6 +1,7 @@
 //! One worker's connections to upstreams: kept open, used again last in first out, never shared with another thread.
 
 use crate::body::Body;
+use crate::instances::{Guard, Unproven};
 use crate::io::{LocalExecutor, Timer};
 use crate::ledger::ConnectionGuard;
 use crate::schedule::{self, Payer};
@@ -148,6 +149,9 @@ pub enum ConnectError {
     /// No TLS configuration for these identities.
     #[error("{0}")]
     Tls(String),
+    /// It does not lead to the instance, as far as that can be seen. Nothing was sent.
+    #[error("{0}; nothing was sent")]
+    Unproven(#[from] Unproven),
     /// It took too long.
     #[error("no connection within {CONNECT:?}")]
     Timeout,
@@ -204,15 +208,16 @@ impl Pool {
         async move { drop(receiver.await) }
     }
 
-    /// A new connection. `guard` is held as long as it is open.
+    /// A new connection to the instance that `lease` is of. `guard` is held as long as it is open.
     pub async fn connect_http1(
         &self,
         address: SocketAddr,
+        lease: &dyn Guard,
         guard: Option<ConnectionGuard>,
     ) -> Result<Http1, ConnectError> {
         let open = Open::count(self, address);
         let connect = async {
-            let stream = tcp(address).await?;
+            let stream = tcp(address, Some(lease)).await?;
             Ok(http1::Builder::new().handshake::<_, Body>(TokioIo::new(stream)).await?)
         };
         let (sender, connection) = within_limit(connect).await?;
@@ -250,10 +255,12 @@ impl Pool {
         Some(Http2 { sender: shared.sender.clone(), stream: Stream::open(&shared.streams), reused: true })
     }
 
-    /// A place on a connection to `key`, which is opened if need be; one at a time.
+    /// A place on a connection to `key`, which is opened if need be; one at a time. `lease`: of the instance there, unless it is a sidecar,
+    /// which proves itself by TLS.
     pub async fn http2(
         &self,
         key: &Http2Key,
+        lease: Option<&dyn Guard>,
         svids: &Arc<SvidStore>,
         guard: impl FnOnce() -> Option<ConnectionGuard>,
     ) -> Result<Http2, ConnectError> {
@@ -265,17 +272,18 @@ impl Pool {
         match self.shared_http2(key) {
             Some(shared) => Ok(shared),
             // Boxed: it is rare, and large; every exchange's future would have to hold room for it.
-            None => Box::pin(within_limit(self.connect_http2(key, svids, guard()))).await,
+            None => Box::pin(within_limit(self.connect_http2(key, lease, svids, guard()))).await,
         }
     }
 
     async fn connect_http2(
         &self,
         key: &Http2Key,
+        lease: Option<&dyn Guard>,
         svids: &Arc<SvidStore>,
         guard: Option<ConnectionGuard>,
     ) -> Result<Http2, ConnectError> {
-        let stream = tcp(key.address).await?;
+        let stream = tcp(key.address, lease).await?;
         let (sender, payer) = match &key.identities {
             None => handshake_http2(stream, key.address, guard).await?,
             Some((caller, callee)) => {
@@ -412,8 +420,12 @@ impl Drop for CheckIn {
     }
 }
 
-async fn tcp(address: SocketAddr) -> io::Result<TcpStream> {
+/// Connects first and proves then whom to, before a protocol's first byte: the other way round, the port could change hands in between.
+async fn tcp(address: SocketAddr, lease: Option<&dyn Guard>) -> Result<TcpStream, ConnectError> {
     let stream = TcpStream::connect(address).await?;
+    if let Some(lease) = lease {
+        lease.verify(stream.local_addr()?, stream.peer_addr()?)?;
+    }
     stream.set_nodelay(true)?;
     Ok(stream)
 }
@@ -452,7 +464,7 @@ mod tests {
     /// A connection, idle for so long.
     async fn open(pool: &Pool, listener: &TcpListener, time: Duration) -> TcpStream {
         let address = listener.local_addr().unwrap();
-        let Http1 { mut line, .. } = pool.connect_http1(address, None).await.unwrap();
+        let Http1 { mut line, .. } = pool.connect_http1(address, &(), None).await.unwrap();
         let (server, _) = listener.accept().await.unwrap();
         line.sender.ready().await.unwrap();
         let since = Instant::now().checked_sub(time).unwrap();

@@ -165,10 +165,10 @@ impl Forward<'_> {
             exchange.worker.node.credentials.handle(instance, in_hand)
         });
         let (response, connection) = match lane.protocol {
-            AppProtocol::Http1 => self.send_http1(entry, lease.address, head, body).await?,
+            AppProtocol::Http1 => self.send_http1(entry, &lease, head, body).await?,
             AppProtocol::H2c | AppProtocol::Grpc => {
                 let key = Http2Key { address: lease.address, identities: None };
-                self.send_http2(&key, breaker(entry), head, body).await?
+                self.send_http2(&key, Some((entry, &lease)), head, body).await?
             }
         };
         let held = Held { connection: Some(connection), handling, lease: Some(lease), running: None };
@@ -234,16 +234,17 @@ impl Forward<'_> {
     async fn send_http1(
         &self,
         entry: &FunctionEntry,
-        address: SocketAddr,
+        lease: &Lease,
         mut head: request::Parts,
         body: Body,
     ) -> Result<(Response<Incoming>, CheckIn), Failure> {
+        let address = lease.address;
         let pool = &self.exchange.worker.pool;
         head::into_http1(&mut head, body.is_over());
         let mut request = Request::from_parts(head, body);
         loop {
             let repeatable = request.body().is_over() && retry::is_idempotent(request.method());
-            let Http1 { mut line, idle } = self.http1(entry, address, repeatable).await?;
+            let Http1 { mut line, idle } = self.http1(entry, lease, repeatable).await?;
             let suspect = idle.is_some_and(|idle| idle > SUSPECT);
             let spare = (suspect && repeatable).then(|| copy(&request));
             let mut error = match line.sender.try_send_request(request).await {
@@ -265,7 +266,8 @@ impl Forward<'_> {
 
     /// A connection for one request, within the breaker's limit. Each worker may have one in any case, so that none
     /// starves while others hold idle ones.
-    async fn http1(&self, entry: &FunctionEntry, address: SocketAddr, repeatable: bool) -> Result<Http1, Failure> {
+    async fn http1(&self, entry: &FunctionEntry, lease: &Lease, repeatable: bool) -> Result<Http1, Failure> {
+        let address = lease.address;
         let (pool, target) = (&self.exchange.worker.pool, &self.ruling.target);
         let breaker = breaker(entry);
         let mut pending = None;
@@ -276,7 +278,8 @@ impl Forward<'_> {
             let guard = target.connect(breaker.map(|breaker| breaker.max_connections));
             if guard.is_some() || pool.open_http1(address) == 0 {
                 let guard = guard.or_else(|| target.connect(None));
-                return pool.connect_http1(address, guard).await.map_err(|error| unconnected(address, &error));
+                let connected = pool.connect_http1(address, &*lease.guard, guard).await;
+                return connected.map_err(|error| self.unconnected(Some(entry), address, &error));
             }
             if pending.is_none() {
                 pending = Some(target.wait(breaker.map(|breaker| breaker.max_pending)).ok_or(Failure::Overflow)?);
@@ -288,18 +291,21 @@ impl Forward<'_> {
     async fn send_http2(
         &self,
         key: &Http2Key,
-        breaker: Option<&Breaker>,
+        instance: Option<(&FunctionEntry, &Lease)>,
         mut head: request::Parts,
         body: Body,
     ) -> Result<(Response<Incoming>, CheckIn), Failure> {
         let (worker, target) = (&self.exchange.worker, &self.ruling.target);
         let scheme = if self.exchange.scheme == "https" { Scheme::HTTPS } else { Scheme::HTTP };
         head::into_http2(&mut head, &scheme)?;
+        let breaker = instance.and_then(|(entry, _)| breaker(entry));
+        let (entry, lease) = (instance.map(|(entry, _)| entry), instance.map(|(_, lease)| &*lease.guard));
         let guard = || target.connect(breaker.map(|breaker| breaker.max_connections)).or_else(|| target.connect(None));
         let mut request = Request::from_parts(head, body);
         loop {
-            let connection = worker.pool.http2(key, &worker.node.svids, guard).await;
-            let Http2 { mut sender, stream, reused } = connection.map_err(|error| unconnected(key.address, &error))?;
+            let connection = worker.pool.http2(key, lease, &worker.node.svids, guard).await;
+            let Http2 { mut sender, stream, reused } =
+                connection.map_err(|error| self.unconnected(entry, key.address, &error))?;
             let mut error = match sender.try_send_request(request).await {
                 Ok(response) => return Ok((response, CheckIn::Http2(stream))),
                 Err(error) => error,
@@ -309,6 +315,14 @@ impl Forward<'_> {
                 unsent => return Err(broken(error.into_error(), unsent.is_some())),
             };
         }
+    }
+
+    fn unconnected(&self, entry: Option<&FunctionEntry>, address: SocketAddr, error: &ConnectError) -> Failure {
+        if let (ConnectError::Unproven(_), Some(entry)) = (error, entry) {
+            tracing::error!(function = %entry.name, %address, %error, "no request is sent there");
+            self.exchange.record.metrics().unproven(&entry.name, "instance");
+        }
+        Failure::Connect { cause: format!("{address}: {error}") }
     }
 
     /// Straight to the callee's inbound judge.
@@ -372,10 +386,6 @@ fn copy(request: &Request<Body>) -> Request<Body> {
     *copy.uri_mut() = request.uri().clone();
     *copy.headers_mut() = request.headers().clone();
     copy
-}
-
-fn unconnected(address: SocketAddr, error: &ConnectError) -> Failure {
-    Failure::Connect { cause: format!("{address}: {error}") }
 }
 
 /// The connection ended before there was an answer.

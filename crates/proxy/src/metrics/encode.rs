@@ -77,6 +77,7 @@ struct Sum {
     overflows: BTreeMap<(Arc<str>, Box<str>), u64>,
     extensions: BTreeMap<ExtensionKey, u64>,
     extension_runs: Histogram<{ RUN_BUCKETS.len() + 1 }>,
+    unproven: BTreeMap<(Arc<str>, &'static str), u64>,
     component_failures: BTreeMap<(Arc<str>, &'static str), u64>,
     proxy_protocol_refusals: BTreeMap<&'static str, u64>,
 }
@@ -96,6 +97,7 @@ impl Sum {
         add(&mut self.overflows, &numbers.overflows);
         add(&mut self.extensions, &numbers.extensions);
         self.extension_runs.add(&numbers.extension_runs);
+        add(&mut self.unproven, &numbers.unproven);
         add(&mut self.component_failures, &numbers.component_failures);
         add(&mut self.proxy_protocol_refusals, &numbers.proxy_protocol_refusals);
         self.runs.iter_mut().zip(&numbers.runs).for_each(|(sum, runs)| sum.add(runs));
@@ -126,6 +128,11 @@ impl Collector for Scrape {
             [("function", function.to_string()), ("limit", limit.to_string())]
         })?;
         self.encode_extensions(&mut encoder)?;
+        let help =
+            "Connections whose other end was not proven to be the instance; nothing was sent to it or taken from it.";
+        let labels =
+            |(function, end): &(Arc<str>, &str)| [("function", function.to_string()), ("end", (*end).to_owned())];
+        counters(&mut encoder, "leno_unproven_connections", help, self.sum.unproven.iter(), labels)?;
         let help = "Instances of components that ended badly.";
         let labels = |(function, failure): &(Arc<str>, &str)| {
             [("function", function.to_string()), ("failure", failure.to_string())]

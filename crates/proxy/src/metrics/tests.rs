@@ -71,6 +71,7 @@ fn verdicts_faults_signatures_retries_and_runs_are_counted() {
     shard.observe(&faulty);
     shard.sandbox_run(EngineKind::Wasm, Duration::from_micros(4));
     shard.ejection(&"orders/order-service".into());
+    shard.unproven(&"orders/order-service".into(), "caller");
     let text = exposition(&metrics);
     let function = r#"function="orders/order-service""#;
     let rule = r#"rule="orders/authorization/from-frontend""#;
@@ -88,6 +89,7 @@ fn verdicts_faults_signatures_retries_and_runs_are_counted() {
     assert_eq!(sample(&text, "leno_signature_verifications_total", &signature), 2.0);
     assert_eq!(sample(&text, "leno_retries_total", &[r#"destination="orders/order-service""#]), 2.0);
     assert_eq!(sample(&text, "leno_ejections_total", &[]), 1.0);
+    assert_eq!(sample(&text, "leno_unproven_connections_total", &[function, r#"end="caller""#]), 1.0);
     assert_eq!(sample(&text, "leno_sandbox_run_seconds_count", &[r#"engine="wasm""#]), 1.0);
     let sum = sample(&text, "leno_sandbox_run_seconds_sum", &[r#"engine="wasm""#]);
     assert!((sum - 4e-6).abs() < 1e-12, "{sum}");

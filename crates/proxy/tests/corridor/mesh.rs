@@ -9,7 +9,7 @@ use leno_policy::spec::{
     RetryOn, Sidecar, StringMatch, Target, Tracing,
 };
 use leno_proxy::credential::Minted;
-use leno_proxy::instances::{Acquire, Instances, Lease, Unavailable};
+use leno_proxy::instances::{Acquire, Guard, Instances, Lease, Unavailable, Unproven};
 use leno_proxy::ring::Explanation;
 use leno_proxy::telemetry::Telemetry;
 use leno_proxy::{FunctionEntry, Handle, Node, NodeSnapshot, Options, ServeError};
@@ -49,12 +49,20 @@ pub struct Fixed {
     pub asked: AtomicUsize,
     /// Addresses that have no room for another request.
     pub busy: Mutex<Vec<SocketAddr>>,
+    /// Who listens instead of the instances.
+    pub stranger: Mutex<Option<String>>,
     /// What was to be avoided when somebody asked last.
     avoided: Mutex<Vec<SocketAddr>>,
 }
 
-/// Counts one lease until it is dropped.
-struct Leased(Arc<AtomicUsize>);
+/// Counts one lease until it is dropped, and knows who has been found where its instance should be.
+struct Leased(Arc<AtomicUsize>, Option<String>);
+
+impl Guard for Leased {
+    fn verify(&self, _: SocketAddr, _: SocketAddr) -> Result<(), Unproven> {
+        self.1.clone().map_or(Ok(()), |stranger| Err(Unproven(stranger)))
+    }
+}
 
 pub fn id(name: &str) -> FunctionId {
     FunctionId::new("shop", name).unwrap()
@@ -280,7 +288,10 @@ impl Mesh {
 
     /// A credential of an instance of this function.
     pub fn mint(&self, name: &str) -> Minted {
-        self.node.credentials.mint(&id(name), &format!("{name}-1")).unwrap()
+        let instance = format!("{name}-1");
+        let minted = self.node.credentials.mint(&id(name), &instance).unwrap();
+        self.node.credentials.started(&instance, Box::new(|_, _| Ok(())));
+        minted
     }
 }
 
@@ -314,7 +325,7 @@ impl Instances for Fixed {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         let address = **some.get(turn % some.len().max(1))?;
         self.leased.fetch_add(1, Ordering::Relaxed);
-        let guard = Box::new(Leased(self.leased.clone()));
+        let guard = Box::new(Leased(self.leased.clone(), self.stranger.lock().unwrap().clone()));
         Some(Lease { address, instance: Some(format!("{}-1", function.name).into()), guard })
     }
 
