@@ -463,6 +463,8 @@ pub struct MeshSlice {
     pub access_log: AccessLogSink,
     /// OTLP/HTTP endpoint for spans; `None`: no export.
     pub otlp: Option<String>,
+    /// Under which accounts instances run.
+    pub accounts: Accounts,
     /// Limits.
     pub limits: Limits,
 }
@@ -477,6 +479,20 @@ pub enum TrustedProxies {
     Addresses(Vec<Cidr>),
     /// So many, one or more, that every request has passed.
     Hops(u32),
+}
+
+/// Under which accounts of the operating system instances run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Accounts {
+    /// Each namespace has one of its own from this number on; `required`: also where the node is not root, which then refuses.
+    PerNamespace {
+        /// The first of their numbers.
+        first: u32,
+        /// A node that cannot do that does not start.
+        required: bool,
+    },
+    /// That of the node.
+    Node,
 }
 
 /// TLS of the gateway.

@@ -42,14 +42,15 @@ pub(crate) struct Belongings {
 impl Owner {
     /// Starts the program. In `given`, later entries win over earlier ones, over the host's and over the program's own.
     pub fn start(&self, program: &Program<'_>, given: Vec<(String, String)>) -> std::io::Result<Child> {
-        let secrets = Secrets::hand_over(program.secrets)?;
+        let account = self.settings.accounts.of(&self.function)?;
+        let secrets = Secrets::hand_over(program.secrets, account)?;
         let mut environment = secrets.environment.clone();
         environment.extend(self.host.environment(&self.function, self.id));
         environment.extend(given);
         let cgroup = self.confine(program.resources);
         let members = cgroup.as_ref().map(Cgroup::members);
-        let (group, output) = ProcessGroup::start(program, &environment, members.as_deref())
-            .map_err(|error| explain_start(program, &error))?;
+        let (group, output) = ProcessGroup::start(program, &environment, members.as_deref(), account)
+            .map_err(|error| explain_start(program, account, &error))?;
         let processes = Arc::new(Processes::of(group.pid(), members)?);
         self.host.started(&self.function, self.id, &processes);
         let readers = [
@@ -110,8 +111,15 @@ impl Belongings {
 }
 
 /// "No such file or directory" alone does not say which.
-fn explain_start(program: &Program<'_>, error: &std::io::Error) -> std::io::Error {
+fn explain_start(program: &Program<'_>, account: Option<u32>, error: &std::io::Error) -> std::io::Error {
     let name = program.argv.first().map_or("", String::as_str);
-    let text = format!("`{name}` in {}: {error}", program.directory.display());
+    let mut text = format!("`{name}` in {}: {error}", program.directory.display());
+    if let Some(account) = account.filter(|_| error.kind() == std::io::ErrorKind::PermissionDenied) {
+        text += &format!(
+            "; it runs under the account {account} of its namespace, which has to be able to enter that directory and to run the program: move \
+             them where others can go (`chmod o+x` for each folder above), let the node have CAP_SETUID and CAP_SETGID, or have instances run \
+             under the node's account (`instances: {{accounts: node}}` in the Mesh document)"
+        );
+    }
     std::io::Error::new(error.kind(), text)
 }

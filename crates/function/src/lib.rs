@@ -17,6 +17,7 @@
 //! node ends both, and an instance with limits has a control group of its own, which even `setsid` does not leave.
 #![forbid(unsafe_code)]
 
+mod accounts;
 pub mod autoscaler;
 mod backoff;
 mod buffer;
@@ -41,6 +42,7 @@ mod spec;
 mod status;
 mod supervisor;
 
+pub use accounts::Accounts;
 pub use autoscaler::{Mode, Reason};
 pub use backoff::Backoff;
 pub use error::AcquireError;

@@ -57,11 +57,13 @@ pub(crate) struct Output {
 impl ProcessGroup {
     /// Starts the program with nothing from the node's own environment but `PATH`. In `given`, later entries win, and all of
     /// them win over what the function's author configured.
-    /// With `group`, the file of a control group that lists its members, it is in that group before the program begins.
+    /// With `group`, the file of a control group that lists its members, it is in that group before the program begins. With `account`, it
+    /// runs as this user, with this group and no other.
     pub fn start(
         program: &Program<'_>,
         given: &[(String, String)],
         group: Option<&Path>,
+        account: Option<u32>,
     ) -> std::io::Result<(Self, Output)> {
         let (name, arguments) = program
             .argv
@@ -70,13 +72,22 @@ impl ProcessGroup {
         let executable = located(name, program.directory);
         let mut child = match group {
             None => tokio::process::Command::new(executable),
-            // Between fork and exec only unsafe code could join.
+            // Between fork and exec only unsafe code could join. The node opens the file, because the kernel asks whether who opened it may
+            // join, and the instance's account may not.
             Some(members) => {
+                let members = std::fs::File::options().write(true).open(members)?;
                 let mut shell = tokio::process::Command::new("/bin/sh");
-                shell.args(["-c", "echo 0 > \"$0\" && exec \"$@\""]).arg(members).arg(executable);
+                shell.args(["-c", "echo 0 >&0 && exec \"$@\" </dev/null", "sh"]).arg(executable);
+                shell.stdin(members);
                 shell
             }
         };
+        if group.is_none() {
+            child.stdin(Stdio::null());
+        }
+        if let Some(account) = account {
+            child.uid(account).gid(account);
+        }
         let mut child = child
             .args(arguments)
             .current_dir(program.directory)
@@ -84,7 +95,6 @@ impl ProcessGroup {
             .envs(std::env::var_os("PATH").map(|path| ("PATH", path)))
             .envs(program.env)
             .envs(given.iter().map(|(name, value)| (name, value)))
-            .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .process_group(0)

@@ -3,7 +3,7 @@
 use leno_config::slice::Secret;
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, chown, fchown};
 use std::path::{Path, PathBuf};
 
 /// The variable that says where an instance's secrets are.
@@ -18,26 +18,32 @@ pub(crate) struct Secrets {
 }
 
 impl Secrets {
-    /// Reads them, and writes those that are files into a new folder that only this account can look into. Errors name the secret, and
+    /// Reads them, and writes those that are files into a new folder that only the instance's account can look into: that one, or the node's. Errors name the secret, and
     /// never hold any of it.
-    pub fn hand_over(secrets: &[Secret]) -> io::Result<Self> {
+    pub fn hand_over(secrets: &[Secret], account: Option<u32>) -> io::Result<Self> {
         let mut given = Self::default();
         for secret in secrets {
-            given.add(secret).map_err(|error| {
+            given.add(secret, account).map_err(|error| {
                 let text = format!("secret `{}` from {}: {error}", secret.name, secret.from.display());
                 io::Error::new(error.kind(), text)
             })?;
         }
+        // Only now, so that nobody of that account has been there before.
+        if let Some(folder) = &given.folder {
+            chown(folder, account, account)?;
+        }
         Ok(given)
     }
 
-    fn add(&mut self, secret: &Secret) -> io::Result<()> {
+    fn add(&mut self, secret: &Secret, account: Option<u32>) -> io::Result<()> {
         if secret.environment {
             self.environment.push((secret.name.clone(), secret.text()?));
             return Ok(());
         }
         let file = self.folder()?.join(&secret.name);
-        OpenOptions::new().write(true).create_new(true).mode(0o600).open(file)?.write_all(&secret.bytes()?)
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(file)?;
+        fchown(&file, account, account)?;
+        file.write_all(&secret.bytes()?)
     }
 
     fn folder(&mut self) -> io::Result<PathBuf> {
@@ -76,7 +82,7 @@ mod tests {
     fn files_are_private_and_vanish_with_the_instance() {
         let from = std::env::temp_dir().join(format!("leno-secret-test-{:032x}", fastrand::u128(..)));
         fs::write(&from, "swordfish\n").unwrap();
-        let given = Secrets::hand_over(&[secret("token", &from, false), secret("TOKEN", &from, true)]).unwrap();
+        let given = Secrets::hand_over(&[secret("token", &from, false), secret("TOKEN", &from, true)], None).unwrap();
         let folder = given.folder.clone().unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&folder), mode(&folder.join("token"))), (0o700, 0o600));
@@ -88,9 +94,9 @@ mod tests {
         assert!(!folder.exists());
 
         fs::write(&from, "a\0b").unwrap();
-        let error = Secrets::hand_over(&[secret("TOKEN", &from, true)]).err().unwrap().to_string();
+        let error = Secrets::hand_over(&[secret("TOKEN", &from, true)], None).err().unwrap().to_string();
         assert!(error.starts_with("secret `TOKEN` from /"), "{error}");
         fs::remove_file(&from).unwrap();
-        assert!(Secrets::hand_over(&[secret("TOKEN", &from, true)]).is_err());
+        assert!(Secrets::hand_over(&[secret("TOKEN", &from, true)], None).is_err());
     }
 }

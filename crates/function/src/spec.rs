@@ -1,5 +1,6 @@
 //! What a node tells the supervisor.
 
+use crate::accounts::Accounts;
 use crate::backoff::Backoff;
 use leno_config::id::FunctionId;
 use leno_config::revision::{Revision, Template};
@@ -101,6 +102,8 @@ pub struct Settings {
     pub buffer: usize,
     /// Whether this process moves into a control group of its own, so that instances can have limits and do not survive it.
     pub cgroups: bool,
+    /// Under which accounts instances run.
+    pub accounts: Accounts,
     /// Longest wait for the requests of an instance that is being stopped, before SIGTERM.
     pub drain: Duration,
     /// Lines of output kept of each instance.
@@ -116,6 +119,7 @@ impl Default for Settings {
             patience: Duration::from_secs(1),
             buffer: 16_384,
             cgroups: false,
+            accounts: Accounts::node(),
             drain: Duration::from_secs(10),
             kept_lines: 100,
             line_bytes: 8192,

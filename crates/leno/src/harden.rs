@@ -1,7 +1,9 @@
 //! Keeps this process from others of its account, and what it starts from what it has. Before any other thread exists.
 
-use anyhow::{Context, Result};
-use rustix::process::DumpableBehavior;
+use anyhow::{Context, Result, ensure};
+use leno_config::slice;
+use leno_function::Accounts;
+use rustix::process::{DumpableBehavior, geteuid};
 
 /// No program that is started from here on gains rights by being executed, and none inherits a descriptor. Unless it is to be debugged,
 /// nobody but root reads this process's memory or descriptors.
@@ -14,4 +16,24 @@ pub fn process(debuggable: bool) -> Result<()> {
             .context("this process cannot be made non-dumpable")?;
     }
     Ok(())
+}
+
+/// Under which accounts instances run here.
+pub fn accounts(wanted: slice::Accounts, node_account: bool) -> Result<Accounts> {
+    let root = geteuid().is_root();
+    match wanted {
+        slice::Accounts::PerNamespace { first, .. } if root && !node_account => {
+            tracing::info!("instances: each namespace has an account of its own, from {first} on");
+            Ok(Accounts::per_namespace(first))
+        }
+        slice::Accounts::PerNamespace { required, .. } => {
+            ensure!(
+                !required || node_account,
+                "only root can give each namespace an account of its own: run leno as root, or set `instances: {{accounts: node}}` in the Mesh document"
+            );
+            tracing::info!("instances run under the account of the node, and can read each other's memory and files");
+            Ok(Accounts::node())
+        }
+        slice::Accounts::Node => Ok(Accounts::node()),
+    }
 }

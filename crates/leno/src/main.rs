@@ -85,12 +85,15 @@ enum Command {
     },
 }
 
-/// What protects this process and its instances from others of the same account; each can be taken off, for a reason.
+/// What protects this process and its instances from others; each can be taken off, for a reason.
 #[derive(Clone, Copy, clap::Args)]
 struct Guards {
     /// Let debuggers attach and core dumps be written. Whoever has this account can then read the node's memory, with keys and tokens.
     #[arg(long, env = "LENO_DEBUGGABLE")]
     debuggable: bool,
+    /// Run instances under the account of the node, even if it is root and whatever the Mesh document says.
+    #[arg(long, env = "LENO_NODE_ACCOUNT")]
+    node_account: bool,
     /// Take an instance's credential from any process of the machine, not from the instance only. For load generators, and for programs
     /// whose calls are made by a process that the node did not start.
     #[arg(long, env = "LENO_ANY_CALLER")]
@@ -114,8 +117,9 @@ fn main() -> ExitCode {
         }
     };
     let result = match cli.command {
-        Command::Up { path, workers, store, guards } => harden::process(guards.debuggable)
-            .and_then(|()| up::run(&path, workers, store.as_deref(), guards.any_caller)),
+        Command::Up { path, workers, store, guards } => {
+            harden::process(guards.debuggable).and_then(|()| up::run(&path, workers, store.as_deref(), &guards))
+        }
         Command::Check { path } => check::run(&path),
         Command::Get { what, node, json } => client::list(what, node.admin, json),
         Command::Explain { request_id, node, json } => client::explain(&request_id, node.admin, json),

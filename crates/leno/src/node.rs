@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use leno_config::MeshSlice;
 use leno_control::node::{Backoff, Identities, Options};
 use leno_control::{Control, JoinToken};
-use leno_function::{Settings, Supervisor};
+use leno_function::{Accounts, Settings, Supervisor};
 use leno_identity::{SpiffeId, SvidStore, TrustBundle};
 use leno_proxy::extension::Modules;
 use leno_proxy::telemetry::Telemetry;
@@ -48,6 +48,8 @@ pub struct Join {
     pub plane: Control,
     /// Who uses an instance's credential is not looked into.
     pub any_caller: bool,
+    /// Under which accounts instances run.
+    pub accounts: Accounts,
 }
 
 /// Starts a node and joins the control plane. It serves when this returns, and denies everything until its functions are in force.
@@ -62,7 +64,8 @@ pub async fn start(
     let engines = Arc::new(engines);
     let hosted = Arc::new(Hosted::default());
     let host = InstanceHost::new(join.any_caller);
-    let supervisor = Supervisor::start(Settings { cgroups: true, ..Settings::default() }, host.clone());
+    let settings = Settings { cgroups: true, accounts: join.accounts.clone(), ..Settings::default() };
+    let supervisor = Supervisor::start(settings, host.clone());
     let svids = SvidStore::new(join.bundle);
     let telemetry = Telemetry::start(&mesh).context("the access log or the span exporter cannot be started")?;
     let admin_listener = TcpListener::bind(mesh.admin)

@@ -1,7 +1,9 @@
 //! `leno up`: control plane, node and gateway in one process, with real sockets between them.
 
+use crate::Guards;
 use crate::check;
 use crate::engines::Engines;
+use crate::harden;
 use crate::node::{self, Join, Running};
 use crate::telemetry;
 use anyhow::{Context, Result};
@@ -23,8 +25,7 @@ use tokio::sync::mpsc;
 const MANAGEMENT_THREADS: usize = 2;
 
 /// Runs until a signal ends it.
-/// `any_caller`: who uses an instance's credential is not looked into.
-pub fn run(path: &Path, workers: Option<usize>, store: Option<&Path>, any_caller: bool) -> Result<ExitCode> {
+pub fn run(path: &Path, workers: Option<usize>, store: Option<&Path>, guards: &Guards) -> Result<ExitCode> {
     // What is compiled to see whether it can be, the node runs: once is long enough for an interpreter.
     let modules = Arc::new(Modules::default());
     let snapshot = match check::load(path, &modules) {
@@ -43,7 +44,7 @@ pub fn run(path: &Path, workers: Option<usize>, store: Option<&Path>, any_caller
         .thread_name("leno-manage")
         .enable_all()
         .build()?;
-    runtime.block_on(up(path, snapshot, (modules, store), workers, any_caller))?;
+    runtime.block_on(up(path, snapshot, (modules, store), workers, guards))?;
     // Nothing that is left is worth waiting for.
     runtime.shutdown_timeout(Duration::from_secs(1));
     Ok(ExitCode::SUCCESS)
@@ -54,7 +55,7 @@ async fn up(
     snapshot: Snapshot,
     (modules, store): (Arc<Modules>, Store),
     workers: Option<NonZeroUsize>,
-    any_caller: bool,
+    guards: &Guards,
 ) -> Result<()> {
     // Signals first, so that none is lost.
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
@@ -62,6 +63,7 @@ async fn up(
     let engines = tokio::task::spawn_blocking(Engines::probe).await?;
     tracing::info!("sandbox engine: {}", engines.describe(mesh.engine)?);
 
+    let accounts = harden::accounts(mesh.accounts, guards.node_account)?;
     let trust_domain: TrustDomain = mesh.trust_domain.parse()?;
     let control = Control::new(Authority::new(&trust_domain)?, store, Options::default())?;
     let listener = TcpListener::bind(mesh.control)
@@ -83,7 +85,8 @@ async fn up(
         bundle: control.bundle().clone(),
         gateway: gateway_identity(&trust_domain)?,
         plane: control.clone(),
-        any_caller,
+        any_caller: guards.any_caller,
+        accounts,
     };
     let running = node::start(mesh, workers, engines, modules.clone(), join).await?;
     let mut is_ready = running.ready.clone();

@@ -207,3 +207,58 @@ fn wrong_arguments_and_missing_nodes_are_told_apart() {
     assert!(String::from_utf8(nobody.stderr).unwrap().contains("is `leno up` running"));
     assert!(run(&["--help"]).status.success());
 }
+
+/// A function that never listens, so that what it has open is what it was given.
+fn sleeper() -> String {
+    "---\napiVersion: leno.dev/v1alpha1\nkind: Function\nmetadata: {name: sleeper, namespace: test}\nspec:\n  command: \
+     [sleep, \"1000\"]\n  scale: {min: 1}\n  timeouts: {startup: 10m, grace: 100ms}\n"
+        .to_owned()
+}
+
+/// Its process, as soon as it is what it is to be.
+fn sleeping(mesh: &mut Mesh) -> u64 {
+    let mut pid = None;
+    mesh.wait_for("the sleeper to be started", |mesh| {
+        pid = mesh.instances("test/sleeper").first().and_then(|instance| instance["pid"].as_u64());
+        let name = pid.and_then(|pid| std::fs::read_to_string(format!("/proc/{pid}/comm")).ok());
+        name.is_some_and(|name| name.trim_end() == "sleep")
+    });
+    pid.unwrap()
+}
+
+fn status(pid: u64, field: &str) -> String {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    status.lines().find_map(|line| line.strip_prefix(field)).unwrap().trim().to_owned()
+}
+
+#[test]
+fn an_instance_has_no_descriptor_of_the_node_and_gains_no_rights() {
+    // The test itself was started with some open, perhaps; here is one for sure.
+    let (_reader, writer) = std::io::pipe().unwrap();
+    let inherited = writer.try_clone().unwrap();
+    let mut mesh = Mesh::start_inheriting(&sleeper(), inherited.into());
+    let pid = sleeping(&mut mesh);
+    let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
+    let mut numbers: Vec<String> = descriptors.map(|entry| entry.file_name().into_string().unwrap()).collect();
+    numbers.sort_unstable();
+    assert_eq!(numbers, ["0", "1", "2"]);
+    assert_eq!(status(pid, "NoNewPrivs:"), "1");
+    // Where the kernel lets nobody but root look into the node, its folder in /proc is root's.
+    assert_eq!(status(mesh.pid(), "NoNewPrivs:"), "1");
+    let limits = Command::new("head").args(["-c1", &format!("/proc/{}/environ", mesh.pid())]).output().unwrap();
+    let root = std::fs::read_to_string("/proc/self/status").unwrap().contains("Uid:\t0\t");
+    assert!(root || !limits.status.success(), "the node's memory can be read");
+}
+
+#[test]
+fn where_the_node_is_root_each_namespace_has_an_account() {
+    if !std::fs::read_to_string("/proc/self/status").unwrap().contains("Uid:\t0\t") {
+        eprintln!("SKIPPED: only root can start programs under other accounts");
+        return;
+    }
+    let mut mesh = Mesh::start_with("  instances: {firstId: 71000}\n", &sleeper());
+    let pid = sleeping(&mut mesh);
+    let account: u32 = status(pid, "Uid:").split_whitespace().next().unwrap().parse().unwrap();
+    assert!((71_000..81_000).contains(&account), "{account}");
+    assert_eq!(status(pid, "Groups:"), "");
+}

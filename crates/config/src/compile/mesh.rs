@@ -3,12 +3,12 @@
 use super::fields::{self, DAY, MILLISECOND};
 use super::{Placed, text};
 use crate::document::{
-    self, AccessLogFormat, Address, EngineChoice, Gateway, MeshLimits, MeshSpec, ProxyProtocol, SameNode,
+    self, AccessLogFormat, AccountChoice, Address, EngineChoice, Gateway, MeshLimits, MeshSpec, ProxyProtocol, SameNode,
 };
 use crate::duration::Duration;
 use crate::nearest::list;
 use crate::problem::{Problem, Scope};
-use crate::slice::{AccessLogSink, Engine, GatewayTls, Limits, MeshSlice, TrustedProxies};
+use crate::slice::{AccessLogSink, Accounts, Engine, GatewayTls, Limits, MeshSlice, TrustedProxies};
 use std::cell::RefCell;
 use std::path::PathBuf;
 
@@ -18,6 +18,9 @@ const SHORTEST_SVID: Duration = Duration::from_secs(60);
 const MOST_HOPS: u32 = 100;
 /// Revocation is expiry.
 const LONGEST_SVID: Duration = Duration::from_secs(90 * 86_400);
+
+/// Numbers from which namespaces can be given accounts.
+const FIRST_IDS: std::ops::RangeInclusive<u32> = 1000..=2_000_000_000;
 
 pub(super) fn mesh(
     documents: &[Placed<document::Mesh>],
@@ -56,6 +59,12 @@ fn checked(scope: &Scope<'_>, spec: &MeshSpec, inputs: &RefCell<Vec<PathBuf>>) -
             .field("tracing")
             .field("otlp")
             .problem(format!("`{}` is not the address of a collector", url.escape_debug()), fix);
+    }
+    let first = spec.instances.first_id;
+    if !FIRST_IDS.contains(&first) {
+        let fix =
+            format!("expected {} to {}; below are accounts of people and services", FIRST_IDS.start(), FIRST_IDS.end());
+        scope.field("instances").field("firstId").problem(format!("{first} is out of range"), fix);
     }
     listeners(scope, spec);
     limits(&scope.field("limits"), &spec.limits);
@@ -101,6 +110,11 @@ fn compiled(spec: &MeshSpec) -> MeshSlice {
             file: spec.access_log.file.clone(),
         },
         otlp: spec.tracing.otlp.clone(),
+        accounts: match (spec.instances.accounts, spec.instances.first_id) {
+            (AccountChoice::Auto, first) => Accounts::PerNamespace { first, required: false },
+            (AccountChoice::PerNamespace, first) => Accounts::PerNamespace { first, required: true },
+            (AccountChoice::Node, _) => Accounts::Node,
+        },
         limits: Limits {
             head_bytes,
             headers,

@@ -55,6 +55,8 @@ pub struct MeshSpec {
     pub access_log: MeshAccessLog,
     /// Where spans go. Which requests are traced is up to policies.
     pub tracing: MeshTracing,
+    /// How the processes of functions and jobs are kept apart.
+    pub instances: Instances,
     /// Limits on what clients and functions may send.
     pub limits: MeshLimits,
 }
@@ -69,6 +71,7 @@ impl Default for MeshSpec {
             listeners: Listeners::default(),
             access_log: MeshAccessLog::default(),
             tracing: MeshTracing::default(),
+            instances: Instances::default(),
             limits: MeshLimits::default(),
         }
     }
@@ -163,6 +166,38 @@ pub struct GatewayHttps {
     pub certificate: PathBuf,
     /// PEM file with the private key. Relative to the document's folder.
     pub key: PathBuf,
+}
+
+/// How the processes of functions and jobs are kept apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Instances {
+    /// Under which accounts of the operating system they run.
+    pub accounts: AccountChoice,
+    /// The first of the 10,000 user and group numbers that namespaces are given, where each has an account of its own. No other account of the
+    /// machine may be among them.
+    pub first_id: u32,
+}
+
+impl Default for Instances {
+    fn default() -> Self {
+        // Above what distributions give to people and services, below what they give to containers.
+        Self { accounts: AccountChoice::default(), first_id: 70_000 }
+    }
+}
+
+/// Under which accounts of the operating system instances run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum AccountChoice {
+    /// `perNamespace` where the node runs as root, otherwise `node`.
+    #[default]
+    Auto,
+    /// Each namespace has an account of its own, which can read nothing of the node or of another namespace, and has no groups. The
+    /// programs and working directories have to be where such an account can reach them. A node that is not root refuses to start.
+    PerNamespace,
+    /// That of the node. Instances can read each other's memory and files, and if the node is root, everything.
+    Node,
 }
 
 /// Where the node listens besides the gateway.

@@ -26,8 +26,8 @@ pub use extension::{Direction, Extension, FailMode, Phase};
 pub use function::{Expose, External, Function, FunctionKind, FunctionSpec, FunctionTimeouts, Readiness};
 pub use job::{Job, JobKind, JobSpec};
 pub use mesh::{
-    AccessLogFormat, EngineChoice, Gateway, GatewayHttps, Listeners, Mesh, MeshAccessLog, MeshKind, MeshLimits,
-    MeshMetadata, MeshSpec, MeshTracing, Mtls, ProxyProtocol, SameNode, TrustedProxies,
+    AccessLogFormat, AccountChoice, EngineChoice, Gateway, GatewayHttps, Instances, Listeners, Mesh, MeshAccessLog,
+    MeshKind, MeshLimits, MeshMetadata, MeshSpec, MeshTracing, Mtls, ProxyProtocol, SameNode, TrustedProxies,
 };
 pub use observe::{AccessLog, Tracing};
 pub use policy::{Policy, PolicyKind, PolicySpec};

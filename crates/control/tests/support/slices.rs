@@ -125,6 +125,7 @@ pub fn mesh() -> MeshSlice {
         control: local,
         access_log: AccessLogSink { json: true, file: None },
         otlp: None,
+        accounts: leno_config::slice::Accounts::Node,
         limits: Limits {
             head_bytes: 32768,
             headers: 100,

@@ -5,6 +5,7 @@ use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::{Arc, Mutex};
@@ -59,12 +60,14 @@ impl Ports {
     }
 
     fn mesh_document(self, extra: &str) -> String {
+        // Most programs of the tests are where this account built them, and perhaps no other can go.
+        let accounts = if extra.contains("instances:") { "" } else { "  instances: {accounts: node}\n" };
         let Self { gateway, outbound, inbound, admin, control } = self;
         format!(
             "apiVersion: leno.dev/v1alpha1\nkind: Mesh\nmetadata: {{name: test}}\nspec:\n  trustDomain: test.example\n  \
              gateway: {{http: \"127.0.0.1:{gateway}\"}}\n  listeners: {{outbound: \"127.0.0.1:{outbound}\", inbound: \
              \"127.0.0.1:{inbound}\", admin: \"127.0.0.1:{admin}\", control: \"127.0.0.1:{control}\"}}\n  accessLog: \
-             {{format: json, file: access.log}}\n{extra}"
+             {{format: json, file: access.log}}\n{accounts}{extra}"
         )
     }
 }
@@ -111,6 +114,26 @@ impl Mesh {
         let mut mesh = Self { folder, ports, child, output };
         mesh.wait_until_ready();
         mesh
+    }
+
+    /// The same as [`Mesh::start`], where whoever starts it has left this open.
+    pub fn start_inheriting(documents: &str, open: OwnedFd) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let ports = Ports::free();
+        fs::write(folder.path().join("mesh.yaml"), ports.mesh_document("")).unwrap();
+        fs::write(folder.path().join("app.yaml"), documents).unwrap();
+        // A shell copies its input to a descriptor that programs inherit.
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "exec 7<&0 \"$@\" </dev/null", "sh"]).arg(env!("CARGO_BIN_EXE_leno")).stdin(open);
+        let (child, output) = spawn(shell, folder.path(), &[]);
+        let mut mesh = Self { folder, ports, child, output };
+        mesh.wait_until_ready();
+        mesh
+    }
+
+    /// Of the node.
+    pub fn pid(&self) -> u64 {
+        self.child.id().into()
     }
 
     /// Ends it, and starts it again with these arguments.
@@ -271,12 +294,17 @@ impl Drop for Mesh {
 
 /// `leno up` of a folder, and the lines that it writes.
 fn launch(folder: &Path, arguments: &[&str]) -> (Child, Arc<Mutex<Vec<String>>>) {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_leno"))
+    let mut leno = Command::new(env!("CARGO_BIN_EXE_leno"));
+    leno.stdin(Stdio::null());
+    spawn(leno, folder, arguments)
+}
+
+fn spawn(mut leno: Command, folder: &Path, arguments: &[&str]) -> (Child, Arc<Mutex<Vec<String>>>) {
+    let mut child = leno
         .arg("up")
         .arg(folder)
         .args(arguments)
         .current_dir(folder)
-        .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()

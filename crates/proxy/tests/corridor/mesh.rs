@@ -141,6 +141,7 @@ impl Builder {
             control: free,
             access_log: AccessLogSink { json: true, file: None },
             otlp: None,
+            accounts: leno_config::slice::Accounts::Node,
             limits: Limits {
                 head_bytes: 16 * 1024,
                 headers: 50,
