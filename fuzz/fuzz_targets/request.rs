@@ -30,7 +30,7 @@ fuzz_target!(|data: (&str, &str, &str, Vec<(u8, &[u8])>, bool)| {
         authority,
         path: target,
         headers,
-        verified: vec![Some(KeyId(1)).filter(|_| verified); 4],
+        verified: vec![Some(KeyId([1; 32])).filter(|_| verified); 4],
         quotas: Vec::new(),
         load: TargetLoad::default(),
         parent: None,
@@ -63,12 +63,13 @@ fn spec() -> ProgramSpec {
         name: "i".to_owned(),
         issuer: "i".to_owned(),
         audiences: Vec::new(),
-        keys: vec![Key { kid: None, algorithms: vec![Algorithm::ES256], id: KeyId(1) }],
+        keys: vec![Key { kid: None, algorithms: vec![Algorithm::ES256], id: KeyId([1; 32]) }],
         sources: sources(),
         clock_skew_ms: 0,
         forward: false,
         required: false,
         preflight: false,
+        require_expiration: false,
         claims_to_headers: vec![(vec!["sub".to_owned()], "x-user".to_owned())],
     };
     let limit = RateLimit {

@@ -6,10 +6,12 @@
 use crate::slice::{PublicKey, VerificationKey};
 use aws_lc_rs::digest;
 use aws_lc_rs::signature::{
-    ECDSA_P256_SHA256_FIXED, ECDSA_P384_SHA384_FIXED, EcdsaVerificationAlgorithm, ParsedPublicKey,
+    ECDSA_P256_SHA256_FIXED, ECDSA_P384_SHA384_FIXED, ECDSA_P521_SHA512_FIXED, EcdsaVerificationAlgorithm,
+    ParsedPublicKey,
 };
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use curve25519_dalek::edwards::CompressedEdwardsY;
 use leno_policy::spec::{Algorithm, Key, KeyId};
 use serde_json::{Map, Value};
 
@@ -82,9 +84,13 @@ fn whole(message: String) -> KeySet {
 
 impl KeySet {
     fn add(&mut self, index: usize, key: Key, public: VerificationKey) {
-        let twice = key.kid.is_some() && self.keys.iter().any(|(other, _)| other.kid == key.kid);
+        // Keys of different kinds may have one name (RFC 7517, 4.5): a token's algorithm tells which is meant.
+        let kty = kty(&public.key);
+        let twice = key.kid.is_some()
+            && self.keys.iter().any(|(other, public)| other.kid == key.kid && self::kty(&public.key) == kty);
         if twice {
-            let message = format!("two keys have the `kid` \"{}\"", key.kid.unwrap_or_default().escape_debug());
+            let kid = key.kid.unwrap_or_default();
+            let message = format!("two keys have the `kid` \"{}\" and the `kty` {kty}", kid.escape_debug());
             self.refused.push(Refused { index: Some(index), message, fix: "give each its own, or remove one" });
             return;
         }
@@ -114,18 +120,23 @@ fn key(jwk: &Map<String, Value>) -> Result<(Key, VerificationKey), Fault> {
     {
         return Err(Fault::Skip(format!("`use` is {purpose:?}")));
     }
-    if let Some(operations) = jwk.get("key_ops").and_then(Value::as_array)
-        && !operations.iter().any(|operation| operation == "verify")
-    {
-        return Err(Fault::Skip("`key_ops` has no \"verify\"".to_owned()));
+    if let Some(operations) = jwk.get("key_ops") {
+        let operations = operations.as_array().filter(|operations| operations.iter().all(Value::is_string));
+        let operations = operations.ok_or_else(|| {
+            Fault::Refuse("`key_ops` is not a list of texts".to_owned(), "expected [\"verify\"], or remove it")
+        })?;
+        if !operations.iter().any(|operation| operation == "verify") {
+            return Err(Fault::Skip("`key_ops` has no \"verify\"".to_owned()));
+        }
     }
     let (public, able) = match (kty, text(jwk, "crv")?) {
         ("RSA", _) => rsa(jwk)?,
         ("EC", Some("P-256")) => (PublicKey::P256(point(jwk, 32, &ECDSA_P256_SHA256_FIXED)?), &[Algorithm::ES256][..]),
         ("EC", Some("P-384")) => (PublicKey::P384(point(jwk, 48, &ECDSA_P384_SHA384_FIXED)?), &[Algorithm::ES384][..]),
-        ("OKP", Some("Ed25519")) => (PublicKey::Ed25519(bytes(jwk, "x", Some(32))?), &[Algorithm::EdDSA][..]),
+        ("EC", Some("P-521")) => (PublicKey::P521(point(jwk, 66, &ECDSA_P521_SHA512_FIXED)?), &[Algorithm::ES512][..]),
+        ("OKP", Some("Ed25519")) => (PublicKey::Ed25519(ed25519(jwk)?), &[Algorithm::EdDSA][..]),
         ("EC" | "OKP", None) => {
-            return Err(Fault::Refuse("`crv` is missing".to_owned(), "expected P-256, P-384 or Ed25519"));
+            return Err(Fault::Refuse("`crv` is missing".to_owned(), "expected P-256, P-384, P-521 or Ed25519"));
         }
         (kty, Some(crv)) => return Err(Fault::Skip(format!("{kty} with curve {crv:?} is not supported"))),
         (kty, None) => return Err(Fault::Skip(format!("`kty` {kty:?} is not supported"))),
@@ -146,8 +157,11 @@ fn restricted(alg: &str, able: &[Algorithm]) -> Result<Vec<Algorithm>, Fault> {
         "RS384" => Algorithm::RS384,
         "RS512" => Algorithm::RS512,
         "PS256" => Algorithm::PS256,
+        "PS384" => Algorithm::PS384,
+        "PS512" => Algorithm::PS512,
         "ES256" => Algorithm::ES256,
         "ES384" => Algorithm::ES384,
+        "ES512" => Algorithm::ES512,
         "EdDSA" | "Ed25519" => Algorithm::EdDSA,
         _ if alg == "none" || alg.starts_with("HS") => {
             return Err(Fault::Refuse(
@@ -186,7 +200,45 @@ fn rsa(jwk: &Map<String, Value>) -> Result<(PublicKey, &'static [Algorithm]), Fa
     if !odd(&n) {
         return Err(Fault::Refuse("the RSA modulus is even".to_owned(), "copy `n` again"));
     }
-    Ok((PublicKey::Rsa { n, e }, &[Algorithm::RS256, Algorithm::RS384, Algorithm::RS512, Algorithm::PS256]))
+    if is_roca(&n) {
+        return Err(Fault::Refuse(
+            "the RSA modulus has the fingerprint of keys whose factors can be found (ROCA, CVE-2017-15361)".to_owned(),
+            "have its owner replace the key",
+        ));
+    }
+    Ok((PublicKey::Rsa { n, e }, RSA_ALGORITHMS))
+}
+
+const RSA_ALGORITHMS: &[Algorithm] =
+    &[Algorithm::RS256, Algorithm::RS384, Algorithm::RS512, Algorithm::PS256, Algorithm::PS384, Algorithm::PS512];
+
+/// Whether a modulus is one of those that a broken library made: modulo each of the first primes it is a power of 65537 (Nemec and others,
+/// "The Return of Coppersmith's Attack", 2017). Of other moduli less than one in 100,000,000 is.
+fn is_roca(n: &[u8]) -> bool {
+    const PRIMES: [u32; 38] = [
+        3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101, 103, 107,
+        109, 113, 127, 131, 137, 139, 149, 151, 157, 163, 167,
+    ];
+    PRIMES.iter().all(|prime| {
+        let residue = n.iter().fold(0, |rest, byte| (rest * 256 + u32::from(*byte)) % prime);
+        let powers = std::iter::successors(Some(1), |power| Some(power * 65537 % prime).filter(|power| *power != 1));
+        powers.into_iter().any(|power| power == residue)
+    })
+}
+
+/// A point of the curve that is not of small order: by such a one signatures can be made that fit any message.
+fn ed25519(jwk: &Map<String, Value>) -> Result<Vec<u8>, Fault> {
+    let bytes = bytes(jwk, "x", Some(32))?;
+    let refuse = |message: &str| Err(Fault::Refuse(message.to_owned(), "copy the key again from its issuer"));
+    // A second way to write a point would be a second key of the same owner.
+    let point = CompressedEdwardsY::from_slice(&bytes)
+        .ok()
+        .and_then(|compressed| compressed.decompress().filter(|point| point.compress() == compressed));
+    match point {
+        None => refuse("`x` is not a point of the curve"),
+        Some(point) if point.is_small_order() => refuse("`x` is a point of small order"),
+        Some(_) => Ok(bytes),
+    }
 }
 
 /// `04 || x || y`, on the curve.
@@ -231,12 +283,22 @@ fn bytes(jwk: &Map<String, Value>, member: &str, length: Option<usize>) -> Resul
     }
 }
 
+/// RFC 7518, 6.1, and RFC 8037.
+fn kty(key: &PublicKey) -> &'static str {
+    match key {
+        PublicKey::Rsa { .. } => "RSA",
+        PublicKey::P256(_) | PublicKey::P384(_) | PublicKey::P521(_) => "EC",
+        PublicKey::Ed25519(_) => "OKP",
+    }
+}
+
 /// Hash over the public bytes, each with its length, so that no two keys have the same input.
 fn id(key: &PublicKey) -> KeyId {
     let parts: [&[u8]; 3] = match key {
         PublicKey::Rsa { n, e } => [b"RSA", n, e],
         PublicKey::P256(point) => [b"P-256", point, b""],
         PublicKey::P384(point) => [b"P-384", point, b""],
+        PublicKey::P521(point) => [b"P-521", point, b""],
         PublicKey::Ed25519(public) => [b"Ed25519", public, b""],
     };
     let mut context = digest::Context::new(&digest::SHA256);
@@ -244,7 +306,7 @@ fn id(key: &PublicKey) -> KeyId {
         context.update(&(part.len() as u64).to_be_bytes());
         context.update(part);
     }
-    let hash = context.finish();
-    let first = hash.as_ref().first_chunk::<8>().copied().unwrap_or_default();
-    KeyId(u64::from_be_bytes(first))
+    let mut id = [0; 32];
+    id.iter_mut().zip(context.finish().as_ref()).for_each(|(to, from)| *to = *from);
+    KeyId(id)
 }

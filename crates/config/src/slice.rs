@@ -199,6 +199,8 @@ pub enum PublicKey {
     P256(Vec<u8>),
     /// Uncompressed point `04 || x || y` on P-384.
     P384(Vec<u8>),
+    /// Uncompressed point `04 || x || y` on P-521.
+    P521(Vec<u8>),
     /// 32 bytes.
     Ed25519(Vec<u8>),
 }

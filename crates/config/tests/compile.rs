@@ -2,7 +2,7 @@
 
 use leno_config::slice::{AppProtocol, Run};
 use leno_config::{FunctionId, Slice, Snapshot, load_text};
-use leno_policy::spec::{Action, Direction, Target};
+use leno_policy::spec::{Action, Counts, Direction, Target};
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
@@ -259,4 +259,41 @@ fn a_job_is_a_caller_with_an_identity() {
     let server = slice(&snapshot, "batch/server");
     let rule = format!("{:?}", server.inbound.authorization[0]);
     assert!(rule.contains(&report.identity), "policies name jobs as they name functions: {rule}");
+}
+
+#[test]
+fn policies_of_one_function_may_name_the_same_issuer() {
+    let snapshot = parse(
+        r#"
+apiVersion: leno.dev/v1alpha1
+kind: Function
+metadata: {name: a}
+spec: {command: [a]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Policy
+metadata: {name: platform}
+spec:
+  functions: [a]
+  authentication:
+    issuers: [{issuer: "https://login.example", audiences: [shop], jwks: {url: "https://login.example/keys"}, requireExpiration: true}]
+---
+apiVersion: leno.dev/v1alpha1
+kind: Policy
+metadata: {name: application}
+spec:
+  functions: [a]
+  authentication:
+    issuers: [{issuer: "https://login.example", audiences: [admin], jwks: {inline: {keys: [{kty: OKP, crv: Ed25519, x: 11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo}]}}}]
+  rateLimits:
+  - {requests: 5, per: 1m, key: [address], counts: authenticationFailures}
+"#,
+    );
+    let slice = slice(&snapshot, "default/a");
+    let issuers: Vec<_> = slice.inbound.authentication.iter().collect();
+    let summary: Vec<_> =
+        issuers.iter().map(|issuer| (&*issuer.audiences[0], issuer.keys.len(), issuer.require_expiration)).collect();
+    assert_eq!(summary, [("admin", 1, false), ("shop", 0, true)], "in order of the policies' names");
+    assert_eq!(slice.jwks[0].issuer, 1, "its keys are added to the one that fetches them");
+    assert_eq!(slice.inbound.rate_limits[0].counts, Counts::AuthenticationFailures);
 }

@@ -2,7 +2,10 @@
 //!
 //! Everything that is cheap is checked first. The signature is not checked here: the program names key and algorithm, the
 //! runtime verifies, and a fresh run decides. Only the flag that says so replaces the signature; claims, times and
-//! keys are looked at each time. An absent `exp` is accepted, as Istio and Envoy do.
+//! keys are looked at each time. An absent `exp` is accepted unless an issuer requires one, as Istio and Envoy do.
+//!
+//! Several policies may name one issuer. As in Istio, a token passes if it satisfies one of them, its key and its audience together; of
+//! those that it satisfies, the first decides what becomes of the token and of its claims.
 //!
 //! A request has one token or none: several are refused unless they are the same text. Where no issuer requires one, a request
 //! without a token goes on without a principal; one with a bad token never does.
@@ -12,7 +15,7 @@ use crate::fields::Written;
 use crate::input::RequestInput;
 use crate::json::Json;
 use crate::needs::Needs;
-use crate::outcome::{Denial, HeaderEdit, PolicyKind, SignatureWant};
+use crate::outcome::{Denial, HeaderEdit, MAX_KEYS, PolicyKind, SignatureWant};
 use crate::path;
 use crate::spec::{Algorithm, Issuer, Key, ProgramSpec, TokenSource};
 use crate::token::{self, Located, MAX_TOKEN};
@@ -26,6 +29,11 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 /// The clause of a token that names a key nobody has: the runtime fetches key sets anew on it.
 pub const UNKNOWN_KEY: &str = "kid: the issuer has no key of the token's name";
+
+const NO_ALGORITHM: &str =
+    "alg: matches none of [RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384, ES512, EdDSA, Ed25519]";
+/// One more than [`MAX_KEYS`], at least.
+const TOO_MANY_KEYS: &str = "kid: the token names no key, and more than 8 may be used with its algorithm";
 
 /// Longest header field that is made of a claim, in bytes.
 const MAX_FIELD: usize = 4096;
@@ -83,33 +91,50 @@ pub fn judge<'a>(
         .and_then(Claims::parse)
         .ok_or_else(|| refuse(nearest, "the token's claims are not one JSON object without duplicates"))?;
 
-    let mut denial = None;
+    let accept = |issuer: &'a Issuer, claims: Claims<'a>, unverified: Option<SignatureWant>| {
+        let sources = located.iter().map(|one| one.source).collect();
+        Ok(Some(Checked { issuer, sources, claims, unverified }))
+    };
+    let sought = Sought::by(&header);
+    let (mut denial, mut chosen, mut keys) = (None, None, Vec::new());
     for issuer in spec.authentication.iter().filter(looks) {
         if claims.string("iss") != Some(&issuer.issuer) {
             continue;
         }
-        match choose_key(issuer, &header)
-            .and_then(|chosen| check_claims(issuer, &claims, input.now_ms).map(|()| chosen))
-        {
-            Ok((key, algorithm)) => {
-                let unverified = (!verified(&located, input, key)).then(|| SignatureWant {
-                    token: 0,
-                    key: key.id,
-                    algorithm,
-                    denial: refuse(issuer, "the token's signature is not valid"),
-                    failure: Vec::new(),
-                });
-                let sources = located.iter().map(|one| one.source).collect();
-                return Ok(Some(Checked { issuer, sources, claims, unverified }));
+        let checked = sought.as_ref().map_err(Clone::clone).and_then(|sought| {
+            sought.check(issuer)?;
+            check_claims(issuer, &claims, input.now_ms).map(|()| sought)
+        });
+        let sought = match checked {
+            Ok(sought) => sought,
+            // The first says what was wrong.
+            Err(words) => {
+                denial.get_or_insert_with(|| refuse(issuer, &words));
+                continue;
             }
-            // Several policies may name one issuer, each with its own audiences; the first says what was wrong.
-            Err(words) => drop(denial.get_or_insert_with(|| refuse(issuer, &words))),
+        };
+        chosen.get_or_insert((issuer, sought.algorithm));
+        for key in sought.keys(issuer) {
+            if verified(&located, input, key) {
+                return accept(issuer, claims, None);
+            }
+            if !keys.contains(&key.id) {
+                keys.push(key.id);
+            }
         }
     }
-    Err(denial.unwrap_or_else(|| {
-        let known: Vec<&str> = spec.authentication.iter().filter(looks).map(|issuer| issuer.issuer.as_str()).collect();
-        refuse(nearest, &format!("iss: matches none of [{}]", known.join(", ")))
-    }))
+    match chosen {
+        Some((issuer, _)) if keys.len() > MAX_KEYS => Err(refuse(issuer, TOO_MANY_KEYS)),
+        Some((issuer, algorithm)) => {
+            let denial = refuse(issuer, "the token's signature is not valid");
+            accept(issuer, claims, Some(SignatureWant { token: 0, keys, algorithm, denial, failure: Vec::new() }))
+        }
+        None => Err(denial.unwrap_or_else(|| {
+            let known: Vec<&str> =
+                spec.authentication.iter().filter(looks).map(|issuer| issuer.issuer.as_str()).collect();
+            refuse(nearest, &format!("iss: matches none of [{}]", known.join(", ")))
+        })),
+    }
 }
 
 /// A CORS preflight: a browser asks before it sends a request, and may not say by whom (Fetch standard, "CORS-preflight fetch").
@@ -147,37 +172,53 @@ fn decode<'b>(text: &str, buffer: &'b mut Vec<u8>) -> Option<&'b [u8]> {
     Some(buffer)
 }
 
-/// The key that the token's header asks for, among the issuer's own, if it may be used with the header's algorithm.
-fn choose_key<'k>(issuer: &'k Issuer, header: &Claims<'_>) -> Result<(&'k Key, Algorithm), Cow<'static, str>> {
-    if header.member("crit").is_some() {
-        return Err("crit: the token has critical extensions, and none is understood".into());
-    }
-    if header.member("b64").is_some() {
-        return Err("b64: the token changes the encoding of its payload".into());
-    }
-    let algorithm = header.string("alg").and_then(algorithm);
-    let algorithm = algorithm.ok_or("alg: matches none of [RS256, RS384, RS512, PS256, ES256, ES384, EdDSA]")?;
-    let fits = |key: &&Key| key.algorithms.contains(&algorithm);
-    let kid = match header.member("kid") {
-        None => None,
-        Some(Json::Text(kid)) => Some(&**kid),
-        Some(_) => return Err("kid: the token's is not a string".into()),
-    };
-    if let Some(kid) = kid {
-        let mut named = issuer.keys.iter().filter(|key| key.kid.as_deref() == Some(kid)).peekable();
-        if named.peek().is_some() {
-            let key = named.find(fits).ok_or("alg: the key may not be used with the token's algorithm")?;
-            return Ok((key, algorithm));
+/// What a token's header says of the key that made it.
+struct Sought<'t> {
+    algorithm: Algorithm,
+    kid: Option<&'t str>,
+}
+
+impl<'t> Sought<'t> {
+    fn by(header: &'t Claims<'_>) -> Result<Self, Cow<'static, str>> {
+        if header.member("crit").is_some() {
+            return Err("crit: the token has critical extensions, and none is understood".into());
         }
+        if header.member("b64").is_some() {
+            return Err("b64: the token changes the encoding of its payload".into());
+        }
+        let algorithm = header.string("alg").and_then(algorithm).ok_or(NO_ALGORITHM)?;
+        let kid = match header.member("kid") {
+            None => None,
+            Some(Json::Text(kid)) => Some(&**kid),
+            Some(_) => return Err("kid: the token's is not a string".into()),
+        };
+        Ok(Self { algorithm, kid })
     }
-    // Without a name on either side, the algorithm must leave one key.
-    let mut candidates = issuer.keys.iter().filter(|key| kid.is_none() || key.kid.is_none()).filter(fits);
-    match (candidates.next(), candidates.next()) {
-        (Some(only), None) => Ok((only, algorithm)),
-        (None, _) if kid.is_some() => Err(UNKNOWN_KEY.into()),
-        (None, _) => Err("alg: no key of the issuer may be used with the token's algorithm".into()),
-        (Some(_), Some(_)) => {
-            Err("kid: the token names no key, and more than one may be used with its algorithm".into())
+
+    /// The issuer's own keys that may have made the token: those of its name that go with its algorithm, or, if none has the name, all
+    /// that go with its algorithm, as far as names do not tell them apart.
+    fn keys<'k>(&self, issuer: &'k Issuer) -> impl Iterator<Item = &'k Key> {
+        let (algorithm, kid) = (self.algorithm, self.kid);
+        let named = self.is_named(issuer);
+        let may_be_it = move |key: &&Key| match (kid, named) {
+            (Some(kid), true) => key.kid.as_deref() == Some(kid),
+            (Some(_), false) => key.kid.is_none(),
+            (None, _) => true,
+        };
+        issuer.keys.iter().filter(may_be_it).filter(move |key| key.algorithms.contains(&algorithm))
+    }
+
+    fn is_named(&self, issuer: &Issuer) -> bool {
+        self.kid.is_some_and(|kid| issuer.keys.iter().any(|key| key.kid.as_deref() == Some(kid)))
+    }
+
+    /// Whether there is such a key.
+    fn check(&self, issuer: &Issuer) -> Result<(), Cow<'static, str>> {
+        match self.keys(issuer).next() {
+            Some(_) => Ok(()),
+            None if self.is_named(issuer) => Err("alg: the key may not be used with the token's algorithm".into()),
+            None if self.kid.is_some() => Err(UNKNOWN_KEY.into()),
+            None => Err("alg: no key of the issuer may be used with the token's algorithm".into()),
         }
     }
 }
@@ -188,9 +229,12 @@ fn algorithm(name: &str) -> Option<Algorithm> {
         "RS384" => Algorithm::RS384,
         "RS512" => Algorithm::RS512,
         "PS256" => Algorithm::PS256,
+        "PS384" => Algorithm::PS384,
+        "PS512" => Algorithm::PS512,
         "ES256" => Algorithm::ES256,
         "ES384" => Algorithm::ES384,
-        "EdDSA" => Algorithm::EdDSA,
+        "ES512" => Algorithm::ES512,
+        "EdDSA" | "Ed25519" => Algorithm::EdDSA,
         _ => return None,
     })
 }
@@ -198,8 +242,10 @@ fn algorithm(name: &str) -> Option<Algorithm> {
 fn check_claims(issuer: &Issuer, claims: &Claims<'_>, now_ms: u64) -> Result<(), Cow<'static, str>> {
     let skew = issuer.clock_skew_ms;
     let date = |name: &str| claims.date(name).map_err(|_| format!("{name}: not a date (seconds since 1970)"));
-    if date("exp")?.is_some_and(|exp| exp.saturating_add(skew) <= now_ms) {
-        return Err("exp: the token has expired".into());
+    match date("exp")? {
+        Some(exp) if exp.saturating_add(skew) <= now_ms => return Err("exp: the token has expired".into()),
+        None if issuer.require_expiration => return Err("exp: the token has none, and it is required".into()),
+        _ => {}
     }
     for name in ["nbf", "iat"] {
         if date(name)?.is_some_and(|from| from > now_ms.saturating_add(skew)) {

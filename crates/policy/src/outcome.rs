@@ -40,16 +40,19 @@ pub struct Wants {
     pub quotas: Vec<(u16, String)>,
 }
 
-/// Which signature to verify, over which token, with which key. Chosen by the program from its own keys only.
+/// Most keys that a token may be of: so many are tried, one after the other.
+pub const MAX_KEYS: usize = 8;
+
+/// Which signature to verify, over which token, with which keys. Chosen by the program from its own keys only.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SignatureWant {
     /// Index of the token in the order of [`crate::token::locate`].
     pub token: u16,
-    /// The key.
-    pub key: KeyId,
+    /// The keys, one of which must have made it: at least one, at most [`MAX_KEYS`].
+    pub keys: Vec<KeyId>,
     /// The algorithm.
     pub algorithm: Algorithm,
-    /// The denial to use when the signature is wrong.
+    /// The denial to use when none of them has.
     pub denial: Denial,
     /// What to take from then: limits that count failures. If there is nothing left, they refuse.
     pub failure: Vec<Take>,

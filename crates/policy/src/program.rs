@@ -15,6 +15,7 @@ use crate::sidecar;
 use crate::spec::{Counts, Direction, ProgramSpec, Target};
 use crate::trace;
 use alloc::borrow::Cow;
+use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -42,7 +43,7 @@ struct Findings {
 /// Why a run ends before the request is allowed.
 pub(crate) enum Stop {
     Denied(Denial),
-    Wants(Wants),
+    Wants(Box<Wants>),
 }
 
 impl From<Denial> for Stop {
@@ -72,7 +73,7 @@ impl Program {
         let verdict = match self.allow(input, &mut findings) {
             Ok(rule) => Verdict::Allow { rule },
             Err(Stop::Denied(denial)) => Verdict::Deny(denial),
-            Err(Stop::Wants(wants)) => return Outcome::Wants(wants),
+            Err(Stop::Wants(wants)) => return Outcome::Wants(*wants),
         };
         let target = matches!(verdict, Verdict::Allow { .. }).then(|| self.target(input)).flatten();
         if target.is_none() {
@@ -129,7 +130,7 @@ impl Program {
             signature.failure = self.failure(input, &host, &path);
             // The counters will be needed next; asking for both at once saves a run. Nothing is decided by these claims yet.
             let quotas = quota::missing(&self.spec, input, &asked);
-            return Err(Stop::Wants(Wants { signature: Some(signature), quotas }));
+            return Err(Stop::Wants(Box::new(Wants { signature: Some(signature), quotas })));
         }
         let rule = match self.spec.direction {
             Direction::Inbound => authorization::judge(&self.spec.authorization, &asked)?.to_string(),

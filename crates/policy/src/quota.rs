@@ -8,6 +8,7 @@ use crate::path;
 use crate::program::Stop;
 use crate::spec::{ClaimPath, Counts, KeyPart, ProgramSpec, QuotaAlgorithm, RateLimit};
 use alloc::borrow::Cow;
+use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec;
@@ -178,7 +179,7 @@ pub(crate) fn judge(
         takes.push(Take { limit: index, key, cost: 1 });
     }
     if !wants.is_empty() {
-        return Err(Stop::Wants(Wants { signature: None, quotas: wants }));
+        return Err(Stop::Wants(Box::new(Wants { signature: None, quotas: wants })));
     }
     if let Some(taken) = refused.map(|(taken, _)| taken).or(tightest) {
         edits.extend(limit_headers(&taken));

@@ -5,6 +5,7 @@
 
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::fmt;
 use serde::{Deserialize, Serialize};
 
 /// Which side of a call a program judges.
@@ -111,6 +112,8 @@ pub struct Issuer {
     pub required: bool,
     /// A CORS preflight goes on without a token, even so.
     pub preflight: bool,
+    /// A token without `exp` is denied.
+    pub require_expiration: bool,
     /// Claims copied to request headers: (claim path, header). The header is removed when the claim is absent, so that a client cannot forge it.
     pub claims_to_headers: Vec<(ClaimPath, String)>,
 }
@@ -126,9 +129,16 @@ pub struct Key {
     pub id: KeyId,
 }
 
-/// First eight bytes (big-endian) of the SHA-256 over the key's public bytes: another key, another id.
+/// SHA-256 of what the key is and of all of its public bytes: another key, another id, in whatever function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct KeyId(pub u64);
+pub struct KeyId(pub [u8; 32]);
+
+/// For people: the first eight bytes.
+impl fmt::Display for KeyId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().take(8).try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
 
 /// Signature algorithms of RFC 7518 and RFC 8037 that are accepted. `none` and the HMAC family do not exist here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -138,8 +148,12 @@ pub enum Algorithm {
     RS384,
     RS512,
     PS256,
+    PS384,
+    PS512,
     ES256,
     ES384,
+    ES512,
+    /// With Ed25519; RFC 9864 calls it so.
     EdDSA,
 }
 

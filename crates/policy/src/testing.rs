@@ -72,7 +72,7 @@ pub fn issuer() -> Issuer {
     let key = |kid: &str, algorithms: &[Algorithm], id| Key {
         kid: Some(kid.to_string()),
         algorithms: algorithms.to_vec(),
-        id: KeyId(id),
+        id: KeyId([id; 32]),
     };
     Issuer {
         name: "p/authentication/0".to_string(),
@@ -88,6 +88,7 @@ pub fn issuer() -> Issuer {
         forward: false,
         required: true,
         preflight: false,
+        require_expiration: false,
         claims_to_headers: Vec::new(),
     }
 }

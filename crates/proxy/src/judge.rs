@@ -25,8 +25,10 @@ use forecast::{Counter, Forecast};
 use http::{HeaderMap, request, response};
 use leno_config::FunctionId;
 use leno_policy::input::{Header, Input, RequestInput, ResponseInput, TargetLoad};
-use leno_policy::outcome::{Decision, HeaderEdit, Outcome, Output, PolicyKind, SignatureWant, Verdict, Wants};
-use leno_policy::spec::Protocol;
+use leno_policy::outcome::{
+    Decision, HeaderEdit, MAX_KEYS, Outcome, Output, PolicyKind, SignatureWant, Verdict, Wants,
+};
+use leno_policy::spec::{KeyId, Protocol};
 use leno_sandbox::{EngineKind, Pool, RunError};
 use runaway::Runaways;
 use std::cell::{Cell, RefCell};
@@ -380,21 +382,20 @@ impl Asked<'_> {
             let Some(token) = forecast.tokens.get_mut(usize::from(want.token)) else {
                 return Err(BadOutput::Index { what: "token", index: usize::from(want.token), count: tokens }.into());
             };
-            let result = self.ask.entry.keys.verify(token.token, want.key, want.algorithm);
-            self.record.note(|observed| {
-                let error = result.err().map(|error| error.label());
-                let check = SignatureCheck { key: want.key, algorithm: want.algorithm, remembered: false, error };
-                observed.signatures.push(check);
-            });
-            if result.is_err() {
-                return Ok(Some(want));
-            }
-            token.verified = Some(want.key);
-            let known = Known { key: want.key, algorithm: want.algorithm, facts: None };
-            self.state.tokens.remember(token.digest, known);
-            if let Some(key) = self.ask.entry.keys.fingerprint(want.key) {
-                self.signatures.remember(token.digest, key, want.algorithm);
-            }
+            crate::edits::at_most("keys", want.keys.len(), MAX_KEYS)?;
+            let verify = |key: &&KeyId| {
+                let result = self.ask.entry.keys.verify(token.token, **key, want.algorithm);
+                self.record.note(|observed| {
+                    let error = result.err().map(|error| error.label());
+                    let check = SignatureCheck { key: **key, algorithm: want.algorithm, remembered: false, error };
+                    observed.signatures.push(check);
+                });
+                result.is_ok()
+            };
+            let Some(key) = want.keys.iter().find(verify).copied() else { return Ok(Some(want)) };
+            token.verified = Some(key);
+            self.state.tokens.remember(token.digest, Known { key, algorithm: want.algorithm, facts: None });
+            self.signatures.remember(token.digest, key, want.algorithm);
         }
         crate::edits::at_most("counters", wants.quotas.len(), outcome::MOST_TAKES)?;
         for (limit, key) in wants.quotas {

@@ -53,8 +53,7 @@ struct Numbers {
     retries: HashTable<(Arc<str>, u64)>,
     ejections: HashTable<(Arc<str>, u64)>,
     signatures: HashTable<(SignatureKey, u64)>,
-    /// Function, and rate limit.
-    overflows: HashTable<((Arc<str>, Box<str>), u64)>,
+    overflows: HashTable<(OverflowKey, u64)>,
     runs: [Histogram<{ RUN_BUCKETS.len() + 1 }>; 3],
     extensions: HashTable<(ExtensionKey, u64)>,
     extension_runs: Histogram<{ RUN_BUCKETS.len() + 1 }>,
@@ -69,6 +68,9 @@ struct Numbers {
 type ExtensionKey = (Arc<str>, Arc<str>, &'static str, &'static str, &'static str);
 
 type SignatureKey = (&'static str, &'static str);
+
+/// Function, and rate limit.
+type OverflowKey = (Arc<str>, Box<str>);
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct ExchangeKey {
@@ -335,8 +337,11 @@ pub fn algorithm_name(algorithm: Algorithm) -> &'static str {
         Algorithm::RS384 => "RS384",
         Algorithm::RS512 => "RS512",
         Algorithm::PS256 => "PS256",
+        Algorithm::PS384 => "PS384",
+        Algorithm::PS512 => "PS512",
         Algorithm::ES256 => "ES256",
         Algorithm::ES384 => "ES384",
+        Algorithm::ES512 => "ES512",
         Algorithm::EdDSA => "EdDSA",
     }
 }

@@ -1,12 +1,12 @@
 //! Signatures of JSON Web Tokens, verified on a program's request (RFC 7515, RFC 7518 section 3, RFC 8037).
 //!
-//! The program chooses the key and the algorithm, from its own keys only; here it is merely checked whether that key made the
+//! The program chooses keys and the algorithm, from its own keys only; here it is merely checked whether one of them made the
 //! token's signature. A key that does not fit the algorithm is an error, never a guess.
 
-use aws_lc_rs::digest;
 use aws_lc_rs::signature::{
-    ECDSA_P256_SHA256_FIXED, ECDSA_P384_SHA384_FIXED, ED25519, ParsedPublicKey, RSA_PKCS1_2048_8192_SHA256,
-    RSA_PKCS1_2048_8192_SHA384, RSA_PKCS1_2048_8192_SHA512, RSA_PSS_2048_8192_SHA256, VerificationAlgorithm,
+    ECDSA_P256_SHA256_FIXED, ECDSA_P384_SHA384_FIXED, ECDSA_P521_SHA512_FIXED, ED25519, ParsedPublicKey,
+    RSA_PKCS1_2048_8192_SHA256, RSA_PKCS1_2048_8192_SHA384, RSA_PKCS1_2048_8192_SHA512, RSA_PSS_2048_8192_SHA256,
+    RSA_PSS_2048_8192_SHA384, RSA_PSS_2048_8192_SHA512, VerificationAlgorithm,
 };
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -22,15 +22,11 @@ const LONGEST_SIGNATURE: usize = 1024;
 #[derive(Debug, Default)]
 pub struct PreparedKeys(HashMap<KeyId, PreparedKey>);
 
-/// SHA-256 of a key: what it is, and all of its bytes.
-pub type Fingerprint = [u8; 32];
-
 #[derive(Debug)]
 struct PreparedKey {
     key: PublicKey,
-    fingerprint: Fingerprint,
     /// By [`slot`]; decoded when first used, because most keys serve one algorithm.
-    decoded: [OnceLock<Result<ParsedPublicKey, InvalidSignature>>; 4],
+    decoded: [OnceLock<Result<ParsedPublicKey, InvalidSignature>>; 6],
 }
 
 /// Why a signature does not count.
@@ -70,19 +66,14 @@ impl PreparedKeys {
     /// Takes the keys over. One that turns out not to be usable makes the signatures that need it invalid, and no others.
     pub fn new(keys: &[VerificationKey]) -> Self {
         let prepare = |VerificationKey { id, key }: &VerificationKey| {
-            (*id, PreparedKey { key: key.clone(), fingerprint: fingerprint(key), decoded: Default::default() })
+            (*id, PreparedKey { key: key.clone(), decoded: Default::default() })
         };
         Self(keys.iter().map(prepare).collect())
     }
 
-    /// Tells a key from all others, those of other functions included.
-    pub fn fingerprint(&self, key: KeyId) -> Option<Fingerprint> {
-        self.0.get(&key).map(|key| key.fingerprint)
-    }
-
-    /// What the key with this fingerprint is called here, if it is here.
-    pub fn find(&self, fingerprint: &Fingerprint) -> Option<KeyId> {
-        self.0.iter().find(|(_, key)| key.fingerprint == *fingerprint).map(|(id, _)| *id)
+    /// Whether this key is here.
+    pub fn contains(&self, key: KeyId) -> bool {
+        self.0.contains_key(&key)
     }
 
     /// Whether `key` made the signature of `token` (compact serialisation) by `algorithm`.
@@ -105,34 +96,19 @@ impl PreparedKey {
     }
 }
 
-fn fingerprint(key: &PublicKey) -> Fingerprint {
-    let (kind, parts) = match key {
-        PublicKey::Rsa { n, e } => (0, [n.as_slice(), e.as_slice()]),
-        PublicKey::P256(point) => (1, [point.as_slice(), &[]]),
-        PublicKey::P384(point) => (2, [point.as_slice(), &[]]),
-        PublicKey::Ed25519(key) => (3, [key.as_slice(), &[]]),
-    };
-    let mut context = digest::Context::new(&digest::SHA256);
-    context.update(&[kind]);
-    for part in parts {
-        context.update(&(part.len() as u64).to_be_bytes());
-        context.update(part);
-    }
-    let mut fingerprint = Fingerprint::default();
-    fingerprint.copy_from_slice(context.finish().as_ref());
-    fingerprint
-}
-
 /// Where a key decoded for this algorithm is kept; `None` if they do not go together.
 fn slot(key: &PublicKey, algorithm: Algorithm) -> Option<usize> {
     match (key, algorithm) {
         (PublicKey::Rsa { .. }, Algorithm::RS256)
         | (PublicKey::P256(_), Algorithm::ES256)
         | (PublicKey::P384(_), Algorithm::ES384)
+        | (PublicKey::P521(_), Algorithm::ES512)
         | (PublicKey::Ed25519(_), Algorithm::EdDSA) => Some(0),
         (PublicKey::Rsa { .. }, Algorithm::RS384) => Some(1),
         (PublicKey::Rsa { .. }, Algorithm::RS512) => Some(2),
         (PublicKey::Rsa { .. }, Algorithm::PS256) => Some(3),
+        (PublicKey::Rsa { .. }, Algorithm::PS384) => Some(4),
+        (PublicKey::Rsa { .. }, Algorithm::PS512) => Some(5),
         _ => None,
     }
 }
@@ -143,13 +119,16 @@ fn decode(key: &PublicKey, algorithm: Algorithm) -> Result<ParsedPublicKey, Inva
         Algorithm::RS384 => &RSA_PKCS1_2048_8192_SHA384,
         Algorithm::RS512 => &RSA_PKCS1_2048_8192_SHA512,
         Algorithm::PS256 => &RSA_PSS_2048_8192_SHA256,
+        Algorithm::PS384 => &RSA_PSS_2048_8192_SHA384,
+        Algorithm::PS512 => &RSA_PSS_2048_8192_SHA512,
         Algorithm::ES256 => &ECDSA_P256_SHA256_FIXED,
         Algorithm::ES384 => &ECDSA_P384_SHA384_FIXED,
+        Algorithm::ES512 => &ECDSA_P521_SHA512_FIXED,
         Algorithm::EdDSA => &ED25519,
     };
     let bytes = match key {
         PublicKey::Rsa { n, e } => rsa_public_key(n, e).ok_or(InvalidSignature::UnusableKey)?,
-        PublicKey::P256(point) | PublicKey::P384(point) => point.clone(),
+        PublicKey::P256(point) | PublicKey::P384(point) | PublicKey::P521(point) => point.clone(),
         PublicKey::Ed25519(key) => key.clone(),
     };
     ParsedPublicKey::new(verification, bytes).map_err(|_| InvalidSignature::UnusableKey)
@@ -193,13 +172,16 @@ mod tests {
     use super::*;
     use crate::testing::{SigningKey, sign};
 
-    const ALL: [Algorithm; 7] = [
+    const ALL: [Algorithm; 10] = [
         Algorithm::RS256,
         Algorithm::RS384,
         Algorithm::RS512,
         Algorithm::PS256,
+        Algorithm::PS384,
+        Algorithm::PS512,
         Algorithm::ES256,
         Algorithm::ES384,
+        Algorithm::ES512,
         Algorithm::EdDSA,
     ];
 
@@ -207,15 +189,20 @@ mod tests {
     fn every_algorithm_verifies_what_its_key_made_and_nothing_else() {
         for algorithm in ALL {
             let (key, other) = (SigningKey::generate(algorithm), SigningKey::generate(algorithm));
-            let keys = PreparedKeys::new(&[key.verification_key(KeyId(1)), other.verification_key(KeyId(2))]);
+            let keys =
+                PreparedKeys::new(&[key.verification_key(KeyId([1; 32])), other.verification_key(KeyId([2; 32]))]);
             let token = sign(&key, r#"{"sub":"ann"}"#);
-            assert_eq!(keys.verify(&token, KeyId(1), algorithm), Ok(()), "{algorithm:?}");
-            assert_eq!(keys.verify(&token, KeyId(2), algorithm), Err(InvalidSignature::Mismatch), "{algorithm:?}");
-            assert_eq!(keys.verify(&token, KeyId(3), algorithm), Err(InvalidSignature::UnknownKey));
+            assert_eq!(keys.verify(&token, KeyId([1; 32]), algorithm), Ok(()), "{algorithm:?}");
+            assert_eq!(
+                keys.verify(&token, KeyId([2; 32]), algorithm),
+                Err(InvalidSignature::Mismatch),
+                "{algorithm:?}"
+            );
+            assert_eq!(keys.verify(&token, KeyId([3; 32]), algorithm), Err(InvalidSignature::UnknownKey));
             let forged = token.replacen('.', ".e", 1);
-            assert_eq!(keys.verify(&forged, KeyId(1), algorithm), Err(InvalidSignature::Mismatch));
+            assert_eq!(keys.verify(&forged, KeyId([1; 32]), algorithm), Err(InvalidSignature::Mismatch));
             let cut = token.rsplit_once('.').unwrap().0;
-            assert_eq!(keys.verify(&format!("{cut}."), KeyId(1), algorithm), Err(InvalidSignature::Mismatch));
+            assert_eq!(keys.verify(&format!("{cut}."), KeyId([1; 32]), algorithm), Err(InvalidSignature::Mismatch));
         }
     }
 
@@ -223,11 +210,11 @@ mod tests {
     fn a_key_serves_only_its_kind_of_algorithm() {
         for made_by in ALL {
             let key = SigningKey::generate(made_by);
-            let keys = PreparedKeys::new(&[key.verification_key(KeyId(1))]);
+            let keys = PreparedKeys::new(&[key.verification_key(KeyId([1; 32]))]);
             let token = sign(&key, "{}");
             for asked in ALL.into_iter().filter(|asked| *asked != made_by) {
-                let error = keys.verify(&token, KeyId(1), asked).unwrap_err();
-                let rsa = |algorithm| !matches!(algorithm, Algorithm::ES256 | Algorithm::ES384 | Algorithm::EdDSA);
+                let error = keys.verify(&token, KeyId([1; 32]), asked).unwrap_err();
+                let rsa = |algorithm| !format!("{algorithm:?}").starts_with('E');
                 let expected =
                     if rsa(made_by) && rsa(asked) { InvalidSignature::Mismatch } else { InvalidSignature::WrongKind };
                 assert_eq!(error, expected, "{made_by:?} as {asked:?}");
@@ -238,12 +225,12 @@ mod tests {
     #[test]
     fn malformed_tokens_are_no_tokens() {
         let key = SigningKey::generate(Algorithm::EdDSA);
-        let keys = PreparedKeys::new(&[key.verification_key(KeyId(1))]);
+        let keys = PreparedKeys::new(&[key.verification_key(KeyId([1; 32]))]);
         let token = sign(&key, "{}");
         let long = format!("a.b.{}", "A".repeat(4000));
         for bad in ["", ".", "a.b", &format!("{token}="), &format!("{token}.x"), &format!("x.{token}"), "a.b.!!", &long]
         {
-            assert_eq!(keys.verify(bad, KeyId(1), Algorithm::EdDSA), Err(InvalidSignature::Malformed), "{bad}");
+            assert_eq!(keys.verify(bad, KeyId([1; 32]), Algorithm::EdDSA), Err(InvalidSignature::Malformed), "{bad}");
         }
     }
 
@@ -258,11 +245,12 @@ mod tests {
             (PublicKey::Rsa { n: vec![0xff; 256], e: vec![1] }, Algorithm::RS256),
             (PublicKey::P256(vec![4; 65]), Algorithm::ES256),
             (PublicKey::P384(vec![4; 65]), Algorithm::ES384),
+            (PublicKey::P521(vec![4; 133]), Algorithm::ES512),
             (PublicKey::Ed25519(vec![4; 31]), Algorithm::EdDSA),
         ];
         for (key, algorithm) in cases {
-            let keys = PreparedKeys::new(&[VerificationKey { id: KeyId(1), key: key.clone() }]);
-            let error = keys.verify("e30.e30.AAAA", KeyId(1), algorithm).unwrap_err();
+            let keys = PreparedKeys::new(&[VerificationKey { id: KeyId([1; 32]), key: key.clone() }]);
+            let error = keys.verify("e30.e30.AAAA", KeyId([1; 32]), algorithm).unwrap_err();
             assert_eq!(error, InvalidSignature::UnusableKey, "{key:?}");
         }
     }

@@ -5,8 +5,9 @@ use crate::record::{Asked, AttemptResult, EditedHeader, Judged, Observed, QuotaT
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::rsa::KeySize;
 use aws_lc_rs::signature::{
-    ECDSA_P256_SHA256_FIXED_SIGNING, ECDSA_P384_SHA384_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair,
-    RSA_PKCS1_SHA256, RSA_PKCS1_SHA384, RSA_PKCS1_SHA512, RSA_PSS_SHA256, RsaKeyPair,
+    ECDSA_P256_SHA256_FIXED_SIGNING, ECDSA_P384_SHA384_FIXED_SIGNING, ECDSA_P521_SHA512_FIXED_SIGNING, EcdsaKeyPair,
+    Ed25519KeyPair, KeyPair, RSA_PKCS1_SHA256, RSA_PKCS1_SHA384, RSA_PKCS1_SHA512, RSA_PSS_SHA256, RSA_PSS_SHA384,
+    RSA_PSS_SHA512, RsaKeyPair,
 };
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -37,6 +38,7 @@ impl SigningKey {
         let pair = match algorithm {
             Algorithm::ES256 => Pair::Ecdsa(EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).unwrap()),
             Algorithm::ES384 => Pair::Ecdsa(EcdsaKeyPair::generate(&ECDSA_P384_SHA384_FIXED_SIGNING).unwrap()),
+            Algorithm::ES512 => Pair::Ecdsa(EcdsaKeyPair::generate(&ECDSA_P521_SHA512_FIXED_SIGNING).unwrap()),
             Algorithm::EdDSA => Pair::Ed25519(Ed25519KeyPair::generate().unwrap()),
             _ => Pair::Rsa(RsaKeyPair::generate(KeySize::Rsa2048).unwrap()),
         };
@@ -51,6 +53,9 @@ impl SigningKey {
             },
             Pair::Ecdsa(pair) if self.algorithm == Algorithm::ES256 => {
                 PublicKey::P256(pair.public_key().as_ref().into())
+            }
+            Pair::Ecdsa(pair) if self.algorithm == Algorithm::ES512 => {
+                PublicKey::P521(pair.public_key().as_ref().into())
             }
             Pair::Ecdsa(pair) => PublicKey::P384(pair.public_key().as_ref().into()),
             Pair::Ed25519(pair) => PublicKey::Ed25519(pair.public_key().as_ref().into()),
@@ -70,6 +75,8 @@ impl SigningKey {
                     Algorithm::RS384 => &RSA_PKCS1_SHA384,
                     Algorithm::RS512 => &RSA_PKCS1_SHA512,
                     Algorithm::PS256 => &RSA_PSS_SHA256,
+                    Algorithm::PS384 => &RSA_PSS_SHA384,
+                    Algorithm::PS512 => &RSA_PSS_SHA512,
                     _ => &RSA_PKCS1_SHA256,
                 };
                 let mut signature = vec![0; pair.public_modulus_len()];
@@ -130,7 +137,7 @@ pub fn observed() -> Observed {
             path_changed: false,
         }),
         signatures: vec![SignatureCheck {
-            key: KeyId(0xabc),
+            key: KeyId([0xab; 32]),
             algorithm: Algorithm::ES256,
             remembered: false,
             error: None,

@@ -61,6 +61,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Output, Malformed> {
         Output::Request(Outcome::Wants(wants)) => {
             if let Some(signature) = &wants.signature {
                 denial(&signature.denial)?;
+                few(signature.keys.len(), "keys")?;
                 few(signature.failure.len(), "counters")?;
             }
             few(wants.quotas.len(), "counters")?;

@@ -16,7 +16,7 @@ const NOW_MS: u64 = 1_790_000_000_000;
 const FRONTEND: &str = "spiffe://orders.example/ns/orders/sa/frontend-api";
 const PATH: &str = "/orders/8c6f1e0a/items?expand=prices&currency=EUR";
 const SUBJECT: &str = "3f6b8d1c-0c7e-4c3a-9a51-7b1f60d2e6aa";
-const KEY: KeyId = KeyId(0x1f2e_3d4c_5b6a_7988);
+const KEY: KeyId = KeyId([0x1f; 32]);
 
 /// No policies at all: the floor.
 pub fn empty(function: &str) -> ProgramSpec {
@@ -91,7 +91,7 @@ fn issuer() -> Issuer {
         issuer: "https://login.orders.example".into(),
         audiences: vec!["orders".into()],
         keys: vec![
-            Key { kid: Some("2026-05".into()), algorithms: vec![Algorithm::ES256], id: KeyId(1) },
+            Key { kid: Some("2026-05".into()), algorithms: vec![Algorithm::ES256], id: KeyId([1; 32]) },
             Key { kid: Some("2026-06".into()), algorithms: vec![Algorithm::ES256], id: KEY },
         ],
         sources: vec![TokenSource::Header { name: "authorization".into(), prefix: "Bearer ".into() }],
@@ -99,6 +99,7 @@ fn issuer() -> Issuer {
         forward: false,
         required: true,
         preflight: false,
+        require_expiration: false,
         claims_to_headers: vec![(vec!["sub".into()], "x-user".into())],
     }
 }

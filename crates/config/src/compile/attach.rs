@@ -178,13 +178,5 @@ fn conflicts(id: &FunctionId, first: &Policy, second: &Policy) -> Vec<(&'static 
         let message = format!("`{a}` sets `{field}` for function `{id}` too");
         conflicts.push((field, message, format!("keep the section in one of `{a}` and `{b}`")));
     }
-    if let Some(issuer) = second
-        .authentication
-        .iter()
-        .find(|issuer| first.authentication.iter().any(|other| other.issuer == issuer.issuer))
-    {
-        let message = format!("`{a}` accepts issuer `{}` for function `{id}` too", issuer.issuer);
-        conflicts.push(("authentication", message, "keep one of the two".to_owned()));
-    }
     conflicts
 }

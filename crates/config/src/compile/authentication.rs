@@ -62,6 +62,7 @@ fn issuer(
         forward: issuer.forward,
         required: issuer.required,
         preflight: false,
+        require_expiration: issuer.require_expiration,
         claims_to_headers: claims_to_headers(&scope.field("claimsToHeaders"), &issuer.claims_to_headers),
     }
 }
@@ -193,7 +194,7 @@ fn keys(scope: &Scope<'_>, set: KeySet, policy: &mut Policy) -> Vec<spec::Key> {
         place.as_ref().unwrap_or(scope).problem(refused.message.clone(), refused.fix);
     }
     if set.keys.is_empty() && set.refused.is_empty() {
-        let fix = "expected a public RSA (2048 bits or more), EC P-256, EC P-384 or Ed25519 key for signatures";
+        let fix = "expected a public RSA (2048 bits or more), EC P-256, P-384 or P-521, or Ed25519 key for signatures";
         scope.problem(format!("none of the keys can verify signatures{}", set.skipped_in_words()), fix);
     }
     policy.keys.extend(set.keys.iter().map(|(_, key)| key.clone()));

@@ -10,7 +10,9 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Authentication {
-    /// Accepted issuers. A token of anybody else is refused (401), as is one that is invalid.
+    /// Accepted issuers. A token of anybody else is refused (401), as is one that is invalid. Several policies of a function may name the
+    /// same issuer: a token passes if it satisfies one of them, its key and its audience together. The first that it satisfies, in order
+    /// of the policies' names, decides what becomes of the token and its claims.
     pub issuers: Vec<Issuer>,
     /// Whether a browser's CORS preflight (`OPTIONS` with `origin` and `access-control-request-method`, without `authorization` and
     /// `cookie`) may come without a token. Authorization still decides: a rule has to allow it. Every policy of a function that
@@ -45,6 +47,9 @@ pub struct Issuer {
     /// Whether a request without a token is refused (401). Otherwise it goes on without a user.
     #[serde(default = "default_required")]
     pub required: bool,
+    /// Whether a token must say when it expires (`exp`). One that says so and has expired is refused in any case.
+    #[serde(default)]
+    pub require_expiration: bool,
     /// Claims that are copied to request headers. What a client sends in these headers, or in headers that differ from them in `_` for
     /// `-` only, is removed. [Some fields](../headers.md) only the mesh writes.
     #[serde(default)]
@@ -59,7 +64,8 @@ fn default_required() -> bool {
     true
 }
 
-/// A JSON Web Key set (RFC 7517): one of `inline`, `file` and `url`. Keys: RSA of 2048 bits or more, EC P-256 and P-384, Ed25519.
+/// A JSON Web Key set (RFC 7517): one of `inline`, `file` and `url`. Keys: RSA of 2048 bits or more, EC P-256, P-384 and P-521,
+/// Ed25519. A token that names no key (`kid`) is tried with those that go with its algorithm, eight at most.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Jwks {

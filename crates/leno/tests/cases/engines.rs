@@ -128,12 +128,13 @@ impl Programs {
                 Output::Request(Outcome::Wants(wants)) => {
                     if let Some(want) = wants.signature {
                         let token = tokens[usize::from(want.token)].token;
-                        if self.keys.verify(token, want.key, want.algorithm).is_err() {
+                        let made = |key: &&KeyId| self.keys.verify(token, **key, want.algorithm).is_ok();
+                        let Some(key) = want.keys.iter().find(made).copied() else {
                             let decision = refused(want.denial);
                             let plan = plan(spec, &decision);
                             return Judged { outputs, decision, plan, answer: None };
-                        }
-                        verified[usize::from(want.token)] = Some(want.key);
+                        };
+                        verified[usize::from(want.token)] = Some(key);
                     }
                     counters.extend(wants.quotas);
                 }

@@ -3,7 +3,7 @@ use crate::input::{Header, RequestInput};
 use crate::outcome::{HeaderEdit, Outcome, SignatureWant, Verdict, Wants};
 use crate::program::Program;
 use crate::spec::{
-    Algorithm, Condition, ConditionKey, Issuer, KeyId, Matches, ProgramSpec, Source, StringMatch, TokenSource,
+    Algorithm, Condition, ConditionKey, Issuer, Key, KeyId, Matches, ProgramSpec, Source, StringMatch, TokenSource,
 };
 use crate::testing::{self, NOW_MS, allowed, decide, denied, header, issuer, request, token};
 use alloc::format;
@@ -13,7 +13,7 @@ use alloc::vec::Vec;
 
 const ES256: &str = r#"{"alg":"ES256","kid":"ec"}"#;
 const CLAIMS: &str = r#"{"iss":"https://login.example","sub":"ann","aud":"shop","exp":1700000600}"#;
-const VERIFIED: Option<KeyId> = Some(KeyId(2));
+const VERIFIED: Option<KeyId> = Some(KeyId([2; 32]));
 
 fn spec(issuers: Vec<Issuer>) -> ProgramSpec {
     ProgramSpec { authentication: issuers, ..testing::inbound() }
@@ -62,7 +62,7 @@ fn claims(more: &str) -> String {
 #[test]
 fn a_good_token_needs_its_signature_verified_and_nothing_else() {
     let want = check(ES256, CLAIMS).unwrap();
-    assert_eq!((want.token, want.key, want.algorithm), (0, KeyId(2), Algorithm::ES256));
+    assert_eq!((want.token, want.keys, want.algorithm), (0, vec![KeyId([2; 32])], Algorithm::ES256));
     assert_eq!((want.denial.status, want.denial.clause.as_str()), (401, "the token's signature is not valid"));
     let authorization = format!("Bearer {}", token(ES256, CLAIMS));
     let input = RequestInput { verified: vec![VERIFIED], ..bearing(&authorization) };
@@ -74,7 +74,7 @@ fn a_good_token_needs_its_signature_verified_and_nothing_else() {
 #[test]
 fn a_signature_by_another_key_does_not_count() {
     let authorization = format!("Bearer {}", token(ES256, CLAIMS));
-    for verified in [vec![], vec![None], vec![Some(KeyId(1))], vec![None, VERIFIED]] {
+    for verified in [vec![], vec![None], vec![Some(KeyId([1; 32]))], vec![None, VERIFIED]] {
         let input = RequestInput { verified, ..bearing(&authorization) };
         assert!(matches!(Program::new(spec(vec![issuer()])).judge(&input), Outcome::Wants(_)), "{:?}", input.verified);
     }
@@ -152,7 +152,8 @@ fn forms_that_are_no_jwt() {
 
 #[test]
 fn headers_of_tokens() {
-    let no_algorithm = "alg: matches none of [RS256, RS384, RS512, PS256, ES256, ES384, EdDSA]";
+    let no_algorithm =
+        "alg: matches none of [RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384, ES512, EdDSA, Ed25519]";
     for header in [
         r#"{"kid":"ec"}"#,
         r#"{"alg":"none","kid":"ec"}"#,
@@ -161,8 +162,8 @@ fn headers_of_tokens() {
         r#"{"alg":"es256","kid":"ec"}"#,
         r#"{"alg":"ES256K","kid":"ec"}"#,
         r#"{"alg":"ES256 ","kid":"ec"}"#,
-        r#"{"alg":"ES512","kid":"ec"}"#,
-        r#"{"alg":"PS384","kid":"rsa"}"#,
+        r#"{"alg":"Ed448","kid":"ed"}"#,
+        r#"{"alg":"ESP256","kid":"ec"}"#,
         r#"{"alg":["ES256"],"kid":"ec"}"#,
         r#"{"alg":null,"kid":"ec"}"#,
         r#"{"ALG":"ES256","kid":"ec"}"#,
@@ -186,16 +187,17 @@ fn headers_of_tokens() {
         r#"{"typ":"none","cty":"JWT","alg":"ES256","kid":"ec","jku":"https://evil.example","jwk":{},"x5u":1}"#,
         r#"{"\u0061lg":"ES\u0032\u00356","kid":"ec"}"#,
     ] {
-        assert_eq!(check(header, CLAIMS).unwrap().key, KeyId(2), "{header}");
+        assert_eq!(check(header, CLAIMS).unwrap().keys, [KeyId([2; 32])], "{header}");
     }
 }
 
 #[test]
 fn keys_are_chosen_by_name_and_algorithm() {
-    let by = |header: &str| check(header, CLAIMS).map(|want| (want.key.0, want.algorithm));
+    let by = |header: &str| check(header, CLAIMS).map(|want| (want.keys[0].0[0], want.algorithm));
     assert_eq!(by(r#"{"alg":"RS256","kid":"rsa"}"#), Ok((1, Algorithm::RS256)));
     assert_eq!(by(r#"{"alg":"PS256","kid":"rsa"}"#), Ok((1, Algorithm::PS256)));
     assert_eq!(by(r#"{"alg":"EdDSA","kid":"ed"}"#), Ok((3, Algorithm::EdDSA)));
+    assert_eq!(by(r#"{"alg":"Ed25519","kid":"ed"}"#), Ok((3, Algorithm::EdDSA)), "RFC 9864");
     for header in [r#"{"alg":"RS384","kid":"rsa"}"#, r#"{"alg":"RS256","kid":"ec"}"#, r#"{"alg":"ES384","kid":"ec"}"#] {
         assert_eq!(by(header), Err("alg: the key may not be used with the token's algorithm".to_string()), "{header}");
     }
@@ -213,16 +215,28 @@ fn keys_are_chosen_by_name_and_algorithm() {
 #[test]
 fn tokens_without_a_key_name() {
     let header = r#"{"alg":"ES256"}"#;
-    assert_eq!(check(header, CLAIMS).unwrap().key, KeyId(2), "one key is left by the algorithm");
+    assert_eq!(check(header, CLAIMS).unwrap().keys, [KeyId([2; 32])], "one key is left by the algorithm");
     let none = check(r#"{"alg":"ES384"}"#, CLAIMS).unwrap_err();
     assert_eq!(none, "alg: no key of the issuer may be used with the token's algorithm");
-    let mut two = issuer();
-    two.keys[2].algorithms = vec![Algorithm::ES256];
-    let several = check_with(two, header, CLAIMS).unwrap_err();
-    assert_eq!(several, "kid: the token names no key, and more than one may be used with its algorithm");
+    let mut several = issuer();
+    several.keys = (1..=8).map(|id| Key { id: KeyId([id; 32]), ..several.keys[1].clone() }).collect();
+    let all: Vec<KeyId> = (1..=8).map(|id| KeyId([id; 32])).collect();
+    assert_eq!(check_with(several.clone(), header, CLAIMS).unwrap().keys, all, "all that may be it");
+    let authorization = format!("Bearer {}", token(header, CLAIMS));
+    for id in [1, 8] {
+        let input = RequestInput { verified: vec![Some(KeyId([id; 32]))], ..bearing(&authorization) };
+        assert_eq!(allowed(spec(vec![several.clone()]), &input), "all", "one of them made it");
+    }
+    several.keys.push(Key { id: KeyId([9; 32]), ..several.keys[0].clone() });
+    let too_many = check_with(several, header, CLAIMS).unwrap_err();
+    assert_eq!(too_many, "kid: the token names no key, and more than 8 may be used with its algorithm");
     let mut nameless = issuer();
     nameless.keys[1].kid = None;
-    assert_eq!(check_with(nameless, ES256, CLAIMS).unwrap().key, KeyId(2), "a key without a name may have any");
+    assert_eq!(
+        check_with(nameless, ES256, CLAIMS).unwrap().keys,
+        [KeyId([2; 32])],
+        "a key without a name may have any"
+    );
     assert_eq!(check_with(Issuer { keys: vec![], ..issuer() }, ES256, CLAIMS).unwrap_err(), UNKNOWN_KEY);
 }
 
@@ -266,6 +280,48 @@ fn one_issuer_may_be_named_by_several_policies() {
         let verdict = decide(spec(vec![issuer(), second.clone()]), &input).verdict;
         assert_eq!(matches!(verdict, Verdict::Allow { .. }), good, "{aud}");
     }
+}
+
+#[test]
+fn a_token_satisfies_one_of_its_issuers_policies_with_key_and_audience_together() {
+    let with_key = |id, aud: &str| Issuer {
+        keys: vec![Key { id: KeyId([id; 32]), kid: None, algorithms: vec![Algorithm::ES256] }],
+        audiences: vec![aud.to_string()],
+        ..issuer()
+    };
+    let both = spec(vec![with_key(1, "shop"), with_key(2, "admin")]);
+    let judge = |aud: &str, verified| {
+        let authorization = format!("Bearer {}", token(ES256, &CLAIMS.replace(r#""shop""#, aud)));
+        Program::new(both.clone()).judge(&RequestInput { verified: vec![verified], ..bearing(&authorization) })
+    };
+    let wanted = |aud: &str| match judge(aud, None) {
+        Outcome::Wants(Wants { signature: Some(want), .. }) => want.keys,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(wanted(r#""shop""#), [KeyId([1; 32])]);
+    assert_eq!(wanted(r#""admin""#), [KeyId([2; 32])]);
+    assert_eq!(wanted(r#"["admin","shop"]"#), [KeyId([1; 32]), KeyId([2; 32])], "either may have made it");
+    for (aud, key, good) in [
+        (r#""shop""#, 1, true),
+        (r#""shop""#, 2, false),
+        (r#""admin""#, 1, false),
+        (r#""admin""#, 2, true),
+        (r#"["admin","shop"]"#, 2, true),
+    ] {
+        let allowed = match judge(aud, Some(KeyId([key; 32]))) {
+            Outcome::Decided(decision) => matches!(decision.verdict, Verdict::Allow { .. }),
+            Outcome::Wants(_) => false,
+        };
+        assert_eq!(allowed, good, "{aud} by {key}");
+    }
+}
+
+#[test]
+fn an_expiration_may_be_required() {
+    let strict = Issuer { require_expiration: true, ..issuer() };
+    let none = check_with(strict.clone(), ES256, &claims("")).unwrap_err();
+    assert_eq!(none, "exp: the token has none, and it is required");
+    assert!(check_with(strict, ES256, &claims(&format!(r#","exp":{}"#, NOW_MS / 1000 + 1))).is_ok());
 }
 
 #[test]

@@ -1,6 +1,6 @@
 use super::{MAX_PART, Subject, render_key, take};
 use crate::input::{QuotaEntry, QuotaState, RequestInput};
-use crate::outcome::{HeaderEdit, Outcome, PolicyKind, SignatureWant, Take, Verdict};
+use crate::outcome::{HeaderEdit, Outcome, PolicyKind, Take, Verdict};
 use crate::program::Program;
 use crate::spec::{
     ClaimPath, Counts, Issuer, KeyId, KeyPart, Matches, Operation, PathMatch, ProgramSpec, QuotaAlgorithm, RateLimit,
@@ -316,12 +316,12 @@ fn a_signature_and_the_counters_behind_it_are_asked_for_at_once() {
     let program = Program::new(spec);
     match program.judge(&input) {
         Outcome::Wants(wants) => {
-            assert!(matches!(wants.signature, Some(SignatureWant { key: KeyId(2), .. })));
+            assert_eq!(wants.signature.map(|want| want.keys), Some(vec![KeyId([2; 32])]));
             assert_eq!(wants.quotas, [(0, "3:ann;".to_string())]);
         }
         Outcome::Decided(decision) => panic!("{decision:?}"),
     }
-    input.verified = vec![Some(KeyId(2))];
+    input.verified = vec![Some(KeyId([2; 32]))];
     input.quotas.push(used(0, "3:ann;", 0));
     match program.judge(&input) {
         Outcome::Decided(decision) => {

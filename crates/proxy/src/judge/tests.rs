@@ -121,7 +121,7 @@ fn open_slice() -> Slice {
     slice
 }
 
-const KEY: KeyId = KeyId(0xabc);
+const KEY: KeyId = KeyId([0xab; 32]);
 
 /// A function that wants a token of this key.
 fn token_slice(key: &SigningKey) -> Slice {
@@ -137,6 +137,7 @@ fn token_slice(key: &SigningKey) -> Slice {
         forward: false,
         required: true,
         preflight: false,
+        require_expiration: false,
         claims_to_headers: vec![(vec!["sub".into()], "x-user".into())],
     });
     slice

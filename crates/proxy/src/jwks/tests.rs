@@ -74,7 +74,7 @@ fn ok(body: &str) -> String {
 
 fn key_set(kid: &str) -> String {
     let key = SigningKey::generate(Algorithm::EdDSA);
-    let leno_config::slice::PublicKey::Ed25519(x) = key.verification_key(KeyId(0)).key else { panic!() };
+    let leno_config::slice::PublicKey::Ed25519(x) = key.verification_key(KeyId([0; 32])).key else { panic!() };
     let x = base64::Engine::encode(&base64::engine::general_purpose::URL_SAFE_NO_PAD, x);
     format!(r#"{{"keys":[{{"kty":"OKP","crv":"Ed25519","kid":"{kid}","x":"{x}"}}]}}"#)
 }
@@ -91,6 +91,7 @@ fn slice(name: &str, url: &str) -> Slice {
         forward: false,
         required: true,
         preflight: false,
+        require_expiration: false,
         claims_to_headers: Vec::new(),
     });
     slice.jwks.push(JwksFetch {

@@ -3,7 +3,6 @@
 //! An entry says only "this key made this token". Claims, expiry, and whether the key is still trusted are decided by the program,
 //! each time anew.
 
-use crate::signature::Fingerprint;
 use leno_policy::spec::{Algorithm, ClaimPath, KeyId};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -65,8 +64,8 @@ impl Tokens {
 /// Who made a token, whichever function it was shown to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Made {
-    /// The whole key: of its short name somebody might find another.
-    pub key: Fingerprint,
+    /// The key.
+    pub key: KeyId,
     /// How it was verified.
     pub algorithm: Algorithm,
     /// These claims' values, from a decision about it. What a program said, so no more than a hint.
@@ -85,7 +84,7 @@ impl Signatures {
     }
 
     /// Remembers that `key` made this token.
-    pub fn remember(&self, digest: Digest, key: Fingerprint, algorithm: Algorithm) {
+    pub fn remember(&self, digest: Digest, key: KeyId, algorithm: Algorithm) {
         self.0.insert(digest, Made { key, algorithm, facts: None });
     }
 
@@ -174,8 +173,8 @@ mod tests {
         digest
     }
 
-    fn made_by(key: u64) -> Known {
-        Known { key: KeyId(key), algorithm: ALGORITHM, facts: None }
+    fn made_by(key: u8) -> Known {
+        Known { key: KeyId([key; 32]), algorithm: ALGORITHM, facts: None }
     }
 
     #[test]
@@ -190,7 +189,11 @@ mod tests {
         assert!(!tokens.add_facts(&digest(1), &[Some("ann".into())]), "not new any more");
         assert_eq!(tokens.look_up(&digest(1)).unwrap().facts.as_deref(), Some(&[Some("ann".to_owned())][..]));
         tokens.remember(digest(1), made_by(8));
-        assert_eq!(tokens.look_up(&digest(1)).unwrap().key, KeyId(8), "another key made it, says the latest check");
+        assert_eq!(
+            tokens.look_up(&digest(1)).unwrap().key,
+            KeyId([8; 32]),
+            "another key made it, says the latest check"
+        );
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Adds the shards up and writes OpenMetrics text.
 
 use super::{
-    DecisionKey, ExchangeKey, Exchanges, ExtensionKey, Histogram, ISTIO_BUCKETS, Metrics, Numbers, RUN_BUCKETS, Shard,
-    SignatureKey,
+    DecisionKey, ExchangeKey, Exchanges, ExtensionKey, Histogram, ISTIO_BUCKETS, Metrics, Numbers, OverflowKey,
+    RUN_BUCKETS, Shard, SignatureKey,
 };
 use crate::peer::Entrance;
 use crate::record::workload;
@@ -74,7 +74,7 @@ struct Sum {
     ejections: BTreeMap<Arc<str>, u64>,
     signatures: BTreeMap<SignatureKey, u64>,
     runs: [Histogram<{ RUN_BUCKETS.len() + 1 }>; 3],
-    overflows: BTreeMap<(Arc<str>, Box<str>), u64>,
+    overflows: BTreeMap<OverflowKey, u64>,
     extensions: BTreeMap<ExtensionKey, u64>,
     extension_runs: Histogram<{ RUN_BUCKETS.len() + 1 }>,
     unproven: BTreeMap<(Arc<str>, &'static str), u64>,

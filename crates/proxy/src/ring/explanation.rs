@@ -290,7 +290,7 @@ fn judgement(observed: &Observed) -> Option<Judgement> {
 
 fn signatures(observed: &Observed) -> Vec<Signature> {
     let tell = |check: &crate::record::SignatureCheck| Signature {
-        key: format!("{:016x}", check.key.0),
+        key: check.key.to_string(),
         algorithm: algorithm_name(check.algorithm).to_owned(),
         result: check.result().to_owned(),
     };

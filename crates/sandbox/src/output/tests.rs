@@ -96,8 +96,13 @@ fn a_refusal_refuses() {
             decided(|decision| decision.verdict = Verdict::Deny(denial.clone())),
             Err(Malformed::Status(status))
         );
-        let signature =
-            SignatureWant { token: 0, key: KeyId(1), algorithm: Algorithm::ES256, denial, failure: Vec::new() };
+        let signature = SignatureWant {
+            token: 0,
+            keys: vec![KeyId([1; 32])],
+            algorithm: Algorithm::ES256,
+            denial,
+            failure: Vec::new(),
+        };
         let wants = Wants { signature: Some(signature), quotas: vec![] };
         assert_eq!(check(&Output::Request(Outcome::Wants(wants))), Err(Malformed::Status(status)));
     }

@@ -5,7 +5,15 @@ use super::*;
 #[test]
 fn a_signature_is_verified_once_and_remembered() {
     for engine in engines() {
-        for algorithm in [Algorithm::RS256, Algorithm::PS256, Algorithm::ES256, Algorithm::ES384, Algorithm::EdDSA] {
+        for algorithm in [
+            Algorithm::RS256,
+            Algorithm::PS256,
+            Algorithm::PS512,
+            Algorithm::ES256,
+            Algorithm::ES384,
+            Algorithm::ES512,
+            Algorithm::EdDSA,
+        ] {
             let key = SigningKey::generate(algorithm);
             let bench = Bench::new(engine, token_slice(&key));
             let token = sign(&key, CLAIMS);
@@ -19,7 +27,7 @@ fn a_signature_is_verified_once_and_remembered() {
                 assert_eq!(judgement.runs, runs, "{algorithm:?} {result}");
                 assert_eq!(judgement.principal.as_deref(), Some("https://login.example/ann"));
                 let [check] = &told.signatures[..] else { panic!("{:?}", told.signatures) };
-                assert_eq!((&*check.result, &*check.key), (result, "0000000000000abc"));
+                assert_eq!((&*check.result, &*check.key), (result, "abababababababab"));
             }
         }
     }
@@ -61,7 +69,7 @@ fn a_remembered_signature_spares_nothing_but_the_signature() {
             remember(token, KEY);
             assert_eq!(denied(bench.ask(with_token(token)).0).status, 401);
         }
-        remember(&good, KeyId(0xdef));
+        remember(&good, KeyId([0xde; 32]));
         let (judgement, told) = bench.ask(with_token(&good));
         drop(permitted(judgement));
         assert_eq!(told.judgement.unwrap().runs, 2, "of a key that is none of the program's: verified anew");
@@ -70,8 +78,8 @@ fn a_remembered_signature_spares_nothing_but_the_signature() {
         remember(&good, KEY);
         let mut rotated = token_slice(&key);
         let fresh = SigningKey::generate(Algorithm::ES256);
-        rotated.keys = vec![fresh.verification_key(KeyId(0xeee))];
-        rotated.inbound.authentication[0].keys[0].id = KeyId(0xeee);
+        rotated.keys = vec![fresh.verification_key(KeyId([0xee; 32]))];
+        rotated.inbound.authentication[0].keys[0].id = KeyId([0xee; 32]);
         let bench = Bench { entry: Arc::new(FunctionEntry::load(engine, rotated)), ..bench };
         assert_eq!(denied(bench.ask(with_token(&good)).0).status, 401);
     }
@@ -96,16 +104,35 @@ fn what_one_function_verified_another_with_the_same_key_need_not() {
         let (judgement, told) = bench.ask(with_token(&token));
         drop(permitted(judgement));
         assert!(told.judgement.unwrap().runs > 1);
-        let mut renamed = slice;
-        // By another name.
-        renamed.keys = vec![key.verification_key(KeyId(0xfee))];
-        renamed.inbound.authentication[0].keys[0].id = KeyId(0xfee);
-        let bench = another(bench, engine, renamed);
+        let bench = another(bench, engine, slice);
         let (judgement, told) = bench.ask(with_token(&token));
         drop(permitted(judgement));
         assert_eq!(told.judgement.unwrap().runs, 1);
         let [check] = &told.signatures[..] else { panic!("{:?}", told.signatures) };
-        assert_eq!((&*check.result, &*check.key), ("remembered", "0000000000000fee"));
+        assert_eq!((&*check.result, &*check.key), ("remembered", "abababababababab"));
+    }
+}
+
+#[test]
+fn each_key_that_may_have_made_a_token_without_a_name_is_tried() {
+    for engine in engines() {
+        let keys: Vec<SigningKey> = (0..8).map(|_| SigningKey::generate(Algorithm::ES256)).collect();
+        let mut slice = token_slice(&keys[0]);
+        let id = |index: usize| KeyId([u8::try_from(index).unwrap(); 32]);
+        slice.keys = keys.iter().enumerate().map(|(index, key)| key.verification_key(id(index))).collect();
+        let issuer = &mut slice.inbound.authentication[0];
+        issuer.keys = (0..8).map(|index| Key { id: id(index), ..issuer.keys[0].clone() }).collect();
+        let bench = Bench::new(engine, slice);
+        let token = sign(&keys[7], CLAIMS);
+        let (judgement, told) = bench.ask(with_token(&token));
+        drop(permitted(judgement));
+        let results: Vec<&str> = told.signatures.iter().map(|check| &*check.result).collect();
+        assert_eq!((results.len(), results[7]), (8, "good"), "{results:?}");
+        let (judgement, told) = bench.ask(with_token(&token));
+        drop(permitted(judgement));
+        assert_eq!((told.judgement.unwrap().runs, told.signatures.len()), (1, 1), "remembered by the key that made it");
+        let forged = sign(&SigningKey::generate(Algorithm::ES256), CLAIMS);
+        assert_eq!(denied(bench.ask(with_token(&forged)).0).status, 401);
     }
 }
 
@@ -116,7 +143,13 @@ fn a_key_of_the_same_name_is_not_the_same_key() {
     let bench = Bench::new(engine, token_slice(&key));
     let token = sign(&key, CLAIMS);
     drop(permitted(bench.ask(with_token(&token)).0));
-    let bench = another(bench, engine, token_slice(&SigningKey::generate(Algorithm::EdDSA)));
+    // The first bytes are the same: what they once were called by.
+    let mut id = KEY;
+    id.0[31] ^= 1;
+    let mut other = token_slice(&SigningKey::generate(Algorithm::EdDSA));
+    other.keys[0].id = id;
+    other.inbound.authentication[0].keys[0].id = id;
+    let bench = another(bench, engine, other);
     let (judgement, told) = bench.ask(with_token(&token));
     assert_eq!(denied(judgement).status, 401);
     assert_eq!(told.signatures[0].result, "mismatch");
