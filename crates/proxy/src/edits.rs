@@ -295,6 +295,7 @@ mod tests {
             clock_skew_ms: 0,
             forward: false,
             required: false,
+            require_expiration: false,
             preflight: false,
             claims_to_headers: vec![(vec!["sub".into()], "x-user".into())],
         };

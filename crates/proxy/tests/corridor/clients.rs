@@ -6,7 +6,7 @@ use crate::raw::{self, Raw};
 use crate::upstream::{self, Upstream, connect_http1, echo, empty, until};
 use http::Request;
 use leno_config::slice::{AppProtocol, TrustedProxies};
-use leno_policy::spec::{Cidr, KeyPart, Matches, QuotaAlgorithm, RateLimit, Source};
+use leno_policy::spec::{Cidr, Counts, KeyPart, Matches, QuotaAlgorithm, RateLimit, Source};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -25,6 +25,7 @@ async fn mesh(trusted: TrustedProxies, proxy_protocol: bool) -> (Mesh, Upstream)
         slice.inbound.authorization.last_mut().unwrap().from = vec![Source { addresses, ..Source::default() }];
         slice.inbound.rate_limits.push(RateLimit {
             name: "test/limit".into(),
+            counts: Counts::Requests,
             only: None,
             key: vec![KeyPart::Address],
             algorithm: QuotaAlgorithm::FixedWindow { requests: 3, period_ms: 365 * 86_400_000 },

@@ -146,6 +146,7 @@ async fn twins_with_underscores_do_not_reach_a_function() {
         clock_skew_ms: 0,
         forward: false,
         required: false,
+        require_expiration: false,
         preflight: false,
         claims_to_headers: vec![claim("x-user"), claim("x_role")],
     };
