@@ -1,7 +1,6 @@
 //! One connection from a client: TLS, who is at the other end, which protocol; then the corridor, once for each request.
 
 use crate::body::Body;
-use crate::client::is_trusted_proxy;
 use crate::credential::Caller;
 use crate::exchange::{Exchange, Origin};
 use crate::failure::Failure;
@@ -11,7 +10,7 @@ use crate::io::{
     Activity, Busy, CONNECTION_WINDOW, LocalExecutor, Patience, STREAM_WINDOW, Spoken, Timer, Watch, Wire,
 };
 use crate::peer::{Entrance, Peer};
-use crate::proxy_protocol::{self, Refused};
+use crate::proxy_protocol;
 use crate::record::Record;
 use crate::reply;
 use crate::route;
@@ -99,7 +98,7 @@ pub async fn serve(door: Rc<Door>, mut stream: TcpStream, address: SocketAddr, o
     // Without TCP_NODELAY small answers wait for acknowledgements. If it cannot be set, the connection is gone already.
     let _ = stream.set_nodelay(true);
     let limit = worker.snapshot().mesh.limits.head_timeout;
-    let address = match open.unless_draining(client(&door, &mut stream, address, limit)).await {
+    let address = match open.unless_draining(proxy_protocol::client(&door, &mut stream, address)).await {
         Some(Ok(address)) => address,
         Some(Err(refused)) => {
             if let Some(label) = refused.label() {
@@ -141,22 +140,6 @@ pub async fn serve(door: Rc<Door>, mut stream: TcpStream, address: SocketAddr, o
     if let Err(error) = result {
         tracing::debug!(%address, entrance = ?door.entrance, %error, "connection ended");
     }
-}
-
-/// Who is at the other end, as the PROXY protocol says where the gateway speaks it. IPv4-mapped addresses are IPv4 addresses.
-async fn client(door: &Door, stream: &mut TcpStream, peer: SocketAddr, limit: Duration) -> Result<SocketAddr, Refused> {
-    let canonical = |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
-    let peer = canonical(peer);
-    let snapshot = door.worker.snapshot();
-    if door.entrance != Entrance::Gateway || !snapshot.mesh.proxy_protocol {
-        return Ok(peer);
-    }
-    if !is_trusted_proxy(&snapshot.mesh.trusted_proxies, peer.ip()) {
-        return Err(Refused::Untrusted);
-    }
-    drop(snapshot);
-    let source = tokio::time::timeout(limit, proxy_protocol::read(stream)).await.map_err(|_| Refused::Late)??;
-    Ok(source.map_or(peer, canonical))
 }
 
 impl Connection {

@@ -2,6 +2,9 @@
 
 mod header;
 
+use crate::client::is_trusted_proxy;
+use crate::connection::Door;
+use crate::peer::Entrance;
 use header::{Header, Malformed};
 use std::io;
 use std::net::SocketAddr;
@@ -47,8 +50,26 @@ impl From<io::Error> for Refused {
     }
 }
 
+/// Who is at the other end of a connection, as the header says where the gateway wants one. IPv4-mapped addresses are IPv4 addresses.
+pub async fn client(door: &Door, stream: &mut TcpStream, peer: SocketAddr) -> Result<SocketAddr, Refused> {
+    let canonical = |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
+    let peer = canonical(peer);
+    let limit = {
+        let mesh = &door.worker.snapshot().mesh;
+        if door.entrance != Entrance::Gateway || !mesh.proxy_protocol {
+            return Ok(peer);
+        }
+        if !is_trusted_proxy(&mesh.trusted_proxies, peer.ip()) {
+            return Err(Refused::Untrusted);
+        }
+        mesh.limits.head_timeout
+    };
+    let source = tokio::time::timeout(limit, read(stream)).await.map_err(|_| Refused::Late)??;
+    Ok(source.map_or(peer, canonical))
+}
+
 /// Reads the header, and no byte more. `None`: it names no client, so the proxy is the client.
-pub async fn read(stream: &mut TcpStream) -> Result<Option<SocketAddr>, Refused> {
+async fn read(stream: &mut TcpStream) -> Result<Option<SocketAddr>, Refused> {
     let mut header = Vec::new();
     let mut scratch = [0; 256];
     loop {
