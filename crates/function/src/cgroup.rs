@@ -2,19 +2,29 @@
 //!
 //! A node makes a group of its own below the one it was started in, and moves into it; whatever it starts is in it too, without a step
 //! more. It holds a lock on it for as long as it lives: what is in a group that nobody locks was left behind by a node that was killed,
-//! and the next node ends it. An instance with limits gets a group for itself.
+//! and the next node ends it.
+//!
+//! Each instance has a group for itself, which ends with it: whatever a process does, it does not leave its group. One with limits is in its
+//! group before its program begins. The others are taken in while they begin, because the kernel takes several milliseconds for that; what they start
+//! meanwhile is looked for and taken in too.
 
+use crate::processes;
 use leno_config::slice::Resources;
 use rustix::fs::{FlockOperation, Mode, OFlags};
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{OnceLock, mpsc};
+use std::thread;
 use std::time::Duration;
+use tokio::sync::oneshot;
 
 /// Of a node's group; the rest is random.
 const PREFIX: &str = "leno-node-";
+/// In each group, the file that lists its members.
+const MEMBERS: &str = "cgroup.procs";
 /// The controllers that enforce limits.
 const CONTROLLERS: [&str; 3] = ["memory", "cpu", "pids"];
 /// A killed group may take a moment to be empty.
@@ -29,6 +39,8 @@ pub(crate) struct Cgroups {
     node: PathBuf,
     /// Whether limits can be enforced, found out when the first are asked for.
     controlled: OnceLock<Result<(), String>>,
+    /// To the thread that takes instances in: one after the other, because the kernel does no two at a time.
+    adopting: mpsc::Sender<Adoption>,
     _lock: OwnedFd,
 }
 
@@ -44,8 +56,24 @@ impl Cgroups {
         let lock = lock(&node)?;
         let main = node.join("main");
         fs::create_dir(&main)?;
-        fs::write(main.join("cgroup.procs"), "0")?;
-        Ok(Self { node, controlled: OnceLock::new(), _lock: lock })
+        fs::write(main.join(MEMBERS), "0")?;
+        let (adopting, adoptions) = mpsc::channel();
+        thread::Builder::new().name("leno-cgroups".to_owned()).spawn(move || take_in(&adoptions))?;
+        Ok(Self { node, controlled: OnceLock::new(), adopting, _lock: lock })
+    }
+
+    /// A group for an instance that has no limits, and has been started already. The receiver gets nothing where that fails.
+    pub fn adopt(&self, name: u64, leader: u32) -> oneshot::Receiver<Cgroup> {
+        let (done, group) = oneshot::channel();
+        let path = self.node.join(name.to_string());
+        // The thread ends after this.
+        let _ = self.adopting.send(Adoption { path, leader, done });
+        group
+    }
+
+    /// The file that lists what is in an instance's group.
+    pub fn members(&self, name: u64) -> PathBuf {
+        self.node.join(name.to_string()).join(MEMBERS)
     }
 
     /// A group for one instance; or why its limits cannot be enforced.
@@ -78,9 +106,29 @@ impl Drop for Cgroups {
     fn drop(&mut self) {
         // This process goes back to where it was. Whatever fails because a process is left in it is for the next node.
         let parent = self.node.parent().unwrap_or(&self.node);
-        let _ = fs::write(parent.join("cgroup.procs"), "0");
+        let _ = fs::write(parent.join(MEMBERS), "0");
         let _ = fs::remove_dir(self.node.join("main"));
         let _ = fs::remove_dir(&self.node);
+    }
+}
+
+/// An instance that is to be in a group.
+struct Adoption {
+    path: PathBuf,
+    leader: u32,
+    done: oneshot::Sender<Cgroup>,
+}
+
+/// Until the last sender is gone.
+fn take_in(adoptions: &mpsc::Receiver<Adoption>) {
+    for Adoption { path, leader, done } in adoptions {
+        let taken =
+            fs::create_dir(&path).map(|()| Cgroup { path }).and_then(|group| group.take_in(leader).map(|()| group));
+        match taken {
+            // If nobody waits, its drop ends it.
+            Ok(group) => drop(done.send(group)),
+            Err(error) => tracing::debug!(leader, %error, "an instance has no control group"),
+        }
     }
 }
 
@@ -110,7 +158,25 @@ impl Cgroup {
 
     /// The file in which a process writes 0 to join.
     pub fn members(&self) -> PathBuf {
-        self.path.join("cgroup.procs")
+        self.path.join(MEMBERS)
+    }
+
+    /// Takes a process in, and what it has started so far.
+    fn take_in(&self, leader: u32) -> io::Result<()> {
+        fs::write(self.members(), leader.to_string())?;
+        // From here on its children are born in the group. Each look finds what was started before the parent was in it.
+        let mut known = BTreeSet::new();
+        loop {
+            let found: Vec<u32> =
+                processes::descendants(leader).into_iter().filter(|child| known.insert(*child)).collect();
+            if found.is_empty() {
+                return Ok(());
+            }
+            for child in found {
+                // It fails if it has ended.
+                let _ = fs::write(self.members(), child.to_string());
+            }
+        }
     }
 
     /// Ends everything in it, by force, and waits until it is gone.

@@ -1,6 +1,7 @@
 //! A process with what is its own: an environment, secrets, limits, and readers of its output. Instances and jobs start alike.
 
 use crate::cgroup::{Cgroup, Cgroups};
+use crate::orphans;
 use crate::output::{LogLine, Stream, read_lines};
 use crate::process::{ProcessGroup, Program};
 use crate::processes::Processes;
@@ -13,6 +14,7 @@ use leno_config::slice::Resources;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, BufReader};
+use tokio::sync::oneshot;
 
 /// Whose process it is, and who is told what it writes.
 pub(crate) struct Owner {
@@ -35,8 +37,16 @@ pub(crate) struct Child {
 /// What lasts as long as the process, and a moment longer.
 pub(crate) struct Belongings {
     readers: [Option<tokio::task::JoinHandle<()>>; 2],
-    cgroup: Option<Cgroup>,
+    confined: Confined,
     _secrets: Secrets,
+}
+
+/// The control group that ends with the process, and with it all that is in there.
+enum Confined {
+    /// There are none here.
+    No,
+    Joined(Cgroup),
+    Joining(oneshot::Receiver<Cgroup>),
 }
 
 impl Owner {
@@ -44,20 +54,30 @@ impl Owner {
     pub fn start(&self, program: &Program<'_>, given: Vec<(String, String)>) -> std::io::Result<Child> {
         let account = self.settings.accounts.of(&self.function)?;
         let secrets = Secrets::hand_over(program.secrets, account)?;
+        let name = self.id.name(&self.function);
         let mut environment = secrets.environment.clone();
+        environment.push((orphans::INSTANCE.to_owned(), name.to_string()));
+        environment.push(("LENO_FUNCTION".to_owned(), self.function.to_string()));
         environment.extend(self.host.environment(&self.function, self.id));
         environment.extend(given);
         let cgroup = self.confine(program.resources);
-        let members = cgroup.as_ref().map(Cgroup::members);
-        let (group, output) = ProcessGroup::start(program, &environment, members.as_deref(), account)
+        let join = cgroup.as_ref().map(Cgroup::members);
+        let (group, output) = ProcessGroup::start(program, &name, &environment, join.as_deref(), account)
             .map_err(|error| explain_start(program, account, &error))?;
+        // One without limits is not held up by joining a group, which takes the kernel several milliseconds.
+        let confined = match (cgroup, &self.cgroups) {
+            (Some(cgroup), _) => Confined::Joined(cgroup),
+            (None, Some(cgroups)) => Confined::Joining(cgroups.adopt(self.id.number, group.pid())),
+            (None, None) => Confined::No,
+        };
+        let members = self.cgroups.as_ref().map(|cgroups| cgroups.members(self.id.number));
         let processes = Arc::new(Processes::of(group.pid(), members)?);
         self.host.started(&self.function, self.id, &processes);
         let readers = [
             output.out.map(|out| self.read(out, Stream::Stdout)),
             output.err.map(|err| self.read(err, Stream::Stderr)),
         ];
-        Ok(Child { group, processes, belongings: Belongings { readers, cgroup, _secrets: secrets } })
+        Ok(Child { group, processes, belongings: Belongings { readers, confined, _secrets: secrets } })
     }
 
     /// The group that holds the process to its limits, if it has any and they can be enforced.
@@ -90,11 +110,17 @@ impl Owner {
 }
 
 impl Belongings {
-    /// Ends what the process left behind in its control group, takes its secrets away, and waits for its last lines.
+    /// Ends what the process left behind, in its control group and without, takes its secrets away, and waits for its last lines.
     pub async fn end(mut self) {
-        if let Some(cgroup) = self.cgroup.take() {
+        let cgroup = match std::mem::replace(&mut self.confined, Confined::No) {
+            Confined::No => None,
+            Confined::Joined(cgroup) => Some(cgroup),
+            Confined::Joining(cgroup) => cgroup.await.ok(),
+        };
+        if let Some(cgroup) = cgroup {
             cgroup.end().await;
         }
+        orphans::end().await;
         self.last_lines().await;
     }
 

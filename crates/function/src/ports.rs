@@ -1,4 +1,5 @@
-//! Ports for instances.
+//! Ports for instances. A number is no more than a hint where to listen: whoever else takes it gets nothing, because each connection is proven
+//! ([`crate::processes`]); the start fails, and the next one has another number.
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
 use std::collections::BTreeSet;

@@ -1,5 +1,6 @@
 //! One process group: the child that the node starts, and whatever that starts in turn.
 
+use crate::orphans;
 use rustix::process::{Pid, PidfdFlags, Signal};
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
@@ -61,6 +62,7 @@ impl ProcessGroup {
     /// runs as this user, with this group and no other.
     pub fn start(
         program: &Program<'_>,
+        instance: &str,
         given: &[(String, String)],
         group: Option<&Path>,
         account: Option<u32>,
@@ -88,7 +90,7 @@ impl ProcessGroup {
         if let Some(account) = account {
             child.uid(account).gid(account);
         }
-        let mut child = child
+        child
             .args(arguments)
             .current_dir(program.directory)
             .env_clear()
@@ -98,8 +100,11 @@ impl ProcessGroup {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .process_group(0)
-            .kill_on_drop(true)
-            .spawn()?;
+            .kill_on_drop(true);
+        let mut child = orphans::start(instance, || {
+            let child = child.spawn()?;
+            Ok((child.id().unwrap_or_default(), child))
+        })?;
         let output = Output { out: child.stdout.take(), err: child.stderr.take() };
         let pid = child
             .id()
@@ -132,6 +137,7 @@ impl ProcessGroup {
         self.signal(Signal::KILL);
         let status = self.child.wait().await;
         self.reaped = true;
+        orphans::ended(self.pid());
         let vanished = async {
             while rustix::process::test_kill_process_group(self.pid).is_ok() {
                 tokio::time::sleep(Duration::from_millis(2)).await;
@@ -164,6 +170,7 @@ impl ProcessGroup {
 impl Drop for ProcessGroup {
     fn drop(&mut self) {
         self.signal(Signal::KILL);
+        orphans::ended(self.pid());
     }
 }
 

@@ -154,7 +154,8 @@ impl Processes {
                 None => drop(self.known().others.remove(&process)),
             }
         }
-        let found = self.descendants().into_iter().chain(self.members()).find_map(|number| with(number, inode));
+        let found =
+            descendants(self.leader.number).into_iter().chain(self.members()).find_map(|number| with(number, inode));
         let found = match found {
             Some(found) => Some(found),
             None => self.all()?.into_iter().find_map(|number| with(number, inode)),
@@ -163,20 +164,6 @@ impl Processes {
             remember(&mut self.known().others, process);
         }
         Ok(found.is_some())
-    }
-
-    /// Children, children's children and so on, where the kernel lists them.
-    fn descendants(&self) -> BTreeSet<u32> {
-        let (mut found, mut next) = (BTreeSet::new(), vec![self.leader.number]);
-        while let Some(parent) = next.pop() {
-            let threads = fs::read_dir(format!("/proc/{parent}/task")).into_iter().flatten().flatten();
-            for thread in threads {
-                let children = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
-                let children = children.split_ascii_whitespace().filter_map(|number| number.parse().ok());
-                next.extend(children.filter(|child| found.insert(*child)));
-            }
-        }
-        found
     }
 
     /// Of its control group.
@@ -292,6 +279,41 @@ fn owner(inode: u64) -> Option<String> {
     let account = account(number)?;
     let name = fs::read_to_string(format!("/proc/{number}/comm")).unwrap_or_default();
     Some(format!("process {number} (`{}`, account {account})", name.trim_end().escape_debug()))
+}
+
+/// Children, children's children and so on, where the kernel lists them.
+pub(crate) fn descendants(leader: u32) -> BTreeSet<u32> {
+    let (mut found, mut next) = (BTreeSet::new(), vec![leader]);
+    while let Some(parent) = next.pop() {
+        next.extend(listed_children(parent).unwrap_or_default().into_iter().filter(|child| found.insert(*child)));
+    }
+    found
+}
+
+/// Children, out of all processes where the kernel does not list them.
+pub(crate) fn children(parent: u32) -> BTreeSet<u32> {
+    listed_children(parent).unwrap_or_else(|_| {
+        let is_child = |number: &u32| {
+            let status = folder(*number).and_then(|folder| Status::read(&folder));
+            status.is_ok_and(|status| status.parent == parent)
+        };
+        numbers().unwrap_or_default().into_iter().filter(is_child).collect()
+    })
+}
+
+/// An error if this kernel does not list them.
+fn listed_children(parent: u32) -> io::Result<BTreeSet<u32>> {
+    let mut found = BTreeSet::new();
+    for thread in fs::read_dir(format!("/proc/{parent}/task"))?.flatten() {
+        let children = fs::read_to_string(thread.path().join("children"))?;
+        found.extend(children.split_ascii_whitespace().filter_map(|number| number.parse::<u32>().ok()));
+    }
+    Ok(found)
+}
+
+/// The process group of a process.
+pub(crate) fn group(process: u32) -> Option<u32> {
+    folder(process).and_then(|folder| Status::read(&folder)).ok().map(|status| status.group)
 }
 
 /// The account that a process has. The owner of its folder is another one where it is not dumpable.

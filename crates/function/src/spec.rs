@@ -102,6 +102,9 @@ pub struct Settings {
     pub buffer: usize,
     /// Whether this process moves into a control group of its own, so that instances can have limits and do not survive it.
     pub cgroups: bool,
+    /// Whether processes that lose their parents become children of this process, which ends them with their instance. Then all of this
+    /// process's children have to be instances.
+    pub adopt_orphans: bool,
     /// Under which accounts instances run.
     pub accounts: Accounts,
     /// Longest wait for the requests of an instance that is being stopped, before SIGTERM.
@@ -119,6 +122,7 @@ impl Default for Settings {
             patience: Duration::from_secs(1),
             buffer: 16_384,
             cgroups: false,
+            adopt_orphans: false,
             accounts: Accounts::node(),
             drain: Duration::from_secs(10),
             kept_lines: 100,

@@ -6,6 +6,7 @@ use crate::error::AcquireError;
 use crate::gate::Gate;
 use crate::job::{self, JobSpec, JobStatus, Jobs};
 use crate::lifecycle::{Lifecycle, Order, Shared};
+use crate::orphans;
 use crate::output::LogLine;
 use crate::processes::Processes;
 use crate::slot::Lease;
@@ -106,6 +107,11 @@ impl Supervisor {
     pub fn start(settings: Settings, host: impl Host) -> Self {
         let changes = Arc::<Changes>::default();
         let cgroups = settings.cgroups.then(open_cgroups).flatten();
+        if settings.adopt_orphans
+            && let Err(error) = orphans::adopt()
+        {
+            tracing::warn!(%error, "processes that detach themselves may outlive their instances");
+        }
         let (buffer, settings) = (Buffer::new(settings.buffer), Arc::new(settings));
         let host: Arc<dyn Host> = Arc::new(Announcing { host, changes: changes.clone() });
         let next_instance = Arc::new(AtomicU64::new(1));

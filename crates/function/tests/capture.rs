@@ -206,8 +206,7 @@ time.sleep(1000)";
         eprintln!("SKIPPED: no python3");
         return;
     }
-    let script = format!("python3 -c \"$CODE\"; true");
-    let mut forks = command(&["sh", "-c", &script]);
+    let mut forks = command(&["sh", "-c", "python3 -c \"$CODE\"; true"]);
     forks.env.insert("CODE".to_owned(), accept_in_child.to_owned());
     forks.grace = Duration::ZERO;
     let (supervisor, function) = start(&Witness::default(), forks);

@@ -182,7 +182,9 @@ async fn environment_holds_what_was_given_and_no_more() {
     let environment: BTreeMap<_, _> = answer.lines().filter_map(|line| line.split_once('=')).collect();
     // Cargo gives its tests a lot of variables; any of those would show.
     assert!(std::env::vars().count() > 4);
-    assert_eq!(environment.keys().copied().collect::<Vec<_>>(), ["HTTP_PROXY", "PATH", "PORT", "STOCK"]);
+    let names = ["HTTP_PROXY", "LENO_FUNCTION", "LENO_INSTANCE", "PATH", "PORT", "STOCK"];
+    assert_eq!(environment.keys().copied().collect::<Vec<_>>(), names);
+    assert_eq!(environment["LENO_INSTANCE"], &**lease.name());
     assert_eq!(environment["HTTP_PROXY"], "http://a:b@127.0.0.1:1", "the node's word counts");
     assert_eq!(environment["PORT"], lease.address().port().to_string());
     assert_eq!(environment["STOCK"], "7");

@@ -160,14 +160,9 @@ impl Host for InstanceHost {
             credentials.mint(function, &name).map(|minted| minted.proxy_url(outbound))
         });
         match minted {
-            Some(Ok(url)) => {
-                let mut environment: Vec<(String, String)> = ["HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy"]
-                    .map(|name| (name.to_owned(), url.clone()))
-                    .into();
-                environment.push(("LENO_INSTANCE".to_owned(), name.to_string()));
-                environment.push(("LENO_FUNCTION".to_owned(), function.to_string()));
-                environment
-            }
+            Some(Ok(url)) => ["HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy"]
+                .map(|name| (name.to_owned(), url.clone()))
+                .into(),
             Some(Err(error)) => {
                 tracing::error!(%function, %error, "the instance cannot call other functions");
                 Vec::new()

@@ -64,7 +64,8 @@ pub async fn start(
     let engines = Arc::new(engines);
     let hosted = Arc::new(Hosted::default());
     let host = InstanceHost::new(join.any_caller);
-    let settings = Settings { cgroups: true, accounts: join.accounts.clone(), ..Settings::default() };
+    let settings =
+        Settings { cgroups: true, adopt_orphans: true, accounts: join.accounts.clone(), ..Settings::default() };
     let supervisor = Supervisor::start(settings, host.clone());
     let svids = SvidStore::new(join.bundle);
     let telemetry = Telemetry::start(&mesh).context("the access log or the span exporter cannot be started")?;

@@ -262,3 +262,56 @@ fn where_the_node_is_root_each_namespace_has_an_account() {
     assert!((71_000..81_000).contains(&account), "{account}");
     assert_eq!(status(pid, "Groups:"), "");
 }
+
+/// A function whose port somebody else has, and keeps.
+#[test]
+fn who_waits_on_a_functions_port_gets_no_request() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let documents = format!(
+        "---\napiVersion: leno.dev/v1alpha1\nkind: Function\nmetadata: {{name: late, namespace: test}}\nspec:\n  command: \
+         [sleep, \"1000\"]\n  port: {port}\n  expose: [{{hosts: [\"*\"], path: /}}]\n  timeouts: {{grace: 100ms}}\n{}",
+        mesh::policy("late", "late", mesh::ALLOW_ALL)
+    );
+    let mut mesh = Mesh::start(&documents);
+    let answer = mesh.curl("/", &["--header", "authorization: Bearer secret"]);
+    assert_eq!(answer.status, 503, "{answer:?}");
+    let holder = format!("port {port} is held by process {}", std::process::id());
+    mesh.wait_for("the log to name who has the port", |mesh| mesh.output().iter().any(|line| line.contains(&holder)));
+    assert!(mesh.explain(answer.header("x-request-id").unwrap()).contains(&holder));
+    mesh.terminate();
+    mesh.wait();
+    listener.set_nonblocking(true).unwrap();
+    let mut connections = 0;
+    while let Ok((mut stream, _)) = listener.accept() {
+        let mut bytes = Vec::new();
+        stream.set_nonblocking(false).unwrap();
+        // The node has ended, so each connection has.
+        let _ = std::io::Read::read_to_end(&mut stream, &mut bytes);
+        assert_eq!(bytes, b"", "somebody else got what was meant for the function");
+        connections += 1;
+    }
+    assert!(connections > 0, "nobody looked who is there");
+}
+
+#[test]
+fn what_detaches_itself_ends_with_its_instance() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("detached");
+    let script = format!(
+        "setsid sh -c 'echo $$ > {0}.new && mv {0}.new {0}; sleep 1000; true' & exec sleep 1000",
+        file.display()
+    );
+    let documents = sleeper().replace("[sleep, \"1000\"]", &format!("[sh, -c, {script:?}]"));
+    let mut mesh = Mesh::start(&documents);
+    sleeping(&mut mesh);
+    let mut detached = String::new();
+    mesh.wait_for("a process to detach itself", |_| {
+        detached = std::fs::read_to_string(&file).unwrap_or_default().trim().to_owned();
+        !detached.is_empty()
+    });
+    let alive = || std::path::Path::new("/proc").join(&detached).exists();
+    assert!(alive());
+    mesh.write(&public_echo());
+    mesh.wait_for("it to end with its instance", |_| !alive());
+}

@@ -37,7 +37,7 @@ pub struct Secret {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum SecretAs {
-    /// As a file that only the node's account can read, in the folder that `LENO_SECRETS` names; gone when the instance is.
+    /// As a file that only the instance's account can read, in the folder that `LENO_SECRETS` names; gone when the instance is.
     #[default]
     File,
     /// As an environment variable, without the line end at its end.
