@@ -70,6 +70,7 @@ fn spec() -> ProgramSpec {
         required: false,
         preflight: false,
         require_expiration: false,
+        keys_pending: false,
         claims_to_headers: vec![(vec!["sub".to_owned()], "x-user".to_owned())],
     };
     let limit = RateLimit {

@@ -35,6 +35,9 @@ const NO_ALGORITHM: &str =
 /// One more than [`MAX_KEYS`], at least.
 const TOO_MANY_KEYS: &str = "kid: the token names no key, and more than 8 may be used with its algorithm";
 
+/// The clause of a token whose issuer's keys are not there yet: the runtime fetches key sets anew on it.
+pub const KEYS_PENDING: &str = "jwks: the issuer's key set has not been fetched yet";
+
 /// Longest header field that is made of a claim, in bytes.
 const MAX_FIELD: usize = 4096;
 
@@ -96,7 +99,7 @@ pub fn judge<'a>(
         Ok(Some(Checked { issuer, sources, claims, unverified }))
     };
     let sought = Sought::by(&header);
-    let (mut denial, mut chosen, mut keys) = (None, None, Vec::new());
+    let (mut denial, mut pending, mut chosen, mut keys) = (None, None, None, Vec::new());
     for issuer in spec.authentication.iter().filter(looks) {
         if claims.string("iss") != Some(&issuer.issuer) {
             continue;
@@ -113,11 +116,14 @@ pub fn judge<'a>(
                 continue;
             }
         };
-        chosen.get_or_insert((issuer, sought.algorithm));
+        if issuer.keys_pending {
+            pending.get_or_insert(issuer);
+        }
         for key in sought.keys(issuer) {
             if verified(&located, input, key) {
                 return accept(issuer, claims, None);
             }
+            chosen.get_or_insert((issuer, sought.algorithm));
             if !keys.contains(&key.id) {
                 keys.push(key.id);
             }
@@ -126,10 +132,11 @@ pub fn judge<'a>(
     match chosen {
         Some((issuer, _)) if keys.len() > MAX_KEYS => Err(refuse(issuer, TOO_MANY_KEYS)),
         Some((issuer, algorithm)) => {
-            let denial = refuse(issuer, "the token's signature is not valid");
+            let wrong = || refuse(issuer, "the token's signature is not valid");
+            let denial = pending.map_or_else(wrong, not_yet);
             accept(issuer, claims, Some(SignatureWant { token: 0, keys, algorithm, denial, failure: Vec::new() }))
         }
-        None => Err(denial.unwrap_or_else(|| {
+        None => Err(pending.map(not_yet).or(denial).unwrap_or_else(|| {
             let known: Vec<&str> =
                 spec.authentication.iter().filter(looks).map(|issuer| issuer.issuer.as_str()).collect();
             refuse(nearest, &format!("iss: matches none of [{}]", known.join(", ")))
@@ -212,10 +219,11 @@ impl<'t> Sought<'t> {
         self.kid.is_some_and(|kid| issuer.keys.iter().any(|key| key.kid.as_deref() == Some(kid)))
     }
 
-    /// Whether there is such a key.
+    /// Whether there is such a key, or may be one.
     fn check(&self, issuer: &Issuer) -> Result<(), Cow<'static, str>> {
         match self.keys(issuer).next() {
             Some(_) => Ok(()),
+            None if issuer.keys_pending => Ok(()),
             None if self.is_named(issuer) => Err("alg: the key may not be used with the token's algorithm".into()),
             None if self.kid.is_some() => Err(UNKNOWN_KEY.into()),
             None => Err("alg: no key of the issuer may be used with the token's algorithm".into()),
@@ -320,6 +328,18 @@ pub fn strip(
         });
     }
     query
+}
+
+/// The token may be good: it is not the client's fault that nobody can say so.
+fn not_yet(issuer: &Issuer) -> Denial {
+    Denial {
+        status: 503,
+        policy: PolicyKind::Authentication,
+        rule: issuer.name.clone(),
+        default: false,
+        clause: KEYS_PENDING.to_string(),
+        headers: vec![("retry-after".to_string(), "1".to_string())],
+    }
 }
 
 /// RFC 6750, 3.1: a request without a token gets a challenge without an error code.

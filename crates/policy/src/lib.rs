@@ -36,4 +36,4 @@ pub mod token;
 pub mod trace;
 mod words;
 
-pub use authentication::UNKNOWN_KEY;
+pub use authentication::{KEYS_PENDING, UNKNOWN_KEY};

@@ -109,7 +109,7 @@ impl Program {
         let token = match authentication::judge(&self.spec, &self.needs, input, &mut payload) {
             Ok(token) => token,
             Err(denial) => {
-                findings.failure = self.failure(input, &host, &path);
+                findings.failure = self.failure(&denial, input, &host, &path);
                 return Err(denial.into());
             }
         };
@@ -127,7 +127,7 @@ impl Program {
             fields: &fields,
         };
         if let Some(mut signature) = token.as_ref().and_then(|token| token.unverified.clone()) {
-            signature.failure = self.failure(input, &host, &path);
+            signature.failure = self.failure(&signature.denial, input, &host, &path);
             // The counters will be needed next; asking for both at once saves a run. Nothing is decided by these claims yet.
             let quotas = quota::missing(&self.spec, input, &asked);
             return Err(Stop::Wants(Box::new(Wants { signature: Some(signature), quotas })));
@@ -145,8 +145,9 @@ impl Program {
     }
 
     /// What a request takes whose token is refused: nothing that the token says counts.
-    fn failure(&self, input: &RequestInput<'_>, host: &str, path: &str) -> Vec<Take> {
-        if self.spec.rate_limits.iter().all(|limit| limit.counts == Counts::Requests) {
+    fn failure(&self, denial: &Denial, input: &RequestInput<'_>, host: &str, path: &str) -> Vec<Take> {
+        // Where the keys are missing, nobody has failed.
+        if denial.status != 401 || self.spec.rate_limits.iter().all(|limit| limit.counts == Counts::Requests) {
             return Vec::new();
         }
         let fields = Fields::new(&input.headers, authentication::written(&self.spec, None));

@@ -102,6 +102,8 @@ pub struct Issuer {
     pub audiences: Vec<String>,
     /// Keys in the order of the key set.
     pub keys: Vec<Key>,
+    /// The key set is fetched, and has not come yet: whether a token is good cannot be said (503).
+    pub keys_pending: bool,
     /// Where to look, in this order. Never empty.
     pub sources: Vec<TokenSource>,
     /// Tolerated difference of clocks for `exp`, `nbf` and `iat`.

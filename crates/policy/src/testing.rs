@@ -89,6 +89,7 @@ pub fn issuer() -> Issuer {
         required: true,
         preflight: false,
         require_expiration: false,
+        keys_pending: false,
         claims_to_headers: Vec::new(),
     }
 }

@@ -188,12 +188,12 @@ impl Judge {
         }
     }
 
-    /// A token that no key fits may mean that its issuer has a new one.
+    /// A token that no key fits may mean that its issuer has a new one, or that its keys have not come yet.
     fn watch_for_unknown_keys(&self, entry: &FunctionEntry, decision: &Decision) {
         if let Verdict::Deny(denial) = &decision.verdict
             && denial.policy == PolicyKind::Authentication
             && !entry.slice.jwks.is_empty()
-            && denial.clause.contains(leno_policy::UNKNOWN_KEY)
+            && [leno_policy::UNKNOWN_KEY, leno_policy::KEYS_PENDING].iter().any(|clause| denial.clause.contains(clause))
         {
             self.ledger.unknown_keys.report(&entry.slice.id);
         }

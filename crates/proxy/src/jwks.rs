@@ -3,6 +3,8 @@
 //! A slice may name addresses of key sets ([`leno_config::slice::JwksFetch`]). [`JwksFetcher::follow`] completes such a slice with the keys
 //! known by now, and from then on whoever holds the receiving end is sent the slice anew whenever the keys changed.
 //!
+//! Until the first set has come, a token of its issuer is neither good nor bad: requests with one get 503, to come again.
+//!
 //! Functions that name the same address share one fetch. A fetch that fails keeps the keys there were (stale keys are better than
 //! none, and the program checks expiry anyway) and is repeated sooner. A token that no key fits has the set fetched sooner too,
 //! but not more often than every [`Pace::soonest`], or anybody with a made-up token could have the issuer flooded.
@@ -248,6 +250,7 @@ impl State {
             let keys = self.sources.get(&source).and_then(|known| known.keys.as_ref());
             let issuer = complete.inbound.authentication.get_mut(fetch.issuer);
             let (Some(keys), Some(issuer)) = (keys, issuer) else { continue };
+            issuer.keys_pending = false;
             for (key, public) in &keys.keys {
                 issuer.keys.push(key.clone());
                 if complete.keys.iter().all(|known| known.id != public.id) {

@@ -100,6 +100,7 @@ fn issuer() -> Issuer {
         required: true,
         preflight: false,
         require_expiration: false,
+        keys_pending: false,
         claims_to_headers: vec![(vec!["sub".into()], "x-user".into())],
     }
 }

@@ -57,6 +57,7 @@ fn issuer(
         issuer: issuer.issuer.clone(),
         audiences: issuer.audiences.clone(),
         keys,
+        keys_pending: issuer.jwks.url.is_some(),
         sources,
         clock_skew_ms: fields::millis(&scope.field("clockSkew"), issuer.clock_skew, Duration::default(), LONGEST_SKEW),
         forward: issuer.forward,

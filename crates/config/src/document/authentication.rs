@@ -73,7 +73,8 @@ pub struct Jwks {
     pub inline: Option<serde_json::Value>,
     /// JSON file with the key set, relative to the document's folder.
     pub file: Option<PathBuf>,
-    /// `https://` address of the key set; `http://` only to this machine.
+    /// `https://` address of the key set; `http://` only to this machine. Until it has been fetched for the first time, requests with a token
+    /// of the issuer get 503 with `Retry-After`.
     pub url: Option<String>,
     /// PEM file with the certificates to trust for `url`, relative to the document's folder. Without it: the system's.
     pub ca_file: Option<PathBuf>,

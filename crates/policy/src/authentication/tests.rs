@@ -1,6 +1,6 @@
-use super::UNKNOWN_KEY;
+use super::{KEYS_PENDING, UNKNOWN_KEY};
 use crate::input::{Header, RequestInput};
-use crate::outcome::{HeaderEdit, Outcome, SignatureWant, Verdict, Wants};
+use crate::outcome::{HeaderEdit, Outcome, PolicyKind, SignatureWant, Verdict, Wants};
 use crate::program::Program;
 use crate::spec::{
     Algorithm, Condition, ConditionKey, Issuer, Key, KeyId, Matches, ProgramSpec, Source, StringMatch, TokenSource,
@@ -314,6 +314,32 @@ fn a_token_satisfies_one_of_its_issuers_policies_with_key_and_audience_together(
         };
         assert_eq!(allowed, good, "{aud} by {key}");
     }
+}
+
+#[test]
+fn until_its_keys_are_there_a_token_is_neither_good_nor_bad() {
+    let pending = || Issuer { keys: vec![], keys_pending: true, ..issuer() };
+    let bearing_claims = |claims: &str| format!("Bearer {}", token(ES256, claims));
+    let authorization = bearing_claims(CLAIMS);
+    let denial = denied(spec(vec![pending()]), &bearing(&authorization));
+    assert_eq!((denial.status, denial.policy, denial.clause.as_str()), (503, PolicyKind::Authentication, KEYS_PENDING));
+    assert_eq!(denial.headers, [("retry-after".to_string(), "1".to_string())]);
+    // What no key could mend is refused at once.
+    for claims in [CLAIMS.replace("shop", "other"), CLAIMS.replace("1700000600", "1"), CLAIMS.replace("login", "evil")]
+    {
+        let authorization = bearing_claims(&claims);
+        assert_eq!(denied(spec(vec![pending()]), &bearing(&authorization)).status, 401, "{claims}");
+    }
+    assert_eq!(denied(spec(vec![pending()]), &request()).status, 401, "no token");
+    // Another policy's keys may have made it; if they have not, the missing ones may.
+    let both = spec(vec![issuer(), pending()]);
+    match Program::new(both.clone()).judge(&bearing(&authorization)) {
+        Outcome::Wants(Wants { signature: Some(want), .. }) => assert_eq!(want.denial.status, 503),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(allowed(both, &RequestInput { verified: vec![VERIFIED], ..bearing(&authorization) }), "all");
+    let fetched = Issuer { keys_pending: false, ..pending() };
+    assert_eq!(denied(spec(vec![fetched]), &bearing(&authorization)).status, 401, "a set without keys is a set");
 }
 
 #[test]

@@ -138,6 +138,7 @@ fn token_slice(key: &SigningKey) -> Slice {
         required: true,
         preflight: false,
         require_expiration: false,
+        keys_pending: false,
         claims_to_headers: vec![(vec!["sub".into()], "x-user".into())],
     });
     slice

@@ -6,7 +6,7 @@ use leno_policy::spec::{Algorithm, Issuer, KeyId, TokenSource};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::crypto::aws_lc_rs;
@@ -57,6 +57,19 @@ impl Server {
     }
 }
 
+/// Answers, and closes the connection without a word of TLS about it.
+async fn serve_and_cut(stream: TcpStream, tls: &TlsAcceptor, answer: &str) {
+    let Ok(mut stream) = tls.accept(stream).await else { return };
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await.unwrap());
+    }
+    stream.write_all(answer.as_bytes()).await.unwrap();
+    stream.flush().await.unwrap();
+    // TCP's end, with all that was written before it.
+    stream.get_mut().0.shutdown().await.unwrap();
+}
+
 async fn serve(mut stream: impl AsyncRead + AsyncWrite + Unpin, answer: &str) {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -92,6 +105,7 @@ fn slice(name: &str, url: &str) -> Slice {
         required: true,
         preflight: false,
         require_expiration: false,
+        keys_pending: true,
         claims_to_headers: Vec::new(),
     });
     slice.jwks.push(JwksFetch {
@@ -114,12 +128,13 @@ async fn keys_are_fetched_once_for_all_who_name_the_same_address() {
     let server = Server::start(&[ok(&key_set("one")), ok(&key_set("never"))]).await;
     let (fetcher, mut updates) = JwksFetcher::start(Arc::default(), FAST);
     for name in ["shop/orders", "shop/invoices"] {
-        assert!(kids(&fetcher.follow(slice(name, &server.url))).is_empty());
+        let before = fetcher.follow(slice(name, &server.url));
+        assert!(kids(&before).is_empty() && before.inbound.authentication[0].keys_pending);
     }
     let mut seen = Vec::new();
     for _ in 0..2 {
         let (id, slice) = updates.recv().await.unwrap();
-        assert_eq!(kids(&slice), ["one"]);
+        assert_eq!((kids(&slice), slice.inbound.authentication[0].keys_pending), (vec!["one"], false));
         seen.push(id.to_string());
     }
     seen.sort_unstable();
@@ -233,8 +248,7 @@ async fn an_issuer_that_never_answers_costs_its_timeout_only() {
     assert!(matches!(error, fetch::FetchError::Timeout(_)), "{error}");
 }
 
-#[tokio::test]
-async fn https_trusts_the_named_roots_and_no_others() {
+fn localhost() -> (TlsAcceptor, String) {
     let certified = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(certified.signing_key.serialize_der()));
     let config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
@@ -243,9 +257,51 @@ async fn https_trusts_the_named_roots_and_no_others() {
         .with_no_client_auth()
         .with_single_cert(vec![certified.cert.der().clone()], key)
         .unwrap();
-    let server = Server::start_with(&[ok(&key_set("one"))], Some(TlsAcceptor::from(Arc::new(config)))).await;
+    (TlsAcceptor::from(Arc::new(config)), certified.cert.pem())
+}
+
+#[tokio::test]
+async fn an_answer_is_complete_by_its_own_framing_and_not_by_how_the_connection_ends() {
+    let (tls, certificate) = localhost();
+    let file = std::env::temp_dir().join(format!("leno-jwks-cut-{}.pem", std::process::id()));
+    std::fs::write(&file, certificate).unwrap();
+    let set = key_set("one");
+    let chunked = format!("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n{:x}\r\n{set}\r\n", set.len());
+    let answers = [
+        (ok(&set), true),
+        (format!("{chunked}0\r\n\r\n"), true),
+        (format!("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{set}", set.len()), true),
+        (chunked, false),
+        (format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{set}", set.len() + 1), false),
+        // Its end is that of the connection, which anybody may have cut off.
+        (format!("HTTP/1.1 200 OK\r\n\r\n{set}"), false),
+    ];
+    for (answer, complete) in answers {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("https://localhost:{}/keys", listener.local_addr().unwrap().port());
+        let (tls, served) = (tls.clone(), answer.clone());
+        let server = tokio::spawn(async move {
+            loop {
+                serve_and_cut(listener.accept().await.unwrap().0, &tls, &served).await;
+            }
+        });
+        // The answer and the end come together, or one after the other.
+        for _ in 0..20 {
+            let source = Source { url: url.clone(), ca_file: Some(file.clone()) };
+            let fetched = fetch(source, Duration::from_secs(10)).await;
+            assert_eq!(fetched.is_ok(), complete, "{fetched:?} of {answer}");
+        }
+        server.abort();
+    }
+    std::fs::remove_file(&file).unwrap();
+}
+
+#[tokio::test]
+async fn https_trusts_the_named_roots_and_no_others() {
+    let (tls, certificate) = localhost();
+    let server = Server::start_with(&[ok(&key_set("one"))], Some(tls)).await;
     let file = std::env::temp_dir().join(format!("leno-jwks-{}.pem", std::process::id()));
-    std::fs::write(&file, certified.cert.pem()).unwrap();
+    std::fs::write(&file, certificate).unwrap();
     let get = |url: &str, ca_file: Option<&std::path::Path>| {
         let source = Source { url: url.to_owned(), ca_file: ca_file.map(std::path::Path::to_owned) };
         async move { fetch(source, Duration::from_secs(10)).await }

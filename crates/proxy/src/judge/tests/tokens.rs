@@ -193,3 +193,32 @@ fn a_token_of_an_unknown_key_is_reported_once_for_functions_that_fetch_keys() {
     assert_eq!(denied(fetched.ask(with_token(&expired)).0).status, 401);
     assert!(fetched.ledger.unknown_keys.take().is_empty());
 }
+
+#[test]
+fn until_a_key_set_has_come_requests_with_tokens_are_to_come_again() {
+    let key = SigningKey::generate(Algorithm::EdDSA);
+    let (token, forged) = (sign(&key, CLAIMS), sign(&SigningKey::generate(Algorithm::EdDSA), CLAIMS));
+    let failures = RateLimit { counts: Counts::AuthenticationFailures, ..limit(1, vec![KeyPart::Address]) };
+    let mut complete = token_slice(&key);
+    complete.inbound.rate_limits = vec![failures];
+    complete.jwks.push(leno_config::slice::JwksFetch {
+        issuer: 0,
+        url: "https://login.example/keys".into(),
+        ca_file: None,
+        refresh: Duration::from_secs(300),
+        timeout: Duration::from_secs(5),
+    });
+    let mut slice = complete.clone();
+    slice.keys.clear();
+    slice.inbound.authentication[0].keys.clear();
+    slice.inbound.authentication[0].keys_pending = true;
+    let bench = Bench::new(&engines()[0], slice);
+    for token in [&token, &forged, &token] {
+        let refusal = denied(bench.ask(with_token(token)).0);
+        assert_eq!((refusal.status.as_u16(), refusal.headers["retry-after"].as_bytes()), (503, &b"1"[..]));
+    }
+    assert_eq!(bench.ledger.unknown_keys.take(), ["shop/orders".parse().unwrap()], "the set is fetched sooner");
+    let bench = Bench { entry: Arc::new(FunctionEntry::load(&engines()[0], complete)), ..bench };
+    drop(permitted(bench.ask(with_token(&token)).0));
+    assert_eq!(denied(bench.ask(with_token(&forged)).0).status, 401, "and none of those before was a failure");
+}
