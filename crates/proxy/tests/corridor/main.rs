@@ -16,5 +16,6 @@ mod identity;
 mod limits;
 mod proof;
 mod retries;
+mod tokens;
 mod translation;
 mod websocket;

@@ -1,0 +1,109 @@
+//! Tokens whose keys are fetched, and what becomes of those that are bad.
+
+use crate::mesh::{Builder, Mesh, id};
+use crate::upstream::{self, Answer, connect_http1, echo, empty, full};
+use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use http::{Request, Response};
+use leno_config::Slice;
+use leno_config::slice::{AppProtocol, JwksFetch};
+use leno_policy::spec::{Counts, Issuer, KeyPart, QuotaAlgorithm, RateLimit, TokenSource};
+use leno_proxy::FunctionEntry;
+use leno_proxy::jwks::{JwksFetcher, Pace};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Semaphore;
+
+/// Signs by any of its keys; names none.
+fn token(key: &Ed25519KeyPair) -> String {
+    let header = URL_SAFE_NO_PAD.encode(r#"{"alg":"Ed25519"}"#);
+    let claims = URL_SAFE_NO_PAD.encode(r#"{"iss":"https://login.example","sub":"ann","exp":4102444800}"#);
+    let signed = format!("{header}.{claims}");
+    let signature = URL_SAFE_NO_PAD.encode(key.sign(signed.as_bytes()));
+    format!("{signed}.{signature}")
+}
+
+fn key_set(keys: &[&Ed25519KeyPair]) -> String {
+    let key = |key: &&Ed25519KeyPair| {
+        let x = URL_SAFE_NO_PAD.encode(key.public_key().as_ref());
+        format!(r#"{{"kty":"OKP","crv":"Ed25519","x":"{x}"}}"#)
+    };
+    format!(r#"{{"keys":[{}]}}"#, keys.iter().map(key).collect::<Vec<_>>().join(","))
+}
+
+/// Wants a token of the issuer, and lets an address fail twice in an hour.
+fn wants_tokens(slice: &mut Slice, url: String) {
+    slice.inbound.authentication.push(Issuer {
+        name: "p/authentication/login".into(),
+        issuer: "https://login.example".into(),
+        audiences: vec![],
+        keys: vec![],
+        keys_pending: true,
+        sources: vec![TokenSource::Header { name: "authorization".into(), prefix: "Bearer ".into() }],
+        clock_skew_ms: 0,
+        forward: false,
+        required: true,
+        require_expiration: true,
+        claims_to_headers: vec![],
+    });
+    slice.inbound.rate_limits.push(RateLimit {
+        name: "p/rateLimits/failures".into(),
+        counts: Counts::AuthenticationFailures,
+        only: None,
+        key: vec![KeyPart::Address],
+        algorithm: QuotaAlgorithm::TokenBucket { requests: 2, period_ms: 3_600_000, burst: 2 },
+    });
+    let (refresh, timeout) = (Duration::from_secs(3600), Duration::from_secs(30));
+    slice.jwks.push(JwksFetch { issuer: 0, url, ca_file: None, refresh, timeout });
+}
+
+async fn with_token(mesh: &Mesh, token: &str) -> Answer {
+    let request = Request::get("/").header("host", "web").header("authorization", format!("Bearer {token}"));
+    connect_http1(mesh.gateway()).await.send(request.body(empty()).unwrap()).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_are_judged_when_their_keys_have_come_and_bad_ones_are_limited() {
+    let keys = [Ed25519KeyPair::generate().unwrap(), Ed25519KeyPair::generate().unwrap()];
+    let (good, forged) = (token(&keys[1]), token(&Ed25519KeyPair::generate().unwrap()));
+    let (set, gate) = (key_set(&[&keys[0], &keys[1]]), Arc::new(Semaphore::new(0)));
+    let held = gate.clone();
+    let issuer = upstream::http1(move |_| {
+        let (set, gate) = (set.clone(), held.clone());
+        async move {
+            gate.acquire().await.unwrap().forget();
+            Response::new(full(set))
+        }
+    })
+    .await;
+    let upstream = upstream::http1(echo).await;
+    let mesh = Builder::new()
+        .function("web", AppProtocol::Http1, upstream.address)
+        .slice("web", |slice| wants_tokens(slice, format!("http://{}/keys", issuer.address)))
+        .start();
+    let (fetcher, mut fetched) = JwksFetcher::start(mesh.node.ledger.unknown_keys.clone(), Pace::default());
+    let before = mesh.node.snapshot.load().functions.get(&id("web")).unwrap().slice.clone();
+    fetcher.follow(before);
+
+    for token in [&good, &forged, &good, &forged] {
+        let answer = with_token(&mesh, token).await;
+        assert_eq!((answer.status, &answer.headers["retry-after"]), (503, &"1".parse().unwrap()));
+    }
+    assert_eq!(upstream.requests(), 0);
+
+    gate.add_permits(1);
+    let (_, complete) = fetched.recv().await.unwrap();
+    let mut change = mesh.node.snapshot.load().change();
+    change.insert(Arc::new(FunctionEntry::load(&leno_sandbox::Engine::inline(), complete)));
+    mesh.node.snapshot.store(Arc::new(change.finish()));
+
+    assert_eq!(with_token(&mesh, &good).await.status, 200);
+    for status in [401, 401, 429, 429] {
+        let answer = with_token(&mesh, &forged).await;
+        assert_eq!((answer.status, answer.headers.contains_key("retry-after")), (status, status == 429));
+    }
+    assert_eq!(upstream::get(mesh.gateway(), "/").await.status, 429, "without a token");
+    assert_eq!(with_token(&mesh, &good).await.status, 200, "whoever authenticates is not limited");
+    assert_eq!(upstream.requests(), 2);
+}
