@@ -7,6 +7,7 @@
 mod compile;
 pub mod document;
 pub mod duration;
+mod folder;
 pub mod id;
 pub mod jwks;
 mod load;

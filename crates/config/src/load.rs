@@ -1,10 +1,10 @@
 //! Files -> documents -> [`Snapshot`].
 
 use crate::compile::{self, Documents, Placed};
-
+use crate::folder::{self, Found};
 use crate::nearest::did_you_mean;
 use crate::problem::{Problem, Scope};
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Read, Snapshot};
 use crate::yaml::{self, Node};
 use aws_lc_rs::digest;
 use serde::de::DeserializeOwned;
@@ -17,12 +17,24 @@ const LARGEST_FILE: u64 = 16 << 20;
 /// All files together.
 const LARGEST_TOTAL: u64 = 128 << 20;
 
-/// Loads a file, or all `*.yaml` and `*.yml` files of a folder (not of folders in it) in the order of their names.
+/// Loads a file, or all `*.yaml` and `*.yml` files of a folder and of the folders in it, in the order of their names. Links are followed,
+/// names that begin with a dot are not read.
 ///
 /// # Errors
 /// All problems that were found, ordered by file and line. Nothing of the documents can be used then.
 pub fn load(path: &Path) -> Result<Snapshot, Vec<Problem>> {
-    read(path).0
+    let Found { files, mut problems, hidden, others } = folder::find(path);
+    let mut texts = Vec::new();
+    let mut total = 0;
+    for file in files {
+        match text(&file, &mut total) {
+            Ok(text) => texts.push((file, text)),
+            Err(problem) => problems.push(problem),
+        }
+    }
+    let mut snapshot = build(&texts, problems)?;
+    (snapshot.read.hidden, snapshot.read.others) = (hidden, others);
+    Ok(snapshot)
 }
 
 /// Loads one text; relative paths in it start from the folder of the file that it is said to come from.
@@ -31,46 +43,6 @@ pub fn load(path: &Path) -> Result<Snapshot, Vec<Problem>> {
 /// As [`load`].
 pub fn load_text(file: &Path, text: &str) -> Result<Snapshot, Vec<Problem>> {
     build(&[(file.to_owned(), text.to_owned())], Vec::new())
-}
-
-/// As [`load`], and the files that were found, whether good or bad.
-pub(crate) fn read(path: &Path) -> (Result<Snapshot, Vec<Problem>>, Vec<PathBuf>) {
-    let files = match files(path) {
-        Ok(files) => files,
-        Err(problem) => return (Err(vec![problem]), Vec::new()),
-    };
-    let mut problems = Vec::new();
-    let mut texts = Vec::new();
-    let mut total = 0;
-    for file in &files {
-        match text(file, &mut total) {
-            Ok(text) => texts.push((file.clone(), text)),
-            Err(problem) => problems.push(problem),
-        }
-    }
-    (build(&texts, problems), files)
-}
-
-/// The files to read.
-pub(crate) fn files(path: &Path) -> Result<Vec<PathBuf>, Problem> {
-    let fail = |error: std::io::Error| Problem::of_file(path, format!("cannot be read: {error}"), "");
-    if !fs::metadata(path).map_err(fail)?.is_dir() {
-        return Ok(vec![path.to_owned()]);
-    }
-    let mut files = Vec::new();
-    for entry in fs::read_dir(path).map_err(fail)? {
-        let file = entry.map_err(fail)?.path();
-        let hidden = file.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
-        let yaml = file.extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
-        if yaml && !hidden && file.is_file() {
-            files.push(file);
-        }
-    }
-    if files.is_empty() {
-        return Err(Problem::of_file(path, "there are no *.yaml or *.yml files in this folder", ""));
-    }
-    files.sort();
-    Ok(files)
 }
 
 fn text(file: &Path, total: &mut u64) -> Result<String, Problem> {
@@ -128,6 +100,16 @@ fn build(texts: &[(PathBuf, String)], problems: Vec<Problem>) -> Result<Snapshot
         return Err(problems);
     }
     snapshot.version = version(texts, &snapshot.inputs);
+    snapshot.read = Read {
+        files: texts.len(),
+        documents: [
+            ("Mesh", documents.meshes.len()),
+            ("Function", documents.functions.len()),
+            ("Job", documents.jobs.len()),
+            ("Policy", documents.policies.len()),
+        ],
+        ..Read::default()
+    };
     snapshot.inputs.splice(0..0, texts.iter().map(|(file, _)| file.clone()));
     Ok(snapshot)
 }

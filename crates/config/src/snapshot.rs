@@ -8,6 +8,7 @@ use crate::slice::{
 };
 use leno_policy::spec;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,11 +17,40 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Snapshot {
     pub(crate) version: String,
+    pub(crate) read: Read,
     pub(crate) mesh: MeshSlice,
     pub(crate) functions: BTreeMap<FunctionId, Function>,
     pub(crate) policies: Vec<Policy>,
     pub(crate) inputs: Vec<PathBuf>,
     pub(crate) modules: BTreeMap<ModuleHash, Arc<[u8]>>,
+}
+
+/// What was read, so that whoever misses something sees that it was not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Read {
+    pub files: usize,
+    /// Documents of each kind.
+    pub documents: [(&'static str, usize); 4],
+    /// Files and folders that were not read because of their names.
+    pub hidden: usize,
+    pub others: usize,
+}
+
+impl fmt::Display for Read {
+    /// `read 3 files: 1 Mesh, 4 Function, 2 Policy (not read: 1 hidden, 2 of other names)`
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "read {} file{}:", self.files, if self.files == 1 { "" } else { "s" })?;
+        let kinds = self.documents.iter().filter(|(_, count)| *count > 0);
+        for (place, (kind, count)) in kinds.enumerate() {
+            write!(f, "{} {count} {kind}", if place == 0 { "" } else { "," })?;
+        }
+        match (self.hidden, self.others) {
+            (0, 0) => Ok(()),
+            (0, others) => write!(f, " (not read: {others} of other names)"),
+            (hidden, 0) => write!(f, " (not read: {hidden} hidden)"),
+            (hidden, others) => write!(f, " (not read: {hidden} hidden, {others} of other names)"),
+        }
+    }
 }
 
 /// A checked extension of a policy.
@@ -97,6 +127,11 @@ impl Snapshot {
     /// Whether this is a job.
     pub fn is_job(&self, id: &FunctionId) -> bool {
         self.functions.get(id).is_some_and(|function| matches!(function.run, Run::Job(_)))
+    }
+
+    /// How many files were read, how many documents of each kind are in them, and how many files were not read, for people.
+    pub fn read(&self) -> String {
+        self.read.to_string()
     }
 
     /// How many functions and jobs there are, for people.

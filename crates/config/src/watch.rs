@@ -3,6 +3,7 @@
 //! The files are looked at in intervals instead of listening to the kernel: editors and deployment tools replace files, folders and links in
 //! many ways, over network file systems too, and looking finds all of them.
 
+use crate::folder;
 use crate::load;
 use crate::problem::Problem;
 use crate::snapshot::Snapshot;
@@ -64,7 +65,7 @@ impl Watch {
         if now == self.loaded {
             return None;
         }
-        let (result, _) = load::read(&self.path);
+        let result = load::load(&self.path);
         if self.look() != now {
             return None;
         }
@@ -81,8 +82,10 @@ impl Watch {
     }
 
     fn look(&self) -> Look {
-        let found = load::files(&self.path).unwrap_or_default();
-        let mut files: Vec<PathBuf> = found.into_iter().chain(self.inputs.iter().cloned()).collect();
+        let found = folder::find(&self.path);
+        let unreadable = found.problems.into_iter().map(|problem| problem.file);
+        let mut files: Vec<PathBuf> =
+            found.files.into_iter().chain(unreadable).chain(self.inputs.iter().cloned()).collect();
         files.push(self.path.clone());
         files.sort();
         files.dedup();
@@ -188,6 +191,39 @@ mod tests {
         fs::remove_file(folder.path().join("b.yaml")).unwrap();
         assert_eq!(names(settle(&mut watch)), ["c"]);
         assert!(settle(&mut watch).is_none());
+    }
+
+    #[test]
+    fn folders_in_it_and_what_links_lead_to_are_watched() {
+        let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let mut watch = start(folder.path());
+        fs::create_dir(folder.path().join("inner")).unwrap();
+        fs::write(folder.path().join("inner/b.yaml"), function("b")).unwrap();
+        assert_eq!(names(settle(&mut watch)), ["a", "b"]);
+        fs::write(elsewhere.path().join("c"), function("c")).unwrap();
+        std::os::unix::fs::symlink(elsewhere.path().join("c"), folder.path().join("c.yaml")).unwrap();
+        assert_eq!(names(settle(&mut watch)), ["a", "b", "c"]);
+        fs::write(elsewhere.path().join("c"), function("changed")).unwrap();
+        assert_eq!(names(settle(&mut watch)), ["a", "b", "changed"]);
+    }
+
+    /// A rule that cannot be read any more is not a rule that was deleted.
+    #[test]
+    fn what_vanishes_behind_a_link_is_a_bad_change() {
+        let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let target = elsewhere.path().join("b");
+        fs::write(&target, function("b")).unwrap();
+        std::os::unix::fs::symlink(&target, folder.path().join("b.yaml")).unwrap();
+        fs::write(folder.path().join("a.yaml"), function("a")).unwrap();
+        let mut watch = Watch::new(folder.path(), &load(folder.path()).unwrap());
+        assert!(settle(&mut watch).is_none());
+        fs::remove_file(&target).unwrap();
+        let problems = settle(&mut watch).unwrap().unwrap_err();
+        assert!(problems[0].to_string().contains("b.yaml: is a link to"), "{problems:?}");
+        fs::write(&target, function("b")).unwrap();
+        assert_eq!(names(settle(&mut watch)), ["a", "b"]);
+        fs::remove_file(folder.path().join("b.yaml")).unwrap();
+        assert_eq!(names(settle(&mut watch)), ["a"]);
     }
 
     #[test]

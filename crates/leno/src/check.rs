@@ -10,6 +10,7 @@ use std::process::ExitCode;
 pub fn run(path: &Path) -> Result<ExitCode> {
     match load(path, &Modules::default()) {
         Ok(snapshot) => {
+            println!("{}: {}", path.display(), snapshot.read());
             println!("{}: {}, all fine", path.display(), snapshot.summary());
             Ok(ExitCode::SUCCESS)
         }

@@ -98,7 +98,7 @@ async fn up(
     if !started {
         return running.stop().await;
     }
-    announce(&running, &snapshot);
+    announce(&running, path, &snapshot);
 
     let (changed, mut changes) = mpsc::unbounded_channel();
     // The channel's end is this function's end.
@@ -122,7 +122,7 @@ fn definitions(snapshot: &Snapshot) -> Definitions {
     Definitions { mesh: snapshot.mesh_slice().clone(), slices, modules: snapshot.modules().clone() }
 }
 
-fn announce(running: &Running, snapshot: &Snapshot) {
+fn announce(running: &Running, path: &Path, snapshot: &Snapshot) {
     let addresses = running.addresses;
     for (scheme, address) in [("http", addresses.gateway_http), ("https", addresses.gateway_https)] {
         if let Some(address) = address {
@@ -131,6 +131,7 @@ fn announce(running: &Running, snapshot: &Snapshot) {
     }
     tracing::info!("sidecars  outbound {}, inbound {}", addresses.outbound, addresses.inbound);
     tracing::info!("admin     http://{}/metrics", running.admin);
+    tracing::info!("{}: {}", path.display(), snapshot.read());
     tracing::info!("ready: {}", snapshot.summary());
 }
 
@@ -156,7 +157,8 @@ fn apply(control: &Control, modules: &Modules, change: Result<Snapshot, Vec<Prob
             functions = published.functions,
             changed = published.changed,
             removed = published.removed,
-            "the documents have changed"
+            "the documents have changed: {}",
+            snapshot.read()
         ),
         Err(error) => tracing::error!("the change is refused: {error}; what was in force goes on"),
     }

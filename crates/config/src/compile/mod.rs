@@ -28,7 +28,7 @@ use crate::document;
 use crate::id::FunctionId;
 use crate::problem::{Problem, Scope};
 use crate::slice::ModuleHash;
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Read, Snapshot};
 use crate::yaml::Node;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -106,5 +106,5 @@ pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -
     policy::names(&documents.policies, problems);
     attach::attach(&context, &documents.policies, &policies, &mut functions, problems);
     let (inputs, modules) = (inputs.into_inner(), modules.into_inner());
-    Snapshot { version: String::new(), mesh, functions, policies, inputs, modules }
+    Snapshot { version: String::new(), read: Read::default(), mesh, functions, policies, inputs, modules }
 }
