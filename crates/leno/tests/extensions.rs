@@ -73,7 +73,7 @@ fn a_module_does_not_say_who_it_is() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("saying.wasm");
         fs::write(&path, saying(name)).unwrap();
-        let mut mesh = Mesh::start(
+        let mesh = Mesh::start(
             &(echo_function("echo", "  expose: [{hosts: [\"*\"], path: /}]")
                 + &policy(
                     "own",

@@ -19,7 +19,7 @@ pub struct Framing {
     line: Vec<u8>,
     /// What the head says so far of what follows it.
     body: Body,
-    /// After this request the connection may speak something else.
+    /// After this request, a CONNECT, the connection may speak something else, and its client need not wait for an answer.
     leaves: bool,
 }
 
@@ -156,14 +156,12 @@ impl Framing {
 
     fn field(&mut self, line: &[u8]) {
         // Only these can be about the body.
-        if !matches!(line[0] | 0x20, b'c' | b't' | b'u') {
+        if !matches!(line[0] | 0x20, b'c' | b't') {
             return;
         }
         let Some(colon) = line.iter().position(|byte| *byte == b':') else { return };
         let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
-        if name.eq_ignore_ascii_case(b"upgrade") {
-            self.leaves = true;
-        } else if name.eq_ignore_ascii_case(b"transfer-encoding") {
+        if name.eq_ignore_ascii_case(b"transfer-encoding") {
             self.body = Body::Chunked;
         } else if name.eq_ignore_ascii_case(b"content-length") && self.body != Body::Chunked {
             // What is no length the parser refuses.
@@ -250,8 +248,6 @@ mod tests {
             "\r\nPOST / HTTP/1.1\r\nhost: a\r\nContent-Length: 5 \r\n\r\n#\n#\r#GET / HTTP/1.1\r\n\r\n".to_owned(),
             post("5\r\nhel#o\r\n00a;n;m=v;q=\"a \\\" b\";z\r\n0123456789\r\n0\r\n\r\nGET / HTTP/1.1\r\n\r\n"),
             post("0\r\nx-a: 1\r\nx-b: 2\r\n\r\n"),
-            post("0\r\n\r\n").replace("host: a", "upgrade: x") + "#\n",
-            "GET / HTTP/1.1\r\nupgrade: websocket\r\n\r\n# 5 \n".to_owned(),
             "CONNECT a:80 HTTP/1.1\r\n\r\n\x16\x03#\n".to_owned(),
         ];
         for text in &sound {

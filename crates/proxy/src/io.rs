@@ -140,6 +140,7 @@ impl<T: AsyncRead + Unpin> Wire<T> {
     fn check(&mut self, into: &mut ReadBuf<'_>, before: usize) -> io::Result<()> {
         let count = into.filled().len() - before;
         let Some(framing) = &mut self.framing else { return Ok(()) };
+        // What a tunnel carries is not framed. A client of a WebSocket waits for the answer before it says anything (RFC 6455, 4.1).
         if count == 0 || self.activity.tunnels.load(Ordering::Relaxed) > 0 {
             return Ok(());
         }
