@@ -289,6 +289,13 @@ mod tests {
     }
 
     #[test]
+    fn an_upgrade_that_was_only_asked_for_changes_nothing() {
+        let asked = "GET / HTTP/1.1\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n";
+        let text = asked.to_owned() + &post("5 \r\nhello");
+        assert_eq!(passed(text.as_bytes(), 1000).len(), text.len() - " \r\nhello".len());
+    }
+
+    #[test]
     fn a_target_with_a_fragment_is_made_unmistakably_wrong() {
         assert_eq!(passed(b"GET /a#b HTTP/1.1\r\nx: #\r\n\r\n", 4), b"GET /a\0b HTTP/1.1\r\nx: #\r\n\r\n");
     }
