@@ -53,9 +53,9 @@ pub struct Checked<'a> {
 }
 
 impl Checked<'_> {
-    /// `<iss>/<sub>`; `None` without a subject.
-    pub fn principal(&self) -> Option<String> {
-        self.claims.string("sub").map(|sub| [&self.issuer.issuer, "/", sub].concat())
+    /// Issuer and subject; `None` without a subject.
+    pub fn principal(&self) -> Option<(&str, &str)> {
+        self.claims.string("sub").map(|sub| (self.issuer.issuer.as_str(), sub))
     }
 }
 

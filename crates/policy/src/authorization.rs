@@ -27,8 +27,8 @@ pub struct Asked<'a> {
     pub peer: Peer<'a>,
     /// The namespace of the peer's SPIFFE ID.
     pub namespace: Option<&'a str>,
-    /// `<iss>/<sub>` of the verified token.
-    pub principal: Option<&'a str>,
+    /// Issuer and subject of the verified token.
+    pub principal: Option<(&'a str, &'a str)>,
     /// Its claims.
     pub claims: Option<&'a Claims<'a>>,
     /// As sent.
@@ -104,7 +104,7 @@ type Field<T> = fn(&T, &Asked<'_>) -> Clause;
 const SOURCE_FIELDS: [Field<Source>; 4] = [
     |source, asked| compare(&source.identities, asked.peer.identity, matching::text),
     |source, asked| compare(&source.namespaces, asked.namespace, matching::text),
-    |source, asked| compare(&source.request_principals, asked.principal, matching::text),
+    |source, asked| compare(&source.request_principals, asked.principal, matching::principal),
     |source, asked| compare(&source.addresses, Some(asked.peer.address), matching::cidr),
 ];
 
@@ -225,7 +225,7 @@ fn source_words(source: &Source, field: usize, clause: Clause, asked: &Asked<'_>
                 .principal
                 .map(|_| "the token's".to_string())
                 .ok_or("the request has no verified token with a subject");
-            missed("from.requestPrincipals", who, &source.request_principals, clause, words::text)
+            missed("from.requestPrincipals", who, &source.request_principals, clause, words::principal)
         }
         _ => missed("from.addresses", Ok(asked.peer.address.to_string()), &source.addresses, clause, words::cidr),
     }

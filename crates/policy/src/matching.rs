@@ -1,6 +1,6 @@
 //! How one value meets one matcher.
 
-use crate::spec::{Cidr, Matches, PathMatch, Segment, StringMatch};
+use crate::spec::{Cidr, Matches, PathMatch, PrincipalMatch, Segment, StringMatch};
 use core::net::{IpAddr, Ipv6Addr};
 
 /// Whether a text matches.
@@ -36,7 +36,8 @@ fn template(segments: &[Segment], path: &str) -> bool {
     let mut parts = inner.split('/');
     for segment in segments {
         let matched = match segment {
-            Segment::Rest => return true,
+            // The slash before it counts: other meshes match `/a/` and `/a/b` with `/a/{**}`, and not `/a`.
+            Segment::Rest => return parts.next().is_some(),
             Segment::One => parts.next().is_some_and(|part| !part.is_empty()),
             Segment::Literal(literal) => parts.next() == Some(literal),
         };
@@ -45,6 +46,11 @@ fn template(segments: &[Segment], path: &str) -> bool {
         }
     }
     parts.next().is_none()
+}
+
+/// Whether issuer and subject match, each by itself.
+pub fn principal(matcher: &PrincipalMatch, (issuer, subject): (&str, &str)) -> bool {
+    text(&matcher.issuer, issuer) && text(&matcher.subject, subject)
 }
 
 /// Whether an address lies in a block.
@@ -138,10 +144,13 @@ mod tests {
             assert!(!template(&orders, path), "{path}");
         }
         let files = [Segment::Literal(String::from("files")), Segment::Rest];
-        for path in ["/files", "/files/", "/files/a/b"] {
+        for path in ["/files/", "/files/a", "/files/a/b"] {
             assert!(template(&files, path), "{path}");
         }
-        assert!(!template(&files, "/file"));
+        for path in ["/files", "/file", "/filesystem/a"] {
+            assert!(!template(&files, path), "{path}");
+        }
+        assert!(template(&[Segment::Rest], "/"));
     }
 
     #[test]

@@ -113,12 +113,13 @@ impl Program {
                 return Err(denial.into());
             }
         };
-        findings.principal = token.as_ref().and_then(Checked::principal);
+        let principal = token.as_ref().and_then(Checked::principal);
+        findings.principal = principal.map(|(issuer, subject)| [issuer, "/", subject].concat());
         let fields = Fields::new(&input.headers, authentication::written(&self.spec, token.as_ref()));
         let asked = Asked {
             peer: input.peer,
             namespace: input.peer.identity.and_then(host::namespace_of_identity),
-            principal: findings.principal.as_deref(),
+            principal,
             claims: token.as_ref().map(|token| &token.claims),
             method: input.method,
             host: &host,

@@ -211,10 +211,20 @@ pub struct Source {
     pub identities: Matches<StringMatch>,
     /// Namespaces of the SPIFFE ID.
     pub namespaces: Matches<StringMatch>,
-    /// `<iss>/<sub>` of the verified token.
-    pub request_principals: Matches<StringMatch>,
+    /// Issuer and subject of the verified token.
+    pub request_principals: Matches<PrincipalMatch>,
     /// Addresses of the peer that opened the connection.
     pub addresses: Matches<Cidr>,
+}
+
+/// Who a verified token speaks for. Its two halves are matched apart: joined by a slash, `https://a` with `b/x` and `https://a/b` with
+/// `x` would be the same.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PrincipalMatch {
+    /// `iss`.
+    pub issuer: StringMatch,
+    /// `sub`.
+    pub subject: StringMatch,
 }
 
 /// What is asked for. Fields are ANDed, values of a field are ORed, an empty field holds.
@@ -298,7 +308,7 @@ pub enum Segment {
     Literal(String),
     /// `{name}` or `{*}`: one non-empty segment.
     One,
-    /// `{**}`: any number of segments, none included; last only.
+    /// `{**}`: everything after the slash before it, which has to be there; last only.
     Rest,
 }
 

@@ -1,6 +1,6 @@
 //! Rules in words, for clauses: names and configured values, and of the request only method, host and path, cut and escaped.
 
-use crate::spec::{Cidr, PathMatch, Segment, StringMatch};
+use crate::spec::{Cidr, PathMatch, PrincipalMatch, Segment, StringMatch};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -37,6 +37,17 @@ pub fn text(matcher: &StringMatch) -> String {
         StringMatch::Prefix(text) => format!("\"{text}*\""),
         StringMatch::Suffix(text) => format!("\"*{text}\""),
         StringMatch::Present => "\"*\"".to_string(),
+    }
+}
+
+/// As it is written in documents: `issuer/subject` where only one issuer is meant, otherwise both by name.
+pub fn principal(matcher: &PrincipalMatch) -> String {
+    match (&matcher.issuer, &matcher.subject) {
+        (StringMatch::Present, StringMatch::Present) => "\"*\"".to_string(),
+        (StringMatch::Exact(issuer), StringMatch::Exact(subject)) => format!("\"{issuer}/{subject}\""),
+        (StringMatch::Exact(issuer), StringMatch::Prefix(subject)) => format!("\"{issuer}/{subject}*\""),
+        (StringMatch::Exact(issuer), StringMatch::Present) => format!("\"{issuer}/*\""),
+        (issuer, subject) => format!("{{issuer: {}, subject: {}}}", text(issuer), text(subject)),
     }
 }
 

@@ -296,6 +296,7 @@ mod tests {
             forward: false,
             required: false,
             require_expiration: false,
+            keys_pending: false,
             preflight: false,
             claims_to_headers: vec![(vec!["sub".into()], "x-user".into())],
         };

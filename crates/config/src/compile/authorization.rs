@@ -73,7 +73,6 @@ fn source(context: &Context<'_>, scope: &Scope<'_>, namespace: &str, source: &So
         empty(scope, "anybody", "from");
     }
     let identity = |scope: &Scope<'_>, name: &String| text::identity(context, scope, namespace, name);
-    let string = |scope: &Scope<'_>, value: &String| text::string(scope, value);
     spec::Source {
         identities: text::matches(
             scope,
@@ -94,7 +93,7 @@ fn source(context: &Context<'_>, scope: &Scope<'_>, namespace: &str, source: &So
             ("requestPrincipals", source.request_principals.as_deref()),
             ("notRequestPrincipals", &source.not_request_principals),
             "anybody",
-            string,
+            |scope, principal| text::principal(context, scope, principal),
         ),
         addresses: text::matches(
             scope,

@@ -31,7 +31,7 @@ use crate::slice::ModuleHash;
 use crate::snapshot::{Read, Snapshot};
 use crate::yaml::Node;
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -67,6 +67,8 @@ struct Context<'a> {
     /// Jobs by name.
     jobs: &'a BTreeMap<FunctionId, usize>,
     incomplete: bool,
+    /// Of all authentication sections.
+    issuers: &'a BTreeSet<&'a str>,
     /// Files that documents refer to.
     inputs: &'a RefCell<Vec<PathBuf>>,
     /// Modules of extensions that were read.
@@ -79,11 +81,14 @@ pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -
     let mesh = mesh::mesh(&documents.meshes, problems, &inputs);
     let names = function::names(&documents.functions, problems);
     let jobs = job::names(&documents.jobs, &documents.functions, &names, problems);
+    let sections = documents.policies.iter().filter_map(|policy| policy.document.spec.authentication.as_ref());
+    let issuers = sections.flat_map(|section| &section.issuers).map(|issuer| issuer.issuer.as_str()).collect();
     let context = Context {
         trust_domain: &mesh.trust_domain,
         functions: &names,
         jobs: &jobs,
         incomplete: documents.incomplete,
+        issuers: &issuers,
         inputs: &inputs,
         modules: &modules,
     };

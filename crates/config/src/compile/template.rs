@@ -8,6 +8,10 @@ use leno_policy::spec::{PathMatch, Segment, StringMatch};
 
 /// `/orders`, `/static/*`, `*.css`, `*`, `/orders/{id}`, `/files/{**}`.
 pub(super) fn path(scope: &Scope<'_>, text: &str) -> Option<PathMatch> {
+    if let Some((message, fix)) = foreign(text) {
+        scope.problem(format!("`{}` {message}", text.escape_debug()), fix);
+        return None;
+    }
     if text.contains(['{', '}']) {
         return template(scope, text).map(PathMatch::Template);
     }
@@ -28,6 +32,19 @@ pub(super) fn path(scope: &Scope<'_>, text: &str) -> Option<PathMatch> {
         _ => body.clone(),
     };
     is_normal(scope, text, &sample).then_some(PathMatch::Text(matched))
+}
+
+/// Patterns as others write them, which would be compared letter by letter here and never match.
+fn foreign(text: &str) -> Option<(&'static str, String)> {
+    let regular =
+        text.contains(['^', '[', ']', '|', '\\']) || [".*", ".+", "(?"].iter().any(|part| text.contains(part));
+    if regular || (text.len() > 1 && text.ends_with('$')) {
+        let fix =
+            "paths are texts with `*` at one end, or templates: `/orders/*`, `*.css`, `/orders/{id}`, `/files/{**}`";
+        return Some(("looks like a regular expression", fix.to_owned()));
+    }
+    let variable = text.split('/').find_map(|segment| segment.strip_prefix(':'))?;
+    Some(("has a variable in a foreign form", format!("write {{{variable}}}")))
 }
 
 /// A prefix by whole segments, as the gateway uses it; normalised, without a slash at the end.

@@ -2,9 +2,10 @@
 
 use super::Context;
 use super::fields;
+use crate::document::RequestPrincipal;
 use crate::id::is_label;
 use crate::problem::Scope;
-use leno_policy::spec::{Cidr, Matches, StringMatch};
+use leno_policy::spec::{Cidr, Matches, PrincipalMatch, StringMatch};
 use std::net::IpAddr;
 
 /// The two lists of a field: `x`, and none of `notX`.
@@ -77,6 +78,44 @@ pub(super) fn identity(context: &Context<'_>, scope: &Scope<'_>, namespace: &str
     }
     let id = fields::function(context, scope, namespace, text)?;
     Some(StringMatch::Exact(crate::snapshot::identity(context.trust_domain, &id)))
+}
+
+/// A user. A text is only taken apart where it is clear which part of it is the issuer.
+pub(super) fn principal(
+    context: &Context<'_>,
+    scope: &Scope<'_>,
+    principal: &RequestPrincipal,
+) -> Option<PrincipalMatch> {
+    let text = match principal {
+        RequestPrincipal::Parts { issuer, subject } => {
+            let issuer = string(&scope.field("issuer"), issuer);
+            let subject = string(&scope.field("subject"), subject);
+            return Some(PrincipalMatch { issuer: issuer?, subject: subject? });
+        }
+        RequestPrincipal::Text(text) if text == "*" => {
+            return Some(PrincipalMatch { issuer: StringMatch::Present, subject: StringMatch::Present });
+        }
+        RequestPrincipal::Text(text) => text,
+    };
+    let subject_of = |issuer: &str| text.strip_prefix(issuer)?.strip_prefix('/').filter(|subject| !subject.is_empty());
+    let mut readings = context.issuers.iter().filter_map(|issuer| Some((*issuer, subject_of(issuer)?)));
+    match (readings.next(), readings.next()) {
+        (Some((issuer, subject)), None) => {
+            let issuer = StringMatch::Exact(issuer.to_owned());
+            Some(PrincipalMatch { issuer, subject: string(scope, subject)? })
+        }
+        (Some((one, subject)), Some((other, _))) => {
+            let message = format!("`{}` may mean the issuer {one} or the issuer {other}", text.escape_debug());
+            scope.problem(message, format!("write {{issuer: \"{one}\", subject: \"{subject}\"}} or the like"));
+            None
+        }
+        (None, _) if context.incomplete => None,
+        (None, _) => {
+            let message = format!("`{}` begins with no issuer of an authentication section", text.escape_debug());
+            scope.problem(message, "name an issuer that is configured, or write {issuer: \"…\", subject: \"…\"}");
+            None
+        }
+    }
 }
 
 /// `spiffe://trust-domain/path`, possibly with a `*` at the end.

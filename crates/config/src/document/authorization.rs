@@ -1,6 +1,7 @@
 //! `spec.authorization` of a policy.
 
 use super::claim::ClaimPath;
+use super::principal::RequestPrincipal;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -57,10 +58,11 @@ pub struct Source {
     pub namespaces: Option<Vec<String>>,
     /// None of these namespaces.
     pub not_namespaces: Vec<String>,
-    /// Users: `<issuer>/<subject>` of the verified token, `https://login.example/*`, or `*`: anybody with a valid token.
-    pub request_principals: Option<Vec<String>>,
+    /// Users, by issuer and subject of the verified token: `{issuer: https://login.example, subject: ann}`, or `*`: anybody with a valid
+    /// token. `https://login.example/ann` is short for the first, where an `authentication` section names the issuer.
+    pub request_principals: Option<Vec<RequestPrincipal>>,
     /// None of these users.
-    pub not_request_principals: Vec<String>,
+    pub not_request_principals: Vec<RequestPrincipal>,
     /// Addresses that connections come from: `10.0.0.0/8`, `2001:db8::/32`, `192.0.2.7`.
     pub addresses: Option<Vec<String>>,
     /// None of these addresses.
@@ -83,8 +85,8 @@ pub struct Operation {
     pub ports: Option<Vec<u16>>,
     /// None of these ports.
     pub not_ports: Vec<u16>,
-    /// Paths without query: `/orders`, `/static/*`, `*.css`, or a template: `/orders/{id}` (one segment), `/files/{**}` (any number,
-    /// at the end only). They are compared with normalised paths. For gRPC: `/package.Service/Method`.
+    /// Paths without query: `/orders`, `/static/*`, `*.css`, or a template: `/orders/{id}` (one segment), `/files/{**}` (everything below
+    /// `/files/`, but not `/files`; at the end only). They are compared with normalised paths. For gRPC: `/package.Service/Method`.
     pub paths: Option<Vec<String>>,
     /// None of these paths.
     pub not_paths: Vec<String>,

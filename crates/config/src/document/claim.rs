@@ -5,7 +5,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::borrow::Cow;
 use std::fmt;
 
-/// A claim: `sub`; inside an object: `realm_access.roles`. As a list for names that contain dots: `["https://shop.example/roles"]`.
+/// A claim. A text is the name of one claim, dots included: `sub`, `https://shop.example/roles`. A list leads into objects:
+/// `[realm_access, roles]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimPath(pub Vec<String>);
 
@@ -26,7 +27,7 @@ impl<'de> Deserialize<'de> for ClaimPath {
             }
 
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
-                Ok(text.split('.').map(str::to_owned).collect())
+                Ok(vec![text.to_owned()])
             }
 
             fn visit_seq<A: de::SeqAccess<'de>>(self, mut names: A) -> Result<Self::Value, A::Error> {
@@ -40,7 +41,7 @@ impl<'de> Deserialize<'de> for ClaimPath {
         let path = deserializer.deserialize_any(Path)?;
         if path.is_empty() || path.iter().any(String::is_empty) {
             return Err(de::Error::custom(
-                "a claim's name is empty; expected sub, realm_access.roles, or a list for names with dots: [\"https://shop.example/roles\"]",
+                "a claim's name is empty; expected a name such as sub, or a list that leads into an object: [realm_access, roles]",
             ));
         }
         Ok(Self(path))
@@ -54,7 +55,7 @@ impl JsonSchema for ClaimPath {
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({
-            "description": "A claim: `sub`; inside an object: `realm_access.roles`. As a list for names that contain dots: `[\"https://shop.example/roles\"]`.",
+            "description": "A claim. A text is the name of one claim, dots included: `sub`, `https://shop.example/roles`. A list leads into objects: `[realm_access, roles]`.",
             "anyOf": [
                 { "type": "string", "minLength": 1 },
                 { "type": "array", "items": { "type": "string", "minLength": 1 }, "minItems": 1 }

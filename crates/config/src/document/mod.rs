@@ -10,6 +10,7 @@ mod job;
 mod mesh;
 mod observe;
 mod policy;
+mod principal;
 mod rate_limit;
 mod resilience;
 mod rollout;
@@ -31,6 +32,7 @@ pub use mesh::{
 };
 pub use observe::{AccessLog, Tracing};
 pub use policy::{Policy, PolicyKind, PolicySpec};
+pub use principal::RequestPrincipal;
 pub use rate_limit::{Algorithm, Counts, KeyPart, RateLimit};
 pub use resilience::{Backoff, CircuitBreaker, OutlierDetection, Retry, RetryBudget};
 pub use rollout::{MaxLatency, Rollout, TrafficTarget};

@@ -3,7 +3,8 @@ use crate::input::{Header, RequestInput};
 use crate::outcome::{HeaderEdit, Outcome, PolicyKind, SignatureWant, Verdict, Wants};
 use crate::program::Program;
 use crate::spec::{
-    Algorithm, Condition, ConditionKey, Issuer, Key, KeyId, Matches, ProgramSpec, Source, StringMatch, TokenSource,
+    Algorithm, Condition, ConditionKey, Issuer, Key, KeyId, Matches, PrincipalMatch, ProgramSpec, Source, StringMatch,
+    TokenSource,
 };
 use crate::testing::{self, NOW_MS, allowed, decide, denied, header, issuer, request, token};
 use alloc::format;
@@ -586,10 +587,14 @@ fn claims_in_rules() {
         assert_eq!(matches!(verdict, Verdict::Allow { .. }), holds, "{key:?} {value}");
     }
     let mut spec = spec(vec![issuer()]);
+    let principals = |issuer: &str, subject: &str| {
+        let [issuer, subject] = [issuer, subject].map(|text| StringMatch::Exact(text.to_string()));
+        Matches { any: vec![PrincipalMatch { issuer, subject }], none: vec![] }
+    };
     spec.authorization[0].from =
-        vec![Source { request_principals: exact("https://login.example/ann"), ..Source::default() }];
+        vec![Source { request_principals: principals("https://login.example", "ann"), ..Source::default() }];
     assert_eq!(allowed(spec.clone(), &input), "all");
-    spec.authorization[0].from[0].request_principals = exact("https://login.example/bob");
+    spec.authorization[0].from[0].request_principals = principals("https://login.example", "bob");
     let denial = denied(spec, &input);
     assert_eq!(
         denial.clause, r#"from.requestPrincipals: the token's matches none of ["https://login.example/bob"]"#,

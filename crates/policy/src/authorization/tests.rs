@@ -1,8 +1,9 @@
 use crate::input::RequestInput;
+use crate::matching;
 use crate::outcome::{Denial, PolicyKind};
 use crate::spec::{
-    Action, AuthorizationRule, Cidr, Condition, ConditionKey, Direction, Matches, Operation, PathMatch, ProgramSpec,
-    Segment, Source, StringMatch,
+    Action, AuthorizationRule, Cidr, Condition, ConditionKey, Direction, Matches, Operation, PathMatch, PrincipalMatch,
+    ProgramSpec, Segment, Source, StringMatch,
 };
 use crate::testing::{self, allowed, denied, header, request};
 use alloc::string::{String, ToString};
@@ -259,8 +260,22 @@ fn claims_without_a_token_are_absent() {
         assert!(clause(vec![when("r", key.clone(), any(&["*"]))], &request()).starts_with(name));
         assert_eq!(allowed(spec(vec![when("r", key, none(&["*"]))]), &request()), "r");
     }
-    let principals = vec![from("r", Source { request_principals: any(&["*"]), ..Source::default() })];
+    let principals = vec![from("r", Source { request_principals: anybody(), ..Source::default() })];
     assert!(clause(principals, &request()).contains("no verified token"));
+}
+
+fn anybody() -> Matches<PrincipalMatch> {
+    Matches { any: vec![PrincipalMatch { issuer: StringMatch::Present, subject: StringMatch::Present }], none: vec![] }
+}
+
+/// `https://a` with the subject `b/x` is nobody of `https://a/b`, though both are the same text when they are joined.
+#[test]
+fn issuer_and_subject_are_matched_apart() {
+    let of =
+        |issuer: &str| PrincipalMatch { issuer: StringMatch::Exact(issuer.to_string()), subject: StringMatch::Present };
+    assert!(matching::principal(&of("https://a/b"), ("https://a/b", "x")));
+    assert!(!matching::principal(&of("https://a/b"), ("https://a", "b/x")));
+    assert!(!matching::principal(&of("https://a"), ("https://a/b", "x")));
 }
 
 #[test]
