@@ -5,8 +5,8 @@ use leno_policy::input::{Header, Peer, RequestInput, TargetLoad};
 use leno_policy::outcome::{HeaderEdit, Outcome, Verdict};
 use leno_policy::program::Program;
 use leno_policy::spec::{
-    Counts, AccessLog, Action, Algorithm, AuthorizationRule, Direction, Issuer, Key, KeyId, KeyPart, Matches, Operation,
-    ProgramSpec, Protocol, QuotaAlgorithm, RateLimit, Sidecar, StringMatch, Target, TokenSource, Tracing,
+    AccessLog, Action, Algorithm, AuthorizationRule, Counts, Direction, Issuer, Key, KeyId, KeyPart, Matches,
+    Operation, ProgramSpec, Protocol, QuotaAlgorithm, RateLimit, Sidecar, StringMatch, Target, TokenSource, Tracing,
 };
 use leno_policy::{path, token};
 use libfuzzer_sys::fuzz_target;
