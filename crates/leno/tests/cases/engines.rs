@@ -114,6 +114,7 @@ impl Programs {
             outputs.push(output.clone());
             match output {
                 Output::Request(Outcome::Decided(decision)) => {
+                    let decision = ledger.last_word(spec, decision, case.now);
                     let answer = case.answer.as_ref().map(|answer| {
                         let headers: Vec<Header<'_>> = fields(&answer.headers);
                         let input = Input::Response(ResponseInput { status: answer.status, headers });
@@ -130,7 +131,8 @@ impl Programs {
                         let token = tokens[usize::from(want.token)].token;
                         let made = |key: &&KeyId| self.keys.verify(token, **key, want.algorithm).is_ok();
                         let Some(key) = want.keys.iter().find(made).copied() else {
-                            let decision = refused(want.denial);
+                            let decision = Decision { takes: want.failure, ..refused(want.denial) };
+                            let decision = ledger.last_word(spec, decision, case.now);
                             let plan = plan(spec, &decision);
                             return Judged { outputs, decision, plan, answer: None };
                         };
@@ -216,6 +218,23 @@ pub fn policies(group: &Group, keys: &Keys) -> Vec<Value> {
 struct Ledger(HashMap<(u16, String), QuotaState>);
 
 impl Ledger {
+    /// A refusal is counted by the limits that count refusals, or they refuse.
+    fn last_word(&self, spec: &ProgramSpec, decision: Decision, now: f64) -> Decision {
+        if !matches!(decision.verdict, Verdict::Deny(_)) {
+            return decision;
+        }
+        let exhausted = decision.takes.iter().find_map(|take| {
+            let limit = &spec.rate_limits[usize::from(take.limit)];
+            let state = self.0.get(&(take.limit, take.key.clone())).copied().unwrap_or_default();
+            let taken = quota::take(&limit.algorithm, state, millis(now), take.cost);
+            (!taken.allowed).then(|| Decision {
+                response_edits: quota::limit_headers(&taken).into(),
+                ..refused(quota::exhausted(&limit.name, &taken))
+            })
+        });
+        exhausted.unwrap_or(decision)
+    }
+
     fn take(&mut self, spec: &ProgramSpec, decision: &Decision, now: f64) {
         for take in &decision.takes {
             let state = self.0.entry((take.limit, take.key.clone())).or_default();

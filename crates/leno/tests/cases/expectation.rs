@@ -17,8 +17,9 @@ pub fn differences(case: &Case, head: &Head, judged: &Judged) -> Vec<String> {
         (None, Some(expected), Verdict::Deny(denial)) => denied(expected, denial, &mut found),
         (_, _, verdict) => found.push(format!("the verdict is {verdict:?}")),
     }
-    if matches!(decision.verdict, Verdict::Deny(_))
-        && !(decision.takes.is_empty() && decision.request_edits.is_empty() && decision.path.is_none())
+    if let Verdict::Deny(denial) = &decision.verdict
+        // Failures of authentication are counted where a limit says so.
+        && !((decision.takes.is_empty() || denial.policy == PolicyKind::Authentication) && decision.request_edits.is_empty() && decision.path.is_none())
     {
         found.push("a refused request is edited, or takes from counters".to_owned());
     }

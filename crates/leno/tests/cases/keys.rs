@@ -5,8 +5,9 @@ use aws_lc_rs::hmac;
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::rsa::KeySize;
 use aws_lc_rs::signature::{
-    ECDSA_P256_SHA256_FIXED_SIGNING, ECDSA_P384_SHA384_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair,
-    RSA_PKCS1_SHA256, RSA_PKCS1_SHA384, RSA_PKCS1_SHA512, RSA_PSS_SHA256, RsaEncoding, RsaKeyPair,
+    ECDSA_P256_SHA256_FIXED_SIGNING, ECDSA_P384_SHA384_FIXED_SIGNING, ECDSA_P521_SHA512_FIXED_SIGNING, EcdsaKeyPair,
+    Ed25519KeyPair, KeyPair, RSA_PKCS1_SHA256, RSA_PKCS1_SHA384, RSA_PKCS1_SHA512, RSA_PSS_SHA256, RSA_PSS_SHA384,
+    RSA_PSS_SHA512, RsaEncoding, RsaKeyPair,
 };
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -16,6 +17,7 @@ enum Pair {
     Rsa(RsaKeyPair),
     P256(EcdsaKeyPair),
     P384(EcdsaKeyPair),
+    P521(EcdsaKeyPair),
     Ed25519(Ed25519KeyPair),
 }
 
@@ -27,6 +29,7 @@ impl Keys {
         let rsa = || Pair::Rsa(RsaKeyPair::generate(KeySize::Rsa2048).unwrap());
         let p256 = || Pair::P256(EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).unwrap());
         let p384 = || Pair::P384(EcdsaKeyPair::generate(&ECDSA_P384_SHA384_FIXED_SIGNING).unwrap());
+        let p521 = || Pair::P521(EcdsaKeyPair::generate(&ECDSA_P521_SHA512_FIXED_SIGNING).unwrap());
         let ed25519 = || Pair::Ed25519(Ed25519KeyPair::generate().unwrap());
         Self(vec![
             ("rsa", rsa()),
@@ -34,6 +37,7 @@ impl Keys {
             ("p256", p256()),
             ("p256-other", p256()),
             ("p384", p384()),
+            ("p521", p521()),
             ("ed25519", ed25519()),
             ("ed25519-other", ed25519()),
         ])
@@ -81,6 +85,7 @@ impl Keys {
             }),
             Pair::P256(pair) => point(pair, "P-256"),
             Pair::P384(pair) => point(pair, "P-384"),
+            Pair::P521(pair) => point(pair, "P-521"),
             Pair::Ed25519(pair) => json!({"kty": "OKP", "crv": "Ed25519", "x": text(pair.public_key().as_ref())}),
         }
     }
@@ -91,6 +96,7 @@ impl Keys {
             Pair::Rsa(_) => "RS256",
             Pair::P256(_) => "ES256",
             Pair::P384(_) => "ES384",
+            Pair::P521(_) => "ES512",
             Pair::Ed25519(_) => "EdDSA",
         };
         let alg = token.alg.as_deref().unwrap_or(natural);
@@ -135,6 +141,8 @@ impl Keys {
             "RS384" => &RSA_PKCS1_SHA384,
             "RS512" => &RSA_PKCS1_SHA512,
             "PS256" => &RSA_PSS_SHA256,
+            "PS384" => &RSA_PSS_SHA384,
+            "PS512" => &RSA_PSS_SHA512,
             _ => &RSA_PKCS1_SHA256,
         };
         match self.pair(key) {
@@ -148,7 +156,9 @@ impl Keys {
                 pair.sign(encoding, &random, message, &mut signature).unwrap();
                 signature
             }
-            Pair::P256(pair) | Pair::P384(pair) => pair.sign(&random, message).unwrap().as_ref().to_vec(),
+            Pair::P256(pair) | Pair::P384(pair) | Pair::P521(pair) => {
+                pair.sign(&random, message).unwrap().as_ref().to_vec()
+            }
             Pair::Ed25519(pair) => pair.sign(message).as_ref().to_vec(),
         }
     }
