@@ -1,4 +1,3 @@
-use super::{KEYS_PENDING, UNKNOWN_KEY};
 use crate::input::{Header, RequestInput};
 use crate::outcome::{HeaderEdit, Outcome, PolicyKind, SignatureWant, Verdict, Wants};
 use crate::program::Program;
@@ -11,6 +10,8 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec;
 use alloc::vec::Vec;
+
+mod keys;
 
 const ES256: &str = r#"{"alg":"ES256","kid":"ec"}"#;
 const CLAIMS: &str = r#"{"iss":"https://login.example","sub":"ann","aud":"shop","exp":1700000600}"#;
@@ -193,55 +194,6 @@ fn headers_of_tokens() {
 }
 
 #[test]
-fn keys_are_chosen_by_name_and_algorithm() {
-    let by = |header: &str| check(header, CLAIMS).map(|want| (want.keys[0].0[0], want.algorithm));
-    assert_eq!(by(r#"{"alg":"RS256","kid":"rsa"}"#), Ok((1, Algorithm::RS256)));
-    assert_eq!(by(r#"{"alg":"PS256","kid":"rsa"}"#), Ok((1, Algorithm::PS256)));
-    assert_eq!(by(r#"{"alg":"EdDSA","kid":"ed"}"#), Ok((3, Algorithm::EdDSA)));
-    assert_eq!(by(r#"{"alg":"Ed25519","kid":"ed"}"#), Ok((3, Algorithm::EdDSA)), "RFC 9864");
-    for header in [r#"{"alg":"RS384","kid":"rsa"}"#, r#"{"alg":"RS256","kid":"ec"}"#, r#"{"alg":"ES384","kid":"ec"}"#] {
-        assert_eq!(by(header), Err("alg: the key may not be used with the token's algorithm".to_string()), "{header}");
-    }
-    for kid in ["", "EC", "ec ", "../ec"] {
-        assert_eq!(by(&format!(r#"{{"alg":"ES256","kid":"{kid}"}}"#)), Err(UNKNOWN_KEY.to_string()), "{kid}");
-    }
-    for kid in ["1", "null", "[\"ec\"]"] {
-        assert_eq!(
-            by(&format!(r#"{{"alg":"ES256","kid":{kid}}}"#)),
-            Err("kid: the token's is not a string".to_string())
-        );
-    }
-}
-
-#[test]
-fn tokens_without_a_key_name() {
-    let header = r#"{"alg":"ES256"}"#;
-    assert_eq!(check(header, CLAIMS).unwrap().keys, [KeyId([2; 32])], "one key is left by the algorithm");
-    let none = check(r#"{"alg":"ES384"}"#, CLAIMS).unwrap_err();
-    assert_eq!(none, "alg: no key of the issuer may be used with the token's algorithm");
-    let mut several = issuer();
-    several.keys = (1..=8).map(|id| Key { id: KeyId([id; 32]), ..several.keys[1].clone() }).collect();
-    let all: Vec<KeyId> = (1..=8).map(|id| KeyId([id; 32])).collect();
-    assert_eq!(check_with(several.clone(), header, CLAIMS).unwrap().keys, all, "all that may be it");
-    let authorization = format!("Bearer {}", token(header, CLAIMS));
-    for id in [1, 8] {
-        let input = RequestInput { verified: vec![Some(KeyId([id; 32]))], ..bearing(&authorization) };
-        assert_eq!(allowed(spec(vec![several.clone()]), &input), "all", "one of them made it");
-    }
-    several.keys.push(Key { id: KeyId([9; 32]), ..several.keys[0].clone() });
-    let too_many = check_with(several, header, CLAIMS).unwrap_err();
-    assert_eq!(too_many, "kid: the token names no key, and more than 8 may be used with its algorithm");
-    let mut nameless = issuer();
-    nameless.keys[1].kid = None;
-    assert_eq!(
-        check_with(nameless, ES256, CLAIMS).unwrap().keys,
-        [KeyId([2; 32])],
-        "a key without a name may have any"
-    );
-    assert_eq!(check_with(Issuer { keys: vec![], ..issuer() }, ES256, CLAIMS).unwrap_err(), UNKNOWN_KEY);
-}
-
-#[test]
 fn issuers_are_chosen_by_their_exact_name() {
     let unknown = "iss: matches none of [https://login.example]";
     for iss in [
@@ -281,66 +233,6 @@ fn one_issuer_may_be_named_by_several_policies() {
         let verdict = decide(spec(vec![issuer(), second.clone()]), &input).verdict;
         assert_eq!(matches!(verdict, Verdict::Allow { .. }), good, "{aud}");
     }
-}
-
-#[test]
-fn a_token_satisfies_one_of_its_issuers_policies_with_key_and_audience_together() {
-    let with_key = |id, aud: &str| Issuer {
-        keys: vec![Key { id: KeyId([id; 32]), kid: None, algorithms: vec![Algorithm::ES256] }],
-        audiences: vec![aud.to_string()],
-        ..issuer()
-    };
-    let both = spec(vec![with_key(1, "shop"), with_key(2, "admin")]);
-    let judge = |aud: &str, verified| {
-        let authorization = format!("Bearer {}", token(ES256, &CLAIMS.replace(r#""shop""#, aud)));
-        Program::new(both.clone()).judge(&RequestInput { verified: vec![verified], ..bearing(&authorization) })
-    };
-    let wanted = |aud: &str| match judge(aud, None) {
-        Outcome::Wants(Wants { signature: Some(want), .. }) => want.keys,
-        other => panic!("{other:?}"),
-    };
-    assert_eq!(wanted(r#""shop""#), [KeyId([1; 32])]);
-    assert_eq!(wanted(r#""admin""#), [KeyId([2; 32])]);
-    assert_eq!(wanted(r#"["admin","shop"]"#), [KeyId([1; 32]), KeyId([2; 32])], "either may have made it");
-    for (aud, key, good) in [
-        (r#""shop""#, 1, true),
-        (r#""shop""#, 2, false),
-        (r#""admin""#, 1, false),
-        (r#""admin""#, 2, true),
-        (r#"["admin","shop"]"#, 2, true),
-    ] {
-        let allowed = match judge(aud, Some(KeyId([key; 32]))) {
-            Outcome::Decided(decision) => matches!(decision.verdict, Verdict::Allow { .. }),
-            Outcome::Wants(_) => false,
-        };
-        assert_eq!(allowed, good, "{aud} by {key}");
-    }
-}
-
-#[test]
-fn until_its_keys_are_there_a_token_is_neither_good_nor_bad() {
-    let pending = || Issuer { keys: vec![], keys_pending: true, ..issuer() };
-    let bearing_claims = |claims: &str| format!("Bearer {}", token(ES256, claims));
-    let authorization = bearing_claims(CLAIMS);
-    let denial = denied(spec(vec![pending()]), &bearing(&authorization));
-    assert_eq!((denial.status, denial.policy, denial.clause.as_str()), (503, PolicyKind::Authentication, KEYS_PENDING));
-    assert_eq!(denial.headers, [("retry-after".to_string(), "1".to_string())]);
-    // What no key could mend is refused at once.
-    for claims in [CLAIMS.replace("shop", "other"), CLAIMS.replace("1700000600", "1"), CLAIMS.replace("login", "evil")]
-    {
-        let authorization = bearing_claims(&claims);
-        assert_eq!(denied(spec(vec![pending()]), &bearing(&authorization)).status, 401, "{claims}");
-    }
-    assert_eq!(denied(spec(vec![pending()]), &request()).status, 401, "no token");
-    // Another policy's keys may have made it; if they have not, the missing ones may.
-    let both = spec(vec![issuer(), pending()]);
-    match Program::new(both.clone()).judge(&bearing(&authorization)) {
-        Outcome::Wants(Wants { signature: Some(want), .. }) => assert_eq!(want.denial.status, 503),
-        other => panic!("{other:?}"),
-    }
-    assert_eq!(allowed(both, &RequestInput { verified: vec![VERIFIED], ..bearing(&authorization) }), "all");
-    let fetched = Issuer { keys_pending: false, ..pending() };
-    assert_eq!(denied(spec(vec![fetched]), &bearing(&authorization)).status, 401, "a set without keys is a set");
 }
 
 #[test]
