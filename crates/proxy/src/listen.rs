@@ -143,6 +143,8 @@ struct Bound {
     address: SocketAddr,
     entrance: Entrance,
     tls: Option<Arc<ServerConfig>>,
+    /// Other workers accept from it too.
+    shared: bool,
 }
 
 /// All addresses, and each worker's listeners.
@@ -155,7 +157,7 @@ fn bind(node: &Node, mesh: &MeshSlice, workers: usize) -> Result<(Addresses, Vec
         let address = listener.local_addr().map_err(error)?;
         for doors in &mut doors {
             let listener = listener.try_clone().map_err(error)?;
-            doors.push(Bound { listener, address, entrance, tls: tls.clone() });
+            doors.push(Bound { listener, address, entrance, tls: tls.clone(), shared: workers > 1 });
         }
         Ok::<_, ServeError>(address)
     };
@@ -209,7 +211,7 @@ async fn work(
                 tls: bound.tls.map(TlsAcceptor::from),
                 address: bound.address,
             });
-            schedule::spawn_own(accept(listener, door, options.connections))
+            schedule::spawn_own(accept(listener, door, options.connections, bound.shared))
         })
         .collect();
     // An error means that the handle is gone without draining: there is nobody left to serve for.
@@ -224,13 +226,17 @@ async fn work(
 }
 
 /// Hands each connection to a task of its own, as long as there are not too many.
-async fn accept(listener: TcpListener, door: Rc<Door>, most: usize) {
+async fn accept(listener: TcpListener, door: Rc<Door>, most: usize, shared: bool) {
     let mut complained: Option<Instant> = None;
     loop {
         match listener.accept().await {
             Ok((stream, address)) => {
                 door.worker.connections.fewer_than(most).await;
                 admit(&door, stream, address);
+                if shared {
+                    // All workers are woken for a burst of connections. Whoever came first leaves some to the others.
+                    tokio::task::yield_now().await;
+                }
             }
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) => {
