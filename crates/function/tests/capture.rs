@@ -222,6 +222,33 @@ time.sleep(1000)";
     supervisor.shutdown(FOREVER).await;
 }
 
+/// The kernel shows such a server no connection before there is something to read, and nothing is sent before there is a proof.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_wants_to_see_bytes_first_is_the_instance() {
+    let script = "import os,socket
+l=socket.socket()
+l.setsockopt(socket.IPPROTO_TCP,socket.TCP_DEFER_ACCEPT,30)
+l.bind(('127.0.0.1',int(os.environ['PORT'])))
+l.listen(100)
+while True:
+    s,_=l.accept()
+    s.recv(1000)
+    s.sendall(b'HTTP/1.1 200 -\\r\\ncontent-length: 2\\r\\n\\r\\nok')
+    s.close()";
+    if Command::new("python3").arg("-c").arg("").status().is_err() {
+        eprintln!("SKIPPED: no python3");
+        return;
+    }
+    let mut deferring = command(&["python3", "-c", script]);
+    (deferring.readiness, deferring.grace) = (Readiness::Http("/".to_owned()), Duration::ZERO);
+    let (supervisor, function) = start(&Witness::default(), deferring);
+    let lease = function.acquire(&[]).await.unwrap();
+    let stream = TcpStream::connect(lease.address()).unwrap();
+    lease.verify(stream.local_addr().unwrap(), lease.address()).unwrap();
+    drop(lease);
+    supervisor.shutdown(FOREVER).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_proof_is_cheap() {
     let (supervisor, function): (Supervisor, _) = start(&Witness::default(), command(&[SERVER]));
