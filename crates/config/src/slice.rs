@@ -534,4 +534,8 @@ pub struct Limits {
     pub h2_streams: u32,
     /// Between SIGTERM and the end of the last exchange.
     pub drain_timeout: Duration,
+    /// Connections at the gateway, from instances, and from other nodes: each.
+    pub connections: u32,
+    /// Connections at the gateway from one address; 0: any number.
+    pub connections_per_address: u32,
 }

@@ -88,7 +88,8 @@ impl Admin {
         let scaling = Box::new(scaling::Scrape::of(&self.supervisor));
         let revisions = Box::new(revisions::Scrape::of(&self.node));
         let control = Box::new(Scrape::of(self.control.status()));
-        self.node.telemetry.metrics_text_with(&self.node.ledger, vec![scaling, revisions, control])
+        let connections = Box::new(self.node.admission.scrape());
+        self.node.telemetry.metrics_text_with(&self.node.ledger, vec![scaling, revisions, control, connections])
     }
 
     fn functions(&self) -> Value {

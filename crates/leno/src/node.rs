@@ -75,7 +75,9 @@ pub async fn start(
     let admin = admin_listener.local_addr()?;
 
     let node = Node::new(NodeSnapshot::new(mesh), hosted.clone(), svids.clone(), telemetry);
-    let corridor = leno_proxy::serve(&node, leno_proxy::Options { workers, ..leno_proxy::Options::default() })?;
+    let options = leno_proxy::Options { workers, ..leno_proxy::Options::default() };
+    tracing::info!("connections: {} at most, by the limit on file descriptors", options.connections);
+    let corridor = leno_proxy::serve(&node, options)?;
     let addresses = corridor.addresses;
     host.attach(&node, addresses.outbound);
 

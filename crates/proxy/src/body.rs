@@ -3,6 +3,8 @@
 //! A response's [`Body`] carries what has to live until its last byte is gone (the record, the slots, the lease of the instance, the upstream
 //! connection) in its [`Tail`]s: one for each leg of the exchange.
 
+mod gathered;
+
 use crate::component::Foreign;
 use crate::failure::Failure;
 use crate::io::{Activity, Busy};
@@ -12,6 +14,7 @@ use crate::replay::Replay;
 use crate::upload::{Progress, Upload};
 use crate::upstream::Held;
 use bytes::Bytes;
+use gathered::Gathered;
 use http::HeaderMap;
 use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
@@ -41,7 +44,7 @@ enum Source {
     #[default]
     Empty,
     Full(Bytes),
-    Incoming(Incoming),
+    Incoming(Gathered),
     Replay(Replay),
     /// From an instance that is run in the node.
     Foreign(Foreign),
@@ -189,7 +192,7 @@ impl Body {
                 Source::Broken(error) => Poll::Ready(Some(Err(error))),
                 _ => Poll::Ready(None),
             },
-            Source::Incoming(incoming) => Pin::new(incoming).poll_frame(cx).map_err(BodyError::from),
+            Source::Incoming(incoming) => incoming.poll_frame(cx).map_err(BodyError::from),
             Source::Replay(replay) => replay.poll_frame(cx),
             Source::Foreign(foreign) => foreign.poll_frame(cx).map_err(BodyError::from),
         }
@@ -234,7 +237,11 @@ impl Body {
 
 impl From<Incoming> for Body {
     fn from(incoming: Incoming) -> Self {
-        Self::from_source(if incoming.is_end_stream() { Source::Empty } else { Source::Incoming(incoming) })
+        Self::from_source(if incoming.is_end_stream() {
+            Source::Empty
+        } else {
+            Source::Incoming(Gathered::new(incoming))
+        })
     }
 }
 

@@ -7,7 +7,7 @@ use crate::failure::Failure;
 use crate::head;
 use crate::instances::Unproven;
 use crate::io::{
-    Activity, Busy, CONNECTION_WINDOW, LocalExecutor, Patience, STREAM_WINDOW, Spoken, Timer, Watch, Wire,
+    Activity, Busy, CONNECTION_WINDOW, LocalExecutor, Patience, SEND_BUFFER, STREAM_WINDOW, Spoken, Timer, Watch, Wire,
 };
 use crate::peer::{Entrance, Peer};
 use crate::proxy_protocol;
@@ -394,13 +394,13 @@ where
         .max_local_error_reset_streams(FAULTY_STREAMS)
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
-        .max_send_buf_size(STREAM_WINDOW as usize)
+        .max_send_buf_size(SEND_BUFFER)
         .keep_alive_interval(limits.idle_timeout.min(Duration::from_secs(30)))
         .keep_alive_timeout(Duration::from_secs(20))
         .enable_connect_protocol();
     let carried = connection.clone();
     let service = service_fn(move |request| carried.clone().carry(request));
-    let serving = pin!(builder.serve_connection(TokioIo::new(wire), service));
+    let serving = pin!(builder.serve_connection(TokioIo::new(wire.in_turns()), service));
     Drive { serving, connection: &connection, open, head: false, timer: None, leaving: None, registered: false }.await
 }
 
@@ -532,6 +532,11 @@ impl OpenConnection {
     pub fn new(worker: &Rc<Worker>) -> Self {
         let activity = Activity::new();
         Self { worker: worker.clone(), number: worker.connections.open(&activity), activity }
+    }
+
+    /// What happens on it.
+    pub fn activity(&self) -> &Arc<Activity> {
+        &self.activity
     }
 
     fn wake_to_drain(&self, cx: &Context<'_>) {

@@ -15,10 +15,20 @@ use tokio::time::Sleep;
 
 pub use hyper_util::rt::TokioTimer as Timer;
 
-/// HTTP/2 flow-control window of a stream: what one slow reader can make us hold.
-pub const STREAM_WINDOW: u32 = 256 * 1024;
-/// HTTP/2 flow-control window of a connection.
-pub const CONNECTION_WINDOW: u32 = 1024 * 1024;
+/// HTTP/2 flow-control window of a client's stream: what one slow function can make us hold of an upload.
+pub const STREAM_WINDOW: u32 = 128 * 1024;
+/// HTTP/2 flow-control window of a stream to an upstream: what one slow reader can make us hold of a download. Together with
+/// [`SEND_BUFFER`] 128 KiB. Upstreams are near: what is under way to them fits into less.
+pub const UPSTREAM_WINDOW: u32 = 64 * 1024;
+/// HTTP/2 flow-control window of a connection: that of its streams is the smaller one, so that slow ones do not stop the others. Half of it
+/// is what the HTTP/2 library grants to the overhead of small frames that nobody has taken yet: some 16,000.
+pub const CONNECTION_WINDOW: u32 = 8 * 1024 * 1024;
+/// Bytes of a stream that wait to be written.
+pub const SEND_BUFFER: usize = 64 * 1024;
+/// Bytes that are read at once from an HTTP/1.1 upstream, and the longest head of a response.
+pub const UPSTREAM_BUFFER: usize = 48 * 1024;
+/// Bytes that an HTTP/2 connection reads in one turn. Thousands of small frames fit into it; who is to take them must have a turn, too.
+const TURN: usize = 32 * 1024;
 
 /// How an HTTP/2 connection begins (RFC 9113, 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -59,6 +69,8 @@ pub struct Wire<T> {
     closing: Closing,
     /// How requests of HTTP/1.1 are framed, if somebody wants to know.
     framing: Option<Framing>,
+    /// Bytes read in this turn; `None`: as many as there are.
+    turn: Option<usize>,
 }
 
 #[derive(Debug)]
@@ -78,12 +90,17 @@ const LINGER_BYTES: usize = 64 * 1024 * 1024;
 impl<T: AsyncRead + Unpin> Wire<T> {
     /// Of which nothing was read yet.
     pub fn new(stream: T, activity: Arc<Activity>) -> Self {
-        Self { stream, ahead: Vec::new(), passed: 0, activity, closing: Closing::No, framing: None }
+        Self { stream, ahead: Vec::new(), passed: 0, activity, closing: Closing::No, framing: None, turn: None }
     }
 
     /// Holds what is read to the letter of HTTP/1.1.
     pub fn strict(self) -> Self {
         Self { framing: Some(Framing::new()), ..self }
+    }
+
+    /// Reads no more than a part of what there is at once, and lets others have their turn before it goes on.
+    pub fn in_turns(self) -> Self {
+        Self { turn: Some(0), ..self }
     }
 
     /// Waits for as many bytes as tell what the peer speaks.
@@ -165,10 +182,19 @@ impl<T: AsyncRead + Unpin> Wire<T> {
             }
             return Poll::Ready(Ok(()));
         }
+        if self.turn.is_some_and(|read| read >= TURN) {
+            self.turn = Some(0);
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         let before = into.filled().len();
         let polled = Pin::new(&mut self.stream).poll_read(cx, into);
-        if into.filled().len() > before {
+        let read = into.filled().len() - before;
+        if read > 0 {
             self.activity.received();
+        }
+        if let Some(turn) = &mut self.turn {
+            *turn = if polled.is_ready() { *turn + read } else { 0 };
         }
         polled
     }
@@ -233,6 +259,8 @@ pub struct Activity {
     head: AtomicU64,
     /// A request was answered without being read to its end.
     unread: AtomicBool,
+    /// There was an exchange.
+    begun: AtomicBool,
 }
 
 /// How long a connection may take for what.
@@ -272,6 +300,7 @@ impl Activity {
             changed: AtomicU64::new(0),
             head: AtomicU64::new(0),
             unread: AtomicBool::new(false),
+            begun: AtomicBool::new(false),
         })
     }
 
@@ -283,6 +312,7 @@ impl Activity {
 
     /// An exchange begins; it ends when the result is dropped.
     pub fn begin(self: &Arc<Self>) -> Busy {
+        self.begun.store(true, Ordering::Relaxed);
         self.head.store(0, Ordering::Relaxed);
         self.changed.store(self.now(), Ordering::Relaxed);
         self.busy.fetch_add(1, Ordering::Relaxed);
@@ -297,6 +327,16 @@ impl Activity {
     /// Whether an exchange is under way.
     pub fn is_busy(&self) -> bool {
         self.busy.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether there ever was an exchange.
+    pub fn has_begun(&self) -> bool {
+        self.begun.load(Ordering::Relaxed)
+    }
+
+    /// Whether nothing is under way, no tunnel either.
+    pub fn is_idle(&self) -> bool {
+        !self.is_busy() && self.tunnels.load(Ordering::Relaxed) == 0
     }
 
     /// Judges the connection's pace.

@@ -6,12 +6,14 @@
 #![forbid(unsafe_code)]
 
 pub mod access_log;
+pub mod admission;
 pub mod body;
 mod client;
 mod clock;
 pub mod component;
 pub mod connection;
 pub mod credential;
+pub mod descriptors;
 mod dial;
 pub mod edits;
 pub mod exchange;

@@ -3,7 +3,9 @@
 //! Not with `SO_REUSEPORT`, which would spread connections over the workers: any process of the same account could join in, and get a share of the
 //! connections with the credentials that are sent on them.
 
+use crate::admission::Bounds;
 use crate::connection::{self, Door, OpenConnection};
+use crate::descriptors;
 use crate::node::Node;
 use crate::peer::Entrance;
 use crate::random::Random;
@@ -12,11 +14,13 @@ use crate::worker::Worker;
 use leno_config::slice::MeshSlice;
 use leno_identity::TlsError;
 use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
+use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, TcpStream};
@@ -38,13 +42,13 @@ const COMPLAINTS: Duration = Duration::from_secs(10);
 pub struct Options {
     /// Worker threads; `None`: one for each core.
     pub workers: Option<NonZeroUsize>,
-    /// Client connections of one worker; beyond it, new ones wait in the kernel's queue.
+    /// Client connections of the node, at all listeners together; [`descriptors::for_clients`] tells how many the process can have.
     pub connections: usize,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { workers: None, connections: 16 * 1024 }
+        Self { workers: None, connections: descriptors::for_clients(descriptors::raise()) }
     }
 }
 
@@ -143,8 +147,6 @@ struct Bound {
     address: SocketAddr,
     entrance: Entrance,
     tls: Option<Arc<ServerConfig>>,
-    /// Other workers accept from it too.
-    shared: bool,
 }
 
 /// All addresses, and each worker's listeners.
@@ -157,7 +159,7 @@ fn bind(node: &Node, mesh: &MeshSlice, workers: usize) -> Result<(Addresses, Vec
         let address = listener.local_addr().map_err(error)?;
         for doors in &mut doors {
             let listener = listener.try_clone().map_err(error)?;
-            doors.push(Bound { listener, address, entrance, tls: tls.clone(), shared: workers > 1 });
+            doors.push(Bound { listener, address, entrance, tls: tls.clone() });
         }
         Ok::<_, ServeError>(address)
     };
@@ -211,7 +213,7 @@ async fn work(
                 tls: bound.tls.map(TlsAcceptor::from),
                 address: bound.address,
             });
-            schedule::spawn_own(accept(listener, door, options.connections, bound.shared))
+            schedule::spawn_own(accept(listener, door, options.connections))
         })
         .collect();
     // An error means that the handle is gone without draining: there is nobody left to serve for.
@@ -225,18 +227,16 @@ async fn work(
     }
 }
 
-/// Hands each connection to a task of its own, as long as there are not too many.
-async fn accept(listener: TcpListener, door: Rc<Door>, most: usize, shared: bool) {
+/// Hands each connection that is admitted to a task of its own.
+async fn accept(listener: TcpListener, door: Rc<Door>, most: usize) {
     let mut complained: Option<Instant> = None;
     loop {
         match listener.accept().await {
             Ok((stream, address)) => {
-                door.worker.connections.fewer_than(most).await;
-                admit(&door, stream, address);
-                if shared {
-                    // All workers are woken for a burst of connections. Whoever came first leaves some to the others.
-                    tokio::task::yield_now().await;
-                }
+                admit(&door, stream, address, most);
+                // A flood must not keep the worker from closing what was closed for it, and whoever of the workers that a burst woke came
+                // first leaves some of it to the others.
+                give_way().await;
             }
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) => {
@@ -244,15 +244,40 @@ async fn accept(listener: TcpListener, door: Rc<Door>, most: usize, shared: bool
                     tracing::error!(address = %door.address, %error, "cannot accept connections; they wait");
                     complained = Some(Instant::now());
                 }
+                door.worker.node.admission.shed();
                 tokio::time::sleep(PAUSE).await;
             }
         }
     }
 }
 
-fn admit(door: &Rc<Door>, stream: TcpStream, address: SocketAddr) {
+fn admit(door: &Rc<Door>, stream: TcpStream, address: SocketAddr, most: usize) {
+    let limits = door.worker.snapshot().mesh.limits;
+    let per_address = match (door.entrance, limits.connections_per_address) {
+        // All instances of the node share one address, and callers' nodes prove who they are.
+        (Entrance::Outbound | Entrance::Inbound, _) | (_, 0) => usize::MAX,
+        (Entrance::Gateway, number) => number as usize,
+    };
+    let bounds = Bounds { address: per_address, entrance: limits.connections as usize, node: most };
     let open = OpenConnection::new(&door.worker);
-    schedule::spawn_for(Class::STRANGERS, connection::serve(door.clone(), stream, address, open));
+    let admission = &door.worker.node.admission;
+    if let Some(admitted) = admission.admit(door.entrance, address.ip(), open.activity(), bounds) {
+        let connection = connection::serve(door.clone(), stream, address, open);
+        schedule::spawn_for(Class::STRANGERS, admitted.serve(connection));
+    }
+}
+
+/// Lets all tasks that are ready have their turn.
+async fn give_way() {
+    let mut given = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut given, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 /// The connection was gone before it was accepted; the listener is fine.

@@ -1,5 +1,6 @@
 //! What all workers of a node share.
 
+use crate::admission::Admission;
 use crate::credential::Credentials;
 use crate::instances::Instances;
 use crate::ledger::Ledger;
@@ -26,6 +27,8 @@ pub struct Node {
     pub ledger: Arc<Ledger>,
     /// Instances that are to end.
     pub withdrawn: Arc<Withdrawn>,
+    /// Connections that clients have open.
+    pub admission: Arc<Admission>,
     /// How the revisions of functions that have several do.
     pub tallies: Tallies,
     /// Metrics, access log, spans and recent records.
@@ -49,6 +52,7 @@ impl Node {
             svids,
             ledger: Ledger::new(),
             withdrawn: Arc::default(),
+            admission: Arc::default(),
             tallies: Tallies::default(),
             telemetry,
             inbound: OnceLock::new(),

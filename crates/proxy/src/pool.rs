@@ -2,7 +2,7 @@
 
 use crate::body::Body;
 use crate::instances::{Guard, Unproven};
-use crate::io::{LocalExecutor, Timer};
+use crate::io::{CONNECTION_WINDOW, LocalExecutor, SEND_BUFFER, Timer, UPSTREAM_BUFFER, UPSTREAM_WINDOW};
 use crate::ledger::ConnectionGuard;
 use crate::schedule::{self, Payer};
 use crate::withdrawn::Withdrawn;
@@ -218,7 +218,7 @@ impl Pool {
         let open = Open::count(self, address);
         let connect = async {
             let stream = tcp(address, Some(lease)).await?;
-            Ok(http1::Builder::new().handshake::<_, Body>(TokioIo::new(stream)).await?)
+            Ok(http1::Builder::new().max_buf_size(UPSTREAM_BUFFER).handshake::<_, Body>(TokioIo::new(stream)).await?)
         };
         let (sender, connection) = within_limit(connect).await?;
         let payer = schedule::spawn(async move {
@@ -437,8 +437,9 @@ async fn handshake_http2(
 ) -> Result<(http2::SendRequest<Body>, Payer), hyper::Error> {
     let (sender, connection) = http2::Builder::new(LocalExecutor)
         .timer(Timer::new())
-        .initial_stream_window_size(crate::io::STREAM_WINDOW)
-        .initial_connection_window_size(crate::io::CONNECTION_WINDOW)
+        .initial_stream_window_size(UPSTREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_send_buf_size(SEND_BUFFER)
         .keep_alive_interval(Duration::from_secs(20))
         .keep_alive_timeout(Duration::from_secs(20))
         .handshake(TokioIo::new(stream))

@@ -150,15 +150,10 @@ impl Connections {
         }
     }
 
-    /// Waits until a connection is closed.
-    pub async fn one_closed(&self) {
-        self.closed.notified().await;
-    }
-
     /// Waits until there are fewer than this many.
     pub async fn fewer_than(&self, count: usize) {
         while self.count() >= count {
-            self.one_closed().await;
+            self.closed.notified().await;
         }
     }
 }

@@ -81,8 +81,17 @@ fn checked(scope: &Scope<'_>, spec: &MeshSpec, inputs: &RefCell<Vec<PathBuf>>) -
 }
 
 fn compiled(spec: &MeshSpec) -> MeshSlice {
-    let MeshLimits { head_bytes, headers, head_timeout, idle_timeout, request_timeout, http2_streams, drain_timeout } =
-        spec.limits;
+    let MeshLimits {
+        head_bytes,
+        headers,
+        head_timeout,
+        idle_timeout,
+        request_timeout,
+        http2_streams,
+        drain_timeout,
+        connections,
+        connections_per_address,
+    } = spec.limits;
     let https = spec.gateway.https.as_ref();
     MeshSlice {
         trust_domain: spec.trust_domain.clone(),
@@ -123,6 +132,8 @@ fn compiled(spec: &MeshSpec) -> MeshSlice {
             request_timeout: request_timeout.0,
             h2_streams: http2_streams,
             drain_timeout: drain_timeout.0,
+            connections,
+            connections_per_address,
         },
     }
 }
@@ -210,6 +221,8 @@ fn limits(scope: &Scope<'_>, limits: &MeshLimits) {
     number("headBytes", limits.head_bytes, 1024, 49_152);
     number("headers", limits.headers, 1, 1000);
     number("http2Streams", limits.http2_streams, 1, 10_000);
+    number("connections", limits.connections, 1, 1_000_000);
+    number("connectionsPerAddress", limits.connections_per_address, 0, 1_000_000);
     fields::within(&scope.field("headTimeout"), limits.head_timeout, MILLISECOND, DAY);
     fields::within(&scope.field("idleTimeout"), limits.idle_timeout, MILLISECOND, DAY);
     fields::millis(&scope.field("requestTimeout"), limits.request_timeout, Duration::default(), DAY);

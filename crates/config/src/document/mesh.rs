@@ -269,8 +269,15 @@ pub struct MeshLimits {
     pub request_timeout: Duration,
     /// Concurrent streams of one HTTP/2 connection.
     pub http2_streams: u32,
-    /// How long exchanges may go on after the node was told to stop.
+    /// How long exchanges may go on after the node was told to stop, and those of a function after it was removed.
     pub drain_timeout: Duration,
+    /// Connections that clients may have open at the gateway, as many from the instances of the node, and as many from other nodes. Beyond
+    /// that, the oldest one that asks nothing is closed for a new one. All together get no more than half of the file descriptors that
+    /// the process may have; `leno up` raises its limit to the hard limit (`ulimit -Hn`) when it starts.
+    pub connections: u32,
+    /// Connections at the gateway from one IPv4 address, or from one IPv6 network (/64). Behind a load balancer that connects from a few
+    /// addresses set `0`: any number.
+    pub connections_per_address: u32,
 }
 
 impl Default for MeshLimits {
@@ -283,6 +290,8 @@ impl Default for MeshLimits {
             request_timeout: Duration::from_secs(30),
             http2_streams: 100,
             drain_timeout: Duration::from_secs(10),
+            connections: 16_384,
+            connections_per_address: 1024,
         }
     }
 }

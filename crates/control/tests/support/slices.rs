@@ -134,6 +134,8 @@ pub fn mesh() -> MeshSlice {
             request_timeout: Duration::from_secs(30),
             h2_streams: 100,
             drain_timeout: Duration::from_secs(10),
+            connections: 1000,
+            connections_per_address: 0,
         },
     }
 }

@@ -147,22 +147,107 @@ async fn a_body_that_trickles_in_is_ended() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_beyond_the_limit_wait_for_their_turn() {
+async fn of_too_many_connections_the_oldest_that_asks_nothing_is_closed() {
     let upstream = upstream::http1(echo).await;
     let mesh = Builder::new().function("web", AppProtocol::Http1, upstream.address).connections(2).start();
     let request = "GET / HTTP/1.1\r\nhost: web\r\n\r\n";
-    let mut first = Raw::connect(mesh.gateway()).await;
-    first.send(request).await;
-    first.head().await;
-    let mut second = Raw::connect(mesh.gateway()).await;
-    second.send(request).await;
-    second.head().await;
+    let mut idle = Raw::connect(mesh.gateway()).await;
+    idle.send(request).await;
+    idle.head().await;
+    let silent = Raw::connect(mesh.gateway()).await;
     let mut third = Raw::connect(mesh.gateway()).await;
+    assert_eq!(silent.rest().await, "", "it has asked nothing at all");
     third.send(request).await;
-    let waiting = tokio::time::timeout(Duration::from_millis(300), third.head()).await;
-    assert!(waiting.is_err(), "a third connection was served");
-    drop(first);
     assert_eq!(raw::status(&third.head().await), 200);
+    // The function reads on: both are at work.
+    for busy in [&mut idle, &mut third] {
+        busy.rest_of_body().await;
+        busy.send("POST / HTTP/1.1\r\nhost: web\r\ncontent-length: 1\r\n\r\n").await;
+    }
+    until(|| upstream.requests() == 4).await;
+    assert_eq!(raw::exchange(mesh.gateway(), request).await, "", "there is no room");
+    for busy in [&mut idle, &mut third] {
+        busy.send("x").await;
+        assert_eq!(raw::status(&busy.head().await), 200);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn silent_connections_of_one_address_keep_nobody_out() {
+    let upstream = upstream::http1(echo).await;
+    let mesh = Builder::new()
+        .function("web", AppProtocol::Http1, upstream.address)
+        .limits(|limits| limits.connections_per_address = 20)
+        .workers(2)
+        .start();
+    let mut silent = Vec::new();
+    for _ in 0..100 {
+        silent.push(Raw::connect(mesh.gateway()).await);
+        if silent.len() % 10 == 0 {
+            assert_eq!(get(mesh.gateway(), "/").await.status, 200);
+        }
+    }
+    drop(silent);
+}
+
+/// A message of one byte each, sent as fast as possible, to a function that takes them and to one that does not (RFC 9113, 6.9: what
+/// fits into the window may be sent).
+#[tokio::test(flavor = "multi_thread")]
+async fn many_small_frames_are_a_legal_body() {
+    let deaf = upstream::http1(never).await;
+    let prompt = upstream::http1(echo).await;
+    let streaming = upstream::h2c(echo).await;
+    let mesh = Builder::new()
+        .function("web", AppProtocol::Http1, prompt.address)
+        .function("stream", AppProtocol::Grpc, streaming.address)
+        .function("deaf", AppProtocol::Http1, deaf.address)
+        .start();
+    for (host, count) in [("web", 60_000), ("stream", 60_000), ("deaf", 10_000)] {
+        let (sent, answer) = small_frames(mesh.gateway(), host, count, host != "deaf").await;
+        assert_eq!(sent, count, "{host}: the connection ended with {answer:?}");
+        if host != "deaf" {
+            assert_eq!(answer, count, "{host}: bytes that came back");
+        }
+    }
+}
+
+/// Sends `count` frames of one byte on one stream. Tells how many could be sent, and how many bytes of them the function echoed.
+async fn small_frames(address: std::net::SocketAddr, host: &str, count: usize, answered: bool) -> (usize, usize) {
+    let stream = tokio::net::TcpStream::connect(address).await.unwrap();
+    let (mut client, connection) = h2::client::handshake(stream).await.unwrap();
+    let connection = tokio::spawn(connection);
+    let request = Request::post(format!("http://{host}/")).body(()).unwrap();
+    let (response, mut body) = client.send_request(request, false).unwrap();
+    let mut sent = 0;
+    while sent < count {
+        body.reserve_capacity(1);
+        let ready = std::future::poll_fn(|cx| body.poll_capacity(cx));
+        match tokio::time::timeout(raw::PATIENCE, ready).await.expect("the window stays shut") {
+            Some(Ok(_)) if body.send_data(bytes::Bytes::from_static(b"x"), false).is_ok() => sent += 1,
+            _ => return (sent, 0),
+        }
+    }
+    if !answered {
+        // Whatever is wrong with them shows before this is answered.
+        let mut ping = client.clone().ready().await.unwrap();
+        let request = Request::post("http://web/").body(()).unwrap();
+        let (response, _) = ping.send_request(request, true).unwrap();
+        let end = tokio::time::timeout(raw::PATIENCE, response).await.expect("no answer");
+        return (if end.is_ok() { sent } else { 0 }, 0);
+    }
+    if body.send_data(bytes::Bytes::new(), true).is_err() {
+        return (sent, 0);
+    }
+    let Ok(response) = tokio::time::timeout(raw::PATIENCE, response).await.expect("no answer") else { return (0, 0) };
+    let mut body = response.into_body();
+    let mut echoed = Vec::new();
+    while let Some(data) = body.data().await {
+        let Ok(data) = data else { break };
+        let _ = body.flow_control().release_capacity(data.len());
+        echoed.extend_from_slice(&data);
+    }
+    connection.abort();
+    (sent, echoed.iter().rev().take_while(|byte| **byte == b'x').count())
 }
 
 /// Thousands of streams, each reset at once (CVE-2023-44487): the connection ends, the node does not notice.

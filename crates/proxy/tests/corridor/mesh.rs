@@ -150,6 +150,8 @@ impl Builder {
                 request_timeout: Duration::from_secs(30),
                 h2_streams: 100,
                 drain_timeout: Duration::from_secs(10),
+                connections: 1000,
+                connections_per_address: 0,
             },
         };
         Self { mesh, functions: vec![], addresses: HashMap::new(), workers: 1, connections: 1000 }

@@ -51,6 +51,11 @@ impl Raw {
         String::from_utf8(all).unwrap()
     }
 
+    /// The body of an answer whose head was read, and which the echo function made.
+    pub async fn rest_of_body(&mut self) {
+        self.until("\n\n").await;
+    }
+
     pub async fn head(&mut self) -> String {
         self.until("\r\n\r\n").await
     }
