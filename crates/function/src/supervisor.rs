@@ -418,6 +418,11 @@ impl Function {
         self.gate.waiting()
     }
 
+    /// Whether none of its instances has a request, and none waits for one.
+    pub fn is_idle(&self) -> bool {
+        self.gate.waiting() == 0 && self.gate.ready().iter().all(|slot| slot.in_flight() == 0)
+    }
+
     /// How it is.
     pub fn status(&self) -> FunctionStatus {
         let notes = self.board.notes();

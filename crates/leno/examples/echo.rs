@@ -1,6 +1,7 @@
 //! A function for the tests: answers every request with what it got, as JSON, and does what its path says.
 //!
 //! - `/slow/<milliseconds>` answers after a pause
+//! - `/later/<milliseconds>/<host>/<path…>` calls that host after a pause
 //! - `/status/<code>` answers with that status
 //! - `/call/<host>/<path…>` calls that host through its outbound sidecar and answers with what came back
 //! - `/crash` ends the process
@@ -48,6 +49,14 @@ async fn answer(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Err
             echo(request, code).await
         }
         (Some("call"), Some(host)) => {
+            let rest: Vec<&str> = segments.collect();
+            let (status, body) = call(&request, host, &rest.join("/")).await?;
+            Ok(Response::builder().status(status).body(Full::new(body))?)
+        }
+        (Some("later"), Some(milliseconds)) => {
+            println!("pausing");
+            tokio::time::sleep(Duration::from_millis(milliseconds.parse()?)).await;
+            let host = segments.next().ok_or("whom to call?")?;
             let rest: Vec<&str> = segments.collect();
             let (status, body) = call(&request, host, &rest.join("/")).await?;
             Ok(Response::builder().status(status).body(Full::new(body))?)

@@ -4,6 +4,7 @@
 use crate::engines::Engines;
 use crate::instances::{Hosted, Lanes, reported};
 use crate::jobs::Jobs;
+use crate::leaving::{self, Leaving};
 use leno_config::slice::Run;
 use leno_config::{FunctionId, ModuleHash, Slice, slice};
 use leno_control::node::{Agent, Change, Update, Updates};
@@ -55,6 +56,7 @@ impl Keeper {
         let (fetcher, mut fetched) = JwksFetcher::start(self.node.ledger.unknown_keys.clone(), Pace::default());
         let (modules, mut fetched_modules) = ModuleFetcher::new(self.modules.clone());
         let mut functions = Shards::default();
+        let mut leaving = Leaving::default();
         let mut tick = tokio::time::interval(TALLY_TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut jobs = Jobs::new(self.agent.clone(), self.supervisor.clone(), self.node.svids.clone());
@@ -65,13 +67,16 @@ impl Keeper {
                 update = updates.recv() => match update {
                     Some(update) => {
                         let fetches = self.changes_fetches(&update);
-                        self.apply(update, &fetcher, &mut functions, &mut jobs).await;
+                        self.apply(update, &fetcher, (&mut functions, &mut leaving), &mut jobs).await;
                         if fetches {
                             self.fetch_modules(&modules);
                         }
                     }
                     None => return,
                 },
+                () = tokio::time::sleep(leaving::LOOK), if !leaving.is_empty() => {
+                    self.let_go(&mut functions, &mut leaving);
+                }
                 Some((id, slice)) = fetched.recv() => self.renew_keys(&id, slice).await,
                 // What may be called is in force when the first jobs start.
                 () = tokio::time::sleep(CERTIFIED), if jobs.are_waiting() && *self.applied.borrow() => jobs.start(),
@@ -109,10 +114,12 @@ impl Keeper {
         &self,
         update: Update,
         fetcher: &JwksFetcher,
-        functions: &mut Shards<FunctionId, Lanes>,
+        (functions, leaving): (&mut Shards<FunctionId, Lanes>, &mut Leaving),
         jobs: &mut Jobs,
     ) {
-        let mut next = self.node.snapshot.load().change();
+        let before = self.node.snapshot.load_full();
+        let mut next = before.change();
+        let mut removed = BTreeSet::new();
         let mut rejected = Vec::new();
         let (mut complete, mut forgotten, mut replaced) = (false, false, false);
         let mut come = Vec::new();
@@ -126,6 +133,8 @@ impl Keeper {
                 Change::Set(Resource::Slice(slice)) => match self.load(fetcher.follow(*slice)).await {
                     Ok(entry) => {
                         let id = &entry.slice.id;
+                        leaving.keep(id);
+                        removed.remove(id);
                         if let Run::Job(job) = &entry.slice.run {
                             // It may have been a function until now.
                             self.supervisor.remove(id);
@@ -157,10 +166,11 @@ impl Keeper {
                 Change::Removed(Subject::Slice(id)) => {
                     fetcher.forget(&id);
                     next.remove(&id);
-                    functions.remove(&id);
                     self.node.tallies.keep(&id, &[]);
-                    self.supervisor.remove(&id);
                     jobs.remove(&id);
+                    if functions.get(&id).is_some() {
+                        removed.insert(id);
+                    }
                     forgotten = true;
                 }
                 Change::Set(Resource::Hosted(_)) => complete = true,
@@ -173,7 +183,9 @@ impl Keeper {
         self.hosted.set(functions.clone());
         let snapshot = next.finish();
         let snapshot = Arc::new(snapshot);
-        self.node.snapshot.store(snapshot.clone());
+        // Whoever does not find a function in the new one finds it there.
+        leaving.add(&self.node, before, removed, snapshot.mesh.limits.drain_timeout);
+        self.node.publish(snapshot.clone());
         tracing::info!(version = snapshot.version, functions = snapshot.functions.len(), "configuration is in force");
         // Only now that no new request is led to them.
         for entry in &come {
@@ -184,15 +196,12 @@ impl Keeper {
         }
         // Requests from the gateway and on this node need no certificate, so they do not wait for keys to be made.
         if forgotten || replaced {
-            self.want(snapshot.functions.values());
+            self.want(snapshot.functions.values().chain(leaving.entries()));
         } else {
             self.want_too(&come);
         }
         if forgotten {
-            let called =
-                snapshot.functions.values().flat_map(|entry| entry.slice.callees.iter().map(|callee| &callee.id));
-            let known: HashSet<&FunctionId> = snapshot.functions.keys().chain(called).collect();
-            self.node.ledger.retain(|function| known.contains(function));
+            self.forget(leaving);
         }
         for (subject, reason) in &rejected {
             tracing::error!(%subject, reason, "refused; what was in force goes on");
@@ -203,13 +212,37 @@ impl Keeper {
         }
     }
 
+    /// Lets go of removed functions that nothing calls any more.
+    fn let_go(&self, functions: &mut Shards<FunctionId, Lanes>, leaving: &mut Leaving) {
+        let gone = leaving.gone(&self.node, &self.supervisor);
+        if gone.is_empty() {
+            return;
+        }
+        for id in &gone {
+            functions.remove(id);
+        }
+        self.hosted.set(functions.clone());
+        gone.iter().for_each(|id| self.supervisor.remove(id));
+        self.want(self.node.snapshot.load().functions.values().chain(leaving.entries()));
+        self.forget(leaving);
+    }
+
+    /// Empties the ledger of what no function of this node is, or calls.
+    fn forget(&self, leaving: &Leaving) {
+        let snapshot = self.node.snapshot.load();
+        let entries = || snapshot.functions.values().chain(leaving.entries());
+        let called = entries().flat_map(|entry| entry.slice.callees.iter().map(|callee| &callee.id));
+        let known: HashSet<&FunctionId> = entries().map(|entry| &entry.slice.id).chain(called).collect();
+        self.node.ledger.retain(|function| known.contains(function));
+    }
+
     /// A key set was fetched: the function's programs are compiled anew, and nothing else changes.
     async fn renew_keys(&self, id: &FunctionId, slice: Slice) {
         match self.load(slice).await {
             Ok(entry) => {
                 let mut next = self.node.snapshot.load().change();
                 next.insert(entry);
-                self.node.snapshot.store(Arc::new(next.finish()));
+                self.node.publish(Arc::new(next.finish()));
                 tracing::info!(function = %id, "a fetched key set is in force");
             }
             Err(reason) => {
@@ -251,7 +284,7 @@ impl Keeper {
                 Ok(loaded) => {
                     let mut next = self.node.snapshot.load().change();
                     next.insert(loaded);
-                    self.node.snapshot.store(Arc::new(next.finish()));
+                    self.node.publish(Arc::new(next.finish()));
                     tracing::info!(function = %entry.slice.id, module = %hash, "a fetched module is in force");
                 }
                 Err(reason) => {

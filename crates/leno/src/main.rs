@@ -9,6 +9,7 @@ mod engines;
 mod harden;
 mod instances;
 mod jobs;
+mod leaving;
 mod node;
 mod revisions;
 mod scaling;

@@ -147,6 +147,46 @@ fn changes_are_applied_live_and_bad_ones_refused() {
     mesh.wait_for("the change to be applied", |mesh| mesh.get("/a").status == 403);
 }
 
+/// A busy machine may take its time.
+const PATIENT: &str = "  limits: {drainTimeout: 60s}\n";
+
+/// A caller and its callee are removed in one change, while requests are with the one, with the other, and on their way.
+fn removed_while_at_work(mut mesh: Mesh) {
+    let public = public_echo();
+    assert_eq!(mesh.get("/call/callee/ok").status, 200);
+    // The caller takes one request at a time: of several, some wait for another instance.
+    let url = format!("http://127.0.0.1:{}/later/2500/callee/ok", mesh.ports.gateway);
+    let requests: Vec<_> = (0..3)
+        .map(|_| {
+            std::thread::spawn({
+                let url = url.clone();
+                move || mesh::curl(&url, &[])
+            })
+        })
+        .collect();
+    mesh.wait_for("a request with the caller", |mesh| mesh.output().iter().any(|line| line.contains("pausing")));
+    mesh.write(&public);
+    mesh.wait_for("the change", |mesh| mesh.output().iter().any(|line| line.contains("functions=1")));
+    for request in requests {
+        let answer = request.join().unwrap();
+        assert_eq!(answer.status, 200, "{answer:?}");
+    }
+    mesh.wait_for("the instances to end", |mesh| {
+        mesh.instances("test/caller").is_empty() && mesh.instances("test/callee").is_empty()
+    });
+    assert!(mesh.get("/after").json()["path"] == "/after", "what there is now serves");
+}
+
+#[test]
+fn a_caller_and_its_callee_that_are_removed_end_what_they_began() {
+    removed_while_at_work(Mesh::start_with(PATIENT, &caller_and_callee()));
+}
+
+#[test]
+fn so_they_do_over_mutual_tls() {
+    removed_while_at_work(Mesh::start_with(&format!("{PATIENT}  mtls: {{sameNode: always}}\n"), &caller_and_callee()));
+}
+
 #[test]
 fn drains_on_sigterm() {
     let mut mesh = Mesh::start(&public_echo());

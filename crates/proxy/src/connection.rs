@@ -15,9 +15,9 @@ use crate::record::Record;
 use crate::reply;
 use crate::route;
 use crate::schedule;
-use crate::snapshot::{FunctionEntry, NodeSnapshot};
+use crate::snapshot::FunctionEntry;
 use crate::upgrade;
-use crate::worker::Worker;
+use crate::worker::{Pinned, Worker};
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version, header, request};
 use hyper::body::Incoming;
@@ -193,24 +193,26 @@ impl Connection {
         }
     }
 
-    /// On which function's side a request came in.
-    fn origin(&self, snapshot: &NodeSnapshot, headers: &HeaderMap) -> Result<Origin, Failure> {
+    /// By which snapshot a request is judged, and on which function's side it came in.
+    fn origin(&self, headers: &HeaderMap) -> Result<(Rc<Pinned>, Origin), Failure> {
         match self.entrance {
-            Entrance::Gateway => Ok(Origin::Gateway),
+            Entrance::Gateway => Ok((self.worker.snapshot(), Origin::Gateway)),
             Entrance::Inbound => {
-                let entry = self.function.as_ref().and_then(|function| snapshot.functions.get(function));
-                Ok(Origin::Inbound(entry.ok_or(Failure::Misdirected)?.clone()))
+                let found = self.function.as_ref().and_then(|function| self.worker.snapshot_with(function));
+                let (snapshot, entry) = found.ok_or(Failure::Misdirected)?;
+                Ok((snapshot, Origin::Inbound(entry)))
             }
             Entrance::Outbound => {
                 let (caller, known) = self.authenticate(headers).ok_or(Failure::Credential)?;
-                let entry = snapshot.functions.get(&caller.function).ok_or(Failure::Credential)?;
+                let found = self.worker.snapshot_with(&caller.function);
+                let (snapshot, entry) = found.ok_or(Failure::Credential)?;
                 if !known {
-                    self.prove(&caller, entry)?;
+                    self.prove(&caller, &entry)?;
                     // From here on, the caller is known on this connection.
                     let proof = headers.get(header::PROXY_AUTHORIZATION).map(|field| field.as_bytes().to_vec());
                     *self.caller.borrow_mut() = proof.map(|proof| (Rc::new(Zeroizing::new(proof)), caller.clone()));
                 }
-                Ok(Origin::Outbound(entry.clone(), Some(caller)))
+                Ok((snapshot, Origin::Outbound(entry, Some(caller))))
             }
         }
     }
@@ -248,8 +250,8 @@ impl Connection {
         let busy = self.activity.begin();
         let on_upgrade = request.extensions_mut().remove::<OnUpgrade>();
         let (mut head, body) = request.into_parts();
-        let origin = match self.origin(&self.worker.snapshot(), &head.headers) {
-            Ok(origin) => origin,
+        let (snapshot, origin) = match self.origin(&head.headers) {
+            Ok(found) => found,
             Err(failure) => return Ok(self.turn_away(&head, &failure)),
         };
         let http2 = head.version == Version::HTTP_2;
@@ -260,7 +262,7 @@ impl Connection {
             self.tunnel(on_upgrade, origin, busy);
             return Ok(Response::new(Body::empty()));
         }
-        let mut response = match Exchange::begin(&self, origin, &mut head) {
+        let mut response = match Exchange::begin(&self, snapshot, origin, &mut head) {
             (exchange, Ok(())) => {
                 let body = Body::request(body, &exchange.record, &self.activity);
                 exchange.run(head, body).await

@@ -108,9 +108,14 @@ impl Exchange {
 
 impl Exchange {
     /// Begins an exchange with a head that came from a socket, and makes the head fit for the corridor, if that can be done.
-    pub fn begin(connection: &Connection, origin: Origin, head: &mut request::Parts) -> (Self, Result<(), Malformed>) {
+    pub fn begin(
+        connection: &Connection,
+        snapshot: Rc<Pinned>,
+        origin: Origin,
+        head: &mut request::Parts,
+    ) -> (Self, Result<(), Malformed>) {
         let worker = connection.worker.clone();
-        let (snapshot, mut peer, parent) = (worker.snapshot(), connection.peer_of(&origin), origin.parent());
+        let (mut peer, parent) = (connection.peer_of(&origin), origin.parent());
         let said = match origin {
             Origin::Gateway => client::behind(&snapshot.mesh.trusted_proxies, peer.address.ip(), &head.headers),
             Origin::Outbound(..) | Origin::Inbound(_) => None,

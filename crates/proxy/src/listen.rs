@@ -201,6 +201,7 @@ async fn work(
     let worker = Worker::new(node, random);
     let idle = worker.clone();
     schedule::when_idle(move || idle.judge.tidy());
+    let _following = schedule::spawn_own(worker.clone().follow());
     let accepting: Vec<_> = doors
         .into_iter()
         .filter_map(|bound| {

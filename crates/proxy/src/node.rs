@@ -11,12 +11,17 @@ use crate::withdrawn::Withdrawn;
 use arc_swap::ArcSwap;
 use leno_identity::SvidStore;
 use std::net::SocketAddr;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 
 /// A node's shared state. Configuration changes by storing another snapshot; requests under way keep the one they began with.
 pub struct Node {
     /// What requests are judged and routed by.
     pub snapshot: ArcSwap<NodeSnapshot>,
+    /// Earlier snapshots, the latest first, with functions that were removed since and may still be at work: what those call, and what is
+    /// called of them, is judged by the snapshot that they were last in.
+    pub former: ArcSwap<Vec<Arc<NodeSnapshot>>>,
     /// Finds and starts instances.
     pub instances: Arc<dyn Instances>,
     /// Who may use the outbound listener.
@@ -33,6 +38,10 @@ pub struct Node {
     pub tallies: Tallies,
     /// Metrics, access log, spans and recent records.
     pub telemetry: Telemetry,
+    /// Snapshots that were in force before, as far as somebody still holds them.
+    past: Mutex<Vec<Weak<NodeSnapshot>>>,
+    /// Told when there is another snapshot.
+    changed: Notify,
     /// Where this node's inbound sidecars listen; set by [`crate::listen::serve`].
     inbound: OnceLock<SocketAddr>,
 }
@@ -47,6 +56,9 @@ impl Node {
     ) -> Arc<Self> {
         Arc::new(Self {
             snapshot: ArcSwap::from_pointee(snapshot),
+            former: ArcSwap::default(),
+            past: Mutex::default(),
+            changed: Notify::new(),
             instances,
             credentials: Credentials::default(),
             svids,
@@ -57,6 +69,27 @@ impl Node {
             telemetry,
             inbound: OnceLock::new(),
         })
+    }
+
+    /// Puts another snapshot in force.
+    pub fn publish(&self, snapshot: Arc<NodeSnapshot>) {
+        let before = self.snapshot.swap(snapshot);
+        let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
+        past.retain(|snapshot| snapshot.strong_count() > 0);
+        past.push(Arc::downgrade(&before));
+        drop(past);
+        self.changed.notify_waiters();
+    }
+
+    /// Whether nobody holds a snapshot that came before this one.
+    pub fn is_oldest(&self, snapshot: &NodeSnapshot) -> bool {
+        let past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
+        past.iter().filter_map(Weak::upgrade).all(|other| other.version >= snapshot.version)
+    }
+
+    /// Waits for the next snapshot after the one that is in force now.
+    pub(crate) fn changed(&self) -> Notified<'_> {
+        self.changed.notified()
     }
 
     /// Where this node's inbound sidecars listen; `None`: not yet.

@@ -6,8 +6,9 @@ use crate::node::Node;
 use crate::pool::Pool;
 use crate::random::Random;
 use crate::record::Recorder;
-use crate::snapshot::NodeSnapshot;
+use crate::snapshot::{FunctionEntry, NodeSnapshot};
 use http::HeaderValue;
+use leno_config::FunctionId;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::ops::Deref;
@@ -68,6 +69,27 @@ impl Worker {
             *pinned = Rc::new(Pinned(Arc::clone(&current)));
         }
         pinned.clone()
+    }
+
+    /// The snapshot by which calls from or to a function are judged, and its entry: the present one, or else the last one that it was in, as
+    /// long as it may still be at work.
+    pub fn snapshot_with(&self, function: &FunctionId) -> Option<(Rc<Pinned>, Arc<FunctionEntry>)> {
+        let present = self.snapshot();
+        if let Some(entry) = present.functions.get(function).cloned() {
+            return Some((present, entry));
+        }
+        let former = self.node.former.load();
+        let (snapshot, entry) = former.iter().find_map(|former| Some((former, former.functions.get(function)?)))?;
+        Some((Rc::new(Pinned(snapshot.clone())), entry.clone()))
+    }
+
+    /// Lets go of each snapshot when there is another one, also where there is nothing to do.
+    pub async fn follow(self: Rc<Self>) {
+        loop {
+            let changed = self.node.changed();
+            self.snapshot();
+            changed.await;
+        }
     }
 
     /// A new name for a request: a UUID of version 4 (RFC 9562).

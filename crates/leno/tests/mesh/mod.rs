@@ -106,11 +106,22 @@ impl Mesh {
 
     /// The same, with further fields of the mesh document's `spec`.
     pub fn start_with(mesh: &str, documents: &str) -> Self {
+        Self::launch(Command::new(env!("CARGO_BIN_EXE_leno")), mesh, documents)
+    }
+
+    /// The same, with so many file descriptors and no more.
+    pub fn start_with_descriptors(descriptors: u32, mesh: &str, documents: &str) -> Self {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("ulimit -n {descriptors} && exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_leno")]);
+        Self::launch(shell, mesh, documents)
+    }
+
+    fn launch(leno: Command, mesh: &str, documents: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let ports = Ports::free();
         fs::write(folder.path().join("mesh.yaml"), ports.mesh_document(mesh)).unwrap();
         fs::write(folder.path().join("app.yaml"), documents).unwrap();
-        let (child, output) = launch(folder.path(), &[]);
+        let (child, output) = launch(leno, folder.path(), &[]);
         let mut mesh = Self { folder, ports, child, output };
         mesh.wait_until_ready();
         mesh
@@ -140,7 +151,7 @@ impl Mesh {
     pub fn restart(&mut self, arguments: &[&str]) {
         self.terminate();
         self.wait();
-        (self.child, self.output) = launch(self.folder.path(), arguments);
+        (self.child, self.output) = launch(Command::new(env!("CARGO_BIN_EXE_leno")), self.folder.path(), arguments);
         self.wait_until_ready();
     }
 
@@ -293,8 +304,7 @@ impl Drop for Mesh {
 }
 
 /// `leno up` of a folder, and the lines that it writes.
-fn launch(folder: &Path, arguments: &[&str]) -> (Child, Arc<Mutex<Vec<String>>>) {
-    let mut leno = Command::new(env!("CARGO_BIN_EXE_leno"));
+fn launch(mut leno: Command, folder: &Path, arguments: &[&str]) -> (Child, Arc<Mutex<Vec<String>>>) {
     leno.stdin(Stdio::null());
     spawn(leno, folder, arguments)
 }
