@@ -284,7 +284,7 @@ fn an_instance_has_no_descriptor_of_the_node_and_gains_no_rights() {
     assert_eq!(numbers, ["0", "1", "2"]);
     assert_eq!(status(pid, "NoNewPrivs:"), "1");
     // Where the kernel lets nobody but root look into the node, its folder in /proc is root's.
-    assert_eq!(status(mesh.pid(), "NoNewPrivs:"), "1");
+    assert_eq!(status(mesh.pid().into(), "NoNewPrivs:"), "1");
     let limits = Command::new("head").args(["-c1", &format!("/proc/{}/environ", mesh.pid())]).output().unwrap();
     let root = std::fs::read_to_string("/proc/self/status").unwrap().contains("Uid:\t0\t");
     assert!(root || !limits.status.success(), "the node's memory can be read");

@@ -143,8 +143,8 @@ impl Mesh {
     }
 
     /// Of the node.
-    pub fn pid(&self) -> u64 {
-        self.child.id().into()
+    pub fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     /// Ends it, and starts it again with these arguments.
