@@ -7,10 +7,12 @@ mod gathered;
 
 use crate::component::Foreign;
 use crate::failure::Failure;
+use crate::head;
 use crate::io::{Activity, Busy};
 use crate::judge::Ruling;
 use crate::record::Record;
 use crate::replay::Replay;
+use crate::snapshot::FunctionEntry;
 use crate::upload::{Progress, Upload};
 use crate::upstream::Held;
 use bytes::Bytes;
@@ -36,6 +38,8 @@ pub struct Body {
     activity: Option<Arc<Activity>>,
     /// Request bodies: how far they have come.
     upload: Option<Upload>,
+    /// Request bodies: the function that they go to, whose claims are not for trailers to say.
+    function: Option<Arc<FunctionEntry>>,
     tail: Option<Box<Tail>>,
 }
 
@@ -133,6 +137,14 @@ impl Body {
         }
     }
 
+    /// A request's body on its way to an instance of this function.
+    pub fn deliver(mut self, function: &Arc<FunctionEntry>) -> Self {
+        if !self.is_over() {
+            self.function = Some(function.clone());
+        }
+        self
+    }
+
     /// Counts a request's body in `record` too, besides the leg before, if it was handed over on the same node.
     pub fn count_in(mut self, record: &Record) -> Self {
         if !self.is_over() {
@@ -181,7 +193,7 @@ impl Body {
     }
 
     fn from_source(source: Source) -> Self {
-        Self { source, counters: [None, None], activity: None, upload: None, tail: None }
+        Self { source, counters: [None, None], activity: None, upload: None, function: None, tail: None }
     }
 
     fn poll_source(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
@@ -265,7 +277,13 @@ impl http_body::Body for Body {
             });
         }
         match polled {
-            Poll::Ready(Some(Ok(frame))) => {
+            Poll::Ready(Some(Ok(mut frame))) => {
+                if let Some(trailers) = frame.trailers_mut() {
+                    let issuers = self.function.iter().flat_map(|function| &function.slice.inbound.authentication);
+                    let claims =
+                        issuers.flat_map(|issuer| &issuer.claims_to_headers).map(|(_, header)| header.as_str());
+                    head::clean_trailers(trailers, claims);
+                }
                 self.count(&frame);
                 Poll::Ready(Some(Ok(frame)))
             }

@@ -9,7 +9,7 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::uri::{Authority, PathAndQuery, Scheme, Uri};
 use http::{Method, StatusCode, Version, request, response};
 use hyper::ext::Protocol as TunnelProtocol;
-use leno_policy::reserved::{Reserved, reserved};
+use leno_policy::reserved::{Reserved, is_reserved, is_same, reserved};
 use leno_policy::spec::Protocol;
 use std::net::IpAddr;
 
@@ -47,6 +47,9 @@ pub enum Malformed {
     /// Different servers read the path differently, so no route or rule about it could be trusted.
     #[error("{0}")]
     Path(&'static str),
+    /// RFC 9110, 8.6.
+    #[error("Content-Length fields differ")]
+    Lengths,
     /// More fields than the mesh allows (RFC 6585, 5).
     #[error("too many header fields")]
     TooManyHeaders,
@@ -90,14 +93,22 @@ impl Seen {
     const RESERVED: u32 = 1 << 9;
     /// What only a gateway may say of a client.
     const OF_CLIENT: u32 = 1 << 10;
+    /// More than one.
+    const LENGTHS: u32 = 1 << 11;
 }
 
 /// Checks a request head and removes all that is meant for this hop only, or that only the mesh may say.
 pub fn admit(head: &mut request::Parts, entrance: Entrance) -> Result<Admitted, Malformed> {
-    from_extended_connect(head);
+    from_extended_connect(head)?;
     check_authority(head)?;
     check_target(head, entrance)?;
+    if head.version == Version::HTTP_2 {
+        trim_values(&mut head.headers);
+    }
     let seen = scan(&head.headers);
+    if seen & Seen::LENGTHS != 0 {
+        join_lengths(&mut head.headers)?;
+    }
     if seen & Seen::TRANSFER_ENCODING != 0 && !is_chunked(&head.headers) {
         return Err(Malformed::TransferCoding);
     }
@@ -189,6 +200,9 @@ pub fn into_http1(head: &mut request::Parts, body_ended: bool) {
         head.headers.insert(header::HOST, host);
         let path = head.uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
         head.uri = Uri::from(path);
+    } else if !head.headers.contains_key(header::HOST) {
+        // HTTP/1.0 may leave it out, what we speak may not; "localhost" is what nobody else answers to.
+        head.headers.insert(header::HOST, HeaderValue::from_static("localhost"));
     }
     head.version = Version::HTTP_11;
     // Without this, hyper's client sends no body with methods that rarely have one.
@@ -204,6 +218,8 @@ fn is_usually_bodiless(method: &Method) -> bool {
 /// Makes the head fit for an upstream that speaks HTTP/2: scheme and authority in the URI, no `Host` field.
 pub fn into_http2(head: &mut request::Parts, scheme: &Scheme) -> Result<(), Malformed> {
     head.version = Version::HTTP_2;
+    // What policies wrote, of claims for example, may have blanks around it too.
+    trim_values(&mut head.headers);
     let host = head.headers.remove(header::HOST);
     if head.uri.authority().is_some() && head.uri.scheme().is_some() {
         return Ok(());
@@ -229,7 +245,16 @@ pub fn is_chunked(headers: &HeaderMap) -> bool {
 
 /// Removes from a response what was meant for this hop only, or only for the mesh, and names the request.
 pub fn answer(head: &mut response::Parts, request_id: &HeaderValue, upgraded: bool) {
+    if head.version == Version::HTTP_2 {
+        trim_values(&mut head.headers);
+    }
     let seen = scan(&head.headers);
+    if seen & Seen::LENGTHS != 0
+        && let Some(first) = head.headers.get(header::CONTENT_LENGTH).cloned()
+    {
+        // The one by which the body was read.
+        head.headers.insert(header::CONTENT_LENGTH, first);
+    }
     strip_hop_by_hop(&mut head.headers, seen);
     strip_reserved(&mut head.headers, seen, false);
     if upgraded {
@@ -352,6 +377,7 @@ fn scan(headers: &HeaderMap) -> u32 {
                 cookies = headers.get_all(header::COOKIE).iter().take(2).count();
                 0
             }
+            header::CONTENT_LENGTH if headers.get_all(header::CONTENT_LENGTH).iter().nth(1).is_some() => Seen::LENGTHS,
             _ => match name.as_str().as_bytes() {
                 b"keep-alive" => Seen::KEEP_ALIVE,
                 b"proxy-connection" => Seen::PROXY_CONNECTION,
@@ -434,6 +460,87 @@ fn strip_reserved(headers: &mut HeaderMap, seen: u32, outside: bool) {
     }
 }
 
+/// Blanks around a value are no part of it (RFC 9110, 5.5). HTTP/1.1's parser drops them; over HTTP/2 they make a message malformed, for
+/// which a strict peer ends the stream, or the connection with everybody else's streams on it (RFC 9113, 8.2.1).
+fn trim_values(headers: &mut HeaderMap) {
+    let is_blank = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
+    for value in headers.values_mut() {
+        let bytes = value.as_bytes();
+        if is_blank(bytes.first()) || is_blank(bytes.last()) {
+            let trimmed = HeaderValue::from_bytes(bytes.trim_ascii());
+            *value = trimmed.unwrap_or_else(|_| HeaderValue::from_static(""));
+        }
+    }
+}
+
+/// Two peers may believe two different ones (RFC 9110, 8.6).
+fn join_lengths(headers: &mut HeaderMap) -> Result<(), Malformed> {
+    let mut lengths = headers.get_all(header::CONTENT_LENGTH).iter();
+    let Some(first) = lengths.next().cloned() else { return Ok(()) };
+    if lengths.any(|length| *length != first) {
+        return Err(Malformed::Lengths);
+    }
+    headers.insert(header::CONTENT_LENGTH, first);
+    Ok(())
+}
+
+/// Removes from trailers what may only stand in a head (RFC 9110, 6.5.1): what frames or routes a message, what says who somebody is, what
+/// a cache or a decoder acts on, and what only the mesh may say. `claims`: fields that policies make of claims.
+pub fn clean_trailers<'a>(trailers: &mut HeaderMap, claims: impl Iterator<Item = &'a str> + Clone) {
+    let only_in_heads = |name: &HeaderName| {
+        let text = name.as_str();
+        ONLY_IN_HEADS.contains(name)
+            || ["keep-alive", "proxy-connection"].contains(&text)
+            || is_reserved(text)
+            || claims.clone().any(|claim| is_same(claim.as_bytes(), text.as_bytes()))
+    };
+    let unwanted: Vec<HeaderName> = trailers.keys().filter(|name| only_in_heads(name)).cloned().collect();
+    for name in unwanted {
+        trailers.remove(name);
+    }
+    trim_values(trailers);
+}
+
+const ONLY_IN_HEADS: [HeaderName; 37] = [
+    header::AGE,
+    header::AUTHORIZATION,
+    header::CACHE_CONTROL,
+    header::CONNECTION,
+    header::CONTENT_ENCODING,
+    header::CONTENT_LENGTH,
+    header::CONTENT_LOCATION,
+    header::CONTENT_RANGE,
+    header::CONTENT_TYPE,
+    header::COOKIE,
+    header::DATE,
+    header::EXPECT,
+    header::EXPIRES,
+    header::FORWARDED,
+    header::HOST,
+    header::IF_MATCH,
+    header::IF_MODIFIED_SINCE,
+    header::IF_NONE_MATCH,
+    header::IF_RANGE,
+    header::IF_UNMODIFIED_SINCE,
+    header::LOCATION,
+    header::MAX_FORWARDS,
+    header::ORIGIN,
+    header::PRAGMA,
+    header::PROXY_AUTHENTICATE,
+    header::PROXY_AUTHORIZATION,
+    header::RANGE,
+    header::RETRY_AFTER,
+    header::SET_COOKIE,
+    header::STRICT_TRANSPORT_SECURITY,
+    header::TE,
+    header::TRAILER,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+    header::VARY,
+    header::WARNING,
+    header::WWW_AUTHENTICATE,
+];
+
 /// HTTP/2 may split cookies into fields; outside of it they are one (RFC 9113, 8.2.3), and so they are for policies.
 fn join_cookies(headers: &mut HeaderMap) {
     let mut joined = Vec::new();
@@ -449,10 +556,11 @@ fn join_cookies(headers: &mut HeaderMap) {
 }
 
 /// A WebSocket over HTTP/2 (RFC 8441) becomes what it is over HTTP/1.1; one form is enough for policies.
-fn from_extended_connect(head: &mut request::Parts) {
-    let websocket = head.extensions.get::<TunnelProtocol>().is_some_and(|protocol| protocol.as_str() == "websocket");
-    if head.method != Method::CONNECT || !websocket {
-        return;
+/// No other protocol goes to an instance, and nothing of the extension is left: with it, what is forwarded would still say CONNECT.
+fn from_extended_connect(head: &mut request::Parts) -> Result<(), Malformed> {
+    let Some(protocol) = head.extensions.remove::<TunnelProtocol>() else { return Ok(()) };
+    if head.method != Method::CONNECT || protocol.as_str() != "websocket" {
+        return Err(Malformed::Method);
     }
     head.method = Method::GET;
     head.headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
@@ -460,6 +568,7 @@ fn from_extended_connect(head: &mut request::Parts) {
     // HTTP/1.1 servers want a key; it proves nothing to anybody here (RFC 8441, 5.1).
     let key = HeaderValue::from_static("bGVubyBnYXRld2F5IGtleQ==");
     head.headers.entry(header::SEC_WEBSOCKET_KEY).or_insert(key);
+    Ok(())
 }
 
 /// A WebSocket handshake for an upstream that speaks HTTP/2.

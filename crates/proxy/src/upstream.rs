@@ -1,6 +1,6 @@
 //! Forwards a permitted request: chooses an endpoint, sends, and tries again what the plan allows and what is safe to repeat.
 
-use crate::body::Body;
+use crate::body::{Body, BodyError};
 use crate::component::{self, Component, Running};
 use crate::credential::{Handling, InHand};
 use crate::exchange::{Exchange, Origin};
@@ -155,7 +155,11 @@ impl Forward<'_> {
         avoid: &[SocketAddr],
     ) -> Result<Reply, Failure> {
         let exchange = self.exchange;
+        if exchange.upgrade && lane.protocol != AppProtocol::Http1 {
+            return Err(Failure::Protocol("it speaks HTTP/2, over which no WebSocket is opened to an instance"));
+        }
         let lease = self.lease(entry, lane, avoid).await?;
+        let body = body.deliver(entry);
         self.endpoint.set(Some(lease.address));
         exchange.record.stage(Stage::Upstream);
         exchange.deliver(&mut head.headers, entry);
@@ -187,6 +191,7 @@ impl Forward<'_> {
         let failed = |reason: &String| Unavailable::Failed { reason: reason.clone(), retry_after: None };
         let program = component.program.as_ref().map_err(failed)?;
         let lease = self.lease(entry, lane, &[]).await?;
+        let body = body.deliver(entry);
         exchange.record.stage(Stage::Upstream);
         exchange.deliver(&mut head.headers, entry);
         let trace = self.ruling.trace.as_ref().map(|trace| trace.context);
@@ -396,8 +401,8 @@ fn is_lost(error: &hyper::Error) -> bool {
 
 /// `unsent`: not a byte went out.
 fn broken(error: hyper::Error, unsent: bool) -> Failure {
-    if error.is_user() {
-        // The only thing of ours that can fail is the body, and it fails when its sender does.
+    if error.is_user() && std::error::Error::source(&error).is_some_and(|cause| cause.is::<BodyError>()) {
+        // The body fails when its sender does.
         return Failure::ClientGone;
     }
     let mut source: Option<&dyn std::error::Error> = Some(&error);

@@ -147,6 +147,7 @@ async fn twins_with_underscores_do_not_reach_a_function() {
         forward: false,
         required: false,
         require_expiration: false,
+        keys_pending: false,
         preflight: false,
         claims_to_headers: vec![claim("x-user"), claim("x_role")],
     };

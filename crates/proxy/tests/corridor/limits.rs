@@ -143,7 +143,7 @@ async fn a_body_that_trickles_in_is_ended() {
         .start();
     let mut raw = Raw::connect(mesh.gateway()).await;
     raw.send("POST / HTTP/1.1\r\nhost: web\r\ncontent-length: 100\r\n\r\na").await;
-    assert_eq!(raw::status(&raw.rest().await), 504);
+    assert_eq!(raw::status(&raw.rest().await), 408);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -18,4 +18,5 @@ mod proof;
 mod retries;
 mod tokens;
 mod translation;
+mod validity;
 mod websocket;

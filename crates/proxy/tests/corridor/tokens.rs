@@ -45,6 +45,7 @@ fn wants_tokens(slice: &mut Slice, url: String) {
         forward: false,
         required: true,
         require_expiration: true,
+        preflight: false,
         claims_to_headers: vec![],
     });
     slice.inbound.rate_limits.push(RateLimit {
