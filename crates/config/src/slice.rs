@@ -471,6 +471,45 @@ pub struct MeshSlice {
     pub limits: Limits,
 }
 
+impl MeshSlice {
+    /// The fields of the document that a node reads once, when it starts, and in which `new` differs. All others take effect as they change.
+    pub fn fixed_at_start(&self, new: &Self) -> Vec<&'static str> {
+        let Self {
+            trust_domain,
+            engine,
+            mtls_same_node: _,
+            svid_lifetime: _,
+            gateway_http,
+            gateway_https,
+            trusted_proxies: _,
+            proxy_protocol: _,
+            outbound,
+            inbound,
+            admin,
+            control,
+            access_log,
+            otlp,
+            accounts,
+            limits: _,
+        } = self;
+        let differing = [
+            ("spec.trustDomain", *trust_domain != new.trust_domain),
+            // Functions that do not change are not loaded again.
+            ("spec.engine", *engine != new.engine),
+            ("spec.gateway.http", *gateway_http != new.gateway_http),
+            ("spec.gateway.https", *gateway_https != new.gateway_https),
+            ("spec.listeners.outbound", *outbound != new.outbound),
+            ("spec.listeners.inbound", *inbound != new.inbound),
+            ("spec.listeners.admin", *admin != new.admin),
+            ("spec.listeners.control", *control != new.control),
+            ("spec.accessLog", *access_log != new.access_log),
+            ("spec.tracing.otlp", *otlp != new.otlp),
+            ("spec.instances", *accounts != new.accounts),
+        ];
+        differing.into_iter().filter_map(|(field, differs)| differs.then_some(field)).collect()
+    }
+}
+
 /// Proxies between clients and the gateway.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TrustedProxies {

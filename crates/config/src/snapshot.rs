@@ -19,6 +19,8 @@ pub struct Snapshot {
     pub(crate) version: String,
     pub(crate) read: Read,
     pub(crate) mesh: MeshSlice,
+    /// The Mesh document's; empty: there is none.
+    pub(crate) mesh_file: PathBuf,
     pub(crate) functions: BTreeMap<FunctionId, Function>,
     pub(crate) policies: Vec<Policy>,
     pub(crate) inputs: Vec<PathBuf>,
@@ -139,6 +141,13 @@ impl Snapshot {
         let jobs = self.functions().filter(|id| self.is_job(id)).count();
         let functions = format!("{} functions", self.functions.len() - jobs);
         if jobs == 0 { functions } else { format!("{functions}, {jobs} jobs") }
+    }
+
+    /// Something is wrong with a field of the Mesh document, which may be one that it no longer has.
+    pub fn mesh_problem(&self, field: &str, message: &str) -> Problem {
+        let file =
+            if self.mesh_file.as_os_str().is_empty() { "no Mesh document".into() } else { self.mesh_file.clone() };
+        Problem { field: field.to_owned(), ..Problem::of_file(&file, message, "") }
     }
 
     /// What every node needs to know.

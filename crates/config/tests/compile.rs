@@ -37,6 +37,38 @@ fn slices_are_what_they_were() {
 }
 
 #[test]
+fn what_a_node_reads_at_its_start_is_told_apart_from_what_takes_effect_at_once() {
+    let mesh = |spec: &str| {
+        let document =
+            format!("{{apiVersion: leno.dev/v1alpha1, kind: Mesh, metadata: {{name: m}}, spec: {{{spec}}}}}\n---\n");
+        let function = "{apiVersion: leno.dev/v1alpha1, kind: Function, metadata: {name: a}, spec: {command: [a]}}";
+        parse(&(document + function)).mesh_slice().clone()
+    };
+    let before = mesh("");
+    for live in [
+        "limits: {headBytes: 2048, drainTimeout: 1s}",
+        "mtls: {sameNode: always, svidLifetime: 2m}",
+        "gateway: {http: \"127.0.0.1:8080\", trustedProxies: {hops: 1}}",
+    ] {
+        assert_eq!(before.fixed_at_start(&mesh(live)), [""; 0], "{live}");
+    }
+    for (fixed, field) in [
+        ("trustDomain: other.example", "spec.trustDomain"),
+        ("engine: wasm", "spec.engine"),
+        ("gateway: {http: \"127.0.0.1:8081\"}", "spec.gateway.http"),
+        ("listeners: {outbound: \"127.0.0.1:15002\"}", "spec.listeners.outbound"),
+        ("listeners: {inbound: \"127.0.0.1:15002\"}", "spec.listeners.inbound"),
+        ("listeners: {admin: \"127.0.0.1:15002\"}", "spec.listeners.admin"),
+        ("listeners: {control: \"127.0.0.1:15002\"}", "spec.listeners.control"),
+        ("accessLog: {format: json}", "spec.accessLog"),
+        ("tracing: {otlp: \"http://127.0.0.1:4318\"}", "spec.tracing.otlp"),
+        ("instances: {accounts: node}", "spec.instances"),
+    ] {
+        assert_eq!(before.fixed_at_start(&mesh(fixed)), [field], "{fixed}");
+    }
+}
+
+#[test]
 fn a_function_gets_its_own_edges_and_nothing_else() {
     let slice = slice(&orders(), "orders/order-service");
     let callees: Vec<String> = slice.callees.iter().map(|callee| callee.id.to_string()).collect();

@@ -1,6 +1,6 @@
 //! Which sandbox engine runs which function.
 
-use leno_config::slice;
+use leno_config::{Snapshot, slice};
 use leno_sandbox::{Engine, EngineError, EngineKind};
 use std::sync::OnceLock;
 
@@ -10,41 +10,99 @@ pub struct Engines {
     wasm: OnceLock<Result<Engine, EngineError>>,
 }
 
-/// No engine works here.
+/// What a function asks for does not work here.
 #[derive(Debug, thiserror::Error)]
-#[error("neither engine works here: microvm: {microvm}; wasm: {wasm}")]
-pub struct NoEngine {
-    microvm: String,
-    wasm: String,
+pub enum NoEngine {
+    /// It is not run in another engine than it asks for.
+    #[error(
+        "engine microvm is asked for, and does not work here: {0}; set up KVM, or write `engine: auto` or `engine: wasm`"
+    )]
+    Microvm(String),
+    /// Everything else could take its place.
+    #[error("the wasm engine does not work here: {0}")]
+    Wasm(String),
 }
 
 impl Engines {
     /// Finds out what works: a guest is really run.
     pub fn probe() -> Self {
-        Self { microvm: Engine::microvm(), wasm: OnceLock::new() }
+        Self::of(Engine::microvm())
     }
 
-    /// The engine for a function: its own choice, else the mesh's, else microvm. Where no guest runs, wasm takes its place.
+    fn of(microvm: Result<Engine, EngineError>) -> Self {
+        Self { microvm, wasm: OnceLock::new() }
+    }
+
+    /// The engine for a function: its own choice, else the mesh's, and only that. Where neither chooses: microvm where a guest runs, or wasm.
     pub fn choose(&self, function: Option<slice::Engine>, mesh: Option<slice::Engine>) -> Result<&Engine, NoEngine> {
-        let wanted = function.or(mesh).unwrap_or(slice::Engine::Microvm);
-        match (&self.microvm, wanted) {
-            (Ok(engine), slice::Engine::Microvm) => Ok(engine),
-            (microvm, _) => self.wasm.get_or_init(Engine::wasm).as_ref().map_err(|wasm| NoEngine {
-                microvm: microvm.as_ref().err().map_or_else(|| "not asked for".to_owned(), ToString::to_string),
-                wasm: wasm.to_string(),
-            }),
+        match (&self.microvm, function.or(mesh)) {
+            (Ok(engine), None | Some(slice::Engine::Microvm)) => Ok(engine),
+            (Err(error), Some(slice::Engine::Microvm)) => Err(NoEngine::Microvm(error.to_string())),
+            (_, Some(slice::Engine::Wasm)) | (Err(_), None) => {
+                self.wasm.get_or_init(Engine::wasm).as_ref().map_err(|error| NoEngine::Wasm(error.to_string()))
+            }
         }
+    }
+
+    /// Why documents cannot be put into force: functions that ask for an engine that does not work here.
+    pub fn refuse(&self, snapshot: &Snapshot) -> Result<(), String> {
+        let mesh = snapshot.mesh_slice().engine;
+        self.choose(None, mesh).map_err(|error| format!("spec.engine of the Mesh document: {error}"))?;
+        let functions = snapshot.functions().filter_map(|id| Some((id, snapshot.slice(id)?.engine)));
+        for (id, engine) in functions.filter(|(_, engine)| engine.is_some()) {
+            let error = |error| format!("spec.sidecar.engine of a policy of {id}: {error}");
+            self.choose(engine, mesh).map_err(error)?;
+        }
+        Ok(())
     }
 
     /// In words, for the start of the node.
     pub fn describe(&self, mesh: Option<slice::Engine>) -> Result<String, NoEngine> {
         let kind = self.choose(None, mesh)?.kind();
         Ok(match (&self.microvm, mesh) {
-            (Err(error), None | Some(slice::Engine::Microvm)) => {
-                format!("{kind}, because the microvm engine does not work here: {error}")
-            }
+            (Err(error), None) => format!("{kind}, because the microvm engine does not work here: {error}"),
             _ if kind == EngineKind::Microvm => format!("{kind}, a virtual machine for every request"),
             _ => kind.to_string(),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    #[test]
+    fn what_is_asked_for_is_run_or_refused() {
+        let engines = Engines::of(Engine::microvm_on(Path::new("/dev/null"), &[]));
+        let (microvm, wasm) = (Some(slice::Engine::Microvm), Some(slice::Engine::Wasm));
+        for (function, mesh) in [(None, None), (wasm, None), (None, wasm), (wasm, microvm)] {
+            assert_eq!(engines.choose(function, mesh).unwrap().kind(), EngineKind::Wasm, "{function:?} {mesh:?}");
+        }
+        for (function, mesh) in [(microvm, None), (None, microvm), (microvm, wasm)] {
+            let refused = engines.choose(function, mesh).unwrap_err().to_string();
+            assert!(refused.starts_with("engine microvm is asked for, and does not work here: "), "{refused}");
+        }
+        assert!(engines.describe(microvm).is_err());
+        assert!(engines.describe(None).unwrap().contains("because the microvm engine does not work here"));
+    }
+
+    #[test]
+    fn documents_that_ask_for_what_does_not_work_are_refused() {
+        let engines = Engines::of(Engine::microvm_on(Path::new("/dev/null"), &[]));
+        let load = |mesh: &str, policy: &str| {
+            let text = format!(
+                "{{apiVersion: leno.dev/v1alpha1, kind: Mesh, metadata: {{name: m}}, spec: {{{mesh}}}}}\n---\n\
+                 {{apiVersion: leno.dev/v1alpha1, kind: Function, metadata: {{name: a}}, spec: {{command: [a]}}}}\n---\n\
+                 {{apiVersion: leno.dev/v1alpha1, kind: Policy, metadata: {{name: p}}, spec: {{functions: [a], sidecar: {{{policy}}}}}}}\n"
+            );
+            leno_config::load_text(Path::new("mesh.yaml"), &text).unwrap()
+        };
+        assert!(engines.refuse(&load("", "deadline: 1ms")).is_ok());
+        assert!(engines.refuse(&load("engine: wasm", "engine: wasm")).is_ok());
+        let refused = engines.refuse(&load("engine: microvm", "deadline: 1ms")).unwrap_err();
+        assert!(refused.starts_with("spec.engine of the Mesh document: engine microvm"), "{refused}");
+        let refused = engines.refuse(&load("", "engine: microvm")).unwrap_err();
+        assert!(refused.starts_with("spec.sidecar.engine of a policy of default/a: engine microvm"), "{refused}");
     }
 }

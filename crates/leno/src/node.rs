@@ -57,11 +57,10 @@ pub struct Join {
 pub async fn start(
     mesh: MeshSlice,
     workers: Option<NonZeroUsize>,
-    engines: Engines,
+    engines: Arc<Engines>,
     modules: Arc<Modules>,
     join: Join,
 ) -> Result<Running> {
-    let engines = Arc::new(engines);
     let hosted = Arc::new(Hosted::default());
     let host = InstanceHost::new(join.any_caller);
     let settings =

@@ -7,7 +7,7 @@ use crate::harden;
 use crate::node::{self, Join, Running};
 use crate::telemetry;
 use anyhow::{Context, Result};
-use leno_config::{Problem, Snapshot};
+use leno_config::{MeshSlice, Problem, Snapshot};
 use leno_control::{Admission, Control, Definitions, Options, Placement, Store, gateway_identity};
 use leno_identity::{Authority, TrustDomain};
 use leno_proxy::extension::Modules;
@@ -60,7 +60,8 @@ async fn up(
     // Signals first, so that none is lost.
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let mesh = snapshot.mesh_slice().clone();
-    let engines = tokio::task::spawn_blocking(Engines::probe).await?;
+    let engines = Arc::new(tokio::task::spawn_blocking(Engines::probe).await?);
+    engines.refuse(&snapshot).map_err(anyhow::Error::msg)?;
     tracing::info!("sandbox engine: {}", engines.describe(mesh.engine)?);
 
     let accounts = harden::accounts(mesh.accounts, guards.node_account)?;
@@ -88,7 +89,7 @@ async fn up(
         any_caller: guards.any_caller,
         accounts,
     };
-    let running = node::start(mesh, workers, engines, modules.clone(), join).await?;
+    let running = node::start(mesh.clone(), workers, engines.clone(), modules.clone(), join).await?;
     let mut is_ready = running.ready.clone();
     let started = tokio::select! {
         ready = is_ready.wait_for(|ready| *ready) => ready.is_ok(),
@@ -105,7 +106,7 @@ async fn up(
     let _watching = leno_config::watch::watch(path, &snapshot, move |change| drop(changed.send(change)));
     loop {
         tokio::select! {
-            Some(change) = changes.recv() => apply(&control, &modules, change),
+            Some(change) = changes.recv() => apply(&control, &modules, (&engines, &mesh), change),
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
         }
@@ -136,8 +137,17 @@ fn announce(running: &Running, path: &Path, snapshot: &Snapshot) {
 }
 
 /// Puts a change of the documents into force, or says why not.
-fn apply(control: &Control, modules: &Modules, change: Result<Snapshot, Vec<Problem>>) {
+fn apply(
+    control: &Control,
+    modules: &Modules,
+    (engines, running): (&Engines, &MeshSlice),
+    change: Result<Snapshot, Vec<Problem>>,
+) {
     let checked = change.and_then(|snapshot| {
+        let fixed = running.fixed_at_start(snapshot.mesh_slice());
+        if !fixed.is_empty() {
+            return Err(fixed.into_iter().map(|field| snapshot.mesh_problem(field, "needs a restart")).collect());
+        }
         // Compiling takes a while.
         let problems = tokio::task::block_in_place(|| check::compile(&snapshot, modules));
         if problems.is_empty() { Ok(snapshot) } else { Err(problems) }
@@ -152,6 +162,10 @@ fn apply(control: &Control, modules: &Modules, change: Result<Snapshot, Vec<Prob
             return;
         }
     };
+    if let Err(error) = engines.refuse(&snapshot) {
+        tracing::error!("the change is refused: {error}; what was in force goes on");
+        return;
+    }
     match control.publish(&definitions(&snapshot)) {
         Ok(published) => tracing::info!(
             functions = published.functions,

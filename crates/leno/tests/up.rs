@@ -147,6 +147,41 @@ fn changes_are_applied_live_and_bad_ones_refused() {
     mesh.wait_for("the change to be applied", |mesh| mesh.get("/a").status == 403);
 }
 
+#[test]
+fn edits_of_the_mesh_document_are_in_force_or_refused() {
+    let mut mesh = Mesh::start(&public_echo());
+    let long = format!("x-long: {}", "a".repeat(3000));
+    assert_eq!(mesh.curl("/a", &["-H", &long]).status, 200);
+    mesh.write_mesh("  limits: {headBytes: 2048}\n");
+    mesh.wait_for("the limit", |mesh| mesh.curl("/a", &["-H", &long]).status == 431);
+
+    mesh.write_mesh("  limits: {headBytes: 8192}\n  tracing: {otlp: \"http://127.0.0.1:9\"}\n");
+    mesh.wait_for("the refusal", |mesh| {
+        let refused = |line: &String| line.contains("mesh.yaml spec.tracing.otlp: needs a restart");
+        mesh.output().iter().any(refused)
+    });
+    assert_eq!(mesh.curl("/a", &["-H", &long]).status, 431, "nothing of a change that is refused is in force");
+}
+
+/// A link to a rule leads nowhere any more: the rule is not gone.
+#[test]
+fn a_rule_does_not_vanish_with_what_its_link_leads_to() {
+    let elsewhere = tempfile::tempdir().unwrap();
+    let mut mesh = Mesh::start(&public_echo());
+    let target = elsewhere.path().join("deny");
+    let rule = "  authorization: {rules: [{name: never, action: deny, to: [{paths: [/a]}]}]}\n";
+    std::fs::write(&target, mesh::policy("deny", "echo", rule)).unwrap();
+    std::os::unix::fs::symlink(&target, mesh.folder.path().join("deny.yaml")).unwrap();
+    mesh.wait_for("the rule", |mesh| mesh.get("/a").status == 403);
+    std::fs::remove_file(&target).unwrap();
+    mesh.wait_for("the refusal", |mesh| {
+        mesh.output().iter().any(|line| line.contains("deny.yaml: is a link to") && line.contains("which is not there"))
+    });
+    assert_eq!(mesh.get("/a").status, 403);
+    let checked = mesh.leno(&["check", mesh.folder.path().to_str().unwrap()]);
+    assert!(!checked.status.success());
+}
+
 /// A busy machine may take its time.
 const PATIENT: &str = "  limits: {drainTimeout: 60s}\n";
 

@@ -111,5 +111,6 @@ pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -
     policy::names(&documents.policies, problems);
     attach::attach(&context, &documents.policies, &policies, &mut functions, problems);
     let (inputs, modules) = (inputs.into_inner(), modules.into_inner());
-    Snapshot { version: String::new(), read: Read::default(), mesh, functions, policies, inputs, modules }
+    let mesh_file = documents.meshes.first().map(|placed| placed.file.clone()).unwrap_or_default();
+    Snapshot { version: String::new(), read: Read::default(), mesh, mesh_file, functions, policies, inputs, modules }
 }

@@ -180,9 +180,18 @@ impl Mesh {
 
     /// Replaces the application's documents, atomically, as editors do.
     pub fn write(&self, documents: &str) {
-        let new = self.folder.path().join(".app.new");
-        fs::write(&new, documents).unwrap();
-        fs::rename(new, self.folder.path().join("app.yaml")).unwrap();
+        self.replace("app.yaml", documents);
+    }
+
+    /// The same with the mesh document: what it says besides the addresses that the test was given.
+    pub fn write_mesh(&self, extra: &str) {
+        self.replace("mesh.yaml", &self.ports.mesh_document(extra));
+    }
+
+    fn replace(&self, file: &str, text: &str) {
+        let new = self.folder.path().join(".new");
+        fs::write(&new, text).unwrap();
+        fs::rename(new, self.folder.path().join(file)).unwrap();
     }
 
     /// A GET through the gateway.
