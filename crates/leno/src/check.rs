@@ -1,5 +1,6 @@
 //! `leno check`: everything that `leno up` would refuse, found without starting anything.
 
+use crate::screen::shown;
 use anyhow::Result;
 use leno_config::{Problem, Snapshot};
 use leno_proxy::extension::{self, Modules};
@@ -51,7 +52,7 @@ pub fn compile(snapshot: &Snapshot, modules: &Modules) -> Vec<Problem> {
 /// One line for each problem, on standard error.
 pub fn report(problems: &[Problem]) {
     for problem in problems {
-        eprintln!("{problem}");
+        eprintln!("{}", shown(&problem.to_string()));
     }
     match problems.len() {
         1 => eprintln!("leno: 1 problem"),

@@ -1,5 +1,6 @@
 //! `leno get` and `leno explain`: ask a running node through its admin address.
 
+use crate::screen::{shown, shown_all, shown_json};
 use anyhow::{Context, Result, bail};
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Bytes;
@@ -106,10 +107,10 @@ impl Listing {
 pub fn list(what: Listing, admin: SocketAddr, json: bool) -> Result<ExitCode> {
     let (status, body) = ask(admin, what.path())?;
     if status != 200 {
-        bail!("the node at {admin} answered {status}: {}", body.trim_end());
+        bail!("the node at {admin} answered {status}: {}", shown(body.trim_end()));
     }
     if json {
-        println!("{body}");
+        println!("{}", shown_json(&body));
         return Ok(ExitCode::SUCCESS);
     }
     let rows: Vec<Value> = serde_json::from_str(&body).context("the node's answer is not JSON")?;
@@ -127,14 +128,15 @@ pub fn explain(request_id: &str, admin: SocketAddr, json: bool) -> Result<ExitCo
     }
     let (status, body) = ask(admin, &format!("/explain/{request_id}"))?;
     match status {
-        200 if json => println!("{body}"),
+        200 if json => println!("{}", shown_json(&body)),
         200 => {
-            let hops: Vec<Explanation> =
-                serde_json::from_str(&body).context("the node's answer is not an explanation")?;
+            let hops: Vec<Explanation> = serde_json::from_str(&body)
+                .and_then(|hops| serde_json::from_value(shown_all(hops)))
+                .context("the node's answer is not an explanation")?;
             print!("{}", crate::telemetry::tell(&hops));
         }
         404 => bail!("the node at {admin} does not remember request {request_id}: it keeps the most recent ones only"),
-        status => bail!("the node at {admin} answered {status}: {}", body.trim_end()),
+        status => bail!("the node at {admin} answered {status}: {}", shown(body.trim_end())),
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -142,7 +144,7 @@ pub fn explain(request_id: &str, admin: SocketAddr, json: bool) -> Result<ExitCo
 fn cell(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
-        Value::String(text) => text.clone(),
+        Value::String(text) => shown(text).into_owned(),
         Value::Array(items) if items.is_empty() => "-".to_owned(),
         Value::Array(items) => items.iter().map(cell).collect::<Vec<_>>().join(","),
         other => other.to_string(),

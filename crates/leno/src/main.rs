@@ -14,6 +14,7 @@ mod node;
 mod revisions;
 mod scaling;
 mod scrape;
+mod screen;
 mod telemetry;
 mod up;
 

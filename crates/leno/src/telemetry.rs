@@ -1,5 +1,6 @@
 //! What `leno` says of itself, and of decisions.
 
+use crate::screen::Log;
 use leno_proxy::ring::Explanation;
 use std::fmt::Write;
 use std::io::IsTerminal;
@@ -8,11 +9,12 @@ use tracing_subscriber::EnvFilter;
 /// Sends what `leno` has to say to standard error. `LENO_LOG` filters (`debug`, `leno_proxy=trace`, …); the default is `info`.
 pub fn start() {
     let filter = EnvFilter::try_from_env("LENO_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let coloured = std::io::stderr().is_terminal();
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_target(false)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_writer(std::io::stderr)
+        .with_ansi(coloured)
+        .with_writer(move || Log::to(std::io::stderr(), coloured))
         .init();
 }
 

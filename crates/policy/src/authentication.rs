@@ -18,7 +18,8 @@ use crate::needs::Needs;
 use crate::outcome::{Denial, HeaderEdit, MAX_KEYS, PolicyKind, SignatureWant};
 use crate::path;
 use crate::spec::{Algorithm, Issuer, Key, ProgramSpec, TokenSource};
-use crate::token::{self, Located, MAX_TOKEN};
+use crate::token::{self, MAX_TOKEN};
+use crate::words;
 use alloc::borrow::Cow;
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -81,7 +82,7 @@ pub fn judge<'a>(
     };
     let nearest = spec.authentication.iter().find(looks).unwrap_or(first);
     let refuse = |issuer: &Issuer, words: &str| invalid(spec, issuer, words);
-    if located.iter().any(|other| other.token != found.token) {
+    if token::contradicting(&located).is_some() {
         return Err(refuse(nearest, "the request has more than one token"));
     }
 
@@ -120,7 +121,7 @@ pub fn judge<'a>(
             pending.get_or_insert(issuer);
         }
         for key in sought.keys(issuer) {
-            if verified(&located, input, key) {
+            if input.verified == Some(key.id) {
                 return accept(issuer, claims, None);
             }
             chosen.get_or_insert((issuer, sought.algorithm));
@@ -134,12 +135,11 @@ pub fn judge<'a>(
         Some((issuer, algorithm)) => {
             let wrong = || refuse(issuer, "the token's signature is not valid");
             let denial = pending.map_or_else(wrong, not_yet);
-            accept(issuer, claims, Some(SignatureWant { token: 0, keys, algorithm, denial, failure: Vec::new() }))
+            accept(issuer, claims, Some(SignatureWant { keys, algorithm, denial, failure: Vec::new() }))
         }
         None => Err(pending.map(not_yet).or(denial).unwrap_or_else(|| {
-            let known: Vec<&str> =
-                spec.authentication.iter().filter(looks).map(|issuer| issuer.issuer.as_str()).collect();
-            refuse(nearest, &format!("iss: matches none of [{}]", known.join(", ")))
+            let known: Vec<&Issuer> = spec.authentication.iter().filter(looks).collect();
+            refuse(nearest, &format!("iss: matches none of {}", words::list(&known, |issuer| issuer.issuer.clone())))
         })),
     }
 }
@@ -152,11 +152,6 @@ fn is_preflight(input: &RequestInput<'_>) -> bool {
         && has("access-control-request-method")
         && !has("authorization")
         && !has("cookie")
-}
-
-/// All located tokens are the same text, so a signature over any of them will do.
-fn verified(located: &[Located<'_>], input: &RequestInput<'_>, key: &Key) -> bool {
-    input.verified.iter().take(located.len()).any(|id| *id == Some(key.id))
 }
 
 /// Header and payload, still encoded.
@@ -268,7 +263,7 @@ fn check_claims(issuer: &Issuer, claims: &Claims<'_>, now_ms: u64) -> Result<(),
     }
     let wanted = &issuer.audiences;
     if !wanted.is_empty() && !claims.audience().any(|aud| wanted.iter().any(|wanted| wanted == aud)) {
-        return Err(format!("aud: matches none of [{}]", wanted.join(", ")).into());
+        return Err(format!("aud: matches none of {}", words::list(wanted, Clone::clone)).into());
     }
     Ok(())
 }

@@ -49,9 +49,8 @@ pub struct RequestInput<'a> {
     /// Header fields in order, names in lower case; no pseudo-headers.
     #[serde(borrow)]
     pub headers: Vec<Header<'a>>,
-    /// For each token that [`crate::token::locate`] finds in this head, in its order: the key whose signature over
-    /// it the runtime has verified, if it has.
-    pub verified: Vec<Option<KeyId>>,
+    /// The key that made the one token which [`crate::token::locate`] finds in this head, if the runtime has verified that.
+    pub verified: Option<KeyId>,
     /// Ledger entries that the runtime foresaw. One that is missing is asked for.
     #[serde(borrow)]
     pub quotas: Vec<QuotaEntry<'a>>,

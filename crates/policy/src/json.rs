@@ -7,8 +7,10 @@ use alloc::vec::Vec;
 
 /// Objects and lists may be nested this deep.
 const MAX_DEPTH: u32 = 16;
-/// Members of one object. Looking for a member twice takes the square of this.
+/// Members of one object.
 const MAX_MEMBERS: usize = 256;
+/// Of so few members each is compared with each; of more, those that sorting brings together.
+const FEW: usize = 16;
 
 /// A JSON value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,7 +83,7 @@ impl<'a> Reader<'a> {
             self.blank();
             self.expect(b'"')?;
             let name = self.string()?;
-            if members.len() == MAX_MEMBERS || members.iter().any(|(other, _)| *other == name) {
+            if members.len() == MAX_MEMBERS {
                 return None;
             }
             self.blank();
@@ -92,7 +94,7 @@ impl<'a> Reader<'a> {
             self.blank();
             if self.accept(b'}') {
                 self.depth -= 1;
-                return Some(members);
+                return are_distinct(&members).then_some(members);
             }
             self.expect(b',')?;
         }
@@ -226,6 +228,23 @@ impl<'a> Reader<'a> {
     fn rest(&self) -> &'a str {
         self.text.get(self.at..).unwrap_or_default()
     }
+}
+
+/// Whether no name is there twice.
+fn are_distinct(members: &Members<'_>) -> bool {
+    let mut names: Vec<&str> = members.iter().map(|(name, _)| &**name).collect();
+    if names.len() > FEW {
+        names.sort_unstable();
+        return names.windows(2).all(|pair| pair.first() != pair.last());
+    }
+    let mut rest = names.as_slice();
+    while let Some((name, others)) = rest.split_first() {
+        if others.contains(name) {
+            return false;
+        }
+        rest = others;
+    }
+    true
 }
 
 #[cfg(test)]

@@ -10,6 +10,13 @@ use serde::{Deserialize, Serialize};
 /// Largest encoded output, in bytes.
 pub const MAX_OUTPUT: usize = 32 * 1024;
 
+/// Longest name of a rule, in bytes.
+pub const MAX_RULE: usize = 1024;
+/// Longest clause, in bytes.
+pub const MAX_CLAUSE: usize = 4096;
+/// Longest principal, in bytes; a longer one is cut.
+pub const MAX_PRINCIPAL: usize = 1024;
+
 /// One run's output.
 #[expect(clippy::large_enum_variant, reason = "one of them exists for each run, on the stack")]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -43,11 +50,9 @@ pub struct Wants {
 /// Most keys that a token may be of: so many are tried, one after the other.
 pub const MAX_KEYS: usize = 8;
 
-/// Which signature to verify, over which token, with which keys. Chosen by the program from its own keys only.
+/// With which keys to verify the signature of the request's one token. Chosen by the program from its own keys only.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SignatureWant {
-    /// Index of the token in the order of [`crate::token::locate`].
-    pub token: u16,
     /// The keys, one of which must have made it: at least one, at most [`MAX_KEYS`].
     pub keys: Vec<KeyId>,
     /// The algorithm.

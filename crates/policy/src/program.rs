@@ -7,13 +7,15 @@ use crate::fields::Fields;
 use crate::host;
 use crate::input::{Header, RequestInput, ResponseInput};
 use crate::needs::Needs;
-use crate::outcome::{Decision, Denial, HeaderEdit, Outcome, Plan, PolicyKind, Take, Verdict, Wants};
+use crate::outcome::{
+    Decision, Denial, HeaderEdit, MAX_CLAUSE, MAX_PRINCIPAL, Outcome, Plan, PolicyKind, Take, Verdict, Wants,
+};
 use crate::path::{self, Ambiguous};
 use crate::quota;
 use crate::reserved;
 use crate::sidecar;
 use crate::spec::{Counts, Direction, ProgramSpec, Target};
-use crate::trace;
+use crate::{trace, words};
 use alloc::borrow::Cow;
 use alloc::boxed::Box;
 use alloc::format;
@@ -72,7 +74,10 @@ impl Program {
         let traced = trace::plan(&self.spec.tracing, input, &mut findings.request_edits);
         let verdict = match self.allow(input, &mut findings) {
             Ok(rule) => Verdict::Allow { rule },
-            Err(Stop::Denied(denial)) => Verdict::Deny(denial),
+            Err(Stop::Denied(mut denial)) => {
+                words::cut(&mut denial.clause, MAX_CLAUSE);
+                Verdict::Deny(denial)
+            }
             Err(Stop::Wants(wants)) => return Outcome::Wants(*wants),
         };
         let target = matches!(verdict, Verdict::Allow { .. }).then(|| self.target(input)).flatten();
@@ -114,7 +119,11 @@ impl Program {
             }
         };
         let principal = token.as_ref().and_then(Checked::principal);
-        findings.principal = principal.map(|(issuer, subject)| [issuer, "/", subject].concat());
+        findings.principal = principal.map(|(issuer, subject)| {
+            let mut principal = [issuer, "/", subject].concat();
+            words::cut(&mut principal, MAX_PRINCIPAL);
+            principal
+        });
         let fields = Fields::new(&input.headers, authentication::written(&self.spec, token.as_ref()));
         let asked = Asked {
             peer: input.peer,
@@ -200,13 +209,13 @@ impl Program {
         } else {
             format!("`{}` is not among the callees", input.target)
         };
-        let known: Vec<&str> = self.spec.targets.iter().map(|target| target.function.as_str()).collect();
+        let known = words::list(&self.spec.targets, |target| target.function.clone());
         Denial {
             status: 403,
             policy: PolicyKind::Sidecar,
             rule: format!("{}/callees", self.spec.function),
             default: true,
-            clause: format!("{asked}: [{}]", known.join(", ")),
+            clause: format!("{asked}: {known}"),
             headers: Vec::new(),
         }
     }

@@ -30,7 +30,7 @@ pub fn request() -> RequestInput<'static> {
         authority: "shop.example",
         path: "/",
         headers: Vec::new(),
-        verified: Vec::new(),
+        verified: None,
         quotas: Vec::new(),
         load: TargetLoad::default(),
         parent: None,

@@ -1,5 +1,5 @@
 //! Where tokens are in a request head, and how they are taken out of it again. The runtime uses [`locate`] too, so both
-//! count tokens in the same order.
+//! mean the same one.
 
 use crate::input::Header;
 use crate::path;
@@ -19,12 +19,22 @@ pub struct Located<'a> {
     pub token: &'a str,
 }
 
-/// All tokens, by source in the order given, and within a source in the order of the head. A header without the
-/// source's prefix holds no token (other schemes have other uses), nor does an empty parameter or cookie.
+/// The token of each source that has one, in the order of the sources; and, after that of the source, the first that is another text
+/// than the first of all. So there is no more than one for each source and one that contradicts, however many a client sends: a request
+/// has one token or is refused. A header without the source's prefix holds no token (other schemes have other uses), nor does an
+/// empty parameter or cookie.
 pub fn locate<'a>(sources: &[TokenSource], headers: &[Header<'a>], path_and_query: &'a str) -> Vec<Located<'a>> {
-    let mut found = Vec::new();
+    let mut found: Vec<Located<'a>> = Vec::new();
     for (source, place) in sources.iter().enumerate() {
-        let mut push = |token: &'a str| found.push(Located { source, token });
+        if contradicting(&found).is_some() {
+            break;
+        }
+        let mut push = |token: &'a str| {
+            let same = found.last().is_some_and(|last| last.source == source && last.token == token);
+            if !same && contradicting(&found).is_none() {
+                found.push(Located { source, token });
+            }
+        };
         match place {
             TokenSource::Header { name, prefix } => {
                 values(headers, name).filter_map(|value| after_prefix(name, prefix, value)).for_each(&mut push);
@@ -45,6 +55,12 @@ pub fn locate<'a>(sources: &[TokenSource], headers: &[Header<'a>], path_and_quer
         }
     }
     found
+}
+
+/// One that is not the text of the first.
+pub fn contradicting<'f, 'a>(located: &'f [Located<'a>]) -> Option<&'f Located<'a>> {
+    let (last, first) = (located.last()?, located.first()?);
+    (last.token != first.token).then_some(last)
 }
 
 /// The query without one parameter.

@@ -20,6 +20,15 @@ pub fn shown(value: &str) -> String {
     text
 }
 
+/// Shortens a text to so many bytes, and shows that it did.
+pub fn cut(text: &mut String, most: usize) {
+    const CUT: char = '…';
+    if text.len() > most {
+        text.truncate(text.floor_char_boundary(most.saturating_sub(CUT.len_utf8())));
+        text.push(CUT);
+    }
+}
+
 /// `[a, b]`, cut.
 pub fn list<T>(items: &[T], one: impl Fn(&T) -> String) -> String {
     const MOST: usize = 8;

@@ -63,7 +63,10 @@ pub enum BadOutput {
     /// A refusal with a status that is not 4xx or 5xx.
     #[error("{0} is not the status of a refusal")]
     Status(u16),
-    /// Refers to a rate limit, token or claim that there is not.
+    /// Wants a signature verified, and there is no token that could have one.
+    #[error("wants the signature of a token that is not there")]
+    NoToken,
+    /// Refers to a rate limit or target that there is not.
     #[error("refers to {what} {index}, of which there are {count}")]
     Index {
         /// Of what.

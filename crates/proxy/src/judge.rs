@@ -29,7 +29,7 @@ use leno_policy::outcome::{
     Decision, HeaderEdit, MAX_KEYS, Outcome, Output, PolicyKind, SignatureWant, Verdict, Wants,
 };
 use leno_policy::spec::{KeyId, Protocol};
-use leno_sandbox::{EngineKind, Pool, RunError};
+use leno_sandbox::{EngineKind, Fault, Pool, RunError};
 use runaway::Runaways;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -49,7 +49,7 @@ pub struct Judge {
     pool: RefCell<Pool>,
     at_hand: RefCell<AtHand>,
     complaints: Complaints,
-    /// Whose extensions do not end in time.
+    /// Whose programs or extensions do not end in time.
     runaways: Runaways,
 }
 
@@ -174,7 +174,8 @@ impl Judge {
     /// Edits a response: as the request's decision says, and as the program says if it wants to see responses.
     pub fn response(&self, ruling: &Ruling, head: &mut response::Parts, record: &Record) -> Result<(), Refusal> {
         let program = program(&ruling.entry, ruling.entrance);
-        let edits = if program.needs.response { self.respond(program, head, record) } else { Ok(Vec::new()) };
+        let edits =
+            if program.needs.response { self.respond(&ruling.entry, program, head, record) } else { Ok(Vec::new()) };
         let edits = edits.and_then(|edits| Ok(crate::edits::check(edits)?));
         match edits {
             Ok(edits) => {
@@ -201,13 +202,14 @@ impl Judge {
 
     fn respond(
         &self,
+        entry: &FunctionEntry,
         program: &LoadedProgram,
         head: &response::Parts,
         record: &Record,
     ) -> Result<Vec<HeaderEdit>, Trouble> {
         let headers = header_fields(&head.headers);
         let input = Input::Response(ResponseInput { status: head.status.as_u16(), headers });
-        let (output, time) = self.run(program, &input, record)?;
+        let (output, time) = self.run(entry, program, &input, record)?;
         record.note(|observed| {
             if let Some(judged) = &mut observed.judged {
                 judged.run_time += time;
@@ -221,11 +223,22 @@ impl Judge {
     }
 
     /// One fresh sandbox, one run.
-    fn run(&self, program: &LoadedProgram, input: &Input<'_>, record: &Record) -> Result<(Output, Duration), Trouble> {
+    fn run(
+        &self,
+        entry: &FunctionEntry,
+        program: &LoadedProgram,
+        input: &Input<'_>,
+        record: &Record,
+    ) -> Result<(Output, Duration), Trouble> {
         let image = program.image.as_ref().map_err(|reason| Trouble::NotLoaded(reason.clone()))?;
         let started = Instant::now();
-        let output = self.pool.borrow_mut().run(image, input, program.deadline);
-        let time = started.elapsed();
+        let deadline = self.runaways.deadline(entry.class, program.deadline, started);
+        let output = self.pool.borrow_mut().run(image, input, deadline);
+        let ended = Instant::now();
+        let time = ended.saturating_duration_since(started);
+        if let Err(RunError::Fault(Fault::Deadline)) = &output {
+            self.runaways.lost(entry.class, time, ended);
+        }
         record.metrics().sandbox_run(image.kind(), time);
         Ok((output?, time))
     }
@@ -354,7 +367,7 @@ impl Asked<'_> {
                 load: self.load(),
                 parent: self.ask.parent.and_then(InHand::parent),
             });
-            let (output, time) = judge.run(self.program, &input, self.record)?;
+            let (output, time) = judge.run(self.ask.entry, self.program, &input, self.record)?;
             self.runs.count += 1;
             self.runs.time += time;
             match output {
@@ -378,10 +391,7 @@ impl Asked<'_> {
     /// Gets what the program wants. Gives back a want for a signature that is wrong.
     fn supply(&self, forecast: &mut Forecast<'_>, wants: Wants) -> Result<Option<SignatureWant>, Trouble> {
         if let Some(want) = wants.signature {
-            let tokens = forecast.tokens.len();
-            let Some(token) = forecast.tokens.get_mut(usize::from(want.token)) else {
-                return Err(BadOutput::Index { what: "token", index: usize::from(want.token), count: tokens }.into());
-            };
+            let Some(token) = &mut forecast.token else { return Err(BadOutput::NoToken.into()) };
             crate::edits::at_most("keys", want.keys.len(), MAX_KEYS)?;
             let verify = |key: &&KeyId| {
                 let result = self.ask.entry.keys.verify(token.token, **key, want.algorithm);

@@ -1,12 +1,16 @@
 //! Engines: the ways to isolate a sidecar.
 
+use crate::fault::Fault;
 use crate::image::{Body, Image};
 use crate::inline;
 use crate::microvm::{self, Microvm};
 use crate::wasm::{self, Wasm};
+use leno_policy::input::{Header, Input, Peer, RequestInput, TargetLoad};
+use leno_policy::spec::Protocol;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -109,7 +113,10 @@ pub enum LoadError {
     NoRoom,
     /// Building it went wrong.
     #[error("building the program {0}")]
-    Fault(crate::Fault),
+    Fault(Fault),
+    /// Built, it does not get through its first run.
+    #[error("the program's first run: it {0}")]
+    Trial(Fault),
     /// There is no sandbox to build it in.
     #[error(transparent)]
     Engine(#[from] EngineError),
@@ -177,16 +184,44 @@ impl Engine {
         }
     }
 
-    /// Builds a program once, in a sandbox: `program` is a [`leno_policy::spec::ProgramSpec`] in postcard encoding. The
-    /// image can be run in any pool, any number of times.
+    /// Builds a program once, in a sandbox, and runs it once, so that a program that cannot run is found here, and what it needs is
+    /// in place when the first request comes. `program` is a [`leno_policy::spec::ProgramSpec`] in postcard encoding. The image
+    /// can be run in any pool, any number of times.
     pub fn load(&self, program: &[u8]) -> Result<Image, LoadError> {
         let body = match &self.0 {
-            Inner::Microvm(engine) => Body::Microvm(Arc::clone(engine.machine()), engine.load(program)?),
-            Inner::Wasm(engine) => Body::Wasm(Arc::clone(engine), engine.load(program)?),
+            Inner::Microvm(engine) => Body::Microvm(Arc::clone(engine.machine()), engine.load(program, trial)?),
+            Inner::Wasm(engine) => {
+                let snapshot = engine.load(program)?;
+                wasm::try_out(engine, &snapshot, trial)?;
+                Body::Wasm(Arc::clone(engine), snapshot)
+            }
             Inner::Inline => Body::Inline(Box::new(inline::load(program)?), program.len()),
         };
         Ok(Image::new(body))
     }
+}
+
+/// Writes the request of a program's first run. What the program says to it is of no interest.
+fn trial(area: &mut [u8]) -> Result<usize, Fault> {
+    let input = Input::Request(RequestInput {
+        now_ms: 0,
+        random: [0; 4],
+        peer: Peer { identity: None, address: Ipv4Addr::LOCALHOST.into() },
+        target: "",
+        port: 80,
+        protocol: Protocol::Http1,
+        scheme: "http",
+        method: "GET",
+        authority: "localhost",
+        path: "/",
+        headers: vec![Header { name: "host", value: b"localhost" }],
+        verified: None,
+        quotas: Vec::new(),
+        load: TargetLoad::default(),
+        parent: None,
+    });
+    let written = postcard::to_slice(&input, area).map(|bytes| bytes.len());
+    written.map_err(|error| Fault::Host(error.to_string()))
 }
 
 impl fmt::Debug for Engine {

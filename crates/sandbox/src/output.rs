@@ -1,6 +1,8 @@
 //! Checks what leaves a sandbox. It is untrusted until then: a program may have been taken over by what it read.
 
-use leno_policy::outcome::{Decision, HeaderEdit, MAX_OUTPUT, Outcome, Output, Verdict};
+use leno_policy::outcome::{
+    Decision, HeaderEdit, MAX_CLAUSE, MAX_OUTPUT, MAX_PRINCIPAL, MAX_RULE, Outcome, Output, Verdict,
+};
 
 /// More edits than this are not a policy but an attack.
 const MAX_EDITS: usize = 512;
@@ -32,6 +34,9 @@ pub enum Malformed {
     /// Too many of something.
     #[error("too many {0}")]
     TooMany(&'static str),
+    /// Longer than anything that is said in earnest.
+    #[error("{0} is too long")]
+    TooLong(&'static str),
     /// A name that is not a field name (RFC 9110, 5.1), or one of a field that programs may not touch.
     #[error("header name {0:?} is not allowed")]
     HeaderName(String),
@@ -67,15 +72,17 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Output, Malformed> {
             few(wants.quotas.len(), "counters")?;
         }
         Output::Response(found) => edits(found)?,
-        Output::Unreadable(_) => {}
+        Output::Unreadable(reason) => short(reason, MAX_CLAUSE, "the reason")?,
     }
     Ok(output)
 }
 
 fn decided(decision: &Decision) -> Result<(), Malformed> {
-    if let Verdict::Deny(found) = &decision.verdict {
-        denial(found)?;
+    match &decision.verdict {
+        Verdict::Allow { rule } => short(rule, MAX_RULE, "the rule's name")?,
+        Verdict::Deny(found) => denial(found)?,
     }
+    short(decision.principal.as_deref().unwrap_or_default(), MAX_PRINCIPAL, "the principal")?;
     if decision.path.as_ref().is_some_and(|path| !is_path(path)) {
         return Err(Malformed::Path);
     }
@@ -88,6 +95,8 @@ fn denial(denial: &leno_policy::outcome::Denial) -> Result<(), Malformed> {
     if !(400..=599).contains(&denial.status) {
         return Err(Malformed::Status(denial.status));
     }
+    short(&denial.rule, MAX_RULE, "the rule's name")?;
+    short(&denial.clause, MAX_CLAUSE, "the clause")?;
     few(denial.headers.len(), "headers")?;
     denial.headers.iter().try_for_each(|(name, value)| header(name, value))
 }
@@ -102,6 +111,10 @@ fn edits(edits: &[HeaderEdit]) -> Result<(), Malformed> {
 
 fn few(count: usize, what: &'static str) -> Result<(), Malformed> {
     if count > MAX_EDITS { Err(Malformed::TooMany(what)) } else { Ok(()) }
+}
+
+fn short(text: &str, most: usize, what: &'static str) -> Result<(), Malformed> {
+    if text.len() > most { Err(Malformed::TooLong(what)) } else { Ok(()) }
 }
 
 fn header(name: &str, value: &str) -> Result<(), Malformed> {

@@ -18,6 +18,7 @@ use leno_policy::input::MAX_INPUT;
 use leno_policy::outcome::MAX_OUTPUT;
 use limit::Limit;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 use wasmtime::{
     Config, Enabled, Engine, InstanceAllocationStrategy, InstancePre, Linker, Memory, Module, ModuleExport, OptLevel,
@@ -37,6 +38,8 @@ const INSTANCES: u32 = 1024;
 const RESIDENT: usize = 256 * 1024;
 /// A program that needs longer than this to be built is refused.
 const INIT_DEADLINE: Duration = Duration::from_secs(2);
+/// A program that needs longer than this for its first run is refused.
+const TRIAL_DEADLINE: Duration = Duration::from_secs(2);
 /// Largest encoded program.
 const BLOB: usize = 1024 * 1024;
 const WASM_PAGE: usize = 65_536;
@@ -152,6 +155,19 @@ impl Wasm {
             (Ok(()), REFUSED) => Err(Fault::Refused(text())),
             (Ok(()), other) => Err(Fault::Escape(format!("returned with the unknown status {other}"))),
         }
+    }
+}
+
+/// Runs a program once on the input that `trial` writes, in an instance that is thrown away.
+pub(crate) fn try_out(
+    engine: &Arc<Wasm>,
+    snapshot: &Snapshot,
+    trial: impl FnMut(&mut [u8]) -> Result<usize, Fault>,
+) -> Result<(), LoadError> {
+    let spent = Instance::new(engine, snapshot)?.run(snapshot, TRIAL_DEADLINE, trial);
+    match spent.map(|spent| spent.output().err()) {
+        Ok(Some(fault)) | Err((_, fault)) => Err(LoadError::Trial(fault)),
+        Ok(None) => Ok(()),
     }
 }
 

@@ -105,11 +105,11 @@ impl Programs {
         let spec = self.spec(case);
         let headers = head.headers();
         let tokens = token::locate(&Needs::of(spec).tokens, &headers, &head.path);
-        let mut verified = vec![None; tokens.len()];
+        let mut verified = None;
         let mut counters: Vec<(u16, String)> = Vec::new();
         let mut outputs = Vec::new();
         while outputs.len() < MOST_RUNS {
-            let input = head.input(case, spec, &verified, &counters, ledger);
+            let input = head.input(case, spec, verified, &counters, ledger);
             let output = pool.run(image, &input, DEADLINE).unwrap_or_else(|error| panic!("{}: {error}", case.name));
             outputs.push(output.clone());
             match output {
@@ -128,7 +128,7 @@ impl Programs {
                 }
                 Output::Request(Outcome::Wants(wants)) => {
                     if let Some(want) = wants.signature {
-                        let token = tokens[usize::from(want.token)].token;
+                        let token = tokens[0].token;
                         let made = |key: &&KeyId| self.keys.verify(token, **key, want.algorithm).is_ok();
                         let Some(key) = want.keys.iter().find(made).copied() else {
                             let decision = Decision { takes: want.failure, ..refused(want.denial) };
@@ -136,7 +136,7 @@ impl Programs {
                             let plan = plan(spec, &decision);
                             return Judged { outputs, decision, plan, answer: None };
                         };
-                        verified[usize::from(want.token)] = Some(key);
+                        verified = Some(key);
                     }
                     counters.extend(wants.quotas);
                 }
@@ -301,7 +301,7 @@ impl Head {
         &'a self,
         case: &'a Case,
         spec: &'a ProgramSpec,
-        verified: &[Option<KeyId>],
+        verified: Option<KeyId>,
         counters: &'a [(u16, String)],
         ledger: &Ledger,
     ) -> Input<'a> {
@@ -320,7 +320,7 @@ impl Head {
             authority: &request.authority,
             path: &self.path,
             headers: self.headers(),
-            verified: verified.to_vec(),
+            verified,
             quotas: counters
                 .iter()
                 .map(|(limit, key)| QuotaEntry {

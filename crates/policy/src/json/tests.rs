@@ -88,6 +88,23 @@ fn refused() {
     assert_eq!(object(&wide(257)), None);
 }
 
+#[test]
+fn no_member_is_there_twice_among_many_either() {
+    let object_of = |names: &[String]| {
+        let members: Vec<String> = names.iter().map(|name| format!("\"{name}\":0")).collect();
+        format!("{{\"a\":{{{}}}}}", members.join(","))
+    };
+    for many in [2, 15, 16, 17, 100, 256] {
+        let names: Vec<String> = (0..many).map(|number| format!("m{}", number * 7 % 256)).collect();
+        assert!(object(&object_of(&names)).is_some(), "{many}");
+        for twin in [0, (many - 1) / 2, many - 2] {
+            let mut names = names.clone();
+            names[many - 1] = names[twin].clone();
+            assert_eq!(object(&object_of(&names)), None, "{many}: the last like that at {twin}");
+        }
+    }
+}
+
 fn same(ours: &Json<'_>, theirs: &serde_json::Value) -> bool {
     match (ours, theirs) {
         (Json::Null, serde_json::Value::Null) => true,

@@ -321,7 +321,7 @@ fn a_signature_and_the_counters_behind_it_are_asked_for_at_once() {
         }
         Outcome::Decided(decision) => panic!("{decision:?}"),
     }
-    input.verified = vec![Some(KeyId([2; 32]))];
+    input.verified = Some(KeyId([2; 32]));
     input.quotas.push(used(0, "3:ann;", 0));
     match program.judge(&input) {
         Outcome::Decided(decision) => {

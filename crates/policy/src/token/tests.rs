@@ -1,4 +1,4 @@
-use super::{Located, locate, without_cookies, without_parameter};
+use super::{Located, contradicting, locate, without_cookies, without_parameter};
 use crate::input::Header;
 use crate::spec::TokenSource;
 use alloc::borrow::ToOwned;
@@ -89,11 +89,30 @@ fn cookies() {
 }
 
 #[test]
+fn however_many_tokens_are_sent_few_are_located() {
+    let sources = [bearer(), TokenSource::Cookie("s".to_owned()), TokenSource::Query("t".to_owned())];
+    let (same, different) = ("s=a;".repeat(1000), alloc::format!("s=a;{}", "s=b;s=c;".repeat(1000)));
+    let query = alloc::format!("/?{}", "t=a&".repeat(1000));
+    let all = [header("authorization", "Bearer a"), header("cookie", &same)];
+    let located = locate(&sources, &all, &query);
+    let numbers: Vec<_> = located.iter().map(|one| (one.source, one.token)).collect();
+    assert_eq!(numbers, [(0, "a"), (1, "a"), (2, "a")], "each source that has it once");
+    assert_eq!(contradicting(&located), None);
+    let located = locate(&sources, &[header("cookie", &different)], &query);
+    let numbers: Vec<_> = located.iter().map(|one| (one.source, one.token)).collect();
+    assert_eq!(numbers, [(1, "a"), (1, "b")], "nothing after the first that contradicts");
+    assert_eq!(contradicting(&located), Some(&Located { source: 1, token: "b" }));
+}
+
+#[test]
 fn sources_are_numbered_in_their_order() {
     let sources = [TokenSource::Cookie("s".to_owned()), bearer(), TokenSource::Query("t".to_owned())];
     let headers = [header("authorization", "Bearer b"), header("cookie", "s=a")];
     let located: Vec<_> = locate(&sources, &headers, "/?t=c").into_iter().map(|one| (one.source, one.token)).collect();
-    assert_eq!(located, [(0, "a"), (1, "b"), (2, "c")]);
+    assert_eq!(located, [(0, "a"), (1, "b")], "the third says nothing that the second has not said");
+    let located: Vec<_> =
+        locate(&sources, &headers[..1], "/?t=b").into_iter().map(|one| (one.source, one.token)).collect();
+    assert_eq!(located, [(1, "b"), (2, "b")]);
 }
 
 proptest! {

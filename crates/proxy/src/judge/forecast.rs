@@ -11,7 +11,8 @@ use http::Method;
 use leno_policy::input::{Header, QuotaEntry};
 use leno_policy::quota::Subject;
 use leno_policy::spec::{ClaimPath, Counts, KeyId, KeyPart, RateLimit};
-use leno_policy::{path, quota, token};
+use leno_policy::token::{self, Located, MAX_TOKEN};
+use leno_policy::{path, quota};
 use std::borrow::Cow;
 
 /// Bytes of the claims that are remembered of one token. Of one that says more, the program asks for its counters each time.
@@ -19,13 +20,13 @@ const MOST_FACTS: usize = 1024;
 
 /// Tokens and counters, as far as they are known.
 pub struct Forecast<'a> {
-    /// In the order of [`token::locate`].
-    pub tokens: Vec<Token<'a>>,
+    /// The request's one token. `None`: it has none, or what will not pass as one, whoever made it.
+    pub token: Option<Token<'a>>,
     /// Counters to hand over.
     pub counters: Vec<Counter>,
 }
 
-/// A token that was found in the head.
+/// The token that was found in the head.
 pub struct Token<'a> {
     /// As it stands there.
     pub token: &'a str,
@@ -50,23 +51,22 @@ impl<'a> Forecast<'a> {
     pub fn new(asked: &Asked<'_>, method: &Method, path: &'a str, headers: &[Header<'a>]) -> Self {
         let needs = &asked.program.needs;
         let mut facts = None;
-        let tokens = if needs.tokens.is_empty() {
-            Vec::new()
+        let token = if needs.tokens.is_empty() {
+            None
         } else {
-            let located = token::locate(&needs.tokens, headers, path);
-            located.into_iter().map(|located| look_up(asked, located.token, &mut facts)).collect()
+            only(&token::locate(&needs.tokens, headers, path)).map(|token| look_up(asked, token, &mut facts))
         };
         let counters = if needs.quotas.is_empty() {
             Vec::new()
         } else {
             read_counters(asked, method, path, headers, facts.as_ref())
         };
-        Self { tokens, counters }
+        Self { token, counters }
     }
 
     /// For the input.
-    pub fn verified(&self) -> Vec<Option<KeyId>> {
-        self.tokens.iter().map(|token| token.verified).collect()
+    pub fn verified(&self) -> Option<KeyId> {
+        self.token.as_ref()?.verified
     }
 
     /// For the input.
@@ -81,14 +81,18 @@ impl<'a> Forecast<'a> {
         if facts.is_empty() || facts.len() != asked.program.needs.claims.len() || bytes > MOST_FACTS {
             return;
         }
-        // With several good tokens in one request it is not known which one these are of; then nothing is learnt.
-        let mut good = self.tokens.iter().filter(|token| token.verified.is_some());
-        if let (Some(token), None) = (good.next(), good.next())
+        if let Some(token) = self.token.as_ref().filter(|token| token.verified.is_some())
             && asked.state.tokens.add_facts(&token.digest, facts)
         {
             asked.signatures.add_facts(&token.digest, &asked.program.needs.claims, facts);
         }
     }
+}
+
+/// The one token of a request. What a program refuses unseen costs no digest.
+fn only<'a>(located: &[Located<'a>]) -> Option<&'a str> {
+    let found = located.first().filter(|found| found.token.len() <= MAX_TOKEN)?;
+    token::contradicting(located).is_none().then_some(found.token)
 }
 
 fn look_up<'a>(asked: &Asked<'_>, token: &'a str, facts: &mut Option<Facts>) -> Token<'a> {

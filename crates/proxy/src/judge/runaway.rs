@@ -1,9 +1,9 @@
-//! Extensions that run into their deadline, again and again: on a leash.
+//! Programs and extensions that run into their deadline, again and again: on a leash.
 //!
 //! A run is not interrupted before its deadline: until then its worker stands still, and fairness between functions ([`crate::schedule`])
-//! begins only afterwards. A module that loops each time would thus make every other function's requests wait for its deadline. So each function
+//! begins only afterwards. What loops each time would thus make every other function's requests wait for its deadline. So each function
 //! has a purse per worker. What its missed deadlines cost is taken from it, and it fills again at one [`SHARE`] of the time. While it is empty,
-//! the function's extensions run with a deadline as short as others' turns ([`LEASH`]). Ordinary requests do not feel that; those
+//! the function's program and extensions run with a deadline as short as others' turns ([`LEASH`]). Ordinary requests do not feel that; those
 //! that would have missed the deadline fail sooner.
 
 use crate::schedule::Class;

@@ -5,7 +5,7 @@ use super::failure::CompileError;
 use super::host::{Host, MOST_TABLE};
 use super::module::Module;
 use super::plugin::LARGEST_MEMORY;
-use crate::cpu_time;
+use crate::cpu_time::Limit;
 use crate::engine::EngineError;
 use crate::wasm::{Clock, tuned};
 use std::fmt;
@@ -48,13 +48,13 @@ impl Extensions {
 impl Inner {
     /// A store whose instance is ended when this thread has used `deadline` of processor time.
     pub(super) fn store(&self, mut host: Host, deadline: Duration) -> Store<Host> {
-        host.until = cpu_time::of_this_thread().saturating_add(deadline);
+        host.limit = Limit::after(deadline);
         let mut store = Store::new(&self.engine, host);
         store.limiter(|host| host);
         self.clock.hurry_for(deadline);
         store.set_epoch_deadline(Clock::ticks(deadline));
-        store.epoch_deadline_callback(|store| {
-            let left = store.data().until.saturating_sub(cpu_time::of_this_thread());
+        store.epoch_deadline_callback(|mut store| {
+            let left = store.data_mut().limit.left();
             Ok(if left.is_zero() { UpdateDeadline::Interrupt } else { UpdateDeadline::Continue(Clock::ticks(left)) })
         });
         store
@@ -62,7 +62,7 @@ impl Inner {
 
     /// More time for an instance that goes on.
     pub(super) fn extend(store: &mut Store<Host>, deadline: Duration) {
-        store.data_mut().until = cpu_time::of_this_thread().saturating_add(deadline);
+        store.data_mut().limit = Limit::after(deadline);
         store.set_epoch_deadline(Clock::ticks(deadline));
     }
 }

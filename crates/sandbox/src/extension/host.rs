@@ -7,9 +7,9 @@ use super::headers::{Field, Headers};
 use super::logging::MOST_LINES;
 use super::plugin::Settings;
 use super::run::{Change, Local};
+use crate::cpu_time::Limit;
 use crate::fault::printable;
 use std::sync::Arc;
-use std::time::Duration;
 use wasmtime::{Caller, Memory, ResourceLimiter, TypedFunc};
 
 /// Elements of a module's table of functions.
@@ -45,8 +45,8 @@ pub(super) fn refuse<T>(what: impl Into<String>) -> Result<T, wasmtime::Error> {
 /// What one instance's calls work on.
 pub(super) struct Host {
     pub settings: Arc<Settings>,
-    /// Processor time of the thread at which the instance is ended.
-    pub until: Duration,
+    /// When the instance is ended.
+    pub limit: Limit,
     /// Set once the instance exists.
     pub memory: Option<Memory>,
     pub allocate: Option<TypedFunc<u32, u32>>,
@@ -85,7 +85,7 @@ impl Host {
     pub(super) fn new(settings: Arc<Settings>) -> Self {
         Self {
             settings,
-            until: Duration::MAX,
+            limit: Limit::NONE,
             memory: None,
             allocate: None,
             allocating: false,

@@ -5,11 +5,11 @@
 //! when the signal came just before it. The guest gives up nothing of its own accord, and nothing in it is asked.
 //!
 //! A deadline is processor time of the thread. The timer runs by the clock on the wall, which is the faster one; a handler that comes too
-//! early because others had the processor sets it anew.
+//! early because others had the processor sets it anew, until the thread has waited for too long.
 //!
 //! The signal is the fourth real-time signal (`SIGRTMIN + 3`, 37 with glibc); the process must not use it otherwise.
 
-use crate::cpu_time;
+use crate::cpu_time::Limit;
 use kvm_bindings::kvm_run;
 use std::cell::{Cell, OnceCell};
 use std::io;
@@ -27,8 +27,8 @@ thread_local! {
     /// `immediate_exit` of the vCPU that this thread is running, or null. Needs no initialisation and no destructor, so
     /// that the handler may read it at any time.
     static RUNNING: Cell<*const AtomicU8> = const { Cell::new(ptr::null()) };
-    /// Processor time of this thread at which the time is up, and its timer; as `RUNNING`.
-    static LIMIT: Cell<(Duration, libc::timer_t)> = const { Cell::new((Duration::ZERO, ptr::null_mut())) };
+    /// When the time of what it is running is up, and its timer; as `RUNNING`.
+    static LIMIT: Cell<Option<(Limit, libc::timer_t)>> = const { Cell::new(None) };
     static TIMER: OnceCell<Timer> = const { OnceCell::new() };
 }
 
@@ -51,7 +51,7 @@ impl Deadline {
         immediate_exit.store(0, Ordering::Relaxed);
         let immediate_exit = ptr::from_ref(immediate_exit);
         let after = after.max(Duration::from_micros(1));
-        LIMIT.set((cpu_time::of_this_thread().saturating_add(after), timer));
+        LIMIT.set(Some((Limit::after(after), timer)));
         RUNNING.set(immediate_exit);
         compiler_fence(Ordering::SeqCst); // the handler must find both
         let deadline = Self { immediate_exit, timer };
@@ -154,10 +154,12 @@ fn install_handler() -> io::Result<()> {
 extern "C" fn on_signal(_: i32) {
     let immediate_exit = RUNNING.get();
     if !immediate_exit.is_null() {
-        let (limit, timer) = LIMIT.get();
-        let left = limit.saturating_sub(cpu_time::of_this_thread());
-        if !left.is_zero() && set_timer(timer, left).is_ok() {
-            return;
+        if let Some((mut limit, timer)) = LIMIT.get() {
+            let left = limit.left();
+            LIMIT.set(Some((limit, timer)));
+            if !left.is_zero() && set_timer(timer, left).is_ok() {
+                return;
+            }
         }
         // SAFETY: not null only while a `Deadline` of this thread lives, and the vCPU outlives that.
         unsafe { (*immediate_exit).store(1, Ordering::Relaxed) };
@@ -192,6 +194,16 @@ mod tests {
             }
         });
         assert!(!quiet.passed());
+    }
+
+    #[test]
+    fn a_thread_that_gets_no_processor_time_does_not_wait_for_good() {
+        // SAFETY: plain data, all zero is valid.
+        let mut run: kvm_run = unsafe { std::mem::zeroed() };
+        let deadline = Deadline::set(&mut run, Duration::from_millis(200)).unwrap();
+        while !deadline.passed() {
+            std::thread::sleep(Duration::from_millis(50));
+        }
     }
 
     #[test]

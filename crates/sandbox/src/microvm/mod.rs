@@ -36,6 +36,9 @@ pub(crate) const GUEST: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/leno-g
 /// A program that needs longer than this to be built is refused.
 const INIT_DEADLINE: Duration = Duration::from_secs(2);
 
+/// A program that needs longer than this for its first run is refused.
+const TRIAL_DEADLINE: Duration = Duration::from_secs(2);
+
 /// The engine.
 pub(crate) struct Microvm {
     machine: Arc<Machine>,
@@ -88,8 +91,12 @@ impl Microvm {
         &self.machine
     }
 
-    /// Initialises a program.
-    pub(crate) fn load(&self, program: &[u8]) -> Result<Snapshot, LoadError> {
+    /// Initialises a program, and runs it once on the input that `trial` writes.
+    pub(crate) fn load(
+        &self,
+        program: &[u8],
+        trial: impl FnOnce(&mut [u8]) -> Result<usize, Fault>,
+    ) -> Result<Snapshot, LoadError> {
         if program.len() > layout::BLOB_SIZE as usize {
             return Err(LoadError::TooLarge { bytes: program.len(), limit: layout::BLOB_SIZE as usize });
         }
@@ -105,7 +112,18 @@ impl Microvm {
             Err(Fault::OutOfMemory) => Err(LoadError::NoRoom),
             Err(fault) => Err(LoadError::Fault(fault)),
         };
-        *loader = spent.reset();
+        let shell = spent.reset();
+        let (shell, result) = match (shell, result) {
+            (Some(shell), Ok(snapshot)) => match shell.run(&snapshot, TRIAL_DEADLINE, trial) {
+                Ok(spent) => {
+                    let fault = spent.output().err();
+                    (spent.reset(), fault.map_or(Ok(snapshot), |fault| Err(LoadError::Trial(fault))))
+                }
+                Err((shell, fault)) => (shell, Err(LoadError::Trial(fault))),
+            },
+            unchanged => unchanged,
+        };
+        *loader = shell;
         result
     }
 }

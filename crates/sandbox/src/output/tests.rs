@@ -82,6 +82,23 @@ fn header_values_cannot_end_their_line() {
 }
 
 #[test]
+fn words_are_short() {
+    let long = |most: usize| "w".repeat(most + 1);
+    let rule = Verdict::Allow { rule: long(MAX_RULE) };
+    assert_eq!(decided(|decision| decision.verdict = rule), Err(Malformed::TooLong("the rule's name")));
+    let denials = [
+        (Denial { rule: long(MAX_RULE), ..refusal(403, &[]) }, "the rule's name"),
+        (Denial { clause: long(MAX_CLAUSE), ..refusal(403, &[]) }, "the clause"),
+    ];
+    for (denial, what) in denials {
+        assert_eq!(decided(|decision| decision.verdict = Verdict::Deny(denial)), Err(Malformed::TooLong(what)));
+    }
+    let principal = Some(long(MAX_PRINCIPAL));
+    assert_eq!(decided(|decision| decision.principal = principal), Err(Malformed::TooLong("the principal")));
+    assert_eq!(check(&Output::Unreadable(long(MAX_CLAUSE))), Err(Malformed::TooLong("the reason")));
+}
+
+#[test]
 fn paths_cannot_end_the_request_line() {
     for path in ["", "a", "/a b", "/a\r\n", "/ä", "http://x/"] {
         assert_eq!(decided(|decision| decision.path = Some(path.into())), Err(Malformed::Path), "{path:?}");
@@ -96,13 +113,8 @@ fn a_refusal_refuses() {
             decided(|decision| decision.verdict = Verdict::Deny(denial.clone())),
             Err(Malformed::Status(status))
         );
-        let signature = SignatureWant {
-            token: 0,
-            keys: vec![KeyId([1; 32])],
-            algorithm: Algorithm::ES256,
-            denial,
-            failure: Vec::new(),
-        };
+        let signature =
+            SignatureWant { keys: vec![KeyId([1; 32])], algorithm: Algorithm::ES256, denial, failure: Vec::new() };
         let wants = Wants { signature: Some(signature), quotas: vec![] };
         assert_eq!(check(&Output::Request(Outcome::Wants(wants))), Err(Malformed::Status(status)));
     }

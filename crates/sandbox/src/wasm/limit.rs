@@ -10,22 +10,21 @@ use wasmtime::{Engine, Store, UpdateDeadline};
 pub(super) enum Limit {
     /// So much from the first tick on: most runs are over by then and never ask what they have used.
     FromTick(Duration),
-    /// Until the thread has used so much.
-    Until(Duration),
+    /// Until this is over.
+    Until(cpu_time::Limit),
 }
 
 /// A store whose instance is ended when its limit is reached. [`set`] says which.
 pub(super) fn store(engine: &Engine) -> Store<Limit> {
     let mut store = Store::new(engine, Limit::FromTick(Duration::ZERO));
     store.epoch_deadline_callback(|mut store| {
-        let used = cpu_time::of_this_thread();
-        let limit = match *store.data() {
-            Limit::FromTick(deadline) => used.saturating_add(deadline),
+        let mut limit = match *store.data() {
+            Limit::FromTick(deadline) => cpu_time::Limit::after(deadline),
             Limit::Until(limit) => limit,
         };
-        *store.data_mut() = Limit::Until(limit);
         // Ticks run by the clock on the wall, which is the faster one; when they are up too early, as many are given as time is left.
-        let left = limit.saturating_sub(used);
+        let left = limit.left();
+        *store.data_mut() = Limit::Until(limit);
         Ok(if left.is_zero() { UpdateDeadline::Interrupt } else { UpdateDeadline::Continue(Clock::ticks(left)) })
     });
     store
@@ -35,7 +34,7 @@ pub(super) fn store(engine: &Engine) -> Store<Limit> {
 pub(super) fn set(store: &mut Store<Limit>, clock: &Clock, deadline: Duration) {
     *store.data_mut() = if deadline < TICK {
         clock.hurry();
-        Limit::Until(cpu_time::of_this_thread().saturating_add(deadline))
+        Limit::Until(cpu_time::Limit::after(deadline))
     } else {
         Limit::FromTick(deadline)
     };

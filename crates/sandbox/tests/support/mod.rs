@@ -42,7 +42,7 @@ pub fn request<'a>(path: &'a str, headers: &[(&'a str, &'a str)]) -> Input<'a> {
         authority: "orders.example",
         path,
         headers: headers.iter().map(|(name, value)| Header { name, value: value.as_bytes() }).collect(),
-        verified: vec![],
+        verified: None,
         quotas: vec![],
         load: TargetLoad { healthy: 1, ..TargetLoad::default() },
         parent: None,

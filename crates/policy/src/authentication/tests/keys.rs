@@ -36,7 +36,7 @@ fn tokens_without_a_key_name() {
     assert_eq!(check_with(several.clone(), header, CLAIMS).unwrap().keys, all, "all that may be it");
     let authorization = format!("Bearer {}", token(header, CLAIMS));
     for id in [1, 8] {
-        let input = RequestInput { verified: vec![Some(KeyId([id; 32]))], ..bearing(&authorization) };
+        let input = RequestInput { verified: Some(KeyId([id; 32])), ..bearing(&authorization) };
         assert_eq!(allowed(spec(vec![several.clone()]), &input), "all", "one of them made it");
     }
     several.keys.push(Key { id: KeyId([9; 32]), ..several.keys[0].clone() });
@@ -62,7 +62,7 @@ fn a_token_satisfies_one_of_its_issuers_policies_with_key_and_audience_together(
     let both = spec(vec![with_key(1, "shop"), with_key(2, "admin")]);
     let judge = |aud: &str, verified| {
         let authorization = format!("Bearer {}", token(ES256, &CLAIMS.replace(r#""shop""#, aud)));
-        Program::new(both.clone()).judge(&RequestInput { verified: vec![verified], ..bearing(&authorization) })
+        Program::new(both.clone()).judge(&RequestInput { verified, ..bearing(&authorization) })
     };
     let wanted = |aud: &str| match judge(aud, None) {
         Outcome::Wants(Wants { signature: Some(want), .. }) => want.keys,
@@ -107,7 +107,7 @@ fn until_its_keys_are_there_a_token_is_neither_good_nor_bad() {
         Outcome::Wants(Wants { signature: Some(want), .. }) => assert_eq!(want.denial.status, 503),
         other => panic!("{other:?}"),
     }
-    assert_eq!(allowed(both, &RequestInput { verified: vec![VERIFIED], ..bearing(&authorization) }), "all");
+    assert_eq!(allowed(both, &RequestInput { verified: VERIFIED, ..bearing(&authorization) }), "all");
     let fetched = Issuer { keys_pending: false, ..pending() };
     assert_eq!(denied(spec(vec![fetched]), &bearing(&authorization)).status, 401, "a set without keys is a set");
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use leno_policy::input::TraceContext;
+use leno_policy::spec::{Condition, ConditionKey, Matches, StringMatch};
 
 #[test]
 fn a_program_that_is_not_loaded_denies() {
@@ -26,6 +27,63 @@ fn a_head_that_no_sandbox_takes_is_refused() {
         assert_eq!(denied(judgement).status, 431);
         assert_eq!(told.judgement.unwrap().verdict, "error");
         drop(permitted(bench.ask(get("/")).0));
+    }
+}
+
+/// A program that compares each field `x-a` with thousands of texts, and has no time for many of them.
+fn slow_slice() -> Slice {
+    let mut slice = open_slice();
+    let any = (0..200).map(|number| StringMatch::Suffix(format!("-{number}"))).collect();
+    let slow = Condition { key: ConditionKey::Header("x-a".into()), values: Matches { any, none: Vec::new() } };
+    slice.inbound.authorization = (0..50)
+        .map(|_| AuthorizationRule { when: vec![slow.clone()], ..rule("p/authorization/slow", Action::Deny) })
+        .chain(slice.inbound.authorization)
+        .collect();
+    slice.deadline = Duration::from_micros(600);
+    slice
+}
+
+#[test]
+fn a_program_that_misses_its_deadlines_is_kept_on_a_leash() {
+    for engine in &engines()[1..] {
+        let bench = Bench::new(engine, slow_slice());
+        let other = Bench::new(engine, open_slice());
+        let (class, own) = (bench.entry.class, bench.entry.slice.deadline);
+        let leashed = || bench.judge.runaways.deadline(class, own, Instant::now()) < own;
+        assert!(!leashed());
+        let long = || (0..2000).fold(get("/"), |request, _| request.header("x-a", "b"));
+        for _ in 0..10_000 {
+            if leashed() {
+                break;
+            }
+            let (judgement, told) = bench.ask(long());
+            assert_eq!(denied(judgement).status, 500);
+            let clause = told.judgement.unwrap().clause;
+            assert!(clause.contains("ran past its deadline"), "{clause}");
+        }
+        assert!(leashed());
+        drop(permitted(other.ask(long()).0));
+    }
+}
+
+#[test]
+fn however_many_tokens_are_sent_none_costs_a_digest() {
+    let key = SigningKey::generate(Algorithm::ES256);
+    for engine in engines() {
+        let bench = Bench::new(engine, token_slice(&key));
+        let token = sign(&key, CLAIMS);
+        let mut many = get("/orders");
+        for number in 0..100 {
+            many = many.header("authorization", format!("Bearer {token}{}", number % 2));
+        }
+        let (judgement, told) = bench.ask(many);
+        assert_eq!(denied(judgement).status, 401);
+        assert!(told.judgement.unwrap().clause.contains("more than one token"));
+        assert!(told.signatures.is_empty(), "{:?}", told.signatures);
+        let twice = with_token(&token).header("authorization", format!("Bearer {token}"));
+        let (judgement, told) = bench.ask(twice);
+        drop(permitted(judgement));
+        assert_eq!(told.signatures.len(), 1, "one text, one token: {:?}", told.signatures);
     }
 }
 
