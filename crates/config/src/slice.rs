@@ -577,4 +577,15 @@ pub struct Limits {
     pub connections: u32,
     /// Connections at the gateway from one address; 0: any number.
     pub connections_per_address: u32,
+    /// Instances of extensions that are kept for responses.
+    pub extension_instances: ExtensionInstances,
+}
+
+/// How many instances of extensions may be kept for responses at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExtensionInstances {
+    /// By the requests of one function or job.
+    pub per_function: u32,
+    /// By all of one namespace.
+    pub per_namespace: u32,
 }

@@ -12,6 +12,7 @@ use leno_control::Control;
 use leno_function::Supervisor;
 use leno_proxy::metrics::CONTENT_TYPE;
 use leno_proxy::{FunctionEntry, Node};
+use prometheus_client::collector::Collector;
 use serde_json::{Value, json};
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -89,7 +90,9 @@ impl Admin {
         let revisions = Box::new(revisions::Scrape::of(&self.node));
         let control = Box::new(Scrape::of(self.control.status()));
         let connections = Box::new(self.node.admission.scrape());
-        self.node.telemetry.metrics_text_with(&self.node.ledger, vec![scaling, revisions, control, connections])
+        let extensions = Box::new(self.node.extension_instances.scrape());
+        let others: Vec<Box<dyn Collector>> = vec![scaling, revisions, control, connections, extensions];
+        self.node.telemetry.metrics_text_with(&self.node.ledger, others)
     }
 
     fn functions(&self) -> Value {

@@ -5,6 +5,7 @@ use crate::engines::Engines;
 use crate::instances::{Hosted, Lanes, reported};
 use crate::jobs::Jobs;
 use crate::leaving::{self, Leaving};
+use crate::retries::Retries;
 use leno_config::slice::Run;
 use leno_config::{FunctionId, ModuleHash, Slice, slice};
 use leno_control::node::{Agent, Change, Update, Updates};
@@ -17,7 +18,7 @@ use leno_proxy::shards::Shards;
 use leno_proxy::tally::Counts;
 use leno_proxy::{FunctionEntry, Node};
 use std::collections::{BTreeSet, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, sleep_until};
@@ -40,6 +41,8 @@ pub struct Keeper {
     pub hosted: Arc<Hosted>,
     /// Modules of extensions, and components.
     pub modules: Arc<Modules>,
+    /// Functions to be loaded again.
+    pub retries: Mutex<Retries>,
     /// The identities that are to be certified.
     pub wanted: watch::Sender<BTreeSet<SpiffeId>>,
     /// The gateway's own identity, certified whatever is hosted.
@@ -82,6 +85,9 @@ impl Keeper {
                 () = tokio::time::sleep(CERTIFIED), if jobs.are_waiting() && *self.applied.borrow() => jobs.start(),
                 Ok(()) = job_changes.changed() => jobs.report(),
                 Some(hash) = fetched_modules.recv() => self.extend(&hash).await,
+                () = sleep_until(self.retry_at().unwrap_or_else(Instant::now)), if self.retry_at().is_some() => {
+                    self.retry().await;
+                }
                 _ = tick.tick(), if self.node.tallies.any() => self.tell_traffic(),
                 changed = changes.changed() => {
                     if changed.is_err() {
@@ -165,6 +171,7 @@ impl Keeper {
                 Change::Removed(Subject::Module(hash)) => self.modules.remove(&hash),
                 Change::Removed(Subject::Slice(id)) => {
                     fetcher.forget(&id);
+                    self.retries().forget(&id);
                     next.remove(&id);
                     self.node.tallies.keep(&id, &[]);
                     jobs.remove(&id);
@@ -294,8 +301,44 @@ impl Keeper {
         }
     }
 
-    /// Loading takes a millisecond or so for each program.
+    fn retries(&self) -> MutexGuard<'_, Retries> {
+        self.retries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn retry_at(&self) -> Option<Instant> {
+        self.retries().next()
+    }
+
+    /// Loads those again that have an extension which was not loaded.
+    async fn retry(&self) {
+        let due = self.retries().due(Instant::now());
+        for id in due {
+            let Some(entry) = self.node.snapshot.load().functions.get(&id).cloned() else {
+                self.retries().forget(&id);
+                continue;
+            };
+            match self.load(entry.slice.clone()).await {
+                Ok(loaded) => {
+                    let mut next = self.node.snapshot.load().change();
+                    next.insert(loaded);
+                    self.node.publish(Arc::new(next.finish()));
+                }
+                Err(reason) => {
+                    tracing::error!(function = %id, reason, "the function cannot be loaded anew");
+                    self.retries().forget(&id);
+                }
+            }
+        }
+    }
+
     async fn load(&self, slice: Slice) -> Result<Arc<FunctionEntry>, String> {
+        let entry = self.loaded(slice).await?;
+        self.retries().note(&entry, &self.modules, Instant::now());
+        Ok(entry)
+    }
+
+    /// Loading takes a millisecond or so for each program.
+    async fn loaded(&self, slice: Slice) -> Result<Arc<FunctionEntry>, String> {
         let (engines, modules, node) = (self.engines.clone(), self.modules.clone(), self.node.clone());
         let mesh = node.snapshot.load().mesh.engine;
         let loading = tokio::task::spawn_blocking(move || {

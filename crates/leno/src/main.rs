@@ -11,6 +11,7 @@ mod instances;
 mod jobs;
 mod leaving;
 mod node;
+mod retries;
 mod revisions;
 mod scaling;
 mod scrape;

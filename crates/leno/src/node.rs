@@ -16,7 +16,7 @@ use leno_proxy::{Addresses, Handle, Node, NodeSnapshot};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -97,6 +97,7 @@ pub async fn start(
         supervisor: supervisor.clone(),
         hosted: hosted.clone(),
         modules,
+        retries: Mutex::default(),
         wanted,
         gateway: Some(join.gateway),
         applied,

@@ -335,3 +335,64 @@ fn a_change_to_a_module_that_cannot_run_is_refused() {
     fs::write(&path, module("")).unwrap();
     mesh.wait_for("the new module", |mesh| seen(&mesh.get("/"), "x-seen").is_null());
 }
+
+/// A module that sees requests and responses, so that an instance of it waits for as long as the function takes.
+fn patient() -> Vec<u8> {
+    let text = r#"(module (memory (export "memory") 1)
+        (func (export "proxy_abi_version_0_2_1"))
+        (func (export "malloc") (param i32) (result i32) (i32.const 1024))
+        (func (export "proxy_on_request_headers") (param i32 i32 i32) (result i32) (i32.const 0))
+        (func (export "proxy_on_response_headers") (param i32 i32 i32) (result i32) (i32.const 0)))"#;
+    wat::parse_str(text).unwrap()
+}
+
+#[test]
+fn a_namespace_that_uses_its_instances_up_waits_or_is_refused_and_no_other_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("m.wasm");
+    fs::write(&path, patient()).unwrap();
+    let own = format!(
+        "{ALLOW_ALL}\n  extensions: [{{name: own, path: {}, phase: both, failMode: open, deadline: 100ms}}]",
+        path.display()
+    );
+    let of = |name: &str, host: &str| {
+        echo_function(name, &format!("  expose: [{{hosts: [{host}], path: /}}]")) + &policy(name, name, &own)
+    };
+    let limits = "  limits: {extensionInstancesPerNamespace: 3, extensionInstancesPerFunction: 2}\n";
+    let other = of("echo", "other.example").replace("namespace: test", "namespace: other");
+    let mesh = Mesh::start_with(limits, &(of("a", "a.example") + &of("b", "b.example") + &other));
+    let get = |path: &str, host: &str| mesh.curl(path, &["--header", &format!("host: {host}")]);
+    for host in ["a.example", "b.example", "other.example"] {
+        assert_eq!(get("/", host).status, 200, "{host}");
+    }
+    std::thread::scope(|scope| {
+        let slow = |host: &'static str| scope.spawn(move || get("/slow/8000", host).status);
+        let held = [slow("a.example"), slow("a.example"), slow("b.example")];
+        let refused = loop {
+            let answer = get("/", "b.example");
+            if answer.status != 200 {
+                break answer;
+            }
+        };
+        assert_eq!(refused.status, 503, "{refused:?}");
+        let text = explained(&mesh, &refused);
+        assert!(text.contains("no instance of an extension was free"), "{text}");
+        let other = get("/", "other.example");
+        assert_eq!(other.status, 200, "{other:?}");
+        mesh.metrics(&[r#"leno_extension_instances{namespace="test"} 3"#]);
+        assert_eq!(held.map(|request| request.join().unwrap()), [200; 3]);
+    });
+    assert_eq!(get("/", "b.example").status, 200, "the instances came back");
+}
+
+#[test]
+fn a_module_that_is_not_there_refuses_whatever_its_fail_mode() {
+    // Connections are made, and nothing comes.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/m.wasm", silent.local_addr().unwrap());
+    let sum = "0".repeat(64);
+    let mesh = Mesh::start(&documents(&format!("  - {{name: far, url: \"{url}\", sha256: {sum}, failMode: open}}")));
+    let refused = mesh.get("/");
+    assert_eq!(refused.status, 503, "{refused:?}");
+    assert!(explained(&mesh, &refused).contains("is not loaded"), "{}", explained(&mesh, &refused));
+}

@@ -6,7 +6,7 @@ use crate::connection::Connection;
 use crate::credential::{Caller, InHand};
 use crate::failure::Failure;
 use crate::head::{self, Admitted, Malformed};
-use crate::judge::{Ask, Judgement, Refusal, Ruling};
+use crate::judge::{Ask, Judgement, Permitted, Refusal, Ruling};
 use crate::peer::{Entrance, Peer};
 use crate::record::{Record, Stage};
 use crate::reply;
@@ -83,6 +83,14 @@ impl Exchange {
         let permitted = match self.worker.judge.request(self.ask(&route, &body), head, &self.record) {
             Judgement::Permitted(permitted) => permitted,
             Judgement::Denied(refusal) => return self.refuse(refusal),
+        };
+        let permitted = if permitted.has_extensions() {
+            match Box::pin(self.extend(self.ask(&route, &body), permitted)).await {
+                Judgement::Permitted(permitted) => permitted,
+                Judgement::Denied(refusal) => return self.refuse(refusal),
+            }
+        } else {
+            permitted
         };
         let (ruling, reply) = upstream::forward(&self, &route.way, permitted, body).await;
         let (mut head, reply_body, held) = match reply {
@@ -246,6 +254,16 @@ impl Exchange {
             endpoints: target.map_or(0, |target| self.worker.node.instances.count(target)),
             bodiless: body.is_over(),
         }
+    }
+
+    /// What the function's extensions say, once there are instances for those that are to see the response too.
+    async fn extend(&self, ask: Ask<'_>, permitted: Permitted) -> Judgement {
+        let most = self.snapshot.mesh.limits.extension_instances;
+        let share = match permitted.kept_extensions() {
+            0 => Ok(None),
+            count => self.worker.node.extension_instances.take(&ask.entry.slice.id, count, most).await.map(Some),
+        };
+        self.worker.judge.extend(ask, permitted, share, &self.record)
     }
 
     /// Answers a refusal. Which rule refused stands in the record, not in the answer.

@@ -141,7 +141,8 @@ impl Judge {
         self.pool.borrow_mut().tidy();
     }
 
-    /// Judges a request: takes its head, and gives it back edited, or refuses.
+    /// Judges a request by the function's program: takes its head, and gives it back edited, or refuses. Whether its extensions agree,
+    /// [`Judge::extend`] says.
     pub fn request(&self, ask: Ask<'_>, head: request::Parts, record: &Record) -> Judgement {
         let (started, now_ms) = (Instant::now(), record.started().1);
         let program = program(ask.entry, ask.entrance);
@@ -163,10 +164,6 @@ impl Judge {
             self.complaints.about(&ask.entry.name, &trouble);
             Judgement::Denied(asked.give_up(trouble))
         });
-        let judgement = match judgement {
-            Judgement::Permitted(permitted) => asked.extend(self, permitted, now_ms),
-            denied => denied,
-        };
         asked.conclude(started);
         judgement
     }

@@ -2,6 +2,7 @@
 
 use crate::admission::Admission;
 use crate::credential::Credentials;
+use crate::extension::Budget;
 use crate::instances::Instances;
 use crate::ledger::Ledger;
 use crate::snapshot::NodeSnapshot;
@@ -32,6 +33,8 @@ pub struct Node {
     pub ledger: Arc<Ledger>,
     /// Instances that are to end.
     pub withdrawn: Arc<Withdrawn>,
+    /// Instances of extensions that are kept for responses.
+    pub extension_instances: Arc<Budget>,
     /// Connections that clients have open.
     pub admission: Arc<Admission>,
     /// How the revisions of functions that have several do.
@@ -64,6 +67,7 @@ impl Node {
             svids,
             ledger: Ledger::new(),
             withdrawn: Arc::default(),
+            extension_instances: Arc::default(),
             admission: Arc::default(),
             tallies: Tallies::default(),
             telemetry,

@@ -8,7 +8,9 @@ use crate::document::{
 use crate::duration::Duration;
 use crate::nearest::list;
 use crate::problem::{Problem, Scope};
-use crate::slice::{AccessLogSink, Accounts, Engine, GatewayTls, Limits, MeshSlice, TrustedProxies};
+use crate::slice::{
+    AccessLogSink, Accounts, Engine, ExtensionInstances, GatewayTls, Limits, MeshSlice, TrustedProxies,
+};
 use std::cell::RefCell;
 use std::path::PathBuf;
 
@@ -91,6 +93,8 @@ fn compiled(spec: &MeshSpec) -> MeshSlice {
         drain_timeout,
         connections,
         connections_per_address,
+        extension_instances_per_function,
+        extension_instances_per_namespace,
     } = spec.limits;
     let https = spec.gateway.https.as_ref();
     MeshSlice {
@@ -134,6 +138,10 @@ fn compiled(spec: &MeshSpec) -> MeshSlice {
             drain_timeout: drain_timeout.0,
             connections,
             connections_per_address,
+            extension_instances: ExtensionInstances {
+                per_function: extension_instances_per_function,
+                per_namespace: extension_instances_per_namespace,
+            },
         },
     }
 }
@@ -223,6 +231,8 @@ fn limits(scope: &Scope<'_>, limits: &MeshLimits) {
     number("http2Streams", limits.http2_streams, 1, 10_000);
     number("connections", limits.connections, 1, 1_000_000);
     number("connectionsPerAddress", limits.connections_per_address, 0, 1_000_000);
+    number("extensionInstancesPerFunction", limits.extension_instances_per_function, 1, 1000);
+    number("extensionInstancesPerNamespace", limits.extension_instances_per_namespace, 1, 1000);
     fields::within(&scope.field("headTimeout"), limits.head_timeout, MILLISECOND, DAY);
     fields::within(&scope.field("idleTimeout"), limits.idle_timeout, MILLISECOND, DAY);
     fields::millis(&scope.field("requestTimeout"), limits.request_timeout, Duration::default(), DAY);

@@ -16,7 +16,7 @@ pub struct Extension {
     /// File of the module, relative to the document's folder. Either this or `url`.
     #[serde(default)]
     pub path: Option<PathBuf>,
-    /// Where nodes fetch the module; it needs `sha256`. Until it is there, `failMode` holds.
+    /// Where nodes fetch the module; it needs `sha256`. Until it is there, requests are refused with 503, whatever `failMode` says.
     #[serde(default)]
     pub url: Option<String>,
     /// PEM file with the certificates to trust for `url`. Without it: the system's.
@@ -76,7 +76,8 @@ pub enum FailMode {
     /// It is refused with 503.
     #[default]
     Closed,
-    /// It goes on as if there were no extension, and is counted.
+    /// It goes on as if there were no extension, and is counted. Not where there was no run: where the module is not loaded, or no
+    /// instance is free, the request is refused.
     Open,
 }
 

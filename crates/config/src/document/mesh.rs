@@ -278,6 +278,12 @@ pub struct MeshLimits {
     /// Connections at the gateway from one IPv4 address, or from one IPv6 network (/64). Behind a load balancer that connects from a few
     /// addresses set `0`: any number.
     pub connections_per_address: u32,
+    /// Instances of extensions that see responses, and so are kept while a function answers: of the extensions of one function or job, 1 to 1000.
+    /// A request that finds none left waits for a second, and is then refused with 503.
+    pub extension_instances_per_function: u32,
+    /// The same, of all functions and jobs of one namespace, 1 to 1000. A node has 1000; while none is left, the next goes to each
+    /// namespace in turn.
+    pub extension_instances_per_namespace: u32,
 }
 
 impl Default for MeshLimits {
@@ -292,6 +298,8 @@ impl Default for MeshLimits {
             drain_timeout: Duration::from_secs(10),
             connections: 16_384,
             connections_per_address: 1024,
+            extension_instances_per_function: 100,
+            extension_instances_per_namespace: 250,
         }
     }
 }

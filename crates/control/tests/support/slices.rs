@@ -136,6 +136,7 @@ pub fn mesh() -> MeshSlice {
             drain_timeout: Duration::from_secs(10),
             connections: 1000,
             connections_per_address: 0,
+            extension_instances: leno_config::slice::ExtensionInstances { per_function: 100, per_namespace: 250 },
         },
     }
 }

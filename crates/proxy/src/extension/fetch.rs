@@ -1,4 +1,4 @@
-//! Modules that are fetched: each until it is there, and never again, because its hash says which one it is.
+//! Modules that are fetched: each until it is there and compiled, and never again, because its hash says which one it is.
 
 use super::Modules;
 use crate::jwks::download;
@@ -59,24 +59,27 @@ impl ModuleFetcher {
 async fn fetch(modules: Arc<Modules>, hash: ModuleHash, url: ModuleUrl, fetched: mpsc::UnboundedSender<ModuleHash>) {
     let mut pause = FIRST_PAUSE;
     loop {
-        let reason = match download(&url.url, url.ca_file.clone(), "application/wasm, */*", LARGEST_COMPONENT, TIMEOUT)
-            .await
-        {
-            Ok(bytes) if ModuleHash::of(&bytes) == hash => {
-                let compiling = tokio::task::spawn_blocking(move || modules.add(hash, &bytes));
-                match compiling.await {
-                    Ok(Ok(())) => tracing::info!(%hash, url = url.url, "a module was fetched"),
-                    Ok(Err(reason)) => {
-                        tracing::error!(%hash, url = url.url, "a fetched module cannot be used: {reason}")
+        let reason =
+            match download(&url.url, url.ca_file.clone(), "application/wasm, */*", LARGEST_COMPONENT, TIMEOUT).await {
+                Ok(bytes) if ModuleHash::of(&bytes) == hash => {
+                    let known = modules.clone();
+                    let compiled = tokio::task::spawn_blocking(move || known.add(hash, &bytes)).await;
+                    let compiled = compiled.map_err(|error| error.to_string()).flatten();
+                    if modules.knows(&hash) {
+                        match compiled {
+                            Ok(()) => tracing::info!(%hash, url = url.url, "a module was fetched"),
+                            Err(reason) => {
+                                tracing::error!(%hash, url = url.url, "a fetched module cannot be used: {reason}")
+                            }
+                        }
+                        let _ = fetched.send(hash);
+                        return;
                     }
-                    Err(error) => tracing::error!(%hash, url = url.url, "a fetched module cannot be compiled: {error}"),
+                    compiled.err().unwrap_or_default()
                 }
-                let _ = fetched.send(hash);
-                return;
-            }
-            Ok(bytes) => format!("it has the hash {} instead", ModuleHash::of(&bytes)),
-            Err(error) => error.to_string(),
-        };
+                Ok(bytes) => format!("it has the hash {} instead", ModuleHash::of(&bytes)),
+                Err(error) => error.to_string(),
+            };
         tracing::warn!(%hash, url = url.url, again_in = ?pause, "a module cannot be fetched: {reason}");
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(LONGEST_PAUSE);

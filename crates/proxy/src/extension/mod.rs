@@ -4,11 +4,13 @@
 //! ([`leno_sandbox::extension`]); its edits and answers are checked here as a program's are, and a run that fails refuses the
 //! request, or is passed over where the configuration says `failMode: open`.
 
+mod budget;
 mod fetch;
 mod modules;
 mod shown;
 mod verdict;
 
+pub use budget::{Budget, Exhausted, Share};
 pub use fetch::ModuleFetcher;
 pub use modules::Modules;
 pub(crate) use shown::{Context, request, response};

@@ -1,10 +1,11 @@
 //! The modules and components of this node, compiled once each, by their hashes.
 
 use leno_config::ModuleHash;
+use leno_sandbox::EngineError;
 use leno_sandbox::component::{Component, Components};
 use leno_sandbox::extension::{Extensions, Module};
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// How a component begins, in the version that is current.
 const COMPONENT: &[u8] = b"\0asm\x0d\0\x01\0";
@@ -12,8 +13,8 @@ const COMPONENT: &[u8] = b"\0asm\x0d\0\x01\0";
 /// What is compiled. Each engine is started with the first that it is for.
 #[derive(Debug, Default)]
 pub struct Modules {
-    extensions: OnceLock<Result<Extensions, String>>,
-    components: OnceLock<Result<Components, String>>,
+    extensions: Mutex<Option<Extensions>>,
+    components: Mutex<Option<Components>>,
     compiled: Mutex<HashMap<ModuleHash, Result<Compiled, String>>>,
 }
 
@@ -28,13 +29,13 @@ impl Modules {
     /// does not belong on a worker thread.
     ///
     /// # Errors
-    /// It has another hash, or it is none that can be run here; the reason is remembered too.
+    /// It has another hash, or it is none that can be run here: that is remembered. Or its engine cannot be started, which may pass.
     pub fn add(&self, hash: ModuleHash, bytes: &[u8]) -> Result<(), String> {
         if let Some(known) = self.lock().get(&hash) {
             return known.as_ref().map(drop).map_err(Clone::clone);
         }
         let compiled = if ModuleHash::of(bytes) == hash {
-            self.compile(bytes)
+            self.compile(bytes)?
         } else {
             Err(format!("the module is not the one with the hash {hash}"))
         };
@@ -43,15 +44,14 @@ impl Modules {
         result
     }
 
-    fn compile(&self, bytes: &[u8]) -> Result<Compiled, String> {
+    /// What the bytes say, or why there is no engine to find that out.
+    fn compile(&self, bytes: &[u8]) -> Result<Result<Compiled, String>, String> {
         if bytes.starts_with(COMPONENT) {
-            let engine = self.components.get_or_init(|| Components::new().map_err(|error| error.to_string()));
-            let component = engine.as_ref()?.compile(bytes).map_err(|error| error.to_string())?;
-            return Ok(Compiled::Component(component));
+            let component = engine(&self.components, Components::new)?.compile(bytes);
+            return Ok(component.map(Compiled::Component).map_err(|error| error.to_string()));
         }
-        let engine = self.extensions.get_or_init(|| Extensions::new().map_err(|error| error.to_string()));
-        let module = engine.as_ref()?.compile(bytes).map_err(|error| error.to_string())?;
-        Ok(Compiled::Extension(module))
+        let module = engine(&self.extensions, Extensions::new)?.compile(bytes);
+        Ok(module.map(Compiled::Extension).map_err(|error| error.to_string()))
     }
 
     /// Forgets a module. Plugins and programs made of it stay.
@@ -88,4 +88,14 @@ impl Modules {
     fn lock(&self) -> MutexGuard<'_, HashMap<ModuleHash, Result<Compiled, String>>> {
         self.compiled.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The engine, started if it is not.
+fn engine<E: Clone>(engine: &Mutex<Option<E>>, start: impl FnOnce() -> Result<E, EngineError>) -> Result<E, String> {
+    let mut engine = engine.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(engine) = &*engine {
+        return Ok(engine.clone());
+    }
+    let started = start().map_err(|error| error.to_string())?;
+    Ok(engine.insert(started).clone())
 }

@@ -1,12 +1,11 @@
 //! Runs a function's extensions, after its program has allowed the request.
 
 use super::outcome::{Permitted, Refusal, edited};
-use super::{Asked, Judge, Judgement};
+use super::{Ask, Judge, Judgement};
 use crate::edits::{self, BadOutput};
-use crate::extension::{self, Answer, Context, Ended, Extension, Observation, Said};
-use crate::ledger::FunctionState;
+use crate::extension::{self, Answer, Context, Ended, Exhausted, Extension, Observation, Said, Share};
 use crate::peer::Entrance;
-use crate::record::{Record, Ruled};
+use crate::record::{Record, Ruled, Stage};
 use crate::schedule::Class;
 use crate::snapshot::FunctionEntry;
 use http::{HeaderMap, StatusCode, response};
@@ -17,7 +16,11 @@ use std::time::Instant;
 
 /// What a permitted request's extensions left for its response: for each that sees responses, its instance or what one needs.
 #[derive(Default)]
-pub(super) struct Kept(Vec<(usize, Waiting)>);
+pub(super) struct Kept {
+    waiting: Vec<(usize, Waiting)>,
+    /// Lets so many instances wait, or start, when the response is there.
+    share: Option<Share>,
+}
 
 enum Waiting {
     /// It saw the request.
@@ -28,12 +31,12 @@ enum Waiting {
 
 impl std::fmt::Debug for Kept {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "Kept({})", self.0.len())
+        write!(formatter, "Kept({})", self.waiting.len())
     }
 }
 
 /// The caller's or the callee's.
-fn extensions(entry: &FunctionEntry, entrance: Entrance) -> &[Extension] {
+pub(super) fn extensions(entry: &FunctionEntry, entrance: Entrance) -> &[Extension] {
     match entrance {
         Entrance::Outbound => &entry.outbound_extensions,
         Entrance::Gateway | Entrance::Inbound => &entry.inbound_extensions,
@@ -41,54 +44,91 @@ fn extensions(entry: &FunctionEntry, entrance: Entrance) -> &[Extension] {
 }
 
 impl Judge {
-    fn given(&self, state: &FunctionState, now_ms: u64) -> Given {
-        Given { now_ms, random: self.random.next(), shared: state.shared.clone() }
-    }
-}
-
-impl Asked<'_> {
-    /// Shows a permitted request to the extensions, one after the other.
-    pub(super) fn extend(&mut self, judge: &Judge, mut permitted: Permitted, now_ms: u64) -> Judgement {
-        let extensions = extensions(self.ask.entry, self.ask.entrance);
-        if extensions.is_empty() {
-            return Judgement::Permitted(permitted);
-        }
-        let context = Context {
-            peer: self.ask.peer,
-            scheme: self.ask.scheme,
-            port: self.ask.port,
-            target: self.target.map_or_else(|| self.ask.entry.name.clone(), |target| target.name.clone()),
-            id: self.record.request_id(),
-            bodiless: self.ask.bodiless,
+    /// Shows a permitted request to the function's extensions, one after the other. `share` is for those that are to see its response.
+    pub fn extend(
+        &self,
+        ask: Ask<'_>,
+        mut permitted: Permitted,
+        share: Result<Option<Share>, Exhausted>,
+        record: &Record,
+    ) -> Judgement {
+        let started = Instant::now();
+        let extended = match share {
+            Ok(share) => {
+                permitted.ruling.kept.get_mut().share = share;
+                self.show(ask, &mut permitted, record)
+            }
+            Err(exhausted) => Err(Box::new(self.crowded(ask.entry, &exhausted))),
         };
-        for (index, extension) in extensions.iter().enumerate() {
+        let ended = Instant::now();
+        record.note(|observed| {
+            observed.stages[Stage::Judged as usize] = Some(ended);
+            if let Some(judged) = &mut observed.judged {
+                judged.time += ended.saturating_duration_since(started);
+            }
+        });
+        match extended {
+            Ok(()) => Judgement::Permitted(permitted),
+            Err(refused) => {
+                let (ruled, refusal) = *refused;
+                overrule(record, ruled);
+                Judgement::Denied(refusal)
+            }
+        }
+    }
+
+    fn show(&self, ask: Ask<'_>, permitted: &mut Permitted, record: &Record) -> Result<(), Box<(Ruled, Refusal)>> {
+        let state = self.function(&ask.entry.slice.id);
+        let context = Context {
+            peer: ask.peer,
+            scheme: ask.scheme,
+            port: ask.port,
+            target: ask.target.map_or_else(|| ask.entry.name.clone(), |target| self.function(target).name.clone()),
+            id: record.request_id(),
+            bodiless: ask.bodiless,
+        };
+        let given = || Given { now_ms: record.started().1, random: self.random.next(), shared: state.shared.clone() };
+        for (index, extension) in extensions(ask.entry, ask.entrance).iter().enumerate() {
             let shown = extension::request(&permitted.head, &context);
-            let given = judge.given(self.state, now_ms);
             if !extension.request {
-                permitted.ruling.kept.get_mut().0.push((index, Waiting::Fresh(Box::new(shown), given)));
+                let fresh = Waiting::Fresh(Box::new(shown), given());
+                permitted.ruling.kept.get_mut().waiting.push((index, fresh));
                 continue;
             }
             let started = Instant::now();
             let mut running = None;
-            let starting = Starting { judge, class: self.ask.entry.class, now: started };
-            let outcome = request_run(&starting, extension, shown, given, &mut running)
-                .and_then(|outcome| spares_claims(&self.program.spec, outcome));
-            match conclude(judge, self.record, self.ask.entry, extension, "request", outcome, started) {
+            let starting = Starting { judge: self, class: ask.entry.class, now: started };
+            let spec = &super::program(ask.entry, ask.entrance).spec;
+            let outcome = request_run(&starting, extension, shown, given(), &mut running)
+                .and_then(|outcome| spares_claims(spec, outcome));
+            match conclude(self, record, ask.entry, extension, "request", outcome, started) {
                 Concluded::Continue(edits) => {
-                    self.record.note(|observed| observed.request_edits.extend(edits.iter().map(edited)));
+                    record.note(|observed| observed.request_edits.extend(edits.iter().map(edited)));
                     edits::apply(edits, &mut permitted.head.headers);
                     if let Some(run) = running {
-                        permitted.ruling.kept.get_mut().0.push((index, Waiting::Running(run)));
+                        permitted.ruling.kept.get_mut().waiting.push((index, Waiting::Running(run)));
                     }
                 }
-                Concluded::Refuse(ruled, refusal) => {
-                    self.runs.verdict = Some(ruled);
-                    return Judgement::Denied(refusal);
-                }
+                Concluded::Refuse(ruled, refusal) => return Err(Box::new((ruled, refusal))),
             }
         }
-        Judgement::Permitted(permitted)
+        Ok(())
     }
+
+    fn crowded(&self, entry: &FunctionEntry, exhausted: &Exhausted) -> (Ruled, Refusal) {
+        let reason = exhausted.to_string();
+        self.complaints.about_extension(&entry.name, "any", &reason);
+        (Ruled::Fault { fault: "extension", reason: reason.into() }, unavailable())
+    }
+}
+
+/// A verdict after the program's own.
+fn overrule(record: &Record, ruled: Ruled) {
+    record.note(|observed| {
+        if let Some(judged) = &mut observed.judged {
+            judged.verdict = ruled;
+        }
+    });
 }
 
 /// Shows a response to the extensions that want to see it, the last one first.
@@ -101,7 +141,9 @@ pub(super) fn respond(
     record: &Record,
 ) -> Result<(), Refusal> {
     let extensions = extensions(entry, entrance);
-    for (index, waiting) in kept.0.into_iter().rev() {
+    // There are instances for these as long as it lives.
+    let Kept { waiting, share: _share } = kept;
+    for (index, waiting) in waiting.into_iter().rev() {
         let Some(extension) = extensions.get(index) else { continue };
         let started = Instant::now();
         let starting = Starting { judge, class: entry.class, now: started };
@@ -112,11 +154,7 @@ pub(super) fn respond(
                 edits::apply(edits, &mut head.headers);
             }
             Concluded::Refuse(ruled, refusal) => {
-                record.note(|observed| {
-                    if let Some(judged) = &mut observed.judged {
-                        judged.verdict = ruled;
-                    }
-                });
+                overrule(record, ruled);
                 return Err(refusal);
             }
         }
@@ -212,6 +250,8 @@ fn conclude(
     outcome: Result<Outcome, NoRun>,
     started: Instant,
 ) -> Concluded {
+    // Who exhausts a node, or keeps a module away, does not decide that a policy does not hold.
+    let is_there = !matches!(outcome, Err(NoRun::NotLoaded(_) | NoRun::Failed(Failure::Crowded)));
     let said = match outcome {
         Ok(outcome) => extension::said(Ok(outcome)),
         Err(NoRun::Failed(failure)) => extension::said(Err(failure)),
@@ -223,8 +263,9 @@ fn conclude(
         Ok(Said::Answer(answer)) => (Ended::Answered(answer.status.as_u16()), answered(extension, *answer)),
         Err((label, reason)) => {
             judge.complaints.about_extension(&entry.name, &extension.name, &reason);
-            let ended = Ended::Failed { label, reason: reason.as_str().into(), open: extension.fail_open };
-            let concluded = match extension.fail_open {
+            let open = extension.fail_open && is_there;
+            let ended = Ended::Failed { label, reason: reason.as_str().into(), open };
+            let concluded = match open {
                 true => Concluded::Continue(Vec::new()),
                 false => failed(extension, &reason),
             };
@@ -250,5 +291,9 @@ fn answered(extension: &Extension, answer: Answer) -> Concluded {
 fn failed(extension: &Extension, reason: &str) -> Concluded {
     let reason = format!("{}: {reason}", extension.name).into();
     let ruled = Ruled::Fault { fault: "extension", reason };
-    Concluded::Refuse(ruled, Refusal { status: StatusCode::SERVICE_UNAVAILABLE, headers: HeaderMap::new(), own: None })
+    Concluded::Refuse(ruled, unavailable())
+}
+
+fn unavailable() -> Refusal {
+    Refusal { status: StatusCode::SERVICE_UNAVAILABLE, headers: HeaderMap::new(), own: None }
 }

@@ -1,8 +1,9 @@
 //! Carries out what a program decided: checks it, takes from the counters, edits the head.
 
-use super::extend::Kept;
+use super::extend::{self, Kept};
 use super::{Asked, Judgement, Trouble};
 use crate::edits::{self, BadOutput, Edit};
+use crate::extension::Extension;
 use crate::ledger::quota::{Demand, Granted};
 use crate::ledger::{Refused, RequestGuard, TargetState};
 use crate::peer::Entrance;
@@ -29,6 +30,21 @@ pub struct Permitted {
 }
 
 impl Permitted {
+    /// Whether user-written policies are to see it.
+    pub fn has_extensions(&self) -> bool {
+        !self.extensions().is_empty()
+    }
+
+    /// How many of them are to see its response too.
+    pub fn kept_extensions(&self) -> u32 {
+        let kept = self.extensions().iter().filter(|extension| extension.response).count();
+        u32::try_from(kept).unwrap_or(u32::MAX)
+    }
+
+    fn extensions(&self) -> &[Extension] {
+        extend::extensions(&self.ruling.entry, self.ruling.entrance)
+    }
+
     /// The head as it is to be forwarded, and what holds for the exchange.
     pub fn into_parts(self) -> (request::Parts, Ruling) {
         (self.head, self.ruling)

@@ -152,6 +152,7 @@ impl Builder {
                 drain_timeout: Duration::from_secs(10),
                 connections: 1000,
                 connections_per_address: 0,
+                extension_instances: leno_config::slice::ExtensionInstances { per_function: 100, per_namespace: 250 },
             },
         };
         Self { mesh, functions: vec![], addresses: HashMap::new(), workers: 1, connections: 1000 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use wasmtime::{Config, Enabled, Engine, Linker, PoolingAllocationConfig, Store, UpdateDeadline};
 
 /// Instances in this process at one time, those included that wait for responses.
-const INSTANCES: u32 = 1000;
+pub const MOST_INSTANCES: u32 = 1128;
 /// Memory of an instance that is kept for the next one, erased, rather than given back to the kernel.
 const RESIDENT: usize = 256 * 1024;
 
@@ -69,9 +69,9 @@ impl Inner {
 
 fn config() -> Config {
     let mut pool = PoolingAllocationConfig::default();
-    pool.total_core_instances(INSTANCES)
-        .total_memories(INSTANCES)
-        .total_tables(INSTANCES)
+    pool.total_core_instances(MOST_INSTANCES)
+        .total_memories(MOST_INSTANCES)
+        .total_tables(MOST_INSTANCES)
         .max_memories_per_module(1)
         .max_tables_per_module(1)
         .max_memory_size(LARGEST_MEMORY)

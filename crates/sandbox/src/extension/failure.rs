@@ -1,5 +1,6 @@
 //! What can be wrong with a module, with its start, and with one run of it.
 
+use super::engine::MOST_INSTANCES;
 use crate::fault::Fault;
 
 /// Why a module cannot be used at all.
@@ -58,9 +59,9 @@ pub enum Failure {
     /// It answered what no module may answer.
     #[error("returned {0}, which is no action")]
     Action(u32),
-    /// Too many of its instances wait for responses.
-    #[error("has {0} instances that wait for responses already")]
-    Crowded(usize),
+    /// There are as many instances in this process as there can be.
+    #[error("found no room: there are {MOST_INSTANCES} instances of extensions already")]
+    Crowded,
 }
 
 impl Failure {
@@ -76,7 +77,7 @@ impl Failure {
             Self::Call(_) => "call",
             Self::Paused(_) => "paused",
             Self::Action(_) => "action",
-            Self::Crowded(_) => "crowded",
+            Self::Crowded => "crowded",
         }
     }
 }

@@ -10,7 +10,7 @@ use super::run::{Change, Local};
 use crate::cpu_time::Limit;
 use crate::fault::printable;
 use std::sync::Arc;
-use wasmtime::{Caller, Memory, ResourceLimiter, TypedFunc};
+use wasmtime::{Caller, Memory, PoolConcurrencyLimitError, ResourceLimiter, TypedFunc};
 
 /// Elements of a module's table of functions.
 pub(super) const MOST_TABLE: usize = 20_000;
@@ -254,6 +254,9 @@ pub(super) fn failure(error: &wasmtime::Error, host: &Host) -> Failure {
             _ if host.starved && what.starts_with("its allocator") => Failure::Fault(Fault::OutOfMemory),
             _ => Failure::Call(what.clone()),
         };
+    }
+    if error.is::<PoolConcurrencyLimitError>() {
+        return Failure::Crowded;
     }
     let unreachable = error.downcast_ref::<Trap>() == Some(&Trap::UnreachableCodeReached);
     Failure::Fault(match host.complaint() {

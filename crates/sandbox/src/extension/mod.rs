@@ -22,7 +22,7 @@ mod portable;
 mod run;
 mod shared;
 
-pub use engine::Extensions;
+pub use engine::{Extensions, MOST_INSTANCES};
 pub use failure::{CompileError, Failure, StartError};
 pub use head::{Direction, Given, Request, Response};
 pub use headers::{Headers, Malformed};

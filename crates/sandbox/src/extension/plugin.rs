@@ -11,7 +11,6 @@ use super::shared::SharedData;
 use crate::wasm::Changes;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 use wasmtime::{Store, Val};
 
@@ -56,8 +55,6 @@ pub struct Plugin {
     pub(super) module: Module,
     pub(super) settings: Arc<Settings>,
     start: Arc<Start>,
-    /// Instances that there are now.
-    pub(super) alive: Arc<AtomicUsize>,
 }
 
 /// How an instance comes to be ready for a request.
@@ -95,7 +92,7 @@ impl Plugin {
             }
             _ => Start::Anew,
         };
-        Ok(Self { module: module.clone(), settings, start: Arc::new(start), alive: Arc::default() })
+        Ok(Self { module: module.clone(), settings, start: Arc::new(start) })
     }
 
     /// Longest run.

@@ -7,13 +7,9 @@ use super::headers::Headers;
 use super::host::{self, Host, Stage};
 use super::module::Module;
 use super::plugin::Plugin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 use wasmtime::{Memory, ModuleExport, Store, TypedFunc, Val, WasmParams, WasmResults};
 
-/// Instances of one extension at a time, those included that wait for responses.
-const MOST_ALIVE: usize = 128;
 /// The plugin's context, and the request's.
 const ROOT: u32 = 1;
 const STREAM: u32 = 2;
@@ -59,19 +55,17 @@ pub struct Run {
     store: Store<Host>,
     instance: Instance,
     deadline: Duration,
-    _alive: Alive,
 }
 
 impl Run {
     /// Starts a fresh instance, which has so much processor time for a request, and again for its response.
     pub fn start(plugin: &Plugin, given: Given, deadline: Duration) -> Result<Self, Failure> {
-        let alive = Alive::new(&plugin.alive)?;
         let _counting = plugin.module.0.engine.clock.count();
         let (mut store, mut instance) = plugin.instance(given, deadline)?;
         store.data_mut().stage = Stage::Request;
         let entries = &plugin.module.0.entries;
         instance.call::<_, ()>(&mut store, entries.context_create.as_ref(), (STREAM, ROOT))?;
-        Ok(Self { plugin: plugin.clone(), store, instance, deadline, _alive: alive })
+        Ok(Self { plugin: plugin.clone(), store, instance, deadline })
     }
 
     /// Lets it look the request up without showing it: for one that is started for the response only.
@@ -144,25 +138,6 @@ fn count(list: &Headers) -> u32 {
 impl std::fmt::Debug for Run {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.debug_struct("Run").field("plugin", &self.plugin).finish_non_exhaustive()
-    }
-}
-
-/// Counts an instance for as long as it lives.
-struct Alive(Arc<AtomicUsize>);
-
-impl Alive {
-    fn new(alive: &Arc<AtomicUsize>) -> Result<Self, Failure> {
-        if alive.fetch_add(1, Relaxed) >= MOST_ALIVE {
-            alive.fetch_sub(1, Relaxed);
-            return Err(Failure::Crowded(MOST_ALIVE));
-        }
-        Ok(Self(alive.clone()))
-    }
-}
-
-impl Drop for Alive {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Relaxed);
     }
 }
 

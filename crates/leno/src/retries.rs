@@ -1,0 +1,88 @@
+//! Functions with an extension that is not loaded although its module is here: they are loaded again, after longer and longer pauses.
+//! Until then the extension refuses.
+
+use leno_config::FunctionId;
+use leno_proxy::FunctionEntry;
+use leno_proxy::extension::{Extension, Modules};
+use std::collections::HashMap;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// After the first failure; doubles with each further one.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+
+/// When to try which function again.
+#[derive(Debug, Default)]
+pub struct Retries(HashMap<FunctionId, Retry>);
+
+#[derive(Debug)]
+struct Retry {
+    at: Instant,
+    pause: Duration,
+}
+
+impl Retries {
+    /// A function was loaded: sees to it that it is tried again, if that may help.
+    pub fn note(&mut self, entry: &FunctionEntry, modules: &Modules, now: Instant) {
+        let specs = entry.slice.inbound_extensions.iter().chain(&entry.slice.outbound_extensions);
+        let loaded = entry.inbound_extensions.iter().chain(&entry.outbound_extensions);
+        // One whose module is not here yet is loaded when that comes.
+        let failed =
+            specs.zip(loaded).find(|(spec, extension)| extension.plugin.is_err() && modules.knows(&spec.module));
+        let id = &entry.slice.id;
+        match failed {
+            Some((_, Extension { name, plugin, .. })) => {
+                let pause = self.fail(id, now);
+                let reason = plugin.as_ref().err().map_or("", String::as_str);
+                tracing::warn!(function = %id, extension = %name, again_in = ?pause, "an extension is not loaded: {reason}");
+            }
+            None => drop(self.0.remove(id)),
+        }
+    }
+
+    fn fail(&mut self, id: &FunctionId, now: Instant) -> Duration {
+        let retry = self.0.entry(id.clone()).or_insert(Retry { at: now, pause: FIRST_PAUSE / 2 });
+        retry.pause = (retry.pause * 2).min(LONGEST_PAUSE);
+        retry.at = now + retry.pause;
+        retry.pause
+    }
+
+    /// A function is gone.
+    pub fn forget(&mut self, id: &FunctionId) {
+        self.0.remove(id);
+    }
+
+    /// When the next is due.
+    pub fn next(&self) -> Option<Instant> {
+        self.0.values().map(|retry| retry.at).min()
+    }
+
+    /// Those that are to be loaded now.
+    pub fn due(&self, now: Instant) -> Vec<FunctionId> {
+        self.0.iter().filter(|(_, retry)| retry.at <= now).map(|(id, _)| id.clone()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_and_end() {
+        let (mut retries, mut now) = (Retries::default(), Instant::now());
+        let (id, other): (FunctionId, FunctionId) = ("shop/a".parse().unwrap(), "shop/b".parse().unwrap());
+        let mut pauses = Vec::new();
+        for _ in 0..12 {
+            pauses.push(retries.fail(&id, now).as_secs());
+            assert!(retries.due(now).is_empty());
+            now = retries.next().unwrap();
+            assert_eq!(retries.due(now), std::slice::from_ref(&id));
+        }
+        assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 300]);
+        retries.fail(&other, now);
+        assert_eq!(retries.next(), Some(now), "one does not keep the other waiting");
+        retries.forget(&id);
+        assert_eq!(retries.next(), Some(now + FIRST_PAUSE));
+    }
+}
