@@ -195,7 +195,7 @@ impl Request {
             method: "POST",
             path: PATH,
             headers: headers.map(|(name, value)| Header { name, value: value.as_bytes() }).into(),
-            verified: vec![Some(KEY)],
+            verified: Some(KEY),
             quotas: vec![QuotaEntry {
                 limit: 0,
                 key: &self.quota,
@@ -220,7 +220,7 @@ pub fn bare_request() -> Input<'static> {
         authority: "order-service.orders",
         path: "/",
         headers: vec![],
-        verified: vec![],
+        verified: None,
         quotas: vec![],
         load: TargetLoad { requests: 3, pending: 0, connections: 2, healthy: 1, ejected: 0 },
         parent: None,
