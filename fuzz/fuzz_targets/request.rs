@@ -30,7 +30,7 @@ fuzz_target!(|data: (&str, &str, &str, Vec<(u8, &[u8])>, bool)| {
         authority,
         path: target,
         headers,
-        verified: vec![Some(KeyId([1; 32])).filter(|_| verified); 4],
+        verified: Some(KeyId([1; 32])).filter(|_| verified),
         quotas: Vec::new(),
         load: TargetLoad::default(),
         parent: None,
