@@ -12,7 +12,7 @@ from pathlib import Path
 from .install import Cannot, Installation
 
 # The ports of conformance/mesh.
-GATEWAY, GATEWAY_TLS, ADMIN = 18480, 18443, 18400
+GATEWAY, GATEWAY_TLS = 18480, 18443
 RELAYS = {"http": 18451, "websocket": 18452}
 GRPC_CLIENT = 18453
 
@@ -155,12 +155,12 @@ class Mesh:
             return self
         if not self.program.exists():
             raise Cannot(f"{self.program} does not exist; build it (cargo build --release -p leno), or name another with --leno")
-        for port in (GATEWAY, GATEWAY_TLS, ADMIN, GRPC_CLIENT, *RELAYS.values()):
+        for port in (GATEWAY, GATEWAY_TLS, GRPC_CLIENT, *RELAYS.values()):
             if accepts(port):
                 raise Cannot(f"port {port} on 127.0.0.1 is taken by another process")
         self.started = start(self.tools, "leno", [str(self.program), "up", str(self.documents())])
         try:
-            wait_until(self.started, ready, 60, "ready")
+            wait_until(self.started, lambda: ready(self.tools.work / "admin.sock"), 60, "ready")
             for port in (GRPC_CLIENT, *RELAYS.values()):
                 wait_until(self.started, lambda port=port: accepts(port), 30, f"running its function on port {port}")
         except Cannot:
@@ -181,9 +181,12 @@ class Mesh:
             self.started.stop()
 
 
-def ready() -> bool:
-    connection = http.client.HTTPConnection("127.0.0.1", ADMIN, timeout=2)
+def ready(admin: Path) -> bool:
+    connection = http.client.HTTPConnection("admin", timeout=2)
+    connection.sock = socket.socket(socket.AF_UNIX)
+    connection.sock.settimeout(2)
     try:
+        connection.sock.connect(str(admin))
         connection.request("GET", "/readyz")
         return connection.getresponse().status == 200
     except (OSError, http.client.HTTPException):

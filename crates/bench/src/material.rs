@@ -1,6 +1,7 @@
 //! What a measurement needs besides processes: certificates, keys, tokens, and the request that is sent.
 
 use crate::load::{Request, Tls};
+use crate::metrics::TOKEN;
 use crate::policies::Algorithm;
 use anyhow::{Context, anyhow};
 use aws_lc_rs::rand::SystemRandom;
@@ -13,7 +14,9 @@ use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, IsCa, KeyUsagePurpose, SanType,
 };
 use serde_json::{Value, json};
-use std::fs;
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -44,6 +47,14 @@ impl Material {
         authority.distinguished_name.push(DnType::CommonName, "bench");
         let authority = CertifiedIssuer::self_signed(authority, rcgen::KeyPair::generate()?)?;
         fs::write(folder.join("ca.pem"), authority.pem())?;
+        let token = folder.join("admin.token");
+        OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&token)?
+            .write_all(TOKEN.as_bytes())?;
         for (name, identity) in [("service", SERVICE), ("frontend", FRONTEND)] {
             let mut leaf = CertificateParams::new(vec![HOST.to_owned()])?;
             leaf.subject_alt_names.push(SanType::URI(Ia5String::try_from(identity)?));

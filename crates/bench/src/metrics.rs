@@ -4,12 +4,18 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
+/// What is asked of an admin address bears this. The nodes under test are on loopback, and nobody else's.
+pub const TOKEN: &str = "leno-bench-asks-the-node-that-it-measures";
+
 /// The answer to a GET of a path at an admin address, head and body; `None`: there is none.
 pub fn get(admin: SocketAddr, path: &str) -> Option<String> {
     let ask = || {
         let mut stream = TcpStream::connect_timeout(&admin, Duration::from_secs(1))?;
         stream.set_read_timeout(Some(Duration::from_secs(1)))?;
-        write!(stream, "GET {path} HTTP/1.1\r\nhost: admin\r\nconnection: close\r\n\r\n")?;
+        write!(
+            stream,
+            "GET {path} HTTP/1.1\r\nhost: admin\r\nauthorization: Bearer {TOKEN}\r\nconnection: close\r\n\r\n"
+        )?;
         let mut answer = Vec::new();
         stream.read_to_end(&mut answer)?;
         Ok::<_, std::io::Error>(String::from_utf8_lossy(&answer).into_owned())

@@ -458,7 +458,7 @@ pub struct MeshSlice {
     /// Inbound sidecars: mutual TLS from other nodes.
     pub inbound: SocketAddr,
     /// Metrics, health, explanations.
-    pub admin: SocketAddr,
+    pub admin: AdminListener,
     /// The control plane's gRPC address.
     pub control: SocketAddr,
     /// Access log.
@@ -508,6 +508,18 @@ impl MeshSlice {
         ];
         differing.into_iter().filter_map(|(field, differs)| differs.then_some(field)).collect()
     }
+}
+
+/// Where operators ask a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AdminListener {
+    /// At a Unix socket where its account has such things.
+    #[default]
+    Usual,
+    /// At this Unix socket.
+    Socket(PathBuf),
+    /// At this address, by who bears the token in this file.
+    Address(SocketAddr, PathBuf),
 }
 
 /// Proxies between clients and the gateway.

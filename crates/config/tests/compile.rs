@@ -58,7 +58,7 @@ fn what_a_node_reads_at_its_start_is_told_apart_from_what_takes_effect_at_once()
         ("gateway: {http: \"127.0.0.1:8081\"}", "spec.gateway.http"),
         ("listeners: {outbound: \"127.0.0.1:15002\"}", "spec.listeners.outbound"),
         ("listeners: {inbound: \"127.0.0.1:15002\"}", "spec.listeners.inbound"),
-        ("listeners: {admin: \"127.0.0.1:15002\"}", "spec.listeners.admin"),
+        ("listeners: {admin: \"unix:/tmp/other.sock\"}", "spec.listeners.admin"),
         ("listeners: {control: \"127.0.0.1:15002\"}", "spec.listeners.control"),
         ("accessLog: {format: json}", "spec.accessLog"),
         ("tracing: {otlp: \"http://127.0.0.1:4318\"}", "spec.tracing.otlp"),

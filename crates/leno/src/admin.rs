@@ -1,9 +1,17 @@
-//! The admin listener: health, metrics, explanations, listings. It knows everything about this node, so it belongs on loopback.
+//! The admin listener: health, metrics, explanations, listings. It knows everything about this node, so it answers its own account only,
+//! or whoever bears a token.
+
+mod address;
+mod listener;
+
+pub use address::{Address, token};
+pub use listener::Listener;
 
 use crate::scrape::Scrape;
 use crate::{jobs, revisions, scaling};
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
+use hyper::header::{HeaderValue, WWW_AUTHENTICATE};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -12,13 +20,17 @@ use leno_control::Control;
 use leno_function::Supervisor;
 use leno_proxy::metrics::CONTENT_TYPE;
 use leno_proxy::{FunctionEntry, Node};
+use listener::Access;
 use prometheus_client::collector::Collector;
+use rustix::process::{Pid, getpgid};
 use serde_json::{Value, json};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
+
+/// Connections at a time. Operators are few.
+const MOST_CONNECTIONS: usize = 64;
 
 /// What the listener tells about.
 pub struct Admin {
@@ -31,10 +43,13 @@ pub struct Admin {
 }
 
 /// Answers until the runtime ends.
-pub async fn serve(admin: Arc<Admin>, listener: TcpListener) {
+pub async fn serve(admin: Arc<Admin>, listener: Listener) {
+    let room = Arc::new(Semaphore::new(MOST_CONNECTIONS));
     loop {
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
+        // Further ones wait in the kernel's queue.
+        let Ok(permit) = room.clone().acquire_owned().await else { return };
+        let (stream, access) = match listener.accept().await {
+            Ok(accepted) => accepted,
             Err(error) => {
                 tracing::warn!(%error, "the admin listener cannot accept");
                 tokio::time::sleep(Duration::from_millis(100)).await;
@@ -43,7 +58,10 @@ pub async fn serve(admin: Arc<Admin>, listener: TcpListener) {
         };
         let admin = admin.clone();
         tokio::spawn(async move {
-            let service = service_fn(|request| std::future::ready(Ok::<_, Infallible>(admin.answer(&request))));
+            let _permit = permit;
+            let access = admin.narrowed(access);
+            let service =
+                service_fn(|request| std::future::ready(Ok::<_, Infallible>(admin.answer(&access, &request))));
             let mut server = hyper::server::conn::http1::Builder::new();
             server.timer(TokioTimer::new()).header_read_timeout(Duration::from_secs(10));
             // A client that goes away is no event.
@@ -53,7 +71,25 @@ pub async fn serve(admin: Arc<Admin>, listener: TcpListener) {
 }
 
 impl Admin {
-    fn answer(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+    /// An instance of a function is none of the operators, even under their account.
+    fn narrowed(&self, access: Access) -> Access {
+        match access {
+            Access::Full(Some(pid)) if self.is_instance(pid) => Access::Denied,
+            other => other,
+        }
+    }
+
+    fn is_instance(&self, pid: i32) -> bool {
+        let group = Pid::from_raw(pid).and_then(|pid| getpgid(Some(pid)).ok());
+        let leads = |leader: u32| group.is_some_and(|group| u32::try_from(group.as_raw_pid()) == Ok(leader));
+        let statuses = self.supervisor.status();
+        statuses.iter().flat_map(|status| &status.instances).filter_map(|instance| instance.pid).any(leads)
+    }
+
+    fn answer(&self, access: &Access, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+        if !access.allows(request.uri().path(), request.headers()) {
+            return refused(access);
+        }
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
             return reply(StatusCode::METHOD_NOT_ALLOWED, "text/plain", "GET only\n".to_owned());
         }
@@ -165,6 +201,19 @@ const PATHS: &str = "/healthz /readyz /metrics /functions /revisions /instances 
 
 fn list(value: Value) -> Response<Full<Bytes>> {
     reply(StatusCode::OK, "application/json", value.to_string())
+}
+
+fn refused(access: &Access) -> Response<Full<Bytes>> {
+    match access {
+        Access::Bearing(_) => {
+            let mut response = reply(StatusCode::UNAUTHORIZED, "text/plain", "this takes a token\n".to_owned());
+            response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            response
+        }
+        _ => {
+            reply(StatusCode::FORBIDDEN, "text/plain", "only the node's own account and root are answered\n".to_owned())
+        }
+    }
 }
 
 fn reply(status: StatusCode, content_type: &'static str, body: String) -> Response<Full<Bytes>> {

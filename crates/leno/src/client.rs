@@ -1,15 +1,18 @@
 //! `leno get` and `leno explain`: ask a running node through its admin address.
 
+use crate::NodeAddress;
+use crate::admin::{self, Address};
 use crate::screen::{shown, shown_all, shown_json};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Bytes;
 use hyper_util::rt::TokioIo;
 use leno_proxy::ring::Explanation;
 use serde_json::Value;
-use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
 
 /// What `leno get` lists.
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -104,10 +107,11 @@ impl Listing {
 }
 
 /// Prints one listing.
-pub fn list(what: Listing, admin: SocketAddr, json: bool) -> Result<ExitCode> {
-    let (status, body) = ask(admin, what.path())?;
+pub fn list(what: Listing, node: &NodeAddress, json: bool) -> Result<ExitCode> {
+    let node = Node::of(node)?;
+    let (status, body) = node.ask(what.path())?;
     if status != 200 {
-        bail!("the node at {admin} answered {status}: {}", shown(body.trim_end()));
+        bail!("the node at {} answered {status}: {}", node.admin, shown(body.trim_end()));
     }
     if json {
         println!("{}", shown_json(&body));
@@ -122,11 +126,12 @@ pub fn list(what: Listing, admin: SocketAddr, json: bool) -> Result<ExitCode> {
 }
 
 /// Prints what a node remembers of one request.
-pub fn explain(request_id: &str, admin: SocketAddr, json: bool) -> Result<ExitCode> {
+pub fn explain(request_id: &str, node: &NodeAddress, json: bool) -> Result<ExitCode> {
     if request_id.is_empty() || !request_id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte)) {
         bail!("`{request_id}` is not a request id: letters, digits, `-`, `_` and `.` only");
     }
-    let (status, body) = ask(admin, &format!("/explain/{request_id}"))?;
+    let node = Node::of(node)?;
+    let (status, body) = node.ask(&format!("/explain/{request_id}"))?;
     match status {
         200 if json => println!("{}", shown_json(&body)),
         200 => {
@@ -135,8 +140,13 @@ pub fn explain(request_id: &str, admin: SocketAddr, json: bool) -> Result<ExitCo
                 .context("the node's answer is not an explanation")?;
             print!("{}", crate::telemetry::tell(&hops));
         }
-        404 => bail!("the node at {admin} does not remember request {request_id}: it keeps the most recent ones only"),
-        status => bail!("the node at {admin} answered {status}: {}", shown(body.trim_end())),
+        404 => {
+            bail!(
+                "the node at {} does not remember request {request_id}: it keeps the most recent ones only",
+                node.admin
+            )
+        }
+        status => bail!("the node at {} answered {status}: {}", node.admin, shown(body.trim_end())),
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -161,24 +171,51 @@ fn print_table(rows: &[Vec<String>]) {
     }
 }
 
-/// One GET to the admin address.
-fn ask(admin: SocketAddr, path: &str) -> Result<(u16, String)> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
-        let answer = tokio::time::timeout(Duration::from_secs(10), get(admin, path)).await;
-        answer.with_context(|| format!("the node at {admin} did not answer within 10 s"))?
-    })
+/// A node to be asked.
+struct Node {
+    admin: Address,
+    token: Option<String>,
 }
 
-async fn get(admin: SocketAddr, path: &str) -> Result<(u16, String)> {
-    let stream = tokio::net::TcpStream::connect(admin)
-        .await
-        .with_context(|| format!("no node at {admin}; is `leno up` running, and is --admin its admin address?"))?;
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-    tokio::spawn(connection);
-    let request = hyper::Request::get(path).header("host", admin.to_string()).body(Empty::<Bytes>::new())?;
-    let response = sender.send_request(request).await?;
-    let status = response.status().as_u16();
-    let body = response.into_body().collect().await?.to_bytes();
-    Ok((status, String::from_utf8_lossy(&body).into_owned()))
+impl Node {
+    fn of(node: &NodeAddress) -> Result<Self> {
+        let token = node.admin_token.as_deref().map(admin::token).transpose()?;
+        Ok(Self { admin: node.admin.clone().unwrap_or_else(Address::usual), token })
+    }
+
+    /// One GET to the admin address.
+    fn ask(&self, path: &str) -> Result<(u16, String)> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async {
+            let answer = tokio::time::timeout(Duration::from_secs(10), self.get(path)).await;
+            answer.with_context(|| format!("the node at {} did not answer within 10 s", self.admin))?
+        })
+    }
+
+    async fn get(&self, path: &str) -> Result<(u16, String)> {
+        let nobody =
+            || format!("no node at {}; is `leno up` running, as this account, and is --admin its address?", self.admin);
+        match &self.admin {
+            Address::Socket(socket) => self.send(UnixStream::connect(socket).await.with_context(nobody)?, path).await,
+            Address::Tcp(address) => self.send(TcpStream::connect(address).await.with_context(nobody)?, path).await,
+        }
+    }
+
+    async fn send(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+        path: &str,
+    ) -> Result<(u16, String)> {
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+        tokio::spawn(connection);
+        let mut request = hyper::Request::get(path).header("host", "admin");
+        if let Some(token) = &self.token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        let response = sender.send_request(request.body(Empty::<Bytes>::new())?).await?;
+        let status = response.status().as_u16();
+        let body = response.into_body().collect().await?.to_bytes();
+        ensure!(status != 401, "the node at {} takes a token: give --admin-token FILE", self.admin);
+        Ok((status, String::from_utf8_lossy(&body).into_owned()))
+    }
 }

@@ -19,8 +19,8 @@ mod screen;
 mod telemetry;
 mod up;
 
+use admin::Address;
 use clap::{Parser, Subcommand};
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -105,9 +105,12 @@ struct Guards {
 
 #[derive(clap::Args)]
 struct NodeAddress {
-    /// The node's admin address.
-    #[arg(long, value_name = "ADDRESS", env = "LENO_ADMIN", default_value = "127.0.0.1:15000")]
-    admin: SocketAddr,
+    /// The node's admin address: `unix:PATH`, or an IP address and a port. Without it: where a node of this account has its socket.
+    #[arg(long, value_name = "ADDRESS", env = "LENO_ADMIN")]
+    admin: Option<Address>,
+    /// File with the token that an IP address asks for (`listeners.adminToken` of the Mesh document).
+    #[arg(long, value_name = "FILE", env = "LENO_ADMIN_TOKEN_FILE")]
+    admin_token: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
@@ -124,8 +127,8 @@ fn main() -> ExitCode {
             harden::process(guards.debuggable).and_then(|()| up::run(&path, workers, store.as_deref(), &guards))
         }
         Command::Check { path } => check::run(&path),
-        Command::Get { what, node, json } => client::list(what, node.admin, json),
-        Command::Explain { request_id, node, json } => client::explain(&request_id, node.admin, json),
+        Command::Get { what, node, json } => client::list(what, &node, json),
+        Command::Explain { request_id, node, json } => client::explain(&request_id, &node, json),
     };
     match result {
         Ok(code) => code,

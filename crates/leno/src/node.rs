@@ -1,6 +1,6 @@
 //! Starts a node: engine, supervisor, corridor, and the agent that keeps them configured.
 
-use crate::admin::{self, Admin};
+use crate::admin::{self, Address, Admin, Listener};
 use crate::agent::Keeper;
 use crate::engines::Engines;
 use crate::instances::{Hosted, InstanceHost};
@@ -18,7 +18,6 @@ use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 /// A node that serves.
@@ -26,7 +25,7 @@ pub struct Running {
     /// Where it listens.
     pub addresses: Addresses,
     /// Where its admin listener is.
-    pub admin: SocketAddr,
+    pub admin: Address,
     /// Becomes true when the configuration is in force and every identity certified.
     pub ready: watch::Receiver<bool>,
     node: Arc<Node>,
@@ -68,10 +67,8 @@ pub async fn start(
     let supervisor = Supervisor::start(settings, host.clone());
     let svids = SvidStore::new(join.bundle);
     let telemetry = Telemetry::start(&mesh).context("the access log or the span exporter cannot be started")?;
-    let admin_listener = TcpListener::bind(mesh.admin)
-        .await
-        .with_context(|| format!("cannot listen on {} (admin); is another `leno up` running?", mesh.admin))?;
-    let admin = admin_listener.local_addr()?;
+    let admin_listener = Listener::open(&mesh.admin).await?;
+    let admin = admin_listener.address()?;
 
     let node = Node::new(NodeSnapshot::new(mesh), hosted.clone(), svids.clone(), telemetry);
     let options = leno_proxy::Options { workers, ..leno_proxy::Options::default() };

@@ -131,7 +131,7 @@ fn announce(running: &Running, path: &Path, snapshot: &Snapshot) {
         }
     }
     tracing::info!("sidecars  outbound {}, inbound {}", addresses.outbound, addresses.inbound);
-    tracing::info!("admin     http://{}/metrics", running.admin);
+    tracing::info!("admin     {}", running.admin);
     tracing::info!("{}: {}", path.display(), snapshot.read());
     tracing::info!("ready: {}", snapshot.summary());
 }

@@ -277,7 +277,7 @@ fn wrong_arguments_and_missing_nodes_are_told_apart() {
     let run = |arguments: &[&str]| Command::new(env!("CARGO_BIN_EXE_leno")).args(arguments).output().unwrap();
     assert_eq!(run(&["up"]).status.code(), Some(2));
     assert_eq!(run(&["check", "no-such-folder"]).status.code(), Some(2));
-    let nobody = run(&["get", "functions", "--admin", "127.0.0.1:1"]);
+    let nobody = run(&["get", "functions", "--admin", "unix:/nowhere/admin.sock"]);
     assert_eq!(nobody.status.code(), Some(1));
     assert!(String::from_utf8(nobody.stderr).unwrap().contains("is `leno up` running"));
     assert!(run(&["--help"]).status.success());

@@ -115,7 +115,7 @@ impl Mesh<'_> {
             "trustDomain": TRUST_DOMAIN,
             "engine": self.engine,
             "gateway": {"http": gateway.to_string()},
-            "listeners": {"outbound": outbound.to_string(), "inbound": inbound.to_string(), "admin": admin.to_string(), "control": control.to_string()},
+            "listeners": {"outbound": outbound.to_string(), "inbound": inbound.to_string(), "admin": admin.to_string(), "adminToken": self.material.path("admin.token"), "control": control.to_string()},
             "accessLog": {"format": "json", "file": self.log},
             "mtls": {"sameNode": if self.same_node_tls { "always" } else { "direct" }},
         });

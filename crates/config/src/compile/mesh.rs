@@ -3,13 +3,14 @@
 use super::fields::{self, DAY, MILLISECOND};
 use super::{Placed, text};
 use crate::document::{
-    self, AccessLogFormat, AccountChoice, Address, EngineChoice, Gateway, MeshLimits, MeshSpec, ProxyProtocol, SameNode,
+    self, AccessLogFormat, AccountChoice, Address, AdminAddress, EngineChoice, Gateway, Listeners, MeshLimits,
+    MeshSpec, ProxyProtocol, SameNode,
 };
 use crate::duration::Duration;
 use crate::nearest::list;
 use crate::problem::{Problem, Scope};
 use crate::slice::{
-    AccessLogSink, Accounts, Engine, ExtensionInstances, GatewayTls, Limits, MeshSlice, TrustedProxies,
+    AccessLogSink, Accounts, AdminListener, Engine, ExtensionInstances, GatewayTls, Limits, MeshSlice, TrustedProxies,
 };
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -18,6 +19,8 @@ use std::path::PathBuf;
 const SHORTEST_SVID: Duration = Duration::from_secs(60);
 /// Proxies in a row.
 const MOST_HOPS: u32 = 100;
+/// `sun_path` with its end (unix(7)).
+const LONGEST_SOCKET: usize = 107;
 /// Revocation is expiry.
 const LONGEST_SVID: Duration = Duration::from_secs(90 * 86_400);
 
@@ -71,6 +74,7 @@ fn checked(scope: &Scope<'_>, spec: &MeshSpec, inputs: &RefCell<Vec<PathBuf>>) -
     listeners(scope, spec);
     limits(&scope.field("limits"), &spec.limits);
     let mut mesh = compiled(spec);
+    mesh.admin = admin(&scope.field("listeners"), &spec.listeners, inputs);
     mesh.trusted_proxies = trusted_proxies(&scope.field("gateway"), &spec.gateway);
     if let Some(https) = &mut mesh.gateway_https {
         let gateway = scope.field("gateway");
@@ -116,7 +120,7 @@ fn compiled(spec: &MeshSpec) -> MeshSlice {
         proxy_protocol: spec.gateway.proxy_protocol == ProxyProtocol::Required,
         outbound: spec.listeners.outbound.0,
         inbound: spec.listeners.inbound.0,
-        admin: spec.listeners.admin.0,
+        admin: AdminListener::Usual,
         control: spec.listeners.control.0,
         access_log: AccessLogSink {
             json: spec.access_log.format == AccessLogFormat::Json,
@@ -143,6 +147,45 @@ fn compiled(spec: &MeshSpec) -> MeshSlice {
                 per_namespace: extension_instances_per_namespace,
             },
         },
+    }
+}
+
+/// Where operators ask. Whoever gets an answer knows everything about the node.
+fn admin(scope: &Scope<'_>, listeners: &Listeners, inputs: &RefCell<Vec<PathBuf>>) -> AdminListener {
+    let (field, token_field) = (scope.field("admin"), scope.field("adminToken"));
+    let address = match (&listeners.admin, &listeners.admin_token) {
+        (Some(AdminAddress::Address(Address(address))), token) => {
+            if !address.ip().is_loopback() {
+                let fix = "expected unix:PATH, or an address on loopback such as 127.0.0.1:15000";
+                field.problem(format!("{} can be reached from other machines", address.ip()), fix);
+            }
+            match token {
+                Some(token) => Some((*address, fields::file(inputs, &token_field, token))),
+                None => {
+                    let fix =
+                        "add `adminToken: FILE`, a file with a token that requests have to bear, or use unix:PATH";
+                    field.problem("every process of this machine could ask there", fix);
+                    None
+                }
+            }
+        }
+        (_, Some(_)) => {
+            token_field.problem("a socket needs no token: it is its account's own", "remove it");
+            None
+        }
+        (_, None) => None,
+    };
+    match (address, &listeners.admin) {
+        (Some((address, token)), _) => AdminListener::Address(address, token),
+        (None, Some(AdminAddress::Socket(path))) => {
+            let path = fields::relative(&field, path);
+            if path.as_os_str().len() > LONGEST_SOCKET {
+                let message = format!("{} has more than {LONGEST_SOCKET} bytes", path.display());
+                field.problem(message, "expected a shorter path: the system takes no longer ones for sockets");
+            }
+            AdminListener::Socket(path)
+        }
+        (None, _) => AdminListener::Usual,
     }
 }
 
@@ -196,12 +239,16 @@ fn listeners(scope: &Scope<'_>, spec: &MeshSpec) {
     let listeners = scope.field("listeners");
     let gateway = scope.field("gateway");
     let https = gateway.field("https");
+    let admin = match spec.listeners.admin {
+        Some(AdminAddress::Address(address)) => Some(address),
+        Some(AdminAddress::Socket(_)) | None => None,
+    };
     let used = [
         (gateway.field("http"), "gateway.http", spec.gateway.http),
         (https.field("listen"), "gateway.https.listen", spec.gateway.https.as_ref().map(|https| https.listen)),
         (listeners.field("outbound"), "listeners.outbound", Some(spec.listeners.outbound)),
         (listeners.field("inbound"), "listeners.inbound", Some(spec.listeners.inbound)),
-        (listeners.field("admin"), "listeners.admin", Some(spec.listeners.admin)),
+        (listeners.field("admin"), "listeners.admin", admin),
         (listeners.field("control"), "listeners.control", Some(spec.listeners.control)),
     ];
     let written = used.iter().filter_map(|(scope, name, address)| Some((scope, *name, (*address)?)));

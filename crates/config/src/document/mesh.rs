@@ -1,6 +1,6 @@
 //! `kind: Mesh`.
 
-use super::value::{Address, ApiVersion};
+use super::value::{Address, AdminAddress, ApiVersion};
 use crate::duration::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -201,22 +201,27 @@ pub enum AccountChoice {
 }
 
 /// Where the node listens besides the gateway.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Listeners {
     /// Functions send their calls here (`HTTP_PROXY`).
     pub outbound: Address,
     /// Other nodes send calls to this node's functions here, with mutual TLS.
     pub inbound: Address,
-    /// Metrics, health and explanations, for operators.
-    pub admin: Address,
+    /// Metrics, health and explanations, for operators: `unix:PATH`, relative to the document's folder, or a loopback address with a port,
+    /// which needs `adminToken`. The socket is the account's own (mode 0600), and only it and root are answered. Without this field it
+    /// is `/run/leno/admin.sock` for root; for others `leno/admin.sock` in `$XDG_RUNTIME_DIR`, or in a folder of their own in `/tmp`.
+    pub admin: Option<AdminAddress>,
+    /// File with the token that requests to the admin address have to bear (`authorization: Bearer …`), but for `/healthz` and `/readyz`: 16
+    /// characters or more, readable for no other account. Relative to the document's folder.
+    pub admin_token: Option<PathBuf>,
     /// The control plane.
     pub control: Address,
 }
 
 impl Default for Listeners {
     fn default() -> Self {
-        Self { outbound: local(15001), inbound: local(15006), admin: local(15000), control: local(15010) }
+        Self { outbound: local(15001), inbound: local(15006), admin: None, admin_token: None, control: local(15010) }
     }
 }
 

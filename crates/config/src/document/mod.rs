@@ -38,5 +38,5 @@ pub use resilience::{Backoff, CircuitBreaker, OutlierDetection, Retry, RetryBudg
 pub use rollout::{MaxLatency, Rollout, TrafficTarget};
 pub use scale::Scale;
 pub use sidecar::{HeaderEdits, Protocol, ResponseHeaderEdits, Sidecar};
-pub use value::{Address, ApiVersion, Metadata};
+pub use value::{Address, AdminAddress, ApiVersion, Metadata};
 pub use wasm::Wasm;

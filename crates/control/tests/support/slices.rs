@@ -121,7 +121,7 @@ pub fn mesh() -> MeshSlice {
         proxy_protocol: false,
         outbound: local,
         inbound: local,
-        admin: local,
+        admin: leno_config::slice::AdminListener::Usual,
         control: local,
         access_log: AccessLogSink { json: true, file: None },
         otlp: None,

@@ -28,7 +28,6 @@ pub struct Ports {
     pub gateway: u16,
     pub outbound: u16,
     pub inbound: u16,
-    pub admin: u16,
     pub control: u16,
 }
 
@@ -54,19 +53,20 @@ impl Ports {
     /// Ports that are free now; nothing else on a test machine hands out ports of this range in the meantime but the kernel,
     /// which does not repeat itself soon.
     fn free() -> Self {
-        let listeners: Vec<TcpListener> = (0..5).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+        let listeners: Vec<TcpListener> = (0..4).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
         let port = |index: usize| listeners[index].local_addr().unwrap().port();
-        Self { gateway: port(0), outbound: port(1), inbound: port(2), admin: port(3), control: port(4) }
+        Self { gateway: port(0), outbound: port(1), inbound: port(2), control: port(3) }
     }
 
     fn mesh_document(self, extra: &str) -> String {
         // Most programs of the tests are where this account built them, and perhaps no other can go.
         let accounts = if extra.contains("instances:") { "" } else { "  instances: {accounts: node}\n" };
-        let Self { gateway, outbound, inbound, admin, control } = self;
+        let Self { gateway, outbound, inbound, control } = self;
+        let admin = SOCKET;
         format!(
             "apiVersion: leno.dev/v1alpha1\nkind: Mesh\nmetadata: {{name: test}}\nspec:\n  trustDomain: test.example\n  \
              gateway: {{http: \"127.0.0.1:{gateway}\"}}\n  listeners: {{outbound: \"127.0.0.1:{outbound}\", inbound: \
-             \"127.0.0.1:{inbound}\", admin: \"127.0.0.1:{admin}\", control: \"127.0.0.1:{control}\"}}\n  accessLog: \
+             \"127.0.0.1:{inbound}\", admin: \"unix:{admin}\", control: \"127.0.0.1:{control}\"}}\n  accessLog: \
              {{format: json, file: access.log}}\n{accounts}{extra}"
         )
     }
@@ -94,6 +94,9 @@ pub fn policy(name: &str, function: &str, spec: &str) -> String {
          [{function}]\n{spec}\n"
     )
 }
+
+/// The admin listener, in the folder of the documents.
+const SOCKET: &str = "admin.sock";
 
 /// Lets everything in.
 pub const ALLOW_ALL: &str = "  authorization: {rules: [{name: everything, action: allow}]}";
@@ -206,7 +209,12 @@ impl Mesh {
 
     /// A GET of the admin listener.
     pub fn admin(&self, path: &str) -> Answer {
-        curl(&format!("http://127.0.0.1:{}{path}", self.ports.admin), &[])
+        self.try_admin(path).unwrap_or_else(|| panic!("curl got no answer from {}", self.socket().display()))
+    }
+
+    /// The admin listener.
+    pub fn socket(&self) -> PathBuf {
+        self.folder.path().join(SOCKET)
     }
 
     /// `/metrics`, as soon as all of these are in it: an exchange is told after its response was sent.
@@ -234,7 +242,7 @@ impl Mesh {
     }
 
     fn try_admin(&self, path: &str) -> Option<Answer> {
-        try_curl(&format!("http://127.0.0.1:{}{path}", self.ports.admin), &[])
+        try_curl(&format!("http://admin{path}"), &["--unix-socket", self.socket().to_str().unwrap()])
     }
 
     /// Instances of a function, as `leno get instances --json` lists them.
@@ -249,7 +257,7 @@ impl Mesh {
     pub fn leno(&self, arguments: &[&str]) -> Output {
         Command::new(env!("CARGO_BIN_EXE_leno"))
             .args(arguments)
-            .env("LENO_ADMIN", format!("127.0.0.1:{}", self.ports.admin))
+            .env("LENO_ADMIN", format!("unix:{}", self.socket().display()))
             .output()
             .unwrap()
     }

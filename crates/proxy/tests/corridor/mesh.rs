@@ -137,7 +137,7 @@ impl Builder {
             proxy_protocol: false,
             outbound: free,
             inbound: free,
-            admin: free,
+            admin: leno_config::slice::AdminListener::Usual,
             control: free,
             access_log: AccessLogSink { json: true, file: None },
             otlp: None,

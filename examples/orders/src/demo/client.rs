@@ -6,8 +6,11 @@ use http_body_util::{BodyExt, Full};
 use hyper::{HeaderMap, Request};
 use hyper_util::rt::TokioIo;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::time::Duration;
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::error::Elapsed;
 
 /// The first requests start programs; that takes longest.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -34,15 +37,29 @@ impl Answer {
 /// Sends a request and reads the answer to its end.
 pub async fn send(address: SocketAddr, request: Request<Full<Bytes>>) -> Result<Answer> {
     let what = format!("{} {} at {address}", request.method(), request.uri());
-    match tokio::time::timeout(PATIENCE, exchange(address, request)).await {
+    let exchanging = async { exchange(TcpStream::connect(address).await?, request).await };
+    told(&what, tokio::time::timeout(PATIENCE, exchanging).await)
+}
+
+/// The same, to a Unix socket.
+pub async fn send_to(socket: &Path, request: Request<Full<Bytes>>) -> Result<Answer> {
+    let what = format!("{} {} at {}", request.method(), request.uri(), socket.display());
+    let exchanging = async { exchange(UnixStream::connect(socket).await?, request).await };
+    told(&what, tokio::time::timeout(PATIENCE, exchanging).await)
+}
+
+fn told(what: &str, answer: std::result::Result<Result<Answer>, Elapsed>) -> Result<Answer> {
+    match answer {
         Ok(Ok(answer)) => Ok(answer),
         Ok(Err(error)) => Err(format!("{what}: {error}").into()),
         Err(_) => Err(format!("{what}: no answer within {PATIENCE:?}").into()),
     }
 }
 
-async fn exchange(address: SocketAddr, request: Request<Full<Bytes>>) -> Result<Answer> {
-    let stream = TcpStream::connect(address).await?;
+async fn exchange(
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    request: Request<Full<Bytes>>,
+) -> Result<Answer> {
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     let connection = tokio::spawn(connection);
     let (head, body) = sender.send_request(request).await?.into_parts();

@@ -94,14 +94,14 @@ async fn play(report: &mut Report, issuer: &Issuer, stage: &Stage, leno: &Leno) 
 /// Says how to go on by hand.
 fn invite(issuer: &Issuer, stage: &Stage) {
     let token = issuer.token(&Claims::of("you").role("admin").valid_for(3600));
-    let (gateway, admin) = (stage.gateway, stage.admin);
+    let (gateway, admin) = (stage.gateway, stage.admin.display());
     println!("\nThe shop stays open until Ctrl-C. A token for the next hour:\n\n  TOKEN={token}\n");
     println!(
         "  curl -i http://{gateway}/orders -H \"authorization: Bearer $TOKEN\" -d '{{\"id\": \"o-1\", \"item\": \"lamp\", \"quantity\": 2}}'"
     );
     println!("  curl -i http://{gateway}/whoami -H \"authorization: Bearer $TOKEN\"");
-    println!("  {} explain --admin {admin} <x-request-id of the answer>", stage.leno.display());
-    println!("  curl http://{admin}/metrics");
+    println!("  {} explain --admin unix:{admin} <x-request-id of the answer>", stage.leno.display());
+    println!("  curl --unix-socket {admin} http://admin/metrics");
     println!("  tail -f {}\n", stage.access_log().display());
     println!("The documents in {} can be changed while it runs.", stage.folder.display());
 }

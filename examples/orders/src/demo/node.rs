@@ -1,7 +1,7 @@
 //! `leno up` as a child process.
 
 use crate::Result;
-use crate::client::{Answer, send};
+use crate::client::{Answer, send_to};
 use crate::report::{Line, Report};
 use crate::stage::Stage;
 use http_body_util::Full;
@@ -9,7 +9,6 @@ use hyper::Request;
 use serde::Deserialize;
 use serde_json::Value;
 use std::fs::File;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -22,7 +21,7 @@ const END: Duration = Duration::from_secs(30);
 /// A running node.
 pub struct Leno {
     child: Child,
-    admin: SocketAddr,
+    admin: PathBuf,
     own_log: PathBuf,
 }
 
@@ -47,7 +46,7 @@ impl Leno {
             .kill_on_drop(true)
             .spawn()
             .map_err(|error| format!("{}: {error}", stage.leno.display()))?;
-        let mut leno = Self { child, admin: stage.admin, own_log: stage.own_log() };
+        let mut leno = Self { child, admin: stage.admin.clone(), own_log: stage.own_log() };
         match tokio::time::timeout(START, leno.ready()).await {
             Ok(Ok(())) => Ok(leno),
             Ok(Err(error)) => Err(leno.explained(&error.to_string())),
@@ -75,8 +74,8 @@ impl Leno {
     }
 
     async fn ask(&self, path: &str) -> Result<Answer> {
-        let request = Request::get(path).header("host", self.admin.to_string()).body(Full::default())?;
-        send(self.admin, request).await
+        let request = Request::get(path).header("host", "admin").body(Full::default())?;
+        send_to(&self.admin, request).await
     }
 
     async fn list<T: serde::de::DeserializeOwned>(&self, path: &str) -> Result<T> {

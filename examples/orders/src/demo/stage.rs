@@ -27,7 +27,7 @@ pub struct Stage {
     /// Mutual TLS.
     pub inbound: SocketAddr,
     /// For operators.
-    pub admin: SocketAddr,
+    pub admin: PathBuf,
 }
 
 /// Where to listen.
@@ -62,7 +62,10 @@ impl Stage {
             Ok(address)
         };
         let (gateway, outbound, inbound) = (address(8080)?, address(15001)?, address(15006)?);
-        let (admin, _control) = (address(15000)?, address(15010)?);
+        let _control = address(15010)?;
+        let admin = folder.join("admin.sock");
+        let mesh =
+            replaced(&mesh, "  listeners:\n", &format!("  listeners:\n    admin: \"unix:{}\"\n", admin.display()))?;
         let programs = programs.to_str().ok_or("the path of this program is not UTF-8")?;
         fs::write(folder.join("mesh.yaml"), mesh)?;
         fs::write(folder.join("functions.yaml"), replaced(FUNCTIONS, PROGRAMS, &format!("\"{programs}\""))?)?;

@@ -1,0 +1,120 @@
+//! Who is told about a node: its own account and root, or whoever bears the token; no instance, and no other account.
+
+mod mesh;
+
+use mesh::{ALLOW_ALL, Mesh, echo, echo_function, policy, try_curl};
+use std::fs::{self, Permissions};
+use std::net::TcpListener;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+const OTHER: u32 = 65_534;
+
+fn one_function() -> String {
+    echo_function("echo", "  expose: [{hosts: [\"*\"], path: /}]") + &policy("open", "echo", ALLOW_ALL)
+}
+
+/// What curl gets as another account.
+fn as_another(socket: &Path) -> Output {
+    let mut curl = Command::new("curl");
+    curl.args(["--silent", "--max-time", "20", "--write-out", "%{http_code}", "--unix-socket"]).arg(socket);
+    curl.arg("http://admin/metrics").uid(OTHER).gid(OTHER).output().unwrap()
+}
+
+#[test]
+fn another_account_is_told_nothing() {
+    let mesh = Mesh::start(&one_function());
+    let socket = mesh.socket();
+    let found = socket.metadata().unwrap();
+    assert_eq!((found.mode() & 0o777, found.uid()), (0o600, fs::metadata("/proc/self").unwrap().uid()));
+    assert_eq!(mesh.admin("/metrics").status, 200);
+    if found.uid() != 0 {
+        eprintln!("\n*** NOT tested with another account: only root can become one ***\n");
+        return;
+    }
+    fs::set_permissions(mesh.folder.path(), Permissions::from_mode(0o755)).unwrap();
+    let refused = as_another(&socket);
+    assert!(!refused.status.success(), "the kernel lets nobody else connect: {refused:?}");
+    fs::set_permissions(&socket, Permissions::from_mode(0o666)).unwrap();
+    let told = String::from_utf8(as_another(&socket).stdout).unwrap();
+    assert!(told.ends_with("403") && !told.contains("leno_"), "{told}");
+}
+
+#[test]
+fn an_instance_is_told_nothing_even_under_the_nodes_account() {
+    let folder = tempfile::tempdir().unwrap();
+    let (script, told) = (folder.path().join("ask"), folder.path().join("told"));
+    let ask = format!(
+        "#!/bin/sh\ncurl --silent --max-time 20 --write-out '%{{http_code}}' --unix-socket \"$1\" http://admin/metrics > {0}.new\nmv {0}.new {0}\nexec {1}\n",
+        told.display(),
+        echo().display()
+    );
+    fs::write(&script, ask).unwrap();
+    fs::set_permissions(&script, Permissions::from_mode(0o755)).unwrap();
+    let mut mesh = Mesh::start(&one_function());
+    let function = one_function().replace(
+        &format!("[\"{}\"]", echo().display()),
+        &format!("[\"{}\", \"{}\"]\n  scale: {{min: 1}}", script.display(), mesh.socket().display()),
+    );
+    mesh.write(&function);
+    mesh.wait_for("the instance's answer", |_| told.exists());
+    let told = fs::read_to_string(&told).unwrap();
+    assert!(told.ends_with("403") && !told.contains("leno_"), "{told}");
+    assert_eq!(mesh.admin("/metrics").status, 200);
+}
+
+/// A node with documents of its own, ended with this.
+struct Node(Child);
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn an_address_takes_a_token() {
+    let folder = tempfile::tempdir().unwrap();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let token = folder.path().join("token");
+    fs::write(&token, "correct-horse-battery\n").unwrap();
+    let mesh = format!(
+        "apiVersion: leno.dev/v1alpha1\nkind: Mesh\nmetadata: {{name: test}}\nspec:\n  gateway: {{}}\n  listeners: {{outbound: \
+         \"127.0.0.1:0\", inbound: \"127.0.0.1:0\", control: \"127.0.0.1:0\", admin: \"127.0.0.1:{port}\", adminToken: token}}\n"
+    );
+    fs::write(folder.path().join("mesh.yaml"), mesh).unwrap();
+    let up = || {
+        let mut leno = Command::new(env!("CARGO_BIN_EXE_leno"));
+        leno.arg("up").arg(folder.path()).stdin(Stdio::null());
+        leno
+    };
+    fs::set_permissions(&token, Permissions::from_mode(0o644)).unwrap();
+    let refused = up().output().unwrap();
+    assert!(!refused.status.success());
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("chmod 600"), "{refused:?}");
+
+    fs::set_permissions(&token, Permissions::from_mode(0o600)).unwrap();
+    let _node = Node(up().stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+    let url = |path: &str| format!("http://127.0.0.1:{port}{path}");
+    let begin = std::time::Instant::now();
+    while try_curl(&url("/readyz"), &[]).is_none_or(|answer| answer.status != 200) {
+        assert!(begin.elapsed() < std::time::Duration::from_secs(60), "the node does not become ready");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    for path in ["/metrics", "/functions", "/recent", "/nothing"] {
+        let refused = mesh::curl(&url(path), &[]);
+        assert_eq!((refused.status, refused.header("www-authenticate")), (401, Some("Bearer")), "{path}");
+    }
+    let bearing = ["--header", "authorization: Bearer correct-horse-battery"];
+    assert_eq!(mesh::curl(&url("/metrics"), &bearing).status, 200);
+    let get = |arguments: &[&str]| {
+        let mut leno = Command::new(env!("CARGO_BIN_EXE_leno"));
+        leno.args(["get", "functions", "--admin", &format!("127.0.0.1:{port}")]).args(arguments).output().unwrap()
+    };
+    assert!(get(&["--admin-token", token.to_str().unwrap()]).status.success());
+    let refused = get(&[]);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("takes a token"), "{refused:?}");
+}
