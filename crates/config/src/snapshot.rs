@@ -25,6 +25,7 @@ pub struct Snapshot {
     pub(crate) policies: Vec<Policy>,
     pub(crate) inputs: Vec<PathBuf>,
     pub(crate) modules: BTreeMap<ModuleHash, Arc<[u8]>>,
+    pub(crate) warnings: Vec<Problem>,
 }
 
 /// What was read, so that whoever misses something sees that it was not.
@@ -148,6 +149,11 @@ impl Snapshot {
         let file =
             if self.mesh_file.as_os_str().is_empty() { "no Mesh document".into() } else { self.mesh_file.clone() };
         Problem { field: field.to_owned(), ..Problem::of_file(&file, message, "") }
+    }
+
+    /// What is allowed and very likely not meant, ordered by file and line: rules that decide nothing, functions that nobody reaches.
+    pub fn warnings(&self) -> &[Problem] {
+        &self.warnings
     }
 
     /// What every node needs to know.

@@ -1,4 +1,5 @@
-//! What comes out of bad documents: every file of `tests/refused` says in its own comments which problems it has.
+//! What comes out of bad documents, and of doubtful ones: every file of `tests/refused` says in its own comments which problems it has, and every
+//! file of `tests/warned` which warnings there are.
 //!
 //! `#! field: fragment` at the end of a line: a problem of that field is reported in that line, and its text contains the fragment. There must be
 //! no other problem.
@@ -31,21 +32,16 @@ fn meets(problem: &Problem, expected: &Expected) -> bool {
     problem.line == expected.line && field == expected.field && text.contains(&expected.fragment)
 }
 
-#[test]
-fn every_problem_is_reported_where_it_is() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/refused");
+/// Compares what is found in each file of a folder with what its comments say.
+fn compare(folder: &str, find: impl Fn(&Path, &str) -> Vec<Problem>) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(folder);
     let mut files: Vec<PathBuf> = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();
     let mut failures = Vec::new();
     for file in files.iter().filter(|file| file.extension().is_some_and(|extension| extension == "yaml")) {
         let text = fs::read_to_string(file).unwrap();
-        let expected = expected(&text);
-        assert!(!expected.is_empty(), "{} expects nothing", file.display());
-        let Err(mut problems) = load_text(file, &text) else {
-            failures.push(format!("{}: accepted", file.display()));
-            continue;
-        };
-        for expected in expected {
+        let mut problems = find(file, &text);
+        for expected in expected(&text) {
             match problems.iter().position(|problem| meets(problem, &expected)) {
                 Some(index) => drop(problems.remove(index)),
                 None => failures.push(format!(
@@ -60,4 +56,35 @@ fn every_problem_is_reported_where_it_is() {
         failures.extend(problems.iter().map(|problem| format!("not expected: {problem}")));
     }
     assert!(failures.is_empty(), "\n{}", failures.join("\n"));
+}
+
+#[test]
+fn every_problem_is_reported_where_it_is() {
+    compare("refused", |file, text| {
+        assert!(!expected(text).is_empty(), "{} expects nothing", file.display());
+        load_text(file, text).err().unwrap_or_else(|| panic!("{}: accepted", file.display()))
+    });
+}
+
+#[test]
+fn every_doubt_is_told_where_it_is() {
+    compare("warned", |file, text| {
+        let snapshot = load_text(file, text);
+        snapshot.unwrap_or_else(|problems| panic!("{problems:?}")).warnings().to_vec()
+    });
+}
+
+#[test]
+fn the_examples_give_no_warnings() {
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/orders/mesh");
+    let documents = ["mesh", "functions", "policies"].map(|name| {
+        let text = fs::read_to_string(examples.join(name).with_extension("yaml")).unwrap();
+        // The demo writes the key set when it starts.
+        text.replace(
+            "jwks: {file: jwks.json}",
+            "jwks: {inline: {keys: [{kty: OKP, crv: Ed25519, x: 11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo}]}}",
+        )
+    });
+    let snapshot = load_text(&examples.join("all.yaml"), &documents.join("\n---\n"));
+    assert_eq!(snapshot.unwrap_or_else(|problems| panic!("{problems:?}")).warnings(), []);
 }

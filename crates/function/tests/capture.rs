@@ -5,7 +5,7 @@ mod support;
 use leno_config::slice::Readiness;
 use leno_function::{AcquireError, NotTheInstance, Supervisor};
 use rustix::net::{AddressFamily, SocketType, sockopt};
-use std::io::{ErrorKind, Read};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
@@ -115,7 +115,9 @@ async fn who_takes_the_port_later_gets_nothing_and_another_instance_starts() {
     // One that closes its listener when it is told, and lives on.
     let script = "import os,socket,time
 l=socket.create_server(('127.0.0.1',int(os.environ['PORT'])))
-kept=[l.accept(),l.accept()]
+kept=[]
+while not kept or kept[-1].recv(1)!=b'x':
+    kept.append(l.accept()[0])
 l.close()
 time.sleep(1000)";
     if Command::new("python3").arg("-c").arg("").status().is_err() {
@@ -128,8 +130,9 @@ time.sleep(1000)";
     let lease = function.acquire(&[]).await.unwrap();
     let address = lease.address();
 
-    let first = TcpStream::connect(address).unwrap();
+    let mut first = TcpStream::connect(address).unwrap();
     lease.verify(first.local_addr().unwrap(), address).unwrap();
+    first.write_all(b"x").unwrap();
     let taken = tokio::task::spawn_blocking(move || {
         loop {
             match TcpListener::bind(address) {

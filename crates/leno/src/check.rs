@@ -7,13 +7,22 @@ use leno_proxy::extension::{self, Modules};
 use std::path::Path;
 use std::process::ExitCode;
 
-/// Prints what the documents define, or every problem in them.
-pub fn run(path: &Path) -> Result<ExitCode> {
+/// Prints what the documents define, or every problem in them. `strict`: what is very likely not meant is a failure too.
+pub fn run(path: &Path, strict: bool) -> Result<ExitCode> {
     match load(path, &Modules::default()) {
         Ok(snapshot) => {
+            let warnings = snapshot.warnings();
             println!("{}: {}", path.display(), snapshot.read());
-            println!("{}: {}, all fine", path.display(), snapshot.summary());
-            Ok(ExitCode::SUCCESS)
+            let rest = match warnings.len() {
+                0 => "all fine".to_owned(),
+                1 => "1 warning".to_owned(),
+                count => format!("{count} warnings"),
+            };
+            println!("{}: {}, {rest}", path.display(), snapshot.summary());
+            for warning in warnings {
+                eprintln!("warning: {}", shown(&warning.to_string()));
+            }
+            Ok(if strict && !warnings.is_empty() { ExitCode::from(2) } else { ExitCode::SUCCESS })
         }
         Err(problems) => {
             report(&problems);

@@ -62,9 +62,15 @@ enum Command {
         guards: Guards,
     },
     /// Check documents without starting anything.
+    ///
+    /// Warns, besides, of what is allowed and very likely not meant: rules that decide nothing, rules about users where nobody looks for
+    /// tokens, callers that do not list the callee, identities of another trust domain, functions that nobody reaches.
     Check {
         /// A YAML file, or a folder of them.
         path: PathBuf,
+        /// End with 2 if there are warnings.
+        #[arg(long)]
+        strict: bool,
     },
     /// List what is running.
     Get {
@@ -126,7 +132,7 @@ fn main() -> ExitCode {
         Command::Up { path, workers, store, guards } => {
             harden::process(guards.debuggable).and_then(|()| up::run(&path, workers, store.as_deref(), &guards))
         }
-        Command::Check { path } => check::run(&path),
+        Command::Check { path, strict } => check::run(&path, strict),
         Command::Get { what, node, json } => client::list(what, &node, json),
         Command::Explain { request_id, node, json } => client::explain(&request_id, &node, json),
     };

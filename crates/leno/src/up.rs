@@ -104,9 +104,10 @@ async fn up(
     let (changed, mut changes) = mpsc::unbounded_channel();
     // The channel's end is this function's end.
     let _watching = leno_config::watch::watch(path, &snapshot, move |change| drop(changed.send(change)));
+    let mut warned = snapshot.warnings().to_vec();
     loop {
         tokio::select! {
-            Some(change) = changes.recv() => apply(&control, &modules, (&engines, &mesh), change),
+            Some(change) = changes.recv() => apply(&control, &modules, (&engines, &mesh), change, &mut warned),
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
         }
@@ -133,6 +134,7 @@ fn announce(running: &Running, path: &Path, snapshot: &Snapshot) {
     tracing::info!("sidecars  outbound {}, inbound {}", addresses.outbound, addresses.inbound);
     tracing::info!("admin     {}", running.admin);
     tracing::info!("{}: {}", path.display(), snapshot.read());
+    snapshot.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
     tracing::info!("ready: {}", snapshot.summary());
 }
 
@@ -142,6 +144,7 @@ fn apply(
     modules: &Modules,
     (engines, running): (&Engines, &MeshSlice),
     change: Result<Snapshot, Vec<Problem>>,
+    warned: &mut Vec<Problem>,
 ) {
     let checked = change.and_then(|snapshot| {
         let fixed = running.fixed_at_start(snapshot.mesh_slice());
@@ -167,13 +170,27 @@ fn apply(
         return;
     }
     match control.publish(&definitions(&snapshot)) {
-        Ok(published) => tracing::info!(
-            functions = published.functions,
-            changed = published.changed,
-            removed = published.removed,
-            "the documents have changed: {}",
-            snapshot.read()
-        ),
+        Ok(published) => {
+            tracing::info!(
+                functions = published.functions,
+                changed = published.changed,
+                removed = published.removed,
+                "the documents have changed: {}",
+                snapshot.read()
+            );
+            warn_of_more(warned, snapshot.warnings());
+        }
         Err(error) => tracing::error!("the change is refused: {error}; what was in force goes on"),
     }
+}
+
+/// Tells those warnings that were not there before the change. Lines move; what is wrong stays the same.
+fn warn_of_more(before: &mut Vec<Problem>, now: &[Problem]) {
+    let same = |one: &Problem, other: &Problem| {
+        (&one.file, &one.field, &one.message) == (&other.file, &other.field, &other.message)
+    };
+    for warning in now.iter().filter(|warning| !before.iter().any(|before| same(before, warning))) {
+        tracing::warn!("{warning}");
+    }
+    *before = now.to_vec();
 }

@@ -283,6 +283,36 @@ fn wrong_arguments_and_missing_nodes_are_told_apart() {
     assert!(run(&["--help"]).status.success());
 }
 
+#[test]
+fn doubts_are_told_and_stop_nothing() {
+    let doubtful = echo_function("echo", "  expose: [{hosts: [\"*\"], path: /}]")
+        + &policy(
+            "open",
+            "echo",
+            "  authorization: {rules: [{name: all}, {name: users, from: [{requestPrincipals: [\"*\"]}]}]}",
+        );
+    let (shadowed, tokens) = ("`open/authorization/all` allows too", "no policy of the function looks for tokens");
+    let mut mesh = Mesh::start(&doubtful);
+    assert_eq!(mesh.get("/").status, 200);
+    let said = |mesh: &Mesh, what: &str| mesh.output().iter().filter(|line| line.contains(what)).count();
+    mesh.wait_for("the warnings", |mesh| said(mesh, shadowed) == 1 && said(mesh, tokens) == 1);
+    let forgotten = format!("# moved by a line\n{doubtful}{}", echo_function("forgotten", ""));
+    mesh.write(&forgotten);
+    mesh.wait_for("the new warning", |mesh| said(mesh, "nobody can call `test/forgotten`") == 1);
+    assert_eq!((said(&mesh, shadowed), said(&mesh, tokens)), (1, 1), "those that were there are not told again");
+    let check = |arguments: &[&str]| {
+        let mut leno = Command::new(env!("CARGO_BIN_EXE_leno"));
+        leno.arg("check").arg(mesh.folder.path()).args(arguments).output().unwrap()
+    };
+    let checked = check(&[]);
+    assert!(checked.status.success(), "{checked:?}");
+    let words = String::from_utf8(checked.stderr).unwrap();
+    assert_eq!(words.lines().filter(|line| line.starts_with("warning: ")).count(), 3, "{words}");
+    assert!(words.contains("app.yaml:") && words.contains(" spec.authorization.rules[1]: "), "{words}");
+    assert!(String::from_utf8(checked.stdout).unwrap().contains("2 functions, 3 warnings"));
+    assert_eq!(check(&["--strict"]).status.code(), Some(2));
+}
+
 /// A function that never listens, so that what it has open is what it was given.
 fn sleeper() -> String {
     "---\napiVersion: leno.dev/v1alpha1\nkind: Function\nmetadata: {name: sleeper, namespace: test}\nspec:\n  command: \

@@ -21,7 +21,7 @@ mod fields;
 mod host;
 pub mod input;
 mod json;
-mod matching;
+pub mod matching;
 pub mod needs;
 pub mod outcome;
 pub mod path;

@@ -22,6 +22,7 @@ mod scale;
 mod sidecar;
 mod template;
 mod text;
+mod warnings;
 mod wasm;
 
 use crate::document;
@@ -110,7 +111,13 @@ pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -
         .collect();
     policy::names(&documents.policies, problems);
     attach::attach(&context, &documents.policies, &policies, &mut functions, problems);
+    let warnings = if problems.borrow().is_empty() {
+        warnings::find(&mesh.trust_domain, documents, &policies, &functions, &names)
+    } else {
+        Vec::new()
+    };
     let (inputs, modules) = (inputs.into_inner(), modules.into_inner());
     let mesh_file = documents.meshes.first().map(|placed| placed.file.clone()).unwrap_or_default();
-    Snapshot { version: String::new(), read: Read::default(), mesh, mesh_file, functions, policies, inputs, modules }
+    let (version, read) = (String::new(), Read::default());
+    Snapshot { version, read, mesh, mesh_file, functions, policies, inputs, modules, warnings }
 }

@@ -1,0 +1,186 @@
+//! Whether one rule holds wherever another does. Only what is certain counts: where this says no, it may still be so.
+
+use leno_policy::matching;
+use leno_policy::spec::{
+    AuthorizationRule, Cidr, Condition, Matches, Operation, PathMatch, PrincipalMatch, Segment, Source, StringMatch,
+};
+
+/// Every request that the narrow rule matches, the wide one matches.
+pub fn rule(wide: &AuthorizationRule, narrow: &AuthorizationRule) -> bool {
+    alternatives(&wide.from, &narrow.from, source)
+        && alternatives(&wide.to, &narrow.to, operation)
+        && wide.when.iter().all(|wide| narrow.when.iter().any(|narrow| condition(wide, narrow)))
+}
+
+/// Alternatives; none at all: everything.
+fn alternatives<T>(wide: &[T], narrow: &[T], covers: impl Fn(&T, &T) -> bool) -> bool {
+    let covered = |narrow: &T| wide.iter().any(|wide| covers(wide, narrow));
+    wide.is_empty() || (!narrow.is_empty() && narrow.iter().all(covered))
+}
+
+fn source(wide: &Source, narrow: &Source) -> bool {
+    matches(&wide.identities, &narrow.identities, text)
+        && matches(&wide.namespaces, &narrow.namespaces, text)
+        && matches(&wide.request_principals, &narrow.request_principals, principal)
+        && matches(&wide.addresses, &narrow.addresses, cidr)
+}
+
+fn operation(wide: &Operation, narrow: &Operation) -> bool {
+    matches(&wide.methods, &narrow.methods, text)
+        && matches(&wide.hosts, &narrow.hosts, text)
+        && matches(&wide.ports, &narrow.ports, |wide, narrow| wide == narrow)
+        && matches(&wide.paths, &narrow.paths, path)
+}
+
+fn condition(wide: &Condition, narrow: &Condition) -> bool {
+    wide.key == narrow.key && matches(&wide.values, &narrow.values, text)
+}
+
+/// What the wide one wants, the narrow one wants; what the wide one excludes, the narrow one excludes.
+fn matches<T>(wide: &Matches<T>, narrow: &Matches<T>, covers: impl Fn(&T, &T) -> bool) -> bool {
+    let excluded = |value: &T| narrow.none.iter().any(|excluded| covers(excluded, value));
+    alternatives(&wide.any, &narrow.any, &covers) && wide.none.iter().all(excluded)
+}
+
+fn text(wide: &StringMatch, narrow: &StringMatch) -> bool {
+    match (wide, narrow) {
+        (wide, StringMatch::Exact(narrow)) => matching::text(wide, narrow),
+        (StringMatch::Prefix(wide), StringMatch::Prefix(narrow)) => narrow.starts_with(wide.as_str()),
+        (StringMatch::Suffix(wide), StringMatch::Suffix(narrow)) => narrow.ends_with(wide.as_str()),
+        (StringMatch::Present, StringMatch::Prefix(narrow) | StringMatch::Suffix(narrow)) => !narrow.is_empty(),
+        (StringMatch::Present, StringMatch::Present) => true,
+        _ => false,
+    }
+}
+
+fn principal(wide: &PrincipalMatch, narrow: &PrincipalMatch) -> bool {
+    text(&wide.issuer, &narrow.issuer) && text(&wide.subject, &narrow.subject)
+}
+
+fn cidr(wide: &Cidr, narrow: &Cidr) -> bool {
+    let same_width = wide.address.is_ipv4() == narrow.address.is_ipv4();
+    same_width && wide.prefix <= narrow.prefix && matching::cidr(wide, narrow.address)
+}
+
+fn path(wide: &PathMatch, narrow: &PathMatch) -> bool {
+    match (wide, narrow) {
+        (wide, PathMatch::Text(StringMatch::Exact(narrow))) => matching::path(wide, narrow),
+        (PathMatch::Text(wide), PathMatch::Text(narrow)) => text(wide, narrow),
+        (PathMatch::Text(StringMatch::Present), PathMatch::Template(_)) => true,
+        (PathMatch::Text(StringMatch::Prefix(wide)), PathMatch::Template(narrow)) => {
+            literal(narrow).starts_with(wide.as_str())
+        }
+        (PathMatch::Template(wide), PathMatch::Text(StringMatch::Prefix(narrow))) => {
+            let literals = wide.iter().filter(|segment| matches!(segment, Segment::Literal(_))).count();
+            wide.last() == Some(&Segment::Rest) && literals + 1 == wide.len() && narrow.starts_with(&literal(wide))
+        }
+        (PathMatch::Template(wide), PathMatch::Template(narrow)) => segments(wide, narrow),
+        _ => false,
+    }
+}
+
+/// What all paths of a template begin with.
+fn literal(template: &[Segment]) -> String {
+    let mut literal = String::new();
+    for segment in template {
+        literal.push('/');
+        match segment {
+            Segment::Literal(text) => literal.push_str(text),
+            Segment::One | Segment::Rest => break,
+        }
+    }
+    literal
+}
+
+fn segments(wide: &[Segment], narrow: &[Segment]) -> bool {
+    match (wide.split_first(), narrow.split_first()) {
+        (None, None) | (Some((Segment::Rest, _)), Some(_)) => true,
+        (Some((Segment::One, wide)), Some((Segment::One, narrow))) => segments(wide, narrow),
+        (Some((Segment::One, wide)), Some((Segment::Literal(text), narrow))) => {
+            !text.is_empty() && segments(wide, narrow)
+        }
+        (Some((Segment::Literal(one), wide)), Some((Segment::Literal(other), narrow))) => {
+            one == other && segments(wide, narrow)
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn string() -> impl Strategy<Value = StringMatch> {
+        prop_oneof![
+            "[ab]{0,3}".prop_map(StringMatch::Exact),
+            "[ab]{1,2}".prop_map(StringMatch::Prefix),
+            "[ab]{1,2}".prop_map(StringMatch::Suffix),
+            Just(StringMatch::Present),
+        ]
+    }
+
+    fn template() -> impl Strategy<Value = PathMatch> {
+        let segment = prop_oneof!["[ab]{1,2}".prop_map(Segment::Literal), Just(Segment::One)];
+        (prop::collection::vec(segment, 0..3), any::<bool>()).prop_map(|(mut segments, rest)| {
+            if rest || segments.is_empty() {
+                segments.push(Segment::Rest);
+            }
+            PathMatch::Template(segments)
+        })
+    }
+
+    fn path_match() -> impl Strategy<Value = PathMatch> {
+        let slashed = |text: String| format!("/{text}");
+        prop_oneof![
+            "[ab/]{0,4}".prop_map(move |text| PathMatch::Text(StringMatch::Exact(slashed(text)))),
+            "[ab/]{0,3}".prop_map(move |text| PathMatch::Text(StringMatch::Prefix(slashed(text)))),
+            "[ab/]{1,2}".prop_map(|text| PathMatch::Text(StringMatch::Suffix(text))),
+            Just(PathMatch::Text(StringMatch::Present)),
+            template(),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(4000))]
+
+        #[test]
+        fn a_text_that_is_covered_matches_nothing_else(wide in string(), narrow in string(), value in "[ab]{0,4}") {
+            prop_assert!(!(text(&wide, &narrow) && matching::text(&narrow, &value)) || matching::text(&wide, &value));
+        }
+
+        #[test]
+        fn nor_does_a_path(wide in path_match(), narrow in path_match(), value in "/[ab/]{0,6}") {
+            prop_assert!(!(path(&wide, &narrow) && matching::path(&narrow, &value)) || matching::path(&wide, &value));
+        }
+
+        #[test]
+        fn everything_covers_itself(one in string(), other in path_match()) {
+            prop_assert!(text(&one, &one) && path(&other, &other));
+        }
+    }
+
+    #[test]
+    fn paths_of_templates_and_prefixes() {
+        let template = |text: &str| {
+            let segment = |part: &str| match part {
+                "{}" => Segment::One,
+                "{**}" => Segment::Rest,
+                text => Segment::Literal(text.to_owned()),
+            };
+            PathMatch::Template(text.split('/').skip(1).map(segment).collect())
+        };
+        let prefix = |text: &str| PathMatch::Text(StringMatch::Prefix(text.to_owned()));
+        for (wide, narrow, covered) in [
+            (template("/a/{**}"), template("/a/{}/b"), true),
+            (template("/a/{}"), template("/a/b"), true),
+            (template("/a/{}"), template("/a/{**}"), false),
+            (template("/a/{**}"), prefix("/a/b"), true),
+            (template("/a/{**}"), prefix("/a"), false),
+            (prefix("/a/"), template("/a/{}"), true),
+            (prefix("/a/b"), template("/a/{}"), false),
+        ] {
+            assert_eq!(path(&wide, &narrow), covered, "{wide:?} {narrow:?}");
+        }
+    }
+}
