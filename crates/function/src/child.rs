@@ -62,8 +62,9 @@ impl Owner {
         environment.extend(given);
         let cgroup = self.confine(program.resources);
         let join = cgroup.as_ref().map(Cgroup::members);
-        let (group, output) = ProcessGroup::start(program, &name, &environment, join.as_deref(), account)
-            .map_err(|error| explain_start(program, account, &error))?;
+        let (group, output) =
+            ProcessGroup::start(program, &name, &environment, join.as_deref(), account, self.settings.descriptors)
+                .map_err(|error| explain_start(program, account, &error))?;
         // One without limits is not held up by joining a group, which takes the kernel several milliseconds.
         let confined = match (cgroup, &self.cgroups) {
             (Some(cgroup), _) => Confined::Joined(cgroup),

@@ -1,7 +1,7 @@
 //! One process group: the child that the node starts, and whatever that starts in turn.
 
 use crate::orphans;
-use rustix::process::{Pid, PidfdFlags, Signal};
+use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, Signal, getrlimit, prlimit};
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -59,13 +59,14 @@ impl ProcessGroup {
     /// Starts the program with nothing from the node's own environment but `PATH`. In `given`, later entries win, and all of
     /// them win over what the function's author configured.
     /// With `group`, the file of a control group that lists its members, it is in that group before the program begins. With `account`, it
-    /// runs as this user, with this group and no other.
+    /// runs as this user, with this group and no other. `descriptors` is its soft limit on file descriptors; without it, the node's.
     pub fn start(
         program: &Program<'_>,
         instance: &str,
         given: &[(String, String)],
         group: Option<&Path>,
         account: Option<u32>,
+        descriptors: Option<u64>,
     ) -> std::io::Result<(Self, Output)> {
         let (name, arguments) = program
             .argv
@@ -111,6 +112,11 @@ impl ProcessGroup {
             .and_then(|id| i32::try_from(id).ok())
             .and_then(Pid::from_raw)
             .ok_or_else(|| std::io::Error::other("the child has no process number"))?;
+        if let Some(descriptors) = descriptors {
+            let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+            // One that has ended by now needs none.
+            let _ = prlimit(Some(pid), Resource::Nofile, Rlimit { current: Some(descriptors), maximum });
+        }
         let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
         #[expect(deprecated, reason = "its successor is unsafe to call; what that asks for, `OwnedFd` guarantees")]
         let exited = AsyncFd::with_interest(pidfd, Interest::READABLE)?;

@@ -107,6 +107,8 @@ pub struct Settings {
     pub adopt_orphans: bool,
     /// Under which accounts instances run.
     pub accounts: Accounts,
+    /// Soft limit of instances on file descriptors; `None`: the node's own, which it may have raised for its connections.
+    pub descriptors: Option<u64>,
     /// Longest wait for the requests of an instance that is being stopped, before SIGTERM.
     pub drain: Duration,
     /// Lines of output kept of each instance.
@@ -124,6 +126,7 @@ impl Default for Settings {
             cgroups: false,
             adopt_orphans: false,
             accounts: Accounts::node(),
+            descriptors: None,
             drain: Duration::from_secs(10),
             kept_lines: 100,
             line_bytes: 8192,

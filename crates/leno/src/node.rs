@@ -13,6 +13,7 @@ use leno_identity::{SpiffeId, SvidStore, TrustBundle};
 use leno_proxy::extension::Modules;
 use leno_proxy::telemetry::Telemetry;
 use leno_proxy::{Addresses, Handle, Node, NodeSnapshot};
+use rustix::process::{Resource, getrlimit};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
@@ -62,8 +63,14 @@ pub async fn start(
 ) -> Result<Running> {
     let hosted = Arc::new(Hosted::default());
     let host = InstanceHost::new(join.any_caller);
-    let settings =
-        Settings { cgroups: true, adopt_orphans: true, accounts: join.accounts.clone(), ..Settings::default() };
+    let settings = Settings {
+        cgroups: true,
+        adopt_orphans: true,
+        accounts: join.accounts.clone(),
+        // Before it is raised for this process: programs that use select(2) must not be given numbers that it cannot take.
+        descriptors: getrlimit(Resource::Nofile).current,
+        ..Settings::default()
+    };
     let supervisor = Supervisor::start(settings, host.clone());
     let svids = SvidStore::new(join.bundle);
     let telemetry = Telemetry::start(&mesh).context("the access log or the span exporter cannot be started")?;

@@ -98,7 +98,7 @@ fn refused_requests_leave_neither_their_heads_nor_their_tokens_in_memory() {
 #[test]
 fn silent_connections_leave_descriptors_for_who_asks() {
     let documents = echo_function("echo", "  expose: [{hosts: [\"*\"], path: /}]") + &policy("open", "echo", ALLOW_ALL);
-    let mesh = Mesh::start_with_descriptors(300, "", &documents);
+    let mesh = Mesh::start_with_descriptors("-n 300", "", &documents);
     assert_eq!(mesh.get("/").status, 200);
     let connect = |_| TcpStream::connect(("127.0.0.1", mesh.ports.gateway)).unwrap();
     let silent: Vec<TcpStream> = (0..500).map(connect).collect();
@@ -166,4 +166,20 @@ fn who_reads_slowly_costs_little() {
     println!("a slow reader costs {} KiB", each / 1024);
     assert!(each < 224 * 1024, "{} KiB each", each / 1024);
     drop((first, readers));
+}
+
+#[test]
+fn the_limit_that_the_node_raises_for_itself_is_not_its_instances() {
+    let documents = echo_function("echo", "  scale: {min: 1}") + &policy("open", "echo", ALLOW_ALL);
+    let mut mesh = Mesh::start_with_descriptors("-Sn 200", "", &documents);
+    let soft = |pid: u32| {
+        let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap_or_default();
+        let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?.to_owned();
+        line.split_whitespace().next()?.parse::<u64>().ok()
+    };
+    assert!(soft(mesh.pid()).is_none_or(|limit| limit > 200), "the node has raised its own");
+    mesh.wait_for("the instance", |mesh| {
+        let pid = mesh.instances("test/echo").first().and_then(|instance| instance["pid"].as_u64());
+        pid.and_then(|pid| soft(pid.try_into().unwrap())) == Some(200)
+    });
 }

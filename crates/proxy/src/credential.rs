@@ -21,8 +21,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use zeroize::Zeroizing;
 
-/// In milliseconds.
-const BLINK: u32 = 100;
+/// How late the note of an instance's start may be, in milliseconds.
+const LATEST_NOTE: u32 = 100;
 
 /// The instances that may use the outbound listener.
 #[derive(Debug, Default)]
@@ -174,8 +174,8 @@ impl Caller {
 
     /// Whether a connection from `near`, the other end's address, to `far`, where it was accepted, was opened by the instance.
     pub fn opened(&self, near: SocketAddr, far: SocketAddr) -> Result<(), Unproven> {
-        // Its first call may be quicker than the note that it has been started, by the blink in which the node's thread was not running.
-        for _ in 0..BLINK {
+        // Its first call may be quicker than the note that it has been started.
+        for _ in 0..LATEST_NOTE {
             if let Some(opened) = self.opened.get() {
                 return opened(near, far);
             }

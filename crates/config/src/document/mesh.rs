@@ -162,9 +162,9 @@ pub enum ProxyProtocol {
 pub struct GatewayHttps {
     /// Address.
     pub listen: Address,
-    /// PEM file with the certificate chain, the server's own first. Relative to the document's folder.
+    /// PEM file with the certificate chain, the server's own first. Relative to the document's folder. Read when the node starts.
     pub certificate: PathBuf,
-    /// PEM file with the private key. Relative to the document's folder.
+    /// PEM file with the private key. Relative to the document's folder. Read when the node starts.
     pub key: PathBuf,
 }
 

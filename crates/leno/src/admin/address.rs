@@ -1,7 +1,7 @@
 //! Where operators ask: a Unix socket that is its account's own, or an address on loopback with a token.
 
 use anyhow::{Context, Result, bail, ensure};
-use rustix::process::{geteuid, getuid};
+use rustix::process::geteuid;
 use std::fmt;
 use std::fs::{DirBuilder, File};
 use std::io::{ErrorKind, Read};
@@ -77,7 +77,7 @@ pub fn make_folder(socket: &Path) -> Result<()> {
     }
     let found = folder.symlink_metadata().with_context(|| format!("{} cannot be read", folder.display()))?;
     ensure!(
-        found.is_dir() && found.uid() == getuid().as_raw() && found.mode() & 0o022 == 0,
+        found.is_dir() && found.uid() == geteuid().as_raw() && found.mode() & 0o022 == 0,
         "{} is not a folder that only this account can write to; remove it, or set `listeners.admin` in the Mesh document",
         folder.display()
     );

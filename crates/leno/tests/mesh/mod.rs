@@ -112,10 +112,10 @@ impl Mesh {
         Self::launch(Command::new(env!("CARGO_BIN_EXE_leno")), mesh, documents)
     }
 
-    /// The same, with so many file descriptors and no more.
-    pub fn start_with_descriptors(descriptors: u32, mesh: &str, documents: &str) -> Self {
+    /// The same, with this limit on file descriptors, in `ulimit`'s words.
+    pub fn start_with_descriptors(ulimit: &str, mesh: &str, documents: &str) -> Self {
         let mut shell = Command::new("sh");
-        shell.args(["-c", &format!("ulimit -n {descriptors} && exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_leno")]);
+        shell.args(["-c", &format!("ulimit {ulimit} && exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_leno")]);
         Self::launch(shell, mesh, documents)
     }
 
