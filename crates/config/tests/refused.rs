@@ -88,3 +88,16 @@ fn the_examples_give_no_warnings() {
     let snapshot = load_text(&examples.join("all.yaml"), &documents.join("\n---\n"));
     assert_eq!(snapshot.unwrap_or_else(|problems| panic!("{problems:?}")).warnings(), []);
 }
+
+#[test]
+fn so_many_rules_that_comparing_them_would_take_long_are_compared_in_part() {
+    let rules: String =
+        (0..5000).map(|number| format!("    - {{name: r{number}, to: [{{paths: [/{number}]}}]}}\n")).collect();
+    let text = format!(
+        "apiVersion: leno.dev/v1alpha1\nkind: Function\nmetadata: {{name: a}}\nspec: {{command: [a], expose: [{{hosts: [\"*\"], path: /}}]}}\n---\n\
+         apiVersion: leno.dev/v1alpha1\nkind: Policy\nmetadata: {{name: p}}\nspec:\n  functions: [a]\n  authorization:\n    rules:\n{rules}"
+    );
+    let snapshot = load_text(Path::new("a.yaml"), &text).unwrap();
+    let told: Vec<&str> = snapshot.warnings().iter().map(|warning| warning.message.as_str()).collect();
+    assert!(matches!(told[..], [only] if only.contains("too many rules")), "{told:?}");
+}

@@ -291,7 +291,7 @@ fn doubts_are_told_and_stop_nothing() {
             "echo",
             "  authorization: {rules: [{name: all}, {name: users, from: [{requestPrincipals: [\"*\"]}]}]}",
         );
-    let (shadowed, tokens) = ("`open/authorization/all` allows too", "no policy of the function looks for tokens");
+    let (shadowed, tokens) = ("`open/authorization/all` allows before it", "no policy of `test/echo` looks for tokens");
     let mut mesh = Mesh::start(&doubtful);
     assert_eq!(mesh.get("/").status, 200);
     let said = |mesh: &Mesh, what: &str| mesh.output().iter().filter(|line| line.contains(what)).count();

@@ -5,6 +5,28 @@ use leno_policy::spec::{
     AuthorizationRule, Cidr, Condition, Matches, Operation, PathMatch, PrincipalMatch, Segment, Source, StringMatch,
 };
 
+/// How many values may be compared with each other to tell whether one of these rules covers the other.
+pub fn cost(one: &AuthorizationRule, other: &AuthorizationRule) -> u64 {
+    values(one).saturating_mul(values(other))
+}
+
+fn values(rule: &AuthorizationRule) -> u64 {
+    fn count<T>(matches: &Matches<T>) -> usize {
+        matches.any.len() + matches.none.len()
+    }
+    let from = rule.from.iter().map(|source| {
+        count(&source.identities)
+            + count(&source.namespaces)
+            + count(&source.request_principals)
+            + count(&source.addresses)
+    });
+    let to = rule.to.iter().map(|operation| {
+        count(&operation.methods) + count(&operation.hosts) + count(&operation.ports) + count(&operation.paths)
+    });
+    let when = rule.when.iter().map(|condition| count(&condition.values));
+    from.chain(to).chain(when).map(|values| values as u64).sum::<u64>() + 1
+}
+
 /// Every request that the narrow rule matches, the wide one matches.
 pub fn rule(wide: &AuthorizationRule, narrow: &AuthorizationRule) -> bool {
     alternatives(&wide.from, &narrow.from, source)

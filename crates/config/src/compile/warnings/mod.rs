@@ -7,9 +7,13 @@ use crate::document;
 use crate::id::FunctionId;
 use crate::problem::{Problem, Scope};
 use crate::snapshot::{self, Function, Policy};
-use leno_policy::spec::{Action, AuthorizationRule, ConditionKey, StringMatch};
-use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use leno_policy::matching;
+use leno_policy::spec::{Action, AuthorizationRule, ConditionKey, Matches, Source, StringMatch};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+
+/// Values of rules that are compared with each other, in all: some tenths of a second. A mesh with more is told that not all was looked at.
+const MOST_COMPARED: u64 = 10_000_000;
 
 /// A mesh that has no problems.
 struct Mesh<'a> {
@@ -18,6 +22,10 @@ struct Mesh<'a> {
     policies: &'a [Policy],
     /// Functions by the index of each policy.
     of_policy: Vec<Vec<(&'a FunctionId, &'a Function)>>,
+    /// Who calls whom, besides itself.
+    callers: BTreeMap<&'a FunctionId, Vec<&'a FunctionId>>,
+    /// What may still be compared.
+    budget: Cell<u64>,
     found: RefCell<Vec<Problem>>,
 }
 
@@ -30,16 +38,24 @@ pub(super) fn find(
     names: &BTreeMap<FunctionId, usize>,
 ) -> Vec<Problem> {
     let mut of_policy = vec![Vec::new(); policies.len()];
+    let mut callers: BTreeMap<&FunctionId, Vec<&FunctionId>> = BTreeMap::new();
     for (id, function) in functions {
         function.policies.iter().for_each(|index| of_policy[*index].push((id, function)));
+        for callee in function.callees.iter().filter(|callee| *callee != id) {
+            callers.entry(callee).or_default().push(id);
+        }
     }
-    let mesh = Mesh { trust_domain, functions, policies, of_policy, found: RefCell::default() };
+    let (budget, found) = (Cell::new(MOST_COMPARED), RefCell::default());
+    let mesh = Mesh { trust_domain, functions, policies, of_policy, callers, budget, found };
     for (index, placed) in documents.policies.iter().enumerate() {
         mesh.policy(index, placed);
     }
-    let called: BTreeSet<&FunctionId> = functions.values().flat_map(|function| &function.callees).collect();
     for (id, index) in names {
-        mesh.function(id, &documents.functions[*index], called.contains(id));
+        mesh.function(id, &documents.functions[*index]);
+    }
+    if let (0, Some(placed)) = (mesh.budget.get(), documents.policies.last()) {
+        let root = placed.scope(&mesh.found);
+        root.problem("there are too many rules to compare all of them: some that decide nothing may not be told", "");
     }
     let mut found = mesh.found.into_inner();
     found.sort();
@@ -53,13 +69,10 @@ impl Mesh<'_> {
         let spec = root.field("spec");
         let section = spec.field("authorization");
         let rules = section.field("rules");
-        let authenticated = self.of_policy[index].iter().any(|(_, function)| self.authenticates(function));
         for (number, rule) in self.policies[index].authorization.iter().enumerate() {
             let scope = rules.element(number);
             self.shadowed(&scope, index, number, rule);
-            if !authenticated {
-                unauthenticated(&scope, rule);
-            }
+            self.unauthenticated(&scope, index, rule);
             self.callers(&scope, index, rule);
         }
     }
@@ -72,32 +85,71 @@ impl Mesh<'_> {
         function.policies.iter().any(|index| !self.policies[*index].authentication.is_empty())
     }
 
-    /// A rule that decides nothing because another one of its policy is as wide, or because deny rules are before it wherever it applies.
+    /// Whether one rule holds wherever another does, as far as there is time to find out.
+    fn covers(&self, wide: &AuthorizationRule, narrow: &AuthorizationRule) -> bool {
+        let left = self.budget.get().saturating_sub(covers::cost(wide, narrow));
+        self.budget.set(left);
+        left > 0 && covers::rule(wide, narrow)
+    }
+
+    fn denied<'s>(&'s self, function: &'s Function, rule: &AuthorizationRule) -> Option<&'s AuthorizationRule> {
+        self.rules(function).find(|other| other.action == Action::Deny && self.covers(other, rule))
+    }
+
+    /// A rule that decides nothing: an earlier one of its policy is as wide, or deny rules come before it wherever it applies.
     fn shadowed(&self, scope: &Scope<'_>, index: usize, number: usize, rule: &AuthorizationRule) {
-        let own = &self.policies[index].authorization;
-        let same = own.iter().enumerate().find(|(other_number, other)| {
-            // Of two that are the same, the first stays.
-            *other_number != number
-                && other.action == rule.action
-                && covers::rule(other, rule)
-                && (*other_number < number || !covers::rule(rule, other))
-        });
-        if let Some((_, wider)) = same {
+        let earlier = &self.policies[index].authorization[..number];
+        if let Some(wider) = earlier.iter().find(|other| other.action == rule.action && self.covers(other, rule)) {
             let what = if rule.action == Action::Allow { "allows" } else { "refuses" };
-            let message = format!("the rule changes nothing: whatever it {what}, `{}` {what} too", wider.name);
+            let message =
+                format!("`{}` decides nothing: whatever it {what}, `{}` {what} before it", rule.name, wider.name);
             return scope.problem(message, "remove it, or narrow the other one");
         }
         if rule.action == Action::Deny {
             return;
         }
-        let denied = |function: &Function| {
-            let deny = |other: &&AuthorizationRule| other.action == Action::Deny && covers::rule(other, rule);
-            self.rules(function).find(deny).map(|deny| deny.name.clone())
-        };
-        let denials: Vec<Option<String>> = self.of_policy[index].iter().map(|(_, function)| denied(function)).collect();
-        if let Some(Some(deny)) = denials.iter().find(|_| denials.iter().all(Option::is_some)) {
-            let message = format!("the rule allows nothing: `{deny}` refuses all of it, and deny rules come first");
+        let functions = &self.of_policy[index];
+        let Some(first) = functions.first().and_then(|(_, function)| self.denied(function, rule)) else { return };
+        if functions[1..].iter().all(|(_, function)| self.denied(function, rule).is_some()) {
+            let message = format!(
+                "`{}` allows nothing: `{}` refuses all of it, and deny rules come first",
+                rule.name, first.name
+            );
             scope.problem(message, "narrow the deny rule, or remove this one");
+        }
+    }
+
+    /// Rules about users where nobody looks for tokens. That a rule which allows does so at some functions only is what shared policies
+    /// are for; that one which denies does not deny is not.
+    fn unauthenticated(&self, scope: &Scope<'_>, index: usize, rule: &AuthorizationRule) {
+        let functions = &self.of_policy[index];
+        let without: Vec<&FunctionId> =
+            functions.iter().filter(|(_, function)| !self.authenticates(function)).map(|(id, _)| *id).collect();
+        if without.is_empty() || (rule.action == Action::Allow && without.len() < functions.len()) {
+            return;
+        }
+        let fix = "add an `authentication` section to a policy of the function";
+        let message = format!(
+            "`{}` is about users, and no policy of {} looks for tokens: nobody is known there",
+            rule.name,
+            some(without.into_iter())
+        );
+        let from = scope.field("from");
+        for (number, source) in rule.from.iter().enumerate() {
+            let principals = &source.request_principals;
+            if !principals.is_empty() {
+                let written = if principals.any.is_empty() { "notRequestPrincipals" } else { "requestPrincipals" };
+                from.element(number).field(written).problem(&message, fix);
+            }
+        }
+        let when = scope.field("when");
+        for (number, condition) in rule.when.iter().enumerate() {
+            let element = when.element(number);
+            match condition.key {
+                ConditionKey::Claim(_) => element.field("claim").problem(&message, fix),
+                ConditionKey::Audience => element.field("audience").problem(&message, fix),
+                ConditionKey::Header(_) => {}
+            }
         }
     }
 
@@ -125,65 +177,86 @@ impl Mesh<'_> {
         let (StringMatch::Exact(text) | StringMatch::Prefix(text)) = identity else { return };
         let Some((domain, _)) = text.strip_prefix("spiffe://").and_then(|rest| rest.split_once('/')) else { return };
         if domain != self.trust_domain {
-            let message = format!("nobody here has an identity of the trust domain `{domain}`");
-            scope.problem(
-                message,
-                format!("the mesh's is `{}` (`trustDomain` of the Mesh document)", self.trust_domain),
-            );
+            let fix =
+                format!("the mesh's trust domain is `{}` (`trustDomain` of the Mesh document)", self.trust_domain);
+            scope.problem(format!("nobody here has the identity `{}`", text.escape_debug()), fix);
         }
     }
 
     fn caller(&self, scope: &Scope<'_>, index: usize, identity: &StringMatch) {
         let StringMatch::Exact(text) = identity else { return };
-        let of = |(id, _): &(&FunctionId, &Function)| snapshot::identity(self.trust_domain, id) == *text;
         let own = || text.strip_prefix("spiffe://")?.strip_prefix(self.trust_domain)?.strip_prefix("/ns/");
         let id = own().and_then(|rest| rest.replacen("/sa/", "/", 1).parse::<FunctionId>().ok());
-        let Some((caller, function)) = id.and_then(|id| self.functions.get_key_value(&id)).filter(of) else { return };
+        let Some((caller, function)) = id.and_then(|id| self.functions.get_key_value(&id)) else { return };
         let functions = &self.of_policy[index];
-        if functions.iter().all(|(callee, _)| !function.callees.contains(callee)) {
-            let callees: Vec<String> = functions.iter().take(3).map(|(id, _)| format!("`{id}`")).collect();
-            let message = format!("`{caller}` does not call {}", callees.join(" or "));
-            scope.problem(
-                message,
-                format!("add it to the `callees` of `{caller}`: without that its calls are refused there"),
-            );
+        if snapshot::identity(self.trust_domain, caller) == *text
+            && functions.iter().all(|(callee, _)| !function.callees.contains(callee))
+        {
+            let message = format!("`{caller}` does not call {}", some(functions.iter().map(|(id, _)| *id)));
+            let fix = format!("add it to the `callees` of `{caller}`: without that its calls are refused there");
+            scope.problem(message, fix);
         }
     }
 
     /// A function that nobody reaches.
-    fn function(&self, id: &FunctionId, placed: &Placed<document::Function>, called: bool) {
+    fn function(&self, id: &FunctionId, placed: &Placed<document::Function>) {
         let Some(function) = self.functions.get(id) else { return };
         let root = placed.scope(&self.found);
         let metadata = root.field("metadata");
         let scope = metadata.field("name");
-        if !called && function.expose.is_empty() {
-            let fix = "add it to the `callees` of a function, or `expose` it";
-            scope.problem(format!("nobody can call `{id}`: no function names it, and it is not exposed"), fix);
-        } else if self.rules(function).all(|rule| rule.action == Action::Deny) {
+        let callers = self.callers.get(id).map_or(&[][..], Vec::as_slice);
+        if callers.is_empty() && function.expose.is_empty() {
+            // Whatever runs without being asked may have work of its own.
+            if function.scale.min == 0 {
+                let fix =
+                    "add it to the `callees` of a function, `expose` it, or keep it running with `scale: {min: 1}`";
+                scope.problem(format!("nobody can call `{id}`: no function names it, and it is not exposed"), fix);
+            }
+            return;
+        }
+        let mut allowing = self.rules(function).filter(|rule| rule.action == Action::Allow).peekable();
+        if allowing.peek().is_none() {
             let fix = "add a policy with `authorization: {rules: [...]}` for it";
             scope.problem(format!("every request to `{id}` is refused: no rule allows any"), fix);
+        } else if allowing.all(|rule| !self.lets_in(rule, function, callers)) {
+            let fix = "see which of its callers, and whether the gateway, the rules name; deny rules come first";
+            scope.problem(format!("every request to `{id}` is refused: no rule allows anybody who can call it"), fix);
         }
+    }
+
+    /// Whether a rule may allow something, of those who can call the function.
+    fn lets_in(&self, rule: &AuthorizationRule, function: &Function, callers: &[&FunctionId]) -> bool {
+        let users = |source: &Source| !source.request_principals.any.is_empty();
+        let about_users = (!rule.from.is_empty() && rule.from.iter().all(users))
+            || rule
+                .when
+                .iter()
+                .any(|condition| !matches!(condition.key, ConditionKey::Header(_)) && !condition.values.any.is_empty());
+        if about_users && !self.authenticates(function) || self.denied(function, rule).is_some() {
+            return false;
+        }
+        let named = |source: &Source| {
+            let wants_one = !source.identities.any.is_empty() || !source.namespaces.any.is_empty();
+            (!wants_one && !function.expose.is_empty())
+                || callers.iter().any(|caller| {
+                    holds(&source.identities, &snapshot::identity(self.trust_domain, caller))
+                        && holds(&source.namespaces, &caller.namespace)
+                })
+        };
+        rule.from.is_empty() || rule.from.iter().any(named)
     }
 }
 
-/// Rules about users where nobody looks for tokens.
-fn unauthenticated(scope: &Scope<'_>, rule: &AuthorizationRule) {
-    let fix = "add an `authentication` section to a policy of the function";
-    let message = "no policy of the function looks for tokens, so nobody is known by one";
-    let from = scope.field("from");
-    for (number, source) in rule.from.iter().enumerate().filter(|(_, source)| !source.request_principals.is_empty()) {
-        let element = from.element(number);
-        let written =
-            if source.request_principals.any.is_empty() { "notRequestPrincipals" } else { "requestPrincipals" };
-        element.field(written).problem(message, fix);
-    }
-    let when = scope.field("when");
-    for (number, condition) in rule.when.iter().enumerate() {
-        let element = when.element(number);
-        match condition.key {
-            ConditionKey::Claim(_) => element.field("claim").problem(message, fix),
-            ConditionKey::Audience => element.field("audience").problem(message, fix),
-            ConditionKey::Header(_) => {}
-        }
+fn holds(matches: &Matches<StringMatch>, value: &str) -> bool {
+    let meets = |list: &[StringMatch]| list.iter().any(|matcher| matching::text(matcher, value));
+    (matches.any.is_empty() || meets(&matches.any)) && !meets(&matches.none)
+}
+
+/// `a`, `b` or `c`; of more, the first three.
+fn some<'a>(ids: impl Iterator<Item = &'a FunctionId>) -> String {
+    let names: Vec<String> = ids.map(|id| format!("`{id}`")).collect();
+    match names.len() {
+        0..=3 => names.join(" or "),
+        count => format!("{} or {} others", names[..3].join(", "), count - 3),
     }
 }
