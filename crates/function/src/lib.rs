@@ -58,7 +58,7 @@ pub use backoff::Backoff;
 pub use error::AcquireError;
 pub use job::{JobSpec, JobState, JobStatus};
 pub use output::{LogLine, Stream};
-pub use processes::{NotTheInstance, Processes};
+pub use processes::{NotTheInstance, Processes, descends_from_the_node};
 pub use slot::Lease;
 pub use spec::{FunctionSpec, Settings};
 pub use status::{FunctionStatus, InstanceId, InstanceState, InstanceStatus, ScaleEvent, Scaling};

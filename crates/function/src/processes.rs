@@ -316,6 +316,28 @@ pub(crate) fn group(process: u32) -> Option<u32> {
     folder(process).and_then(|folder| Status::read(&folder)).ok().map(|status| status.group)
 }
 
+/// Whether a process descends from this one, as all do that the node has started: whoever loses its parent becomes its child.
+///
+/// # Errors
+/// The process has ended, or does not end to change its parents.
+pub fn descends_from_the_node(process: u32) -> io::Result<bool> {
+    let node = std::process::id();
+    for _ in 0..LOOKS {
+        let mut ancestor = process;
+        loop {
+            match folder(ancestor).and_then(|folder| Status::read(&folder)) {
+                Ok(Status { parent, .. }) if parent == node => return Ok(true),
+                Ok(Status { parent: 0 | 1, .. }) => return Ok(ancestor == node),
+                Ok(Status { parent, .. }) => ancestor = parent,
+                Err(error) if ancestor == process => return Err(error),
+                // One in between has ended, and its children have another parent now.
+                Err(_) => break,
+            }
+        }
+    }
+    Err(io::Error::other("its parents end faster than they can be looked at"))
+}
+
 /// The account that a process has. The owner of its folder is another one where it is not dumpable.
 fn account(process: u32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;

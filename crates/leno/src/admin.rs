@@ -5,7 +5,7 @@ mod address;
 mod listener;
 
 pub use address::{Address, token};
-pub use listener::Listener;
+pub use listener::{Listener, is_trusted};
 
 use crate::scrape::Scrape;
 use crate::{jobs, revisions, scaling};
@@ -22,15 +22,17 @@ use leno_proxy::metrics::CONTENT_TYPE;
 use leno_proxy::{FunctionEntry, Node};
 use listener::Access;
 use prometheus_client::collector::Collector;
-use rustix::process::{Pid, getpgid};
 use serde_json::{Value, json};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
+use tokio::time::timeout;
 
 /// Connections at a time. Operators are few.
 const MOST_CONNECTIONS: usize = 64;
+/// A connection is for one request, and for no longer.
+const LONGEST_EXCHANGE: Duration = Duration::from_secs(10);
 
 /// What the listener tells about.
 pub struct Admin {
@@ -59,33 +61,17 @@ pub async fn serve(admin: Arc<Admin>, listener: Listener) {
         let admin = admin.clone();
         tokio::spawn(async move {
             let _permit = permit;
-            let access = admin.narrowed(access);
             let service =
                 service_fn(|request| std::future::ready(Ok::<_, Infallible>(admin.answer(&access, &request))));
             let mut server = hyper::server::conn::http1::Builder::new();
-            server.timer(TokioTimer::new()).header_read_timeout(Duration::from_secs(10));
-            // A client that goes away is no event.
-            let _ = server.serve_connection(TokioIo::new(stream), service).await;
+            server.timer(TokioTimer::new()).header_read_timeout(LONGEST_EXCHANGE).keep_alive(false);
+            // A client that goes away is no event, and one that does not read makes way for others.
+            let _ = timeout(LONGEST_EXCHANGE, server.serve_connection(TokioIo::new(stream), service)).await;
         });
     }
 }
 
 impl Admin {
-    /// An instance of a function is none of the operators, even under their account.
-    fn narrowed(&self, access: Access) -> Access {
-        match access {
-            Access::Full(Some(pid)) if self.is_instance(pid) => Access::Denied,
-            other => other,
-        }
-    }
-
-    fn is_instance(&self, pid: i32) -> bool {
-        let group = Pid::from_raw(pid).and_then(|pid| getpgid(Some(pid)).ok());
-        let leads = |leader: u32| group.is_some_and(|group| u32::try_from(group.as_raw_pid()) == Ok(leader));
-        let statuses = self.supervisor.status();
-        statuses.iter().flat_map(|status| &status.instances).filter_map(|instance| instance.pid).any(leads)
-    }
-
     fn answer(&self, access: &Access, request: &Request<Incoming>) -> Response<Full<Bytes>> {
         if !access.allows(request.uri().path(), request.headers()) {
             return refused(access);

@@ -196,20 +196,35 @@ impl Node {
         let nobody =
             || format!("no node at {}; is `leno up` running, as this account, and is --admin its address?", self.admin);
         match &self.admin {
-            Address::Socket(socket) => self.send(UnixStream::connect(socket).await.with_context(nobody)?, path).await,
-            Address::Tcp(address) => self.send(TcpStream::connect(address).await.with_context(nobody)?, path).await,
+            Address::Socket(socket) => {
+                let stream = UnixStream::connect(socket).await.with_context(nobody)?;
+                let peer = stream.peer_cred()?;
+                // Where everybody may make files, somebody may have been there first.
+                ensure!(
+                    admin::is_trusted(&peer),
+                    "at {} there is no node of this account, but a process of account {}",
+                    self.admin,
+                    peer.uid()
+                );
+                self.send(stream, None, path).await
+            }
+            Address::Tcp(address) => {
+                let stream = TcpStream::connect(address).await.with_context(nobody)?;
+                self.send(stream, self.token.as_deref(), path).await
+            }
         }
     }
 
     async fn send(
         &self,
         stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+        token: Option<&str>,
         path: &str,
     ) -> Result<(u16, String)> {
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
         tokio::spawn(connection);
         let mut request = hyper::Request::get(path).header("host", "admin");
-        if let Some(token) = &self.token {
+        if let Some(token) = token {
             request = request.header("authorization", format!("Bearer {token}"));
         }
         let response = sender.send_request(request.body(Empty::<Bytes>::new())?).await?;

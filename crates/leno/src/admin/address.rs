@@ -26,17 +26,16 @@ pub enum Address {
 impl Address {
     /// Where nodes of this account are, unless their documents say otherwise.
     pub fn usual() -> Self {
-        Self::Socket(folder(std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from)).join("admin.sock"))
+        let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+        Self::Socket(folder(geteuid().as_raw(), runtime).join("admin.sock"))
     }
 }
 
-fn folder(runtime: Option<PathBuf>) -> PathBuf {
-    if geteuid().is_root() {
-        return "/run/leno".into();
-    }
+fn folder(account: u32, runtime: Option<PathBuf>) -> PathBuf {
     match runtime.filter(|path| path.is_absolute()) {
+        _ if account == 0 => "/run/leno".into(),
         Some(runtime) => runtime.join("leno"),
-        None => format!("/tmp/leno-{}", geteuid().as_raw()).into(),
+        None => format!("/tmp/leno-{account}").into(),
     }
 }
 
@@ -90,10 +89,11 @@ pub fn token(path: &Path) -> Result<String> {
     let file = File::open(path).with_context(failed)?;
     let found = file.metadata().with_context(failed)?;
     ensure!(
-        found.mode() & 0o077 == 0,
-        "{} can be read by other accounts (mode {:o}); chmod 600 it",
+        found.mode() & 0o077 == 0 && [0, geteuid().as_raw()].contains(&found.uid()),
+        "{} can be read by other accounts (mode {:o}, account {}); chown it, and chmod 600 it",
         path.display(),
-        found.mode() & 0o777
+        found.mode() & 0o777,
+        found.uid()
     );
     let mut text = String::new();
     file.take(LONGEST_TOKEN).read_to_string(&mut text).with_context(failed)?;
@@ -120,6 +120,15 @@ mod tests {
         for bad in ["", "unix:", "/run/leno/admin.sock", "localhost:15000", "https://127.0.0.1:1"] {
             assert!(bad.parse::<Address>().is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn each_account_has_a_folder_of_its_own() {
+        let runtime = || Some(PathBuf::from("/run/user/1000"));
+        assert_eq!(folder(0, runtime()), Path::new("/run/leno"));
+        assert_eq!(folder(1000, runtime()), Path::new("/run/user/1000/leno"));
+        assert_eq!(folder(1000, None), Path::new("/tmp/leno-1000"));
+        assert_eq!(folder(1000, Some("relative".into())), Path::new("/tmp/leno-1000"));
     }
 
     #[test]
