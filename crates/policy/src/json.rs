@@ -232,19 +232,13 @@ impl<'a> Reader<'a> {
 
 /// Whether no name is there twice.
 fn are_distinct(members: &Members<'_>) -> bool {
-    let mut names: Vec<&str> = members.iter().map(|(name, _)| &**name).collect();
-    if names.len() > FEW {
+    if members.len() > FEW {
+        let mut names: Vec<&str> = members.iter().map(|(name, _)| &**name).collect();
         names.sort_unstable();
         return names.windows(2).all(|pair| pair.first() != pair.last());
     }
-    let mut rest = names.as_slice();
-    while let Some((name, others)) = rest.split_first() {
-        if others.contains(name) {
-            return false;
-        }
-        rest = others;
-    }
-    true
+    let earlier = |index: usize| members.get(..index).unwrap_or_default();
+    !members.iter().enumerate().any(|(index, (name, _))| earlier(index).iter().any(|(other, _)| other == name))
 }
 
 #[cfg(test)]

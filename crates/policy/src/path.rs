@@ -98,7 +98,13 @@ pub fn without_parameters(path: &str) -> Option<String> {
 
 /// What comes before a segment's parameters. Escapes are upper case by now.
 fn name_of(segment: &str) -> &str {
-    segment.split(';').next().and_then(|name| name.split("%3B").next()).unwrap_or_default()
+    let begins = |(index, byte): &(usize, u8)| {
+        *byte == b';' || (*byte == b'%' && segment.get(*index..).is_some_and(|rest| rest.starts_with("%3B")))
+    };
+    match segment.bytes().enumerate().find(begins) {
+        Some((index, _)) => segment.get(..index).unwrap_or_default(),
+        None => segment,
+    }
 }
 
 /// `-`, `.`, `_`, `~`, letters and digits mean the same encoded or not.

@@ -26,13 +26,13 @@ impl Upload {
         self.0.set(progress);
     }
 
-    /// The failure as the client's doing, if it is.
-    pub fn attribute(&self, failure: Failure) -> Failure {
-        match (self.0.get(), failure) {
+    /// Makes a failure the client's doing, if it is.
+    pub fn attribute(&self, failure: &mut Failure) {
+        match (self.0.get(), &*failure) {
             // An instance that broke off first is not excused by a client that did so because of it: its body would still be waited for.
-            (Progress::Broken, Failure::Reset { .. } | Failure::Timeout(_)) => Failure::ClientGone,
-            (Progress::Client, Failure::Timeout(limit)) => Failure::SlowClient(limit),
-            (_, failure) => failure,
+            (Progress::Broken, Failure::Reset { .. } | Failure::Timeout(_)) => *failure = Failure::ClientGone,
+            (Progress::Client, &Failure::Timeout(limit)) => *failure = Failure::SlowClient(limit),
+            _ => {}
         }
     }
 }
@@ -46,10 +46,11 @@ mod tests {
     fn only_what_the_client_did_is_its_doing() {
         let timeout = || Failure::Timeout(Duration::from_secs(1));
         let reset = || Failure::Reset { cause: String::new(), refused: false };
-        let after = |progress, failure| {
+        let after = |progress, mut failure| {
             let upload = Upload::default();
             upload.note(progress);
-            upload.attribute(failure).status().as_u16()
+            upload.attribute(&mut failure);
+            failure.status().as_u16()
         };
         assert_eq!([after(Progress::Upstream, timeout()), after(Progress::Upstream, reset())], [504, 502]);
         assert_eq!([after(Progress::Client, timeout()), after(Progress::Client, reset())], [408, 502]);

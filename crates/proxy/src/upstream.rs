@@ -96,33 +96,28 @@ impl Forward<'_> {
     /// One try. It may be dropped at any time; what it occupies is given back.
     pub async fn attempt(&self, head: request::Parts, body: Body, avoid: &[SocketAddr]) -> Result<Reply, Failure> {
         self.endpoint.set(None);
-        let mut reply = self.send(head, body, avoid).await?;
-        upgrade::check(self.exchange.upgrade, &mut reply.response)?;
-        Ok(reply)
-    }
-
-    async fn send(&self, head: request::Parts, body: Body, avoid: &[SocketAddr]) -> Result<Reply, Failure> {
-        match self.way {
+        let mut reply = match self.way {
             Way::Instance(entry) => {
                 let lane = entry.lanes.pick(&head.headers, &self.exchange.request_id);
                 self.exchange.record.lane(lane);
                 match &lane.component {
-                    Some(component) => self.to_component(entry, (lane, component), head, body).await,
-                    None => self.to_instance(entry, lane, head, body, avoid).await,
+                    Some(component) => self.to_component(entry, (lane, component), head, body).await?,
+                    None => self.to_instance(entry, lane, head, body, avoid).await?,
                 }
             }
-            Way::HandOver(callee) => Ok(self.hand_over(callee, head, body).await),
-            Way::Tls(callee, address) => self.by_tls(callee, *address, head, body).await,
-            Way::Elsewhere(_) | Way::Nowhere => Err(Unavailable::Unknown.into()),
-        }
+            Way::HandOver(callee) => self.hand_over(callee, head, body).await,
+            Way::Tls(callee, address) => self.by_tls(callee, *address, head, body).await?,
+            Way::Elsewhere(_) | Way::Nowhere => return Err(Unavailable::Unknown.into()),
+        };
+        upgrade::check(self.exchange.upgrade, &mut reply.response)?;
+        Ok(reply)
     }
 
     /// Writes down how a try ended, and tells the outlier detection.
-    pub fn note(&self, result: Result<Reply, Failure>) -> Result<Reply, Failure> {
-        let result = match &self.upload {
-            Some(upload) => result.map_err(|failure| upload.attribute(failure)),
-            None => result,
-        };
+    pub fn note(&self, mut result: Result<Reply, Failure>) -> Result<Reply, Failure> {
+        if let (Err(failure), Some(upload)) = (&mut result, &self.upload) {
+            upload.attribute(failure);
+        }
         let outcome = match &result {
             Ok(reply) => AttemptResult::Status(reply.response.status().as_u16()),
             Err(failure) => AttemptResult::Failed(failure.flag()),
