@@ -280,11 +280,18 @@ impl Exchange {
     fn answer(&self, response: Response<Body>) -> Response<Body> {
         let (mut head, body) = response.into_parts();
         self.record.status(head.status.as_u16());
-        if let Some(status) = crate::body::grpc_status(&head.headers) {
-            self.record.grpc_status(status);
-        }
+        self.note_grpc_status(&head.headers);
         head::answer(&mut head, &self.request_id, false);
         Response::from_parts(head, body).map(|body| body.keep(Tail::new(self.record.clone())))
+    }
+
+    /// A call that ends with its head says so there.
+    fn note_grpc_status(&self, headers: &HeaderMap) {
+        if self.protocol == Protocol::Grpc
+            && let Some(status) = crate::body::grpc_status(headers)
+        {
+            self.record.grpc_status(status);
+        }
     }
 
     /// Cleans the head, and lets the body keep whatever has to last as long as it.
@@ -292,9 +299,7 @@ impl Exchange {
         let (mut head, body) = response.into_parts();
         let upgraded = head.status == StatusCode::SWITCHING_PROTOCOLS;
         self.record.status(head.status.as_u16());
-        if let Some(status) = crate::body::grpc_status(&head.headers) {
-            self.record.grpc_status(status);
-        }
+        self.note_grpc_status(&head.headers);
         head::answer(&mut head, &self.request_id, upgraded);
         if upgraded {
             self.record.upgraded();
