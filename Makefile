@@ -14,11 +14,11 @@ setup: ## Install what building needs (Debian packages, a wasm32 toolchain under
 
 run: setup ## Start the example application behind the mesh and drive it with real requests.
 	@echo "== building leno and the example application (the first time takes a few minutes)"
-	@$(CARGO) build --release --quiet -p leno -p orders
+	@$(CARGO) build --release -p leno -p orders
 	@target/release/orders-demo
 
 test: setup ## Run all tests.
-	@$(CARGO) test --workspace
+	@$(CARGO) test --workspace --no-fail-fast
 
 lint: setup ## Check format and lints.
 	@$(CARGO) fmt --all --check

@@ -42,7 +42,7 @@ pub(crate) struct Read {
 impl fmt::Display for Read {
     /// `read 3 files: 1 Mesh, 4 Function, 2 Policy (not read: 1 hidden, 2 of other names)`
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "read {} file{}:", self.files, if self.files == 1 { "" } else { "s" })?;
+        write!(f, "read {}:", counted(self.files, "file"))?;
         let kinds = self.documents.iter().filter(|(_, count)| *count > 0);
         for (place, (kind, count)) in kinds.enumerate() {
             write!(f, "{} {count} {kind}", if place == 0 { "" } else { "," })?;
@@ -140,8 +140,8 @@ impl Snapshot {
     /// How many functions and jobs there are, for people.
     pub fn summary(&self) -> String {
         let jobs = self.functions().filter(|id| self.is_job(id)).count();
-        let functions = format!("{} functions", self.functions.len() - jobs);
-        if jobs == 0 { functions } else { format!("{functions}, {jobs} jobs") }
+        let functions = counted(self.functions.len() - jobs, "function");
+        if jobs == 0 { functions } else { format!("{functions}, {}", counted(jobs, "job")) }
     }
 
     /// Something is wrong with a field of the Mesh document, which may be one that it no longer has.
@@ -309,6 +309,11 @@ impl Snapshot {
         }
         Callee { id: id.clone(), identity: identity(&self.mesh.trust_domain, id), hosts }
     }
+}
+
+/// `1 function`, `2 functions`
+fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 /// SPIFFE ID of a function.

@@ -15,8 +15,7 @@ pub fn run(path: &Path, strict: bool) -> Result<ExitCode> {
             println!("{}: {}", path.display(), snapshot.read());
             let rest = match warnings.len() {
                 0 => "all fine".to_owned(),
-                1 => "1 warning".to_owned(),
-                count => format!("{count} warnings"),
+                count => counted(count, "warning"),
             };
             println!("{}: {}, {rest}", path.display(), snapshot.summary());
             for warning in warnings {
@@ -63,8 +62,10 @@ pub fn report(problems: &[Problem]) {
     for problem in problems {
         eprintln!("{}", shown(&problem.to_string()));
     }
-    match problems.len() {
-        1 => eprintln!("leno: 1 problem"),
-        count => eprintln!("leno: {count} problems"),
-    }
+    eprintln!("leno: {}", counted(problems.len(), "problem"));
+}
+
+/// `1 problem`, `2 problems`
+pub fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }

@@ -3,16 +3,21 @@
 use crate::NodeAddress;
 use crate::admin::{self, Address};
 use crate::screen::{shown, shown_all, shown_json};
+use crate::table::{self, Column, Show};
 use anyhow::{Context, Result, bail, ensure};
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Bytes;
 use hyper_util::rt::TokioIo;
+use jiff::Timestamp;
 use leno_proxy::ring::Explanation;
 use serde_json::Value;
 use std::process::ExitCode;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
+
+/// Between two looks of `leno get --watch`.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// What `leno get` lists.
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -43,86 +48,128 @@ impl Listing {
         }
     }
 
-    /// Columns of the table: heading, and the field of the row.
-    fn columns(self) -> &'static [(&'static str, &'static str)] {
+    fn columns(self) -> &'static [Column] {
+        use Show::{Age, Plain, Time, Wide};
         match self {
             Self::Functions => &[
-                ("FUNCTION", "function"),
-                ("ENGINE", "engine"),
-                ("PROTOCOL", "protocol"),
-                ("DESIRED", "desired"),
-                ("READY", "ready"),
-                ("WAITING", "waiting"),
-                ("MODE", "mode"),
-                ("CALLEES", "callees"),
-                ("EXPOSED", "exposed"),
-                ("SCALED BY", "reason"),
+                ("FUNCTION", "function", Plain),
+                ("ENGINE", "engine", Plain),
+                ("PROTOCOL", "protocol", Plain),
+                ("DESIRED", "desired", Plain),
+                ("READY", "ready", Plain),
+                ("WAITING", "waiting", Plain),
+                ("MODE", "mode", Plain),
+                ("CALLEES", "callees", Plain),
+                ("EXPOSED", "exposed", Plain),
+                ("SCALED BY", "reason", Plain),
+                ("STARTING", "starting", Wide),
+                ("PROGRAM BYTES", "program_bytes", Wide),
+                ("LIMITS NOT IN FORCE", "unenforced_limits", Wide),
+                ("IDENTITY", "identity", Wide),
             ],
             Self::Revisions => &[
-                ("REVISION", "revision"),
-                ("FUNCTION", "function"),
-                ("PERCENT", "percent"),
-                ("TAGS", "tags"),
-                ("STEP", "step"),
-                ("REQUESTS", "requests"),
-                ("FAILURES", "failures"),
-                ("SLOW", "slow"),
-                ("ROLLED BACK", "failed"),
+                ("REVISION", "revision", Plain),
+                ("FUNCTION", "function", Plain),
+                ("PERCENT", "percent", Plain),
+                ("TAGS", "tags", Plain),
+                ("STEP", "step", Plain),
+                ("REQUESTS", "requests", Plain),
+                ("FAILURES", "failures", Plain),
+                ("SLOW", "slow", Plain),
+                ("ROLLED BACK", "failed", Plain),
+                ("AGE", "created", Age),
+                ("HEADERS", "headers", Wide),
             ],
             Self::Instances => &[
-                ("INSTANCE", "instance"),
-                ("FUNCTION", "function"),
-                ("STATE", "state"),
-                ("ADDRESS", "address"),
-                ("PID", "pid"),
-                ("RESTARTS", "restarts"),
+                ("INSTANCE", "instance", Plain),
+                ("FUNCTION", "function", Plain),
+                ("STATE", "state", Plain),
+                ("ADDRESS", "address", Plain),
+                ("PID", "pid", Plain),
+                ("RESTARTS", "restarts", Plain),
             ],
             Self::Jobs => &[
-                ("JOB", "job"),
-                ("STATE", "state"),
-                ("NODE", "node"),
-                ("COMPLETIONS", "completions"),
-                ("ACTIVE", "active"),
-                ("FAILED", "failed"),
-                ("START (UNIX)", "start"),
-                ("END (UNIX)", "end"),
-                ("EXIT", "exit_code"),
-                ("REASON", "reason"),
+                ("JOB", "job", Plain),
+                ("STATE", "state", Plain),
+                ("NODE", "node", Plain),
+                ("COMPLETIONS", "completions", Plain),
+                ("ACTIVE", "active", Plain),
+                ("FAILED", "failed", Plain),
+                ("AGE", "start", Age),
+                ("ENDED", "end", Time),
+                ("EXIT", "exit_code", Plain),
+                ("REASON", "reason", Plain),
             ],
             Self::Events => &[
-                ("TIME (UNIX)", "time"),
-                ("KIND", "kind"),
-                ("FUNCTION", "function"),
-                ("REVISION", "revision"),
-                ("FROM", "from"),
-                ("TO", "to"),
-                ("MODE", "mode"),
-                ("REASON", "reason"),
+                ("TIME", "time", Time),
+                ("KIND", "kind", Plain),
+                ("FUNCTION", "function", Plain),
+                ("REVISION", "revision", Plain),
+                ("FROM", "from", Plain),
+                ("TO", "to", Plain),
+                ("MODE", "mode", Plain),
+                ("REASON", "reason", Plain),
             ],
             Self::Identities => {
-                &[("IDENTITY", "identity"), ("EXPIRES (UNIX)", "not_after"), ("RENEWAL (UNIX)", "renew_at")]
+                &[("IDENTITY", "identity", Plain), ("EXPIRES", "not_after", Age), ("RENEWAL", "renew_at", Age)]
             }
         }
     }
 }
 
+/// How `leno get` prints.
+#[derive(Clone, Copy, clap::Args)]
+pub struct Printing {
+    /// What the listing looks like.
+    #[arg(short, long, value_enum, default_value_t = Form::Table)]
+    output: Form,
+    /// The same as `--output json`.
+    #[arg(long, conflicts_with = "output")]
+    json: bool,
+    /// Look every second, and print what is new or has changed, until it is interrupted.
+    #[arg(short, long)]
+    watch: bool,
+}
+
+/// What a listing looks like.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Form {
+    /// A table, with times as ages or local time.
+    Table,
+    /// A table with more columns.
+    Wide,
+    /// As the node tells it; times in seconds since 1970.
+    Json,
+}
+
 /// Prints one listing.
-pub fn list(what: Listing, node: &NodeAddress, json: bool) -> Result<ExitCode> {
+pub fn list(what: Listing, node: &NodeAddress, printing: Printing) -> Result<ExitCode> {
     let node = Node::of(node)?;
-    let (status, body) = node.ask(what.path())?;
-    if status != 200 {
-        bail!("the node at {} answered {status}: {}", node.admin, shown(body.trim_end()));
+    let form = if printing.json { Form::Json } else { printing.output };
+    let columns: Vec<Column> =
+        what.columns().iter().filter(|(_, _, show)| form == Form::Wide || *show != Show::Wide).copied().collect();
+    let mut seen = Vec::new();
+    let mut first = true;
+    loop {
+        let rows = node.list(what)?;
+        let new: Vec<&Value> = rows.iter().filter(|row| !seen.contains(*row)).collect();
+        if form == Form::Json {
+            if first || !new.is_empty() {
+                println!("{}", shown_json(&serde_json::to_string_pretty(&new)?));
+            }
+        } else {
+            let headings = first.then(|| columns.iter().map(|(heading, ..)| (*heading).to_owned()).collect::<Vec<_>>());
+            let now = Timestamp::now();
+            let table: Vec<_> =
+                headings.into_iter().chain(new.iter().map(|row| table::cells(&columns, row, now))).collect();
+            table::print(&table);
+        }
+        if !printing.watch {
+            return Ok(ExitCode::SUCCESS);
+        }
+        (seen, first) = (rows, false);
+        std::thread::sleep(LOOK);
     }
-    if json {
-        println!("{}", shown_json(&body));
-        return Ok(ExitCode::SUCCESS);
-    }
-    let rows: Vec<Value> = serde_json::from_str(&body).context("the node's answer is not JSON")?;
-    let columns = what.columns();
-    let mut table = vec![columns.iter().map(|(heading, _)| (*heading).to_owned()).collect::<Vec<_>>()];
-    table.extend(rows.iter().map(|row| columns.iter().map(|(_, field)| cell(&row[*field])).collect()));
-    print_table(&table);
-    Ok(ExitCode::SUCCESS)
 }
 
 /// Prints what a node remembers of one request.
@@ -151,26 +198,6 @@ pub fn explain(request_id: &str, node: &NodeAddress, json: bool) -> Result<ExitC
     Ok(ExitCode::SUCCESS)
 }
 
-fn cell(value: &Value) -> String {
-    match value {
-        Value::Null => "-".to_owned(),
-        Value::String(text) => shown(text).into_owned(),
-        Value::Array(items) if items.is_empty() => "-".to_owned(),
-        Value::Array(items) => items.iter().map(cell).collect::<Vec<_>>().join(","),
-        other => other.to_string(),
-    }
-}
-
-fn print_table(rows: &[Vec<String>]) {
-    let columns = rows.first().map_or(0, Vec::len);
-    let widths: Vec<usize> =
-        (0..columns).map(|column| rows.iter().map(|row| row[column].len()).max().unwrap_or(0)).collect();
-    for row in rows {
-        let line: Vec<String> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
-        println!("{}", line.join("  ").trim_end());
-    }
-}
-
 /// A node to be asked.
 struct Node {
     admin: Address,
@@ -181,6 +208,12 @@ impl Node {
     fn of(node: &NodeAddress) -> Result<Self> {
         let token = node.admin_token.as_deref().map(admin::token).transpose()?;
         Ok(Self { admin: node.admin.clone().unwrap_or_else(Address::usual), token })
+    }
+
+    fn list(&self, what: Listing) -> Result<Vec<Value>> {
+        let (status, body) = self.ask(what.path())?;
+        ensure!(status == 200, "the node at {} answered {status}: {}", self.admin, shown(body.trim_end()));
+        serde_json::from_str(&body).context("the node's answer is not JSON")
     }
 
     /// One GET to the admin address.

@@ -16,11 +16,13 @@ mod revisions;
 mod scaling;
 mod scrape;
 mod screen;
+mod table;
 mod telemetry;
 mod up;
 
 use admin::Address;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -78,9 +80,13 @@ enum Command {
         what: client::Listing,
         #[command(flatten)]
         node: NodeAddress,
-        /// Print JSON.
-        #[arg(long)]
-        json: bool,
+        #[command(flatten)]
+        printing: client::Printing,
+    },
+    /// Write completions for a shell to standard output: `leno completions bash > /etc/bash_completion.d/leno`.
+    Completions {
+        /// The shell.
+        shell: Shell,
     },
     /// Tell every stage of the decision on a recent request.
     Explain {
@@ -133,7 +139,11 @@ fn main() -> ExitCode {
             harden::process(guards.debuggable).and_then(|()| up::run(&path, workers, store.as_deref(), &guards))
         }
         Command::Check { path, strict } => check::run(&path, strict),
-        Command::Get { what, node, json } => client::list(what, &node, json),
+        Command::Get { what, node, printing } => client::list(what, &node, printing),
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "leno", &mut std::io::stdout());
+            Ok(ExitCode::SUCCESS)
+        }
         Command::Explain { request_id, node, json } => client::explain(&request_id, &node, json),
     };
     match result {

@@ -161,7 +161,10 @@ fn apply(
             for problem in &problems {
                 tracing::error!("{problem}");
             }
-            tracing::error!("the change is refused ({} problems); what was in force goes on", problems.len());
+            tracing::error!(
+                "the change is refused ({}); what was in force goes on",
+                check::counted(problems.len(), "problem")
+            );
             return;
         }
     };

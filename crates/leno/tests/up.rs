@@ -3,7 +3,8 @@
 mod mesh;
 
 use mesh::{ALLOW_ALL, Mesh, echo_function, policy};
-use std::process::Command;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
 
 fn public_echo() -> String {
     echo_function("echo", "  expose: [{hosts: [\"*\"], path: /}]") + &policy("open", "echo", ALLOW_ALL)
@@ -311,6 +312,38 @@ fn doubts_are_told_and_stop_nothing() {
     assert!(words.contains("app.yaml:") && words.contains(" spec.authorization.rules[1]: "), "{words}");
     assert!(String::from_utf8(checked.stdout).unwrap().contains("2 functions, 3 warnings"));
     assert_eq!(check(&["--strict"]).status.code(), Some(2));
+}
+
+#[test]
+fn listings_are_for_people_and_for_programs() {
+    let documents = echo_function("echo", "  expose: [{hosts: [\"*\"], path: /}]") + &policy("open", "echo", ALLOW_ALL);
+    let mesh = Mesh::start(&documents);
+    let told = |arguments: &[&str]| {
+        let output = mesh.leno(arguments);
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert!(!told(&["get", "functions"]).contains("spiffe://"));
+    assert!(told(&["get", "functions", "-o", "wide"]).contains("spiffe://test.example/ns/test/sa/echo"));
+    for json in [&["get", "functions", "-o", "json"][..], &["get", "functions", "--json"]] {
+        let rows: serde_json::Value = serde_json::from_str(&told(json)).unwrap();
+        assert_eq!(rows[0]["function"], "test/echo");
+    }
+    let identities = told(&["get", "identities"]);
+    assert!(identities.contains("EXPIRES") && identities.contains("  in "), "{identities}");
+    assert!(told(&["completions", "bash"]).contains("_leno"));
+
+    let mut watching = Command::new(env!("CARGO_BIN_EXE_leno"))
+        .args(["get", "instances", "--watch", "--admin", &format!("unix:{}", mesh.socket().display())])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(watching.stdout.take().unwrap()).lines();
+    assert!(lines.next().unwrap().unwrap().starts_with("INSTANCE"), "the headings come at once");
+    assert_eq!(mesh.get("/").status, 200);
+    assert!(lines.next().unwrap().unwrap().starts_with("test/echo-00001/1"), "and what is new when it is there");
+    watching.kill().unwrap();
+    watching.wait().unwrap();
 }
 
 /// A function that never listens, so that what it has open is what it was given.

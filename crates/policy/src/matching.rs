@@ -38,7 +38,7 @@ fn template(segments: &[Segment], path: &str) -> bool {
         let matched = match segment {
             // The slash before it counts: other meshes match `/a/` and `/a/b` with `/a/{**}`, and not `/a`.
             Segment::Rest => return parts.next().is_some(),
-            Segment::One => parts.next().is_some_and(|part| !part.is_empty()),
+            Segment::One(_) => parts.next().is_some_and(|part| !part.is_empty()),
             Segment::Literal(literal) => parts.next() == Some(literal),
         };
         if !matched {
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn templates() {
-        let orders = [Segment::Literal(String::from("orders")), Segment::One];
+        let orders = [Segment::Literal(String::from("orders")), Segment::One(String::from("id"))];
         assert!(template(&orders, "/orders/7"));
         for path in ["/orders", "/orders/", "/orders/7/x", "/orders/7/", "/other/7", "/Orders/7", "*", ""] {
             assert!(!template(&orders, path), "{path}");

@@ -306,8 +306,8 @@ pub enum PathMatch {
 pub enum Segment {
     /// This text, already normalised.
     Literal(String),
-    /// `{name}` or `{*}`: one non-empty segment.
-    One,
+    /// `{name}` or `{*}`: one non-empty segment. The name is for people.
+    One(String),
     /// `{**}`: everything after the slash before it, which has to be there; last only.
     Rest,
 }

@@ -60,19 +60,17 @@ pub fn principal(matcher: &PrincipalMatch) -> String {
     }
 }
 
-/// As it is written in documents; the names of variables are not kept.
+/// As it is written in documents.
 pub fn path(matcher: &PathMatch) -> String {
     match matcher {
         PathMatch::Text(matcher) => text(matcher),
         PathMatch::Template(segments) => {
-            let parts: Vec<&str> = segments
-                .iter()
-                .map(|segment| match segment {
-                    Segment::Literal(text) => text.as_str(),
-                    Segment::One => "{*}",
-                    Segment::Rest => "{**}",
-                })
-                .collect();
+            let part = |segment: &Segment| match segment {
+                Segment::Literal(text) => text.clone(),
+                Segment::One(name) => format!("{{{name}}}"),
+                Segment::Rest => "{**}".to_string(),
+            };
+            let parts: Vec<String> = segments.iter().map(part).collect();
             format!("\"/{}\"", parts.join("/"))
         }
     }

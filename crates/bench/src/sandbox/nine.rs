@@ -122,7 +122,7 @@ fn rules() -> Vec<AuthorizationRule> {
             values: any(vec![exact(role)]),
         }],
     };
-    let template = vec![Segment::Literal("orders".into()), Segment::One, Segment::Literal("items".into())];
+    let template = vec![Segment::Literal("orders".into()), Segment::One("id".into()), Segment::Literal("items".into())];
     let prefix = |text: &str| PathMatch::Text(StringMatch::Prefix(text.into()));
     vec![
         rule("no-administration", Action::Deny, vec![prefix("/admin")], &["GET", "POST"], "customer"),

@@ -82,7 +82,7 @@ fn template(scope: &Scope<'_>, text: &str) -> Option<Vec<Segment>> {
                 );
                 return None;
             }
-            Some(name) if name == "*" || is_variable(name) => segments.push(Segment::One),
+            Some(name) if name == "*" || is_variable(name) => segments.push(Segment::One(name.to_owned())),
             None if !part.contains(['{', '}', '*']) => segments.push(Segment::Literal(part.to_owned())),
             _ => {
                 let fix = "a segment is a text, `{name}`, `{*}` or, at the end, `{**}`";

@@ -108,7 +108,7 @@ fn literal(template: &[Segment]) -> String {
         literal.push('/');
         match segment {
             Segment::Literal(text) => literal.push_str(text),
-            Segment::One | Segment::Rest => break,
+            Segment::One(_) | Segment::Rest => break,
         }
     }
     literal
@@ -117,8 +117,8 @@ fn literal(template: &[Segment]) -> String {
 fn segments(wide: &[Segment], narrow: &[Segment]) -> bool {
     match (wide.split_first(), narrow.split_first()) {
         (None, None) | (Some((Segment::Rest, _)), Some(_)) => true,
-        (Some((Segment::One, wide)), Some((Segment::One, narrow))) => segments(wide, narrow),
-        (Some((Segment::One, wide)), Some((Segment::Literal(text), narrow))) => {
+        (Some((Segment::One(_), wide)), Some((Segment::One(_), narrow))) => segments(wide, narrow),
+        (Some((Segment::One(_), wide)), Some((Segment::Literal(text), narrow))) => {
             !text.is_empty() && segments(wide, narrow)
         }
         (Some((Segment::Literal(one), wide)), Some((Segment::Literal(other), narrow))) => {
@@ -143,7 +143,7 @@ mod tests {
     }
 
     fn template() -> impl Strategy<Value = PathMatch> {
-        let segment = prop_oneof!["[ab]{1,2}".prop_map(Segment::Literal), Just(Segment::One)];
+        let segment = prop_oneof!["[ab]{1,2}".prop_map(Segment::Literal), Just(Segment::One("*".to_owned()))];
         (prop::collection::vec(segment, 0..3), any::<bool>()).prop_map(|(mut segments, rest)| {
             if rest || segments.is_empty() {
                 segments.push(Segment::Rest);
@@ -186,7 +186,7 @@ mod tests {
     fn paths_of_templates_and_prefixes() {
         let template = |text: &str| {
             let segment = |part: &str| match part {
-                "{}" => Segment::One,
+                "{}" => Segment::One("*".to_owned()),
                 "{**}" => Segment::Rest,
                 text => Segment::Literal(text.to_owned()),
             };
