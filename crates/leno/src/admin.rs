@@ -114,7 +114,7 @@ impl Admin {
         let connections = Box::new(self.node.admission.scrape());
         let extensions = Box::new(self.node.extension_instances.scrape());
         let others: Vec<Box<dyn Collector>> = vec![scaling, revisions, control, connections, extensions];
-        self.node.telemetry.metrics_text_with(&self.node.ledger, others)
+        self.node.telemetry.metrics_text(self.node.ledger.entries(), others)
     }
 
     fn functions(&self) -> Value {

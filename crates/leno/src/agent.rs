@@ -12,10 +12,12 @@ use leno_control::node::{Agent, Change, Update, Updates};
 use leno_control::{Resource, RevisionCounts, Subject};
 use leno_function::{FunctionSpec, Supervisor};
 use leno_identity::SpiffeId;
-use leno_proxy::extension::{Extension, ModuleFetcher, Modules};
+use leno_proxy::ModuleFetcher;
+use leno_proxy::extension::Extension;
 use leno_proxy::jwks::{JwksFetcher, Pace};
+use leno_proxy::modules::Modules;
 use leno_proxy::shards::Shards;
-use leno_proxy::tally::Counts;
+use leno_proxy::stats::Counts;
 use leno_proxy::{FunctionEntry, Node};
 use std::collections::{BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -88,7 +90,7 @@ impl Keeper {
                 () = sleep_until(self.retry_at().unwrap_or_else(Instant::now)), if self.retry_at().is_some() => {
                     self.retry().await;
                 }
-                _ = tick.tick(), if self.node.tallies.any() => self.tell_traffic(),
+                _ = tick.tick(), if self.node.revision_stats.any() => self.tell_traffic(),
                 changed = changes.changed() => {
                     if changed.is_err() {
                         return;
@@ -105,7 +107,7 @@ impl Keeper {
 
     /// What became of requests, where there are several revisions.
     fn tell_traffic(&self) {
-        for (id, counts) in self.node.tallies.counts() {
+        for (id, counts) in self.node.revision_stats.counts() {
             let of =
                 |(revision, Counts { requests, failed, slow })| (revision, RevisionCounts { requests, failed, slow });
             self.agent.traffic(&id, &counts.into_iter().map(of).collect::<Vec<_>>());
@@ -173,7 +175,7 @@ impl Keeper {
                     fetcher.forget(&id);
                     self.retries().forget(&id);
                     next.remove(&id);
-                    self.node.tallies.keep(&id, &[]);
+                    self.node.revision_stats.keep(&id, &[]);
                     jobs.remove(&id);
                     if functions.get(&id).is_some() {
                         removed.insert(id);
@@ -199,7 +201,7 @@ impl Keeper {
             let keep: Vec<u32> = entry.slice.all_revisions().map(|revision| revision.number).collect();
             self.supervisor.retire(&entry.slice.id, &keep);
             let several = entry.slice.revisions.split.is_some();
-            self.node.tallies.keep(&entry.slice.id, if several { &keep } else { &[] });
+            self.node.revision_stats.keep(&entry.slice.id, if several { &keep } else { &[] });
         }
         // Requests from the gateway and on this node need no certificate, so they do not wait for keys to be made.
         if forgotten || replaced {
@@ -344,7 +346,7 @@ impl Keeper {
         let loading = tokio::task::spawn_blocking(move || {
             let engine = engines.choose(slice.engine, mesh).map_err(|error| error.to_string())?;
             let entry = FunctionEntry::load_with(engine, &modules, slice);
-            entry.count_in(&node.tallies);
+            entry.count_in(&node.revision_stats);
             for program in [&entry.inbound, &entry.outbound] {
                 if let Err(reason) = &program.image {
                     return Err(format!("its {:?} program cannot be loaded: {reason}", program.spec.direction));
@@ -352,7 +354,7 @@ impl Keeper {
             }
             delivered(&entry.slice.inbound_extensions, &entry.inbound_extensions)?;
             delivered(&entry.slice.outbound_extensions, &entry.outbound_extensions)?;
-            for component in entry.lanes.all().filter_map(|lane| lane.component.as_ref()) {
+            for component in entry.revisions.all().filter_map(|revision| revision.component.as_ref()) {
                 if let (Err(reason), false) = (&component.program, component.fetched) {
                     return Err(format!("its component cannot be loaded: {reason}"));
                 }

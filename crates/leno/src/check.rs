@@ -3,7 +3,8 @@
 use crate::screen::shown;
 use anyhow::Result;
 use leno_config::{Problem, Snapshot};
-use leno_proxy::extension::{self, Modules};
+use leno_proxy::extension;
+use leno_proxy::modules::Modules;
 use std::path::Path;
 use std::process::ExitCode;
 

@@ -197,7 +197,7 @@ impl Host for InstanceHost {
 
     fn withdrawn(&self, function: &FunctionId, instance: InstanceId, address: SocketAddr) {
         if let Some(node) = self.node() {
-            node.withdrawn.add(&instance.name(function), address);
+            node.terminating.add(&instance.name(function), address);
         }
     }
 
@@ -205,7 +205,7 @@ impl Host for InstanceHost {
         let name = instance.name(function);
         if let Some(node) = self.node() {
             node.credentials.revoke(&name);
-            node.withdrawn.remove(&name);
+            node.terminating.remove(&name);
         }
         tracing::info!(instance = %name, "an instance has ended");
     }

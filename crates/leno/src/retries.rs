@@ -3,7 +3,8 @@
 
 use leno_config::FunctionId;
 use leno_proxy::FunctionEntry;
-use leno_proxy::extension::{Extension, Modules};
+use leno_proxy::extension::Extension;
+use leno_proxy::modules::Modules;
 use std::collections::HashMap;
 use std::time::Duration;
 use tokio::time::Instant;

@@ -3,7 +3,7 @@
 use leno_config::{FunctionId, revision};
 use leno_control::{Control, RolloutEvent};
 use leno_proxy::Node;
-use leno_proxy::tally::Counts;
+use leno_proxy::stats::Counts;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
@@ -53,7 +53,7 @@ fn counted(node: &Node) -> Vec<((FunctionId, String), Counts)> {
     let of = |(id, counts): (FunctionId, Vec<(u32, Counts)>)| {
         counts.into_iter().map(move |(number, counts)| ((id.clone(), revision::name(&id, number)), counts))
     };
-    node.tallies.counts().into_iter().flat_map(of).collect()
+    node.revision_stats.counts().into_iter().flat_map(of).collect()
 }
 
 /// The counts of the revisions of all functions that have several in use.

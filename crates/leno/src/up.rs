@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use leno_config::{MeshSlice, Problem, Snapshot};
 use leno_control::{Admission, Control, Definitions, Options, Placement, Store, gateway_identity};
 use leno_identity::{Authority, TrustDomain};
-use leno_proxy::extension::Modules;
+use leno_proxy::modules::Modules;
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::process::ExitCode;

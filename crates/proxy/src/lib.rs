@@ -1,61 +1,40 @@
-//! Carries one request from the socket to its upstream and back: the *corridor*.
+//! Carries one request from the socket to its upstream and back.
 //!
-//! Read it in the order in which things happen: [`listen`] accepts, [`connection`] finds out who speaks and how, [`exchange`] is
-//! the corridor itself, [`upstream`] forwards, [`record`] tells what happened. [`judge`] alone touches the sandbox, and the
-//! [`ledger`] holds all that programs see as state. A [`node::Node`] is what all workers share, and [`listen::serve`] starts them.
+//! The code stands in rooms, and each room uses only those below it:
+//!
+//! | room | what happens in it |
+//! |---|---|
+//! | `listener` | accepts connections, ends TLS, finds out who speaks and how |
+//! | `corridor` | the way of one request: route, judge, forward, judge the response; `judge` alone touches the sandbox |
+//! | `fetch` | gets key sets and modules that the configuration names by address |
+//! | `state` | what all workers of a node share: snapshot, ledger, credentials, instances |
+//! | `telemetry` | what is told of each exchange: metrics, access log, spans, recent records |
+//! | `http` | heads, bodies and failures of HTTP, whoever exchanges them |
+//! | `runtime` | tasks, clocks, connections of the node's own |
+//!
+//! [`serve`] starts the workers of a [`Node`].
 #![forbid(unsafe_code)]
 
-pub mod access_log;
-pub mod admission;
-pub mod body;
-mod client;
-mod clock;
-pub mod component;
-pub mod connection;
-pub mod credential;
-pub mod descriptors;
-mod dial;
-pub mod edits;
-pub mod exchange;
-pub mod extension;
-pub mod failure;
-mod framing;
-pub mod head;
-pub mod instances;
-pub mod io;
-pub mod judge;
-pub mod jwks;
-pub mod ledger;
-pub mod listen;
-pub mod metrics;
-pub mod node;
-mod outbox;
-pub mod peer;
-pub mod pool;
-mod proxy_protocol;
-pub mod random;
-pub mod record;
-pub mod replay;
-pub mod reply;
-pub mod retry;
-pub mod ring;
-pub mod route;
-mod schedule;
-pub mod shards;
-pub mod signature;
-pub mod snapshot;
-pub mod span;
-pub mod split;
-pub mod tally;
-pub mod telemetry;
+mod corridor;
+mod fetch;
+mod http;
+mod listener;
+mod runtime;
+mod state;
+mod telemetry;
 #[cfg(test)]
 mod testing;
-pub mod upgrade;
-mod upload;
-pub mod upstream;
-pub mod withdrawn;
-pub mod worker;
 
-pub use listen::{Addresses, Handle, Options, ServeError, serve};
-pub use node::Node;
-pub use snapshot::{FunctionEntry, NodeSnapshot};
+pub use corridor::judge;
+pub use fetch::jwks;
+pub use fetch::modules::ModuleFetcher;
+pub use http::peer;
+pub use listener::{Addresses, Handle, Options, ServeError, serve};
+pub use runtime::random;
+pub use state::function::FunctionEntry;
+pub use state::node::Node;
+pub use state::snapshot::NodeSnapshot;
+pub use state::{credential, extension, instances, ledger, modules, shards, signature};
+pub use telemetry::record::Record;
+pub use telemetry::recorder::Recorder;
+pub use telemetry::{Telemetry, metrics, ring, stats};

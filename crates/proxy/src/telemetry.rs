@@ -1,15 +1,25 @@
 //! Where records go: metrics, ring, access log, spans.
 
-use crate::access_log::AccessLog;
-use crate::ledger::Ledger;
-use crate::metrics::{Elsewhere, Metrics};
-use crate::ring::Ring;
-use crate::span::Spans;
+pub mod access_log;
+pub mod asked;
+pub mod metrics;
+pub mod names;
+pub mod observed;
+pub mod record;
+pub mod recorder;
+pub mod ring;
+pub mod span;
+pub mod stats;
+
+use access_log::AccessLog;
 use leno_config::slice::MeshSlice;
+use metrics::{Gauges, LedgerEntries, Metrics};
 use prometheus_client::collector::Collector;
+use ring::Ring;
+use span::Spans;
 use std::io;
 
-/// All of a node's sinks. Workers take their shards from it with [`crate::record::Recorder::new`].
+/// All of a node's sinks. Workers take their shards from it with [`recorder::Recorder::new`].
 #[derive(Debug)]
 pub struct Telemetry {
     /// Numbers.
@@ -42,22 +52,14 @@ impl Telemetry {
         }
     }
 
-    /// All numbers in OpenMetrics text, of type [`crate::metrics::CONTENT_TYPE`].
-    pub fn metrics_text(&self, ledger: &Ledger) -> String {
-        self.metrics_text_with(ledger, Vec::new())
-    }
-
-    /// The same, and what others count.
-    pub fn metrics_text_with(&self, ledger: &Ledger, others: Vec<Box<dyn Collector>>) -> String {
-        let (ledger_quotas, ledger_tokens) = ledger.entries();
-        let elsewhere = Elsewhere {
-            ledger_quotas,
-            rate_limits: ledger.counters(),
-            ledger_tokens,
+    /// All numbers in OpenMetrics text, of type [`metrics::CONTENT_TYPE`]: those of exchanges, those of the ledger, and what others count.
+    pub fn metrics_text(&self, ledger: LedgerEntries, others: Vec<Box<dyn Collector>>) -> String {
+        let gauges = Gauges {
+            ledger,
             log_lines_dropped: self.log.as_ref().map_or(0, AccessLog::dropped),
             spans_dropped: self.spans.as_ref().map_or(0, Spans::dropped),
         };
-        self.metrics.encode(&self.trust_domain, elsewhere, others)
+        self.metrics.encode(&self.trust_domain, gauges, others)
     }
 
     /// Waits until all that was recorded so far is written or sent, or could not be. Blocks, for some seconds at most.

@@ -1,7 +1,10 @@
 //! What tests of several modules need: signing keys, tokens.
 
-use crate::peer::{Entrance, Peer};
-use crate::record::{Asked, AttemptResult, EditedHeader, Judged, Observed, QuotaTake, Ruled, SignatureCheck, Try};
+use crate::http::peer::{Peer, TrafficDirection};
+use crate::telemetry::asked::Asked;
+use crate::telemetry::observed::{
+    AttemptResult, EditedHeader, Judged, Observed, QuotaTake, Ruled, SignatureCheck, Try,
+};
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::rsa::KeySize;
 use aws_lc_rs::signature::{
@@ -111,12 +114,12 @@ pub fn observed() -> Observed {
     let after = |ms| started + Duration::from_millis(ms);
     Observed {
         request_id: "req-1".into(),
-        entrance: Entrance::Gateway,
+        direction: TrafficDirection::Gateway,
         peer: Peer { identity: None, address: ([192, 0, 2, 7], 4711).into() },
         protocol: Protocol::Http1,
         asked: Asked::of(&asked),
         target: Some("orders/order-service".into()),
-        lane: None,
+        revision: None,
         started_at: SystemTime::UNIX_EPOCH + Duration::from_millis(1_700_000_000_123),
         started,
         stages: [Some(after(1)), Some(after(2)), Some(after(3)), Some(after(13))],

@@ -7,13 +7,13 @@ use guest::Form;
 use http::Request;
 use leno_policy::spec::{Counts, Protocol, QuotaAlgorithm, RateLimit};
 use leno_proxy::FunctionEntry;
-use leno_proxy::judge::{Ask, Judge, Judgement};
+use leno_proxy::Telemetry;
+use leno_proxy::judge::{Judge, JudgeInput, Judgement};
 use leno_proxy::ledger::Ledger;
-use leno_proxy::peer::{Entrance, Peer};
+use leno_proxy::peer::{Peer, TrafficDirection};
 use leno_proxy::random::Random;
-use leno_proxy::record::{Record, Recorder};
 use leno_proxy::ring::Explanation;
-use leno_proxy::telemetry::Telemetry;
+use leno_proxy::{Record, Recorder};
 use leno_sandbox::Engine;
 use std::path::Path;
 use std::rc::Rc;
@@ -92,10 +92,10 @@ impl Bench {
         }
         let (head, ()) = request.body(()).unwrap().into_parts();
         let peer = Peer { identity: None, address: ([192, 0, 2, 1], 4711).into() };
-        let record = Record::new(&self.recorder, Entrance::Gateway, &peer, Protocol::Http1, &head, "req-1");
-        let ask = Ask {
+        let record = Record::new(&self.recorder, TrafficDirection::Gateway, &peer, Protocol::Http1, &head, "req-1");
+        let ask = JudgeInput {
             entry: &self.entry,
-            entrance: Entrance::Gateway,
+            direction: TrafficDirection::Gateway,
             peer: &peer,
             target: Some(&self.entry.slice.id),
             protocol: Protocol::Http1,
@@ -130,7 +130,7 @@ fn faults_harm_one_request_only(form: Form, orders: &[(&str, &str)]) {
         let judgement = told.judgement.unwrap();
         assert_eq!(judgement.verdict, "error", "{order}");
         assert!(!judgement.clause.is_empty(), "{order}: the reason is told");
-        let metrics = bench.telemetry.metrics_text(&bench.ledger);
+        let metrics = bench.telemetry.metrics_text(bench.ledger.entries(), Vec::new());
         let line =
             format!(r#"leno_sandbox_faults_total{{function="shop/orders",direction="inbound",fault="{fault}"}}"#);
         assert!(metrics.contains(&line), "{order} should be a {fault}: {}", judgement.clause);

@@ -8,10 +8,10 @@ use leno_policy::spec::{
     AccessLog, Action, AuthorizationRule, Breaker, Condition, ConditionKey, Direction, Matches, ProgramSpec, Retry,
     RetryOn, Sidecar, StringMatch, Target, Tracing,
 };
+use leno_proxy::Telemetry;
 use leno_proxy::credential::Minted;
 use leno_proxy::instances::{Acquire, Guard, Instances, Lease, Unavailable, Unproven};
 use leno_proxy::ring::Explanation;
-use leno_proxy::telemetry::Telemetry;
 use leno_proxy::{FunctionEntry, Handle, Node, NodeSnapshot, Options, ServeError};
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -287,7 +287,7 @@ impl Mesh {
     }
 
     pub fn metrics(&self) -> String {
-        self.node.telemetry.metrics_text(&self.node.ledger)
+        self.node.telemetry.metrics_text(self.node.ledger.entries(), Vec::new())
     }
 
     /// A credential of an instance of this function.

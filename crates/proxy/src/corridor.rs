@@ -1,0 +1,146 @@
+//! **The corridor**: one request, from its head to the head of its response.
+
+mod component;
+pub mod exchange;
+mod guard;
+pub mod judge;
+mod pool;
+pub mod reply;
+mod retry;
+pub mod route;
+pub mod upgrade;
+mod upstream;
+pub mod worker;
+
+use crate::http::body::{Body, grpc_status};
+use crate::http::failure::Failure;
+use crate::http::head;
+use crate::runtime::schedule;
+use crate::telemetry::observed::Stage;
+use exchange::Exchange;
+use guard::ExchangeGuard;
+use http::{HeaderMap, Response, StatusCode, request};
+use judge::{JudgeInput, Judgement, Permitted, Refusal, Ruling};
+use leno_policy::spec::Protocol;
+use route::Route;
+use upstream::{Reply, UpstreamGuard};
+
+impl Exchange {
+    /// The corridor: route, judge, forward, judge the response, finish. The snapshot was pinned when the exchange began.
+    pub async fn run(self, head: request::Parts, body: Body) -> Response<Body> {
+        let route = match route::find(&self, &head) {
+            Ok(route) => route,
+            Err(failure) => return self.fail(failure),
+        };
+        if let Some(target) = route.target_name() {
+            self.record.routed(&target);
+        }
+        if !self.handed_over {
+            schedule::charge(route.judge.class);
+        }
+        self.record.stage(Stage::Routed);
+        let permitted = match self.worker.judge.request(self.ask(&route, &body), head, &self.record) {
+            Judgement::Permitted(permitted) => permitted,
+            Judgement::Denied(refusal) => return self.refuse(refusal),
+        };
+        let permitted = if permitted.has_extensions() {
+            match Box::pin(self.extend(self.ask(&route, &body), permitted)).await {
+                Judgement::Permitted(permitted) => permitted,
+                Judgement::Denied(refusal) => return self.refuse(refusal),
+            }
+        } else {
+            permitted
+        };
+        let (ruling, reply) = upstream::forward(&self, &route.upstream, permitted, body).await;
+        let (mut head, reply_body, guard) = match reply {
+            Ok(Reply { response, guard }) => {
+                if let Some(failure) = response.extensions().get() {
+                    self.record.failure(failure);
+                }
+                let (head, body) = response.into_parts();
+                (head, body, guard)
+            }
+            Err(failure) => {
+                self.record.failure(&failure);
+                let (head, body) = reply::failed(&failure, &self).into_parts();
+                (head, body, Default::default())
+            }
+        };
+        if let Err(refusal) = self.worker.judge.response(&ruling, &mut head, &self.record) {
+            return self.refuse(refusal);
+        }
+        self.finish(Response::from_parts(head, reply_body), guard, ruling)
+    }
+
+    fn ask<'a>(&'a self, route: &'a Route, body: &Body) -> JudgeInput<'a> {
+        let target = route.target();
+        JudgeInput {
+            entry: &route.judge,
+            direction: self.origin.direction(),
+            peer: &self.peer,
+            target,
+            protocol: self.protocol,
+            scheme: self.scheme,
+            port: self.port,
+            parent: self.parent.as_deref(),
+            endpoints: target.map_or(0, |target| self.worker.node.instances.count(target)),
+            bodiless: body.is_over(),
+        }
+    }
+
+    /// What the function's extensions say, once there are instances for those that are to see the response too.
+    async fn extend(&self, ask: JudgeInput<'_>, permitted: Permitted) -> Judgement {
+        let most = self.snapshot.mesh.limits.extension_instances;
+        let share = match permitted.kept_extensions() {
+            0 => Ok(None),
+            count => self.worker.node.extension_instances.take(&ask.entry.slice.id, count, most).await.map(Some),
+        };
+        self.worker.judge.extend(ask, permitted, share, &self.record)
+    }
+
+    /// Answers a refusal. Which rule refused stands in the record, not in the answer.
+    fn refuse(self, refusal: Refusal) -> Response<Body> {
+        self.answer(reply::denied(refusal, &self))
+    }
+
+    /// Answers that there is no response.
+    pub fn fail(self, failure: Failure) -> Response<Body> {
+        self.record.failure(&failure);
+        self.answer(reply::failed(&failure, &self))
+    }
+
+    fn answer(&self, response: Response<Body>) -> Response<Body> {
+        let (mut head, body) = response.into_parts();
+        self.record.status(head.status.as_u16());
+        self.note_grpc_status(&head.headers);
+        head::answer(&mut head, &self.request_id, false);
+        Response::from_parts(head, ExchangeGuard::new(self.record.clone()).keep_with(body))
+    }
+
+    /// A call that ends with its head says so there.
+    fn note_grpc_status(&self, headers: &HeaderMap) {
+        if self.protocol == Protocol::Grpc
+            && let Some(status) = grpc_status(headers)
+        {
+            self.record.grpc_status(status);
+        }
+    }
+
+    /// Cleans the head, and lets the body keep whatever has to last as long as it.
+    fn finish(self, response: Response<Body>, upstream: UpstreamGuard, ruling: Ruling) -> Response<Body> {
+        let (mut head, body) = response.into_parts();
+        let upgraded = head.status == StatusCode::SWITCHING_PROTOCOLS;
+        self.record.status(head.status.as_u16());
+        self.note_grpc_status(&head.headers);
+        head::answer(&mut head, &self.request_id, upgraded);
+        if upgraded {
+            self.record.upgraded();
+        } else if body.is_over() {
+            return Response::from_parts(head, body);
+        }
+        let deadline = if upgraded { None } else { self.deadline(&ruling) };
+        let mut guard = ExchangeGuard::new(self.record);
+        (guard.upstream, guard.ruling, guard.deadline) = (upstream, Some(ruling), deadline);
+        Response::from_parts(head, guard.keep_with(body))
+    }
+}

@@ -1,0 +1,94 @@
+//! What an instance calls, it calls as its function: an exchange of its own, on the same thread, with no socket and no credential. The
+//! request that the instance is handling is known for certain, so what it calls belongs to that.
+
+use super::body::lend;
+use crate::corridor::exchange::{Exchange, Origin};
+use crate::corridor::worker::{Pinned, Worker};
+use crate::http::body::{Body, InstanceBody};
+use crate::http::peer::Peer;
+use crate::runtime::schedule;
+use crate::state::credential::InFlight;
+use crate::state::function::FunctionEntry;
+use http::{HeaderMap, HeaderValue, Request, Response};
+use leno_policy::input::TraceContext;
+use leno_sandbox::component::{self, Broken, Outside, Sending};
+use send_wrapper::SendWrapper;
+use std::cell::Cell;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::rc::Rc;
+use std::sync::Arc;
+use tokio::sync::oneshot;
+
+/// As whom an instance calls, and for which request.
+#[derive(Clone)]
+pub(super) struct Caller {
+    pub worker: Rc<Worker>,
+    /// What held for the request holds for its calls.
+    snapshot: Rc<Pinned>,
+    entry: Arc<FunctionEntry>,
+    in_flight: Arc<InFlight>,
+}
+
+impl Caller {
+    /// For the request of this exchange, as it is delivered.
+    pub fn new(
+        exchange: &Exchange,
+        entry: &Arc<FunctionEntry>,
+        trace: Option<TraceContext>,
+        headers: &HeaderMap,
+    ) -> Self {
+        Self {
+            worker: exchange.worker.clone(),
+            snapshot: exchange.snapshot.clone(),
+            entry: entry.clone(),
+            in_flight: Arc::new(InFlight::new(&exchange.request_id, trace, headers)),
+        }
+    }
+
+    pub fn request_id(&self) -> HeaderValue {
+        self.in_flight.request_id.clone()
+    }
+
+    pub fn outside(self) -> impl Outside {
+        Calls(SendWrapper::new(self))
+    }
+
+    /// One call, from its head to the head of its response.
+    async fn call(self, request: Request<component::Body>) -> Response<Body> {
+        let (mut head, body) = request.into_parts();
+        let body = Body::from(InstanceBody::new(body, Rc::new(Cell::new(false))));
+        let peer =
+            Peer { identity: Some(self.entry.identity.clone()), address: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)) };
+        let origin = Origin::Outbound(self.entry, None);
+        match Exchange::call(self.worker, self.snapshot, origin, peer, self.in_flight, &mut head) {
+            (exchange, Ok(())) => {
+                let body = body.count_in(exchange.record.meter());
+                exchange.run(head, body).await
+            }
+            (exchange, Err(malformed)) => exchange.fail(malformed.into()),
+        }
+    }
+}
+
+/// The engine wants what moves between threads; this never does, and says so with a panic if it should.
+struct Calls(SendWrapper<Caller>);
+
+impl Outside for Calls {
+    fn send(&mut self, request: Request<component::Body>) -> Sending {
+        let caller = Caller::clone(&self.0);
+        let (mut answer, answered) = oneshot::channel();
+        // A task of the worker's own: the engine's tasks know nothing of whose turn it is.
+        schedule::spawn(async move {
+            let response = tokio::select! {
+                biased;
+                () = answer.closed() => return,
+                response = Box::pin(caller.call(request)) => response,
+            };
+            let _ = answer.send(SendWrapper::new(response));
+        });
+        Box::pin(async move {
+            let response = answered.await.map_err(|_| Broken("the node is ending".to_owned()))?;
+            Ok(response.take().map(lend))
+        })
+    }
+}

@@ -1,0 +1,109 @@
+//! One permitted request, given to an instance of its own.
+
+use super::body::lend;
+use super::outside::Caller;
+use crate::corridor::exchange::Exchange;
+use crate::http::body::{Body, InstanceBody};
+use crate::http::failure::Failure;
+use crate::http::head;
+use crate::runtime::schedule;
+use crate::state::function::FunctionEntry;
+use crate::state::instances::Lease;
+use http::uri::Scheme;
+use http::{Request, Response, StatusCode, request};
+use http_body::Body as _;
+use leno_policy::input::TraceContext;
+use leno_sandbox::component::{self, Program};
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// An instance that is running. When this is dropped, the instance may finish what it does after a whole answer, for a while; without
+/// one, it ends at once.
+#[derive(Debug)]
+pub struct Running {
+    /// Whether the answer's body was read to its end.
+    over: Rc<Cell<bool>>,
+    left: Option<oneshot::Sender<bool>>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(left) = self.left.take() {
+            // Who has ended already need not be told.
+            let _ = left.send(self.over.get());
+        }
+    }
+}
+
+/// Starts an instance for a request, and waits for the head of its answer.
+pub async fn start(
+    exchange: &Exchange,
+    entry: &Arc<FunctionEntry>,
+    (program, grace): (&Program, Duration),
+    lease: Lease,
+    trace: Option<TraceContext>,
+    (mut head, body): (request::Parts, Body),
+) -> Result<(Response<Body>, Running), Failure> {
+    let caller = Caller::new(exchange, entry, trace, &head.headers);
+    let scheme = if exchange.scheme == "https" { Scheme::HTTPS } else { Scheme::HTTP };
+    head::into_http2(&mut head, &scheme)?;
+    let request = Request::from_parts(head, lend(body));
+    let (answer, answered) = oneshot::channel();
+    let (left, leaves) = oneshot::channel();
+    let over = Rc::new(Cell::new(false));
+    let running = Running { over: over.clone(), left: Some(left) };
+    let run = serve(entry.clone(), (program.clone(), grace), request, caller, answer, leaves, lease);
+    schedule::spawn_for(entry.class, run);
+    let response = match answered.await {
+        Ok(Ok(response)) => response,
+        Ok(Err(component::Failure::Crowded)) => return Err(Failure::Overflow),
+        Ok(Err(failure)) => return Err(Failure::Reset { cause: format!("the component {failure}"), refused: false }),
+        // Only the end of this thread ends a run unasked.
+        Err(_) => return Err(Failure::Reset { cause: "the node is ending".to_owned(), refused: false }),
+    };
+    let status = response.status();
+    if status.is_informational() {
+        return Err(Failure::Reset { cause: format!("the component answered with status {status}"), refused: false });
+    }
+    let bodiless = exchange.head_only || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+    let response = if bodiless || response.body().is_end_stream() {
+        over.set(true);
+        response.map(|_| Body::empty())
+    } else {
+        response.map(|body| Body::from(InstanceBody::new(body, over)))
+    };
+    Ok((response, running))
+}
+
+/// The run itself; the lease lasts as long as it.
+async fn serve(
+    entry: Arc<FunctionEntry>,
+    (program, grace): (Program, Duration),
+    request: Request<component::Body>,
+    caller: Caller,
+    answer: oneshot::Sender<Result<Response<component::Answer>, component::Failure>>,
+    leaves: oneshot::Receiver<bool>,
+    lease: Lease,
+) {
+    let (worker, request_id) = (caller.worker.clone(), caller.request_id());
+    let run = program.run(request, Box::new(caller.outside()), answer);
+    tokio::select! {
+        biased;
+        ended = run => if let Err(failure) = ended {
+            worker.recorder.metrics().component_failure(&entry.name, failure.label());
+            tracing::warn!(function = %entry.name, request_id = ?request_id, "the component {failure}");
+        },
+        () = left_alone(leaves, grace) => {}
+    }
+    drop(lease);
+}
+
+/// Completes when nobody waits for the run any more, and it had its time to finish.
+async fn left_alone(leaves: oneshot::Receiver<bool>, grace: Duration) {
+    if leaves.await.unwrap_or(false) {
+        tokio::time::sleep(grace).await;
+    }
+}

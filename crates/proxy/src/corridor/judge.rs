@@ -1,0 +1,469 @@
+//! Asks a function's program about a request, and carries out what it says. The only place that touches the sandbox.
+//!
+//! A program is a pure function. What it may know is gathered here: the request's head, the identities that the runtime established,
+//! and the ledger entries that it declared. It runs in a fresh sandbox; when it finds that it needs more (a signature verified, another
+//! counter), it says so, and a fresh sandbox runs again with that added. What comes out is untrusted until it is validated.
+//!
+//! It fails closed: a program that did not load, a fault, a missed deadline, an invalid output, a counter that cannot be kept: all
+//! refuse the request, and the record says why.
+
+mod extend;
+mod forecast;
+mod outcome;
+mod runaway;
+mod shown;
+mod verdict;
+
+pub use outcome::{Permitted, Refusal, Ruling};
+
+use crate::http::edits::BadOutput;
+use crate::http::peer::{Peer, TrafficDirection};
+use crate::runtime::random::Random;
+use crate::state::credential::InFlight;
+use crate::state::function::{FunctionEntry, LoadedProgram};
+use crate::state::ledger::{FunctionState, Known, Ledger, Signatures};
+use crate::telemetry::observed::{Judged, QuotaTake, Ruled, SignatureCheck, Stage};
+use crate::telemetry::record::Record;
+use forecast::{Counter, Forecast};
+use http::{HeaderMap, request, response};
+use leno_config::FunctionId;
+use leno_policy::input::{Header, Input, RequestInput, ResponseInput, TargetLoad};
+use leno_policy::outcome::{
+    Decision, HeaderEdit, MAX_KEYS, Outcome, Output, PolicyKind, SignatureWant, Verdict, Wants,
+};
+use leno_policy::spec::{KeyId, Protocol};
+use leno_sandbox::{EngineKind, Fault, Pool, RunError};
+use runaway::Runaways;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Runs for one request. One is enough for a token and counters that the ledger knows, two for a token never seen.
+const MOST_RUNS: u8 = 4;
+/// Functions whose parts of the ledger a worker keeps at hand.
+const MOST_AT_HAND: usize = 8192;
+
+/// One worker's judge.
+pub struct Judge {
+    ledger: Arc<Ledger>,
+    random: Rc<Random>,
+    pool: RefCell<Pool>,
+    at_hand: RefCell<AtHand>,
+    complaints: Complaints,
+    /// Whose programs or extensions do not end in time.
+    runaways: Runaways,
+}
+
+/// Parts of the ledger that were needed before. Handles are counted per worker: no cache line is fought over.
+#[derive(Default)]
+struct AtHand {
+    generation: u64,
+    #[expect(clippy::redundant_allocation, reason = "cloning the outer handle touches no other core's cache")]
+    functions: HashMap<FunctionId, Rc<Arc<FunctionState>>>,
+}
+
+/// What the runtime knows of a request besides its head.
+#[derive(Clone, Copy, Debug)]
+pub struct JudgeInput<'a> {
+    /// The function whose program judges.
+    pub entry: &'a Arc<FunctionEntry>,
+    /// Where the request came in: outbound, the caller's program judges; else, the callee's.
+    pub direction: TrafficDirection,
+    /// Who opened the connection.
+    pub peer: &'a Peer,
+    /// Whom it is for. `None`: nobody that the caller may call.
+    pub target: Option<&'a FunctionId>,
+    /// As recognised.
+    pub protocol: Protocol,
+    /// `http` or `https`, as the client saw it.
+    pub scheme: &'static str,
+    /// Port that the caller asked for.
+    pub port: u16,
+    /// The one request that the calling instance is handling now.
+    pub parent: Option<&'a InFlight>,
+    /// Endpoints of the target that are known.
+    pub endpoints: u32,
+    /// No body follows the head.
+    pub bodiless: bool,
+}
+
+/// Whether a request goes on.
+#[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "the common variant is the large one, and a box would cost an allocation"
+)]
+pub enum Judgement {
+    /// It does.
+    Permitted(Permitted),
+    /// It does not.
+    Denied(Refusal),
+}
+
+/// Why there is no verdict that could be relied on.
+#[derive(Debug, thiserror::Error)]
+enum JudgeError {
+    #[error("the program is not loaded: {0}")]
+    NotLoaded(String),
+    #[error(transparent)]
+    Run(#[from] RunError),
+    #[error("the program's output is invalid: {0}")]
+    BadOutput(#[from] BadOutput),
+    #[error("the program could not read its input: {0}")]
+    Unreadable(String),
+    #[error("the program did not decide within {MOST_RUNS} runs")]
+    Undecided,
+    #[error("the program permitted a request that is for nobody")]
+    NoTarget,
+}
+
+/// How the runs ended.
+enum Found {
+    Decided(Box<Decision>),
+    /// A signature that the program wanted verified is wrong.
+    BadSignature(Box<SignatureWant>),
+}
+
+impl Judge {
+    /// For one worker.
+    pub fn new(ledger: Arc<Ledger>, random: Rc<Random>) -> Self {
+        Self {
+            ledger,
+            random,
+            pool: RefCell::new(Pool::new()),
+            at_hand: RefCell::default(),
+            complaints: Complaints::default(),
+            runaways: Runaways::default(),
+        }
+    }
+
+    /// For a worker that has nothing else to do: what can be done between requests is not done while one waits.
+    pub fn tidy(&self) {
+        self.pool.borrow_mut().tidy();
+    }
+
+    /// Judges a request by the function's program: takes its head, and gives it back edited, or refuses. Whether its extensions agree,
+    /// [`Judge::extend`] says.
+    pub fn request(&self, ask: JudgeInput<'_>, head: request::Parts, record: &Record) -> Judgement {
+        let (started, now_ms) = (Instant::now(), record.started().1);
+        let program = program(ask.entry, ask.direction);
+        let state = self.function(&ask.entry.slice.id);
+        let target =
+            ask.target.map(|target| if *target == ask.entry.slice.id { state.clone() } else { self.function(target) });
+        let target = target.as_deref();
+        let signatures = &self.ledger.signatures;
+        let mut asked = Asked { ask, program, state: &state, signatures, target, record, runs: Runs::default() };
+        let judgement = match asked.decide(self, &head, now_ms) {
+            Ok(Found::Decided(decision)) => {
+                self.watch_for_unknown_keys(ask.entry, &decision);
+                asked.carry_out(*decision, head, now_ms)
+            }
+            Ok(Found::BadSignature(want)) => asked.deny(want.denial, Vec::new(), &want.failure, now_ms),
+            Err(trouble) => Err(trouble),
+        };
+        let judgement = judgement.unwrap_or_else(|trouble| {
+            self.complaints.about(&ask.entry.name, &trouble);
+            Judgement::Denied(asked.give_up(trouble))
+        });
+        asked.conclude(started);
+        judgement
+    }
+
+    /// Edits a response: as the request's decision says, and as the program says if it wants to see responses.
+    pub fn response(&self, ruling: &Ruling, head: &mut response::Parts, record: &Record) -> Result<(), Refusal> {
+        let program = program(&ruling.entry, ruling.direction);
+        let edits =
+            if program.needs.response { self.respond(&ruling.entry, program, head, record) } else { Ok(Vec::new()) };
+        let edits = edits.and_then(|edits| Ok(crate::http::edits::check(edits)?));
+        match edits {
+            Ok(edits) => {
+                ruling.edit_response(edits, &mut head.headers, record);
+                extend::respond(self, &ruling.entry, ruling.direction, ruling.kept.take(), head, record)
+            }
+            Err(trouble) => {
+                self.complaints.about(&ruling.entry.name, &trouble);
+                Err(outcome::fault(&trouble, record))
+            }
+        }
+    }
+
+    /// A token that no key fits may mean that its issuer has a new one, or that its keys have not come yet.
+    fn watch_for_unknown_keys(&self, entry: &FunctionEntry, decision: &Decision) {
+        if let Verdict::Deny(denial) = &decision.verdict
+            && denial.policy == PolicyKind::Authentication
+            && !entry.slice.jwks.is_empty()
+            && [leno_policy::UNKNOWN_KEY, leno_policy::KEYS_PENDING].iter().any(|clause| denial.clause.contains(clause))
+        {
+            self.ledger.unknown_keys.report(&entry.slice.id);
+        }
+    }
+
+    fn respond(
+        &self,
+        entry: &FunctionEntry,
+        program: &LoadedProgram,
+        head: &response::Parts,
+        record: &Record,
+    ) -> Result<Vec<HeaderEdit>, JudgeError> {
+        let headers = header_fields(&head.headers);
+        let input = Input::Response(ResponseInput { status: head.status.as_u16(), headers });
+        let (output, time) = self.run(entry, program, &input, record)?;
+        record.note(|observed| {
+            if let Some(judged) = &mut observed.judged {
+                judged.run_time += time;
+            }
+        });
+        match output {
+            Output::Response(edits) => Ok(edits),
+            Output::Unreadable(reason) => Err(JudgeError::Unreadable(reason)),
+            Output::Request(_) => Err(BadOutput::WrongKind.into()),
+        }
+    }
+
+    /// One fresh sandbox, one run.
+    fn run(
+        &self,
+        entry: &FunctionEntry,
+        program: &LoadedProgram,
+        input: &Input<'_>,
+        record: &Record,
+    ) -> Result<(Output, Duration), JudgeError> {
+        let image = program.image.as_ref().map_err(|reason| JudgeError::NotLoaded(reason.clone()))?;
+        let started = Instant::now();
+        let deadline = self.runaways.deadline(entry.class, program.deadline, started);
+        let output = self.pool.borrow_mut().run(image, input, deadline);
+        let ended = Instant::now();
+        let time = ended.saturating_duration_since(started);
+        if let Err(RunError::Fault(Fault::Deadline)) = &output {
+            self.runaways.lost(entry.class, time, ended);
+        }
+        record.metrics().sandbox_run(image.kind(), time);
+        Ok((output?, time))
+    }
+
+    /// A function's part of the ledger.
+    #[expect(clippy::redundant_allocation, reason = "as in `AtHand`")]
+    fn function(&self, function: &FunctionId) -> Rc<Arc<FunctionState>> {
+        let mut at_hand = self.at_hand.borrow_mut();
+        let generation = self.ledger.generation();
+        if at_hand.generation != generation || at_hand.functions.len() >= MOST_AT_HAND {
+            at_hand.functions.clear();
+            at_hand.generation = generation;
+        }
+        if let Some(state) = at_hand.functions.get(function) {
+            return state.clone();
+        }
+        let state = Rc::new(self.ledger.function(function));
+        at_hand.functions.insert(function.clone(), state.clone());
+        state
+    }
+}
+
+/// Tells the operator of faults, but not faster than he can read: requests may bring them about.
+#[derive(Default)]
+struct Complaints {
+    last: Cell<Option<Instant>>,
+    withheld: Cell<u64>,
+}
+
+impl Complaints {
+    const PAUSE: Duration = Duration::from_secs(1);
+
+    fn about(&self, function: &str, trouble: &JudgeError) {
+        if let Some(withheld) = self.turn() {
+            tracing::warn!(
+                function,
+                withheld,
+                "a request is refused because there is no verdict to rely on: {trouble}"
+            );
+        }
+    }
+
+    fn about_extension(&self, function: &str, extension: &str, reason: &str) {
+        if let Some(withheld) = self.turn() {
+            tracing::warn!(function, extension, withheld, "an extension failed: {reason}");
+        }
+    }
+
+    /// Whether it is time for another; and how many were withheld since the last.
+    fn turn(&self) -> Option<u64> {
+        let now = Instant::now();
+        if self.last.get().is_some_and(|last| now.saturating_duration_since(last) < Self::PAUSE) {
+            self.withheld.set(self.withheld.get() + 1);
+            return None;
+        }
+        self.last.set(Some(now));
+        Some(self.withheld.take())
+    }
+}
+
+/// The caller's side or the callee's.
+fn program(entry: &FunctionEntry, direction: TrafficDirection) -> &LoadedProgram {
+    match direction {
+        TrafficDirection::Outbound => &entry.outbound,
+        TrafficDirection::Gateway | TrafficDirection::Inbound => &entry.inbound,
+    }
+}
+
+/// As programs see them; the `http` crate keeps names in lower case.
+fn header_fields(headers: &HeaderMap) -> Vec<Header<'_>> {
+    headers.iter().map(|(name, value)| Header { name: name.as_str(), value: value.as_bytes() }).collect()
+}
+
+impl<'a> JudgeInput<'a> {
+    fn peer(&self) -> leno_policy::input::Peer<'a> {
+        let Peer { identity, address } = self.peer;
+        leno_policy::input::Peer { identity: identity.as_deref(), address: address.ip() }
+    }
+}
+
+/// One request on its way through the judge.
+struct Asked<'a> {
+    ask: JudgeInput<'a>,
+    program: &'a LoadedProgram,
+    state: &'a FunctionState,
+    signatures: &'a Signatures,
+    target: Option<&'a Arc<FunctionState>>,
+    record: &'a Record,
+    runs: Runs,
+}
+
+/// What is told of the runs, and how it ended.
+#[derive(Default)]
+struct Runs {
+    count: u8,
+    time: Duration,
+    verdict: Option<Ruled>,
+    principal: Option<Box<str>>,
+    path_changed: bool,
+}
+
+impl Asked<'_> {
+    /// Runs the program until it has decided.
+    fn decide(&mut self, judge: &Judge, head: &request::Parts, now_ms: u64) -> Result<Found, JudgeError> {
+        let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
+        let headers = header_fields(&head.headers);
+        let mut forecast = Forecast::new(self, &head.method, path, &headers);
+        let mut headers = Some(headers);
+        let (peer, target) = (self.ask.peer(), self.target.map_or("", |state| &state.name));
+        let random = std::array::from_fn(|_| judge.random.next());
+        while self.runs.count < MOST_RUNS {
+            let input = Input::Request(RequestInput {
+                now_ms,
+                random,
+                peer,
+                target,
+                port: self.ask.port,
+                protocol: self.ask.protocol,
+                scheme: self.ask.scheme,
+                method: head.method.as_str(),
+                authority: crate::http::head::authority(head),
+                path,
+                headers: headers.take().unwrap_or_else(|| header_fields(&head.headers)),
+                verified: forecast.verified(),
+                quotas: forecast.quotas(),
+                load: self.load(),
+                parent: self.ask.parent.and_then(InFlight::parent),
+            });
+            let (output, time) = judge.run(self.ask.entry, self.program, &input, self.record)?;
+            self.runs.count += 1;
+            self.runs.time += time;
+            match output {
+                Output::Request(Outcome::Decided(decision)) => {
+                    forecast.learn(self, &decision.facts);
+                    self.note_shared(&forecast, &decision.verdict);
+                    return Ok(Found::Decided(Box::new(decision)));
+                }
+                Output::Request(Outcome::Wants(wants)) => {
+                    if let Some(want) = self.supply(&mut forecast, wants)? {
+                        return Ok(Found::BadSignature(Box::new(want)));
+                    }
+                }
+                Output::Unreadable(reason) => return Err(JudgeError::Unreadable(reason)),
+                Output::Response(_) => return Err(BadOutput::WrongKind.into()),
+            }
+        }
+        Err(JudgeError::Undecided)
+    }
+
+    /// Gets what the program wants. Gives back a want for a signature that is wrong.
+    fn supply(&self, forecast: &mut Forecast<'_>, wants: Wants) -> Result<Option<SignatureWant>, JudgeError> {
+        if let Some(want) = wants.signature {
+            let Some(token) = &mut forecast.token else { return Err(BadOutput::NoToken.into()) };
+            crate::http::edits::at_most("keys", want.keys.len(), MAX_KEYS)?;
+            let verify = |key: &&KeyId| {
+                let result = self.ask.entry.keys.verify(token.token, **key, want.algorithm);
+                self.record.note(|observed| {
+                    let error = result.err().map(|error| error.label());
+                    let check = SignatureCheck { key: **key, algorithm: want.algorithm, remembered: false, error };
+                    observed.signatures.push(check);
+                });
+                result.is_ok()
+            };
+            let Some(key) = want.keys.iter().find(verify).copied() else { return Ok(Some(want)) };
+            token.verified = Some(key);
+            self.state.tokens.remember(token.digest, Known { key, algorithm: want.algorithm, facts: None });
+            self.signatures.remember(token.digest, key, want.algorithm);
+        }
+        crate::http::edits::at_most("counters", wants.quotas.len(), outcome::MOST_TAKES)?;
+        for (limit, key) in wants.quotas {
+            let limits = &self.program.spec.rate_limits;
+            let Some(spec) = limits.get(usize::from(limit)) else {
+                let index = usize::from(limit);
+                return Err(BadOutput::Index { what: "rate limit", index, count: limits.len() }.into());
+            };
+            let held = self.state.quotas.read(&spec.name, &key);
+            forecast.counters.push(Counter { limit, key, held });
+        }
+        Ok(None)
+    }
+
+    /// A program that refuses because of a counter does not know whose it is.
+    fn note_shared(&self, forecast: &Forecast<'_>, verdict: &Verdict) {
+        let Verdict::Deny(denial) = verdict else { return };
+        if denial.policy != PolicyKind::RateLimit {
+            return;
+        }
+        let limits = &self.program.spec.rate_limits;
+        let mut shared = forecast.counters.iter().filter(|counter| counter.held.shared);
+        if shared.any(|counter| limits.get(usize::from(counter.limit)).is_some_and(|limit| limit.name == denial.rule)) {
+            let take = QuotaTake { limit: denial.rule.as_str().into(), remaining: None, shared: true };
+            self.record.note(|observed| observed.takes.push(take));
+        }
+    }
+
+    /// At the gateway and outbound, what is under way to the target counts. A request from a caller's sidecar was counted there.
+    fn load(&self) -> TargetLoad {
+        match (self.ask.direction, self.target) {
+            (TrafficDirection::Inbound, _) | (_, None) => {
+                TargetLoad { healthy: self.ask.endpoints, ..TargetLoad::default() }
+            }
+            (_, Some(state)) => state.target.load(self.ask.endpoints, self.record.started().0),
+        }
+    }
+
+    /// Writes down how it went.
+    fn conclude(self, started: Instant) {
+        let ended = Instant::now();
+        let engine: Option<EngineKind> = self.program.image.as_ref().ok().map(|image| image.kind());
+        self.record.note(|observed| {
+            observed.stages[Stage::Judged as usize] = Some(ended);
+            observed.program = Some(self.program.spec.clone());
+            observed.judged = self.runs.verdict.map(|verdict| Judged {
+                function: self.ask.entry.name.clone(),
+                engine,
+                runs: self.runs.count,
+                run_time: self.runs.time,
+                time: ended.saturating_duration_since(started),
+                verdict,
+                principal: self.runs.principal,
+                path_changed: self.runs.path_changed,
+            });
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests;

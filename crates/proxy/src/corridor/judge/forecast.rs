@@ -1,0 +1,161 @@
+//! What a program will probably want, so that one run is enough.
+//!
+//! A forecast only: a program that finds something missing asks for it, and one that is handed too much does not care.
+
+use super::Asked;
+use crate::state::ledger::quota::CounterState;
+use crate::state::ledger::token::Facts;
+use crate::state::ledger::{Digest, Known, Made};
+use crate::telemetry::observed::SignatureCheck;
+use http::Method;
+use leno_policy::input::{Header, QuotaEntry};
+use leno_policy::quota::Subject;
+use leno_policy::spec::{ClaimPath, Counts, KeyId, KeyPart, RateLimit};
+use leno_policy::token::{self, Located, MAX_TOKEN};
+use leno_policy::{path, quota};
+use std::borrow::Cow;
+
+/// Bytes of the claims that are remembered of one token. Of one that says more, the program asks for its counters each time.
+const MOST_FACTS: usize = 1024;
+
+/// Tokens and counters, as far as they are known.
+pub struct Forecast<'a> {
+    /// The request's one token. `None`: it has none, or what will not pass as one, whoever made it.
+    pub token: Option<Token<'a>>,
+    /// Counters to hand over.
+    pub counters: Vec<Counter>,
+}
+
+/// The token that was found in the head.
+pub struct Token<'a> {
+    /// As it stands there.
+    pub token: &'a str,
+    /// Its SHA-256.
+    pub digest: Digest,
+    /// The key that made it.
+    pub verified: Option<KeyId>,
+}
+
+/// A counter as it was read.
+pub struct Counter {
+    /// Index of the rate limit.
+    pub limit: u16,
+    /// Its key.
+    pub key: String,
+    /// What it held.
+    pub held: CounterState,
+}
+
+impl<'a> Forecast<'a> {
+    /// Looks up what the program declared.
+    pub fn new(asked: &Asked<'_>, method: &Method, path: &'a str, headers: &[Header<'a>]) -> Self {
+        let needs = &asked.program.needs;
+        let mut facts = None;
+        let token = if needs.tokens.is_empty() {
+            None
+        } else {
+            only(&token::locate(&needs.tokens, headers, path)).map(|token| look_up(asked, token, &mut facts))
+        };
+        let counters = if needs.quotas.is_empty() {
+            Vec::new()
+        } else {
+            read_counters(asked, method, path, headers, facts.as_ref())
+        };
+        Self { token, counters }
+    }
+
+    /// For the input.
+    pub fn verified(&self) -> Option<KeyId> {
+        self.token.as_ref()?.verified
+    }
+
+    /// For the input.
+    pub fn quotas(&self) -> Vec<QuotaEntry<'_>> {
+        let entries = self.counters.iter();
+        entries.map(|Counter { limit, key, held }| QuotaEntry { limit: *limit, key, state: held.state }).collect()
+    }
+
+    /// Remembers the claims of the token that was accepted, for next time.
+    pub fn learn(&self, asked: &Asked<'_>, facts: &[Option<String>]) {
+        let bytes: usize = facts.iter().flatten().map(String::len).sum();
+        if facts.is_empty() || facts.len() != asked.program.needs.claims.len() || bytes > MOST_FACTS {
+            return;
+        }
+        if let Some(token) = self.token.as_ref().filter(|token| token.verified.is_some())
+            && asked.state.tokens.add_facts(&token.digest, facts)
+        {
+            asked.signatures.add_facts(&token.digest, &asked.program.needs.claims, facts);
+        }
+    }
+}
+
+/// The one token of a request. What a program refuses unseen costs no digest.
+fn only<'a>(located: &[Located<'a>]) -> Option<&'a str> {
+    let found = located.first().filter(|found| found.token.len() <= MAX_TOKEN)?;
+    token::contradicting(located).is_none().then_some(found.token)
+}
+
+fn look_up<'a>(asked: &Asked<'_>, token: &'a str, facts: &mut Option<Facts>) -> Token<'a> {
+    let mut digest = [0; 32];
+    digest.copy_from_slice(aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, token.as_bytes()).as_ref());
+    let Some(known) = asked.state.tokens.look_up(&digest).or_else(|| learn_from_others(asked, &digest)) else {
+        return Token { token, digest, verified: None };
+    };
+    asked.record.note(|observed| {
+        let check = SignatureCheck { key: known.key, algorithm: known.algorithm, remembered: true, error: None };
+        observed.signatures.push(check);
+    });
+    if facts.is_none() {
+        *facts = known.facts;
+    }
+    Token { token, digest, verified: Some(known.key) }
+}
+
+/// What other functions of this node have found out about a token that is new to this one, if it has the key that made it.
+fn learn_from_others(asked: &Asked<'_>, digest: &Digest) -> Option<Known> {
+    let Made { key, algorithm, facts } = asked.signatures.look_up(digest)?;
+    if !asked.ask.entry.keys.contains(key) {
+        return None;
+    }
+    let facts = facts.filter(|(claims, _)| **claims == *asked.program.needs.claims).map(|(_, facts)| facts);
+    let known = Known { key, algorithm, facts };
+    asked.state.tokens.remember(*digest, known.clone());
+    Some(known)
+}
+
+/// The counters that the request would be counted by if every limit applied to it.
+fn read_counters(
+    asked: &Asked<'_>,
+    method: &Method,
+    path: &str,
+    headers: &[Header<'_>],
+    facts: Option<&Facts>,
+) -> Vec<Counter> {
+    let needs = &asked.program.needs;
+    let uses_path = needs.quotas.iter().flatten().any(|part| *part == KeyPart::Path);
+    let path = if uses_path { path::normalise(path::split(path).0) } else { Ok(Cow::Borrowed("")) };
+    // An ambiguous path will be refused anyway.
+    let Ok(path) = path else { return Vec::new() };
+    let header = |name: &str| headers.iter().find(|header| header.name == name).map(|header| header.value);
+    let claim = |path: &ClaimPath| {
+        let index = needs.claims.iter().position(|claim| claim == path)?;
+        facts?.get(index)?.as_deref().map(Cow::Borrowed)
+    };
+    let peer = asked.ask.peer();
+    let subject = Subject {
+        identity: peer.identity,
+        address: peer.address,
+        method: method.as_str(),
+        path: &path,
+        header: &header,
+        claim: &claim,
+    };
+    let limits = asked.program.spec.rate_limits.iter().zip(&needs.quotas);
+    let read = |(index, (limit, parts)): (u16, (&RateLimit, &Vec<KeyPart>))| {
+        let key = quota::render_key(parts, &subject);
+        let held = asked.state.quotas.read(&limit.name, &key);
+        Counter { limit: index, key, held }
+    };
+    let counts_it = |(_, (limit, _)): &(u16, (&RateLimit, &Vec<KeyPart>))| limit.counts == Counts::Requests;
+    (0..).zip(limits).filter(counts_it).map(read).collect()
+}

@@ -1,0 +1,371 @@
+//! Carries out what a program decided: checks it, takes from the counters, edits the head.
+
+use super::extend::{self, Kept};
+use super::{Asked, JudgeError, Judgement};
+use crate::http::edits;
+use crate::http::edits::{BadOutput, Edit};
+use crate::http::peer::TrafficDirection;
+use crate::state::extension::Extension;
+use crate::state::function::FunctionEntry;
+use crate::state::ledger::quota::{Demand, Granted};
+use crate::state::ledger::{Refused, RequestGuard, TargetState};
+use crate::telemetry::asked;
+use crate::telemetry::observed::{EditedHeader, QuotaTake, Ruled};
+use crate::telemetry::record::Record;
+use bytes::Bytes;
+use http::header::{HeaderMap, HeaderName};
+use http::{StatusCode, Uri, request};
+use leno_policy::outcome::{Decision, Denial, HeaderEdit, Plan, PolicyKind, Take, TracePlan, Verdict};
+use leno_policy::quota;
+use leno_policy::spec::Target;
+use leno_sandbox::{Fault, RunError};
+use std::cell::RefCell;
+use std::sync::Arc;
+
+/// Counters that one request is counted by.
+pub const MOST_TAKES: usize = 64;
+
+/// A request that may be forwarded. Only the judge makes one.
+#[derive(Debug)]
+pub struct Permitted {
+    pub(super) head: request::Parts,
+    pub(super) ruling: Ruling,
+}
+
+impl Permitted {
+    /// Whether user-written policies are to see it.
+    pub fn has_extensions(&self) -> bool {
+        !self.extensions().is_empty()
+    }
+
+    /// How many of them are to see its response too.
+    pub fn kept_extensions(&self) -> u32 {
+        let kept = self.extensions().iter().filter(|extension| extension.response).count();
+        u32::try_from(kept).unwrap_or(u32::MAX)
+    }
+
+    fn extensions(&self) -> &[Extension] {
+        extend::extensions(&self.ruling.entry, self.ruling.direction)
+    }
+
+    /// The head as it is to be forwarded, and what holds for the exchange.
+    pub fn into_parts(self) -> (request::Parts, Ruling) {
+        (self.head, self.ruling)
+    }
+}
+
+/// What holds for a permitted exchange, to its end.
+#[derive(Debug)]
+pub struct Ruling {
+    /// This hop's span; `None`: tracing is off.
+    pub trace: Option<TracePlan>,
+    /// The function whose program judged.
+    pub entry: Arc<FunctionEntry>,
+    /// Where the request came in.
+    pub direction: TrafficDirection,
+    /// What is under way to the target.
+    pub target: Arc<TargetState>,
+    /// Which of the program's targets it is for; there is one of this number.
+    terms: usize,
+    response_edits: RefCell<Vec<Edit>>,
+    /// What its extensions left for the response.
+    pub(super) kept: RefCell<Kept>,
+    /// Counts the request as in flight for as long as the ruling lives.
+    _in_flight: Option<RequestGuard>,
+}
+
+impl Ruling {
+    /// Time limit, retries and circuit breaker of this exchange.
+    pub fn terms(&self) -> &Target {
+        &super::program(&self.entry, self.direction).spec.targets[self.terms]
+    }
+
+    /// Applies what the request's decision says of the response, then what the response's run said.
+    pub(super) fn edit_response(&self, more: Vec<Edit>, headers: &mut HeaderMap, record: &Record) {
+        for edits in [self.response_edits.take(), more] {
+            record.note(|observed| observed.response_edits.extend(edits.iter().map(edited)));
+            edits::apply(edits, headers);
+        }
+    }
+}
+
+/// A refusal, or an extension's own answer, as the client may see it. Why stands in the record.
+#[derive(Debug)]
+pub struct Refusal {
+    /// 4xx or 5xx; of an extension's own answer also 2xx or 3xx.
+    pub status: StatusCode,
+    /// Header fields of the response.
+    pub headers: HeaderMap,
+    /// An extension's own answer: its body, and its status of a gRPC call.
+    pub own: Option<Box<(Bytes, Option<u8>)>>,
+}
+
+impl Asked<'_> {
+    /// Allowed or denied: what the program decided becomes what happens.
+    pub(super) fn carry_out(
+        &mut self,
+        decision: Decision,
+        head: request::Parts,
+        now_ms: u64,
+    ) -> Result<Judgement, JudgeError> {
+        self.note_plan(&decision, &head)?;
+        self.runs.principal = decision.principal.map(String::into_boxed_str);
+        match decision.verdict {
+            Verdict::Deny(denial) => self.deny(denial, decision.response_edits, &decision.takes, now_ms),
+            Verdict::Allow { rule } => {
+                let takes = decision.takes;
+                let edited = Edited {
+                    path: decision
+                        .path
+                        .filter(|path| head.uri.path_and_query().is_none_or(|asked| asked != path.as_str())),
+                    request: edits::check(decision.request_edits)?,
+                    response: edits::check(decision.response_edits)?,
+                };
+                self.permit(rule, takes, edited, decision.plan, head, now_ms)
+            }
+        }
+    }
+
+    /// The ledger has the last word: a slot in flight, and every counter, or nothing.
+    fn permit(
+        &mut self,
+        rule: String,
+        takes: Vec<Take>,
+        edited: Edited,
+        plan: Plan,
+        mut head: request::Parts,
+        now_ms: u64,
+    ) -> Result<Judgement, JudgeError> {
+        let Some((state, index)) = self.target.zip(plan.target) else { return Err(JudgeError::NoTarget) };
+        let target = state.target.clone();
+        let (terms, targets) = (usize::from(index), &self.program.spec.targets);
+        let breaker = match targets.get(terms) {
+            Some(terms) if *terms.function == *state.name => terms.breaker.as_ref(),
+            _ => return Err(BadOutput::Index { what: "target", index: terms, count: targets.len() }.into()),
+        };
+        if let Some(path) = edited.path {
+            replace_path(&mut head, path)?;
+            self.runs.path_changed = true;
+        }
+        let in_flight = match self.ask.direction {
+            // The caller's sidecar holds the slot.
+            TrafficDirection::Inbound => None,
+            TrafficDirection::Gateway | TrafficDirection::Outbound => {
+                let guard = target.enter(breaker.map(|breaker| breaker.max_requests));
+                if let (None, Some(breaker)) = (&guard, breaker) {
+                    return self.refuse(overflow(breaker), Vec::new()).map(Judgement::Denied);
+                }
+                guard
+            }
+        };
+        if let Some((denial, edits)) = self.take(&takes, now_ms)? {
+            drop(in_flight);
+            return self.refuse(denial, edits).map(Judgement::Denied);
+        }
+        self.record.note(|observed| observed.request_edits = edited.request.iter().map(self::edited).collect());
+        edits::apply(edited.request, &mut head.headers);
+        self.runs.verdict = Some(Ruled::Allow { rule: rule.into() });
+        let ruling = Ruling {
+            trace: plan.trace,
+            terms,
+            entry: self.ask.entry.clone(),
+            direction: self.ask.direction,
+            target,
+            response_edits: edited.response.into(),
+            kept: RefCell::default(),
+            _in_flight: in_flight,
+        };
+        Ok(Judgement::Permitted(Permitted { head, ruling }))
+    }
+
+    /// Refuses, and counts it where refusals are counted: by a limit with nothing left, if there is one.
+    pub(super) fn deny(
+        &mut self,
+        denial: Denial,
+        response_edits: Vec<HeaderEdit>,
+        failure: &[Take],
+        now_ms: u64,
+    ) -> Result<Judgement, JudgeError> {
+        let (denial, edits) = self.take(failure, now_ms)?.unwrap_or((denial, response_edits));
+        self.refuse(denial, edits).map(Judgement::Denied)
+    }
+
+    /// Takes from all counters, or says why not.
+    fn take(&self, takes: &[Take], now_ms: u64) -> Result<Option<(Denial, Vec<HeaderEdit>)>, JudgeError> {
+        if takes.is_empty() {
+            return Ok(None);
+        }
+        edits::at_most("takes", takes.len(), MOST_TAKES)?;
+        let limits = &self.program.spec.rate_limits;
+        let demand = |take: &'_ Take| {
+            let index = usize::from(take.limit);
+            let limit = limits.get(index).ok_or(BadOutput::Index { what: "rate limit", index, count: limits.len() })?;
+            Ok((limit, take.cost))
+        };
+        let demands = takes
+            .iter()
+            .map(|take| demand(take).map(|(limit, cost)| Demand { limit, key: &take.key, cost }))
+            .collect::<Result<Vec<_>, BadOutput>>()?;
+        match self.state.quotas.take(&demands, now_ms) {
+            Ok(granted) => {
+                self.record.note(|observed| {
+                    let takes = demands.iter().zip(granted).map(|(demand, Granted { taken, shared })| QuotaTake {
+                        limit: demand.limit.name.as_str().into(),
+                        remaining: Some(taken.remaining),
+                        shared,
+                    });
+                    observed.takes = takes.collect();
+                });
+                Ok(None)
+            }
+            Err(Refused { index, taken, shared }) => {
+                let name = demands.get(index).map_or("", |demand| demand.limit.name.as_str());
+                self.record.note(|observed| {
+                    observed.takes.push(QuotaTake { limit: name.into(), remaining: None, shared });
+                });
+                // Another request took the last one between the program's run and now, or the limit counts failures.
+                Ok(Some((quota::exhausted(name, &taken), quota::limit_headers(&taken).into())))
+            }
+        }
+    }
+
+    /// Turns a denial into what the client gets and what the record says.
+    pub(super) fn refuse(&mut self, denial: Denial, response_edits: Vec<HeaderEdit>) -> Result<Refusal, JudgeError> {
+        let status = edits::check_status(denial.status)?;
+        let mut headers = HeaderMap::new();
+        for (name, value) in edits::check_fields(denial.headers)? {
+            headers.append(name, value);
+        }
+        let response_edits = edits::check(response_edits)?;
+        self.record.note(|observed| {
+            observed.response_edits.extend(response_edits.iter().map(edited));
+            observed.flag = flag(denial.policy);
+        });
+        edits::apply(response_edits, &mut headers);
+        self.runs.verdict = Some(Ruled::Deny {
+            policy: denial.policy,
+            rule: denial.rule.into(),
+            default: denial.default,
+            clause: denial.clause.into(),
+        });
+        Ok(Refusal { status, headers, own: None })
+    }
+
+    /// No verdict to rely on: refuse.
+    pub(super) fn give_up(&mut self, trouble: JudgeError) -> Refusal {
+        let (status, ruled) = describe(&trouble);
+        self.runs.verdict = Some(ruled);
+        Refusal { status, headers: HeaderMap::new(), own: None }
+    }
+
+    /// Tracing and logging hold for denied requests too.
+    fn note_plan(&self, decision: &Decision, head: &request::Parts) -> Result<(), JudgeError> {
+        let plan = &decision.plan;
+        if let Some(trace) = &plan.trace
+            && (trace.context.trace_id == 0 || trace.context.span_id == 0)
+        {
+            return Err(BadOutput::TraceContext.into());
+        }
+        let logged = &self.program.spec.access_log.request_headers;
+        let named = logged.iter().filter_map(|name| HeaderName::try_from(name.as_str()).ok());
+        let values = asked::values(
+            named.flat_map(|name| head.headers.get_all(&name).iter().map(move |value| (name.clone(), value))),
+        );
+        self.record.note(|observed| {
+            observed.trace.clone_from(&plan.trace);
+            observed.logged_headers = values;
+        });
+        Ok(())
+    }
+}
+
+/// What a decision changes, checked.
+struct Edited {
+    path: Option<String>,
+    request: Vec<Edit>,
+    response: Vec<Edit>,
+}
+
+/// A fault in the response's run: the response is not passed on.
+pub(super) fn fault(trouble: &JudgeError, record: &Record) -> Refusal {
+    let (status, ruled) = describe(trouble);
+    record.note(|observed| {
+        if let Some(judged) = &mut observed.judged {
+            judged.verdict = ruled;
+        }
+    });
+    Refusal { status, headers: HeaderMap::new(), own: None }
+}
+
+fn describe(trouble: &JudgeError) -> (StatusCode, Ruled) {
+    let (status, fault) = match trouble {
+        JudgeError::NotLoaded(_) => (StatusCode::SERVICE_UNAVAILABLE, "not_loaded"),
+        JudgeError::Run(RunError::Fault(fault)) => (StatusCode::INTERNAL_SERVER_ERROR, fault_name(fault)),
+        JudgeError::Run(RunError::Engine(_)) => (StatusCode::SERVICE_UNAVAILABLE, "no_sandbox"),
+        JudgeError::Run(RunError::InputTooLarge) => (StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "input_too_large"),
+        JudgeError::Run(RunError::Malformed(_)) | JudgeError::BadOutput(_) => {
+            (StatusCode::INTERNAL_SERVER_ERROR, "bad_output")
+        }
+        JudgeError::Unreadable(_) => (StatusCode::INTERNAL_SERVER_ERROR, "unreadable"),
+        JudgeError::Undecided => (StatusCode::INTERNAL_SERVER_ERROR, "undecided"),
+        JudgeError::NoTarget => (StatusCode::INTERNAL_SERVER_ERROR, "no_target"),
+    };
+    (status, Ruled::Fault { fault, reason: trouble.to_string().into() })
+}
+
+fn fault_name(fault: &Fault) -> &'static str {
+    match fault {
+        Fault::Deadline => "deadline",
+        Fault::Instruction { .. } => "instruction",
+        Fault::Memory { .. } => "memory",
+        Fault::StackOverflow => "stack_overflow",
+        Fault::OutOfMemory => "out_of_memory",
+        Fault::Arithmetic { .. } => "arithmetic",
+        Fault::Panicked(_) => "panicked",
+        Fault::Refused(_) => "refused",
+        Fault::BadLength { .. } => "bad_length",
+        Fault::InputTooLong { .. } => "input_too_large",
+        Fault::Escape(_) => "escape",
+        Fault::Trap(_) => "trap",
+        Fault::Host(_) => "host",
+    }
+}
+
+/// Keeps scheme and authority of HTTP/2.
+fn replace_path(head: &mut request::Parts, path: String) -> Result<(), BadOutput> {
+    let mut parts = std::mem::take(&mut head.uri).into_parts();
+    parts.path_and_query = Some(edits::check_path(path)?);
+    head.uri = Uri::from_parts(parts).map_err(|_| BadOutput::Path)?;
+    Ok(())
+}
+
+/// The ledger's own denial: another request took the last slot.
+fn overflow(breaker: &leno_policy::spec::Breaker) -> Denial {
+    Denial {
+        status: 503,
+        policy: PolicyKind::CircuitBreaker,
+        rule: breaker.name.clone(),
+        default: false,
+        clause: format!("maxRequests: {} requests are in flight", breaker.max_requests),
+        headers: Vec::new(),
+    }
+}
+
+/// Envoy's response flag for a denial.
+fn flag(policy: PolicyKind) -> Option<&'static str> {
+    match policy {
+        PolicyKind::RateLimit => Some("RL"),
+        PolicyKind::CircuitBreaker => Some("UO"),
+        PolicyKind::Authentication | PolicyKind::MutualTls => Some("UAEX"),
+        _ => None,
+    }
+}
+
+pub(super) fn edited(edit: &Edit) -> EditedHeader {
+    let (how, name) = match edit {
+        Edit::Set(name, _) => ("set", name),
+        Edit::Append(name, _) => ("append", name),
+        Edit::Remove(name) => ("remove", name),
+    };
+    EditedHeader { how, name: name.clone() }
+}

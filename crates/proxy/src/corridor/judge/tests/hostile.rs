@@ -1,0 +1,220 @@
+//! Programs that are not there, heads that do not fit, and decisions of a sandbox that fell into wrong hands.
+
+use super::*;
+use leno_policy::input::TraceContext;
+use leno_policy::spec::{Condition, ConditionKey, Matches, StringMatch};
+
+#[test]
+fn a_program_that_is_not_loaded_denies() {
+    let mut entry = FunctionEntry::load(&engines()[0], open_slice());
+    entry.inbound.image = Err("the program cannot be decoded".into());
+    let bench = Bench { entry: Arc::new(entry), ..Bench::new(&engines()[0], open_slice()) };
+    let (judgement, told) = bench.ask(get("/"));
+    assert_eq!(denied(judgement).status, 503);
+    let judgement = told.judgement.unwrap();
+    assert_eq!(judgement.verdict, "error");
+    assert!(judgement.clause.contains("cannot be decoded"), "{}", judgement.clause);
+    let text = bench.telemetry.metrics_text(bench.ledger.entries(), Vec::new());
+    let fault = r#"leno_sandbox_faults_total{function="shop/orders",direction="inbound",fault="not_loaded"} 1"#;
+    assert!(text.contains(fault), "{text}");
+}
+
+#[test]
+fn a_head_that_no_sandbox_takes_is_refused() {
+    for engine in engines() {
+        let bench = Bench::new(engine, open_slice());
+        let (judgement, told) = bench.ask(get("/").header("x-large", "x".repeat(70_000)));
+        assert_eq!(denied(judgement).status, 431);
+        assert_eq!(told.judgement.unwrap().verdict, "error");
+        drop(permitted(bench.ask(get("/")).0));
+    }
+}
+
+/// A program that compares each field `x-a` with thousands of texts, and has no time for many of them.
+fn slow_slice() -> Slice {
+    let mut slice = open_slice();
+    let any = (0..200).map(|number| StringMatch::Suffix(format!("-{number}"))).collect();
+    let slow = Condition { key: ConditionKey::Header("x-a".into()), values: Matches { any, none: Vec::new() } };
+    slice.inbound.authorization = (0..50)
+        .map(|_| AuthorizationRule { when: vec![slow.clone()], ..rule("p/authorization/slow", Action::Deny) })
+        .chain(slice.inbound.authorization)
+        .collect();
+    slice.deadline = Duration::from_micros(600);
+    slice
+}
+
+#[test]
+fn a_program_that_misses_its_deadlines_is_kept_on_a_leash() {
+    for engine in &engines()[1..] {
+        let bench = Bench::new(engine, slow_slice());
+        let other = Bench::new(engine, open_slice());
+        let (class, own) = (bench.entry.class, bench.entry.slice.deadline);
+        let leashed = || bench.judge.runaways.deadline(class, own, Instant::now()) < own;
+        assert!(!leashed());
+        let long = || (0..2000).fold(get("/"), |request, _| request.header("x-a", "b"));
+        for _ in 0..10_000 {
+            if leashed() {
+                break;
+            }
+            let (judgement, told) = bench.ask(long());
+            assert_eq!(denied(judgement).status, 500);
+            let clause = told.judgement.unwrap().clause;
+            assert!(clause.contains("ran past its deadline"), "{clause}");
+        }
+        assert!(leashed());
+        drop(permitted(other.ask(long()).0));
+    }
+}
+
+#[test]
+fn however_many_tokens_are_sent_none_costs_a_digest() {
+    let key = SigningKey::generate(Algorithm::ES256);
+    for engine in engines() {
+        let bench = Bench::new(engine, token_slice(&key));
+        let token = sign(&key, CLAIMS);
+        let mut many = get("/orders");
+        for number in 0..100 {
+            many = many.header("authorization", format!("Bearer {token}{}", number % 2));
+        }
+        let (judgement, told) = bench.ask(many);
+        assert_eq!(denied(judgement).status, 401);
+        assert!(told.judgement.unwrap().clause.contains("more than one token"));
+        assert!(told.signatures.is_empty(), "{:?}", told.signatures);
+        let twice = with_token(&token).header("authorization", format!("Bearer {token}"));
+        let (judgement, told) = bench.ask(twice);
+        drop(permitted(judgement));
+        assert_eq!(told.signatures.len(), 1, "one text, one token: {:?}", told.signatures);
+    }
+}
+
+#[test]
+fn exchanges_without_a_verdict_are_logged_as_the_policy_says() {
+    for enabled in [true, false] {
+        let mut slice = open_slice();
+        slice.inbound.access_log.enabled = enabled;
+        let mut entry = FunctionEntry::load(&engines()[0], slice);
+        entry.inbound.image = Err("gone".into());
+        let bench = Bench { entry: Arc::new(entry), ..Bench::new(&engines()[0], open_slice()) };
+        let (head, ()) = get("/").body(()).unwrap().into_parts();
+        let record = bench.record(&head);
+        drop(denied(bench.judge(head, &record)));
+        assert_eq!(record.take().program.map(|program| program.access_log.enabled), Some(enabled));
+    }
+}
+
+/// Whatever a sandbox that fell into wrong hands may decide.
+fn carry_out(change: impl FnOnce(&mut Decision)) -> (Result<Judgement, JudgeError>, Observed) {
+    let mut slice = open_slice();
+    slice.inbound.rate_limits = vec![limit(3, Vec::new())];
+    slice.inbound.access_log.request_headers = vec!["x-team".into()];
+    let bench = Bench::new(&engines()[0], slice);
+    let (head, ()) = get("/").header("x-team", "a").header("authorization", "secret").body(()).unwrap().into_parts();
+    let mut decision = Decision {
+        verdict: Verdict::Allow { rule: "r".into() },
+        path: None,
+        request_edits: Vec::new(),
+        response_edits: Vec::new(),
+        takes: Vec::new(),
+        principal: None,
+        facts: Vec::new(),
+        plan: Plan { target: Some(0), trace: None },
+    };
+    change(&mut decision);
+    let record = bench.record(&head);
+    let state = bench.judge.function(&bench.entry.slice.id);
+    let target: FunctionId = "shop/orders".parse().unwrap();
+    let peer = bench.peer();
+    let mut asked = Asked {
+        ask: JudgeInput {
+            entry: &bench.entry,
+            direction: TrafficDirection::Gateway,
+            peer: &peer,
+            target: Some(&target),
+            protocol: Protocol::Http1,
+            scheme: "http",
+            port: 80,
+            parent: None,
+            endpoints: 1,
+            bodiless: true,
+        },
+        program: &bench.entry.inbound,
+        state: &state,
+        signatures: &bench.ledger.signatures,
+        target: Some(&state),
+        record: &record,
+        runs: Runs::default(),
+    };
+    let judgement = asked.carry_out(decision, head, 1_700_000_000_000);
+    asked.conclude(Instant::now());
+    let observed = record.take();
+    (judgement, observed)
+}
+
+fn bad(change: impl FnOnce(&mut Decision)) -> BadOutput {
+    match carry_out(change).0 {
+        Err(JudgeError::BadOutput(bad)) => bad,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn denial(status: u16) -> Denial {
+    Denial {
+        status,
+        policy: PolicyKind::Authorization,
+        rule: String::new(),
+        default: false,
+        clause: String::new(),
+        headers: Vec::new(),
+    }
+}
+
+#[test]
+fn invalid_decisions_are_not_carried_out() {
+    assert!(matches!(carry_out(|_| {}).0, Ok(Judgement::Permitted(_))), "the decision is good before it is spoilt");
+    let set = |name: &str, value: &str| vec![HeaderEdit::Set(name.into(), value.into())];
+    let trace = |trace_id, span_id| {
+        Some(TracePlan { context: TraceContext { trace_id, span_id, sampled: true }, parent_span: None })
+    };
+    let take = |limit| Take { limit, key: String::new(), cost: 1 };
+    assert_eq!(bad(|decision| decision.path = Some("/a b".into())), BadOutput::Path);
+    assert_eq!(bad(|decision| decision.path = Some("http://evil/".into())), BadOutput::Path);
+    assert!(matches!(bad(|d| d.request_edits = set("x-a", "a\r\nb: c")), BadOutput::HeaderValue(_)));
+    assert!(matches!(bad(|d| d.request_edits = set("content-length", "0")), BadOutput::ForbiddenHeader(_)));
+    assert!(matches!(bad(|d| d.response_edits = set("transfer-encoding", "chunked")), BadOutput::ForbiddenHeader(_)));
+    assert_eq!(bad(|d| d.request_edits = set(":path", "/")), BadOutput::HeaderName);
+    assert!(matches!(
+        bad(|d| d.request_edits = vec![HeaderEdit::Remove("x-a".into()); 257]),
+        BadOutput::TooMany { .. }
+    ));
+    assert!(matches!(bad(|d| d.takes = vec![take(1)]), BadOutput::Index { what: "rate limit", index: 1, count: 1 }));
+    assert!(matches!(bad(|d| d.takes = vec![take(0); 65]), BadOutput::TooMany { what: "takes", .. }));
+    assert!(matches!(bad(|d| d.plan.target = Some(1)), BadOutput::Index { what: "target", index: 1, count: 1 }));
+    assert_eq!(bad(|d| d.plan.trace = trace(0, 1)), BadOutput::TraceContext);
+    assert_eq!(bad(|d| d.plan.trace = trace(1, 0)), BadOutput::TraceContext);
+    assert_eq!(bad(|d| d.verdict = Verdict::Deny(denial(200))), BadOutput::Status(200));
+    assert!(matches!(
+        bad(|d| {
+            let headers = vec![("host".into(), "evil".into())];
+            d.verdict = Verdict::Deny(Denial { headers, ..denial(403) });
+        }),
+        BadOutput::ForbiddenHeader(_)
+    ));
+}
+
+#[test]
+fn only_headers_that_are_named_are_logged() {
+    let (_, observed) = carry_out(|_| {});
+    let logged: Vec<_> = observed.logged_headers.iter().map(|(name, value)| (name.as_str(), &**value)).collect();
+    assert_eq!(logged, [("x-team", "a")]);
+}
+
+#[test]
+fn a_decision_that_takes_more_than_there_is_is_refused_by_the_ledger() {
+    let (judgement, observed) = carry_out(|decision| {
+        decision.takes = vec![Take { limit: 0, key: String::new(), cost: 4 }];
+    });
+    let refusal = denied(judgement.unwrap());
+    assert_eq!(refusal.status, 429);
+    assert!(refusal.headers.contains_key("retry-after"));
+    assert_eq!(observed.takes[0].remaining, None);
+}

@@ -1,0 +1,62 @@
+//! What a module said, checked. It is as untrusted as what a program says, and held to the same rules.
+
+use crate::http::edits;
+use crate::http::edits::{BadOutput, Edit};
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode};
+use leno_sandbox::extension::{Change, Failure, Local, Outcome};
+
+/// What becomes of an exchange.
+#[derive(Debug)]
+pub(crate) enum Said {
+    /// It goes on, so edited.
+    Continue(Vec<Edit>),
+    /// It is answered.
+    Answer(Box<Answer>),
+}
+
+/// A module's own answer.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+    pub grpc_status: Option<u8>,
+    /// In the module's words.
+    pub details: Box<str>,
+}
+
+/// A run that gave nothing to rely on: a label for metrics, and the reason in words.
+pub(crate) type Failed = (&'static str, String);
+
+/// Checks what came of a run.
+pub(crate) fn said(outcome: Result<Outcome, Failure>) -> Result<Said, Failed> {
+    let bad = |error: BadOutput| bad_output(&error);
+    match outcome {
+        Ok(Outcome::Continue(changes)) => Ok(Said::Continue(edits::check_changes(&changes).map_err(bad)?)),
+        Ok(Outcome::Local(local)) => Ok(Said::Answer(Box::new(answer(*local).map_err(bad)?))),
+        Err(failure) => Err((failure.label(), failure.to_string())),
+    }
+}
+
+/// What a run said that may not be said.
+pub(crate) fn bad_output(error: &BadOutput) -> Failed {
+    ("bad_output", format!("its output is invalid: {error}"))
+}
+
+fn answer(local: Local) -> Result<Answer, BadOutput> {
+    let Local { status, fields, body, grpc_status, details } = local;
+    let status = u16::try_from(status).unwrap_or(u16::MAX);
+    let code = StatusCode::from_u16(status).ok().filter(|_| (200..=599).contains(&status));
+    let mut headers = HeaderMap::new();
+    let appended: Vec<_> = fields.iter().map(|(name, value)| Change::Append(name.into(), value.into())).collect();
+    edits::apply(edits::check_changes(&appended)?, &mut headers);
+    Ok(Answer {
+        status: code.ok_or(BadOutput::Status(status))?,
+        headers,
+        body: body.into(),
+        // gRPC has the codes 0 to 16.
+        grpc_status: u8::try_from(grpc_status).ok().filter(|status| *status <= 16),
+        details: details.into(),
+    })
+}

@@ -1,0 +1,564 @@
+//! One worker's connections to upstreams: kept open, used again last in first out, never shared with another thread.
+
+use crate::http::body::Body;
+use crate::http::failure::Unproven;
+use crate::http::http2::{CONNECTION_WINDOW, SEND_BUFFER, UPSTREAM_BUFFER, UPSTREAM_WINDOW};
+use crate::runtime::hyper::{LocalExecutor, Timer};
+use crate::runtime::schedule;
+use crate::runtime::schedule::TaskOwner;
+use crate::state::instances::Guard;
+use crate::state::ledger::ConnectionGuard;
+use crate::state::terminating::Terminating;
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::TokioIo;
+use leno_identity::{SpiffeId, SvidStore, TlsError};
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, VecDeque};
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::net::TcpStream;
+use tokio::sync::oneshot;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::ClientConfig;
+
+/// An idle connection is closed after this long; shorter than what common servers grant, so that they do not close it first.
+const IDLE: Duration = Duration::from_secs(4);
+/// The same of one that speaks HTTP/1.1 to an instance on this machine: here it is seen at once that a server has closed it, and functions
+/// that are asked every now and then should not pay for a connection each time.
+const IDLE_HERE: Duration = Duration::from_secs(60);
+/// Of one address, so many are kept longer than [`IDLE`]: what a burst opened is not.
+const KEPT: usize = 4;
+/// Longest wait for a connection, TLS included.
+const CONNECT: Duration = Duration::from_secs(5);
+/// Streams that share one HTTP/2 connection, if the peer allows as many.
+const STREAMS: u32 = 100;
+/// Configurations for pairs of identities that are kept; beyond it all are made anew.
+const MOST_CONFIGURATIONS: usize = 4096;
+
+/// All of one worker's upstream connections.
+#[derive(Debug)]
+pub struct Pool {
+    http1: RefCell<HashMap<SocketAddr, Http1Host>>,
+    http2: RefCell<HashMap<Http2Key, Http2Host>>,
+    configurations: RefCell<HashMap<Identities, Arc<ClientConfig>>>,
+    terminating: Arc<Terminating>,
+    myself: Weak<Pool>,
+}
+
+#[derive(Debug, Default)]
+struct Http1Host {
+    /// The last one was used last.
+    idle: Vec<Idle>,
+    /// Busy ones included.
+    open: u32,
+    /// Exchanges that wait for a connection to be idle or gone.
+    waiting: VecDeque<oneshot::Sender<()>>,
+}
+
+#[derive(Debug)]
+struct Idle {
+    line: Line,
+    since: Instant,
+}
+
+/// A connection that speaks HTTP/1.1.
+#[derive(Debug)]
+pub struct Line {
+    /// To send one request at a time with.
+    pub sender: http1::SendRequest<Body>,
+    /// Of the task that drives it: whoever has it checked out.
+    owner: TaskOwner,
+}
+
+/// Connections that may be shared: those to one address, and, under TLS, between one pair of identities.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Http2Key {
+    /// Where to.
+    pub address: SocketAddr,
+    /// Caller and callee; `None`: without TLS.
+    pub identities: Option<Identities>,
+}
+
+/// Caller and callee.
+pub type Identities = (Arc<str>, Arc<str>);
+
+#[derive(Debug, Default)]
+struct Http2Host {
+    connections: Vec<Shared>,
+    /// CounterState by whoever is connecting, so that a burst does not open one connection for each request.
+    connecting: Rc<tokio::sync::Mutex<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    sender: http2::SendRequest<Body>,
+    /// Of the task that drives it: whoever opened a stream last.
+    owner: TaskOwner,
+    streams: Rc<Streams>,
+}
+
+#[derive(Debug)]
+struct Streams {
+    open: Cell<u32>,
+    idle_since: Cell<Instant>,
+}
+
+/// A connection that speaks HTTP/1.1, checked out for one exchange.
+#[derive(Debug)]
+pub struct Http1 {
+    /// To send one request with.
+    pub line: Line,
+    /// How long it had been idle; `None`: it is new.
+    pub idle: Option<Duration>,
+}
+
+/// A place on a connection that speaks HTTP/2.
+#[derive(Debug)]
+pub struct Http2 {
+    /// To send one request with.
+    pub sender: http2::SendRequest<Body>,
+    /// Given back by dropping it.
+    pub stream: Stream,
+    /// Others used it before.
+    pub reused: bool,
+}
+
+/// Counts as one of a connection's streams.
+#[derive(Debug)]
+pub struct Stream(Rc<Streams>);
+
+/// What an exchange holds until its response's end, so that its connection can be used again.
+#[derive(Debug)]
+#[expect(dead_code, reason = "kept for what its drop does")]
+pub enum CheckIn {
+    /// Goes back to the pool when the connection is ready for another request.
+    Http1(Option<Line>, SocketAddr, Weak<Pool>),
+    /// A stream's place.
+    Http2(Stream),
+}
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// TCP or TLS.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// HTTP.
+    #[error("{0}")]
+    Http(#[from] hyper::Error),
+    /// No TLS configuration for these identities.
+    #[error("{0}")]
+    Tls(String),
+    /// It does not lead to the instance, as far as that can be seen. Nothing was sent.
+    #[error("{0}; nothing was sent")]
+    Unproven(#[from] Unproven),
+    /// It took too long.
+    #[error("no connection within {CONNECT:?}")]
+    Timeout,
+}
+
+impl Pool {
+    /// An empty pool, and a task that closes what was idle for too long. Needs [`schedule::run`].
+    pub fn new(terminating: Arc<Terminating>) -> Rc<Self> {
+        let pool = Rc::new_cyclic(|myself: &Weak<Self>| Self {
+            http1: RefCell::default(),
+            http2: RefCell::default(),
+            configurations: RefCell::default(),
+            terminating,
+            myself: myself.clone(),
+        });
+        let weak = pool.myself.clone();
+        schedule::spawn(async move {
+            loop {
+                tokio::time::sleep(IDLE / 4).await;
+                match weak.upgrade() {
+                    Some(pool) => pool.close_idle(Instant::now()),
+                    None => break,
+                }
+            }
+        });
+        pool
+    }
+
+    /// An idle connection to this address, the one that was used last. For a request that may not be sent twice none that has been idle
+    /// for so long that its server may be closing it; such ones are closed.
+    pub fn idle_http1(&self, address: SocketAddr, repeatable: bool) -> Option<Http1> {
+        let mut hosts = self.http1.borrow_mut();
+        let idle = &mut hosts.get_mut(&address)?.idle;
+        while let Some(Idle { line, since }) = idle.pop() {
+            let idle = since.elapsed();
+            if line.sender.is_ready() && (repeatable || idle < IDLE) {
+                line.owner.follow();
+                return Some(Http1 { line, idle: Some(idle) });
+            }
+        }
+        None
+    }
+
+    /// Connections to this address that this worker has open.
+    pub fn open_http1(&self, address: SocketAddr) -> u32 {
+        self.http1.borrow().get(&address).map_or(0, |host| host.open)
+    }
+
+    /// Completes when a connection to this address has become idle, or is gone.
+    pub fn changed_http1(&self, address: SocketAddr) -> impl Future<Output = ()> + use<> {
+        let (sender, receiver) = oneshot::channel();
+        let mut hosts = self.http1.borrow_mut();
+        hosts.entry(address).or_default().waiting.push_back(sender);
+        async move { drop(receiver.await) }
+    }
+
+    /// A new connection to the instance that `lease` is of. `guard` is held as long as it is open.
+    pub async fn connect_http1(
+        &self,
+        address: SocketAddr,
+        lease: &dyn Guard,
+        guard: Option<ConnectionGuard>,
+    ) -> Result<Http1, ConnectError> {
+        let open = Open::count(self, address);
+        let connect = async {
+            let stream = tcp(address, Some(lease)).await?;
+            Ok(http1::Builder::new().max_buf_size(UPSTREAM_BUFFER).handshake::<_, Body>(TokioIo::new(stream)).await?)
+        };
+        let (sender, connection) = within_limit(connect).await?;
+        let owner = schedule::spawn(async move {
+            if let Err(error) = connection.with_upgrades().await {
+                tracing::debug!(%address, %error, "upstream connection ended");
+            }
+            drop((open, guard));
+        });
+        Ok(Http1 { line: Line { sender, owner }, idle: None })
+    }
+
+    /// What brings this connection back after its response.
+    pub fn check_in_http1(&self, line: Line, address: SocketAddr) -> CheckIn {
+        CheckIn::Http1(Some(line), address, self.myself.clone())
+    }
+
+    fn return_http1(&self, line: Line, address: SocketAddr) {
+        let mut hosts = self.http1.borrow_mut();
+        let host = hosts.entry(address).or_default();
+        if !self.terminating.contains(address) {
+            host.idle.push(Idle { line, since: Instant::now() });
+        }
+        host.wake_one();
+    }
+
+    /// A place on an open connection.
+    pub fn shared_http2(&self, key: &Http2Key) -> Option<Http2> {
+        let mut hosts = self.http2.borrow_mut();
+        let connections = &mut hosts.get_mut(key)?.connections;
+        connections.retain(|shared| !shared.sender.is_closed());
+        let free = |shared: &&Shared| shared.streams.open.get() < STREAMS && shared.sender.is_ready();
+        let shared = connections.iter().rfind(free)?;
+        shared.owner.follow();
+        Some(Http2 { sender: shared.sender.clone(), stream: Stream::open(&shared.streams), reused: true })
+    }
+
+    /// A place on a connection to `key`, which is opened if need be; one at a time. `lease`: of the instance there, unless it is a sidecar,
+    /// which proves itself by TLS.
+    pub async fn http2(
+        &self,
+        key: &Http2Key,
+        lease: Option<&dyn Guard>,
+        svids: &Arc<SvidStore>,
+        guard: impl FnOnce() -> Option<ConnectionGuard>,
+    ) -> Result<Http2, ConnectError> {
+        if let Some(shared) = self.shared_http2(key) {
+            return Ok(shared);
+        }
+        let connecting = self.http2.borrow_mut().entry(key.clone()).or_default().connecting.clone();
+        let _one_at_a_time = connecting.lock().await;
+        match self.shared_http2(key) {
+            Some(shared) => Ok(shared),
+            // Boxed: it is rare, and large; every exchange's future would have to hold room for it.
+            None => Box::pin(within_limit(self.connect_http2(key, lease, svids, guard()))).await,
+        }
+    }
+
+    async fn connect_http2(
+        &self,
+        key: &Http2Key,
+        lease: Option<&dyn Guard>,
+        svids: &Arc<SvidStore>,
+        guard: Option<ConnectionGuard>,
+    ) -> Result<Http2, ConnectError> {
+        let stream = tcp(key.address, lease).await?;
+        let (sender, owner) = match &key.identities {
+            None => handshake_http2(stream, key.address, guard).await?,
+            Some((caller, callee)) => {
+                let config = self.configuration(svids, caller, callee).map_err(ConnectError::Tls)?;
+                let callee: SpiffeId =
+                    callee.parse().map_err(|_| ConnectError::Tls(format!("bad identity {callee}")))?;
+                let name = leno_identity::server_name(&callee).map_err(|error| ConnectError::Tls(error.to_string()))?;
+                let stream = TlsConnector::from(config).connect(name, stream).await?;
+                handshake_http2(stream, key.address, guard).await?
+            }
+        };
+        let streams = Rc::new(Streams { open: Cell::new(0), idle_since: Cell::new(Instant::now()) });
+        let stream = Stream::open(&streams);
+        let shared = Shared { sender: sender.clone(), owner, streams };
+        self.http2.borrow_mut().entry(key.clone()).or_default().connections.push(shared);
+        Ok(Http2 { sender, stream, reused: false })
+    }
+
+    fn configuration(
+        &self,
+        svids: &Arc<SvidStore>,
+        caller: &Arc<str>,
+        callee: &Arc<str>,
+    ) -> Result<Arc<ClientConfig>, String> {
+        let pair = (caller.clone(), callee.clone());
+        let mut configurations = self.configurations.borrow_mut();
+        if let Some(config) = configurations.get(&pair) {
+            return Ok(config.clone());
+        }
+        let parse = |id: &str| id.parse::<SpiffeId>().map_err(|error| error.to_string());
+        let made = leno_identity::client_config(svids, &parse(caller)?, &parse(callee)?);
+        let config = made.map_err(|error: TlsError| error.to_string())?;
+        if configurations.len() >= MOST_CONFIGURATIONS {
+            configurations.clear();
+        }
+        configurations.insert(pair, config.clone());
+        Ok(config)
+    }
+
+    fn close_idle(&self, now: Instant) {
+        let mut http1 = self.http1.borrow_mut();
+        for (address, host) in http1.iter_mut() {
+            let longest = if self.terminating.contains(*address) {
+                Duration::ZERO
+            } else if address.ip().is_loopback() {
+                IDLE_HERE
+            } else {
+                IDLE
+            };
+            let since = |idle: &Idle| now.saturating_duration_since(idle.since);
+            host.idle.retain(|idle| !idle.line.sender.is_closed() && since(idle) < longest);
+            // The oldest are the first.
+            let old = host.idle.iter().take_while(|idle| since(idle) >= IDLE).count();
+            host.idle.drain(..old.saturating_sub(KEPT));
+            host.waiting.retain(|waiting| !waiting.is_closed());
+        }
+        http1.retain(|_, host| host.open > 0 || !host.waiting.is_empty());
+        let mut http2 = self.http2.borrow_mut();
+        for host in http2.values_mut() {
+            host.connections.retain(|shared| {
+                let idle = shared.streams.open.get() == 0
+                    && now.saturating_duration_since(shared.streams.idle_since.get()) >= IDLE;
+                !shared.sender.is_closed() && !idle
+            });
+        }
+        http2.retain(|_, host| !host.connections.is_empty() || Rc::strong_count(&host.connecting) > 1);
+    }
+}
+
+impl Http1Host {
+    fn wake_one(&mut self) {
+        while let Some(waiting) = self.waiting.pop_front() {
+            if waiting.send(()).is_ok() {
+                break;
+            }
+        }
+    }
+}
+
+/// Counts an HTTP/1.1 connection as long as it is open.
+struct Open(Weak<Pool>, SocketAddr);
+
+impl Open {
+    fn count(pool: &Pool, address: SocketAddr) -> Self {
+        pool.http1.borrow_mut().entry(address).or_default().open += 1;
+        Self(pool.myself.clone(), address)
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        if let Some(pool) = self.0.upgrade()
+            && let Some(host) = pool.http1.borrow_mut().get_mut(&self.1)
+        {
+            host.open = host.open.saturating_sub(1);
+            host.wake_one();
+        }
+    }
+}
+
+impl Stream {
+    fn open(streams: &Rc<Streams>) -> Self {
+        streams.open.set(streams.open.get() + 1);
+        Self(streams.clone())
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.0.open.set(self.0.open.get().saturating_sub(1));
+        if self.0.open.get() == 0 {
+            self.0.idle_since.set(Instant::now());
+        }
+    }
+}
+
+impl Drop for CheckIn {
+    fn drop(&mut self) {
+        let Self::Http1(line, address, pool) = self else { return };
+        let (Some(mut line), address, Some(pool)) = (line.take(), *address, pool.upgrade()) else { return };
+        if line.sender.is_ready() {
+            pool.return_http1(line, address);
+        } else if !line.sender.is_closed() {
+            // The last bytes were read, but the connection's own task has yet to see that the message is complete.
+            let pool = Rc::downgrade(&pool);
+            schedule::spawn(async move {
+                if line.sender.ready().await.is_ok()
+                    && let Some(pool) = pool.upgrade()
+                {
+                    pool.return_http1(line, address);
+                }
+            });
+        }
+    }
+}
+
+/// Connects first and proves then whom to, before a protocol's first byte: the other way round, the port could change hands in between.
+async fn tcp(address: SocketAddr, lease: Option<&dyn Guard>) -> Result<TcpStream, ConnectError> {
+    let stream = TcpStream::connect(address).await?;
+    if let Some(lease) = lease {
+        lease.verify(stream.local_addr()?, stream.peer_addr()?)?;
+    }
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+async fn handshake_http2(
+    stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
+    address: SocketAddr,
+    guard: Option<ConnectionGuard>,
+) -> Result<(http2::SendRequest<Body>, TaskOwner), hyper::Error> {
+    let (sender, connection) = http2::Builder::new(LocalExecutor)
+        .timer(Timer::new())
+        .initial_stream_window_size(UPSTREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_send_buf_size(SEND_BUFFER)
+        .keep_alive_interval(Duration::from_secs(20))
+        .keep_alive_timeout(Duration::from_secs(20))
+        .handshake(TokioIo::new(stream))
+        .await?;
+    let owner = schedule::spawn(async move {
+        if let Err(error) = connection.await {
+            tracing::debug!(%address, %error, "upstream connection ended");
+        }
+        drop(guard);
+    });
+    Ok((sender, owner))
+}
+
+async fn within_limit<T>(connect: impl Future<Output = Result<T, ConnectError>>) -> Result<T, ConnectError> {
+    tokio::time::timeout(CONNECT, connect).await.unwrap_or(Err(ConnectError::Timeout))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::net::TcpListener;
+
+    /// A connection, idle for so long.
+    async fn open(pool: &Pool, listener: &TcpListener, time: Duration) -> TcpStream {
+        let address = listener.local_addr().unwrap();
+        let Http1 { mut line, .. } = pool.connect_http1(address, &(), None).await.unwrap();
+        let (server, _) = listener.accept().await.unwrap();
+        line.sender.ready().await.unwrap();
+        let since = Instant::now().checked_sub(time).unwrap();
+        pool.http1.borrow_mut().get_mut(&address).unwrap().idle.push(Idle { line, since });
+        server
+    }
+
+    /// A pool with one of them.
+    async fn idle_for(time: Duration) -> (Rc<Pool>, SocketAddr, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let pool = Pool::new(Arc::default());
+        let server = open(&pool, &listener, time).await;
+        (pool, listener.local_addr().unwrap(), server)
+    }
+
+    fn block_on(test: impl Future<Output = ()> + 'static) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let done = Rc::new(Cell::new(false));
+        let place = done.clone();
+        runtime.block_on(schedule::run(async move {
+            test.await;
+            place.set(true);
+        }));
+        assert!(done.get(), "it panicked");
+    }
+
+    #[test]
+    fn an_old_connection_to_this_machine_is_for_requests_that_may_be_sent_twice() {
+        block_on(async {
+            let (pool, address, _server) = idle_for(2 * IDLE).await;
+            pool.close_idle(Instant::now());
+            let Http1 { line, idle } = pool.idle_http1(address, true).expect("it is kept");
+            assert!(idle.unwrap() >= 2 * IDLE);
+            pool.return_http1(line, address);
+            assert!(pool.idle_http1(address, false).is_some(), "it was used just now");
+
+            let (pool, address, _server) = idle_for(2 * IDLE).await;
+            assert!(pool.idle_http1(address, false).is_none());
+            pool.changed_http1(address).await;
+            assert_eq!(pool.open_http1(address), 0, "it was closed, and makes room for another one");
+
+            let (pool, address, _server) = idle_for(IDLE_HERE).await;
+            pool.close_idle(Instant::now());
+            assert!(pool.idle_http1(address, true).is_none());
+        });
+    }
+
+    #[test]
+    fn of_what_a_burst_opened_a_few_are_kept_for_long() {
+        block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let pool = Pool::new(Arc::default());
+            let mut servers = Vec::new();
+            for _ in 0..KEPT + 2 {
+                servers.push(open(&pool, &listener, 2 * IDLE).await);
+            }
+            servers.push(open(&pool, &listener, Duration::ZERO).await);
+            pool.close_idle(Instant::now());
+            let address = listener.local_addr().unwrap();
+            let left = std::iter::from_fn(|| pool.idle_http1(address, true)).count();
+            assert_eq!(left, KEPT + 1, "those that were used just now are not meant");
+        });
+    }
+
+    #[test]
+    fn connections_to_an_instance_that_is_to_end_are_not_kept() {
+        block_on(async {
+            let (pool, address, _server) = idle_for(Duration::ZERO).await;
+            let Http1 { line, .. } = pool.idle_http1(address, true).unwrap();
+            pool.terminating.add("a", address);
+            pool.return_http1(line, address);
+            assert!(pool.idle_http1(address, true).is_none());
+
+            let (pool, address, _server) = idle_for(Duration::ZERO).await;
+            pool.terminating.add("a", address);
+            pool.close_idle(Instant::now());
+            pool.changed_http1(address).await;
+            assert_eq!(pool.open_http1(address), 0);
+        });
+    }
+
+    #[test]
+    fn what_its_server_closed_is_not_used() {
+        block_on(async {
+            let (pool, address, server) = idle_for(IDLE).await;
+            let gone = pool.changed_http1(address);
+            drop(server);
+            gone.await;
+            assert!(pool.idle_http1(address, true).is_none());
+        });
+    }
+}

@@ -1,0 +1,122 @@
+//! The proxy's own answers: what a client is told when its request is refused, or when there is no response to pass on.
+//!
+//! They say what happened, not why: rules and addresses are for the operator, who finds them by the request's id.
+
+use crate::corridor::exchange::{Exchange, Origin};
+use crate::corridor::judge::Refusal;
+use crate::http::body::Body;
+use crate::http::failure::Failure;
+use crate::http::{failure, head};
+use bytes::Bytes;
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::{Response, StatusCode};
+use http_body::Body as _;
+use leno_policy::spec::Protocol;
+
+const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+
+/// Answers a refusal.
+pub fn denied(refusal: Refusal, exchange: &Exchange) -> Response<Body> {
+    match refusal.own {
+        Some(answer) => {
+            let (body, grpc_status) = *answer;
+            own(refusal.status, refusal.headers, body, grpc_status, exchange)
+        }
+        None => answer(refusal.status, refusal.headers, None, exchange),
+    }
+}
+
+/// What an extension answered by itself.
+fn own(
+    status: StatusCode,
+    headers: HeaderMap,
+    body: Bytes,
+    grpc_status: Option<u8>,
+    exchange: &Exchange,
+) -> Response<Body> {
+    if exchange.protocol == Protocol::Grpc {
+        let mut response = answer(status, headers, None, exchange);
+        if let Some(grpc_status) = grpc_status {
+            response.headers_mut().insert(GRPC_STATUS, HeaderValue::from(u16::from(grpc_status)));
+        }
+        return response;
+    }
+    let bodiless = matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+    let body = if bodiless { Bytes::new() } else { body };
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = status;
+    *response.headers_mut() = headers;
+    let fields = response.headers_mut();
+    if !bodiless {
+        fields.insert(header::CONTENT_LENGTH, HeaderValue::from(body.len()));
+        if !body.is_empty() {
+            let plain = HeaderValue::from_static("text/plain");
+            fields.entry(header::CONTENT_TYPE).or_insert(plain);
+        }
+    }
+    if !exchange.head_only && !body.is_empty() {
+        *response.body_mut() = Body::full(body);
+    }
+    response
+}
+
+/// Answers that there is no response.
+pub fn failed(failure: &Failure, exchange: &Exchange) -> Response<Body> {
+    let mut headers = HeaderMap::new();
+    if let Some(pause) = failure.retry_after() {
+        headers.insert(header::RETRY_AFTER, HeaderValue::from(pause.as_secs().max(1)));
+    }
+    if matches!(failure, Failure::Malformed(head::Malformed::Method)) {
+        headers.insert(header::ALLOW, HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"));
+    }
+    let public = matches!(failure, Failure::Malformed(_) | Failure::NoRoute).then(|| failure.to_string());
+    let mut response = answer(failure.status(), headers, public.as_deref(), exchange);
+    if let Origin::Inbound(_) = exchange.origin {
+        // The caller's sidecar may try again, and has to know what happened.
+        response.extensions_mut().insert(failure.clone());
+    }
+    response
+}
+
+/// Answers a request that did not get as far as being an exchange; asks for a proxy credential (RFC 9110, 15.5.8) where that is what is missing.
+pub fn turned_away(failure: &Failure, request_id: HeaderValue) -> Response<Body> {
+    let status = failure.status();
+    let mut response = Response::new(describe(status, &failure.to_string(), &request_id));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    if status == StatusCode::PROXY_AUTHENTICATION_REQUIRED {
+        headers.insert(header::PROXY_AUTHENTICATE, HeaderValue::from_static("Basic realm=\"leno\", charset=\"UTF-8\""));
+    }
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(head::REQUEST_ID, request_id);
+    response
+}
+
+fn answer(status: StatusCode, mut headers: HeaderMap, message: Option<&str>, exchange: &Exchange) -> Response<Body> {
+    let reason = status.canonical_reason().unwrap_or("Refused");
+    let mut response = if exchange.protocol == Protocol::Grpc {
+        // Headers with the end of the stream: gRPC's "Trailers-Only".
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+        headers.insert(GRPC_STATUS, HeaderValue::from(u16::from(failure::grpc_status(status))));
+        headers.insert(GRPC_MESSAGE, HeaderValue::from_static(reason));
+        Response::new(Body::empty())
+    } else {
+        let body = describe(status, message.unwrap_or(reason), &exchange.request_id);
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        if let Some(length) = body.size_hint().exact() {
+            headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
+        }
+        let mut response = Response::new(if exchange.head_only { Body::empty() } else { body });
+        *response.status_mut() = status;
+        response
+    };
+    *response.headers_mut() = headers;
+    response
+}
+
+fn describe(status: StatusCode, message: &str, request_id: &HeaderValue) -> Body {
+    let id = request_id.to_str().unwrap_or_default();
+    let text = serde_json::json!({ "status": status.as_u16(), "error": message, "requestId": id });
+    Body::full(Bytes::from(format!("{text}\n")))
+}

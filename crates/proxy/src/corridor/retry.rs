@@ -1,0 +1,129 @@
+//! Policy 8, decided: what is worth another try, and when.
+//!
+//! A request is repeated only if its body can be sent again from the beginning, and, once any byte may have reached the upstream, only if its
+//! method is idempotent (RFC 9110, 9.2.2) or the plan says that it does not matter.
+
+use crate::http::body::grpc_status;
+use crate::http::failure::Failure;
+use http::{HeaderMap, Method, StatusCode};
+use leno_policy::spec::{Retry, RetryOn};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// RFC 9110, 9.2.2.
+pub fn is_idempotent(method: &Method) -> bool {
+    matches!(*method, Method::GET | Method::HEAD | Method::PUT | Method::DELETE | Method::OPTIONS | Method::TRACE)
+}
+
+/// The end of the present try.
+pub fn sooner(retry: &Retry, deadline: Option<(Instant, Duration)>) -> Option<(Instant, Duration)> {
+    let per_try = match retry.per_try_timeout_ms {
+        0 => None,
+        ms => Some((Instant::now() + Duration::from_millis(ms), Duration::from_millis(ms))),
+    };
+    [per_try, deadline].into_iter().flatten().min()
+}
+
+/// Uniform in `[0, base * 2^n]`, at most the longest pause.
+pub fn pause(retry: &Retry, attempt: u8, up_to: impl Fn(u64) -> u64) -> Duration {
+    let most = retry.backoff_base_ms.saturating_mul(1 << attempt.min(32)).min(retry.backoff_max_ms);
+    Duration::from_micros(up_to(most.saturating_mul(1000)))
+}
+
+/// How a try ended: with a response's status and fields, or without one.
+pub type Outcome<'a> = Result<(StatusCode, &'a HeaderMap), &'a Failure>;
+
+/// Whether the plan wants another try after such an end. `repeatable`: the request may be carried out twice.
+pub fn is_worth_it(retry: &Retry, outcome: Outcome<'_>, repeatable: bool) -> bool {
+    match outcome {
+        Ok((status, headers)) => repeatable && on_response(retry, status, headers),
+        Err(failure) => on_failure(retry, failure) && (repeatable || is_unsent(failure)),
+    }
+}
+
+/// Nothing reached the callee, or it says that it did nothing.
+fn is_unsent(failure: &Failure) -> bool {
+    matches!(failure, Failure::Connect { .. } | Failure::Reset { refused: true, .. })
+}
+
+fn on_failure(retry: &Retry, failure: &Failure) -> bool {
+    let own = match failure {
+        Failure::Connect { .. } => [RetryOn::ConnectFailure, RetryOn::Reset],
+        Failure::Reset { refused: true, .. } => [RetryOn::RefusedStream, RetryOn::Reset],
+        Failure::Reset { .. } => [RetryOn::Reset, RetryOn::Reset],
+        Failure::Timeout(_) => [RetryOn::Timeout, RetryOn::Timeout],
+        _ => return false,
+    };
+    // To its client each of these is a 502, 503 or 504.
+    retry.on.iter().any(|on| own.contains(on) || matches!(on, RetryOn::ServerError | RetryOn::GatewayError))
+}
+
+fn on_response(retry: &Retry, status: StatusCode, headers: &HeaderMap) -> bool {
+    let status = status.as_u16();
+    retry.on.iter().any(|on| match on {
+        RetryOn::ServerError => (500..=599).contains(&status),
+        RetryOn::GatewayError => (502..=504).contains(&status),
+        RetryOn::Status(wanted) => status == *wanted,
+        RetryOn::Grpc(wanted) => grpc_status(headers) == Some(*wanted),
+        RetryOn::ConnectFailure | RetryOn::RefusedStream | RetryOn::Reset | RetryOn::Timeout => false,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RETRY: fn(&[RetryOn]) -> Retry = |on| Retry {
+        name: String::new(),
+        attempts: 2,
+        per_try_timeout_ms: 0,
+        backoff_base_ms: 25,
+        backoff_max_ms: 60,
+        on: on.to_vec(),
+        non_idempotent: false,
+        budget_percent: 20,
+        budget_min: 3,
+    };
+
+    fn connect() -> Failure {
+        Failure::Connect { cause: String::new() }
+    }
+
+    fn reset(refused: bool) -> Failure {
+        Failure::Reset { cause: String::new(), refused }
+    }
+
+    #[test]
+    fn conditions_on_failures() {
+        let yes = |on: &[RetryOn], failure: Failure| on_failure(&RETRY(on), &failure);
+        assert!(yes(&[RetryOn::ConnectFailure], connect()));
+        assert!(!yes(&[RetryOn::ConnectFailure], reset(false)));
+        assert!(yes(&[RetryOn::Reset], reset(false)));
+        assert!(yes(&[RetryOn::RefusedStream], reset(true)));
+        assert!(!yes(&[RetryOn::RefusedStream], reset(false)));
+        assert!(yes(&[RetryOn::Timeout], Failure::Timeout(Duration::ZERO)));
+        assert!(!yes(&[RetryOn::Status(503)], connect()));
+        assert!(yes(&[RetryOn::ServerError], connect()));
+        assert!(!yes(&[RetryOn::ServerError, RetryOn::Reset], Failure::Overflow));
+        assert!(!yes(&[RetryOn::ServerError, RetryOn::Reset], Failure::ClientGone));
+    }
+
+    #[test]
+    fn what_was_sent_is_repeated_only_if_it_may_be() {
+        let worth =
+            |failure: Failure, repeatable| is_worth_it(&RETRY(&[RetryOn::ServerError]), Err(&failure), repeatable);
+        assert!(worth(connect(), false));
+        assert!(worth(reset(true), false));
+        assert!(!worth(reset(false), false));
+        assert!(worth(reset(false), true));
+        assert!(!worth(Failure::Timeout(Duration::ZERO), false));
+        assert!(is_idempotent(&Method::PUT) && !is_idempotent(&Method::POST) && !is_idempotent(&Method::PATCH));
+    }
+
+    #[test]
+    fn pauses_grow_up_to_the_longest() {
+        let most = |attempt| pause(&RETRY(&[]), attempt, |max| max);
+        assert_eq!([0, 1, 2, 200].map(most), [25, 50, 60, 60].map(Duration::from_millis));
+        assert_eq!(pause(&RETRY(&[]), 1, |_| 0), Duration::ZERO);
+    }
+}

@@ -1,0 +1,110 @@
+//! "101 Switching Protocols": allowed only where the request was permitted as that upgrade. After it, bytes go in both directions until
+//! both ends are done.
+//!
+//! Whatever comes through a tunnel is not judged any more. So an upstream cannot open one by itself: [`check`] makes a [`Switched`] only for
+//! an exchange that was judged as a WebSocket, and [`join`] ties nothing but that to the client's stream.
+
+use crate::http::body::{Body, Guard};
+use crate::http::failure::Failure;
+use crate::runtime::schedule;
+use http::{HeaderValue, Response, StatusCode, header};
+use hyper::upgrade::{OnUpgrade, Upgraded};
+use hyper_util::rt::TokioIo;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// The upstream's stream, after it switched to the protocol that the exchange was permitted to switch to.
+#[derive(Clone)]
+struct Switched(OnUpgrade);
+
+/// Checks the status that an upstream gave. `upgrade`: the exchange was permitted as a WebSocket.
+pub fn check<B>(upgrade: bool, response: &mut Response<B>) -> Result<(), Failure> {
+    match response.status().as_u16() {
+        // Checked already, where the callee's side of this exchange is on this node too.
+        101 if response.extensions().get::<Switched>().is_some() => Ok(()),
+        101 if !upgrade => Err(Failure::Protocol("it switched protocols, which was not asked of it")),
+        101 => {
+            let names_websocket =
+                |value: &HeaderValue| value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"websocket");
+            let mut protocols = response.headers().get_all(header::UPGRADE).iter();
+            if !(protocols.next().is_some_and(names_websocket) && protocols.next().is_none()) {
+                return Err(Failure::Protocol("it switched to another protocol than WebSocket"));
+            }
+            switch(response)
+        }
+        // RFC 9110, 15: interim ones are not passed on, and there is no other class.
+        200..=599 => Ok(()),
+        _ => Err(Failure::Protocol("its status is not that of a final response")),
+    }
+}
+
+/// The response opens the tunnel that the exchange was permitted to become.
+pub fn switch<B>(response: &mut Response<B>) -> Result<(), Failure> {
+    let stream = response.extensions_mut().remove::<OnUpgrade>();
+    let stream = stream.ok_or(Failure::Protocol("it switched protocols on a connection that cannot"))?;
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    response.extensions_mut().insert(Switched(stream));
+    Ok(())
+}
+
+/// If the response switches protocols, ties the client's stream to the upstream's as soon as both are there. `alive` is held until they end.
+pub fn join(client: Option<OnUpgrade>, response: &mut Response<Body>, alive: impl Sized + 'static) {
+    let Some(Switched(upstream)) = response.extensions_mut().remove() else { return };
+    let guard = response.body_mut().detach();
+    let Some(client) = client else { return };
+    schedule::spawn(async move {
+        let _alive = alive;
+        // The client's side is there only once the 101 was written; the upstream's is there already.
+        match tokio::try_join!(client, upstream) {
+            Ok((client, upstream)) => copy(client, upstream, guard).await,
+            Err(error) => tracing::debug!(%error, "an upgraded connection was gone before it could be used"),
+        }
+    });
+}
+
+async fn copy(client: Upgraded, upstream: Upgraded, guard: Option<Box<dyn Guard>>) {
+    let guard: Option<Rc<dyn Guard>> = guard.map(Rc::from);
+    let mut client = Counted { stream: TokioIo::new(client), guard: guard.clone(), from_client: true };
+    let mut upstream = Counted { stream: TokioIo::new(upstream), guard, from_client: false };
+    // A half that ends is shut down at the other end, and the other half goes on.
+    if let Err(error) = tokio::io::copy_bidirectional(&mut client, &mut upstream).await {
+        tracing::debug!(%error, "an upgraded connection broke off");
+    }
+}
+
+/// Counts what is read, in the records of the exchange that the stream came from.
+struct Counted<T> {
+    stream: T,
+    guard: Option<Rc<dyn Guard>>,
+    from_client: bool,
+}
+
+impl<T: AsyncRead + Unpin> AsyncRead for Counted<T> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<std::io::Result<()>> {
+        let before = into.filled().len();
+        let polled = Pin::new(&mut self.stream).poll_read(cx, into);
+        let bytes = (into.filled().len() - before) as u64;
+        if bytes > 0
+            && let Some(guard) = &self.guard
+        {
+            if self.from_client { guard.request_bytes(bytes) } else { guard.response_bytes(bytes) }
+        }
+        polled
+    }
+}
+
+impl<T: AsyncWrite + Unpin> AsyncWrite for Counted<T> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,487 @@
+//! Forwards a permitted request: chooses an endpoint, sends, and tries again what the plan allows and what is safe to repeat.
+
+use crate::corridor::component::Running;
+use crate::corridor::exchange::{Exchange, Origin};
+use crate::corridor::judge::{Permitted, Ruling};
+use crate::corridor::pool::{CheckIn, ConnectError, Http1, Http2, Http2Key};
+use crate::corridor::route::Upstream;
+use crate::corridor::{component, retry, upgrade};
+use crate::http::body::{Body, BodyError, Replayable};
+use crate::http::failure::{Failure, Unavailable};
+use crate::http::head;
+use crate::http::upload::Upload;
+use crate::state::component::Component;
+use crate::state::credential::{Handling, InFlight};
+use crate::state::function::FunctionEntry;
+use crate::state::instances::Lease;
+use crate::state::ledger::Attempt;
+use crate::state::revisions::Revision;
+use crate::telemetry::observed::{AttemptResult, Stage};
+use http::uri::Scheme;
+use http::{HeaderValue, Request, Response, StatusCode, header, request};
+use hyper::body::Incoming;
+use leno_config::slice::{AppProtocol, Callee, IN_NODE};
+use leno_policy::spec::{Breaker, Retry};
+use std::borrow::Cow;
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A connection that was idle for longer may have been closed by its server just now. Then what a second try needs is kept.
+const SUSPECT: Duration = Duration::from_millis(500);
+
+/// Between two looks whether the supervisor knows what a function is now.
+const NEWS: Duration = Duration::from_millis(1);
+
+/// A response, and what has to be kept until its body's end.
+#[derive(Debug)]
+pub struct Reply {
+    /// As the upstream gave it.
+    pub response: Response<Body>,
+    /// The instance and the connection that are busy with it.
+    pub guard: UpstreamGuard,
+}
+
+/// What a request in flight occupies. Given back when dropped.
+#[derive(Debug, Default)]
+#[expect(dead_code, reason = "each is kept for what its drop does")]
+pub struct UpstreamGuard {
+    connection: Option<CheckIn>,
+    handling: Option<Handling>,
+    lease: Option<Lease>,
+    running: Option<Running>,
+}
+
+/// Forwarding of one permitted request, and who was tried on it.
+pub struct Forward<'a> {
+    /// The exchange.
+    pub exchange: &'a Exchange,
+    /// How to reach the callee.
+    pub upstream: &'a Upstream,
+    /// What holds for it.
+    pub ruling: &'a Ruling,
+    /// Where the present try goes, once that is known.
+    pub endpoint: Cell<Option<SocketAddr>>,
+    /// How far the client is with its body.
+    upload: Option<Upload>,
+}
+
+/// Carries a permitted request to its callee. The ruling comes back to be kept until the exchange's end.
+pub async fn forward(
+    exchange: &Exchange,
+    upstream: &Upstream,
+    permitted: Permitted,
+    body: Body,
+) -> (Ruling, Result<Reply, Failure>) {
+    let (head, ruling) = permitted.into_parts();
+    let forward = Forward { exchange, upstream, ruling: &ruling, endpoint: Cell::new(None), upload: body.upload() };
+    let retries =
+        ruling.terms().retry.as_ref().filter(|_| !exchange.upgrade && !matches!(exchange.origin, Origin::Inbound(_)));
+    let result = match (retries, exchange.deadline(&ruling)) {
+        (Some(retry), deadline) => forward.with_retries(retry, head, body, deadline).await,
+        (None, Some((at, limit))) => match tokio::time::timeout_at(at, forward.attempt(head, body, &[])).await {
+            Ok(result) => forward.note(result),
+            Err(_) => forward.note(Err(Failure::Timeout(limit))),
+        },
+        (None, None) => forward.note(forward.attempt(head, body, &[]).await),
+    };
+    if result.is_ok() {
+        exchange.record.stage(Stage::Head);
+    }
+    (ruling, result)
+}
+
+impl Forward<'_> {
+    /// One try. It may be dropped at any time; what it occupies is given back.
+    pub async fn attempt(&self, head: request::Parts, body: Body, avoid: &[SocketAddr]) -> Result<Reply, Failure> {
+        self.endpoint.set(None);
+        let mut reply = match self.upstream {
+            Upstream::Instance(entry) => {
+                let revision = entry.revisions.pick(&head.headers, &self.exchange.request_id);
+                self.exchange.record.revision(&revision.label);
+                match &revision.component {
+                    Some(component) => self.to_component(entry, (revision, component), head, body).await?,
+                    None => self.to_instance(entry, revision, head, body, avoid).await?,
+                }
+            }
+            Upstream::HandOver(callee) => self.hand_over(callee, head, body).await,
+            Upstream::Tls(callee, address) => self.by_tls(callee, *address, head, body).await?,
+            Upstream::Unreachable(_) | Upstream::NotACallee => return Err(Unavailable::Unknown.into()),
+        };
+        upgrade::check(self.exchange.upgrade, &mut reply.response)?;
+        Ok(reply)
+    }
+
+    /// Tries as often as `retry` allows, all together within `deadline`.
+    async fn with_retries(
+        &self,
+        retry: &Retry,
+        head: request::Parts,
+        body: Body,
+        deadline: Option<(tokio::time::Instant, Duration)>,
+    ) -> Result<Reply, Failure> {
+        let repeatable = retry.non_idempotent || retry::is_idempotent(&head.method);
+        let mut head = Some(head);
+        let body = (!body.is_over()).then(|| Replayable::new(body));
+        let mut tried: Vec<SocketAddr> = Vec::new();
+        let mut budget = None;
+        for attempt in 0..=retry.attempts {
+            let last = attempt == retry.attempts;
+            let head_again = if last { head.take() } else { head.as_ref().map(copy_head) };
+            let body_again = body.as_ref().map_or(Some(Body::empty()), Replayable::another);
+            let (Some(head_again), Some(body_again)) = (head_again, body_again) else { break };
+            let limit = retry::sooner(retry, deadline);
+            let once = self.attempt(head_again, body_again, &tried);
+            let result = match limit {
+                Some((at, limit)) => tokio::time::timeout_at(at, once).await.unwrap_or(Err(Failure::Timeout(limit))),
+                None => once.await,
+            };
+            let result = self.note(result);
+            drop(budget.take());
+            let again = !last
+                && retry::is_worth_it(retry, outcome(&result), repeatable)
+                && body.as_ref().is_none_or(Replayable::is_possible)
+                && deadline.is_none_or(|(at, _)| tokio::time::Instant::now() < at);
+            if !again {
+                return result;
+            }
+            budget = self.ruling.target.retry(retry.budget_percent, retry.budget_min);
+            if budget.is_none() {
+                return result;
+            }
+            tried.extend(self.endpoint.get());
+            let pause = retry::pause(retry, attempt, |max| self.exchange.worker.random.up_to(max));
+            if deadline.is_some_and(|(at, _)| tokio::time::Instant::now() + pause >= at) {
+                return result;
+            }
+            if let Ok(mut reply) = result {
+                // To those behind us it is answered; nobody broke it off.
+                drop(reply.response.body_mut().detach());
+            }
+            tokio::time::sleep(pause).await;
+        }
+        // The body could not be had again between two looks at it; nothing else ends the loop.
+        Err(Failure::ClientGone)
+    }
+
+    /// Writes down how a try ended, and tells the outlier detection.
+    pub fn note(&self, mut result: Result<Reply, Failure>) -> Result<Reply, Failure> {
+        if let (Err(failure), Some(upload)) = (&mut result, &self.upload) {
+            upload.attribute(failure);
+        }
+        let outcome = match &result {
+            Ok(reply) => AttemptResult::Status(reply.response.status().as_u16()),
+            Err(failure) => AttemptResult::Failed(failure.flag()),
+        };
+        self.exchange.record.attempt(self.endpoint.get(), outcome);
+        if let (Upstream::Instance(entry), Some(endpoint)) = (self.upstream, self.endpoint.get())
+            && let Some(outlier) = breaker(entry).and_then(|breaker| breaker.outlier)
+        {
+            let attempt = match &result {
+                Ok(reply) => Some(Attempt::Status(reply.response.status().as_u16())),
+                Err(Failure::ClientGone | Failure::SlowClient(_) | Failure::Overflow) => None,
+                Err(_) => Some(Attempt::LocalFailure),
+            };
+            let endpoints = self.exchange.worker.node.instances.count(&entry.slice.id);
+            if let Some(attempt) = attempt
+                && self.ruling.target.report(endpoint, attempt, &outlier, endpoints, Instant::now())
+            {
+                self.exchange.record.metrics().ejection(&entry.name);
+            }
+        }
+        result
+    }
+
+    async fn to_instance(
+        &self,
+        entry: &Arc<FunctionEntry>,
+        revision: &Revision,
+        mut head: request::Parts,
+        body: Body,
+        avoid: &[SocketAddr],
+    ) -> Result<Reply, Failure> {
+        let exchange = self.exchange;
+        if exchange.upgrade && revision.protocol != AppProtocol::Http1 {
+            return Err(Failure::Protocol("it speaks HTTP/2, over which no WebSocket is opened to an instance"));
+        }
+        let lease = self.lease(entry, revision, avoid).await?;
+        let body = body.deliver(&entry.identity_fields);
+        self.endpoint.set(Some(lease.address));
+        exchange.record.stage(Stage::Upstream);
+        exchange.deliver(&mut head.headers, entry);
+        let trace = self.ruling.trace.as_ref();
+        let handling = lease.instance.as_deref().and_then(|instance| {
+            let in_flight = InFlight::new(&exchange.request_id, trace.map(|trace| trace.context), &head.headers);
+            exchange.worker.node.credentials.handle(instance, in_flight)
+        });
+        let (response, connection) = match revision.protocol {
+            AppProtocol::Http1 => self.send_http1(entry, &lease, head, body).await?,
+            AppProtocol::H2c | AppProtocol::Grpc => {
+                let key = Http2Key { address: lease.address, identities: None };
+                self.send_http2(&key, Some((entry, &lease)), head, body).await?
+            }
+        };
+        let guard = UpstreamGuard { connection: Some(connection), handling, lease: Some(lease), running: None };
+        Ok(Reply { response: response.map(Body::from), guard })
+    }
+
+    /// On this thread, once there is room for one more.
+    async fn to_component(
+        &self,
+        entry: &Arc<FunctionEntry>,
+        (revision, component): (&Revision, &Component),
+        mut head: request::Parts,
+        body: Body,
+    ) -> Result<Reply, Failure> {
+        let exchange = self.exchange;
+        let failed = |reason: &String| Unavailable::Failed { reason: reason.clone(), retry_after: None };
+        let program = component.program.as_ref().map_err(failed)?;
+        let lease = self.lease(entry, revision, &[]).await?;
+        let body = body.deliver(&entry.identity_fields);
+        exchange.record.stage(Stage::Upstream);
+        exchange.deliver(&mut head.headers, entry);
+        let trace = self.ruling.trace.as_ref().map(|trace| trace.context);
+        let (response, running) =
+            component::start(exchange, entry, (program, component.grace), lease, trace, (head, body)).await?;
+        Ok(Reply { response, guard: UpstreamGuard { running: Some(running), ..UpstreamGuard::default() } })
+    }
+
+    /// An instance that is not ejected; waits for one if need be, and if the breaker lets it.
+    async fn lease(&self, entry: &FunctionEntry, revision: &Revision, avoid: &[SocketAddr]) -> Result<Lease, Failure> {
+        let (instances, target) = (&self.exchange.worker.node.instances, &self.ruling.target);
+        let function = &entry.slice.id;
+        let mut avoid = Cow::Borrowed(avoid);
+        let mut pending = None;
+        loop {
+            let lease = match instances.try_acquire(function, revision.label.number, &avoid) {
+                Some(lease) => lease,
+                // Those that may be used are busy, or there are none yet.
+                None => {
+                    if pending.is_none() {
+                        let most = breaker(entry).map(|breaker| breaker.max_pending);
+                        pending = Some(target.wait(most).ok_or(Failure::Overflow)?);
+                    }
+                    let deadline = self.exchange.deadline(self.ruling).map(|(at, _)| at);
+                    instances.acquire(function, revision.label.number, &avoid, deadline).await?
+                }
+            };
+            if lease.address == IN_NODE && revision.component.is_none() {
+                // It was a component until just now, and the supervisor is about to hear of it.
+                drop(lease);
+                tokio::time::sleep(NEWS).await;
+                continue;
+            }
+            if !target.ejected(lease.address, Instant::now()) {
+                return Ok(lease);
+            }
+            // One that is to be avoided is given only where there are no others.
+            if avoid.contains(&lease.address) {
+                return Err(Failure::Ejected);
+            }
+            avoid.to_mut().push(lease.address);
+        }
+    }
+
+    async fn send_http1(
+        &self,
+        entry: &FunctionEntry,
+        lease: &Lease,
+        mut head: request::Parts,
+        body: Body,
+    ) -> Result<(Response<Incoming>, CheckIn), Failure> {
+        let address = lease.address;
+        let pool = &self.exchange.worker.pool;
+        head::into_http1(&mut head, body.is_over());
+        let mut request = Request::from_parts(head, body);
+        loop {
+            let repeatable = request.body().is_over() && retry::is_idempotent(request.method());
+            let Http1 { mut line, idle } = self.http1(entry, lease, repeatable).await?;
+            let suspect = idle.is_some_and(|idle| idle > SUSPECT);
+            let spare = (suspect && repeatable).then(|| copy(&request));
+            let mut error = match line.sender.try_send_request(request).await {
+                Ok(response) if is_encoded(&response) => {
+                    let cause = "the response has a transfer coding that is not understood".to_owned();
+                    return Err(Failure::Reset { cause, refused: false });
+                }
+                Ok(response) => return Ok((response, pool.check_in_http1(line, address))),
+                Err(error) => error,
+            };
+            // An idle connection may have been closed under us: what was not sent, or may be sent twice, goes out on another one.
+            request = match (error.take_message(), spare) {
+                (Some(unsent), _) if idle.is_some() => unsent,
+                (None, Some(spare)) if is_lost(error.error()) => spare,
+                (unsent, _) => return Err(broken(error.into_error(), unsent.is_some())),
+            };
+        }
+    }
+
+    /// A connection for one request, within the breaker's limit. Each worker may have one in any case, so that none
+    /// starves while others hold idle ones.
+    async fn http1(&self, entry: &FunctionEntry, lease: &Lease, repeatable: bool) -> Result<Http1, Failure> {
+        let address = lease.address;
+        let (pool, target) = (&self.exchange.worker.pool, &self.ruling.target);
+        let breaker = breaker(entry);
+        let mut pending = None;
+        loop {
+            if let Some(idle) = pool.idle_http1(address, repeatable) {
+                return Ok(idle);
+            }
+            let guard = target.connect(breaker.map(|breaker| breaker.max_connections));
+            if guard.is_some() || pool.open_http1(address) == 0 {
+                let guard = guard.or_else(|| target.connect(None));
+                let connected = pool.connect_http1(address, &*lease.guard, guard).await;
+                return connected.map_err(|error| self.unconnected(Some(entry), address, &error));
+            }
+            if pending.is_none() {
+                pending = Some(target.wait(breaker.map(|breaker| breaker.max_pending)).ok_or(Failure::Overflow)?);
+            }
+            pool.changed_http1(address).await;
+        }
+    }
+
+    async fn send_http2(
+        &self,
+        key: &Http2Key,
+        instance: Option<(&FunctionEntry, &Lease)>,
+        mut head: request::Parts,
+        body: Body,
+    ) -> Result<(Response<Incoming>, CheckIn), Failure> {
+        let (worker, target) = (&self.exchange.worker, &self.ruling.target);
+        let scheme = if self.exchange.scheme == "https" { Scheme::HTTPS } else { Scheme::HTTP };
+        head::into_http2(&mut head, &scheme)?;
+        let breaker = instance.and_then(|(entry, _)| breaker(entry));
+        let (entry, lease) = (instance.map(|(entry, _)| entry), instance.map(|(_, lease)| &*lease.guard));
+        let guard = || target.connect(breaker.map(|breaker| breaker.max_connections)).or_else(|| target.connect(None));
+        let mut request = Request::from_parts(head, body);
+        loop {
+            let connection = worker.pool.http2(key, lease, &worker.node.svids, guard).await;
+            let Http2 { mut sender, stream, reused } =
+                connection.map_err(|error| self.unconnected(entry, key.address, &error))?;
+            let mut error = match sender.try_send_request(request).await {
+                Ok(response) => return Ok((response, CheckIn::Http2(stream))),
+                Err(error) => error,
+            };
+            request = match error.take_message() {
+                Some(unsent) if reused => unsent,
+                unsent => return Err(broken(error.into_error(), unsent.is_some())),
+            };
+        }
+    }
+
+    fn unconnected(&self, entry: Option<&FunctionEntry>, address: SocketAddr, error: &ConnectError) -> Failure {
+        if let (ConnectError::Unproven(_), Some(entry)) = (error, entry) {
+            tracing::error!(function = %entry.name, %address, %error, "no request is sent there");
+            self.exchange.record.metrics().unproven(&entry.name, "instance");
+        }
+        Failure::Connect { cause: format!("{address}: {error}") }
+    }
+
+    /// Straight to the callee's inbound judge.
+    async fn hand_over(&self, callee: &Arc<FunctionEntry>, head: request::Parts, body: Body) -> Reply {
+        let exchange = self.exchange.hand_over(callee, &self.ruling.entry, &head);
+        self.exchange.record.stage(Stage::Upstream);
+        let body = body.count_in(exchange.record.meter());
+        // The corridor within the corridor: its future has no size unless it is boxed.
+        let response = Box::pin(exchange.run(head, body)).await;
+        Reply { response, guard: UpstreamGuard::default() }
+    }
+
+    /// To the callee's inbound sidecar, on this node or another.
+    async fn by_tls(
+        &self,
+        callee: &Callee,
+        address: SocketAddr,
+        mut head: request::Parts,
+        body: Body,
+    ) -> Result<Reply, Failure> {
+        self.endpoint.set(Some(address));
+        self.exchange.record.stage(Stage::Upstream);
+        let identities = Some((self.ruling.entry.identity.clone(), callee.identity.as_str().into()));
+        let protocol = HeaderValue::from_static(head::protocol_name(self.exchange.protocol));
+        head.headers.insert(head::HOP_PROTOCOL, protocol);
+        if self.exchange.upgrade {
+            head::into_extended_connect(&mut head);
+        }
+        let (mut response, connection) = self.send_http2(&Http2Key { address, identities }, None, head, body).await?;
+        if self.exchange.upgrade && response.status() == StatusCode::OK {
+            upgrade::switch(&mut response)?;
+        }
+        if let Some(failure) = response.headers().get(head::HOP_FAILURE).and_then(Failure::from_label) {
+            response.extensions_mut().insert(failure);
+        }
+        let guard = UpstreamGuard { connection: Some(connection), ..UpstreamGuard::default() };
+        Ok(Reply { response: response.map(Body::from), guard })
+    }
+}
+
+impl Reply {
+    /// What the callee's sidecar answered instead of an instance, if it did.
+    pub fn failure(&self) -> Option<&Failure> {
+        self.response.extensions().get()
+    }
+}
+
+/// The limits of the way to an instance of this function, the same for all who call it.
+fn breaker(entry: &FunctionEntry) -> Option<&Breaker> {
+    entry.inbound.spec.targets.first()?.breaker.as_ref()
+}
+
+/// With more than chunks. Passed on without its coding, it would mean something else.
+fn is_encoded(response: &Response<Incoming>) -> bool {
+    response.headers().contains_key(header::TRANSFER_ENCODING) && !head::is_chunked(response.headers())
+}
+
+/// What decides whether a try is made again.
+fn outcome(result: &Result<Reply, Failure>) -> retry::Outcome<'_> {
+    match result {
+        Ok(reply) => match reply.failure() {
+            Some(failure) => Err(failure),
+            None => Ok((reply.response.status(), reply.response.headers())),
+        },
+        Err(failure) => Err(failure),
+    }
+}
+
+fn copy_head(head: &request::Parts) -> request::Parts {
+    let (mut copy, ()) = Request::new(()).into_parts();
+    copy.method = head.method.clone();
+    copy.uri = head.uri.clone();
+    copy.version = head.version;
+    copy.headers = head.headers.clone();
+    copy
+}
+
+fn copy(request: &Request<Body>) -> Request<Body> {
+    let mut copy = Request::new(Body::empty());
+    *copy.method_mut() = request.method().clone();
+    *copy.uri_mut() = request.uri().clone();
+    *copy.headers_mut() = request.headers().clone();
+    copy
+}
+
+/// The connection ended before there was an answer.
+fn is_lost(error: &hyper::Error) -> bool {
+    let cause = std::error::Error::source(error);
+    error.is_incomplete_message() || error.is_closed() || cause.is_some_and(|cause| cause.is::<std::io::Error>())
+}
+
+/// `unsent`: not a byte went out.
+fn broken(error: hyper::Error, unsent: bool) -> Failure {
+    if error.is_user() && std::error::Error::source(&error).is_some_and(|cause| cause.is::<BodyError>()) {
+        // The body fails when its sender does.
+        return Failure::ClientGone;
+    }
+    let mut source: Option<&dyn std::error::Error> = Some(&error);
+    let mut refused = unsent;
+    let mut cause = error.to_string();
+    while let Some(error) = source {
+        cause = error.to_string();
+        if let Some(error) = error.downcast_ref::<h2::Error>() {
+            // After GOAWAY, only streams that the peer did not process fail with it (RFC 9113, 6.8).
+            refused |= error.reason() == Some(h2::Reason::REFUSED_STREAM) || (error.is_go_away() && error.is_remote());
+        }
+        source = error.source();
+    }
+    Failure::Reset { cause, refused }
+}

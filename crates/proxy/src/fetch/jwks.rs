@@ -1,0 +1,309 @@
+//! Key sets that the runtime fetches: sandboxes have no network.
+//!
+//! A slice may name addresses of key sets ([`leno_config::slice::JwksFetch`]). [`JwksFetcher::follow`] completes such a slice with the keys
+//! known by now, and from then on whoever holds the receiving end is sent the slice anew whenever the keys changed.
+//!
+//! Until the first set has come, a token of its issuer is neither good nor bad: requests with one get 503, to come again.
+//!
+//! Functions that name the same address share one fetch. A fetch that fails keeps the keys there were (stale keys are better than
+//! none, and the program checks expiry anyway) and is repeated sooner. A token that no key fits has the set fetched sooner too,
+//! but not more often than every [`Pace::soonest`], or anybody with a made-up token could have the issuer flooded.
+
+use super::download::{DownloadError, download};
+use crate::state::ledger::UnknownKeys;
+use leno_config::jwks::{self, KeySet};
+use leno_config::{FunctionId, Slice};
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::{Notify, mpsc};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+/// Bytes of a key set.
+const LARGEST: usize = 256 * 1024;
+
+/// Why a fetch gave no keys.
+#[derive(Debug, thiserror::Error)]
+enum FetchError {
+    /// There is no document.
+    #[error(transparent)]
+    Download(#[from] DownloadError),
+    /// The fetch was cut short.
+    #[error("the task ended: {0}")]
+    Task(#[from] tokio::task::JoinError),
+    /// The set as a whole is none.
+    #[error("{0}")]
+    NotAKeySet(jwks::Refused),
+}
+
+/// How often is how often.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// Between two fetches of one set for tokens that no key fits.
+    pub soonest: Duration,
+    /// After the first failure; doubles with each further one, up to the set's own interval.
+    pub after_failure: Duration,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self { soonest: Duration::from_secs(30), after_failure: Duration::from_secs(1) }
+    }
+}
+
+/// Follows the key sets of a node's functions.
+#[derive(Clone, Debug)]
+pub struct JwksFetcher {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    /// There is something else to do than what the task waits for.
+    changed: Notify,
+    unknown: Arc<UnknownKeys>,
+    pace: Pace,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    sources: HashMap<Source, Known>,
+    /// As they were given to [`JwksFetcher::follow`], and the keys that they were completed with.
+    functions: HashMap<FunctionId, (Slice, Slice)>,
+}
+
+/// Where a key set comes from.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Source {
+    pub(crate) url: String,
+    pub(crate) ca_file: Option<PathBuf>,
+}
+
+/// What is known of a key set.
+#[derive(Debug)]
+struct Known {
+    /// `None` before the first success.
+    keys: Option<KeySet>,
+    next: Instant,
+    last: Option<Instant>,
+    failures: u32,
+    under_way: bool,
+}
+
+type Fetched = (Source, Result<KeySet, FetchError>);
+
+impl JwksFetcher {
+    /// Starts the task on the current runtime; it ends when the receiver is dropped. `unknown` is the ledger's list of functions that saw a
+    /// token which no key fits.
+    pub fn start(unknown: Arc<UnknownKeys>, pace: Pace) -> (Self, mpsc::UnboundedReceiver<(FunctionId, Slice)>) {
+        let shared = Arc::new(Shared { state: Mutex::default(), changed: Notify::new(), unknown, pace });
+        let (sender, receiver) = mpsc::unbounded_channel();
+        tokio::spawn(shared.clone().run(sender));
+        (Self { shared }, receiver)
+    }
+
+    /// Follows a slice's key sets, in place of those that this function had before. Gives the slice back with the keys that are known by
+    /// now, so that a change of configuration does not lose them for a moment.
+    pub fn follow(&self, slice: Slice) -> Slice {
+        let mut state = self.shared.state();
+        for fetch in &slice.jwks {
+            let source = Source { url: fetch.url.clone(), ca_file: fetch.ca_file.clone() };
+            state.sources.entry(source).or_insert_with(Known::new);
+        }
+        let complete = state.complete(&slice);
+        state.functions.insert(slice.id.clone(), (slice, complete.clone()));
+        state.forget_unused();
+        drop(state);
+        self.shared.changed.notify_one();
+        complete
+    }
+
+    /// Stops following a function's key sets.
+    pub fn forget(&self, function: &FunctionId) {
+        let mut state = self.shared.state();
+        state.functions.remove(function);
+        state.forget_unused();
+    }
+}
+
+impl Shared {
+    async fn run(self: Arc<Self>, sender: mpsc::UnboundedSender<(FunctionId, Slice)>) {
+        let mut fetches: JoinSet<Fetched> = JoinSet::new();
+        loop {
+            let now = Instant::now();
+            let (due, next) = self.state().due(now);
+            for (source, timeout) in due {
+                let task = tokio::spawn(fetch(source.clone(), timeout));
+                fetches.spawn(async move { (source, task.await.unwrap_or_else(|error| Err(error.into()))) });
+            }
+            let at_latest = next.unwrap_or(now + Duration::from_secs(3600));
+            tokio::select! {
+                Some(done) = fetches.join_next() => {
+                    if let Ok((source, result)) = done {
+                        for changed in self.state().learn(&source, result, &self.pace, Instant::now()) {
+                            let _ = sender.send(changed);
+                        }
+                    }
+                }
+                () = self.unknown.reported() => {
+                    let functions = self.unknown.take();
+                    self.state().hurry(&functions, &self.pace, Instant::now());
+                }
+                () = self.changed.notified() => {}
+                () = tokio::time::sleep_until(at_latest) => {}
+                () = sender.closed() => return,
+            }
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Known {
+    fn new() -> Self {
+        Self { keys: None, next: Instant::now(), last: None, failures: 0, under_way: false }
+    }
+}
+
+impl State {
+    /// What is to be fetched now, with its timeout, and when the next is due.
+    fn due(&mut self, now: Instant) -> (Vec<(Source, Duration)>, Option<Instant>) {
+        let (mut due, mut next) = (Vec::new(), None);
+        for (source, known) in self.sources.iter_mut().filter(|(_, known)| !known.under_way) {
+            if known.next <= now {
+                known.under_way = true;
+                known.last = Some(now);
+                due.push(source.clone());
+            } else {
+                next = Some(next.map_or(known.next, |next: Instant| next.min(known.next)));
+            }
+        }
+        let with_timeout = |source: Source| {
+            let (_, timeout) = self.times(&source);
+            (source, timeout)
+        };
+        (due.into_iter().map(with_timeout).collect(), next)
+    }
+
+    /// Notes a result; gives back the functions whose keys it changed.
+    fn learn(
+        &mut self,
+        source: &Source,
+        result: Result<KeySet, FetchError>,
+        pace: &Pace,
+        now: Instant,
+    ) -> Vec<(FunctionId, Slice)> {
+        let (refresh, _) = self.times(source);
+        let Some(known) = self.sources.get_mut(source) else { return Vec::new() };
+        known.under_way = false;
+        match result {
+            Ok(keys) => {
+                for refused in &keys.refused {
+                    tracing::warn!(url = %source.url, "a key in a key set is not used: {refused}");
+                }
+                known.failures = 0;
+                known.next = now + refresh;
+                if known.keys.as_ref() == Some(&keys) {
+                    return Vec::new();
+                }
+                tracing::info!(url = %source.url, keys = keys.keys.len(), "key set fetched");
+                known.keys = Some(keys);
+            }
+            Err(error) => {
+                let pause = pace.after_failure.saturating_mul(1 << known.failures.min(16));
+                known.failures += 1;
+                known.next = now + pause.min(refresh);
+                let stale = if known.keys.is_some() { "; the keys it had stay in use" } else { "" };
+                tracing::warn!(url = %source.url, "fetching a key set failed: {error}{stale}");
+                return Vec::new();
+            }
+        }
+        self.changed_functions(source)
+    }
+
+    fn changed_functions(&mut self, source: &Source) -> Vec<(FunctionId, Slice)> {
+        let users: Vec<FunctionId> =
+            self.functions.iter().filter(|(_, (slice, _))| uses(slice, source)).map(|(id, _)| id.clone()).collect();
+        let mut changed = Vec::new();
+        for id in users {
+            let Some((slice, before)) = self.functions.get(&id) else { continue };
+            let complete = self.complete(slice);
+            if complete != *before {
+                changed.push((id.clone(), complete.clone()));
+                if let Some((_, before)) = self.functions.get_mut(&id) {
+                    *before = complete;
+                }
+            }
+        }
+        changed
+    }
+
+    /// Has the sets of these functions fetched as soon as may be.
+    fn hurry(&mut self, functions: &[FunctionId], pace: &Pace, now: Instant) {
+        for id in functions {
+            let Some((slice, _)) = self.functions.get(id) else { continue };
+            for (source, known) in self.sources.iter_mut().filter(|(source, _)| uses(slice, source)) {
+                let soonest = known.last.map_or(now, |last| last + pace.soonest);
+                tracing::debug!(url = %source.url, function = %id, "a token that no key fits");
+                known.next = known.next.min(soonest.max(now));
+            }
+        }
+    }
+
+    /// A slice with all keys that are known.
+    fn complete(&self, slice: &Slice) -> Slice {
+        let mut complete = slice.clone();
+        for fetch in &slice.jwks {
+            let source = Source { url: fetch.url.clone(), ca_file: fetch.ca_file.clone() };
+            let keys = self.sources.get(&source).and_then(|known| known.keys.as_ref());
+            let issuer = complete.inbound.authentication.get_mut(fetch.issuer);
+            let (Some(keys), Some(issuer)) = (keys, issuer) else { continue };
+            issuer.keys_pending = false;
+            for (key, public) in &keys.keys {
+                issuer.keys.push(key.clone());
+                if complete.keys.iter().all(|known| known.id != public.id) {
+                    complete.keys.push(public.clone());
+                }
+            }
+        }
+        complete
+    }
+
+    /// (refresh, timeout): the shortest that a user of the set asks for.
+    fn times(&self, source: &Source) -> (Duration, Duration) {
+        let fetches = self.functions.values().flat_map(|(slice, _)| &slice.jwks);
+        let users = fetches.filter(|fetch| fetch.url == source.url && fetch.ca_file == source.ca_file);
+        let shortest = |(refresh, timeout): (Duration, Duration), fetch: &leno_config::slice::JwksFetch| {
+            (refresh.min(fetch.refresh), timeout.min(fetch.timeout))
+        };
+        users.fold((Duration::from_secs(3600), Duration::from_secs(30)), shortest)
+    }
+
+    fn forget_unused(&mut self) {
+        let functions = &self.functions;
+        self.sources.retain(|source, _| functions.values().any(|(slice, _)| uses(slice, source)));
+    }
+}
+
+/// Fetches and parses.
+async fn fetch(source: Source, timeout: Duration) -> Result<KeySet, FetchError> {
+    let accept = "application/jwk-set+json, application/json";
+    let body = download(&source.url, source.ca_file, accept, LARGEST, timeout).await?;
+    let mut keys = jwks::parse(&body);
+    match keys.refused.iter().position(|refused| refused.index.is_none()) {
+        Some(whole) => Err(FetchError::NotAKeySet(keys.refused.swap_remove(whole))),
+        None => Ok(keys),
+    }
+}
+
+fn uses(slice: &Slice, source: &Source) -> bool {
+    slice.jwks.iter().any(|fetch| fetch.url == source.url && fetch.ca_file == source.ca_file)
+}
+
+#[cfg(test)]
+mod tests;

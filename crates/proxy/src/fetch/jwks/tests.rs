@@ -1,0 +1,343 @@
+use super::*;
+use crate::runtime::dial::DialError;
+use crate::testing;
+use crate::testing::SigningKey;
+use leno_config::slice::JwksFetch;
+use leno_policy::spec::{Algorithm, Issuer, KeyId, TokenSource};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::crypto::aws_lc_rs;
+use tokio_rustls::rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+
+/// Fetches as often as tests want.
+const FAST: Pace = Pace { soonest: Duration::ZERO, after_failure: Duration::from_millis(1) };
+
+/// An issuer that serves what is in the list, the last entry for ever.
+struct Server {
+    url: String,
+    answers: Arc<Mutex<VecDeque<String>>>,
+}
+
+impl Server {
+    async fn start(answers: &[String]) -> Self {
+        Self::start_with(answers, None).await
+    }
+
+    async fn start_with(answers: &[String], tls: Option<TlsAcceptor>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        let port = listener.local_addr().unwrap().port();
+        let server = Self {
+            url: format!("{scheme}://localhost:{port}/keys"),
+            answers: Arc::new(Mutex::new(answers.iter().cloned().collect())),
+        };
+        let answers = server.answers.clone();
+        tokio::spawn(async move {
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                let answer = {
+                    let mut answers = answers.lock().unwrap();
+                    if answers.len() > 1 { answers.pop_front().unwrap() } else { answers[0].clone() }
+                };
+                match &tls {
+                    // A client that does not trust the certificate breaks off.
+                    Some(tls) => {
+                        if let Ok(stream) = tls.accept(stream).await {
+                            serve(stream, &answer).await;
+                        }
+                    }
+                    None => serve(stream, &answer).await,
+                }
+            }
+        });
+        server
+    }
+}
+
+/// Answers, and closes the connection without a word of TLS about it.
+async fn serve_and_cut(stream: TcpStream, tls: &TlsAcceptor, answer: &str) {
+    let Ok(mut stream) = tls.accept(stream).await else { return };
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await.unwrap());
+    }
+    stream.write_all(answer.as_bytes()).await.unwrap();
+    stream.flush().await.unwrap();
+    // TCP's end, with all that was written before it.
+    stream.get_mut().0.shutdown().await.unwrap();
+}
+
+async fn serve(mut stream: impl AsyncRead + AsyncWrite + Unpin, answer: &str) {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await.unwrap());
+    }
+    assert!(head.starts_with(b"GET /keys HTTP/1.1\r\n"), "{}", String::from_utf8_lossy(&head));
+    // The client may have seen enough before the end.
+    let _ = stream.write_all(answer.as_bytes()).await;
+    let _ = stream.shutdown().await;
+}
+
+fn ok(body: &str) -> String {
+    format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len())
+}
+
+fn key_set(kid: &str) -> String {
+    let key = SigningKey::generate(Algorithm::EdDSA);
+    let leno_config::slice::PublicKey::Ed25519(x) = key.verification_key(KeyId([0; 32])).key else { panic!() };
+    let x = base64::Engine::encode(&base64::engine::general_purpose::URL_SAFE_NO_PAD, x);
+    format!(r#"{{"keys":[{{"kty":"OKP","crv":"Ed25519","kid":"{kid}","x":"{x}"}}]}}"#)
+}
+
+fn slice(name: &str, url: &str) -> Slice {
+    let mut slice = testing::slice(name);
+    slice.inbound.authentication.push(Issuer {
+        name: "p/authentication/login".into(),
+        issuer: "https://login.example".into(),
+        audiences: Vec::new(),
+        keys: Vec::new(),
+        sources: vec![TokenSource::Header { name: "authorization".into(), prefix: "Bearer ".into() }],
+        clock_skew_ms: 0,
+        forward: false,
+        required: true,
+        preflight: false,
+        require_expiration: false,
+        keys_pending: true,
+        claims_to_headers: Vec::new(),
+    });
+    slice.jwks.push(JwksFetch {
+        issuer: 0,
+        url: url.into(),
+        ca_file: None,
+        refresh: Duration::from_secs(3600),
+        timeout: Duration::from_secs(10),
+    });
+    slice
+}
+
+fn kids(slice: &Slice) -> Vec<&str> {
+    assert_eq!(slice.inbound.authentication[0].keys.len(), slice.keys.len());
+    slice.inbound.authentication[0].keys.iter().filter_map(|key| key.kid.as_deref()).collect()
+}
+
+#[tokio::test]
+async fn keys_are_fetched_once_for_all_who_name_the_same_address() {
+    let server = Server::start(&[ok(&key_set("one")), ok(&key_set("never"))]).await;
+    let (fetcher, mut updates) = JwksFetcher::start(Arc::default(), FAST);
+    for name in ["shop/orders", "shop/invoices"] {
+        let before = fetcher.follow(slice(name, &server.url));
+        assert!(kids(&before).is_empty() && before.inbound.authentication[0].keys_pending);
+    }
+    let mut seen = Vec::new();
+    for _ in 0..2 {
+        let (id, slice) = updates.recv().await.unwrap();
+        assert_eq!((kids(&slice), slice.inbound.authentication[0].keys_pending), (vec!["one"], false));
+        seen.push(id.to_string());
+    }
+    seen.sort_unstable();
+    assert_eq!(seen, ["shop/invoices", "shop/orders"]);
+    assert_eq!(server.answers.lock().unwrap().len(), 1, "fetched once");
+    // Known keys are there at once when the configuration changes.
+    let mut changed = slice("shop/orders", &server.url);
+    changed.concurrency = 7;
+    let complete = fetcher.follow(changed);
+    assert_eq!((kids(&complete), complete.concurrency), (vec!["one"], 7));
+}
+
+#[tokio::test]
+async fn an_unknown_key_has_the_set_fetched_again() {
+    let server = Server::start(&[ok(&key_set("one")), ok(&key_set("two"))]).await;
+    let unknown = Arc::new(UnknownKeys::default());
+    let (fetcher, mut updates) = JwksFetcher::start(unknown.clone(), FAST);
+    fetcher.follow(slice("shop/orders", &server.url));
+    assert_eq!(kids(&updates.recv().await.unwrap().1), ["one"]);
+    unknown.report(&"shop/others".parse().unwrap());
+    unknown.report(&"shop/orders".parse().unwrap());
+    assert_eq!(kids(&updates.recv().await.unwrap().1), ["two"]);
+}
+
+#[tokio::test]
+async fn reports_do_not_flood_the_issuer() {
+    let mut state = State::default();
+    let (soon, now) = (Pace { soonest: Duration::from_secs(30), ..FAST }, Instant::now());
+    let id: FunctionId = "shop/orders".parse().unwrap();
+    let source = Source { url: "http://login.example/keys".into(), ca_file: None };
+    let mine = slice("shop/orders", &source.url);
+    state.functions.insert(id.clone(), (mine.clone(), mine));
+    state.sources.insert(source.clone(), Known { next: now, ..Known::new() });
+    assert_eq!(state.due(now).0.len(), 1);
+    assert!(state.due(now).0.is_empty(), "it is under way");
+    state.learn(&source, Ok(KeySet::default()), &soon, now);
+    let after = |seconds| now + Duration::from_secs(seconds);
+    state.hurry(std::slice::from_ref(&id), &soon, after(1));
+    assert!(state.due(after(29)).0.is_empty());
+    assert_eq!(state.due(after(30)).0.len(), 1);
+    state.learn(&source, Ok(KeySet::default()), &soon, after(30));
+    state.hurry(&[id], &soon, after(31));
+    assert!(state.due(after(59)).0.is_empty());
+    assert_eq!(state.due(after(60)).0.len(), 1);
+}
+
+#[tokio::test]
+async fn failures_keep_the_keys_and_are_repeated_at_growing_intervals() {
+    let mut state = State::default();
+    let (pace, now) = (Pace { after_failure: Duration::from_secs(1), ..FAST }, Instant::now());
+    let source = Source { url: "http://login.example/keys".into(), ca_file: None };
+    let mine = slice("shop/orders", &source.url);
+    state.functions.insert(mine.id.clone(), (mine.clone(), mine.clone()));
+    state.sources.insert(source.clone(), Known { next: now, ..Known::new() });
+    let set = leno_config::jwks::parse(key_set("one").as_bytes());
+    assert_eq!(state.learn(&source, Ok(set.clone()), &pace, now).len(), 1);
+    assert!(state.learn(&source, Ok(set), &pace, now).is_empty(), "nothing changed");
+    let fail = || Err(FetchError::Download(DownloadError::Status { status: http::StatusCode::BAD_GATEWAY }));
+    for pause in [1, 2, 4, 8] {
+        assert!(state.learn(&source, fail(), &pace, now).is_empty());
+        assert_eq!(state.sources[&source].next - now, Duration::from_secs(pause));
+    }
+    for _ in 0..40 {
+        state.learn(&source, fail(), &pace, now);
+    }
+    assert_eq!(state.sources[&source].next - now, Duration::from_secs(3600), "never longer than its own interval");
+    assert_eq!(kids(&state.complete(&mine)), ["one"]);
+}
+
+#[tokio::test]
+async fn a_failing_issuer_is_asked_again_until_it_answers() {
+    let answers = ["HTTP/1.1 503 Busy\r\n\r\n".to_owned(), ok("{"), ok(&key_set("one"))];
+    let server = Server::start(&answers).await;
+    let (fetcher, mut updates) = JwksFetcher::start(Arc::default(), FAST);
+    fetcher.follow(slice("shop/orders", &server.url));
+    assert_eq!(kids(&updates.recv().await.unwrap().1), ["one"]);
+}
+
+#[tokio::test]
+async fn what_is_not_a_key_set_is_refused() {
+    let set = key_set("one");
+    let redirect = "HTTP/1.1 302 Found\r\nlocation: /other\r\ncontent-length: 0\r\n\r\n".to_owned();
+    let short = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{set}", set.len() + 1);
+    for (answer, expected) in [
+        (redirect, "redirects are not followed"),
+        ("HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n".to_owned(), "404"),
+        (ok(&" ".repeat(300 * 1024)), "could not be read"),
+        (short, "could not be read"),
+        (ok("<html>"), "not JSON"),
+        (ok("{}"), "no list `keys`"),
+    ] {
+        let server = Server::start(&[answer]).await;
+        let source = Source { url: server.url, ca_file: None };
+        let error = fetch(source, Duration::from_secs(10)).await.unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+    for url in ["", "/keys", "ftp://a/", "localhost:80", "http://"] {
+        let source = Source { url: url.into(), ca_file: None };
+        assert!(
+            matches!(
+                fetch(source, Duration::from_secs(10)).await,
+                Err(FetchError::Download(DownloadError::Dial(DialError::Url(_))))
+            ),
+            "{url}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn an_issuer_that_never_answers_costs_its_timeout_only() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/keys", listener.local_addr().unwrap());
+    let error = fetch(Source { url, ca_file: None }, Duration::from_millis(20)).await.unwrap_err();
+    assert!(matches!(error, FetchError::Download(DownloadError::Timeout(_))), "{error}");
+}
+
+fn localhost() -> (TlsAcceptor, String) {
+    let certified = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(certified.signing_key.serialize_der()));
+    let config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![certified.cert.der().clone()], key)
+        .unwrap();
+    (TlsAcceptor::from(Arc::new(config)), certified.cert.pem())
+}
+
+#[tokio::test]
+async fn an_answer_is_complete_by_its_own_framing_and_not_by_how_the_connection_ends() {
+    let (tls, certificate) = localhost();
+    let file = std::env::temp_dir().join(format!("leno-jwks-cut-{}.pem", std::process::id()));
+    std::fs::write(&file, certificate).unwrap();
+    let set = key_set("one");
+    let chunked = format!("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n{:x}\r\n{set}\r\n", set.len());
+    let answers = [
+        (ok(&set), true),
+        (format!("{chunked}0\r\n\r\n"), true),
+        (format!("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{set}", set.len()), true),
+        (chunked, false),
+        (format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{set}", set.len() + 1), false),
+        // Its end is that of the connection, which anybody may have cut off.
+        (format!("HTTP/1.1 200 OK\r\n\r\n{set}"), false),
+    ];
+    for (answer, complete) in answers {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("https://localhost:{}/keys", listener.local_addr().unwrap().port());
+        let (tls, served) = (tls.clone(), answer.clone());
+        let server = tokio::spawn(async move {
+            loop {
+                serve_and_cut(listener.accept().await.unwrap().0, &tls, &served).await;
+            }
+        });
+        // The answer and the end come together, or one after the other.
+        for _ in 0..20 {
+            let source = Source { url: url.clone(), ca_file: Some(file.clone()) };
+            let fetched = fetch(source, Duration::from_secs(10)).await;
+            assert_eq!(fetched.is_ok(), complete, "{fetched:?} of {answer}");
+        }
+        server.abort();
+    }
+    std::fs::remove_file(&file).unwrap();
+}
+
+#[tokio::test]
+async fn https_trusts_the_named_roots_and_no_others() {
+    let (tls, certificate) = localhost();
+    let server = Server::start_with(&[ok(&key_set("one"))], Some(tls)).await;
+    let file = std::env::temp_dir().join(format!("leno-jwks-{}.pem", std::process::id()));
+    std::fs::write(&file, certificate).unwrap();
+    let get = |url: &str, ca_file: Option<&std::path::Path>| {
+        let source = Source { url: url.to_owned(), ca_file: ca_file.map(std::path::Path::to_owned) };
+        async move { fetch(source, Duration::from_secs(10)).await }
+    };
+    let keys = get(&server.url, Some(&file)).await.unwrap();
+    assert_eq!(keys.keys.len(), 1);
+    let other_name = server.url.replace("localhost", "127.0.0.1");
+    assert!(
+        matches!(
+            get(&other_name, Some(&file)).await,
+            Err(FetchError::Download(DownloadError::Dial(DialError::Connect(_))))
+        ),
+        "another name"
+    );
+    assert!(get(&server.url, None).await.is_err(), "not one of the system's roots");
+    std::fs::write(&file, "no certificate").unwrap();
+    let error = get(&server.url, Some(&file)).await.unwrap_err().to_string();
+    assert!(error.contains(&file.display().to_string()), "{error}");
+    std::fs::remove_file(&file).unwrap();
+    assert!(matches!(
+        get(&server.url, Some(&file)).await,
+        Err(FetchError::Download(DownloadError::Dial(DialError::CaFile { .. })))
+    ));
+}
+
+#[tokio::test]
+async fn forgotten_functions_are_not_fetched_for() {
+    let (fetcher, _updates) = JwksFetcher::start(Arc::default(), FAST);
+    fetcher.follow(slice("shop/orders", "http://127.0.0.1:1/keys"));
+    assert_eq!(fetcher.shared.state().sources.len(), 1);
+    fetcher.follow(slice("shop/orders", "http://127.0.0.1:2/keys"));
+    assert_eq!(fetcher.shared.state().sources.len(), 1, "the old address is nobody's any more");
+    fetcher.forget(&"shop/orders".parse().unwrap());
+    assert!(fetcher.shared.state().sources.is_empty());
+}

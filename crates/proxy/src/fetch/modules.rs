@@ -1,0 +1,87 @@
+//! Modules that are fetched: each until it is there and compiled, and never again, because its hash says which one it is.
+
+use super::download::download;
+use crate::state::modules::Modules;
+use leno_config::ModuleHash;
+use leno_config::slice::ModuleUrl;
+use leno_sandbox::component::LARGEST_COMPONENT;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
+
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// After the first failure; doubles with each further one.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+
+/// Fetches modules in the background.
+#[derive(Debug)]
+pub struct ModuleFetcher {
+    modules: Arc<Modules>,
+    under_way: Mutex<HashMap<ModuleHash, AbortHandle>>,
+    fetched: mpsc::UnboundedSender<ModuleHash>,
+}
+
+impl ModuleFetcher {
+    /// The receiver is told of each module that was fetched, whether it could be compiled or not.
+    pub fn new(modules: Arc<Modules>) -> (Self, mpsc::UnboundedReceiver<ModuleHash>) {
+        let (fetched, receiver) = mpsc::unbounded_channel();
+        (Self { modules, under_way: Mutex::default(), fetched }, receiver)
+    }
+
+    /// Fetches these, gives up on all others, and forgets those that it fetched and that are not `named` any more. Must be called on
+    /// a runtime.
+    pub fn want(&self, wanted: &[(ModuleHash, ModuleUrl)], named: &HashSet<ModuleHash>) {
+        let names: HashSet<ModuleHash> = wanted.iter().map(|(hash, _)| *hash).collect();
+        let mut under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
+        under_way.retain(|hash, task| {
+            let keep = names.contains(hash);
+            if !keep {
+                task.abort();
+                // It may be delivered by now.
+                if !named.contains(hash) {
+                    self.modules.remove(hash);
+                }
+            }
+            keep
+        });
+        for (hash, url) in wanted {
+            if !self.modules.knows(hash) && under_way.get(hash).is_none_or(AbortHandle::is_finished) {
+                let fetching = fetch(self.modules.clone(), *hash, url.clone(), self.fetched.clone());
+                under_way.insert(*hash, tokio::spawn(fetching).abort_handle());
+            }
+        }
+    }
+}
+
+async fn fetch(modules: Arc<Modules>, hash: ModuleHash, url: ModuleUrl, fetched: mpsc::UnboundedSender<ModuleHash>) {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let reason =
+            match download(&url.url, url.ca_file.clone(), "application/wasm, */*", LARGEST_COMPONENT, TIMEOUT).await {
+                Ok(bytes) if ModuleHash::of(&bytes) == hash => {
+                    let known = modules.clone();
+                    let compiled = tokio::task::spawn_blocking(move || known.add(hash, &bytes)).await;
+                    let compiled = compiled.map_err(|error| error.to_string()).flatten();
+                    if modules.knows(&hash) {
+                        match compiled {
+                            Ok(()) => tracing::info!(%hash, url = url.url, "a module was fetched"),
+                            Err(reason) => {
+                                tracing::error!(%hash, url = url.url, "a fetched module cannot be used: {reason}")
+                            }
+                        }
+                        let _ = fetched.send(hash);
+                        return;
+                    }
+                    compiled.err().unwrap_or_default()
+                }
+                Ok(bytes) => format!("it has the hash {} instead", ModuleHash::of(&bytes)),
+                Err(error) => error.to_string(),
+            };
+        tracing::warn!(%hash, url = url.url, again_in = ?pause, "a module cannot be fetched: {reason}");
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}

@@ -1,0 +1,606 @@
+//! What may stand in a message head, and what a proxy owes to it: RFC 9110 (semantics), 9112 (HTTP/1.1) and 9113 (HTTP/2).
+//!
+//! [`admit`] runs once on each head that comes in from a socket. Behind it, a head has these properties, on which the rest of
+//! the corridor relies: one authority at most, in the URI or in the only `host` field; no hop-by-hop field; nothing that only the
+//! mesh itself may say. [`deliver`] runs on each head that goes to an instance, [`answer`] on each response.
+
+use crate::http::peer::TrafficDirection;
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::uri::{Authority, PathAndQuery, Scheme, Uri};
+use http::{Method, StatusCode, Version, request, response};
+use hyper::ext::Protocol as TunnelProtocol;
+use leno_policy::reserved::{Reserved, is_reserved, is_same, reserved};
+use leno_policy::spec::Protocol;
+use std::net::IpAddr;
+
+/// Header that names a request from one end of the mesh to the other.
+pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// Tells the callee who called, in Envoy's format: `By=<callee>;URI=<caller>`.
+pub const CLIENT_CERT: HeaderName = HeaderName::from_static("x-forwarded-client-cert");
+/// Between sidecars: the protocol that the calling instance spoke, so that policies see the same on every way.
+pub const HOP_PROTOCOL: HeaderName = HeaderName::from_static("x-leno-protocol");
+/// Between sidecars: why the callee's sidecar answered in place of an instance ([`crate::http::failure::Failure::label`]).
+pub const HOP_FAILURE: HeaderName = HeaderName::from_static("x-leno-failure");
+pub(crate) const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+pub(crate) const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+
+/// Why a head is refused, before anything is looked up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Malformed {
+    /// RFC 9112, 3.2.
+    #[error("an HTTP/1.1 request needs exactly one Host field")]
+    Host,
+    /// Not `host[:port]`, or with user information (RFC 9110, 4.2.4).
+    #[error("the authority is not a host with an optional port")]
+    Authority,
+    /// RFC 9113, 8.3.1.
+    #[error(":authority and Host differ")]
+    TwoAuthorities,
+    /// A request target that the method does not allow (RFC 9112, 3.2).
+    #[error("the request target does not fit the method")]
+    Target,
+    /// TRACE would read back what the mesh adds for the callee; CONNECT is for outbound tunnels only.
+    #[error("this method is not served here")]
+    Method,
+    /// Different servers read the path differently, so no route or rule about it could be trusted.
+    #[error("{0}")]
+    Path(&'static str),
+    /// RFC 9110, 8.6.
+    #[error("Content-Length fields differ")]
+    Lengths,
+    /// More fields than the mesh allows (RFC 6585, 5).
+    #[error("too many header fields")]
+    TooManyHeaders,
+    /// No method is that long (RFC 9110, 9.1: unrecognised ones are not implemented).
+    #[error("the method is too long")]
+    LongMethod,
+    /// Only `chunked` is understood (RFC 9112, 6.1).
+    #[error("the transfer coding is not implemented")]
+    TransferCoding,
+    /// RFC 9110, 10.1.1.
+    #[error("the expectation cannot be met")]
+    Expectation,
+}
+
+/// Bytes of a method; the longest registered one has 17.
+const LONGEST_METHOD: usize = 32;
+
+/// What [`admit`] found out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Admitted {
+    /// As policies see it.
+    pub protocol: Protocol,
+    /// The client wants a WebSocket and the head still says so.
+    pub upgrade: bool,
+}
+
+/// What [`scan`] saw: one bit for each costly step.
+struct Seen;
+
+impl Seen {
+    const CONNECTION: u32 = 1;
+    const KEEP_ALIVE: u32 = 1 << 1;
+    const PROXY_CONNECTION: u32 = 1 << 2;
+    const TE: u32 = 1 << 3;
+    const TRANSFER_ENCODING: u32 = 1 << 4;
+    const UPGRADE: u32 = 1 << 5;
+    const PROXY_CREDENTIALS: u32 = 1 << 6;
+    const EXPECT: u32 = 1 << 7;
+    const COOKIES: u32 = 1 << 8;
+    /// What nobody but the mesh may say.
+    const RESERVED: u32 = 1 << 9;
+    /// What only a gateway may say of a client.
+    const OF_CLIENT: u32 = 1 << 10;
+    /// More than one.
+    const LENGTHS: u32 = 1 << 11;
+}
+
+/// Checks a request head and removes all that is meant for this hop only, or that only the mesh may say.
+pub fn admit(head: &mut request::Parts, direction: TrafficDirection) -> Result<Admitted, Malformed> {
+    from_extended_connect(head)?;
+    check_authority(head)?;
+    check_target(head, direction)?;
+    if head.version == Version::HTTP_2 {
+        trim_values(&mut head.headers);
+    }
+    let seen = scan(&head.headers);
+    if seen & Seen::LENGTHS != 0 {
+        join_lengths(&mut head.headers)?;
+    }
+    if seen & Seen::TRANSFER_ENCODING != 0 && !is_chunked(&head.headers) {
+        return Err(Malformed::TransferCoding);
+    }
+    let mut protocol = if head.version == Version::HTTP_2 { Protocol::Http2 } else { Protocol::Http1 };
+    if is_grpc(&head.headers) && protocol == Protocol::Http2 {
+        protocol = Protocol::Grpc;
+    }
+    let upgrade = seen & Seen::UPGRADE != 0 && seen & Seen::CONNECTION != 0 && is_websocket(head);
+    if upgrade {
+        protocol = Protocol::WebSocket;
+    }
+    if seen & Seen::EXPECT != 0 {
+        let known = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"100-continue");
+        if !head.headers.get_all(header::EXPECT).iter().all(known) {
+            return Err(Malformed::Expectation);
+        }
+        // The server side answers 100 as soon as somebody reads the body; the next hop need not be asked again.
+        head.headers.remove(header::EXPECT);
+    }
+    if direction == TrafficDirection::Inbound && seen & Seen::RESERVED != 0 {
+        // Whether it is an upgrade is seen, not told.
+        let told = hop_protocol(&head.headers).filter(|told| !upgrade && *told != Protocol::WebSocket);
+        protocol = told.unwrap_or(protocol);
+    }
+    strip_hop_by_hop(&mut head.headers, seen);
+    if upgrade {
+        head.headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+        head.headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
+    }
+    strip_reserved(&mut head.headers, seen, direction == TrafficDirection::Gateway);
+    if seen & Seen::COOKIES != 0 {
+        join_cookies(&mut head.headers);
+    }
+    Ok(Admitted { protocol, upgrade })
+}
+
+/// Host and port that the request is for; empty for HTTP/1.0 without one.
+pub fn authority(head: &request::Parts) -> &str {
+    match head.uri.authority() {
+        Some(authority) => authority.as_str(),
+        None => head.headers.get(header::HOST).and_then(|value| value.to_str().ok()).unwrap_or(""),
+    }
+}
+
+/// Splits `host[:port]`; brackets stay on IPv6 literals.
+pub fn split_authority(authority: &str) -> (&str, Option<u16>) {
+    match authority.rfind(':') {
+        Some(colon) if !authority[colon..].contains(']') => (&authority[..colon], authority[colon + 1..].parse().ok()),
+        _ => (authority, None),
+    }
+}
+
+/// A request identifier that may go into headers, logs and file names as it is.
+pub fn is_sane_request_id(value: &HeaderValue) -> bool {
+    let plain = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b':');
+    (1..=128).contains(&value.len()) && value.as_bytes().iter().all(plain)
+}
+
+/// A copy that keeps nothing else of the head that the value came in: all values of a head are slices of one buffer.
+pub fn own(value: &HeaderValue) -> HeaderValue {
+    HeaderValue::from_bytes(value.as_bytes()).unwrap_or_else(|_| value.clone())
+}
+
+/// What the gateway says of the client, in place of what the client may have said.
+pub fn describe_client(headers: &mut HeaderMap, address: &HeaderValue, scheme: &'static str) {
+    headers.insert(FORWARDED_FOR, address.clone());
+    headers.insert(FORWARDED_PROTO, HeaderValue::from_static(scheme));
+}
+
+/// An address as a field value; IPv4-mapped ones are IPv4 addresses.
+pub fn address_value(address: IpAddr) -> HeaderValue {
+    HeaderValue::try_from(address.to_canonical().to_string()).unwrap_or_else(|_| HeaderValue::from_static("unknown"))
+}
+
+/// Says last, whatever was written before, which request this is and who sends it; whoever has no identity is not mentioned.
+pub fn deliver(headers: &mut HeaderMap, callee: &str, caller: Option<&str>, request_id: &HeaderValue) {
+    match caller.and_then(|caller| HeaderValue::try_from(format!("By={callee};URI={caller}")).ok()) {
+        Some(value) => headers.insert(CLIENT_CERT, value),
+        None => headers.remove(CLIENT_CERT),
+    };
+    headers.insert(REQUEST_ID, request_id.clone());
+}
+
+/// Makes the head fit for an upstream that speaks HTTP/1.1: origin form and a `Host` field.
+pub fn into_http1(head: &mut request::Parts, body_ended: bool) {
+    if let Some(authority) = head.uri.authority()
+        && let Ok(host) = HeaderValue::from_str(authority.as_str())
+    {
+        head.headers.insert(header::HOST, host);
+        let path = head.uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
+        head.uri = Uri::from(path);
+    } else if !head.headers.contains_key(header::HOST) {
+        // HTTP/1.0 may leave it out, what we speak may not; "localhost" is what nobody else answers to.
+        head.headers.insert(header::HOST, HeaderValue::from_static("localhost"));
+    }
+    head.version = Version::HTTP_11;
+    // Without this, hyper's client sends no body with methods that rarely have one.
+    if !body_ended && !head.headers.contains_key(header::CONTENT_LENGTH) && is_usually_bodiless(&head.method) {
+        head.headers.insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+    }
+}
+
+fn is_usually_bodiless(method: &Method) -> bool {
+    matches!(*method, Method::GET | Method::HEAD | Method::CONNECT)
+}
+
+/// Makes the head fit for an upstream that speaks HTTP/2: scheme and authority in the URI, no `Host` field.
+pub fn into_http2(head: &mut request::Parts, scheme: &Scheme) -> Result<(), Malformed> {
+    head.version = Version::HTTP_2;
+    // What policies wrote, of claims for example, may have blanks around it too.
+    trim_values(&mut head.headers);
+    let host = head.headers.remove(header::HOST);
+    if head.uri.authority().is_some() && head.uri.scheme().is_some() {
+        return Ok(());
+    }
+    let mut parts = std::mem::take(&mut head.uri).into_parts();
+    if parts.authority.is_none() {
+        // HTTP/2 cannot leave the authority out; "localhost" is what nobody else answers to.
+        let host = host.unwrap_or_else(|| HeaderValue::from_static("localhost"));
+        parts.authority = Some(Authority::try_from(host.as_bytes()).map_err(|_| Malformed::Authority)?);
+    }
+    parts.scheme = Some(scheme.clone());
+    parts.path_and_query.get_or_insert_with(|| PathAndQuery::from_static("/"));
+    head.uri = Uri::from_parts(parts).map_err(|_| Malformed::Target)?;
+    Ok(())
+}
+
+/// Whether a message is framed by chunks and not otherwise encoded; what it was encoded with would be lost on the way.
+pub fn is_chunked(headers: &HeaderMap) -> bool {
+    let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
+    let chunked = codings.next().is_some_and(|value| value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked"));
+    chunked && codings.next().is_none()
+}
+
+/// Removes from a response what was meant for this hop only, or only for the mesh, and names the request.
+pub fn answer(head: &mut response::Parts, request_id: &HeaderValue, upgraded: bool) {
+    if head.version == Version::HTTP_2 {
+        trim_values(&mut head.headers);
+    }
+    let seen = scan(&head.headers);
+    if seen & Seen::LENGTHS != 0
+        && let Some(first) = head.headers.get(header::CONTENT_LENGTH).cloned()
+    {
+        // The one by which the body was read.
+        head.headers.insert(header::CONTENT_LENGTH, first);
+    }
+    strip_hop_by_hop(&mut head.headers, seen);
+    strip_reserved(&mut head.headers, seen, false);
+    if upgraded {
+        head.headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+        head.headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
+    }
+    head.headers.insert(REQUEST_ID, request_id.clone());
+    head.version = Version::HTTP_11;
+}
+
+/// Whether these headers are of a gRPC message.
+pub fn is_grpc(headers: &HeaderMap) -> bool {
+    let rest = headers.get(header::CONTENT_TYPE).and_then(|value| value.as_bytes().strip_prefix(b"application/grpc"));
+    rest.is_some_and(|rest| rest.is_empty() || matches!(rest[0], b'+' | b';'))
+}
+
+/// How a protocol is written in [`HOP_PROTOCOL`].
+pub fn protocol_name(protocol: Protocol) -> &'static str {
+    match protocol {
+        Protocol::Http1 => "http1",
+        Protocol::Http2 => "http2",
+        Protocol::Grpc => "grpc",
+        Protocol::WebSocket => "websocket",
+    }
+}
+
+fn hop_protocol(headers: &HeaderMap) -> Option<Protocol> {
+    let value = headers.get(HOP_PROTOCOL)?.as_bytes();
+    [Protocol::Http1, Protocol::Http2, Protocol::Grpc, Protocol::WebSocket]
+        .into_iter()
+        .find(|protocol| protocol_name(*protocol).as_bytes() == value)
+}
+
+/// One authority, well-formed: in the URI for HTTP/2, in `Host` for HTTP/1.
+fn check_authority(head: &mut request::Parts) -> Result<(), Malformed> {
+    let mut hosts = head.headers.get_all(header::HOST).iter();
+    let (host, more) = (hosts.next(), hosts.next().is_some());
+    if more || (host.is_none() && head.version == Version::HTTP_11) {
+        return Err(Malformed::Host);
+    }
+    if let Some(host) = host
+        && !is_authority(host.as_bytes())
+    {
+        return Err(Malformed::Authority);
+    }
+    let Some(authority) = head.uri.authority() else { return Ok(()) };
+    if !is_authority(authority.as_str().as_bytes()) {
+        return Err(Malformed::Authority);
+    }
+    if head.version == Version::HTTP_2 {
+        let differs = host.is_some_and(|host| !host.as_bytes().eq_ignore_ascii_case(authority.as_str().as_bytes()));
+        head.headers.remove(header::HOST);
+        return if differs { Err(Malformed::TwoAuthorities) } else { Ok(()) };
+    }
+    if head.method == Method::CONNECT {
+        return Ok(());
+    }
+    if head.uri.scheme().is_none() {
+        // Authority form is for CONNECT only.
+        return Err(Malformed::Target);
+    }
+    // Absolute form: the target decides, and what is passed on says the same (RFC 9112, 3.2.2).
+    let host = HeaderValue::from_str(authority.as_str()).map_err(|_| Malformed::Authority)?;
+    let path = match head.uri.path_and_query() {
+        None => PathAndQuery::from_static("/"),
+        // An empty path is `/` (RFC 9112, 3.2.1).
+        Some(path) if path.as_str().starts_with('?') => {
+            PathAndQuery::try_from(format!("/{path}")).map_err(|_| Malformed::Target)?
+        }
+        Some(path) => path.clone(),
+    };
+    head.headers.insert(header::HOST, host);
+    head.uri = Uri::from(path);
+    Ok(())
+}
+
+/// `host`, `host:port`, `[v6]`, `[v6]:port`; nothing that another parser could read otherwise.
+fn is_authority(text: &[u8]) -> bool {
+    let (host, port) = match text.iter().rposition(|byte| *byte == b':') {
+        Some(colon) if !text[colon..].contains(&b']') => (&text[..colon], Some(&text[colon + 1..])),
+        _ => (text, None),
+    };
+    let port_ok = port.is_none_or(|port| {
+        port.len() <= 5
+            && port.iter().all(u8::is_ascii_digit)
+            && std::str::from_utf8(port).is_ok_and(|port| port.is_empty() || port.parse::<u16>().is_ok())
+    });
+    let host_ok = match host {
+        [b'[', inner @ .., b']'] => inner.iter().all(|byte| byte.is_ascii_hexdigit() || matches!(byte, b':' | b'.')),
+        _ => host.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~')),
+    };
+    (1..=255).contains(&host.len()) && host_ok && port_ok
+}
+
+fn check_target(head: &request::Parts, direction: TrafficDirection) -> Result<(), Malformed> {
+    match head.method {
+        _ if head.method.as_str().len() > LONGEST_METHOD => Err(Malformed::LongMethod),
+        Method::TRACE => Err(Malformed::Method),
+        Method::CONNECT if direction == TrafficDirection::Outbound => Ok(()),
+        Method::CONNECT => Err(Malformed::Method),
+        Method::OPTIONS if head.uri.path() == "*" => Ok(()),
+        _ if head.uri.path().starts_with('/') => Ok(()),
+        _ => Err(Malformed::Target),
+    }
+}
+
+/// One pass over the names tells which of the costly steps are needed at all.
+fn scan(headers: &HeaderMap) -> u32 {
+    let mut seen = 0;
+    let mut cookies = 0;
+    for name in headers.keys() {
+        seen |= match *name {
+            header::CONNECTION => Seen::CONNECTION,
+            header::TE => Seen::TE,
+            header::TRANSFER_ENCODING => Seen::TRANSFER_ENCODING,
+            header::UPGRADE => Seen::UPGRADE,
+            header::PROXY_AUTHORIZATION | header::PROXY_AUTHENTICATE => Seen::PROXY_CREDENTIALS,
+            header::EXPECT => Seen::EXPECT,
+            header::COOKIE => {
+                cookies = headers.get_all(header::COOKIE).iter().take(2).count();
+                0
+            }
+            header::CONTENT_LENGTH if headers.get_all(header::CONTENT_LENGTH).iter().nth(1).is_some() => Seen::LENGTHS,
+            _ => match name.as_str().as_bytes() {
+                b"keep-alive" => Seen::KEEP_ALIVE,
+                b"proxy-connection" => Seen::PROXY_CONNECTION,
+                name => foreign(name),
+            },
+        };
+    }
+    if cookies > 1 { seen | Seen::COOKIES } else { seen }
+}
+
+fn strip_hop_by_hop(headers: &mut HeaderMap, seen: u32) {
+    if seen & Seen::CONNECTION != 0 {
+        strip_named_by_connection(headers);
+    }
+    if seen & Seen::KEEP_ALIVE != 0 {
+        headers.remove(KEEP_ALIVE);
+    }
+    if seen & Seen::PROXY_CONNECTION != 0 {
+        headers.remove(PROXY_CONNECTION);
+    }
+    if seen & Seen::TRANSFER_ENCODING != 0 {
+        headers.remove(header::TRANSFER_ENCODING);
+    }
+    if seen & Seen::UPGRADE != 0 {
+        headers.remove(header::UPGRADE);
+    }
+    if seen & Seen::PROXY_CREDENTIALS != 0 {
+        headers.remove(header::PROXY_AUTHORIZATION);
+        headers.remove(header::PROXY_AUTHENTICATE);
+    }
+    if seen & Seen::TE != 0 {
+        let wants_trailers = headers.get_all(header::TE).iter().any(|value| lists(value, "trailers"));
+        headers.remove(header::TE);
+        if wants_trailers {
+            headers.insert(header::TE, HeaderValue::from_static("trailers"));
+        }
+    }
+}
+
+/// RFC 9110, 7.6.1. A sender that lists a field which frames or routes the message does not get rid of it.
+fn strip_named_by_connection(headers: &mut HeaderMap) {
+    let named: Vec<HeaderName> = headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| HeaderName::from_bytes(name.trim().as_bytes()).ok())
+        .filter(|name| !matches!(*name, header::HOST | header::CONTENT_LENGTH | header::TE | header::UPGRADE))
+        .collect();
+    headers.remove(header::CONNECTION);
+    for name in named {
+        headers.remove(name);
+    }
+}
+
+/// What a field is that may not come from everybody, twins with underscores included.
+fn foreign(name: &[u8]) -> u32 {
+    let twin = || name.contains(&b'_');
+    match reserved(name) {
+        None => 0,
+        Some(Reserved::Mesh | Reserved::Proxy) => Seen::RESERVED,
+        // Under its own name it is the runtime's to keep or to replace.
+        Some(Reserved::RequestId) if !twin() => 0,
+        Some(Reserved::Client) if !twin() => Seen::OF_CLIENT,
+        Some(Reserved::RequestId | Reserved::Client) => Seen::RESERVED,
+        Some(Reserved::Outside) => Seen::OF_CLIENT,
+    }
+}
+
+/// `outside`: from somebody who is no part of the mesh.
+fn strip_reserved(headers: &mut HeaderMap, seen: u32, outside: bool) {
+    let unwanted = if outside { Seen::RESERVED | Seen::OF_CLIENT } else { Seen::RESERVED };
+    if seen & unwanted == 0 {
+        return;
+    }
+    let names: Vec<HeaderName> =
+        headers.keys().filter(|name| foreign(name.as_str().as_bytes()) & unwanted != 0).cloned().collect();
+    for name in names {
+        headers.remove(name);
+    }
+}
+
+/// Blanks around a value are no part of it (RFC 9110, 5.5). HTTP/1.1's parser drops them; over HTTP/2 they make a message malformed, for
+/// which a strict peer ends the stream, or the connection with everybody else's streams on it (RFC 9113, 8.2.1).
+fn trim_values(headers: &mut HeaderMap) {
+    let is_blank = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
+    for value in headers.values_mut() {
+        let bytes = value.as_bytes();
+        if is_blank(bytes.first()) || is_blank(bytes.last()) {
+            let trimmed = HeaderValue::from_bytes(bytes.trim_ascii());
+            *value = trimmed.unwrap_or_else(|_| HeaderValue::from_static(""));
+        }
+    }
+}
+
+/// Two peers may believe two different ones (RFC 9110, 8.6).
+fn join_lengths(headers: &mut HeaderMap) -> Result<(), Malformed> {
+    let mut lengths = headers.get_all(header::CONTENT_LENGTH).iter();
+    let Some(first) = lengths.next().cloned() else { return Ok(()) };
+    if lengths.any(|length| *length != first) {
+        return Err(Malformed::Lengths);
+    }
+    headers.insert(header::CONTENT_LENGTH, first);
+    Ok(())
+}
+
+/// Removes from trailers what may only stand in a head (RFC 9110, 6.5.1): what frames or routes a message, what says who somebody is, what
+/// a cache or a decoder acts on, and what only the mesh may say. `claims`: fields that policies make of claims.
+pub fn clean_trailers<'a>(trailers: &mut HeaderMap, claims: impl Iterator<Item = &'a str> + Clone) {
+    let only_in_heads = |name: &HeaderName| {
+        let text = name.as_str();
+        ONLY_IN_HEADS.contains(name)
+            || ["keep-alive", "proxy-connection"].contains(&text)
+            || is_reserved(text)
+            || claims.clone().any(|claim| is_same(claim.as_bytes(), text.as_bytes()))
+    };
+    let unwanted: Vec<HeaderName> = trailers.keys().filter(|name| only_in_heads(name)).cloned().collect();
+    for name in unwanted {
+        trailers.remove(name);
+    }
+    trim_values(trailers);
+}
+
+const ONLY_IN_HEADS: [HeaderName; 37] = [
+    header::AGE,
+    header::AUTHORIZATION,
+    header::CACHE_CONTROL,
+    header::CONNECTION,
+    header::CONTENT_ENCODING,
+    header::CONTENT_LENGTH,
+    header::CONTENT_LOCATION,
+    header::CONTENT_RANGE,
+    header::CONTENT_TYPE,
+    header::COOKIE,
+    header::DATE,
+    header::EXPECT,
+    header::EXPIRES,
+    header::FORWARDED,
+    header::HOST,
+    header::IF_MATCH,
+    header::IF_MODIFIED_SINCE,
+    header::IF_NONE_MATCH,
+    header::IF_RANGE,
+    header::IF_UNMODIFIED_SINCE,
+    header::LOCATION,
+    header::MAX_FORWARDS,
+    header::ORIGIN,
+    header::PRAGMA,
+    header::PROXY_AUTHENTICATE,
+    header::PROXY_AUTHORIZATION,
+    header::RANGE,
+    header::RETRY_AFTER,
+    header::SET_COOKIE,
+    header::STRICT_TRANSPORT_SECURITY,
+    header::TE,
+    header::TRAILER,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+    header::VARY,
+    header::WARNING,
+    header::WWW_AUTHENTICATE,
+];
+
+/// HTTP/2 may split cookies into fields; outside of it they are one (RFC 9113, 8.2.3), and so they are for policies.
+fn join_cookies(headers: &mut HeaderMap) {
+    let mut joined = Vec::new();
+    for value in headers.get_all(header::COOKIE) {
+        if !joined.is_empty() {
+            joined.extend_from_slice(b"; ");
+        }
+        joined.extend_from_slice(value.as_bytes());
+    }
+    if let Ok(value) = HeaderValue::from_bytes(&joined) {
+        headers.insert(header::COOKIE, value);
+    }
+}
+
+/// A WebSocket over HTTP/2 (RFC 8441) becomes what it is over HTTP/1.1; one form is enough for policies.
+/// No other protocol goes to an instance, and nothing of the extension is left: with it, what is forwarded would still say CONNECT.
+fn from_extended_connect(head: &mut request::Parts) -> Result<(), Malformed> {
+    let Some(protocol) = head.extensions.remove::<TunnelProtocol>() else { return Ok(()) };
+    if head.method != Method::CONNECT || protocol.as_str() != "websocket" {
+        return Err(Malformed::Method);
+    }
+    head.method = Method::GET;
+    head.headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+    head.headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
+    // HTTP/1.1 servers want a key; it proves nothing to anybody here (RFC 8441, 5.1).
+    let key = HeaderValue::from_static("bGVubyBnYXRld2F5IGtleQ==");
+    head.headers.entry(header::SEC_WEBSOCKET_KEY).or_insert(key);
+    Ok(())
+}
+
+/// A WebSocket handshake for an upstream that speaks HTTP/2.
+pub fn into_extended_connect(head: &mut request::Parts) {
+    head.method = Method::CONNECT;
+    head.extensions.insert(TunnelProtocol::from_static("websocket"));
+    head.headers.remove(header::CONNECTION);
+    head.headers.remove(header::UPGRADE);
+}
+
+/// "101 Switching Protocols", as HTTP/2 says it.
+pub fn into_extended_connected(head: &mut response::Parts) {
+    head.status = StatusCode::OK;
+    head.headers.remove(header::CONNECTION);
+    head.headers.remove(header::UPGRADE);
+}
+
+fn is_websocket(head: &request::Parts) -> bool {
+    head.method == Method::GET
+        && head.headers.get_all(header::CONNECTION).iter().any(|value| lists(value, "upgrade"))
+        && head.headers.get_all(header::UPGRADE).iter().any(|value| lists(value, "websocket"))
+}
+
+/// Whether a comma-separated field value has this token, parameters aside.
+fn lists(value: &HeaderValue, token: &str) -> bool {
+    let is_token = |item: &[u8]| {
+        item.split(|byte| *byte == b';')
+            .next()
+            .is_some_and(|name| name.trim_ascii().eq_ignore_ascii_case(token.as_bytes()))
+    };
+    value.as_bytes().split(|byte| *byte == b',').any(is_token)
+}
+
+#[cfg(test)]
+mod tests;

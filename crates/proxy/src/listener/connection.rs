@@ -1,0 +1,572 @@
+//! One connection from a client: TLS, who is at the other end, which protocol; then the corridor, once for each request.
+
+use super::Listener;
+use crate::corridor::exchange::{Arrival, Exchange, Origin};
+use crate::corridor::worker::{Pinned, Worker};
+use crate::corridor::{reply, route, upgrade};
+use crate::http::activity::{Activity, Busy, Timeouts, Watch};
+use crate::http::body::Body;
+use crate::http::failure::{Failure, Unproven};
+use crate::http::head;
+use crate::http::http2::{CONNECTION_WINDOW, SEND_BUFFER, STREAM_WINDOW};
+use crate::http::peer::{Peer, TrafficDirection};
+use crate::listener::stream::{ClientStream, Detected};
+use crate::listener::{forwarded, proxy_protocol};
+use crate::runtime::hyper::{LocalExecutor, Timer};
+use crate::runtime::schedule;
+use crate::state::credential::Caller;
+use crate::state::function::FunctionEntry;
+use crate::telemetry::record::Record;
+use aws_lc_rs::constant_time::verify_slices_are_equal;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version, header, request};
+use hyper::body::Incoming;
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+use leno_config::FunctionId;
+use leno_policy::spec::Protocol;
+use std::borrow::Cow;
+use std::cell::{OnceCell, RefCell};
+use std::convert::Infallible;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::Sleep;
+use zeroize::Zeroizing;
+
+/// Rapid reset (CVE-2023-44487): streams that the peer reset before we saw them.
+const RESET_STREAMS: usize = 50;
+/// Streams that we reset because the peer broke a rule (CVE-2025-8671).
+const FAULTY_STREAMS: usize = 100;
+/// Between GOAWAY and the end.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// A connection whose other end is known.
+pub struct Connection {
+    /// The worker that carries its requests.
+    pub worker: Rc<Worker>,
+    /// Where it came in.
+    pub direction: TrafficDirection,
+    /// The other end.
+    pub peer: Peer,
+    /// The other end's address as a field value, made when it is first asked for.
+    client: OnceCell<HeaderValue>,
+    /// `https` behind TLS.
+    pub scheme: &'static str,
+    /// Of the listener.
+    pub port: u16,
+    /// Outbound: where the connection was accepted.
+    accepted_at: Option<SocketAddr>,
+    /// Inbound: the function that the TLS client asked for and whose SVID it was shown.
+    function: Option<FunctionId>,
+    /// Outbound: who proved itself last, and by which field.
+    caller: RefCell<Option<(Proof, Arc<Caller>)>>,
+    /// Inside a CONNECT tunnel its caller is settled.
+    tunnelled: bool,
+    /// Inbound: the caller's certificate holds until then.
+    expires: Option<Instant>,
+    activity: Arc<Activity>,
+}
+
+/// The field by which an instance proved itself, wiped when its connection has ended. A copy: the field is a slice of a read buffer.
+type Proof = Rc<Zeroizing<Vec<u8>>>;
+
+/// Serves a connection to its end.
+pub async fn serve(listener: Rc<Listener>, mut stream: TcpStream, address: SocketAddr, open: OpenConnection) {
+    let worker = listener.worker.clone();
+    // Without TCP_NODELAY small answers wait for acknowledgements. If it cannot be set, the connection is gone already.
+    let _ = stream.set_nodelay(true);
+    let limit = worker.snapshot().mesh.limits.head_timeout;
+    let address = match open.unless_draining(proxy_protocol::client(&listener, &mut stream, address)).await {
+        Some(Ok(address)) => address,
+        Some(Err(refused)) => {
+            if let Some(label) = refused.label() {
+                worker.recorder.metrics().proxy_protocol_refusal(label);
+            }
+            tracing::debug!(%address, direction = ?listener.direction, %refused, "connection closed");
+            return;
+        }
+        None => return,
+    };
+    let connection = Connection {
+        worker,
+        direction: listener.direction,
+        peer: Peer { identity: None, address },
+        client: OnceCell::new(),
+        scheme: if listener.tls.is_some() && listener.direction == TrafficDirection::Gateway {
+            "https"
+        } else {
+            "http"
+        },
+        port: listener.address.port(),
+        accepted_at: (listener.direction == TrafficDirection::Outbound).then(|| stream.local_addr().ok()).flatten(),
+        function: None,
+        caller: RefCell::default(),
+        tunnelled: false,
+        expires: None,
+        activity: open.activity.clone(),
+    };
+    let result = match &listener.tls {
+        None => connection.serve_http(stream, None, &open).await,
+        Some(acceptor) => match tokio::time::timeout(limit, acceptor.accept(stream)).await {
+            Ok(Ok(stream)) => {
+                let session = stream.get_ref().1;
+                let agreed =
+                    session.alpn_protocol().map(|name| if name == b"h2" { Detected::Http2 } else { Detected::Http1 });
+                let connection = connection.identified(session);
+                connection.serve_http(stream, agreed, &open).await
+            }
+            Ok(Err(error)) => Err(error),
+            Err(_) => Err(io::ErrorKind::TimedOut.into()),
+        },
+    };
+    if let Err(error) = result {
+        tracing::debug!(%address, direction = ?listener.direction, %error, "connection ended");
+    }
+}
+
+impl Connection {
+    /// With what TLS says of the other end.
+    fn identified(mut self, session: &tokio_rustls::rustls::ServerConnection) -> Self {
+        if self.direction == TrafficDirection::Inbound {
+            self.peer.identity = leno_identity::peer_identity(session).map(|id| id.to_string().into());
+            self.expires = leno_identity::peer_not_after(session).and_then(instant);
+            let function = session.server_name().and_then(leno_identity::function_of_server_name);
+            self.function = function.and_then(|(namespace, name)| FunctionId::new(namespace, name).ok());
+        }
+        self
+    }
+
+    /// Serves the version of HTTP that was agreed on, or else the one that is spoken.
+    async fn serve_http<T>(self, stream: T, agreed: Option<Detected>, open: &OpenConnection) -> io::Result<()>
+    where
+        T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let (stream, spoken) = match agreed {
+            Some(spoken) => (ClientStream::new(stream, self.activity.clone()), spoken),
+            None => {
+                let limit = self.worker.snapshot().mesh.limits.idle_timeout;
+                let sniff = tokio::time::timeout(limit, ClientStream::sniff(stream, self.activity.clone()));
+                let Some(sniffed) = open.unless_draining(sniff).await else { return Ok(()) };
+                sniffed??
+            }
+        };
+        match spoken {
+            Detected::Http1 => serve_http1(Rc::new(self), stream, open).await,
+            Detected::Http2 => serve_http2(Rc::new(self), stream, open).await,
+            Detected::Nothing => Ok(()),
+            Detected::Tls => {
+                let address = self.peer.address;
+                tracing::warn!(%address, direction = ?self.direction, "TLS where plain HTTP is expected; inside the mesh, use http://");
+                Ok(())
+            }
+        }
+    }
+
+    /// The other end's address.
+    fn client(&self) -> &HeaderValue {
+        self.client.get_or_init(|| head::address_value(self.peer.address.ip()))
+    }
+
+    /// What is known of a request besides its head.
+    fn arrival(&self, snapshot: Rc<Pinned>, origin: Origin, headers: &HeaderMap) -> Arrival<'_> {
+        let (mut peer, mut scheme, mut client) = (self.peer.clone(), self.scheme, None);
+        match &origin {
+            Origin::Gateway => {
+                let said = forwarded::behind(&snapshot.mesh.trusted_proxies, peer.address.ip(), headers);
+                scheme = said.and_then(|said| said.scheme).unwrap_or(scheme);
+                let address = said.and_then(|said| said.address).filter(|address| *address != peer.address.ip());
+                client = Some(match address {
+                    Some(address) => Cow::Owned(head::address_value(address)),
+                    None => Cow::Borrowed(self.client()),
+                });
+                if let Some(address) = address {
+                    // Of the client's port nobody tells.
+                    peer.address = SocketAddr::new(address, 0);
+                }
+            }
+            Origin::Outbound(caller, _) => peer.identity = Some(caller.identity.clone()),
+            Origin::Inbound(_) => {}
+        }
+        Arrival { worker: self.worker.clone(), snapshot, origin, peer, client, scheme, port: self.port }
+    }
+
+    /// By which snapshot a request is judged, and on which function's side it came in.
+    fn origin(&self, headers: &HeaderMap) -> Result<(Rc<Pinned>, Origin), Failure> {
+        match self.direction {
+            TrafficDirection::Gateway => Ok((self.worker.snapshot(), Origin::Gateway)),
+            TrafficDirection::Inbound => {
+                let found = self.function.as_ref().and_then(|function| self.worker.snapshot_with(function));
+                let (snapshot, entry) = found.ok_or(Failure::Misdirected)?;
+                Ok((snapshot, Origin::Inbound(entry)))
+            }
+            TrafficDirection::Outbound => {
+                let (caller, known) = self.authenticate(headers).ok_or(Failure::Credential)?;
+                let found = self.worker.snapshot_with(&caller.function);
+                let (snapshot, entry) = found.ok_or(Failure::Credential)?;
+                if !known {
+                    self.prove(&caller, &entry)?;
+                    // From here on, the caller is known on this connection.
+                    let proof = headers.get(header::PROXY_AUTHORIZATION).map(|field| field.as_bytes().to_vec());
+                    *self.caller.borrow_mut() = proof.map(|proof| (Rc::new(Zeroizing::new(proof)), caller.clone()));
+                }
+                Ok((snapshot, Origin::Outbound(entry, Some(caller))))
+            }
+        }
+    }
+
+    /// Whoever opened the connection has to be the instance whose credential came in on it.
+    fn prove(&self, caller: &Caller, entry: &FunctionEntry) -> Result<(), Failure> {
+        let address = self.peer.address;
+        let proven = match self.accepted_at {
+            Some(accepted_at) => caller.opened(address, accepted_at),
+            None => Err(Unproven("the connection is gone".to_owned())),
+        };
+        proven.map_err(|unproven| {
+            tracing::warn!(instance = %caller.instance, %address, %unproven, "a credential is refused");
+            self.worker.recorder.metrics().unproven(&entry.name, "caller");
+            Failure::StolenCredential(unproven)
+        })
+    }
+
+    /// Who sends this request, by the credential in it; on a tunnel, by the one that opened it. And whether that is known already on
+    /// this connection.
+    fn authenticate(&self, headers: &HeaderMap) -> Option<(Arc<Caller>, bool)> {
+        let known = self.caller.borrow();
+        let (caller, known) = match (headers.get(header::PROXY_AUTHORIZATION), &*known) {
+            (None, Some((_, caller))) if self.tunnelled => (caller.clone(), true),
+            (None, _) => return None,
+            (Some(field), Some((proof, caller))) if is_same(field, proof) => (caller.clone(), true),
+            (Some(_), _) if self.tunnelled => return None,
+            (Some(field), _) => (self.worker.node.credentials.caller(field)?, false),
+        };
+        (!caller.is_revoked()).then_some((caller, known))
+    }
+
+    /// One request.
+    async fn carry(self: Rc<Self>, mut request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+        let busy = self.activity.begin();
+        let on_upgrade = request.extensions_mut().remove::<OnUpgrade>();
+        let (mut head, body) = request.into_parts();
+        let (snapshot, origin) = match self.origin(&head.headers) {
+            Ok(found) => found,
+            Err(failure) => return Ok(self.turn_away(&head, &failure)),
+        };
+        let http2 = head.version == Version::HTTP_2;
+        if head.method == Method::CONNECT
+            && head.extensions.get::<hyper::ext::Protocol>().is_none()
+            && self.opens_tunnel(&origin, &head)
+        {
+            self.tunnel(on_upgrade, origin, busy);
+            return Ok(Response::new(Body::empty()));
+        }
+        let mut response = match Exchange::begin(self.arrival(snapshot, origin, &head.headers), &mut head) {
+            (exchange, Ok(())) => {
+                let body = Body::request(body, exchange.record.meter(), &self.activity);
+                exchange.run(head, body).await
+            }
+            (exchange, Err(malformed)) => exchange.fail(malformed.into()),
+        };
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            upgrade::join(on_upgrade, &mut response, (busy.into_tunnel(), OpenConnection::new(&self.worker)));
+        } else {
+            response.body_mut().occupy(busy);
+        }
+        Ok(self.send_off(response, http2))
+    }
+
+    /// Answers whoever is nobody here. It is recorded like all else.
+    fn turn_away(&self, head: &request::Parts, failure: &Failure) -> Response<Body> {
+        let request_id = self.worker.request_id();
+        let protocol = if head.version == Version::HTTP_2 { Protocol::Http2 } else { Protocol::Http1 };
+        let name = request_id.to_str().unwrap_or_default();
+        let record = Record::new(&self.worker.recorder, self.direction, &self.peer, protocol, head, name);
+        record.failure(failure);
+        record.status(failure.status().as_u16());
+        reply::turned_away(failure, request_id)
+    }
+
+    /// What depends on how the client is connected.
+    fn send_off(&self, mut response: Response<Body>, http2: bool) -> Response<Body> {
+        if self.direction == TrafficDirection::Inbound
+            && let Some(label) = response.extensions().get::<Failure>().and_then(Failure::label)
+        {
+            response.headers_mut().insert(head::HOP_FAILURE, HeaderValue::from_static(label));
+        }
+        if http2 && response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            let (mut head, body) = response.into_parts();
+            head::into_extended_connected(&mut head);
+            response = Response::from_parts(head, body);
+        }
+        response
+    }
+
+    /// A tunnel leads to callees only; any other CONNECT goes to the judge, who will refuse it and say why.
+    fn opens_tunnel(&self, origin: &Origin, head: &request::Parts) -> bool {
+        let Origin::Outbound(caller, _) = origin else { return false };
+        let Some(authority) = head.uri.authority() else { return false };
+        route::callee(caller, head::split_authority(authority.as_str()).0).is_some()
+    }
+
+    /// What comes through the tunnel is HTTP, and each request in it is judged by itself.
+    fn tunnel(&self, on_upgrade: Option<OnUpgrade>, origin: Origin, busy: Busy) {
+        let (Some(on_upgrade), Origin::Outbound(_, Some(caller))) = (on_upgrade, origin) else { return };
+        let proof = self.caller.borrow().as_ref().map(|(proof, _)| proof.clone()).unwrap_or_default();
+        let open = OpenConnection::new(&self.worker);
+        let inner = Self {
+            worker: self.worker.clone(),
+            direction: TrafficDirection::Outbound,
+            peer: self.peer.clone(),
+            client: OnceCell::new(),
+            scheme: self.scheme,
+            port: self.port,
+            accepted_at: self.accepted_at,
+            function: None,
+            caller: RefCell::new(Some((proof, caller))),
+            tunnelled: true,
+            expires: None,
+            activity: open.activity.clone(),
+        };
+        let tunnel = busy.into_tunnel();
+        schedule::spawn(async move {
+            let _tunnel = tunnel;
+            match on_upgrade.await {
+                Ok(stream) => {
+                    if let Err(error) = inner.serve_http(TokioIo::new(stream), None, &open).await {
+                        tracing::debug!(%error, "tunnel ended");
+                    }
+                }
+                Err(error) => tracing::debug!(%error, "a tunnel was gone before it could be used"),
+            }
+        });
+    }
+}
+
+/// A time of the wall clock; `None`: too far away to matter.
+fn instant(time: leno_identity::UnixTime) -> Option<Instant> {
+    let left = time.as_secs().saturating_sub(leno_identity::UnixTime::now().as_secs());
+    Instant::now().checked_add(Duration::from_secs(left))
+}
+
+fn is_same(field: &HeaderValue, proof: &Proof) -> bool {
+    verify_slices_are_equal(field.as_bytes(), proof).is_ok()
+}
+
+async fn serve_http1<T>(connection: Rc<Connection>, stream: ClientStream<T>, open: &OpenConnection) -> io::Result<()>
+where
+    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let limits = connection.worker.snapshot().mesh.limits;
+    let mut builder = http1::Builder::new();
+    builder
+        .timer(Timer::new())
+        // Heads are timed by `Activity`: hyper's own timer would count the time between requests too.
+        .header_read_timeout(None)
+        .max_header_size(limits.head_bytes as usize)
+        .max_buf_size((limits.head_bytes as usize).max(MIN_BUFFER))
+        .half_close(false);
+    // Not `pipeline_flush`: with it, hyper buffers responses without bound for clients that do not read.
+    if limits.headers != HYPER_HEADERS {
+        builder.max_headers(limits.headers as usize);
+    }
+    let carried = connection.clone();
+    let service = service_fn(move |request| carried.clone().carry(request));
+    let serving = pin!(builder.serve_connection(TokioIo::new(stream.strict()), service).with_upgrades());
+    Drive { serving, connection: &connection, open, head: true, timer: None, leaving: None, registered: false }.await
+}
+
+/// hyper reads in pieces of this size, and refuses to work with less.
+const MIN_BUFFER: usize = 16 * 1024;
+/// With hyper's own limit the parser needs no allocation for headers.
+const HYPER_HEADERS: u32 = 100;
+
+async fn serve_http2<T>(connection: Rc<Connection>, stream: ClientStream<T>, open: &OpenConnection) -> io::Result<()>
+where
+    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let limits = connection.worker.snapshot().mesh.limits;
+    let mut builder = http2::Builder::new(LocalExecutor);
+    builder
+        .timer(Timer::new())
+        .max_concurrent_streams(limits.h2_streams)
+        .max_header_list_size(limits.head_bytes)
+        .max_pending_accept_reset_streams(RESET_STREAMS)
+        .max_local_error_reset_streams(FAULTY_STREAMS)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_send_buf_size(SEND_BUFFER)
+        .keep_alive_interval(limits.idle_timeout.min(Duration::from_secs(30)))
+        .keep_alive_timeout(Duration::from_secs(20))
+        .enable_connect_protocol();
+    let carried = connection.clone();
+    let service = service_fn(move |request| carried.clone().carry(request));
+    let serving = pin!(builder.serve_connection(TokioIo::new(stream.in_turns()), service));
+    Drive { serving, connection: &connection, open, head: false, timer: None, leaving: None, registered: false }.await
+}
+
+/// What hyper's connections have in common.
+trait Serving: Future<Output = Result<(), hyper::Error>> {
+    /// Takes no further request; ends when those under way are answered.
+    fn leave(self: Pin<&mut Self>);
+}
+
+impl<T, S> Serving for http1::UpgradeableConnection<T, S>
+where
+    T: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
+    S: hyper::service::HttpService<Incoming, ResBody = Body>,
+    S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    fn leave(self: Pin<&mut Self>) {
+        self.graceful_shutdown();
+    }
+}
+
+impl<T, S> Serving for http2::Connection<T, S, LocalExecutor>
+where
+    T: hyper::rt::Read + hyper::rt::Write + Unpin,
+    S: hyper::service::HttpService<Incoming, ResBody = Body>,
+    S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    S::Future: 'static,
+    LocalExecutor: hyper::rt::bounds::Http2ServerConnExec<S::Future, Body>,
+{
+    fn leave(self: Pin<&mut Self>) {
+        self.graceful_shutdown();
+    }
+}
+
+/// Drives a connection, and ends it when its peer is too slow or the node is draining. One timer, which sleeps as long as nothing can be
+/// due; an exchange costs no timer here.
+struct Drive<'a, S> {
+    serving: Pin<&'a mut S>,
+    connection: &'a Connection,
+    open: &'a OpenConnection,
+    /// Bytes between exchanges are the beginning of a head.
+    head: bool,
+    timer: Option<Pin<Box<Sleep>>>,
+    /// It was told to end, and does so by then at the latest.
+    leaving: Option<Instant>,
+    registered: bool,
+}
+
+impl<S: Serving> Future for Drive<'_, S> {
+    type Output = io::Result<()>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if !self.registered {
+            self.registered = true;
+            self.open.wake_to_drain(cx);
+        }
+        let connection = self.connection;
+        if connection.worker.connections.is_draining() && self.leaving.is_none() {
+            if self.head && !connection.activity.is_busy() {
+                return Poll::Ready(Ok(()));
+            }
+            self.leave(connection.worker.snapshot().mesh.limits.drain_timeout);
+        }
+        if let Poll::Ready(result) = self.serving.as_mut().poll(cx) {
+            return Poll::Ready(result.map_err(io::Error::other));
+        }
+        loop {
+            let now = match &mut self.timer {
+                None => Instant::now(),
+                Some(timer) => {
+                    ready!(timer.as_mut().poll(cx));
+                    Instant::now()
+                }
+            };
+            let until = match (connection.watch(self.head, now), self.leaving) {
+                (_, Some(end)) if end <= now => return Poll::Ready(Ok(())),
+                (_, Some(end)) => end,
+                (Watch::Until(until), None) => until,
+                (Watch::Stuck, None) => return Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+                (Watch::Idle, None) => self.leave(FAREWELL),
+                (Watch::Expired, None) => self.leave(connection.worker.snapshot().mesh.limits.drain_timeout),
+            };
+            match &mut self.timer {
+                None => self.timer = Some(Box::pin(tokio::time::sleep_until(until.into()))),
+                Some(timer) => timer.as_mut().reset(until.into()),
+            }
+            if self.leaving.is_some()
+                && let Poll::Ready(result) = self.serving.as_mut().poll(cx)
+            {
+                return Poll::Ready(result.map_err(io::Error::other));
+            }
+        }
+    }
+}
+
+impl<S: Serving> Drive<'_, S> {
+    fn leave(&mut self, within: Duration) -> Instant {
+        self.serving.as_mut().leave();
+        let end = Instant::now() + within;
+        self.leaving = Some(end);
+        // Armed anew for that.
+        self.timer = None;
+        end
+    }
+}
+
+impl Connection {
+    fn watch(&self, head: bool, now: Instant) -> Watch {
+        let snapshot = self.worker.snapshot();
+        let limits = &snapshot.mesh.limits;
+        let head = head.then_some(limits.head_timeout);
+        let timeouts = Timeouts { head, idle: limits.idle_timeout, exchange: snapshot.longest_exchange };
+        match (self.activity.watch(&timeouts, now), self.expires) {
+            (Watch::Until(_) | Watch::Idle, Some(end)) if end <= now => Watch::Expired,
+            (Watch::Until(until), Some(end)) => Watch::Until(until.min(end)),
+            (verdict, _) => verdict,
+        }
+    }
+}
+
+/// Counts a connection as open.
+pub struct OpenConnection {
+    worker: Rc<Worker>,
+    number: u64,
+    activity: Arc<Activity>,
+}
+
+impl OpenConnection {
+    /// From now on.
+    pub fn new(worker: &Rc<Worker>) -> Self {
+        let activity = Activity::new();
+        Self { worker: worker.clone(), number: worker.connections.open(), activity }
+    }
+
+    /// What happens on it.
+    pub fn activity(&self) -> &Arc<Activity> {
+        &self.activity
+    }
+
+    fn wake_to_drain(&self, cx: &Context<'_>) {
+        self.worker.connections.set_waker(self.number, cx.waker());
+    }
+
+    /// `None`: draining began first.
+    async fn unless_draining<F: Future>(&self, future: F) -> Option<F::Output> {
+        let mut future = pin!(future);
+        std::future::poll_fn(|cx| {
+            self.wake_to_drain(cx);
+            if self.worker.connections.is_draining() {
+                return Poll::Ready(None);
+            }
+            future.as_mut().poll(cx).map(Some)
+        })
+        .await
+    }
+}
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        self.worker.connections.close(self.number);
+    }
+}

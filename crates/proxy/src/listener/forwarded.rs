@@ -1,0 +1,135 @@
+//! Who the client is behind proxies that the mesh trusts, as they say it in `x-forwarded-for`.
+//!
+//! Each proxy appends the address that it was reached from, so the field is read from its end: what trusted proxies wrote holds,
+//! what stands before it anybody may have written.
+
+use crate::http::head::{FORWARDED_FOR, FORWARDED_PROTO};
+use http::HeaderMap;
+use leno_config::slice::TrustedProxies;
+use std::net::{IpAddr, SocketAddr};
+
+/// What trusted proxies say of a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Client {
+    /// Where it is; `None`: they do not say, so it is the peer.
+    pub address: Option<IpAddr>,
+    /// How it spoke to the first of them that says so.
+    pub scheme: Option<&'static str>,
+}
+
+/// What a request that came from `peer` says of its client; `None`: `peer` is not trusted, and is the client.
+pub fn behind(trusted: &TrustedProxies, peer: IpAddr, headers: &HeaderMap) -> Option<Client> {
+    let address = match trusted {
+        TrustedProxies::None => return None,
+        TrustedProxies::Addresses(blocks) if !is_trusted(blocks, peer) => return None,
+        TrustedProxies::Addresses(blocks) => {
+            // All of them trusted: the farthest is the client.
+            let mut nearest = None;
+            for address in forwarded_for(headers) {
+                let Some(address) = address else { break };
+                nearest = Some(address);
+                if !is_trusted(blocks, address) {
+                    break;
+                }
+            }
+            nearest
+        }
+        TrustedProxies::Hops(hops) => forwarded_for(headers).nth(*hops as usize - 1).flatten(),
+    };
+    Some(Client { address, scheme: scheme(headers) })
+}
+
+/// Whether a proxy is among those that are trusted.
+pub fn is_trusted_proxy(trusted: &TrustedProxies, peer: IpAddr) -> bool {
+    matches!(trusted, TrustedProxies::Addresses(blocks) if is_trusted(blocks, peer))
+}
+
+fn is_trusted(blocks: &[leno_policy::spec::Cidr], address: IpAddr) -> bool {
+    blocks.iter().any(|block| block.contains(address))
+}
+
+/// From the nearest to the farthest; `None`: not an address.
+fn forwarded_for(headers: &HeaderMap) -> impl Iterator<Item = Option<IpAddr>> {
+    let fields = headers.get_all(FORWARDED_FOR).into_iter().rev();
+    fields.flat_map(|field| field.as_bytes().rsplit(|byte| *byte == b',')).map(address)
+}
+
+/// Some proxies write ports, and brackets around IPv6.
+fn address(text: &[u8]) -> Option<IpAddr> {
+    let text = std::str::from_utf8(text).ok()?.trim_matches([' ', '\t']);
+    let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
+    let address = bare.parse().ok().or_else(|| text.parse::<SocketAddr>().ok().map(|address| address.ip()))?;
+    Some(address.to_canonical())
+}
+
+fn scheme(headers: &HeaderMap) -> Option<&'static str> {
+    let mut fields = headers.get_all(FORWARDED_PROTO).iter();
+    let (Some(only), None) = (fields.next(), fields.next()) else { return None };
+    ["http", "https"].into_iter().find(|scheme| only.as_bytes().eq_ignore_ascii_case(scheme.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::HeaderValue;
+    use leno_policy::spec::Cidr;
+
+    fn address_of(trusted: &TrustedProxies, peer: &str, fields: &[&'static str]) -> String {
+        let mut headers = HeaderMap::new();
+        for field in fields {
+            headers.append(FORWARDED_FOR, HeaderValue::from_static(field));
+        }
+        let peer = peer.parse().unwrap();
+        behind(trusted, peer, &headers).and_then(|client| client.address).unwrap_or(peer).to_string()
+    }
+
+    #[test]
+    fn proxies_are_trusted_by_address() {
+        let block = |address: &str, prefix| Cidr { address: address.parse().unwrap(), prefix };
+        let trusted = TrustedProxies::Addresses(vec![block("10.0.0.0", 8), block("2001:db8::", 32)]);
+        for (peer, fields, client) in [
+            ("192.0.2.1", &["1.1.1.1"][..], "192.0.2.1"),
+            ("10.0.0.1", &[], "10.0.0.1"),
+            ("10.0.0.1", &["203.0.113.9"], "203.0.113.9"),
+            ("10.0.0.1", &["6.6.6.6, 203.0.113.9, 10.9.9.9"], "203.0.113.9"),
+            ("10.0.0.1", &["6.6.6.6, 203.0.113.9", "10.9.9.9"], "203.0.113.9"),
+            ("10.0.0.1", &["10.1.1.1, 10.9.9.9"], "10.1.1.1"),
+            ("10.0.0.1", &["6.6.6.6, nonsense, 10.9.9.9"], "10.9.9.9"),
+            ("10.0.0.1", &["6.6.6.6, "], "10.0.0.1"),
+            ("10.0.0.1", &["203.0.113.9:1234"], "203.0.113.9"),
+            ("10.0.0.1", &["[2002::1]:1234,[2001:db8::1]"], "2002::1"),
+            ("10.0.0.1", &["::ffff:203.0.113.9"], "203.0.113.9"),
+            ("::ffff:10.0.0.1", &["203.0.113.9"], "203.0.113.9"),
+        ] {
+            assert_eq!(address_of(&trusted, peer, fields), client, "{peer} {fields:?}");
+        }
+    }
+
+    /// As Envoy counts with `xff_num_trusted_hops` at an edge.
+    #[test]
+    fn proxies_are_trusted_by_number() {
+        for (hops, fields, client) in [
+            (1, &["6.6.6.6, 203.0.113.9"][..], "203.0.113.9"),
+            (2, &["6.6.6.6, 203.0.113.9, 10.0.0.2"], "203.0.113.9"),
+            (2, &["6.6.6.6", "203.0.113.9, 10.0.0.2"], "203.0.113.9"),
+            (2, &["203.0.113.9"], "10.0.0.1"),
+            (1, &["nonsense"], "10.0.0.1"),
+            (1, &[], "10.0.0.1"),
+        ] {
+            assert_eq!(address_of(&TrustedProxies::Hops(hops), "10.0.0.1", fields), client, "{hops} {fields:?}");
+        }
+        assert_eq!(address_of(&TrustedProxies::None, "10.0.0.1", &["203.0.113.9"]), "10.0.0.1");
+    }
+
+    #[test]
+    fn the_scheme_is_what_one_proxy_said() {
+        let mut headers = HeaderMap::new();
+        let scheme =
+            |headers: &HeaderMap| behind(&TrustedProxies::Hops(1), [10, 0, 0, 1].into(), headers).unwrap().scheme;
+        assert_eq!(scheme(&headers), None);
+        headers.append(FORWARDED_PROTO, HeaderValue::from_static("HTTPS"));
+        assert_eq!(scheme(&headers), Some("https"));
+        headers.append(FORWARDED_PROTO, HeaderValue::from_static("http"));
+        assert_eq!(scheme(&headers), None);
+    }
+}

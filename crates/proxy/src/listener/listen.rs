@@ -1,0 +1,291 @@
+//! The node's sockets. Each address is bound once, and all worker threads accept from it, each on a runtime of its own.
+//!
+//! Not with `SO_REUSEPORT`, which would spread connections over the workers: any process of the same account could join in, and get a share of the
+//! connections with the credentials that are sent on them.
+
+use super::Listener;
+use super::connection::OpenConnection;
+use crate::corridor::worker::Worker;
+use crate::http::peer::TrafficDirection;
+use crate::listener::{connection, descriptors};
+use crate::runtime::random::Random;
+use crate::runtime::schedule;
+use crate::runtime::schedule::Class;
+use crate::state::admission::Bounds;
+use crate::state::node::Node;
+use leno_config::slice::MeshSlice;
+use leno_identity::TlsError;
+use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
+use std::future::poll_fn;
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+use std::{io, thread};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime;
+use tokio::sync::{mpsc, watch};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
+
+/// Connections that wait to be accepted, for each listener.
+const BACKLOG: i32 = 1024;
+/// When the process has no file descriptors left, this is how long we wait for some to be closed.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Once in this time that is said.
+const COMPLAINTS: Duration = Duration::from_secs(10);
+
+/// How to serve.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Worker threads; `None`: one for each core.
+    pub workers: Option<NonZeroUsize>,
+    /// Client connections of the node, at all listeners together; [`descriptors::for_clients`] tells how many the process can have.
+    pub connections: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { workers: None, connections: descriptors::for_clients(descriptors::raise()) }
+    }
+}
+
+/// Where a node listens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Addresses {
+    /// Plain-text gateway.
+    pub gateway_http: Option<SocketAddr>,
+    /// TLS gateway.
+    pub gateway_https: Option<SocketAddr>,
+    /// For instances of this node.
+    pub outbound: SocketAddr,
+    /// For callers' sidecars.
+    pub inbound: SocketAddr,
+}
+
+/// Why a node cannot serve.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// An address cannot be listened on.
+    #[error("cannot listen on {address} ({what}): {cause}; {}", remedy(cause, *address))]
+    Bind {
+        /// Where.
+        address: SocketAddr,
+        /// What for.
+        what: &'static str,
+        /// Why not.
+        cause: io::Error,
+    },
+    /// The certificate or key of the gateway, or the node's own identities.
+    #[error("TLS: {0}")]
+    Tls(#[from] TlsError),
+    /// A worker thread did not start.
+    #[error("a worker thread did not start: {0}")]
+    Thread(io::Error),
+    /// The operating system has no randomness to give.
+    #[error("the operating system gave no random bytes")]
+    NoRandomness,
+}
+
+fn remedy(cause: &io::Error, address: SocketAddr) -> String {
+    match cause.kind() {
+        io::ErrorKind::AddrInUse => {
+            format!("another process has port {}: stop it, or configure another port", address.port())
+        }
+        io::ErrorKind::PermissionDenied => "ports below 1024 need the capability CAP_NET_BIND_SERVICE".to_owned(),
+        io::ErrorKind::AddrNotAvailable => format!("{} is no address of this machine", address.ip()),
+        _ => "check the address in the Mesh document".to_owned(),
+    }
+}
+
+/// A node that serves.
+pub struct Handle {
+    /// Where; ports that were configured as 0 are known here.
+    pub addresses: Addresses,
+    draining: watch::Sender<bool>,
+    /// Closed when the last worker has ended.
+    ended: mpsc::Receiver<()>,
+}
+
+impl Handle {
+    /// Accepts no further connection, lets exchanges under way end (at most for the mesh's drain timeout), and completes when all workers have ended.
+    pub async fn drain(mut self) {
+        self.draining.send_replace(true);
+        while self.ended.recv().await.is_some() {}
+    }
+}
+
+/// Binds all listeners of the node's mesh and starts its workers. When it returns, connections are accepted.
+pub fn serve(node: &Arc<Node>, options: Options) -> Result<Handle, ServeError> {
+    let mesh = node.snapshot.load().mesh.clone();
+    let workers = options.workers.or_else(|| thread::available_parallelism().ok()).map_or(1, NonZeroUsize::get);
+    let (addresses, mut listeners) = bind(node, &mesh, workers)?;
+    node.set_inbound(addresses.inbound);
+    let (draining, drained) = watch::channel(false);
+    let (alive, ended) = mpsc::channel(1);
+    for number in 0..workers {
+        let listeners = listeners.pop().unwrap_or_default();
+        let random = Random::from_system().ok_or(ServeError::NoRandomness)?;
+        let (node, drained, alive) = (node.clone(), drained.clone(), alive.clone());
+        let runtime = runtime::Builder::new_current_thread().enable_all().build().map_err(ServeError::Thread)?;
+        let work = move || {
+            runtime.block_on(schedule::run(work(node, random, listeners, options, drained)));
+            // Whatever is still open now has had its time.
+            runtime.shutdown_background();
+            drop(alive);
+        };
+        thread::Builder::new().name(format!("leno-worker-{number}")).spawn(work).map_err(ServeError::Thread)?;
+    }
+    Ok(Handle { addresses, draining, ended })
+}
+
+/// A listener before it belongs to a worker's runtime.
+struct Bound {
+    socket: std::net::TcpListener,
+    address: SocketAddr,
+    direction: TrafficDirection,
+    tls: Option<Arc<ServerConfig>>,
+}
+
+/// All addresses, and each worker's listeners.
+fn bind(node: &Node, mesh: &MeshSlice, workers: usize) -> Result<(Addresses, Vec<Vec<Bound>>), ServeError> {
+    let inbound_tls = leno_identity::server_config(&node.svids)?;
+    let mut listeners: Vec<Vec<Bound>> = (0..workers).map(|_| Vec::new()).collect();
+    let mut bind_one = |what, address: SocketAddr, direction, tls: Option<Arc<ServerConfig>>| {
+        let error = |cause| ServeError::Bind { address, what, cause };
+        let socket = listen(address).map_err(error)?;
+        let address = socket.local_addr().map_err(error)?;
+        for listeners in &mut listeners {
+            let socket = socket.try_clone().map_err(error)?;
+            listeners.push(Bound { socket, address, direction, tls: tls.clone() });
+        }
+        Ok::<_, ServeError>(address)
+    };
+    let gateway_http =
+        mesh.gateway_http.map(|address| bind_one("gateway", address, TrafficDirection::Gateway, None)).transpose()?;
+    let gateway_https = match &mesh.gateway_https {
+        None => None,
+        Some(tls) => {
+            let config = leno_identity::gateway_server_config(&tls.certificate, &tls.key)?;
+            Some(bind_one("TLS gateway", tls.listen, TrafficDirection::Gateway, Some(config))?)
+        }
+    };
+    let outbound = bind_one("outbound sidecars", mesh.outbound, TrafficDirection::Outbound, None)?;
+    let inbound = bind_one("inbound sidecars", mesh.inbound, TrafficDirection::Inbound, Some(inbound_tls))?;
+    Ok((Addresses { gateway_http, gateway_https, outbound, inbound }, listeners))
+}
+
+fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
+    // A node that restarts must not wait for old connections to be forgotten.
+    socket.set_reuse_address(true)?;
+    // Inherited by what is accepted: a peer that vanished is noticed even on a connection that may be silent for long.
+    socket.set_tcp_keepalive(
+        &TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(20)),
+    )?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// One worker, from its first connection to its last.
+async fn work(
+    node: Arc<Node>,
+    random: Random,
+    listeners: Vec<Bound>,
+    options: Options,
+    mut drained: watch::Receiver<bool>,
+) {
+    let worker = Worker::new(node, random);
+    let idle = worker.clone();
+    schedule::when_idle(move || idle.judge.tidy());
+    let _following = schedule::spawn_own(worker.clone().follow());
+    let accepting: Vec<_> = listeners
+        .into_iter()
+        .filter_map(|bound| {
+            let socket = TcpListener::from_std(bound.socket)
+                .inspect_err(|error| tracing::error!(address = %bound.address, %error, "a listener is lost"))
+                .ok()?;
+            let listener = Rc::new(Listener {
+                worker: worker.clone(),
+                direction: bound.direction,
+                tls: bound.tls.map(TlsAcceptor::from),
+                address: bound.address,
+            });
+            schedule::spawn_own(accept(socket, listener, options.connections))
+        })
+        .collect();
+    // An error means that the handle is gone without draining: there is nobody left to serve for.
+    let _ = drained.wait_for(|draining| *draining).await;
+    // Nobody accepts any more.
+    drop(accepting);
+    worker.connections.drain();
+    let limit = worker.snapshot().mesh.limits.drain_timeout;
+    if tokio::time::timeout(limit, worker.connections.fewer_than(1)).await.is_err() {
+        tracing::warn!(connections = worker.connections.count(), "cutting off what did not end within {limit:?}");
+    }
+}
+
+/// Hands each connection that is admitted to a task of its own.
+async fn accept(socket: TcpListener, listener: Rc<Listener>, most: usize) {
+    let mut complained: Option<Instant> = None;
+    loop {
+        match socket.accept().await {
+            Ok((stream, address)) => {
+                admit(&listener, stream, address, most);
+                // A flood must not keep the worker from closing what was closed for it, and whoever of the workers that a burst woke came
+                // first leaves some of it to the others.
+                give_way().await;
+            }
+            Err(error) if is_of_one_connection(&error) => {}
+            Err(error) => {
+                if complained.is_none_or(|last| last.elapsed() > COMPLAINTS) {
+                    tracing::error!(address = %listener.address, %error, "cannot accept connections; they wait");
+                    complained = Some(Instant::now());
+                }
+                listener.worker.node.admission.shed();
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+fn admit(listener: &Rc<Listener>, stream: TcpStream, address: SocketAddr, most: usize) {
+    let limits = listener.worker.snapshot().mesh.limits;
+    let per_address = match (listener.direction, limits.connections_per_address) {
+        // All instances of the node share one address, and callers' nodes prove who they are.
+        (TrafficDirection::Outbound | TrafficDirection::Inbound, _) | (_, 0) => usize::MAX,
+        (TrafficDirection::Gateway, number) => number as usize,
+    };
+    let bounds = Bounds { address: per_address, direction: limits.connections as usize, node: most };
+    let open = OpenConnection::new(&listener.worker);
+    let admission = &listener.worker.node.admission;
+    if let Some(admitted) = admission.admit(listener.direction, address.ip(), open.activity(), bounds) {
+        let connection = connection::serve(listener.clone(), stream, address, open);
+        schedule::spawn_for(Class::STRANGERS, admitted.serve(connection));
+    }
+}
+
+/// Lets all tasks that are ready have their turn.
+async fn give_way() {
+    let mut given = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut given, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+/// The connection was gone before it was accepted; the listener is fine.
+fn is_of_one_connection(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset | io::ErrorKind::ConnectionRefused
+    )
+}

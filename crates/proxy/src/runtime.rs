@@ -1,0 +1,8 @@
+//! What a worker runs on: tasks that take turns, clocks, random numbers, queues to other threads, connections of the node's own.
+
+pub mod clock;
+pub mod dial;
+pub mod hyper;
+pub mod outbox;
+pub mod random;
+pub mod schedule;

@@ -1,0 +1,42 @@
+//! Makes a function's component ready: its environment is put together once, not for each request.
+
+use crate::state::modules::Modules;
+use leno_config::slice::{Run, Wasm};
+use leno_sandbox::component::{Program, Settings};
+use std::time::Duration;
+
+/// A revision that is a component.
+#[derive(Debug)]
+pub struct Component {
+    /// Ready to be run, or why it cannot be.
+    pub program: Result<Program, String>,
+    /// What an instance may still do after its answer's last byte.
+    pub grace: Duration,
+    /// The node fetches it, so it may come later, or never.
+    pub fetched: bool,
+}
+
+/// The component of a revision that is one.
+pub fn load(modules: &Modules, function: &str, run: &Run) -> Option<Component> {
+    match run {
+        Run::Wasm(wasm) => {
+            let program = program(modules, function, wasm);
+            Some(Component { program, grace: wasm.grace, fetched: wasm.url.is_some() })
+        }
+        Run::Command(_) | Run::External(_) | Run::Job(_) => None,
+    }
+}
+
+fn program(modules: &Modules, function: &str, wasm: &Wasm) -> Result<Program, String> {
+    let component = modules.component(&wasm.module)?;
+    let mut env: Vec<(String, String)> = wasm.env.clone().into_iter().collect();
+    for secret in &wasm.secrets {
+        let value = secret
+            .text()
+            .map_err(|error| format!("secret `{}` from {}: {error}", secret.name, secret.from.display()))?;
+        env.push((secret.name.clone(), value));
+    }
+    env.push(("LENO_FUNCTION".to_owned(), function.to_owned()));
+    let memory = usize::try_from(wasm.memory).unwrap_or(usize::MAX);
+    Ok(Program::new(component, Settings::new(function, env, memory)))
+}

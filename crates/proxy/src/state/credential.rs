@@ -1,0 +1,323 @@
+//! Proxy credentials: how an instance proves to its outbound sidecar who it is.
+//!
+//! Every process of the machine can reach the outbound listener, so the address of a connection proves nothing. Each instance is given a secret of its
+//! own in its environment (`HTTP_PROXY`), and sends it as `proxy-authorization` (RFC 9110, 11.7; Basic, RFC 7617). The secret
+//! ends with the instance, and is of use to nobody else: who opened the connection on which it comes is looked up.
+
+use crate::http::failure::Unproven;
+use crate::http::head;
+use crate::state::shards::Shards;
+use arc_swap::ArcSwap;
+use aws_lc_rs::constant_time::verify_slices_are_equal;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use http::{HeaderMap, HeaderValue};
+use leno_config::FunctionId;
+use leno_policy::input::{Parent, TraceContext};
+use std::fmt::{self, Write};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+use zeroize::Zeroizing;
+
+/// How late the note of an instance's start may be, in milliseconds.
+const LATEST_NOTE: u32 = 100;
+
+/// The instances that may use the outbound listener.
+#[derive(Debug, Default)]
+pub struct Credentials {
+    callers: ArcSwap<Callers>,
+    minted: AtomicU64,
+    /// Serialises changes of `callers`, each of which copies a shard: a thousand instances must not make the next start dear.
+    changing: Mutex<()>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Callers {
+    by_user: Shards<Arc<str>, Arc<Caller>>,
+    by_instance: Shards<Arc<str>, Arc<Caller>>,
+}
+
+/// One instance with its secret.
+pub struct Caller {
+    /// What it is an instance of.
+    pub function: FunctionId,
+    /// Its name, the one in [`crate::state::instances::Lease::instance`].
+    pub instance: Arc<str>,
+    user: Arc<str>,
+    secret: String,
+    revoked: AtomicBool,
+    /// Whether the instance opened a connection; set when it has been started.
+    opened: OnceLock<Opened>,
+    in_flight: Mutex<Vec<Arc<InFlight>>>,
+}
+
+/// Whether a connection from `near`, its own end, to `far`, where this process has it, was opened by the instance.
+pub type Opened = Box<dyn Fn(SocketAddr, SocketAddr) -> Result<(), Unproven> + Send + Sync>;
+
+/// What there is to know of a request that an instance is handling: what the instance calls meanwhile, it calls for that request,
+/// whether or not it copies headers.
+#[derive(Debug)]
+pub struct InFlight {
+    /// Its name.
+    pub request_id: HeaderValue,
+    trace: Option<TraceContext>,
+    state: Option<HeaderValue>,
+}
+
+/// A fresh credential, for the instance's environment only.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Minted {
+    /// Tells which secret to compare with; no secret itself. Needs no escaping in a URL.
+    pub user: String,
+    /// 256 random bits in hexadecimal.
+    pub secret: String,
+}
+
+/// The operating system has no randomness to give.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the operating system gave no random bytes for a proxy credential")]
+pub struct NoRandomness;
+
+impl Minted {
+    /// What goes into `HTTP_PROXY`.
+    pub fn proxy_url(&self, outbound: SocketAddr) -> String {
+        format!("http://{}:{}@{outbound}", self.user, self.secret)
+    }
+}
+
+impl Credentials {
+    /// Makes a credential for an instance; an earlier one of the same instance ends.
+    pub fn mint(&self, function: &FunctionId, instance: &str) -> Result<Minted, NoRandomness> {
+        let mut bytes = [0; 32];
+        aws_lc_rs::rand::fill(&mut bytes).map_err(|_| NoRandomness)?;
+        let mut secret = String::with_capacity(2 * bytes.len());
+        for byte in bytes {
+            let _ = write!(secret, "{byte:02x}");
+        }
+        let number = self.minted.fetch_add(1, Ordering::Relaxed);
+        let user = format!("{}.{}.{number}", function.name, function.namespace);
+        let caller = Arc::new(Caller {
+            function: function.clone(),
+            instance: instance.into(),
+            user: user.as_str().into(),
+            secret: secret.clone(),
+            revoked: AtomicBool::new(false),
+            opened: OnceLock::new(),
+            in_flight: Mutex::default(),
+        });
+        self.change(|callers| {
+            callers.remove(instance);
+            callers.by_user.insert(caller.user.clone(), caller.clone());
+            callers.by_instance.insert(caller.instance.clone(), caller);
+        });
+        Ok(Minted { user, secret })
+    }
+
+    /// The instance has been started: from now on it can prove by `opened` that it is the one who uses its credential. Before, nobody can.
+    pub fn started(&self, instance: &str, opened: Opened) {
+        if let Some(caller) = self.callers.load().by_instance.get(instance) {
+            // It is started once; a second call changes nothing.
+            let _ = caller.opened.set(opened);
+        }
+    }
+
+    /// Ends an instance's credential, on connections that used it already too.
+    pub fn revoke(&self, instance: &str) {
+        self.change(|callers| callers.remove(instance));
+    }
+
+    /// Whose credential a `proxy-authorization` field holds.
+    pub fn caller(&self, authorization: &HeaderValue) -> Option<Arc<Caller>> {
+        let (scheme, encoded) = authorization.to_str().ok()?.split_once(' ')?;
+        if !scheme.eq_ignore_ascii_case("basic") {
+            return None;
+        }
+        let decoded = Zeroizing::new(STANDARD.decode(encoded.trim()).ok()?);
+        let (user, secret) = std::str::from_utf8(&decoded).ok()?.split_once(':')?;
+        let caller = self.callers.load().by_user.get(user)?.clone();
+        verify_slices_are_equal(caller.secret.as_bytes(), secret.as_bytes()).ok()?;
+        Some(caller)
+    }
+
+    /// Notes that an instance handles a request, as long as the result lives.
+    pub fn handle(&self, instance: &str, request: InFlight) -> Option<Handling> {
+        let caller = self.callers.load().by_instance.get(instance)?.clone();
+        let request = Arc::new(request);
+        caller.in_flight(|requests| requests.push(request.clone()));
+        Some(Handling { caller, request })
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Callers)) {
+        let _one_at_a_time = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut callers = Callers::clone(&self.callers.load());
+        change(&mut callers);
+        self.callers.store(Arc::new(callers));
+    }
+}
+
+impl Callers {
+    fn remove(&mut self, instance: &str) {
+        if let Some(caller) = self.by_instance.remove(instance) {
+            caller.revoked.store(true, Ordering::Release);
+            self.by_user.remove(&*caller.user);
+        }
+    }
+}
+
+impl Caller {
+    /// Whether the credential has ended.
+    pub fn is_revoked(&self) -> bool {
+        self.revoked.load(Ordering::Acquire)
+    }
+
+    /// Whether a connection from `near`, the other end's address, to `far`, where it was accepted, was opened by the instance.
+    pub fn opened(&self, near: SocketAddr, far: SocketAddr) -> Result<(), Unproven> {
+        // Its first call may be quicker than the note that it has been started.
+        for _ in 0..LATEST_NOTE {
+            if let Some(opened) = self.opened.get() {
+                return opened(near, far);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Err(Unproven("the instance has not been started yet".to_owned()))
+    }
+
+    /// The request that the instance is handling, if it is handling just one.
+    pub fn only_in_flight(&self) -> Option<Arc<InFlight>> {
+        self.in_flight(|requests| match &requests[..] {
+            [request] => Some(request.clone()),
+            _ => None,
+        })
+    }
+
+    fn in_flight<R>(&self, act: impl FnOnce(&mut Vec<Arc<InFlight>>) -> R) -> R {
+        act(&mut self.in_flight.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl InFlight {
+    /// A request as it is delivered: its name, its span if it is traced, and its header.
+    pub fn new(request_id: &HeaderValue, trace: Option<TraceContext>, headers: &HeaderMap) -> Self {
+        let state = trace.and_then(|_| headers.get("tracestate")).map(head::own);
+        Self { request_id: request_id.clone(), trace, state }
+    }
+
+    /// What a request that belongs to this one has as its parent.
+    pub fn parent(&self) -> Option<Parent<'_>> {
+        let state = self.state.as_ref().and_then(|state| state.to_str().ok()).unwrap_or_default();
+        self.trace.map(|context| Parent { context, state })
+    }
+}
+
+impl fmt::Debug for Caller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Caller")
+            .field("function", &self.function)
+            .field("instance", &self.instance)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Minted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Minted").field("user", &self.user).finish_non_exhaustive()
+    }
+}
+
+/// An instance is handling a request.
+#[derive(Debug)]
+pub struct Handling {
+    caller: Arc<Caller>,
+    request: Arc<InFlight>,
+}
+
+impl Drop for Handling {
+    fn drop(&mut self) {
+        self.caller.in_flight(|requests| requests.retain(|request| !Arc::ptr_eq(request, &self.request)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header(user: &str, secret: &str) -> HeaderValue {
+        HeaderValue::try_from(format!("Basic {}", STANDARD.encode(format!("{user}:{secret}")))).unwrap()
+    }
+
+    fn function(name: &str) -> FunctionId {
+        FunctionId::new("orders", name).unwrap()
+    }
+
+    #[test]
+    fn only_the_right_secret_names_the_caller() {
+        let credentials = Credentials::default();
+        let first = credentials.mint(&function("a"), "a-1").unwrap();
+        let second = credentials.mint(&function("b"), "b-1").unwrap();
+        assert_eq!(credentials.caller(&header(&first.user, &first.secret)).unwrap().function, function("a"));
+        assert!(credentials.caller(&header(&first.user, &second.secret)).is_none());
+        assert!(credentials.caller(&header(&second.user, &first.secret)).is_none());
+        assert!(credentials.caller(&header("nobody", &first.secret)).is_none());
+        assert!(credentials.caller(&header(&first.user, "")).is_none());
+        for malformed in ["", "Basic", "Basic !!!", "Bearer x", "Basic YQ=="] {
+            assert!(credentials.caller(&HeaderValue::from_static(malformed)).is_none(), "{malformed}");
+        }
+    }
+
+    #[test]
+    fn a_credential_ends_with_its_instance() {
+        let credentials = Credentials::default();
+        let minted = credentials.mint(&function("a"), "a-1").unwrap();
+        let caller = credentials.caller(&header(&minted.user, &minted.secret)).unwrap();
+        credentials.revoke("a-1");
+        assert!(caller.is_revoked());
+        assert!(credentials.caller(&header(&minted.user, &minted.secret)).is_none());
+        let again = credentials.mint(&function("a"), "a-1").unwrap();
+        assert_ne!((&again.user, &again.secret), (&minted.user, &minted.secret));
+        assert!(credentials.caller(&header(&again.user, &again.secret)).is_some());
+    }
+
+    #[test]
+    fn no_secret_is_printed() {
+        let credentials = Credentials::default();
+        let minted = credentials.mint(&function("a"), "a-1").unwrap();
+        assert!(!format!("{minted:?} {credentials:?}").contains(&minted.secret));
+    }
+
+    #[test]
+    fn a_request_in_hand_keeps_nothing_of_its_head() {
+        let buffer = bytes::Bytes::from(b"a=1, token".to_vec());
+        let state = HeaderValue::from_maybe_shared(buffer.slice(..3)).unwrap();
+        let headers = HeaderMap::from_iter([("tracestate".parse().unwrap(), state)]);
+        let context = TraceContext { trace_id: 1, span_id: 1, sampled: true };
+        let in_flight = InFlight::new(&HeaderValue::from_static("r"), Some(context), &headers);
+        drop(headers);
+        assert!(buffer.is_unique());
+        assert_eq!(in_flight.parent().unwrap().state, "a=1");
+    }
+
+    #[test]
+    fn one_request_at_a_time_is_the_parent_of_what_it_calls() {
+        let credentials = Credentials::default();
+        let minted = credentials.mint(&function("a"), "a-1").unwrap();
+        let caller = credentials.caller(&header(&minted.user, &minted.secret)).unwrap();
+        let context = |span_id| TraceContext { trace_id: 1, span_id, sampled: true };
+        let headers = HeaderMap::from_iter([("tracestate".parse().unwrap(), HeaderValue::from_static("a=1"))]);
+        let request = |span| InFlight::new(&HeaderValue::from_static("r"), Some(context(span)), &headers);
+        let span = || caller.only_in_flight().and_then(|request| request.parent().map(|parent| parent.context.span_id));
+        assert_eq!(span(), None);
+        let first = credentials.handle("a-1", request(1)).unwrap();
+        assert_eq!(span(), Some(1));
+        let second = credentials.handle("a-1", request(2)).unwrap();
+        assert_eq!(span(), None);
+        drop(first);
+        assert_eq!(span(), Some(2));
+        drop(second);
+        assert_eq!(span(), None);
+        assert!(credentials.handle("unknown", request(3)).is_none());
+        let untraced = InFlight::new(&HeaderValue::from_static("r"), None, &headers);
+        assert_eq!((untraced.parent(), request(4).parent().unwrap().state), (None, "a=1"));
+    }
+}

@@ -1,0 +1,58 @@
+//! User-written policies, ready to be run: which modules a function's requests meet, and how many of their instances may wait for responses.
+
+mod budget;
+
+pub use budget::{Budget, Exhausted, Share};
+
+use super::modules::Modules;
+use leno_config::slice;
+use leno_sandbox::extension::{Plugin, Settings};
+use std::sync::Arc;
+
+/// One extension of one function, ready to be run.
+#[derive(Debug)]
+pub struct Extension {
+    /// `<policy>/extensions/<name>`.
+    pub name: Arc<str>,
+    /// The module, configured and started once, or why there is none.
+    pub plugin: Result<Plugin, String>,
+    /// Whether it sees requests.
+    pub request: bool,
+    /// Whether it sees responses.
+    pub response: bool,
+    /// Whether a request goes on when its run fails.
+    pub fail_open: bool,
+}
+
+impl Extension {
+    /// Configures the module, if it is there.
+    pub(crate) fn load(modules: &Modules, function: &str, spec: &slice::Extension, outbound: bool) -> Self {
+        let plugin = modules.module(&spec.module).and_then(|module| {
+            let memory = usize::try_from(spec.memory).unwrap_or(usize::MAX);
+            let mut settings = Settings::new(function, &spec.name, spec.configuration.clone(), memory, spec.deadline);
+            settings.outbound = outbound;
+            Plugin::start(&module, settings).map_err(|error| error.to_string())
+        });
+        Self {
+            name: spec.name.as_str().into(),
+            plugin,
+            request: spec.request,
+            response: spec.response,
+            fail_open: spec.fail_open,
+        }
+    }
+}
+
+/// Finds out whether an extension could be run, without running it for a request.
+///
+/// # Errors
+/// What is wrong with its module, in words.
+pub fn check(modules: &Modules, spec: &slice::Extension) -> Result<(), String> {
+    let module = modules.module(&spec.module)?;
+    let seen = (spec.request && module.sees_requests()) || (spec.response && module.sees_responses());
+    if !seen {
+        let entry = if spec.request { "proxy_on_request_headers" } else { "proxy_on_response_headers" };
+        return Err(format!("the module exports no `{entry}`, so it would see nothing in this phase"));
+    }
+    Extension::load(modules, "", spec, false).plugin.map(drop)
+}

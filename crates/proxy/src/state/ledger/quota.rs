@@ -1,0 +1,187 @@
+//! The counters of one function's rate limits.
+//!
+//! The arithmetic is [`leno_policy::quota::take`], the very function that the program forecast with; here it is done again under the
+//! counters' locks, so that two requests cannot both take the last one.
+//!
+//! # Bounds
+//! A limit has at most 65,536 counters, whose keys take at most 8 MiB; those of other limits do not matter. When a new one is needed and
+//! there is no room, those that say nothing any more (full buckets, windows that are over) go. A counter that limits somebody is
+//! never dropped: that would let whoever has many keys wash away the counters of others. So if all counters are active, further keys share
+//! 4,096 counters by their hashes. A shared counter admits what the limit says, to all its keys together: no key gets more than by a
+//! counter of its own, and a new one is not refused as long as those it shares with leave something. A key that gets a counter of its own
+//! later begins it with what the shared one has used.
+
+mod counters;
+
+use counters::{Counters, Undo};
+use leno_policy::input::QuotaState;
+use leno_policy::quota::Taken;
+use leno_policy::spec::RateLimit;
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+const SHARDS: usize = 8;
+
+/// One function's counters.
+#[derive(Debug)]
+pub struct Quotas {
+    shards: [Mutex<Shard>; SHARDS],
+    /// Keyed by chance: clients choose keys.
+    hasher: RandomState,
+}
+
+impl Default for Quotas {
+    fn default() -> Self {
+        Self { shards: Default::default(), hasher: RandomState::new() }
+    }
+}
+
+/// Something to take from one counter.
+#[derive(Clone, Copy, Debug)]
+pub struct Demand<'a> {
+    /// Names the counters, and says how they count.
+    pub limit: &'a RateLimit,
+    /// The counter's key.
+    pub key: &'a str,
+    /// Requests to count.
+    pub cost: u32,
+}
+
+/// What a counter holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CounterState {
+    /// The counter.
+    pub state: QuotaState,
+    /// It counts other keys too, because the limit has no room for more counters.
+    pub shared: bool,
+}
+
+/// What was taken from one counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Granted {
+    /// The answer.
+    pub taken: Taken,
+    /// As in [`CounterState::shared`].
+    pub shared: bool,
+}
+
+/// Nothing was taken from any counter: one is exhausted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// Index of the demand that was refused.
+    pub index: usize,
+    /// The answer.
+    pub taken: Taken,
+    /// As in [`CounterState::shared`].
+    pub shared: bool,
+}
+
+impl Quotas {
+    /// What a counter holds; one that does not exist is fresh.
+    pub fn read(&self, limit: &str, key: &str) -> CounterState {
+        let hash = self.hash(limit, key);
+        let shard = self.lock(shard_of(hash));
+        shard
+            .limits
+            .iter()
+            .find(|counters| counters.are_of(limit))
+            .map_or_else(CounterState::default, |counters| counters.read(hash, key))
+    }
+
+    /// Takes all, or nothing.
+    pub fn take(&self, demands: &[Demand<'_>], now_ms: u64) -> Result<Vec<Granted>, Refused> {
+        if demands.is_empty() {
+            return Ok(Vec::new());
+        }
+        let hashes: Vec<u64> = demands.iter().map(|demand| self.hash(&demand.limit.name, demand.key)).collect();
+        let mut locks = self.lock_all(&hashes);
+        let mut undo: Vec<Undo> = Vec::with_capacity(demands.len());
+        let mut granted = Vec::with_capacity(demands.len());
+        for (index, (demand, hash)) in demands.iter().zip(&hashes).enumerate() {
+            let Some(shard) = &mut locks[shard_of(*hash)] else { continue };
+            match shard.counters(&demand.limit.name, now_ms).take(*hash, demand, now_ms, &self.hasher) {
+                Ok((answer, before)) => {
+                    granted.push(answer);
+                    undo.push(before);
+                }
+                Err(Granted { taken, shared }) => {
+                    for ((undo, demand), hash) in undo.into_iter().zip(demands).zip(&hashes).rev() {
+                        if let Some(shard) = &mut locks[shard_of(*hash)] {
+                            shard.counters(&demand.limit.name, now_ms).put_back(*hash, demand.key, undo);
+                        }
+                    }
+                    return Err(Refused { index, taken, shared });
+                }
+            }
+        }
+        Ok(granted)
+    }
+
+    /// How many counters there are.
+    pub fn len(&self) -> usize {
+        (0..SHARDS).map(|shard| self.lock(shard).limits.iter().map(Counters::len).sum::<usize>()).sum()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many counters each limit has.
+    pub fn by_limit(&self) -> BTreeMap<Box<str>, usize> {
+        let mut limits = BTreeMap::new();
+        for shard in 0..SHARDS {
+            for counters in &self.lock(shard).limits {
+                *limits.entry(counters.limit().into()).or_default() += counters.len();
+            }
+        }
+        limits
+    }
+
+    /// All shards that the demands touch, locked in order of index: whoever needs several, waits in the same order as all others.
+    fn lock_all(&self, hashes: &[u64]) -> [Option<MutexGuard<'_, Shard>>; SHARDS] {
+        let mut needed = [false; SHARDS];
+        for hash in hashes {
+            needed[shard_of(*hash)] = true;
+        }
+        std::array::from_fn(|shard| needed[shard].then(|| self.lock(shard)))
+    }
+
+    fn hash(&self, limit: &str, key: &str) -> u64 {
+        self.hasher.hash_one((limit, key))
+    }
+
+    fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
+        self.shards[shard].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Not the bits that the tables sort by.
+fn shard_of(hash: u64) -> usize {
+    (hash >> 32) as usize % SHARDS
+}
+
+/// A share of every limit's counters. A function has few limits: they are found by looking.
+#[derive(Debug, Default)]
+struct Shard {
+    limits: Vec<Counters>,
+}
+
+impl Shard {
+    fn counters(&mut self, limit: &str, now_ms: u64) -> &mut Counters {
+        let index = match self.limits.iter().position(|counters| counters.are_of(limit)) {
+            Some(index) => index,
+            None => {
+                // Counters outlive a change of configuration, but not for ever.
+                self.limits.retain_mut(|counters| !counters.are_all_idle(now_ms));
+                self.limits.push(Counters::new(limit));
+                self.limits.len() - 1
+            }
+        };
+        &mut self.limits[index]
+    }
+}
+
+#[cfg(test)]
+mod tests;

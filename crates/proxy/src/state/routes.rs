@@ -1,0 +1,108 @@
+//! Pure matches of host and path to the function that the gateway exposes there.
+
+use super::function::FunctionEntry;
+use super::shards::Shards;
+use std::borrow::Cow;
+use std::sync::Arc;
+
+/// What the gateway lets in. The more specific host wins (exact, then the longest `*.suffix`, then `*`), then the longer path prefix.
+/// Copies share what they do not change.
+#[derive(Clone, Debug, Default)]
+pub struct Routes {
+    exact: Shards<String, Arc<[Exposed]>>,
+    /// By suffix with its leading dot.
+    suffixes: Shards<String, Arc<[Exposed]>>,
+    any: Arc<[Exposed]>,
+}
+
+#[derive(Clone, Debug)]
+struct Exposed {
+    /// Without a trailing slash; empty: everything.
+    prefix: Arc<str>,
+    entry: Arc<FunctionEntry>,
+}
+
+impl Routes {
+    /// Adds what this function exposes.
+    pub fn insert(&mut self, entry: &Arc<FunctionEntry>) {
+        for expose in &entry.slice.expose {
+            let exposed = Exposed { prefix: expose.path.trim_end_matches('/').into(), entry: entry.clone() };
+            for host in &expose.hosts {
+                self.change(host, |list| {
+                    let at = list.partition_point(|other| other.comes_before(&exposed));
+                    list.insert(at, exposed.clone());
+                });
+            }
+        }
+    }
+
+    /// Takes away what this function exposes.
+    pub fn remove(&mut self, entry: &Arc<FunctionEntry>) {
+        for host in entry.slice.expose.iter().flat_map(|expose| &expose.hosts) {
+            self.change(host, |list| list.retain(|exposed| !Arc::ptr_eq(&exposed.entry, entry)));
+        }
+    }
+
+    fn change(&mut self, host: &str, change: impl FnOnce(&mut Vec<Exposed>)) {
+        let (lists, key) = match host.strip_prefix('*') {
+            Some("") => {
+                let mut list = self.any.to_vec();
+                change(&mut list);
+                self.any = list.into();
+                return;
+            }
+            Some(suffix) => (&mut self.suffixes, suffix.to_ascii_lowercase()),
+            None => (&mut self.exact, host.to_ascii_lowercase()),
+        };
+        let mut list = lists.get(&key).map(|list| list.to_vec()).unwrap_or_default();
+        change(&mut list);
+        if list.is_empty() {
+            lists.remove(&key);
+        } else {
+            lists.insert(key, list.into());
+        }
+    }
+
+    /// The function exposed at this host (without port) and normalised path (without query).
+    pub fn find(&self, host: &str, path: &str) -> Option<&Arc<FunctionEntry>> {
+        let host = lower(host);
+        let pick = |list: &'_ [Exposed]| list.iter().position(|route| is_below(path, &route.prefix));
+        if let Some(list) = self.exact.get(host.as_ref())
+            && let Some(index) = pick(list)
+        {
+            return Some(&list[index].entry);
+        }
+        if !self.suffixes.is_empty() {
+            for (dot, _) in host.match_indices('.') {
+                if let Some(list) = self.suffixes.get(&host[dot..])
+                    && let Some(index) = pick(list)
+                {
+                    return Some(&list[index].entry);
+                }
+            }
+        }
+        pick(&self.any).map(|index| &self.any[index].entry)
+    }
+}
+
+impl Exposed {
+    /// The longer path first. The name only settles what the configuration refuses anyway: two functions at one place.
+    fn comes_before(&self, other: &Self) -> bool {
+        let order = other.prefix.len().cmp(&self.prefix.len()).then_with(|| self.entry.name.cmp(&other.entry.name));
+        order.is_lt()
+    }
+}
+
+/// Whether `path` is `prefix` or below it, by segments.
+fn is_below(path: &str, prefix: &str) -> bool {
+    prefix.is_empty() || path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// Host names are compared in lower case.
+pub fn lower(host: &str) -> Cow<'_, str> {
+    if host.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        Cow::Owned(host.to_ascii_lowercase())
+    } else {
+        Cow::Borrowed(host)
+    }
+}

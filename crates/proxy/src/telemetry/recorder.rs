@@ -1,0 +1,110 @@
+//! Where records go once they are over: a queue of their worker's, and from there to metrics, access log, spans and ring.
+//!
+//! Not at once, but when the task that ended an exchange has had its turn: it has a response to send.
+
+use super::observed::Observed;
+use super::{Telemetry, access_log, metrics, ring, span};
+use crate::runtime::schedule;
+use std::cell::{OnceCell, RefCell};
+use std::future::poll_fn;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+/// Where one worker's records go. It owns its shard of each, so that workers do not wait for each other.
+#[derive(Debug)]
+pub struct Recorder {
+    metrics: Arc<metrics::Shard>,
+    ring: Arc<ring::Shard>,
+    log: Option<access_log::Lines>,
+    spans: Option<span::Sender>,
+    /// Exchanges that are over, and not told yet.
+    over: RefCell<Vec<Arc<Observed>>>,
+    /// Of the task that tells; without it they are told at once.
+    teller: RefCell<Option<Waker>>,
+    task: OnceCell<schedule::Own>,
+}
+
+impl Recorder {
+    /// For one worker, inside of [`schedule::run`]; elsewhere nothing waits for the end of a turn.
+    pub fn new(telemetry: &Telemetry) -> Rc<Self> {
+        let recorder = Rc::new(Self {
+            metrics: telemetry.metrics.shard(),
+            ring: telemetry.ring.shard(),
+            log: telemetry.log.as_ref().map(access_log::AccessLog::lines),
+            spans: telemetry.spans.as_ref().map(span::Spans::sender),
+            over: RefCell::default(),
+            teller: RefCell::default(),
+            task: OnceCell::new(),
+        });
+        let mut telling = Telling(Rc::downgrade(&recorder));
+        if let Some(task) = schedule::spawn_own(poll_fn(move |cx| telling.poll(cx))) {
+            let _ = recorder.task.set(task);
+        }
+        recorder
+    }
+
+    /// This worker's metrics.
+    pub fn metrics(&self) -> &metrics::Shard {
+        &self.metrics
+    }
+
+    /// Takes a record that is over.
+    pub fn finish(&self, observed: Observed) {
+        self.over.borrow_mut().push(Arc::new(observed));
+        match &*self.teller.borrow() {
+            Some(teller) => teller.wake_by_ref(),
+            None => self.tell_all(),
+        }
+    }
+
+    fn tell_all(&self) {
+        // Not while they are borrowed: what is told to is not this module's.
+        let mut over = self.over.take();
+        over.drain(..).for_each(|observed| self.tell(observed));
+        if self.over.borrow().is_empty() {
+            self.over.replace(over);
+        }
+    }
+
+    fn tell(&self, observed: Arc<Observed>) {
+        self.metrics.observe(&observed);
+        if let Some(stats) = observed.revision.as_ref().and_then(|revision| revision.stats.get()) {
+            stats.count(observed.status, observed.grpc_status, observed.flag, observed.upstream_time());
+        }
+        if let Some(lines) = &self.log {
+            lines.write(&observed);
+        }
+        if let Some(spans) = &self.spans {
+            spans.send(&observed);
+        }
+        self.ring.push(observed);
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        self.tell_all();
+    }
+}
+
+/// The task that tells, as long as its worker runs tasks.
+struct Telling(Weak<Recorder>);
+
+impl Telling {
+    fn poll(&mut self, cx: &Context<'_>) -> Poll<()> {
+        let Some(recorder) = self.0.upgrade() else { return Poll::Ready(()) };
+        recorder.teller.borrow_mut().get_or_insert_with(|| cx.waker().clone());
+        recorder.tell_all();
+        Poll::Pending
+    }
+}
+
+impl Drop for Telling {
+    fn drop(&mut self) {
+        if let Some(recorder) = self.0.upgrade() {
+            recorder.teller.take();
+            recorder.tell_all();
+        }
+    }
+}

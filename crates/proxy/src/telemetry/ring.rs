@@ -1,0 +1,139 @@
+//! The most recent records, kept for `leno explain`: every stage of a decision, found by request id.
+
+mod explanation;
+
+pub use explanation::Explanation;
+
+use crate::telemetry::observed::Observed;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Records that one worker keeps, each one to two kilobytes, and some ten where every field is as long as it may be.
+const CAPACITY: usize = 2048;
+
+/// All workers' recent records.
+#[derive(Debug, Default)]
+pub struct Ring {
+    shards: Mutex<Vec<Arc<Shard>>>,
+}
+
+/// One worker's recent records. Nobody else takes its lock, but the rare reader.
+#[derive(Debug, Default)]
+pub struct Shard(Mutex<VecDeque<Arc<Observed>>>);
+
+impl Ring {
+    /// A new shard, for a new worker.
+    pub fn shard(&self) -> Arc<Shard> {
+        let shard = Arc::new(Shard::default());
+        self.shards.lock().unwrap_or_else(PoisonError::into_inner).push(shard.clone());
+        shard
+    }
+
+    /// What is known of a request: one explanation for each hop, in the order in which they began.
+    pub fn explain(&self, request_id: &str) -> Vec<Explanation> {
+        let shards: Vec<Arc<Shard>> = self.shards.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut found = Vec::new();
+        for shard in shards {
+            let records = shard.lock();
+            let hops = records.iter().filter(|observed| *observed.request_id == *request_id);
+            found.extend(hops.map(|observed| (observed.started, Explanation::new(observed))));
+        }
+        found.sort_by_key(|(started, _)| *started);
+        found.into_iter().map(|(_, explanation)| explanation).collect()
+    }
+
+    /// The latest records of all workers, newest first: at most `count`.
+    pub fn latest(&self, count: usize) -> Vec<Explanation> {
+        let shards: Vec<Arc<Shard>> = self.shards.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut found = Vec::new();
+        for shard in shards {
+            let records = shard.lock();
+            found.extend(records.iter().rev().take(count).map(|observed| (observed.ended, Explanation::new(observed))));
+        }
+        found.sort_by_key(|(ended, _)| std::cmp::Reverse(*ended));
+        found.into_iter().take(count).map(|(_, explanation)| explanation).collect()
+    }
+}
+
+impl Shard {
+    /// Adds a record; the oldest goes when there is no room.
+    pub fn push(&self, observed: Arc<Observed>) {
+        let mut records = self.lock();
+        // Dropped after the lock: it may own a dozen strings.
+        let oldest = if records.len() >= CAPACITY { records.pop_front() } else { None };
+        records.push_back(observed);
+        drop(records);
+        drop(oldest);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Arc<Observed>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::peer::TrafficDirection;
+    use crate::testing::observed;
+    use std::time::Duration;
+
+    #[test]
+    fn hops_of_a_request_come_back_in_the_order_in_which_they_began() {
+        let ring = Ring::default();
+        let (one, two) = (ring.shard(), ring.shard());
+        let hop = |direction, after: u64| {
+            let mut hop = observed();
+            hop.direction = direction;
+            hop.started += Duration::from_secs(after);
+            Arc::new(hop)
+        };
+        // Inner hops end first.
+        one.push(hop(TrafficDirection::Inbound, 2));
+        two.push(hop(TrafficDirection::Outbound, 1));
+        two.push(Observed { request_id: "req-2".into(), ..observed() }.into());
+        one.push(hop(TrafficDirection::Gateway, 0));
+        let hops: Vec<String> = ring.explain("req-1").into_iter().map(|explanation| explanation.hop).collect();
+        assert_eq!(hops, ["gateway", "outbound", "inbound"]);
+        assert_eq!(ring.explain("req-2").len(), 1);
+        assert!(ring.explain("req-3").is_empty());
+    }
+
+    #[test]
+    fn is_bounded_and_forgets_the_oldest() {
+        let ring = Ring::default();
+        let shard = ring.shard();
+        for number in 0..=CAPACITY {
+            shard.push(Observed { request_id: number.to_string().into(), ..observed() }.into());
+        }
+        assert!(ring.explain("0").is_empty());
+        assert_eq!(ring.explain("1").len(), 1);
+        assert_eq!(ring.explain(&CAPACITY.to_string()).len(), 1);
+        assert_eq!(ring.latest(10).len(), 10);
+        assert_eq!(ring.latest(usize::MAX).len(), CAPACITY);
+    }
+
+    #[test]
+    fn an_explanation_tells_every_stage_and_no_secret() {
+        let ring = Ring::default();
+        ring.shard().push(observed().into());
+        let explanation = ring.explain("req-1").remove(0);
+        let json = serde_json::to_string(&explanation).unwrap();
+        for secret in ["secret-token", "curl/8"] {
+            assert!(!json.contains(secret), "{json}");
+        }
+        let judgement = explanation.judgement.clone().unwrap();
+        assert_eq!(judgement.verdict, "deny");
+        assert_eq!(judgement.policy.as_deref(), Some("authorization"));
+        assert_eq!(judgement.clause, "from.identities: nothing matches");
+        assert_eq!((judgement.runs, judgement.sandbox_us, judgement.judge_us), (2, 9.0, 210.0));
+        assert_eq!(explanation.asked.path, "/orders/7");
+        assert_eq!(explanation.signatures[0].result, "good");
+        assert_eq!(explanation.quotas[0].remaining, Some(4));
+        assert_eq!(explanation.request_edits, ["set x-user"]);
+        assert_eq!(explanation.attempts[0].result, "UF");
+        assert_eq!(explanation.attempts[1].result, "403");
+        assert_eq!(explanation.stages.head_us, Some(13_000.0));
+        assert_eq!(serde_json::from_str::<Explanation>(&json).unwrap(), explanation, "can be read back");
+    }
+}

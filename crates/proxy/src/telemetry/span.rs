@@ -1,0 +1,123 @@
+//! Spans for a trace back end: OTLP over HTTP, protobuf. Off unless the mesh names an endpoint.
+//!
+//! The ids are the program's (the callee already has them in its `traceparent`); here a finished record becomes a span with those
+//! ids, if it is sampled. Workers only set the record aside; a thread makes spans of them and sends them in batches. Attributes follow
+//! OpenTelemetry's semantic conventions for HTTP and RPC; what is Leno's own is under `leno.`.
+
+mod attributes;
+mod collector;
+mod protobuf;
+
+use crate::runtime::outbox::{Bounds, Outbox, Slot};
+use crate::telemetry::observed::Observed;
+use attributes::Span;
+use collector::Collector;
+use protobuf::{attribute, nested, text};
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Spans of one request to the back end.
+const BATCH: usize = 512;
+/// Bytes of a span, more or less.
+const TYPICAL_SPAN: usize = 768;
+const BOUNDS: Bounds = Bounds { capacity: 8192, enough: BATCH, pause: Duration::from_millis(500) };
+
+/// A node's span exporter.
+#[derive(Debug)]
+pub struct Spans {
+    outbox: Outbox<Arc<Observed>>,
+    unsent: Arc<AtomicU64>,
+}
+
+/// One worker's way to the exporter.
+#[derive(Debug)]
+pub struct Sender(Slot<Arc<Observed>>);
+
+impl Spans {
+    /// Starts exporting to an OTLP/HTTP endpoint, such as `http://127.0.0.1:4318`. A back end that is away costs spans, nothing else.
+    pub fn start(endpoint: &str) -> io::Result<Self> {
+        let unsent = Arc::new(AtomicU64::new(0));
+        let collector = Collector::new(endpoint)?;
+        let mut export = Export { collector, unsent: unsent.clone(), broken: false };
+        let outbox = Outbox::start("span-export", BOUNDS, move |records| export.send(records))?;
+        Ok(Self { outbox, unsent })
+    }
+
+    /// For one worker.
+    pub fn sender(&self) -> Sender {
+        Sender(self.outbox.slot())
+    }
+
+    /// Spans that were lost.
+    pub fn dropped(&self) -> u64 {
+        self.outbox.dropped() + self.unsent.load(Ordering::Relaxed)
+    }
+
+    /// Waits until all spans so far are sent, or could not be, or some seconds have passed.
+    pub fn flush(&self) {
+        let _ = self.outbox.flush();
+    }
+}
+
+impl Sender {
+    /// Sets a finished exchange aside, if it is sampled.
+    pub fn send(&self, observed: &Arc<Observed>) {
+        if observed.trace.as_ref().is_some_and(|plan| plan.context.sampled) {
+            self.0.append(|records| records.push(observed.clone()));
+        }
+    }
+}
+
+/// The thread's side.
+struct Export {
+    collector: Collector,
+    unsent: Arc<AtomicU64>,
+    broken: bool,
+}
+
+impl Export {
+    /// Sends spans, a batch at a time.
+    fn send(&mut self, records: &mut [Arc<Observed>]) {
+        for batch in records.chunks(BATCH) {
+            let result = self.collector.post(message(batch));
+            if let Err(error) = &result {
+                self.unsent.fetch_add(batch.len() as u64, Ordering::Relaxed);
+                if !self.broken {
+                    tracing::warn!(%error, "spans cannot be exported; they are lost until they can");
+                }
+            }
+            self.broken = result.is_err();
+        }
+    }
+}
+
+/// An `ExportTraceServiceRequest`: spans by service, which is the resource that they are of.
+fn message(batch: &[Arc<Observed>]) -> Vec<u8> {
+    let mut services: BTreeMap<(&str, &str), Vec<Span<'_>>> = BTreeMap::new();
+    for span in batch.iter().filter_map(|observed| Span::of(observed)) {
+        services.entry(span.service()).or_default().push(span);
+    }
+    let mut out = Vec::with_capacity(batch.len() * TYPICAL_SPAN);
+    for ((namespace, name), spans) in services {
+        nested(&mut out, 1, |out| {
+            nested(out, 1, |resource| {
+                attribute(resource, 1, "service.name", name.into());
+                attribute(resource, 1, "service.namespace", namespace.into());
+            });
+            nested(out, 2, |out| {
+                nested(out, 1, |scope| {
+                    text(scope, 1, &["leno"]);
+                    text(scope, 2, &[env!("CARGO_PKG_VERSION")]);
+                });
+                spans.iter().for_each(|span| nested(out, 2, |out| span.write(out)));
+            });
+        });
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests;
