@@ -2,12 +2,11 @@
 
 use crate::load::{Outcome, Pace, Plan, Protocol, Request, Tls};
 use crate::material::HOST;
-use crate::neighbours::Tenants;
 use crate::policies::{Algorithm, Limit, Policies};
 use crate::proxy_under_test::envoy::Sidecar;
 use crate::proxy_under_test::leno::{Caller, Listeners, Mesh, host_of};
 use crate::proxy_under_test::{Helper, Proxy};
-use crate::rig::{Rig, free_addresses};
+use crate::rig::{Noise, Rig, free_addresses};
 use crate::trial::{Contender, HTTP1, HTTP2, Way, probe};
 use anyhow::{Context, ensure};
 use std::fs;
@@ -281,6 +280,18 @@ impl Running {
             ensure!(begin.elapsed() < PATIENCE, "{} answers {statuses:?} instead of {status}, {error:?}", self.name);
         }
     }
+}
+
+/// The modest tenant, and the others, on one node.
+pub struct Tenants {
+    pub modest: Running,
+    /// To the others' upstream, without the node.
+    pub elsewhere: Plan,
+    pub blast: Plan,
+    pub hurried: Plan,
+    pub runaway: Plan,
+    /// Of the others.
+    pub _upstream: Noise,
 }
 
 fn start_envoys(rig: &Rig, configurations: &[PathBuf]) -> anyhow::Result<Proxy> {

@@ -3,7 +3,6 @@
 pub mod axes;
 mod plot;
 
-use crate::hop;
 use crate::load::SHARES;
 use crate::report::Report;
 use crate::statistics::{Trials, Which};
@@ -64,13 +63,19 @@ impl Page {
 }
 
 /// The page of `leno-bench hop`.
-pub fn hop(trials: &Trials, names: &[&str], report: &Report, machine: &Value, conditions: &Value) -> Page {
+pub fn hop(
+    trials: &Trials,
+    names: &[&str],
+    (report, limits): (&Report, &[(&str, f64)]),
+    machine: &Value,
+    conditions: &Value,
+) -> Page {
     let mut page = Page::new("Envoy and Leno, one hop and two");
     page.note("Proxy on one core with one worker thread; load, upstream and sinks on the other. Medians of interleaved repeats, \
                whiskers from the least to the most. CPU is user and system time of the proxy's processes for each request.");
     page.heading("Ratios (lower is better)");
     let mut rows = vec![["figure", "measured", "bar", ""].map(str::to_owned).to_vec()];
-    for (name, bar) in hop::BARS {
+    for &(name, bar) in limits {
         if let Some(value) = report.figure(name) {
             let verdict = if value <= bar { "reached" } else { "missed" };
             rows.push(vec![name.to_owned(), format!("{value:.3}"), format!("{bar:.2}"), verdict.to_owned()]);

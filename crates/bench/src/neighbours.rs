@@ -1,7 +1,7 @@
 //! `leno-bench neighbours`: one tenant at full blast, and what another's modest traffic on the same node feels of it.
 
 use crate::arguments::Plain;
-use crate::contenders::Running;
+use crate::contenders::{Running, Tenants};
 use crate::html::Page;
 use crate::load::{Outcome, Pace, Plan};
 use crate::machine;
@@ -111,18 +111,6 @@ pub fn run(arguments: &Plain) -> anyhow::Result<()> {
     let mut details = json!({"conditions": trial::conditions(&rig)});
     details["trials"] = serde_json::to_value(&trials.0)?;
     arguments.output.write(report, page, machine, details)
-}
-
-/// The modest tenant, and the others, on one node.
-pub struct Tenants {
-    pub modest: Running,
-    /// To the others' upstream, without the node.
-    pub elsewhere: Plan,
-    pub blast: Plan,
-    pub hurried: Plan,
-    pub runaway: Plan,
-    /// Of the others.
-    pub _upstream: Noise,
 }
 
 /// What the modest tenant felt, and what the other one got for its blast. Again, as often as may be, if it was disturbed.

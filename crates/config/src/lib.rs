@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod compile;
+mod deserialize;
 pub mod document;
 pub mod duration;
 mod folder;
@@ -15,6 +16,7 @@ mod nearest;
 mod problem;
 pub mod reference;
 pub mod revision;
+mod run;
 mod secret;
 pub mod size;
 pub mod slice;

@@ -1,6 +1,7 @@
 //! Files -> documents -> [`Snapshot`].
 
 use crate::compile::{self, Documents, Placed};
+use crate::deserialize::deserialize;
 use crate::folder::{self, Found};
 use crate::nearest::did_you_mean;
 use crate::problem::{Problem, Scope};
@@ -136,7 +137,7 @@ fn place(documents: &mut Documents, file: &Path, node: Node, problems: &RefCell<
 }
 
 fn typed<T: DeserializeOwned>(file: &Path, node: Node, problems: &RefCell<Vec<Problem>>) -> Option<Placed<T>> {
-    let document = yaml::deserialize(&Scope::root(file, &node, problems))?;
+    let document = deserialize(&Scope::root(file, &node, problems))?;
     Some(Placed { file: file.to_owned(), node, document })
 }
 

@@ -3,7 +3,7 @@
 //! A document has a plan; the control plane numbers revisions and makes a split of the plan and of what it knows; nodes act on splits.
 
 use crate::id::FunctionId;
-use crate::slice::{AppProtocol, Run, Scale, Slice};
+use crate::run::{AppProtocol, Run, Scale};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -120,27 +120,6 @@ pub fn number(function: &FunctionId, name: &str) -> Option<u32> {
     let digits = name.strip_prefix(&function.name)?.strip_prefix('-')?;
     let number = digits.parse().ok().filter(|number| *number > 0)?;
     (self::name(function, number) == name).then_some(number)
-}
-
-impl Slice {
-    /// The template in it.
-    pub fn template(&self) -> Template {
-        Template { run: self.run.clone(), protocol: self.protocol, concurrency: self.concurrency, scale: self.scale }
-    }
-
-    /// The same function with another revision as its own.
-    pub fn set_revision(&mut self, Revision { number, template }: Revision) {
-        let Template { run, protocol, concurrency, scale } = template;
-        (self.run, self.protocol, self.concurrency, self.scale) = (run, protocol, concurrency, scale);
-        self.revisions.number = number;
-    }
-
-    /// All revisions that may get requests, the slice's own first.
-    pub fn all_revisions(&self) -> impl Iterator<Item = Revision> {
-        let own = Revision { number: self.revisions.number, template: self.template() };
-        let others = self.revisions.split.iter().flat_map(|split| split.others.iter().cloned());
-        std::iter::once(own).chain(others)
-    }
 }
 
 #[cfg(test)]

@@ -1,22 +1,20 @@
 //! The control plane as its owner sees it.
 
 use crate::admission::{Admission, AdmitError, Admitted, JoinToken};
-use crate::definitions::{Compiled, Definitions, DefinitionsError, Modules};
+use crate::definitions::{Compiled, Definitions, Modules};
+use crate::error::DefinitionsError;
 use crate::history::Histories;
 use crate::job::{JobReport, Outcome};
 use crate::resource::Subject;
 use crate::rollout::Verdict;
-use crate::server::{self, ServeError};
 use crate::state::State;
 use crate::status::{Counters, RolloutEvent, Status};
 use crate::store::{Store, StoreError};
 use leno_config::{FunctionId, Slice, revision};
 use leno_identity::{Authority, CertificateDer, TrustBundle};
 use std::fmt;
-use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
-use tokio::net::TcpListener;
 use tokio::sync::Notify;
 
 /// A control plane. Clones are the same one.
@@ -268,11 +266,6 @@ impl Control {
     /// What was pushed to an admitted node so far.
     pub fn counters(&self, node: &str) -> Option<Counters> {
         self.state().counters(node)
-    }
-
-    /// Serves nodes until `shutdown`. The listener must be on a loopback address: join tokens are not protected by TLS yet.
-    pub async fn serve(&self, listener: TcpListener, shutdown: impl Future<Output = ()>) -> Result<(), ServeError> {
-        server::serve(self.clone(), listener, shutdown).await
     }
 
     /// Held for moments only, and never across a wait. Nothing panics in between, so a poisoned lock is as good as any.

@@ -1,6 +1,6 @@
 //! The revisions of each function: numbered when its document changes, kept, and collected; and which of them is to get what.
 
-use crate::definitions::DefinitionsError;
+use crate::error::DefinitionsError;
 use crate::status::RevisionStatus;
 use leno_config::revision::{self, Plan, Revision, Revisions, Split, Target, Template};
 use leno_config::slice::{Run, Wasm};

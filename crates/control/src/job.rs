@@ -6,6 +6,14 @@ use leno_config::{FunctionId, Slice};
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, SystemTime};
 
+/// What deciding about a job needs to know of its definition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct JobDefinition {
+    pub run: String,
+    pub completions: u32,
+    pub ttl: Option<Duration>,
+}
+
 /// Where a job is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

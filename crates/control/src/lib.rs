@@ -12,6 +12,7 @@
 mod admission;
 mod control;
 mod definitions;
+mod error;
 mod history;
 mod job;
 pub mod node;
@@ -30,7 +31,8 @@ mod slices;
 
 pub use admission::{Admission, AdmitError, JoinToken, Placement};
 pub use control::{Control, Options, PublishError, Published, StartError};
-pub use definitions::{Definitions, DefinitionsError, gateway_identity};
+pub use definitions::{Definitions, gateway_identity};
+pub use error::DefinitionsError;
 pub use job::{JobEvent, JobReport, JobState, JobStatus, run_of};
 pub use resource::{Endpoint, Instance, InstanceState, Resource, Subject, Version};
 pub use rollout::RevisionCounts;

@@ -41,41 +41,40 @@ pub enum ServeError {
     Server(#[from] tonic::transport::Error),
 }
 
-pub(crate) async fn serve(
-    control: Control,
-    listener: TcpListener,
-    shutdown: impl Future<Output = ()>,
-) -> Result<(), ServeError> {
-    let address = listener.local_addr()?;
-    if !address.ip().is_loopback() {
-        return Err(ServeError::NotLoopback(address));
-    }
-    let (grace, awaiting) = (control.options().node_grace, control.downgrade());
-    tokio::spawn(async move {
-        tokio::time::sleep(grace).await;
-        if let Some(control) = awaiting.upgrade() {
-            control.state().stop_awaiting();
+impl Control {
+    /// Serves nodes until `shutdown`. The listener must be on a loopback address: join tokens are not protected by TLS yet.
+    pub async fn serve(&self, listener: TcpListener, shutdown: impl Future<Output = ()>) -> Result<(), ServeError> {
+        let address = listener.local_addr()?;
+        if !address.ip().is_loopback() {
+            return Err(ServeError::NotLoopback(address));
         }
-    });
-    // Streams of nodes never end by themselves; a graceful shutdown has to end them.
-    let (closing, closed) = tokio::sync::watch::channel(false);
-    let rolling_out = roll_out(control.downgrade(), control.rollouts());
-    let service = Service { control, closed };
-    let discovery = DiscoveryServer::new(service.clone()).max_decoding_message_size(MAX_MESSAGE);
-    let shutdown = async {
-        shutdown.await;
-        closing.send_replace(true);
-    };
-    let serving = tonic::transport::Server::builder()
-        .http2_keepalive_interval(Some(KEEPALIVE))
-        .add_service(discovery)
-        .add_service(IdentityServer::new(service.clone()))
-        .add_service(StatusServer::new(service))
-        // Messages are small and awaited: waiting to fill a packet costs a delayed acknowledgement, 40 ms.
-        .serve_with_incoming_shutdown(TcpIncoming::from(listener).with_nodelay(Some(true)), shutdown);
-    tokio::select! {
-        served = serving => Ok(served?),
-        never = rolling_out => match never {},
+        let (grace, awaiting) = (self.options().node_grace, self.downgrade());
+        tokio::spawn(async move {
+            tokio::time::sleep(grace).await;
+            if let Some(control) = awaiting.upgrade() {
+                control.state().stop_awaiting();
+            }
+        });
+        // Streams of nodes never end by themselves; a graceful shutdown has to end them.
+        let (closing, closed) = tokio::sync::watch::channel(false);
+        let rolling_out = roll_out(self.downgrade(), self.rollouts());
+        let service = Service { control: self.clone(), closed };
+        let discovery = DiscoveryServer::new(service.clone()).max_decoding_message_size(MAX_MESSAGE);
+        let shutdown = async {
+            shutdown.await;
+            closing.send_replace(true);
+        };
+        let serving = tonic::transport::Server::builder()
+            .http2_keepalive_interval(Some(KEEPALIVE))
+            .add_service(discovery)
+            .add_service(IdentityServer::new(service.clone()))
+            .add_service(StatusServer::new(service))
+            // Messages are small and awaited: waiting to fill a packet costs a delayed acknowledgement, 40 ms.
+            .serve_with_incoming_shutdown(TcpIncoming::from(listener).with_nodelay(Some(true)), shutdown);
+        tokio::select! {
+            served = serving => Ok(served?),
+            never = rolling_out => match never {},
+        }
     }
 }
 

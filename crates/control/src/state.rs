@@ -6,10 +6,10 @@
 
 mod jobs;
 
-pub(crate) use self::jobs::Definition as JobDefinition;
 use self::jobs::Jobs;
 use crate::admission::{Admission, Placement};
-use crate::definitions::{Compiled, DefinitionsError, Function, Modules, Prepared, Put};
+use crate::definitions::{Compiled, Function, Modules, Prepared, Put};
+use crate::error::DefinitionsError;
 use crate::history::{Candidate, Histories, History};
 use crate::job::JobReport;
 use crate::resource::{Content, Endpoint, Instance, InstanceState, Resource, Subject, Version};

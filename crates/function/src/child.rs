@@ -1,14 +1,15 @@
 //! A process with what is its own: an environment, secrets, limits, and readers of its output. Instances and jobs start alike.
 
 use crate::cgroup::{Cgroup, Cgroups};
+use crate::host::Host;
+use crate::instance_id::InstanceId;
 use crate::orphans;
 use crate::output::{LogLine, Stream, read_lines};
 use crate::process::{ProcessGroup, Program};
 use crate::processes::Processes;
 use crate::secret::Secrets;
 use crate::spec::Settings;
-use crate::status::{Board, InstanceId};
-use crate::supervisor::Host;
+use crate::status::Board;
 use leno_config::id::FunctionId;
 use leno_config::slice::Resources;
 use std::sync::Arc;

@@ -1,14 +1,15 @@
 //! One process, from start to end.
 
 use crate::child::{Belongings, Owner};
+use crate::dispatcher::Dispatcher;
+use crate::dispatcher::Slot;
 use crate::error::AcquireError;
-use crate::gate::Gate;
+use crate::instance_id::InstanceId;
 use crate::ports::Port;
 use crate::process::{self, ProcessGroup, Program};
 use crate::processes::Processes;
 use crate::readiness;
-use crate::slot::Slot;
-use crate::status::{InstanceId, InstanceState, InstanceStatus};
+use crate::status::{InstanceState, InstanceStatus};
 use leno_config::slice::{AppProtocol, Command};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -56,7 +57,7 @@ pub(crate) struct Instance {
     pub owner: Owner,
     pub command: Command,
     pub protocol: AppProtocol,
-    pub gate: Arc<Gate>,
+    pub dispatcher: Arc<Dispatcher>,
     pub wish: watch::Receiver<Wish>,
     pub reports: mpsc::UnboundedSender<Report>,
 }
@@ -138,7 +139,7 @@ impl Instance {
             () = at_least(&mut self.wish, Wish::Retire) => None,
             captor = slot.is_captured() => Some(captor),
         };
-        self.gate.withdraw(&slot);
+        self.dispatcher.withdraw(&slot);
         self.owner.host.withdrawn(&self.owner.function, self.owner.id, address);
         if let Some(reason) = captor {
             self.failed(Failure::Captured { reason });

@@ -3,11 +3,11 @@
 mod run;
 
 use crate::cgroup::Cgroups;
+use crate::host::Host;
 use crate::instance::Wish;
 use crate::output::LogLine;
 use crate::spec::Settings;
 use crate::status::Board;
-use crate::supervisor::Host;
 use leno_config::id::FunctionId;
 use leno_config::slice::Job;
 use serde::Serialize;

@@ -1,7 +1,7 @@
 //! Starts, watches, restarts and stops the instances of functions on a node, and lends them to requests.
 //!
 //! Read in this order: [`Supervisor`] (what a node tells it), [`Function`] (what a request asks of it), then the modules:
-//! `gate` (ready instances and the queue of waiting requests), `slot` (an instance, and the right to send it a request), `buffer`
+//! `dispatcher` (ready instances and the queue of waiting requests), `slot` (an instance, and the right to send it a request), `buffer`
 //! (how many requests may wait on the node), `load` (how much there is to do); [`autoscaler`] (how many instances that takes: a pure
 //! function) and `scaling` (when it is asked); `lifecycle` (starts what is missing, stops what is too much), `instance` (one process
 //! from start to end), `readiness`; `job` (what runs to its end instead); `child` (what both are made of), `process`, `accounts`, `cgroup`, `orphans`,
@@ -29,12 +29,13 @@
 mod accounts;
 pub mod autoscaler;
 mod backoff;
-mod buffer;
 mod cgroup;
 mod child;
+mod dispatcher;
 mod error;
-mod gate;
+mod host;
 mod instance;
+mod instance_id;
 mod job;
 mod lifecycle;
 mod load;
@@ -46,7 +47,6 @@ mod processes;
 mod readiness;
 mod scaling;
 mod secret;
-mod slot;
 mod sockets;
 mod spec;
 mod status;
@@ -55,11 +55,13 @@ mod supervisor;
 pub use accounts::Accounts;
 pub use autoscaler::{Mode, Reason};
 pub use backoff::Backoff;
+pub use dispatcher::Lease;
 pub use error::AcquireError;
+pub use host::Host;
+pub use instance_id::InstanceId;
 pub use job::{JobSpec, JobState, JobStatus};
 pub use output::{LogLine, Stream};
 pub use processes::{NotTheInstance, Processes, descends_from_the_node};
-pub use slot::Lease;
 pub use spec::{FunctionSpec, Settings};
-pub use status::{FunctionStatus, InstanceId, InstanceState, InstanceStatus, ScaleEvent, Scaling};
-pub use supervisor::{Function, Host, Supervisor};
+pub use status::{FunctionStatus, InstanceState, InstanceStatus, ScaleEvent, Scaling};
+pub use supervisor::{Function, Supervisor};

@@ -2,13 +2,14 @@
 
 use crate::cgroup::Cgroups;
 use crate::child::Owner;
-use crate::gate::Gate;
+use crate::dispatcher::Dispatcher;
+use crate::dispatcher::Slot;
+use crate::host::Host;
 use crate::instance::{Failure, Instance, Report, Wish};
+use crate::instance_id::InstanceId;
 use crate::scaling::Scaler;
-use crate::slot::Slot;
 use crate::spec::{FunctionSpec, Settings};
-use crate::status::{Board, InstanceId, InstanceState, InstanceStatus};
-use crate::supervisor::Host;
+use crate::status::{Board, InstanceState, InstanceStatus};
 use leno_config::slice::{IN_NODE, Run};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -35,7 +36,7 @@ pub(crate) struct Shared {
     pub settings: Arc<Settings>,
     pub host: Arc<dyn Host>,
     pub next_instance: Arc<AtomicU64>,
-    pub gate: Arc<Gate>,
+    pub dispatcher: Arc<Dispatcher>,
     pub board: Arc<Board>,
     pub cgroups: Option<Arc<Cgroups>>,
 }
@@ -81,7 +82,7 @@ impl Running {
 impl Lifecycle {
     pub fn new(shared: Shared, spec: FunctionSpec) -> Self {
         let (reporter, reports) = mpsc::unbounded_channel();
-        let scaler = Scaler::new(&spec, &shared.gate, &shared.board);
+        let scaler = Scaler::new(&spec, &shared.dispatcher, &shared.board);
         Self {
             shared,
             spec,
@@ -100,7 +101,7 @@ impl Lifecycle {
     /// Runs until the function is removed and the last instance has ended.
     pub async fn run(mut self, mut orders: mpsc::UnboundedReceiver<Order>) {
         self.configure();
-        let gate = Arc::clone(&self.shared.gate);
+        let dispatcher = Arc::clone(&self.shared.dispatcher);
         let mut supervised = true;
         loop {
             self.reconcile();
@@ -114,7 +115,7 @@ impl Lifecycle {
                     self.obey(order.unwrap_or(Order::Remove));
                 }
                 Some(report) = self.reports.recv() => self.note(report),
-                () = gate.demand.notified(), if self.scales() => self.scaler.woken(&self.spec),
+                () = dispatcher.demand.notified(), if self.scales() => self.scaler.woken(&self.spec),
                 () = sleep_until(tick), if self.scales() => self.scaler.decide(&self.spec),
                 () = sleep_until(resume) => self.set_pause(None),
             }
@@ -144,13 +145,13 @@ impl Lifecycle {
 
     fn end(&mut self, wish: Wish) {
         self.removed = true;
-        self.shared.gate.close();
+        self.shared.dispatcher.close();
         self.set_external(&[]);
         self.instances.values().for_each(|instance| stop(instance, wish));
     }
 
     fn configure(&mut self) {
-        self.shared.gate.configure(self.spec.concurrency, self.spec.queue, self.spec.longest_wait());
+        self.shared.dispatcher.configure(self.spec.concurrency, self.spec.queue, self.spec.longest_wait());
         match self.spec.run.clone() {
             Run::External(addresses) => self.set_external(&addresses),
             // One that takes all requests: each has an instance of its own in the end.
@@ -169,7 +170,7 @@ impl Lifecycle {
             self.external.insert(address, slot);
         }
         if !self.external.is_empty() || !old.is_empty() {
-            self.shared.gate.publish_all(self.external.values().cloned().collect());
+            self.shared.dispatcher.publish_all(self.external.values().cloned().collect());
         }
         for slot in old.values() {
             self.shared.board.ended(slot.id);
@@ -258,7 +259,7 @@ impl Lifecycle {
             owner,
             command,
             protocol: self.spec.protocol,
-            gate: Arc::clone(&self.shared.gate),
+            dispatcher: Arc::clone(&self.shared.dispatcher),
             wish: wished,
             reports: self.reporter.clone(),
         };
@@ -272,7 +273,7 @@ impl Lifecycle {
                 if let Some(instance) = self.instances.get_mut(&slot.id) {
                     instance.slot = Some(Arc::clone(&slot));
                 }
-                self.shared.gate.publish(Arc::clone(&slot));
+                self.shared.dispatcher.publish(Arc::clone(&slot));
                 self.shared.host.ready(&self.spec.id, slot.id, slot.address);
                 let _ = published.send(());
             }
@@ -317,20 +318,20 @@ impl Lifecycle {
         {
             // Those who waited for it are told why. Without them nobody needs it: the next request tries again.
             self.scaler.give_up(&self.spec);
-            self.shared.gate.refuse_waiting(&error);
+            self.shared.dispatcher.refuse_waiting(&error);
         }
     }
 
     fn set_pause(&mut self, pause: Option<(Instant, String)>) {
         self.resume_at = pause.as_ref().map(|(until, _)| *until);
         self.shared.board.notes().resume_at = self.resume_at;
-        self.shared.gate.set_pause(pause);
+        self.shared.dispatcher.set_pause(pause);
     }
 }
 
 impl Drop for Lifecycle {
     fn drop(&mut self) {
-        self.shared.gate.close();
+        self.shared.dispatcher.close();
     }
 }
 

@@ -42,7 +42,7 @@ impl Load {
     /// A request comes.
     pub fn arrive(&self) {
         self.change(1);
-        // In one order with `Gate::rest`: whoever rests sees this request, or this request sees that somebody rests.
+        // In one order with `Dispatcher::rest`: whoever rests sees this request, or this request sees that somebody rests.
         self.requests.fetch_add(1, SeqCst);
     }
 

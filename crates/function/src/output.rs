@@ -1,6 +1,6 @@
 //! What instances write to standard output and standard error, line by line.
 
-use crate::status::InstanceId;
+use crate::instance_id::InstanceId;
 use leno_config::id::FunctionId;
 use std::fmt;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt};

@@ -1,7 +1,7 @@
 //! The autoscaler at work: what it is shown, when it is asked, and where its decisions are written down.
 
 use crate::autoscaler::{Autoscaler, Observation, Reason};
-use crate::gate::Gate;
+use crate::dispatcher::Dispatcher;
 use crate::spec::FunctionSpec;
 use crate::status::{Board, ScaleEvent};
 use leno_config::slice::Scale;
@@ -13,11 +13,11 @@ use tokio::time::Instant;
 const LONGEST_TICK: Duration = Duration::from_secs(2);
 const SHORTEST_TICK: Duration = Duration::from_millis(50);
 
-/// Decides how many instances one function should have. While there is nothing to decide it has no timer: then [`Gate::demand`] is
+/// Decides how many instances one function should have. While there is nothing to decide it has no timer: then [`Dispatcher::demand`] is
 /// notified when the next request comes.
 pub(crate) struct Scaler {
     autoscaler: Autoscaler,
-    gate: Arc<Gate>,
+    dispatcher: Arc<Dispatcher>,
     board: Arc<Board>,
     begin: Instant,
     tick: Duration,
@@ -25,14 +25,20 @@ pub(crate) struct Scaler {
 }
 
 impl Scaler {
-    pub fn new(spec: &FunctionSpec, gate: &Arc<Gate>, board: &Arc<Board>) -> Self {
+    pub fn new(spec: &FunctionSpec, dispatcher: &Arc<Dispatcher>, board: &Arc<Board>) -> Self {
         let begin = Instant::now();
         let autoscaler = Autoscaler::new(scale(spec), spec.concurrency, Duration::ZERO);
-        let mut scaler =
-            Self { autoscaler, gate: Arc::clone(gate), board: Arc::clone(board), begin, tick: tick(spec), next: None };
+        let mut scaler = Self {
+            autoscaler,
+            dispatcher: Arc::clone(dispatcher),
+            board: Arc::clone(board),
+            begin,
+            tick: tick(spec),
+            next: None,
+        };
         match scaler.desired() {
             // Nobody asks for anything yet, and the next one who does is heard.
-            0 => drop(scaler.gate.rest(&scaler.gate.load())),
+            0 => drop(scaler.dispatcher.rest(&scaler.dispatcher.load())),
             first => {
                 let reason = if spec.scale.initial > spec.scale.min { Reason::Initial } else { Reason::Minimum };
                 let mut notes = scaler.board.notes();
@@ -64,7 +70,7 @@ impl Scaler {
 
     /// Somebody waits, or came while there was nothing to decide.
     pub fn woken(&mut self, spec: &FunctionSpec) {
-        if self.gate.waiting() > 0 {
+        if self.dispatcher.waiting() > 0 {
             self.decide(spec);
         } else if self.next.is_none() {
             self.next = Some(Instant::now() + self.tick);
@@ -72,10 +78,10 @@ impl Scaler {
     }
 
     pub fn decide(&mut self, spec: &FunctionSpec) {
-        let (now, reading) = (Instant::now(), self.gate.load());
-        let waiting = u32::try_from(self.gate.waiting()).unwrap_or(u32::MAX);
+        let (now, reading) = (Instant::now(), self.dispatcher.load());
+        let waiting = u32::try_from(self.dispatcher.waiting()).unwrap_or(u32::MAX);
         let seen = Observation {
-            ready: u32::try_from(self.gate.ready().len()).unwrap_or(u32::MAX),
+            ready: u32::try_from(self.dispatcher.ready().len()).unwrap_or(u32::MAX),
             in_flight: u32::try_from(reading.present).unwrap_or(u32::MAX).saturating_sub(waiting),
             waiting,
             request_seconds: reading.area.as_secs_f64(),
@@ -90,7 +96,7 @@ impl Scaler {
         notes.scaling.reason = Some(decision.reason);
         drop(notes);
         self.changed(spec, before, decision.reason);
-        let rests = self.autoscaler.rests() && self.gate.rest(&reading);
+        let rests = self.autoscaler.rests() && self.dispatcher.rest(&reading);
         self.next = (!rests).then_some(now + self.tick);
     }
 

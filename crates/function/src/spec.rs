@@ -97,7 +97,7 @@ pub struct Settings {
     /// Pauses between starts after failures.
     pub backoff: Backoff,
     /// Requests wait through a pause that is no longer than this; a longer one refuses them ([`crate::AcquireError::Backoff`]).
-    pub patience: Duration,
+    pub queue_timeout: Duration,
     /// Requests that may wait for instances on this node, of all functions together.
     pub buffer: usize,
     /// Whether this process moves into a control group of its own, so that instances can have limits and do not survive it.
@@ -121,7 +121,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             backoff: Backoff::default(),
-            patience: Duration::from_secs(1),
+            queue_timeout: Duration::from_secs(1),
             buffer: 16_384,
             cgroups: false,
             adopt_orphans: false,

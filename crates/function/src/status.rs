@@ -1,41 +1,16 @@
 //! What can be read about functions and their instances.
 
 use leno_config::id::FunctionId;
-use leno_config::revision;
 use serde::Serialize;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use crate::autoscaler::{Mode, Reason};
+use crate::instance_id::InstanceId;
 use crate::output::LogLine;
-
-/// Names an instance; unique within a supervisor, never used again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-pub struct InstanceId {
-    /// Rises with every instance of the supervisor.
-    pub number: u64,
-    /// The revision that it was started as; 0: nobody numbers them.
-    pub revision: u32,
-}
-
-impl InstanceId {
-    /// `namespace/function-00003/number`: what others call it. Without a revision, `namespace/function/number`.
-    pub fn name(self, function: &FunctionId) -> Arc<str> {
-        match self.revision {
-            0 => format!("{function}/{self}").into(),
-            revision => format!("{}/{}/{self}", function.namespace, revision::name(function, revision)).into(),
-        }
-    }
-}
-
-impl fmt::Display for InstanceId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.number.fmt(f)
-    }
-}
 
 /// Where an instance is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

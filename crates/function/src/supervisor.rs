@@ -1,17 +1,19 @@
 //! What a node tells the supervisor, and what a request asks of it.
 
-use crate::buffer::Buffer;
 use crate::cgroup::Cgroups;
+use crate::dispatcher::Buffer;
+use crate::dispatcher::Dispatcher;
+use crate::dispatcher::Lease;
 use crate::error::AcquireError;
-use crate::gate::Gate;
+use crate::host::Host;
+use crate::instance_id::InstanceId;
 use crate::job::{self, JobSpec, JobStatus, Jobs};
 use crate::lifecycle::{Lifecycle, Order, Shared};
 use crate::orphans;
 use crate::output::LogLine;
 use crate::processes::Processes;
-use crate::slot::Lease;
 use crate::spec::{FunctionSpec, Settings};
-use crate::status::{Board, FunctionStatus, InstanceId, InstanceStatus, ScaleEvent};
+use crate::status::{Board, FunctionStatus, InstanceStatus, ScaleEvent};
 use leno_config::id::FunctionId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -21,43 +23,6 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
-
-/// What the supervisor tells the node. Called from the supervisor's tasks: do not block.
-pub trait Host: Send + Sync + 'static {
-    /// Additional environment of an instance that is about to start. Wins over what the function configures, except `PORT`.
-    fn environment(&self, function: &FunctionId, instance: InstanceId) -> Vec<(String, String)> {
-        let _ = (function, instance);
-        Vec::new()
-    }
-
-    /// An instance has been started, and these are its processes.
-    fn started(&self, function: &FunctionId, instance: InstanceId, processes: &Arc<Processes>) {
-        let _ = (function, instance, processes);
-    }
-
-    /// An instance wrote a line.
-    fn log(&self, line: &LogLine) {
-        let _ = line;
-    }
-
-    /// An instance gets requests from now on.
-    fn ready(&self, function: &FunctionId, instance: InstanceId, address: SocketAddr) {
-        let _ = (function, instance, address);
-    }
-
-    /// An instance gets no new requests any more; those it has may go on.
-    fn withdrawn(&self, function: &FunctionId, instance: InstanceId, address: SocketAddr) {
-        let _ = (function, instance, address);
-    }
-
-    /// No process of the instance is left. Once for each instance, also for those that were never ready.
-    fn ended(&self, function: &FunctionId, instance: InstanceId) {
-        let _ = (function, instance);
-    }
-}
-
-/// A host that gives nothing and listens to nothing.
-impl Host for () {}
 
 /// Runs the functions of a node. Cheap to clone; all clones are the same supervisor. Instances end when the last is dropped,
 /// but only [`Supervisor::shutdown`] waits for that.
@@ -171,11 +136,11 @@ impl Supervisor {
         let function = Function {
             id: Arc::new(spec.id.clone()),
             revision,
-            gate: Gate::new(&self.inner.buffer, self.inner.settings.patience),
+            dispatcher: Dispatcher::new(&self.inner.buffer, self.inner.settings.queue_timeout),
             board: Arc::default(),
         };
         if self.inner.shut_down.load(Ordering::SeqCst) {
-            function.gate.close();
+            function.dispatcher.close();
             return function;
         }
         let task = self.run(spec, &function);
@@ -199,12 +164,12 @@ impl Supervisor {
         let predecessors: Vec<_> =
             self.ending().iter().filter(|(id, _)| *id == spec.id).map(|(_, task)| task.clone().ended()).collect();
         // A request may come before the task has run for the first time.
-        function.gate.configure(spec.concurrency, spec.queue, spec.longest_wait());
+        function.dispatcher.configure(spec.concurrency, spec.queue, spec.longest_wait());
         let shared = Shared {
             settings: Arc::clone(&self.inner.settings),
             host: Arc::clone(&self.inner.host),
             next_instance: Arc::clone(&self.inner.next_instance),
-            gate: Arc::clone(&function.gate),
+            dispatcher: Arc::clone(&function.dispatcher),
             board: Arc::clone(&function.board),
             cgroups: self.inner.cgroups.clone(),
         };
@@ -371,7 +336,7 @@ fn open_cgroups() -> Option<Arc<Cgroups>> {
 pub struct Function {
     id: Arc<FunctionId>,
     revision: u32,
-    gate: Arc<Gate>,
+    dispatcher: Arc<Dispatcher>,
     board: Arc<Board>,
 }
 
@@ -383,44 +348,44 @@ impl Function {
 
     /// Whether both are the same: the same instances, the same queue.
     pub fn is(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.gate, &other.gate)
+        Arc::ptr_eq(&self.dispatcher, &other.dispatcher)
     }
 
     /// Borrows a ready instance with room, the least loaded one. If there is none, starts one or waits for the next to be free,
     /// in the order of requests, no longer than the start-up time-out. May be called on any runtime (with time enabled), and
     /// dropped at any time. Addresses in `avoid` are given only if no others are ready.
     pub async fn acquire(&self, avoid: &[SocketAddr]) -> Result<Lease, AcquireError> {
-        self.gate.acquire(avoid, None).await
+        self.dispatcher.acquire(avoid, None).await
     }
 
     /// Like [`Function::acquire`], but waits no longer than until the deadline, and not at all if nothing can come of it until then.
     pub async fn acquire_by(&self, avoid: &[SocketAddr], deadline: Instant) -> Result<Lease, AcquireError> {
-        self.gate.acquire(avoid, Some(deadline)).await
+        self.dispatcher.acquire(avoid, Some(deadline)).await
     }
 
     /// Like [`Function::acquire`], but at once or not at all, and starts nothing.
     pub fn try_acquire(&self, avoid: &[SocketAddr]) -> Option<Lease> {
-        self.gate.try_acquire(avoid)
+        self.dispatcher.try_acquire(avoid)
     }
 
     /// Instances that get requests, without those in `avoid`.
     pub fn ready(&self, avoid: &[SocketAddr]) -> usize {
-        self.gate.ready().iter().filter(|slot| !avoid.contains(&slot.address)).count()
+        self.dispatcher.ready().iter().filter(|slot| !avoid.contains(&slot.address)).count()
     }
 
     /// Instances that get requests, and where.
     pub fn endpoints(&self) -> Vec<(InstanceId, SocketAddr)> {
-        self.gate.ready().iter().map(|slot| (slot.id, slot.address)).collect()
+        self.dispatcher.ready().iter().map(|slot| (slot.id, slot.address)).collect()
     }
 
     /// Requests that wait for an instance.
     pub fn waiting(&self) -> usize {
-        self.gate.waiting()
+        self.dispatcher.waiting()
     }
 
     /// Whether none of its instances has a request, and none waits for one.
     pub fn is_idle(&self) -> bool {
-        self.gate.waiting() == 0 && self.gate.ready().iter().all(|slot| slot.in_flight() == 0)
+        self.dispatcher.waiting() == 0 && self.dispatcher.ready().iter().all(|slot| slot.in_flight() == 0)
     }
 
     /// How it is.
@@ -436,7 +401,7 @@ impl Function {
                 .resume_at
                 .map(|at| at.saturating_duration_since(Instant::now()))
                 .filter(|pause| !pause.is_zero()),
-            waiting: self.gate.waiting(),
+            waiting: self.dispatcher.waiting(),
             unenforced: notes.unenforced.clone(),
             scaling: notes.scaling,
         }

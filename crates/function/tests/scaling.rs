@@ -251,7 +251,7 @@ async fn a_request_waits_no_longer_than_its_deadline_and_leaves_no_trace() {
 async fn a_request_that_cannot_live_to_see_the_next_start_is_not_kept() {
     let pause = Duration::from_secs(30);
     let backoff = Backoff { base: pause, max: pause, reset_after: FOREVER };
-    let supervisor = Supervisor::start(Settings { backoff, patience: FOREVER, ..settings() }, ());
+    let supervisor = Supervisor::start(Settings { backoff, queue_timeout: FOREVER, ..settings() }, ());
     let function = supervisor.apply(spec(command(&["sh", "-c", "exit 7"])));
     assert!(matches!(function.acquire(&[]).await.unwrap_err(), AcquireError::Exited { .. }));
     let deadline = Instant::now() + Duration::from_secs(5);

@@ -1,6 +1,7 @@
 //! TLS of the gateway: an ordinary HTTPS server for clients outside the mesh.
 
-use crate::tls::{PROVIDER, TlsError};
+use crate::crypto::PROVIDER;
+use crate::tls::TlsError;
 use rustls::ServerConfig;
 use rustls::crypto::aws_lc_rs::sign::any_supported_type;
 use rustls::pki_types::pem::PemObject;

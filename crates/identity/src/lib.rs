@@ -12,6 +12,7 @@
 
 mod authority;
 mod bundle;
+mod crypto;
 mod gateway;
 mod key;
 mod request;
@@ -19,6 +20,7 @@ mod spiffe;
 mod store;
 mod svid;
 mod tls;
+mod verifier;
 mod verify;
 
 pub use authority::{Authority, SignError};

@@ -1,10 +1,10 @@
 //! The identities that a node can prove at the moment.
 
 use crate::bundle::TrustBundle;
+use crate::crypto::algorithms;
 use crate::request::KeyRequest;
 use crate::spiffe::SpiffeId;
 use crate::svid::{Svid, SvidError};
-use crate::tls;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::time_provider::{DefaultTimeProvider, TimeProvider};
@@ -68,7 +68,7 @@ impl SvidStore {
         self.bundle.store(bundle.clone());
         let Some(now) = self.now() else { return };
         for svid in self.all() {
-            if !svid.is_covered_by(&bundle, now, &tls::algorithms()) {
+            if !svid.is_covered_by(&bundle, now, &algorithms()) {
                 let slot = self.slot(svid.id());
                 // Unless it was renewed in the meantime.
                 slot.0.compare_and_swap(&svid, Some(Arc::new(svid.due_at(now))));
@@ -80,7 +80,7 @@ impl SvidStore {
     /// store goes on with what it has.
     pub fn install(&self, request: KeyRequest, chain: Vec<CertificateDer<'static>>) -> Result<Arc<Svid>, SvidError> {
         let now = self.now().ok_or(SvidError::NoTime)?;
-        let svid = Arc::new(Svid::new(request, chain, &self.bundle.load(), now, &tls::algorithms())?);
+        let svid = Arc::new(Svid::new(request, chain, &self.bundle.load(), now, &algorithms())?);
         let slot = self.slot(svid.id());
         slot.0.store(Some(svid.clone()));
         if let Some(name) = svid.id().server_name() {

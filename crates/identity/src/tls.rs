@@ -3,17 +3,18 @@
 //! Sessions are not resumed. A resumed session skips the certificates, so it could outlive an SVID or outlast a root that is no
 //! longer trusted; connections are pooled and long, so a resumption would save little.
 
+use crate::crypto::{PROVIDER, algorithms};
 use crate::spiffe::SpiffeId;
 use crate::store::{Slot, SvidStore};
-use crate::verify::{self, AnyOfTrustDomain, Exactly};
+use crate::verifier::{AnyOfTrustDomain, Exactly};
+use crate::verify;
 use rustls::client::{ResolvesClientCert, Resumption};
-use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, aws_lc_rs};
 use rustls::pki_types::{ServerName, UnixTime};
 use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, CommonState, ServerConfig, SignatureScheme};
 use std::path::PathBuf;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 /// Why no TLS configuration could be made.
 #[derive(Debug, thiserror::Error)]
@@ -41,8 +42,6 @@ pub enum TlsError {
     #[error("TLS: {0}")]
     Tls(#[from] rustls::Error),
 }
-
-pub(crate) static PROVIDER: LazyLock<Arc<CryptoProvider>> = LazyLock::new(|| Arc::new(aws_lc_rs::default_provider()));
 
 const ALPN_H2: &[u8] = b"h2";
 
@@ -93,10 +92,6 @@ pub fn peer_identity(connection: &CommonState) -> Option<SpiffeId> {
 /// When the certificate of the other end expires.
 pub fn peer_not_after(connection: &CommonState) -> Option<UnixTime> {
     verify::not_after(connection.peer_certificates()?.first()?)
-}
-
-pub(crate) fn algorithms() -> WebPkiSupportedAlgorithms {
-    PROVIDER.signature_verification_algorithms
 }
 
 #[derive(Debug)]

@@ -5,15 +5,9 @@
 
 use crate::bundle::{TrustBundle, unix_time};
 use crate::spiffe::{BadSpiffeId, SpiffeId};
-use crate::store::SvidStore;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls13_signature};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::{
-    CertificateError, DigitallySignedStruct, DistinguishedName, OtherError, PeerIncompatible, SignatureScheme,
-};
-use std::sync::Arc;
+use rustls::crypto::WebPkiSupportedAlgorithms;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::{CertificateError, OtherError};
 use webpki::{EndEntityCert, KeyUsage};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
@@ -152,116 +146,4 @@ fn parse<'a>(der: &'a CertificateDer<'_>) -> Result<X509Certificate<'a>, PeerErr
         Ok(([], certificate)) => Ok(certificate),
         _ => Err(PeerError::Malformed),
     }
-}
-
-/// Accepts any client with an identity of the trust domain; who may do what is for the policies.
-#[derive(Debug)]
-pub(crate) struct AnyOfTrustDomain {
-    pub(crate) store: Arc<SvidStore>,
-    pub(crate) algorithms: WebPkiSupportedAlgorithms,
-}
-
-impl ClientCertVerifier for AnyOfTrustDomain {
-    /// No hints: a client has one identity, and need not be told which roots there are.
-    fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        &[]
-    }
-
-    fn verify_client_cert(
-        &self,
-        leaf: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        now: UnixTime,
-    ) -> Result<ClientCertVerified, rustls::Error> {
-        identity(&self.store.bundle(), leaf, intermediates, Role::Client, now, &self.algorithms).map_err(refusal)?;
-        Ok(ClientCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Err(PeerIncompatible::Tls12NotOffered.into())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        leaf: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, leaf, signature, &self.algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.algorithms.supported_schemes()
-    }
-}
-
-/// Accepts one server only: the one with exactly this identity. DNS names mean nothing here.
-#[derive(Debug)]
-pub(crate) struct Exactly {
-    pub(crate) expected: SpiffeId,
-    pub(crate) store: Arc<SvidStore>,
-    pub(crate) algorithms: WebPkiSupportedAlgorithms,
-}
-
-impl ServerCertVerifier for Exactly {
-    fn verify_server_cert(
-        &self,
-        leaf: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _ocsp: &[u8],
-        now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        let presented = identity(&self.store.bundle(), leaf, intermediates, Role::Server, now, &self.algorithms)
-            .map_err(refusal)?;
-        if presented == self.expected {
-            Ok(ServerCertVerified::assertion())
-        } else {
-            Err(refusal(PeerError::Unexpected { expected: self.expected.clone(), presented }))
-        }
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Err(PeerIncompatible::Tls12NotOffered.into())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        leaf: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, leaf, signature, &self.algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.algorithms.supported_schemes()
-    }
-}
-
-/// With the alert that fits, where TLS has one, so that the other side's log says what is wrong with its certificate.
-fn refusal(error: PeerError) -> rustls::Error {
-    let known = match &error {
-        PeerError::Malformed => Some(CertificateError::BadEncoding),
-        PeerError::Path(webpki::Error::CertExpired { time, not_after }) => {
-            Some(CertificateError::ExpiredContext { time: *time, not_after: *not_after })
-        }
-        PeerError::Path(webpki::Error::CertNotValidYet { time, not_before }) => {
-            Some(CertificateError::NotValidYetContext { time: *time, not_before: *not_before })
-        }
-        PeerError::Path(webpki::Error::UnknownIssuer) => Some(CertificateError::UnknownIssuer),
-        PeerError::Path(webpki::Error::InvalidSignatureForPublicKey) => Some(CertificateError::BadSignature),
-        _ => None,
-    };
-    known.unwrap_or_else(|| CertificateError::Other(OtherError(Arc::new(error)))).into()
 }

@@ -15,7 +15,7 @@ use crate::input::Peer;
 use crate::matching::{self, Clause, compare, decide};
 use crate::outcome::{Denial, PolicyKind};
 use crate::path;
-use crate::spec::{Action, AuthorizationRule, Condition, ConditionKey, Matches, Operation, Source, StringMatch};
+use crate::spec::{Action, AuthorizationRule, Cidr, Condition, ConditionKey, Matches, Operation, Source, StringMatch};
 use crate::words;
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -105,7 +105,7 @@ const SOURCE_FIELDS: [Field<Source>; 4] = [
     |source, asked| compare(&source.identities, asked.peer.identity, matching::text),
     |source, asked| compare(&source.namespaces, asked.namespace, matching::text),
     |source, asked| compare(&source.request_principals, asked.principal, matching::principal),
-    |source, asked| compare(&source.addresses, Some(asked.peer.address), matching::cidr),
+    |source, asked| compare(&source.addresses, Some(asked.peer.address), Cidr::contains),
 ];
 
 const OPERATION_FIELDS: [Field<Operation>; 4] = [

@@ -3,6 +3,7 @@
 
 use crate::input::TraceContext;
 use crate::spec::{Algorithm, KeyId};
+use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
@@ -170,4 +171,16 @@ pub struct TracePlan {
     pub context: TraceContext,
     /// Its parent, if any.
     pub parent_span: Option<u64>,
+}
+
+/// Why a run ends before the request is allowed.
+pub(crate) enum Stop {
+    Denied(Denial),
+    Wants(Box<Wants>),
+}
+
+impl From<Denial> for Stop {
+    fn from(denial: Denial) -> Self {
+        Self::Denied(denial)
+    }
 }

@@ -8,7 +8,7 @@ use crate::host;
 use crate::input::{Header, RequestInput, ResponseInput};
 use crate::needs::Needs;
 use crate::outcome::{
-    Decision, Denial, HeaderEdit, MAX_CLAUSE, MAX_PRINCIPAL, Outcome, Plan, PolicyKind, Take, Verdict, Wants,
+    Decision, Denial, HeaderEdit, MAX_CLAUSE, MAX_PRINCIPAL, Outcome, Plan, PolicyKind, Stop, Take, Verdict, Wants,
 };
 use crate::path::{self, Ambiguous};
 use crate::quota;
@@ -40,18 +40,6 @@ struct Findings {
     failure: Vec<Take>,
     principal: Option<String>,
     facts: Vec<Option<String>>,
-}
-
-/// Why a run ends before the request is allowed.
-pub(crate) enum Stop {
-    Denied(Denial),
-    Wants(Box<Wants>),
-}
-
-impl From<Denial> for Stop {
-    fn from(denial: Denial) -> Self {
-        Self::Denied(denial)
-    }
 }
 
 impl Program {

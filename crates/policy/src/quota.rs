@@ -3,9 +3,8 @@
 
 use crate::authorization::{Asked, operation_matches};
 use crate::input::{QuotaEntry, QuotaState, RequestInput};
-use crate::outcome::{Denial, HeaderEdit, PolicyKind, Take, Wants};
+use crate::outcome::{Denial, HeaderEdit, PolicyKind, Stop, Take, Wants};
 use crate::path;
-use crate::program::Stop;
 use crate::spec::{ClaimPath, Counts, KeyPart, ProgramSpec, QuotaAlgorithm, RateLimit};
 use alloc::borrow::Cow;
 use alloc::boxed::Box;

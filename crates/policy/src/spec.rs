@@ -6,6 +6,7 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
+use core::net::{IpAddr, Ipv6Addr};
 use serde::{Deserialize, Serialize};
 
 /// Which side of a call a program judges.
@@ -316,15 +317,25 @@ pub enum Segment {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cidr {
     /// The first address of the block.
-    pub address: core::net::IpAddr,
+    pub address: IpAddr,
     /// Length of the prefix in bits.
     pub prefix: u8,
 }
 
 impl Cidr {
     /// Whether this address is in it.
-    pub fn contains(&self, address: core::net::IpAddr) -> bool {
-        crate::matching::cidr(self, address)
+    pub fn contains(&self, address: IpAddr) -> bool {
+        fn bits(address: IpAddr) -> (u128, u8) {
+            match address.to_canonical() {
+                IpAddr::V4(v4) => (u128::from(v4.to_bits()) << 96, 32),
+                IpAddr::V6(v6) => (Ipv6Addr::to_bits(v6), 128),
+            }
+        }
+        let ((network, width), (address, other)) = (bits(self.address), bits(address));
+        let mapped = matches!(self.address, IpAddr::V6(_)) && width == 32;
+        let prefix = if mapped { self.prefix.saturating_sub(96) } else { self.prefix };
+        let mask = u128::MAX.checked_shl(128 - u32::from(prefix.min(128))).unwrap_or(0);
+        width == other && (network ^ address) & mask == 0
     }
 }
 

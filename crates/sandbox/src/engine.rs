@@ -1,126 +1,21 @@
 //! Engines: the ways to isolate a sidecar.
 
+use crate::error::{EngineError, LoadError};
 use crate::fault::Fault;
 use crate::image::{Body, Image};
 use crate::inline;
+use crate::kind::EngineKind;
 use crate::microvm::{self, Microvm};
 use crate::wasm::{self, Wasm};
 use leno_policy::input::{Header, Input, Peer, RequestInput, TargetLoad};
 use leno_policy::spec::Protocol;
-use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::io;
 use std::net::Ipv4Addr;
-use std::path::{Path, PathBuf};
-use std::str::FromStr;
+use std::path::Path;
 use std::sync::Arc;
 
 /// Where the kernel offers virtual machines.
 const KVM: &str = "/dev/kvm";
-
-/// A way to isolate a sidecar.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum EngineKind {
-    /// A virtual machine under KVM: isolated by hardware.
-    Microvm,
-    /// A WebAssembly instance: isolated by its compiler.
-    Wasm,
-    /// A function call: not isolated. For tests and as the floor in benchmarks; configuration cannot select it.
-    Inline,
-}
-
-impl fmt::Display for EngineKind {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(match self {
-            Self::Microvm => "microvm",
-            Self::Wasm => "wasm",
-            Self::Inline => "inline",
-        })
-    }
-}
-
-/// A name that is no engine's.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not an engine; expected `microvm`, `wasm` or `inline`")]
-pub struct UnknownEngine(String);
-
-impl FromStr for EngineKind {
-    type Err = UnknownEngine;
-
-    fn from_str(name: &str) -> Result<Self, UnknownEngine> {
-        match name {
-            "microvm" => Ok(Self::Microvm),
-            "wasm" => Ok(Self::Wasm),
-            "inline" => Ok(Self::Inline),
-            _ => Err(UnknownEngine(name.to_owned())),
-        }
-    }
-}
-
-/// Why there is no engine, or no shell of it.
-#[derive(Debug, thiserror::Error)]
-pub enum EngineError {
-    /// The device cannot be used.
-    #[error("{} cannot be used: {error}{}", device.display(), hint(error))]
-    Device {
-        /// Which device.
-        device: PathBuf,
-        /// What the kernel said.
-        error: io::Error,
-    },
-    /// The kernel's KVM is too old.
-    #[error("this kernel's KVM lacks {0}")]
-    Missing(&'static str),
-    /// The image is not one.
-    #[error("the guest image cannot be used: {0}")]
-    Guest(&'static str),
-    /// A virtual machine could not be made, or the guest does not run in it.
-    #[error("no micro-VM can be started: {0}")]
-    Host(io::Error),
-    /// The module could not be compiled or started.
-    #[error("the WebAssembly engine cannot be started: {0}")]
-    Wasm(String),
-    /// All sandboxes of the pool are in use.
-    #[error("all {0} sandboxes of this worker are in use")]
-    Exhausted(usize),
-}
-
-fn hint(error: &io::Error) -> &'static str {
-    match error.kind() {
-        io::ErrorKind::NotFound => " (no virtualisation here, or the kvm module is not loaded)",
-        io::ErrorKind::PermissionDenied => " (the user must be in the device's group, usually `kvm`)",
-        _ => "",
-    }
-}
-
-/// Why a program cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum LoadError {
-    /// It is larger than any sensible one.
-    #[error("the program has {bytes} bytes; at most {limit} fit")]
-    TooLarge {
-        /// Its encoded size.
-        bytes: usize,
-        /// What fits.
-        limit: usize,
-    },
-    /// It is not a program.
-    #[error("the program cannot be built: {0}")]
-    Refused(String),
-    /// Built, it leaves no memory for its runs.
-    #[error("the program needs more memory than a sandbox has")]
-    NoRoom,
-    /// Building it went wrong.
-    #[error("building the program {0}")]
-    Fault(Fault),
-    /// Built, it does not get through its first run.
-    #[error("the program's first run: it {0}")]
-    Trial(Fault),
-    /// There is no sandbox to build it in.
-    #[error(transparent)]
-    Engine(#[from] EngineError),
-}
 
 /// An engine of this process. Cloning is cheap.
 #[derive(Clone)]
@@ -227,21 +122,5 @@ fn trial(area: &mut [u8]) -> Result<usize, Fault> {
 impl fmt::Debug for Engine {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_tuple("Engine").field(&self.kind()).finish()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_are_read_as_they_are_written() {
-        for kind in [EngineKind::Microvm, EngineKind::Wasm, EngineKind::Inline] {
-            assert_eq!(kind.to_string().parse(), Ok(kind));
-        }
-        assert_eq!(
-            "docker".parse::<EngineKind>().unwrap_err().to_string(),
-            "`docker` is not an engine; expected `microvm`, `wasm` or `inline`"
-        );
     }
 }

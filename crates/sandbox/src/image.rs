@@ -1,6 +1,6 @@
 //! A program, built and ready to run.
 
-use crate::engine::EngineKind;
+use crate::kind::EngineKind;
 use crate::microvm::{Machine, Snapshot};
 use crate::wasm::{self, Wasm};
 use leno_policy::program::Program;

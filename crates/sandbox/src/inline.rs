@@ -1,6 +1,6 @@
 //! The engine that does not isolate: the same code, called as a function.
 
-use crate::engine::LoadError;
+use crate::error::LoadError;
 use leno_policy::abi;
 use leno_policy::input::MAX_INPUT;
 use leno_policy::outcome::MAX_OUTPUT;

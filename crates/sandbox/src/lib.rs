@@ -28,18 +28,22 @@
 pub mod component;
 mod cpu_time;
 mod engine;
+mod error;
 pub mod extension;
 mod fault;
 mod image;
 mod inline;
+mod kind;
 mod microvm;
 mod output;
 mod pool;
 mod wasm;
 
-pub use engine::{Engine, EngineError, EngineKind, LoadError, UnknownEngine};
+pub use engine::Engine;
+pub use error::{EngineError, LoadError};
 pub use fault::{Access, Fault};
 pub use image::Image;
+pub use kind::{EngineKind, UnknownEngine};
 pub use output::Malformed;
 pub use pool::{Clean, Pool, RunError, Sandbox, Used};
 

@@ -3,7 +3,7 @@
 //! Their life is in the types: a [`Sandbox`] is clean and can be run once; running it makes it a [`Used`], which holds
 //! the output; only resetting that gives something that the pool takes back.
 
-use crate::engine::EngineError;
+use crate::error::EngineError;
 use crate::fault::Fault;
 use crate::image::{Body, Image};
 use crate::output::{self, Malformed};

@@ -11,7 +11,7 @@ pub(crate) use clock::Clock;
 pub(crate) use instance::{Instance, Spent};
 pub(crate) use snapshot::{Changes, Snapshot};
 
-use crate::engine::{EngineError, LoadError};
+use crate::error::{EngineError, LoadError};
 use crate::fault::{Access, Fault, printable};
 use initial::Initial;
 use leno_policy::input::MAX_INPUT;

@@ -3,10 +3,8 @@
 //! Only the plain part of YAML is accepted: no aliases, no tags, no directives, text keys, no key twice. What a plain scalar
 //! means is decided by the type that wants it, so `no`, `1.10` and `0123` stay what they look like in text fields.
 
-mod deserialize;
 mod tree;
 
-pub(crate) use deserialize::deserialize;
 pub(crate) use tree::documents;
 
 /// A position in a file.

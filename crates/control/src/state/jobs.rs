@@ -5,29 +5,20 @@
 //! runs at least once, and twice where a node that cannot be heard runs it on.
 
 use super::{Node, State};
-use crate::job::{JobEvent, JobReport, JobState, JobStatus, Outcome};
+use crate::job::{JobDefinition, JobEvent, JobReport, JobState, JobStatus, Outcome};
 use leno_config::FunctionId;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Kept of each job.
 const EVENTS: usize = 20;
-
-/// What deciding about a job needs to know of its definition.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Definition {
-    pub run: String,
-    pub completions: u32,
-    pub ttl: Option<Duration>,
-}
 
 /// All jobs that are defined.
 #[derive(Default)]
 pub(super) struct Jobs(BTreeMap<FunctionId, Job>);
 
 struct Job {
-    definition: Definition,
+    definition: JobDefinition,
     /// Where it runs, or ran.
     node: Option<Arc<str>>,
     report: JobReport,
@@ -42,7 +33,7 @@ impl Jobs {
         self.0.get(id).is_some_and(|job| !job.has_ended() && job.node.as_deref() == Some(name))
     }
 
-    fn define(&mut self, id: &FunctionId, definition: &Definition) {
+    fn define(&mut self, id: &FunctionId, definition: &JobDefinition) {
         match self.0.get_mut(id) {
             Some(job) if job.definition.run == definition.run => {}
             // On the node of the run before, which ends that first.
@@ -55,7 +46,7 @@ impl Jobs {
 }
 
 impl Job {
-    fn new(definition: Definition, node: Option<Arc<str>>) -> Self {
+    fn new(definition: JobDefinition, node: Option<Arc<str>>) -> Self {
         let report = JobReport::pending(&definition.run);
         Self { definition, node, report, events: VecDeque::new(), awaited: false }
     }

@@ -3,9 +3,9 @@
 use super::{JobSpec, JobState, Progress, Shared};
 use crate::child::Owner;
 use crate::instance::{Wish, at_least};
+use crate::instance_id::InstanceId;
 use crate::lifecycle::sleep_until;
 use crate::process::{Program, describe};
-use crate::status::InstanceId;
 use leno_config::slice::{Job, Process};
 use std::process::ExitStatus;
 use std::sync::Arc;

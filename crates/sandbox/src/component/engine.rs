@@ -3,7 +3,7 @@
 use super::failure::CompileError;
 use super::host::Host;
 use super::program::Component;
-use crate::engine::EngineError;
+use crate::error::EngineError;
 use crate::wasm::{Clock, tuned};
 use std::fmt;
 use std::sync::Arc;

@@ -6,7 +6,7 @@ use super::host::{Host, MOST_TABLE};
 use super::module::Module;
 use super::plugin::LARGEST_MEMORY;
 use crate::cpu_time::Limit;
-use crate::engine::EngineError;
+use crate::error::EngineError;
 use crate::wasm::{Clock, tuned};
 use std::fmt;
 use std::sync::Arc;

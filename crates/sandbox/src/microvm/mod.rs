@@ -17,7 +17,7 @@ mod system;
 pub(crate) use shell::{Shell, Spent};
 pub(crate) use snapshot::Snapshot;
 
-use crate::engine::{EngineError, LoadError};
+use crate::error::{EngineError, LoadError};
 use crate::fault::Fault;
 use elf::Guest;
 use kvm_bindings::{CpuId, KVM_MAX_CPUID_ENTRIES, KVM_SYNC_X86_VALID_FIELDS};

@@ -4,7 +4,7 @@
 
 use super::limit::{self, Limit};
 use super::{Snapshot, Wasm, grow};
-use crate::engine::EngineError;
+use crate::error::EngineError;
 use crate::fault::Fault;
 use leno_policy::input::MAX_INPUT;
 use std::ops::Range;

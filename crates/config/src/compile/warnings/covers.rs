@@ -81,7 +81,7 @@ fn principal(wide: &PrincipalMatch, narrow: &PrincipalMatch) -> bool {
 
 fn cidr(wide: &Cidr, narrow: &Cidr) -> bool {
     let same_width = wide.address.is_ipv4() == narrow.address.is_ipv4();
-    same_width && wide.prefix <= narrow.prefix && matching::cidr(wide, narrow.address)
+    same_width && wide.prefix <= narrow.prefix && wide.contains(narrow.address)
 }
 
 fn path(wide: &PathMatch, narrow: &PathMatch) -> bool {

@@ -4,10 +4,15 @@
 //! compare-and-swap on the instance's count, and the sums of [`Load`]. Only a request that must wait takes the lock, queues, and
 //! wakes the function's task.
 
-use crate::buffer::Buffer;
+mod buffer;
+mod slot;
+
+pub(crate) use buffer::Buffer;
+pub use slot::Lease;
+pub(crate) use slot::Slot;
+
 use crate::error::AcquireError;
 use crate::load::{Load, Reading};
-use crate::slot::{Lease, Slot};
 use arc_swap::ArcSwap;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -20,7 +25,7 @@ use tokio::time::Instant;
 
 /// All ready instances of a function, and all requests that wait for one.
 #[derive(Debug)]
-pub(crate) struct Gate {
+pub(crate) struct Dispatcher {
     ready: ArcSwap<Vec<Arc<Slot>>>,
     /// Where the next search begins, so that equally loaded instances take turns.
     turn: AtomicUsize,
@@ -30,7 +35,7 @@ pub(crate) struct Gate {
     resting: AtomicBool,
     waiting: AtomicUsize,
     longest_wait_ms: AtomicU64,
-    patience: Duration,
+    queue_timeout: Duration,
     queue: Mutex<Queue>,
     buffer: Arc<Buffer>,
     /// Wakes the function's task: somebody waits, or came while it rested.
@@ -57,24 +62,24 @@ struct Waiter {
 
 /// A place in the queue. It is given up when this is dropped, so that nobody waits for those who went away.
 struct Place<'a> {
-    gate: &'a Arc<Gate>,
+    dispatcher: &'a Arc<Dispatcher>,
     name: u64,
     answer: oneshot::Receiver<Result<Lease, AcquireError>>,
 }
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        let mut queue = self.gate.queue();
+        let mut queue = self.dispatcher.queue();
         if let Ok(index) = queue.waiters.binary_search_by_key(&self.name, |waiter| waiter.name) {
             queue.waiters.remove(index);
-            self.gate.left(1);
-            self.gate.load.leave();
+            self.dispatcher.left(1);
+            self.dispatcher.load.leave();
         }
     }
 }
 
-impl Gate {
-    pub fn new(buffer: &Arc<Buffer>, patience: Duration) -> Arc<Self> {
+impl Dispatcher {
+    pub fn new(buffer: &Arc<Buffer>, queue_timeout: Duration) -> Arc<Self> {
         Arc::new(Self {
             ready: ArcSwap::default(),
             turn: AtomicUsize::new(0),
@@ -83,7 +88,7 @@ impl Gate {
             resting: AtomicBool::new(false),
             waiting: AtomicUsize::new(0),
             longest_wait_ms: AtomicU64::new(0),
-            patience,
+            queue_timeout,
             queue: Mutex::default(),
             buffer: Arc::clone(buffer),
             demand: Notify::new(),
@@ -98,7 +103,7 @@ impl Gate {
         }
         let slot = self.take(avoid)?;
         self.came();
-        Some(Lease { slot, gate: Arc::clone(self) })
+        Some(Lease { slot, dispatcher: Arc::clone(self) })
     }
 
     /// A ready instance with room, or the next one, in the order in which requests came. Waits until the deadline, or as long as it
@@ -118,7 +123,7 @@ impl Gate {
             return Err(AcquireError::Timeout { waited: Duration::ZERO });
         }
         let mut place = self.enqueue(avoid, now, until)?;
-        // Room may have been made between the first look and now; see `Gate::gone`.
+        // Room may have been made between the first look and now; see `Dispatcher::gone`.
         self.hand_over();
         self.demand.notify_one();
         match tokio::time::timeout_at(until, &mut place.answer).await {
@@ -148,7 +153,7 @@ impl Gate {
             self.buffer.note(self);
         }
         self.came();
-        Ok(Place { gate: self, name, answer })
+        Ok(Place { dispatcher: self, name, answer })
     }
 
     fn may_wait(&self, queue: &Queue, now: Instant, until: Instant) -> Result<(), AcquireError> {
@@ -158,7 +163,7 @@ impl Gate {
         if let Some((resume, reason)) = queue.pause.as_ref().filter(|_| self.ready.load().is_empty()) {
             let retry_after = resume.saturating_duration_since(now);
             // Who cannot live to see the next start need not wait for it.
-            if retry_after > self.patience || *resume >= until {
+            if retry_after > self.queue_timeout || *resume >= until {
                 return Err(AcquireError::Backoff { retry_after, reason: reason.clone() });
             }
         }
@@ -227,7 +232,7 @@ impl Gate {
                 index += 1;
                 continue;
             };
-            let lease = Lease { slot, gate: Arc::clone(self) };
+            let lease = Lease { slot, dispatcher: Arc::clone(self) };
             let Some(waiter) = queue.waiters.remove(index) else { break };
             self.left(1);
             refused.extend(waiter.reply.send(Ok(lease)).err());

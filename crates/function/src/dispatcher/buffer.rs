@@ -1,7 +1,7 @@
 //! All requests of a node that wait for instances: how many there may be, and whose.
 
+use super::Dispatcher;
 use crate::error::AcquireError;
-use crate::gate::Gate;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub(crate) struct Buffer {
     limit: usize,
     waiting: AtomicUsize,
-    /// Those that have requests waiting. Locked after a gate's queue, never before.
-    functions: Mutex<Vec<Arc<Gate>>>,
+    /// Those that have requests waiting. Locked after a dispatcher's queue, never before.
+    functions: Mutex<Vec<Arc<Dispatcher>>>,
 }
 
 impl Buffer {
@@ -23,12 +23,12 @@ impl Buffer {
     }
 
     /// Makes room for one more request of this function; [`Buffer::leave`] gives it back. Not to be called with any queue locked.
-    pub fn enter(&self, gate: &Arc<Gate>) -> Result<(), AcquireError> {
+    pub fn enter(&self, dispatcher: &Arc<Dispatcher>) -> Result<(), AcquireError> {
         if self.waiting.fetch_add(1, SeqCst) < self.limit {
             return Ok(());
         }
         // One is evicted for one that comes, so that the bound holds.
-        if self.longest(gate).is_some_and(|longest| longest.evict()) {
+        if self.longest(dispatcher).is_some_and(|longest| longest.evict()) {
             return Ok(());
         }
         self.leave(1);
@@ -36,11 +36,11 @@ impl Buffer {
     }
 
     /// The function that has more than its share and most of all, if this one has less than its own.
-    fn longest(&self, gate: &Arc<Gate>) -> Option<Arc<Gate>> {
+    fn longest(&self, dispatcher: &Arc<Dispatcher>) -> Option<Arc<Dispatcher>> {
         let functions = self.functions();
-        let others = functions.iter().filter(|other| !Arc::ptr_eq(other, gate));
+        let others = functions.iter().filter(|other| !Arc::ptr_eq(other, dispatcher));
         let share = (self.limit / (others.clone().count() + 1)).max(1);
-        if gate.waiting() >= share {
+        if dispatcher.waiting() >= share {
             return None;
         }
         others.max_by_key(|other| other.waiting()).filter(|longest| longest.waiting() > share).cloned()
@@ -51,11 +51,11 @@ impl Buffer {
     }
 
     /// Notes whether a function has requests waiting. To be called after it began or ceased to; whoever is last sees how it is.
-    pub fn note(&self, gate: &Arc<Gate>) {
+    pub fn note(&self, dispatcher: &Arc<Dispatcher>) {
         let mut functions = self.functions();
-        let known = functions.iter().position(|other| Arc::ptr_eq(other, gate));
-        match (gate.waiting() > 0, known) {
-            (true, None) => functions.push(Arc::clone(gate)),
+        let known = functions.iter().position(|other| Arc::ptr_eq(other, dispatcher));
+        match (dispatcher.waiting() > 0, known) {
+            (true, None) => functions.push(Arc::clone(dispatcher)),
             (false, Some(index)) => drop(functions.swap_remove(index)),
             (true, Some(_)) | (false, None) => {}
         }
@@ -65,7 +65,7 @@ impl Buffer {
         self.limit
     }
 
-    fn functions(&self) -> MutexGuard<'_, Vec<Arc<Gate>>> {
+    fn functions(&self) -> MutexGuard<'_, Vec<Arc<Dispatcher>>> {
         self.functions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -3,9 +3,9 @@
 //! Serde stops at the first error. To report them all, the value that is wrong is left out and the document tried again;
 //! unknown fields are left out on the way.
 
-use super::{Node, Value};
 use crate::nearest::did_you_mean;
 use crate::problem::Scope;
+use crate::yaml::{Key, Mark, Node, Value};
 use serde::de::value::StrDeserializer;
 use serde::de::{self, DeserializeOwned, DeserializeSeed, IntoDeserializer, Visitor};
 use std::cell::RefCell;
@@ -92,10 +92,8 @@ struct De<'a> {
 
 impl<'a> De<'a> {
     fn node(&self) -> &'a Node {
-        static NOTHING: Node = Node {
-            mark: super::Mark { line: 0, column: 0 },
-            value: Value::Scalar { text: String::new(), plain: true },
-        };
+        static NOTHING: Node =
+            Node { mark: Mark { line: 0, column: 0 }, value: Value::Scalar { text: String::new(), plain: true } };
         self.scope.node().unwrap_or(&NOTHING)
     }
 
@@ -319,7 +317,7 @@ struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    fn entries(&self) -> &'a [(super::Key, Node)] {
+    fn entries(&self) -> &'a [(Key, Node)] {
         match &self.de.node().value {
             Value::Map(entries) => entries,
             _ => &[],

@@ -1,8 +1,8 @@
 //! One instance as requests see it, and the right to send it one.
 
-use crate::gate::Gate;
+use super::Dispatcher;
+use crate::instance_id::InstanceId;
 use crate::processes::{NotTheInstance, Processes};
-use crate::status::InstanceId;
 use leno_config::id::FunctionId;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering::SeqCst;
@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 #[must_use = "dropping a lease gives the instance back"]
 pub struct Lease {
     pub(crate) slot: Arc<Slot>,
-    pub(crate) gate: Arc<Gate>,
+    pub(crate) dispatcher: Arc<Dispatcher>,
 }
 
 impl Lease {
@@ -66,7 +66,7 @@ impl std::fmt::Debug for Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         self.slot.give_back();
-        self.gate.gone();
+        self.dispatcher.gone();
     }
 }
 
