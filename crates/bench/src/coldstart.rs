@@ -87,20 +87,12 @@ fn leno(rig: &Rig, engine: &str, policies: Policies, functions: usize) -> anyhow
         let request = request(index)?;
         ensure!(ask(&mut connection, &request)? == 404, "the function is there already");
         sleep(Duration::from_millis(5));
-        stamp("begin");
         let begin = Instant::now();
         node.say("publish")?;
         loop {
-            stamp("ask");
             match ask(&mut connection, &request)? {
-                200 => {
-                    stamp("answer");
-                    break;
-                }
-                404 => {
-                    stamp("look");
-                    sleep(LOOK)
-                }
+                200 => break,
+                404 => sleep(LOOK),
                 status => anyhow::bail!("the first answer is {status}"),
             }
             ensure!(begin.elapsed() < PATIENCE, "the function does not appear");
@@ -166,9 +158,4 @@ pub fn ask(connection: &mut TcpStream, request: &[u8]) -> anyhow::Result<u16> {
             return Ok(head.status);
         }
     }
-}
-
-fn stamp(what: &str) {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_micros();
-    let _ = std::io::stderr().write_all(format!("STAMP {now} {what}\n").as_bytes());
 }

@@ -1,29 +1,24 @@
-//! `leno-bench node`: control plane and node as `leno up` puts them together, out of the same crates, for what cannot be measured
-//! from outside: the inline engine (which configuration cannot select), the inbound listener with an identity of the mesh for the
-//! load, and the time from a publication to the first judged request (`leno up` looks at its files twice a second).
+//! `leno-bench node`: control plane and node as `leno up` puts them together, for what cannot be measured from outside: the inline
+//! engine (which configuration cannot select), the inbound listener with an identity of the mesh for the load, and the time from a
+//! publication to the first judged request (`leno up` looks at its files twice a second).
 //!
-//! It lacks what needs no measurement here: the supervisor (all functions are external), key sets by URL, the admin listener.
+//! It lacks the admin listener.
 
 use anyhow::{Context, anyhow, bail};
 use clap::ValueEnum;
-use leno_config::slice::Run;
-use leno_config::{FunctionId, Snapshot};
-use leno_control::node::{Backoff, Change, Identities, Updates};
-use leno_control::{Admission, Control, Definitions, Placement, Resource, Store, Subject, gateway_identity};
-use leno_identity::{Authority, SpiffeId, SvidStore, TrustDomain};
-use leno_proxy::Telemetry;
-use leno_proxy::instances::{Acquire, Instances, Lease, Unavailable};
-use leno_proxy::{FunctionEntry, Node, NodeSnapshot};
+use leno_config::Snapshot;
+use leno_control::{Admission, Control, Definitions, Placement, Store, gateway_identity};
+use leno_function::Settings;
+use leno_identity::{Authority, SpiffeId, TrustDomain};
+use leno_node::{Engines, Join};
 use leno_sandbox::Engine;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io::Write;
-use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
-use tokio::sync::watch;
 
 /// As `leno up` has.
 const MANAGEMENT_THREADS: usize = 2;
@@ -83,30 +78,17 @@ async fn serve(arguments: &Arguments) -> anyhow::Result<()> {
     let serving = control.clone();
     tokio::spawn(async move { drop(serving.serve(listener, std::future::pending()).await) });
 
-    let svids = SvidStore::new(control.bundle().clone());
-    let telemetry = Telemetry::start(&mesh)?;
-    let instances = Arc::new(External::default());
-    let node = Node::new(NodeSnapshot::new(mesh), instances.clone(), svids.clone(), telemetry);
-    instances.node.set(node.clone()).map_err(|_| anyhow!("a node serves once"))?;
-    let options = leno_proxy::Options { workers: NonZeroUsize::new(1), ..leno_proxy::Options::default() };
-    let corridor = leno_proxy::serve(&node, options)?;
-    let options = leno_control::node::Options {
+    let join = Join {
         control: address,
         token,
-        inbound: Some(corridor.addresses.inbound),
-        backoff: Backoff::default(),
+        bundle: control.bundle().clone(),
+        gateway: gateway_identity(&trust_domain)?,
+        any_caller: false,
+        settings: Settings::default(),
     };
-    let (agent, updates) = leno_control::node::join(options)?;
-    let (wanted, is_wanted) = watch::channel(BTreeSet::new());
-    let (applied, mut is_applied) = watch::channel(false);
-    Identities::new(agent.clone(), svids.clone()).start(is_wanted.clone())?;
-    agent.subscribe([Subject::Mesh, Subject::Bundle, Subject::Hosted, Subject::Routes]);
-    let gateway = gateway_identity(&trust_domain)?;
-    tokio::spawn(keep(node.clone(), engine, updates, wanted, gateway, applied));
-    is_applied.wait_for(|applied| *applied).await?;
-    while !is_wanted.borrow().iter().all(|id| svids.current(id).is_some()) {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    let engines = Arc::new(Engines::only(engine));
+    let running = leno_node::start(mesh, NonZeroUsize::new(1), engines, Arc::default(), join).await?;
+    running.ready.clone().wait_for(|ready| *ready).await?;
     say("ready")?;
 
     let mut fresh = BTreeMap::new();
@@ -131,47 +113,6 @@ async fn serve(arguments: &Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The heart of `leno`'s agent: loads what is delivered, swaps one pointer.
-async fn keep(
-    node: Arc<Node>,
-    engine: Engine,
-    mut updates: Updates,
-    wanted: watch::Sender<BTreeSet<SpiffeId>>,
-    gateway: SpiffeId,
-    applied: watch::Sender<bool>,
-) {
-    while let Some(update) = updates.recv().await {
-        let mut next = node.snapshot.load().change();
-        let (mut complete, mut come) = (false, Vec::new());
-        for change in update.changes.iter().cloned() {
-            match change {
-                Change::Set(Resource::Mesh(mesh)) => drop(next.mesh(*mesh)),
-                Change::Set(Resource::Bundle(bundle)) => node.svids.set_bundle(bundle),
-                Change::Set(Resource::Slice(slice)) => {
-                    let engine = engine.clone();
-                    let loading = tokio::task::spawn_blocking(move || Arc::new(FunctionEntry::load(&engine, *slice)));
-                    let Ok(entry) = loading.await else { return };
-                    come.extend(entry.identity.parse::<SpiffeId>());
-                    next.insert(entry);
-                }
-                Change::Removed(Subject::Slice(id)) => drop(next.remove(&id)),
-                Change::Set(Resource::Hosted(_)) => complete = true,
-                // There are no user-written policies here.
-                Change::Set(Resource::Endpoints(..) | Resource::Routes | Resource::Module(..)) | Change::Removed(_) => {
-                }
-            }
-        }
-        let snapshot = next.finish();
-        let snapshot = Arc::new(snapshot);
-        node.snapshot.store(snapshot.clone());
-        wanted.send_modify(|wanted| wanted.extend(come.into_iter().chain([gateway.clone()])));
-        update.accept();
-        if complete {
-            applied.send_replace(true);
-        }
-    }
-}
-
 fn read(path: &Path) -> anyhow::Result<Definitions> {
     let snapshot: Snapshot = leno_config::load(path).map_err(|problems| anyhow!("{problems:?}"))?;
     let slices = snapshot.functions().filter_map(|id| Some((id.clone(), snapshot.slice(id)?))).collect();
@@ -189,38 +130,6 @@ fn certify(authority: &Authority, path: &Path) -> anyhow::Result<()> {
     let roots = authority.bundle();
     std::fs::write(path.with_file_name("mesh-ca.pem"), pem(&mut roots.roots().map(AsRef::as_ref)))?;
     Ok(())
-}
-
-/// The first address of each function's document.
-#[derive(Default)]
-struct External {
-    node: OnceLock<Arc<Node>>,
-}
-
-impl Instances for External {
-    fn try_acquire(&self, function: &FunctionId, _: u32, _: &[SocketAddr]) -> Option<Lease> {
-        let snapshot = self.node.get()?.snapshot.load();
-        match &snapshot.functions.get(function)?.slice.run {
-            Run::External(addresses) => {
-                Some(Lease { address: *addresses.first()?, instance: None, guard: Box::new(()) })
-            }
-            Run::Command(_) | Run::Wasm(_) | Run::Job(_) => None,
-        }
-    }
-
-    fn acquire<'a>(
-        &'a self,
-        _: &'a FunctionId,
-        _: u32,
-        _: &'a [SocketAddr],
-        _: Option<tokio::time::Instant>,
-    ) -> Acquire<'a> {
-        Box::pin(std::future::ready(Err(Unavailable::Unknown)))
-    }
-
-    fn count(&self, _: &FunctionId) -> u32 {
-        1
-    }
 }
 
 fn say(line: &str) -> anyhow::Result<()> {

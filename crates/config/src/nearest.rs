@@ -14,32 +14,14 @@ pub(crate) fn did_you_mean<'a>(wrong: &str, known: impl IntoIterator<Item = &'a 
 /// The known name that is a few keystrokes away from the wrong one.
 fn nearest<'a>(wrong: &str, known: &[&'a str]) -> Option<&'a str> {
     let wrong = fold(wrong);
-    let tolerance = wrong.len().div_ceil(3).clamp(1, 3);
-    let distances = known.iter().map(|name| (distance(&wrong, &fold(name), tolerance), *name));
-    distances.filter_map(|(distance, name)| Some((distance?, name))).min().map(|(_, name)| name)
+    let tolerance = wrong.chars().count().div_ceil(3).clamp(1, 3);
+    let distances = known.iter().map(|name| (strsim::levenshtein(&wrong, &fold(name)), *name));
+    distances.filter(|(distance, _)| *distance <= tolerance).min().map(|(_, name)| name)
 }
 
 /// Other people's spelling: `rate_limits` and `RateLimits` are near `rateLimits`.
-fn fold(name: &str) -> Vec<char> {
+fn fold(name: &str) -> String {
     name.chars().filter(|c| !matches!(c, '_' | '-')).flat_map(char::to_lowercase).take(128).collect()
-}
-
-/// Levenshtein distance, if within the tolerance.
-fn distance(a: &[char], b: &[char], tolerance: usize) -> Option<usize> {
-    if a.len().abs_diff(b.len()) > tolerance {
-        return None;
-    }
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.iter().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.iter().enumerate() {
-            let substitution = diagonal + usize::from(x != y);
-            diagonal = row[j + 1];
-            row[j + 1] = substitution.min(row[j] + 1).min(row[j + 1] + 1);
-        }
-    }
-    Some(row[b.len()]).filter(|distance| *distance <= tolerance)
 }
 
 /// `a`, `b` and `c` in words.

@@ -1,93 +1,11 @@
-//! Jobs: started on this node when they can call others, reported to the control plane, and listed.
+//! Jobs, as they are listed and counted.
 
-use leno_config::{FunctionId, Slice, slice};
-use leno_control::node::Agent;
-use leno_control::{JobEvent, JobReport, JobState, JobStatus, run_of};
-use leno_function::{JobSpec, Supervisor};
-use leno_identity::{SpiffeId, SvidStore};
+use leno_control::{JobEvent, JobState, JobStatus};
 use prometheus_client::encoding::{DescriptorEncoder, EncodeGaugeValue};
 use prometheus_client::metrics::MetricType;
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::sync::Arc;
 use std::time::SystemTime;
-
-/// The jobs that this node was given.
-pub struct Jobs {
-    agent: Agent,
-    supervisor: Supervisor,
-    svids: Arc<SvidStore>,
-    /// Not started yet.
-    waiting: BTreeMap<FunctionId, (SpiffeId, JobSpec)>,
-    /// When that changed of which the control plane was told last.
-    told: HashMap<FunctionId, SystemTime>,
-}
-
-impl Jobs {
-    pub fn new(agent: Agent, supervisor: Supervisor, svids: Arc<SvidStore>) -> Self {
-        Self { agent, supervisor, svids, waiting: BTreeMap::new(), told: HashMap::new() }
-    }
-
-    /// Takes on a job, or another run of it.
-    pub fn apply(&mut self, slice: &Slice, job: &slice::Job) -> Result<(), String> {
-        let run = run_of(slice).ok_or("its run cannot be named")?;
-        let identity = slice.identity.parse().map_err(|error| format!("its identity: {error}"))?;
-        let spec = JobSpec { id: slice.id.clone(), run, job: job.clone() };
-        self.waiting.insert(slice.id.clone(), (identity, spec));
-        Ok(())
-    }
-
-    /// Lets go of a job, if this is one.
-    pub fn remove(&mut self, id: &FunctionId) {
-        self.waiting.remove(id);
-        self.told.remove(id);
-        self.supervisor.remove_job(id);
-        self.agent.forget_job(id);
-    }
-
-    /// Whether there are jobs that could not be started yet.
-    pub fn are_waiting(&self) -> bool {
-        !self.waiting.is_empty()
-    }
-
-    /// Starts those that have a certificate. Nobody waits for a job, but its first call must not fail for want of one.
-    pub fn start(&mut self) {
-        let ready = |_: &FunctionId, (identity, _): &mut (SpiffeId, JobSpec)| self.svids.current(identity).is_some();
-        for (_, (_, spec)) in self.waiting.extract_if(.., ready) {
-            self.supervisor.apply_job(spec);
-        }
-    }
-
-    /// Tells the control plane what has changed.
-    pub fn report(&mut self) {
-        for status in self.supervisor.jobs() {
-            if self.told.insert(status.job.clone(), status.changed) != Some(status.changed) {
-                let job = status.job.clone();
-                self.agent.report_job(&job, report(status));
-            }
-        }
-    }
-}
-
-fn report(status: leno_function::JobStatus) -> JobReport {
-    JobReport {
-        run: status.run,
-        state: match status.state {
-            leno_function::JobState::Running => JobState::Running,
-            leno_function::JobState::Succeeded => JobState::Succeeded,
-            leno_function::JobState::Failed => JobState::Failed,
-        },
-        active: status.active,
-        succeeded: status.succeeded,
-        failed: status.failed,
-        started: Some(status.started),
-        ended: status.ended,
-        exit_code: status.exit_code,
-        reason: status.reason,
-        changed: status.changed,
-    }
-}
 
 /// The rows of `leno get jobs`.
 pub fn rows(jobs: &[JobStatus]) -> Value {

@@ -2,16 +2,10 @@
 #![forbid(unsafe_code)]
 
 mod admin;
-mod agent;
 mod check;
 mod client;
-mod engines;
 mod harden;
-mod instances;
 mod jobs;
-mod leaving;
-mod node;
-mod retries;
 mod revisions;
 mod scaling;
 mod scrape;

@@ -1,16 +1,18 @@
 //! `leno up`: control plane, node and gateway in one process, with real sockets between them.
 
 use crate::Guards;
+use crate::admin::{self, Address, Admin, Listener};
 use crate::check;
-use crate::engines::Engines;
 use crate::harden;
-use crate::node::{self, Join, Running};
 use crate::telemetry;
 use anyhow::{Context, Result};
 use leno_config::{MeshSlice, Problem, Snapshot};
 use leno_control::{Admission, Control, Definitions, Options, Placement, Store, gateway_identity};
+use leno_function::Settings;
 use leno_identity::{Authority, TrustDomain};
+use leno_node::{Engines, Join, Running};
 use leno_proxy::modules::Modules;
+use rustix::process::{Resource, getrlimit};
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::process::ExitCode;
@@ -80,16 +82,32 @@ async fn up(
         }
     });
 
+    let settings = Settings {
+        cgroups: true,
+        adopt_orphans: true,
+        accounts,
+        // Before it is raised for this process: programs that use select(2) must not be given numbers that it cannot take.
+        descriptors: getrlimit(Resource::Nofile).current,
+        ..Settings::default()
+    };
     let join = Join {
         control: control_address,
         token,
         bundle: control.bundle().clone(),
         gateway: gateway_identity(&trust_domain)?,
-        plane: control.clone(),
         any_caller: guards.any_caller,
-        accounts,
+        settings,
     };
-    let running = node::start(mesh.clone(), workers, engines.clone(), modules.clone(), join).await?;
+    let admin_listener = Listener::open(&mesh.admin).await?;
+    let admin = admin_listener.address()?;
+    let running = leno_node::start(mesh.clone(), workers, engines.clone(), modules.clone(), join).await?;
+    let told = Admin {
+        node: running.node.clone(),
+        supervisor: running.supervisor.clone(),
+        control: control.clone(),
+        ready: running.ready.clone(),
+    };
+    tokio::spawn(admin::serve(Arc::new(told), admin_listener));
     let mut is_ready = running.ready.clone();
     let started = tokio::select! {
         ready = is_ready.wait_for(|ready| *ready) => ready.is_ok(),
@@ -99,7 +117,7 @@ async fn up(
     if !started {
         return running.stop().await;
     }
-    announce(&running, path, &snapshot);
+    announce(&running, &admin, path, &snapshot);
 
     let (changed, mut changes) = mpsc::unbounded_channel();
     // The channel's end is this function's end.
@@ -124,7 +142,7 @@ fn definitions(snapshot: &Snapshot) -> Definitions {
     Definitions { mesh: snapshot.mesh_slice().clone(), slices, modules: snapshot.modules().clone() }
 }
 
-fn announce(running: &Running, path: &Path, snapshot: &Snapshot) {
+fn announce(running: &Running, admin: &Address, path: &Path, snapshot: &Snapshot) {
     let addresses = running.addresses;
     for (scheme, address) in [("http", addresses.gateway_http), ("https", addresses.gateway_https)] {
         if let Some(address) = address {
@@ -132,7 +150,7 @@ fn announce(running: &Running, path: &Path, snapshot: &Snapshot) {
         }
     }
     tracing::info!("sidecars  outbound {}, inbound {}", addresses.outbound, addresses.inbound);
-    tracing::info!("admin     {}", running.admin);
+    tracing::info!("admin     {admin}");
     tracing::info!("{}: {}", path.display(), snapshot.read());
     snapshot.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
     tracing::info!("ready: {}", snapshot.summary());

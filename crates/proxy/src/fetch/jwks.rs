@@ -121,6 +121,11 @@ impl JwksFetcher {
         complete
     }
 
+    /// The slice of a function that is followed, with all keys that are known by now. What the receiving end has still to read may be older.
+    pub fn latest(&self, function: &FunctionId) -> Option<Slice> {
+        self.shared.state().functions.get(function).map(|(_, complete)| complete.clone())
+    }
+
     /// Stops following a function's key sets.
     pub fn forget(&self, function: &FunctionId) {
         let mut state = self.shared.state();

@@ -341,3 +341,15 @@ async fn forgotten_functions_are_not_fetched_for() {
     fetcher.forget(&"shop/orders".parse().unwrap());
     assert!(fetcher.shared.state().sources.is_empty());
 }
+
+#[tokio::test]
+async fn the_latest_slice_of_a_function_is_told_as_long_as_it_is_followed() {
+    let (fetcher, _changed) = JwksFetcher::start(Arc::default(), Pace::default());
+    let (old, new) = (slice("shop/a", "http://127.0.0.1:1/"), slice("shop/a", "http://127.0.0.1:2/"));
+    let id = new.id.clone();
+    fetcher.follow(old);
+    fetcher.follow(new.clone());
+    assert_eq!(fetcher.latest(&id).map(|latest| latest.jwks), Some(new.jwks));
+    fetcher.forget(&id);
+    assert_eq!(fetcher.latest(&id), None);
+}

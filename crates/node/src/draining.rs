@@ -15,9 +15,9 @@ use tokio::time::Instant;
 /// How often what has left is let go of.
 pub const LOOK: Duration = Duration::from_millis(100);
 
-/// What is leaving, in the order in which it was removed.
+/// What is draining, in the order in which it was removed.
 #[derive(Default)]
-pub struct Leaving(Vec<Removal>);
+pub struct Draining(Vec<Removal>);
 
 struct Removal {
     /// The last snapshot with them.
@@ -35,7 +35,7 @@ impl Removal {
     }
 }
 
-impl Leaving {
+impl Draining {
     /// Whether nothing is.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -51,7 +51,7 @@ impl Leaving {
 
     /// A function is there again; it does not leave.
     pub fn keep(&mut self, id: &FunctionId) {
-        self.0.iter_mut().for_each(|removal| removal.functions.retain(|leaving| leaving != id));
+        self.0.iter_mut().for_each(|removal| removal.functions.retain(|draining| draining != id));
     }
 
     /// What nobody needs any more.

@@ -13,19 +13,19 @@ use tokio::time::Instant;
 /// The functions that this node runs.
 #[derive(Default)]
 pub struct Hosted {
-    functions: ArcSwap<Shards<FunctionId, Lanes>>,
+    functions: ArcSwap<Shards<FunctionId, Revisions>>,
 }
 
 /// The revisions of a function that get requests.
 #[derive(Clone)]
-pub struct Lanes {
+pub struct Revisions {
     /// The one that gets most.
     own: Function,
     /// `None`: it gets all.
     others: Option<Arc<[(u32, Function)]>>,
 }
 
-impl Lanes {
+impl Revisions {
     /// As [`Supervisor::apply_all`] made them; `None`: of nothing.
     pub fn new(mut revisions: Vec<(u32, Function)>) -> Option<Self> {
         let others = revisions.split_off(revisions.len().min(1));
@@ -47,13 +47,13 @@ impl Lanes {
 
 impl Hosted {
     /// Replaces the functions that can be lent.
-    pub fn set(&self, functions: Shards<FunctionId, Lanes>) {
+    pub fn set(&self, functions: Shards<FunctionId, Revisions>) {
         self.functions.store(Arc::new(functions));
     }
 
     fn find(&self, function: &FunctionId, revision: u32) -> Result<Function, Unavailable> {
         let functions = self.functions.load();
-        functions.get(function).map(|lanes| lanes.of(revision).clone()).ok_or(Unavailable::Unknown)
+        functions.get(function).map(|revisions| revisions.of(revision).clone()).ok_or(Unavailable::Unknown)
     }
 }
 
@@ -70,17 +70,17 @@ impl Instances for Hosted {
         deadline: Option<Instant>,
     ) -> Acquire<'a> {
         Box::pin(async move {
-            let mut lane = self.find(function, revision)?;
+            let mut current = self.find(function, revision)?;
             loop {
                 let lease = match deadline {
-                    Some(deadline) => lane.acquire_by(avoid, deadline).await,
-                    None => lane.acquire(avoid).await,
+                    Some(deadline) => current.acquire_by(avoid, deadline).await,
+                    None => current.acquire(avoid).await,
                 };
                 if matches!(lease, Err(AcquireError::Removed)) {
                     // The revision went while the request was on its way to it, or waited. Another one has its share.
                     let now = self.find(function, revision)?;
-                    if !now.is(&lane) {
-                        lane = now;
+                    if !now.is(&current) {
+                        current = now;
                         continue;
                     }
                 }
@@ -91,22 +91,23 @@ impl Instances for Hosted {
 
     fn count(&self, function: &FunctionId) -> u32 {
         let functions = self.functions.load();
-        let ready = functions.get(function).map_or(0, |lanes| lanes.all().map(|lane| lane.ready(&[])).sum());
+        let ready =
+            functions.get(function).map_or(0, |revisions| revisions.all().map(|revision| revision.ready(&[])).sum());
         u32::try_from(ready).unwrap_or(u32::MAX)
     }
 }
 
 /// A lease as the corridor knows it.
-struct Lent(leno_function::Lease);
+struct SupervisorLease(leno_function::Lease);
 
-impl Guard for Lent {
+impl Guard for SupervisorLease {
     fn verify(&self, near: SocketAddr, far: SocketAddr) -> Result<(), Unproven> {
         self.0.verify(near, far).map_err(|error| Unproven(error.to_string()))
     }
 }
 
 fn lend(lease: leno_function::Lease) -> Lease {
-    Lease { address: lease.address(), instance: Some(lease.name().clone()), guard: Box::new(Lent(lease)) }
+    Lease { address: lease.address(), instance: Some(lease.name().clone()), guard: Box::new(SupervisorLease(lease)) }
 }
 
 fn unavailable(error: AcquireError) -> Unavailable {

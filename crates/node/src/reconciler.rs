@@ -1,32 +1,35 @@
 //! Puts what the control plane delivers into force on this node: programs are loaded, instances supervised, identities
 //! certified, and then one pointer is swapped.
+//!
+//! One thing is loaded at a time, by a task of its own: updates and reloads take effect in the order in which they came, and what is
+//! reported meanwhile does not wait for them.
 
-use crate::engines::Engines;
-use crate::instances::{Hosted, Lanes, reported};
+use crate::draining::{self, Draining};
+use crate::instances::{Hosted, Revisions, reported};
 use crate::jobs::Jobs;
-use crate::leaving::{self, Leaving};
+use crate::loader::{Loaded, Loader, Wanted};
 use crate::retries::Retries;
 use leno_config::slice::Run;
-use leno_config::{FunctionId, ModuleHash, Slice, slice};
+use leno_config::{FunctionId, ModuleHash, Slice};
 use leno_control::node::{Agent, Change, Update, Updates};
 use leno_control::{Resource, RevisionCounts, Subject};
 use leno_function::{FunctionSpec, Supervisor};
 use leno_identity::SpiffeId;
-use leno_proxy::ModuleFetcher;
-use leno_proxy::extension::Extension;
 use leno_proxy::jwks::{JwksFetcher, Pace};
-use leno_proxy::modules::Modules;
 use leno_proxy::shards::Shards;
 use leno_proxy::stats::Counts;
-use leno_proxy::{FunctionEntry, Node};
+use leno_proxy::{FunctionEntry, ModuleFetcher, Node};
 use std::collections::{BTreeSet, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::fmt;
+use std::future::pending;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior, sleep_until};
 
 /// Between two reports of what became of requests, where there are several revisions.
-const TALLY_TICK: Duration = Duration::from_millis(500);
+const TRAFFIC_TICK: Duration = Duration::from_millis(500);
 
 /// Instances that come or go within this time are told of together: in a burst that takes few messages instead of one for each.
 const TOGETHER: Duration = Duration::from_millis(20);
@@ -35,61 +38,98 @@ const TOGETHER: Duration = Duration::from_millis(20);
 const CERTIFIED: Duration = Duration::from_millis(5);
 
 /// Everything that an update touches.
-pub struct Keeper {
+pub(crate) struct Reconciler {
     pub agent: Agent,
     pub node: Arc<Node>,
-    pub engines: Arc<Engines>,
+    pub loader: Loader,
     pub supervisor: Supervisor,
     pub hosted: Arc<Hosted>,
-    /// Modules of extensions, and components.
-    pub modules: Arc<Modules>,
-    /// Functions to be loaded again.
-    pub retries: Mutex<Retries>,
     /// The identities that are to be certified.
     pub wanted: watch::Sender<BTreeSet<SpiffeId>>,
     /// The gateway's own identity, certified whatever is hosted.
-    pub gateway: Option<SpiffeId>,
+    pub gateway: SpiffeId,
     /// Becomes true when the functions of this node are in force for the first time.
     pub applied: watch::Sender<bool>,
 }
 
-impl Keeper {
+/// What is being loaded, and for what.
+struct Loading {
+    purpose: Purpose,
+    task: JoinHandle<Loaded>,
+}
+
+enum Purpose {
+    Update(Update),
+    /// A key set of this function was fetched.
+    Keys(FunctionId),
+    /// This module was fetched.
+    Module(ModuleHash),
+    /// Extensions that were not loaded may be by now.
+    Retry,
+}
+
+/// What the loop remembers from one event to the next.
+struct Progress {
+    /// Functions that get requests here.
+    functions: Shards<FunctionId, Revisions>,
+    draining: Draining,
+    jobs: Jobs,
+    retries: Retries,
+    keys: JwksFetcher,
+    modules: ModuleFetcher,
+}
+
+/// The end of what is being loaded; never, where nothing is.
+async fn finished(loading: &mut Option<Loading>) -> (Purpose, Loaded) {
+    let loaded = match loading {
+        Some(Loading { task, .. }) => task.await,
+        None => pending().await,
+    };
+    match (loading.take(), loaded) {
+        (Some(Loading { purpose, .. }), Ok(loaded)) => (purpose, loaded),
+        // Only the end of the runtime ends such a task before it is done, and nothing follows that.
+        _ => pending().await,
+    }
+}
+
+impl Reconciler {
     /// Applies updates until the control plane's client ends.
     pub async fn run(self, mut updates: Updates) {
         self.agent.subscribe([Subject::Mesh, Subject::Bundle, Subject::Hosted, Subject::Routes]);
         let mut changes = self.supervisor.changes();
-        let (fetcher, mut fetched) = JwksFetcher::start(self.node.ledger.unknown_keys.clone(), Pace::default());
-        let (modules, mut fetched_modules) = ModuleFetcher::new(self.modules.clone());
-        let mut functions = Shards::default();
-        let mut leaving = Leaving::default();
-        let mut tick = tokio::time::interval(TALLY_TICK);
+        let (keys, mut fetched_keys) = JwksFetcher::start(self.node.ledger.unknown_keys.clone(), Pace::default());
+        let (modules, mut fetched_modules) = ModuleFetcher::new(self.loader.modules.clone());
+        let mut tick = tokio::time::interval(TRAFFIC_TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut jobs = Jobs::new(self.agent.clone(), self.supervisor.clone(), self.node.svids.clone());
+        let jobs = Jobs::new(self.agent.clone(), self.supervisor.clone(), self.node.svids.clone());
+        let (functions, draining, retries) = Default::default();
+        let mut progress = Progress { functions, draining, jobs, retries, keys, modules };
         let mut job_changes = self.supervisor.job_changes();
         let mut report_at = None;
+        let mut loading: Option<Loading> = None;
         loop {
+            let retry_at = progress.retries.next();
             tokio::select! {
-                update = updates.recv() => match update {
-                    Some(update) => {
-                        let fetches = self.changes_fetches(&update);
-                        self.apply(update, &fetcher, (&mut functions, &mut leaving), &mut jobs).await;
-                        if fetches {
-                            self.fetch_modules(&modules);
-                        }
-                    }
+                (purpose, loaded) = finished(&mut loading) => self.put_into_force(purpose, loaded, &mut progress),
+                update = updates.recv(), if loading.is_none() => match update {
+                    Some(update) => loading = Some(self.load_update(update, &progress.keys)),
                     None => return,
                 },
-                () = tokio::time::sleep(leaving::LOOK), if !leaving.is_empty() => {
-                    self.let_go(&mut functions, &mut leaving);
+                Some((id, _)) = fetched_keys.recv(), if loading.is_none() => {
+                    // The one that came along is older than an update that came before it was read.
+                    let latest = progress.keys.latest(&id);
+                    loading = latest.map(|slice| self.load(Purpose::Keys(id), vec![slice]));
                 }
-                Some((id, slice)) = fetched.recv() => self.renew_keys(&id, slice).await,
+                Some(hash) = fetched_modules.recv(), if loading.is_none() => loading = self.reload_with(hash),
+                () = sleep_until(retry_at.unwrap_or_else(Instant::now)), if retry_at.is_some() && loading.is_none() => {
+                    loading = self.retry(&mut progress.retries);
+                }
+                () = tokio::time::sleep(draining::LOOK), if !progress.draining.is_empty() => self.let_go(&mut progress),
                 // What may be called is in force when the first jobs start.
-                () = tokio::time::sleep(CERTIFIED), if jobs.are_waiting() && *self.applied.borrow() => jobs.start(),
-                Ok(()) = job_changes.changed() => jobs.report(),
-                Some(hash) = fetched_modules.recv() => self.extend(&hash).await,
-                () = sleep_until(self.retry_at().unwrap_or_else(Instant::now)), if self.retry_at().is_some() => {
-                    self.retry().await;
+                () = tokio::time::sleep(CERTIFIED), if progress.jobs.are_waiting() && *self.applied.borrow() => {
+                    progress.jobs.start();
                 }
+                Ok(()) = job_changes.changed() => progress.jobs.report(),
                 _ = tick.tick(), if self.node.revision_stats.any() => self.tell_traffic(),
                 changed = changes.changed() => {
                     if changed.is_err() {
@@ -102,6 +142,67 @@ impl Keeper {
                     self.supervisor.take_changed().iter().for_each(|id| self.report(id));
                 }
             }
+        }
+    }
+
+    fn load_update(&self, update: Update, keys: &JwksFetcher) -> Loading {
+        let mut wanted = Wanted { engine: self.node.snapshot.load().mesh.engine, ..Wanted::default() };
+        for change in &update.changes {
+            match change {
+                Change::Set(Resource::Slice(slice)) => wanted.slices.push(keys.follow((**slice).clone())),
+                Change::Set(Resource::Module(hash, bytes)) => wanted.modules.push((*hash, bytes.clone())),
+                Change::Set(_) | Change::Removed(_) => {}
+            }
+        }
+        Loading { purpose: Purpose::Update(update), task: self.loader.start(wanted) }
+    }
+
+    fn load(&self, purpose: Purpose, slices: Vec<Slice>) -> Loading {
+        let engine = self.node.snapshot.load().mesh.engine;
+        Loading { purpose, task: self.loader.start(Wanted { slices, engine, ..Wanted::default() }) }
+    }
+
+    fn put_into_force(&self, purpose: Purpose, loaded: Loaded, progress: &mut Progress) {
+        for entry in loaded.functions.values().flatten() {
+            progress.retries.note(entry, &self.loader.modules, Instant::now());
+        }
+        match purpose {
+            Purpose::Update(update) => {
+                let fetches = self.changes_fetches(&update);
+                self.apply(update, loaded, progress);
+                if fetches {
+                    self.fetch_modules(&progress.modules);
+                }
+            }
+            Purpose::Keys(id) => self.replace(loaded, &id, "a fetched key set"),
+            Purpose::Module(hash) => self.replace(loaded, &hash, "a fetched module"),
+            Purpose::Retry => {
+                for (id, _) in loaded.functions.iter().filter(|(_, entry)| entry.is_err()) {
+                    progress.retries.forget(id);
+                }
+                self.replace(loaded, &"again", "an extension");
+            }
+        }
+    }
+
+    /// Functions were loaded anew, and nothing else changes.
+    fn replace(&self, loaded: Loaded, cause: &dyn fmt::Display, what: &str) {
+        let mut next = self.node.snapshot.load().change();
+        let mut any = false;
+        for (id, entry) in loaded.functions {
+            match entry {
+                Ok(entry) => {
+                    next.insert(entry);
+                    any = true;
+                    tracing::info!(function = %id, %cause, "{what} is in force");
+                }
+                Err(reason) => {
+                    tracing::error!(function = %id, %cause, reason, "{what} cannot be used; what was in force goes on")
+                }
+            }
+        }
+        if any {
+            self.node.publish(Arc::new(next.finish()));
         }
     }
 
@@ -118,13 +219,8 @@ impl Keeper {
         self.agent.report(id, reported(&self.supervisor, id));
     }
 
-    async fn apply(
-        &self,
-        update: Update,
-        fetcher: &JwksFetcher,
-        (functions, leaving): (&mut Shards<FunctionId, Lanes>, &mut Leaving),
-        jobs: &mut Jobs,
-    ) {
+    fn apply(&self, update: Update, mut loaded: Loaded, progress: &mut Progress) {
+        let Progress { functions, draining, jobs, retries, keys, .. } = progress;
         let before = self.node.snapshot.load_full();
         let mut next = before.change();
         let mut removed = BTreeSet::new();
@@ -138,10 +234,10 @@ impl Keeper {
                     next.mesh(*mesh);
                 }
                 Change::Set(Resource::Bundle(bundle)) => self.node.svids.set_bundle(bundle),
-                Change::Set(Resource::Slice(slice)) => match self.load(fetcher.follow(*slice)).await {
-                    Ok(entry) => {
+                Change::Set(Resource::Slice(slice)) => match loaded.functions.remove(&slice.id) {
+                    Some(Ok(entry)) => {
                         let id = &entry.slice.id;
-                        leaving.keep(id);
+                        draining.keep(id);
                         removed.remove(id);
                         if let Run::Job(job) = &entry.slice.run {
                             // It may have been a function until now.
@@ -154,26 +250,25 @@ impl Keeper {
                         } else {
                             jobs.remove(id);
                             let revisions = self.supervisor.apply_all(FunctionSpec::all(&entry.slice));
-                            if let Some(lanes) = Lanes::new(revisions) {
-                                replaced |= functions.insert(id.clone(), lanes).is_some();
+                            if let Some(revisions) = Revisions::new(revisions) {
+                                replaced |= functions.insert(id.clone(), revisions).is_some();
                             }
                         }
                         come.push(entry.clone());
                         next.insert(entry);
                     }
-                    Err(reason) => rejected.push((subject, reason)),
+                    Some(Err(reason)) => rejected.push((subject, reason)),
+                    None => rejected.push((subject, "it is there twice".to_owned())),
                 },
-                Change::Set(Resource::Module(hash, bytes)) => {
-                    let modules = self.modules.clone();
-                    let compiled = tokio::task::spawn_blocking(move || modules.add(hash, &bytes)).await;
-                    if let Err(reason) = compiled.map_err(|error| error.to_string()).flatten() {
+                Change::Set(Resource::Module(hash, _)) => {
+                    if let Some(reason) = loaded.refused.remove(&hash) {
                         rejected.push((subject, reason));
                     }
                 }
-                Change::Removed(Subject::Module(hash)) => self.modules.remove(&hash),
+                Change::Removed(Subject::Module(hash)) => self.loader.modules.remove(&hash),
                 Change::Removed(Subject::Slice(id)) => {
-                    fetcher.forget(&id);
-                    self.retries().forget(&id);
+                    keys.forget(&id);
+                    retries.forget(&id);
                     next.remove(&id);
                     self.node.revision_stats.keep(&id, &[]);
                     jobs.remove(&id);
@@ -193,7 +288,7 @@ impl Keeper {
         let snapshot = next.finish();
         let snapshot = Arc::new(snapshot);
         // Whoever does not find a function in the new one finds it there.
-        leaving.add(&self.node, before, removed, snapshot.mesh.limits.drain_timeout);
+        draining.add(&self.node, before, removed, snapshot.mesh.limits.drain_timeout);
         self.node.publish(snapshot.clone());
         tracing::info!(version = snapshot.version, functions = snapshot.functions.len(), "configuration is in force");
         // Only now that no new request is led to them.
@@ -205,12 +300,12 @@ impl Keeper {
         }
         // Requests from the gateway and on this node need no certificate, so they do not wait for keys to be made.
         if forgotten || replaced {
-            self.want(snapshot.functions.values().chain(leaving.entries()));
+            self.want(snapshot.functions.values().chain(draining.entries()));
         } else {
             self.want_too(&come);
         }
         if forgotten {
-            self.forget(leaving);
+            self.forget(draining);
         }
         for (subject, reason) in &rejected {
             tracing::error!(%subject, reason, "refused; what was in force goes on");
@@ -222,8 +317,9 @@ impl Keeper {
     }
 
     /// Lets go of removed functions that nothing calls any more.
-    fn let_go(&self, functions: &mut Shards<FunctionId, Lanes>, leaving: &mut Leaving) {
-        let gone = leaving.gone(&self.node, &self.supervisor);
+    fn let_go(&self, progress: &mut Progress) {
+        let Progress { functions, draining, .. } = progress;
+        let gone = draining.gone(&self.node, &self.supervisor);
         if gone.is_empty() {
             return;
         }
@@ -232,32 +328,17 @@ impl Keeper {
         }
         self.hosted.set(functions.clone());
         gone.iter().for_each(|id| self.supervisor.remove(id));
-        self.want(self.node.snapshot.load().functions.values().chain(leaving.entries()));
-        self.forget(leaving);
+        self.want(self.node.snapshot.load().functions.values().chain(draining.entries()));
+        self.forget(draining);
     }
 
     /// Empties the ledger of what no function of this node is, or calls.
-    fn forget(&self, leaving: &Leaving) {
+    fn forget(&self, draining: &Draining) {
         let snapshot = self.node.snapshot.load();
-        let entries = || snapshot.functions.values().chain(leaving.entries());
+        let entries = || snapshot.functions.values().chain(draining.entries());
         let called = entries().flat_map(|entry| entry.slice.callees.iter().map(|callee| &callee.id));
         let known: HashSet<&FunctionId> = entries().map(|entry| &entry.slice.id).chain(called).collect();
         self.node.ledger.retain(|function| known.contains(function));
-    }
-
-    /// A key set was fetched: the function's programs are compiled anew, and nothing else changes.
-    async fn renew_keys(&self, id: &FunctionId, slice: Slice) {
-        match self.load(slice).await {
-            Ok(entry) => {
-                let mut next = self.node.snapshot.load().change();
-                next.insert(entry);
-                self.node.publish(Arc::new(next.finish()));
-                tracing::info!(function = %id, "a fetched key set is in force");
-            }
-            Err(reason) => {
-                tracing::error!(function = %id, reason, "a fetched key set cannot be used; the keys there were go on")
-            }
-        }
     }
 
     /// Whether an update may change which modules are to be fetched. A new function that names none does not, and costs no look at all others.
@@ -282,109 +363,39 @@ impl Keeper {
         fetcher.want(&wanted, &named);
     }
 
-    /// A module was fetched: the functions that name it are loaded anew, and nothing else changes.
-    async fn extend(&self, hash: &ModuleHash) {
-        let snapshot = self.node.snapshot.load_full();
-        for entry in snapshot.functions.values() {
-            if !entry.slice.modules().any(|(module, _)| module == *hash) {
-                continue;
-            }
-            match self.load(entry.slice.clone()).await {
-                Ok(loaded) => {
-                    let mut next = self.node.snapshot.load().change();
-                    next.insert(loaded);
-                    self.node.publish(Arc::new(next.finish()));
-                    tracing::info!(function = %entry.slice.id, module = %hash, "a fetched module is in force");
-                }
-                Err(reason) => {
-                    tracing::error!(function = %entry.slice.id, reason, "the function cannot be loaded anew")
-                }
-            }
-        }
-    }
-
-    fn retries(&self) -> MutexGuard<'_, Retries> {
-        self.retries.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn retry_at(&self) -> Option<Instant> {
-        self.retries().next()
+    /// A module was fetched: the functions that name it are loaded anew.
+    fn reload_with(&self, hash: ModuleHash) -> Option<Loading> {
+        let snapshot = self.node.snapshot.load();
+        let slices = snapshot.functions.values().map(|entry| &entry.slice);
+        let named = slices.filter(|slice| slice.modules().any(|(module, _)| module == hash)).cloned();
+        let slices: Vec<Slice> = named.collect();
+        (!slices.is_empty()).then(|| self.load(Purpose::Module(hash), slices))
     }
 
     /// Loads those again that have an extension which was not loaded.
-    async fn retry(&self) {
-        let due = self.retries().due(Instant::now());
-        for id in due {
-            let Some(entry) = self.node.snapshot.load().functions.get(&id).cloned() else {
-                self.retries().forget(&id);
-                continue;
-            };
-            match self.load(entry.slice.clone()).await {
-                Ok(loaded) => {
-                    let mut next = self.node.snapshot.load().change();
-                    next.insert(loaded);
-                    self.node.publish(Arc::new(next.finish()));
-                }
-                Err(reason) => {
-                    tracing::error!(function = %id, reason, "the function cannot be loaded anew");
-                    self.retries().forget(&id);
-                }
+    fn retry(&self, retries: &mut Retries) -> Option<Loading> {
+        let snapshot = self.node.snapshot.load();
+        let mut slices = Vec::new();
+        for id in retries.due(Instant::now()) {
+            match snapshot.functions.get(&id) {
+                Some(entry) => slices.push(entry.slice.clone()),
+                None => retries.forget(&id),
             }
         }
-    }
-
-    async fn load(&self, slice: Slice) -> Result<Arc<FunctionEntry>, String> {
-        let entry = self.loaded(slice).await?;
-        self.retries().note(&entry, &self.modules, Instant::now());
-        Ok(entry)
-    }
-
-    /// Loading takes a millisecond or so for each program.
-    async fn loaded(&self, slice: Slice) -> Result<Arc<FunctionEntry>, String> {
-        let (engines, modules, node) = (self.engines.clone(), self.modules.clone(), self.node.clone());
-        let mesh = node.snapshot.load().mesh.engine;
-        let loading = tokio::task::spawn_blocking(move || {
-            let engine = engines.choose(slice.engine, mesh).map_err(|error| error.to_string())?;
-            let entry = FunctionEntry::load_with(engine, &modules, slice);
-            entry.count_in(&node.revision_stats);
-            for program in [&entry.inbound, &entry.outbound] {
-                if let Err(reason) = &program.image {
-                    return Err(format!("its {:?} program cannot be loaded: {reason}", program.spec.direction));
-                }
-            }
-            delivered(&entry.slice.inbound_extensions, &entry.inbound_extensions)?;
-            delivered(&entry.slice.outbound_extensions, &entry.outbound_extensions)?;
-            for component in entry.revisions.all().filter_map(|revision| revision.component.as_ref()) {
-                if let (Err(reason), false) = (&component.program, component.fetched) {
-                    return Err(format!("its component cannot be loaded: {reason}"));
-                }
-            }
-            Ok(Arc::new(entry))
-        });
-        loading.await.map_err(|error| error.to_string())?
+        (!slices.is_empty()).then(|| self.load(Purpose::Retry, slices))
     }
 
     fn want<'a>(&self, entries: impl Iterator<Item = &'a Arc<FunctionEntry>>) {
-        let wanted: BTreeSet<SpiffeId> = entries.filter_map(identity).chain(self.gateway.clone()).collect();
+        let wanted: BTreeSet<SpiffeId> = entries.filter_map(identity).chain([self.gateway.clone()]).collect();
         self.wanted.send_replace(wanted);
     }
 
     /// Told even if nothing is new: a new trust bundle may call for new certificates.
     fn want_too(&self, come: &[Arc<FunctionEntry>]) {
-        self.wanted.send_modify(|wanted| wanted.extend(come.iter().filter_map(identity).chain(self.gateway.clone())));
+        self.wanted.send_modify(|wanted| wanted.extend(come.iter().filter_map(identity).chain([self.gateway.clone()])));
     }
 }
 
 fn identity(entry: &Arc<FunctionEntry>) -> Option<SpiffeId> {
     entry.identity.parse().ok()
-}
-
-/// An extension whose module was delivered must be ready; one whose module is fetched may come later, or never.
-fn delivered(specs: &[slice::Extension], loaded: &[Extension]) -> Result<(), String> {
-    for (spec, extension) in specs.iter().zip(loaded).filter(|(spec, _)| spec.url.is_none()) {
-        if let Err(reason) = &extension.plugin {
-            return Err(format!("its extension {} cannot be loaded: {reason}", spec.name));
-        }
-    }
-    Ok(())
 }

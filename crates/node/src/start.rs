@@ -1,23 +1,22 @@
-//! Starts a node: engine, supervisor, corridor, and the agent that keeps them configured.
+//! Starts a node: engine, supervisor, corridor, and the reconciler that keeps them configured.
 
-use crate::admin::{self, Address, Admin, Listener};
-use crate::agent::Keeper;
 use crate::engines::Engines;
 use crate::instances::{Hosted, InstanceHost};
+use crate::loader::Loader;
+use crate::reconciler::Reconciler;
 use anyhow::{Context, Result};
 use leno_config::MeshSlice;
+use leno_control::JoinToken;
 use leno_control::node::{Backoff, Identities, Options};
-use leno_control::{Control, JoinToken};
-use leno_function::{Accounts, Settings, Supervisor};
+use leno_function::{Settings, Supervisor};
 use leno_identity::{SpiffeId, SvidStore, TrustBundle};
 use leno_proxy::Telemetry;
 use leno_proxy::modules::Modules;
 use leno_proxy::{Addresses, Handle, Node, NodeSnapshot};
-use rustix::process::{Resource, getrlimit};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
@@ -25,13 +24,13 @@ use tokio::sync::watch;
 pub struct Running {
     /// Where it listens.
     pub addresses: Addresses,
-    /// Where its admin listener is.
-    pub admin: Address,
     /// Becomes true when the configuration is in force and every identity certified.
     pub ready: watch::Receiver<bool>,
-    node: Arc<Node>,
+    /// What its workers share.
+    pub node: Arc<Node>,
+    /// Runs its instances.
+    pub supervisor: Supervisor,
     corridor: Handle,
-    supervisor: Supervisor,
 }
 
 /// How a node joins.
@@ -44,12 +43,10 @@ pub struct Join {
     pub bundle: TrustBundle,
     /// The gateway's identity.
     pub gateway: SpiffeId,
-    /// The control plane itself, for what the admin listener tells of it.
-    pub plane: Control,
     /// Who uses an instance's credential is not looked into.
     pub any_caller: bool,
-    /// Under which accounts instances run.
-    pub accounts: Accounts,
+    /// How instances are run.
+    pub settings: Settings,
 }
 
 /// Starts a node and joins the control plane. It serves when this returns, and denies everything until its functions are in force.
@@ -63,19 +60,9 @@ pub async fn start(
 ) -> Result<Running> {
     let hosted = Arc::new(Hosted::default());
     let host = InstanceHost::new(join.any_caller);
-    let settings = Settings {
-        cgroups: true,
-        adopt_orphans: true,
-        accounts: join.accounts.clone(),
-        // Before it is raised for this process: programs that use select(2) must not be given numbers that it cannot take.
-        descriptors: getrlimit(Resource::Nofile).current,
-        ..Settings::default()
-    };
-    let supervisor = Supervisor::start(settings, host.clone());
+    let supervisor = Supervisor::start(join.settings, host.clone());
     let svids = SvidStore::new(join.bundle);
     let telemetry = Telemetry::start(&mesh).context("the access log or the span exporter cannot be started")?;
-    let admin_listener = Listener::open(&mesh.admin).await?;
-    let admin = admin_listener.address()?;
 
     let node = Node::new(NodeSnapshot::new(mesh), hosted.clone(), svids.clone(), telemetry);
     let options = leno_proxy::Options { workers, ..leno_proxy::Options::default() };
@@ -94,26 +81,21 @@ pub async fn start(
     let (wanted, wanted_by) = watch::channel(BTreeSet::new());
     let (applied, is_applied) = watch::channel(false);
     Identities::new(agent.clone(), svids.clone()).start(wanted_by.clone())?;
-    let keeper = Keeper {
+    let reconciler = Reconciler {
         agent,
         node: node.clone(),
-        engines,
+        loader: Loader { engines, modules, node: node.clone() },
         supervisor: supervisor.clone(),
-        hosted: hosted.clone(),
-        modules,
-        retries: Mutex::default(),
+        hosted,
         wanted,
-        gateway: Some(join.gateway),
+        gateway: join.gateway,
         applied,
     };
-    tokio::spawn(keeper.run(updates));
+    tokio::spawn(reconciler.run(updates));
 
     let (ready, is_ready) = watch::channel(false);
     tokio::spawn(watch_readiness(is_applied, wanted_by, svids, ready));
-    let (supervised, ready) = (supervisor.clone(), is_ready.clone());
-    let told = Admin { node: node.clone(), supervisor: supervised, control: join.plane, ready };
-    tokio::spawn(admin::serve(Arc::new(told), admin_listener));
-    Ok(Running { addresses, admin, ready: is_ready, node, corridor, supervisor })
+    Ok(Running { addresses, ready: is_ready, node, supervisor, corridor })
 }
 
 /// Ready means: functions are in force, and each identity has a certificate. It stays so; what comes later is a change, not a start.

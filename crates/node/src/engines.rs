@@ -6,6 +6,8 @@ use std::sync::OnceLock;
 
 /// The engines of this node; wasm is compiled when it is first needed.
 pub struct Engines {
+    /// Whatever is asked for, it is this one.
+    only: Option<Engine>,
     microvm: Result<Engine, EngineError>,
     wasm: OnceLock<Result<Engine, EngineError>>,
 }
@@ -29,12 +31,20 @@ impl Engines {
         Self::of(Engine::microvm())
     }
 
+    /// This engine for all functions, whatever they ask for: to measure one that configuration cannot select.
+    pub fn only(engine: Engine) -> Self {
+        Self { only: Some(engine.clone()), microvm: Ok(engine), wasm: OnceLock::new() }
+    }
+
     fn of(microvm: Result<Engine, EngineError>) -> Self {
-        Self { microvm, wasm: OnceLock::new() }
+        Self { only: None, microvm, wasm: OnceLock::new() }
     }
 
     /// The engine for a function: its own choice, else the mesh's, and only that. Where neither chooses: microvm where a guest runs, or wasm.
     pub fn choose(&self, function: Option<slice::Engine>, mesh: Option<slice::Engine>) -> Result<&Engine, NoEngine> {
+        if let Some(engine) = &self.only {
+            return Ok(engine);
+        }
         match (&self.microvm, function.or(mesh)) {
             (Ok(engine), None | Some(slice::Engine::Microvm)) => Ok(engine),
             (Err(error), Some(slice::Engine::Microvm)) => Err(NoEngine::Microvm(error.to_string())),

@@ -1,0 +1,107 @@
+//! Makes slices ready to be run: a millisecond or so for each program, and longer for components. Tasks of their own, so that the
+//! reconciler goes on meanwhile.
+
+use crate::engines::Engines;
+use bytes::Bytes;
+use leno_config::{FunctionId, ModuleHash, Slice, slice};
+use leno_proxy::extension::Extension;
+use leno_proxy::modules::Modules;
+use leno_proxy::{FunctionEntry, Node};
+use std::collections::HashMap;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use tokio::sync::Semaphore;
+use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
+
+/// What loading needs.
+#[derive(Clone)]
+pub(crate) struct Loader {
+    pub engines: Arc<Engines>,
+    /// Modules of extensions, and components.
+    pub modules: Arc<Modules>,
+    pub node: Arc<Node>,
+}
+
+/// What is to be loaded.
+#[derive(Default)]
+pub(crate) struct Wanted {
+    /// Compiled before any slice is loaded: slices name them.
+    pub modules: Vec<(ModuleHash, Bytes)>,
+    pub slices: Vec<Slice>,
+    /// The engine of functions that choose none.
+    pub engine: Option<slice::Engine>,
+}
+
+/// What became of it.
+#[derive(Default)]
+pub(crate) struct Loaded {
+    /// Modules that cannot be used, and why.
+    pub refused: HashMap<ModuleHash, String>,
+    pub functions: HashMap<FunctionId, Result<Arc<FunctionEntry>, String>>,
+}
+
+impl Loader {
+    /// Loads all of it, as many at a time as there are cores.
+    pub fn start(&self, wanted: Wanted) -> JoinHandle<Loaded> {
+        let loader = self.clone();
+        tokio::spawn(async move { loader.load(wanted).await })
+    }
+
+    async fn load(self, wanted: Wanted) -> Loaded {
+        let mut loaded = Loaded::default();
+        for (hash, bytes) in wanted.modules {
+            let modules = self.modules.clone();
+            let compiled = spawn_blocking(move || modules.add(hash, &bytes)).await;
+            if let Err(reason) = compiled.map_err(|error| error.to_string()).flatten() {
+                loaded.refused.insert(hash, reason);
+            }
+        }
+        let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        let room = Arc::new(Semaphore::new(cores));
+        let mut loading = JoinSet::new();
+        for slice in wanted.slices {
+            let (loader, room, engine) = (self.clone(), room.clone(), wanted.engine);
+            loading.spawn(async move {
+                let id = slice.id.clone();
+                // Nobody closes it.
+                let _permit = room.acquire_owned().await;
+                let entry = spawn_blocking(move || loader.load_one(slice, engine)).await;
+                (id, entry.map_err(|error| error.to_string()).flatten())
+            });
+        }
+        while let Some(done) = loading.join_next().await {
+            // The tasks themselves do not panic, and nobody aborts them.
+            loaded.functions.extend(done);
+        }
+        loaded
+    }
+
+    fn load_one(&self, slice: Slice, engine: Option<slice::Engine>) -> Result<Arc<FunctionEntry>, String> {
+        let engine = self.engines.choose(slice.engine, engine).map_err(|error| error.to_string())?;
+        let entry = FunctionEntry::load_with(engine, &self.modules, slice);
+        entry.count_in(&self.node.revision_stats);
+        for program in [&entry.inbound, &entry.outbound] {
+            if let Err(reason) = &program.image {
+                return Err(format!("its {:?} program cannot be loaded: {reason}", program.spec.direction));
+            }
+        }
+        delivered(&entry.slice.inbound_extensions, &entry.inbound_extensions)?;
+        delivered(&entry.slice.outbound_extensions, &entry.outbound_extensions)?;
+        for component in entry.revisions.all().filter_map(|revision| revision.component.as_ref()) {
+            if let (Err(reason), false) = (&component.program, component.fetched) {
+                return Err(format!("its component cannot be loaded: {reason}"));
+            }
+        }
+        Ok(Arc::new(entry))
+    }
+}
+
+/// An extension whose module was delivered must be ready; one whose module is fetched may come later, or never.
+fn delivered(specs: &[slice::Extension], loaded: &[Extension]) -> Result<(), String> {
+    for (spec, extension) in specs.iter().zip(loaded).filter(|(spec, _)| spec.url.is_none()) {
+        if let Err(reason) = &extension.plugin {
+            return Err(format!("its extension {} cannot be loaded: {reason}", spec.name));
+        }
+    }
+    Ok(())
+}
