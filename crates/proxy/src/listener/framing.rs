@@ -124,13 +124,30 @@ impl Framing {
             self.line_end(part);
             return length;
         }
-        let room = LINE.saturating_sub(self.line.len());
-        self.line.extend_from_slice(&part[..length.min(room)]);
+        self.keep(part);
         if end.is_some() {
             let line = std::mem::take(&mut self.line);
             self.line_end(&line);
         }
         length
+    }
+
+    /// Keeps a part of a line, as far as it tells how the message is framed. Blanks and zeros before a length do not, and there may be more
+    /// of them than is kept of a line.
+    fn keep(&mut self, part: &[u8]) {
+        for byte in part {
+            if self.line.len() == LINE {
+                return;
+            }
+            let before = match byte {
+                b' ' | b'\t' => &b"content-length:"[..],
+                b'0' => b"content-length:0",
+                _ => b"",
+            };
+            if before.is_empty() || !self.line.eq_ignore_ascii_case(before) {
+                self.line.push(*byte);
+            }
+        }
     }
 
     fn line_end(&mut self, line: &[u8]) {
@@ -160,13 +177,14 @@ impl Framing {
             return;
         }
         let Some(colon) = line.iter().position(|byte| *byte == b':') else { return };
-        let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
+        let (name, mut words) = (&line[..colon], line[colon + 1..].split(|byte| matches!(byte, b' ' | b'\t')));
         if name.eq_ignore_ascii_case(b"transfer-encoding") {
             self.body = Body::Chunked;
         } else if name.eq_ignore_ascii_case(b"content-length") && self.body != Body::Chunked {
             // What is no length the parser refuses.
-            self.body =
-                std::str::from_utf8(value).ok().and_then(|value| value.parse().ok()).map_or(Body::None, Body::Length);
+            let length =
+                words.find(|word| !word.is_empty()).and_then(|word| std::str::from_utf8(word).ok()?.parse().ok());
+            self.body = length.map_or(Body::None, Body::Length);
         }
     }
 
@@ -293,6 +311,18 @@ mod tests {
         let asked = "GET / HTTP/1.1\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n";
         let text = asked.to_owned() + &post("5 \r\nhello");
         assert_eq!(passed(text.as_bytes(), 1000).len(), text.len() - " \r\nhello".len());
+    }
+
+    #[test]
+    fn a_length_counts_however_far_it_is_padded() {
+        for padding in [" ".repeat(100), "\t".repeat(46), "0".repeat(100), " ".repeat(45) + "00"] {
+            let head = format!("POST / HTTP/1.1\r\nContent-Length:{padding}12\r\n\r\n");
+            let text = head + "hello #orld!GET /#b HTTP/1.1\r\n\r\n";
+            for piece in [1, 7, 60, 1000] {
+                let passed = passed(text.as_bytes(), piece);
+                assert_eq!(String::from_utf8_lossy(&passed), text.replace("/#b", "/\0b"), "in pieces of {piece}");
+            }
+        }
     }
 
     #[test]
