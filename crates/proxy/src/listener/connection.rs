@@ -256,11 +256,12 @@ impl Connection {
         let busy = self.activity.begin();
         let on_upgrade = request.extensions_mut().remove::<OnUpgrade>();
         let (mut head, body) = request.into_parts();
+        let http2 = head.version == Version::HTTP_2;
+        let is_last = !http2 && head.method == Method::CONNECT;
         let (snapshot, origin) = match self.origin(&head.headers) {
             Ok(found) => found,
-            Err(failure) => return Ok(self.turn_away(&head, &failure)),
+            Err(failure) => return Ok(self.send_off(self.turn_away(&head, &failure), http2, is_last)),
         };
-        let http2 = head.version == Version::HTTP_2;
         if head.method == Method::CONNECT
             && head.extensions.get::<hyper::ext::Protocol>().is_none()
             && self.opens_tunnel(&origin, &head)
@@ -280,7 +281,7 @@ impl Connection {
         } else {
             response.body_mut().occupy(busy);
         }
-        Ok(self.send_off(response, http2))
+        Ok(self.send_off(response, http2, is_last))
     }
 
     /// Answers whoever is nobody here. It is recorded like all else.
@@ -294,8 +295,12 @@ impl Connection {
         reply::turned_away(failure, request_id)
     }
 
-    /// What depends on how the client is connected.
-    fn send_off(&self, mut response: Response<Body>, http2: bool) -> Response<Body> {
+    /// What depends on how the client is connected. `is_last`: it asked for a tunnel over HTTP/1.1, and gets none. It may have begun to speak
+    /// into it, which nobody takes for requests.
+    fn send_off(&self, mut response: Response<Body>, http2: bool, is_last: bool) -> Response<Body> {
+        if is_last {
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
         if self.direction == TrafficDirection::Inbound
             && let Some(label) = response.extensions().get::<Failure>().and_then(Failure::label)
         {

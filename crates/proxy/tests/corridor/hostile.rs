@@ -225,6 +225,20 @@ async fn a_response_with_an_unknown_coding_is_not_passed_on() {
 }
 
 /// Blanks, line ends and extensions that another server may read otherwise.
+/// What comes behind a CONNECT is for its tunnel, and not held to the letter.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_follows_a_tunnel_that_is_refused() {
+    let connect = "CONNECT web:80 HTTP/1.1\r\nhost: web:80\r\n\r\n";
+    for next in [
+        "GET / HTTP/1.1\r\nhost: web\r\n\r\n",
+        "POST / HTTP/1.1\r\nhost: web\r\ntransfer-encoding: chunked\r\n\r\n5 \r\nhello\r\n0\r\n\r\n",
+    ] {
+        let (status, requests, reply) = attempt(connect.to_owned() + next).await;
+        assert!((400..500).contains(&status), "{reply}");
+        assert_eq!((requests, reply.matches("HTTP/1.1 ").count()), (0, 1), "{reply}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn chunks_are_taken_by_the_letter() {
     let head = "POST /seen HTTP/1.1\r\nhost: web\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n";
