@@ -544,7 +544,7 @@ const ONLY_IN_HEADS: [HeaderName; 37] = [
 /// HTTP/2 may split cookies into fields; outside of it they are one (RFC 9113, 8.2.3), and so they are for policies.
 fn join_cookies(headers: &mut HeaderMap) {
     let mut joined = Vec::new();
-    for value in headers.get_all(header::COOKIE) {
+    for value in headers.get_all(header::COOKIE).iter().filter(|value| !value.is_empty()) {
         if !joined.is_empty() {
             joined.extend_from_slice(b"; ");
         }
