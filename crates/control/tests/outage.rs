@@ -164,7 +164,7 @@ fn join_at(
         control: address,
         token: token.clone(),
         inbound: None,
-        backoff: Default::default(),
+        backoff: leno_control::node::BACKOFF,
     };
     leno_control::node::join(options).unwrap()
 }

@@ -28,7 +28,6 @@
 
 mod accounts;
 pub mod autoscaler;
-mod backoff;
 mod cgroup;
 mod child;
 mod dispatcher;
@@ -54,7 +53,6 @@ mod supervisor;
 
 pub use accounts::Accounts;
 pub use autoscaler::{Mode, Reason};
-pub use backoff::Backoff;
 pub use dispatcher::Lease;
 pub use error::AcquireError;
 pub use host::Host;

@@ -8,8 +8,9 @@ use crate::host::Host;
 use crate::instance::{Failure, Instance, Report, Wish};
 use crate::instance_id::InstanceId;
 use crate::scaling::Scaler;
-use crate::spec::{FunctionSpec, Settings};
+use crate::spec::{FunctionSpec, LONGEST_PAUSE, Settings};
 use crate::status::{Board, InstanceState, InstanceStatus};
+use backon::{BackoffBuilder, ExponentialBackoff};
 use leno_config::slice::{IN_NODE, Run};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -53,6 +54,8 @@ pub(crate) struct Lifecycle {
     removed: bool,
     /// Failures in a row.
     failures: u32,
+    /// Since the last success or change of what is started.
+    pauses: ExponentialBackoff,
     resume_at: Option<Instant>,
     reports: mpsc::UnboundedReceiver<Report>,
     reporter: mpsc::UnboundedSender<Report>,
@@ -84,6 +87,7 @@ impl Lifecycle {
         let (reporter, reports) = mpsc::unbounded_channel();
         let scaler = Scaler::new(&spec, &shared.dispatcher, &shared.board);
         Self {
+            pauses: shared.settings.backoff.build(),
             shared,
             spec,
             generation: 0,
@@ -128,7 +132,7 @@ impl Lifecycle {
                 if !spec.same_process(&self.spec) {
                     self.generation += 1;
                     // What was wrong may have been put right.
-                    self.failures = 0;
+                    self.forget_failures();
                     self.set_pause(None);
                 }
                 self.spec = *spec;
@@ -289,13 +293,16 @@ impl Lifecycle {
         }
     }
 
+    fn forget_failures(&mut self) {
+        (self.failures, self.pauses) = (0, self.shared.settings.backoff.build());
+    }
+
     fn failed(&mut self, id: InstanceId, failure: Failure) {
-        let backoff = self.shared.settings.backoff;
         let reason = match &failure {
             Failure::NeverReady(error) => error.to_string(),
             Failure::Crashed { status, ready_for } => {
-                if *ready_for >= backoff.reset_after {
-                    self.failures = 0;
+                if *ready_for >= self.shared.settings.recovered_after {
+                    self.forget_failures();
                 }
                 format!("the instance ended by itself: {status}")
             }
@@ -304,7 +311,7 @@ impl Lifecycle {
             }
         };
         self.failures = self.failures.saturating_add(1);
-        let pause = backoff.pause(self.failures, fastrand::f64());
+        let pause = self.pauses.next().unwrap_or(LONGEST_PAUSE);
         tracing::warn!(function = %self.spec.id, instance = %id, failures = self.failures, ?pause, "{reason}");
 
         let until = Instant::now() + pause;

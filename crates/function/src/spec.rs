@@ -1,7 +1,7 @@
 //! What a node tells the supervisor.
 
 use crate::accounts::Accounts;
-use crate::backoff::Backoff;
+use backon::ExponentialBuilder;
 use leno_config::id::FunctionId;
 use leno_config::revision::{Revision, Template};
 use leno_config::slice::{AppProtocol, Command, Run, Scale, Slice};
@@ -91,11 +91,16 @@ const EXTERNAL_WAIT: Duration = Duration::from_secs(10);
 /// The start of an instance fails before the requests that wait for it give up, so that they can say why.
 const WAIT_MARGIN: Duration = Duration::from_millis(100);
 
+/// Between two starts, before jitter lengthens it.
+pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(15);
+
 /// What holds for all functions of a supervisor.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Pauses between starts after failures.
-    pub backoff: Backoff,
+    pub backoff: ExponentialBuilder,
+    /// An instance that was ready for this long has recovered: its next failure counts as the first.
+    pub recovered_after: Duration,
     /// Requests wait through a pause that is no longer than this; a longer one refuses them ([`crate::AcquireError::Backoff`]).
     pub queue_timeout: Duration,
     /// Requests that may wait for instances on this node, of all functions together.
@@ -120,7 +125,14 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            backoff: Backoff::default(),
+            // The jitter lengthens each pause by up to its double, so that functions that failed together do not come back together.
+            backoff: ExponentialBuilder::new()
+                .with_min_delay(Duration::from_millis(50))
+                .with_max_delay(LONGEST_PAUSE)
+                .with_factor(2.0)
+                .with_jitter()
+                .without_max_times(),
+            recovered_after: Duration::from_secs(10),
             queue_timeout: Duration::from_secs(1),
             buffer: 16_384,
             cgroups: false,

@@ -3,7 +3,7 @@
 mod support;
 
 use leno_config::slice::{Job, Process, Resources};
-use leno_function::{Backoff, JobSpec, JobState, JobStatus, Settings, Stream, Supervisor};
+use leno_function::{JobSpec, JobState, JobStatus, Stream, Supervisor};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -167,8 +167,7 @@ async fn the_deadline_holds_during_a_pause_too() {
         job.backoff_limit = 5;
         job.active_deadline = Some(Duration::from_millis(100));
     });
-    let backoff = Backoff { base: FOREVER, max: FOREVER, reset_after: FOREVER };
-    let supervisor = Supervisor::start(Settings { backoff, ..settings() }, ());
+    let supervisor = Supervisor::start(settings_with_pause(FOREVER), ());
     supervisor.apply_job(job.spec.clone());
     assert!(ended(&supervisor).await.reason.unwrap().starts_with("DeadlineExceeded"));
     supervisor.shutdown(FOREVER).await;

@@ -4,9 +4,7 @@ mod support;
 
 use leno_config::id::FunctionId;
 use leno_config::slice::Scale;
-use leno_function::{
-    AcquireError, Backoff, Function, FunctionSpec, InstanceState, Lease, Mode, Reason, Settings, Supervisor,
-};
+use leno_function::{AcquireError, Function, FunctionSpec, InstanceState, Lease, Mode, Reason, Settings, Supervisor};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -250,8 +248,7 @@ async fn a_request_waits_no_longer_than_its_deadline_and_leaves_no_trace() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_that_cannot_live_to_see_the_next_start_is_not_kept() {
     let pause = Duration::from_secs(30);
-    let backoff = Backoff { base: pause, max: pause, reset_after: FOREVER };
-    let supervisor = Supervisor::start(Settings { backoff, queue_timeout: FOREVER, ..settings() }, ());
+    let supervisor = Supervisor::start(Settings { queue_timeout: FOREVER, ..settings_with_pause(pause) }, ());
     let function = supervisor.apply(spec(command(&["sh", "-c", "exit 7"])));
     assert!(matches!(function.acquire(&[]).await.unwrap_err(), AcquireError::Exited { .. }));
     let deadline = Instant::now() + Duration::from_secs(5);

@@ -140,6 +140,8 @@ enum Form {
     Wide,
     /// As the node tells it; times in seconds since 1970.
     Json,
+    /// The same in YAML. Characters that a terminal would act on are written as in tables.
+    Yaml,
 }
 
 /// Prints one listing.
@@ -153,9 +155,9 @@ pub fn list(what: Listing, node: &NodeAddress, printing: Printing) -> Result<Exi
     loop {
         let rows = node.list(what)?;
         let new: Vec<&Value> = rows.iter().filter(|row| !seen.contains(*row)).collect();
-        if form == Form::Json {
+        if let Form::Json | Form::Yaml = form {
             if first || !new.is_empty() {
-                println!("{}", shown_json(&serde_json::to_string_pretty(&new)?));
+                println!("{}", document(&new, form)?);
             }
         } else {
             let headings = first.then(|| columns.iter().map(|(heading, ..)| (*heading).to_owned()).collect::<Vec<_>>());
@@ -169,6 +171,18 @@ pub fn list(what: Listing, node: &NodeAddress, printing: Printing) -> Result<Exi
         }
         (seen, first) = (rows, false);
         std::thread::sleep(LOOK);
+    }
+}
+
+/// Rows for a program to read.
+fn document(rows: &[&Value], form: Form) -> Result<String> {
+    match form {
+        Form::Yaml => {
+            let rows: Vec<Value> = rows.iter().map(|row| shown_all((*row).clone())).collect();
+            // What `--watch` prints is one stream of several documents.
+            Ok(format!("---\n{}", serde_saphyr::to_string(&rows)?.trim_end()))
+        }
+        _ => Ok(shown_json(&serde_json::to_string_pretty(rows)?).into_owned()),
     }
 }
 
@@ -265,5 +279,20 @@ impl Node {
         let body = response.into_body().collect().await?.to_bytes();
         ensure!(status != 401, "the node at {} takes a token: give --admin-token FILE", self.admin);
         Ok((status, String::from_utf8_lossy(&body).into_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn yaml_is_of_rows_and_acts_on_no_terminal() {
+        let rows =
+            [serde_json::json!({ "job": "a/b", "exit": null, "reason": "x\x1b[2J: #\n\u{202e}- y", "callees": ["c"] })];
+        let yaml = document(&rows.iter().collect::<Vec<_>>(), Form::Yaml).unwrap();
+        assert!(yaml.starts_with("---\n- "), "{yaml}");
+        assert!(yaml.contains("job: a/b\n") && yaml.contains(r"x\\u{1b}[2J: #\\n\\u{202e}- y"), "{yaml}");
+        assert!(!yaml.contains(|character: char| character != '\n' && character.is_control()), "{yaml}");
     }
 }

@@ -329,6 +329,8 @@ fn listings_are_for_people_and_for_programs() {
         let rows: serde_json::Value = serde_json::from_str(&told(json)).unwrap();
         assert_eq!(rows[0]["function"], "test/echo");
     }
+    let yaml = told(&["get", "functions", "-o", "yaml"]);
+    assert!(yaml.starts_with("---\n- ") && yaml.contains("function: test/echo\n"), "{yaml}");
     let identities = told(&["get", "identities"]);
     assert!(identities.contains("EXPIRES") && identities.contains("  in "), "{identities}");
     assert!(told(&["completions", "bash"]).contains("_leno"));

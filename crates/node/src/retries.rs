@@ -1,6 +1,7 @@
 //! Functions with an extension that is not loaded although its module is here: they are loaded again, after longer and longer pauses.
 //! Until then the extension refuses.
 
+use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use leno_config::FunctionId;
 use leno_proxy::FunctionEntry;
 use leno_proxy::extension::Extension;
@@ -9,9 +10,14 @@ use std::collections::HashMap;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// After the first failure; doubles with each further one.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+/// What is loaded is on this node alone, so there is nobody to keep apart from by jitter.
+const PAUSES: ExponentialBuilder = ExponentialBuilder::new()
+    .with_min_delay(FIRST_PAUSE)
+    .with_max_delay(LONGEST_PAUSE)
+    .with_factor(2.0)
+    .without_max_times();
 
 /// When to try which function again.
 #[derive(Debug, Default)]
@@ -20,7 +26,7 @@ pub struct Retries(HashMap<FunctionId, Retry>);
 #[derive(Debug)]
 struct Retry {
     at: Instant,
-    pause: Duration,
+    pauses: ExponentialBackoff,
 }
 
 impl Retries {
@@ -43,10 +49,10 @@ impl Retries {
     }
 
     fn fail(&mut self, id: &FunctionId, now: Instant) -> Duration {
-        let retry = self.0.entry(id.clone()).or_insert(Retry { at: now, pause: FIRST_PAUSE / 2 });
-        retry.pause = (retry.pause * 2).min(LONGEST_PAUSE);
-        retry.at = now + retry.pause;
-        retry.pause
+        let retry = self.0.entry(id.clone()).or_insert_with(|| Retry { at: now, pauses: PAUSES.build() });
+        let pause = retry.pauses.next().unwrap_or(LONGEST_PAUSE);
+        retry.at = now + pause;
+        pause
     }
 
     /// A function is gone.

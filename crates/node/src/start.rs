@@ -7,7 +7,7 @@ use crate::reconciler::Reconciler;
 use anyhow::{Context, Result};
 use leno_config::MeshSlice;
 use leno_control::JoinToken;
-use leno_control::node::{Backoff, Identities, Options};
+use leno_control::node::{BACKOFF, Identities, Options};
 use leno_function::{Settings, Supervisor};
 use leno_identity::{SpiffeId, SvidStore, TrustBundle};
 use leno_proxy::Telemetry;
@@ -71,12 +71,8 @@ pub async fn start(
     let addresses = corridor.addresses;
     host.attach(&node, addresses.outbound);
 
-    let options = Options {
-        control: join.control,
-        token: join.token,
-        inbound: Some(addresses.inbound),
-        backoff: Backoff::default(),
-    };
+    let options =
+        Options { control: join.control, token: join.token, inbound: Some(addresses.inbound), backoff: BACKOFF };
     let (agent, updates) = leno_control::node::join(options)?;
     let (wanted, wanted_by) = watch::channel(BTreeSet::new());
     let (applied, is_applied) = watch::channel(false);

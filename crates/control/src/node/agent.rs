@@ -1,6 +1,5 @@
 //! The handle through which a node speaks with the control plane.
 
-use super::backoff::Backoff;
 use super::desired::{Desired, from_node};
 use super::stream;
 use super::update::Update;
@@ -11,6 +10,7 @@ use crate::rollout::RevisionCounts;
 use crate::wire::v1::from_node::Message;
 use crate::wire::v1::identity_client::IdentityClient;
 use crate::wire::{self, v1};
+use backon::ExponentialBuilder;
 use leno_config::FunctionId;
 use leno_identity::{CertificateDer, SpiffeId};
 use std::collections::BTreeMap;
@@ -38,8 +38,8 @@ pub struct Options {
     pub token: JoinToken,
     /// This node's inbound listener, where other nodes reach the functions that it hosts.
     pub inbound: Option<SocketAddr>,
-    /// Between attempts to reach the control plane.
-    pub backoff: Backoff,
+    /// Pauses between attempts to reach the control plane; without a limit on their number.
+    pub backoff: ExponentialBuilder,
 }
 
 /// Why a node cannot even try to join.
@@ -122,7 +122,7 @@ pub fn join(options: Options) -> Result<(Agent, Updates), JoinError> {
     let (updates, queue) = mpsc::channel(QUEUE);
     let (state, connection) = watch::channel(Connection::Away { attempts: 0, reason: None });
     let (alive, ended) = mpsc::channel(1);
-    let keeper = stream::Keeper {
+    let session = stream::Session {
         shared: shared.clone(),
         channel: channel.clone(),
         authorization: authorization.clone(),
@@ -133,7 +133,7 @@ pub fn join(options: Options) -> Result<(Agent, Updates), JoinError> {
         state,
         ended,
     };
-    tokio::spawn(keeper.run());
+    tokio::spawn(session.run());
     Ok((Agent(Arc::new(Handle { shared, channel, authorization, connection, _alive: alive })), queue))
 }
 

@@ -1,8 +1,9 @@
 //! Keeps a node's identities certified: the first certificate as soon as an identity is wanted, a new one at half of the
 //! lifetime, and again and again while the control plane is away.
 
+use super::BACKOFF;
 use super::agent::Agent;
-use super::backoff::Backoff;
+use backon::BackoffBuilder;
 use leno_identity::{SpiffeId, SvidStore};
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
@@ -25,7 +26,6 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(30);
 pub struct Identities {
     agent: Agent,
     store: Arc<SvidStore>,
-    backoff: Backoff,
 }
 
 /// What one pass did.
@@ -40,7 +40,7 @@ pub struct Renewal {
 impl Identities {
     /// For certificates that `agent` has signed and `store` holds.
     pub fn new(agent: Agent, store: Arc<SvidStore>) -> Self {
-        Self { agent, store, backoff: Backoff::default() }
+        Self { agent, store }
     }
 
     /// Does [`Identities::keep`] on a thread of its own, which gives way to all others: keys and certificates are a good part of what a new
@@ -59,15 +59,19 @@ impl Identities {
     /// Keeps what is wanted certified until the sender of `wanted` is dropped. Sending the same set again makes it look at once,
     /// as is wanted after a change of the trust bundle.
     pub async fn keep(self, mut wanted: watch::Receiver<BTreeSet<SpiffeId>>) {
-        let mut failures = 0;
+        let mut pauses = BACKOFF.build();
         loop {
             let now_wanted = wanted.borrow_and_update().clone();
             let renewal = self.pass(&now_wanted).await;
             for (identity, reason) in &renewal.failed {
                 tracing::warn!(%identity, reason, "an identity was not certified");
             }
-            failures = if renewal.failed.is_empty() { 0 } else { failures + 1 };
-            let sleep = if failures > 0 { self.backoff.wait(failures) } else { self.until_next() };
+            let sleep = if renewal.failed.is_empty() {
+                pauses = BACKOFF.build();
+                self.until_next()
+            } else {
+                pauses.next().unwrap_or(LONGEST_SLEEP)
+            };
             tokio::select! {
                 () = tokio::time::sleep(sleep) => (),
                 changed = wanted.changed() => if changed.is_err() { return },

@@ -1,15 +1,16 @@
 //! Keeps one stream to the control plane, for as long as there is an [`super::Agent`].
 
 use super::agent::{Connection, Said, Shared};
-use super::backoff::Backoff;
 use super::update::{Change, Update};
 use crate::resource::{Resource, Subject, Version};
 use crate::wire::v1::discovery_client::DiscoveryClient;
 use crate::wire::v1::to_node::Message;
 use crate::wire::{self, MAX_MESSAGE, v1};
+use backon::{BackoffBuilder, ExponentialBuilder};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
@@ -21,13 +22,16 @@ use tonic::{Request, Status, Streaming};
 const OUTGOING: usize = 64;
 /// Updates that were read and that the node has no room for yet.
 const READ_AHEAD: usize = 4;
+/// A stream that lived for this long was a good one, whatever it carried.
+const LASTING: Duration = Duration::from_secs(5);
 
-pub(crate) struct Keeper {
+/// The stream to the control plane, opened again whenever it ends.
+pub(crate) struct Session {
     pub shared: Arc<Shared>,
     pub channel: Channel,
     pub authorization: MetadataValue<Ascii>,
     pub inbound: Option<SocketAddr>,
-    pub backoff: Backoff,
+    pub backoff: ExponentialBuilder,
     pub said: mpsc::UnboundedReceiver<Said>,
     pub updates: mpsc::Sender<Update>,
     pub state: watch::Sender<Connection>,
@@ -42,17 +46,21 @@ enum End {
     Failed(Status),
 }
 
-impl Keeper {
+impl Session {
     pub(crate) async fn run(mut self) {
         let mut failures = 0;
+        let mut pauses = self.backoff.build();
         for number in 1.. {
             let began = Instant::now();
             let mut lived = false;
             let End::Failed(status) = self.stream(number, &mut lived).await else { return };
             // A stream that carried something, or lasted, was a good one.
-            failures = if lived || began.elapsed() > self.backoff.max { 1 } else { failures + 1 };
+            if lived || began.elapsed() > LASTING {
+                (failures, pauses) = (0, self.backoff.build());
+            }
+            failures += 1;
             let reason = format!("{:?}: {}", status.code(), status.message());
-            let wait = self.backoff.wait(failures);
+            let wait = pauses.next().unwrap_or(LASTING);
             tracing::warn!(
                 reason,
                 attempt = failures,

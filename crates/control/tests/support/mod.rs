@@ -4,7 +4,7 @@
 pub mod slices;
 
 use leno_config::Slice;
-use leno_control::node::{Agent, Backoff, Change, Connection, Update, Updates, join};
+use leno_control::node::{Agent, BACKOFF, Change, Connection, Update, Updates, join};
 use leno_control::{
     Admission, Control, Definitions, Instance, InstanceState, JoinToken, Placement, Resource, Store, Subject,
 };
@@ -94,7 +94,7 @@ pub fn node(served: &Served, token: &JoinToken, port: u16) -> (Agent, Updates) {
         control: served.address,
         token: token.clone(),
         inbound: Some(SocketAddr::from(([127, 0, 0, 1], port))),
-        backoff: Backoff { base: Duration::from_millis(5), max: Duration::from_millis(50) },
+        backoff: BACKOFF.with_min_delay(Duration::from_millis(5)).with_max_delay(Duration::from_millis(50)),
     })
     .unwrap()
 }

@@ -6,6 +6,8 @@ use crate::instance::{Wish, at_least};
 use crate::instance_id::InstanceId;
 use crate::lifecycle::sleep_until;
 use crate::process::{Program, describe};
+use crate::spec::LONGEST_PAUSE;
+use backon::{BackoffBuilder, ExponentialBackoff};
 use leno_config::slice::{Job, Process};
 use std::process::ExitStatus;
 use std::sync::Arc;
@@ -26,6 +28,7 @@ pub(super) struct Run {
     processes: JoinSet<Outcome>,
     succeeded: u32,
     failed: u32,
+    pauses: ExponentialBackoff,
     /// After a failure nothing is started before this.
     resume_at: Option<Instant>,
 }
@@ -50,6 +53,7 @@ impl Run {
     pub fn new(shared: Shared, spec: JobSpec, progress: Arc<Progress>, wish: watch::Receiver<Wish>) -> Self {
         Self {
             process: Arc::new(spec.job.process.clone()),
+            pauses: shared.settings.backoff.build(),
             shared,
             spec,
             progress,
@@ -162,7 +166,7 @@ impl Run {
         if self.failed > limit {
             return Some(End::Failed(format!("BackoffLimitExceeded: {reason}")));
         }
-        let pause = self.shared.settings.backoff.pause(self.failed, fastrand::f64());
+        let pause = self.pauses.next().unwrap_or(LONGEST_PAUSE);
         tracing::warn!(job = %self.spec.id, failed = self.failed, limit, ?pause, "a process of the job failed: {reason}");
         self.resume_at = Some(Instant::now() + pause);
         None

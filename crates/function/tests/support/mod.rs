@@ -3,7 +3,7 @@
 
 use leno_config::id::FunctionId;
 use leno_config::slice::{AppProtocol, Command, Readiness, Resources, Run, Scale};
-use leno_function::{Backoff, Function, FunctionSpec, Host, InstanceId, LogLine, Settings, Stream, Supervisor};
+use leno_function::{Function, FunctionSpec, Host, InstanceId, LogLine, Settings, Stream, Supervisor};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -122,8 +122,15 @@ pub fn one_at_a_time(max: u32) -> FunctionSpec {
 }
 
 pub fn settings() -> Settings {
-    let backoff = Backoff { base: Duration::from_millis(1), max: Duration::from_millis(5), reset_after: FOREVER };
-    Settings { backoff, drain: FOREVER, ..Settings::default() }
+    let defaults = Settings { recovered_after: FOREVER, drain: FOREVER, ..Settings::default() };
+    let backoff = defaults.backoff.with_min_delay(Duration::from_millis(1)).with_max_delay(Duration::from_millis(5));
+    Settings { backoff, ..defaults }
+}
+
+/// The same, but with this pause (or up to its double) after each failure.
+pub fn settings_with_pause(pause: Duration) -> Settings {
+    let settings = settings();
+    Settings { backoff: settings.backoff.with_min_delay(pause).with_max_delay(pause), ..settings }
 }
 
 pub fn start(witness: &Witness, command: Command) -> (Supervisor, Function) {

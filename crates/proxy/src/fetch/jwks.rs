@@ -11,6 +11,7 @@
 
 use super::download::{DownloadError, download};
 use crate::state::ledger::UnknownKeys;
+use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use leno_config::jwks::{self, KeySet};
 use leno_config::{FunctionId, Slice};
 use std::collections::HashMap;
@@ -53,6 +54,13 @@ impl Default for Pace {
     }
 }
 
+impl Pace {
+    fn pauses(&self) -> ExponentialBackoff {
+        let pauses = ExponentialBuilder::new().with_min_delay(self.after_failure).with_factor(2.0);
+        pauses.without_max_delay().without_max_times().build()
+    }
+}
+
 /// Follows the key sets of a node's functions.
 #[derive(Clone, Debug)]
 pub struct JwksFetcher {
@@ -89,7 +97,8 @@ struct Known {
     keys: Option<KeySet>,
     next: Instant,
     last: Option<Instant>,
-    failures: u32,
+    /// Since the last success.
+    pauses: ExponentialBackoff,
     under_way: bool,
 }
 
@@ -111,7 +120,7 @@ impl JwksFetcher {
         let mut state = self.shared.state();
         for fetch in &slice.jwks {
             let source = Source { url: fetch.url.clone(), ca_file: fetch.ca_file.clone() };
-            state.sources.entry(source).or_insert_with(Known::new);
+            state.sources.entry(source).or_insert_with(|| Known::new(&self.shared.pace));
         }
         let complete = state.complete(&slice);
         state.functions.insert(slice.id.clone(), (slice, complete.clone()));
@@ -170,8 +179,8 @@ impl Shared {
 }
 
 impl Known {
-    fn new() -> Self {
-        Self { keys: None, next: Instant::now(), last: None, failures: 0, under_way: false }
+    fn new(pace: &Pace) -> Self {
+        Self { keys: None, next: Instant::now(), last: None, pauses: pace.pauses(), under_way: false }
     }
 }
 
@@ -211,7 +220,7 @@ impl State {
                 for refused in &keys.refused {
                     tracing::warn!(url = %source.url, "a key in a key set is not used: {refused}");
                 }
-                known.failures = 0;
+                known.pauses = pace.pauses();
                 known.next = now + refresh;
                 if known.keys.as_ref() == Some(&keys) {
                     return Vec::new();
@@ -220,9 +229,7 @@ impl State {
                 known.keys = Some(keys);
             }
             Err(error) => {
-                let pause = pace.after_failure.saturating_mul(1 << known.failures.min(16));
-                known.failures += 1;
-                known.next = now + pause.min(refresh);
+                known.next = now + known.pauses.next().map_or(refresh, |pause| pause.min(refresh));
                 let stale = if known.keys.is_some() { "; the keys it had stay in use" } else { "" };
                 tracing::warn!(url = %source.url, "fetching a key set failed: {error}{stale}");
                 return Vec::new();

@@ -2,6 +2,7 @@
 
 use super::download::download;
 use crate::state::modules::Modules;
+use backon::{BackoffBuilder, ExponentialBuilder};
 use leno_config::ModuleHash;
 use leno_config::slice::ModuleUrl;
 use leno_sandbox::component::LARGEST_COMPONENT;
@@ -12,9 +13,14 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// After the first failure; doubles with each further one.
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+/// After failures.
+const PAUSES: ExponentialBuilder = ExponentialBuilder::new()
+    .with_min_delay(Duration::from_secs(1))
+    .with_max_delay(LONGEST_PAUSE)
+    .with_factor(2.0)
+    .with_jitter()
+    .without_max_times();
 
 /// Fetches modules in the background.
 #[derive(Debug)]
@@ -57,7 +63,7 @@ impl ModuleFetcher {
 }
 
 async fn fetch(modules: Arc<Modules>, hash: ModuleHash, url: ModuleUrl, fetched: mpsc::UnboundedSender<ModuleHash>) {
-    let mut pause = FIRST_PAUSE;
+    let mut pauses = PAUSES.build();
     loop {
         let reason =
             match download(&url.url, url.ca_file.clone(), "application/wasm, */*", LARGEST_COMPONENT, TIMEOUT).await {
@@ -80,8 +86,8 @@ async fn fetch(modules: Arc<Modules>, hash: ModuleHash, url: ModuleUrl, fetched:
                 Ok(bytes) => format!("it has the hash {} instead", ModuleHash::of(&bytes)),
                 Err(error) => error.to_string(),
             };
+        let pause = pauses.next().unwrap_or(LONGEST_PAUSE);
         tracing::warn!(%hash, url = url.url, again_in = ?pause, "a module cannot be fetched: {reason}");
         tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }

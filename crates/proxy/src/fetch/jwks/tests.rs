@@ -1,5 +1,5 @@
 use super::*;
-use crate::runtime::dial::DialError;
+use crate::runtime::client::ClientError;
 use crate::testing;
 use crate::testing::SigningKey;
 use leno_config::slice::JwksFetch;
@@ -168,7 +168,7 @@ async fn reports_do_not_flood_the_issuer() {
     let source = Source { url: "http://login.example/keys".into(), ca_file: None };
     let mine = slice("shop/orders", &source.url);
     state.functions.insert(id.clone(), (mine.clone(), mine));
-    state.sources.insert(source.clone(), Known { next: now, ..Known::new() });
+    state.sources.insert(source.clone(), Known { next: now, ..Known::new(&FAST) });
     assert_eq!(state.due(now).0.len(), 1);
     assert!(state.due(now).0.is_empty(), "it is under way");
     state.learn(&source, Ok(KeySet::default()), &soon, now);
@@ -189,7 +189,7 @@ async fn failures_keep_the_keys_and_are_repeated_at_growing_intervals() {
     let source = Source { url: "http://login.example/keys".into(), ca_file: None };
     let mine = slice("shop/orders", &source.url);
     state.functions.insert(mine.id.clone(), (mine.clone(), mine.clone()));
-    state.sources.insert(source.clone(), Known { next: now, ..Known::new() });
+    state.sources.insert(source.clone(), Known { next: now, ..Known::new(&pace) });
     let set = leno_config::jwks::parse(key_set("one").as_bytes());
     assert_eq!(state.learn(&source, Ok(set.clone()), &pace, now).len(), 1);
     assert!(state.learn(&source, Ok(set), &pace, now).is_empty(), "nothing changed");
@@ -237,7 +237,7 @@ async fn what_is_not_a_key_set_is_refused() {
         assert!(
             matches!(
                 fetch(source, Duration::from_secs(10)).await,
-                Err(FetchError::Download(DownloadError::Dial(DialError::Url(_))))
+                Err(FetchError::Download(DownloadError::Client(ClientError::Address(_))))
             ),
             "{url}"
         );
@@ -316,7 +316,7 @@ async fn https_trusts_the_named_roots_and_no_others() {
     assert!(
         matches!(
             get(&other_name, Some(&file)).await,
-            Err(FetchError::Download(DownloadError::Dial(DialError::Connect(_))))
+            Err(FetchError::Download(DownloadError::Http(error))) if error.is_connect()
         ),
         "another name"
     );
@@ -327,7 +327,7 @@ async fn https_trusts_the_named_roots_and_no_others() {
     std::fs::remove_file(&file).unwrap();
     assert!(matches!(
         get(&server.url, Some(&file)).await,
-        Err(FetchError::Download(DownloadError::Dial(DialError::CaFile { .. })))
+        Err(FetchError::Download(DownloadError::Client(ClientError::CaFile { .. })))
     ));
 }
 

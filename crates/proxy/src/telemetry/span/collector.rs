@@ -1,12 +1,11 @@
-//! The trace back end's address, and the connection to it, which is kept.
+//! The trace back end's address, and the client that posts to it.
 
-use crate::runtime::dial::{DialError, Server};
+use crate::runtime::client::{self, Client, ClientError, with_causes};
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HOST, USER_AGENT};
-use http::{Request, StatusCode};
+use http::header::{CONTENT_TYPE, USER_AGENT};
+use http::{Request, StatusCode, Uri};
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::client::conn::http1::{SendRequest, handshake};
-use hyper_util::rt::TokioIo;
+use hyper_util::client::legacy;
 use std::io;
 use std::time::Duration;
 use tokio::runtime;
@@ -20,9 +19,9 @@ const LARGEST_ANSWER: usize = 64 * 1024;
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Unsent {
     #[error(transparent)]
-    Dial(#[from] DialError),
-    #[error("the exchange failed: {0}")]
-    Http(#[from] hyper::Error),
+    Client(#[from] ClientError),
+    #[error("the exchange failed: {}", with_causes(.0))]
+    Http(#[from] legacy::Error),
     #[error("the answer was {0}")]
     Status(StatusCode),
     #[error("no request can be made: {0}")]
@@ -35,8 +34,9 @@ pub(super) enum Unsent {
 pub(super) struct Collector {
     /// The exporter's thread has nothing else to do than wait for the answer.
     runtime: runtime::Runtime,
-    server: Server,
-    kept: Option<SendRequest<Full<Bytes>>>,
+    address: Uri,
+    /// It keeps a connection for the next time. Made anew after a failure, with the roots that the system has then.
+    client: Option<Client>,
 }
 
 impl Collector {
@@ -44,50 +44,41 @@ impl Collector {
     pub(super) fn new(endpoint: &str) -> io::Result<Self> {
         let endpoint = endpoint.trim_end_matches('/');
         let suffix = if endpoint.ends_with("/v1/traces") { "" } else { "/v1/traces" };
-        let server = Server::parse(&format!("{endpoint}{suffix}"));
-        let server = server.map_err(|error| io::Error::other(format!("tracing.otlp: {error}")))?;
+        let address = client::address(&format!("{endpoint}{suffix}"));
+        let address = address.map_err(|error| io::Error::other(format!("tracing.otlp: {error}")))?;
         let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
-        Ok(Self { runtime, server, kept: None })
+        Ok(Self { runtime, address, client: None })
     }
 
     /// Sends an `ExportTraceServiceRequest`.
     pub(super) fn post(&mut self, message: Vec<u8>) -> Result<(), Unsent> {
-        let (server, kept) = (&self.server, self.kept.take());
-        let posting = async { tokio::time::timeout(TIMEOUT, post(server, kept, message.into())).await };
-        self.kept = Some(self.runtime.block_on(posting).map_err(|_| Unsent::Timeout)??);
+        let (address, client) = (&self.address, self.client.take());
+        let posting = async { tokio::time::timeout(TIMEOUT, post(address, client, message.into())).await };
+        self.client = Some(self.runtime.block_on(posting).map_err(|_| Unsent::Timeout)??);
         Ok(())
     }
 }
 
-/// Returns the connection, for the next time.
-async fn post(
-    server: &Server,
-    kept: Option<SendRequest<Full<Bytes>>>,
-    message: Bytes,
-) -> Result<SendRequest<Full<Bytes>>, Unsent> {
-    if let Some(mut sender) = kept
-        && sender.ready().await.is_ok()
-    {
-        match exchange(server, &mut sender, message.clone()).await {
-            // It was closed under us. Should the back end have got the spans nevertheless, it knows them by their ids.
-            Err(Unsent::Http(_)) => (),
-            result => return result.map(|()| sender),
+/// Returns the client, for the next time.
+async fn post(address: &Uri, kept: Option<Client>, message: Bytes) -> Result<Client, Unsent> {
+    if let Some(client) = kept {
+        match exchange(address, &client, message.clone()).await {
+            // A kept connection was closed under us. Should the back end have got the spans nevertheless, it knows them by their ids.
+            Err(Unsent::Http(error)) if !error.is_connect() => (),
+            result => return result.map(|()| client),
         }
     }
-    let (mut sender, connection) = handshake(TokioIo::new(server.connect(None).await?)).await?;
-    tokio::spawn(connection);
-    exchange(server, &mut sender, message).await?;
-    Ok(sender)
+    let client = client::client(address, None).await?;
+    exchange(address, &client, message).await?;
+    Ok(client)
 }
 
-async fn exchange(server: &Server, sender: &mut SendRequest<Full<Bytes>>, message: Bytes) -> Result<(), Unsent> {
-    let uri = server.uri();
-    let request = Request::post(uri.path_and_query().map_or("/", |path| path.as_str()))
-        .header(HOST, uri.authority().map_or("", |authority| authority.as_str()))
+async fn exchange(address: &Uri, client: &Client, message: Bytes) -> Result<(), Unsent> {
+    let request = Request::post(address)
         .header(CONTENT_TYPE, "application/x-protobuf")
-        .header(USER_AGENT, concat!("leno/", env!("CARGO_PKG_VERSION")))
+        .header(USER_AGENT, client::USER_AGENT)
         .body(Full::new(message))?;
-    let response = sender.send_request(request).await?;
+    let response = client.request(request).await?;
     let status = response.status();
     // Read to its end, so that the connection can be used again; whatever fails here shows at the next request.
     let _ = Limited::new(response.into_body(), LARGEST_ANSWER).collect().await;

@@ -1,0 +1,95 @@
+//! The node's own HTTP client: for key sets and modules that the configuration names, and for the back end that takes spans.
+
+use bytes::Bytes;
+use http::Uri;
+use http_body_util::Full;
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::Client as HyperClient;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tokio_rustls::rustls::crypto::aws_lc_rs;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, pem};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+
+/// HTTP/1.1, over TLS where the address says `https`.
+pub type Client = HyperClient<HttpsConnector<HttpConnector>, Full<Bytes>>;
+
+/// Named in each request.
+pub const USER_AGENT: &str = concat!("leno/", env!("CARGO_PKG_VERSION"));
+
+/// Why there is no client for an address.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// Neither `http://host…` nor `https://host…`.
+    #[error("`{0}` is not an http or https address")]
+    Address(String),
+    /// The file with the roots.
+    #[error("{}: {reason}", file.display())]
+    CaFile {
+        /// Which file.
+        file: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// No root to trust.
+    #[error("the system has no root certificates; name a file with `caFile`")]
+    NoRoots,
+    /// The library refuses the TLS configuration, or reading the roots was cut short.
+    #[error("TLS: {0}")]
+    Tls(String),
+}
+
+/// Reads an address. Only `http` and `https` are accepted.
+pub fn address(url: &str) -> Result<Uri, ClientError> {
+    let uri = url.parse::<Uri>().ok();
+    let uri = uri.filter(|uri| matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some());
+    uri.ok_or_else(|| ClientError::Address(url.to_owned()))
+}
+
+/// A client for this address. It trusts the roots in the PEM file `ca_file`; without one, the system's. Redirects are not followed.
+pub async fn client(address: &Uri, ca_file: Option<PathBuf>) -> Result<Client, ClientError> {
+    let roots = match address.scheme_str() {
+        Some("https") => {
+            // Reading files may block.
+            let reading =
+                tokio::task::spawn_blocking(move || ca_file.map_or_else(system_roots, |file| roots_in(&file)));
+            reading.await.map_err(|error| ClientError::Tls(error.to_string()))??
+        }
+        // Nobody is trusted, because there is nobody to be asked.
+        _ => RootCertStore::empty(),
+    };
+    let tls = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| ClientError::Tls(error.to_string()))?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let connector = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().build();
+    Ok(HyperClient::builder(TokioExecutor::new()).build(connector))
+}
+
+/// An error with its causes. The HTTP library's own text leaves them out.
+pub fn with_causes(error: &dyn Error) -> String {
+    let causes = std::iter::successors(error.source(), |&cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
+fn roots_in(file: &Path) -> Result<RootCertStore, ClientError> {
+    let fault = |reason: String| ClientError::CaFile { file: file.to_owned(), reason };
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_file_iter(file).map_err(|error| fault(error.to_string()))? {
+        let certificate = certificate.map_err(|error: pem::Error| fault(error.to_string()))?;
+        roots.add(certificate).map_err(|error| fault(error.to_string()))?;
+    }
+    if roots.is_empty() { Err(fault("no certificate in it".to_owned())) } else { Ok(roots) }
+}
+
+fn system_roots() -> Result<RootCertStore, ClientError> {
+    let mut roots = RootCertStore::empty();
+    // Some of a system's roots may be too old to be read; the others do.
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    if roots.is_empty() { Err(ClientError::NoRoots) } else { Ok(roots) }
+}
