@@ -1,10 +1,9 @@
 # Leno: everything a newcomer needs. `make help` lists the targets.
 SHELL := /bin/bash
 CARGO ?= cargo
-DENY_VERSION := 0.20.2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint deny bench bench-smoke azure conformance reference clean
+.PHONY: help setup run test lint deny fuzz bench bench-smoke azure conformance reference clean
 
 help: ## List the targets.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -18,18 +17,18 @@ run: setup ## Start the example application behind the mesh and drive it with re
 	@target/release/orders-demo
 
 test: setup ## Run all tests.
-	@$(CARGO) test --workspace --no-fail-fast
+	@$(CARGO) test --release --workspace --no-fail-fast
 
 lint: setup ## Check format and lints.
 	@$(CARGO) fmt --all --check
 	@$(CARGO) fmt --manifest-path guest/Cargo.toml --check
-	@$(CARGO) clippy --quiet --workspace --all-targets -- -D warnings
+	@$(CARGO) clippy --release --workspace --all-targets -- -D warnings
 
 deny: ## Check licences, sources and the dependency rules of the architecture.
-	@test -x target/tools/bin/cargo-deny || { \
-	  echo "== installing cargo-deny $(DENY_VERSION) into target/tools (some minutes)"; \
-	  $(CARGO) install --quiet --locked --debug --version $(DENY_VERSION) --root target/tools cargo-deny; }
-	@target/tools/bin/cargo-deny check bans licenses sources
+	@"$$(CARGO=$(CARGO) scripts/cargo-deny.sh)" check bans licenses sources
+
+fuzz: ## Run every fuzz target for a minute (SECONDS=5 TARGETS="yaml wire": otherwise).
+	@CARGO=$(CARGO) scripts/fuzz.sh $(or $(SECONDS),60) $(TARGETS)
 
 bench: setup ## Measure on this machine: a fresh sandbox per request, and whole hops beside Envoy; reports go to target/bench/.
 	@mkdir -p target/bench
@@ -39,7 +38,7 @@ bench: setup ## Measure on this machine: a fresh sandbox per request, and whole 
 	@target/release/leno-bench hop --leno target/dist/leno --json target/bench/hop.json --html target/bench/hop.html
 
 bench-smoke: setup ## Check in under two minutes that the hot path has not become much slower (for CI).
-	@$(CARGO) build --release --quiet -p leno -p leno-bench
+	@$(CARGO) build --release -p leno -p leno-bench
 	@target/release/leno-bench smoke
 
 azure: setup ## Replay a workload of Azure Functions without a mesh, with Leno and with Envoys (ARGUMENTS="--trace FOLDER": a real one, for hours).
