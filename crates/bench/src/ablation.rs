@@ -101,7 +101,7 @@ fn tell(subjects: &[Subject], trials: &Trials, report: &mut Report) -> Page {
             rows.push(vec![policy.to_string(), with_spread(alone), with_spread(saved)]);
         }
         page.heading(name);
-        page.table(&rows);
+        page.table(rows);
     }
     page
 }

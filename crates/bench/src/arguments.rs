@@ -1,6 +1,6 @@
 //! Arguments that the subcommands share.
 
-use crate::html::{self, Page};
+use crate::html::Page;
 use crate::proxy_under_test::Programs;
 use crate::report::Report;
 use serde_json::Value;
@@ -12,7 +12,7 @@ pub struct Plain {
     #[command(flatten)]
     pub output: Output,
     #[command(flatten)]
-    pub programs: Where,
+    pub programs: ProgramPaths,
 }
 
 /// Where figures go, and how carefully they are taken.
@@ -31,10 +31,11 @@ pub struct Output {
 
 impl Output {
     /// Writes what is wanted: the page with its conditions, the figures with all that lies behind them. `details` has `conditions`.
-    pub fn write(&self, report: Report, page: Page, machine: Value, mut details: Value) -> anyhow::Result<()> {
+    pub fn write(&self, report: Report, mut page: Page, machine: Value, mut details: Value) -> anyhow::Result<()> {
         details["quick"] = self.quick.into();
         if let Some(path) = &self.html {
-            html::conditions(page, &machine, &details["conditions"]).write(path)?;
+            page.conditions(&machine, &details["conditions"]);
+            page.write(path)?;
         }
         match &self.json {
             Some(path) => report.write_with(machine, details, path),
@@ -45,7 +46,7 @@ impl Output {
 
 /// Where the programs are.
 #[derive(clap::Args)]
-pub struct Where {
+pub struct ProgramPaths {
     /// Envoy's program; without it, the one that scripts/envoy.sh installs.
     #[arg(long, value_name = "PROGRAM")]
     envoy: Option<PathBuf>,
@@ -54,7 +55,7 @@ pub struct Where {
     leno: Option<PathBuf>,
 }
 
-impl Where {
+impl ProgramPaths {
     pub fn find(&self) -> anyhow::Result<Programs> {
         Programs::find(self.envoy.as_deref(), self.leno.as_deref())
     }

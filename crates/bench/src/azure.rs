@@ -11,7 +11,6 @@ mod generated;
 mod kept;
 pub mod layer;
 mod page;
-mod plot;
 mod replay;
 mod scaledown;
 mod scenario;
@@ -20,7 +19,7 @@ mod trace;
 mod watch;
 mod workload;
 
-use crate::arguments::{Output, Where};
+use crate::arguments::{Output, ProgramPaths};
 use crate::load;
 use crate::machine;
 use crate::rig::Rig;
@@ -34,7 +33,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
-use watch::{Looks, Ours, Subject, Watched};
+use watch::{OwnProcesses, Sampling, Subject, Watched};
 use workload::{Invocation, Replay, Workload};
 
 /// Between two scenarios, for what ended to be gone.
@@ -53,7 +52,7 @@ pub struct Arguments {
     #[command(flatten)]
     output: Output,
     #[command(flatten)]
-    programs: Where,
+    programs: ProgramPaths,
     /// Folder with a trace in the Azure/InVitro format; without it, a workload is generated.
     #[arg(long, value_name = "FOLDER")]
     trace: Option<PathBuf>,
@@ -104,7 +103,7 @@ pub struct Arguments {
 }
 
 /// What is replayed, as the report tells it.
-struct Course {
+struct Experiment {
     workload: Workload,
     replay: Replay,
     minutes: usize,
@@ -114,11 +113,11 @@ struct Course {
 }
 
 pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    let course = Course::of(arguments)?;
+    let experiment = Experiment::of(arguments)?;
     let machine = machine::describe();
-    println!("machine: {machine}\nmeasured on {}\n{}", course.workload.source, course.demand());
+    println!("machine: {machine}\nmeasured on {}\n{}", experiment.workload.source, experiment.demand());
     let rig = Rig::set_up(arguments.programs.find()?)?;
-    let conditions = course.conditions(&rig);
+    let conditions = experiment.conditions(&rig);
     let retakes = arguments.retakes.unwrap_or(usize::from(!arguments.output.quick));
     let mut possible = arguments.scenarios.clone();
     possible.retain(|scenario| match scenario.missing(&rig) {
@@ -129,38 +128,38 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
         None => true,
     });
     let mut measured = Vec::new();
-    for company in companies(&possible, course.side_by_side) {
+    for group in groups(&possible, experiment.side_by_side) {
         measured.extend(match &arguments.keep {
-            Some(folder) => kept_or_measured(folder, &rig, company, &course, retakes, &conditions)?,
-            None => undisturbed(&rig, company, &course, retakes)?,
+            Some(folder) => kept_or_measured(folder, &rig, group, &experiment, retakes, &conditions)?,
+            None => undisturbed(&rig, group, &experiment, retakes)?,
         });
     }
-    let report = figures::report(&measured, &course.invocations);
+    let report = figures::report(&measured, &experiment.invocations);
     for one in &measured {
         for (label, _) in SHARES {
             let name = format!("slowdown_{label}_{}", one.scenario.name());
             if let Some(ratio) = report.figure(&name) {
                 let disturbed = if measured.iter().any(Measured::is_disturbed) { "; disturbed" } else { "" };
-                println!("{name}: {ratio} ({}{disturbed})", course.workload.source);
+                println!("{name}: {ratio} ({}{disturbed})", experiment.workload.source);
             }
         }
     }
     if let Some(path) = &arguments.invocations {
-        write_invocations(&measured, &course.invocations, path)?;
+        write_invocations(&measured, &experiment.invocations, path)?;
     }
     if let Some(path) = &arguments.output.html {
-        page::page(&measured, &course.invocations, &report, &machine, &conditions).write(path)?;
+        page::page(&measured, &experiment.invocations, &report, &machine, &conditions)?.write(path)?;
     }
     match &arguments.output.json {
         Some(path) => {
-            let details = details(&measured, &course.invocations, conditions);
+            let details = details(&measured, &experiment.invocations, conditions);
             report.write_with(machine, details, path)
         }
         None => Ok(()),
     }
 }
 
-impl Course {
+impl Experiment {
     fn of(arguments: &Arguments) -> anyhow::Result<Self> {
         let quick = arguments.output.quick;
         let minutes = arguments.minutes.unwrap_or(if quick { 2 } else { 30 });
@@ -238,40 +237,45 @@ impl Course {
 }
 
 /// Scenarios that are measured at the same time, in order.
-fn companies(scenarios: &[Scenario], side_by_side: bool) -> impl Iterator<Item = &[Scenario]> {
+fn groups(scenarios: &[Scenario], side_by_side: bool) -> impl Iterator<Item = &[Scenario]> {
     scenarios.chunk_by(move |one, next| side_by_side && ![one, next].contains(&&Scenario::Envoy))
 }
 
-/// Those of a company were measured together, or are measured now.
+/// Those of a group were measured together, or are measured now.
 fn kept_or_measured(
     folder: &Path,
     rig: &Rig,
-    company: &[Scenario],
-    course: &Course,
+    group: &[Scenario],
+    experiment: &Experiment,
     retakes: usize,
     conditions: &Value,
 ) -> anyhow::Result<Vec<Measured>> {
     let kept: Vec<Option<Measured>> =
-        company.iter().map(|scenario| kept::load(folder, *scenario, conditions)).collect::<anyhow::Result<_>>()?;
+        group.iter().map(|scenario| kept::load(folder, *scenario, conditions)).collect::<anyhow::Result<_>>()?;
     if let Some(kept) = kept.into_iter().collect::<Option<Vec<_>>>() {
         for one in &kept {
             println!("{}: measured before", one.scenario.title());
-            say(one, &course.invocations);
+            say(one, &experiment.invocations);
         }
         return Ok(kept);
     }
-    let measured = undisturbed(rig, company, course, retakes)?;
+    let measured = undisturbed(rig, group, experiment, retakes)?;
     measured.iter().try_for_each(|one| kept::save(folder, conditions, one))?;
     Ok(measured)
 }
 
 /// The first try that others leave alone; the one that they disturbed least, if they leave none.
-fn undisturbed(rig: &Rig, company: &[Scenario], course: &Course, retakes: usize) -> anyhow::Result<Vec<Measured>> {
+fn undisturbed(
+    rig: &Rig,
+    group: &[Scenario],
+    experiment: &Experiment,
+    retakes: usize,
+) -> anyhow::Result<Vec<Measured>> {
     let others = |all: &[Measured]| all.iter().map(|one| one.watched.others_percent).fold(0.0, f64::max);
     let mut best: Option<Vec<Measured>> = None;
     for _ in 0..=retakes {
-        let all = measure(rig, company, course)?;
-        all.iter().for_each(|one| say(one, &course.invocations));
+        let all = measure(rig, group, experiment)?;
+        all.iter().for_each(|one| say(one, &experiment.invocations));
         if best.as_ref().is_none_or(|best| others(&all) < others(best)) {
             best = Some(all);
         }
@@ -282,27 +286,27 @@ fn undisturbed(rig: &Rig, company: &[Scenario], course: &Course, retakes: usize)
     best.context("nothing was measured")
 }
 
-fn measure(rig: &Rig, company: &[Scenario], course: &Course) -> anyhow::Result<Vec<Measured>> {
+fn measure(rig: &Rig, group: &[Scenario], experiment: &Experiment) -> anyhow::Result<Vec<Measured>> {
     std::thread::sleep(PAUSE);
     let start = |scenario: &Scenario| {
         let begin = Instant::now();
-        let running = Running::start(rig, *scenario, course.functions).with_context(|| scenario.name())?;
+        let running = Running::start(rig, *scenario, experiment.functions).with_context(|| scenario.name())?;
         Ok((running, begin.elapsed().as_secs_f64()))
     };
-    let started: Vec<(Running, f64)> = company.iter().map(start).collect::<anyhow::Result<_>>()?;
-    let ours = Ours::default();
+    let started: Vec<(Running, f64)> = group.iter().map(start).collect::<anyhow::Result<_>>()?;
+    let ours = OwnProcesses::default();
     std::thread::scope(|scope| {
         let each = started.iter().zip(0..).map(|((running, start_s), place)| {
-            let manner = Manner {
-                work: course.functions.work,
+            let options = ReplayOptions {
+                work: experiment.functions.work,
                 connections: CONNECTIONS,
-                looks: Looks::EverySecond,
+                sampling: Sampling::EverySecond,
                 ours: ours.clone(),
             };
             scope.spawn(move || {
                 std::thread::sleep(STAGGER * place);
                 let (replayed, watched) =
-                    replay(running, &course.invocations, manner).with_context(|| running.scenario.name())?;
+                    replay(running, &experiment.invocations, options).with_context(|| running.scenario.name())?;
                 Ok(Measured { scenario: running.scenario, replayed, watched, start_s: *start_s })
             })
         });
@@ -313,23 +317,27 @@ fn measure(rig: &Rig, company: &[Scenario], course: &Course) -> anyhow::Result<V
 }
 
 /// How invocations are sent, and watched.
-struct Manner {
+struct ReplayOptions {
     work: Work,
     /// Open before anything is sent.
     connections: usize,
-    looks: Looks,
-    ours: Ours,
+    sampling: Sampling,
+    ours: OwnProcesses,
 }
 
 /// Sends the invocations, and watches meanwhile.
-fn replay(running: &Running, invocations: &[Invocation], manner: Manner) -> anyhow::Result<(Replayed, Watched)> {
-    let Manner { work, connections, looks, ours } = manner;
+fn replay(
+    running: &Running,
+    invocations: &[Invocation],
+    options: ReplayOptions,
+) -> anyhow::Result<(Replayed, Watched)> {
+    let ReplayOptions { work, connections, sampling, ours } = options;
     let subject = Subject {
         root: running.pid()?,
         sidecars: running.has_sidecars(),
         admin: running.admin,
         folder: running.folder.clone(),
-        looks,
+        sampling,
         ours,
     };
     let (tls, request) = (running.tls.as_ref(), &running.request);
@@ -363,8 +371,8 @@ fn say(one: &Measured, invocations: &[Invocation]) {
     if let Some(failure) = one.first_failure() {
         println!("  the first failure: {failure}");
     }
-    if let Some(trouble) = &one.watched.trouble {
-        println!("  not watched to the end: {trouble}");
+    if let Some(error) = &one.watched.error {
+        println!("  not watched to the end: {error}");
     }
 }
 

@@ -23,9 +23,9 @@ use std::net::{SocketAddr, TcpStream};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Between two looks whether the function is there; each takes time of the core that makes it ready.
-const LOOK: Duration = Duration::from_micros(200);
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Between two requests that ask whether the function is there; each takes time of the core that makes it ready.
+const POLL_INTERVAL: Duration = Duration::from_micros(200);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 pub fn run(arguments: &Plain) -> anyhow::Result<()> {
     let machine = machine::describe();
@@ -51,7 +51,7 @@ pub fn run(arguments: &Plain) -> anyhow::Result<()> {
         Some(_) => tell("envoy", &envoy(&rig, policies, envoys)?, envoys, &mut report, &mut rows),
         None => println!("there is no Envoy: its part is missing"),
     }
-    page.table(&rows);
+    page.table(rows);
     let details = json!({"conditions": trial::conditions(&rig)});
     arguments.output.write(report, page, machine, details)
 }
@@ -92,10 +92,10 @@ fn leno(rig: &Rig, engine: &str, policies: Policies, functions: usize) -> anyhow
         loop {
             match ask(&mut connection, &request)? {
                 200 => break,
-                404 => sleep(LOOK),
+                404 => sleep(POLL_INTERVAL),
                 status => anyhow::bail!("the first answer is {status}"),
             }
-            ensure!(begin.elapsed() < PATIENCE, "the function does not appear");
+            ensure!(begin.elapsed() < TIMEOUT, "the function does not appear");
         }
         times.push(begin.elapsed());
         node.hear("published")?;
@@ -116,9 +116,9 @@ fn envoy(rig: &Rig, policies: Policies, count: usize) -> anyhow::Result<Sample> 
             match first_answer(listen, &request) {
                 Some(200) => break,
                 Some(status) => anyhow::bail!("Envoy's first answer is {status}"),
-                None => sleep(LOOK),
+                None => sleep(POLL_INTERVAL),
             }
-            ensure!(begin.elapsed() < PATIENCE, "Envoy does not answer");
+            ensure!(begin.elapsed() < TIMEOUT, "Envoy does not answer");
         }
         times.push(begin.elapsed());
         drop(proxy);

@@ -7,7 +7,7 @@ use crate::proxy_under_test::envoy::Sidecar;
 use crate::proxy_under_test::leno::{Caller, Listeners, Mesh, host_of};
 use crate::proxy_under_test::{Helper, Proxy};
 use crate::rig::{Noise, Rig, free_addresses};
-use crate::trial::{Contender, HTTP1, HTTP2, Way, probe};
+use crate::trial::{Contender, HTTP1, HTTP2, Traffic, probe};
 use anyhow::{Context, ensure};
 use std::fs;
 use std::net::SocketAddr;
@@ -21,7 +21,7 @@ const ENDLESS: &str = r#"(module
     (func (export "malloc") (param i32) (result i32) (i32.const 1024))
     (func (export "proxy_on_request_headers") (param i32 i32 i32) (result i32) (loop $again (br $again)) (i32.const 0)))"#;
 /// The longest wait for something to work.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// One of those who are measured.
 pub struct Running {
@@ -46,19 +46,19 @@ impl Contender for Running {
         proxies.into_iter().chain(self.node.as_ref().map(Helper::pid)).collect()
     }
 
-    fn usual_way(&self) -> Way {
+    fn default_traffic(&self) -> Traffic {
         if self.http2_only { HTTP2 } else { HTTP1 }
     }
 
-    fn plan(&self, way: Way, pace: Pace) -> Plan {
-        let pace = if let Pace::Open(_) = pace { Pace::Open(way.rate) } else { pace };
+    fn plan(&self, traffic: Traffic, pace: Pace) -> Plan {
+        let pace = if let Pace::Open(_) = pace { Pace::Open(traffic.rate) } else { pace };
         Plan {
             address: self.address,
-            protocol: way.protocol,
+            protocol: traffic.protocol,
             tls: self.tls.clone(),
             pace,
-            connections: way.connections,
-            streams: way.streams,
+            connections: traffic.connections,
+            streams: traffic.streams,
             warm_up_ms: 0,
             measured_ms: 0,
             request: self.request.clone(),
@@ -67,9 +67,9 @@ impl Contender for Running {
 }
 
 impl Running {
-    /// Whether requests can come in this way. The upstream itself speaks HTTP/1.1 only.
-    pub fn takes(&self, way: Way) -> bool {
-        match way.protocol {
+    /// Whether it can serve this traffic. The upstream itself speaks HTTP/1.1 only.
+    pub fn accepts(&self, traffic: Traffic) -> bool {
+        match traffic.protocol {
             Protocol::Http2 => self.proxy.is_some() || self.node.is_some(),
             Protocol::Http1 | Protocol::Fresh => !self.http2_only,
         }
@@ -97,7 +97,7 @@ impl Running {
     /// With a `leno up` for the documents of this folder.
     fn behind_leno(self, rig: &Rig, folder: &Path, listeners: Listeners, policies: Policies) -> anyhow::Result<Self> {
         let proxy = Proxy::leno(&rig.programs.leno, rig.cores, folder, listeners.admin)?;
-        Self { proxy: Some(proxy), ..self }.until_it_works(rig, policies)
+        Self { proxy: Some(proxy), ..self }.wait_until_ready(rig, policies)
     }
 
     /// The upstream itself.
@@ -111,7 +111,7 @@ impl Running {
         let configurations = [envoy_file(rig, name, policies, listen, rig.upstream, false)?];
         let tls = policies.mtls.then(|| rig.material.client_tls(true));
         let proxy = Some(start_envoys(rig, &configurations)?);
-        Self { proxy, tls, ..Self::at(rig, name, listen, policies)? }.until_it_works(rig, policies)
+        Self { proxy, tls, ..Self::at(rig, name, listen, policies)? }.wait_until_ready(rig, policies)
     }
 
     /// A caller's sidecar and the callee's, with mutual TLS between them where policies say so.
@@ -122,7 +122,7 @@ impl Running {
             envoy_file(rig, &format!("{name}-inbound"), policies, inbound, rig.upstream, false)?,
         ];
         let proxy = Some(start_envoys(rig, &configurations)?);
-        Self { proxy, ..Self::at(rig, name, outbound, policies)? }.until_it_works(rig, policies)
+        Self { proxy, ..Self::at(rig, name, outbound, policies)? }.wait_until_ready(rig, policies)
     }
 
     /// One hop into Leno, by its gateway.
@@ -181,7 +181,7 @@ impl Running {
         let mut running = Self { proxy: Some(proxy), ..Self::at(rig, name, listeners.outbound, policies)? };
         running.request.headers.push(("proxy-authorization".into(), read_credential(&credential)?));
         running.request.target = format!("http://{HOST}{}", running.request.target);
-        running.until_it_works(rig, policies)
+        running.wait_until_ready(rig, policies)
     }
 
     /// `leno-bench node` with this engine, by its gateway.
@@ -192,7 +192,7 @@ impl Running {
         fs::write(&file, mesh(rig, &folder, "wasm", policies, listeners).documents())?;
         let node = Helper::start(rig.cores, &["node", "--engine", engine, "--documents", &file.display().to_string()])?;
         let running = Self { node: Some(node), ..Self::at_gateway(rig, name, listeners, policies)? };
-        running.until_it_works(rig, policies)
+        running.wait_until_ready(rig, policies)
     }
 
     /// `leno-bench node` with this engine, by its inbound listener: mutual TLS, HTTP/2; the load is `frontend`.
@@ -220,7 +220,7 @@ impl Running {
             tls: Some(tls),
             ..Self::at(rig, name, listeners.inbound, policies)?
         };
-        running.until_it_works(rig, policies)
+        running.wait_until_ready(rig, policies)
     }
 
     /// One node with four functions: who is measured, who makes noise, who makes noise with sidecars that have 50 us each, and whose own
@@ -254,30 +254,30 @@ impl Running {
 
     /// Waits until requests are answered with 200, and sees that one without a token is refused where a token is asked for, and
     /// one that no rule allows where there are rules.
-    fn until_it_works(mut self, rig: &Rig, policies: Policies) -> anyhow::Result<Self> {
-        self.until_it_answers(rig, 200, |_| {})?;
+    fn wait_until_ready(mut self, rig: &Rig, policies: Policies) -> anyhow::Result<Self> {
+        self.wait_for_status(rig, 200, |_| {})?;
         if policies.jwt.is_some() {
-            self.until_it_answers(rig, 401, |plan| plan.request.authorizations.clear())?;
+            self.wait_for_status(rig, 401, |plan| plan.request.authorizations.clear())?;
         }
         if policies.authorization {
-            self.until_it_answers(rig, 403, |plan| plan.request.method = "DELETE".into())?;
+            self.wait_for_status(rig, 403, |plan| plan.request.method = "DELETE".into())?;
         }
         Ok(self)
     }
 
     /// Waits until all answers to such requests have this status.
-    fn until_it_answers(&mut self, rig: &Rig, status: u16, change: fn(&mut Plan)) -> anyhow::Result<()> {
+    fn wait_for_status(&mut self, rig: &Rig, status: u16, change: fn(&mut Plan)) -> anyhow::Result<()> {
         let begin = Instant::now();
         loop {
             if let Some(proxy) = &mut self.proxy {
-                proxy.still_runs().with_context(|| self.name.clone())?;
+                proxy.ensure_running().with_context(|| self.name.clone())?;
             }
             let outcome = probe(rig, self, change)?;
             if outcome.error.is_none() && outcome.statuses.keys().eq([&status]) {
                 return Ok(());
             }
             let Outcome { statuses, error, .. } = outcome;
-            ensure!(begin.elapsed() < PATIENCE, "{} answers {statuses:?} instead of {status}, {error:?}", self.name);
+            ensure!(begin.elapsed() < TIMEOUT, "{} answers {statuses:?} instead of {status}, {error:?}", self.name);
         }
     }
 }
@@ -358,7 +358,7 @@ fn read_credential(path: &Path) -> anyhow::Result<String> {
     loop {
         match fs::read_to_string(path) {
             Ok(text) if !text.is_empty() => return Ok(text),
-            _ => ensure!(begin.elapsed() < PATIENCE, "the instance of `frontend` did not start"),
+            _ => ensure!(begin.elapsed() < TIMEOUT, "the instance of `frontend` did not start"),
         }
         std::thread::sleep(Duration::from_millis(20));
     }

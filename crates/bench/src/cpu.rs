@@ -86,7 +86,7 @@ impl Memory {
 }
 
 /// What everybody used, to find out who disturbed a measurement.
-pub struct Everybody {
+pub struct AllProcesses {
     processes: HashMap<u32, u64>,
     /// Ticks that found a core at work, of all cores.
     busy: u64,
@@ -94,7 +94,7 @@ pub struct Everybody {
     stolen: u64,
 }
 
-impl Everybody {
+impl AllProcesses {
     pub fn now() -> anyhow::Result<Self> {
         let mut processes = HashMap::new();
         for entry in fs::read_dir("/proc")? {
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn only_others_disturb() {
-        let everybody = |processes: &[(u32, u64)], busy, stolen| Everybody {
+        let everybody = |processes: &[(u32, u64)], busy, stolen| AllProcesses {
             processes: processes.iter().copied().collect(),
             busy,
             stolen,

@@ -1,7 +1,7 @@
 //! `leno-bench density`: what a node with many functions costs, every function with all nine policies of its own; and what one
 //! Envoy for each function would.
 
-use crate::arguments::{Output, Where};
+use crate::arguments::{Output, ProgramPaths};
 use crate::contenders::Running;
 use crate::cpu::{Memory, Usage};
 use crate::html::Page;
@@ -10,7 +10,7 @@ use crate::machine;
 use crate::policies::Policies;
 use crate::report::Report;
 use crate::rig::Rig;
-use crate::trial::{self, Contender, HTTP1, Lengths, Way};
+use crate::trial::{self, Contender, HTTP1, Lengths, Traffic};
 use serde_json::json;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ pub struct Arguments {
     #[command(flatten)]
     output: Output,
     #[command(flatten)]
-    programs: Where,
+    programs: ProgramPaths,
     /// Numbers of functions, instead of the usual ones.
     #[arg(long, value_delimiter = ',', value_name = "NUMBERS")]
     functions: Vec<usize>,
@@ -102,8 +102,8 @@ fn node(rig: &Rig, functions: usize, pause: Duration) -> anyhow::Result<Node> {
     // Each function is asked several times.
     let closed = Duration::from_millis(1000 + functions as u64 / 2);
     let lengths = Lengths { warm_up: Duration::from_millis(200), closed, open: Duration::ZERO, retakes: 1 };
-    let way = Way { connections: 8, ..HTTP1 };
-    let trial = trial::run(rig, &running, way, Pace::Closed, 0, lengths)?;
+    let traffic = Traffic { connections: 8, ..HTTP1 };
+    let trial = trial::run(rig, &running, traffic, Pace::Closed, 0, lengths)?;
     let loaded = Memory { rss: trial.rss_kib, pss: trial.pss_kib };
     Ok(Node { functions, start, idle, idle_cpu, loaded, cpu_us: trial.cpu_us })
 }
@@ -151,7 +151,7 @@ fn page(nodes: &[Node], report: &Report) -> Page {
             format!("{:.1}", node.cpu_us),
         ]);
     }
-    page.table(&rows);
+    page.table(rows);
     let mut rows = vec![["figure", "value"].map(str::to_owned).to_vec()];
     let names = [
         "density_per_function_kib",
@@ -164,6 +164,6 @@ fn page(nodes: &[Node], report: &Report) -> Page {
             rows.push(vec![name.to_owned(), value.to_string()]);
         }
     }
-    page.table(&rows);
+    page.table(rows);
     page
 }

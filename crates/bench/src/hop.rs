@@ -1,9 +1,10 @@
 //! `leno-bench hop`: what a proxy costs a request, Envoy and Leno side by side before the same upstream.
 
-use crate::arguments::{Output, Where};
+mod page;
+
+use crate::arguments::{Output, ProgramPaths};
 use crate::contenders::{Running, envoy_tunings};
 use crate::cpu::Memory;
-use crate::html;
 use crate::load::Pace;
 use crate::machine;
 use crate::policies::{Algorithm, Policies};
@@ -11,7 +12,7 @@ use crate::report::Report;
 use crate::rig::Rig;
 use crate::statistics::{Figure, Trials};
 use crate::syscalls;
-use crate::trial::{self, Contender, FRESH, HTTP1, HTTP2, Lengths, Trial, Way};
+use crate::trial::{self, Contender, FRESH, HTTP1, HTTP2, Lengths, Traffic, Trial};
 use serde_json::json;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -33,7 +34,7 @@ pub struct Arguments {
     #[command(flatten)]
     pub output: Output,
     #[command(flatten)]
-    pub where_: Where,
+    pub programs: ProgramPaths,
     /// Only contenders whose names contain one of these words (comma-separated); `direct` always runs.
     #[arg(long, value_delimiter = ',', value_name = "WORDS")]
     only: Vec<String>,
@@ -47,7 +48,7 @@ pub struct Arguments {
 
 pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let machine = machine::describe();
-    let rig = Rig::set_up(arguments.where_.find()?)?;
+    let rig = Rig::set_up(arguments.programs.find()?)?;
     println!("machine: {machine}\nenvoy: {}", rig.programs.envoy_version().as_deref().unwrap_or("none"));
     let quick = arguments.output.quick;
     let contenders = start(&rig, &arguments.only, quick)?;
@@ -57,9 +58,9 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
             report.add(&format!("idle_pss_mib_{}", contender.name()), memory.pss as f64 / 1024.0);
         }
     }
-    let trials = Trials(take_turns(&rig, &contenders, &schedule(quick, arguments.repeats))?);
+    let trials = Trials(run_interleaved(&rig, &contenders, &schedule(quick, arguments.repeats))?);
     let names: Vec<&str> = contenders.iter().map(|contender| contender.name()).collect();
-    for contender in contenders.iter().filter(|contender| contender.takes(HTTP1)) {
+    for contender in contenders.iter().filter(|contender| contender.accepts(HTTP1)) {
         if let Some(calls) = syscalls::count(&rig, contender) {
             report.add(&format!("syscalls_{}", contender.name()), calls);
         }
@@ -70,7 +71,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let mut details = json!({"conditions": trial::conditions(&rig), "quick": quick});
     details["trials"] = serde_json::to_value(&trials.0)?;
     if let Some(path) = &arguments.output.html {
-        html::hop(&trials, &names, (&report, &BARS), &machine, &details["conditions"]).write(path)?;
+        page::page(&trials, &names, &report, &machine, &details["conditions"])?.write(path)?;
     }
     if let Some(path) = &arguments.markdown {
         std::fs::write(path, markdown(&trials))?;
@@ -165,36 +166,36 @@ fn start(rig: &Rig, only: &[String], quick: bool) -> anyhow::Result<Vec<Running>
     Ok(contenders)
 }
 
-/// A way, how often it is gone, and how long each time.
-struct Course {
-    way: Way,
+/// How often a kind of traffic is measured, and how long each time.
+struct Series {
+    traffic: Traffic,
     repeats: usize,
     lengths: Lengths,
 }
 
-fn schedule(quick: bool, repeats: Option<usize>) -> Vec<Course> {
+fn schedule(quick: bool, repeats: Option<usize>) -> Vec<Series> {
     let ms = Duration::from_millis;
     let (lengths, counts) = match quick {
         true => (Lengths { warm_up: ms(200), closed: ms(800), open: ms(1000), retakes: 0 }, [3, 1, 1]),
         false => (Lengths { warm_up: ms(500), closed: ms(2500), open: ms(4000), retakes: 2 }, [7, 4, 3]),
     };
-    let courses = [HTTP1, HTTP2, FRESH].into_iter().zip(counts);
-    courses.map(|(way, count)| Course { way, repeats: repeats.unwrap_or(count), lengths }).collect()
+    let all = [HTTP1, HTTP2, FRESH].into_iter().zip(counts);
+    all.map(|(traffic, count)| Series { traffic, repeats: repeats.unwrap_or(count), lengths }).collect()
 }
 
-/// In each repeat everybody is measured once in each way, each repeat beginning with somebody else.
-fn take_turns(rig: &Rig, contenders: &[Running], courses: &[Course]) -> anyhow::Result<Vec<Trial>> {
+/// In each repeat everybody is measured once with each traffic, each repeat beginning with somebody else.
+fn run_interleaved(rig: &Rig, contenders: &[Running], all: &[Series]) -> anyhow::Result<Vec<Trial>> {
     let mut trials = Vec::new();
-    for course in courses {
-        for repeat in 0..course.repeats {
-            for pace in [Pace::Closed, Pace::Open(course.way.rate)] {
+    for series in all {
+        for repeat in 0..series.repeats {
+            for pace in [Pace::Closed, Pace::Open(series.traffic.rate)] {
                 for index in 0..contenders.len() {
                     let contender = &contenders[(index + repeat) % contenders.len()];
-                    if contender.takes(course.way) {
-                        let trial = trial::run(rig, contender, course.way, pace, repeat, course.lengths)?;
+                    if contender.accepts(series.traffic) {
+                        let trial = trial::run(rig, contender, series.traffic, pace, repeat, series.lengths)?;
                         eprintln!(
                             "{} {} {} #{}: {:.1} us CPU, {:.0}/s, p50 {:.0} us, p99 {:.0} us, core {:.0} %, others {:.0} %",
-                            trial.way,
+                            trial.traffic,
                             trial.pace,
                             trial.contender,
                             repeat,
@@ -217,11 +218,11 @@ fn take_turns(rig: &Rig, contenders: &[Running], courses: &[Course]) -> anyhow::
 fn print_table(trials: &Trials, names: &[&str]) {
     println!(
         "{:<8} {:<22} {:>14} {:>10} {:>12} {:>10} {:>10}",
-        "way", "who", "CPU us closed", "req/s", "CPU us open", "p50 us", "p99 us"
+        "traffic", "who", "CPU us closed", "req/s", "CPU us open", "p50 us", "p99 us"
     );
-    for way in [HTTP1.name, HTTP2.name, FRESH.name] {
+    for traffic in [HTTP1.name, HTTP2.name, FRESH.name] {
         for name in names {
-            let of = |pace, value: fn(&Trial) -> f64| trials.figure((name, way, pace), value);
+            let of = |pace, value: fn(&Trial) -> f64| trials.figure((name, traffic, pace), value);
             let text = |figure: Option<Figure>| match figure {
                 Some(figure) => format!("{:.1}{}", figure.median, if figure.disturbed { "*" } else { "" }),
                 None => "-".to_owned(),
@@ -231,7 +232,7 @@ fn print_table(trials: &Trials, names: &[&str]) {
                 continue;
             }
             println!(
-                "{way:<8} {name:<22} {:>14} {:>10} {:>12} {:>10} {:>10}",
+                "{traffic:<8} {name:<22} {:>14} {:>10} {:>12} {:>10} {:>10}",
                 text(closed),
                 text(of("closed", |trial| trial.requests_per_second)),
                 text(open),
@@ -254,11 +255,11 @@ fn add_figures(report: &mut Report, trials: &Trials, names: &[&str]) {
         ("switches", |trial| trial.voluntary_switches + trial.involuntary_switches),
     ];
     for name in names {
-        for way in [HTTP1.name, HTTP2.name, FRESH.name] {
+        for traffic in [HTTP1.name, HTTP2.name, FRESH.name] {
             for pace in ["closed", "open"] {
                 for (what, value) in values {
-                    if let Some(figure) = trials.figure((name, way, pace), value) {
-                        report.add_figure(&format!("{what}_{name}_{way}_{pace}"), figure);
+                    if let Some(figure) = trials.figure((name, traffic, pace), value) {
+                        report.add_figure(&format!("{what}_{name}_{traffic}_{pace}"), figure);
                     }
                 }
             }
@@ -283,14 +284,15 @@ fn add_ratios(report: &mut Report, trials: &Trials) {
     ];
     println!();
     for (name, ours, theirs) in cpu {
-        for (suffix, way, pace) in [
+        for (suffix, traffic, pace) in [
             ("", "http1", "closed"),
             ("_open", "http1", "open"),
             ("_http2", "http2", "closed"),
             ("_fresh", "fresh", "closed"),
         ] {
-            let ratio =
-                trials.combined([(ours, way, pace), (theirs, way, pace)], |[ours, theirs]| ours.cpu_us / theirs.cpu_us);
+            let ratio = trials.combined([(ours, traffic, pace), (theirs, traffic, pace)], |[ours, theirs]| {
+                ours.cpu_us / theirs.cpu_us
+            });
             add_ratio(report, &format!("{name}{suffix}"), ratio);
         }
     }

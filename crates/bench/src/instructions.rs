@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 const WARM_UP: usize = 500;
 /// Enough that a batch of spans more or less does not show.
 const REQUESTS: usize = 2000;
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(clap::Args)]
 pub struct Arguments {
@@ -125,7 +125,7 @@ fn total(dump: &Path) -> anyhow::Result<u64> {
         if let Some(totals) = text.lines().find_map(|line| line.strip_prefix("totals: ")) {
             return totals.trim().parse().context("callgrind's totals are no number");
         }
-        ensure!(begin.elapsed() < PATIENCE, "callgrind wrote nothing to {}", path.display());
+        ensure!(begin.elapsed() < TIMEOUT, "callgrind wrote nothing to {}", path.display());
         sleep(Duration::from_millis(20));
     }
 }

@@ -10,7 +10,7 @@ use crate::sample::Sample;
 use anyhow::Context;
 use client::Connector;
 pub use client::{configure, parse};
-use pace::Turns;
+use pace::Pacer;
 use serde::{Deserialize, Serialize};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -152,17 +152,17 @@ pub fn run() -> anyhow::Result<()> {
     std::io::stdin().read_to_string(&mut text)?;
     let plan: Plan = serde_json::from_str(&text).context("the plan cannot be read")?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let outcome = LocalSet::new().block_on(&runtime, carry_out(&plan))?;
+    let outcome = LocalSet::new().block_on(&runtime, execute(&plan))?;
     say(&serde_json::to_string(&outcome)?)
 }
 
-async fn carry_out(plan: &Plan) -> anyhow::Result<Outcome> {
+async fn execute(plan: &Plan) -> anyhow::Result<Outcome> {
     let connector = Rc::new(Connector::new(plan)?);
     let tally = Rc::new(Tally::default());
-    let turns = Turns::start(plan.pace)?;
+    let pacer = Pacer::start(plan.pace)?;
     for number in 0..plan.connections {
-        let (connector, tally, turns) = (connector.clone(), tally.clone(), turns.clone());
-        tokio::task::spawn_local(stream_of(connector, tally, turns, number, plan.streams));
+        let (connector, tally, pacer) = (connector.clone(), tally.clone(), pacer.clone());
+        tokio::task::spawn_local(stream_of(connector, tally, pacer, number, plan.streams));
     }
     tokio::time::sleep(Duration::from_millis(plan.warm_up_ms)).await;
     say("begin")?;
@@ -185,7 +185,7 @@ async fn carry_out(plan: &Plan) -> anyhow::Result<Outcome> {
         statuses: tally.statuses.take(),
         errors: tally.errors.get(),
         error: tally.error.take(),
-        unanswered: turns.waiting() as u64,
+        unanswered: pacer.waiting() as u64,
         latency_us,
     })
 }
@@ -197,19 +197,19 @@ pub async fn once(plan: &Plan) -> anyhow::Result<u16> {
 }
 
 /// One connection and its streams, renewed when it breaks.
-async fn stream_of(connector: Rc<Connector>, tally: Rc<Tally>, turns: Rc<Turns>, number: usize, streams: usize) {
+async fn stream_of(connector: Rc<Connector>, tally: Rc<Tally>, pacer: Rc<Pacer>, number: usize, streams: usize) {
     loop {
         match connector.connect().await {
             Ok(client) => {
                 let mut set = tokio::task::JoinSet::new();
                 for stream in 1..streams {
                     let Some(mut client) = client.share() else { break };
-                    let (connector, tally, turns) = (connector.clone(), tally.clone(), turns.clone());
+                    let (connector, tally, pacer) = (connector.clone(), tally.clone(), pacer.clone());
                     let first = number * streams + stream;
-                    set.spawn_local(async move { exchange_all(&mut client, &connector, &tally, &turns, first).await });
+                    set.spawn_local(async move { exchange_all(&mut client, &connector, &tally, &pacer, first).await });
                 }
                 let mut client = client;
-                exchange_all(&mut client, &connector, &tally, &turns, number * streams).await;
+                exchange_all(&mut client, &connector, &tally, &pacer, number * streams).await;
                 set.shutdown().await;
             }
             Err(error) => tally.error(&error),
@@ -219,10 +219,10 @@ async fn stream_of(connector: Rc<Connector>, tally: Rc<Tally>, turns: Rc<Turns>,
 }
 
 /// Ends with the first error.
-async fn exchange_all(client: &mut client::Client, connector: &Connector, tally: &Tally, turns: &Turns, first: usize) {
+async fn exchange_all(client: &mut client::Client, connector: &Connector, tally: &Tally, pacer: &Pacer, first: usize) {
     let mut index = first;
     loop {
-        let due = turns.next().await;
+        let due = pacer.next().await;
         match client.exchange(connector, index).await {
             Ok(status) => tally.answer(due, status),
             Err(error) => return tally.error(&error),

@@ -41,11 +41,11 @@ use clap::{Parser, Subcommand};
 #[command(name = "leno-bench", about = "Measures Leno on this machine")]
 struct Arguments {
     #[command(subcommand)]
-    what: What,
+    command: Command,
 }
 
 #[derive(Subcommand)]
-enum What {
+enum Command {
     /// One sidecar: a fresh sandbox started, run and reset, on every engine; and what a program costs.
     Sandbox(sandbox::Arguments),
     /// A whole hop: Envoy and Leno with no policies and with all nine, side by side before the same upstream.
@@ -98,26 +98,26 @@ enum What {
 }
 
 fn main() -> anyhow::Result<()> {
-    match Arguments::parse().what {
-        What::Sandbox(arguments) => sandbox::run(&arguments),
-        What::Hop(arguments) => hop::run(&arguments),
-        What::Ablation(arguments) => ablation::run(&arguments),
-        What::Density(arguments) => density::run(&arguments),
-        What::Neighbours(arguments) => neighbours::run(&arguments),
-        What::Coldstart(arguments) => coldstart::run(&arguments),
-        What::Azure(arguments) => azure::run(&arguments),
-        What::Functions(arguments) => azure::cycles::run(&arguments),
-        What::Instructions(arguments) => instructions::run(&arguments),
-        What::Pipeline(arguments) => pipeline::run(&arguments),
-        What::Greeter => pipeline::greeter::run(),
-        What::Smoke(arguments) => smoke::run(&arguments),
-        What::Upstream(arguments) => upstream::run(&arguments),
-        What::Sinks(arguments) => sinks::run(&arguments),
-        What::Node(arguments) => node::run(&arguments),
-        What::Load => load::run(),
-        What::Instance(arguments) => instance::run(&arguments),
-        What::Function(arguments) => azure::function::run(&arguments),
-        What::Layer(arguments) => azure::layer::run(&arguments),
-        What::Sidecar(arguments) => azure::sidecar::run(&arguments),
+    match Arguments::parse().command {
+        Command::Sandbox(arguments) => sandbox::run(&arguments),
+        Command::Hop(arguments) => hop::run(&arguments),
+        Command::Ablation(arguments) => ablation::run(&arguments),
+        Command::Density(arguments) => density::run(&arguments),
+        Command::Neighbours(arguments) => neighbours::run(&arguments),
+        Command::Coldstart(arguments) => coldstart::run(&arguments),
+        Command::Azure(arguments) => azure::run(&arguments),
+        Command::Functions(arguments) => azure::cycles::run(&arguments),
+        Command::Instructions(arguments) => instructions::run(&arguments),
+        Command::Pipeline(arguments) => pipeline::run(&arguments),
+        Command::Greeter => pipeline::greeter::run(),
+        Command::Smoke(arguments) => smoke::run(&arguments),
+        Command::Upstream(arguments) => upstream::run(&arguments),
+        Command::Sinks(arguments) => sinks::run(&arguments),
+        Command::Node(arguments) => node::run(&arguments),
+        Command::Load => load::run(),
+        Command::Instance(arguments) => instance::run(&arguments),
+        Command::Function(arguments) => azure::function::run(&arguments),
+        Command::Layer(arguments) => azure::layer::run(&arguments),
+        Command::Sidecar(arguments) => azure::sidecar::run(&arguments),
     }
 }

@@ -8,13 +8,13 @@ use crate::machine;
 use crate::report::Report;
 use crate::rig::{Noise, Rig};
 use crate::statistics::Trials;
-use crate::trial::{self, HTTP1, Lengths, Trial, Way};
+use crate::trial::{self, HTTP1, Lengths, Traffic, Trial};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// The modest tenant.
-const MODEST: Way = Way { name: "modest", connections: 4, rate: 200.0, ..HTTP1 };
+const MODEST: Traffic = Traffic { name: "modest", connections: 4, rate: 200.0, ..HTTP1 };
 /// The other one's connections.
 const BLAST: usize = 64;
 const LARGE_BODY: usize = 1 << 20;
@@ -86,7 +86,7 @@ pub fn run(arguments: &Plain) -> anyhow::Result<()> {
     println!("machine: {machine}");
     let quick = arguments.output.quick;
     let (repeats, seconds, retakes) = if quick { (3, 6, 0) } else { (7, 20, 2) };
-    rig.stand_back()?;
+    rig.lower_priority_of_helpers()?;
     let tenants = Running::leno_tenants(&rig)?;
     let mut trials = Trials::default();
     let mut blasts = Vec::new();
@@ -212,6 +212,6 @@ fn tell(trials: &Trials, blasts: &[(Blast, Outcome)], report: &mut Report) -> Pa
         println!("neighbour_p99_ratio (the worst): {:.2}", worst.median);
         report.add_figure("neighbour_p99_ratio", worst);
     }
-    page.table(&rows);
+    page.table(rows);
     page
 }

@@ -8,7 +8,7 @@ pub mod greeter;
 use crate::arguments::Plain;
 use crate::coldstart::{ask, request};
 use crate::contenders::{listeners, mesh, new_folder};
-use crate::html::{self, Page};
+use crate::html::Page;
 use crate::load::{Pace, Plan, Request};
 use crate::machine;
 use crate::policies::{Algorithm, Policies};
@@ -18,7 +18,7 @@ use crate::report::Report;
 use crate::rig::Rig;
 use crate::sample::Sample;
 use crate::statistics::Trials;
-use crate::trial::{self, Contender, HTTP1, Lengths, Way, probe};
+use crate::trial::{self, Contender, HTTP1, Lengths, Traffic, probe};
 use anyhow::ensure;
 use serde_json::{Value, json};
 use std::fs;
@@ -29,9 +29,9 @@ use std::time::{Duration, Instant};
 
 /// A connection to the gateway would need its handshake first, in both cases the same.
 const POLICIES: Policies = Policies { mtls: false, ..Policies::NINE };
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Between first requests, so that each has the machine for itself.
-const APART: Duration = Duration::from_millis(50);
+const START_INTERVAL: Duration = Duration::from_millis(50);
 
 /// What a function is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,15 +97,9 @@ pub fn run(arguments: &Plain) -> anyhow::Result<()> {
     for (name, value) in report.all() {
         println!("{name}: {value}");
     }
-    let mut details = json!({"conditions": trial::conditions(&rig), "quick": quick, "first_requests": starts});
+    let mut details = json!({"conditions": trial::conditions(&rig), "first_requests": starts});
     details["trials"] = serde_json::to_value(&trials.0)?;
-    if let Some(path) = &arguments.output.html {
-        html::conditions(page, &machine, &details["conditions"]).write(path)?;
-    }
-    match &arguments.output.json {
-        Some(path) => report.write_with(machine, details, path),
-        None => Ok(()),
-    }
+    arguments.output.write(report, page, machine, details)
 }
 
 fn tell(trials: &Trials, report: &mut Report, page: &mut Page) {
@@ -134,7 +128,7 @@ fn tell(trials: &Trials, report: &mut Report, page: &mut Page) {
             report.add_figure(&format!("{form}_cpu_ratio"), ratio);
         }
     }
-    page.table(&rows);
+    page.table(rows);
 }
 
 /// The greeter, which `examples/components/build` makes.
@@ -162,14 +156,14 @@ impl Contender for Running {
         self.proxy.pids().into_iter().flat_map(|pid| [vec![pid], children(pid)].concat()).collect()
     }
 
-    fn plan(&self, way: Way, pace: Pace) -> Plan {
+    fn plan(&self, traffic: Traffic, pace: Pace) -> Plan {
         Plan {
             address: self.address,
-            protocol: way.protocol,
+            protocol: traffic.protocol,
             tls: None,
             pace,
-            connections: way.connections,
-            streams: way.streams,
+            connections: traffic.connections,
+            streams: traffic.streams,
             warm_up_ms: 0,
             measured_ms: 0,
             request: self.request.clone(),
@@ -216,7 +210,7 @@ impl Running {
                 return Ok(running);
             }
             let statuses = outcome.statuses;
-            ensure!(begin.elapsed() < PATIENCE, "{} answers {statuses:?}, {:?}", running.name, outcome.error);
+            ensure!(begin.elapsed() < TIMEOUT, "{} answers {statuses:?}, {:?}", running.name, outcome.error);
         }
     }
 }
@@ -248,7 +242,7 @@ fn first_requests(rig: &Rig, component: &Path, kind: Kind, count: usize) -> anyh
     let mut times = Vec::new();
     for index in 0..=count {
         let request = request(rig, &host_of(index))?;
-        std::thread::sleep(APART);
+        std::thread::sleep(START_INTERVAL);
         let begin = Instant::now();
         let status = ask(&mut connection, &request)?;
         ensure!(status == 200, "the first answer of {name} is {status}");

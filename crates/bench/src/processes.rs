@@ -6,7 +6,7 @@ use std::process::Child;
 use std::time::{Duration, Instant};
 
 /// The longest that a process may take to end: a node drains, and gives its instances their time, on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Processes that a process has started, and that still are.
 pub fn children(pid: u32) -> Vec<u32> {
@@ -32,7 +32,7 @@ pub fn end(child: &mut Child) {
         let _ = kill_process(pid, Signal::TERM);
     }
     let begin = Instant::now();
-    while begin.elapsed() < PATIENCE && child.try_wait().ok().flatten().is_none() {
+    while begin.elapsed() < TIMEOUT && child.try_wait().ok().flatten().is_none() {
         std::thread::sleep(Duration::from_millis(10));
     }
     // Some may have been started since.
@@ -67,7 +67,7 @@ mod tests {
         end(&mut child);
         let begin = Instant::now();
         while is_running(instance) {
-            assert!(begin.elapsed() < PATIENCE, "the instance was left behind");
+            assert!(begin.elapsed() < TIMEOUT, "the instance was left behind");
             std::thread::sleep(Duration::from_millis(5));
         }
     }

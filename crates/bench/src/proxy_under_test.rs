@@ -14,7 +14,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// The longest that a process may take to start.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Processes that stand between load and upstream. They are ended when this is dropped.
 pub struct Proxy {
@@ -54,8 +54,10 @@ impl Proxy {
         let mut proxy = Self { children: vec![cores.spawn_proxy(&mut command)?] };
         let begin = Instant::now();
         while !is_ready(admin) {
-            proxy.still_runs().with_context(|| fs::read_to_string(folder.with_extension("out")).unwrap_or_default())?;
-            ensure!(begin.elapsed() < PATIENCE, "leno is not ready after {PATIENCE:?}");
+            proxy
+                .ensure_running()
+                .with_context(|| fs::read_to_string(folder.with_extension("out")).unwrap_or_default())?;
+            ensure!(begin.elapsed() < TIMEOUT, "leno is not ready after {TIMEOUT:?}");
             std::thread::sleep(Duration::from_millis(20));
         }
         Ok(proxy)
@@ -67,7 +69,7 @@ impl Proxy {
     }
 
     /// An error if a process has ended.
-    pub fn still_runs(&mut self) -> anyhow::Result<()> {
+    pub fn ensure_running(&mut self) -> anyhow::Result<()> {
         for child in &mut self.children {
             if let Some(status) = child.try_wait()? {
                 bail!("the proxy (process {}) ended with {status}", child.id());

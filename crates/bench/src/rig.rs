@@ -1,7 +1,7 @@
 //! Everything around the proxies: a folder, ports, the upstream, the sinks, and the load.
 
 use crate::affinity::Cores;
-use crate::cpu::{Everybody, Memory, Usage};
+use crate::cpu::{AllProcesses, Memory, Usage};
 use crate::load::{Outcome, Plan};
 use crate::material::Material;
 use crate::processes::end;
@@ -82,7 +82,7 @@ impl Rig {
     }
 
     /// Lets this rig's helpers have what nobody else wants of their core, from now on; the upstream excepted.
-    pub fn stand_back(&self) -> anyhow::Result<()> {
+    pub fn lower_priority_of_helpers(&self) -> anyhow::Result<()> {
         for helper in self.helpers.iter().skip(1) {
             let status = Command::new("chrt").args(["--idle", "--pid", "0", &helper.id().to_string()]).status();
             ensure!(status.context("there is no chrt")?.success(), "a helper's priority cannot be lowered");
@@ -132,14 +132,14 @@ impl Rig {
         let (mut child, mut output) = start_load(plan)?;
         let mut watch = || {
             wait_for(&mut output, "begin")?;
-            let (usage, everybody) = (Usage::of(proxy)?, Everybody::now()?);
+            let (usage, everybody) = (Usage::of(proxy)?, AllProcesses::now()?);
             wait_for(&mut output, "end")?;
             let usage = Usage::of(proxy)? - usage;
             let mut ours: Vec<u32> = self.helpers.iter().map(Child::id).collect();
             ours.extend_from_slice(proxy);
             ours.extend_from_slice(&self.noise.borrow());
             ours.extend([child.id(), std::process::id()]);
-            let others = Everybody::now()?.others_since(&everybody, &ours);
+            let others = AllProcesses::now()?.others_since(&everybody, &ours);
             let memory = Memory::of(proxy)?;
             let mut line = String::new();
             output.read_line(&mut line)?;

@@ -1,7 +1,7 @@
 //! `leno-bench smoke`: in under two minutes, whether the hot path still costs about what it did. For CI: instructions, which are the same on
 //! any machine but for a library's choice of vector code, and ratios within one run, wide enough that a slow or busy machine does not fail them.
 
-use crate::arguments::Where;
+use crate::arguments::ProgramPaths;
 use crate::contenders::Running;
 use crate::instructions;
 use crate::load::Pace;
@@ -28,7 +28,7 @@ const INSTRUCTIONS: [(&str, f64); 2] = [("instructions_none", 76_500.0), ("instr
 #[derive(clap::Args)]
 pub struct Arguments {
     #[command(flatten)]
-    programs: Where,
+    programs: ProgramPaths,
 }
 
 pub fn run(arguments: &Arguments) -> anyhow::Result<()> {

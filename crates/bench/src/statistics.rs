@@ -32,16 +32,18 @@ impl Figure {
 #[derive(Default)]
 pub struct Trials(pub Vec<Trial>);
 
-/// Which trials: contender, way, pace.
-pub type Which<'a> = (&'a str, &'a str, &'a str);
+/// Which trials: contender, traffic, pace.
+pub type Selection<'a> = (&'a str, &'a str, &'a str);
 
 impl Trials {
-    fn of<'a>(&'a self, (contender, way, pace): Which<'a>) -> impl Iterator<Item = &'a Trial> {
-        self.0.iter().filter(move |trial| trial.contender == contender && trial.way == way && trial.pace == pace)
+    fn of<'a>(&'a self, (contender, traffic, pace): Selection<'a>) -> impl Iterator<Item = &'a Trial> {
+        self.0
+            .iter()
+            .filter(move |trial| trial.contender == contender && trial.traffic == traffic && trial.pace == pace)
     }
 
     /// Of the undisturbed trials; of all, if there are no others.
-    pub fn figure(&self, which: Which<'_>, value: impl Fn(&Trial) -> f64) -> Option<Figure> {
+    pub fn figure(&self, which: Selection<'_>, value: impl Fn(&Trial) -> f64) -> Option<Figure> {
         let disturbed = self.of(which).all(Trial::is_disturbed);
         let kept = self.of(which).filter(|trial| disturbed || !trial.is_disturbed());
         Figure::of(kept.map(value).collect(), disturbed)
@@ -50,7 +52,7 @@ impl Trials {
     /// `combine` of trials of the same repeat, one for each of `which`; of repeats in which none of them is disturbed, if there are such.
     pub fn combined<const COUNT: usize>(
         &self,
-        which: [Which<'_>; COUNT],
+        which: [Selection<'_>; COUNT],
         combine: impl Fn([&Trial; COUNT]) -> f64,
     ) -> Option<Figure> {
         let repeats = self.0.iter().map(|trial| trial.repeat + 1).max()?;
@@ -72,31 +74,11 @@ mod tests {
     use super::*;
 
     fn trial(contender: &str, repeat: usize, cpu_us: f64, others_percent: f64) -> Trial {
-        Trial {
-            contender: contender.into(),
-            way: "http1",
-            pace: "closed",
-            repeat,
-            requests: 1,
-            requests_per_second: 1.0,
-            cpu_us,
-            user_us: 0.0,
-            p50_us: 0.0,
-            p90_us: 0.0,
-            p99_us: 0.0,
-            latency_us: Vec::new(),
-            voluntary_switches: 0.0,
-            involuntary_switches: 0.0,
-            proxy_core_percent: 0.0,
-            rss_kib: 0,
-            pss_kib: 0,
-            failed: 0,
-            others_percent,
-        }
+        Trial { repeat, cpu_us, others_percent, ..Trial::made_up(contender) }
     }
 
-    const A: Which<'static> = ("a", "http1", "closed");
-    const B: Which<'static> = ("b", "http1", "closed");
+    const A: Selection<'static> = ("a", "http1", "closed");
+    const B: Selection<'static> = ("b", "http1", "closed");
 
     #[test]
     fn disturbed_trials_count_only_where_there_are_no_others() {

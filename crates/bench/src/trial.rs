@@ -12,7 +12,7 @@ pub const TOLERATED_PERCENT: f64 = 10.0;
 
 /// How requests come.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Way {
+pub struct Traffic {
     /// `http1`, `http2` or `fresh`.
     pub name: &'static str,
     #[serde(skip)]
@@ -23,10 +23,13 @@ pub struct Way {
     pub rate: f64,
 }
 
-pub const HTTP1: Way = Way { name: "http1", protocol: Protocol::Http1, connections: 16, streams: 1, rate: 1000.0 };
-pub const HTTP2: Way = Way { name: "http2", protocol: Protocol::Http2, connections: 2, streams: 8, rate: 1000.0 };
+pub const HTTP1: Traffic =
+    Traffic { name: "http1", protocol: Protocol::Http1, connections: 16, streams: 1, rate: 1000.0 };
+pub const HTTP2: Traffic =
+    Traffic { name: "http2", protocol: Protocol::Http2, connections: 2, streams: 8, rate: 1000.0 };
 /// Handshakes are dear: what every contender can serve is less.
-pub const FRESH: Way = Way { name: "fresh", protocol: Protocol::Fresh, connections: 8, streams: 1, rate: 200.0 };
+pub const FRESH: Traffic =
+    Traffic { name: "fresh", protocol: Protocol::Fresh, connections: 8, streams: 1, rate: 200.0 };
 
 /// How long a run lasts.
 #[derive(Clone, Copy, Debug)]
@@ -42,7 +45,8 @@ pub struct Lengths {
 #[derive(Clone, Debug, Serialize)]
 pub struct Trial {
     pub contender: String,
-    pub way: &'static str,
+    #[serde(rename = "way")]
+    pub traffic: &'static str,
     /// `closed` or `open`.
     pub pace: &'static str,
     pub repeat: usize,
@@ -76,14 +80,20 @@ impl Trial {
     }
 
     /// An error if anything but a few requests failed: then what was measured is not what was meant.
-    pub fn new(contender: &str, way: Way, pace: Pace, repeat: usize, observed: Observed) -> anyhow::Result<Self> {
+    pub fn new(
+        contender: &str,
+        traffic: Traffic,
+        pace: Pace,
+        repeat: usize,
+        observed: Observed,
+    ) -> anyhow::Result<Self> {
         let Observed { outcome, usage, memory, others } = observed;
         let answered = outcome.answered();
         let failed = answered - outcome.statuses.get(&200).copied().unwrap_or(0) + outcome.errors;
         ensure!(
             answered > 0 && failed * 1000 <= answered,
             "{contender} {}: {failed} of {answered} requests failed; statuses {:?}, first error {:?}",
-            way.name,
+            traffic.name,
             outcome.statuses,
             outcome.error
         );
@@ -91,7 +101,7 @@ impl Trial {
         let latency = |share| outcome.latency(share).unwrap_or(f64::NAN);
         Ok(Self {
             contender: contender.to_owned(),
-            way: way.name,
+            traffic: traffic.name,
             pace: if pace == Pace::Closed { "closed" } else { "open" },
             repeat,
             requests: answered,
@@ -113,14 +123,41 @@ impl Trial {
     }
 }
 
+#[cfg(test)]
+impl Trial {
+    pub fn made_up(contender: &str) -> Self {
+        Self {
+            contender: contender.to_owned(),
+            traffic: HTTP1.name,
+            pace: "closed",
+            repeat: 0,
+            requests: 1,
+            requests_per_second: 1.0,
+            cpu_us: 1.0,
+            user_us: 1.0,
+            p50_us: 1.0,
+            p90_us: 1.0,
+            p99_us: 1.0,
+            latency_us: Vec::new(),
+            voluntary_switches: 0.0,
+            involuntary_switches: 0.0,
+            proxy_core_percent: 0.0,
+            rss_kib: 1,
+            pss_kib: 1,
+            failed: 0,
+            others_percent: 0.0,
+        }
+    }
+}
+
 /// Who can be sent requests.
 pub trait Contender {
     fn name(&self) -> &str;
     fn pids(&self) -> Vec<u32>;
-    /// What to send, in this way, at this pace; its lengths are filled in later.
-    fn plan(&self, way: Way, pace: Pace) -> Plan;
-    /// A way in which requests can come in.
-    fn usual_way(&self) -> Way {
+    /// What to send as this traffic, at this pace; its lengths are filled in later.
+    fn plan(&self, traffic: Traffic, pace: Pace) -> Plan;
+    /// Traffic that it can serve.
+    fn default_traffic(&self) -> Traffic {
         HTTP1
     }
 }
@@ -129,7 +166,7 @@ pub trait Contender {
 pub fn run(
     rig: &Rig,
     contender: &dyn Contender,
-    way: Way,
+    traffic: Traffic,
     pace: Pace,
     repeat: usize,
     lengths: Lengths,
@@ -138,11 +175,11 @@ pub fn run(
     let plan = Plan {
         warm_up_ms: lengths.warm_up.as_millis() as u64,
         measured_ms: measured.as_millis() as u64,
-        ..contender.plan(way, pace)
+        ..contender.plan(traffic, pace)
     };
     let once = || {
         let observed = rig.observe(&plan, &contender.pids())?;
-        Trial::new(contender.name(), way, pace, repeat, observed)
+        Trial::new(contender.name(), traffic, pace, repeat, observed)
     };
     let mut best = once();
     for _ in 0..lengths.retakes {
@@ -165,8 +202,8 @@ pub fn run(
 
 /// What a few requests get, to see whether a contender does what it is to do.
 pub fn probe(rig: &Rig, contender: &dyn Contender, change: impl FnOnce(&mut Plan)) -> anyhow::Result<Outcome> {
-    let way = Way { connections: 1, streams: 1, ..contender.usual_way() };
-    let mut plan = Plan { warm_up_ms: 0, measured_ms: 100, ..contender.plan(way, Pace::Closed) };
+    let traffic = Traffic { connections: 1, streams: 1, ..contender.default_traffic() };
+    let mut plan = Plan { warm_up_ms: 0, measured_ms: 100, ..contender.plan(traffic, Pace::Closed) };
     change(&mut plan);
     Ok(rig.observe(&plan, &contender.pids())?.outcome)
 }

@@ -1,16 +1,16 @@
 //! `leno-bench functions`: what the mesh adds to the start of an instance, how many starts a burst gets in a second, what a flood of
 //! denied requests wakes, and what scaling down costs.
 
-use super::Manner;
+use super::ReplayOptions;
 use super::figures::quantile;
 use super::function::Work;
 use super::replay::Done;
 use super::scaledown;
 use super::scenario::{Functions, Running, Scenario};
-use super::watch::{Looks, Ours};
+use super::watch::{OwnProcesses, Sampling};
 use super::workload::Invocation;
 use crate::arguments::Plain;
-use crate::html::{self, Page};
+use crate::html::Page;
 use crate::load::{Pace, Plan, Protocol, Request};
 use crate::machine;
 use crate::processes::children;
@@ -26,7 +26,7 @@ use std::time::Duration;
 /// What a function does when it is asked.
 const WORK: Duration = Duration::from_millis(1);
 /// Between cold starts that are to have the machine for themselves.
-const APART: Duration = Duration::from_millis(100);
+const START_INTERVAL: Duration = Duration::from_millis(100);
 /// Bursts of a round: each is over in less than a second.
 const BURSTS: usize = 3;
 /// Before each measurement, for what ended to be gone.
@@ -35,13 +35,13 @@ const PAUSE: Duration = Duration::from_secs(3);
 const FLOOD: f64 = 1000.0;
 
 /// How much is done.
-struct Course {
+struct Settings {
     functions: Functions,
     rounds: usize,
     /// Times that what was disturbed is done again.
     retakes: usize,
     flood: Duration,
-    scaledown: scaledown::Course,
+    scaledown: scaledown::Settings,
 }
 
 /// The scenarios that are compared, and what the names of Leno's figures end with.
@@ -64,30 +64,30 @@ pub fn run(arguments: &Plain) -> anyhow::Result<()> {
         work: Work::Sleep,
     };
     let scaledown = match arguments.output.quick {
-        true => scaledown::Course { functions: 5, bursts: 4 },
-        false => scaledown::Course { functions: 10, bursts: 20 },
+        true => scaledown::Settings { functions: 5, bursts: 4 },
+        false => scaledown::Settings { functions: 10, bursts: 20 },
     };
-    let course = Course { functions, rounds, retakes, flood: Duration::from_secs(flood), scaledown };
+    let settings = Settings { functions, rounds, retakes, flood: Duration::from_secs(flood), scaledown };
     let mut report = Report::default();
     let mut starts = vec![Starts::of(Scenario::None)];
     starts
         .extend(MESHES.into_iter().filter(|(mesh, _)| mesh.missing(&rig).is_none()).map(|(mesh, _)| Starts::of(mesh)));
     for round in 0..rounds {
-        in_turns(&mut starts, round, |one| one.start_apart(&rig, &course))?;
+        interleaved(&mut starts, round, |one| one.start_apart(&rig, &settings))?;
         for burst in 0..BURSTS {
-            in_turns(&mut starts, round + burst, |one| one.start_at_once(&rig, &course))?;
+            interleaved(&mut starts, round + burst, |one| one.start_at_once(&rig, &settings))?;
         }
     }
     compare(&starts, &mut report);
     for one in &starts[1..] {
-        flood_with_denied(&rig, one.scenario, &course, &mut report)?;
-        scaledown::measure(&rig, one.scenario, course.scaledown, suffix(one.scenario), &mut report)
+        flood_with_denied(&rig, one.scenario, &settings, &mut report)?;
+        scaledown::measure(&rig, one.scenario, settings.scaledown, suffix(one.scenario), &mut report)
             .with_context(|| one.scenario.name())?;
     }
     for (name, value) in report.all() {
         println!("{name}: {value}");
     }
-    let conditions = conditions(&rig, &course);
+    let conditions = conditions(&rig, &settings);
     if let Some(path) = &arguments.output.html {
         page(&report, &machine, &conditions).write(path)?;
     }
@@ -101,7 +101,7 @@ pub fn run(arguments: &Plain) -> anyhow::Result<()> {
 }
 
 /// Each time another one is the first.
-fn in_turns(
+fn interleaved(
     starts: &mut [Starts],
     first: usize,
     mut measure: impl FnMut(&mut Starts) -> anyhow::Result<()>,
@@ -137,28 +137,33 @@ impl Starts {
         Self { scenario, apart_ms: Vec::new(), bursts: Vec::new(), failed: 0, disturbed: 0 }
     }
 
-    fn start_apart(&mut self, rig: &Rig, course: &Course) -> anyhow::Result<()> {
-        let (apart, _) = self.start_undisturbed(rig, course, APART)?;
+    fn start_apart(&mut self, rig: &Rig, settings: &Settings) -> anyhow::Result<()> {
+        let (apart, _) = self.start_undisturbed(rig, settings, START_INTERVAL)?;
         self.apart_ms
             .extend(apart.iter().filter(|done| done.is_good()).map(|done| done.latency.as_secs_f64() * 1000.0));
         Ok(())
     }
 
-    fn start_at_once(&mut self, rig: &Rig, course: &Course) -> anyhow::Result<()> {
-        let (burst, disturbed) = self.start_undisturbed(rig, course, Duration::ZERO)?;
+    fn start_at_once(&mut self, rig: &Rig, settings: &Settings) -> anyhow::Result<()> {
+        let (burst, disturbed) = self.start_undisturbed(rig, settings, Duration::ZERO)?;
         let last = burst.iter().map(|done| done.latency).max().unwrap_or_default();
         self.bursts.push(Burst { a_second: burst.len() as f64 / last.as_secs_f64(), disturbed });
         Ok(())
     }
 
     /// The first try that others leave alone; the last one, if they leave none. And whether it was disturbed.
-    fn start_undisturbed(&mut self, rig: &Rig, course: &Course, apart: Duration) -> anyhow::Result<(Vec<Done>, bool)> {
+    fn start_undisturbed(
+        &mut self,
+        rig: &Rig,
+        settings: &Settings,
+        apart: Duration,
+    ) -> anyhow::Result<(Vec<Done>, bool)> {
         let mut tries = 0;
         loop {
             std::thread::sleep(PAUSE);
-            let (all, others) = self.start(rig, course, apart)?;
+            let (all, others) = self.start(rig, settings, apart)?;
             let disturbed = others > TOLERATED_PERCENT;
-            if disturbed && tries < course.retakes {
+            if disturbed && tries < settings.retakes {
                 tries += 1;
                 continue;
             }
@@ -172,14 +177,19 @@ impl Starts {
     }
 
     /// One request to each function, none of which has an instance; and what others used meanwhile, in per cent of a core.
-    fn start(&self, rig: &Rig, course: &Course, apart: Duration) -> anyhow::Result<(Vec<Done>, f64)> {
-        let running = Running::start(rig, self.scenario, course.functions)?;
+    fn start(&self, rig: &Rig, settings: &Settings, apart: Duration) -> anyhow::Result<(Vec<Done>, f64)> {
+        let running = Running::start(rig, self.scenario, settings.functions)?;
         let due = |function: usize| Invocation { function, at: apart * function as u32, work: WORK };
-        let invocations: Vec<Invocation> = (0..course.functions.count - 1).map(due).collect();
+        let invocations: Vec<Invocation> = (0..settings.functions.count - 1).map(due).collect();
         // Starts are measured, not connections of clients.
         let connections = invocations.len();
-        let manner = Manner { work: course.functions.work, connections, looks: Looks::AtTheEnd, ours: Ours::default() };
-        let (replayed, watched) = super::replay(&running, &invocations, manner)?;
+        let options = ReplayOptions {
+            work: settings.functions.work,
+            connections,
+            sampling: Sampling::AtTheEnd,
+            ours: OwnProcesses::default(),
+        };
+        let (replayed, watched) = super::replay(&running, &invocations, options)?;
         Ok((replayed.all, watched.others_percent))
     }
 
@@ -241,8 +251,8 @@ fn compare(starts: &[Starts], report: &mut Report) {
 }
 
 /// Requests without a token to a function that has no instance.
-fn flood_with_denied(rig: &Rig, scenario: Scenario, course: &Course, report: &mut Report) -> anyhow::Result<()> {
-    let running = Running::start(rig, scenario, course.functions)?;
+fn flood_with_denied(rig: &Rig, scenario: Scenario, settings: &Settings, report: &mut Report) -> anyhow::Result<()> {
+    let running = Running::start(rig, scenario, settings.functions)?;
     let root = running.pid()?;
     let before = children(root);
     let request = Request { authorities: vec![host_of(0)], authorizations: Vec::new(), ..running.request.clone() };
@@ -254,7 +264,7 @@ fn flood_with_denied(rig: &Rig, scenario: Scenario, course: &Course, report: &mu
         connections: 16,
         streams: 1,
         warm_up_ms: 500,
-        measured_ms: course.flood.as_millis() as u64,
+        measured_ms: settings.flood.as_millis() as u64,
         request,
     };
     let observed = rig.observe(&plan, &[root])?;
@@ -271,12 +281,12 @@ fn flood_with_denied(rig: &Rig, scenario: Scenario, course: &Course, report: &mu
     Ok(())
 }
 
-fn conditions(rig: &Rig, course: &Course) -> Value {
+fn conditions(rig: &Rig, settings: &Settings) -> Value {
     json!({
-        "functions": course.functions.count - 1,
-        "rounds": course.rounds,
-        "flood_s": course.flood.as_secs(),
-        "scaledown": {"functions": course.scaledown.functions, "bursts": course.scaledown.bursts},
+        "functions": settings.functions.count - 1,
+        "rounds": settings.rounds,
+        "flood_s": settings.flood.as_secs(),
+        "scaledown": {"functions": settings.scaledown.functions, "bursts": settings.scaledown.bursts},
         "leno": rig.programs.leno.display().to_string(),
         "cores": {"proxies and functions": rig.cores.proxy, "load and sinks": rig.cores.load},
     })
@@ -287,6 +297,7 @@ fn page(report: &Report, machine: &Value, conditions: &Value) -> Page {
     page.note("Leno with all nine policies, and the same serverless layer without a mesh.");
     let mut rows = vec![["figure", "value"].map(str::to_owned).to_vec()];
     rows.extend(report.all().map(|(name, value)| vec![name.to_owned(), value.to_string()]));
-    page.table(&rows);
-    html::conditions(page, machine, conditions)
+    page.table(rows);
+    page.conditions(machine, conditions);
+    page
 }

@@ -75,29 +75,31 @@ impl Measured {
 
     /// Milliseconds of each of [`STAGES`], for each cold start, sorted.
     pub fn stages(&self, invocations: &[Invocation]) -> [Vec<f64>; 5] {
-        sorted_ms(self.courses(invocations).filter(|course| course.cold && course.life.count == 1).map(|course| {
-            let Course { due, life, work, end, .. } = course;
-            let [started, listening, received, finished] =
-                [life.started, life.listening, life.received, life.finished].map(|at| at as f64);
-            [started - due, listening - started, received - listening, finished - received - work, end - finished]
-        }))
+        sorted_ms(self.timelines(invocations).filter(|timeline| timeline.cold && timeline.life.count == 1).map(
+            |timeline| {
+                let Timeline { due, life, work, end, .. } = timeline;
+                let [started, listening, received, finished] =
+                    [life.started, life.listening, life.received, life.finished].map(|at| at as f64);
+                [started - due, listening - started, received - listening, finished - received - work, end - finished]
+            },
+        ))
     }
 
     /// The same for warm invocations: milliseconds until the instance had the request, of work beyond what was asked, and until the
     /// answer was there.
     pub fn warm_stages(&self, invocations: &[Invocation]) -> [Vec<f64>; 3] {
-        sorted_ms(self.courses(invocations).filter(|course| course.good && !course.cold).map(|course| {
-            let Course { due, life, work, end, .. } = course;
+        sorted_ms(self.timelines(invocations).filter(|timeline| timeline.good && !timeline.cold).map(|timeline| {
+            let Timeline { due, life, work, end, .. } = timeline;
             let [received, finished] = [life.received, life.finished].map(|at| at as f64);
             [received - due, finished - received - work, end - finished]
         }))
     }
 
     /// Of all that an instance told of.
-    fn courses(&self, invocations: &[Invocation]) -> impl Iterator<Item = Course> {
+    fn timelines(&self, invocations: &[Invocation]) -> impl Iterator<Item = Timeline> {
         self.replayed.all.iter().zip(invocations).filter_map(|(done, invocation)| {
             let due = (self.replayed.epoch + invocation.at.as_micros() as u64) as f64;
-            Some(Course {
+            Some(Timeline {
                 life: done.life?,
                 good: done.is_good(),
                 cold: self.is_cold(done, invocation),
@@ -125,7 +127,7 @@ impl Measured {
 }
 
 /// What there is to know of an invocation, in microseconds.
-struct Course {
+struct Timeline {
     life: Life,
     good: bool,
     cold: bool,
@@ -234,12 +236,12 @@ fn absolute(report: &mut Report, one: &Measured, invocations: &[Invocation]) {
     report.add(&format!("{name}_start_s"), one.start_s);
     report.add(&format!("{name}_mesh_cpu_s"), one.watched.mesh_s);
     report.add(&format!("{name}_functions_cpu_s"), one.watched.functions_s);
-    let memory = one.watched.looks.iter().filter_map(|look| look.memory_mib).fold(0.0, f64::max);
+    let memory = one.watched.snapshots.iter().filter_map(|snapshot| snapshot.memory_mib).fold(0.0, f64::max);
     report.add(&format!("{name}_mesh_memory_mib_most"), memory);
-    let instances = one.watched.looks.iter().map(|look| look.instances).max().unwrap_or(0);
+    let instances = one.watched.snapshots.iter().map(|snapshot| snapshot.instances).max().unwrap_or(0);
     report.add(&format!("{name}_instances_most"), instances as f64);
     report.add(&format!("{name}_instances_ended"), one.watched.ended as f64);
-    if let Some(last) = one.watched.looks.iter().rev().find_map(|look| look.configuration) {
+    if let Some(last) = one.watched.snapshots.iter().rev().find_map(|snapshot| snapshot.configuration) {
         report.add(&format!("{name}_configuration_bytes"), last.bytes as f64);
         report.add(&format!("{name}_configuration_messages"), last.messages as f64);
         report.add(&format!("{name}_configuration_reports"), last.reports as f64);

@@ -28,9 +28,9 @@ use tokio_rustls::rustls::pki_types::ServerName;
 /// As `leno up --workers 1` has for requests and for its supervisor together.
 const THREADS: usize = 2;
 /// Idle connections kept for each instance.
-const KEPT: usize = 4;
+const MAX_IDLE: usize = 4;
 /// For instances to end in.
-const LAST: Duration = Duration::from_secs(2);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(clap::Args)]
 pub struct Arguments {
@@ -93,7 +93,7 @@ async fn serve(arguments: &Arguments) -> anyhow::Result<()> {
             _ = &mut alone => break,
         }
     }
-    supervisor.shutdown(LAST).await;
+    supervisor.shutdown(SHUTDOWN_TIMEOUT).await;
     Ok(())
 }
 
@@ -138,7 +138,7 @@ impl Target {
     fn keep(&self, address: SocketAddr, connection: Connection) {
         let mut idle = self.idle();
         let connections = idle.entry(address).or_default();
-        if connections.len() < KEPT {
+        if connections.len() < MAX_IDLE {
             connections.push(connection);
         }
     }

@@ -1,10 +1,11 @@
 //! The report as a page.
 
 use super::figures::{KINDS, Measured, SHARES, STAGES, quantile, slowdowns};
-use super::plot::{self, Line};
-use super::watch::{Configuration, Look};
+use super::watch::{Configuration, Snapshot};
 use super::workload::Invocation;
-use crate::html::{self, Page};
+use crate::html::Page;
+use crate::html::plot::{self, Line};
+use crate::load;
 use crate::report::Report;
 use serde_json::Value;
 
@@ -17,7 +18,7 @@ pub fn page(
     report: &Report,
     machine: &Value,
     conditions: &Value,
-) -> Page {
+) -> anyhow::Result<Page> {
     let mut page = Page::new("A trace of Azure Functions through the mesh");
     let source = conditions["measured_on"].as_str().unwrap_or_default();
     page.note(&format!(
@@ -35,32 +36,37 @@ pub fn page(
     page.heading("Slowdown");
     table(&mut page, measured, report);
     for (kind, which) in KINDS {
-        let curve = |one: &Measured| (one.scenario.title().to_owned(), slowdowns(&one.good(invocations), which));
-        let curves: Vec<(String, Vec<f64>)> = measured.iter().map(curve).collect();
+        let line = |one: &Measured| {
+            let sorted = slowdowns(&one.good(invocations), which);
+            let points = load::SHARES.iter().filter_map(|share| Some((quantile(&sorted, *share)?, *share)));
+            Line { label: one.scenario.title().to_owned(), points: points.collect() }
+        };
+        let lines: Vec<Line> = measured.iter().map(line).collect();
         let title = match kind {
             "" => "All invocations",
             "_warm" => "Warm: an instance listened when the invocation was due",
             _ => "Cold: it was due before its instance listened",
         };
-        page.add(&plot::distribution(title, &curves));
+        page.plot(plot::distribution(title, &lines)?);
     }
     page.heading("Cold starts");
     stages(&mut page, measured, invocations);
     page.heading("Processor and memory");
     page.note("The layer, its proxies and sidecars, without the functions. CPU of each core is the whole machine's.");
-    let over = |title: &str, value: &dyn Fn(&Look) -> Option<f64>| {
+    let over = |title: &str, value: &dyn Fn(&Snapshot) -> Option<f64>| {
         let line = |one: &Measured| {
-            let points = one.watched.looks.iter().filter_map(|look| Some((look.at, value(look)?)));
+            let points = one.watched.snapshots.iter().filter_map(|snapshot| Some((snapshot.at, value(snapshot)?)));
             Line { label: one.scenario.title().to_owned(), points: points.collect() }
         };
         plot::over_time(title, &measured.iter().map(line).collect::<Vec<_>>())
     };
-    page.add(&over("Cores used by proxies", &|look| Some(look.mesh)));
-    page.add(&over("PSS of proxies (MiB)", &|look| look.memory_mib));
-    page.add(&over("Instances", &|look| Some(look.instances as f64)));
-    let cores = measured.iter().flat_map(|one| &one.watched.looks).map(|look| look.cores.len()).max().unwrap_or(0);
+    page.plot(over("Cores used by proxies", &|snapshot| Some(snapshot.mesh))?);
+    page.plot(over("PSS of proxies (MiB)", &|snapshot| snapshot.memory_mib)?);
+    page.plot(over("Instances", &|snapshot| Some(snapshot.instances as f64))?);
+    let cores =
+        measured.iter().flat_map(|one| &one.watched.snapshots).map(|snapshot| snapshot.cores.len()).max().unwrap_or(0);
     for core in 0..cores {
-        page.add(&over(&format!("Core {core} at work (part of it)"), &|look| look.cores.get(core).copied()));
+        page.plot(over(&format!("Core {core} at work (part of it)"), &|snapshot| snapshot.cores.get(core).copied())?);
     }
     page.heading("Configuration");
     page.note(
@@ -68,16 +74,17 @@ pub fn page(
          is no control plane in that scenario.",
     );
     let configuration = |value: fn(&Configuration) -> u64| {
-        move |look: &Look| look.configuration.map(|configuration| value(&configuration) as f64)
+        move |snapshot: &Snapshot| snapshot.configuration.map(|configuration| value(&configuration) as f64)
     };
-    page.add(&over("Messages since the start", &configuration(|configuration| configuration.messages)));
-    page.add(&over("Bytes since the start", &configuration(|configuration| configuration.bytes)));
+    page.plot(over("Messages since the start", &configuration(|configuration| configuration.messages))?);
+    page.plot(over("Bytes since the start", &configuration(|configuration| configuration.bytes))?);
     let cold = |one: &Measured| {
         let points = one.cold_starts().into_iter().enumerate().map(|(index, at)| (at, (index + 1) as f64));
         Line { label: one.scenario.title().to_owned(), points: points.collect() }
     };
-    page.add(&plot::over_time("Cold starts since the start", &measured.iter().map(cold).collect::<Vec<_>>()));
-    html::conditions(page, machine, conditions)
+    page.plot(plot::over_time("Cold starts since the start", &measured.iter().map(cold).collect::<Vec<_>>())?);
+    page.conditions(machine, conditions);
+    Ok(page)
 }
 
 fn ratios(page: &mut Page, measured: &[Measured], report: &Report) {
@@ -92,7 +99,7 @@ fn ratios(page: &mut Page, measured: &[Measured], report: &Report) {
         row.push(one.failed().to_string());
         rows.push(row);
     }
-    page.table(&rows);
+    page.table(rows);
     let bars = BARS.map(|(label, bar)| format!("{label} at most {bar}"));
     page.note(&format!("Where Leno with all nine is to be: {}; no failures.", bars.join(", ")));
 }
@@ -109,7 +116,7 @@ fn table(page: &mut Page, measured: &[Measured], report: &Report) {
         row.extend(others.map(|figure| cell(format!("{name}_{figure}"))));
         rows.push(row);
     }
-    page.table(&rows);
+    page.table(rows);
 }
 
 fn stages(page: &mut Page, measured: &[Measured], invocations: &[Invocation]) {
@@ -125,5 +132,5 @@ fn stages(page: &mut Page, measured: &[Measured], invocations: &[Invocation]) {
         }));
         rows.push(row);
     }
-    page.table(&rows);
+    page.table(rows);
 }

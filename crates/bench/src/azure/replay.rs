@@ -26,7 +26,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 
 /// How long what was sent last may take beyond its work. (InVitro waits so long for a connection.)
-const PATIENCE: Duration = Duration::from_secs(15);
+const TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Where to.
 pub struct Target<'a> {
@@ -97,7 +97,7 @@ async fn send_all(client: &Rc<Client>, invocations: &[Invocation]) -> anyhow::Re
         });
     }
     let longest = invocations.iter().map(|invocation| invocation.work).max().unwrap_or_default();
-    let over = tokio::time::sleep(longest + PATIENCE);
+    let over = tokio::time::sleep(longest + TIMEOUT);
     tokio::pin!(over);
     let mut all = vec![None; invocations.len()];
     loop {

@@ -3,9 +3,9 @@
 
 use super::function::Work;
 use super::scenario::{Functions, Running, Scenario};
-use super::watch::{Looks, Ours};
+use super::watch::{OwnProcesses, Sampling};
 use super::workload::Invocation;
-use super::{CONNECTIONS, Manner};
+use super::{CONNECTIONS, ReplayOptions};
 use crate::metrics;
 use crate::report::Report;
 use crate::rig::Rig;
@@ -20,18 +20,18 @@ const PERIOD: Duration = Duration::from_secs(3);
 const BURST: u32 = 4;
 const BURST_WORK: Duration = Duration::from_millis(300);
 /// The constant load of a function: an eighth of an instance.
-const EVERY: Duration = Duration::from_millis(40);
+const STEADY_INTERVAL: Duration = Duration::from_millis(40);
 const WORK: Duration = Duration::from_millis(5);
 
 /// How much is done.
 #[derive(Clone, Copy)]
-pub struct Course {
+pub struct Settings {
     pub functions: usize,
     /// Bursts of each function, and so many times it is scaled down again.
     pub bursts: u32,
 }
 
-impl Course {
+impl Settings {
     pub fn cycles(self) -> usize {
         self.functions * self.bursts as usize
     }
@@ -42,8 +42,12 @@ impl Course {
         let mut all = Vec::new();
         for function in 0..self.functions {
             let shift = |time: Duration| time * function as u32 / self.functions as u32;
-            let (steady, offset) = ((length.as_millis() / EVERY.as_millis()) as u32, shift(EVERY));
-            all.extend((0..steady).map(|step| Invocation { function, at: EVERY * step + offset, work: WORK }));
+            let (steady, offset) = ((length.as_millis() / STEADY_INTERVAL.as_millis()) as u32, shift(STEADY_INTERVAL));
+            all.extend((0..steady).map(|step| Invocation {
+                function,
+                at: STEADY_INTERVAL * step + offset,
+                work: WORK,
+            }));
             for burst in 0..self.bursts {
                 let one = Invocation { function, at: PERIOD * burst + shift(PERIOD), work: BURST_WORK };
                 all.extend(std::iter::repeat_n(one, BURST as usize));
@@ -55,23 +59,33 @@ impl Course {
 }
 
 /// Adds `scaledown_failures`, and what shows that there was something to fail. The names end with `suffix`.
-pub fn measure(rig: &Rig, scenario: Scenario, course: Course, suffix: &str, report: &mut Report) -> anyhow::Result<()> {
+pub fn measure(
+    rig: &Rig,
+    scenario: Scenario,
+    settings: Settings,
+    suffix: &str,
+    report: &mut Report,
+) -> anyhow::Result<()> {
     let functions = Functions {
-        count: course.functions + 1,
+        count: settings.functions + 1,
         concurrency: 1,
         window: WINDOW,
         most_instances: BURST,
         work: Work::Sleep,
     };
     let running = Running::start(rig, scenario, functions)?;
-    let invocations = course.invocations();
-    let manner =
-        Manner { work: functions.work, connections: CONNECTIONS, looks: Looks::EverySecond, ours: Ours::default() };
-    let (replayed, watched) = super::replay(&running, &invocations, manner)?;
+    let invocations = settings.invocations();
+    let options = ReplayOptions {
+        work: functions.work,
+        connections: CONNECTIONS,
+        sampling: Sampling::EverySecond,
+        ours: OwnProcesses::default(),
+    };
+    let (replayed, watched) = super::replay(&running, &invocations, options)?;
     let admin = running.admin.context("only a mesh says how often it scales")?;
     let text = metrics::get(admin, "/metrics").context("the node says nothing of itself")?;
     let downs = metrics::sum(&text, "leno_autoscaler_decisions_total", "direction=\"down\"").unwrap_or(0);
-    let cycles = course.cycles();
+    let cycles = settings.cycles();
     if downs < cycles as u64 {
         // Requests wait where the machine does not keep up with the load; then nothing is scaled down, and nothing is shown.
         println!("{}: not measured; it scaled down {downs} times instead of {cycles}", scenario.name());
@@ -95,14 +109,14 @@ mod tests {
 
     #[test]
     fn every_function_has_its_load_and_its_bursts() {
-        let course = Course { functions: 2, bursts: 3 };
-        let all = course.invocations();
+        let settings = Settings { functions: 2, bursts: 3 };
+        let all = settings.invocations();
         assert!(all.is_sorted_by_key(|invocation| invocation.at));
         for function in 0..2 {
             let own = || all.iter().filter(|invocation| invocation.function == function);
             assert_eq!(own().filter(|invocation| invocation.work == BURST_WORK).count(), 12);
             assert_eq!(own().filter(|invocation| invocation.work == WORK).count(), 300);
         }
-        assert_eq!(course.cycles(), 6);
+        assert_eq!(settings.cycles(), 6);
     }
 }

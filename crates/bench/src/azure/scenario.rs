@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// The longest wait for something to work.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Requests that may wait for one function: more than there are at any time, for what is refused has no slowdown.
 const QUEUE: u32 = 10_000;
@@ -139,7 +139,7 @@ impl Running {
             admin: meshed.then_some(admin),
             folder,
         };
-        running.until_it_works(functions)?;
+        running.wait_until_ready(functions)?;
         Ok(running)
     }
 
@@ -157,19 +157,19 @@ impl Running {
     }
 
     /// Asks the last function, which the workload does not know: a request without a token, one that no rule allows, a good one.
-    fn until_it_works(&self, functions: Functions) -> anyhow::Result<()> {
+    fn wait_until_ready(&self, functions: Functions) -> anyhow::Result<()> {
         let mut request = self.request.clone();
         request.authorities = vec![host_of(functions.count - 1)];
         request.headers.push((WORK.to_owned(), functions.work.header(Duration::from_millis(1))));
-        self.until_it_answers(200, &request)?;
+        self.wait_for_status(200, &request)?;
         if self.scenario.policies() == Policies::NINE {
-            self.until_it_answers(401, &Request { authorizations: Vec::new(), ..request.clone() })?;
-            self.until_it_answers(403, &Request { method: "DELETE".into(), ..request })?;
+            self.wait_for_status(401, &Request { authorizations: Vec::new(), ..request.clone() })?;
+            self.wait_for_status(403, &Request { method: "DELETE".into(), ..request })?;
         }
         Ok(())
     }
 
-    fn until_it_answers(&self, status: u16, request: &Request) -> anyhow::Result<()> {
+    fn wait_for_status(&self, status: u16, request: &Request) -> anyhow::Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let plan = load::Plan {
             address: self.address,
@@ -188,7 +188,7 @@ impl Running {
             match answer {
                 Ok(found) if found == status => return Ok(()),
                 answer => ensure!(
-                    begin.elapsed() < PATIENCE,
+                    begin.elapsed() < TIMEOUT,
                     "{} answers {answer:?} instead of {status}",
                     self.scenario.name()
                 ),

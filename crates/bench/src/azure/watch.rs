@@ -1,7 +1,7 @@
 //! What the machine and the processes of a scenario do while it is measured, looked at once a second.
 
 use super::sidecar;
-use crate::cpu::{Everybody, Memory, Usage};
+use crate::cpu::{AllProcesses, Memory, Usage};
 use crate::metrics;
 use crate::processes::children;
 use serde::{Deserialize, Serialize};
@@ -15,15 +15,15 @@ use std::time::{Duration, Instant};
 
 const PERIOD: Duration = Duration::from_secs(1);
 /// Looking at memory takes long where there are many sidecars, so that it may take only such a part of the time.
-const LOOKING_SHARE: u32 = 50;
+const MEMORY_SHARE: u32 = 50;
 /// The same of asking for metrics, which takes time of the core that serves requests.
-const ASKING_SHARE: u32 = 500;
+const METRICS_SHARE: u32 = 500;
 /// The kernel's unit of CPU time in `/proc` (`USER_HZ`, part of its interface), in seconds.
 const TICK: f64 = 0.01;
 
 /// When to look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Looks {
+pub enum Sampling {
     EverySecond,
     /// Once, when all is over: each look takes some time of the core that sends the load.
     AtTheEnd,
@@ -40,15 +40,15 @@ pub struct Subject {
     pub admin: Option<SocketAddr>,
     /// Where the configurations of sidecars are.
     pub folder: PathBuf,
-    pub looks: Looks,
-    pub ours: Ours,
+    pub sampling: Sampling,
+    pub ours: OwnProcesses,
 }
 
 /// Processes that belong to what is measured, of all that is watched at the same time: they are no others.
 #[derive(Clone, Debug, Default)]
-pub struct Ours(Arc<Mutex<BTreeSet<u32>>>);
+pub struct OwnProcesses(Arc<Mutex<BTreeSet<u32>>>);
 
-impl Ours {
+impl OwnProcesses {
     fn extend(&self, pids: impl IntoIterator<Item = u32>) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(pids);
     }
@@ -58,9 +58,9 @@ impl Ours {
     }
 }
 
-/// One look.
+/// The state at one moment.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Look {
+pub struct Snapshot {
     /// Seconds since the beginning.
     pub at: f64,
     /// What part of each core of the machine was at work since the last look.
@@ -88,10 +88,11 @@ pub struct Configuration {
     pub reports: u64,
 }
 
-/// All looks, and what was used in all.
+/// All snapshots, and what was used in all.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Watched {
-    pub looks: Vec<Look>,
+    #[serde(rename = "looks")]
+    pub snapshots: Vec<Snapshot>,
     /// CPU seconds of the layer and its proxies. What a process used between the last look and its end is missing.
     pub mesh_s: f64,
     pub functions_s: f64,
@@ -99,22 +100,23 @@ pub struct Watched {
     pub ended: usize,
     /// Per cent of one core that went to processes which have nothing to do with this.
     pub others_percent: f64,
-    /// Why there are fewer looks than there should be.
-    pub trouble: Option<String>,
+    /// Why there are fewer snapshots than there should be.
+    #[serde(rename = "trouble")]
+    pub error: Option<String>,
 }
 
-/// Looks until it is told to stop. What cannot be seen is missing, and `trouble` says so.
+/// Looks until it is told to stop. What cannot be seen is missing, and `error` says so.
 pub fn watch(subject: &Subject, stop: &AtomicBool) -> Watched {
     let mut watched = Watched::default();
     if let Err(error) = watch_into(subject, stop, &mut watched) {
-        watched.trouble = Some(format!("{error:#}"));
+        watched.error = Some(format!("{error:#}"));
     }
     watched
 }
 
 fn watch_into(subject: &Subject, stop: &AtomicBool, watched: &mut Watched) -> anyhow::Result<()> {
     let begin = Instant::now();
-    let everybody = Everybody::now()?;
+    let before = AllProcesses::now()?;
     let mut instances = BTreeSet::<u32>::new();
     let mut cores = cores()?;
     let root = Usage::of(&[subject.root])?;
@@ -126,44 +128,44 @@ fn watch_into(subject: &Subject, stop: &AtomicBool, watched: &mut Watched) -> an
     let mut turn = 0;
     while !stop.load(Ordering::Relaxed) {
         turn += 1;
-        wait((subject.looks == Looks::EverySecond).then(|| begin + PERIOD * turn), stop);
+        wait((subject.sampling == Sampling::EverySecond).then(|| begin + PERIOD * turn), stop);
         let now = Instant::now();
         let seconds = now.duration_since(last).as_secs_f64().max(1e-3);
         last = now;
         let (mesh_s, functions_s) = (root_s + tally.sidecars, tally.functions);
-        let people = tally.look(subject);
+        let processes = tally.look(subject);
         root_s = (Usage::of(&[subject.root])? - root).cpu.as_secs_f64();
         let cores_now = self::cores()?;
         let mut memory_mib = None;
         // Once at the end in any case.
         if now >= next_memory || stop.load(Ordering::Relaxed) {
-            memory_mib = Some(memory(subject.root, &people.sidecars));
-            next_memory = now + now.elapsed() * LOOKING_SHARE;
+            memory_mib = Some(memory(subject.root, &processes.sidecars));
+            next_memory = now + now.elapsed() * MEMORY_SHARE;
         }
         let mut configuration = None;
         let asked = Instant::now();
         if asked >= next_metrics || stop.load(Ordering::Relaxed) {
             configuration = self::configuration(subject);
-            next_metrics = asked + asked.elapsed() * ASKING_SHARE;
+            next_metrics = asked + asked.elapsed() * METRICS_SHARE;
         }
-        watched.looks.push(Look {
+        watched.snapshots.push(Snapshot {
             at: begin.elapsed().as_secs_f64(),
             cores: cores_now.iter().zip(&cores).map(|(now, before)| (now - before) / seconds).collect(),
             mesh: (root_s + tally.sidecars - mesh_s) / seconds,
             functions: (tally.functions - functions_s) / seconds,
             memory_mib,
-            instances: if subject.sidecars { people.sidecars.len() } else { people.functions.len() },
+            instances: if subject.sidecars { processes.sidecars.len() } else { processes.functions.len() },
             configuration,
         });
         cores = cores_now;
-        instances.extend(if subject.sidecars { &people.sidecars } else { &people.functions });
-        watched.ended = instances.len() - watched.looks.last().map_or(0, |look| look.instances);
-        subject.ours.extend(people.sidecars.into_iter().chain(people.functions));
+        instances.extend(if subject.sidecars { &processes.sidecars } else { &processes.functions });
+        watched.ended = instances.len() - watched.snapshots.last().map_or(0, |snapshot| snapshot.instances);
+        subject.ours.extend(processes.sidecars.into_iter().chain(processes.functions));
     }
     (watched.mesh_s, watched.functions_s) = (root_s + tally.sidecars, tally.functions);
     // Helpers, and what is watched, are this process's own children.
     subject.ours.extend(children(std::process::id()).into_iter().chain([std::process::id(), subject.root]));
-    let others = Everybody::now()?.others_since(&everybody, &subject.ours.all());
+    let others = AllProcesses::now()?.others_since(&before, &subject.ours.all());
     watched.others_percent = others.as_secs_f64() / begin.elapsed().as_secs_f64() * 100.0;
     Ok(())
 }
@@ -190,24 +192,24 @@ struct Tally {
 }
 
 #[derive(Default)]
-struct People {
+struct Processes {
     sidecars: Vec<u32>,
     functions: Vec<u32>,
 }
 
 impl Tally {
-    fn look(&mut self, subject: &Subject) -> People {
-        let mut people = People::default();
+    fn look(&mut self, subject: &Subject) -> Processes {
+        let mut processes = Processes::default();
         let instances = children(subject.root);
         if subject.sidecars {
-            people.functions = instances.iter().flat_map(|instance| children(*instance)).collect();
-            people.sidecars = instances;
+            processes.functions = instances.iter().flat_map(|instance| children(*instance)).collect();
+            processes.sidecars = instances;
         } else {
-            people.functions = instances;
+            processes.functions = instances;
         }
-        self.sidecars += self.used(&people.sidecars);
-        self.functions += self.used(&people.functions);
-        people
+        self.sidecars += self.used(&processes.sidecars);
+        self.functions += self.used(&processes.functions);
+        processes
     }
 
     /// Since the last look at them; of those never seen, since they began.

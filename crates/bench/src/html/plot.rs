@@ -1,9 +1,14 @@
 //! Plots as SVG.
 
-use super::axes::{Axes, Logarithmic, WIDTH, open, short};
-use super::escape;
 use crate::statistics::Figure;
-use std::fmt::Write;
+use plotters::coord::Shift;
+use plotters::coord::ranged1d::{AsRangedCoord, ValueFormatter};
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+use std::ops::Range;
+
+/// SVG from this module, which the template does not escape.
+pub struct Svg(pub(super) String);
 
 /// A bar with whiskers.
 pub struct Bar {
@@ -11,91 +16,219 @@ pub struct Bar {
     pub figure: Figure,
 }
 
-/// A cumulative distribution: value and share, ascending.
-pub struct Curve {
+/// A line through points whose first coordinates ascend.
+pub struct Line {
     pub label: String,
     pub points: Vec<(f64, f64)>,
 }
 
-/// For labels at the left.
-const LEFT: f64 = 190.0;
-const ROW: f64 = 22.0;
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+
+const WIDTH: u32 = 860;
+const HEIGHT: u32 = 360;
+/// The height of a bar.
+const ROW: u32 = 22;
+/// Lines end here; their legend begins.
+const LEGEND: i32 = 650;
+/// The backend writes a size of 15 as 12 pixels.
+const FONT: (&str, u32) = ("sans-serif", 15);
+const TITLE: (&str, u32) = ("sans-serif", 18);
+
+const GREY: RGBColor = RGBColor(119, 119, 119);
+const BLUE: RGBColor = RGBColor(76, 114, 176);
+const GREEN: RGBColor = RGBColor(85, 168, 104);
+const RED: RGBColor = RGBColor(196, 78, 82);
+const COLOURS: [RGBColor; 10] = [
+    GREY,
+    BLUE,
+    GREEN,
+    RGBColor(129, 114, 179),
+    RED,
+    RGBColor(221, 132, 82),
+    RGBColor(147, 120, 96),
+    RGBColor(140, 86, 75),
+    RGBColor(100, 181, 205),
+    RGBColor(34, 34, 34),
+];
+
 /// Envoy warm, Leno cool, the upstream itself grey.
-fn colour(label: &str) -> &'static str {
+fn colour(label: &str) -> RGBColor {
     match label {
-        label if label.starts_with("envoy") => "#c44e52",
-        label if label.contains("microvm") => "#55a868",
-        label if label.starts_with("leno") => "#4c72b0",
-        _ => "#777777",
+        label if label.starts_with("envoy") => RED,
+        label if label.contains("microvm") => GREEN,
+        label if label.starts_with("leno") => BLUE,
+        _ => GREY,
     }
 }
 
-/// Horizontal bars from zero.
-pub fn bars(title: &str, bars: &[Bar]) -> String {
-    let most = bars.iter().map(|bar| bar.figure.most).fold(f64::MIN_POSITIVE, f64::max);
-    let scale = (WIDTH - LEFT - 90.0) / most;
-    let height = ROW * (bars.len() as f64 + 1.5);
-    let mut svg = open(title, height);
-    for (index, Bar { label, figure }) in bars.iter().enumerate() {
-        let y = ROW * (index as f64 + 1.4);
-        let (middle, width) = (y + ROW / 2.0 - 3.0, figure.median * scale);
-        let (least, most) = (LEFT + figure.least * scale, LEFT + figure.most * scale);
-        let mark = if figure.disturbed { " *" } else { "" };
-        // Writing to a string cannot fail.
-        let _ = write!(
-            svg,
-            "<text x='{:.0}' y='{:.0}' text-anchor='end'>{}</text>\
-             <rect x='{LEFT}' y='{y:.1}' width='{width:.1}' height='{:.0}' fill='{}'/>\
-             <path d='M{least:.1} {middle:.1}H{most:.1}' stroke='#111' stroke-width='1.5'/>\
-             <text x='{:.0}' y='{:.0}'>{}{mark}</text>",
-            LEFT - 8.0,
-            middle + 4.0,
-            escape(label),
-            ROW - 6.0,
-            colour(label),
-            most.max(LEFT + width) + 6.0,
-            middle + 4.0,
-            short(figure.median),
-        );
-    }
-    svg + "</svg>"
+/// Horizontal bars from zero, with whiskers from the least to the most.
+pub fn bars(title: &str, bars: &[Bar]) -> anyhow::Result<Svg> {
+    draw(title, ROW * (bars.len() as u32 + 2), |area| {
+        // What is written beside the longest bar needs room.
+        let end = end(bars.iter().map(|bar| bar.figure.most)) * 1.15;
+        let rows = bars.len() as i32;
+        // The axis counts tenths of a row; plotters puts labels at chosen points of whole numbers only.
+        let axis = (10 * rows..0).with_key_points((0..rows).map(|row| 10 * row + 5).collect());
+        let mut chart = ChartBuilder::on(area)
+            .set_label_area_size(LabelAreaPosition::Left, 190)
+            .build_cartesian_2d(0.0..end, axis)?;
+        let label = |tenth: &i32| bars[*tenth as usize / 10].label.clone();
+        chart.configure_mesh().disable_mesh().disable_x_axis().label_style(FONT).y_label_formatter(&label).draw()?;
+        let beside = FONT.into_text_style(area).pos(Pos::new(HPos::Left, VPos::Center));
+        for (Bar { label, figure }, top) in bars.iter().zip((0..).step_by(10)) {
+            let Figure { median, least, most, disturbed, .. } = *figure;
+            let (corners, middle) = ([(0.0, top + 1), (median, top + 9)], top + 5);
+            let text = short(median) + if disturbed { " *" } else { "" };
+            chart.draw_series([Rectangle::new(corners, colour(label).filled())])?;
+            chart.draw_series([ErrorBar::new_horizontal(middle, least, median, most, BLACK, 6)])?;
+            chart.draw_series([EmptyElement::at((most, middle)) + Text::new(text, (8, 0), beside.clone())])?;
+        }
+        Ok(())
+    })
 }
 
-/// Curves over a logarithmic axis.
-pub fn distribution(title: &str, curves: &[Curve]) -> String {
-    const HEIGHT: f64 = 380.0;
-    // The first per cent and the very last value say more about the machine than about who is measured.
-    let shown = |curve: &Curve| -> Vec<(f64, f64)> {
-        curve.points.iter().copied().filter(|(value, share)| *value > 0.0 && (0.01..=0.999).contains(share)).collect()
+/// Cumulative distributions: values and the shares of all that do not exceed them.
+pub fn distribution(title: &str, lines: &[Line]) -> anyhow::Result<Svg> {
+    // A logarithmic axis has no zero.
+    let positive = |line: &Line| {
+        let points = line.points.iter().copied().filter(|(value, _)| *value > 0.0).collect();
+        Line { label: line.label.clone(), points }
     };
-    let mut axes = Axes::new(title, HEIGHT);
-    let Some(scale) = Logarithmic::around(curves.iter().flat_map(shown).map(|(value, _)| value)) else {
-        return axes.close();
-    };
-    for share in [0.0, 0.25, 0.5, 0.75, 0.9, 0.99] {
-        axes.across(share, &share.to_string());
+    let lines: Vec<Line> = lines.iter().map(positive).collect();
+    let values = || lines.iter().flat_map(|line| &line.points).map(|(value, _)| *value);
+    let most = end(values());
+    let least = values().fold(most, f64::min);
+    // Equal values need an axis too.
+    let range = if least < most { least..most } else { least / 2.0..most * 2.0 };
+    let ticks = ticks(&range);
+    plot_lines(title, range.log_scale().with_key_points(ticks), 0.0..1.0, short, &lines)
+}
+
+/// Values over seconds, from zero.
+pub fn over_time(title: &str, lines: &[Line]) -> anyhow::Result<Svg> {
+    let points = || lines.iter().flat_map(|line| &line.points);
+    let (seconds, most) = (end(points().map(|(at, _)| *at)), end(points().map(|(_, value)| *value)));
+    plot_lines(title, 0.0..seconds, 0.0..most, |at| short(at) + " s", lines)
+}
+
+fn plot_lines<X, Y>(title: &str, x: X, y: Y, x_label: fn(f64) -> String, lines: &[Line]) -> anyhow::Result<Svg>
+where
+    X: AsRangedCoord<Value = f64, CoordDescType: ValueFormatter<f64>>,
+    Y: AsRangedCoord<Value = f64, CoordDescType: ValueFormatter<f64>>,
+{
+    draw(title, HEIGHT, |area| {
+        let (area, legend) = area.split_horizontally(LEGEND);
+        let mut chart = ChartBuilder::on(&area)
+            .margin_right(20)
+            .margin_top(8)
+            .set_label_area_size(LabelAreaPosition::Left, 56)
+            .set_label_area_size(LabelAreaPosition::Bottom, 32)
+            .build_cartesian_2d(x, y)?;
+        chart
+            .configure_mesh()
+            .light_line_style(TRANSPARENT)
+            .label_style(FONT)
+            .x_label_formatter(&|value| x_label(*value))
+            .y_label_formatter(&|value| short(*value))
+            .draw()?;
+        let beside = FONT.into_text_style(&legend).pos(Pos::new(HPos::Left, VPos::Center));
+        for (index, line) in lines.iter().enumerate() {
+            let opacity = if index < COLOURS.len() { 1.0 } else { 0.5 };
+            let style = COLOURS[index % COLOURS.len()].mix(opacity).stroke_width(2);
+            chart.draw_series(LineSeries::new(line.points.iter().copied(), style))?;
+            let y = 16 * (index as i32 + 1);
+            legend.draw(&PathElement::new([(0, y), (18, y)], style))?;
+            legend.draw_text(&line.label, &beside, (24, y))?;
+        }
+        Ok(())
+    })
+}
+
+fn draw(title: &str, height: u32, plot: impl FnOnce(&Area) -> anyhow::Result<()>) -> anyhow::Result<Svg> {
+    let mut svg = String::new();
+    let root = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
+    plot(&root.titled(title, TITLE)?)?;
+    root.present()?;
+    drop(root);
+    Ok(Svg(svg))
+}
+
+/// Where an axis ends: at the largest value, at one if there is none.
+fn end(values: impl Iterator<Item = f64>) -> f64 {
+    let most = values.fold(0.0, f64::max);
+    if most > 0.0 { most } else { 1.0 }
+}
+
+/// Round values: 1, 2, 5, or only 1 of each decade where there are many; the ends where there is only one. Plotters knows only powers of
+/// ten.
+fn ticks(range: &Range<f64>) -> Vec<f64> {
+    const MANY: i32 = 4;
+    let decades = range.start.log10().floor() as i32..=range.end.log10().ceil() as i32;
+    let steps: &[f64] = if decades.end() - decades.start() > MANY { &[1.0] } else { &[1.0, 2.0, 5.0] };
+    let all = decades.flat_map(|decade| steps.iter().map(move |step| step * 10f64.powi(decade)));
+    let within: Vec<f64> = all.filter(|tick| (range.start..=range.end).contains(tick)).collect();
+    if within.len() < 2 { vec![range.start, range.end] } else { within }
+}
+
+/// A value in few characters.
+fn short(value: f64) -> String {
+    match value {
+        0.0 => "0".to_owned(),
+        tiny if tiny < 0.1 => format!("{tiny:.3}"),
+        small if small < 10.0 => format!("{small:.2}"),
+        middle if middle < 100.0 => format!("{middle:.1}"),
+        large if large < 1e6 => format!("{large:.0}"),
+        huge => format!("{huge:.1e}"),
     }
-    for tick in scale.ticks() {
-        axes.down(scale.share(tick), &short(tick));
-    }
-    for (index, curve) in curves.iter().enumerate() {
-        axes.line(index, &curve.label, shown(curve).into_iter().map(|(value, share)| (scale.share(value), share)));
-    }
-    axes.close()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn line(label: &str, points: &[(f64, f64)]) -> Line {
+        Line { label: label.to_owned(), points: points.to_vec() }
+    }
+
     #[test]
-    fn plots_of_nothing_and_of_something_are_closed_and_escaped() {
-        assert!(bars("none", &[]).ends_with("</svg>"));
-        assert!(distribution("none", &[]).ends_with("</svg>"));
+    fn plots_of_nothing_have_axes() {
+        let Svg(bars) = bars("t", &[]).unwrap();
+        assert!(bars.starts_with("<svg ") && bars.ends_with("</svg>\n"), "{bars}");
+        for Svg(svg) in [distribution("t", &[]), over_time("t", &[line("x", &[])])].map(Result::unwrap) {
+            assert!(svg.ends_with("</svg>\n") && svg.matches("\n1.00").count() == 2, "both axes: {svg}");
+        }
+    }
+
+    #[test]
+    fn bars_have_escaped_labels_values_and_the_mark_of_disturbance() {
         let figure = Figure { median: 2.0, least: 1.0, most: 3.0, count: 3, disturbed: true };
-        let plot = bars("a < b", &[Bar { label: "leno & co".into(), figure }]);
-        assert!(plot.contains("a &lt; b") && plot.contains("leno &amp; co") && plot.contains("2.00 *"), "{plot}");
-        let curve = Curve { label: "x".into(), points: vec![(50.0, 0.1), (100.0, 0.5), (400.0, 0.9)] };
-        assert!(distribution("d", &[curve]).contains("<polyline points='56.0,"));
+        let Svg(svg) = bars("a < b", &[Bar { label: "leno & co".into(), figure }]).unwrap();
+        for part in ["a &lt; b", "leno &amp; co", "2.00 *", "fill=\"#4C72B0\""] {
+            assert!(svg.contains(part), "{part}: {svg}");
+        }
+    }
+
+    #[test]
+    fn lines_go_from_axis_to_axis() {
+        let [Svg(over_time), Svg(distribution)] = [
+            over_time("t", &[line("x < y", &[(0.0, 0.0), (10.0, 2.0)])]).unwrap(),
+            distribution("t", &[line("x < y", &[(0.0, 0.0), (1.0, 0.0), (10.0, 0.5), (100.0, 1.0)])]).unwrap(),
+        ];
+        assert!(over_time.contains("points=\"56,"), "{over_time}");
+        assert!(over_time.contains("x &lt; y") && distribution.contains("x &lt; y"));
+        assert!(distribution.contains("points=\"56,"), "{distribution}");
+    }
+
+    #[test]
+    fn equal_values_have_a_plot() {
+        let Svg(svg) = distribution("t", &[line("x", &[(3.0, 0.0), (3.0, 1.0)])]).unwrap();
+        assert!(svg.contains("points=\"342,"), "in the middle: {svg}");
+    }
+
+    #[test]
+    fn logarithmic_axes_have_round_ticks() {
+        assert_eq!(ticks(&(40.0..1000.0)), [50.0, 100.0, 200.0, 500.0, 1000.0]);
+        assert_eq!(ticks(&(0.5..2e6)), [1.0, 10.0, 100.0, 1e3, 1e4, 1e5, 1e6]);
+        assert_eq!(ticks(&(1.1..2.2)), [1.1, 2.2]);
     }
 }

@@ -11,19 +11,19 @@ use std::time::{Duration, Instant};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::Semaphore;
 
-/// Gives turns to streams.
-pub enum Turns {
+/// Tells streams when to send.
+pub enum Pacer {
     /// At once.
     Closed,
     /// Those that are due and not taken, the oldest first. There are as many permits as elements.
     Open { due: RefCell<VecDeque<Instant>>, ready: Semaphore },
 }
 
-impl Turns {
+impl Pacer {
     /// Needs a `LocalSet`.
     pub fn start(pace: Pace) -> io::Result<Rc<Self>> {
         let Pace::Open(rate) = pace else { return Ok(Rc::new(Self::Closed)) };
-        let turns = Rc::new(Self::Open { due: RefCell::default(), ready: Semaphore::new(0) });
+        let pacer = Rc::new(Self::Open { due: RefCell::default(), ready: Semaphore::new(0) });
         let period = Duration::from_secs_f64(1.0 / rate);
         // The runtime's own timers know milliseconds only.
         let timer = rustix::time::timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK)?;
@@ -36,8 +36,8 @@ impl Turns {
             reason = "an OwnedFd stays the same descriptor as long as it lives; the successor is unsafe"
         )]
         let timer = AsyncFd::new(timer)?;
-        tokio::task::spawn_local(tick(timer, begin, period, turns.clone()));
-        Ok(turns)
+        tokio::task::spawn_local(tick(timer, begin, period, pacer.clone()));
+        Ok(pacer)
     }
 
     /// Waits for a turn; returns when it was due.
@@ -49,7 +49,7 @@ impl Turns {
         due.borrow_mut().pop_front().unwrap_or_else(Instant::now)
     }
 
-    /// Turns that nobody took yet.
+    /// Requests that are due and that no stream has sent yet.
     pub fn waiting(&self) -> usize {
         match self {
             Self::Closed => 0,
@@ -59,8 +59,8 @@ impl Turns {
 }
 
 /// A turn for each expiration of the timer, however late it is noticed.
-async fn tick(timer: AsyncFd<OwnedFd>, begin: Instant, period: Duration, turns: Rc<Turns>) {
-    let Turns::Open { due, ready } = &*turns else { return };
+async fn tick(timer: AsyncFd<OwnedFd>, begin: Instant, period: Duration, pacer: Rc<Pacer>) {
+    let Pacer::Open { due, ready } = &*pacer else { return };
     let mut count = 0;
     while let Ok(mut guard) = timer.readable().await {
         let mut bytes = [0; 8];
