@@ -3,7 +3,7 @@
 
 // The file itself, because the crate around it brings a compiler along.
 #[allow(dead_code)]
-#[path = "../../crates/proxy/src/proxy_protocol/header.rs"]
+#[path = "../../crates/proxy/src/listener/proxy_protocol/header.rs"]
 mod header;
 
 use header::{Header, parse};

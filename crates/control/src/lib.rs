@@ -13,6 +13,9 @@ mod admission;
 mod control;
 mod definitions;
 mod error;
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub mod fuzzing;
 mod history;
 mod job;
 pub mod node;

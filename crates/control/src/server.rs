@@ -195,7 +195,7 @@ fn stopping() -> Status {
     Status::unavailable("the control plane is stopping")
 }
 
-fn greeting(hello: &v1::Hello) -> Result<Greeting, Status> {
+pub(crate) fn greeting(hello: &v1::Hello) -> Result<Greeting, Status> {
     if hello.release != RELEASE {
         let text = format!(
             "the node is of release {} and the control plane of {RELEASE}; they must be the same",

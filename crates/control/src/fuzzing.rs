@@ -1,0 +1,113 @@
+//! What both ends of a stream do with bytes from the other one, for the targets in `fuzz/`. Each function panics if it does not hold.
+
+use crate::job::JobReport;
+use crate::resource::{Content, Instance, Resource, Subject};
+use crate::server::greeting;
+use crate::wire::v1::{from_node, to_node};
+use crate::wire::{self, MAX_REASON, RELEASE, v1};
+use leno_config::{FunctionId, ModuleHash};
+use prost::Message;
+
+/// A node's message at the control plane. What is understood means the same when it is written and read again.
+pub fn from_node(bytes: &[u8]) {
+    let Ok(message) = v1::FromNode::decode(bytes) else { return };
+    assert_eq!(v1::FromNode::decode(&*message.encode_to_vec()).as_ref(), Ok(&message));
+    match message.message {
+        Some(from_node::Message::Hello(hello)) => {
+            // Nobody guesses it.
+            let Ok(greeting) = greeting(&v1::Hello { release: RELEASE.to_owned(), ..hello }) else { return };
+            let named = greeting.held.iter().map(|(subject, _)| subject).chain(&greeting.subscribe);
+            named.for_each(same_subject);
+            greeting.instances.into_iter().for_each(same_report);
+            greeting.jobs.into_iter().for_each(same_job);
+        }
+        Some(from_node::Message::Subscribe(sent)) => {
+            for sent in [&sent.subscribe, &sent.unsubscribe] {
+                wire::subjects(sent).iter().flatten().for_each(same_subject);
+            }
+        }
+        Some(from_node::Message::Ack(ack)) => {
+            for rejected in &ack.rejected {
+                wire::subject(rejected.subject.as_ref()).iter().for_each(same_subject);
+            }
+        }
+        Some(from_node::Message::Report(sent)) => wire::reported(&sent).into_iter().for_each(same_report),
+        Some(from_node::Message::Traffic(sent)) => {
+            if let Ok((function, counts)) = wire::counted(&sent) {
+                assert_eq!(wire::counted(&wire::traffic(&function, &counts)).ok(), Some((function, counts)));
+            }
+        }
+        Some(from_node::Message::Job(sent)) => wire::reported_job(sent).into_iter().for_each(same_job),
+        None => {}
+    }
+}
+
+/// The control plane's message at a node.
+pub fn to_node(bytes: &[u8]) {
+    let Ok(message) = v1::ToNode::decode(bytes) else { return };
+    assert_eq!(v1::ToNode::decode(&*message.encode_to_vec()).as_ref(), Ok(&message));
+    let Some(to_node::Message::Delta(delta)) = message.message else { return };
+    wire::subjects(&delta.removed).iter().flatten().for_each(same_subject);
+    for sent in &delta.resources {
+        let (Ok(subject), Ok(version)) = (wire::subject(sent.subject.as_ref()), wire::version(&sent.version)) else {
+            continue;
+        };
+        assert_eq!(version.to_wire(), sent.version);
+        same_subject(&subject);
+        same_resource(&subject, &sent.payload);
+    }
+}
+
+/// A payload under a name of the given kind.
+pub fn payload(kind: u8, payload: &[u8]) {
+    // A slice has to have the name under which it is sent.
+    let name = postcard::take_from_bytes::<FunctionId>(payload).map(|(name, _)| name);
+    let subject = match (kind % 7, name) {
+        (0, _) => Subject::Mesh,
+        (1, _) => Subject::Bundle,
+        (2, _) => Subject::Module(ModuleHash::of(payload)),
+        (3, _) => Subject::Routes,
+        (4, _) => Subject::Hosted,
+        (5, Ok(name)) => Subject::Slice(name),
+        (_, Ok(name)) => Subject::Endpoints(name),
+        _ => return,
+    };
+    same_resource(&subject, payload);
+}
+
+fn same_subject(subject: &Subject) {
+    assert_eq!(wire::subject(Some(&subject.into())).as_ref().ok(), Some(subject));
+}
+
+fn same_report((function, instances): (FunctionId, Vec<Instance>)) {
+    let again = wire::reported(&wire::report(&function, &instances));
+    assert_eq!(again.ok(), Some((function, instances)));
+}
+
+fn same_job((job, report): (FunctionId, JobReport)) {
+    assert!(report.reason.as_ref().is_none_or(|reason| reason.len() <= MAX_REASON));
+    let again = wire::reported_job(wire::job_report(&job, &report));
+    assert_eq!(again.ok(), Some((job, report)));
+}
+
+fn same_resource(subject: &Subject, payload: &[u8]) {
+    let Ok(resource) = Resource::decode(subject, payload) else { return };
+    assert_eq!(resource.subject(), *subject);
+    let content = written(&resource);
+    let again = Resource::decode(subject, &content.payload).expect("what was written can be read");
+    // By what is written, since a number may be none, which is not equal to itself.
+    assert_eq!(written(&again).payload, content.payload);
+}
+
+fn written(resource: &Resource) -> Content {
+    let content = match resource {
+        Resource::Mesh(mesh) => Content::new(mesh),
+        Resource::Bundle(bundle) => Content::of_bundle(bundle),
+        Resource::Module(_, module) => Ok(Content::of_module(&module.to_vec().into())),
+        Resource::Slice(slice) => Content::new(slice),
+        Resource::Endpoints(_, endpoints) => Content::new(endpoints),
+        Resource::Routes => Content::new(&()),
+        Resource::Hosted(placement) => Content::new(placement),
+    };
+    content.expect("what was read can be written")
+}

@@ -1,0 +1,32 @@
+//! Any text is documents or problems. Problems name a line that exists; what is accepted has a slice for each function, which comes through
+//! the encoding in which nodes get it, and whose programs are accepted by who runs them.
+#![no_main]
+
+use leno_config::{Slice, load_text};
+use leno_policy::abi;
+use libfuzzer_sys::fuzz_target;
+use std::path::Path;
+
+fuzz_target!(|text: &str| {
+    match load_text(Path::new("/nowhere/fuzz.yaml"), text) {
+        Ok(snapshot) => {
+            for id in snapshot.functions() {
+                let slice = snapshot.slice(id).expect("a slice for each function");
+                let encoded = postcard::to_allocvec(&slice).expect("a slice is written");
+                assert_eq!(postcard::from_bytes::<Slice>(&encoded).as_ref(), Ok(&slice));
+                for program in [&slice.inbound, &slice.outbound] {
+                    let program = postcard::to_allocvec(program).expect("a program is written");
+                    assert!(abi::init(&program).is_ok());
+                }
+            }
+        }
+        Err(problems) => {
+            assert!(!problems.is_empty());
+            let lines = text.split(['\n', '\r']).count() + 1;
+            for problem in problems {
+                assert!(problem.line as usize <= lines, "{problem}");
+                assert!(!problem.message.is_empty());
+            }
+        }
+    }
+});
