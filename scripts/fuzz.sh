@@ -2,8 +2,8 @@
 # Builds the fuzz targets and runs them, as many at once as there are cores, each for some seconds: scripts/fuzz.sh SECONDS [TARGET...]
 # What they learn stays in fuzz/corpus; what they find is left in fuzz/artifacts, and is a failure.
 #
-# There is no sanitizer. All that is fuzzed is safe Rust, which panics where C would be exploited; without one it builds with stable Rust,
-# in half the time, and runs at twice the speed.
+# There is no sanitizer: all that is fuzzed is safe Rust, which panics where it is wrong. Without one the targets build with stable Rust, in
+# less time, and run faster.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
