@@ -32,10 +32,9 @@ fuzz: ## Run every fuzz target for a minute (SECONDS=5 TARGETS="yaml wire": othe
 
 bench: setup ## Measure on this machine: a fresh sandbox per request, and whole hops beside Envoy; reports go to target/bench/.
 	@mkdir -p target/bench
-	@$(CARGO) build --release --quiet -p leno-bench
-	@$(CARGO) build --profile dist --quiet -p leno
-	@target/release/leno-bench sandbox --json target/bench/sandbox.json
-	@target/release/leno-bench hop --leno target/dist/leno --json target/bench/hop.json --html target/bench/hop.html
+	@$(CARGO) build --profile dist -p leno -p leno-bench
+	@target/dist/leno-bench sandbox --json target/bench/sandbox.json
+	@target/dist/leno-bench hop --json target/bench/hop.json --html target/bench/hop.html
 
 bench-smoke: setup ## Check in under two minutes that the hot path has not become much slower (for CI).
 	@$(CARGO) build --release -p leno -p leno-bench
@@ -43,11 +42,11 @@ bench-smoke: setup ## Check in under two minutes that the hot path has not becom
 
 azure: setup ## Replay a workload of Azure Functions without a mesh, with Leno and with Envoys (ARGUMENTS="--trace FOLDER": a real one, for hours).
 	@mkdir -p target/bench
-	@$(CARGO) build --release --quiet -p leno -p leno-bench
-	@target/release/leno-bench azure $(or $(ARGUMENTS),--quick) --json target/bench/azure.json --html target/bench/azure.html
+	@$(CARGO) build --profile dist -p leno -p leno-bench
+	@target/dist/leno-bench azure $(or $(ARGUMENTS),--quick) --json target/bench/azure.json --html target/bench/azure.html
 
 conformance: setup ## Run h2spec, gRPC interop, Autobahn and the trace-context suite against the gateway and a whole hop.
-	@$(CARGO) build --release --quiet -p leno
+	@$(CARGO) build --release -p leno
 	@conformance/run
 
 reference: setup ## Write docs/reference anew from the configuration types.

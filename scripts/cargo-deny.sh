@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 VERSION=0.20.2
-home=target/tools
+home=target/tools/cargo-deny
 program=$home/bin/cargo-deny
 
 if [[ "$("$program" --version 2>/dev/null)" != "cargo-deny $VERSION" ]]; then

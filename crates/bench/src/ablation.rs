@@ -19,7 +19,7 @@ struct Subject {
     start: fn(&Rig, &str, Policies) -> anyhow::Result<Running>,
 }
 
-pub fn run(arguments: &Plain) -> anyhow::Result<()> {
+pub(crate) fn run(arguments: &Plain) -> anyhow::Result<()> {
     let machine = machine::describe();
     let rig = Rig::set_up(arguments.programs.find()?)?;
     println!("machine: {machine}");

@@ -6,7 +6,7 @@ use std::process::{Child, Command};
 
 /// The two cores of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cores {
+pub(crate) struct Cores {
     /// The proxy's own.
     pub proxy: usize,
     /// Everything else's: load, upstream, sinks, and this process.
@@ -15,7 +15,7 @@ pub struct Cores {
 
 impl Cores {
     /// The last two that this process may use; and from now on it uses the second of them only.
-    pub fn take() -> anyhow::Result<Self> {
+    pub(crate) fn take() -> anyhow::Result<Self> {
         let allowed = sched_getaffinity(None)?;
         let cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core)).collect();
         ensure!(cores.len() >= 2, "a measurement needs two cores: one for the proxy, one for everything else");
@@ -25,7 +25,7 @@ impl Cores {
     }
 
     /// Starts a process on the proxy's core. What it starts in its turn stays there.
-    pub fn spawn_proxy(self, command: &mut Command) -> anyhow::Result<Child> {
+    pub(crate) fn spawn_proxy(self, command: &mut Command) -> anyhow::Result<Child> {
         // A child inherits the affinity of the thread that starts it, before it can start threads of its own.
         sched_setaffinity(None, &only(self.proxy))?;
         let child = command.spawn();

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 /// Of a subcommand without any of its own.
 #[derive(clap::Args)]
-pub struct Plain {
+pub(crate) struct Plain {
     #[command(flatten)]
     pub output: Output,
     #[command(flatten)]
@@ -17,7 +17,7 @@ pub struct Plain {
 
 /// Where figures go, and how carefully they are taken.
 #[derive(clap::Args)]
-pub struct Output {
+pub(crate) struct Output {
     /// Where to write the figures.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
@@ -31,7 +31,13 @@ pub struct Output {
 
 impl Output {
     /// Writes what is wanted: the page with its conditions, the figures with all that lies behind them. `details` has `conditions`.
-    pub fn write(&self, report: Report, mut page: Page, machine: Value, mut details: Value) -> anyhow::Result<()> {
+    pub(crate) fn write(
+        &self,
+        report: Report,
+        mut page: Page,
+        machine: Value,
+        mut details: Value,
+    ) -> anyhow::Result<()> {
         details["quick"] = self.quick.into();
         if let Some(path) = &self.html {
             page.conditions(&machine, &details["conditions"]);
@@ -46,7 +52,7 @@ impl Output {
 
 /// Where the programs are.
 #[derive(clap::Args)]
-pub struct ProgramPaths {
+pub(crate) struct ProgramPaths {
     /// Envoy's program; without it, the one that scripts/envoy.sh installs.
     #[arg(long, value_name = "PROGRAM")]
     envoy: Option<PathBuf>,
@@ -56,7 +62,7 @@ pub struct ProgramPaths {
 }
 
 impl ProgramPaths {
-    pub fn find(&self) -> anyhow::Result<Programs> {
+    pub(crate) fn find(&self) -> anyhow::Result<Programs> {
         Programs::find(self.envoy.as_deref(), self.leno.as_deref())
     }
 }

@@ -4,17 +4,17 @@
 //! Read in this order: `workload` (what is invoked when; `trace` and `generated` say how often), `scenario` (who is measured; `layer`,
 //! `sidecar` and `function` are its processes), `replay` (the load), `watch` (processor, memory, configuration), `figures`, `page`.
 
-pub mod cycles;
+pub(crate) mod cycles;
 mod figures;
-pub mod function;
+pub(crate) mod function;
 mod generated;
 mod kept;
-pub mod layer;
+pub(crate) mod layer;
 mod page;
 mod replay;
 mod scaledown;
 mod scenario;
-pub mod sidecar;
+pub(crate) mod sidecar;
 mod trace;
 mod watch;
 mod workload;
@@ -48,7 +48,7 @@ const SHORTEST_WINDOW: Duration = Duration::from_secs(1);
 const CONNECTIONS: usize = 64;
 
 #[derive(clap::Args)]
-pub struct Arguments {
+pub(crate) struct Arguments {
     #[command(flatten)]
     output: Output,
     #[command(flatten)]
@@ -112,7 +112,7 @@ struct Experiment {
     side_by_side: bool,
 }
 
-pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let experiment = Experiment::of(arguments)?;
     let machine = machine::describe();
     println!("machine: {machine}\nmeasured on {}\n{}", experiment.workload.source, experiment.demand());

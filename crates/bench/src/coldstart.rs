@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 const POLL_INTERVAL: Duration = Duration::from_micros(200);
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-pub fn run(arguments: &Plain) -> anyhow::Result<()> {
+pub(crate) fn run(arguments: &Plain) -> anyhow::Result<()> {
     let machine = machine::describe();
     let rig = Rig::set_up(arguments.programs.find()?)?;
     println!("machine: {machine}");
@@ -127,7 +127,7 @@ fn envoy(rig: &Rig, policies: Policies, count: usize) -> anyhow::Result<Sample> 
 }
 
 /// The bytes of a request with a token.
-pub fn request(rig: &Rig, host: &str) -> anyhow::Result<Vec<u8>> {
+pub(crate) fn request(rig: &Rig, host: &str) -> anyhow::Result<Vec<u8>> {
     let request = rig.material.request(crate::policies::Algorithm::Es256)?;
     let token = request.authorizations.first().context("there are tokens")?;
     Ok(format!(
@@ -143,7 +143,7 @@ fn first_answer(address: SocketAddr, request: &[u8]) -> Option<u16> {
 }
 
 /// The status of the answer.
-pub fn ask(connection: &mut TcpStream, request: &[u8]) -> anyhow::Result<u16> {
+pub(crate) fn ask(connection: &mut TcpStream, request: &[u8]) -> anyhow::Result<u16> {
     connection.write_all(request)?;
     let mut buffer = [0; 8192];
     let mut filled = 0;

@@ -24,7 +24,7 @@ const ENDLESS: &str = r#"(module
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// One of those who are measured.
-pub struct Running {
+pub(crate) struct Running {
     name: String,
     proxy: Option<Proxy>,
     /// `leno-bench node` instead of a proxy.
@@ -68,7 +68,7 @@ impl Contender for Running {
 
 impl Running {
     /// Whether it can serve this traffic. The upstream itself speaks HTTP/1.1 only.
-    pub fn accepts(&self, traffic: Traffic) -> bool {
+    pub(crate) fn accepts(&self, traffic: Traffic) -> bool {
         match traffic.protocol {
             Protocol::Http2 => self.proxy.is_some() || self.node.is_some(),
             Protocol::Http1 | Protocol::Fresh => !self.http2_only,
@@ -101,12 +101,12 @@ impl Running {
     }
 
     /// The upstream itself.
-    pub fn direct(rig: &Rig) -> anyhow::Result<Self> {
+    pub(crate) fn direct(rig: &Rig) -> anyhow::Result<Self> {
         Self::at(rig, "direct", rig.upstream, Policies::NONE)
     }
 
     /// One Envoy before the upstream, as an inbound sidecar.
-    pub fn envoy(rig: &Rig, name: &str, policies: Policies) -> anyhow::Result<Self> {
+    pub(crate) fn envoy(rig: &Rig, name: &str, policies: Policies) -> anyhow::Result<Self> {
         let [listen] = free_addresses()?;
         let configurations = [envoy_file(rig, name, policies, listen, rig.upstream, false)?];
         let tls = policies.mtls.then(|| rig.material.client_tls(true));
@@ -115,7 +115,7 @@ impl Running {
     }
 
     /// A caller's sidecar and the callee's, with mutual TLS between them where policies say so.
-    pub fn envoy_pair(rig: &Rig, name: &str, policies: Policies) -> anyhow::Result<Self> {
+    pub(crate) fn envoy_pair(rig: &Rig, name: &str, policies: Policies) -> anyhow::Result<Self> {
         let [outbound, inbound] = free_addresses()?;
         let configurations = [
             envoy_file(rig, &format!("{name}-outbound"), policies, outbound, inbound, true)?,
@@ -126,7 +126,7 @@ impl Running {
     }
 
     /// One hop into Leno, by its gateway.
-    pub fn leno(rig: &Rig, name: &str, engine: &str, policies: Policies) -> anyhow::Result<Self> {
+    pub(crate) fn leno(rig: &Rig, name: &str, engine: &str, policies: Policies) -> anyhow::Result<Self> {
         let folder = new_folder(rig, name)?;
         let listeners = listeners()?;
         let mesh = mesh(rig, &folder, engine, policies, listeners);
@@ -135,7 +135,7 @@ impl Running {
     }
 
     /// A Leno with many functions; requests go to all of them in turn.
-    pub fn leno_with_many(
+    pub(crate) fn leno_with_many(
         rig: &Rig,
         name: &str,
         engine: &str,
@@ -154,7 +154,7 @@ impl Running {
     }
 
     /// Two hops: an instance of `frontend` calls the service through its outbound sidecar. The load uses this instance's credential.
-    pub fn leno_pair(
+    pub(crate) fn leno_pair(
         rig: &Rig,
         name: &str,
         engine: &str,
@@ -185,7 +185,7 @@ impl Running {
     }
 
     /// `leno-bench node` with this engine, by its gateway.
-    pub fn node(rig: &Rig, name: &str, engine: &str, policies: Policies) -> anyhow::Result<Self> {
+    pub(crate) fn node(rig: &Rig, name: &str, engine: &str, policies: Policies) -> anyhow::Result<Self> {
         let folder = new_folder(rig, name)?;
         let listeners = listeners()?;
         let file = folder.join("bench.yaml");
@@ -196,7 +196,7 @@ impl Running {
     }
 
     /// `leno-bench node` with this engine, by its inbound listener: mutual TLS, HTTP/2; the load is `frontend`.
-    pub fn node_inbound(rig: &Rig, name: &str, engine: &str, policies: Policies) -> anyhow::Result<Self> {
+    pub(crate) fn node_inbound(rig: &Rig, name: &str, engine: &str, policies: Policies) -> anyhow::Result<Self> {
         let folder = new_folder(rig, name)?;
         let listeners = listeners()?;
         let mesh = Mesh { caller: Some(Caller::External), ..mesh(rig, &folder, "wasm", policies, listeners) };
@@ -225,7 +225,7 @@ impl Running {
 
     /// One node with four functions: who is measured, who makes noise, who makes noise with sidecars that have 50 us each, and whose own
     /// policy never ends.
-    pub fn leno_tenants(rig: &Rig) -> anyhow::Result<Tenants> {
+    pub(crate) fn leno_tenants(rig: &Rig) -> anyhow::Result<Tenants> {
         let folder = new_folder(rig, "tenants")?;
         let listeners = listeners()?;
         let policies = Policies::NINE;
@@ -283,7 +283,7 @@ impl Running {
 }
 
 /// The modest tenant, and the others, on one node.
-pub struct Tenants {
+pub(crate) struct Tenants {
     pub modest: Running,
     /// To the others' upstream, without the node.
     pub elsewhere: Plan,
@@ -300,7 +300,7 @@ fn start_envoys(rig: &Rig, configurations: &[PathBuf]) -> anyhow::Result<Proxy> 
 }
 
 /// Writes a configuration.
-pub fn envoy_file(
+pub(crate) fn envoy_file(
     rig: &Rig,
     name: &str,
     policies: Policies,
@@ -325,20 +325,26 @@ pub fn envoy_file(
 }
 
 /// For one who is measured.
-pub fn new_folder(rig: &Rig, name: &str) -> anyhow::Result<PathBuf> {
+pub(crate) fn new_folder(rig: &Rig, name: &str) -> anyhow::Result<PathBuf> {
     let folder = rig.folder().join(name);
     fs::create_dir(&folder)?;
     Ok(folder)
 }
 
 /// Addresses for one node.
-pub fn listeners() -> anyhow::Result<Listeners> {
+pub(crate) fn listeners() -> anyhow::Result<Listeners> {
     let [gateway, outbound, inbound, admin, control] = free_addresses()?;
     Ok(Listeners { gateway, outbound, inbound, admin, control })
 }
 
 /// One Leno before the upstream.
-pub fn mesh<'a>(rig: &'a Rig, folder: &Path, engine: &'a str, policies: Policies, listeners: Listeners) -> Mesh<'a> {
+pub(crate) fn mesh<'a>(
+    rig: &'a Rig,
+    folder: &Path,
+    engine: &'a str,
+    policies: Policies,
+    listeners: Listeners,
+) -> Mesh<'a> {
     Mesh {
         policies,
         engine,
@@ -365,7 +371,7 @@ fn read_credential(path: &Path) -> anyhow::Result<String> {
 }
 
 /// Envoy's variants with all nine policies: as nobody tuned it, each tuning by itself, both.
-pub fn envoy_tunings() -> [(&'static str, Policies); 4] {
+pub(crate) fn envoy_tunings() -> [(&'static str, Policies); 4] {
     [
         ("envoy_nine", Policies::NINE),
         ("envoy_nine_cache", Policies { jwt_cache: true, ..Policies::NINE }),

@@ -11,7 +11,7 @@ const TICK: Duration = Duration::from_millis(10);
 
 /// What some processes, with all their threads, used since they began.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Usage {
+pub(crate) struct Usage {
     /// On a core, in user mode and in the kernel, to the nanosecond. Work of the kernel on a socket's behalf counts for whom it
     /// interrupted.
     pub cpu: Duration,
@@ -38,7 +38,7 @@ impl Sub for Usage {
 
 impl Usage {
     /// Of these processes, together. Threads that ended in the meantime are missing from all but `user`.
-    pub fn of(pids: &[u32]) -> anyhow::Result<Self> {
+    pub(crate) fn of(pids: &[u32]) -> anyhow::Result<Self> {
         let mut sum = Self::default();
         for pid in pids {
             let threads =
@@ -62,7 +62,7 @@ impl Usage {
 
 /// Resident memory in KiB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Memory {
+pub(crate) struct Memory {
     /// Every page that is mapped.
     pub rss: u64,
     /// Pages shared with others count by the share.
@@ -71,7 +71,7 @@ pub struct Memory {
 
 impl Memory {
     /// Of these processes, together.
-    pub fn of(pids: &[u32]) -> anyhow::Result<Self> {
+    pub(crate) fn of(pids: &[u32]) -> anyhow::Result<Self> {
         let mut sum = Self::default();
         for pid in pids {
             let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
@@ -86,7 +86,7 @@ impl Memory {
 }
 
 /// What everybody used, to find out who disturbed a measurement.
-pub struct AllProcesses {
+pub(crate) struct AllProcesses {
     processes: HashMap<u32, u64>,
     /// Ticks that found a core at work, of all cores.
     busy: u64,
@@ -95,7 +95,7 @@ pub struct AllProcesses {
 }
 
 impl AllProcesses {
-    pub fn now() -> anyhow::Result<Self> {
+    pub(crate) fn now() -> anyhow::Result<Self> {
         let mut processes = HashMap::new();
         for entry in fs::read_dir("/proc")? {
             let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
@@ -111,7 +111,7 @@ impl AllProcesses {
     ///
     /// Counted in two ways, of which the smaller holds: process by process, where one that ended shows in its parent, with all that it
     /// ever used; and by the ticks that found a core busy, less what `ours` used, where short work between ticks does not show.
-    pub fn others_since(&self, earlier: &Self, ours: &[u32]) -> Duration {
+    pub(crate) fn others_since(&self, earlier: &Self, ours: &[u32]) -> Duration {
         let since = |pid: &u32, used: &u64| used.saturating_sub(earlier.processes.get(pid).copied().unwrap_or(0));
         let (mut mine, mut others) = (0, 0);
         for (pid, used) in &self.processes {

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 const ENVOYS: usize = 10;
 
 #[derive(clap::Args)]
-pub struct Arguments {
+pub(crate) struct Arguments {
     #[command(flatten)]
     output: Output,
     #[command(flatten)]
@@ -41,7 +41,7 @@ struct Node {
     cpu_us: f64,
 }
 
-pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let machine = machine::describe();
     let rig = Rig::set_up(arguments.programs.find()?)?;
     println!("machine: {machine}");

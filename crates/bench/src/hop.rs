@@ -30,7 +30,7 @@ const BARS: [(&str, f64); 8] = [
 ];
 
 #[derive(clap::Args)]
-pub struct Arguments {
+pub(crate) struct Arguments {
     #[command(flatten)]
     pub output: Output,
     #[command(flatten)]
@@ -46,7 +46,7 @@ pub struct Arguments {
     repeats: Option<usize>,
 }
 
-pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let machine = machine::describe();
     let rig = Rig::set_up(arguments.programs.find()?)?;
     println!("machine: {machine}\nenvoy: {}", rig.programs.envoy_version().as_deref().unwrap_or("none"));

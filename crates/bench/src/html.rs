@@ -1,6 +1,6 @@
 //! The report as one page with plots, that needs nothing else.
 
-pub mod plot;
+pub(crate) mod plot;
 
 use anyhow::Context;
 use minijinja::{Environment, Value};
@@ -11,13 +11,13 @@ use std::path::Path;
 const NAME: &str = "page.html";
 const TEMPLATE: &str = include_str!("../templates/page.html");
 
-pub struct Page {
+pub(crate) struct Page {
     title: String,
     parts: Vec<Value>,
 }
 
 impl Page {
-    pub fn new(title: &str) -> Self {
+    pub(crate) fn new(title: &str) -> Self {
         Self { title: title.to_owned(), parts: Vec::new() }
     }
 
@@ -25,37 +25,37 @@ impl Page {
         self.parts.push(Value::from_pairs([(kind, content)]));
     }
 
-    pub fn heading(&mut self, text: &str) {
+    pub(crate) fn heading(&mut self, text: &str) {
         self.add("heading", text);
     }
 
-    pub fn note(&mut self, text: &str) {
+    pub(crate) fn note(&mut self, text: &str) {
         self.add("note", text);
     }
 
     /// The first row is the head.
-    pub fn table(&mut self, rows: Vec<Vec<String>>) {
+    pub(crate) fn table(&mut self, rows: Vec<Vec<String>>) {
         self.add("table", rows);
     }
 
-    pub fn plot(&mut self, plot: plot::Svg) {
+    pub(crate) fn plot(&mut self, plot: plot::Svg) {
         self.add("plot", Value::from_safe_string(plot.0));
     }
 
     /// The end of every page.
-    pub fn conditions(&mut self, machine: &Json, conditions: &Json) {
+    pub(crate) fn conditions(&mut self, machine: &Json, conditions: &Json) {
         self.heading("Conditions");
         for (summary, value) in [("machine", machine), ("conditions", conditions)] {
             self.add("details", Value::from_pairs([("summary", summary), ("text", &format!("{value:#}"))]));
         }
     }
 
-    pub fn render(&self) -> anyhow::Result<String> {
+    pub(crate) fn render(&self) -> anyhow::Result<String> {
         let values = Value::from_pairs([("title", Value::from(&self.title)), ("parts", Value::from(&self.parts))]);
         Environment::new().render_named_str(NAME, TEMPLATE, values).context("the page cannot be rendered")
     }
 
-    pub fn write(&self, path: &Path) -> anyhow::Result<()> {
+    pub(crate) fn write(&self, path: &Path) -> anyhow::Result<()> {
         std::fs::write(path, self.render()?).with_context(|| format!("{} cannot be written", path.display()))
     }
 }

@@ -9,14 +9,14 @@ use std::net::TcpListener;
 use std::path::PathBuf;
 
 #[derive(clap::Args)]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// Where the value of `proxy-authorization` is written.
     #[arg(long, value_name = "FILE")]
     credential: PathBuf,
 }
 
 /// Accepts connections, so that it counts as ready, until it is ended.
-pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let port: u16 = std::env::var("PORT").context("PORT")?.parse().context("PORT")?;
     let listener = TcpListener::bind(("127.0.0.1", port))?;
     let proxy = std::env::var("HTTP_PROXY").context("HTTP_PROXY")?;

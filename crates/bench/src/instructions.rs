@@ -27,7 +27,7 @@ const REQUESTS: usize = 2000;
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(clap::Args)]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// Where to write the figures.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -36,7 +36,7 @@ pub struct Arguments {
     profile: Option<PathBuf>,
 }
 
-pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     ensure!(valgrind_is_there(), "there is no valgrind: `apt-get install valgrind`");
     let rig = Rig::set_up(Programs { envoy: None, leno: PathBuf::new() })?;
     let mut report = Report::default();
@@ -51,13 +51,13 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
 }
 
 /// Without it nothing can be counted.
-pub fn valgrind_is_there() -> bool {
+pub(crate) fn valgrind_is_there() -> bool {
     let version = |program| Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success());
     version("valgrind") && version("callgrind_control")
 }
 
 /// With no policies, and with all nine but TLS.
-pub fn count(rig: &Rig, profile: Option<&Path>) -> anyhow::Result<[(&'static str, f64); 2]> {
+pub(crate) fn count(rig: &Rig, profile: Option<&Path>) -> anyhow::Result<[(&'static str, f64); 2]> {
     let nine = Policies { mtls: false, ..Policies::NINE };
     Ok([("instructions_none", one(rig, Policies::NONE, None)?), ("instructions_nine", one(rig, nine, profile)?)])
 }

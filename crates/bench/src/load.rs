@@ -9,7 +9,7 @@ mod pace;
 use crate::sample::Sample;
 use anyhow::Context;
 use client::Connector;
-pub use client::{configure, parse};
+pub(crate) use client::{configure, parse};
 use pace::Pacer;
 use serde::{Deserialize, Serialize};
 use std::cell::{Cell, RefCell};
@@ -23,7 +23,7 @@ use tokio::task::LocalSet;
 
 /// What to send, how, and how long.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Plan {
+pub(crate) struct Plan {
     /// Where to connect.
     pub address: SocketAddr,
     pub protocol: Protocol,
@@ -39,7 +39,7 @@ pub struct Plan {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Request {
+pub(crate) struct Request {
     pub method: String,
     /// Begins with `/`; or, for a forward proxy, with `http://`.
     pub target: String,
@@ -53,7 +53,7 @@ pub struct Request {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Protocol {
+pub(crate) enum Protocol {
     /// HTTP/1.1, connections kept.
     Http1,
     /// HTTP/2, connections kept.
@@ -64,7 +64,7 @@ pub enum Protocol {
 
 /// PEM files.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Tls {
+pub(crate) struct Tls {
     pub ca: PathBuf,
     pub server_name: String,
     /// Certificate and key to prove who we are with.
@@ -72,7 +72,7 @@ pub struct Tls {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Pace {
+pub(crate) enum Pace {
     /// Each stream sends its next request when it has the answer to the last.
     Closed,
     /// So many requests a second, answered or not; latency counts from when a request was due.
@@ -81,7 +81,7 @@ pub enum Pace {
 
 /// What came of it, within the measured time.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Outcome {
+pub(crate) struct Outcome {
     pub seconds: f64,
     /// Answers by status.
     pub statuses: BTreeMap<u16, u64>,
@@ -96,7 +96,7 @@ pub struct Outcome {
 }
 
 /// Where a latency distribution is kept: each per cent, and finer towards the end.
-pub const SHARES: [f64; 104] = {
+pub(crate) const SHARES: [f64; 104] = {
     let mut shares = [0.0; 104];
     let mut index = 0;
     while index < 100 {
@@ -109,12 +109,12 @@ pub const SHARES: [f64; 104] = {
 
 impl Outcome {
     /// Answers of any status.
-    pub fn answered(&self) -> u64 {
+    pub(crate) fn answered(&self) -> u64 {
         self.statuses.values().sum()
     }
 
     /// Latency in microseconds that `share` (one of [`SHARES`]) of the answers did not exceed.
-    pub fn latency(&self, share: f64) -> Option<f64> {
+    pub(crate) fn latency(&self, share: f64) -> Option<f64> {
         let index = SHARES.iter().position(|known| (known - share).abs() < 1e-9)?;
         self.latency_us.get(index).copied()
     }
@@ -147,7 +147,7 @@ impl Tally {
 }
 
 /// Reads a plan, carries it out, tells what came of it.
-pub fn run() -> anyhow::Result<()> {
+pub(crate) fn run() -> anyhow::Result<()> {
     let mut text = String::new();
     std::io::stdin().read_to_string(&mut text)?;
     let plan: Plan = serde_json::from_str(&text).context("the plan cannot be read")?;
@@ -191,7 +191,7 @@ async fn execute(plan: &Plan) -> anyhow::Result<Outcome> {
 }
 
 /// Sends one request over a connection of its own; the status of the answer.
-pub async fn once(plan: &Plan) -> anyhow::Result<u16> {
+pub(crate) async fn once(plan: &Plan) -> anyhow::Result<u16> {
     let connector = Connector::new(plan)?;
     connector.connect().await?.exchange(&connector, 0).await
 }

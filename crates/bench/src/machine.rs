@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use std::fs;
 
 /// This machine, in words and for the report.
-pub fn describe() -> Value {
+pub(crate) fn describe() -> Value {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let field = |name: &str| {
         let line = cpuinfo.lines().find(|line| line.split(':').next().is_some_and(|key| key.trim() == name));

@@ -20,18 +20,18 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-pub const TRUST_DOMAIN: &str = "bench.example";
-pub const FRONTEND: &str = "spiffe://bench.example/ns/bench/sa/frontend";
-pub const SERVICE: &str = "spiffe://bench.example/ns/bench/sa/service";
-pub const ISSUER: &str = "https://login.bench.example";
-pub const AUDIENCE: &str = "bench";
+pub(crate) const TRUST_DOMAIN: &str = "bench.example";
+pub(crate) const FRONTEND: &str = "spiffe://bench.example/ns/bench/sa/frontend";
+pub(crate) const SERVICE: &str = "spiffe://bench.example/ns/bench/sa/service";
+pub(crate) const ISSUER: &str = "https://login.bench.example";
+pub(crate) const AUDIENCE: &str = "bench";
 /// What the service is called.
-pub const HOST: &str = "service.bench";
+pub(crate) const HOST: &str = "service.bench";
 /// Users whose requests are sent in turn.
 const USERS: usize = 20;
 
 /// A folder with PEM files, and keys that live as long as this.
-pub struct Material {
+pub(crate) struct Material {
     folder: PathBuf,
     es256: EcdsaKeyPair,
     rs256: RsaKeyPair,
@@ -40,7 +40,7 @@ pub struct Material {
 
 impl Material {
     /// Makes all of it in this folder: `ca.pem`, and `NAME.pem` and `NAME.key` for `service` and `frontend`.
-    pub fn make(folder: &Path) -> anyhow::Result<Self> {
+    pub(crate) fn make(folder: &Path) -> anyhow::Result<Self> {
         let mut authority = CertificateParams::new(Vec::new())?;
         authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         authority.key_usages = vec![KeyUsagePurpose::KeyCertSign];
@@ -73,12 +73,12 @@ impl Material {
     }
 
     /// A file of the folder.
-    pub fn path(&self, name: &str) -> String {
+    pub(crate) fn path(&self, name: &str) -> String {
         self.folder.join(name).display().to_string()
     }
 
     /// The issuer's public keys.
-    pub fn jwks(&self) -> Value {
+    pub(crate) fn jwks(&self) -> Value {
         let encode = |bytes: &[u8]| URL_SAFE_NO_PAD.encode(bytes);
         let point = self.es256.public_key().as_ref();
         let rsa = self.rs256.public_key();
@@ -118,7 +118,7 @@ impl Material {
     }
 
     /// The request of all measurements: a head of about one KiB, from some customers in turn.
-    pub fn request(&self, algorithm: Algorithm) -> anyhow::Result<Request> {
+    pub(crate) fn request(&self, algorithm: Algorithm) -> anyhow::Result<Request> {
         let headers = [
             ("accept", "application/json"),
             ("accept-encoding", "gzip, br"),
@@ -139,14 +139,14 @@ impl Material {
     }
 
     /// TLS of a client that is `frontend`; or of one that has no certificate.
-    pub fn client_tls(&self, identified: bool) -> Tls {
+    pub(crate) fn client_tls(&self, identified: bool) -> Tls {
         let client = identified.then(|| (self.folder.join("frontend.pem"), self.folder.join("frontend.key")));
         Tls { ca: self.folder.join("ca.pem"), server_name: HOST.into(), client }
     }
 }
 
 /// A request (DER) to certify that a key is `frontend`'s, and the key (PEM).
-pub fn certificate_request() -> anyhow::Result<(Vec<u8>, String)> {
+pub(crate) fn certificate_request() -> anyhow::Result<(Vec<u8>, String)> {
     let mut params = CertificateParams::new(Vec::new())?;
     params.subject_alt_names.push(SanType::URI(Ia5String::try_from(FRONTEND)?));
     params.distinguished_name = DistinguishedName::new();
@@ -155,7 +155,7 @@ pub fn certificate_request() -> anyhow::Result<(Vec<u8>, String)> {
 }
 
 /// A certificate as PEM.
-pub fn pem(certificate: &[u8]) -> String {
+pub(crate) fn pem(certificate: &[u8]) -> String {
     let text = STANDARD.encode(certificate);
     let lines = text.as_bytes().chunks(64).map(|line| String::from_utf8_lossy(line).into_owned() + "\n");
     format!("-----BEGIN CERTIFICATE-----\n{}-----END CERTIFICATE-----\n", lines.collect::<String>())

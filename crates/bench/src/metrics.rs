@@ -5,10 +5,10 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 /// What is asked of an admin address bears this. The nodes under test are on loopback, and nobody else's.
-pub const TOKEN: &str = "leno-bench-asks-the-node-that-it-measures";
+pub(crate) const TOKEN: &str = "leno-bench-asks-the-node-that-it-measures";
 
 /// The answer to a GET of a path at an admin address, head and body; `None`: there is none.
-pub fn get(admin: SocketAddr, path: &str) -> Option<String> {
+pub(crate) fn get(admin: SocketAddr, path: &str) -> Option<String> {
     let ask = || {
         let mut stream = TcpStream::connect_timeout(&admin, Duration::from_secs(1))?;
         stream.set_read_timeout(Some(Duration::from_secs(1)))?;
@@ -24,7 +24,7 @@ pub fn get(admin: SocketAddr, path: &str) -> Option<String> {
 }
 
 /// The sum of all samples of this name that have this text among their labels; `None`: there are none.
-pub fn sum(text: &str, name: &str, label: &str) -> Option<u64> {
+pub(crate) fn sum(text: &str, name: &str, label: &str) -> Option<u64> {
     let value = |line: &str| {
         let (labels, value) = line.strip_prefix(name)?.strip_prefix('{')?.rsplit_once("} ")?;
         labels.contains(label).then(|| value.parse::<u64>().ok())?

@@ -80,7 +80,7 @@ impl Blast {
     }
 }
 
-pub fn run(arguments: &Plain) -> anyhow::Result<()> {
+pub(crate) fn run(arguments: &Plain) -> anyhow::Result<()> {
     let machine = machine::describe();
     let rig = Rig::set_up(arguments.programs.find()?)?;
     println!("machine: {machine}");

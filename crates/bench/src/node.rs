@@ -25,7 +25,7 @@ const MANAGEMENT_THREADS: usize = 2;
 const NODE: &str = "bench";
 
 #[derive(clap::Args)]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// A file of documents, all functions external.
     #[arg(long, value_name = "FILE")]
     documents: PathBuf,
@@ -45,7 +45,7 @@ enum Isolation {
 
 /// Serves until standard input ends. A line `load FILE` reads other documents, a line `publish` puts them into force; each is
 /// answered by a line when it is done.
-pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(MANAGEMENT_THREADS.min(cores))

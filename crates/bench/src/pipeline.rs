@@ -3,7 +3,7 @@
 //!
 //! The CPU time is that of all that stands between the load and the answer: the node, and the processes that it started.
 
-pub mod greeter;
+pub(crate) mod greeter;
 
 use crate::arguments::Plain;
 use crate::coldstart::{ask, request};
@@ -59,7 +59,7 @@ impl Kind {
     }
 }
 
-pub fn run(arguments: &Plain) -> anyhow::Result<()> {
+pub(crate) fn run(arguments: &Plain) -> anyhow::Result<()> {
     let machine = machine::describe();
     let rig = Rig::set_up(arguments.programs.find()?)?;
     println!("machine: {machine}");

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// Which of the nine policies are in force, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Policies {
+pub(crate) struct Policies {
     /// 1: request authentication.
     pub jwt: Option<Algorithm>,
     /// 2: sidecar configuration: a header set, a header removed.
@@ -29,14 +29,14 @@ pub struct Policies {
 
 /// Signs tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Algorithm {
+pub(crate) enum Algorithm {
     Es256,
     Rs256,
 }
 
 /// How requests are counted. Leno has one way: the node's ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Limit {
+pub(crate) enum Limit {
     /// Envoy asks a service over gRPC (`envoy.filters.http.ratelimit`).
     Global,
     /// Envoy counts itself (`envoy.filters.http.local_ratelimit`).
@@ -45,7 +45,7 @@ pub enum Limit {
 
 /// One policy, for taking away or adding by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Policy {
+pub(crate) enum Policy {
     Jwt,
     Sidecar,
     Authorization,
@@ -58,7 +58,7 @@ pub enum Policy {
 }
 
 impl Policies {
-    pub const NONE: Self = Self {
+    pub(crate) const NONE: Self = Self {
         jwt: None,
         sidecar: false,
         authorization: false,
@@ -72,7 +72,7 @@ impl Policies {
     };
 
     /// All nine, as a sidecar has them that nobody tuned.
-    pub const NINE: Self = Self {
+    pub(crate) const NINE: Self = Self {
         jwt: Some(Algorithm::Es256),
         sidecar: true,
         authorization: true,
@@ -86,10 +86,10 @@ impl Policies {
     };
 
     /// Envoy's best: verified tokens remembered, requests counted locally.
-    pub const BEST: Self = Self { jwt_cache: true, limit: Some(Limit::Local), ..Self::NINE };
+    pub(crate) const BEST: Self = Self { jwt_cache: true, limit: Some(Limit::Local), ..Self::NINE };
 
     /// With this policy switched on as in [`Self::NINE`], or off.
-    pub fn with(mut self, policy: Policy, on: bool) -> Self {
+    pub(crate) fn with(mut self, policy: Policy, on: bool) -> Self {
         let source = if on { Self::NINE } else { Self::NONE };
         match policy {
             Policy::Jwt => self.jwt = source.jwt,
@@ -107,7 +107,7 @@ impl Policies {
 }
 
 impl Policy {
-    pub const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::Jwt,
         Self::Sidecar,
         Self::Authorization,

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Processes that a process has started, and that still are.
-pub fn children(pid: u32) -> Vec<u32> {
+pub(crate) fn children(pid: u32) -> Vec<u32> {
     let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
     let texts = threads.flatten().filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
     texts
@@ -18,13 +18,13 @@ pub fn children(pid: u32) -> Vec<u32> {
 }
 
 /// Whether a process is there and has not ended.
-pub fn is_running(pid: u32) -> bool {
+pub(crate) fn is_running(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(')').is_some_and(|(_, fields)| !fields.trim_start().starts_with(['Z', 'X']))
 }
 
 /// Asks a process to end, and makes it end if it does not; the instances that it then leaves behind are ended too.
-pub fn end(child: &mut Child) {
+pub(crate) fn end(child: &mut Child) {
     let root = child.id();
     let mut instances = children(root);
     if let Some(pid) = Pid::from_raw(root as i32) {

@@ -1,7 +1,7 @@
 //! The processes that are measured: the real programs, configured from the same list of policies.
 
-pub mod envoy;
-pub mod leno;
+pub(crate) mod envoy;
+pub(crate) mod leno;
 
 use crate::affinity::Cores;
 use crate::{metrics, processes};
@@ -17,19 +17,19 @@ use std::time::{Duration, Instant};
 const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Processes that stand between load and upstream. They are ended when this is dropped.
-pub struct Proxy {
+pub(crate) struct Proxy {
     children: Vec<Child>,
 }
 
 /// Where the programs are.
-pub struct Programs {
+pub(crate) struct Programs {
     pub envoy: Option<PathBuf>,
     pub leno: PathBuf,
 }
 
 impl Proxy {
     /// An Envoy with one worker thread, on the proxies' core, for each of these configuration files.
-    pub fn envoys(program: &Path, cores: Cores, configurations: &[PathBuf]) -> anyhow::Result<Self> {
+    pub(crate) fn envoys(program: &Path, cores: Cores, configurations: &[PathBuf]) -> anyhow::Result<Self> {
         let mut proxy = Self { children: Vec::new() };
         for path in configurations {
             let log = File::create(path.with_extension("out"))?;
@@ -44,7 +44,7 @@ impl Proxy {
     }
 
     /// `leno up` with one worker thread, on the proxies' core, on the documents in this folder. Returns when it is ready.
-    pub fn leno(program: &Path, cores: Cores, folder: &Path, admin: SocketAddr) -> anyhow::Result<Self> {
+    pub(crate) fn leno(program: &Path, cores: Cores, folder: &Path, admin: SocketAddr) -> anyhow::Result<Self> {
         let log = File::create(folder.with_extension("out"))?;
         let mut command = Command::new(program);
         command.arg("up").arg(folder).args(["--workers", "1"]).current_dir(folder);
@@ -64,12 +64,12 @@ impl Proxy {
     }
 
     /// The processes whose CPU time and memory are the proxy's.
-    pub fn pids(&self) -> Vec<u32> {
+    pub(crate) fn pids(&self) -> Vec<u32> {
         self.children.iter().map(Child::id).collect()
     }
 
     /// An error if a process has ended.
-    pub fn ensure_running(&mut self) -> anyhow::Result<()> {
+    pub(crate) fn ensure_running(&mut self) -> anyhow::Result<()> {
         for child in &mut self.children {
             if let Some(status) = child.try_wait()? {
                 bail!("the proxy (process {}) ended with {status}", child.id());
@@ -88,19 +88,19 @@ impl Drop for Proxy {
 }
 
 /// This program as a node (`leno-bench node`), on the proxies' core, steered by lines.
-pub struct Helper {
+pub(crate) struct Helper {
     child: Child,
     output: BufReader<ChildStdout>,
 }
 
 impl Helper {
     /// Returns when it says that it is ready.
-    pub fn start(cores: Cores, arguments: &[&str]) -> anyhow::Result<Self> {
+    pub(crate) fn start(cores: Cores, arguments: &[&str]) -> anyhow::Result<Self> {
         Self::start_under(cores, &[], arguments)
     }
 
     /// The same, run by another program with these arguments, which becomes the process.
-    pub fn start_under(cores: Cores, wrapper: &[String], arguments: &[&str]) -> anyhow::Result<Self> {
+    pub(crate) fn start_under(cores: Cores, wrapper: &[String], arguments: &[&str]) -> anyhow::Result<Self> {
         let this = std::env::current_exe()?;
         let mut command = match wrapper.split_first() {
             Some((program, options)) => {
@@ -118,18 +118,18 @@ impl Helper {
         Ok(helper)
     }
 
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// Sends a line.
-    pub fn say(&mut self, line: &str) -> anyhow::Result<()> {
+    pub(crate) fn say(&mut self, line: &str) -> anyhow::Result<()> {
         let input = self.child.stdin.as_mut().context("it has an input")?;
         Ok(writeln!(input, "{line}")?)
     }
 
     /// Waits for a line.
-    pub fn hear(&mut self, expected: &str) -> anyhow::Result<()> {
+    pub(crate) fn hear(&mut self, expected: &str) -> anyhow::Result<()> {
         let mut line = String::new();
         self.output.read_line(&mut line)?;
         ensure!(line.trim() == expected, "the node says `{}` instead of `{expected}`", line.trim());
@@ -137,7 +137,7 @@ impl Helper {
     }
 
     /// Sends a line and waits for its answer.
-    pub fn tell(&mut self, line: &str, expected: &str) -> anyhow::Result<()> {
+    pub(crate) fn tell(&mut self, line: &str, expected: &str) -> anyhow::Result<()> {
         self.say(line)?;
         self.hear(expected)
     }
@@ -155,7 +155,7 @@ fn is_ready(admin: SocketAddr) -> bool {
 
 impl Programs {
     /// Envoy where `scripts/envoy.sh` puts it, unless told; `leno` beside this program, unless told.
-    pub fn find(envoy: Option<&Path>, leno: Option<&Path>) -> anyhow::Result<Self> {
+    pub(crate) fn find(envoy: Option<&Path>, leno: Option<&Path>) -> anyhow::Result<Self> {
         let envoy = match envoy {
             Some(path) => Some(path.to_owned()),
             None => install_envoy(),
@@ -164,7 +164,11 @@ impl Programs {
             Some(path) => path.to_owned(),
             None => std::env::current_exe()?.with_file_name("leno"),
         };
-        ensure!(leno.is_file(), "there is no {}: `cargo build --release -p leno` makes it", leno.display());
+        ensure!(
+            leno.is_file(),
+            "there is no {}: `cargo build --profile dist -p leno` makes target/dist/leno",
+            leno.display()
+        );
         // They are started in folders of their own.
         let envoy =
             envoy.map(|path| path.canonicalize().with_context(|| format!("no {}", path.display()))).transpose()?;
@@ -172,7 +176,7 @@ impl Programs {
     }
 
     /// As Envoy says it.
-    pub fn envoy_version(&self) -> Option<String> {
+    pub(crate) fn envoy_version(&self) -> Option<String> {
         let output = Command::new(self.envoy.as_ref()?).arg("--version").output().ok()?;
         Some(String::from_utf8_lossy(&output.stdout).split_whitespace().last()?.to_owned())
     }

@@ -7,19 +7,19 @@ use std::path::Path;
 
 /// What a subcommand found out.
 #[derive(Default)]
-pub struct Report {
+pub(crate) struct Report {
     figures: Map<String, Value>,
     spreads: Map<String, Value>,
 }
 
 impl Report {
     /// Adds a figure, rounded to what means something.
-    pub fn add(&mut self, name: &str, value: f64) {
+    pub(crate) fn add(&mut self, name: &str, value: f64) {
         self.figures.insert(name.to_owned(), json!(rounded(value)));
     }
 
     /// Adds a median, and says beside the figures how far its values lie apart.
-    pub fn add_figure(&mut self, name: &str, figure: Figure) {
+    pub(crate) fn add_figure(&mut self, name: &str, figure: Figure) {
         self.add(name, figure.median);
         let Figure { least, most, count, disturbed, .. } = figure;
         let spread = json!({"least": rounded(least), "most": rounded(most), "count": count, "disturbed": disturbed});
@@ -27,22 +27,22 @@ impl Report {
     }
 
     /// A figure that was added.
-    pub fn figure(&self, name: &str) -> Option<f64> {
+    pub(crate) fn figure(&self, name: &str) -> Option<f64> {
         self.figures.get(name)?.as_f64()
     }
 
     /// All of them, in their order.
-    pub fn all(&self) -> impl Iterator<Item = (&str, f64)> {
+    pub(crate) fn all(&self) -> impl Iterator<Item = (&str, f64)> {
         self.figures.iter().filter_map(|(name, value)| Some((name.as_str(), value.as_f64()?)))
     }
 
     /// Writes the figures and the machine they were measured on.
-    pub fn write(self, machine: Value, path: &Path) -> anyhow::Result<()> {
+    pub(crate) fn write(self, machine: Value, path: &Path) -> anyhow::Result<()> {
         self.write_with(machine, Value::Null, path)
     }
 
     /// The same, with all that lies behind the figures.
-    pub fn write_with(self, machine: Value, details: Value, path: &Path) -> anyhow::Result<()> {
+    pub(crate) fn write_with(self, machine: Value, details: Value, path: &Path) -> anyhow::Result<()> {
         let mut whole = json!({"figures": self.figures, "machine": machine});
         if !self.spreads.is_empty() {
             whole["spreads"] = Value::Object(self.spreads);

@@ -15,7 +15,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 /// Lives as long as a measurement; everything that it started ends with it.
-pub struct Rig {
+pub(crate) struct Rig {
     pub cores: Cores,
     pub programs: Programs,
     pub material: Material,
@@ -29,7 +29,7 @@ pub struct Rig {
 }
 
 /// What one run of the load saw, and what the proxy used meanwhile.
-pub struct Observed {
+pub(crate) struct Observed {
     pub outcome: Outcome,
     pub usage: Usage,
     /// At the end of the run.
@@ -39,7 +39,7 @@ pub struct Observed {
 }
 
 impl Rig {
-    pub fn set_up(programs: Programs) -> anyhow::Result<Self> {
+    pub(crate) fn set_up(programs: Programs) -> anyhow::Result<Self> {
         let cores = Cores::take()?;
         let folder = tempfile::Builder::new().prefix("leno-bench-").tempdir()?;
         let material = Material::make(folder.path())?;
@@ -61,7 +61,7 @@ impl Rig {
     }
 
     /// Where configurations and logs of proxies go.
-    pub fn folder(&self) -> &Path {
+    pub(crate) fn folder(&self) -> &Path {
         self.folder.path()
     }
 
@@ -82,7 +82,7 @@ impl Rig {
     }
 
     /// Lets this rig's helpers have what nobody else wants of their core, from now on; the upstream excepted.
-    pub fn lower_priority_of_helpers(&self) -> anyhow::Result<()> {
+    pub(crate) fn lower_priority_of_helpers(&self) -> anyhow::Result<()> {
         for helper in self.helpers.iter().skip(1) {
             let status = Command::new("chrt").args(["--idle", "--pid", "0", &helper.id().to_string()]).status();
             ensure!(status.context("there is no chrt")?.success(), "a helper's priority cannot be lowered");
@@ -91,7 +91,7 @@ impl Rig {
     }
 
     /// Starts one more upstream for traffic that only makes noise, of the lowest priority.
-    pub fn another_upstream(&self) -> anyhow::Result<(SocketAddr, Noise)> {
+    pub(crate) fn another_upstream(&self) -> anyhow::Result<(SocketAddr, Noise)> {
         let [address] = free_addresses()?;
         let mut child = lowest_priority()?
             .args(["upstream", "--listen", &address.to_string()])
@@ -110,7 +110,7 @@ impl Rig {
 
     /// Starts a load of the lowest priority that is not what is measured, and waits until it counts its answers. It ends when the result
     /// is dropped.
-    pub fn make_noise(&self, plan: &Plan) -> anyhow::Result<Noise> {
+    pub(crate) fn make_noise(&self, plan: &Plan) -> anyhow::Result<Noise> {
         let mut child = lowest_priority()?
             .arg("load")
             .stdin(Stdio::piped())
@@ -128,7 +128,7 @@ impl Rig {
     }
 
     /// Runs the load, and looks at these processes when it begins and when it ends to count.
-    pub fn observe(&self, plan: &Plan, proxy: &[u32]) -> anyhow::Result<Observed> {
+    pub(crate) fn observe(&self, plan: &Plan, proxy: &[u32]) -> anyhow::Result<Observed> {
         let (mut child, mut output) = start_load(plan)?;
         let mut watch = || {
             wait_for(&mut output, "begin")?;
@@ -156,14 +156,14 @@ impl Rig {
 }
 
 /// A process beside what is measured. Ends when this is dropped.
-pub struct Noise {
+pub(crate) struct Noise {
     child: Child,
     output: BufReader<ChildStdout>,
 }
 
 impl Noise {
     /// Of a load: waits for its end, and returns what it saw.
-    pub fn outcome(mut self) -> anyhow::Result<Outcome> {
+    pub(crate) fn outcome(mut self) -> anyhow::Result<Outcome> {
         wait_for(&mut self.output, "end")?;
         let mut line = String::new();
         self.output.read_line(&mut line)?;
@@ -212,7 +212,7 @@ fn wait_for(output: &mut impl BufRead, word: &str) -> anyhow::Result<()> {
 }
 
 /// Addresses of this machine that nobody listens on. The kernel does not hand out the same again soon.
-pub fn free_addresses<const COUNT: usize>() -> anyhow::Result<[SocketAddr; COUNT]> {
+pub(crate) fn free_addresses<const COUNT: usize>() -> anyhow::Result<[SocketAddr; COUNT]> {
     let mut listeners = Vec::new();
     let mut addresses = [SocketAddr::from(([127, 0, 0, 1], 0)); COUNT];
     for address in &mut addresses {

@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant};
 
 /// Sorted durations.
-pub struct Sample(Vec<Duration>);
+pub(crate) struct Sample(Vec<Duration>);
 
 impl Sample {
     /// Times each of `count` calls, after a tenth as many that are not counted.
-    pub fn of<E>(count: usize, mut call: impl FnMut() -> Result<(), E>) -> Result<Self, E> {
+    pub(crate) fn of<E>(count: usize, mut call: impl FnMut() -> Result<(), E>) -> Result<Self, E> {
         for _ in 0..count / 10 {
             call()?;
         }
@@ -21,14 +21,14 @@ impl Sample {
     }
 
     /// Of durations that were measured elsewhere; there must be one.
-    pub fn new(mut times: Vec<Duration>) -> Self {
+    pub(crate) fn new(mut times: Vec<Duration>) -> Self {
         assert!(!times.is_empty(), "a sample of nothing says nothing");
         times.sort_unstable();
         Self(times)
     }
 
     /// The duration that `share` of the calls did not exceed, in microseconds.
-    pub fn micros(&self, share: f64) -> f64 {
+    pub(crate) fn micros(&self, share: f64) -> f64 {
         let index = ((self.0.len() as f64 * share).ceil() as usize).clamp(1, self.0.len()) - 1;
         self.0[index].as_nanos() as f64 / 1000.0
     }

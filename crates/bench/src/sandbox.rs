@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 const DEADLINE: Duration = Duration::from_secs(1);
 
 #[derive(clap::Args)]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// Where to write the figures.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -37,7 +37,7 @@ struct Counts {
     programs: usize,
 }
 
-pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let share = if arguments.quick { 10 } else { 1 };
     let counts = Counts { runs: 50_000 / share, inits: 2_000 / share, programs: 1_000 / share };
     let machine = machine::describe();

@@ -17,7 +17,7 @@ use std::net::SocketAddr;
 use tokio::net::TcpListener;
 
 #[derive(clap::Args)]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// OTLP over HTTP.
     #[arg(long, value_name = "ADDRESS")]
     otlp: SocketAddr,
@@ -27,7 +27,7 @@ pub struct Arguments {
 }
 
 /// Serves until it is killed.
-pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let otlp = TcpListener::bind(arguments.otlp).await.context("the OTLP sink cannot listen")?;

@@ -26,12 +26,12 @@ const REPEATS: usize = 5;
 const INSTRUCTIONS: [(&str, f64); 2] = [("instructions_none", 76_500.0), ("instructions_nine", 185_000.0)];
 
 #[derive(clap::Args)]
-pub struct Arguments {
+pub(crate) struct Arguments {
     #[command(flatten)]
     programs: ProgramPaths,
 }
 
-pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let rig = Rig::set_up(arguments.programs.find()?)?;
     let mut contenders = vec![
         Running::leno(&rig, "leno_none", "wasm", Policies::NONE)?,

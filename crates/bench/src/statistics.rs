@@ -5,7 +5,7 @@ use serde::Serialize;
 
 /// The middle of some values, and the ends.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Figure {
+pub(crate) struct Figure {
     pub median: f64,
     pub least: f64,
     pub most: f64,
@@ -17,7 +17,7 @@ pub struct Figure {
 
 impl Figure {
     /// `None` of nothing.
-    pub fn of(mut values: Vec<f64>, disturbed: bool) -> Option<Self> {
+    pub(crate) fn of(mut values: Vec<f64>, disturbed: bool) -> Option<Self> {
         values.retain(|value| value.is_finite());
         values.sort_unstable_by(f64::total_cmp);
         let (least, most) = (*values.first()?, *values.last()?);
@@ -30,10 +30,10 @@ impl Figure {
 
 /// All trials of a measurement.
 #[derive(Default)]
-pub struct Trials(pub Vec<Trial>);
+pub(crate) struct Trials(pub Vec<Trial>);
 
 /// Which trials: contender, traffic, pace.
-pub type Selection<'a> = (&'a str, &'a str, &'a str);
+pub(crate) type Selection<'a> = (&'a str, &'a str, &'a str);
 
 impl Trials {
     fn of<'a>(&'a self, (contender, traffic, pace): Selection<'a>) -> impl Iterator<Item = &'a Trial> {
@@ -43,14 +43,14 @@ impl Trials {
     }
 
     /// Of the undisturbed trials; of all, if there are no others.
-    pub fn figure(&self, which: Selection<'_>, value: impl Fn(&Trial) -> f64) -> Option<Figure> {
+    pub(crate) fn figure(&self, which: Selection<'_>, value: impl Fn(&Trial) -> f64) -> Option<Figure> {
         let disturbed = self.of(which).all(Trial::is_disturbed);
         let kept = self.of(which).filter(|trial| disturbed || !trial.is_disturbed());
         Figure::of(kept.map(value).collect(), disturbed)
     }
 
     /// `combine` of trials of the same repeat, one for each of `which`; of repeats in which none of them is disturbed, if there are such.
-    pub fn combined<const COUNT: usize>(
+    pub(crate) fn combined<const COUNT: usize>(
         &self,
         which: [Selection<'_>; COUNT],
         combine: impl Fn([&Trial; COUNT]) -> f64,

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 const SECONDS: u64 = 1;
 
 /// Of a contender in closed loop over HTTP/1.1; `None`: it cannot be counted here.
-pub fn count(rig: &Rig, contender: &dyn Contender) -> Option<f64> {
+pub(crate) fn count(rig: &Rig, contender: &dyn Contender) -> Option<f64> {
     let pids: Vec<String> = contender.pids().iter().map(u32::to_string).collect();
     if pids.is_empty() {
         return None;

@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 use std::time::Duration;
 
 /// Others' CPU time, in per cent of one core, from which on a run counts as disturbed. Fixed here, before anything is measured.
-pub const TOLERATED_PERCENT: f64 = 10.0;
+pub(crate) const TOLERATED_PERCENT: f64 = 10.0;
 
 /// How requests come.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Traffic {
+pub(crate) struct Traffic {
     /// `http1`, `http2` or `fresh`.
     pub name: &'static str,
     #[serde(skip)]
@@ -23,17 +23,17 @@ pub struct Traffic {
     pub rate: f64,
 }
 
-pub const HTTP1: Traffic =
+pub(crate) const HTTP1: Traffic =
     Traffic { name: "http1", protocol: Protocol::Http1, connections: 16, streams: 1, rate: 1000.0 };
-pub const HTTP2: Traffic =
+pub(crate) const HTTP2: Traffic =
     Traffic { name: "http2", protocol: Protocol::Http2, connections: 2, streams: 8, rate: 1000.0 };
 /// Handshakes are dear: what every contender can serve is less.
-pub const FRESH: Traffic =
+pub(crate) const FRESH: Traffic =
     Traffic { name: "fresh", protocol: Protocol::Fresh, connections: 8, streams: 1, rate: 200.0 };
 
 /// How long a run lasts.
 #[derive(Clone, Copy, Debug)]
-pub struct Lengths {
+pub(crate) struct Lengths {
     pub warm_up: Duration,
     pub closed: Duration,
     pub open: Duration,
@@ -43,7 +43,7 @@ pub struct Lengths {
 
 /// What a run found out.
 #[derive(Clone, Debug, Serialize)]
-pub struct Trial {
+pub(crate) struct Trial {
     pub contender: String,
     #[serde(rename = "way")]
     pub traffic: &'static str,
@@ -75,12 +75,12 @@ pub struct Trial {
 
 impl Trial {
     /// The rule by which runs are discarded.
-    pub fn is_disturbed(&self) -> bool {
+    pub(crate) fn is_disturbed(&self) -> bool {
         self.others_percent > TOLERATED_PERCENT
     }
 
     /// An error if anything but a few requests failed: then what was measured is not what was meant.
-    pub fn new(
+    pub(crate) fn new(
         contender: &str,
         traffic: Traffic,
         pace: Pace,
@@ -125,7 +125,7 @@ impl Trial {
 
 #[cfg(test)]
 impl Trial {
-    pub fn made_up(contender: &str) -> Self {
+    pub(crate) fn made_up(contender: &str) -> Self {
         Self {
             contender: contender.to_owned(),
             traffic: HTTP1.name,
@@ -151,7 +151,7 @@ impl Trial {
 }
 
 /// Who can be sent requests.
-pub trait Contender {
+pub(crate) trait Contender {
     fn name(&self) -> &str;
     fn pids(&self) -> Vec<u32>;
     /// What to send as this traffic, at this pace; its lengths are filled in later.
@@ -163,7 +163,7 @@ pub trait Contender {
 }
 
 /// One run; again, as often as `lengths` allow, if it was disturbed or if nothing came of it. Then the least disturbed one counts.
-pub fn run(
+pub(crate) fn run(
     rig: &Rig,
     contender: &dyn Contender,
     traffic: Traffic,
@@ -201,7 +201,7 @@ pub fn run(
 }
 
 /// What a few requests get, to see whether a contender does what it is to do.
-pub fn probe(rig: &Rig, contender: &dyn Contender, change: impl FnOnce(&mut Plan)) -> anyhow::Result<Outcome> {
+pub(crate) fn probe(rig: &Rig, contender: &dyn Contender, change: impl FnOnce(&mut Plan)) -> anyhow::Result<Outcome> {
     let traffic = Traffic { connections: 1, streams: 1, ..contender.default_traffic() };
     let mut plan = Plan { warm_up_ms: 0, measured_ms: 100, ..contender.plan(traffic, Pace::Closed) };
     change(&mut plan);
@@ -209,7 +209,7 @@ pub fn probe(rig: &Rig, contender: &dyn Contender, change: impl FnOnce(&mut Plan
 }
 
 /// The conditions of all runs, for the report.
-pub fn conditions(rig: &Rig) -> Value {
+pub(crate) fn conditions(rig: &Rig) -> Value {
     json!({
         "envoy": rig.programs.envoy_version(),
         "leno": rig.programs.leno.display().to_string(),

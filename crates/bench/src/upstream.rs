@@ -11,14 +11,14 @@ const RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent
 const BUFFER: usize = 64 * 1024;
 
 #[derive(clap::Args)]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// Where to listen.
     #[arg(long, value_name = "ADDRESS")]
     listen: SocketAddr,
 }
 
 /// Serves HTTP/1.1 until it is killed.
-pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let listener = TcpListener::bind(arguments.listen).await.context("the upstream cannot listen")?;

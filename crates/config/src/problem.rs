@@ -70,12 +70,12 @@ enum PathTo<'a> {
 
 impl<'a> Scope<'a> {
     /// The whole document.
-    pub fn root(file: &'a Path, node: &'a Node, problems: &'a RefCell<Vec<Problem>>) -> Self {
+    pub(crate) fn root(file: &'a Path, node: &'a Node, problems: &'a RefCell<Vec<Problem>>) -> Self {
         Self { file, node: Some(node), mark: node.mark, path: PathTo::Root, problems }
     }
 
     /// A field of the mapping here.
-    pub fn field<'s>(&'s self, name: &'s str) -> Scope<'s> {
+    pub(crate) fn field<'s>(&'s self, name: &'s str) -> Scope<'s> {
         let entry = match self.node.map(|node| &node.value) {
             Some(Value::Map(entries)) => entries.iter().find(|(key, _)| key.text == name),
             _ => None,
@@ -90,7 +90,7 @@ impl<'a> Scope<'a> {
     }
 
     /// An element of the list here.
-    pub fn element(&self, index: usize) -> Scope<'_> {
+    pub(crate) fn element(&self, index: usize) -> Scope<'_> {
         let node = match self.node.map(|node| &node.value) {
             Some(Value::List(nodes)) => nodes.get(index),
             _ => None,
@@ -100,22 +100,22 @@ impl<'a> Scope<'a> {
     }
 
     /// The node here, if it exists in the document.
-    pub fn node(&self) -> Option<&'a Node> {
+    pub(crate) fn node(&self) -> Option<&'a Node> {
         self.node
     }
 
     /// Whether a field is written in the mapping here.
-    pub fn has(&self, name: &str) -> bool {
+    pub(crate) fn has(&self, name: &str) -> bool {
         self.field(name).node.is_some()
     }
 
     /// `orders.yaml:12`, for messages about another place.
-    pub fn line(&self) -> String {
+    pub(crate) fn line(&self) -> String {
         format!("{}:{}", self.file.display(), self.mark.line)
     }
 
     /// A problem here whose text is still to be written; for those who find out later.
-    pub fn here(&self) -> Problem {
+    pub(crate) fn here(&self) -> Problem {
         Problem {
             file: self.file.to_owned(),
             line: self.mark.line,
@@ -127,22 +127,22 @@ impl<'a> Scope<'a> {
     }
 
     /// The folder that relative paths of the document start from.
-    pub fn folder(&self) -> &'a Path {
+    pub(crate) fn folder(&self) -> &'a Path {
         self.file.parent().unwrap_or(Path::new(""))
     }
 
     /// Problems reported so far, here and elsewhere.
-    pub fn problem_count(&self) -> usize {
+    pub(crate) fn problem_count(&self) -> usize {
         self.problems.borrow().len()
     }
 
     /// Reports a problem here.
-    pub fn problem(&self, message: impl Into<String>, fix: impl Into<String>) {
+    pub(crate) fn problem(&self, message: impl Into<String>, fix: impl Into<String>) {
         self.problem_at(self.mark, message, fix);
     }
 
     /// Reports a problem of this field at another position.
-    pub fn problem_at(&self, mark: Mark, message: impl Into<String>, fix: impl Into<String>) {
+    pub(crate) fn problem_at(&self, mark: Mark, message: impl Into<String>, fix: impl Into<String>) {
         self.problems.borrow_mut().push(Problem {
             file: self.file.to_owned(),
             line: mark.line,

@@ -25,18 +25,18 @@ struct Watch {
 
 impl Watches {
     /// Whether any is under way.
-    pub fn any(&self) -> bool {
+    pub(crate) fn any(&self) -> bool {
         !self.0.is_empty()
     }
 
     /// After a change of everything.
-    pub fn follow_all(&mut self, histories: &Histories) {
+    pub(crate) fn follow_all(&mut self, histories: &Histories) {
         self.0.retain(|id, _| histories.0.contains_key(id));
         histories.0.iter().for_each(|(id, history)| self.follow(id, history));
     }
 
     /// After a change of one. A step that is new begins without any request.
-    pub fn follow(&mut self, id: &FunctionId, history: &History) {
+    pub(crate) fn follow(&mut self, id: &FunctionId, history: &History) {
         let Some(candidate) = history.candidate else {
             self.0.remove(id);
             return;
@@ -52,7 +52,7 @@ impl Watches {
 
     /// A node's counts since it began. Its first ones are where the difference starts: it sends them before it leads the first request to
     /// a revision.
-    pub fn report(&mut self, node: &Arc<str>, id: &FunctionId, counts: &[(u32, RevisionCounts)]) {
+    pub(crate) fn report(&mut self, node: &Arc<str>, id: &FunctionId, counts: &[(u32, RevisionCounts)]) {
         let Some(watch) = self.0.get_mut(id) else { return };
         for (revision, now) in counts {
             let Some(before) = watch.last.insert((node.clone(), *revision), *now) else { continue };
@@ -67,7 +67,7 @@ impl Watches {
     }
 
     /// Those for which there is something to decide.
-    pub fn decisions<'a>(
+    pub(crate) fn decisions<'a>(
         &self,
         now_ms: u64,
         rollout_of: impl Fn(&FunctionId) -> Option<&'a Rollout>,

@@ -47,7 +47,7 @@ pub(crate) struct Cgroups {
 impl Cgroups {
     /// Ends what killed nodes left behind, makes a group for this process and moves it there. Fails where there is no cgroup v2, or where
     /// this account may not make groups.
-    pub fn open() -> io::Result<Self> {
+    pub(crate) fn open() -> io::Result<Self> {
         let parent = own_group()?;
         sweep(&parent)?;
         let node = parent.join(format!("{PREFIX}{:016x}", fastrand::u64(..)));
@@ -63,7 +63,7 @@ impl Cgroups {
     }
 
     /// A group for an instance that has no limits, and has been started already. The receiver gets nothing where that fails.
-    pub fn adopt(&self, name: u64, leader: u32) -> oneshot::Receiver<Cgroup> {
+    pub(crate) fn adopt(&self, name: u64, leader: u32) -> oneshot::Receiver<Cgroup> {
         let (done, group) = oneshot::channel();
         let path = self.node.join(name.to_string());
         // The thread ends after this.
@@ -72,12 +72,12 @@ impl Cgroups {
     }
 
     /// The file that lists what is in an instance's group.
-    pub fn members(&self, name: u64) -> PathBuf {
+    pub(crate) fn members(&self, name: u64) -> PathBuf {
         self.node.join(name.to_string()).join(MEMBERS)
     }
 
     /// A group for one instance; or why its limits cannot be enforced.
-    pub fn instance(&self, name: u64, limits: &Resources) -> Result<Cgroup, String> {
+    pub(crate) fn instance(&self, name: u64, limits: &Resources) -> Result<Cgroup, String> {
         self.controlled.get_or_init(|| self.control()).clone()?;
         let path = self.node.join(name.to_string());
         let made = fs::create_dir(&path).map(|()| Cgroup { path });
@@ -157,7 +157,7 @@ impl Cgroup {
     }
 
     /// The file in which a process writes 0 to join.
-    pub fn members(&self) -> PathBuf {
+    pub(crate) fn members(&self) -> PathBuf {
         self.path.join(MEMBERS)
     }
 
@@ -180,7 +180,7 @@ impl Cgroup {
     }
 
     /// Ends everything in it, by force, and waits until it is gone.
-    pub async fn end(self) {
+    pub(crate) async fn end(self) {
         kill(&self.path);
         let vanished = async {
             while fs::remove_dir(&self.path).is_err_and(|error| error.kind() != io::ErrorKind::NotFound) {

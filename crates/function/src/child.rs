@@ -52,7 +52,7 @@ enum Confined {
 
 impl Owner {
     /// Starts the program. In `given`, later entries win over earlier ones, over the host's and over the program's own.
-    pub fn start(&self, program: &Program<'_>, given: Vec<(String, String)>) -> std::io::Result<Child> {
+    pub(crate) fn start(&self, program: &Program<'_>, given: Vec<(String, String)>) -> std::io::Result<Child> {
         let account = self.settings.accounts.of(&self.function)?;
         let secrets = Secrets::hand_over(program.secrets, account)?;
         let name = self.id.name(&self.function);
@@ -113,7 +113,7 @@ impl Owner {
 
 impl Belongings {
     /// Ends what the process left behind, in its control group and without, takes its secrets away, and waits for its last lines.
-    pub async fn end(mut self) {
+    pub(crate) async fn end(mut self) {
         let cgroup = match std::mem::replace(&mut self.confined, Confined::No) {
             Confined::No => None,
             Confined::Joined(cgroup) => Some(cgroup),
@@ -128,7 +128,7 @@ impl Belongings {
 
     /// Waits for the last lines, so that what a process said before it failed is there when the failure is told. Its group is
     /// gone, so its output ends by itself, unless a process that left the group still holds it.
-    pub async fn last_lines(&mut self) {
+    pub(crate) async fn last_lines(&mut self) {
         const LAST_LINES: Duration = Duration::from_millis(200);
         for mut reader in self.readers.iter_mut().filter_map(Option::take) {
             if tokio::time::timeout(LAST_LINES, &mut reader).await.is_err() {

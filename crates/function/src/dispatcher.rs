@@ -79,7 +79,7 @@ impl Drop for Place<'_> {
 }
 
 impl Dispatcher {
-    pub fn new(buffer: &Arc<Buffer>, queue_timeout: Duration) -> Arc<Self> {
+    pub(crate) fn new(buffer: &Arc<Buffer>, queue_timeout: Duration) -> Arc<Self> {
         Arc::new(Self {
             ready: ArcSwap::default(),
             turn: AtomicUsize::new(0),
@@ -96,7 +96,7 @@ impl Dispatcher {
     }
 
     /// A ready instance with room, at once or not at all.
-    pub fn try_acquire(self: &Arc<Self>, avoid: &[SocketAddr]) -> Option<Lease> {
+    pub(crate) fn try_acquire(self: &Arc<Self>, avoid: &[SocketAddr]) -> Option<Lease> {
         // Nobody overtakes those who wait already.
         if self.waiting.load(SeqCst) > 0 {
             return None;
@@ -108,7 +108,7 @@ impl Dispatcher {
 
     /// A ready instance with room, or the next one, in the order in which requests came. Waits until the deadline, or as long as it
     /// may.
-    pub async fn acquire(
+    pub(crate) async fn acquire(
         self: &Arc<Self>,
         avoid: &[SocketAddr],
         deadline: Option<Instant>,
@@ -208,7 +208,7 @@ impl Dispatcher {
     }
 
     /// A request has given its instance back.
-    pub fn gone(self: &Arc<Self>) {
+    pub(crate) fn gone(self: &Arc<Self>) {
         self.load.leave();
         // Either this load sees the request that began to wait, or that request, which looks again after it made itself
         // seen, sees the room that was just made.
@@ -249,7 +249,7 @@ impl Dispatcher {
     }
 
     /// Refuses the last one that came, for the sake of another function.
-    pub fn evict(self: &Arc<Self>) -> bool {
+    pub(crate) fn evict(self: &Arc<Self>) -> bool {
         let mut queue = self.queue();
         let Some(waiter) = queue.waiters.pop_back() else { return false };
         self.left(1);
@@ -258,7 +258,7 @@ impl Dispatcher {
         true
     }
 
-    pub fn publish(self: &Arc<Self>, slot: Arc<Slot>) {
+    pub(crate) fn publish(self: &Arc<Self>, slot: Arc<Slot>) {
         let queue = self.queue();
         self.ready.rcu(|ready| ready.iter().cloned().chain([Arc::clone(&slot)]).collect::<Vec<_>>());
         drop(queue);
@@ -266,14 +266,14 @@ impl Dispatcher {
     }
 
     /// From now on nobody gets this instance.
-    pub fn withdraw(&self, slot: &Slot) {
+    pub(crate) fn withdraw(&self, slot: &Slot) {
         slot.withdraw();
         let _queue = self.queue();
         self.ready.rcu(|ready| ready.iter().filter(|other| other.id != slot.id).cloned().collect::<Vec<_>>());
     }
 
     /// Replaces all instances: for those that somebody else runs.
-    pub fn publish_all(self: &Arc<Self>, slots: Vec<Arc<Slot>>) {
+    pub(crate) fn publish_all(self: &Arc<Self>, slots: Vec<Arc<Slot>>) {
         let queue = self.queue();
         self.ready
             .load()
@@ -285,7 +285,7 @@ impl Dispatcher {
         self.hand_over();
     }
 
-    pub fn configure(self: &Arc<Self>, concurrency: u32, queue: u32, longest_wait: Duration) {
+    pub(crate) fn configure(self: &Arc<Self>, concurrency: u32, queue: u32, longest_wait: Duration) {
         self.concurrency.store(concurrency, SeqCst);
         self.queue().limit = usize::try_from(queue).unwrap_or(usize::MAX);
         self.longest_wait_ms.store(u64::try_from(longest_wait.as_millis()).unwrap_or(u64::MAX), SeqCst);
@@ -293,12 +293,12 @@ impl Dispatcher {
     }
 
     /// No instance is started before that time, for that reason; `None`: one may be.
-    pub fn set_pause(&self, pause: Option<(Instant, String)>) {
+    pub(crate) fn set_pause(&self, pause: Option<(Instant, String)>) {
         self.queue().pause = pause;
     }
 
     /// Tells all who wait that they wait in vain.
-    pub fn refuse_waiting(self: &Arc<Self>, error: &AcquireError) {
+    pub(crate) fn refuse_waiting(self: &Arc<Self>, error: &AcquireError) {
         let mut queue = self.queue();
         let waiters = std::mem::take(&mut queue.waiters);
         self.left(waiters.len());
@@ -310,25 +310,25 @@ impl Dispatcher {
     }
 
     /// Nobody can begin to wait any more.
-    pub fn close(self: &Arc<Self>) {
+    pub(crate) fn close(self: &Arc<Self>) {
         self.queue().closed = true;
         self.refuse_waiting(&AcquireError::Removed);
     }
 
-    pub fn waiting(&self) -> usize {
+    pub(crate) fn waiting(&self) -> usize {
         self.waiting.load(SeqCst)
     }
 
-    pub fn ready(&self) -> arc_swap::Guard<Arc<Vec<Arc<Slot>>>> {
+    pub(crate) fn ready(&self) -> arc_swap::Guard<Arc<Vec<Arc<Slot>>>> {
         self.ready.load()
     }
 
-    pub fn load(&self) -> Reading {
+    pub(crate) fn load(&self) -> Reading {
         self.load.read()
     }
 
     /// The function's task will not look again before `demand` wakes it, unless somebody came since this reading.
-    pub fn rest(&self, reading: &Reading) -> bool {
+    pub(crate) fn rest(&self, reading: &Reading) -> bool {
         self.resting.store(true, SeqCst);
         let now = self.load.read();
         let quiet = now.requests == reading.requests && now.present == 0;

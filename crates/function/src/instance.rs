@@ -64,7 +64,7 @@ pub(crate) struct Instance {
 
 impl Instance {
     /// The whole life.
-    pub async fn live(mut self) {
+    pub(crate) async fn live(mut self) {
         match self.start() {
             Ok(Started { group, processes, address, mut belongings, port }) => {
                 self.serve(group, processes, address, &mut belongings).await;

@@ -115,11 +115,11 @@ struct Progress {
 }
 
 impl Jobs {
-    pub fn new(shared: Shared) -> Self {
+    pub(crate) fn new(shared: Shared) -> Self {
         Self { shared, entries: Mutex::default() }
     }
 
-    pub fn apply(&self, runtime: &Handle, spec: JobSpec) {
+    pub(crate) fn apply(&self, runtime: &Handle, spec: JobSpec) {
         let mut entries = self.entries();
         let same = entries.jobs.get(&spec.id).is_some_and(|entry| entry.progress.status().run == spec.run);
         if same || entries.closed {
@@ -148,26 +148,26 @@ impl Jobs {
         entries.jobs.insert(id, Entry { progress, task: Task { wish, ended } });
     }
 
-    pub fn remove(&self, id: &FunctionId) {
+    pub(crate) fn remove(&self, id: &FunctionId) {
         self.entries().let_go(id);
     }
 
-    pub fn status(&self) -> Vec<JobStatus> {
+    pub(crate) fn status(&self) -> Vec<JobStatus> {
         self.entries().jobs.values().map(|entry| entry.progress.read()).collect()
     }
 
-    pub fn changes(&self) -> watch::Receiver<u64> {
+    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
         self.shared.changes.subscribe()
     }
 
-    pub fn output(&self, id: &FunctionId) -> Vec<LogLine> {
+    pub(crate) fn output(&self, id: &FunctionId) -> Vec<LogLine> {
         let entries = self.entries();
         let Some(entry) = entries.jobs.get(id) else { return Vec::new() };
         entry.progress.board.notes().output.values().flatten().cloned().collect()
     }
 
     /// Asks all to end, and takes on no others.
-    pub fn close(&self) {
+    pub(crate) fn close(&self) {
         let mut entries = self.entries();
         entries.closed = true;
         for id in entries.jobs.keys().cloned().collect::<Vec<_>>() {
@@ -176,12 +176,12 @@ impl Jobs {
     }
 
     /// Ends what was let go of by force.
-    pub fn kill(&self) {
+    pub(crate) fn kill(&self) {
         self.entries().ending.iter().for_each(|(_, task)| task.wish(Wish::Kill));
     }
 
     /// Waits for what was let go of.
-    pub async fn ended(&self) {
+    pub(crate) async fn ended(&self) {
         let tasks: Vec<Task> = self.entries().ending.iter().map(|(_, task)| task.clone()).collect();
         for task in tasks {
             task.ended().await;

@@ -83,7 +83,7 @@ impl Running {
 }
 
 impl Lifecycle {
-    pub fn new(shared: Shared, spec: FunctionSpec) -> Self {
+    pub(crate) fn new(shared: Shared, spec: FunctionSpec) -> Self {
         let (reporter, reports) = mpsc::unbounded_channel();
         let scaler = Scaler::new(&spec, &shared.dispatcher, &shared.board);
         Self {
@@ -103,7 +103,7 @@ impl Lifecycle {
     }
 
     /// Runs until the function is removed and the last instance has ended.
-    pub async fn run(mut self, mut orders: mpsc::UnboundedReceiver<Order>) {
+    pub(crate) async fn run(mut self, mut orders: mpsc::UnboundedReceiver<Order>) {
         self.configure();
         let dispatcher = Arc::clone(&self.shared.dispatcher);
         let mut supervised = true;

@@ -34,24 +34,24 @@ pub(crate) struct Reading {
 }
 
 impl Load {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let (moment, area, requests) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
         Self { begin: Instant::now(), moment, area, requests }
     }
 
     /// A request comes.
-    pub fn arrive(&self) {
+    pub(crate) fn arrive(&self) {
         self.change(1);
         // In one order with `Dispatcher::rest`: whoever rests sees this request, or this request sees that somebody rests.
         self.requests.fetch_add(1, SeqCst);
     }
 
     /// A request goes.
-    pub fn leave(&self) {
+    pub(crate) fn leave(&self) {
         self.change(-1);
     }
 
-    pub fn read(&self) -> Reading {
+    pub(crate) fn read(&self) -> Reading {
         let present = self.change(0);
         let requests = self.requests.load(SeqCst);
         Reading { present, requests, area: Duration::from_micros(self.area.load(Relaxed)) }

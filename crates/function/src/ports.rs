@@ -20,7 +20,7 @@ pub(crate) struct Port {
 impl Port {
     /// A port that is free now. Taken from below the range that the kernel gives to outgoing connections, so that none of those
     /// can get it before the instance has bound it.
-    pub fn take() -> std::io::Result<Self> {
+    pub(crate) fn take() -> std::io::Result<Self> {
         const TRIES: usize = 200;
         for _ in 0..TRIES {
             let number = fastrand::u16(10_240..32_768);

@@ -60,7 +60,7 @@ impl ProcessGroup {
     /// them win over what the function's author configured.
     /// With `group`, the file of a control group that lists its members, it is in that group before the program begins. With `account`, it
     /// runs as this user, with this group and no other. `descriptors` is its soft limit on file descriptors; without it, the node's.
-    pub fn start(
+    pub(crate) fn start(
         program: &Program<'_>,
         instance: &str,
         given: &[(String, String)],
@@ -123,12 +123,12 @@ impl ProcessGroup {
         Ok((Self { child, exited, pid, reaped: false }, output))
     }
 
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.pid.as_raw_nonzero().get().unsigned_abs()
     }
 
     /// Waits until the child (the group's leader) has exited. May be called again, and dropped at any time.
-    pub async fn exited(&self) {
+    pub(crate) async fn exited(&self) {
         // An error can only mean that the runtime is shutting down; then nobody waits for the answer.
         let _ = self.exited.readable().await.map(|mut ready| ready.retain_ready());
     }
@@ -139,7 +139,7 @@ impl ProcessGroup {
     }
 
     /// Ends the whole group, by force, and waits until it is gone.
-    pub async fn end(mut self) -> std::io::Result<ExitStatus> {
+    pub(crate) async fn end(mut self) -> std::io::Result<ExitStatus> {
         self.signal(Signal::KILL);
         let status = self.child.wait().await;
         self.reaped = true;
@@ -154,7 +154,7 @@ impl ProcessGroup {
     }
 
     /// SIGTERM, SIGKILL after the grace period or when `kill` resolves, whichever is first.
-    pub async fn finish(self, grace: Duration, kill: impl Future<Output = ()>) {
+    pub(crate) async fn finish(self, grace: Duration, kill: impl Future<Output = ()>) {
         self.terminate();
         tokio::select! {
             () = self.exited() => {}

@@ -25,7 +25,7 @@ pub(crate) struct Scaler {
 }
 
 impl Scaler {
-    pub fn new(spec: &FunctionSpec, dispatcher: &Arc<Dispatcher>, board: &Arc<Board>) -> Self {
+    pub(crate) fn new(spec: &FunctionSpec, dispatcher: &Arc<Dispatcher>, board: &Arc<Board>) -> Self {
         let begin = Instant::now();
         let autoscaler = Autoscaler::new(scale(spec), spec.concurrency, Duration::ZERO);
         let mut scaler = Self {
@@ -52,24 +52,24 @@ impl Scaler {
     }
 
     /// Instances that there should be.
-    pub fn desired(&self) -> u32 {
+    pub(crate) fn desired(&self) -> u32 {
         self.autoscaler.desired()
     }
 
     /// The spec has changed: what is decided by it is known at once.
-    pub fn configure(&mut self, spec: &FunctionSpec) {
+    pub(crate) fn configure(&mut self, spec: &FunctionSpec) {
         self.autoscaler.configure(scale(spec), spec.concurrency);
         self.tick = tick(spec);
         self.decide(spec);
     }
 
     /// When to call [`Scaler::decide`] next, unless something happens before.
-    pub fn next(&self) -> Option<Instant> {
+    pub(crate) fn next(&self) -> Option<Instant> {
         self.next
     }
 
     /// Somebody waits, or came while there was nothing to decide.
-    pub fn woken(&mut self, spec: &FunctionSpec) {
+    pub(crate) fn woken(&mut self, spec: &FunctionSpec) {
         if self.dispatcher.waiting() > 0 {
             self.decide(spec);
         } else if self.next.is_none() {
@@ -77,7 +77,7 @@ impl Scaler {
         }
     }
 
-    pub fn decide(&mut self, spec: &FunctionSpec) {
+    pub(crate) fn decide(&mut self, spec: &FunctionSpec) {
         let (now, reading) = (Instant::now(), self.dispatcher.load());
         let waiting = u32::try_from(self.dispatcher.waiting()).unwrap_or(u32::MAX);
         let seen = Observation {
@@ -101,7 +101,7 @@ impl Scaler {
     }
 
     /// An instance could not be started, and there is no other: nobody needs one until the next request comes.
-    pub fn give_up(&mut self, spec: &FunctionSpec) {
+    pub(crate) fn give_up(&mut self, spec: &FunctionSpec) {
         self.autoscaler.give_up();
         let mut notes = self.board.notes();
         let before = std::mem::replace(&mut notes.scaling.desired, self.autoscaler.desired());

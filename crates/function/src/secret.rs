@@ -20,7 +20,7 @@ pub(crate) struct Secrets {
 impl Secrets {
     /// Reads them, and writes those that are files into a new folder that only the instance's account can look into: that one, or the node's. Errors name the secret, and
     /// never hold any of it.
-    pub fn hand_over(secrets: &[Secret], account: Option<u32>) -> io::Result<Self> {
+    pub(crate) fn hand_over(secrets: &[Secret], account: Option<u32>) -> io::Result<Self> {
         let mut given = Self::default();
         for secret in secrets {
             given.add(secret, account).map_err(|error| {

@@ -34,7 +34,7 @@ pub(crate) enum State {
 
 impl Socket {
     /// Whether it waits in the queue of a listener, and nobody has it yet.
-    pub fn waits(&self) -> bool {
+    pub(crate) fn waits(&self) -> bool {
         matches!(self.state, State::Open | State::Arriving) && self.inode == 0
     }
 }

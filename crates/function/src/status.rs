@@ -151,7 +151,7 @@ const BURST: Duration = Duration::from_secs(1);
 
 impl Notes {
     /// Keeps an event, and tells whether it is one of its own: what a burst asks for, request by request, is one event.
-    pub fn scaled(&mut self, event: ScaleEvent) -> bool {
+    pub(crate) fn scaled(&mut self, event: ScaleEvent) -> bool {
         let more = |reason| matches!(reason, Reason::Waiting(_) | Reason::UpRate);
         if let Some(last) = self.events.back_mut()
             && last.to < event.to
@@ -173,11 +173,11 @@ impl Notes {
 }
 
 impl Board {
-    pub fn notes(&self) -> MutexGuard<'_, Notes> {
+    pub(crate) fn notes(&self) -> MutexGuard<'_, Notes> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn set_state(&self, id: InstanceId, state: InstanceState) {
+    pub(crate) fn set_state(&self, id: InstanceId, state: InstanceState) {
         if let Some(status) = self.notes().instances.get_mut(&id) {
             status.state = state;
             status.since = SystemTime::now();
@@ -185,7 +185,7 @@ impl Board {
     }
 
     /// Forgets an instance, except for its output.
-    pub fn ended(&self, id: InstanceId) {
+    pub(crate) fn ended(&self, id: InstanceId) {
         let mut notes = self.notes();
         notes.instances.remove(&id);
         if let Some(previous) = notes.last_ended.replace(id)
@@ -195,7 +195,7 @@ impl Board {
         }
     }
 
-    pub fn keep_line(&self, line: LogLine, most: usize) {
+    pub(crate) fn keep_line(&self, line: LogLine, most: usize) {
         let mut notes = self.notes();
         let lines = notes.output.entry(line.instance).or_default();
         if lines.len() >= most {

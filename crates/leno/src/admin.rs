@@ -4,8 +4,8 @@
 mod address;
 mod listener;
 
-pub use address::{Address, token};
-pub use listener::{Listener, is_trusted};
+pub(crate) use address::{Address, token};
+pub(crate) use listener::{Listener, is_trusted};
 
 use crate::scrape::Scrape;
 use crate::{jobs, revisions, scaling};
@@ -35,7 +35,7 @@ const MOST_CONNECTIONS: usize = 64;
 const LONGEST_EXCHANGE: Duration = Duration::from_secs(10);
 
 /// What the listener tells about.
-pub struct Admin {
+pub(crate) struct Admin {
     pub node: Arc<Node>,
     pub supervisor: Supervisor,
     /// The control plane, which is in the same process.
@@ -45,7 +45,7 @@ pub struct Admin {
 }
 
 /// Answers until the runtime ends.
-pub async fn serve(admin: Arc<Admin>, listener: Listener) {
+pub(crate) async fn serve(admin: Arc<Admin>, listener: Listener) {
     let room = Arc::new(Semaphore::new(MOST_CONNECTIONS));
     loop {
         // Further ones wait in the kernel's queue.

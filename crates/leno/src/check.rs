@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 /// Prints what the documents define, or every problem in them. `strict`: what is very likely not meant is a failure too.
-pub fn run(path: &Path, strict: bool) -> Result<ExitCode> {
+pub(crate) fn run(path: &Path, strict: bool) -> Result<ExitCode> {
     match load(path, &Modules::default()) {
         Ok(snapshot) => {
             let warnings = snapshot.warnings();
@@ -32,14 +32,14 @@ pub fn run(path: &Path, strict: bool) -> Result<ExitCode> {
 }
 
 /// Loads documents, and finds out whether the modules that they name can be run. What is compiled for that stays in `modules`.
-pub fn load(path: &Path, modules: &Modules) -> Result<Snapshot, Vec<Problem>> {
+pub(crate) fn load(path: &Path, modules: &Modules) -> Result<Snapshot, Vec<Problem>> {
     let snapshot = leno_config::load(path)?;
     let problems = compile(&snapshot, modules);
     if problems.is_empty() { Ok(snapshot) } else { Err(problems) }
 }
 
 /// What is wrong with the modules of extensions, and with components. Those with an address are not fetched for this.
-pub fn compile(snapshot: &Snapshot, modules: &Modules) -> Vec<Problem> {
+pub(crate) fn compile(snapshot: &Snapshot, modules: &Modules) -> Vec<Problem> {
     let mut problems = Vec::new();
     for extension in snapshot.extensions() {
         let spec = &extension.spec;
@@ -59,7 +59,7 @@ pub fn compile(snapshot: &Snapshot, modules: &Modules) -> Vec<Problem> {
 }
 
 /// One line for each problem, on standard error.
-pub fn report(problems: &[Problem]) {
+pub(crate) fn report(problems: &[Problem]) {
     for problem in problems {
         eprintln!("{}", shown(&problem.to_string()));
     }
@@ -67,6 +67,6 @@ pub fn report(problems: &[Problem]) {
 }
 
 /// `1 problem`, `2 problems`
-pub fn counted(count: usize, what: &str) -> String {
+pub(crate) fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }

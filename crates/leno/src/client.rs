@@ -21,7 +21,7 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// What `leno get` lists.
 #[derive(Clone, Copy, clap::ValueEnum)]
-pub enum Listing {
+pub(crate) enum Listing {
     /// Functions, with engine, callees, and how many instances there are and why.
     Functions,
     /// Revisions of functions: what each gets, how its rollout goes, and why it was rolled back.
@@ -119,7 +119,7 @@ impl Listing {
 
 /// How `leno get` prints.
 #[derive(Clone, Copy, clap::Args)]
-pub struct Printing {
+pub(crate) struct Printing {
     /// What the listing looks like.
     #[arg(short, long, value_enum, default_value_t = Form::Table)]
     output: Form,
@@ -145,7 +145,7 @@ enum Form {
 }
 
 /// Prints one listing.
-pub fn list(what: Listing, node: &NodeAddress, printing: Printing) -> Result<ExitCode> {
+pub(crate) fn list(what: Listing, node: &NodeAddress, printing: Printing) -> Result<ExitCode> {
     let node = Node::of(node)?;
     let form = if printing.json { Form::Json } else { printing.output };
     let columns: Vec<Column> =
@@ -187,7 +187,7 @@ fn document(rows: &[&Value], form: Form) -> Result<String> {
 }
 
 /// Prints what a node remembers of one request.
-pub fn explain(request_id: &str, node: &NodeAddress, json: bool) -> Result<ExitCode> {
+pub(crate) fn explain(request_id: &str, node: &NodeAddress, json: bool) -> Result<ExitCode> {
     if request_id.is_empty() || !request_id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte)) {
         bail!("`{request_id}` is not a request id: letters, digits, `-`, `_` and `.` only");
     }

@@ -7,7 +7,7 @@ use rustix::process::{DumpableBehavior, geteuid};
 
 /// No program that is started from here on gains rights by being executed, and none inherits a descriptor. Unless it is to be debugged,
 /// nobody but root reads this process's memory or descriptors.
-pub fn process(debuggable: bool) -> Result<()> {
+pub(crate) fn process(debuggable: bool) -> Result<()> {
     rustix::thread::set_no_new_privs(true).context("no_new_privs cannot be set")?;
     // Those that whoever started this process left open: what is opened here is never inherited.
     close_fds::set_fds_cloexec(3, &[]);
@@ -19,7 +19,7 @@ pub fn process(debuggable: bool) -> Result<()> {
 }
 
 /// Under which accounts instances run here.
-pub fn accounts(wanted: slice::Accounts, node_account: bool) -> Result<Accounts> {
+pub(crate) fn accounts(wanted: slice::Accounts, node_account: bool) -> Result<Accounts> {
     let root = geteuid().is_root();
     match wanted {
         slice::Accounts::PerNamespace { first, .. } if root && !node_account => {

@@ -8,7 +8,7 @@ use std::fmt;
 use std::time::SystemTime;
 
 /// The rows of `leno get jobs`.
-pub fn rows(jobs: &[JobStatus]) -> Value {
+pub(crate) fn rows(jobs: &[JobStatus]) -> Value {
     let row = |JobStatus { job, node, completions, report, .. }: &JobStatus| {
         json!({
             "job": job.to_string(),
@@ -27,7 +27,7 @@ pub fn rows(jobs: &[JobStatus]) -> Value {
 }
 
 /// What happened to jobs, as rows of `leno get events`; `from` and `to` are states.
-pub fn events(jobs: &[JobStatus]) -> Vec<Value> {
+pub(crate) fn events(jobs: &[JobStatus]) -> Vec<Value> {
     let row = |(job, event): (&JobStatus, &JobEvent)| {
         json!({
             "time": seconds(event.at),
@@ -48,7 +48,7 @@ fn seconds(time: SystemTime) -> f64 {
 }
 
 /// The numbers of all jobs that are listed, for Prometheus.
-pub fn encode(jobs: &[JobStatus], encoder: &mut DescriptorEncoder) -> fmt::Result {
+pub(crate) fn encode(jobs: &[JobStatus], encoder: &mut DescriptorEncoder) -> fmt::Result {
     let is = |state: JobState| move |job: &JobStatus| Some(i64::from(job.report.state == state));
     gauges(encoder, "leno_job_pending", "1 for a job that no node runs yet.", jobs, is(JobState::Pending))?;
     gauges(encoder, "leno_job_running", "1 for a job that a node runs.", jobs, is(JobState::Running))?;

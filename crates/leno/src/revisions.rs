@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::fmt;
 
 /// The rows of `leno get revisions`, by function, oldest first. Counts are there while a function has several revisions in use.
-pub fn rows(control: &Control, node: &Node) -> Value {
+pub(crate) fn rows(control: &Control, node: &Node) -> Value {
     let counted: HashMap<(FunctionId, String), Counts> = counted(node).into_iter().collect();
     let status = control.status();
     let rows = status.functions.iter().flat_map(|function| {
@@ -37,7 +37,7 @@ pub fn rows(control: &Control, node: &Node) -> Value {
 }
 
 /// A row of `leno get events`; `from` and `to` are percentages.
-pub fn event(event: &RolloutEvent) -> Value {
+pub(crate) fn event(event: &RolloutEvent) -> Value {
     json!({
         "time": event.at_ms as f64 / 1e3,
         "kind": "rollout",
@@ -58,11 +58,11 @@ fn counted(node: &Node) -> Vec<((FunctionId, String), Counts)> {
 
 /// The counts of the revisions of all functions that have several in use.
 #[derive(Debug)]
-pub struct Scrape(Vec<((FunctionId, String), Counts)>);
+pub(crate) struct Scrape(Vec<((FunctionId, String), Counts)>);
 
 impl Scrape {
     /// As they are now.
-    pub fn of(node: &Node) -> Self {
+    pub(crate) fn of(node: &Node) -> Self {
         Self(counted(node))
     }
 }

@@ -12,7 +12,7 @@ use std::time::SystemTime;
 
 /// The columns of `leno get functions` that say how many instances there are and why, by function name. Of several revisions: how many
 /// there are of all, and why of the one that gets most.
-pub fn columns(supervisor: &Supervisor) -> HashMap<String, Value> {
+pub(crate) fn columns(supervisor: &Supervisor) -> HashMap<String, Value> {
     let statuses = supervisor.status();
     let of_one = |statuses: &[FunctionStatus]| {
         let sum = |count: &dyn Fn(&FunctionStatus) -> usize| statuses.iter().map(count).sum::<usize>();
@@ -32,7 +32,7 @@ pub fn columns(supervisor: &Supervisor) -> HashMap<String, Value> {
 }
 
 /// Rows of `leno get events`, oldest first; `from` and `to` are instances.
-pub fn events(supervisor: &Supervisor) -> Vec<Value> {
+pub(crate) fn events(supervisor: &Supervisor) -> Vec<Value> {
     let row = |event: &ScaleEvent| {
         json!({
             "time": seconds(event.at),
@@ -61,11 +61,11 @@ fn seconds(time: SystemTime) -> f64 {
 
 /// The numbers of all functions that were ever scaled.
 #[derive(Debug)]
-pub struct Scrape(Vec<FunctionStatus>);
+pub(crate) struct Scrape(Vec<FunctionStatus>);
 
 impl Scrape {
     /// As they are now.
-    pub fn of(supervisor: &Supervisor) -> Self {
+    pub(crate) fn of(supervisor: &Supervisor) -> Self {
         let mut statuses = supervisor.status();
         // Of ten thousand functions most have nothing to tell.
         statuses.retain(|status| status.scaling.ups > 0 || status.waiting > 0 || !status.instances.is_empty());

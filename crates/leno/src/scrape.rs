@@ -9,14 +9,14 @@ use std::fmt;
 
 /// Everything as it is at one moment.
 #[derive(Debug)]
-pub struct Scrape {
+pub(crate) struct Scrape {
     jobs: Vec<JobStatus>,
     /// What the control plane and each node said to each other.
     nodes: Vec<(String, Counters)>,
 }
 
 impl Scrape {
-    pub fn of(control: Status) -> Self {
+    pub(crate) fn of(control: Status) -> Self {
         let nodes = control.nodes.into_iter().map(|node| (node.name, node.counters)).collect();
         Self { jobs: control.jobs, nodes }
     }

@@ -6,12 +6,12 @@ use std::borrow::Cow;
 use std::io::{self, Write};
 
 /// A text as part of one line.
-pub fn shown(text: &str) -> Cow<'_, str> {
+pub(crate) fn shown(text: &str) -> Cow<'_, str> {
     escaped(text, |character| character.escape_debug().collect())
 }
 
 /// All texts of a JSON value as parts of one line.
-pub fn shown_all(value: Value) -> Value {
+pub(crate) fn shown_all(value: Value) -> Value {
     match value {
         Value::String(text) => Value::String(shown(&text).into_owned()),
         Value::Array(items) => items.into_iter().map(shown_all).collect(),
@@ -23,7 +23,7 @@ pub fn shown_all(value: Value) -> Value {
 }
 
 /// JSON, still JSON: what its writer has not escaped stands inside of strings only.
-pub fn shown_json(text: &str) -> Cow<'_, str> {
+pub(crate) fn shown_json(text: &str) -> Cow<'_, str> {
     let escape = |character| match character {
         '\n' => "\n".to_owned(),
         character => format!("\\u{:04x}", u32::from(character)),
@@ -49,7 +49,7 @@ fn acts(character: char) -> bool {
 }
 
 /// Log lines, one with each write: what goes on below its first line is indented, and so is no line of its own.
-pub struct Log<W> {
+pub(crate) struct Log<W> {
     to: W,
     /// Whether the formatter's own escape sequences are among the text. It escapes those of others.
     coloured: bool,
@@ -57,7 +57,7 @@ pub struct Log<W> {
 
 impl<W> Log<W> {
     /// Writes to this.
-    pub fn to(to: W, coloured: bool) -> Self {
+    pub(crate) fn to(to: W, coloured: bool) -> Self {
         Self { to, coloured }
     }
 }

@@ -6,11 +6,11 @@ use jiff::tz::TimeZone;
 use serde_json::Value;
 
 /// One column: its heading, the field of the row, and how that is shown.
-pub type Column = (&'static str, &'static str, Show);
+pub(crate) type Column = (&'static str, &'static str, Show);
 
 /// How a field is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Show {
+pub(crate) enum Show {
     /// As it is.
     Plain,
     /// As it is, and only where there is room for much.
@@ -22,7 +22,7 @@ pub enum Show {
 }
 
 /// What a row says in these columns.
-pub fn cells(columns: &[Column], row: &Value, now: Timestamp) -> Vec<String> {
+pub(crate) fn cells(columns: &[Column], row: &Value, now: Timestamp) -> Vec<String> {
     columns.iter().map(|(_, field, show)| cell(&row[*field], *show, now)).collect()
 }
 
@@ -54,7 +54,7 @@ fn rough(seconds: i64) -> String {
 }
 
 /// Prints rows below each other, in columns as wide as they need.
-pub fn print(rows: &[Vec<String>]) {
+pub(crate) fn print(rows: &[Vec<String>]) {
     let columns = rows.first().map_or(0, Vec::len);
     let length = |cell: &String| cell.chars().count();
     let widths: Vec<usize> =

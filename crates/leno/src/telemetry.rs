@@ -7,7 +7,7 @@ use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;
 
 /// Sends what `leno` has to say to standard error. `LENO_LOG` filters (`debug`, `leno_proxy=trace`, …); the default is `info`.
-pub fn start() {
+pub(crate) fn start() {
     let filter = EnvFilter::try_from_env("LENO_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     let coloured = std::io::stderr().is_terminal();
     tracing_subscriber::fmt()
@@ -19,7 +19,7 @@ pub fn start() {
 }
 
 /// Every hop of a request, for people.
-pub fn tell(hops: &[Explanation]) -> String {
+pub(crate) fn tell(hops: &[Explanation]) -> String {
     let mut text = String::new();
     for hop in hops {
         // Writing to a String does not fail.

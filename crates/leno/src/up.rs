@@ -27,7 +27,7 @@ use tokio::sync::mpsc;
 const MANAGEMENT_THREADS: usize = 2;
 
 /// Runs until a signal ends it.
-pub fn run(path: &Path, workers: Option<usize>, store: Option<&Path>, guards: &Guards) -> Result<ExitCode> {
+pub(crate) fn run(path: &Path, workers: Option<usize>, store: Option<&Path>, guards: &Guards) -> Result<ExitCode> {
     // What is compiled to see whether it can be, the node runs: once is long enough for an interpreter.
     let modules = Arc::new(Modules::default());
     let snapshot = match check::load(path, &modules) {

@@ -13,11 +13,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// How often what has left is let go of.
-pub const LOOK: Duration = Duration::from_millis(100);
+pub(crate) const LOOK: Duration = Duration::from_millis(100);
 
 /// What is draining, in the order in which it was removed.
 #[derive(Default)]
-pub struct Draining(Vec<Removal>);
+pub(crate) struct Draining(Vec<Removal>);
 
 struct Removal {
     /// The last snapshot with them.
@@ -37,12 +37,18 @@ impl Removal {
 
 impl Draining {
     /// Whether nothing is.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// These functions were removed; they may stay for so long.
-    pub fn add(&mut self, node: &Node, before: Arc<NodeSnapshot>, functions: BTreeSet<FunctionId>, limit: Duration) {
+    pub(crate) fn add(
+        &mut self,
+        node: &Node,
+        before: Arc<NodeSnapshot>,
+        functions: BTreeSet<FunctionId>,
+        limit: Duration,
+    ) {
         if !functions.is_empty() {
             self.0.push(Removal { before, functions, until: Instant::now() + limit });
             self.tell(node);
@@ -50,12 +56,12 @@ impl Draining {
     }
 
     /// A function is there again; it does not leave.
-    pub fn keep(&mut self, id: &FunctionId) {
+    pub(crate) fn keep(&mut self, id: &FunctionId) {
         self.0.iter_mut().for_each(|removal| removal.functions.retain(|draining| draining != id));
     }
 
     /// What nobody needs any more.
-    pub fn gone(&mut self, node: &Node, supervisor: &Supervisor) -> Vec<FunctionId> {
+    pub(crate) fn gone(&mut self, node: &Node, supervisor: &Supervisor) -> Vec<FunctionId> {
         let over: Vec<Removal> = self.0.extract_if(.., |removal| removal.is_over(node, supervisor)).collect();
         if !over.is_empty() {
             self.tell(node);
@@ -64,7 +70,7 @@ impl Draining {
     }
 
     /// Entries of what is leaving.
-    pub fn entries(&self) -> impl Iterator<Item = &Arc<FunctionEntry>> {
+    pub(crate) fn entries(&self) -> impl Iterator<Item = &Arc<FunctionEntry>> {
         self.0.iter().flat_map(|removal| removal.functions.iter().filter_map(|id| removal.before.functions.get(id)))
     }
 

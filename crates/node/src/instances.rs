@@ -12,13 +12,13 @@ use tokio::time::Instant;
 
 /// The functions that this node runs.
 #[derive(Default)]
-pub struct Hosted {
+pub(crate) struct Hosted {
     functions: ArcSwap<Shards<FunctionId, Revisions>>,
 }
 
 /// The revisions of a function that get requests.
 #[derive(Clone)]
-pub struct Revisions {
+pub(crate) struct Revisions {
     /// The one that gets most.
     own: Function,
     /// `None`: it gets all.
@@ -27,7 +27,7 @@ pub struct Revisions {
 
 impl Revisions {
     /// As [`Supervisor::apply_all`] made them; `None`: of nothing.
-    pub fn new(mut revisions: Vec<(u32, Function)>) -> Option<Self> {
+    pub(crate) fn new(mut revisions: Vec<(u32, Function)>) -> Option<Self> {
         let others = revisions.split_off(revisions.len().min(1));
         let (_, own) = revisions.pop()?;
         Some(Self { own, others: (!others.is_empty()).then(|| others.into()) })
@@ -47,7 +47,7 @@ impl Revisions {
 
 impl Hosted {
     /// Replaces the functions that can be lent.
-    pub fn set(&self, functions: Shards<FunctionId, Revisions>) {
+    pub(crate) fn set(&self, functions: Shards<FunctionId, Revisions>) {
         self.functions.store(Arc::new(functions));
     }
 
@@ -127,19 +127,19 @@ fn unavailable(error: AcquireError) -> Unavailable {
 
 /// What the supervisor tells this node. The node itself comes into being after it.
 #[derive(Clone, Default)]
-pub struct InstanceHost {
+pub(crate) struct InstanceHost {
     node: Arc<OnceLock<(Weak<leno_proxy::Node>, SocketAddr)>>,
     any_caller: bool,
 }
 
 impl InstanceHost {
     /// With `any_caller`, instances' credentials are taken from whoever has them.
-    pub fn new(any_caller: bool) -> Self {
+    pub(crate) fn new(any_caller: bool) -> Self {
         Self { any_caller, ..Self::default() }
     }
 
     /// From now on instances are given credentials for this node's outbound listener.
-    pub fn attach(&self, node: &Arc<leno_proxy::Node>, outbound: SocketAddr) {
+    pub(crate) fn attach(&self, node: &Arc<leno_proxy::Node>, outbound: SocketAddr) {
         // A process has one node; a second call changes nothing.
         let _ = self.node.set((Arc::downgrade(node), outbound));
     }
@@ -213,7 +213,7 @@ impl Host for InstanceHost {
 }
 
 /// Instances of a function as the control plane wants to hear of them.
-pub fn reported(supervisor: &Supervisor, function: &FunctionId) -> Vec<leno_control::Instance> {
+pub(crate) fn reported(supervisor: &Supervisor, function: &FunctionId) -> Vec<leno_control::Instance> {
     let report = |status: leno_function::InstanceStatus| leno_control::Instance {
         id: status.id.number,
         state: match status.state {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 /// The jobs that this node was given.
-pub struct Jobs {
+pub(crate) struct Jobs {
     agent: Agent,
     supervisor: Supervisor,
     svids: Arc<SvidStore>,
@@ -21,12 +21,12 @@ pub struct Jobs {
 }
 
 impl Jobs {
-    pub fn new(agent: Agent, supervisor: Supervisor, svids: Arc<SvidStore>) -> Self {
+    pub(crate) fn new(agent: Agent, supervisor: Supervisor, svids: Arc<SvidStore>) -> Self {
         Self { agent, supervisor, svids, waiting: BTreeMap::new(), told: HashMap::new() }
     }
 
     /// Takes on a job, or another run of it.
-    pub fn apply(&mut self, slice: &Slice, job: &slice::Job) -> Result<(), String> {
+    pub(crate) fn apply(&mut self, slice: &Slice, job: &slice::Job) -> Result<(), String> {
         let run = run_of(slice).ok_or("its run cannot be named")?;
         let identity = slice.identity.parse().map_err(|error| format!("its identity: {error}"))?;
         let spec = JobSpec { id: slice.id.clone(), run, job: job.clone() };
@@ -35,7 +35,7 @@ impl Jobs {
     }
 
     /// Lets go of a job, if this is one.
-    pub fn remove(&mut self, id: &FunctionId) {
+    pub(crate) fn remove(&mut self, id: &FunctionId) {
         self.waiting.remove(id);
         self.told.remove(id);
         self.supervisor.remove_job(id);
@@ -43,12 +43,12 @@ impl Jobs {
     }
 
     /// Whether there are jobs that could not be started yet.
-    pub fn are_waiting(&self) -> bool {
+    pub(crate) fn are_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }
 
     /// Starts those that have a certificate. Nobody waits for a job, but its first call must not fail for want of one.
-    pub fn start(&mut self) {
+    pub(crate) fn start(&mut self) {
         let ready = |_: &FunctionId, (identity, _): &mut (SpiffeId, JobSpec)| self.svids.current(identity).is_some();
         for (_, (_, spec)) in self.waiting.extract_if(.., ready) {
             self.supervisor.apply_job(spec);
@@ -56,7 +56,7 @@ impl Jobs {
     }
 
     /// Tells the control plane what has changed.
-    pub fn report(&mut self) {
+    pub(crate) fn report(&mut self) {
         for status in self.supervisor.jobs() {
             if self.told.insert(status.job.clone(), status.changed) != Some(status.changed) {
                 let job = status.job.clone();

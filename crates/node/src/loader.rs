@@ -42,7 +42,7 @@ pub(crate) struct Loaded {
 
 impl Loader {
     /// Loads all of it, as many at a time as there are cores.
-    pub fn start(&self, wanted: Wanted) -> JoinHandle<Loaded> {
+    pub(crate) fn start(&self, wanted: Wanted) -> JoinHandle<Loaded> {
         let loader = self.clone();
         tokio::spawn(async move { loader.load(wanted).await })
     }

@@ -94,7 +94,7 @@ async fn finished(loading: &mut Option<Loading>) -> (Purpose, Loaded) {
 
 impl Reconciler {
     /// Applies updates until the control plane's client ends.
-    pub async fn run(self, mut updates: Updates) {
+    pub(crate) async fn run(self, mut updates: Updates) {
         self.agent.subscribe([Subject::Mesh, Subject::Bundle, Subject::Hosted, Subject::Routes]);
         let mut changes = self.supervisor.changes();
         let (keys, mut fetched_keys) = JwksFetcher::start(self.node.ledger.unknown_keys.clone(), Pace::default());

@@ -21,7 +21,7 @@ const PAUSES: ExponentialBuilder = ExponentialBuilder::new()
 
 /// When to try which function again.
 #[derive(Debug, Default)]
-pub struct Retries(HashMap<FunctionId, Retry>);
+pub(crate) struct Retries(HashMap<FunctionId, Retry>);
 
 #[derive(Debug)]
 struct Retry {
@@ -31,7 +31,7 @@ struct Retry {
 
 impl Retries {
     /// A function was loaded: sees to it that it is tried again, if that may help.
-    pub fn note(&mut self, entry: &FunctionEntry, modules: &Modules, now: Instant) {
+    pub(crate) fn note(&mut self, entry: &FunctionEntry, modules: &Modules, now: Instant) {
         let specs = entry.slice.inbound_extensions.iter().chain(&entry.slice.outbound_extensions);
         let loaded = entry.inbound_extensions.iter().chain(&entry.outbound_extensions);
         // One whose module is not here yet is loaded when that comes.
@@ -56,17 +56,17 @@ impl Retries {
     }
 
     /// A function is gone.
-    pub fn forget(&mut self, id: &FunctionId) {
+    pub(crate) fn forget(&mut self, id: &FunctionId) {
         self.0.remove(id);
     }
 
     /// When the next is due.
-    pub fn next(&self) -> Option<Instant> {
+    pub(crate) fn next(&self) -> Option<Instant> {
         self.0.values().map(|retry| retry.at).min()
     }
 
     /// Those that are to be loaded now.
-    pub fn due(&self, now: Instant) -> Vec<FunctionId> {
+    pub(crate) fn due(&self, now: Instant) -> Vec<FunctionId> {
         self.0.iter().filter(|(_, retry)| retry.at <= now).map(|(id, _)| id.clone()).collect()
     }
 }

@@ -43,7 +43,7 @@ pub const KEYS_PENDING: &str = "jwks: the issuer's key set has not been fetched 
 const MAX_FIELD: usize = 4096;
 
 /// A token of which everything but the signature has been checked.
-pub struct Checked<'a> {
+pub(crate) struct Checked<'a> {
     issuer: &'a Issuer,
     /// Which of the program's sources held it.
     sources: Vec<usize>,
@@ -55,13 +55,13 @@ pub struct Checked<'a> {
 
 impl Checked<'_> {
     /// Issuer and subject; `None` without a subject.
-    pub fn principal(&self) -> Option<(&str, &str)> {
+    pub(crate) fn principal(&self) -> Option<(&str, &str)> {
         self.claims.string("sub").map(|sub| (self.issuer.issuer.as_str(), sub))
     }
 }
 
 /// The one token of a request, checked; `None` where there is none and none is required. `payload` holds the decoded claims.
-pub fn judge<'a>(
+pub(crate) fn judge<'a>(
     spec: &'a ProgramSpec,
     needs: &Needs,
     input: &RequestInput<'_>,
@@ -269,7 +269,7 @@ fn check_claims(issuer: &Issuer, claims: &Claims<'_>, now_ms: u64) -> Result<(),
 }
 
 /// The header fields that are made of claims. All of them are written or removed, whatever a client sent: nobody can forge one.
-pub fn written<'a>(spec: &'a ProgramSpec, checked: Option<&'a Checked<'_>>) -> Vec<Written<'a>> {
+pub(crate) fn written<'a>(spec: &'a ProgramSpec, checked: Option<&'a Checked<'_>>) -> Vec<Written<'a>> {
     let mut written: Vec<Written<'a>> = Vec::new();
     for issuer in &spec.authentication {
         for (claim, name) in &issuer.claims_to_headers {
@@ -291,7 +291,7 @@ fn is_field_value(text: &str) -> bool {
 }
 
 /// Takes the token out of the request, unless its issuer forwards it. Returns the query to forward, if that changes it.
-pub fn strip(
+pub(crate) fn strip(
     needs: &Needs,
     input: &RequestInput<'_>,
     checked: &Checked<'_>,

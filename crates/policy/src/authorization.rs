@@ -22,7 +22,7 @@ use alloc::string::{String, ToString};
 
 /// What rules look at, made ready once per request.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked<'a> {
+pub(crate) struct Asked<'a> {
     /// Who opened the connection.
     pub peer: Peer<'a>,
     /// The namespace of the peer's SPIFFE ID.
@@ -44,7 +44,7 @@ pub struct Asked<'a> {
 }
 
 /// Inbound: the name of the rule that allows, or the denial.
-pub fn judge<'r>(rules: &'r [AuthorizationRule], asked: &Asked<'_>) -> Result<&'r str, Denial> {
+pub(crate) fn judge<'r>(rules: &'r [AuthorizationRule], asked: &Asked<'_>) -> Result<&'r str, Denial> {
     if let Some(plain) = path::without_parameters(asked.path) {
         judge_reading(rules, &Asked { path: &plain, ..*asked })?;
     }
@@ -52,7 +52,7 @@ pub fn judge<'r>(rules: &'r [AuthorizationRule], asked: &Asked<'_>) -> Result<&'
 }
 
 /// Outbound: the callees are the allow-list; deny rules refuse, and allow rules, if there are any, must match.
-pub fn narrow<'r>(rules: &'r [AuthorizationRule], asked: &Asked<'_>) -> Result<Option<&'r str>, Denial> {
+pub(crate) fn narrow<'r>(rules: &'r [AuthorizationRule], asked: &Asked<'_>) -> Result<Option<&'r str>, Denial> {
     if allowing(rules).next().is_some() {
         return judge(rules, asked).map(Some);
     }
@@ -95,7 +95,7 @@ fn source_matches(source: &Source, asked: &Asked<'_>) -> bool {
 }
 
 /// Whether an operation matches; rate limits use it too.
-pub fn operation_matches(operation: &Operation, asked: &Asked<'_>) -> bool {
+pub(crate) fn operation_matches(operation: &Operation, asked: &Asked<'_>) -> bool {
     OPERATION_FIELDS.iter().all(|field| !field(operation, asked).fails())
 }
 

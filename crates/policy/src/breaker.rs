@@ -8,7 +8,7 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
 /// Refuses a request that would be one too many.
-pub fn check(target: &Target, input: &RequestInput<'_>) -> Result<(), Denial> {
+pub(crate) fn check(target: &Target, input: &RequestInput<'_>) -> Result<(), Denial> {
     let Some(breaker) = &target.breaker else { return Ok(()) };
     let load = input.load;
     let clause = if load.requests >= breaker.max_requests {

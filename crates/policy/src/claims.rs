@@ -9,25 +9,25 @@ const LATEST_MS: u64 = 253_402_300_799_999;
 
 /// A JSON object without duplicate members.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Claims<'a>(Members<'a>);
+pub(crate) struct Claims<'a>(Members<'a>);
 
 /// A claim is not of the kind that its name demands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WrongKind;
+pub(crate) struct WrongKind;
 
 impl<'a> Claims<'a> {
     /// Reads an object; `None` if it is none, has a member twice, or is nested too deep.
-    pub fn parse(text: &'a [u8]) -> Option<Self> {
+    pub(crate) fn parse(text: &'a [u8]) -> Option<Self> {
         json::object(core::str::from_utf8(text).ok()?).map(Self)
     }
 
     /// A member of the top level.
-    pub fn member(&self, name: &str) -> Option<&Json<'a>> {
+    pub(crate) fn member(&self, name: &str) -> Option<&Json<'a>> {
         member(&self.0, name)
     }
 
     /// A string of the top level.
-    pub fn string(&self, name: &str) -> Option<&str> {
+    pub(crate) fn string(&self, name: &str) -> Option<&str> {
         match self.member(name)? {
             Json::Text(text) => Some(text),
             _ => None,
@@ -35,7 +35,7 @@ impl<'a> Claims<'a> {
     }
 
     /// A NumericDate (RFC 7519, 2) of the top level, in milliseconds.
-    pub fn date(&self, name: &str) -> Result<Option<u64>, WrongKind> {
+    pub(crate) fn date(&self, name: &str) -> Result<Option<u64>, WrongKind> {
         match self.member(name) {
             None => Ok(None),
             Some(Json::Number(number)) => milliseconds(number).map(Some).ok_or(WrongKind),
@@ -44,7 +44,7 @@ impl<'a> Claims<'a> {
     }
 
     /// `aud`, a string or a list of strings (RFC 7519, 4.1.3); not one string if it is neither.
-    pub fn audience(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn audience(&self) -> impl Iterator<Item = &str> {
         let items: &[Json<'a>] = match self.member("aud") {
             Some(Json::List(items)) => items,
             Some(value) => core::slice::from_ref(value),
@@ -54,7 +54,7 @@ impl<'a> Claims<'a> {
     }
 
     /// Whether `aud` is absent, a string, or a list of strings.
-    pub fn audience_is_well_formed(&self) -> bool {
+    pub(crate) fn audience_is_well_formed(&self) -> bool {
         match self.member("aud") {
             None | Some(Json::Text(_)) => true,
             Some(Json::List(items)) => items.iter().all(|item| matches!(item, Json::Text(_))),
@@ -72,13 +72,13 @@ impl<'a> Claims<'a> {
     }
 
     /// The text of a string, number or boolean at a path. Lists and objects have none.
-    pub fn text(&self, path: &[String]) -> Option<&str> {
+    pub(crate) fn text(&self, path: &[String]) -> Option<&str> {
         text(self.at(path)?)
     }
 
     /// Whether the value at a path, or one element of the list there, meets something. `scope`, `scp` and `permission` are lists
     /// separated by spaces (RFC 8693, 4.2; Istio's `spaceDelimitedClaims`).
-    pub fn any(&self, path: &[String], meets: impl Fn(&str) -> bool) -> bool {
+    pub(crate) fn any(&self, path: &[String], meets: impl Fn(&str) -> bool) -> bool {
         match self.at(path) {
             None => false,
             Some(Json::List(items)) => items.iter().filter_map(text).any(meets),

@@ -7,14 +7,14 @@ use alloc::vec::Vec;
 /// The fields of a request, those that policies make of claims included: a rule that looks at such a field sees what the function
 /// will see, not what a client may have forged.
 #[derive(Clone, Debug, Default)]
-pub struct Fields<'a> {
+pub(crate) struct Fields<'a> {
     sent: &'a [Header<'a>],
     written: Vec<Written<'a>>,
 }
 
 /// A field that a policy writes, in place of whatever was sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Written<'a> {
+pub(crate) struct Written<'a> {
     /// Lower case.
     pub name: &'a str,
     /// `None`: the field is removed.
@@ -23,12 +23,12 @@ pub struct Written<'a> {
 
 impl<'a> Fields<'a> {
     /// What was sent, but for what is written.
-    pub fn new(sent: &'a [Header<'a>], written: Vec<Written<'a>>) -> Self {
+    pub(crate) fn new(sent: &'a [Header<'a>], written: Vec<Written<'a>>) -> Self {
         Self { sent, written }
     }
 
     /// All values of a field, in order.
-    pub fn values<'f>(&'f self, name: &'f str) -> impl Iterator<Item = &'f [u8]> {
+    pub(crate) fn values<'f>(&'f self, name: &'f str) -> impl Iterator<Item = &'f [u8]> {
         let written = self.written.iter().find(|written| written.name == name);
         let sent = self.sent.iter().filter(move |header| written.is_none() && header.name == name);
         let own = written.and_then(|written| written.value.as_deref());
@@ -36,7 +36,7 @@ impl<'a> Fields<'a> {
     }
 
     /// The first value of a field.
-    pub fn first(&self, name: &str) -> Option<&[u8]> {
+    pub(crate) fn first(&self, name: &str) -> Option<&[u8]> {
         match self.written.iter().find(|written| written.name == name) {
             Some(written) => written.value.as_deref().map(str::as_bytes),
             None => self.sent.iter().find(|header| header.name == name).map(|header| header.value),
@@ -44,7 +44,7 @@ impl<'a> Fields<'a> {
     }
 
     /// The fields that are written.
-    pub fn into_written(self) -> Vec<Written<'a>> {
+    pub(crate) fn into_written(self) -> Vec<Written<'a>> {
         self.written
     }
 }

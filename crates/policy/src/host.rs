@@ -9,7 +9,7 @@ use core::net::Ipv6Addr;
 /// The host of an authority: without port and trailing dot, in lower case, IPv6 addresses in brackets and in the form of RFC 5952.
 /// Empty if the authority is. `None` if it is not one, or one that different servers read differently (user information,
 /// percent-encoding, empty labels).
-pub fn of_authority(authority: &str) -> Option<Cow<'_, str>> {
+pub(crate) fn of_authority(authority: &str) -> Option<Cow<'_, str>> {
     if let Some(rest) = authority.strip_prefix('[') {
         let (address, port) = rest.split_once(']')?;
         if !port.is_empty() && !is_port(port.strip_prefix(':')?) {
@@ -43,7 +43,7 @@ fn is_port(text: &str) -> bool {
 }
 
 /// Brings configured hosts into the form of [`of_authority`], so that they can be compared as they are.
-pub fn prepare(hosts: &mut Matches<StringMatch>) {
+pub(crate) fn prepare(hosts: &mut Matches<StringMatch>) {
     for matcher in hosts.any.iter_mut().chain(&mut hosts.none) {
         match matcher {
             StringMatch::Exact(host) => *host = whole(host),
@@ -63,7 +63,7 @@ fn whole(host: &str) -> String {
 }
 
 /// The namespace of `spiffe://<trust domain>/ns/<namespace>/sa/<name>`; `None` for any other form.
-pub fn namespace_of_identity(identity: &str) -> Option<&str> {
+pub(crate) fn namespace_of_identity(identity: &str) -> Option<&str> {
     let mut parts = identity.strip_prefix("spiffe://")?.split('/');
     let (domain, ns, namespace, sa, name) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?, parts.next()?);
     let whole = !domain.is_empty() && !namespace.is_empty() && !name.is_empty() && parts.next().is_none();

@@ -14,7 +14,7 @@ const FEW: usize = 16;
 
 /// A JSON value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Json<'a> {
+pub(crate) enum Json<'a> {
     Null,
     Bool(bool),
     /// As sent.
@@ -25,10 +25,10 @@ pub enum Json<'a> {
 }
 
 /// Members of an object, in the order sent, each name once.
-pub type Members<'a> = Vec<(Cow<'a, str>, Json<'a>)>;
+pub(crate) type Members<'a> = Vec<(Cow<'a, str>, Json<'a>)>;
 
 /// Reads an object that is the whole text; `None` if it is anything else.
-pub fn object(text: &str) -> Option<Members<'_>> {
+pub(crate) fn object(text: &str) -> Option<Members<'_>> {
     let mut reader = Reader { text, at: 0, depth: 0 };
     reader.blank();
     reader.expect(b'{')?;

@@ -8,7 +8,7 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
 /// Refuses ports and protocols that are not served.
-pub fn check(sidecar: &Sidecar, input: &RequestInput<'_>) -> Result<(), Denial> {
+pub(crate) fn check(sidecar: &Sidecar, input: &RequestInput<'_>) -> Result<(), Denial> {
     if !sidecar.ports.is_empty() && !sidecar.ports.contains(&input.port) {
         return Err(refused(sidecar, format!("ports: {} is none of {:?}", input.port, sidecar.ports)));
     }
@@ -23,12 +23,12 @@ pub fn check(sidecar: &Sidecar, input: &RequestInput<'_>) -> Result<(), Denial> 
 }
 
 /// Edits to every forwarded request.
-pub fn request_edits(sidecar: &Sidecar, edits: &mut Vec<HeaderEdit>) {
+pub(crate) fn request_edits(sidecar: &Sidecar, edits: &mut Vec<HeaderEdit>) {
     edits.extend(sidecar.request_headers.iter().map(edit));
 }
 
 /// Edits to a response, by its status.
-pub fn response_edits(sidecar: &Sidecar, input: &ResponseInput<'_>) -> Vec<HeaderEdit> {
+pub(crate) fn response_edits(sidecar: &Sidecar, input: &ResponseInput<'_>) -> Vec<HeaderEdit> {
     let applies = |ranges: &[(u16, u16)]| {
         ranges.is_empty() || ranges.iter().any(|(low, high)| (*low..=*high).contains(&input.status))
     };

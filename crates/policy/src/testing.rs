@@ -15,9 +15,9 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use core::net::{IpAddr, Ipv4Addr};
 
-pub const NOW_MS: u64 = 1_700_000_000_000;
+pub(crate) const NOW_MS: u64 = 1_700_000_000_000;
 
-pub fn request() -> RequestInput<'static> {
+pub(crate) fn request() -> RequestInput<'static> {
     RequestInput {
         now_ms: NOW_MS,
         random: [1, 2, 3, 4],
@@ -38,7 +38,7 @@ pub fn request() -> RequestInput<'static> {
 }
 
 /// Allows everything.
-pub fn inbound() -> ProgramSpec {
+pub(crate) fn inbound() -> ProgramSpec {
     ProgramSpec {
         function: "shop/orders".to_string(),
         direction: Direction::Inbound,
@@ -52,12 +52,12 @@ pub fn inbound() -> ProgramSpec {
     }
 }
 
-pub fn target(function: &str) -> Target {
+pub(crate) fn target(function: &str) -> Target {
     Target { function: function.to_string(), timeout_ms: 5_000, retry: None, breaker: None }
 }
 
 /// Allows everything.
-pub fn rule(name: &str) -> AuthorizationRule {
+pub(crate) fn rule(name: &str) -> AuthorizationRule {
     AuthorizationRule {
         name: name.to_string(),
         action: Action::Allow,
@@ -68,7 +68,7 @@ pub fn rule(name: &str) -> AuthorizationRule {
 }
 
 /// With the keys `rsa` (1), `ec` (2) and `ed` (3), looking for a bearer token.
-pub fn issuer() -> Issuer {
+pub(crate) fn issuer() -> Issuer {
     let key = |kid: &str, algorithms: &[Algorithm], id| Key {
         kid: Some(kid.to_string()),
         algorithms: algorithms.to_vec(),
@@ -94,20 +94,20 @@ pub fn issuer() -> Issuer {
     }
 }
 
-pub fn bearer() -> TokenSource {
+pub(crate) fn bearer() -> TokenSource {
     TokenSource::Header { name: "authorization".to_string(), prefix: "Bearer ".to_string() }
 }
 
 /// A token with a header and claims as given, and something in place of the signature.
-pub fn token(header: &str, claims: &str) -> String {
+pub(crate) fn token(header: &str, claims: &str) -> String {
     format!("{}.{}.c2ln", URL_SAFE_NO_PAD.encode(header), URL_SAFE_NO_PAD.encode(claims))
 }
 
-pub fn header<'a>(name: &'a str, value: &'a str) -> Header<'a> {
+pub(crate) fn header<'a>(name: &'a str, value: &'a str) -> Header<'a> {
     Header { name, value: value.as_bytes() }
 }
 
-pub fn decide(spec: ProgramSpec, input: &RequestInput<'_>) -> Decision {
+pub(crate) fn decide(spec: ProgramSpec, input: &RequestInput<'_>) -> Decision {
     match Program::new(spec).judge(input) {
         Outcome::Decided(decision) => decision,
         Outcome::Wants(wants) => panic!("{wants:?}"),
@@ -115,14 +115,14 @@ pub fn decide(spec: ProgramSpec, input: &RequestInput<'_>) -> Decision {
 }
 
 /// The rule that allowed.
-pub fn allowed(spec: ProgramSpec, input: &RequestInput<'_>) -> String {
+pub(crate) fn allowed(spec: ProgramSpec, input: &RequestInput<'_>) -> String {
     match decide(spec, input).verdict {
         Verdict::Allow { rule } => rule,
         Verdict::Deny(denial) => panic!("{denial:?}"),
     }
 }
 
-pub fn denied(spec: ProgramSpec, input: &RequestInput<'_>) -> Denial {
+pub(crate) fn denied(spec: ProgramSpec, input: &RequestInput<'_>) -> Denial {
     match decide(spec, input).verdict {
         Verdict::Allow { rule } => panic!("allowed by {rule}"),
         Verdict::Deny(denial) => denial,

@@ -6,7 +6,7 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
 /// A value of the request, quoted, escaped and cut.
-pub fn shown(value: &str) -> String {
+pub(crate) fn shown(value: &str) -> String {
     const MOST: usize = 120;
     let mut text = String::from("\"");
     for (count, character) in value.chars().enumerate() {
@@ -21,7 +21,7 @@ pub fn shown(value: &str) -> String {
 }
 
 /// Shortens a text to so many bytes, and shows that it did.
-pub fn cut(text: &mut String, most: usize) {
+pub(crate) fn cut(text: &mut String, most: usize) {
     const CUT: char = '…';
     if text.len() > most {
         text.truncate(text.floor_char_boundary(most.saturating_sub(CUT.len_utf8())));
@@ -30,7 +30,7 @@ pub fn cut(text: &mut String, most: usize) {
 }
 
 /// `[a, b]`, cut.
-pub fn list<T>(items: &[T], one: impl Fn(&T) -> String) -> String {
+pub(crate) fn list<T>(items: &[T], one: impl Fn(&T) -> String) -> String {
     const MOST: usize = 8;
     let mut shown: Vec<String> = items.iter().take(MOST).map(one).collect();
     if let Some(more) = items.len().checked_sub(MOST).filter(|more| *more > 0) {
@@ -40,7 +40,7 @@ pub fn list<T>(items: &[T], one: impl Fn(&T) -> String) -> String {
 }
 
 /// As it is written in documents.
-pub fn text(matcher: &StringMatch) -> String {
+pub(crate) fn text(matcher: &StringMatch) -> String {
     match matcher {
         StringMatch::Exact(text) => format!("\"{text}\""),
         StringMatch::Prefix(text) => format!("\"{text}*\""),
@@ -50,7 +50,7 @@ pub fn text(matcher: &StringMatch) -> String {
 }
 
 /// As it is written in documents: `issuer/subject` where only one issuer is meant, otherwise both by name.
-pub fn principal(matcher: &PrincipalMatch) -> String {
+pub(crate) fn principal(matcher: &PrincipalMatch) -> String {
     match (&matcher.issuer, &matcher.subject) {
         (StringMatch::Present, StringMatch::Present) => "\"*\"".to_string(),
         (StringMatch::Exact(issuer), StringMatch::Exact(subject)) => format!("\"{issuer}/{subject}\""),
@@ -61,7 +61,7 @@ pub fn principal(matcher: &PrincipalMatch) -> String {
 }
 
 /// As it is written in documents.
-pub fn path(matcher: &PathMatch) -> String {
+pub(crate) fn path(matcher: &PathMatch) -> String {
     match matcher {
         PathMatch::Text(matcher) => text(matcher),
         PathMatch::Template(segments) => {
@@ -77,7 +77,7 @@ pub fn path(matcher: &PathMatch) -> String {
 }
 
 /// `10.0.0.0/8`
-pub fn cidr(block: &Cidr) -> String {
+pub(crate) fn cidr(block: &Cidr) -> String {
     format!("{}/{}", block.address, block.prefix)
 }
 

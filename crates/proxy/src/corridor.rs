@@ -1,16 +1,16 @@
 //! **The corridor**: one request, from its head to the head of its response.
 
 mod component;
-pub mod exchange;
+pub(crate) mod exchange;
 mod guard;
 pub mod judge;
 mod pool;
-pub mod reply;
+pub(crate) mod reply;
 mod retry;
-pub mod route;
-pub mod upgrade;
+pub(crate) mod route;
+pub(crate) mod upgrade;
 mod upstream;
-pub mod worker;
+pub(crate) mod worker;
 
 use crate::http::body::{Body, grpc_status};
 use crate::http::failure::Failure;
@@ -27,7 +27,7 @@ use upstream::{Reply, UpstreamGuard};
 
 impl Exchange {
     /// The corridor: route, judge, forward, judge the response, finish. The snapshot was pinned when the exchange began.
-    pub async fn run(self, head: request::Parts, body: Body) -> Response<Body> {
+    pub(crate) async fn run(self, head: request::Parts, body: Body) -> Response<Body> {
         let route = match route::find(&self, &head) {
             Ok(route) => route,
             Err(failure) => return self.fail(failure),
@@ -104,7 +104,7 @@ impl Exchange {
     }
 
     /// Answers that there is no response.
-    pub fn fail(self, failure: Failure) -> Response<Body> {
+    pub(crate) fn fail(self, failure: Failure) -> Response<Body> {
         self.record.failure(&failure);
         self.answer(reply::failed(&failure, &self))
     }

@@ -2,4 +2,4 @@
 
 mod download;
 pub mod jwks;
-pub mod modules;
+pub(crate) mod modules;

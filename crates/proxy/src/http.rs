@@ -1,10 +1,10 @@
 //! HTTP, as every room needs it: heads, bodies, edits, failures, and who is at the other end. Nothing here knows of policies or functions.
 
-pub mod activity;
-pub mod body;
-pub mod edits;
-pub mod failure;
-pub mod head;
-pub mod http2;
+pub(crate) mod activity;
+pub(crate) mod body;
+pub(crate) mod edits;
+pub(crate) mod failure;
+pub(crate) mod head;
+pub(crate) mod http2;
 pub mod peer;
-pub mod upload;
+pub(crate) mod upload;

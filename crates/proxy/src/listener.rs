@@ -1,6 +1,6 @@
 //! Accepts connections, ends TLS, finds out who is at the other end and what is spoken; then the corridor, once for each request.
 
-pub mod connection;
+pub(crate) mod connection;
 mod descriptors;
 mod forwarded;
 mod framing;
@@ -17,7 +17,7 @@ use std::rc::Rc;
 use tokio_rustls::TlsAcceptor;
 
 /// One of the node's listeners, as a worker sees it.
-pub struct Listener {
+pub(crate) struct Listener {
     /// The worker that accepts here.
     pub worker: Rc<Worker>,
     /// What comes in here.

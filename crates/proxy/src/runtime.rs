@@ -1,8 +1,8 @@
 //! What a worker runs on: tasks that take turns, clocks, random numbers, queues to other threads, connections of the node's own.
 
-pub mod client;
-pub mod clock;
-pub mod hyper;
-pub mod outbox;
+pub(crate) mod client;
+pub(crate) mod clock;
+pub(crate) mod hyper;
+pub(crate) mod outbox;
 pub mod random;
-pub mod schedule;
+pub(crate) mod schedule;

@@ -1,14 +1,14 @@
 //! Where records go: metrics, ring, access log, spans.
 
-pub mod access_log;
-pub mod asked;
+pub(crate) mod access_log;
+pub(crate) mod asked;
 pub mod metrics;
-pub mod names;
-pub mod observed;
-pub mod record;
-pub mod recorder;
+pub(crate) mod names;
+pub(crate) mod observed;
+pub(crate) mod record;
+pub(crate) mod recorder;
 pub mod ring;
-pub mod span;
+pub(crate) mod span;
 pub mod stats;
 
 use access_log::AccessLog;

@@ -25,7 +25,7 @@ use leno_sandbox::EngineKind;
 use std::time::{Duration, Instant, SystemTime};
 
 /// A private key for one algorithm.
-pub struct SigningKey {
+pub(crate) struct SigningKey {
     algorithm: Algorithm,
     pair: Pair,
 }
@@ -37,7 +37,7 @@ enum Pair {
 }
 
 impl SigningKey {
-    pub fn generate(algorithm: Algorithm) -> Self {
+    pub(crate) fn generate(algorithm: Algorithm) -> Self {
         let pair = match algorithm {
             Algorithm::ES256 => Pair::Ecdsa(EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).unwrap()),
             Algorithm::ES384 => Pair::Ecdsa(EcdsaKeyPair::generate(&ECDSA_P384_SHA384_FIXED_SIGNING).unwrap()),
@@ -48,7 +48,7 @@ impl SigningKey {
         Self { algorithm, pair }
     }
 
-    pub fn verification_key(&self, id: KeyId) -> VerificationKey {
+    pub(crate) fn verification_key(&self, id: KeyId) -> VerificationKey {
         let key = match &self.pair {
             Pair::Rsa(pair) => PublicKey::Rsa {
                 n: pair.public_key().modulus().big_endian_without_leading_zero().to_vec(),
@@ -66,7 +66,7 @@ impl SigningKey {
         VerificationKey { id, key }
     }
 
-    pub fn algorithm(&self) -> Algorithm {
+    pub(crate) fn algorithm(&self) -> Algorithm {
         self.algorithm
     }
 
@@ -93,12 +93,12 @@ impl SigningKey {
 }
 
 /// A token with these claims, without `kid`.
-pub fn sign(key: &SigningKey, claims: &str) -> String {
+pub(crate) fn sign(key: &SigningKey, claims: &str) -> String {
     sign_as(key, None, claims)
 }
 
 /// A token with these claims.
-pub fn sign_as(key: &SigningKey, kid: Option<&str>, claims: &str) -> String {
+pub(crate) fn sign_as(key: &SigningKey, kid: Option<&str>, claims: &str) -> String {
     let kid = kid.map(|kid| format!(r#","kid":"{kid}""#)).unwrap_or_default();
     let header = format!(r#"{{"alg":"{:?}","typ":"JWT"{kid}}}"#, key.algorithm);
     let signed = format!("{}.{}", URL_SAFE_NO_PAD.encode(header), URL_SAFE_NO_PAD.encode(claims));
@@ -107,7 +107,7 @@ pub fn sign_as(key: &SigningKey, kid: Option<&str>, claims: &str) -> String {
 }
 
 /// A denied exchange, with everything filled in that a record can hold.
-pub fn observed() -> Observed {
+pub(crate) fn observed() -> Observed {
     let asked = Request::post("/orders/7?access_token=secret-token").header("host", "shop.example:8080");
     let (asked, ()) = asked.body(()).unwrap().into_parts();
     let started = Instant::now();
@@ -174,7 +174,7 @@ pub fn observed() -> Observed {
 }
 
 /// A function without any policy: nobody may call it, and it may call nobody.
-pub fn slice(name: &str) -> Slice {
+pub(crate) fn slice(name: &str) -> Slice {
     let id: FunctionId = name.parse().unwrap();
     let program = |direction, targets| ProgramSpec {
         function: name.to_owned(),
@@ -210,6 +210,6 @@ pub fn slice(name: &str) -> Slice {
 }
 
 /// A way without retries and limits.
-pub fn target(function: &str) -> Target {
+pub(crate) fn target(function: &str) -> Target {
     Target { function: function.to_owned(), timeout_ms: 0, retry: None, breaker: None }
 }

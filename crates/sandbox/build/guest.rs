@@ -6,7 +6,7 @@ use std::process::Command;
 
 /// The two forms of the one image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub(crate) enum Form {
     Elf,
     Wasm,
 }
@@ -14,7 +14,7 @@ pub enum Form {
 const SCRIPT: &str = "scripts/wasm-toolchain.sh";
 
 /// Builds `form` of the guest in `repository` into `target` and returns the path of the file.
-pub fn build(form: Form, repository: &Path, target: &Path, features: &[&str]) -> Result<PathBuf, String> {
+pub(crate) fn build(form: Form, repository: &Path, target: &Path, features: &[&str]) -> Result<PathBuf, String> {
     let guest = repository.join("guest");
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     for (name, _) in std::env::vars() {

@@ -51,7 +51,7 @@ fn suffix(scenario: Scenario) -> &'static str {
     MESHES.iter().find(|(mesh, _)| *mesh == scenario).map_or("", |(_, suffix)| suffix)
 }
 
-pub fn run(arguments: &Plain) -> anyhow::Result<()> {
+pub(crate) fn run(arguments: &Plain) -> anyhow::Result<()> {
     let machine = machine::describe();
     let rig = Rig::set_up(arguments.programs.find()?)?;
     println!("machine: {machine}");

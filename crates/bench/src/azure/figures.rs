@@ -11,10 +11,10 @@ use crate::trial::TOLERATED_PERCENT;
 use serde::{Deserialize, Serialize};
 
 /// Where slowdowns are told.
-pub const SHARES: [(&str, f64); 4] = [("p50", 0.50), ("p90", 0.90), ("p95", 0.95), ("p99", 0.99)];
+pub(super) const SHARES: [(&str, f64); 4] = [("p50", 0.50), ("p90", 0.90), ("p95", 0.95), ("p99", 0.99)];
 
 /// Why an answer took longer than its work: the stages of a cold start, one after the other.
-pub const STAGES: [&str; 5] = [
+pub(super) const STAGES: [&str; 5] = [
     "due, until the program begins",
     "until it listens",
     "until it has the request",
@@ -24,7 +24,7 @@ pub const STAGES: [&str; 5] = [
 
 /// One scenario, measured.
 #[derive(Serialize, Deserialize)]
-pub struct Measured {
+pub(super) struct Measured {
     pub scenario: Scenario,
     pub replayed: Replayed,
     pub watched: Watched,
@@ -34,7 +34,7 @@ pub struct Measured {
 
 /// One good invocation.
 #[derive(Clone, Copy, Debug)]
-pub struct Good {
+pub(super) struct Good {
     /// Latency by requested execution time.
     pub slowdown: f64,
     /// It was due before its instance listened.
@@ -43,7 +43,7 @@ pub struct Good {
 
 impl Measured {
     /// All that were answered as they should be.
-    pub fn good(&self, invocations: &[Invocation]) -> Vec<Good> {
+    pub(super) fn good(&self, invocations: &[Invocation]) -> Vec<Good> {
         let pairs = self.replayed.all.iter().zip(invocations).filter(|(done, _)| done.is_good());
         pairs
             .map(|(done, invocation)| Good {
@@ -59,7 +59,7 @@ impl Measured {
     }
 
     /// Instances' first requests: seconds from the beginning to when their programs began, ascending.
-    pub fn cold_starts(&self) -> Vec<f64> {
+    pub(super) fn cold_starts(&self) -> Vec<f64> {
         let firsts = self.replayed.all.iter().filter_map(|done| done.life).filter(|life| life.count == 1);
         let mut at: Vec<f64> = firsts
             .map(|life| (life.started as f64 - self.replayed.epoch as f64) / 1e6)
@@ -69,12 +69,12 @@ impl Measured {
         at
     }
 
-    pub fn failed(&self) -> usize {
+    pub(super) fn failed(&self) -> usize {
         self.replayed.all.iter().filter(|done| !done.is_good()).count()
     }
 
     /// Milliseconds of each of [`STAGES`], for each cold start, sorted.
-    pub fn stages(&self, invocations: &[Invocation]) -> [Vec<f64>; 5] {
+    pub(super) fn stages(&self, invocations: &[Invocation]) -> [Vec<f64>; 5] {
         sorted_ms(self.timelines(invocations).filter(|timeline| timeline.cold && timeline.life.count == 1).map(
             |timeline| {
                 let Timeline { due, life, work, end, .. } = timeline;
@@ -87,7 +87,7 @@ impl Measured {
 
     /// The same for warm invocations: milliseconds until the instance had the request, of work beyond what was asked, and until the
     /// answer was there.
-    pub fn warm_stages(&self, invocations: &[Invocation]) -> [Vec<f64>; 3] {
+    pub(super) fn warm_stages(&self, invocations: &[Invocation]) -> [Vec<f64>; 3] {
         sorted_ms(self.timelines(invocations).filter(|timeline| timeline.good && !timeline.cold).map(|timeline| {
             let Timeline { due, life, work, end, .. } = timeline;
             let [received, finished] = [life.received, life.finished].map(|at| at as f64);
@@ -111,12 +111,12 @@ impl Measured {
     }
 
     /// Others used too much of the machine meanwhile.
-    pub fn is_disturbed(&self) -> bool {
+    pub(super) fn is_disturbed(&self) -> bool {
         self.watched.others_percent > TOLERATED_PERCENT
     }
 
     /// The first thing that went wrong, in words.
-    pub fn first_failure(&self) -> Option<String> {
+    pub(super) fn first_failure(&self) -> Option<String> {
         let done = self.replayed.all.iter().find(|done| !done.is_good())?;
         Some(match (&done.error, done.status) {
             (Some(error), _) => error.clone(),
@@ -153,24 +153,24 @@ fn slowdown(done: &Done, invocation: &Invocation) -> f64 {
 }
 
 /// Of sorted values, the one that `share` of them do not exceed; `None` of nothing.
-pub fn quantile(sorted: &[f64], share: f64) -> Option<f64> {
+pub(super) fn quantile(sorted: &[f64], share: f64) -> Option<f64> {
     let index = ((sorted.len() as f64 * share).ceil() as usize).clamp(1, sorted.len().max(1)) - 1;
     sorted.get(index).copied()
 }
 
 /// Sorted slowdowns of those that `which` lets through.
-pub fn slowdowns(good: &[Good], which: impl Fn(&Good) -> bool) -> Vec<f64> {
+pub(super) fn slowdowns(good: &[Good], which: impl Fn(&Good) -> bool) -> Vec<f64> {
     let mut found: Vec<f64> = good.iter().filter(|good| which(good)).map(|good| good.slowdown).collect();
     found.sort_by(f64::total_cmp);
     found
 }
 
 /// Those that are told apart: all, warm, cold.
-pub type Kind = (&'static str, fn(&Good) -> bool);
-pub const KINDS: [Kind; 3] = [("", |_| true), ("_warm", |good| !good.cold), ("_cold", |good| good.cold)];
+pub(super) type Kind = (&'static str, fn(&Good) -> bool);
+pub(super) const KINDS: [Kind; 3] = [("", |_| true), ("_warm", |good| !good.cold), ("_cold", |good| good.cold)];
 
 /// All figures. A ratio compares the same quantile of two distributions: of a scenario and of no mesh.
-pub fn report(measured: &[Measured], invocations: &[Invocation]) -> Report {
+pub(super) fn report(measured: &[Measured], invocations: &[Invocation]) -> Report {
     let mut report = Report::default();
     let baseline = measured.iter().find(|measured| measured.scenario == Scenario::None);
     let baseline = baseline.map(|none| (none, none.good(invocations)));

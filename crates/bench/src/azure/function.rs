@@ -20,16 +20,16 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::task::LocalSet;
 
 /// Of a request: what to do, and for how many microseconds.
-pub const WORK: &str = "x-work";
+pub(crate) const WORK: &str = "x-work";
 /// Of an answer: [`Life`], its numbers in their order.
-pub const LIFE: &str = "x-life";
+pub(crate) const LIFE: &str = "x-life";
 /// This subcommand.
-pub const SUBCOMMAND: &str = "function";
+pub(crate) const SUBCOMMAND: &str = "function";
 /// Square roots between two looks at the clock.
 const ROUND: u32 = 2000;
 
 #[derive(clap::Args)]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// Listen on the socket that standard input is, instead of the port in `PORT`.
     #[arg(long)]
     inherit: bool,
@@ -38,7 +38,7 @@ pub struct Arguments {
 /// How a function spends its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Work {
+pub(crate) enum Work {
     /// It waits.
     Sleep,
     /// It computes square roots until it has used so much CPU time.
@@ -47,7 +47,7 @@ pub enum Work {
 
 /// When what happened in an instance, in microseconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Life {
+pub(crate) struct Life {
     /// The requests it had, this one included; 1: a cold start.
     pub count: u64,
     /// The program began.
@@ -62,7 +62,7 @@ pub struct Life {
 
 impl Life {
     /// As [`LIFE`] has it.
-    pub fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         let mut numbers = text.split(' ').map(|number| number.parse::<u64>().ok());
         let mut next = || numbers.next().flatten();
         Some(Self { count: next()?, started: next()?, listening: next()?, received: next()?, finished: next()? })
@@ -75,12 +75,12 @@ impl Life {
 }
 
 /// Microseconds since 1970.
-pub fn now() -> u64 {
+pub(crate) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64)
 }
 
 /// Serves HTTP/1.1 until it is killed.
-pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let started = now();
     let listener = if arguments.inherit {
         TcpListener::from(rustix::io::dup(std::io::stdin())?)
@@ -136,7 +136,7 @@ async fn answer(
 
 impl Work {
     /// What a request says who wants this done, for [`WORK`].
-    pub fn header(self, time: Duration) -> String {
+    pub(crate) fn header(self, time: Duration) -> String {
         let word = match self {
             Self::Sleep => "sleep",
             Self::Spin => "spin",

@@ -25,7 +25,7 @@ const SPREAD: f64 = 0.5;
 const QUANTILES: [f64; 7] = [-3.09, -2.326, -0.674, 0.0, 0.674, 2.326, 3.09];
 
 /// So many functions for so many minutes.
-pub fn workload(functions: usize, minutes: usize, seed: u64) -> anyhow::Result<Workload> {
+pub(super) fn workload(functions: usize, minutes: usize, seed: u64) -> anyhow::Result<Workload> {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let rates = LogNormal::new(PER_MINUTE.0, PER_MINUTE.1)?;
     let averages = LogNormal::new(AVERAGE_S.0, AVERAGE_S.1)?;

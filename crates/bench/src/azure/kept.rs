@@ -16,7 +16,7 @@ struct Kept<M> {
 }
 
 /// A scenario that was measured before under the same conditions. An error, if the conditions were others.
-pub fn load(folder: &Path, scenario: Scenario, conditions: &Value) -> anyhow::Result<Option<Measured>> {
+pub(super) fn load(folder: &Path, scenario: Scenario, conditions: &Value) -> anyhow::Result<Option<Measured>> {
     let file = file(folder, scenario);
     if !file.exists() {
         return Ok(None);
@@ -31,7 +31,7 @@ pub fn load(folder: &Path, scenario: Scenario, conditions: &Value) -> anyhow::Re
 }
 
 /// Keeps a scenario.
-pub fn save(folder: &Path, conditions: &Value, measured: &Measured) -> anyhow::Result<()> {
+pub(super) fn save(folder: &Path, conditions: &Value, measured: &Measured) -> anyhow::Result<()> {
     let file = file(folder, measured.scenario);
     let text = serde_json::to_vec(&Kept { conditions: conditions.clone(), measured })?;
     // Not a part of it, whatever happens.

@@ -33,7 +33,7 @@ const MAX_IDLE: usize = 4;
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(clap::Args)]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// Documents with functions; everything else in them is ignored.
     #[arg(long, value_name = "FILE")]
     documents: PathBuf,
@@ -46,7 +46,7 @@ pub struct Arguments {
 }
 
 /// Serves HTTP/1.1 until a signal or the end of standard input ends it, and all instances with it.
-pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(THREADS).enable_all().build()?;
     runtime.block_on(serve(arguments))?;
     // Standard input may still be open.

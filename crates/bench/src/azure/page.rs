@@ -12,7 +12,7 @@ use serde_json::Value;
 /// Where the issue wants Leno with all nine policies, as ratios to no mesh.
 const BARS: [(&str, f64); 3] = [("p50", 1.05), ("p95", 1.10), ("p99", 1.5)];
 
-pub fn page(
+pub(super) fn page(
     measured: &[Measured],
     invocations: &[Invocation],
     report: &Report,

@@ -29,7 +29,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 const TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Where to.
-pub struct Target<'a> {
+pub(super) struct Target<'a> {
     pub address: SocketAddr,
     pub tls: Option<&'a Tls>,
     pub request: &'a Request,
@@ -40,7 +40,7 @@ pub struct Target<'a> {
 
 /// What came of an invocation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Done {
+pub(super) struct Done {
     /// How late it was sent: the load's own doing, within the latency.
     pub late: Duration,
     /// From when it was due to the last byte of the answer, or to the end of all hope.
@@ -54,14 +54,14 @@ pub struct Done {
 
 impl Done {
     /// Whether it worked.
-    pub fn is_good(&self) -> bool {
+    pub(super) fn is_good(&self) -> bool {
         self.status == Some(200) && self.life.is_some()
     }
 }
 
 /// What came of all of them.
 #[derive(Serialize, Deserialize)]
-pub struct Replayed {
+pub(super) struct Replayed {
     /// When the first was due, in microseconds since 1970.
     pub epoch: u64,
     /// One for each invocation.
@@ -69,7 +69,11 @@ pub struct Replayed {
 }
 
 /// Sends all invocations; `begun` is called when the first connections are open.
-pub fn replay(target: &Target<'_>, invocations: &[Invocation], begun: impl FnOnce()) -> anyhow::Result<Replayed> {
+pub(super) fn replay(
+    target: &Target<'_>,
+    invocations: &[Invocation],
+    begun: impl FnOnce(),
+) -> anyhow::Result<Replayed> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     LocalSet::new().block_on(&runtime, async {
         let client = Rc::new(Client::new(target)?);

@@ -25,14 +25,14 @@ const WORK: Duration = Duration::from_millis(5);
 
 /// How much is done.
 #[derive(Clone, Copy)]
-pub struct Settings {
+pub(super) struct Settings {
     pub functions: usize,
     /// Bursts of each function, and so many times it is scaled down again.
     pub bursts: u32,
 }
 
 impl Settings {
-    pub fn cycles(self) -> usize {
+    pub(super) fn cycles(self) -> usize {
         self.functions * self.bursts as usize
     }
 
@@ -59,7 +59,7 @@ impl Settings {
 }
 
 /// Adds `scaledown_failures`, and what shows that there was something to fail. The names end with `suffix`.
-pub fn measure(
+pub(super) fn measure(
     rig: &Rig,
     scenario: Scenario,
     settings: Settings,

@@ -27,7 +27,7 @@ const QUEUE: u32 = 10_000;
 
 /// What stands before the functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-pub enum Scenario {
+pub(super) enum Scenario {
     /// (a) A serverless layer without a mesh.
     None,
     /// (b) Leno with one rule that allows everything, without TLS.
@@ -42,7 +42,7 @@ pub enum Scenario {
 
 impl Scenario {
     /// In the names of figures.
-    pub fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Self::None => "none",
             Self::Leno => "leno",
@@ -53,7 +53,7 @@ impl Scenario {
     }
 
     /// In tables and plots.
-    pub fn title(self) -> &'static str {
+    pub(super) fn title(self) -> &'static str {
         match self {
             Self::None => "no mesh",
             Self::Leno => "leno, no policies",
@@ -71,7 +71,7 @@ impl Scenario {
     }
 
     /// Why it cannot be measured here.
-    pub fn missing(self, rig: &Rig) -> Option<&'static str> {
+    pub(super) fn missing(self, rig: &Rig) -> Option<&'static str> {
         match self {
             Self::Microvm if !fs::exists("/dev/kvm").unwrap_or(false) => Some("there is no /dev/kvm"),
             Self::Envoy if rig.programs.envoy.is_none() => Some("there is no Envoy"),
@@ -82,7 +82,7 @@ impl Scenario {
 
 /// What the functions are like.
 #[derive(Clone, Copy, Debug)]
-pub struct Functions {
+pub(super) struct Functions {
     /// One more than the workload has: the last one is asked before anything is measured, whether policies hold.
     pub count: usize,
     /// Requests that an instance handles at a time; 0: no limit.
@@ -95,7 +95,7 @@ pub struct Functions {
 }
 
 /// A scenario that requests can be sent to. Everything of it ends when this is dropped.
-pub struct Running {
+pub(super) struct Running {
     pub scenario: Scenario,
     process: Process,
     pub address: SocketAddr,
@@ -115,7 +115,7 @@ enum Process {
 
 impl Running {
     /// Starts it and sees that its policies hold.
-    pub fn start(rig: &Rig, scenario: Scenario, functions: Functions) -> anyhow::Result<Self> {
+    pub(super) fn start(rig: &Rig, scenario: Scenario, functions: Functions) -> anyhow::Result<Self> {
         // A scenario may be started more than once.
         let folder = tempfile::Builder::new().prefix(scenario.name()).tempdir_in(rig.folder())?.keep();
         let [gateway, outbound, inbound, admin, control] = free_addresses()?;
@@ -144,7 +144,7 @@ impl Running {
     }
 
     /// The process that starts instances.
-    pub fn pid(&self) -> anyhow::Result<u32> {
+    pub(super) fn pid(&self) -> anyhow::Result<u32> {
         match &self.process {
             Process::Leno(proxy) => proxy.pids().first().copied().context("leno has a process"),
             Process::Layer(helper) => Ok(helper.pid()),
@@ -152,7 +152,7 @@ impl Running {
     }
 
     /// Whether instances are Envoys, with functions behind them.
-    pub fn has_sidecars(&self) -> bool {
+    pub(super) fn has_sidecars(&self) -> bool {
         self.scenario == Scenario::Envoy
     }
 

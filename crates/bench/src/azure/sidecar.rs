@@ -19,7 +19,7 @@ const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALH
 const UPSTREAM: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 64_002);
 
 #[derive(clap::Args)]
-pub struct Arguments {
+pub(crate) struct Arguments {
     #[arg(long, value_name = "PROGRAM")]
     envoy: PathBuf,
     /// Configuration with ports to be filled in.
@@ -28,7 +28,10 @@ pub struct Arguments {
 }
 
 /// Writes a template. `configuration` is given the addresses that stand for an instance's own.
-pub fn write_template(path: &Path, configuration: impl FnOnce(SocketAddr, SocketAddr) -> Value) -> anyhow::Result<()> {
+pub(crate) fn write_template(
+    path: &Path,
+    configuration: impl FnOnce(SocketAddr, SocketAddr) -> Value,
+) -> anyhow::Result<()> {
     let mut configuration = configuration(LISTEN, UPSTREAM);
     // As long as the function works, as in the other scenarios; Istio's default, too, is no limit.
     let manager = &mut configuration["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0];
@@ -39,7 +42,7 @@ pub fn write_template(path: &Path, configuration: impl FnOnce(SocketAddr, Socket
 }
 
 /// Starts the function and becomes its Envoy. Returns only if that cannot be.
-pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let port = std::env::var("PORT").context("PORT")?.parse().context("PORT")?;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let upstream = listener.local_addr()?.port();
@@ -63,7 +66,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
 const PREFIX: &str = "sidecar-";
 
 /// How many configurations instances were given, and their bytes.
-pub fn configured(folder: &Path) -> (u64, u64) {
+pub(crate) fn configured(folder: &Path) -> (u64, u64) {
     let Ok(entries) = fs::read_dir(folder) else { return (0, 0) };
     let own = entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with(PREFIX));
     let sizes = own.filter_map(|entry| Some(entry.metadata().ok()?.len()));

@@ -24,7 +24,7 @@ const PERCENTILES: [&str; 7] = [
 
 /// Which part of a trace.
 #[derive(Clone, Copy, Debug)]
-pub struct Part {
+pub(super) struct Part {
     /// How many functions, drawn at random; `None`: all.
     pub functions: Option<usize>,
     /// The minute to begin with, as the header of `invocations.csv` calls it; `None`: its first.
@@ -37,7 +37,7 @@ pub struct Part {
 ///
 /// # Errors
 /// Name file, line and column of what is wrong.
-pub fn load(folder: &Path, part: &Part) -> anyhow::Result<Workload> {
+pub(super) fn load(folder: &Path, part: &Part) -> anyhow::Result<Workload> {
     let mut times = times(&Table::open(folder.join("durations.csv"))?)?;
     let table = Table::open(folder.join("invocations.csv"))?;
     let (first, columns) = minutes(&table, part)?;

@@ -23,7 +23,7 @@ const TICK: f64 = 0.01;
 
 /// When to look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sampling {
+pub(super) enum Sampling {
     EverySecond,
     /// Once, when all is over: each look takes some time of the core that sends the load.
     AtTheEnd,
@@ -31,7 +31,7 @@ pub enum Sampling {
 
 /// Whom to watch.
 #[derive(Clone, Debug)]
-pub struct Subject {
+pub(super) struct Subject {
     /// Starts the instances.
     pub root: u32,
     /// Instances are sidecars with functions behind them.
@@ -46,7 +46,7 @@ pub struct Subject {
 
 /// Processes that belong to what is measured, of all that is watched at the same time: they are no others.
 #[derive(Clone, Debug, Default)]
-pub struct OwnProcesses(Arc<Mutex<BTreeSet<u32>>>);
+pub(super) struct OwnProcesses(Arc<Mutex<BTreeSet<u32>>>);
 
 impl OwnProcesses {
     fn extend(&self, pids: impl IntoIterator<Item = u32>) {
@@ -60,7 +60,7 @@ impl OwnProcesses {
 
 /// The state at one moment.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Snapshot {
+pub(super) struct Snapshot {
     /// Seconds since the beginning.
     pub at: f64,
     /// What part of each core of the machine was at work since the last look.
@@ -79,7 +79,7 @@ pub struct Snapshot {
 
 /// What went to sidecars since they began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Configuration {
+pub(super) struct Configuration {
     /// Of the messages, before framing; or of the files.
     pub bytes: u64,
     /// From the control plane to the node, by its own count; or files of sidecars.
@@ -90,7 +90,7 @@ pub struct Configuration {
 
 /// All snapshots, and what was used in all.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Watched {
+pub(super) struct Watched {
     #[serde(rename = "looks")]
     pub snapshots: Vec<Snapshot>,
     /// CPU seconds of the layer and its proxies. What a process used between the last look and its end is missing.
@@ -106,7 +106,7 @@ pub struct Watched {
 }
 
 /// Looks until it is told to stop. What cannot be seen is missing, and `error` says so.
-pub fn watch(subject: &Subject, stop: &AtomicBool) -> Watched {
+pub(super) fn watch(subject: &Subject, stop: &AtomicBool) -> Watched {
     let mut watched = Watched::default();
     if let Err(error) = watch_into(subject, stop, &mut watched) {
         watched.error = Some(format!("{error:#}"));

@@ -15,7 +15,7 @@ const LONGEST_MS: f64 = 60_000.0;
 
 /// Functions, and how often they are invoked.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Workload {
+pub(super) struct Workload {
     pub functions: Vec<Profile>,
     /// What a figure was measured on, in words.
     pub source: String,
@@ -23,7 +23,7 @@ pub struct Workload {
 
 /// One function.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Profile {
+pub(super) struct Profile {
     /// Invocations in each minute.
     pub per_minute: Vec<u32>,
     pub times: Percentiles,
@@ -31,14 +31,14 @@ pub struct Profile {
 
 /// Execution times in milliseconds at 0, 1, 25, 50, 75, 99 and 100 %; ascending.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Percentiles(pub [f64; 7]);
+pub(super) struct Percentiles(pub [f64; 7]);
 
 /// Where the bands between [`Percentiles`] begin.
 const BANDS: [f64; 6] = [0.0, 0.01, 0.25, 0.50, 0.75, 0.99];
 
 /// What is done to the rules' invocations so that they fit a machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Replay {
+pub(super) struct Replay {
     /// Real time is so many times shorter than the workload's.
     pub compress: f64,
     /// Execution times are multiplied by this; none gets shorter than a millisecond.
@@ -50,7 +50,7 @@ pub struct Replay {
 
 /// One invocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Invocation {
+pub(super) struct Invocation {
     /// Index in [`Workload::functions`].
     pub function: usize,
     /// When it is due, since the beginning.
@@ -61,7 +61,7 @@ pub struct Invocation {
 
 impl Workload {
     /// All invocations, in the order in which they are due.
-    pub fn invocations(&self, replay: &Replay) -> Vec<Invocation> {
+    pub(super) fn invocations(&self, replay: &Replay) -> Vec<Invocation> {
         let mut all: Vec<Invocation> = self
             .functions
             .iter()
@@ -74,13 +74,13 @@ impl Workload {
 
     /// Invocations there are.
     #[cfg(test)]
-    pub fn count(&self) -> u64 {
+    pub(super) fn count(&self) -> u64 {
         self.functions.iter().flat_map(|function| &function.per_minute).map(|count| u64::from(*count)).sum()
     }
 }
 
 /// Each function is busy with so many invocations at a time, on average.
-pub fn concurrency(invocations: &[Invocation], functions: usize, replay: &Replay, minutes: usize) -> Vec<f64> {
+pub(super) fn concurrency(invocations: &[Invocation], functions: usize, replay: &Replay, minutes: usize) -> Vec<f64> {
     let mut busy = vec![0.0; functions];
     for invocation in invocations {
         busy[invocation.function] += invocation.work.as_secs_f64();

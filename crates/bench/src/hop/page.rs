@@ -8,7 +8,7 @@ use crate::statistics::{Selection, Trials};
 use crate::trial::{FRESH, HTTP1, HTTP2, Trial};
 use serde_json::Value;
 
-pub fn page(
+pub(super) fn page(
     trials: &Trials,
     names: &[&str],
     report: &Report,

@@ -8,16 +8,16 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use std::ops::Range;
 
 /// SVG from this module, which the template does not escape.
-pub struct Svg(pub(super) String);
+pub(crate) struct Svg(pub(super) String);
 
 /// A bar with whiskers.
-pub struct Bar {
+pub(crate) struct Bar {
     pub label: String,
     pub figure: Figure,
 }
 
 /// A line through points whose first coordinates ascend.
-pub struct Line {
+pub(crate) struct Line {
     pub label: String,
     pub points: Vec<(f64, f64)>,
 }
@@ -62,7 +62,7 @@ fn colour(label: &str) -> RGBColor {
 }
 
 /// Horizontal bars from zero, with whiskers from the least to the most.
-pub fn bars(title: &str, bars: &[Bar]) -> anyhow::Result<Svg> {
+pub(crate) fn bars(title: &str, bars: &[Bar]) -> anyhow::Result<Svg> {
     draw(title, ROW * (bars.len() as u32 + 2), |area| {
         // What is written beside the longest bar needs room.
         let end = end(bars.iter().map(|bar| bar.figure.most)) * 1.15;
@@ -88,7 +88,7 @@ pub fn bars(title: &str, bars: &[Bar]) -> anyhow::Result<Svg> {
 }
 
 /// Cumulative distributions: values and the shares of all that do not exceed them.
-pub fn distribution(title: &str, lines: &[Line]) -> anyhow::Result<Svg> {
+pub(crate) fn distribution(title: &str, lines: &[Line]) -> anyhow::Result<Svg> {
     // A logarithmic axis has no zero.
     let positive = |line: &Line| {
         let points = line.points.iter().copied().filter(|(value, _)| *value > 0.0).collect();
@@ -105,7 +105,7 @@ pub fn distribution(title: &str, lines: &[Line]) -> anyhow::Result<Svg> {
 }
 
 /// Values over seconds, from zero.
-pub fn over_time(title: &str, lines: &[Line]) -> anyhow::Result<Svg> {
+pub(crate) fn over_time(title: &str, lines: &[Line]) -> anyhow::Result<Svg> {
     let points = || lines.iter().flat_map(|line| &line.points);
     let (seconds, most) = (end(points().map(|(at, _)| *at)), end(points().map(|(_, value)| *value)));
     plot_lines(title, 0.0..seconds, 0.0..most, |at| short(at) + " s", lines)

@@ -25,7 +25,7 @@ trait Socket: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Socket for T {}
 
 /// Opens connections, and has the requests ready in the form that goes over them.
-pub struct Connector {
+pub(super) struct Connector {
     address: SocketAddr,
     protocol: Protocol,
     tls: Option<(TlsConnector, ServerName<'static>)>,
@@ -36,7 +36,7 @@ pub struct Connector {
 }
 
 /// A connection.
-pub enum Client {
+pub(super) enum Client {
     Http1(Http1),
     Http2(http2::SendRequest<Full<Bytes>>),
     /// None yet: each request opens its own.
@@ -44,7 +44,7 @@ pub enum Client {
 }
 
 impl Connector {
-    pub fn new(plan: &Plan) -> anyhow::Result<Self> {
+    pub(super) fn new(plan: &Plan) -> anyhow::Result<Self> {
         let alpn: &[u8] = if plan.protocol == Protocol::Http2 { b"h2" } else { b"http/1.1" };
         let tls = plan.tls.as_ref().map(|tls| configure(tls, alpn)).transpose()?;
         let mut connector =
@@ -66,7 +66,7 @@ impl Connector {
         Ok(connector)
     }
 
-    pub async fn connect(&self) -> anyhow::Result<Client> {
+    pub(super) async fn connect(&self) -> anyhow::Result<Client> {
         match self.protocol {
             Protocol::Http1 => Ok(Client::Http1(Http1::new(self.open().await?))),
             Protocol::Fresh => Ok(Client::Fresh),
@@ -91,7 +91,7 @@ impl Connector {
 
 impl Client {
     /// Another stream of the same connection.
-    pub fn share(&self) -> Option<Self> {
+    pub(super) fn share(&self) -> Option<Self> {
         match self {
             Self::Http2(sender) => Some(Self::Http2(sender.clone())),
             Self::Http1(_) | Self::Fresh => None,
@@ -99,7 +99,7 @@ impl Client {
     }
 
     /// Sends the request of this index (there are a few, taken in turn), reads the response to its end, returns its status.
-    pub async fn exchange(&mut self, connector: &Connector, index: usize) -> anyhow::Result<u16> {
+    pub(super) async fn exchange(&mut self, connector: &Connector, index: usize) -> anyhow::Result<u16> {
         match self {
             Self::Http1(connection) => connection.exchange(&connector.bytes[index % connector.bytes.len()]).await,
             Self::Fresh => {
@@ -122,7 +122,7 @@ impl Client {
 }
 
 /// A connection that speaks HTTP/1.1.
-pub struct Http1 {
+pub(super) struct Http1 {
     stream: Box<dyn Socket>,
     buffer: Vec<u8>,
 }
@@ -166,7 +166,7 @@ impl Http1 {
 }
 
 /// What matters of a response's head.
-pub struct Head {
+pub(crate) struct Head {
     pub status: u16,
     /// Its own length.
     pub bytes: usize,
@@ -175,7 +175,7 @@ pub struct Head {
 }
 
 /// `None`: it is not complete.
-pub fn parse(bytes: &[u8]) -> anyhow::Result<Option<Head>> {
+pub(crate) fn parse(bytes: &[u8]) -> anyhow::Result<Option<Head>> {
     let mut headers = [httparse::EMPTY_HEADER; 64];
     let mut response = httparse::Response::new(&mut headers);
     let httparse::Status::Complete(length) = response.parse(bytes)? else { return Ok(None) };
@@ -234,7 +234,7 @@ fn request(plan: &Plan, authority: &str, authorization: &str) -> anyhow::Result<
 }
 
 /// A client's side of TLS without resumption, and whom it expects.
-pub fn configure(tls: &Tls, alpn: &[u8]) -> anyhow::Result<(TlsConnector, ServerName<'static>)> {
+pub(crate) fn configure(tls: &Tls, alpn: &[u8]) -> anyhow::Result<(TlsConnector, ServerName<'static>)> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_file_iter(&tls.ca)? {
         roots.add(certificate?)?;

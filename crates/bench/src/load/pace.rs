@@ -12,7 +12,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::Semaphore;
 
 /// Tells streams when to send.
-pub enum Pacer {
+pub(super) enum Pacer {
     /// At once.
     Closed,
     /// Those that are due and not taken, the oldest first. There are as many permits as elements.
@@ -21,7 +21,7 @@ pub enum Pacer {
 
 impl Pacer {
     /// Needs a `LocalSet`.
-    pub fn start(pace: Pace) -> io::Result<Rc<Self>> {
+    pub(super) fn start(pace: Pace) -> io::Result<Rc<Self>> {
         let Pace::Open(rate) = pace else { return Ok(Rc::new(Self::Closed)) };
         let pacer = Rc::new(Self::Open { due: RefCell::default(), ready: Semaphore::new(0) });
         let period = Duration::from_secs_f64(1.0 / rate);
@@ -41,7 +41,7 @@ impl Pacer {
     }
 
     /// Waits for a turn; returns when it was due.
-    pub async fn next(&self) -> Instant {
+    pub(super) async fn next(&self) -> Instant {
         let Self::Open { due, ready } = self else { return Instant::now() };
         if let Ok(permit) = ready.acquire().await {
             permit.forget();
@@ -50,7 +50,7 @@ impl Pacer {
     }
 
     /// Requests that are due and that no stream has sent yet.
-    pub fn waiting(&self) -> usize {
+    pub(super) fn waiting(&self) -> usize {
         match self {
             Self::Closed => 0,
             Self::Open { due, .. } => due.borrow().len(),

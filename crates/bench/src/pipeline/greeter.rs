@@ -19,10 +19,10 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::LocalSet;
 
 /// This subcommand.
-pub const SUBCOMMAND: &str = "greeter";
+pub(crate) const SUBCOMMAND: &str = "greeter";
 
 /// Serves HTTP/1.1 on the port in `PORT`, until it is ended.
-pub fn run() -> anyhow::Result<()> {
+pub(crate) fn run() -> anyhow::Result<()> {
     let port: u16 = std::env::var("PORT").context("PORT")?.parse().context("PORT")?;
     let words = std::env::var("GREETING_FROM").ok().map(|url| Words::new(&url)).transpose()?.map(Rc::new);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use std::net::SocketAddr;
 
 /// One Envoy.
-pub struct Sidecar<'a> {
+pub(crate) struct Sidecar<'a> {
     pub policies: Policies,
     pub listen: SocketAddr,
     /// The service itself; for a caller's sidecar, the callee's sidecar.
@@ -22,7 +22,7 @@ pub struct Sidecar<'a> {
 
 impl Sidecar<'_> {
     /// For `--config-path`. (JSON is YAML.)
-    pub fn configuration(&self) -> Value {
+    pub(crate) fn configuration(&self) -> Value {
         let Self { policies, listen, upstream, .. } = self;
         let mut chain = json!({"filters": [typed(
             "envoy.filters.network.http_connection_manager",

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 /// One `leno up`.
-pub struct Mesh<'a> {
+pub(crate) struct Mesh<'a> {
     pub policies: Policies,
     /// `wasm` or `microvm`.
     pub engine: &'a str,
@@ -25,7 +25,7 @@ pub struct Mesh<'a> {
 
 /// Where the caller's instance comes from.
 #[derive(Clone, Debug)]
-pub enum Caller {
+pub(crate) enum Caller {
     /// Command and arguments.
     Command(Vec<String>),
     /// Somebody else runs it.
@@ -34,7 +34,7 @@ pub enum Caller {
 
 /// A node's own addresses.
 #[derive(Clone, Copy, Debug)]
-pub struct Listeners {
+pub(crate) struct Listeners {
     pub gateway: SocketAddr,
     pub outbound: SocketAddr,
     pub inbound: SocketAddr,
@@ -44,7 +44,7 @@ pub struct Listeners {
 
 impl Mesh<'_> {
     /// All documents, one after the other.
-    pub fn documents(&self) -> String {
+    pub(crate) fn documents(&self) -> String {
         let mut documents = vec![self.mesh(), self.service(), self.policy("service", &["service"])];
         if let Some(caller) = &self.caller {
             let callees = ["service"];
@@ -70,7 +70,7 @@ impl Mesh<'_> {
     }
 
     /// A mesh of `count` functions, each with a policy of its own, at a host of its own ([`host_of`]); in files of a thousand.
-    pub fn documents_of_many(&self, count: usize) -> Vec<String> {
+    pub(crate) fn documents_of_many(&self, count: usize) -> Vec<String> {
         let files = (0..count).step_by(1000).map(|first| {
             let documents: Vec<Value> =
                 (first..count.min(first + 1000)).flat_map(|index| self.one_of_many(index)).collect();
@@ -88,7 +88,7 @@ impl Mesh<'_> {
 
     /// Four functions like [`Self::documents_of_many`]: the first has the mesh's upstream, the others share `noisy`; the third one's
     /// sidecars are micro-VMs that have 50 us each, and the last one has the extension `endless`, with the usual deadline.
-    pub fn documents_of_tenants(&self, noisy: SocketAddr, endless: &Path) -> String {
+    pub(crate) fn documents_of_tenants(&self, noisy: SocketAddr, endless: &Path) -> String {
         let mut documents = vec![self.mesh()];
         for (index, upstream) in [self.upstream, noisy, noisy, noisy].into_iter().enumerate() {
             let name = format!("service-{index}");
@@ -109,7 +109,7 @@ impl Mesh<'_> {
     }
 
     /// The mesh's own document.
-    pub fn mesh(&self) -> Value {
+    pub(crate) fn mesh(&self) -> Value {
         let Listeners { gateway, outbound, inbound, admin, control } = self.listeners;
         let mut spec = json!({
             "trustDomain": TRUST_DOMAIN,
@@ -138,7 +138,7 @@ impl Mesh<'_> {
     }
 
     /// What holds for these functions.
-    pub fn policy(&self, name: &str, functions: &[&str]) -> Value {
+    pub(crate) fn policy(&self, name: &str, functions: &[&str]) -> Value {
         let policies = self.policies;
         let mut spec = json!({"functions": functions, "accessLog": {"enabled": policies.log}});
         // A run of a sidecar that was preempted by other work must not fail the request.
@@ -213,22 +213,22 @@ const VERSION: &str = "leno.dev/v1alpha1";
 const NAMESPACE: &str = "bench";
 
 /// Where the function of this index is exposed.
-pub fn host_of(index: usize) -> String {
+pub(crate) fn host_of(index: usize) -> String {
     format!("service-{index}.bench")
 }
 
 /// A function's document.
-pub fn function(name: &str, spec: Value) -> Value {
+pub(crate) fn function(name: &str, spec: Value) -> Value {
     document("Function", name, spec)
 }
 
 /// Documents as one file. (JSON is YAML.)
-pub fn join(documents: &[Value]) -> String {
+pub(crate) fn join(documents: &[Value]) -> String {
     documents.iter().map(|document| format!("---\n{document}\n")).collect()
 }
 
 /// Any document.
-pub fn document(kind: &str, name: &str, spec: Value) -> Value {
+pub(crate) fn document(kind: &str, name: &str, spec: Value) -> Value {
     json!({"apiVersion": VERSION, "kind": kind, "metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec})
 }
 

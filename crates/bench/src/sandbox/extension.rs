@@ -21,7 +21,7 @@ const EXAMPLES: [(&str, &str, &str, &str); 3] = [
 ];
 
 /// Measures the examples whose tools are here.
-pub fn measure(counts: &Counts, report: &mut Report) -> anyhow::Result<()> {
+pub(super) fn measure(counts: &Counts, report: &mut Report) -> anyhow::Result<()> {
     println!("\nextensions");
     let engine = Extensions::new()?;
     for (language, file, name, configuration) in EXAMPLES {

@@ -19,7 +19,7 @@ const SUBJECT: &str = "3f6b8d1c-0c7e-4c3a-9a51-7b1f60d2e6aa";
 const KEY: KeyId = KeyId([0x1f; 32]);
 
 /// No policies at all: the floor.
-pub fn empty(function: &str) -> ProgramSpec {
+pub(super) fn empty(function: &str) -> ProgramSpec {
     ProgramSpec {
         function: function.into(),
         direction: Direction::Inbound,
@@ -34,7 +34,7 @@ pub fn empty(function: &str) -> ProgramSpec {
 }
 
 /// All nine policies, as a function with a public API would have them. (Mutual TLS is the identity that rules ask for.)
-pub fn program(function: &str) -> ProgramSpec {
+pub(super) fn program(function: &str) -> ProgramSpec {
     let per_user = vec![KeyPart::Claim(vec!["sub".into()])];
     ProgramSpec {
         sidecar: Sidecar {
@@ -146,13 +146,13 @@ fn retry() -> Retry {
 }
 
 /// What the borrowed input borrows from.
-pub struct Request {
+pub(super) struct Request {
     authorization: String,
     quota: String,
 }
 
 impl Request {
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         let header = r#"{"alg":"ES256","kid":"2026-06","typ":"JWT"}"#;
         let seconds = NOW_MS / 1000;
         let claims = format!(
@@ -175,7 +175,7 @@ impl Request {
     }
 
     /// The request, with everything foreseen that the program needs.
-    pub fn input(&self) -> Input<'_> {
+    pub(super) fn input(&self) -> Input<'_> {
         let headers = [
             ("accept", "application/json"),
             ("accept-encoding", "gzip, br"),
@@ -207,7 +207,7 @@ impl Request {
 }
 
 /// The smallest request.
-pub fn bare_request() -> Input<'static> {
+pub(super) fn bare_request() -> Input<'static> {
     Input::Request(RequestInput {
         now_ms: NOW_MS,
         random: [0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210, 0x1122_3344_5566_7788, 0x99aa_bbcc_ddee_ff00],

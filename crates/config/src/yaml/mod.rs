@@ -42,17 +42,17 @@ pub(crate) struct Key {
 }
 
 impl Node {
-    pub fn is_scalar(&self) -> bool {
+    pub(crate) fn is_scalar(&self) -> bool {
         matches!(self.value, Value::Scalar { .. })
     }
 
     /// Nothing written: `key:`, `~` or `null`.
-    pub fn is_null(&self) -> bool {
+    pub(crate) fn is_null(&self) -> bool {
         matches!(&self.value, Value::Scalar { text, plain: true } if matches!(text.as_str(), "" | "~" | "null" | "Null" | "NULL"))
     }
 
     /// The text of a scalar that is not null.
-    pub fn text(&self) -> Option<&str> {
+    pub(crate) fn text(&self) -> Option<&str> {
         match &self.value {
             Value::Scalar { text, .. } if !self.is_null() => Some(text),
             _ => None,
@@ -60,7 +60,7 @@ impl Node {
     }
 
     /// A field of a mapping.
-    pub fn get(&self, name: &str) -> Option<&Node> {
+    pub(crate) fn get(&self, name: &str) -> Option<&Node> {
         match &self.value {
             Value::Map(entries) => entries.iter().find(|(key, _)| key.text == name).map(|(_, node)| node),
             _ => None,
@@ -68,7 +68,7 @@ impl Node {
     }
 
     /// What this is, for messages.
-    pub fn describe(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         match &self.value {
             _ if self.is_null() => "nothing".to_owned(),
             Value::Scalar { text, .. } if text.chars().count() > 40 => {

@@ -29,7 +29,7 @@ struct Job {
 
 impl Jobs {
     /// Whether the job is the node's to run.
-    pub fn runs_on(&self, id: &FunctionId, name: &str) -> bool {
+    pub(super) fn runs_on(&self, id: &FunctionId, name: &str) -> bool {
         self.0.get(id).is_some_and(|job| !job.has_ended() && job.node.as_deref() == Some(name))
     }
 

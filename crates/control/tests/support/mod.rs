@@ -1,7 +1,7 @@
 //! A control plane and nodes on real sockets.
 #![allow(dead_code)] // Each test binary uses its part.
 
-pub mod slices;
+pub(crate) mod slices;
 
 use leno_config::Slice;
 use leno_control::node::{Agent, BACKOFF, Change, Connection, Update, Updates, join};
@@ -18,34 +18,34 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 /// So that a broken test fails instead of hanging.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-pub fn definitions(slices: impl IntoIterator<Item = Slice>) -> Definitions {
+pub(crate) fn definitions(slices: impl IntoIterator<Item = Slice>) -> Definitions {
     let slices = slices.into_iter().map(|slice| (slice.id.clone(), slice)).collect();
     Definitions { mesh: mesh(), slices, modules: BTreeMap::new() }
 }
 
-pub fn control() -> Control {
+pub(crate) fn control() -> Control {
     control_with(Store::memory(), leno_control::Options::default())
 }
 
-pub fn control_with(store: Store, options: leno_control::Options) -> Control {
+pub(crate) fn control_with(store: Store, options: leno_control::Options) -> Control {
     Control::new(Authority::new(&DOMAIN.parse().unwrap()).unwrap(), store, options).unwrap()
 }
 
 /// A control plane that serves.
-pub struct Served {
+pub(crate) struct Served {
     pub address: SocketAddr,
     stop: oneshot::Sender<()>,
     task: JoinHandle<Result<(), leno_control::ServeError>>,
 }
 
 impl Served {
-    pub async fn start(control: &Control) -> Self {
+    pub(crate) async fn start(control: &Control) -> Self {
         Self::start_at(control, "127.0.0.1:0".parse().unwrap()).await
     }
 
-    pub async fn start_at(control: &Control, address: SocketAddr) -> Self {
+    pub(crate) async fn start_at(control: &Control, address: SocketAddr) -> Self {
         let listener = TcpListener::bind(address).await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
@@ -60,18 +60,18 @@ impl Served {
         Self { address, stop, task }
     }
 
-    pub async fn stop(self) {
+    pub(crate) async fn stop(self) {
         self.stop.send(()).unwrap();
         patient(self.task).await.unwrap().unwrap();
     }
 }
 
-pub async fn patient<F: Future>(future: F) -> F::Output {
+pub(crate) async fn patient<F: Future>(future: F) -> F::Output {
     tokio::time::timeout(PATIENCE, future).await.expect("it did not happen in time")
 }
 
 /// Waits for a condition.
-pub async fn eventually(mut condition: impl FnMut() -> bool) {
+pub(crate) async fn eventually(mut condition: impl FnMut() -> bool) {
     patient(async {
         while !condition() {
             tokio::time::sleep(Duration::from_millis(2)).await;
@@ -80,16 +80,16 @@ pub async fn eventually(mut condition: impl FnMut() -> bool) {
     .await;
 }
 
-pub fn everything() -> Admission {
+pub(crate) fn everything() -> Admission {
     Admission { placement: Placement::Everything, gateway: false }
 }
 
-pub fn only(functions: &[&str]) -> Admission {
+pub(crate) fn only(functions: &[&str]) -> Admission {
     Admission { placement: Placement::Only(functions.iter().map(|name| function(name)).collect()), gateway: false }
 }
 
 /// A node with its inbound listener at this port.
-pub fn node(served: &Served, token: &JoinToken, port: u16) -> (Agent, Updates) {
+pub(crate) fn node(served: &Served, token: &JoinToken, port: u16) -> (Agent, Updates) {
     join(leno_control::node::Options {
         control: served.address,
         token: token.clone(),
@@ -99,12 +99,12 @@ pub fn node(served: &Served, token: &JoinToken, port: u16) -> (Agent, Updates) {
     .unwrap()
 }
 
-pub async fn connected(agent: &Agent) {
+pub(crate) async fn connected(agent: &Agent) {
     let mut connection = agent.connection();
     patient(connection.wait_for(|connection| *connection == Connection::Connected)).await.unwrap();
 }
 
-pub async fn away(agent: &Agent) -> String {
+pub(crate) async fn away(agent: &Agent) -> String {
     let mut connection = agent.connection();
     let state =
         patient(connection.wait_for(|connection| matches!(connection, Connection::Away { reason: Some(_), .. }))).await;
@@ -114,36 +114,36 @@ pub async fn away(agent: &Agent) -> String {
     }
 }
 
-pub async fn next(updates: &mut Updates) -> Update {
+pub(crate) async fn next(updates: &mut Updates) -> Update {
     patient(updates.recv()).await.expect("the stream's task ended")
 }
 
 /// Accepts the next update; what it was.
-pub async fn accepted(updates: &mut Updates) -> Vec<Change> {
+pub(crate) async fn accepted(updates: &mut Updates) -> Vec<Change> {
     let update = next(updates).await;
     let changes = update.changes.clone();
     update.accept();
     changes
 }
 
-pub fn subjects(changes: &[Change]) -> Vec<Subject> {
+pub(crate) fn subjects(changes: &[Change]) -> Vec<Subject> {
     changes.iter().map(Change::subject).collect()
 }
 
-pub fn slice_of(name: &str) -> Subject {
+pub(crate) fn slice_of(name: &str) -> Subject {
     Subject::Slice(function(name))
 }
 
-pub fn endpoints_of(name: &str) -> Subject {
+pub(crate) fn endpoints_of(name: &str) -> Subject {
     Subject::Endpoints(function(name))
 }
 
-pub fn part(admission: Admission) -> Change {
+pub(crate) fn part(admission: Admission) -> Change {
     Change::Set(Resource::Hosted(admission.placement))
 }
 
 /// `ready` instances.
-pub fn instances(ready: u64) -> Vec<Instance> {
+pub(crate) fn instances(ready: u64) -> Vec<Instance> {
     (1..=ready)
         .map(|id| Instance {
             id,

@@ -6,19 +6,19 @@ use leno_policy::spec::{AccessLog, Direction, ProgramSpec, Sidecar, Tracing};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-pub const DOMAIN: &str = "orders.example";
+pub(crate) const DOMAIN: &str = "orders.example";
 
-pub fn function(name: &str) -> FunctionId {
+pub(crate) fn function(name: &str) -> FunctionId {
     name.parse().unwrap()
 }
 
-pub fn identity(name: &str) -> String {
+pub(crate) fn identity(name: &str) -> String {
     let id = function(name);
     format!("spiffe://{DOMAIN}/ns/{}/sa/{}", id.namespace, id.name)
 }
 
 /// A function that may call `callees`, somewhat changed by `edition`.
-pub fn slice(name: &str, callees: &[&str], edition: u32) -> Slice {
+pub(crate) fn slice(name: &str, callees: &[&str], edition: u32) -> Slice {
     Slice {
         id: function(name),
         identity: identity(name),
@@ -43,14 +43,14 @@ pub fn slice(name: &str, callees: &[&str], edition: u32) -> Slice {
 
 /// The slice as it is delivered: all editions are the first revision of their function.
 #[allow(dead_code)] // Each test binary uses its part.
-pub fn delivered(mut slice: Slice) -> Slice {
+pub(crate) fn delivered(mut slice: Slice) -> Slice {
     slice.revisions.number = 1;
     slice
 }
 
 /// A job that may call `callees`; another edition is another run.
 #[allow(dead_code)] // Each test binary uses its part.
-pub fn job(name: &str, callees: &[&str], edition: u32) -> Slice {
+pub(crate) fn job(name: &str, callees: &[&str], edition: u32) -> Slice {
     let process = Process {
         argv: vec!["job".to_owned()],
         directory: "/".into(),
@@ -65,7 +65,7 @@ pub fn job(name: &str, callees: &[&str], edition: u32) -> Slice {
 
 /// The slice with an extension of this module.
 #[allow(dead_code)] // Each test binary uses its part.
-pub fn extended(mut slice: Slice, module: &[u8]) -> Slice {
+pub(crate) fn extended(mut slice: Slice, module: &[u8]) -> Slice {
     slice.inbound_extensions.push(Extension {
         name: "p/extensions/x".to_owned(),
         module: ModuleHash::of(module),
@@ -80,7 +80,7 @@ pub fn extended(mut slice: Slice, module: &[u8]) -> Slice {
     slice
 }
 
-pub fn exposed(mut slice: Slice) -> Slice {
+pub(crate) fn exposed(mut slice: Slice) -> Slice {
     slice.expose.push(Expose { hosts: vec!["*".to_owned()], path: "/".to_owned() });
     slice
 }
@@ -108,7 +108,7 @@ fn program(name: &str, direction: Direction) -> ProgramSpec {
     }
 }
 
-pub fn mesh() -> MeshSlice {
+pub(crate) fn mesh() -> MeshSlice {
     let local = "127.0.0.1:0".parse().unwrap();
     MeshSlice {
         trust_domain: DOMAIN.to_owned(),

@@ -15,7 +15,7 @@ pub(super) struct Averages {
 
 impl Averages {
     /// Adds a sample, and forgets what no window of this length needs.
-    pub fn record(&mut self, at: Duration, total: f64, longest: Duration) {
+    pub(super) fn record(&mut self, at: Duration, total: f64, longest: Duration) {
         self.samples.push_back((at, total));
         let begin = at.saturating_sub(longest);
         // One sample at or before the beginning is needed to know the total there.
@@ -25,7 +25,7 @@ impl Averages {
     }
 
     /// The average over this much time before the last sample, or since the first one, where that is later.
-    pub fn over(&self, window: Duration) -> f64 {
+    pub(super) fn over(&self, window: Duration) -> f64 {
         let (Some(&(first, _)), Some(&(last, total))) = (self.samples.front(), self.samples.back()) else { return 0.0 };
         let begin = last.saturating_sub(window).max(first);
         let time = (last - begin).max(SHORTEST.min(window));
@@ -42,7 +42,7 @@ impl Averages {
         }
     }
 
-    pub fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.samples.clear();
     }
 }
@@ -56,7 +56,7 @@ pub(super) struct Largest {
 
 impl Largest {
     /// Adds a number, and tells the largest of those added less than `window` ago.
-    pub fn record(&mut self, at: Duration, number: u32, window: Duration) -> u32 {
+    pub(super) fn record(&mut self, at: Duration, number: u32, window: Duration) -> u32 {
         while self.falling.back().is_some_and(|(_, earlier)| *earlier <= number) {
             self.falling.pop_back();
         }
@@ -67,7 +67,7 @@ impl Largest {
         self.falling.front().map_or(number, |(_, largest)| *largest)
     }
 
-    pub fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.falling.clear();
     }
 }

@@ -18,12 +18,12 @@ pub(crate) struct Buffer {
 }
 
 impl Buffer {
-    pub fn new(limit: usize) -> Arc<Self> {
+    pub(crate) fn new(limit: usize) -> Arc<Self> {
         Arc::new(Self { limit, waiting: AtomicUsize::new(0), functions: Mutex::default() })
     }
 
     /// Makes room for one more request of this function; [`Buffer::leave`] gives it back. Not to be called with any queue locked.
-    pub fn enter(&self, dispatcher: &Arc<Dispatcher>) -> Result<(), AcquireError> {
+    pub(crate) fn enter(&self, dispatcher: &Arc<Dispatcher>) -> Result<(), AcquireError> {
         if self.waiting.fetch_add(1, SeqCst) < self.limit {
             return Ok(());
         }
@@ -46,12 +46,12 @@ impl Buffer {
         others.max_by_key(|other| other.waiting()).filter(|longest| longest.waiting() > share).cloned()
     }
 
-    pub fn leave(&self, count: usize) {
+    pub(crate) fn leave(&self, count: usize) {
         self.waiting.fetch_sub(count, SeqCst);
     }
 
     /// Notes whether a function has requests waiting. To be called after it began or ceased to; whoever is last sees how it is.
-    pub fn note(&self, dispatcher: &Arc<Dispatcher>) {
+    pub(crate) fn note(&self, dispatcher: &Arc<Dispatcher>) {
         let mut functions = self.functions();
         let known = functions.iter().position(|other| Arc::ptr_eq(other, dispatcher));
         match (dispatcher.waiting() > 0, known) {
@@ -61,7 +61,7 @@ impl Buffer {
         }
     }
 
-    pub fn limit(&self) -> usize {
+    pub(crate) fn limit(&self) -> usize {
         self.limit
     }
 

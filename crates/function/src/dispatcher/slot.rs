@@ -89,7 +89,7 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    pub fn new(
+    pub(crate) fn new(
         function: &FunctionId,
         id: InstanceId,
         address: SocketAddr,
@@ -109,7 +109,7 @@ impl Slot {
     }
 
     /// Counts one more request, unless there is no room for it.
-    pub fn take(&self, limit: u32) -> bool {
+    pub(crate) fn take(&self, limit: u32) -> bool {
         let room = |count: u32| if limit == 0 || count < limit { count.checked_add(1) } else { None };
         if self.in_flight.try_update(SeqCst, SeqCst, room).is_err() {
             return false;
@@ -129,16 +129,16 @@ impl Slot {
     }
 
     /// Requests that it has.
-    pub fn in_flight(&self) -> u32 {
+    pub(crate) fn in_flight(&self) -> u32 {
         self.in_flight.load(SeqCst)
     }
 
     /// Nobody gets it any more. Whoever has just got it notices, or is waited for.
-    pub fn withdraw(&self) {
+    pub(crate) fn withdraw(&self) {
         self.withdrawn.store(true, SeqCst);
     }
 
-    pub fn is_withdrawn(&self) -> bool {
+    pub(crate) fn is_withdrawn(&self) -> bool {
         self.withdrawn.load(SeqCst)
     }
 
@@ -149,13 +149,13 @@ impl Slot {
     }
 
     /// Resolves when somebody else was found where the instance should listen.
-    pub async fn is_captured(&self) -> String {
+    pub(crate) async fn is_captured(&self) -> String {
         self.captured.notified().await;
         self.captor.get().cloned().unwrap_or_default()
     }
 
     /// Waits until a withdrawn instance has no request any more.
-    pub async fn drained(&self) {
+    pub(crate) async fn drained(&self) {
         while self.in_flight.load(SeqCst) > 0 {
             self.idle.notified().await;
         }

@@ -50,7 +50,7 @@ enum End {
 }
 
 impl Run {
-    pub fn new(shared: Shared, spec: JobSpec, progress: Arc<Progress>, wish: watch::Receiver<Wish>) -> Self {
+    pub(super) fn new(shared: Shared, spec: JobSpec, progress: Arc<Progress>, wish: watch::Receiver<Wish>) -> Self {
         Self {
             process: Arc::new(spec.job.process.clone()),
             pauses: shared.settings.backoff.build(),
@@ -66,7 +66,7 @@ impl Run {
         }
     }
 
-    pub async fn live(mut self) {
+    pub(super) async fn live(mut self) {
         if *self.wish.borrow() >= Wish::Stop {
             return;
         }

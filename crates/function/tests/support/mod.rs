@@ -12,10 +12,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Long enough for the slowest machine; nothing waits for it unless something is broken.
-pub const FOREVER: Duration = Duration::from_secs(60);
+pub(crate) const FOREVER: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug, PartialEq)]
-pub enum Event {
+pub(crate) enum Event {
     Started(InstanceId),
     Ready(InstanceId),
     Withdrawn(InstanceId),
@@ -25,29 +25,29 @@ pub enum Event {
 
 /// Remembers all that the supervisor says.
 #[derive(Clone, Default)]
-pub struct Witness {
+pub(crate) struct Witness {
     pub events: Arc<Mutex<Vec<Event>>>,
     pub secret: Option<(String, String)>,
 }
 
 impl Witness {
-    pub fn saw(&self, event: Event) {
+    pub(crate) fn saw(&self, event: Event) {
         self.events.lock().unwrap().push(event);
     }
 
-    pub fn events(&self) -> Vec<Event> {
+    pub(crate) fn events(&self) -> Vec<Event> {
         self.events.lock().unwrap().clone()
     }
 
-    pub fn starts(&self) -> usize {
+    pub(crate) fn starts(&self) -> usize {
         self.events().iter().filter(|event| matches!(event, Event::Started(_))).count()
     }
 
-    pub fn line(&self, wanted: &str) -> bool {
+    pub(crate) fn line(&self, wanted: &str) -> bool {
         self.events().iter().any(|event| matches!(event, Event::Line(_, _, text) if text == wanted))
     }
 
-    pub fn index(&self, event: &Event) -> usize {
+    pub(crate) fn index(&self, event: &Event) -> usize {
         self.events()
             .iter()
             .position(|other| other == event)
@@ -78,13 +78,13 @@ impl Host for Witness {
     }
 }
 
-pub fn id() -> FunctionId {
+pub(crate) fn id() -> FunctionId {
     FunctionId::new("orders", "order-service").unwrap()
 }
 
-pub const SERVER: &str = env!("CARGO_BIN_EXE_leno-test-function");
+pub(crate) const SERVER: &str = env!("CARGO_BIN_EXE_leno-test-function");
 
-pub fn command(argv: &[&str]) -> Command {
+pub(crate) fn command(argv: &[&str]) -> Command {
     Command {
         argv: argv.iter().map(|&argument| argument.to_owned()).collect(),
         directory: PathBuf::from("/"),
@@ -98,7 +98,7 @@ pub fn command(argv: &[&str]) -> Command {
     }
 }
 
-pub fn spec(command: Command) -> FunctionSpec {
+pub(crate) fn spec(command: Command) -> FunctionSpec {
     FunctionSpec {
         id: id(),
         revision: 0,
@@ -111,35 +111,35 @@ pub fn spec(command: Command) -> FunctionSpec {
 }
 
 /// The same with a minimum of instances.
-pub fn at_least(min: u32, command: Command) -> FunctionSpec {
+pub(crate) fn at_least(min: u32, command: Command) -> FunctionSpec {
     FunctionSpec { scale: Scale { min, ..Scale::default() }, ..spec(command) }
 }
 
 /// At most so many instances, with one request at a time each.
-pub fn one_at_a_time(max: u32) -> FunctionSpec {
+pub(crate) fn one_at_a_time(max: u32) -> FunctionSpec {
     let scale = Scale { max, per_instance: 1.0, utilization: 1.0, ..Scale::default() };
     FunctionSpec { concurrency: 1, scale, ..spec(command(&[SERVER])) }
 }
 
-pub fn settings() -> Settings {
+pub(crate) fn settings() -> Settings {
     let defaults = Settings { recovered_after: FOREVER, drain: FOREVER, ..Settings::default() };
     let backoff = defaults.backoff.with_min_delay(Duration::from_millis(1)).with_max_delay(Duration::from_millis(5));
     Settings { backoff, ..defaults }
 }
 
 /// The same, but with this pause (or up to its double) after each failure.
-pub fn settings_with_pause(pause: Duration) -> Settings {
+pub(crate) fn settings_with_pause(pause: Duration) -> Settings {
     let settings = settings();
     Settings { backoff: settings.backoff.with_min_delay(pause).with_max_delay(pause), ..settings }
 }
 
-pub fn start(witness: &Witness, command: Command) -> (Supervisor, Function) {
+pub(crate) fn start(witness: &Witness, command: Command) -> (Supervisor, Function) {
     let supervisor = Supervisor::start(settings(), witness.clone());
     let function = supervisor.apply(spec(command));
     (supervisor, function)
 }
 
-pub fn get(address: SocketAddr, path: &str) -> std::io::Result<String> {
+pub(crate) fn get(address: SocketAddr, path: &str) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(address)?;
     write!(stream, "GET {path} HTTP/1.1\r\nhost: test\r\n\r\n")?;
     let mut answer = String::new();
@@ -147,7 +147,7 @@ pub fn get(address: SocketAddr, path: &str) -> std::io::Result<String> {
     Ok(answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default())
 }
 
-pub async fn until(what: &str, mut condition: impl FnMut() -> bool) {
+pub(crate) async fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let waited = async {
         while !condition() {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -157,7 +157,7 @@ pub async fn until(what: &str, mut condition: impl FnMut() -> bool) {
 }
 
 /// Neither there nor a zombie that nobody has collected yet.
-pub fn runs(pid: u32) -> bool {
+pub(crate) fn runs(pid: u32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/stat"))
         .is_ok_and(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z')))
 }

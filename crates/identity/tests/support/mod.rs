@@ -14,22 +14,22 @@ use std::time::Duration;
 
 /// So that a broken test fails instead of hanging.
 const PATIENCE: Duration = Duration::from_secs(20);
-pub const LIFETIME: Duration = Duration::from_secs(3600);
+pub(crate) const LIFETIME: Duration = Duration::from_secs(3600);
 
 /// A clock that stands still until it is moved.
 #[derive(Debug)]
-pub struct Clock(AtomicU64);
+pub(crate) struct Clock(AtomicU64);
 
 impl Clock {
-    pub fn new() -> Arc<Self> {
+    pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self(AtomicU64::new(1_900_000_000)))
     }
 
-    pub fn advance(&self, by: Duration) {
+    pub(crate) fn advance(&self, by: Duration) {
         self.0.fetch_add(by.as_secs(), Ordering::SeqCst);
     }
 
-    pub fn now(&self) -> UnixTime {
+    pub(crate) fn now(&self) -> UnixTime {
         UnixTime::since_unix_epoch(Duration::from_secs(self.0.load(Ordering::SeqCst)))
     }
 }
@@ -40,28 +40,28 @@ impl TimeProvider for Clock {
     }
 }
 
-pub fn domain(name: &str) -> TrustDomain {
+pub(crate) fn domain(name: &str) -> TrustDomain {
     name.parse().unwrap()
 }
 
 /// `<namespace>/<name>` in the trust domain `orders.example`.
-pub fn id(function: &str) -> SpiffeId {
+pub(crate) fn id(function: &str) -> SpiffeId {
     let (namespace, name) = function.split_once('/').unwrap();
     SpiffeId::function(&domain("orders.example"), namespace, name).unwrap()
 }
 
-pub fn authority(clock: &Arc<Clock>) -> Authority {
+pub(crate) fn authority(clock: &Arc<Clock>) -> Authority {
     Authority::with_clock(&domain("orders.example"), clock.clone()).unwrap()
 }
 
 /// A store with an SVID for each function.
-pub fn store(authority: &Authority, clock: &Arc<Clock>, functions: &[&str]) -> Arc<SvidStore> {
+pub(crate) fn store(authority: &Authority, clock: &Arc<Clock>, functions: &[&str]) -> Arc<SvidStore> {
     let store = SvidStore::with_clock(authority.bundle().clone(), clock.clone());
     functions.iter().for_each(|function| renew(authority, &store, &id(function)));
     store
 }
 
-pub fn renew(authority: &Authority, store: &SvidStore, id: &SpiffeId) {
+pub(crate) fn renew(authority: &Authority, store: &SvidStore, id: &SpiffeId) {
     let request = leno_identity::KeyRequest::new(id).unwrap();
     let chain = authority.sign(request.csr(), id, LIFETIME).unwrap();
     store.install(request, chain).unwrap();
@@ -69,7 +69,7 @@ pub fn renew(authority: &Authority, store: &SvidStore, id: &SpiffeId) {
 
 /// What one side saw of the other after an exchange of bytes.
 #[derive(Debug)]
-pub struct Seen {
+pub(crate) struct Seen {
     pub identity: Option<SpiffeId>,
     pub leaf: Option<CertificateDer<'static>>,
     pub alpn: Option<Vec<u8>>,
@@ -85,13 +85,13 @@ impl Seen {
     }
 }
 
-pub struct Client {
+pub(crate) struct Client {
     pub stream: StreamOwned<ClientConnection, TcpStream>,
     server: JoinHandle<io::Result<Seen>>,
 }
 
 /// Starts an echo server for one connection, and connects. Nothing is sent yet, so nothing has failed yet.
-pub fn connect(server: Arc<ServerConfig>, client: Arc<ClientConfig>, name: &str) -> Client {
+pub(crate) fn connect(server: Arc<ServerConfig>, client: Arc<ClientConfig>, name: &str) -> Client {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let server = thread::spawn(move || {
@@ -120,7 +120,7 @@ fn echo(mut stream: StreamOwned<ServerConnection, TcpStream>) -> io::Result<Seen
 }
 
 impl Client {
-    pub fn echo(&mut self, word: &[u8; 4]) -> io::Result<Seen> {
+    pub(crate) fn echo(&mut self, word: &[u8; 4]) -> io::Result<Seen> {
         self.stream.write_all(word)?;
         let mut back = [0; 4];
         self.stream.read_exact(&mut back)?;
@@ -129,7 +129,7 @@ impl Client {
     }
 
     /// Closes, and tells what the server saw.
-    pub fn finish(mut self) -> io::Result<Seen> {
+    pub(crate) fn finish(mut self) -> io::Result<Seen> {
         self.stream.conn.send_close_notify();
         let _ = self.stream.flush();
         drop(self.stream);
@@ -138,7 +138,7 @@ impl Client {
 }
 
 /// What client and server saw of each other in one exchange, or what either of them complained about.
-pub fn exchange(
+pub(crate) fn exchange(
     server: Arc<ServerConfig>,
     client: Arc<ClientConfig>,
     name: &str,

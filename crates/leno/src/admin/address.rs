@@ -16,7 +16,7 @@ const LONGEST_TOKEN: u64 = 4096;
 
 /// Where a node is asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Address {
+pub(crate) enum Address {
     /// At this Unix socket.
     Socket(PathBuf),
     /// At this address.
@@ -25,7 +25,7 @@ pub enum Address {
 
 impl Address {
     /// Where nodes of this account are, unless their documents say otherwise.
-    pub fn usual() -> Self {
+    pub(crate) fn usual() -> Self {
         let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
         Self::Socket(folder(geteuid().as_raw(), runtime).join("admin.sock"))
     }
@@ -66,7 +66,7 @@ impl fmt::Display for Address {
 }
 
 /// Makes the folder that nodes of this account have their socket in. In `/tmp` somebody else may have made it.
-pub fn make_folder(socket: &Path) -> Result<()> {
+pub(super) fn make_folder(socket: &Path) -> Result<()> {
     let Some(folder) = socket.parent() else { bail!("{} is in no folder", socket.display()) };
     match DirBuilder::new().mode(0o700).create(folder) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => {
@@ -84,7 +84,7 @@ pub fn make_folder(socket: &Path) -> Result<()> {
 }
 
 /// Reads a file that holds a token and is nobody else's to read.
-pub fn token(path: &Path) -> Result<String> {
+pub(crate) fn token(path: &Path) -> Result<String> {
     let failed = || format!("the token of the admin address cannot be read from {}", path.display());
     let file = File::open(path).with_context(failed)?;
     let found = file.metadata().with_context(failed)?;

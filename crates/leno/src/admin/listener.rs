@@ -22,7 +22,7 @@ use tokio::net::unix::UCred;
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 
 /// An open listener.
-pub enum Listener {
+pub(crate) enum Listener {
     /// The file is removed with it.
     Socket(UnixListener, SocketFile),
     /// With the file that holds the token.
@@ -30,15 +30,15 @@ pub enum Listener {
 }
 
 /// A connection.
-pub type Stream = Pin<Box<dyn Duplex>>;
+pub(super) type Stream = Pin<Box<dyn Duplex>>;
 
-pub trait Duplex: AsyncRead + AsyncWrite + Send {}
+pub(crate) trait Duplex: AsyncRead + AsyncWrite + Send {}
 
 impl<T: AsyncRead + AsyncWrite + Send> Duplex for T {}
 
 /// What a connection may ask.
 #[derive(Clone, Debug)]
-pub enum Access {
+pub(crate) enum Access {
     /// Anything.
     Full,
     /// Nothing: it is another account's, or an instance's.
@@ -49,7 +49,7 @@ pub enum Access {
 
 impl Access {
     /// Whether a request with these fields is answered.
-    pub fn allows(&self, path: &str, headers: &HeaderMap) -> bool {
+    pub(crate) fn allows(&self, path: &str, headers: &HeaderMap) -> bool {
         match self {
             Self::Full => true,
             Self::Denied => false,
@@ -67,7 +67,7 @@ impl Access {
 
 impl Listener {
     /// Opens it; an error if another node is there.
-    pub async fn open(wanted: &AdminListener) -> Result<Self> {
+    pub(crate) async fn open(wanted: &AdminListener) -> Result<Self> {
         match wanted {
             AdminListener::Usual => match Address::usual() {
                 Address::Socket(path) => {
@@ -96,7 +96,7 @@ impl Listener {
     }
 
     /// Where it is.
-    pub fn address(&self) -> io::Result<Address> {
+    pub(crate) fn address(&self) -> io::Result<Address> {
         Ok(match self {
             Self::Socket(_, file) => Address::Socket(file.path.clone()),
             Self::Tcp(listener, _) => Address::Tcp(listener.local_addr()?),
@@ -104,7 +104,7 @@ impl Listener {
     }
 
     /// The next connection, and what it may ask.
-    pub async fn accept(&self) -> io::Result<(Stream, Access)> {
+    pub(crate) async fn accept(&self) -> io::Result<(Stream, Access)> {
         match self {
             Self::Socket(listener, _) => {
                 let (stream, _) = listener.accept().await?;
@@ -131,7 +131,7 @@ fn is_operator(peer: &UCred) -> bool {
 }
 
 /// Whether this is of the same account, or of root.
-pub fn is_trusted(peer: &UCred) -> bool {
+pub(crate) fn is_trusted(peer: &UCred) -> bool {
     peer.uid() == geteuid().as_raw() || peer.uid() == 0
 }
 
@@ -185,7 +185,7 @@ fn bind(path: &Path) -> Result<std::os::unix::net::UnixListener> {
 }
 
 /// A socket in the file system, as long as this lives.
-pub struct SocketFile {
+pub(crate) struct SocketFile {
     path: PathBuf,
     found: Metadata,
     _lock: OwnedFd,

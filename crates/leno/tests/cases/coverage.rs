@@ -23,7 +23,7 @@ const NO_PART_IN_VERDICTS: [(&str, &str); 11] = [
 ];
 
 /// Fields (with the type that they belong to) that no table uses.
-pub fn unused(groups: &[Group], keys: &Keys) -> Vec<(String, String)> {
+pub(crate) fn unused(groups: &[Group], keys: &Keys) -> Vec<(String, String)> {
     let schema = leno_config::reference::schemas()
         .into_iter()
         .find_map(|(name, schema)| name.eq_ignore_ascii_case("policy").then_some(schema))

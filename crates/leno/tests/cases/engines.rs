@@ -22,7 +22,7 @@ const DEADLINE: Duration = Duration::from_secs(30);
 const MOST_RUNS: usize = 4;
 
 /// The engines that work here.
-pub fn all() -> Vec<Engine> {
+pub(crate) fn all() -> Vec<Engine> {
     let mut engines = vec![Engine::inline(), Engine::wasm().unwrap()];
     match Engine::microvm() {
         Ok(engine) => engines.push(engine),
@@ -37,7 +37,7 @@ pub fn all() -> Vec<Engine> {
 }
 
 /// A group's policies, compiled and loaded.
-pub struct Programs {
+pub(crate) struct Programs {
     slice: Slice,
     keys: PreparedKeys,
     images: Vec<[Image; 2]>,
@@ -45,7 +45,7 @@ pub struct Programs {
 
 /// What came of a case on one engine.
 #[derive(Debug, PartialEq)]
-pub struct Judged {
+pub(crate) struct Judged {
     /// All that the sandboxes said, in order.
     pub outputs: Vec<Output>,
     pub decision: Decision,
@@ -57,7 +57,7 @@ pub struct Judged {
 
 impl Programs {
     /// Compiles the documents as `leno` does, and loads what comes of them.
-    pub fn load(group: &Group, keys: &Keys, engines: &[Engine]) -> Result<Self, String> {
+    pub(crate) fn load(group: &Group, keys: &Keys, engines: &[Engine]) -> Result<Self, String> {
         let text = documents(group, keys);
         let snapshot = leno_config::load_text(Path::new("table.yaml"), &text)
             .map_err(|problems| problems.iter().map(|problem| format!("\n  {problem}")).collect::<String>())?;
@@ -77,7 +77,7 @@ impl Programs {
     }
 
     /// The case on each engine. The counters are those that its history leaves.
-    pub fn judge(&self, pools: &mut [Pool], case: &Case, keys: &Keys) -> Vec<(EngineKind, Judged)> {
+    pub(crate) fn judge(&self, pools: &mut [Pool], case: &Case, keys: &Keys) -> Vec<(EngineKind, Judged)> {
         let head = Head::of(case, keys);
         let mut ledger = Ledger::default();
         for past in &case.history {
@@ -198,7 +198,7 @@ fn documents(group: &Group, keys: &Keys) -> String {
 }
 
 /// The group's Policy documents.
-pub fn policies(group: &Group, keys: &Keys) -> Vec<Value> {
+pub(crate) fn policies(group: &Group, keys: &Keys) -> Vec<Value> {
     let document = |policy: &Value| {
         let mut document = json!({
             "apiVersion": "leno.dev/v1alpha1",
@@ -247,7 +247,7 @@ impl Ledger {
 }
 
 /// A request head with its tokens in place.
-pub struct Head {
+pub(crate) struct Head {
     path: String,
     headers: Vec<(String, String)>,
     identity: Option<String>,
@@ -256,7 +256,7 @@ pub struct Head {
 }
 
 impl Head {
-    pub fn of(case: &Case, keys: &Keys) -> Self {
+    pub(crate) fn of(case: &Case, keys: &Keys) -> Self {
         let request = &case.request;
         let mut tokens: Vec<(String, String)> =
             case.tokens.iter().map(|(name, token)| (format!("<{name}>"), keys.token(token))).collect();
@@ -284,16 +284,16 @@ impl Head {
     }
 
     /// A text with the tokens of this head in it.
-    pub fn fill(&self, text: &str) -> String {
+    pub(crate) fn fill(&self, text: &str) -> String {
         fill(&self.tokens, text)
     }
 
     /// Path and query as sent.
-    pub fn path(&self) -> &str {
+    pub(crate) fn path(&self) -> &str {
         &self.path
     }
 
-    pub fn headers(&self) -> Vec<Header<'_>> {
+    pub(crate) fn headers(&self) -> Vec<Header<'_>> {
         self.headers.iter().map(|(name, value)| Header { name, value: value.as_bytes() }).collect()
     }
 
@@ -348,7 +348,7 @@ fn fill(tokens: &[(String, String)], text: &str) -> String {
     tokens.iter().fold(text.to_owned(), |text, (name, token)| text.replace(name, token))
 }
 
-pub fn fields(headers: &BTreeMap<String, Texts>) -> Vec<Header<'_>> {
+pub(crate) fn fields(headers: &BTreeMap<String, Texts>) -> Vec<Header<'_>> {
     headers
         .iter()
         .flat_map(|(name, values)| values.all().iter().map(move |value| Header { name, value: value.as_bytes() }))

@@ -9,7 +9,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// What is not as expected, in words.
-pub fn differences(case: &Case, head: &Head, judged: &Judged) -> Vec<String> {
+pub(crate) fn differences(case: &Case, head: &Head, judged: &Judged) -> Vec<String> {
     let mut found = Vec::new();
     let (expect, decision) = (&case.expect, &judged.decision);
     match (&expect.allow, &expect.deny, &decision.verdict) {

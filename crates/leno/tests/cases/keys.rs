@@ -22,10 +22,10 @@ enum Pair {
 }
 
 /// The keys that tables name.
-pub struct Keys(Vec<(&'static str, Pair)>);
+pub(crate) struct Keys(Vec<(&'static str, Pair)>);
 
 impl Keys {
-    pub fn generate() -> Self {
+    pub(crate) fn generate() -> Self {
         let rsa = || Pair::Rsa(RsaKeyPair::generate(KeySize::Rsa2048).unwrap());
         let p256 = || Pair::P256(EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).unwrap());
         let p384 = || Pair::P384(EcdsaKeyPair::generate(&ECDSA_P384_SHA384_FIXED_SIGNING).unwrap());
@@ -49,7 +49,7 @@ impl Keys {
     }
 
     /// Replaces each `{generated: [{key: NAME, kid: …, alg: …}, …]}` by the key set `{inline: {keys: […]}}`.
-    pub fn publish(&self, policy: &mut Value) {
+    pub(crate) fn publish(&self, policy: &mut Value) {
         match policy {
             Value::Object(members) => {
                 if let Some(Value::Array(wanted)) = members.remove("generated") {
@@ -91,7 +91,7 @@ impl Keys {
     }
 
     /// The token in compact form (RFC 7515, 7.1).
-    pub fn token(&self, token: &Token) -> String {
+    pub(crate) fn token(&self, token: &Token) -> String {
         let natural = match self.pair(&token.key) {
             Pair::Rsa(_) => "RS256",
             Pair::P256(_) => "ES256",

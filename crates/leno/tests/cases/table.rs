@@ -23,7 +23,7 @@ struct RawGroup {
     cases: Vec<Value>,
 }
 
-pub struct Group {
+pub(crate) struct Group {
     pub file: String,
     pub about: String,
     /// Policies as documents have them, without `apiVersion` and `kind`.
@@ -35,7 +35,7 @@ pub struct Group {
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Case {
+pub(crate) struct Case {
     pub name: String,
     #[serde(default)]
     pub outbound: bool,
@@ -80,7 +80,7 @@ fn default_random() -> [u64; 4] {
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Request {
+pub(crate) struct Request {
     pub method: String,
     pub authority: String,
     pub path: String,
@@ -115,13 +115,13 @@ impl Default for Request {
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(untagged)]
-pub enum Texts {
+pub(crate) enum Texts {
     One(String),
     Many(Vec<String>),
 }
 
 impl Texts {
-    pub fn all(&self) -> &[String] {
+    pub(crate) fn all(&self) -> &[String] {
         match self {
             Self::One(text) => std::slice::from_ref(text),
             Self::Many(texts) => texts,
@@ -132,7 +132,7 @@ impl Texts {
 /// How a token is made; what is left out is made correctly.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub struct Token {
+pub(crate) struct Token {
     pub key: String,
     /// What the header says.
     pub alg: Option<String>,
@@ -151,7 +151,7 @@ pub struct Token {
 
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Load {
+pub(crate) struct Load {
     pub requests: u32,
     pub pending: u32,
     pub connections: u32,
@@ -162,7 +162,7 @@ pub struct Load {
 /// Earlier requests, equal to the case's own but for what `request` says.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Past {
+pub(crate) struct Past {
     pub times: u32,
     /// Seconds before the case's own; negative: its clock was ahead.
     #[serde(default)]
@@ -173,7 +173,7 @@ pub struct Past {
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Answer {
+pub(crate) struct Answer {
     pub status: u16,
     #[serde(default)]
     pub headers: BTreeMap<String, Texts>,
@@ -184,7 +184,7 @@ pub struct Answer {
 /// What must come out. Fields that are left out are not looked at.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Expect {
+pub(crate) struct Expect {
     /// The rule that allows.
     #[serde(default)]
     pub allow: Option<String>,
@@ -212,7 +212,7 @@ pub struct Expect {
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Deny {
+pub(crate) struct Deny {
     pub status: u16,
     /// The rule that decided…
     #[serde(default)]
@@ -226,14 +226,14 @@ pub struct Deny {
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged)]
-pub enum Trace {
+pub(crate) enum Trace {
     Off(String),
     On(Span),
 }
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Span {
+pub(crate) struct Span {
     pub traceparent: String,
     /// Span ID of the parent, in hexadecimal.
     #[serde(default)]
@@ -241,7 +241,7 @@ pub struct Span {
 }
 
 /// Reads all tables of a folder.
-pub fn read(folder: &Path) -> Vec<Group> {
+pub(crate) fn read(folder: &Path) -> Vec<Group> {
     let entries = std::fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
     let mut files: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
     files.retain(|file| file.extension().is_some_and(|extension| extension == "yaml"));
@@ -276,7 +276,7 @@ fn group(file: &str, document: Value) -> Group {
 }
 
 /// JSON Merge Patch (RFC 7396).
-pub fn merge(target: &mut Value, patch: Value) {
+pub(crate) fn merge(target: &mut Value, patch: Value) {
     let Value::Object(patch) = patch else {
         *target = patch;
         return;

@@ -10,7 +10,7 @@ enum Open {
 }
 
 /// All documents of a text.
-pub fn documents(text: &str) -> Result<Vec<Value>, String> {
+pub(crate) fn documents(text: &str) -> Result<Vec<Value>, String> {
     let mut parser = Parser::new_from_str(text);
     let (mut documents, mut open) = (Vec::new(), Vec::new());
     while let Some(event) = parser.next_event() {

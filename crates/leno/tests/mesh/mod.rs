@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(240);
 
 /// A running `leno up`.
-pub struct Mesh {
+pub(crate) struct Mesh {
     pub folder: tempfile::TempDir,
     pub ports: Ports,
     child: Child,
@@ -24,7 +24,7 @@ pub struct Mesh {
 
 /// Where its listeners are.
 #[derive(Clone, Copy)]
-pub struct Ports {
+pub(crate) struct Ports {
     pub gateway: u16,
     pub outbound: u16,
     pub inbound: u16,
@@ -33,18 +33,18 @@ pub struct Ports {
 
 /// What came back.
 #[derive(Debug)]
-pub struct Answer {
+pub(crate) struct Answer {
     pub status: u16,
     pub headers: Vec<(String, String)>,
     pub body: String,
 }
 
 impl Answer {
-    pub fn header(&self, name: &str) -> Option<&str> {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(header, _)| header == name).map(|(_, value)| value.as_str())
     }
 
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.body))
     }
 }
@@ -73,13 +73,13 @@ impl Ports {
 }
 
 /// The echo function of `examples/echo.rs`.
-pub fn echo() -> PathBuf {
+pub(crate) fn echo() -> PathBuf {
     let tests = std::env::current_exe().unwrap();
     tests.parent().and_then(Path::parent).unwrap().join("examples/echo")
 }
 
 /// A function document that runs the echo function.
-pub fn echo_function(name: &str, spec: &str) -> String {
+pub(crate) fn echo_function(name: &str, spec: &str) -> String {
     format!(
         "---\napiVersion: leno.dev/v1alpha1\nkind: Function\nmetadata: {{name: {name}, namespace: test}}\nspec:\n  command: \
          [\"{}\"]\n{spec}\n",
@@ -88,7 +88,7 @@ pub fn echo_function(name: &str, spec: &str) -> String {
 }
 
 /// A policy document.
-pub fn policy(name: &str, function: &str, spec: &str) -> String {
+pub(crate) fn policy(name: &str, function: &str, spec: &str) -> String {
     format!(
         "---\napiVersion: leno.dev/v1alpha1\nkind: Policy\nmetadata: {{name: {name}, namespace: test}}\nspec:\n  functions: \
          [{function}]\n{spec}\n"
@@ -99,21 +99,21 @@ pub fn policy(name: &str, function: &str, spec: &str) -> String {
 const SOCKET: &str = "admin.sock";
 
 /// Lets everything in.
-pub const ALLOW_ALL: &str = "  authorization: {rules: [{name: everything, action: allow}]}";
+pub(crate) const ALLOW_ALL: &str = "  authorization: {rules: [{name: everything, action: allow}]}";
 
 impl Mesh {
     /// Starts a mesh with these documents and waits until it is ready.
-    pub fn start(documents: &str) -> Self {
+    pub(crate) fn start(documents: &str) -> Self {
         Self::start_with("", documents)
     }
 
     /// The same, with further fields of the mesh document's `spec`.
-    pub fn start_with(mesh: &str, documents: &str) -> Self {
+    pub(crate) fn start_with(mesh: &str, documents: &str) -> Self {
         Self::launch(Command::new(env!("CARGO_BIN_EXE_leno")), mesh, documents)
     }
 
     /// The same, with this limit on file descriptors, in `ulimit`'s words.
-    pub fn start_with_descriptors(ulimit: &str, mesh: &str, documents: &str) -> Self {
+    pub(crate) fn start_with_descriptors(ulimit: &str, mesh: &str, documents: &str) -> Self {
         let mut shell = Command::new("sh");
         shell.args(["-c", &format!("ulimit {ulimit} && exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_leno")]);
         Self::launch(shell, mesh, documents)
@@ -131,7 +131,7 @@ impl Mesh {
     }
 
     /// The same as [`Mesh::start`], where whoever starts it has left this open.
-    pub fn start_inheriting(documents: &str, open: OwnedFd) -> Self {
+    pub(crate) fn start_inheriting(documents: &str, open: OwnedFd) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let ports = Ports::free();
         fs::write(folder.path().join("mesh.yaml"), ports.mesh_document("")).unwrap();
@@ -146,12 +146,12 @@ impl Mesh {
     }
 
     /// Of the node.
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// Ends it, and starts it again with these arguments.
-    pub fn restart(&mut self, arguments: &[&str]) {
+    pub(crate) fn restart(&mut self, arguments: &[&str]) {
         self.terminate();
         self.wait();
         (self.child, self.output) = launch(Command::new(env!("CARGO_BIN_EXE_leno")), self.folder.path(), arguments);
@@ -168,12 +168,12 @@ impl Mesh {
     }
 
     /// Everything that it wrote so far.
-    pub fn output(&self) -> Vec<String> {
+    pub(crate) fn output(&self) -> Vec<String> {
         self.output.lock().unwrap().clone()
     }
 
     /// Polls until something holds.
-    pub fn wait_for(&mut self, what: &str, mut holds: impl FnMut(&mut Self) -> bool) {
+    pub(crate) fn wait_for(&mut self, what: &str, mut holds: impl FnMut(&mut Self) -> bool) {
         let begin = Instant::now();
         while !holds(self) {
             assert!(begin.elapsed() < PATIENCE, "waited in vain for {what}:\n{}", self.output().join("\n"));
@@ -182,12 +182,12 @@ impl Mesh {
     }
 
     /// Replaces the application's documents, atomically, as editors do.
-    pub fn write(&self, documents: &str) {
+    pub(crate) fn write(&self, documents: &str) {
         self.replace("app.yaml", documents);
     }
 
     /// The same with the mesh document: what it says besides the addresses that the test was given.
-    pub fn write_mesh(&self, extra: &str) {
+    pub(crate) fn write_mesh(&self, extra: &str) {
         self.replace("mesh.yaml", &self.ports.mesh_document(extra));
     }
 
@@ -198,27 +198,27 @@ impl Mesh {
     }
 
     /// A GET through the gateway.
-    pub fn get(&self, path: &str) -> Answer {
+    pub(crate) fn get(&self, path: &str) -> Answer {
         self.curl(path, &[])
     }
 
     /// A request through the gateway with further arguments for curl.
-    pub fn curl(&self, path: &str, arguments: &[&str]) -> Answer {
+    pub(crate) fn curl(&self, path: &str, arguments: &[&str]) -> Answer {
         curl(&format!("http://127.0.0.1:{}{path}", self.ports.gateway), arguments)
     }
 
     /// A GET of the admin listener.
-    pub fn admin(&self, path: &str) -> Answer {
+    pub(crate) fn admin(&self, path: &str) -> Answer {
         self.try_admin(path).unwrap_or_else(|| panic!("curl got no answer from {}", self.socket().display()))
     }
 
     /// The admin listener.
-    pub fn socket(&self) -> PathBuf {
+    pub(crate) fn socket(&self) -> PathBuf {
         self.folder.path().join(SOCKET)
     }
 
     /// `/metrics`, as soon as all of these are in it: an exchange is told after its response was sent.
-    pub fn metrics(&self, expected: &[&str]) -> String {
+    pub(crate) fn metrics(&self, expected: &[&str]) -> String {
         let begin = Instant::now();
         loop {
             let text = self.admin("/metrics").body;
@@ -229,7 +229,7 @@ impl Mesh {
     }
 
     /// What `leno explain` says of a request, as soon as it knows it.
-    pub fn explain(&self, request_id: &str) -> String {
+    pub(crate) fn explain(&self, request_id: &str) -> String {
         let begin = Instant::now();
         loop {
             let output = self.leno(&["explain", request_id]);
@@ -246,7 +246,7 @@ impl Mesh {
     }
 
     /// Instances of a function, as `leno get instances --json` lists them.
-    pub fn instances(&self, function: &str) -> Vec<Value> {
+    pub(crate) fn instances(&self, function: &str) -> Vec<Value> {
         let listed = self.leno(&["get", "instances", "--json"]);
         assert!(listed.status.success(), "{listed:?}");
         let rows: Vec<Value> = serde_json::from_slice(&listed.stdout).unwrap();
@@ -254,7 +254,7 @@ impl Mesh {
     }
 
     /// Runs a `leno` command against this mesh.
-    pub fn leno(&self, arguments: &[&str]) -> Output {
+    pub(crate) fn leno(&self, arguments: &[&str]) -> Output {
         Command::new(env!("CARGO_BIN_EXE_leno"))
             .args(arguments)
             .env("LENO_ADMIN", format!("unix:{}", self.socket().display()))
@@ -263,7 +263,7 @@ impl Mesh {
     }
 
     /// Lines of the access log with this value of a field, once there are `count` of them.
-    pub fn log_lines(&mut self, field: &str, value: &str, count: usize) -> Vec<Value> {
+    pub(crate) fn log_lines(&mut self, field: &str, value: &str, count: usize) -> Vec<Value> {
         let path = self.folder.path().join("access.log");
         let mut lines = Vec::new();
         self.wait_for("lines in the access log", |_| {
@@ -279,19 +279,19 @@ impl Mesh {
     }
 
     /// Asks it to end, without waiting.
-    pub fn terminate(&self) {
+    pub(crate) fn terminate(&self) {
         let status = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().unwrap();
         assert!(status.success());
     }
 
     /// Ends it so that it cannot do anything about it.
-    pub fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
     /// Waits for its end.
-    pub fn wait(&mut self) -> ExitStatus {
+    pub(crate) fn wait(&mut self) -> ExitStatus {
         let mut status = None;
         self.wait_for("leno up to end", |mesh| {
             status = mesh.child.try_wait().unwrap();
@@ -352,12 +352,12 @@ fn spawn(mut leno: Command, folder: &Path, arguments: &[&str]) -> (Child, Arc<Mu
 }
 
 /// One request by curl.
-pub fn curl(url: &str, arguments: &[&str]) -> Answer {
+pub(crate) fn curl(url: &str, arguments: &[&str]) -> Answer {
     try_curl(url, arguments).unwrap_or_else(|| panic!("curl got no answer from {url}"))
 }
 
 /// The same; `None` when there was no answer at all.
-pub fn try_curl(url: &str, arguments: &[&str]) -> Option<Answer> {
+pub(crate) fn try_curl(url: &str, arguments: &[&str]) -> Option<Answer> {
     let output = Command::new("curl")
         .args(["--silent", "--include", "--max-time", "40", "--path-as-is", "--noproxy", "*"])
         .args(arguments)

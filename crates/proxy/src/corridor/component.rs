@@ -8,4 +8,4 @@ mod body;
 mod outside;
 mod run;
 
-pub use run::{Running, start};
+pub(super) use run::{Running, start};

@@ -17,7 +17,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// All that is known of one exchange besides its head and body.
-pub struct Exchange {
+pub(crate) struct Exchange {
     /// The thread that carries it.
     pub worker: Rc<Worker>,
     /// The configuration that it sees from beginning to end.
@@ -49,7 +49,7 @@ pub struct Exchange {
 }
 
 /// A request that came from a socket, besides its head and body.
-pub struct Arrival<'a> {
+pub(crate) struct Arrival<'a> {
     /// The thread that carries it.
     pub worker: Rc<Worker>,
     /// What it is judged by.
@@ -68,7 +68,7 @@ pub struct Arrival<'a> {
 
 /// Where an exchange came in, and on which function's side.
 #[derive(Clone, Debug)]
-pub enum Origin {
+pub(crate) enum Origin {
     /// From outside.
     Gateway,
     /// From an instance of this function, by its credential; `None`: from one that is run in the node.
@@ -79,7 +79,7 @@ pub enum Origin {
 
 impl Exchange {
     /// Begins an exchange with a head that came from a socket, and makes the head fit for the corridor, if that can be done.
-    pub fn begin(arrival: Arrival<'_>, head: &mut request::Parts) -> (Self, Result<(), Malformed>) {
+    pub(crate) fn begin(arrival: Arrival<'_>, head: &mut request::Parts) -> (Self, Result<(), Malformed>) {
         let Arrival { worker, snapshot, origin, peer, client, scheme, port } = arrival;
         let parent = origin.parent();
         let (mut exchange, admitted) = Self::enter(worker, snapshot, origin, peer, parent, head);
@@ -91,7 +91,7 @@ impl Exchange {
     }
 
     /// Begins an exchange with a head that an instance in this node made while it handles `parent`.
-    pub fn call(
+    pub(crate) fn call(
         worker: Rc<Worker>,
         snapshot: Rc<Pinned>,
         origin: Origin,
@@ -151,7 +151,7 @@ impl Exchange {
     }
 
     /// The same request on the callee's side, handed over on the same node: no socket, no TLS, no second parse.
-    pub fn hand_over(&self, callee: &Arc<FunctionEntry>, caller: &FunctionEntry, head: &request::Parts) -> Self {
+    pub(crate) fn hand_over(&self, callee: &Arc<FunctionEntry>, caller: &FunctionEntry, head: &request::Parts) -> Self {
         let peer = Peer { identity: Some(caller.identity.clone()), address: self.peer.address };
         let name = self.request_id.to_str().unwrap_or_default();
         let record = Record::new(&self.worker.recorder, TrafficDirection::Inbound, &peer, self.protocol, head, name);
@@ -174,14 +174,14 @@ impl Exchange {
     }
 
     /// When the exchange must be over, and how long that is from its beginning.
-    pub fn deadline(&self, ruling: &Ruling) -> Option<(Instant, Duration)> {
+    pub(crate) fn deadline(&self, ruling: &Ruling) -> Option<(Instant, Duration)> {
         // Where the function sets no limit, the compiler has put in the mesh's.
         let limit = Duration::from_millis(ruling.terms().timeout_ms);
         (!limit.is_zero()).then(|| (self.started + limit, limit))
     }
 
     /// Says to the callee which request this is and who sends it.
-    pub fn deliver(&self, headers: &mut HeaderMap, callee: &FunctionEntry) {
+    pub(crate) fn deliver(&self, headers: &mut HeaderMap, callee: &FunctionEntry) {
         head::deliver(headers, &callee.identity, self.peer.identity.as_deref(), &self.request_id);
     }
 }
@@ -196,7 +196,7 @@ impl Origin {
     }
 
     /// Without the function.
-    pub fn direction(&self) -> TrafficDirection {
+    pub(crate) fn direction(&self) -> TrafficDirection {
         match self {
             Self::Gateway => TrafficDirection::Gateway,
             Self::Outbound(..) => TrafficDirection::Outbound,

@@ -15,7 +15,7 @@ use tokio::time::{Instant, Sleep};
 /// What an exchange keeps until its response's last byte is gone: its record, slots of the circuit breaker, the instance and the connection.
 /// Dropping it is the end of the exchange.
 #[derive(Debug)]
-pub struct ExchangeGuard {
+pub(super) struct ExchangeGuard {
     /// Written when the last clone is dropped.
     pub record: Record,
     /// Holds the slots of the circuit breaker.
@@ -33,7 +33,7 @@ pub struct ExchangeGuard {
 
 impl ExchangeGuard {
     /// Of an exchange that keeps nothing but its record yet.
-    pub fn new(record: Record) -> Self {
+    pub(super) fn new(record: Record) -> Self {
         Self {
             record,
             ruling: None,
@@ -46,7 +46,7 @@ impl ExchangeGuard {
     }
 
     /// Lets this body keep it, around what it keeps already.
-    pub fn keep_with(mut self, mut body: Body) -> Body {
+    pub(super) fn keep_with(mut self, mut body: Body) -> Body {
         self.inner = body.take_guard();
         if let Some(inner) = &self.inner {
             self.deadline = [self.deadline, inner.deadline()].into_iter().flatten().min();

@@ -41,7 +41,7 @@ const MOST_CONFIGURATIONS: usize = 4096;
 
 /// All of one worker's upstream connections.
 #[derive(Debug)]
-pub struct Pool {
+pub(crate) struct Pool {
     http1: RefCell<HashMap<SocketAddr, Http1Host>>,
     http2: RefCell<HashMap<Http2Key, Http2Host>>,
     configurations: RefCell<HashMap<Identities, Arc<ClientConfig>>>,
@@ -67,7 +67,7 @@ struct Idle {
 
 /// A connection that speaks HTTP/1.1.
 #[derive(Debug)]
-pub struct Line {
+pub(crate) struct Line {
     /// To send one request at a time with.
     pub sender: http1::SendRequest<Body>,
     /// Of the task that drives it: whoever has it checked out.
@@ -76,7 +76,7 @@ pub struct Line {
 
 /// Connections that may be shared: those to one address, and, under TLS, between one pair of identities.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Http2Key {
+pub(crate) struct Http2Key {
     /// Where to.
     pub address: SocketAddr,
     /// Caller and callee; `None`: without TLS.
@@ -84,7 +84,7 @@ pub struct Http2Key {
 }
 
 /// Caller and callee.
-pub type Identities = (Arc<str>, Arc<str>);
+pub(super) type Identities = (Arc<str>, Arc<str>);
 
 #[derive(Debug, Default)]
 struct Http2Host {
@@ -109,7 +109,7 @@ struct Streams {
 
 /// A connection that speaks HTTP/1.1, checked out for one exchange.
 #[derive(Debug)]
-pub struct Http1 {
+pub(crate) struct Http1 {
     /// To send one request with.
     pub line: Line,
     /// How long it had been idle; `None`: it is new.
@@ -118,7 +118,7 @@ pub struct Http1 {
 
 /// A place on a connection that speaks HTTP/2.
 #[derive(Debug)]
-pub struct Http2 {
+pub(crate) struct Http2 {
     /// To send one request with.
     pub sender: http2::SendRequest<Body>,
     /// Given back by dropping it.
@@ -129,12 +129,12 @@ pub struct Http2 {
 
 /// Counts as one of a connection's streams.
 #[derive(Debug)]
-pub struct Stream(Rc<Streams>);
+pub(crate) struct Stream(Rc<Streams>);
 
 /// What an exchange holds until its response's end, so that its connection can be used again.
 #[derive(Debug)]
 #[expect(dead_code, reason = "kept for what its drop does")]
-pub enum CheckIn {
+pub(crate) enum CheckIn {
     /// Goes back to the pool when the connection is ready for another request.
     Http1(Option<Line>, SocketAddr, Weak<Pool>),
     /// A stream's place.
@@ -143,7 +143,7 @@ pub enum CheckIn {
 
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
-pub enum ConnectError {
+pub(crate) enum ConnectError {
     /// TCP or TLS.
     #[error("{0}")]
     Io(#[from] io::Error),
@@ -163,7 +163,7 @@ pub enum ConnectError {
 
 impl Pool {
     /// An empty pool, and a task that closes what was idle for too long. Needs [`schedule::run`].
-    pub fn new(terminating: Arc<Terminating>) -> Rc<Self> {
+    pub(crate) fn new(terminating: Arc<Terminating>) -> Rc<Self> {
         let pool = Rc::new_cyclic(|myself: &Weak<Self>| Self {
             http1: RefCell::default(),
             http2: RefCell::default(),
@@ -186,7 +186,7 @@ impl Pool {
 
     /// An idle connection to this address, the one that was used last. For a request that may not be sent twice none that has been idle
     /// for so long that its server may be closing it; such ones are closed.
-    pub fn idle_http1(&self, address: SocketAddr, repeatable: bool) -> Option<Http1> {
+    pub(crate) fn idle_http1(&self, address: SocketAddr, repeatable: bool) -> Option<Http1> {
         let mut hosts = self.http1.borrow_mut();
         let idle = &mut hosts.get_mut(&address)?.idle;
         while let Some(Idle { line, since }) = idle.pop() {
@@ -200,12 +200,12 @@ impl Pool {
     }
 
     /// Connections to this address that this worker has open.
-    pub fn open_http1(&self, address: SocketAddr) -> u32 {
+    pub(crate) fn open_http1(&self, address: SocketAddr) -> u32 {
         self.http1.borrow().get(&address).map_or(0, |host| host.open)
     }
 
     /// Completes when a connection to this address has become idle, or is gone.
-    pub fn changed_http1(&self, address: SocketAddr) -> impl Future<Output = ()> + use<> {
+    pub(crate) fn changed_http1(&self, address: SocketAddr) -> impl Future<Output = ()> + use<> {
         let (sender, receiver) = oneshot::channel();
         let mut hosts = self.http1.borrow_mut();
         hosts.entry(address).or_default().waiting.push_back(sender);
@@ -213,7 +213,7 @@ impl Pool {
     }
 
     /// A new connection to the instance that `lease` is of. `guard` is held as long as it is open.
-    pub async fn connect_http1(
+    pub(crate) async fn connect_http1(
         &self,
         address: SocketAddr,
         lease: &dyn Guard,
@@ -235,7 +235,7 @@ impl Pool {
     }
 
     /// What brings this connection back after its response.
-    pub fn check_in_http1(&self, line: Line, address: SocketAddr) -> CheckIn {
+    pub(crate) fn check_in_http1(&self, line: Line, address: SocketAddr) -> CheckIn {
         CheckIn::Http1(Some(line), address, self.myself.clone())
     }
 
@@ -249,7 +249,7 @@ impl Pool {
     }
 
     /// A place on an open connection.
-    pub fn shared_http2(&self, key: &Http2Key) -> Option<Http2> {
+    pub(crate) fn shared_http2(&self, key: &Http2Key) -> Option<Http2> {
         let mut hosts = self.http2.borrow_mut();
         let connections = &mut hosts.get_mut(key)?.connections;
         connections.retain(|shared| !shared.sender.is_closed());
@@ -261,7 +261,7 @@ impl Pool {
 
     /// A place on a connection to `key`, which is opened if need be; one at a time. `lease`: of the instance there, unless it is a sidecar,
     /// which proves itself by TLS.
-    pub async fn http2(
+    pub(crate) async fn http2(
         &self,
         key: &Http2Key,
         lease: Option<&dyn Guard>,

@@ -17,7 +17,7 @@ const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 
 /// Answers a refusal.
-pub fn denied(refusal: Refusal, exchange: &Exchange) -> Response<Body> {
+pub(crate) fn denied(refusal: Refusal, exchange: &Exchange) -> Response<Body> {
     match refusal.own {
         Some(answer) => {
             let (body, grpc_status) = *answer;
@@ -62,7 +62,7 @@ fn own(
 }
 
 /// Answers that there is no response.
-pub fn failed(failure: &Failure, exchange: &Exchange) -> Response<Body> {
+pub(crate) fn failed(failure: &Failure, exchange: &Exchange) -> Response<Body> {
     let mut headers = HeaderMap::new();
     if let Some(pause) = failure.retry_after() {
         headers.insert(header::RETRY_AFTER, HeaderValue::from(pause.as_secs().max(1)));
@@ -80,7 +80,7 @@ pub fn failed(failure: &Failure, exchange: &Exchange) -> Response<Body> {
 }
 
 /// Answers a request that did not get as far as being an exchange; asks for a proxy credential (RFC 9110, 15.5.8) where that is what is missing.
-pub fn turned_away(failure: &Failure, request_id: HeaderValue) -> Response<Body> {
+pub(crate) fn turned_away(failure: &Failure, request_id: HeaderValue) -> Response<Body> {
     let status = failure.status();
     let mut response = Response::new(describe(status, &failure.to_string(), &request_id));
     *response.status_mut() = status;

@@ -11,12 +11,12 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// RFC 9110, 9.2.2.
-pub fn is_idempotent(method: &Method) -> bool {
+pub(super) fn is_idempotent(method: &Method) -> bool {
     matches!(*method, Method::GET | Method::HEAD | Method::PUT | Method::DELETE | Method::OPTIONS | Method::TRACE)
 }
 
 /// The end of the present try.
-pub fn sooner(retry: &Retry, deadline: Option<(Instant, Duration)>) -> Option<(Instant, Duration)> {
+pub(super) fn sooner(retry: &Retry, deadline: Option<(Instant, Duration)>) -> Option<(Instant, Duration)> {
     let per_try = match retry.per_try_timeout_ms {
         0 => None,
         ms => Some((Instant::now() + Duration::from_millis(ms), Duration::from_millis(ms))),
@@ -25,16 +25,16 @@ pub fn sooner(retry: &Retry, deadline: Option<(Instant, Duration)>) -> Option<(I
 }
 
 /// Uniform in `[0, base * 2^n]`, at most the longest pause.
-pub fn pause(retry: &Retry, attempt: u8, up_to: impl Fn(u64) -> u64) -> Duration {
+pub(super) fn pause(retry: &Retry, attempt: u8, up_to: impl Fn(u64) -> u64) -> Duration {
     let most = retry.backoff_base_ms.saturating_mul(1 << attempt.min(32)).min(retry.backoff_max_ms);
     Duration::from_micros(up_to(most.saturating_mul(1000)))
 }
 
 /// How a try ended: with a response's status and fields, or without one.
-pub type Outcome<'a> = Result<(StatusCode, &'a HeaderMap), &'a Failure>;
+pub(super) type Outcome<'a> = Result<(StatusCode, &'a HeaderMap), &'a Failure>;
 
 /// Whether the plan wants another try after such an end. `repeatable`: the request may be carried out twice.
-pub fn is_worth_it(retry: &Retry, outcome: Outcome<'_>, repeatable: bool) -> bool {
+pub(super) fn is_worth_it(retry: &Retry, outcome: Outcome<'_>, repeatable: bool) -> bool {
     match outcome {
         Ok((status, headers)) => repeatable && on_response(retry, status, headers),
         Err(failure) => on_failure(retry, failure) && (repeatable || is_unsent(failure)),

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 /// Where a request is to go, and who has a say in it.
 #[derive(Debug)]
-pub struct Route {
+pub(crate) struct Route {
     /// The function whose program judges: outbound, the caller; else, the callee.
     pub judge: Arc<FunctionEntry>,
     /// The upstream, if it is permitted.
@@ -25,7 +25,7 @@ pub struct Route {
 
 /// How a permitted request reaches its callee.
 #[derive(Debug)]
-pub enum Upstream {
+pub(crate) enum Upstream {
     /// An instance of this function.
     Instance(Arc<FunctionEntry>),
     /// The inbound judge of a function of this node, on this very thread.
@@ -40,7 +40,7 @@ pub enum Upstream {
 
 impl Route {
     /// The function that the request is for.
-    pub fn target(&self) -> Option<&FunctionId> {
+    pub(crate) fn target(&self) -> Option<&FunctionId> {
         match &self.upstream {
             Upstream::Instance(entry) | Upstream::HandOver(entry) => Some(&entry.slice.id),
             Upstream::Tls(callee, _) | Upstream::Unreachable(callee) => Some(&callee.id),
@@ -49,7 +49,7 @@ impl Route {
     }
 
     /// Its name, for the record.
-    pub fn target_name(&self) -> Option<Arc<str>> {
+    pub(crate) fn target_name(&self) -> Option<Arc<str>> {
         match &self.upstream {
             Upstream::Instance(entry) | Upstream::HandOver(entry) => Some(entry.name.clone()),
             Upstream::Tls(callee, _) | Upstream::Unreachable(callee) => Some(callee.id.to_string().into()),
@@ -59,7 +59,7 @@ impl Route {
 }
 
 /// Where an exchange is to go.
-pub fn find(exchange: &Exchange, head: &request::Parts) -> Result<Route, Failure> {
+pub(crate) fn find(exchange: &Exchange, head: &request::Parts) -> Result<Route, Failure> {
     let path = path::normalise(head.uri.path());
     if let Ok(Cow::Owned(path)) = &path {
         exchange.record.normalised(path);
@@ -91,7 +91,7 @@ fn upstream(exchange: &Exchange, callee: Option<&Callee>) -> Upstream {
 }
 
 /// Whom `caller` means by this host name (without port); `None`: nobody that it may call.
-pub fn callee<'a>(caller: &'a FunctionEntry, host: &str) -> Option<&'a Callee> {
+pub(crate) fn callee<'a>(caller: &'a FunctionEntry, host: &str) -> Option<&'a Callee> {
     let host = routes::lower(host);
     let index = caller.callees.get(host.strip_suffix('.').unwrap_or(&host))?;
     caller.slice.callees.get(*index)

@@ -20,7 +20,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 struct Switched(OnUpgrade);
 
 /// Checks the status that an upstream gave. `upgrade`: the exchange was permitted as a WebSocket.
-pub fn check<B>(upgrade: bool, response: &mut Response<B>) -> Result<(), Failure> {
+pub(crate) fn check<B>(upgrade: bool, response: &mut Response<B>) -> Result<(), Failure> {
     match response.status().as_u16() {
         // Checked already, where the callee's side of this exchange is on this node too.
         101 if response.extensions().get::<Switched>().is_some() => Ok(()),
@@ -41,7 +41,7 @@ pub fn check<B>(upgrade: bool, response: &mut Response<B>) -> Result<(), Failure
 }
 
 /// The response opens the tunnel that the exchange was permitted to become.
-pub fn switch<B>(response: &mut Response<B>) -> Result<(), Failure> {
+pub(crate) fn switch<B>(response: &mut Response<B>) -> Result<(), Failure> {
     let stream = response.extensions_mut().remove::<OnUpgrade>();
     let stream = stream.ok_or(Failure::Protocol("it switched protocols on a connection that cannot"))?;
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
@@ -50,7 +50,7 @@ pub fn switch<B>(response: &mut Response<B>) -> Result<(), Failure> {
 }
 
 /// If the response switches protocols, ties the client's stream to the upstream's as soon as both are there. `alive` is held until they end.
-pub fn join(client: Option<OnUpgrade>, response: &mut Response<Body>, alive: impl Sized + 'static) {
+pub(crate) fn join(client: Option<OnUpgrade>, response: &mut Response<Body>, alive: impl Sized + 'static) {
     let Some(Switched(upstream)) = response.extensions_mut().remove() else { return };
     let guard = response.body_mut().detach();
     let Some(client) = client else { return };

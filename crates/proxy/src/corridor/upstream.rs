@@ -36,7 +36,7 @@ const NEWS: Duration = Duration::from_millis(1);
 
 /// A response, and what has to be kept until its body's end.
 #[derive(Debug)]
-pub struct Reply {
+pub(super) struct Reply {
     /// As the upstream gave it.
     pub response: Response<Body>,
     /// The instance and the connection that are busy with it.
@@ -46,7 +46,7 @@ pub struct Reply {
 /// What a request in flight occupies. Given back when dropped.
 #[derive(Debug, Default)]
 #[expect(dead_code, reason = "each is kept for what its drop does")]
-pub struct UpstreamGuard {
+pub(super) struct UpstreamGuard {
     connection: Option<CheckIn>,
     handling: Option<Handling>,
     lease: Option<Lease>,
@@ -54,7 +54,7 @@ pub struct UpstreamGuard {
 }
 
 /// Forwarding of one permitted request, and who was tried on it.
-pub struct Forward<'a> {
+pub(super) struct Forward<'a> {
     /// The exchange.
     pub exchange: &'a Exchange,
     /// How to reach the callee.
@@ -68,7 +68,7 @@ pub struct Forward<'a> {
 }
 
 /// Carries a permitted request to its callee. The ruling comes back to be kept until the exchange's end.
-pub async fn forward(
+pub(super) async fn forward(
     exchange: &Exchange,
     upstream: &Upstream,
     permitted: Permitted,
@@ -94,7 +94,12 @@ pub async fn forward(
 
 impl Forward<'_> {
     /// One try. It may be dropped at any time; what it occupies is given back.
-    pub async fn attempt(&self, head: request::Parts, body: Body, avoid: &[SocketAddr]) -> Result<Reply, Failure> {
+    pub(super) async fn attempt(
+        &self,
+        head: request::Parts,
+        body: Body,
+        avoid: &[SocketAddr],
+    ) -> Result<Reply, Failure> {
         self.endpoint.set(None);
         let mut reply = match self.upstream {
             Upstream::Instance(entry) => {
@@ -166,7 +171,7 @@ impl Forward<'_> {
     }
 
     /// Writes down how a try ended, and tells the outlier detection.
-    pub fn note(&self, mut result: Result<Reply, Failure>) -> Result<Reply, Failure> {
+    pub(super) fn note(&self, mut result: Result<Reply, Failure>) -> Result<Reply, Failure> {
         if let (Err(failure), Some(upload)) = (&mut result, &self.upload) {
             upload.attribute(failure);
         }
@@ -417,7 +422,7 @@ impl Forward<'_> {
 
 impl Reply {
     /// What the callee's sidecar answered instead of an instance, if it did.
-    pub fn failure(&self) -> Option<&Failure> {
+    pub(super) fn failure(&self) -> Option<&Failure> {
         self.response.extensions().get()
     }
 }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::task::Waker;
 
 /// One worker thread's own things.
-pub struct Worker {
+pub(crate) struct Worker {
     /// Shared by all.
     pub node: Arc<Node>,
     /// Runs sandboxes.
@@ -36,7 +36,7 @@ pub struct Worker {
 
 /// A snapshot that one worker's exchanges hold on to, counted without atomics.
 #[derive(Debug)]
-pub struct Pinned(Arc<NodeSnapshot>);
+pub(crate) struct Pinned(Arc<NodeSnapshot>);
 
 impl Deref for Pinned {
     type Target = NodeSnapshot;
@@ -48,7 +48,7 @@ impl Deref for Pinned {
 
 impl Worker {
     /// For this thread, inside of [`crate::runtime::schedule::run`].
-    pub fn new(node: Arc<Node>, random: Random) -> Rc<Self> {
+    pub(crate) fn new(node: Arc<Node>, random: Random) -> Rc<Self> {
         let random = Rc::new(random);
         Rc::new(Self {
             judge: Judge::new(node.ledger.clone(), random.clone()),
@@ -62,7 +62,7 @@ impl Worker {
     }
 
     /// The node's present snapshot.
-    pub fn snapshot(&self) -> Rc<Pinned> {
+    pub(crate) fn snapshot(&self) -> Rc<Pinned> {
         let mut pinned = self.pinned.borrow_mut();
         let current = self.node.snapshot.load();
         if !Arc::ptr_eq(&current, &pinned.0) {
@@ -73,7 +73,7 @@ impl Worker {
 
     /// The snapshot by which calls from or to a function are judged, and its entry: the present one, or else the last one that it was in, as
     /// long as it may still be at work.
-    pub fn snapshot_with(&self, function: &FunctionId) -> Option<(Rc<Pinned>, Arc<FunctionEntry>)> {
+    pub(crate) fn snapshot_with(&self, function: &FunctionId) -> Option<(Rc<Pinned>, Arc<FunctionEntry>)> {
         let present = self.snapshot();
         if let Some(entry) = present.functions.get(function).cloned() {
             return Some((present, entry));
@@ -84,7 +84,7 @@ impl Worker {
     }
 
     /// Lets go of each snapshot when there is another one, also where there is nothing to do.
-    pub async fn follow(self: Rc<Self>) {
+    pub(crate) async fn follow(self: Rc<Self>) {
         loop {
             let changed = self.node.changed();
             self.snapshot();
@@ -93,7 +93,7 @@ impl Worker {
     }
 
     /// A new name for a request: a UUID of version 4 (RFC 9562).
-    pub fn request_id(&self) -> HeaderValue {
+    pub(crate) fn request_id(&self) -> HeaderValue {
         let (high, low) = (self.random.next(), self.random.next());
         let bits = (u128::from(high) << 64 | u128::from(low)) & !(0xf << 76) & !(0x3 << 62) | 4 << 76 | 2 << 62;
         let mut text = [b'-'; 36];
@@ -111,7 +111,7 @@ impl Worker {
 
 /// The connections that clients have open at one worker.
 #[derive(Debug, Default)]
-pub struct Connections {
+pub(crate) struct Connections {
     draining: Cell<bool>,
     numbers: Cell<u64>,
     /// Each with whom to wake when draining begins.
@@ -122,7 +122,7 @@ pub struct Connections {
 
 impl Connections {
     /// Counts a connection as long as the result lives.
-    pub fn open(&self) -> u64 {
+    pub(crate) fn open(&self) -> u64 {
         let number = self.numbers.get();
         self.numbers.set(number + 1);
         self.open.borrow_mut().insert(number, None);
@@ -130,30 +130,30 @@ impl Connections {
     }
 
     /// The connection is gone.
-    pub fn close(&self, number: u64) {
+    pub(crate) fn close(&self, number: u64) {
         self.open.borrow_mut().remove(&number);
         self.closed.notify_waiters();
     }
 
     /// Who is to be woken when draining begins.
-    pub fn set_waker(&self, number: u64, waker: &Waker) {
+    pub(crate) fn set_waker(&self, number: u64, waker: &Waker) {
         if let Some(open) = self.open.borrow_mut().get_mut(&number) {
             *open = Some(waker.clone());
         }
     }
 
     /// How many there are.
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.open.borrow().len()
     }
 
     /// Whether connections should end with the exchange they carry.
-    pub fn is_draining(&self) -> bool {
+    pub(crate) fn is_draining(&self) -> bool {
         self.draining.get()
     }
 
     /// Asks all connections to end.
-    pub fn drain(&self) {
+    pub(crate) fn drain(&self) {
         self.draining.set(true);
         for open in self.open.borrow_mut().values_mut() {
             if let Some(waker) = open.take() {
@@ -163,7 +163,7 @@ impl Connections {
     }
 
     /// Waits until there are fewer than this many.
-    pub async fn fewer_than(&self, count: usize) {
+    pub(crate) async fn fewer_than(&self, count: usize) {
         while self.count() >= count {
             self.closed.notified().await;
         }

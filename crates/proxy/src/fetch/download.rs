@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// Why there is no document.
 #[derive(Debug, thiserror::Error)]
-pub enum DownloadError {
+pub(super) enum DownloadError {
     /// The address, or the roots to trust.
     #[error(transparent)]
     Client(#[from] ClientError),
@@ -36,7 +36,7 @@ fn hint(status: StatusCode) -> &'static str {
 }
 
 /// One GET, of at most `largest` bytes.
-pub async fn download(
+pub(super) async fn download(
     url: &str,
     ca_file: Option<PathBuf>,
     accept: &'static str,

@@ -6,8 +6,8 @@ mod gathered;
 mod instance;
 mod replay;
 
-pub use instance::InstanceBody;
-pub use replay::Replayable;
+pub(crate) use instance::InstanceBody;
+pub(crate) use replay::Replayable;
 
 use super::activity::{Activity, Busy};
 use super::failure::Failure;
@@ -30,7 +30,7 @@ use tokio::time::Instant;
 
 /// A message body on its way through the corridor.
 #[derive(Debug, Default)]
-pub struct Body {
+pub(crate) struct Body {
     source: Source,
     /// Request bodies: where their bytes are counted.
     meters: [Option<Rc<dyn Meter>>; 2],
@@ -50,7 +50,7 @@ pub trait Meter: fmt::Debug {
 }
 
 /// What an exchange keeps until the last byte of its response is gone. Dropping it is the end of the exchange.
-pub trait Guard: fmt::Debug {
+pub(crate) trait Guard: fmt::Debug {
     /// More of the request came, on a connection that has become a tunnel.
     fn request_bytes(&self, bytes: u64);
     /// More of the response went.
@@ -82,7 +82,7 @@ enum Source {
 
 /// Why a body broke off.
 #[derive(Debug, thiserror::Error)]
-pub enum BodyError {
+pub(crate) enum BodyError {
     /// The sender did.
     #[error("the sender broke off: {0}")]
     Sender(#[from] hyper::Error),
@@ -99,17 +99,17 @@ pub enum BodyError {
 
 impl Body {
     /// No body at all.
-    pub fn empty() -> Self {
+    pub(crate) fn empty() -> Self {
         Self::default()
     }
 
     /// A short body that is there already.
-    pub fn full(bytes: Bytes) -> Self {
+    pub(crate) fn full(bytes: Bytes) -> Self {
         Self::from_source(if bytes.is_empty() { Source::Empty } else { Source::Full(bytes) })
     }
 
     /// A request's body as it comes from the socket, counted by `meter`.
-    pub fn request(incoming: Incoming, meter: Rc<dyn Meter>, activity: &Arc<Activity>) -> Self {
+    pub(crate) fn request(incoming: Incoming, meter: Rc<dyn Meter>, activity: &Arc<Activity>) -> Self {
         let mut body = Self::from(incoming);
         if !body.is_over() {
             body.meters[0] = Some(meter);
@@ -120,7 +120,7 @@ impl Body {
     }
 
     /// Tells how far a request's body has come; `None`: it was all there from the beginning.
-    pub fn upload(&self) -> Option<Upload> {
+    pub(crate) fn upload(&self) -> Option<Upload> {
         match &self.source {
             Source::Replay(replay) => replay.upload(),
             _ => self.upload.clone(),
@@ -128,7 +128,7 @@ impl Body {
     }
 
     /// A request's body on its way to an instance. Its trailers lose these fields, and all that are reserved.
-    pub fn deliver(mut self, identity_fields: &Arc<[Box<str>]>) -> Self {
+    pub(crate) fn deliver(mut self, identity_fields: &Arc<[Box<str>]>) -> Self {
         if !self.is_over() {
             self.identity_fields = Some(identity_fields.clone());
         }
@@ -136,7 +136,7 @@ impl Body {
     }
 
     /// Counts a request's body here too, besides the exchange before, if it was handed over on the same node.
-    pub fn count_in(mut self, meter: Rc<dyn Meter>) -> Self {
+    pub(crate) fn count_in(mut self, meter: Rc<dyn Meter>) -> Self {
         if !self.is_over() {
             let place = usize::from(self.meters[0].is_some());
             self.meters[place] = Some(meter);
@@ -145,36 +145,36 @@ impl Body {
     }
 
     /// One try's view of a body that can be sent again.
-    pub fn replay(replay: Replay) -> Self {
+    pub(crate) fn replay(replay: Replay) -> Self {
         Self::from_source(Source::Replay(replay))
     }
 
     /// Keeps this until the body's end.
-    pub fn keep(mut self, guard: Box<dyn Guard>) -> Self {
+    pub(crate) fn keep(mut self, guard: Box<dyn Guard>) -> Self {
         self.guard = Some(guard);
         self
     }
 
     /// Takes what is kept until the body's end.
-    pub fn take_guard(&mut self) -> Option<Box<dyn Guard>> {
+    pub(crate) fn take_guard(&mut self) -> Option<Box<dyn Guard>> {
         self.guard.take()
     }
 
     /// The client's connection is busy until the body's end.
-    pub fn occupy(&mut self, busy: Busy) {
+    pub(crate) fn occupy(&mut self, busy: Busy) {
         if let Some(guard) = &mut self.guard {
             guard.occupy(busy);
         }
     }
 
     /// Takes what is kept, leaving a body that nobody waits for: the connection has become something else.
-    pub fn detach(&mut self) -> Option<Box<dyn Guard>> {
+    pub(crate) fn detach(&mut self) -> Option<Box<dyn Guard>> {
         self.source = Source::Empty;
         self.guard.take()
     }
 
     /// Whether there is nothing (more) to read.
-    pub fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         match &self.source {
             Source::Empty => true,
             Source::Full(_) => false,
@@ -323,6 +323,6 @@ impl Drop for Body {
 }
 
 /// The gRPC status that these headers or trailers carry.
-pub fn grpc_status(headers: &HeaderMap) -> Option<u8> {
+pub(crate) fn grpc_status(headers: &HeaderMap) -> Option<u8> {
     headers.get("grpc-status")?.to_str().ok()?.parse().ok()
 }

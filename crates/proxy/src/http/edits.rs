@@ -23,7 +23,7 @@ const LONGEST_PATH: usize = 32 * 1024;
 
 /// A header edit that may be applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Edit {
+pub(crate) enum Edit {
     /// Replace all values with this one.
     Set(HeaderName, HeaderValue),
     /// Add a value.
@@ -34,7 +34,7 @@ pub enum Edit {
 
 /// What was wrong with a program's output. Holds no values, only names and numbers.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadOutput {
+pub(crate) enum BadOutput {
     /// Or more takes, or more anything.
     #[error("{count} {what} are more than {most}")]
     TooMany {
@@ -85,7 +85,7 @@ pub enum BadOutput {
 }
 
 /// Checks edits.
-pub fn check(edits: Vec<HeaderEdit>) -> Result<Vec<Edit>, BadOutput> {
+pub(crate) fn check(edits: Vec<HeaderEdit>) -> Result<Vec<Edit>, BadOutput> {
     at_most("header edits", edits.len(), MOST_EDITS)?;
     edits
         .into_iter()
@@ -102,7 +102,7 @@ pub fn check(edits: Vec<HeaderEdit>) -> Result<Vec<Edit>, BadOutput> {
 }
 
 /// Checks the edits of a user-written module, which are bytes.
-pub fn check_changes(changes: &[Change]) -> Result<Vec<Edit>, BadOutput> {
+pub(crate) fn check_changes(changes: &[Change]) -> Result<Vec<Edit>, BadOutput> {
     at_most("header edits", changes.len(), MOST_EDITS)?;
     changes
         .iter()
@@ -119,7 +119,7 @@ pub fn check_changes(changes: &[Change]) -> Result<Vec<Edit>, BadOutput> {
 }
 
 /// Checks that a user-written module leaves alone what these issuers' claims are copied to.
-pub fn check_claims(changes: &[Change], issuers: &[Issuer]) -> Result<(), BadOutput> {
+pub(crate) fn check_claims(changes: &[Change], issuers: &[Issuer]) -> Result<(), BadOutput> {
     let mut claimed = issuers.iter().flat_map(|issuer| &issuer.claims_to_headers).map(|(_, name)| name);
     let is_changed = |claimed: &&String| {
         changes.iter().any(|change| match change {
@@ -130,13 +130,13 @@ pub fn check_claims(changes: &[Change], issuers: &[Issuer]) -> Result<(), BadOut
 }
 
 /// Checks the header fields of a refusal.
-pub fn check_fields(fields: Vec<(String, String)>) -> Result<Vec<(HeaderName, HeaderValue)>, BadOutput> {
+pub(crate) fn check_fields(fields: Vec<(String, String)>) -> Result<Vec<(HeaderName, HeaderValue)>, BadOutput> {
     at_most("header fields", fields.len(), MOST_EDITS)?;
     fields.into_iter().map(|(name, value)| field(name.as_bytes(), value.into())).collect()
 }
 
 /// Checks a path and query to forward.
-pub fn check_path(path: String) -> Result<PathAndQuery, BadOutput> {
+pub(crate) fn check_path(path: String) -> Result<PathAndQuery, BadOutput> {
     // The parser is laxer: it takes bytes beyond ASCII, and drops a fragment without a word.
     let plain = path.bytes().all(|byte| (0x21..=0x7e).contains(&byte) && byte != b'#');
     if !plain || !path.starts_with('/') || path.len() > LONGEST_PATH {
@@ -146,7 +146,7 @@ pub fn check_path(path: String) -> Result<PathAndQuery, BadOutput> {
 }
 
 /// Checks the status of a refusal.
-pub fn check_status(status: u16) -> Result<StatusCode, BadOutput> {
+pub(crate) fn check_status(status: u16) -> Result<StatusCode, BadOutput> {
     match StatusCode::from_u16(status) {
         Ok(code) if (400..=599).contains(&status) => Ok(code),
         _ => Err(BadOutput::Status(status)),
@@ -154,12 +154,12 @@ pub fn check_status(status: u16) -> Result<StatusCode, BadOutput> {
 }
 
 /// Checks a count.
-pub fn at_most(what: &'static str, count: usize, most: usize) -> Result<(), BadOutput> {
+pub(crate) fn at_most(what: &'static str, count: usize, most: usize) -> Result<(), BadOutput> {
     if count <= most { Ok(()) } else { Err(BadOutput::TooMany { what, count, most }) }
 }
 
 /// Applies edits, in order.
-pub fn apply(edits: Vec<Edit>, headers: &mut HeaderMap) {
+pub(crate) fn apply(edits: Vec<Edit>, headers: &mut HeaderMap) {
     for edit in edits {
         match edit {
             Edit::Set(name, value) => drop(headers.insert(name, value)),

@@ -176,7 +176,7 @@ impl Failure {
 
 /// The status of a gRPC call that fails with this HTTP status (gRPC's "HTTP to gRPC Status Code Mapping", with a code of its own where gRPC
 /// has a more exact one).
-pub fn grpc_status(status: StatusCode) -> u8 {
+pub(crate) fn grpc_status(status: StatusCode) -> u8 {
     match status.as_u16() {
         400 | 417 => 3,        // INVALID_ARGUMENT
         401 | 407 => 16,       // UNAUTHENTICATED

@@ -14,13 +14,13 @@ use leno_policy::spec::Protocol;
 use std::net::IpAddr;
 
 /// Header that names a request from one end of the mesh to the other.
-pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Tells the callee who called, in Envoy's format: `By=<callee>;URI=<caller>`.
-pub const CLIENT_CERT: HeaderName = HeaderName::from_static("x-forwarded-client-cert");
+pub(crate) const CLIENT_CERT: HeaderName = HeaderName::from_static("x-forwarded-client-cert");
 /// Between sidecars: the protocol that the calling instance spoke, so that policies see the same on every way.
-pub const HOP_PROTOCOL: HeaderName = HeaderName::from_static("x-leno-protocol");
+pub(crate) const HOP_PROTOCOL: HeaderName = HeaderName::from_static("x-leno-protocol");
 /// Between sidecars: why the callee's sidecar answered in place of an instance ([`crate::http::failure::Failure::label`]).
-pub const HOP_FAILURE: HeaderName = HeaderName::from_static("x-leno-failure");
+pub(crate) const HOP_FAILURE: HeaderName = HeaderName::from_static("x-leno-failure");
 pub(crate) const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 pub(crate) const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
@@ -69,7 +69,7 @@ const LONGEST_METHOD: usize = 32;
 
 /// What [`admit`] found out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Admitted {
+pub(crate) struct Admitted {
     /// As policies see it.
     pub protocol: Protocol,
     /// The client wants a WebSocket and the head still says so.
@@ -98,7 +98,7 @@ impl Seen {
 }
 
 /// Checks a request head and removes all that is meant for this hop only, or that only the mesh may say.
-pub fn admit(head: &mut request::Parts, direction: TrafficDirection) -> Result<Admitted, Malformed> {
+pub(crate) fn admit(head: &mut request::Parts, direction: TrafficDirection) -> Result<Admitted, Malformed> {
     from_extended_connect(head)?;
     check_authority(head)?;
     check_target(head, direction)?;
@@ -146,7 +146,7 @@ pub fn admit(head: &mut request::Parts, direction: TrafficDirection) -> Result<A
 }
 
 /// Host and port that the request is for; empty for HTTP/1.0 without one.
-pub fn authority(head: &request::Parts) -> &str {
+pub(crate) fn authority(head: &request::Parts) -> &str {
     match head.uri.authority() {
         Some(authority) => authority.as_str(),
         None => head.headers.get(header::HOST).and_then(|value| value.to_str().ok()).unwrap_or(""),
@@ -154,7 +154,7 @@ pub fn authority(head: &request::Parts) -> &str {
 }
 
 /// Splits `host[:port]`; brackets stay on IPv6 literals.
-pub fn split_authority(authority: &str) -> (&str, Option<u16>) {
+pub(crate) fn split_authority(authority: &str) -> (&str, Option<u16>) {
     match authority.rfind(':') {
         Some(colon) if !authority[colon..].contains(']') => (&authority[..colon], authority[colon + 1..].parse().ok()),
         _ => (authority, None),
@@ -162,29 +162,29 @@ pub fn split_authority(authority: &str) -> (&str, Option<u16>) {
 }
 
 /// A request identifier that may go into headers, logs and file names as it is.
-pub fn is_sane_request_id(value: &HeaderValue) -> bool {
+pub(crate) fn is_sane_request_id(value: &HeaderValue) -> bool {
     let plain = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b':');
     (1..=128).contains(&value.len()) && value.as_bytes().iter().all(plain)
 }
 
 /// A copy that keeps nothing else of the head that the value came in: all values of a head are slices of one buffer.
-pub fn own(value: &HeaderValue) -> HeaderValue {
+pub(crate) fn own(value: &HeaderValue) -> HeaderValue {
     HeaderValue::from_bytes(value.as_bytes()).unwrap_or_else(|_| value.clone())
 }
 
 /// What the gateway says of the client, in place of what the client may have said.
-pub fn describe_client(headers: &mut HeaderMap, address: &HeaderValue, scheme: &'static str) {
+pub(crate) fn describe_client(headers: &mut HeaderMap, address: &HeaderValue, scheme: &'static str) {
     headers.insert(FORWARDED_FOR, address.clone());
     headers.insert(FORWARDED_PROTO, HeaderValue::from_static(scheme));
 }
 
 /// An address as a field value; IPv4-mapped ones are IPv4 addresses.
-pub fn address_value(address: IpAddr) -> HeaderValue {
+pub(crate) fn address_value(address: IpAddr) -> HeaderValue {
     HeaderValue::try_from(address.to_canonical().to_string()).unwrap_or_else(|_| HeaderValue::from_static("unknown"))
 }
 
 /// Says last, whatever was written before, which request this is and who sends it; whoever has no identity is not mentioned.
-pub fn deliver(headers: &mut HeaderMap, callee: &str, caller: Option<&str>, request_id: &HeaderValue) {
+pub(crate) fn deliver(headers: &mut HeaderMap, callee: &str, caller: Option<&str>, request_id: &HeaderValue) {
     match caller.and_then(|caller| HeaderValue::try_from(format!("By={callee};URI={caller}")).ok()) {
         Some(value) => headers.insert(CLIENT_CERT, value),
         None => headers.remove(CLIENT_CERT),
@@ -193,7 +193,7 @@ pub fn deliver(headers: &mut HeaderMap, callee: &str, caller: Option<&str>, requ
 }
 
 /// Makes the head fit for an upstream that speaks HTTP/1.1: origin form and a `Host` field.
-pub fn into_http1(head: &mut request::Parts, body_ended: bool) {
+pub(crate) fn into_http1(head: &mut request::Parts, body_ended: bool) {
     if let Some(authority) = head.uri.authority()
         && let Ok(host) = HeaderValue::from_str(authority.as_str())
     {
@@ -216,7 +216,7 @@ fn is_usually_bodiless(method: &Method) -> bool {
 }
 
 /// Makes the head fit for an upstream that speaks HTTP/2: scheme and authority in the URI, no `Host` field.
-pub fn into_http2(head: &mut request::Parts, scheme: &Scheme) -> Result<(), Malformed> {
+pub(crate) fn into_http2(head: &mut request::Parts, scheme: &Scheme) -> Result<(), Malformed> {
     head.version = Version::HTTP_2;
     // What policies wrote, of claims for example, may have blanks around it too.
     trim_values(&mut head.headers);
@@ -237,14 +237,14 @@ pub fn into_http2(head: &mut request::Parts, scheme: &Scheme) -> Result<(), Malf
 }
 
 /// Whether a message is framed by chunks and not otherwise encoded; what it was encoded with would be lost on the way.
-pub fn is_chunked(headers: &HeaderMap) -> bool {
+pub(crate) fn is_chunked(headers: &HeaderMap) -> bool {
     let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
     let chunked = codings.next().is_some_and(|value| value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked"));
     chunked && codings.next().is_none()
 }
 
 /// Removes from a response what was meant for this hop only, or only for the mesh, and names the request.
-pub fn answer(head: &mut response::Parts, request_id: &HeaderValue, upgraded: bool) {
+pub(crate) fn answer(head: &mut response::Parts, request_id: &HeaderValue, upgraded: bool) {
     if head.version == Version::HTTP_2 {
         trim_values(&mut head.headers);
     }
@@ -266,13 +266,13 @@ pub fn answer(head: &mut response::Parts, request_id: &HeaderValue, upgraded: bo
 }
 
 /// Whether these headers are of a gRPC message.
-pub fn is_grpc(headers: &HeaderMap) -> bool {
+pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
     let rest = headers.get(header::CONTENT_TYPE).and_then(|value| value.as_bytes().strip_prefix(b"application/grpc"));
     rest.is_some_and(|rest| rest.is_empty() || matches!(rest[0], b'+' | b';'))
 }
 
 /// How a protocol is written in [`HOP_PROTOCOL`].
-pub fn protocol_name(protocol: Protocol) -> &'static str {
+pub(crate) fn protocol_name(protocol: Protocol) -> &'static str {
     match protocol {
         Protocol::Http1 => "http1",
         Protocol::Http2 => "http2",
@@ -486,7 +486,7 @@ fn join_lengths(headers: &mut HeaderMap) -> Result<(), Malformed> {
 
 /// Removes from trailers what may only stand in a head (RFC 9110, 6.5.1): what frames or routes a message, what says who somebody is, what
 /// a cache or a decoder acts on, and what only the mesh may say. `claims`: fields that policies make of claims.
-pub fn clean_trailers<'a>(trailers: &mut HeaderMap, claims: impl Iterator<Item = &'a str> + Clone) {
+pub(crate) fn clean_trailers<'a>(trailers: &mut HeaderMap, claims: impl Iterator<Item = &'a str> + Clone) {
     let only_in_heads = |name: &HeaderName| {
         let text = name.as_str();
         ONLY_IN_HEADS.contains(name)
@@ -572,7 +572,7 @@ fn from_extended_connect(head: &mut request::Parts) -> Result<(), Malformed> {
 }
 
 /// A WebSocket handshake for an upstream that speaks HTTP/2.
-pub fn into_extended_connect(head: &mut request::Parts) {
+pub(crate) fn into_extended_connect(head: &mut request::Parts) {
     head.method = Method::CONNECT;
     head.extensions.insert(TunnelProtocol::from_static("websocket"));
     head.headers.remove(header::CONNECTION);
@@ -580,7 +580,7 @@ pub fn into_extended_connect(head: &mut request::Parts) {
 }
 
 /// "101 Switching Protocols", as HTTP/2 says it.
-pub fn into_extended_connected(head: &mut response::Parts) {
+pub(crate) fn into_extended_connected(head: &mut response::Parts) {
     head.status = StatusCode::OK;
     head.headers.remove(header::CONNECTION);
     head.headers.remove(header::UPGRADE);

@@ -6,11 +6,11 @@ use std::rc::Rc;
 
 /// Seen by all legs of an exchange. The body from the client's connection notes each look at it here.
 #[derive(Clone, Debug, Default)]
-pub struct Upload(Rc<Cell<Progress>>);
+pub(crate) struct Upload(Rc<Cell<Progress>>);
 
 /// Whose turn it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Progress {
+pub(crate) enum Progress {
     /// The upstream's: it has not asked for more, or has it all.
     #[default]
     Upstream,
@@ -22,12 +22,12 @@ pub enum Progress {
 
 impl Upload {
     /// Notes what the last look at the body brought.
-    pub fn note(&self, progress: Progress) {
+    pub(crate) fn note(&self, progress: Progress) {
         self.0.set(progress);
     }
 
     /// Makes a failure the client's doing, if it is.
-    pub fn attribute(&self, failure: &mut Failure) {
+    pub(crate) fn attribute(&self, failure: &mut Failure) {
         match (self.0.get(), &*failure) {
             // An instance that broke off first is not excused by a client that did so because of it: its body would still be waited for.
             (Progress::Broken, Failure::Reset { .. } | Failure::Timeout(_)) => *failure = Failure::ClientGone,

@@ -50,7 +50,7 @@ const FAULTY_STREAMS: usize = 100;
 const FAREWELL: Duration = Duration::from_secs(2);
 
 /// A connection whose other end is known.
-pub struct Connection {
+pub(crate) struct Connection {
     /// The worker that carries its requests.
     pub worker: Rc<Worker>,
     /// Where it came in.
@@ -80,7 +80,7 @@ pub struct Connection {
 type Proof = Rc<Zeroizing<Vec<u8>>>;
 
 /// Serves a connection to its end.
-pub async fn serve(listener: Rc<Listener>, mut stream: TcpStream, address: SocketAddr, open: OpenConnection) {
+pub(crate) async fn serve(listener: Rc<Listener>, mut stream: TcpStream, address: SocketAddr, open: OpenConnection) {
     let worker = listener.worker.clone();
     // Without TCP_NODELAY small answers wait for acknowledgements. If it cannot be set, the connection is gone already.
     let _ = stream.set_nodelay(true);
@@ -534,7 +534,7 @@ impl Connection {
 }
 
 /// Counts a connection as open.
-pub struct OpenConnection {
+pub(crate) struct OpenConnection {
     worker: Rc<Worker>,
     number: u64,
     activity: Arc<Activity>,
@@ -542,13 +542,13 @@ pub struct OpenConnection {
 
 impl OpenConnection {
     /// From now on.
-    pub fn new(worker: &Rc<Worker>) -> Self {
+    pub(crate) fn new(worker: &Rc<Worker>) -> Self {
         let activity = Activity::new();
         Self { worker: worker.clone(), number: worker.connections.open(), activity }
     }
 
     /// What happens on it.
-    pub fn activity(&self) -> &Arc<Activity> {
+    pub(crate) fn activity(&self) -> &Arc<Activity> {
         &self.activity
     }
 

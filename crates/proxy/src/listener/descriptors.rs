@@ -6,7 +6,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 const OWN: u64 = 64;
 
 /// Raises the soft limit on descriptors to the hard one, and tells what there is.
-pub fn raise() -> u64 {
+pub(super) fn raise() -> u64 {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current != maximum && setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).is_err() {
         // More than the kernel has ever allowed: what there is will have to do.
@@ -16,7 +16,7 @@ pub fn raise() -> u64 {
 }
 
 /// Of so many descriptors, how many clients' connections may have: half, so that each of them can be given one to an upstream.
-pub fn for_clients(descriptors: u64) -> usize {
+pub(super) fn for_clients(descriptors: u64) -> usize {
     let half = descriptors.saturating_sub(OWN) / 2;
     usize::try_from(half).unwrap_or(usize::MAX).max(8)
 }

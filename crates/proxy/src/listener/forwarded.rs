@@ -10,7 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 
 /// What trusted proxies say of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Client {
+pub(super) struct Client {
     /// Where it is; `None`: they do not say, so it is the peer.
     pub address: Option<IpAddr>,
     /// How it spoke to the first of them that says so.
@@ -18,7 +18,7 @@ pub struct Client {
 }
 
 /// What a request that came from `peer` says of its client; `None`: `peer` is not trusted, and is the client.
-pub fn behind(trusted: &TrustedProxies, peer: IpAddr, headers: &HeaderMap) -> Option<Client> {
+pub(super) fn behind(trusted: &TrustedProxies, peer: IpAddr, headers: &HeaderMap) -> Option<Client> {
     let address = match trusted {
         TrustedProxies::None => return None,
         TrustedProxies::Addresses(blocks) if !is_trusted(blocks, peer) => return None,
@@ -40,7 +40,7 @@ pub fn behind(trusted: &TrustedProxies, peer: IpAddr, headers: &HeaderMap) -> Op
 }
 
 /// Whether a proxy is among those that are trusted.
-pub fn is_trusted_proxy(trusted: &TrustedProxies, peer: IpAddr) -> bool {
+pub(super) fn is_trusted_proxy(trusted: &TrustedProxies, peer: IpAddr) -> bool {
     matches!(trusted, TrustedProxies::Addresses(blocks) if is_trusted(blocks, peer))
 }
 

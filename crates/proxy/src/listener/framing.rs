@@ -13,7 +13,7 @@ const EXTENSIONS: u16 = 1024;
 
 /// Where in the stream of requests a connection is.
 #[derive(Debug)]
-pub struct Framing {
+pub(super) struct Framing {
     at: At,
     /// The beginning of a head's line whose end has not come yet.
     line: Vec<u8>,
@@ -66,13 +66,13 @@ enum Part {
 
 impl Framing {
     /// At the beginning of a connection.
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self { at: At::RequestLine, line: Vec::new(), body: Body::None, leaves: false }
     }
 
     /// Looks at the bytes that came next. Gives back how many of them may be passed on; fewer than all: what follows breaks a rule.
     /// A `#` in a request line becomes what no parser takes, so that it is answered like any other malformed line.
-    pub fn watch(&mut self, bytes: &mut [u8]) -> usize {
+    pub(super) fn watch(&mut self, bytes: &mut [u8]) -> usize {
         let mut index = 0;
         while index < bytes.len() {
             match self.at {
@@ -106,7 +106,7 @@ impl Framing {
     }
 
     /// Whether a rule was broken; nothing that comes now can be relied on.
-    pub fn is_broken(&self) -> bool {
+    pub(super) fn is_broken(&self) -> bool {
         self.at == At::Broken
     }
 

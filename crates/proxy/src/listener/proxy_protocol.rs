@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 
 /// Why a connection is closed before anything is read from it.
 #[derive(Debug, thiserror::Error)]
-pub enum Refused {
+pub(super) enum Refused {
     /// Anybody could say that he is somebody else.
     #[error("its other end is none of the trusted proxies")]
     Untrusted,
@@ -33,7 +33,7 @@ pub enum Refused {
 
 impl Refused {
     /// For metrics; `None`: a connection like any other that was closed unused.
-    pub fn label(&self) -> Option<&'static str> {
+    pub(super) fn label(&self) -> Option<&'static str> {
         match self {
             Self::Untrusted => Some("untrusted"),
             Self::Malformed(Malformed::Missing) => Some("missing"),
@@ -51,7 +51,11 @@ impl From<io::Error> for Refused {
 }
 
 /// Who is at the other end of a connection, as the header says where the gateway wants one. IPv4-mapped addresses are IPv4 addresses.
-pub async fn client(listener: &Listener, stream: &mut TcpStream, peer: SocketAddr) -> Result<SocketAddr, Refused> {
+pub(super) async fn client(
+    listener: &Listener,
+    stream: &mut TcpStream,
+    peer: SocketAddr,
+) -> Result<SocketAddr, Refused> {
     let canonical = |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
     let peer = canonical(peer);
     let limit = {

@@ -19,7 +19,7 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// What a connection speaks, told by its first bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Detected {
+pub(super) enum Detected {
     /// HTTP/1.0 or 1.1, or something that the parser will refuse.
     Http1,
     /// HTTP/2 with prior knowledge, or after ALPN.
@@ -32,7 +32,7 @@ pub enum Detected {
 
 /// A stream whose first bytes were looked at; they are read again by whoever reads next.
 #[derive(Debug)]
-pub struct ClientStream<T> {
+pub(super) struct ClientStream<T> {
     stream: T,
     ahead: Vec<u8>,
     passed: usize,
@@ -60,22 +60,22 @@ const LINGER_BYTES: usize = 64 * 1024 * 1024;
 
 impl<T: AsyncRead + Unpin> ClientStream<T> {
     /// Of which nothing was read yet.
-    pub fn new(stream: T, activity: Arc<Activity>) -> Self {
+    pub(super) fn new(stream: T, activity: Arc<Activity>) -> Self {
         Self { stream, ahead: Vec::new(), passed: 0, activity, closing: Closing::No, framing: None, turn: None }
     }
 
     /// Holds what is read to the letter of HTTP/1.1.
-    pub fn strict(self) -> Self {
+    pub(super) fn strict(self) -> Self {
         Self { framing: Some(Framing::new()), ..self }
     }
 
     /// Reads no more than a part of what there is at once, and lets others have their turn before it goes on.
-    pub fn in_turns(self) -> Self {
+    pub(super) fn in_turns(self) -> Self {
         Self { turn: Some(0), ..self }
     }
 
     /// Waits for as many bytes as tell what the peer speaks.
-    pub async fn sniff(mut stream: T, activity: Arc<Activity>) -> io::Result<(Self, Detected)> {
+    pub(super) async fn sniff(mut stream: T, activity: Arc<Activity>) -> io::Result<(Self, Detected)> {
         let mut ahead = Vec::with_capacity(2048);
         let spoken = loop {
             if stream.read_buf(&mut ahead).await? == 0 {

@@ -16,14 +16,14 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, pem};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 /// HTTP/1.1, over TLS where the address says `https`.
-pub type Client = HyperClient<HttpsConnector<HttpConnector>, Full<Bytes>>;
+pub(crate) type Client = HyperClient<HttpsConnector<HttpConnector>, Full<Bytes>>;
 
 /// Named in each request.
-pub const USER_AGENT: &str = concat!("leno/", env!("CARGO_PKG_VERSION"));
+pub(crate) const USER_AGENT: &str = concat!("leno/", env!("CARGO_PKG_VERSION"));
 
 /// Why there is no client for an address.
 #[derive(Debug, thiserror::Error)]
-pub enum ClientError {
+pub(crate) enum ClientError {
     /// Neither `http://host…` nor `https://host…`.
     #[error("`{0}` is not an http or https address")]
     Address(String),
@@ -44,14 +44,14 @@ pub enum ClientError {
 }
 
 /// Reads an address. Only `http` and `https` are accepted.
-pub fn address(url: &str) -> Result<Uri, ClientError> {
+pub(crate) fn address(url: &str) -> Result<Uri, ClientError> {
     let uri = url.parse::<Uri>().ok();
     let uri = uri.filter(|uri| matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some());
     uri.ok_or_else(|| ClientError::Address(url.to_owned()))
 }
 
 /// A client for this address. It trusts the roots in the PEM file `ca_file`; without one, the system's. Redirects are not followed.
-pub async fn client(address: &Uri, ca_file: Option<PathBuf>) -> Result<Client, ClientError> {
+pub(crate) async fn client(address: &Uri, ca_file: Option<PathBuf>) -> Result<Client, ClientError> {
     let roots = match address.scheme_str() {
         Some("https") => {
             // Reading files may block.
@@ -72,7 +72,7 @@ pub async fn client(address: &Uri, ca_file: Option<PathBuf>) -> Result<Client, C
 }
 
 /// An error with its causes. The HTTP library's own text leaves them out.
-pub fn with_causes(error: &dyn Error) -> String {
+pub(crate) fn with_causes(error: &dyn Error) -> String {
     let causes = std::iter::successors(error.source(), |&cause| cause.source());
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }

@@ -5,17 +5,17 @@ use std::time::SystemTime;
 
 /// A point in time that displays as RFC 3339 in UTC, to the millisecond.
 #[derive(Clone, Copy, Debug)]
-pub struct Rfc3339 {
+pub(crate) struct Rfc3339 {
     ms: u64,
 }
 
 /// For display. Times before 1970 show as its beginning.
-pub fn rfc3339(time: SystemTime) -> Rfc3339 {
+pub(crate) fn rfc3339(time: SystemTime) -> Rfc3339 {
     Rfc3339 { ms: unix_ms(time) }
 }
 
 /// Milliseconds since the Unix epoch; 0 before it.
-pub fn unix_ms(time: SystemTime) -> u64 {
+pub(crate) fn unix_ms(time: SystemTime) -> u64 {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

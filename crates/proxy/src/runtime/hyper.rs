@@ -4,11 +4,11 @@ use super::schedule;
 use hyper::rt::Executor;
 use std::future::Future;
 
-pub use hyper_util::rt::TokioTimer as Timer;
+pub(crate) use hyper_util::rt::TokioTimer as Timer;
 
 /// Runs hyper's tasks on this thread.
 #[derive(Clone, Copy, Debug)]
-pub struct LocalExecutor;
+pub(crate) struct LocalExecutor;
 
 impl<F> Executor<F> for LocalExecutor
 where

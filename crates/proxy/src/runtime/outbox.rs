@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How much comes together, and how long.
 #[derive(Clone, Copy, Debug)]
-pub struct Bounds {
+pub(crate) struct Bounds {
     /// Elements that one worker may have waiting; more are lost.
     pub capacity: usize,
     /// Elements of one worker for which the thread goes at once.
@@ -26,13 +26,13 @@ pub struct Bounds {
 
 /// The shared end.
 #[derive(Debug)]
-pub struct Outbox<T> {
+pub(crate) struct Outbox<T> {
     shared: Arc<Shared<T>>,
 }
 
 /// One worker's end.
 #[derive(Debug)]
-pub struct Slot<T> {
+pub(crate) struct Slot<T> {
     shared: Arc<Shared<T>>,
     buffer: Arc<Mutex<Vec<T>>>,
 }
@@ -63,7 +63,11 @@ struct State {
 
 impl<T: Send + 'static> Outbox<T> {
     /// Starts a thread that calls `carry` with what came together, and drops what `carry` leaves.
-    pub fn start(name: &str, bounds: Bounds, carry: impl FnMut(&mut Vec<T>) + Send + 'static) -> io::Result<Self> {
+    pub(crate) fn start(
+        name: &str,
+        bounds: Bounds,
+        carry: impl FnMut(&mut Vec<T>) + Send + 'static,
+    ) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             slots: Mutex::default(),
             bounds,
@@ -79,19 +83,19 @@ impl<T: Send + 'static> Outbox<T> {
     }
 
     /// A buffer for one more worker.
-    pub fn slot(&self) -> Slot<T> {
+    pub(crate) fn slot(&self) -> Slot<T> {
         let buffer = Arc::default();
         lock(&self.shared.slots).push(Arc::clone(&buffer));
         Slot { shared: self.shared.clone(), buffer }
     }
 
     /// Times that something was lost because its buffer was full.
-    pub fn dropped(&self) -> u64 {
+    pub(crate) fn dropped(&self) -> u64 {
         self.shared.dropped.load(Ordering::Relaxed)
     }
 
     /// Waits until all that was appended before has been carried away, but not for ever. False: it has not.
-    pub fn flush(&self) -> bool {
+    pub(crate) fn flush(&self) -> bool {
         let mut state = lock(&self.shared.state);
         state.asked += 1;
         let asked = state.asked;
@@ -112,7 +116,7 @@ impl<T> Drop for Outbox<T> {
 
 impl<T> Slot<T> {
     /// Lets `append` add to the buffer. If the buffer is full, nothing is added and the loss is counted.
-    pub fn append(&self, append: impl FnOnce(&mut Vec<T>)) {
+    pub(crate) fn append(&self, append: impl FnOnce(&mut Vec<T>)) {
         let mut buffer = lock(&self.buffer);
         let before = buffer.len();
         if before >= self.shared.bounds.capacity {

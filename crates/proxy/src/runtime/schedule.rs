@@ -8,7 +8,7 @@ mod fair;
 #[cfg(test)]
 mod tests;
 
-pub use fair::Class;
+pub(crate) use fair::Class;
 
 use async_task::{Builder, Runnable, Task};
 use fair::Fair;
@@ -35,7 +35,7 @@ const ALONE: Duration = Duration::from_secs(1);
 
 /// Whom a task works for. Its clones are the same task's.
 #[derive(Clone, Debug)]
-pub struct TaskOwner(Arc<Owner>);
+pub(crate) struct TaskOwner(Arc<Owner>);
 
 #[derive(Debug)]
 struct Owner {
@@ -62,7 +62,7 @@ impl TaskOwner {
     }
 
     /// From now on it works for whom the running task works.
-    pub fn follow(&self) {
+    pub(crate) fn follow(&self) {
         if let Some(class) = with_running(TaskOwner::class) {
             self.set(class);
         }
@@ -70,40 +70,40 @@ impl TaskOwner {
 }
 
 /// From now on the running task works for `class`.
-pub fn charge(class: Class) {
+pub(crate) fn charge(class: Class) {
     with_running(|owner| owner.set(class));
 }
 
 /// Starts a task on this thread, which works for whom the running task works. Where nothing [`run`]s it is dropped.
-pub fn spawn(future: impl Future<Output = ()> + 'static) -> TaskOwner {
+pub(crate) fn spawn(future: impl Future<Output = ()> + 'static) -> TaskOwner {
     start(future, TaskOwner::new(with_running(TaskOwner::class).unwrap_or(Class::OWN), None))
 }
 
 /// Starts a task on this thread that works for `class`.
-pub fn spawn_for(class: Class, future: impl Future<Output = ()> + 'static) {
+pub(crate) fn spawn_for(class: Class, future: impl Future<Output = ()> + 'static) {
     start(future, TaskOwner::new(class, None));
 }
 
 /// Starts a task that is a part of the running one: when it works for another class, so does that one.
-pub fn spawn_part(future: impl Future<Output = ()> + 'static) {
+pub(crate) fn spawn_part(future: impl Future<Output = ()> + 'static) {
     let parent = with_running(TaskOwner::clone);
     start(future, TaskOwner::new(parent.as_ref().map_or(Class::OWN, TaskOwner::class), parent));
 }
 
 /// Starts one of the worker's own tasks, which ends when the result is dropped.
-pub fn spawn_own(future: impl Future<Output = ()> + 'static) -> Option<Own> {
+pub(crate) fn spawn_own(future: impl Future<Output = ()> + 'static) -> Option<Own> {
     executor()?.start(future, TaskOwner::new(Class::OWN, None))
 }
 
 /// Has this called on this thread whenever none of its tasks is ready, before it looks at sockets and timers.
-pub fn when_idle(act: impl Fn() + 'static) {
+pub(crate) fn when_idle(act: impl Fn() + 'static) {
     if let Some(executor) = executor() {
         executor.idle.replace(Some(Box::new(act)));
     }
 }
 
 /// A task that ends when this is dropped.
-pub type Own = Task<(), TaskOwner>;
+pub(crate) type Own = Task<(), TaskOwner>;
 
 fn start(future: impl Future<Output = ()> + 'static, owner: TaskOwner) -> TaskOwner {
     match executor().and_then(|executor| executor.start(future, owner.clone())) {
@@ -115,7 +115,7 @@ fn start(future: impl Future<Output = ()> + 'static, owner: TaskOwner) -> TaskOw
 
 /// Runs `main`, one of the worker's own tasks, and all that it starts, on this thread, which must be inside of a tokio runtime. When `main`
 /// has ended, all other tasks are dropped.
-pub async fn run(main: impl Future<Output = ()> + 'static) {
+pub(crate) async fn run(main: impl Future<Output = ()> + 'static) {
     let executor = Closing(Rc::new(Executor::default()));
     let Some(main) = executor.0.start(main, TaskOwner::new(Class::OWN, None)) else { return };
     poll_fn(|cx| {

@@ -17,7 +17,7 @@ pub struct Component {
 }
 
 /// The component of a revision that is one.
-pub fn load(modules: &Modules, function: &str, run: &Run) -> Option<Component> {
+pub(crate) fn load(modules: &Modules, function: &str, run: &Run) -> Option<Component> {
     match run {
         Run::Wasm(wasm) => {
             let program = program(modules, function, wasm);

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Zero is no limit.
-pub fn limit(time: Duration) -> Duration {
+pub(crate) fn limit(time: Duration) -> Duration {
     if time.is_zero() { Duration::MAX } else { time }
 }
 

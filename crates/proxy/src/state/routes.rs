@@ -99,7 +99,7 @@ fn is_below(path: &str, prefix: &str) -> bool {
 }
 
 /// Host names are compared in lower case.
-pub fn lower(host: &str) -> Cow<'_, str> {
+pub(crate) fn lower(host: &str) -> Cow<'_, str> {
     if host.bytes().any(|byte| byte.is_ascii_uppercase()) {
         Cow::Owned(host.to_ascii_lowercase())
     } else {

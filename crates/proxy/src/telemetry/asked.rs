@@ -75,7 +75,7 @@ impl Asked {
 }
 
 /// Copies values of header fields; what goes beyond the bounds is cut off.
-pub fn values<'a, N>(fields: impl Iterator<Item = (N, &'a HeaderValue)>) -> Vec<(N, Box<str>)> {
+pub(crate) fn values<'a, N>(fields: impl Iterator<Item = (N, &'a HeaderValue)>) -> Vec<(N, Box<str>)> {
     let mut left = VALUES;
     let mut copies = Vec::new();
     for (name, value) in fields.take(LIST) {

@@ -6,17 +6,17 @@ use leno_policy::spec::{Algorithm, Protocol};
 use leno_sandbox::EngineKind;
 
 /// Namespace and name in `spiffe://td/ns/<namespace>/sa/<name>`.
-pub fn workload(identity: &str) -> Option<(&str, &str)> {
+pub(crate) fn workload(identity: &str) -> Option<(&str, &str)> {
     let path = identity.strip_prefix("spiffe://")?.split_once('/')?.1;
     let (namespace, name) = path.strip_prefix("ns/")?.split_once("/sa/")?;
     (!namespace.contains('/') && !name.contains('/')).then_some((namespace, name))
 }
 
 /// What user-written policies are called where the nine have their names.
-pub const EXTENSIONS: &str = "extensions";
+pub(crate) const EXTENSIONS: &str = "extensions";
 
 /// A policy's name in logs and metrics.
-pub fn policy_name(policy: PolicyKind) -> &'static str {
+pub(crate) fn policy_name(policy: PolicyKind) -> &'static str {
     match policy {
         PolicyKind::Authentication => "authentication",
         PolicyKind::Sidecar => "sidecar",
@@ -31,7 +31,7 @@ pub fn policy_name(policy: PolicyKind) -> &'static str {
 }
 
 /// How directions are called in logs and spans.
-pub fn direction_name(direction: TrafficDirection) -> &'static str {
+pub(crate) fn direction_name(direction: TrafficDirection) -> &'static str {
     match direction {
         TrafficDirection::Gateway => "gateway",
         TrafficDirection::Outbound => "outbound",
@@ -40,7 +40,7 @@ pub fn direction_name(direction: TrafficDirection) -> &'static str {
 }
 
 /// How protocols are called in logs and spans.
-pub fn protocol_name(protocol: Protocol) -> &'static str {
+pub(crate) fn protocol_name(protocol: Protocol) -> &'static str {
     match protocol {
         Protocol::Http1 => "http1",
         Protocol::Http2 => "http2",
@@ -50,7 +50,7 @@ pub fn protocol_name(protocol: Protocol) -> &'static str {
 }
 
 /// As in configuration.
-pub fn engine_name(engine: EngineKind) -> &'static str {
+pub(crate) fn engine_name(engine: EngineKind) -> &'static str {
     match engine {
         EngineKind::Microvm => "microvm",
         EngineKind::Wasm => "wasm",
@@ -59,7 +59,7 @@ pub fn engine_name(engine: EngineKind) -> &'static str {
 }
 
 /// As in RFC 7518 and RFC 8037.
-pub fn algorithm_name(algorithm: Algorithm) -> &'static str {
+pub(crate) fn algorithm_name(algorithm: Algorithm) -> &'static str {
     match algorithm {
         Algorithm::RS256 => "RS256",
         Algorithm::RS384 => "RS384",

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// `Basic` credentials for `proxy-authorization`.
-pub fn basic(minted: &leno_proxy::credential::Minted) -> String {
+pub(crate) fn basic(minted: &leno_proxy::credential::Minted) -> String {
     let text = format!("{}:{}", minted.user, minted.secret);
     format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(text))
 }

@@ -16,7 +16,9 @@ async fn mesh() -> (Mesh, rustls::pki_types::CertificateDer<'static>) {
     mesh_with(|builder| builder).await
 }
 
-pub async fn mesh_with(change: impl FnOnce(Builder) -> Builder) -> (Mesh, rustls::pki_types::CertificateDer<'static>) {
+pub(crate) async fn mesh_with(
+    change: impl FnOnce(Builder) -> Builder,
+) -> (Mesh, rustls::pki_types::CertificateDer<'static>) {
     let made = rcgen::generate_simple_self_signed(["web".to_owned()]).unwrap();
     let folder =
         std::env::temp_dir().join(format!("leno-proxy-{}-{:?}", std::process::id(), std::thread::current().id()));
@@ -43,7 +45,7 @@ async fn connect(
     handshake(stream, root, alpn).await
 }
 
-pub async fn handshake(
+pub(crate) async fn handshake(
     stream: TcpStream,
     root: &rustls::pki_types::CertificateDer<'static>,
     alpn: &[&[u8]],

@@ -19,10 +19,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-pub const TRUST_DOMAIN: &str = "test.example";
+pub(crate) const TRUST_DOMAIN: &str = "test.example";
 
 /// What a test changes of a mesh before it starts.
-pub struct Builder {
+pub(crate) struct Builder {
     pub mesh: MeshSlice,
     functions: Vec<Slice>,
     addresses: HashMap<FunctionId, Vec<SocketAddr>>,
@@ -31,7 +31,7 @@ pub struct Builder {
 }
 
 /// A node that serves.
-pub struct Mesh {
+pub(crate) struct Mesh {
     pub node: Arc<Node>,
     pub handle: Handle,
     pub instances: Arc<Fixed>,
@@ -40,7 +40,7 @@ pub struct Mesh {
 
 /// Instances at fixed addresses, taken in turn.
 #[derive(Default)]
-pub struct Fixed {
+pub(crate) struct Fixed {
     addresses: Mutex<HashMap<FunctionId, Vec<SocketAddr>>>,
     turn: AtomicUsize,
     /// Leases given out and not given back.
@@ -64,15 +64,15 @@ impl Guard for Leased {
     }
 }
 
-pub fn id(name: &str) -> FunctionId {
+pub(crate) fn id(name: &str) -> FunctionId {
     FunctionId::new("shop", name).unwrap()
 }
 
-pub fn spiffe(name: &str) -> SpiffeId {
+pub(crate) fn spiffe(name: &str) -> SpiffeId {
     format!("spiffe://{TRUST_DOMAIN}/ns/shop/sa/{name}").parse().unwrap()
 }
 
-pub fn allow_all() -> AuthorizationRule {
+pub(crate) fn allow_all() -> AuthorizationRule {
     AuthorizationRule { name: "test/allow".into(), action: Action::Allow, from: vec![], to: vec![], when: vec![] }
 }
 
@@ -83,7 +83,7 @@ fn deny_marked() -> AuthorizationRule {
     AuthorizationRule { name: "test/marked".into(), action: Action::Deny, from: vec![], to: vec![], when }
 }
 
-pub fn retry(on: &[RetryOn]) -> Retry {
+pub(crate) fn retry(on: &[RetryOn]) -> Retry {
     Retry {
         name: "test/retry".into(),
         attempts: 2,
@@ -97,7 +97,7 @@ pub fn retry(on: &[RetryOn]) -> Retry {
     }
 }
 
-pub fn breaker() -> Breaker {
+pub(crate) fn breaker() -> Breaker {
     Breaker { name: "test/breaker".into(), max_connections: 100, max_pending: 100, max_requests: 100, outlier: None }
 }
 
@@ -124,7 +124,7 @@ fn target(function: &str) -> Target {
 const OF_THE_MESH: u64 = u64::MAX;
 
 impl Builder {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let free: SocketAddr = "127.0.0.1:0".parse().unwrap();
         let mesh = MeshSlice {
             trust_domain: TRUST_DOMAIN.into(),
@@ -159,7 +159,7 @@ impl Builder {
     }
 
     /// A function with one instance, exposed under its name as host, and everywhere if it is called `web`.
-    pub fn function(mut self, name: &str, protocol: AppProtocol, address: SocketAddr) -> Self {
+    pub(crate) fn function(mut self, name: &str, protocol: AppProtocol, address: SocketAddr) -> Self {
         let hosts = if name == "web" { vec![name.to_owned(), "*".to_owned()] } else { vec![name.to_owned()] };
         self.functions.push(Slice {
             id: id(name),
@@ -185,7 +185,7 @@ impl Builder {
         self
     }
 
-    pub fn call(mut self, caller: &str, callee: &str) -> Self {
+    pub(crate) fn call(mut self, caller: &str, callee: &str) -> Self {
         let slice = self.functions.iter_mut().find(|slice| slice.id == id(caller)).unwrap();
         slice.outbound.targets.push(target(callee));
         let hosts = vec![callee.to_owned(), format!("{callee}.shop")];
@@ -194,53 +194,53 @@ impl Builder {
     }
 
     /// Changes the plan of calls to `callee`, wherever it is carried out.
-    pub fn plan(mut self, callee: &str, change: impl Fn(&mut Target)) -> Self {
+    pub(crate) fn plan(mut self, callee: &str, change: impl Fn(&mut Target)) -> Self {
         let name = format!("shop/{callee}");
         let programs = self.functions.iter_mut().flat_map(|slice| [&mut slice.inbound, &mut slice.outbound]);
         programs.flat_map(|program| &mut program.targets).filter(|target| target.function == name).for_each(change);
         self
     }
 
-    pub fn slice(mut self, name: &str, change: impl FnOnce(&mut Slice)) -> Self {
+    pub(crate) fn slice(mut self, name: &str, change: impl FnOnce(&mut Slice)) -> Self {
         change(self.functions.iter_mut().find(|slice| slice.id == id(name)).unwrap());
         self
     }
 
-    pub fn addresses(mut self, name: &str, addresses: &[SocketAddr]) -> Self {
+    pub(crate) fn addresses(mut self, name: &str, addresses: &[SocketAddr]) -> Self {
         self.addresses.insert(id(name), addresses.to_vec());
         self
     }
 
-    pub fn limits(mut self, change: impl FnOnce(&mut Limits)) -> Self {
+    pub(crate) fn limits(mut self, change: impl FnOnce(&mut Limits)) -> Self {
         change(&mut self.mesh.limits);
         self
     }
 
-    pub fn mtls(mut self) -> Self {
+    pub(crate) fn mtls(mut self) -> Self {
         self.mesh.mtls_same_node = true;
         self
     }
 
-    pub fn https(mut self, tls: GatewayTls) -> Self {
+    pub(crate) fn https(mut self, tls: GatewayTls) -> Self {
         self.mesh.gateway_https = Some(tls);
         self
     }
 
-    pub fn workers(mut self, workers: usize) -> Self {
+    pub(crate) fn workers(mut self, workers: usize) -> Self {
         self.workers = workers;
         self
     }
 
-    pub fn connections(mut self, connections: usize) -> Self {
+    pub(crate) fn connections(mut self, connections: usize) -> Self {
         self.connections = connections;
         self
     }
 
-    pub fn start(self) -> Mesh {
+    pub(crate) fn start(self) -> Mesh {
         self.try_start().unwrap()
     }
 
-    pub fn try_start(self) -> Result<Mesh, ServeError> {
+    pub(crate) fn try_start(self) -> Result<Mesh, ServeError> {
         let authority = Arc::new(Authority::new(&TRUST_DOMAIN.parse::<TrustDomain>().unwrap()).unwrap());
         let svids = SvidStore::new(authority.bundle().clone());
         let engine = leno_sandbox::Engine::inline();
@@ -268,30 +268,30 @@ impl Builder {
 
 impl Mesh {
     /// One function `web` that speaks HTTP/1.1 at this address.
-    pub fn web(address: SocketAddr) -> Self {
+    pub(crate) fn web(address: SocketAddr) -> Self {
         Builder::new().function("web", AppProtocol::Http1, address).start()
     }
 
     /// What is known of a request, as soon as so many hops have told of it: they do so after their responses were sent.
-    pub async fn told(&self, request_id: &str, hops: usize) -> Vec<Explanation> {
+    pub(crate) async fn told(&self, request_id: &str, hops: usize) -> Vec<Explanation> {
         until(|| self.node.telemetry.ring.explain(request_id).len() >= hops).await;
         self.node.telemetry.ring.explain(request_id)
     }
 
-    pub fn gateway(&self) -> SocketAddr {
+    pub(crate) fn gateway(&self) -> SocketAddr {
         self.handle.addresses.gateway_http.unwrap()
     }
 
-    pub fn outbound(&self) -> SocketAddr {
+    pub(crate) fn outbound(&self) -> SocketAddr {
         self.handle.addresses.outbound
     }
 
-    pub fn metrics(&self) -> String {
+    pub(crate) fn metrics(&self) -> String {
         self.node.telemetry.metrics_text(self.node.ledger.entries(), Vec::new())
     }
 
     /// A credential of an instance of this function.
-    pub fn mint(&self, name: &str) -> Minted {
+    pub(crate) fn mint(&self, name: &str) -> Minted {
         let instance = format!("{name}-1");
         let minted = self.node.credentials.mint(&id(name), &instance).unwrap();
         self.node.credentials.started(&instance, Box::new(|_, _| Ok(())));
@@ -300,12 +300,12 @@ impl Mesh {
 }
 
 impl Fixed {
-    pub fn set(&self, name: &str, addresses: &[SocketAddr]) {
+    pub(crate) fn set(&self, name: &str, addresses: &[SocketAddr]) {
         self.addresses.lock().unwrap().insert(id(name), addresses.to_vec());
     }
 
     /// Whether whoever asked last wants another one than this.
-    pub fn asked_without(&self, address: SocketAddr) -> bool {
+    pub(crate) fn asked_without(&self, address: SocketAddr) -> bool {
         self.avoided.lock().unwrap().contains(&address)
     }
 }

@@ -7,24 +7,24 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
 /// Longest wait for anything; a test that gets there has failed.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-pub struct Raw(pub TcpStream);
+pub(crate) struct Raw(pub TcpStream);
 
 impl Raw {
-    pub async fn connect(address: SocketAddr) -> Self {
+    pub(crate) async fn connect(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).await.unwrap();
         stream.set_nodelay(true).unwrap();
         Self(stream)
     }
 
-    pub async fn send(&mut self, bytes: impl AsRef<[u8]>) {
+    pub(crate) async fn send(&mut self, bytes: impl AsRef<[u8]>) {
         // The peer may have closed already; what it said before tells the rest.
         let _ = self.0.write_all(bytes.as_ref()).await;
     }
 
     /// Everything up to the end of the connection.
-    pub async fn rest(mut self) -> String {
+    pub(crate) async fn rest(mut self) -> String {
         let mut all = Vec::new();
         let read = async {
             let mut piece = [0; 4096];
@@ -37,7 +37,7 @@ impl Raw {
     }
 
     /// Up to and including `end`.
-    pub async fn until(&mut self, end: &str) -> String {
+    pub(crate) async fn until(&mut self, end: &str) -> String {
         let mut all = Vec::new();
         let read = async {
             while !all.ends_with(end.as_bytes()) {
@@ -52,17 +52,17 @@ impl Raw {
     }
 
     /// The body of an answer whose head was read, and which the echo function made.
-    pub async fn rest_of_body(&mut self) {
+    pub(crate) async fn rest_of_body(&mut self) {
         self.until("\n\n").await;
     }
 
-    pub async fn head(&mut self) -> String {
+    pub(crate) async fn head(&mut self) -> String {
         self.until("\r\n\r\n").await
     }
 }
 
 /// Accepts connections, and lets `serve` have each of them; when it returns, the connection is closed.
-pub async fn server<F, R>(serve: F) -> SocketAddr
+pub(crate) async fn server<F, R>(serve: F) -> SocketAddr
 where
     F: Fn(Raw) -> R + Send + Sync + 'static,
     R: Future<Output = ()> + Send + 'static,
@@ -78,13 +78,13 @@ where
 }
 
 /// Sends bytes, and reads all that comes back.
-pub async fn exchange(address: SocketAddr, bytes: impl AsRef<[u8]>) -> String {
+pub(crate) async fn exchange(address: SocketAddr, bytes: impl AsRef<[u8]>) -> String {
     let mut raw = Raw::connect(address).await;
     raw.send(bytes).await;
     raw.rest().await
 }
 
 /// The status in an answer's first line.
-pub fn status(answer: &str) -> u16 {
+pub(crate) fn status(answer: &str) -> u16 {
     answer.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or_else(|| panic!("no status in {answer:?}"))
 }

@@ -14,36 +14,36 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
-pub type Body = BoxBody<Bytes, hyper::Error>;
+pub(crate) type Body = BoxBody<Bytes, hyper::Error>;
 
 /// An upstream that counts.
 #[derive(Clone)]
-pub struct Upstream {
+pub(crate) struct Upstream {
     pub address: SocketAddr,
     pub requests: Arc<AtomicUsize>,
     pub connections: Arc<AtomicUsize>,
 }
 
 impl Upstream {
-    pub fn requests(&self) -> usize {
+    pub(crate) fn requests(&self) -> usize {
         self.requests.load(Ordering::SeqCst)
     }
 
-    pub fn connections(&self) -> usize {
+    pub(crate) fn connections(&self) -> usize {
         self.connections.load(Ordering::SeqCst)
     }
 }
 
-pub fn full(text: impl Into<Bytes>) -> Body {
+pub(crate) fn full(text: impl Into<Bytes>) -> Body {
     Full::new(text.into()).map_err(|never| match never {}).boxed()
 }
 
-pub fn empty() -> Body {
+pub(crate) fn empty() -> Body {
     full(Bytes::new())
 }
 
 /// A body that is fed through a channel of one frame.
-pub fn channel() -> (mpsc::Sender<Frame<Bytes>>, Body) {
+pub(crate) fn channel() -> (mpsc::Sender<Frame<Bytes>>, Body) {
     let (sender, mut receiver) = mpsc::channel::<Frame<Bytes>>(1);
     let stream = futures_stream(move |cx| receiver.poll_recv(cx).map(|frame| frame.map(Ok)));
     (sender, StreamBody::new(stream).boxed())
@@ -69,7 +69,7 @@ where
 }
 
 /// Serves HTTP/1.1.
-pub async fn http1<F, R>(handler: F) -> Upstream
+pub(crate) async fn http1<F, R>(handler: F) -> Upstream
 where
     F: Fn(Request<Incoming>) -> R + Clone + Send + Sync + 'static,
     R: Future<Output = Response<Body>> + Send + 'static,
@@ -78,7 +78,7 @@ where
 }
 
 /// Serves HTTP/2 with prior knowledge.
-pub async fn h2c<F, R>(handler: F) -> Upstream
+pub(crate) async fn h2c<F, R>(handler: F) -> Upstream
 where
     F: Fn(Request<Incoming>) -> R + Clone + Send + Sync + 'static,
     R: Future<Output = Response<Body>> + Send + 'static,
@@ -121,7 +121,7 @@ where
 }
 
 /// Tells what reached it: method, target, and header fields in the body, one a line; then the request's body.
-pub async fn echo(request: Request<Incoming>) -> Response<Body> {
+pub(crate) async fn echo(request: Request<Incoming>) -> Response<Body> {
     let (head, body) = request.into_parts();
     let mut text = format!("{} {} {:?}\n", head.method, head.uri, head.version);
     for (name, value) in &head.headers {
@@ -138,9 +138,9 @@ pub async fn echo(request: Request<Incoming>) -> Response<Body> {
 }
 
 /// A client connection that speaks HTTP/1.1.
-pub struct Http1(pub hyper::client::conn::http1::SendRequest<Body>);
+pub(crate) struct Http1(pub hyper::client::conn::http1::SendRequest<Body>);
 
-pub async fn connect_http1(address: SocketAddr) -> Http1 {
+pub(crate) async fn connect_http1(address: SocketAddr) -> Http1 {
     let stream = TcpStream::connect(address).await.unwrap();
     stream.set_nodelay(true).unwrap();
     let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
@@ -148,7 +148,7 @@ pub async fn connect_http1(address: SocketAddr) -> Http1 {
     Http1(sender)
 }
 
-pub async fn connect_h2(address: SocketAddr) -> hyper::client::conn::http2::SendRequest<Body> {
+pub(crate) async fn connect_h2(address: SocketAddr) -> hyper::client::conn::http2::SendRequest<Body> {
     let stream = TcpStream::connect(address).await.unwrap();
     stream.set_nodelay(true).unwrap();
     let (sender, connection) =
@@ -158,7 +158,7 @@ pub async fn connect_h2(address: SocketAddr) -> hyper::client::conn::http2::Send
 }
 
 impl Http1 {
-    pub async fn send(&mut self, request: Request<Body>) -> Answer {
+    pub(crate) async fn send(&mut self, request: Request<Body>) -> Answer {
         self.0.ready().await.unwrap();
         answer(self.0.send_request(request).await.unwrap()).await
     }
@@ -166,14 +166,14 @@ impl Http1 {
 
 /// A response, read to its end.
 #[derive(Debug)]
-pub struct Answer {
+pub(crate) struct Answer {
     pub status: u16,
     pub headers: HeaderMap,
     pub text: String,
     pub trailers: Option<HeaderMap>,
 }
 
-pub async fn answer(response: Response<Incoming>) -> Answer {
+pub(crate) async fn answer(response: Response<Incoming>) -> Answer {
     let (head, body) = response.into_parts();
     let body = body.collect().await.unwrap();
     let trailers = body.trailers().cloned();
@@ -182,13 +182,13 @@ pub async fn answer(response: Response<Incoming>) -> Answer {
 }
 
 /// GET over a new HTTP/1.1 connection.
-pub async fn get(address: SocketAddr, path: &str) -> Answer {
+pub(crate) async fn get(address: SocketAddr, path: &str) -> Answer {
     let request = Request::builder().uri(path).header("host", "web").body(empty()).unwrap();
     connect_http1(address).await.send(request).await
 }
 
 /// Waits until `condition` holds.
-pub async fn until(condition: impl Fn() -> bool) {
+pub(crate) async fn until(condition: impl Fn() -> bool) {
     for _ in 0..2000 {
         if condition() {
             return;

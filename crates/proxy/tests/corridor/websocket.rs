@@ -16,7 +16,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 /// Switches protocols, says hello, returns every byte, and says bye when the client's half has ended.
-pub async fn parrot(mut request: Request<Incoming>) -> Response<upstream::Body> {
+pub(crate) async fn parrot(mut request: Request<Incoming>) -> Response<upstream::Body> {
     if request.headers().get("upgrade").is_none_or(|upgrade| upgrade != "websocket") {
         return Response::builder().status(400).body(empty()).unwrap();
     }
@@ -42,7 +42,7 @@ pub async fn parrot(mut request: Request<Incoming>) -> Response<upstream::Body> 
         .unwrap()
 }
 
-pub const HANDSHAKE: &str = "host: callee\r\nconnection: keep-alive, Upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
+pub(crate) const HANDSHAKE: &str = "host: callee\r\nconnection: keep-alive, Upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
 
 /// Talks, and sees the end of the conversation.
 async fn converse(mut raw: Raw) {

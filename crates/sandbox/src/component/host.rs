@@ -36,7 +36,7 @@ pub(super) struct Host {
 }
 
 impl Host {
-    pub fn new(settings: &Settings, outside: Box<dyn Outside>) -> Self {
+    pub(super) fn new(settings: &Settings, outside: Box<dyn Outside>) -> Self {
         let mut wasi = WasiCtx::builder();
         wasi.envs(&settings.env)
             .stdout(Output::new(&settings.stdout))
@@ -54,7 +54,7 @@ impl Host {
     }
 
     /// Its limit, if it wanted more.
-    pub fn lacked_memory(&self) -> Option<usize> {
+    pub(super) fn lacked_memory(&self) -> Option<usize> {
         self.lacked_memory.then_some(self.limit)
     }
 }

@@ -28,7 +28,7 @@ struct Lines {
 }
 
 impl Output {
-    pub fn new(prefix: &Arc<str>) -> Self {
+    pub(super) fn new(prefix: &Arc<str>) -> Self {
         let lines = Lines { prefix: prefix.clone(), line: Vec::new(), dropped: 0, told: 0 };
         Self(Arc::new(Mutex::new(lines)))
     }

@@ -10,14 +10,14 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 /// The micro-VM engine.
-pub fn microvm() -> Engine {
+pub(crate) fn microvm() -> Engine {
     static IMAGE: OnceLock<Vec<u8>> = OnceLock::new();
     let image = IMAGE.get_or_init(|| build(Form::Elf));
     Engine::microvm_on(Path::new("/dev/kvm"), image).expect("these tests need micro-VMs")
 }
 
 /// The WebAssembly engine.
-pub fn wasm() -> Engine {
+pub(crate) fn wasm() -> Engine {
     static IMAGE: OnceLock<Vec<u8>> = OnceLock::new();
     Engine::wasm_with(IMAGE.get_or_init(|| build(Form::Wasm))).unwrap()
 }
@@ -30,7 +30,7 @@ fn build(form: Form) -> Vec<u8> {
 }
 
 /// Runs one order, and gives what came of it.
-pub fn order(
+pub(crate) fn order(
     pool: &mut Pool,
     image: &Image,
     order: &str,
@@ -44,7 +44,7 @@ pub fn order(
 }
 
 /// Runs one order.
-pub fn start(pool: &mut Pool, image: &Image, order: &str, argument: &[u8], deadline: Duration) -> Used {
+pub(crate) fn start(pool: &mut Pool, image: &Image, order: &str, argument: &[u8], deadline: Duration) -> Used {
     let input = [format!("misbehave:{order}:").as_bytes(), argument].concat();
     pool.take(image).unwrap().run(&input, deadline)
 }

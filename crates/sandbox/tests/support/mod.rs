@@ -8,10 +8,10 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 /// Far longer than any sound run takes, even on a busy machine.
-pub const AMPLE: Duration = Duration::from_secs(10);
+pub(crate) const AMPLE: Duration = Duration::from_secs(10);
 
 /// The smallest program: no policies, which denies everything.
-pub fn empty(function: &str) -> ProgramSpec {
+pub(crate) fn empty(function: &str) -> ProgramSpec {
     ProgramSpec {
         function: function.into(),
         direction: Direction::Inbound,
@@ -26,7 +26,7 @@ pub fn empty(function: &str) -> ProgramSpec {
 }
 
 /// A request for `path` with these headers.
-pub fn request<'a>(path: &'a str, headers: &[(&'a str, &'a str)]) -> Input<'a> {
+pub(crate) fn request<'a>(path: &'a str, headers: &[(&'a str, &'a str)]) -> Input<'a> {
     Input::Request(RequestInput {
         now_ms: 1_800_000_000_000,
         random: [1, 2, 3, 4],
@@ -50,12 +50,12 @@ pub fn request<'a>(path: &'a str, headers: &[(&'a str, &'a str)]) -> Input<'a> {
 }
 
 /// Loads a program.
-pub fn load(engine: &Engine, spec: &ProgramSpec) -> Image {
+pub(crate) fn load(engine: &Engine, spec: &ProgramSpec) -> Image {
     engine.load(&leno_sandbox::encode(spec).unwrap()).unwrap()
 }
 
 /// All engines. A machine without `/dev/kvm` cannot run these tests, and they say so.
-pub fn engines() -> [Engine; 3] {
+pub(crate) fn engines() -> [Engine; 3] {
     let microvm = Engine::microvm().expect("these tests need micro-VMs");
     [microvm, Engine::wasm().unwrap(), Engine::inline()]
 }

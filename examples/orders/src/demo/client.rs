@@ -17,32 +17,32 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What came back.
 #[derive(Debug)]
-pub struct Answer {
+pub(crate) struct Answer {
     pub status: u16,
     pub headers: HeaderMap,
     pub body: String,
 }
 
 impl Answer {
-    pub fn header(&self, name: &str) -> Option<&str> {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name)?.to_str().ok()
     }
 
     /// The name by which `leno explain` knows the request.
-    pub fn request_id(&self) -> &str {
+    pub(crate) fn request_id(&self) -> &str {
         self.header("x-request-id").unwrap_or_default()
     }
 }
 
 /// Sends a request and reads the answer to its end.
-pub async fn send(address: SocketAddr, request: Request<Full<Bytes>>) -> Result<Answer> {
+pub(crate) async fn send(address: SocketAddr, request: Request<Full<Bytes>>) -> Result<Answer> {
     let what = format!("{} {} at {address}", request.method(), request.uri());
     let exchanging = async { exchange(TcpStream::connect(address).await?, request).await };
     told(&what, tokio::time::timeout(PATIENCE, exchanging).await)
 }
 
 /// The same, to a Unix socket.
-pub async fn send_to(socket: &Path, request: Request<Full<Bytes>>) -> Result<Answer> {
+pub(crate) async fn send_to(socket: &Path, request: Request<Full<Bytes>>) -> Result<Answer> {
     let what = format!("{} {} at {}", request.method(), request.uri(), socket.display());
     let exchanging = async { exchange(UnixStream::connect(socket).await?, request).await };
     told(&what, tokio::time::timeout(PATIENCE, exchanging).await)

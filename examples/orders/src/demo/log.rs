@@ -11,7 +11,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// One line, as far as it is needed here.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct Entry {
+pub(crate) struct Entry {
     pub request_id: String,
     pub trace_id: String,
     pub span_id: String,
@@ -35,7 +35,7 @@ pub struct Entry {
 
 impl Entry {
     /// Which rule decided, in words.
-    pub fn decided_by(&self) -> String {
+    pub(crate) fn decided_by(&self) -> String {
         match (self.verdict.as_str(), self.by_default) {
             ("deny", true) if self.rule.is_empty() => format!("no rule: {}", self.clause),
             ("deny", true) => format!("no rule; nearest {}: {}", self.rule, self.clause),
@@ -44,22 +44,22 @@ impl Entry {
         }
     }
 
-    pub fn is_denial_by(&self, policy: &str) -> bool {
+    pub(crate) fn is_denial_by(&self, policy: &str) -> bool {
         self.verdict == "deny" && self.policy.as_deref() == Some(policy)
     }
 
-    pub fn is_for(&self, function: &str) -> bool {
+    pub(crate) fn is_for(&self, function: &str) -> bool {
         self.target.as_deref() == Some(function)
     }
 }
 
 /// The file.
-pub struct AccessLog(pub PathBuf);
+pub(crate) struct AccessLog(pub PathBuf);
 
 impl AccessLog {
     /// All lines of a request's trace, from the gateway to the last function. Waits until they satisfy the condition; if they never
     /// do, what is there is returned, and will be found wanting.
-    pub async fn trace(&self, request_id: &str, complete: impl Fn(&[Entry]) -> bool) -> Result<Vec<Entry>> {
+    pub(crate) async fn trace(&self, request_id: &str, complete: impl Fn(&[Entry]) -> bool) -> Result<Vec<Entry>> {
         let deadline = tokio::time::Instant::now() + PATIENCE;
         loop {
             let all = self.entries()?;
@@ -76,7 +76,7 @@ impl AccessLog {
     }
 
     /// The last line may be half written; that one is left for next time.
-    pub fn entries(&self) -> Result<Vec<Entry>> {
+    pub(crate) fn entries(&self) -> Result<Vec<Entry>> {
         let text = std::fs::read_to_string(&self.0).map_err(|error| format!("{}: {error}", self.0.display()))?;
         let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
         let read = |line: &str| -> Result<Entry> {

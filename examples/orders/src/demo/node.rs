@@ -19,7 +19,7 @@ const START: Duration = Duration::from_secs(60);
 const END: Duration = Duration::from_secs(30);
 
 /// A running node.
-pub struct Leno {
+pub(crate) struct Leno {
     child: Child,
     admin: PathBuf,
     own_log: PathBuf,
@@ -27,13 +27,13 @@ pub struct Leno {
 
 /// A running instance of a function.
 #[derive(Debug, Deserialize)]
-pub struct Instance {
+pub(crate) struct Instance {
     pub pid: Option<u32>,
 }
 
 impl Leno {
     /// Returns when the node is ready.
-    pub async fn start(stage: &Stage) -> Result<Self> {
+    pub(crate) async fn start(stage: &Stage) -> Result<Self> {
         let own_log = File::create(stage.own_log())?;
         let child = Command::new(&stage.leno)
             .arg("up")
@@ -84,27 +84,27 @@ impl Leno {
     }
 
     /// How requests are isolated, in the node's own words.
-    pub fn engine(&self) -> Result<String> {
+    pub(crate) fn engine(&self) -> Result<String> {
         let log = std::fs::read_to_string(&self.own_log)?;
         let line = log.lines().find_map(|line| line.split_once("sandbox engine: "));
         Ok(format!("each request is judged in a fresh sandbox: {}", line.map_or("?", |(_, engine)| engine)))
     }
 
-    pub async fn instances(&self) -> Result<Vec<Instance>> {
+    pub(crate) async fn instances(&self) -> Result<Vec<Instance>> {
         self.list("/instances").await
     }
 
-    pub async fn identities(&self) -> Result<Vec<Value>> {
+    pub(crate) async fn identities(&self) -> Result<Vec<Value>> {
         self.list("/identities").await
     }
 
     /// What `leno explain` is told.
-    pub async fn explanation(&self, request_id: &str) -> Result<Vec<Value>> {
+    pub(crate) async fn explanation(&self, request_id: &str) -> Result<Vec<Value>> {
         self.list(&format!("/explain/{request_id}")).await
     }
 
     /// SIGTERM; then nothing may be left.
-    pub async fn end(&mut self, report: &mut Report) -> Result<()> {
+    pub(crate) async fn end(&mut self, report: &mut Report) -> Result<()> {
         let pids: Vec<u32> = self.instances().await?.iter().filter_map(|instance| instance.pid).collect();
         let mut line = Line::new("(end)", format!("SIGTERM, with {} instances running", pids.len()));
         if let Some(pid) = self.child.id() {

@@ -22,7 +22,7 @@ const ORDERS: &str = "orders/order-service";
 const INVENTORY: &str = "orders/inventory-service";
 
 /// What all of them need.
-pub struct Shop<'a> {
+pub(crate) struct Shop<'a> {
     pub issuer: &'a Issuer,
     pub stage: &'a Stage,
     pub leno: &'a Leno,
@@ -94,7 +94,7 @@ fn body(answer: &Answer) -> Value {
 }
 
 /// Policy 1.
-pub async fn authentication(shop: &Shop<'_>, report: &mut Report) -> Result<()> {
+pub(crate) async fn authentication(shop: &Shop<'_>, report: &mut Report) -> Result<()> {
     const POLICY: &str = "1 authentication";
     let stranger = Issuer::generate()?;
     let bad = [
@@ -136,7 +136,7 @@ pub async fn authentication(shop: &Shop<'_>, report: &mut Report) -> Result<()> 
 }
 
 /// Policy 2.
-pub async fn sidecar(shop: &Shop<'_>, report: &mut Report) -> Result<()> {
+pub(crate) async fn sidecar(shop: &Shop<'_>, report: &mut Report) -> Result<()> {
     const POLICY: &str = "2 sidecar configuration";
     let request = Shop::request(Method::GET, "/whoami", Some(&shop.token("bob")))
         .header("connection", "upgrade")
@@ -165,7 +165,7 @@ pub async fn sidecar(shop: &Shop<'_>, report: &mut Report) -> Result<()> {
 }
 
 /// Policy 3.
-pub async fn authorization(shop: &Shop<'_>, report: &mut Report) -> Result<()> {
+pub(crate) async fn authorization(shop: &Shop<'_>, report: &mut Report) -> Result<()> {
     const POLICY: &str = "3 authorisation";
     let token = shop.token("cleo");
     let answer = shop.get("/admin", Some(&token)).await?;
@@ -194,7 +194,7 @@ pub async fn authorization(shop: &Shop<'_>, report: &mut Report) -> Result<()> {
 }
 
 /// Policy 4.
-pub async fn rate_limit(shop: &Shop<'_>, report: &mut Report) -> Result<()> {
+pub(crate) async fn rate_limit(shop: &Shop<'_>, report: &mut Report) -> Result<()> {
     const BURST: u32 = 12;
     let token = shop.token("impatient-ed");
     let mut served = 0;
@@ -224,7 +224,7 @@ pub async fn rate_limit(shop: &Shop<'_>, report: &mut Report) -> Result<()> {
 }
 
 /// Policies 5 and 6.
-pub async fn tracing_and_logs(shop: &Shop<'_>, report: &mut Report) -> Result<()> {
+pub(crate) async fn tracing_and_logs(shop: &Shop<'_>, report: &mut Report) -> Result<()> {
     let token = shop.token("gus");
     let answer = shop.order("o-traced", Some(&token)).await?;
     let id = answer.request_id();
@@ -282,7 +282,7 @@ fn way(entries: &[Entry]) -> String {
 }
 
 /// Policy 7.
-pub async fn mutual_tls(shop: &Shop<'_>, report: &mut Report) -> Result<()> {
+pub(crate) async fn mutual_tls(shop: &Shop<'_>, report: &mut Report) -> Result<()> {
     const POLICY: &str = "7 mutual TLS";
     let inbound = shop.stage.inbound;
     let impostor = "spiffe://orders.example/ns/orders/sa/frontend-api";
@@ -327,7 +327,7 @@ pub async fn mutual_tls(shop: &Shop<'_>, report: &mut Report) -> Result<()> {
 }
 
 /// Lets calls on this node go through TLS sockets, by changing the documents while all is running, and back again.
-pub async fn mutual_tls_on_one_node(shop: &Shop<'_>, report: &mut Report) -> Result<()> {
+pub(crate) async fn mutual_tls_on_one_node(shop: &Shop<'_>, report: &mut Report) -> Result<()> {
     let mut line = Line::new("7 mutual TLS", "POST /orders, with `sameNode: always` saved meanwhile");
     shop.stage.set_same_node("always")?;
     let (answer, hops) = shop.order_by_tls(true).await?;
@@ -380,7 +380,7 @@ impl Shop<'_> {
 }
 
 /// Policy 8.
-pub async fn retry(shop: &Shop<'_>, report: &mut Report) -> Result<()> {
+pub(crate) async fn retry(shop: &Shop<'_>, report: &mut Report) -> Result<()> {
     let answer = shop.order("flaky-1-a", Some(&shop.token("hal"))).await?;
     let tried_twice = |entry: &Entry| entry.direction == "outbound" && entry.is_for(ORDERS) && entry.attempts == 2;
     let entries = shop.log().trace(answer.request_id(), |entries| entries.iter().any(tried_twice)).await?;
@@ -402,7 +402,7 @@ pub async fn retry(shop: &Shop<'_>, report: &mut Report) -> Result<()> {
 }
 
 /// Policy 9.
-pub async fn circuit_breaker(shop: &Shop<'_>, report: &mut Report) -> Result<()> {
+pub(crate) async fn circuit_breaker(shop: &Shop<'_>, report: &mut Report) -> Result<()> {
     const POLICY: &str = "9 circuit breaker";
     let token = shop.token("ivy");
     let mut statuses = Vec::new();

@@ -2,14 +2,14 @@
 
 /// Counts what was not as expected.
 #[derive(Default)]
-pub struct Report {
+pub(crate) struct Report {
     lines: usize,
     failures: usize,
     policy: &'static str,
 }
 
 /// One thing that was tried.
-pub struct Line {
+pub(crate) struct Line {
     /// Which of the nine policies it shows.
     pub policy: &'static str,
     /// What was sent.
@@ -25,13 +25,13 @@ pub struct Line {
 }
 
 impl Line {
-    pub fn new(policy: &'static str, sent: impl Into<String>) -> Self {
+    pub(crate) fn new(policy: &'static str, sent: impl Into<String>) -> Self {
         let (back, rule) = (String::new(), String::new());
         Self { policy, sent: sent.into(), back, rule, details: Vec::new(), expected: Vec::new() }
     }
 
     /// Notes an expectation that was not met.
-    pub fn expect(&mut self, met: bool, what: impl Into<String>) {
+    pub(crate) fn expect(&mut self, met: bool, what: impl Into<String>) {
         if !met {
             self.expected.push(what.into());
         }
@@ -39,7 +39,7 @@ impl Line {
 }
 
 impl Report {
-    pub fn print(&mut self, line: Line) {
+    pub(crate) fn print(&mut self, line: Line) {
         self.lines += 1;
         let mark = if line.expected.is_empty() { "ok  " } else { "FAIL" };
         let policy = if line.policy == self.policy { "" } else { line.policy };
@@ -54,16 +54,16 @@ impl Report {
         self.failures += usize::from(!line.expected.is_empty());
     }
 
-    pub fn broke_off(&mut self, error: &dyn std::error::Error) {
+    pub(crate) fn broke_off(&mut self, error: &dyn std::error::Error) {
         self.failures += 1;
         println!("FAIL it could not go on: {error}");
     }
 
-    pub fn failures(&self) -> usize {
+    pub(crate) fn failures(&self) -> usize {
         self.failures
     }
 
-    pub fn conclude(&self) {
+    pub(crate) fn conclude(&self) {
         match self.failures {
             0 => println!("\nall {} as expected", self.lines),
             failures => println!("\n{failures} not as expected"),

@@ -15,7 +15,7 @@ const POLICIES: &str = include_str!("../../mesh/policies.yaml");
 const PROGRAMS: &str = "../../../target/release";
 
 /// Where everything is.
-pub struct Stage {
+pub(crate) struct Stage {
     /// The documents.
     pub folder: PathBuf,
     /// The program `leno`.
@@ -32,7 +32,7 @@ pub struct Stage {
 
 /// Where to listen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ports {
+pub(crate) enum Ports {
     /// As the documents say, except where somebody else listens already.
     Documented,
     /// Wherever nobody listens.
@@ -41,7 +41,7 @@ pub enum Ports {
 
 impl Stage {
     /// Writes the documents, with the issuer's public key as the key set.
-    pub fn prepare(issuer: &Issuer, ports: Ports) -> Result<Self> {
+    pub(crate) fn prepare(issuer: &Issuer, ports: Ports) -> Result<Self> {
         let programs = std::env::current_exe()?.parent().ok_or("this program is nowhere")?.to_owned();
         let leno = programs.join("leno");
         for program in ["leno", "frontend-api", "order-service", "inventory-service"] {
@@ -75,7 +75,7 @@ impl Stage {
     }
 
     /// Changes how functions of this node reach each other, as an editor would: by saving the document.
-    pub fn set_same_node(&self, mode: &str) -> Result<()> {
+    pub(crate) fn set_same_node(&self, mode: &str) -> Result<()> {
         let file = self.folder.join("mesh.yaml");
         let text = fs::read_to_string(&file)?;
         let other = if mode == "always" { "direct" } else { "always" };
@@ -86,16 +86,16 @@ impl Stage {
     }
 
     /// Where the documents send the access log.
-    pub fn access_log(&self) -> PathBuf {
+    pub(crate) fn access_log(&self) -> PathBuf {
         self.folder.join("access.log")
     }
 
     /// What `leno` says of itself.
-    pub fn own_log(&self) -> PathBuf {
+    pub(crate) fn own_log(&self) -> PathBuf {
         self.folder.join("leno.log")
     }
 
-    pub fn remove(&self) -> Result<()> {
+    pub(crate) fn remove(&self) -> Result<()> {
         Ok(fs::remove_dir_all(&self.folder)?)
     }
 }

@@ -13,7 +13,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName,
 use tokio_rustls::rustls::{self, ClientConfig, DigitallySignedStruct, SignatureScheme};
 
 /// What became of an attempt to get in.
-pub struct Attempt {
+pub(crate) struct Attempt {
     /// The SPIFFE ID in the certificate that the server showed.
     pub server: Option<String>,
     /// In the server's words, why not; `None`: it was let in.
@@ -21,10 +21,10 @@ pub struct Attempt {
 }
 
 /// A certificate chain with its key.
-pub type Credentials = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
+pub(crate) type Credentials = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
 /// A certificate that claims an identity of the mesh, but comes from an authority that nobody trusts.
-pub fn forged(identity: &str) -> Result<Credentials> {
+pub(crate) fn forged(identity: &str) -> Result<Credentials> {
     let mut authority = CertificateParams::new(Vec::new())?;
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let authority_key = KeyPair::generate()?;
@@ -38,7 +38,7 @@ pub fn forged(identity: &str) -> Result<Credentials> {
 }
 
 /// Knocks at a function's door. In TLS 1.3 the client hears of a refusal only when it reads.
-pub async fn knock(address: SocketAddr, function: &str, credentials: Option<Credentials>) -> Result<Attempt> {
+pub(crate) async fn knock(address: SocketAddr, function: &str, credentials: Option<Credentials>) -> Result<Attempt> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let config = ClientConfig::builder_with_provider(provider.clone())
         .with_protocol_versions(&[&rustls::version::TLS13])?

@@ -12,45 +12,45 @@ const ISSUER: &str = "https://login.orders.example";
 const KEY: &str = "demo";
 
 /// Who signs.
-pub struct Issuer {
+pub(crate) struct Issuer {
     key: EcdsaKeyPair,
 }
 
 /// What a token says.
-pub struct Claims(Value);
+pub(crate) struct Claims(Value);
 
 impl Claims {
     /// Somebody's token, for this shop, valid for five minutes.
-    pub fn of(subject: &str) -> Self {
+    pub(crate) fn of(subject: &str) -> Self {
         Self(json!({"iss": ISSUER, "aud": "orders", "sub": subject, "iat": now(), "exp": now() + 300}))
     }
 
-    pub fn role(mut self, role: &str) -> Self {
+    pub(crate) fn role(mut self, role: &str) -> Self {
         self.0["roles"] = json!([role]);
         self
     }
 
     /// Seconds from now; may lie in the past.
-    pub fn valid_for(mut self, seconds: i64) -> Self {
+    pub(crate) fn valid_for(mut self, seconds: i64) -> Self {
         self.0["exp"] = json!(now() + seconds);
         self
     }
 }
 
 impl Issuer {
-    pub fn generate() -> Result<Self> {
+    pub(crate) fn generate() -> Result<Self> {
         Ok(Self { key: EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING)? })
     }
 
     /// RFC 7517.
-    pub fn key_set(&self) -> Value {
+    pub(crate) fn key_set(&self) -> Value {
         let point = self.key.public_key().as_ref();
         let (x, y) = point[1..].split_at(32);
         json!({"keys": [{"kty": "EC", "crv": "P-256", "alg": "ES256", "use": "sig", "kid": KEY, "x": BASE64.encode(x), "y": BASE64.encode(y)}]})
     }
 
     /// RFC 7519, signed with ES256.
-    pub fn token(&self, claims: &Claims) -> String {
+    pub(crate) fn token(&self, claims: &Claims) -> String {
         let signed = encoded(&json!({"alg": "ES256", "typ": "JWT", "kid": KEY}), claims);
         match self.key.sign(&SystemRandom::new(), signed.as_bytes()) {
             Ok(signature) => format!("{signed}.{}", BASE64.encode(signature)),
@@ -61,7 +61,7 @@ impl Issuer {
 }
 
 /// What an attacker without a key would try first. With some signature, so that its form is in order.
-pub fn unsigned(claims: &Claims) -> String {
+pub(crate) fn unsigned(claims: &Claims) -> String {
     format!("{}.{}", encoded(&json!({"alg": "none", "kid": KEY}), claims), BASE64.encode("trust me"))
 }
 

@@ -6,7 +6,7 @@ use leno_policy::spec::{
 };
 
 /// How many values may be compared with each other to tell whether one of these rules covers the other.
-pub fn cost(one: &AuthorizationRule, other: &AuthorizationRule) -> u64 {
+pub(super) fn cost(one: &AuthorizationRule, other: &AuthorizationRule) -> u64 {
     values(one).saturating_mul(values(other))
 }
 
@@ -28,7 +28,7 @@ fn values(rule: &AuthorizationRule) -> u64 {
 }
 
 /// Every request that the narrow rule matches, the wide one matches.
-pub fn rule(wide: &AuthorizationRule, narrow: &AuthorizationRule) -> bool {
+pub(super) fn rule(wide: &AuthorizationRule, narrow: &AuthorizationRule) -> bool {
     alternatives(&wide.from, &narrow.from, source)
         && alternatives(&wide.to, &narrow.to, operation)
         && wide.when.iter().all(|wide| narrow.when.iter().any(|narrow| condition(wide, narrow)))

@@ -31,7 +31,7 @@ pub(super) struct Caller {
 
 impl Caller {
     /// For the request of this exchange, as it is delivered.
-    pub fn new(
+    pub(super) fn new(
         exchange: &Exchange,
         entry: &Arc<FunctionEntry>,
         trace: Option<TraceContext>,
@@ -45,11 +45,11 @@ impl Caller {
         }
     }
 
-    pub fn request_id(&self) -> HeaderValue {
+    pub(super) fn request_id(&self) -> HeaderValue {
         self.in_flight.request_id.clone()
     }
 
-    pub fn outside(self) -> impl Outside {
+    pub(super) fn outside(self) -> impl Outside {
         Calls(SendWrapper::new(self))
     }
 

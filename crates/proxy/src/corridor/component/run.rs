@@ -23,7 +23,7 @@ use tokio::sync::oneshot;
 /// An instance that is running. When this is dropped, the instance may finish what it does after a whole answer, for a while; without
 /// one, it ends at once.
 #[derive(Debug)]
-pub struct Running {
+pub(crate) struct Running {
     /// Whether the answer's body was read to its end.
     over: Rc<Cell<bool>>,
     left: Option<oneshot::Sender<bool>>,
@@ -39,7 +39,7 @@ impl Drop for Running {
 }
 
 /// Starts an instance for a request, and waits for the head of its answer.
-pub async fn start(
+pub(crate) async fn start(
     exchange: &Exchange,
     entry: &Arc<FunctionEntry>,
     (program, grace): (&Program, Duration),

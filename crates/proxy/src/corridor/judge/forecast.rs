@@ -19,7 +19,7 @@ use std::borrow::Cow;
 const MOST_FACTS: usize = 1024;
 
 /// Tokens and counters, as far as they are known.
-pub struct Forecast<'a> {
+pub(super) struct Forecast<'a> {
     /// The request's one token. `None`: it has none, or what will not pass as one, whoever made it.
     pub token: Option<Token<'a>>,
     /// Counters to hand over.
@@ -27,7 +27,7 @@ pub struct Forecast<'a> {
 }
 
 /// The token that was found in the head.
-pub struct Token<'a> {
+pub(super) struct Token<'a> {
     /// As it stands there.
     pub token: &'a str,
     /// Its SHA-256.
@@ -37,7 +37,7 @@ pub struct Token<'a> {
 }
 
 /// A counter as it was read.
-pub struct Counter {
+pub(super) struct Counter {
     /// Index of the rate limit.
     pub limit: u16,
     /// Its key.
@@ -48,7 +48,7 @@ pub struct Counter {
 
 impl<'a> Forecast<'a> {
     /// Looks up what the program declared.
-    pub fn new(asked: &Asked<'_>, method: &Method, path: &'a str, headers: &[Header<'a>]) -> Self {
+    pub(super) fn new(asked: &Asked<'_>, method: &Method, path: &'a str, headers: &[Header<'a>]) -> Self {
         let needs = &asked.program.needs;
         let mut facts = None;
         let token = if needs.tokens.is_empty() {
@@ -65,18 +65,18 @@ impl<'a> Forecast<'a> {
     }
 
     /// For the input.
-    pub fn verified(&self) -> Option<KeyId> {
+    pub(super) fn verified(&self) -> Option<KeyId> {
         self.token.as_ref()?.verified
     }
 
     /// For the input.
-    pub fn quotas(&self) -> Vec<QuotaEntry<'_>> {
+    pub(super) fn quotas(&self) -> Vec<QuotaEntry<'_>> {
         let entries = self.counters.iter();
         entries.map(|Counter { limit, key, held }| QuotaEntry { limit: *limit, key, state: held.state }).collect()
     }
 
     /// Remembers the claims of the token that was accepted, for next time.
-    pub fn learn(&self, asked: &Asked<'_>, facts: &[Option<String>]) {
+    pub(super) fn learn(&self, asked: &Asked<'_>, facts: &[Option<String>]) {
         let bytes: usize = facts.iter().flatten().map(String::len).sum();
         if facts.is_empty() || facts.len() != asked.program.needs.claims.len() || bytes > MOST_FACTS {
             return;

@@ -23,7 +23,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 /// Counters that one request is counted by.
-pub const MOST_TAKES: usize = 64;
+pub(super) const MOST_TAKES: usize = 64;
 
 /// A request that may be forwarded. Only the judge makes one.
 #[derive(Debug)]

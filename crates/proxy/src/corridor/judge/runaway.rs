@@ -24,7 +24,7 @@ const MANY: usize = 64;
 
 /// One worker's view of who runs away.
 #[derive(Debug, Default)]
-pub struct Runaways(RefCell<HashMap<Class, Purse>>);
+pub(super) struct Runaways(RefCell<HashMap<Class, Purse>>);
 
 #[derive(Clone, Copy, Debug)]
 struct Purse {
@@ -41,7 +41,7 @@ impl Purse {
 
 impl Runaways {
     /// The deadline of a run of this function.
-    pub fn deadline(&self, class: Class, own: Duration, now: Instant) -> Duration {
+    pub(super) fn deadline(&self, class: Class, own: Duration, now: Instant) -> Duration {
         if self.leashes(class, now) { own.min(LEASH) } else { own }
     }
 
@@ -53,7 +53,7 @@ impl Runaways {
     }
 
     /// One of this function's runs has missed its deadline, after so much time.
-    pub fn lost(&self, class: Class, time: Duration, now: Instant) {
+    pub(super) fn lost(&self, class: Class, time: Duration, now: Instant) {
         if time < LONG {
             return;
         }

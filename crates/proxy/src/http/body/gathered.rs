@@ -17,7 +17,7 @@ const MOST: usize = 16 * 1024;
 
 /// A body from a socket.
 #[derive(Debug)]
-pub struct Gathered {
+pub(super) struct Gathered {
     incoming: Incoming,
     /// What came after small pieces and could not be added to them.
     next: Option<Result<Frame<Bytes>, hyper::Error>>,
@@ -25,17 +25,17 @@ pub struct Gathered {
 
 impl Gathered {
     /// Of which nothing was read yet.
-    pub fn new(incoming: Incoming) -> Self {
+    pub(super) fn new(incoming: Incoming) -> Self {
         Self { incoming, next: None }
     }
 
     /// Whether there is nothing more to read.
-    pub fn is_end_stream(&self) -> bool {
+    pub(super) fn is_end_stream(&self) -> bool {
         self.next.is_none() && self.incoming.is_end_stream()
     }
 
     /// What is still to come.
-    pub fn size_hint(&self) -> SizeHint {
+    pub(super) fn size_hint(&self) -> SizeHint {
         let mut hint = self.incoming.size_hint();
         if let Some(Ok(frame)) = &self.next
             && let Some(data) = frame.data_ref()
@@ -50,7 +50,7 @@ impl Gathered {
     }
 
     /// The next frame; small ones that are there already together.
-    pub fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    pub(super) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         if let Some(next) = self.next.take() {
             return Poll::Ready(Some(next));
         }

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 /// A body that an instance writes.
-pub struct InstanceBody {
+pub(crate) struct InstanceBody {
     body: Pin<Box<dyn http_body::Body<Data = Bytes, Error = Broken>>>,
     /// Whether it was read to its end.
     over: Rc<Cell<bool>>,
@@ -18,12 +18,15 @@ pub struct InstanceBody {
 
 impl InstanceBody {
     /// `over` becomes true when its last frame was taken.
-    pub fn new(body: impl http_body::Body<Data = Bytes, Error = Broken> + 'static, over: Rc<Cell<bool>>) -> Self {
+    pub(crate) fn new(
+        body: impl http_body::Body<Data = Bytes, Error = Broken> + 'static,
+        over: Rc<Cell<bool>>,
+    ) -> Self {
         Self { body: Box::pin(body), over }
     }
 
     /// The next frame.
-    pub fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+    pub(crate) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
         let frame = self.body.as_mut().poll_frame(cx);
         if let Poll::Ready(None) = frame {
             self.over.set(true);
@@ -32,12 +35,12 @@ impl InstanceBody {
     }
 
     /// Whether there is nothing more to read, as far as it is known.
-    pub fn is_end_stream(&self) -> bool {
+    pub(crate) fn is_end_stream(&self) -> bool {
         self.body.is_end_stream()
     }
 
     /// How long it is, as far as it is known.
-    pub fn size_hint(&self) -> SizeHint {
+    pub(crate) fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
     }
 }

@@ -13,15 +13,15 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 /// Bytes of a request body that are kept for another try.
-pub const REPLAY_BYTES: usize = 64 * 1024;
+pub(super) const REPLAY_BYTES: usize = 64 * 1024;
 
 /// A request body of which several tries can be made, one after the other.
 #[derive(Clone, Debug)]
-pub struct Replayable(Rc<RefCell<Recording>>);
+pub(crate) struct Replayable(Rc<RefCell<Recording>>);
 
 /// One try's view of the body: what was recorded first, then what still comes.
 #[derive(Debug)]
-pub struct Replay {
+pub(crate) struct Replay {
     recording: Rc<RefCell<Recording>>,
     /// Which try this is; when a later one began, this one gets nothing more.
     generation: u32,
@@ -45,7 +45,7 @@ struct Recording {
 
 impl Replayable {
     /// Nothing is read before a try asks for it.
-    pub fn new(source: Body) -> Self {
+    pub(crate) fn new(source: Body) -> Self {
         let complete = source.is_over();
         Self(Rc::new(RefCell::new(Recording {
             source,
@@ -59,7 +59,7 @@ impl Replayable {
     }
 
     /// The body for another try, from its beginning; earlier ones end. `None`: its beginning is no longer there.
-    pub fn another(&self) -> Option<Body> {
+    pub(crate) fn another(&self) -> Option<Body> {
         let mut recording = self.0.borrow_mut();
         if recording.spoiled {
             return None;
@@ -74,14 +74,14 @@ impl Replayable {
     }
 
     /// Whether [`Replayable::another`] would give one.
-    pub fn is_possible(&self) -> bool {
+    pub(crate) fn is_possible(&self) -> bool {
         !self.0.borrow().spoiled
     }
 }
 
 impl Replay {
     /// The next frame for this try.
-    pub fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    pub(crate) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let mut recording = self.recording.borrow_mut();
         if recording.generation != self.generation {
             return Poll::Ready(Some(Err(BodyError::Superseded)));
@@ -109,12 +109,12 @@ impl Replay {
     }
 
     /// How far the client is with the body.
-    pub fn upload(&self) -> Option<Upload> {
+    pub(crate) fn upload(&self) -> Option<Upload> {
         self.recording.borrow().source.upload()
     }
 
     /// Whether this try has seen all.
-    pub fn is_end_stream(&self) -> bool {
+    pub(crate) fn is_end_stream(&self) -> bool {
         let recording = self.recording.borrow();
         let all_passed =
             self.passed >= recording.chunks.len() && (self.trailers_passed || recording.trailers.is_none());
@@ -122,7 +122,7 @@ impl Replay {
     }
 
     /// What is left for this try.
-    pub fn size_hint(&self) -> SizeHint {
+    pub(crate) fn size_hint(&self) -> SizeHint {
         let recording = self.recording.borrow();
         let recorded: usize = recording.chunks.iter().skip(self.passed).map(Bytes::len).sum();
         match recording.source.size_hint().exact() {

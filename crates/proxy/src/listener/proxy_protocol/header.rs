@@ -13,7 +13,7 @@ const FIXED: usize = 16;
 
 /// What the first bytes of a connection are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Header {
+pub(super) enum Header {
     /// The beginning of a header.
     Incomplete,
     /// A whole one.
@@ -27,7 +27,7 @@ pub enum Header {
 
 /// Why bytes are no header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Malformed {
+pub(crate) enum Malformed {
     /// They begin otherwise.
     #[error("the connection does not begin with a PROXY header")]
     Missing,
@@ -37,7 +37,7 @@ pub enum Malformed {
 }
 
 /// Reads the beginning of a connection.
-pub fn parse(bytes: &[u8]) -> Result<Header, Malformed> {
+pub(super) fn parse(bytes: &[u8]) -> Result<Header, Malformed> {
     let begins = |with: &[u8]| bytes.iter().zip(with).all(|(a, b)| a == b);
     if begins(V1) {
         v1(bytes)

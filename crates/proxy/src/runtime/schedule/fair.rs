@@ -37,7 +37,7 @@ impl Class {
 /// A class's *virtual time* is what it has used, in nanoseconds. The class with the least is next. One that had nothing to do for a
 /// while goes on from where the others are: nobody saves up time, and nobody is made to wait for having slept.
 #[derive(Debug)]
-pub struct Fair<T> {
+pub(super) struct Fair<T> {
     queues: HashMap<Class, Queue<T>, BuildHasherDefault<Hashed>>,
     /// Classes with something to do, by the virtual time that they had when they were put here. It may have grown since.
     order: BinaryHeap<Reverse<(u64, Class)>>,
@@ -61,7 +61,7 @@ impl<T> Default for Fair<T> {
 
 impl<T> Fair<T> {
     /// Something to do for `class`, after what it has to do already.
-    pub fn push(&mut self, class: Class, item: T) {
+    pub(super) fn push(&mut self, class: Class, item: T) {
         if self.queues.len() >= self.many && !self.queues.contains_key(&class) {
             self.forget();
         }
@@ -74,7 +74,7 @@ impl<T> Fair<T> {
     }
 
     /// What is to be done next.
-    pub fn pop(&mut self) -> Option<T> {
+    pub(super) fn pop(&mut self) -> Option<T> {
         loop {
             let mut first = self.order.peek_mut()?;
             let Reverse((used, class)) = *first;
@@ -99,7 +99,7 @@ impl<T> Fair<T> {
     }
 
     /// `class` has used so many nanoseconds.
-    pub fn charge(&mut self, class: Class, nanoseconds: u64) {
+    pub(super) fn charge(&mut self, class: Class, nanoseconds: u64) {
         if let Some(queue) = self.queues.get_mut(&class) {
             queue.used = queue.used.saturating_add(nanoseconds);
             if self.order.is_empty() {

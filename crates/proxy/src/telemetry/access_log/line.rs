@@ -10,7 +10,7 @@ use std::fmt::{self, Display};
 use std::io::{self, Write};
 
 /// Whether the exchange's policy wants a line. One that was never judged always gets one.
-pub fn is_wanted(observed: &Observed) -> bool {
+pub(super) fn is_wanted(observed: &Observed) -> bool {
     match &observed.program {
         Some(program) => {
             let log = &program.access_log;
@@ -108,7 +108,7 @@ impl<'a> Line<'a> {
 }
 
 /// Appends a line as JSON, without its end.
-pub fn json(buffer: &mut Vec<u8>, observed: &Observed) -> io::Result<()> {
+pub(super) fn json(buffer: &mut Vec<u8>, observed: &Observed) -> io::Result<()> {
     let line = Line::new(observed);
     let mut object = Object::begin(buffer);
     object.plain("time", line.time)?;
@@ -155,7 +155,7 @@ pub fn json(buffer: &mut Vec<u8>, observed: &Observed) -> io::Result<()> {
 }
 
 /// Appends a line as text, without its end: time, direction, verdict, status, what was asked of whom, then the rest by name.
-pub fn text(buffer: &mut Vec<u8>, observed: &Observed) -> io::Result<()> {
+pub(super) fn text(buffer: &mut Vec<u8>, observed: &Observed) -> io::Result<()> {
     let line = Line::new(observed);
     write!(buffer, "{} {} {} {}", line.time, line.direction, line.verdict, line.status)?;
     write!(buffer, " {} {}", Escaped(line.method), Escaped(line.path))?;

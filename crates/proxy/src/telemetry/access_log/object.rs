@@ -6,17 +6,17 @@ use std::io::{self, Write};
 use std::net::SocketAddr;
 
 /// An object that is being written to the end of a buffer. Keys are ours and need no escaping.
-pub struct Object<'a>(&'a mut Vec<u8>);
+pub(super) struct Object<'a>(&'a mut Vec<u8>);
 
 impl<'a> Object<'a> {
     /// Begins one.
-    pub fn begin(buffer: &'a mut Vec<u8>) -> Self {
+    pub(super) fn begin(buffer: &'a mut Vec<u8>) -> Self {
         buffer.push(b'{');
         Self(buffer)
     }
 
     /// Whatever a client may have chosen.
-    pub fn text(&mut self, key: &'static str, value: &str) -> io::Result<()> {
+    pub(super) fn text(&mut self, key: &'static str, value: &str) -> io::Result<()> {
         self.key(key);
         // RFC 8259, 7. Hardly any text needs it, and looking is cheaper than serde_json's way of looking.
         let escapes = value.bytes().any(|byte| byte < 0x20 || byte == b'"' || byte == b'\\');
@@ -28,13 +28,13 @@ impl<'a> Object<'a> {
     }
 
     /// A text of ours that holds nothing to be escaped.
-    pub fn plain(&mut self, key: &'static str, value: impl Display) -> io::Result<()> {
+    pub(super) fn plain(&mut self, key: &'static str, value: impl Display) -> io::Result<()> {
         self.key(key);
         write!(self.0, "\"{value}\"")
     }
 
     /// An address, as its `Display` has it, which goes a long way round for one that most lines have two of.
-    pub fn address(&mut self, key: &'static str, address: SocketAddr) -> io::Result<()> {
+    pub(super) fn address(&mut self, key: &'static str, address: SocketAddr) -> io::Result<()> {
         let SocketAddr::V4(address) = address else { return self.plain(key, address) };
         self.key(key);
         self.0.push(b'"');
@@ -49,13 +49,13 @@ impl<'a> Object<'a> {
     }
 
     /// A number, or anything else that is not text.
-    pub fn value(&mut self, key: &'static str, value: impl Serialize) -> io::Result<()> {
+    pub(super) fn value(&mut self, key: &'static str, value: impl Serialize) -> io::Result<()> {
         self.key(key);
         self.serialize(&value)
     }
 
     /// Ends the object.
-    pub fn end(self) {
+    pub(super) fn end(self) {
         self.0.push(b'}');
     }
 

@@ -9,18 +9,18 @@ use leno_policy::spec::QuotaAlgorithm;
 use std::hash::{BuildHasher, RandomState};
 
 /// Counters of one key each.
-pub const MOST_COUNTERS: usize = 8192;
+pub(super) const MOST_COUNTERS: usize = 8192;
 /// Bytes of their keys: clients choose them, and long ones.
-pub const MOST_KEY_BYTES: usize = 1 << 20;
+pub(super) const MOST_KEY_BYTES: usize = 1 << 20;
 /// Counters that further keys share.
-pub const SHARED: usize = 512;
+pub(super) const SHARED: usize = 512;
 /// No sweep before there are this many counters.
 const FIRST_SWEEP: usize = 64;
 /// Where there is no room, one sweep in this time, so that a flood of keys does not turn into a flood of sweeps.
 const SWEEP_INTERVAL_MS: u64 = 1000;
 
 #[derive(Debug)]
-pub struct Counters {
+pub(super) struct Counters {
     limit: Box<str>,
     own: HashTable<Counter>,
     key_bytes: usize,
@@ -45,7 +45,7 @@ struct Count {
 
 /// How to give back what was taken.
 #[derive(Clone, Copy, Debug)]
-pub enum Undo {
+pub(super) enum Undo {
     /// The counter was made for it.
     Forget,
     /// The counter held this.
@@ -55,24 +55,24 @@ pub enum Undo {
 }
 
 impl Counters {
-    pub fn new(limit: &str) -> Self {
+    pub(super) fn new(limit: &str) -> Self {
         let own = HashTable::new();
         Self { limit: limit.into(), own, key_bytes: 0, shared: None, sweep_at: 0, swept_ms: 0 }
     }
 
-    pub fn limit(&self) -> &str {
+    pub(super) fn limit(&self) -> &str {
         &self.limit
     }
 
-    pub fn are_of(&self, limit: &str) -> bool {
+    pub(super) fn are_of(&self, limit: &str) -> bool {
         *self.limit == *limit
     }
 
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.own.len()
     }
 
-    pub fn read(&self, hash: u64, key: &str) -> CounterState {
+    pub(super) fn read(&self, hash: u64, key: &str) -> CounterState {
         match self.own.find(hash, |counter| *counter.key == *key) {
             Some(counter) => CounterState { state: counter.count.state, shared: false },
             None => without_own(self.shared.as_deref(), hash),
@@ -80,7 +80,7 @@ impl Counters {
     }
 
     /// The answer, and how to undo it. An error is the answer of a counter that is exhausted.
-    pub fn take(
+    pub(super) fn take(
         &mut self,
         hash: u64,
         demand: &Demand<'_>,
@@ -114,7 +114,7 @@ impl Counters {
         Ok((Granted { taken, shared: true }, Undo::Shared(before)))
     }
 
-    pub fn put_back(&mut self, hash: u64, key: &str, undo: Undo) {
+    pub(super) fn put_back(&mut self, hash: u64, key: &str, undo: Undo) {
         if let Undo::Shared(before) = undo {
             if let Some(shared) = &mut self.shared {
                 shared[shared_by(hash)].state = before;
@@ -133,7 +133,7 @@ impl Counters {
     }
 
     /// Whether fresh counters would say the same, all of them.
-    pub fn are_all_idle(&self, now_ms: u64) -> bool {
+    pub(super) fn are_all_idle(&self, now_ms: u64) -> bool {
         let mut counts = self.own.iter().map(|counter| &counter.count).chain(self.shared.iter().flatten());
         counts.all(|count| count.is_idle(now_ms))
     }
