@@ -1,4 +1,4 @@
-//! Who may join: each node is admitted by name, with a token that only it is given.
+//! Node admission: each node is admitted under a name and gets a join token of its own.
 
 use aws_lc_rs::digest::{SHA256, digest};
 use aws_lc_rs::rand;
@@ -10,26 +10,26 @@ use std::sync::{Arc, PoisonError, RwLock};
 use tonic::metadata::{Ascii, MetadataMap, MetadataValue};
 use zeroize::Zeroizing;
 
-/// What a node is for.
+/// What an admitted node is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Admission {
-    /// The functions that it hosts.
+    /// The functions that the node hosts.
     pub placement: Placement,
-    /// Whether it runs a gateway, which has an identity of its own.
+    /// Whether the node runs a gateway. A gateway has an identity of its own.
     pub gateway: bool,
 }
 
-/// The functions that a node hosts. It is a rule, so that a node need not be told of every function that comes and goes.
+/// The functions that a node hosts. It is a rule rather than a list, so the node need not be told of every function that comes and goes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Placement {
-    /// Every function that there is, or will be.
+    /// All functions, present and future.
     Everything,
-    /// These, as far as they exist.
+    /// The functions of this set, as far as they exist.
     Only(BTreeSet<FunctionId>),
 }
 
 impl Placement {
-    /// Whether it is among them.
+    /// Whether the placement covers `function`.
     pub fn hosts(&self, function: &FunctionId) -> bool {
         match self {
             Self::Everything => true,
@@ -38,24 +38,24 @@ impl Placement {
     }
 }
 
-/// Proves that a node is the one that was admitted under its name. It is handed over in the process or by whoever starts the
-/// node, and never printed.
+/// Proves that a node is the one that was admitted under its name. The token is handed over within the process, or by whoever starts the node. It is
+/// never printed: `Debug` shows the type's name only.
 #[derive(Clone)]
 pub struct JoinToken(Zeroizing<String>);
 
 /// Why a node was not admitted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AdmitError {
-    /// See [`AdmitError::Name`]'s text.
+    /// Not a node name: 1 to 63 characters out of `a-z`, `0-9`, `.` and `-`.
     #[error("`{0}` is not a node name: expected 1 to 63 characters out of a-z, 0-9, `.` and `-`")]
     Name(String),
-    /// The operating system gave no randomness.
+    /// The operating system could not provide random bytes for a token.
     #[error("no join token could be generated")]
     NoRandomness,
 }
 
-/// The tokens that were given out. Only their hashes are kept, so that comparing them tells nothing about a token, and nothing
-/// here could print one.
+/// Admitted nodes by the SHA-256 of their join tokens. The tokens themselves are not kept, so a comparison reveals nothing about a token and nothing
+/// here can print one.
 #[derive(Default)]
 pub(crate) struct Admitted(RwLock<HashMap<[u8; 32], Arc<str>>>);
 
@@ -72,17 +72,17 @@ impl JoinToken {
         Ok(Self(text))
     }
 
-    /// A token that was handed over as text.
+    /// Makes a token from the text that [`JoinToken::reveal`] returned.
     pub fn from_text(text: String) -> Self {
         Self(Zeroizing::new(text))
     }
 
-    /// The text, to hand to a node in another process; by no way that others can read.
+    /// The token as text, for a node in another process. Pass it only over a channel that nobody else can read.
     pub fn reveal(&self) -> &str {
         &self.0
     }
 
-    /// As it is sent: `authorization: Bearer …`, marked as sensitive.
+    /// The value of the `authorization` header, `Bearer …`, marked as sensitive.
     pub(crate) fn header(&self) -> Option<MetadataValue<Ascii>> {
         let text = Zeroizing::new(format!("Bearer {}", *self.0));
         let mut value = MetadataValue::try_from(text.as_str()).ok()?;
@@ -98,7 +98,7 @@ impl fmt::Debug for JoinToken {
 }
 
 impl Admitted {
-    /// A new token for `node`; an earlier one ends.
+    /// Generates a token for `node`. An earlier token of the node becomes invalid.
     pub(crate) fn admit(&self, node: &str) -> Result<JoinToken, AdmitError> {
         let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b".-".contains(&byte);
         if node.is_empty() || node.len() > 63 || !node.bytes().all(allowed) {
@@ -111,7 +111,7 @@ impl Admitted {
         Ok(token)
     }
 
-    /// The node whose token a request carries.
+    /// The node whose token the request carries; `None` if it carries no valid token.
     pub(crate) fn node(&self, metadata: &MetadataMap) -> Option<Arc<str>> {
         let token = metadata.get("authorization")?.to_str().ok()?.strip_prefix("Bearer ")?;
         self.0.read().unwrap_or_else(PoisonError::into_inner).get(&hash(token)).cloned()

@@ -1,4 +1,4 @@
-//! The control plane as its owner sees it.
+//! The control plane's handle: publishes definitions, admits nodes, reports the status.
 
 use crate::admission::{Admission, AdmitError, Admitted, JoinToken};
 use crate::definitions::{Compiled, Definitions, Modules};
@@ -17,80 +17,80 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 use tokio::sync::Notify;
 
-/// A control plane. Clones are the same one.
+/// A control plane. Clones share one state.
 #[derive(Clone)]
 pub struct Control(Arc<Inner>);
 
-/// Does not keep its control plane alive.
+/// A handle that does not keep its control plane alive.
 pub(crate) struct WeakControl(Weak<Inner>);
 
 struct Inner {
     state: Mutex<State>,
     admitted: Admitted,
     authority: Authority,
-    /// This authority's root, and the root of the process before it.
+    /// This authority's root certificate and that of the process before it.
     bundle: TrustBundle,
-    /// Locked for a whole publication, so that two cannot mix.
+    /// Locked for a whole publication, so that two publications cannot interleave.
     store: Mutex<Store>,
-    /// Told when a rollout may have begun.
+    /// Notified when a rollout may have begun.
     rollouts: Arc<Notify>,
     options: Options,
 }
 
-/// What may be chosen.
+/// Settings of a control plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// How long the endpoints of a node stay after its stream ended, so that a reconnect goes unnoticed.
+    /// How long a node's endpoints stay after its stream ended. A node that reconnects in time causes no change of endpoints.
     pub node_grace: Duration,
 }
 
 impl Default for Options {
-    /// 10 s.
+    /// `node_grace` is 10 s.
     fn default() -> Self {
         Self { node_grace: Duration::from_secs(10) }
     }
 }
 
-/// What a publication changed.
+/// Counts what a publication changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Published {
-    /// Functions in force now.
+    /// Functions that are in force after the publication.
     pub functions: usize,
     /// Functions that are new or that differ from the last publication.
     pub changed: usize,
-    /// Functions that are gone.
+    /// Functions that were removed.
     pub removed: usize,
 }
 
 /// Why a control plane cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The store.
+    /// The store cannot be read or written.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// What it holds.
+    /// The stored definitions cannot be compiled.
     #[error("the stored definitions cannot be used: {0}")]
     Definitions(#[from] DefinitionsError),
 }
 
-/// Why definitions were not published; what was in force still is.
+/// Why definitions were not published. What was in force stays in force.
 #[derive(Debug, thiserror::Error)]
 pub enum PublishError {
-    /// They contradict themselves or this control plane.
+    /// The definitions contradict themselves or this control plane.
     #[error(transparent)]
     Definitions(#[from] DefinitionsError),
-    /// They could not be saved.
+    /// The store could not save the definitions.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
 impl Control {
-    /// A control plane for the authority's trust domain, with the definitions that the store holds. Blocks for the store.
+    /// Makes a control plane for the authority's trust domain, with the definitions in the store. Blocks on the store.
     pub fn new(authority: Authority, store: Store, options: Options) -> Result<Self, StartError> {
         let bundle = overlapping(&authority, &store)?;
         let (definitions, mut histories) = (store.definitions()?, store.histories()?);
         let compiled = match &definitions {
-            // Those of another trust domain are not for this mesh; the next publication replaces them.
+            // Stored definitions of another trust domain are not for this mesh. The next publication replaces them.
             Some(stored) if stored.mesh.trust_domain == bundle.trust_domain().as_str() => {
                 Compiled::new(stored, &stored.modules, &histories, &bundle)?
             }
@@ -114,8 +114,8 @@ impl Control {
         })))
     }
 
-    /// Replaces the definitions, first in the store and then for all nodes; each gets what it subscribed to and what changed, at
-    /// once. A function whose template differs from its latest revision has one more from now on. Blocks for the store.
+    /// Replaces all definitions: first in the store, then for all nodes. Each node is sent at once what changed among its subscriptions. A function
+    /// whose template differs from its latest revision gets a new revision. Blocks on the store.
     pub fn publish(&self, definitions: &Definitions) -> Result<Published, PublishError> {
         let store = self.0.store.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.state().histories().clone();
@@ -138,7 +138,7 @@ impl Control {
         Ok(published)
     }
 
-    /// The modules of definitions, and of revisions that are kept though no document names them any more.
+    /// The modules of the definitions, and of kept revisions that no document names any more.
     fn modules(&self, definitions: &Definitions, histories: &Histories) -> Result<Modules, DefinitionsError> {
         let mut modules = definitions.modules.clone();
         let known = self.state().modules().clone();
@@ -150,15 +150,15 @@ impl Control {
         Ok(modules)
     }
 
-    /// Adds one function to what is published, or replaces its definition, first in the store and then for all nodes; the others are
-    /// not looked at. True: that made a difference. Blocks for the store.
+    /// Adds one function or replaces its definition: first in the store, then for all nodes. Other functions are not looked at. Returns whether
+    /// anything changed. Blocks on the store.
     pub fn put(&self, slice: &Slice) -> Result<bool, PublishError> {
         let store = self.0.store.lock().unwrap_or_else(PoisonError::into_inner);
         let history = self.state().histories().adopt_one(slice, now_ms())?;
         let prepared = self.state().prepare_put(&history.resolve(slice)?, self.0.bundle.trust_domain())?;
         store.put(slice, &history)?;
         let made_a_difference = self.state().put(prepared, history);
-        // Whoever is woken looks at the state.
+        // The woken task checks the state itself, so waking it for nothing does no harm.
         self.0.rollouts.notify_one();
         Ok(made_a_difference)
     }
@@ -168,8 +168,7 @@ impl Control {
         self.state().events()
     }
 
-    /// Takes the rollouts a step further, or back, for which there is something to decide. [`Control::serve`] calls it as long as one
-    /// is under way. Blocks for the store.
+    /// Advances or rolls back each rollout that has a decision due. [`Control::serve`] calls this while a rollout is under way. Blocks on the store.
     pub(crate) fn roll_out(&self) -> Result<(), PublishError> {
         let store = self.0.store.lock().unwrap_or_else(PoisonError::into_inner);
         let now_ms = now_ms();
@@ -209,29 +208,29 @@ impl Control {
         Ok(())
     }
 
-    /// Resolves when a rollout may have begun.
+    /// Notified when a rollout may have begun.
     pub(crate) fn rollouts(&self) -> Arc<Notify> {
         self.0.rollouts.clone()
     }
 
-    /// Admits a node under a name that it keeps; a second time the first token ends.
+    /// Admits a node under its permanent name and returns its join token. Admitting the node again invalidates the earlier token.
     pub fn admit(&self, node: &str, admission: Admission) -> Result<JoinToken, AdmitError> {
         let token = self.0.admitted.admit(node)?;
         self.state().admit(node, admission);
         Ok(token)
     }
 
-    /// Changes what an admitted node is for. Its token stays.
+    /// Changes the placement and gateway role of an admitted node. Its token stays valid.
     pub fn place(&self, node: &str, admission: Admission) {
         self.state().admit(node, admission);
     }
 
-    /// The roots of the trust domain.
+    /// The root certificates of the trust domain: this authority's and, if the store has it, that of the process before.
     pub fn bundle(&self) -> &TrustBundle {
         &self.0.bundle
     }
 
-    /// What it knows.
+    /// Functions, nodes, jobs and certificates as they are now. Jobs whose `ttl` has passed are left out.
     pub fn status(&self) -> Status {
         let mut status = self.state().status();
         let now = SystemTime::now();
@@ -239,7 +238,7 @@ impl Control {
         status
     }
 
-    /// What a node says of a job. How it ended is stored before it is true: from then on the job is not run again.
+    /// Takes in a node's report on a job. The end of a job is stored before it counts; from then on the job is not run again.
     pub(crate) async fn job(&self, node: &str, session: u64, id: &FunctionId, report: JobReport) {
         let Some(outcome) = self.state().job(node, session, id, report) else { return };
         let (control, id) = (self.clone(), id.clone());
@@ -254,7 +253,7 @@ impl Control {
     }
 
     fn end_job(&self, id: &FunctionId, outcome: Outcome) -> Result<(), String> {
-        // A publication in between may have made another run of it.
+        // A publication in between may have started another run of the job.
         let store = self.0.store.lock().unwrap_or_else(PoisonError::into_inner);
         if self.state().awaits_end(id, &outcome) {
             store.save_outcome(id, &outcome).map_err(|error| error.to_string())?;
@@ -263,12 +262,12 @@ impl Control {
         Ok(())
     }
 
-    /// What was pushed to an admitted node so far.
+    /// Totals of what was sent to an admitted node and received from it; `None` if no such node was admitted.
     pub fn counters(&self, node: &str) -> Option<Counters> {
         self.state().counters(node)
     }
 
-    /// Held for moments only, and never across a wait. Nothing panics in between, so a poisoned lock is as good as any.
+    /// The lock is held only briefly and never across an await. Nothing panics while holding it, so poisoning is ignored.
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -296,14 +295,14 @@ impl WeakControl {
     }
 }
 
-/// Milliseconds since 1970.
+/// Milliseconds since the Unix epoch.
 fn now_ms() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The authority's root and that of the process before: certificates which that one signed stay good until they are renewed. One
-/// predecessor is enough, because nodes ask at once for new certificates where a bundle does not cover the ones they have.
+/// The roots of this authority and of the process before it. Certificates that the earlier process signed stay valid until they are renewed. One
+/// predecessor is enough: nodes ask at once for new certificates where a bundle does not cover the ones they have.
 fn overlapping(authority: &Authority, store: &Store) -> Result<TrustBundle, StoreError> {
     let own = authority.bundle();
     let before = store.root()?.and_then(|der| TrustBundle::new(own.trust_domain(), [CertificateDer::from(der)]).ok());

@@ -1,4 +1,4 @@
-//! What users defined, compiled: the input of the control plane.
+//! Compiled user documents: the input of the control plane.
 
 use crate::error::DefinitionsError;
 use crate::history::Histories;
@@ -12,71 +12,70 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// All of a mesh at one moment.
+/// The complete definitions of a mesh at one moment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Definitions {
-    /// What every node needs.
+    /// Mesh-wide settings, which every node needs.
     pub mesh: MeshSlice,
-    /// Every function.
+    /// The slices of all functions and jobs, by name.
     pub slices: BTreeMap<FunctionId, Slice>,
-    /// Modules that slices name, but for those that nodes fetch.
+    /// WebAssembly modules that slices name, by SHA-256. Modules that nodes fetch by URL are not included.
     pub modules: BTreeMap<ModuleHash, Arc<[u8]>>,
 }
 
-/// The identity by which a gateway calls functions over mutual TLS.
+/// The SPIFFE ID with which gateways call functions over mutual TLS: `spiffe://<trust domain>/ns/leno-system/sa/gateway`.
 pub fn gateway_identity(trust_domain: &TrustDomain) -> Result<SpiffeId, BadSpiffeId> {
     SpiffeId::function(trust_domain, "leno-system", "gateway")
 }
 
-/// Modules by their hashes.
 pub(crate) type Modules = BTreeMap<ModuleHash, Arc<[u8]>>;
 
-/// Definitions as they are delivered.
+/// Definitions in the form in which they are delivered.
 #[derive(Default)]
 pub(crate) struct Compiled {
-    /// Those that slices or revisions name.
+    /// Modules that slices or revisions name.
     pub modules: Modules,
     pub contents: BTreeMap<Subject, Content>,
     pub functions: BTreeMap<FunctionId, Function>,
     pub by_identity: BTreeMap<SpiffeId, Vec<FunctionId>>,
-    /// The identity of gateways.
+    /// The SPIFFE ID of gateways.
     pub gateway: Option<SpiffeId>,
     pub svid_lifetime: Duration,
 }
 
-/// A function that may be added.
+/// A function that was checked and may be added or replaced.
 pub(crate) struct Prepared {
     pub id: FunctionId,
     function: Function,
     content: Content,
 }
 
-/// What adding or replacing a function came to.
+/// The outcome of adding or replacing a function.
 pub(crate) enum Put {
-    /// It is there already.
+    /// The function was there with the same content.
     Same,
-    /// It was not there.
+    /// The function is new.
     New(FunctionId),
-    /// It was there, with another content.
+    /// The function was there with other content.
     Changed(FunctionId),
 }
 
-/// What deciding who gets what needs to know of a function.
+/// What the control plane needs to know of a function to decide which node gets what.
 pub(crate) struct Function {
     pub identity: SpiffeId,
     pub callees: Vec<FunctionId>,
     pub exposed: bool,
-    /// How its revisions are taken into use, and which gets what.
+    /// The function's revisions and how traffic is divided between them.
     pub revisions: Revisions,
-    /// Modules that are delivered to whoever gets the slice.
+    /// Modules that are delivered along with the slice.
     pub modules: BTreeSet<ModuleHash>,
-    /// `None`: it is a function indeed.
+    /// `None`: a function, not a job.
     pub job: Option<JobDefinition>,
 }
 
 impl Function {
-    /// What a node with these subscriptions, which `hosts` it or not, wants because there is this function, but for its modules. The endpoints of
-    /// callees that do not exist are among it, for the day that they do.
+    /// The subjects that a node wants because this function exists, without its modules. `hosts` tells whether the node hosts the function;
+    /// `explicit` are the node's subscriptions. Endpoints of callees that do not exist yet are included, so that the node gets them once they exist.
     pub(crate) fn brings(&self, id: &FunctionId, hosts: bool, explicit: &BTreeSet<Subject>) -> Vec<Subject> {
         let hosted = hosts && explicit.contains(&Subject::Hosted);
         let routed = explicit.contains(&Subject::Routes) && self.exposed;
@@ -93,21 +92,21 @@ impl Function {
         brings
     }
 
-    /// The modules that come with its slice.
+    /// The modules that are delivered along with the slice.
     pub(crate) fn delivered(&self) -> impl Iterator<Item = Subject> {
         self.modules.iter().copied().map(Subject::Module)
     }
 }
 
 impl Compiled {
-    /// Before anything is defined: only whom to trust.
+    /// The state before anything is published: only the trust bundle.
     pub(crate) fn nothing(bundle: &TrustBundle) -> Result<Self, DefinitionsError> {
         let mut compiled = Self { gateway: gateway_identity(bundle.trust_domain()).ok(), ..Self::default() };
         compiled.add(Subject::Bundle, Content::of_bundle(bundle))?;
         Ok(compiled)
     }
 
-    /// The histories and modules are those after the publication of these definitions.
+    /// Compiles definitions. `modules` and `histories` are those after the publication of `definitions`.
     pub(crate) fn new(
         definitions: &Definitions,
         modules: &Modules,
@@ -141,7 +140,7 @@ impl Compiled {
         Ok(compiled)
     }
 
-    /// A further function, or another definition of one that is there, for [`Compiled::put`]. Its modules must be there.
+    /// Checks a function that [`Compiled::put`] is to add or replace. Its modules must have been published.
     pub(crate) fn prepare_put(&self, slice: &Slice, trust_domain: &TrustDomain) -> Result<Prepared, DefinitionsError> {
         if !self.contents.contains_key(&Subject::Mesh) {
             return Err(DefinitionsError::NoMesh { function: slice.id.clone() });
@@ -149,7 +148,7 @@ impl Compiled {
         self.prepare(slice, trust_domain, |module| self.contents.contains_key(&Subject::Module(*module)))
     }
 
-    /// Adds or replaces one function. Costs what this function costs, not what all do.
+    /// Adds or replaces one function. The cost does not depend on the number of other functions.
     pub(crate) fn put(&mut self, prepared: Prepared) -> Put {
         let id = prepared.id.clone();
         if self.contents.get(&Subject::Slice(id.clone())) == Some(&prepared.content) {
@@ -214,7 +213,7 @@ impl Compiled {
     }
 }
 
-/// The modules of a slice that the control plane delivers.
+/// The modules of a slice that the control plane delivers. Nodes fetch the others.
 fn delivered(slice: &Slice) -> BTreeSet<ModuleHash> {
     slice.modules().filter(|(_, url)| url.is_none()).map(|(module, _)| module).collect()
 }

@@ -7,68 +7,68 @@ use leno_identity::{BadSpiffeId, SpiffeId, TrustDomain};
 /// Why definitions cannot be published.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DefinitionsError {
-    /// The authority of this control plane certifies one trust domain.
+    /// The mesh's trust domain is not the one that this control plane's authority certifies.
     #[error("the mesh's trust domain is `{found}` and the authority's `{expected}`; it can only change with a restart")]
     TrustDomain {
-        /// Of the definitions.
+        /// The trust domain in the definitions.
         found: String,
-        /// Of the authority.
+        /// The trust domain of the authority.
         expected: TrustDomain,
     },
     /// A slice is filed under another function's name.
     #[error("the slice of {found} is filed under {function}")]
     Misfiled {
-        /// Where it is.
+        /// The name under which the slice is filed.
         function: FunctionId,
-        /// Whose it is.
+        /// The name in the slice.
         found: FunctionId,
     },
-    /// An identity is no SPIFFE ID.
+    /// A function's identity is not a SPIFFE ID.
     #[error("the identity of {function}: {reason}")]
     Identity {
-        /// Whose.
+        /// The function.
         function: FunctionId,
-        /// What is wrong.
+        /// Why the identity cannot be parsed.
         reason: BadSpiffeId,
     },
-    /// An identity that the authority cannot certify, or the gateway's.
+    /// A function's identity is outside of the trust domain, has no path, or is the gateway's.
     #[error("the identity of {function} cannot be `{identity}`: it is outside the trust domain, or the gateway's own")]
     Foreign {
-        /// Whose.
+        /// The function.
         function: FunctionId,
-        /// Which.
+        /// The function's identity.
         identity: SpiffeId,
     },
-    /// A slice names a module that is not there.
+    /// A slice names a module that was not published.
     #[error("an extension of {function} needs the module {module}, which is missing")]
     Module {
-        /// Whose.
+        /// The function.
         function: FunctionId,
-        /// Which.
+        /// SHA-256 of the missing module.
         module: ModuleHash,
     },
-    /// A function is added before there is a mesh to add it to.
+    /// A function is added before anything was published, so there is no mesh yet.
     #[error("{function} cannot be added: nothing was published yet")]
     NoMesh {
-        /// Which.
+        /// The function.
         function: FunctionId,
     },
-    /// `spec.traffic` names a revision that is not there.
+    /// `spec.traffic` names a revision that does not exist.
     #[error("{function} has no revision `{revision}`; it has {kept}")]
     Revision {
-        /// Whose.
+        /// The function.
         function: FunctionId,
-        /// Which.
+        /// The revision that was named.
         revision: String,
-        /// Those that there are.
+        /// The revisions that exist, separated by commas.
         kept: String,
     },
-    /// A payload cannot be written.
+    /// A payload cannot be encoded.
     #[error("{subject} cannot be encoded: {reason}")]
     Encoding {
-        /// Which.
+        /// The resource.
         subject: Subject,
-        /// Why not.
+        /// What went wrong, in words.
         reason: String,
     },
 }

@@ -1,4 +1,5 @@
-//! What both ends of a stream do with bytes from the other one, for the targets in `fuzz/`. Each function panics if it does not hold.
+//! Entry points for the targets in `fuzz/`: what each end of a stream does with bytes from the other end. Each function panics if a property does not
+//! hold.
 
 use crate::job::JobReport;
 use crate::resource::{Content, Instance, Resource, Subject};
@@ -8,13 +9,13 @@ use crate::wire::{self, MAX_REASON, RELEASE, v1};
 use leno_config::{FunctionId, ModuleHash};
 use prost::Message;
 
-/// A node's message at the control plane. What is understood means the same when it is written and read again.
+/// Decodes a node's message as the control plane does. What is understood must survive a round trip unchanged.
 pub fn from_node(bytes: &[u8]) {
     let Ok(message) = v1::FromNode::decode(bytes) else { return };
     assert_eq!(v1::FromNode::decode(&*message.encode_to_vec()).as_ref(), Ok(&message));
     match message.message {
         Some(from_node::Message::Hello(hello)) => {
-            // Nobody guesses it.
+            // Fuzzers do not guess the release, so each hello gets the right one.
             let Ok(greeting) = greeting(&v1::Hello { release: RELEASE.to_owned(), ..hello }) else { return };
             let named = greeting.held.iter().map(|(subject, _)| subject).chain(&greeting.subscribe);
             named.for_each(same_subject);
@@ -42,7 +43,7 @@ pub fn from_node(bytes: &[u8]) {
     }
 }
 
-/// The control plane's message at a node.
+/// Decodes a control plane's message as a node does. What is understood must survive a round trip unchanged.
 pub fn to_node(bytes: &[u8]) {
     let Ok(message) = v1::ToNode::decode(bytes) else { return };
     assert_eq!(v1::ToNode::decode(&*message.encode_to_vec()).as_ref(), Ok(&message));
@@ -58,9 +59,9 @@ pub fn to_node(bytes: &[u8]) {
     }
 }
 
-/// A payload under a name of the given kind.
+/// Decodes a payload as a resource of the given kind, modulo the number of kinds.
 pub fn payload(kind: u8, payload: &[u8]) {
-    // A slice has to have the name under which it is sent.
+    // A slice must carry the name under which it is sent, so the name is read from the payload.
     let name = postcard::take_from_bytes::<FunctionId>(payload).map(|(name, _)| name);
     let subject = match (kind % 7, name) {
         (0, _) => Subject::Mesh,
@@ -95,7 +96,7 @@ fn same_resource(subject: &Subject, payload: &[u8]) {
     assert_eq!(resource.subject(), *subject);
     let content = written(&resource);
     let again = Resource::decode(subject, &content.payload).expect("what was written can be read");
-    // By what is written, since a number may be none, which is not equal to itself.
+    // The encodings are compared, because a NaN in a resource is not equal to itself.
     assert_eq!(written(&again).payload, content.payload);
 }
 

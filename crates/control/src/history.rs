@@ -1,4 +1,5 @@
-//! The revisions of each function: numbered when its document changes, kept, and collected; and which of them is to get what.
+//! The revisions of each function. A changed template makes a new, numbered revision. Old revisions are kept or collected, and traffic is divided
+//! between revisions.
 
 use crate::error::DefinitionsError;
 use crate::status::RevisionStatus;
@@ -8,57 +9,57 @@ use leno_config::{FunctionId, ModuleHash, Slice};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Of all functions.
+/// The histories of all functions.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Histories(pub BTreeMap<FunctionId, History>);
 
-/// Of one function. Times are milliseconds since 1970.
+/// The revisions of one function. Times are milliseconds since the Unix epoch.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct History {
-    /// Rising; the last one is the latest, and numbers are never given twice.
+    /// In ascending order; the last one is the latest revision. Numbers are never reused.
     pub kept: Vec<Kept>,
-    /// The one that gets everything, but for what the plan or the candidate gets.
+    /// The revision that gets all traffic that neither the plan nor the candidate gets; 0: none yet.
     pub stable: u32,
-    /// The one that is being rolled out.
+    /// The revision that is being rolled out.
     pub candidate: Option<Candidate>,
 }
 
-/// A revision that is kept.
+/// One revision and its content.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Kept {
     pub number: u32,
-    /// Encoded: equal bytes, equal revisions.
+    /// Encoded: revisions with equal bytes are equal.
     template: Vec<u8>,
     pub created_ms: u64,
-    /// Why it was rolled back.
+    /// Why it was rolled back; `None`: it was not.
     pub failed: Option<String>,
 }
 
-/// A revision on its way to become the stable one.
+/// A revision that is being rolled out, to become the stable one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Candidate {
     pub number: u32,
     /// Index into the plan's steps.
     pub step: usize,
-    /// When the step began.
+    /// When the step began, in milliseconds since the Unix epoch.
     pub since_ms: u64,
 }
 
 impl Histories {
-    /// After a publication of these functions, and only these.
+    /// The histories after a publication of exactly these functions.
     pub(crate) fn adopt(&self, slices: &BTreeMap<FunctionId, Slice>, now_ms: u64) -> Result<Self, DefinitionsError> {
         let each = slices.iter().map(|(id, slice)| Ok((id.clone(), self.adopt_one(slice, now_ms)?)));
         each.collect::<Result<_, _>>().map(Self)
     }
 
-    /// That of one function after its publication.
+    /// The history of one function after its publication.
     pub(crate) fn adopt_one(&self, slice: &Slice, now_ms: u64) -> Result<History, DefinitionsError> {
         let mut history = self.0.get(&slice.id).cloned().unwrap_or_default();
         history.adopt(slice, now_ms)?;
         Ok(history)
     }
 
-    /// The modules of all revisions that are kept, but for those that nodes fetch.
+    /// The modules of all kept revisions, without those that nodes fetch.
     pub(crate) fn modules(&self) -> Result<BTreeSet<ModuleHash>, DefinitionsError> {
         let mut modules = BTreeSet::new();
         for (id, history) in &self.0 {
@@ -71,7 +72,7 @@ impl Histories {
         Ok(modules)
     }
 
-    /// What nodes are told of a function.
+    /// The slice of a function as nodes get it.
     pub(crate) fn resolve(&self, slice: &Slice) -> Result<Slice, DefinitionsError> {
         match self.0.get(&slice.id) {
             Some(history) => history.resolve(slice),
@@ -96,7 +97,7 @@ impl History {
         match &plan.rollout {
             Some(_) if self.stable == 0 => self.stable = latest,
             Some(_) if new => self.candidate = Some(Candidate { number: latest, step: 0, since_ms: now_ms }),
-            // There may be fewer steps now; whoever passed them goes on from the last.
+            // The plan may have fewer steps than before. A candidate beyond the last step continues there.
             Some(rollout) => {
                 if let Some(candidate) = &mut self.candidate {
                     candidate.step = candidate.step.min(rollout.steps.len().saturating_sub(1));
@@ -108,7 +109,7 @@ impl History {
         Ok(())
     }
 
-    /// The candidate has passed its step: on to the next, or it is the stable one from now on.
+    /// Moves the candidate to its next step. After the last step it becomes the stable revision.
     pub(crate) fn advance(&mut self, plan: &Plan, now_ms: u64) {
         let Some(candidate) = &mut self.candidate else { return };
         candidate.step += 1;
@@ -120,7 +121,7 @@ impl History {
         }
     }
 
-    /// The candidate has failed: the stable one keeps everything, until the next change.
+    /// Gives up the candidate. The stable revision gets everything until the next change.
     pub(crate) fn roll_back(&mut self, reason: String) {
         let Some(candidate) = self.candidate.take() else { return };
         if let Some(kept) = self.kept.iter_mut().find(|kept| kept.number == candidate.number) {
@@ -128,7 +129,7 @@ impl History {
         }
     }
 
-    /// Forgets the oldest of those that are too many and that nobody needs.
+    /// Drops the oldest surplus revisions that are not in use.
     fn collect(&mut self, plan: &Plan) {
         let mut surplus = self.kept.len().saturating_sub(usize::try_from(plan.history).unwrap_or(usize::MAX));
         let (latest, stable, candidate) =
@@ -144,7 +145,7 @@ impl History {
         });
     }
 
-    /// The slice with the revision that gets most as its own, and with the others that get something.
+    /// The slice with its own revision (see [`History::targets`]) and all others that get traffic.
     pub(crate) fn resolve(&self, slice: &Slice) -> Result<Slice, DefinitionsError> {
         let (own, targets) = self.targets(&slice.revisions.plan);
         let mut resolved = slice.clone();
@@ -159,7 +160,8 @@ impl History {
         Ok(resolved)
     }
 
-    /// The revision that gets most, and what everybody gets, with numbers instead of "the latest".
+    /// The slice's own revision, and all targets with "the latest" replaced by its number. With a rollout plan the own revision is the stable one;
+    /// otherwise it is the one with the largest share.
     fn targets(&self, plan: &Plan) -> (u32, Vec<Target>) {
         let latest = self.latest();
         let named = |target: &Target| Target {
@@ -190,7 +192,7 @@ impl History {
         (own, targets)
     }
 
-    /// Its revisions as people see them, where traffic is divided like this.
+    /// The kept revisions for listings, with the shares that `revisions` gives them.
     pub(crate) fn status(&self, id: &FunctionId, revisions: &Revisions) -> Vec<RevisionStatus> {
         let all = [Target { revision: revisions.number, percent: 100, ..Target::default() }];
         let targets = revisions.split.as_ref().map_or(&all[..], |split| &split.targets);

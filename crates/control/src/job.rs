@@ -1,4 +1,4 @@
-//! Jobs as the control plane knows them: a job runs on one node, which says how far it is; how it ended is kept.
+//! Jobs as the control plane sees them. A job runs on one node, which reports its progress. How it ended is kept.
 
 use crate::resource::Content;
 use leno_config::slice::Run;
@@ -6,7 +6,7 @@ use leno_config::{FunctionId, Slice};
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, SystemTime};
 
-/// What deciding about a job needs to know of its definition.
+/// What the control plane needs to know of a job's definition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct JobDefinition {
     pub run: String,
@@ -14,54 +14,54 @@ pub(crate) struct JobDefinition {
     pub ttl: Option<Duration>,
 }
 
-/// Where a job is in its life.
+/// Lifecycle state of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum JobState {
-    /// No node has said that it runs it.
+    /// No node has reported that it runs the job.
     Pending,
-    /// A node runs it, and tries again what failed.
+    /// A node runs the job and retries failed processes.
     Running,
-    /// As many processes as were wanted have exited with status 0.
+    /// As many processes as the job wants have exited with status 0.
     Succeeded,
-    /// Too many failed, or it took too long.
+    /// Too many processes failed, or the job passed its deadline.
     Failed,
 }
 
 impl JobState {
-    /// Whether nothing more comes of it.
+    /// Whether the state is final.
     pub fn has_ended(self) -> bool {
         matches!(self, Self::Succeeded | Self::Failed)
     }
 }
 
-/// How far a run of a job is, in the words of its node.
+/// The progress of one run of a job, as its node reports it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobReport {
-    /// Which run, as [`run_of`] names it.
+    /// The run, as [`run_of`] names it.
     pub run: String,
-    /// Where it is in its life.
+    /// Lifecycle state.
     pub state: JobState,
-    /// Process groups that run now.
+    /// Number of process groups that are running.
     pub active: u32,
-    /// Those that exited with status 0.
+    /// Number of processes that exited with status 0.
     pub succeeded: u32,
-    /// Those that did not.
+    /// Number of processes that exited otherwise or could not be started.
     pub failed: u32,
-    /// When it began; `None`: not yet.
+    /// When the run began; `None`: not yet.
     pub started: Option<SystemTime>,
-    /// When it ended; `None`: not yet.
+    /// When the run ended; `None`: not yet.
     pub ended: Option<SystemTime>,
-    /// Of the process that ended last by itself, unless a signal ended it.
+    /// Exit status of the process that last ended by itself; `None` if a signal ended it, or if none has ended.
     pub exit_code: Option<i32>,
     /// Why the last process failed, or the whole job.
     pub reason: Option<String>,
-    /// When anything of this changed.
+    /// When the report last changed.
     pub changed: SystemTime,
 }
 
 impl JobReport {
-    /// Before anything was done about it.
+    /// The report before a node has begun the job.
     pub(crate) fn pending(run: &str) -> Self {
         Self {
             run: run.to_owned(),
@@ -78,56 +78,56 @@ impl JobReport {
     }
 }
 
-/// How a run ended, and where.
+/// How a run ended, and on which node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Outcome {
     pub node: String,
     pub report: JobReport,
 }
 
-/// A job.
+/// The status of a job, for listings.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct JobStatus {
-    /// Its name.
+    /// Name of the job.
     pub job: FunctionId,
-    /// The node that runs it, or ran it; `None`: there is none for it.
+    /// The node that runs the job, or ran it; `None`: no node is assigned.
     pub node: Option<String>,
-    /// So many processes must succeed.
+    /// How many processes must succeed.
     pub completions: u32,
-    /// How far it is.
+    /// Progress of the run.
     #[serde(flatten)]
     pub report: JobReport,
-    /// How long it is to be listed after its end.
+    /// How long the job stays listed after its end; `None`: without a limit.
     #[serde(skip)]
     pub ttl: Option<Duration>,
-    /// The last things that happened to it, oldest first.
+    /// The latest events, oldest first.
     #[serde(skip)]
     pub events: Vec<JobEvent>,
 }
 
 impl JobStatus {
-    /// Whether it ended so long ago that it is not to be listed any more.
+    /// Whether the job ended longer than `ttl` ago, so that it is no longer listed.
     pub fn is_past(&self, now: SystemTime) -> bool {
         let until = self.report.ended.zip(self.ttl).and_then(|(ended, ttl)| ended.checked_add(ttl));
         until.is_some_and(|until| until <= now)
     }
 }
 
-/// Something that happened to a job.
+/// A state change of a job, or a failed process that is retried.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct JobEvent {
-    /// When.
+    /// When it happened.
     pub at: SystemTime,
-    /// Its state until then.
+    /// The state before.
     pub from: JobState,
-    /// Its state from then on.
+    /// The state after; the same for a retry.
     pub to: JobState,
-    /// Why, or where.
+    /// Why it happened, or the node that runs the job.
     pub reason: String,
 }
 
-/// Names the run that a slice asks for: the same for the same command with the same settings and callees, whatever becomes of policies.
-/// `None`: it is a function's.
+/// Names the run that a slice asks for. Equal commands, settings and callees give the same name, whatever the policies are. `None`: the slice is a
+/// function's, or cannot be encoded.
 pub fn run_of(slice: &Slice) -> Option<String> {
     let Run::Job(job) = &slice.run else { return None };
     let callees: Vec<&FunctionId> = slice.callees.iter().map(|callee| &callee.id).collect();

@@ -1,12 +1,12 @@
-//! The control plane: it keeps the definitions, gives every node its part of them, relays where functions can be reached, and
-//! certifies the identities of what a node hosts.
+//! The control plane. It keeps the definitions, gives every node its part of them, relays the endpoints of functions, and certifies the identities of
+//! the functions that a node hosts.
 //!
-//! On its side, read [`Control`] first: definitions are published to it and nodes are admitted to it; `server` carries that
-//! over gRPC; `state` decides who gets what. On a node's side, read [`node`]: it holds the stream, hands on each [`node::Update`], and
-//! goes on with what it has while the control plane is away.
+//! To read the control plane's side, begin with [`Control`]: users publish definitions to it and admit nodes. `server` serves gRPC; `state` decides
+//! which node gets what. To read the node's side, begin with [`node`]: it keeps the stream open, passes on each [`node::Update`], and keeps the last
+//! configuration while the control plane is away.
 //!
-//! Only definitions are stored, and how jobs ended. Endpoints, instances, jobs under way and counters live in memory and come back from
-//! the nodes after a restart.
+//! Only definitions and job outcomes are stored. Endpoints, instances, running jobs and counters live in memory. After a restart they come back from
+//! the nodes.
 #![forbid(unsafe_code)]
 
 mod admission;

@@ -1,7 +1,7 @@
-//! What is delivered: resources, their names, their versions, and their payloads.
+//! Resources, which the control plane delivers: their names, versions and payloads.
 //!
-//! Payloads are postcard: slices are full of byte strings and nested enumerations, which JSON would carry at several times the
-//! size. The price is that both ends must be of the same release, which the stream's first message checks.
+//! Payloads are postcard. Slices are full of byte strings and nested enumerations, which would take several times the size in JSON. In return, both
+//! ends must be of the same release; the stream's first message checks that.
 
 use crate::admission::Placement;
 use aws_lc_rs::digest::{SHA256, digest};
@@ -15,41 +15,41 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-/// The name of a resource. The order is the one in which resources are sent: nothing comes before what it refers to.
+/// The name of a resource. Resources are sent in this order, so that each comes after those that it refers to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub enum Subject {
-    /// What every node needs.
+    /// Mesh-wide settings, which every node needs.
     Mesh,
-    /// The roots of the trust domain.
+    /// The root certificates of the trust domain.
     Bundle,
-    /// A module that slices name.
+    /// A WebAssembly module that slices name.
     Module(ModuleHash),
-    /// What one function's sidecars and supervisor need. A subscription covers the modules that it names too.
+    /// What one function's sidecars and supervisor need. A subscription also covers the modules that the slice names.
     Slice(FunctionId),
     /// The other nodes on which a function can be reached.
     Endpoints(FunctionId),
-    /// What a gateway needs: a subscription covers the slices and endpoints of the functions that outside traffic is let in to.
+    /// What a gateway needs. A subscription covers the slices and endpoints of all exposed functions.
     Routes,
-    /// What this node is for: a subscription covers the slices of the functions that it hosts and their callees' endpoints too.
+    /// The node's placement. A subscription also covers the slices of the functions that the node hosts and the endpoints of their callees.
     Hosted,
 }
 
-/// A resource.
+/// A decoded resource.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Resource {
-    /// What every node needs.
+    /// Mesh-wide settings, which every node needs.
     Mesh(Box<MeshSlice>),
-    /// The roots of the trust domain.
+    /// The root certificates of the trust domain.
     Bundle(TrustBundle),
-    /// A module that slices name; it has the hash by which it is called.
+    /// A WebAssembly module that slices name, with its hash.
     Module(ModuleHash, Bytes),
     /// What one function's sidecars and supervisor need.
     Slice(Box<Slice>),
-    /// The other nodes on which a function can be reached, in the order of their names.
+    /// The other nodes on which a function can be reached, sorted by name.
     Endpoints(FunctionId, Vec<Endpoint>),
-    /// The slices of all functions that the gateway offers were sent; by which hosts and paths it does is in them.
+    /// Tells that the slices of all exposed functions were sent. Their hosts and paths are in the slices.
     Routes,
-    /// What this node is for. The slices of all functions that it hosts were sent.
+    /// The node's placement. It also tells that the slices of all functions that the node hosts were sent.
     Hosted(Placement),
 }
 
@@ -58,48 +58,48 @@ pub enum Resource {
 pub struct Endpoint {
     /// Name of the node.
     pub node: String,
-    /// Its inbound listener: mutual TLS, the function chosen by the server name.
+    /// The node's inbound listener: mutual TLS, where the TLS server name selects the function.
     pub address: SocketAddr,
-    /// Instances that are ready there. With none, the node starts one for the first request.
+    /// Number of ready instances on the node. If there is none, the node starts one for the first request.
     pub ready: u32,
 }
 
-/// A running copy of a function, as its node reports it.
+/// An instance of a function, as its node reports it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Instance {
-    /// Unique on its node.
+    /// Unique on the node.
     pub id: u64,
-    /// Where it is in its life.
+    /// Lifecycle state.
     pub state: InstanceState,
-    /// Where it listens.
+    /// Address on which the instance listens.
     pub address: SocketAddr,
-    /// Process; `None` where the node did not start it.
+    /// Process ID; `None`: the node did not start the instance.
     pub pid: Option<u32>,
-    /// Failed instances before it.
+    /// Number of instances that failed before this one.
     pub restarts: u32,
-    /// Since when it is in this state.
+    /// When the instance entered this state.
     pub since: SystemTime,
 }
 
-/// Where an instance is in its life.
+/// Lifecycle state of an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum InstanceState {
-    /// Started, not ready yet.
+    /// Started, but not ready yet.
     Starting,
-    /// Gets requests.
+    /// Ready: gets requests.
     Ready,
-    /// Gets no new requests; those it has may end.
+    /// Gets no new requests. In-flight requests may finish.
     Draining,
-    /// Was told to end.
+    /// Was told to exit.
     Stopping,
 }
 
-/// Names a content: the first half of its SHA-256. Versions therefore survive restarts of the control plane.
+/// Identifies a payload: the first 16 bytes of its SHA-256. So versions survive restarts of the control plane.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version([u8; 16]);
 
-/// A payload that is not what its kind says.
+/// A payload that cannot be decoded as its subject's kind.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the payload of {subject} cannot be read: {reason}")]
 pub(crate) struct BadPayload {
@@ -107,14 +107,14 @@ pub(crate) struct BadPayload {
     reason: String,
 }
 
-/// A resource as it is sent.
+/// An encoded resource and its version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Content {
     pub version: Version,
     pub payload: Bytes,
 }
 
-/// How a [`TrustBundle`] is sent.
+/// The encoded form of a [`TrustBundle`], with certificates in DER.
 #[derive(Serialize, Deserialize)]
 struct Roots {
     trust_domain: String,
@@ -122,7 +122,7 @@ struct Roots {
 }
 
 impl Resource {
-    /// Its name.
+    /// The name of the resource.
     pub fn subject(&self) -> Subject {
         match self {
             Self::Mesh(_) => Subject::Mesh,
@@ -175,13 +175,13 @@ fn bundle(sent: Roots) -> Result<TrustBundle, String> {
 }
 
 impl Content {
-    /// Of whatever postcard can write; it refuses types that do not know their length, and there are none here.
+    /// Encodes a value. Postcard only refuses types that do not know their length, and no resource has any.
     pub(crate) fn new(value: &impl Serialize) -> Result<Self, postcard::Error> {
         let payload = Bytes::from(postcard::to_allocvec(value)?);
         Ok(Self { version: Version::of(&payload), payload })
     }
 
-    /// Of a module, which is sent as it is.
+    /// A module is sent as it is.
     pub(crate) fn of_module(module: &Arc<[u8]>) -> Self {
         let payload = Bytes::from_owner(module.clone());
         Self { version: Version::of(&payload), payload }

@@ -1,47 +1,47 @@
-//! Whether a new revision goes on, stays where it is, or is rolled back: a pure function of what was observed and of time.
+//! Decides whether a rollout advances, waits or is rolled back: a pure function of request counts and time.
 
 use leno_config::revision::Rollout;
 use std::fmt;
 use std::time::Duration;
 
-/// Requests of one revision on all nodes.
+/// Request counts of one revision.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RevisionCounts {
-    /// That are over.
+    /// Completed requests.
     pub requests: u64,
-    /// Of these, those that failed.
+    /// Completed requests that failed.
     pub failed: u64,
-    /// Of these, those that took longer than the rollout's limit.
+    /// Completed requests that took longer than the rollout's latency limit.
     pub slow: u64,
 }
 
-/// What is to become of a step.
+/// What happens to the current step of a rollout.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Verdict {
-    /// Nothing yet.
+    /// Stay in this step.
     Wait,
-    /// The next step, or the end.
+    /// Go to the next step, or finish after the last one.
     Advance,
-    /// Back to the revision before it.
+    /// Return to the previous revision.
     RollBack(Reason),
 }
 
-/// Why a revision is rolled back. Shares are of the new revision, and of the one before it in the same step.
+/// Why a revision is rolled back. `share` is of the new revision's requests in the step, `before` of the previous revision's.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Reason {
     Failures { share: f64, before: f64, requests: u64 },
     Slowness { share: f64, before: f64, requests: u64, limit: Duration },
 }
 
-/// Judges a step that has lasted for `elapsed`, by the requests of the new revision and of the one before it in this time. A share counts
-/// only where there were enough requests: for the one before it, it is taken for zero else, so that an idle old revision excuses nothing.
+/// Judges a step after `elapsed`, by the requests that the new and the previous revision got in it. The previous revision's share counts only if it
+/// had enough requests. Otherwise it is taken as 0, so that an idle old revision excuses nothing.
 pub(crate) fn judge(rollout: &Rollout, elapsed: Duration, new: &RevisionCounts, before: &RevisionCounts) -> Verdict {
     if new.requests < rollout.min_requests {
         return Verdict::Wait;
     }
     let excuse = |count: u64| if before.requests < rollout.min_requests { 0.0 } else { share(count, before.requests) };
     let (failed, failed_before) = (share(new.failed, new.requests), excuse(before.failed));
-    // A dependency that is broken for both is no reason to prefer either.
+    // A dependency that is broken for both revisions is no reason to prefer either.
     if failed - failed_before > rollout.max_error_rate {
         return Verdict::RollBack(Reason::Failures { share: failed, before: failed_before, requests: new.requests });
     }

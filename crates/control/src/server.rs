@@ -1,4 +1,4 @@
-//! The control plane over gRPC.
+//! The control plane's gRPC server.
 
 use crate::control::{Control, WeakControl};
 use crate::resource::Subject;
@@ -20,29 +20,29 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status, Streaming};
 
-/// Deltas that may wait for a node to read them; what changes beyond that merges.
+/// Deltas that may wait for a node to read them. Further changes are merged.
 const QUEUE: usize = 4;
-/// Between looks at the rollouts that are under way.
+/// Interval between decisions on active rollouts.
 const ROLLOUT_TICK: Duration = Duration::from_millis(250);
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 const KEEPALIVE: Duration = Duration::from_secs(10);
 
-/// Why the control plane does not serve.
+/// Why the control plane cannot serve.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// Join tokens would cross a network in the clear.
+    /// The listener is not on a loopback address: join tokens would cross a network unencrypted.
     #[error("the control plane cannot listen on {0}: it has no TLS yet, so it must be a loopback address")]
     NotLoopback(SocketAddr),
-    /// The listener's address cannot be told.
+    /// The listener's address cannot be read.
     #[error("the control plane's listener: {0}")]
     Listener(#[from] std::io::Error),
-    /// The server failed.
+    /// The gRPC server failed.
     #[error("the control plane's server: {0}")]
     Server(#[from] tonic::transport::Error),
 }
 
 impl Control {
-    /// Serves nodes until `shutdown`. The listener must be on a loopback address: join tokens are not protected by TLS yet.
+    /// Serves nodes until `shutdown` resolves. The listener must be on a loopback address, because join tokens are not protected by TLS yet.
     pub async fn serve(&self, listener: TcpListener, shutdown: impl Future<Output = ()>) -> Result<(), ServeError> {
         let address = listener.local_addr()?;
         if !address.ip().is_loopback() {
@@ -55,7 +55,7 @@ impl Control {
                 control.state().stop_awaiting();
             }
         });
-        // Streams of nodes never end by themselves; a graceful shutdown has to end them.
+        // The streams of nodes never end by themselves, so a graceful shutdown has to end them.
         let (closing, closed) = tokio::sync::watch::channel(false);
         let rolling_out = roll_out(self.downgrade(), self.rollouts());
         let service = Service { control: self.clone(), closed };
@@ -69,7 +69,7 @@ impl Control {
             .add_service(discovery)
             .add_service(IdentityServer::new(service.clone()))
             .add_service(StatusServer::new(service))
-            // Messages are small and awaited: waiting to fill a packet costs a delayed acknowledgement, 40 ms.
+            // Messages are small and awaited. Waiting to fill a packet would cost a delayed acknowledgement, 40 ms.
             .serve_with_incoming_shutdown(TcpIncoming::from(listener).with_nodelay(Some(true)), shutdown);
         tokio::select! {
             served = serving => Ok(served?),
@@ -78,7 +78,7 @@ impl Control {
     }
 }
 
-/// Decides on rollouts, as long as there are any.
+/// Decides on rollouts, and sleeps while there are none.
 async fn roll_out(control: WeakControl, begun: Arc<Notify>) -> Infallible {
     loop {
         let rolls_out = control.upgrade().is_some_and(|control| control.state().rolls_out());
@@ -103,7 +103,7 @@ struct Service {
 }
 
 impl Service {
-    /// The node that a request comes from, as its token proves. A node never states its name itself.
+    /// The node that sent a request, as its join token proves. A node never states its own name.
     fn node<T>(&self, request: &Request<T>) -> Result<Arc<str>, Status> {
         let refused =
             || Status::unauthenticated("a join token is needed: the one that this node was given when it was admitted");
@@ -161,13 +161,13 @@ impl Conversation {
         self.control.state().disconnect(&self.node, session);
         tracing::info!(node = &*self.node, reason = ended.as_ref().map(Status::message), "a node's stream ended");
         if let Some(status) = ended {
-            // The node may have stopped reading; it need not hear why.
+            // The node may have stopped reading. It need not learn the reason.
             let _ = self.to_node.try_send(Err(status));
         }
         let Self { control, node, from_node, to_node } = self;
         drop((from_node, to_node));
         let grace = control.options().node_grace;
-        // A control plane that ends meanwhile is not kept from closing its store.
+        // During the grace period only a weak handle is held, so that a control plane that ends can close its store.
         let weak = control.downgrade();
         drop(control);
         tokio::time::sleep(grace).await;
@@ -186,7 +186,7 @@ impl Conversation {
 
     async fn end(self, status: Status) {
         tracing::warn!(node = &*self.node, reason = status.message(), "a node's stream was refused");
-        // Whoever is gone need not hear why.
+        // A node that is gone need not learn the reason.
         let _ = self.to_node.send(Err(status)).await;
     }
 }
@@ -215,7 +215,7 @@ pub(crate) fn greeting(hello: &v1::Hello) -> Result<Greeting, Status> {
     })
 }
 
-/// Carries deltas out until the session ends.
+/// Sends deltas to the node until the session ends.
 async fn push(
     control: &Control,
     node: &str,
@@ -224,7 +224,7 @@ async fn push(
     to_node: &mpsc::Sender<Result<v1::ToNode, Status>>,
 ) -> Option<Status> {
     loop {
-        // The place in the queue comes first: what is in a delta is decided when it can be sent, not before.
+        // The place in the queue comes first: the content of a delta is decided when it can be sent, not before.
         let place = to_node.reserve().await.ok()?;
         let next = control.state().next_delta(node, session);
         match next {
@@ -238,7 +238,7 @@ async fn push(
     }
 }
 
-/// Takes in what a node says until it stops, or says something that makes no sense.
+/// Handles a node's messages until the stream ends or a message makes no sense.
 async fn receive(
     control: &Control,
     node: &str,

@@ -1,8 +1,8 @@
-//! Who gets what: the control plane without sockets, clocks and files.
+//! Decides which node gets what, without sockets, clocks and files.
 //!
-//! Every session (the stream of a connected node) has the versions that were sent on it and a set of subjects that may have changed. A
-//! change marks subjects in the sessions that want them and wakes those; [`State::next_delta`] compares and says what to send.
-//! Changes that come faster than a node reads merge by themselves, and nothing is ever held back.
+//! A session is the stream of a connected node. It has the versions that were sent on it and a set of subjects that may have changed. A change marks
+//! subjects in the sessions that want them and wakes these sessions. [`State::next_delta`] then compares versions and decides what to send. Changes
+//! that come faster than a node reads are merged, and nothing is ever held back.
 
 mod jobs;
 
@@ -31,15 +31,15 @@ use tokio::sync::Notify;
 
 /// Payload bytes after which a delta is sent and another begun.
 const DELTA_BYTES: usize = 512 << 10;
-/// Deltas that a node may leave unanswered before it gets no more; what changes meanwhile merges, so it never gets a long history.
+/// Deltas that a node may leave unacknowledged before it gets no more. Changes are merged meanwhile, so the node never gets a long history.
 const MAX_UNANSWERED: usize = 16;
-/// Decisions on rollouts that are kept.
+/// Rollout decisions that are kept.
 const EVENTS: usize = 100;
 
-/// Everything that the control plane knows.
+/// The control plane's state.
 pub(crate) struct State {
     compiled: Compiled,
-    /// What `compiled` was resolved by.
+    /// The revisions with which `compiled` was resolved.
     histories: Histories,
     watches: Watches,
     /// The last decisions on rollouts, oldest first.
@@ -53,7 +53,7 @@ pub(crate) struct State {
 struct Node {
     admission: Admission,
     inbound: Option<SocketAddr>,
-    /// It is there, or was a moment ago: its endpoints count.
+    /// The node is connected, or was within the grace period, so its endpoints count.
     present: bool,
     instances: BTreeMap<FunctionId, Vec<Instance>>,
     session: Option<Session>,
@@ -66,9 +66,9 @@ struct Node {
 struct Session {
     number: u64,
     explicit: BTreeSet<Subject>,
-    /// What `explicit` amounts to.
+    /// All subjects that `explicit` covers.
     wanted: BTreeSet<Subject>,
-    /// What the node was last told; `None`: that there is no such thing.
+    /// What the node was last told; `None`: that the subject does not exist.
     sent: BTreeMap<Subject, Option<Version>>,
     pending: BTreeSet<Subject>,
     nonce: u64,
@@ -76,7 +76,7 @@ struct Session {
     wake: Arc<Notify>,
 }
 
-/// What a node says when its stream begins.
+/// The first message of a node's stream.
 pub(crate) struct Greeting {
     pub subscribe: Vec<Subject>,
     pub held: Vec<(Subject, Version)>,
@@ -85,12 +85,12 @@ pub(crate) struct Greeting {
     pub jobs: Vec<(FunctionId, JobReport)>,
 }
 
-/// What there is to do for a session.
+/// What to do for a session.
 pub(crate) enum Next {
     Send(v1::ToNode),
-    /// Nothing until the session is woken.
+    /// Send nothing until the session is woken.
     Wait,
-    /// Another stream of the same node took its place.
+    /// Another stream of the same node has replaced this one.
     Ended,
 }
 
@@ -102,7 +102,7 @@ impl State {
         Self { compiled, histories, watches, events, nodes, issued, sessions: 0, jobs: Jobs::default() }
     }
 
-    /// Makes a node known, or changes what it is for.
+    /// Adds a node, or changes its placement and gateway role.
     pub(crate) fn admit(&mut self, name: &str, admission: Admission) {
         let before = self.nodes.get(name).map(|node| node.admission.placement.clone());
         let node = self.nodes.entry(name.into()).or_insert_with(|| Node::new(admission.clone()));
@@ -126,7 +126,6 @@ impl State {
         self.place_jobs();
     }
 
-    /// The revisions of all functions.
     pub(crate) fn histories(&self) -> &Histories {
         &self.histories
     }
@@ -136,7 +135,7 @@ impl State {
         self.watches.any()
     }
 
-    /// What a node has counted since it began.
+    /// Takes in a node's request counts, which are cumulative.
     pub(crate) fn count(&mut self, name: &str, number: u64, function: &FunctionId, counts: &[(u32, RevisionCounts)]) {
         if self.session(name, number).is_some()
             && let Some((name, _)) = self.nodes.get_key_value(name)
@@ -145,13 +144,13 @@ impl State {
         }
     }
 
-    /// Rollouts for which there is something to decide.
+    /// Rollouts that have a decision due.
     pub(crate) fn decisions(&self, now_ms: u64) -> Vec<(FunctionId, Candidate, Verdict)> {
         let functions = &self.compiled.functions;
         self.watches.decisions(now_ms, |id| functions.get(id)?.revisions.plan.rollout.as_ref())
     }
 
-    /// The slice of a function as it is delivered.
+    /// The slice of a function as nodes get it.
     pub(crate) fn slice(&self, id: &FunctionId) -> Option<Slice> {
         let subject = Subject::Slice(id.clone());
         let content = self.compiled.contents.get(&subject)?;
@@ -161,7 +160,7 @@ impl State {
         }
     }
 
-    /// Writes down a decision.
+    /// Records a decision on a rollout.
     pub(crate) fn decided(&mut self, event: RolloutEvent) {
         if self.events.len() >= EVENTS {
             self.events.pop_front();
@@ -174,7 +173,7 @@ impl State {
         self.events.iter().cloned().collect()
     }
 
-    /// Takes the next definitions; tells which subjects differ from the last.
+    /// Replaces all definitions. Returns the subjects that differ from before.
     pub(crate) fn publish(&mut self, compiled: Compiled, histories: Histories) -> BTreeSet<Subject> {
         self.watches.follow_all(&histories);
         self.histories = histories;
@@ -193,7 +192,7 @@ impl State {
         changed
     }
 
-    /// Adds or replaces one function; tells whether that made a difference.
+    /// Adds or replaces one function. Returns whether anything changed.
     pub(crate) fn put(&mut self, prepared: Prepared, history: History) -> bool {
         self.watches.follow(&prepared.id, &history);
         self.histories.0.insert(prepared.id.clone(), history);
@@ -214,8 +213,8 @@ impl State {
         true
     }
 
-    /// Marks what a new function brings wherever it is of interest. The others are not looked at: a cold start costs the same however
-    /// many there are.
+    /// Marks the resources of a new function in the sessions that want them. Other functions are not looked at, so a cold start costs the same
+    /// however many there are.
     fn introduce(&mut self, id: &FunctionId) {
         let Some(function) = self.compiled.functions.get(id) else { return };
         let slice = Subject::Slice(id.clone());
@@ -240,12 +239,12 @@ impl State {
         &self.compiled.modules
     }
 
-    /// What a function that is to be put amounts to.
+    /// Checks a function that [`State::put`] is to add or replace.
     pub(crate) fn prepare_put(&self, slice: &Slice, trust_domain: &TrustDomain) -> Result<Prepared, DefinitionsError> {
         self.compiled.prepare_put(slice, trust_domain)
     }
 
-    /// Marks what changed wherever it is of interest.
+    /// Marks changed subjects in the sessions that want or have them.
     fn announce(&mut self, changed: &BTreeSet<Subject>) {
         let Compiled { by_identity, gateway, .. } = &self.compiled;
         self.issued.retain(|(id, _), _| by_identity.contains_key(id) || gateway.as_ref() == Some(id));
@@ -260,7 +259,7 @@ impl State {
         }
     }
 
-    /// Begins a session; an older one of the same node ends. `None`: no such node was admitted.
+    /// Begins a session and returns its number. An older session of the same node ends. `None`: no such node was admitted.
     pub(crate) fn connect(&mut self, name: &str, greeting: Greeting, wake: Arc<Notify>) -> Option<u64> {
         let node = self.nodes.get_mut(name)?;
         self.sessions += 1;
@@ -299,7 +298,7 @@ impl State {
         Some(self.sessions)
     }
 
-    /// The session's stream ended. The node's endpoints stay for a while: see [`State::forget`].
+    /// Ends a session. The node's endpoints stay for the grace period; see [`State::forget`].
     pub(crate) fn disconnect(&mut self, name: &str, number: u64) {
         if let Some(node) = self.nodes.get_mut(name)
             && node.session.as_ref().is_some_and(|session| session.number == number)
@@ -308,7 +307,7 @@ impl State {
         }
     }
 
-    /// Withdraws the endpoints of a node that has not come back since the session `number`.
+    /// Removes the endpoints of a node that has not reconnected since the session `number`.
     pub(crate) fn forget(&mut self, name: &str, number: u64) {
         let Some(node) = self.nodes.get_mut(name) else { return };
         if node.session.is_some() || node.last_session != number {
@@ -334,7 +333,7 @@ impl State {
         self.refresh(name);
     }
 
-    /// All instances of `function` on the node.
+    /// Takes in a node's report of all its instances of `function`.
     pub(crate) fn report(&mut self, name: &str, number: u64, function: FunctionId, instances: Vec<Instance>) {
         if self.session(name, number).is_none() {
             return;
@@ -352,7 +351,7 @@ impl State {
         }
     }
 
-    /// The node's answer to a delta.
+    /// Takes in a node's answer to a delta.
     pub(crate) fn acknowledge(&mut self, name: &str, number: u64, nonce: u64, rejected: Vec<(Subject, String)>) {
         let Some(session) = self.session(name, number) else { return };
         let Some(delivered) = session.unanswered.remove(&nonce) else { return };
@@ -380,7 +379,7 @@ impl State {
         }
     }
 
-    /// The next message for a session, cut to size: first what there is to have, and only when all of that is sent, what is to go.
+    /// The next delta for a session, limited in size. Removals are sent only after all other changes.
     pub(crate) fn next_delta(&mut self, name: &str, number: u64) -> Next {
         let Some(session) = self.session(name, number) else { return Next::Ended };
         if session.pending.is_empty() || session.unanswered.len() >= MAX_UNANSWERED {
@@ -424,7 +423,7 @@ impl State {
         Next::Send(message)
     }
 
-    /// How long a certificate for `identity` on the node may live; `None`: the node hosts nothing with that identity.
+    /// How long a certificate for `identity` on the node is valid; `None`: the node hosts nothing with that identity.
     pub(crate) fn may_sign(&self, name: &str, identity: &SpiffeId) -> Option<Duration> {
         let admission = &self.nodes.get(name)?.admission;
         let mut functions = self.compiled.by_identity.get(identity).into_iter().flatten();
@@ -494,7 +493,7 @@ impl State {
         }
     }
 
-    /// Works out anew what a session's subscriptions amount to, and marks what comes and goes by it.
+    /// Recomputes what a session's subscriptions cover, and marks the differences.
     fn refresh(&mut self, name: &str) {
         let Some(explicit) = self.nodes.get(name).and_then(|node| Some(node.session.as_ref()?.explicit.clone())) else {
             return;
@@ -558,7 +557,7 @@ impl State {
         self.compiled.functions.get(id).is_some_and(|function| function.job.is_some())
     }
 
-    /// As `name` sees them: without itself, because it knows its own instances sooner and better.
+    /// The endpoints of a function as node `name` sees them. The node itself is left out, because it knows its own instances sooner and better.
     fn endpoints(&self, name: &str, function: &FunctionId) -> Vec<Endpoint> {
         let others = self.nodes.iter().filter(|(other, _)| ***other != *name);
         // Nobody can call a job.
@@ -571,7 +570,7 @@ impl State {
         hosting.filter_map(endpoint).collect()
     }
 
-    /// Marks the endpoints of `functions` in every session but that of the node at which they changed.
+    /// Marks the endpoints of `functions` in every session except that of the node `at`, on which they changed.
     fn endpoints_changed(&mut self, functions: &[FunctionId], at: &str) {
         for (name, node) in &mut self.nodes {
             let Some(session) = node.session.as_mut().filter(|_| **name != *at) else { continue };
@@ -594,7 +593,7 @@ enum Difference {
 }
 
 impl Session {
-    /// Remembers what a delta said. What is neither there nor wanted any more needs no memory.
+    /// Records what a delta told the node. A subject that neither exists nor is subscribed to is forgotten.
     fn told(&mut self, delivered: &[(Subject, Option<Version>)]) {
         for (subject, version) in delivered {
             if version.is_some() || self.explicit.contains(subject) {
@@ -628,7 +627,7 @@ impl Node {
     }
 }
 
-/// Functions are on every node that is for them, a job on one of them.
+/// A function runs on every node whose placement covers it, a job on one of them.
 fn hosts(jobs: &Jobs, (name, placement): (&str, &Placement), (id, function): (&FunctionId, &Function)) -> bool {
     placement.hosts(id) && (function.job.is_none() || jobs.runs_on(id, name))
 }

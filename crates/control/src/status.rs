@@ -1,4 +1,4 @@
-//! What the control plane knows, for people: `leno get` and the experiments.
+//! The control plane's status, for people (`leno get`) and experiments.
 
 use crate::job::JobStatus;
 use crate::resource::{Instance, Subject, Version};
@@ -9,108 +9,108 @@ use serde::Serialize;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
-/// Everything.
+/// The status of the control plane.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Status {
-    /// In the order of their names.
+    /// Sorted by name.
     pub functions: Vec<FunctionStatus>,
-    /// In the order of their names.
+    /// Sorted by name.
     pub nodes: Vec<NodeStatus>,
-    /// In the order of their names.
+    /// Sorted by name.
     pub jobs: Vec<JobStatus>,
-    /// In the order of the identities; the latest certificate of each, on each node.
+    /// Sorted by identity; the latest certificate of each identity on each node.
     pub identities: Vec<IssuedIdentity>,
 }
 
-/// A function.
+/// The status of a function.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FunctionStatus {
-    /// Its name.
+    /// Name of the function.
     pub function: FunctionId,
     /// Its SPIFFE ID.
     #[serde(serialize_with = "as_text")]
     pub identity: SpiffeId,
-    /// Of its slice.
+    /// Version of its slice.
     pub version: Version,
-    /// As the nodes report them.
+    /// Its instances on all nodes, as the nodes report them.
     pub instances: Vec<HostedInstance>,
-    /// That are kept, oldest first; the last is the latest.
+    /// Its kept revisions, oldest first. The last one is the latest.
     pub revisions: Vec<RevisionStatus>,
 }
 
-/// A revision of a function.
+/// The status of a revision.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RevisionStatus {
-    /// `checkout-00003`.
+    /// Name of the revision, such as `checkout-00003`.
     pub revision: String,
-    /// Milliseconds since 1970.
+    /// When it was created, in milliseconds since the Unix epoch.
     pub created_ms: u64,
-    /// Of the requests that no tag and no header decides about.
+    /// Percentage of the requests that neither a tag nor a header decides.
     pub percent: u8,
-    /// Tags that lead to it.
+    /// Tags that select it.
     pub tags: Vec<String>,
-    /// Whether headers lead to it.
+    /// Whether headers select it.
     pub headers: bool,
-    /// The step of its rollout, from 1, and how many there are, while it lasts.
+    /// Current step of its rollout, counted from 1, and the number of steps; `None`: it is not being rolled out.
     pub step: Option<(u32, u32)>,
-    /// Why it was rolled back.
+    /// Why it was rolled back; `None`: it was not.
     pub failed: Option<String>,
 }
 
 /// A decision on a rollout.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RolloutEvent {
-    /// When, in milliseconds since 1970.
+    /// When the decision was made, in milliseconds since the Unix epoch.
     pub at_ms: u64,
-    /// Of which function.
+    /// Name of the function.
     pub function: FunctionId,
-    /// Of which revision.
+    /// Name of the revision.
     pub revision: String,
-    /// Percentage that it had.
+    /// Percentage of traffic before the decision.
     pub from: u8,
-    /// Percentage that it has now.
+    /// Percentage of traffic after it; 0: the revision was rolled back.
     pub to: u8,
-    /// Why.
+    /// Why, in words.
     pub reason: String,
 }
 
-/// An instance and where it is.
+/// An instance and its node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct HostedInstance {
-    /// The node's name.
+    /// Name of the node.
     pub node: String,
     /// The instance.
     #[serde(flatten)]
     pub instance: Instance,
 }
 
-/// A node.
+/// The status of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NodeStatus {
-    /// Its name.
+    /// Name of the node.
     pub name: String,
-    /// Whether it has a stream.
+    /// Whether its stream is open.
     pub connected: bool,
-    /// Where other nodes reach its functions.
+    /// Its inbound listener, where other nodes reach its functions.
     pub inbound: Option<SocketAddr>,
     /// The functions placed on it.
     pub hosted: BTreeSet<FunctionId>,
-    /// What it refused and has not replaced since.
+    /// Versions that it rejected and that nothing has replaced since.
     pub rejected: Vec<RejectedVersion>,
-    /// What went to and fro.
+    /// Totals of its messages.
     pub counters: Counters,
 }
 
-/// A resource that a node refused.
+/// A version of a resource that a node rejected.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RejectedVersion {
-    /// Which.
+    /// The resource.
     pub subject: Subject,
-    /// The refused version.
+    /// The rejected version.
     pub version: Version,
-    /// The node's words.
+    /// The node's reason, at most 1024 bytes.
     pub reason: String,
-    /// What it goes on with; `None`: nothing.
+    /// The version that stays in force; `None`: none.
     pub in_force: Option<Version>,
 }
 
@@ -119,31 +119,31 @@ pub struct RejectedVersion {
 pub struct Counters {
     /// Streams opened.
     pub streams: u64,
-    /// Deltas pushed.
+    /// Deltas sent.
     pub messages: u64,
-    /// Bytes of these messages, before HTTP/2 framing.
+    /// Bytes of these deltas, before HTTP/2 framing.
     pub bytes: u64,
-    /// Resources in them.
+    /// Resources in these deltas.
     pub resources: u64,
-    /// Removals in them.
+    /// Removals in these deltas.
     pub removals: u64,
-    /// Answers, with and without rejections.
+    /// Acknowledgements, with and without rejections.
     pub acks: u64,
     /// Rejected resources.
     pub rejections: u64,
-    /// Reports of instances.
+    /// Reports of instances and jobs.
     pub reports: u64,
 }
 
 /// A certificate that the authority signed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct IssuedIdentity {
-    /// For whom.
+    /// The certified SPIFFE ID.
     #[serde(serialize_with = "as_text")]
     pub identity: SpiffeId,
-    /// Which node has it.
+    /// The node that has the certificate.
     pub node: String,
-    /// Its last second, since 1970.
+    /// End of its validity, in seconds since the Unix epoch.
     pub not_after: u64,
 }
 

@@ -1,7 +1,7 @@
-//! Where definitions, and how jobs ended, survive a restart: one embedded file, or nowhere.
+//! Stores definitions and job outcomes in one embedded file, so that they survive a restart. Without a file nothing is stored.
 //!
-//! The authority's private key is never stored. Its root certificate is, so that the next process can trust it beside its own
-//! new root until the certificates that it signed have ended.
+//! The authority's private key is never stored. Its root certificate is: the next process trusts it beside its own new root, until the certificates
+//! that it signed have expired.
 
 use crate::definitions::{Definitions, Modules};
 use crate::history::{Histories, History};
@@ -25,7 +25,7 @@ const KEY_RELEASE: &str = "release";
 const KEY_MESH: &str = "mesh";
 const KEY_ROOT: &str = "root";
 
-/// A back end for definitions.
+/// The control plane's persistent storage.
 pub struct Store(Option<File>);
 
 struct File {
@@ -41,10 +41,10 @@ pub enum StoreError {
     Open {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// Why the file cannot be opened.
         reason: String,
     },
-    /// Another release wrote it; there is no migration yet.
+    /// Another release wrote the file. There is no migration yet.
     #[error(
         "{}: written by release {found} of leno, this is {RELEASE}; move the file away and publish the definitions again",
         path.display()
@@ -52,15 +52,15 @@ pub enum StoreError {
     Release {
         /// The file.
         path: PathBuf,
-        /// Who wrote it.
+        /// The release that wrote it.
         found: String,
     },
-    /// An entry is damaged.
+    /// An entry of the file cannot be decoded.
     #[error("{}: the entry of {entry} cannot be read; move the file away and publish the definitions again", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// Which.
+        /// Key of the entry.
         entry: String,
     },
     /// Reading or writing failed.
@@ -68,18 +68,18 @@ pub enum StoreError {
     Failed {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// What went wrong.
         reason: String,
     },
 }
 
 impl Store {
-    /// Forgets everything with its process.
+    /// A store that stores nothing. Everything is forgotten when the process ends.
     pub fn memory() -> Self {
         Self(None)
     }
 
-    /// Opens or makes the file. It is readable for its owner only: definitions hold the environment of functions.
+    /// Opens or creates the file. Only its owner can read it, because definitions hold the environment of functions.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         let cannot = |reason: String| StoreError::Open { path: path.to_owned(), reason };
         let mut options = OpenOptions::new();
@@ -91,17 +91,17 @@ impl Store {
         Ok(Self(Some(file)))
     }
 
-    /// What was saved last.
+    /// The definitions that were saved last.
     pub(crate) fn definitions(&self) -> Result<Option<Definitions>, StoreError> {
         self.0.as_ref().map_or(Ok(None), File::definitions)
     }
 
-    /// The revisions of the functions that were saved last.
+    /// The revisions that were saved last, by function.
     pub(crate) fn histories(&self) -> Result<Histories, StoreError> {
         self.0.as_ref().map_or(Ok(Histories::default()), File::histories)
     }
 
-    /// Replaces what was saved; either all of it or, on an error, nothing.
+    /// Replaces everything that was saved. On an error nothing changes.
     pub(crate) fn save(
         &self,
         definitions: &Definitions,
@@ -121,17 +121,17 @@ impl Store {
         self.0.as_ref().map_or(Ok(()), |file| file.put_history(id, history))
     }
 
-    /// How jobs ended.
+    /// How jobs ended, by job.
     pub(crate) fn outcomes(&self) -> Result<BTreeMap<FunctionId, Outcome>, StoreError> {
         self.0.as_ref().map_or(Ok(BTreeMap::new()), File::outcomes)
     }
 
-    /// Keeps how a job ended, until it is defined otherwise.
+    /// Saves how a job ended. The outcome is kept until the job's definition changes.
     pub(crate) fn save_outcome(&self, id: &FunctionId, outcome: &Outcome) -> Result<(), StoreError> {
         self.0.as_ref().map_or(Ok(()), |file| file.save_outcome(id, outcome))
     }
 
-    /// The root of the last process to have used this store, DER.
+    /// The root certificate (DER) of the process that last used this store.
     pub(crate) fn root(&self) -> Result<Option<Vec<u8>>, StoreError> {
         self.0.as_ref().map_or(Ok(None), |file| file.meta(KEY_ROOT))
     }
@@ -186,7 +186,7 @@ impl File {
         Ok(histories)
     }
 
-    /// Every entry of a table; a table that was never written has none.
+    /// Calls `entry` for each entry of a table. A table that was never written has none.
     fn each(
         &self,
         reading: &ReadTransaction,
@@ -226,7 +226,7 @@ impl File {
         writing.commit().map_err(|error| self.failed(error))
     }
 
-    /// Drops how runs ended that nothing asks for any more: who goes back to an earlier definition wants it to run again.
+    /// Drops the outcomes of runs that are no longer wanted, so that a job that goes back to an earlier definition runs again.
     fn drop_outcomes(
         &self,
         writing: &WriteTransaction,

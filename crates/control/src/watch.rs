@@ -1,4 +1,4 @@
-//! The rollouts that are under way, and what nodes report of them.
+//! Active rollouts, and the request counts that nodes report for them.
 
 use crate::history::{Candidate, Histories, History};
 use crate::rollout::{self, RevisionCounts, Verdict};
@@ -8,34 +8,33 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Rollouts by function. What was observed lives in memory only: after a restart, a step is judged by what comes then.
+/// Active rollouts by function. Counts live in memory only: after a restart, a step is judged by the requests that come then.
 #[derive(Debug, Default)]
 pub(crate) struct Watches(BTreeMap<FunctionId, Watch>);
 
 #[derive(Debug)]
 struct Watch {
-    /// Of whom.
     candidate: Candidate,
     stable: u32,
-    /// In this step, on all nodes.
+    /// Requests in this step on all nodes, by revision.
     seen: BTreeMap<u32, RevisionCounts>,
-    /// What nodes reported last, since they began.
+    /// The last cumulative counts of each node and revision.
     last: BTreeMap<(Arc<str>, u32), RevisionCounts>,
 }
 
 impl Watches {
-    /// Whether any is under way.
+    /// Whether a rollout is under way.
     pub(crate) fn any(&self) -> bool {
         !self.0.is_empty()
     }
 
-    /// After a change of everything.
+    /// Takes in the histories after a publication.
     pub(crate) fn follow_all(&mut self, histories: &Histories) {
         self.0.retain(|id, _| histories.0.contains_key(id));
         histories.0.iter().for_each(|(id, history)| self.follow(id, history));
     }
 
-    /// After a change of one. A step that is new begins without any request.
+    /// Takes in the history of one function. The counts of a new step begin at zero.
     pub(crate) fn follow(&mut self, id: &FunctionId, history: &History) {
         let Some(candidate) = history.candidate else {
             self.0.remove(id);
@@ -50,14 +49,14 @@ impl Watches {
         }
     }
 
-    /// A node's counts since it began. Its first ones are where the difference starts: it sends them before it leads the first request to
-    /// a revision.
+    /// Takes in a node's cumulative counts. A node's first counts are only the baseline: it sends them before it routes the first request to a
+    /// revision.
     pub(crate) fn report(&mut self, node: &Arc<str>, id: &FunctionId, counts: &[(u32, RevisionCounts)]) {
         let Some(watch) = self.0.get_mut(id) else { return };
         for (revision, now) in counts {
             let Some(before) = watch.last.insert((node.clone(), *revision), *now) else { continue };
             let seen = watch.seen.entry(*revision).or_default();
-            // Where there are fewer than before, the node was started again.
+            // Counts that have fallen mean that the node was restarted.
             let again = now.requests < before.requests || now.failed < before.failed || now.slow < before.slow;
             let before = if again { RevisionCounts::default() } else { before };
             seen.requests = seen.requests.saturating_add(now.requests - before.requests);
@@ -66,7 +65,7 @@ impl Watches {
         }
     }
 
-    /// Those for which there is something to decide.
+    /// Rollouts that have a decision due.
     pub(crate) fn decisions<'a>(
         &self,
         now_ms: u64,

@@ -1,4 +1,4 @@
-//! The protocol's messages, and what they mean here. Whatever cannot be read is an error of whoever sent it.
+//! Converts between the protocol's messages and this crate's types. A message that cannot be converted is an error of its sender.
 
 use crate::job::{JobReport, JobState};
 use crate::resource::{Content, Instance, InstanceState, Subject, Version};
@@ -7,17 +7,17 @@ use leno_config::{FunctionId, ModuleHash};
 use std::time::{Duration, SystemTime};
 use tonic::Status;
 
-/// The protocol as generated from `proto/leno/v1/discovery.proto`, for clients other than [`crate::node`].
+/// The protocol generated from `proto/leno/v1/discovery.proto`, for clients other than [`crate::node`].
 #[allow(missing_docs, clippy::all)]
 pub mod v1 {
     tonic::include_proto!("leno.v1");
 }
 
-/// Payloads have no compatibility between releases yet.
+/// The release of this crate. Payloads are not compatible between releases yet.
 pub(crate) const RELEASE: &str = env!("CARGO_PKG_VERSION");
-/// Longest reason that is kept of what a node says.
+/// Bytes that are kept of a reason that a node gives.
 pub(crate) const MAX_REASON: usize = 1024;
-/// Of one message. A delta is cut into several long before, unless a single resource is larger.
+/// Bytes of one message. Deltas are cut long before that, unless a single resource is larger.
 pub(crate) const MAX_MESSAGE: usize = 64 << 20;
 
 impl From<&Subject> for v1::Subject {
@@ -92,7 +92,7 @@ pub(crate) fn traffic(function: &FunctionId, counts: &[(u32, RevisionCounts)]) -
     v1::Traffic { function: function.to_string(), revisions: counts.iter().map(of).collect() }
 }
 
-/// A function, and the counts of its revisions.
+/// A function and the request counts of its revisions.
 pub(crate) type Counted = (FunctionId, Vec<(u32, RevisionCounts)>);
 
 pub(crate) fn counted(sent: &v1::Traffic) -> Result<Counted, Status> {
@@ -194,7 +194,7 @@ pub(crate) fn reported_job(sent: v1::JobReport) -> Result<(FunctionId, JobReport
     Ok((job, report))
 }
 
-/// Milliseconds since 1970.
+/// Milliseconds since the Unix epoch.
 fn millis(time: SystemTime) -> u64 {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     since.as_millis().try_into().unwrap_or(u64::MAX)

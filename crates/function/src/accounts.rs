@@ -1,36 +1,36 @@
-//! Accounts of the operating system under which instances run.
+//! Operating system accounts under which instances run.
 
 use leno_config::id::FunctionId;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// So many namespaces can have one.
+/// Number of accounts, and so of namespaces that can have one.
 const MOST: u32 = 10_000;
 
-/// Which account an instance runs under. Clones give the same ones.
+/// Chooses the account of each instance. Clones give the same accounts.
 #[derive(Clone, Debug, Default)]
 pub struct Accounts(Option<Arc<Given>>);
 
 #[derive(Debug)]
 struct Given {
     first: u32,
-    /// By namespace. None is ever taken back: what a namespace has written must not become another's.
+    /// User IDs by namespace. An account is never reassigned: what a namespace has written must not become another's.
     accounts: Mutex<BTreeMap<String, u32>>,
 }
 
 impl Accounts {
-    /// All run under that of the node.
+    /// All instances run under the node's account.
     pub fn node() -> Self {
         Self::default()
     }
 
-    /// Each namespace has one of its own, with a number from `first` on. Only root can start programs under them.
+    /// Each namespace gets an account of its own, with numbers from `first` on. Only root can start programs under other accounts.
     pub fn per_namespace(first: u32) -> Self {
         Self(Some(Arc::new(Given { first, accounts: Mutex::default() })))
     }
 
-    /// Of the instances of a function: the number of a user, and of its only group. `None`: that of the node.
+    /// User ID, and ID of the only group, of a function's instances; `None`: the node's account.
     pub(crate) fn of(&self, function: &FunctionId) -> io::Result<Option<u32>> {
         let Some(given) = &self.0 else { return Ok(None) };
         let namespace = function.namespace.to_string();
@@ -38,7 +38,7 @@ impl Accounts {
         if let Some(account) = accounts.get(&namespace) {
             return Ok(Some(*account));
         }
-        // The same one after a restart, unless two namespaces want it.
+        // The hash gives a namespace the same account after a restart, unless another namespace has taken it.
         let wanted = hash(&namespace) % MOST;
         let all = (0..MOST).map(|step| given.first.saturating_add((wanted + step) % MOST));
         let free = all.into_iter().find(|account| !accounts.values().any(|taken| taken == account));
@@ -49,7 +49,7 @@ impl Accounts {
     }
 }
 
-/// FNV-1a, which no version changes.
+/// FNV-1a, which does not change between versions.
 fn hash(text: &str) -> u32 {
     text.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }

@@ -1,18 +1,18 @@
-//! How many instances a function should have: Knative's autoscaler (KPA) as a pure function of what was observed and when. No clock,
-//! no I/O; the same observations at the same times give the same decisions.
+//! How many instances a function should have: Knative's autoscaler (KPA) as a pure function of observations and time. It has no clock and
+//! does no I/O: the same observations at the same times give the same decisions.
 //!
-//! Each decision takes these steps, in this order; each may change the count, and the last one that did is its reason:
-//! 1. **Load.** The averages over the stable and the panic window, divided by the target, rounded up.
-//! 2. **Burst.** Requests that wait count at once, not as an average: what they need right now is part of the panic count.
-//! 3. **Rates.** One step at most multiplies or divides the ready instances by so much. Then the activation scale.
-//! 4. **Panic.** When the panic count is twice (the threshold) the ready instances, and until that was not so for a whole stable
-//!    window, the larger of both counts holds, and it never falls.
-//! 5. **Patience.** Nothing is taken away while requests wait, nor before the scale-down delay.
-//! 6. **Bounds.** The initial scale until it was reached once; minimum and maximum.
+//! A decision takes these steps in this order. Each may change the count, and the last one that did is the reason of the decision:
+//! 1. **Load.** The average load over the stable and the panic window, divided by the target and rounded up.
+//! 2. **Burst.** Waiting requests count at once, not as an average: what they need right now is part of the panic count.
+//! 3. **Rates.** One step multiplies or divides the ready instances by the configured rates at most. Then the activation scale applies.
+//! 4. **Panic.** Panic mode begins when the panic count is twice (the threshold) the ready instances. It ends when that was not so for a
+//!    whole stable window. In panic mode the larger of both counts holds, and the count never falls.
+//! 5. **Delay.** Nothing is taken away while requests wait, nor before the scale-down delay.
+//! 6. **Bounds.** The initial scale, until it was reached once; then minimum and maximum.
 //! 7. **Zero.** The last instance stays for the stable window and the grace period.
 //!
-//! What is not Knative's: step 2 (there, an activator reports its queue every second), averages that are exact instead of scraped,
-//! and that nothing needs to be waited for before the last instance goes, because requests are always buffered here.
+//! Three things differ from Knative. Step 2 is immediate; there, an activator reports its queue every second. Averages are exact instead of
+//! scraped. The last instance can go without waiting for anything else, because requests are always buffered here.
 
 mod average;
 mod reason;
@@ -25,56 +25,56 @@ use average::{Averages, Largest};
 use leno_config::slice::{Metric, Scale};
 use std::time::Duration;
 
-/// What is known of a function at one moment.
+/// A function's instances and load at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Observation {
-    /// Instances that get requests. Those that are starting do not count.
+    /// Ready instances. Those that are starting do not count.
     pub ready: u32,
     /// Requests that instances are handling.
     pub in_flight: u32,
     /// Requests that wait for an instance.
     pub waiting: u32,
-    /// Seconds that all requests up to now have spent waiting and being handled, together.
+    /// Seconds that all requests so far have spent waiting or being handled, in total.
     pub request_seconds: f64,
-    /// Requests up to now.
+    /// Number of requests so far.
     pub requests: u64,
 }
 
-/// How many instances there should be.
+/// How many instances there should be, and why.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Decision {
-    /// So many.
+    /// Number of instances.
     pub desired: u32,
-    /// In which mode.
+    /// The mode in which it was decided.
     pub mode: Mode,
-    /// What made it this number.
+    /// What determined the number.
     pub reason: Reason,
     /// Average load over the stable window, in the metric's unit.
     pub stable: f64,
-    /// Average load over the panic window.
+    /// Average load over the panic window, in the metric's unit.
     pub panic: f64,
 }
 
-/// Decides for one function. Times are since any fixed moment, and must not go back.
+/// Decides for one function. Times are measured from any fixed moment and must not go back.
 #[derive(Clone, Debug)]
 pub struct Autoscaler {
     scale: Scale,
     /// Requests that one instance handles at a time; 0: no limit.
     concurrency: u32,
     load: Averages,
-    /// In panic mode: when the threshold was last exceeded.
+    /// When the panic threshold was last exceeded; `None`: stable mode.
     panic: Option<Duration>,
     wished: Largest,
-    /// Whether as many instances as the initial scale have been ready.
+    /// Whether as many instances as the initial scale have ever been ready.
     initialised: bool,
     desired: u32,
-    /// Since when there should be any instance.
+    /// When instances were last wanted after none were.
     active_since: Duration,
-    /// Since when there need be none.
+    /// Since when no instance is needed.
     idle_since: Option<Duration>,
 }
 
-/// A number of instances, and why it is this one.
+/// A number of instances, and what determined it.
 #[derive(Clone, Copy)]
 struct Count(u32, Reason);
 
@@ -89,7 +89,7 @@ impl Count {
 }
 
 impl Autoscaler {
-    /// For a function that was just taken on.
+    /// An autoscaler for a function that was just added.
     pub fn new(scale: Scale, concurrency: u32, now: Duration) -> Self {
         Self {
             scale,
@@ -104,7 +104,8 @@ impl Autoscaler {
         }
     }
 
-    /// Changes the settings and keeps what was observed; the next decision goes by them, and [`Autoscaler::desired`] at once.
+    /// Changes the settings. Observations are kept, unless the metric changes. The next decision uses the new settings; [`Autoscaler::desired`] uses
+    /// the new bounds at once.
     pub fn configure(&mut self, scale: Scale, concurrency: u32) {
         if scale.metric != self.scale.metric {
             self.load.clear();
@@ -112,18 +113,18 @@ impl Autoscaler {
         (self.scale, self.concurrency) = (scale, concurrency);
     }
 
-    /// The last decision, within the present bounds.
+    /// The last decision, within the current minimum and maximum.
     pub fn desired(&self) -> u32 {
         self.desired.max(self.scale.min).min(self.scale.max)
     }
 
-    /// Whether there is nothing to decide until the next request comes: no load in the window, and as few instances as there may be.
+    /// Whether there is nothing to decide until the next request: no load in the window, and no more instances than the minimum.
     pub fn rests(&self) -> bool {
         let settled = self.panic.is_none() && self.load.over(self.scale.window) == 0.0;
         settled && self.initialised && self.desired == self.scale.min.min(self.scale.max)
     }
 
-    /// No instance can be started: nobody needs one until the next request comes.
+    /// No instance can be started. None is needed until the next request.
     pub fn give_up(&mut self) {
         (self.desired, self.panic, self.initialised) = (0, None, true);
         self.load.clear();
@@ -163,11 +164,11 @@ impl Autoscaler {
         Decision { desired, mode, reason, stable, panic }
     }
 
-    /// Instances for what is there at this very moment, if any of it waits.
+    /// Instances for all present requests, if any of them waits; otherwise 0.
     fn burst(&self, seen: &Observation) -> u32 {
         let one = match (self.concurrency, self.scale.metric) {
             (0, Metric::Concurrency) => self.scale.per_instance,
-            // Nothing is known of how much an instance can do at a time.
+            // It is not known how many requests an instance can handle at a time.
             (0, Metric::Rps) => f64::INFINITY,
             (limit, _) => f64::from(limit),
         };
@@ -176,7 +177,7 @@ impl Autoscaler {
 
     fn panic_or_not(&mut self, now: Duration, seen: &Observation, sudden: u32, burst: u32) -> Mode {
         let over = f64::from(sudden) >= self.scale.panic_threshold * f64::from(seen.ready.max(1));
-        // From nothing, all that wait need theirs at once, whatever the threshold.
+        // Without a ready instance, waiting requests that need several instances begin panic mode, whatever the threshold.
         let begins = over || seen.ready == 0 && burst > 1;
         if begins {
             self.panic = Some(now);
@@ -197,14 +198,14 @@ impl Autoscaler {
         if self.desired > 0 && now < idle + self.scale.last_instance {
             return Count(1, Reason::LastInstance(self.scale.last_instance));
         }
-        // The next request begins a new history.
+        // The averages start afresh with the next request.
         self.load.clear();
         self.wished.clear();
         Count(0, Reason::Idle(self.scale.window))
     }
 }
 
-/// What the averages are slopes of.
+/// The growing total whose slope is the load.
 fn total(metric: Metric, seen: &Observation) -> f64 {
     match metric {
         Metric::Concurrency => seen.request_seconds,
@@ -217,7 +218,7 @@ fn by_load(scale: &Scale, average: f64, window: Duration) -> Count {
     Count(ceil(average / target), Reason::Load { metric: scale.metric, average, window, target })
 }
 
-/// No further from the ready instances than the rates allow, and no less than the activation scale.
+/// Limits a count by the scaling rates, relative to the ready instances, and raises it to the activation scale.
 fn step(scale: &Scale, count: Count, seen: &Observation) -> Count {
     let ready = f64::from(seen.ready.max(1));
     let fewest = (ready / scale.down_rate).floor() as u32;

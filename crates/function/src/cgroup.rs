@@ -1,12 +1,11 @@
-//! Control groups (cgroup v2): they hold instances to their limits, and let nothing survive a node that is killed.
+//! Control groups (cgroup v2). They enforce the limits of instances, and they let the next node end what a killed node left behind.
 //!
-//! A node makes a group of its own below the one it was started in, and moves into it; whatever it starts is in it too, without a step
-//! more. It holds a lock on it for as long as it lives: what is in a group that nobody locks was left behind by a node that was killed,
-//! and the next node ends it.
+//! A node creates a group below the one in which it was started and moves into it, so everything that it starts is in that group too. The node locks
+//! the group for as long as it lives. A group that nobody locks was left behind by a killed node; the next node ends what is in it.
 //!
-//! Each instance has a group for itself, which ends with it: whatever a process does, it does not leave its group. One with limits is in its
-//! group before its program begins. The others are taken in while they begin, because the kernel takes several milliseconds for that; what they start
-//! meanwhile is looked for and taken in too.
+//! Each instance has a group of its own, which ends with it: no process can leave its group. An instance with limits joins its group before its
+//! program begins. The others are moved while they start, because joining takes the kernel several milliseconds. Processes that they start meanwhile
+//! are found and moved too.
 
 use crate::processes;
 use leno_config::slice::Resources;
@@ -21,38 +20,38 @@ use std::thread;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// Of a node's group; the rest is random.
+/// Name of a node's group. The rest is random.
 const PREFIX: &str = "leno-node-";
-/// In each group, the file that lists its members.
+/// The file in each group that lists its processes.
 const MEMBERS: &str = "cgroup.procs";
 /// The controllers that enforce limits.
 const CONTROLLERS: [&str; 3] = ["memory", "cpu", "pids"];
-/// A killed group may take a moment to be empty.
+/// Longest wait for a killed group to become empty.
 const VANISH: Duration = Duration::from_millis(500);
 const LOOK: Duration = Duration::from_millis(2);
-/// Of `cpu.max`, in microseconds.
+/// The period of `cpu.max`, in microseconds.
 const PERIOD: u64 = 100_000;
 
-/// The node's group.
+/// The node's control group.
 #[derive(Debug)]
 pub(crate) struct Cgroups {
     node: PathBuf,
-    /// Whether limits can be enforced, found out when the first are asked for.
+    /// Whether limits can be enforced. Determined when limits are first asked for.
     controlled: OnceLock<Result<(), String>>,
-    /// To the thread that takes instances in: one after the other, because the kernel does no two at a time.
+    /// To the thread that moves instances into groups, one after the other, because the kernel handles one at a time.
     adopting: mpsc::Sender<Adoption>,
     _lock: OwnedFd,
 }
 
 impl Cgroups {
-    /// Ends what killed nodes left behind, makes a group for this process and moves it there. Fails where there is no cgroup v2, or where
-    /// this account may not make groups.
+    /// Ends what killed nodes left behind, creates a group for this process and moves the process into it. Fails without cgroup v2, or if this
+    /// account may not create groups.
     pub(crate) fn open() -> io::Result<Self> {
         let parent = own_group()?;
         sweep(&parent)?;
         let node = parent.join(format!("{PREFIX}{:016x}", fastrand::u64(..)));
         fs::create_dir(&node)?;
-        // Another node that sweeps in this very moment takes it for abandoned; then there is none for this one.
+        // Between these two steps another node that sweeps takes the group for abandoned. Then this node has no group.
         let lock = lock(&node)?;
         let main = node.join("main");
         fs::create_dir(&main)?;
@@ -62,21 +61,21 @@ impl Cgroups {
         Ok(Self { node, controlled: OnceLock::new(), adopting, _lock: lock })
     }
 
-    /// A group for an instance that has no limits, and has been started already. The receiver gets nothing where that fails.
+    /// Creates a group for a running instance that has no limits. The receiver gets nothing if that fails.
     pub(crate) fn adopt(&self, name: u64, leader: u32) -> oneshot::Receiver<Cgroup> {
         let (done, group) = oneshot::channel();
         let path = self.node.join(name.to_string());
-        // The thread ends after this.
+        // The thread outlives this sender, so sending does not fail.
         let _ = self.adopting.send(Adoption { path, leader, done });
         group
     }
 
-    /// The file that lists what is in an instance's group.
+    /// The file that lists the processes of an instance's group.
     pub(crate) fn members(&self, name: u64) -> PathBuf {
         self.node.join(name.to_string()).join(MEMBERS)
     }
 
-    /// A group for one instance; or why its limits cannot be enforced.
+    /// Creates a group with limits for one instance. The error says why its limits cannot be enforced.
     pub(crate) fn instance(&self, name: u64, limits: &Resources) -> Result<Cgroup, String> {
         self.controlled.get_or_init(|| self.control()).clone()?;
         let path = self.node.join(name.to_string());
@@ -85,7 +84,7 @@ impl Cgroups {
         limited.map_err(|error| format!("its control group: {error}"))
     }
 
-    /// Has the controllers work in the groups of instances.
+    /// Enables the controllers for the groups of instances.
     fn control(&self) -> Result<(), String> {
         let parent = self.node.parent().unwrap_or(&self.node);
         let offered = read(&parent.join("cgroup.controllers")).map_err(|error| error.to_string())?;
@@ -96,7 +95,7 @@ impl Cgroups {
         }
         let all = CONTROLLERS.map(|name| format!("+{name}")).join(" ");
         let enable = |group: &Path| fs::write(group.join("cgroup.subtree_control"), &all);
-        // It fails where processes of others are in it: controllers work only between groups that have none of their own.
+        // This fails if others' processes are in the parent group: controllers only work between groups that have no processes of their own.
         let enabled = enable(parent).and_then(|()| enable(&self.node));
         enabled.map_err(|error| format!("{}: {error}; the node needs a control group to itself", parent.display()))
     }
@@ -104,7 +103,7 @@ impl Cgroups {
 
 impl Drop for Cgroups {
     fn drop(&mut self) {
-        // This process goes back to where it was. Whatever fails because a process is left in it is for the next node.
+        // This process moves back to the parent group. Removing a group fails if a process is left in it; the next node then ends that process.
         let parent = self.node.parent().unwrap_or(&self.node);
         let _ = fs::write(parent.join(MEMBERS), "0");
         let _ = fs::remove_dir(self.node.join("main"));
@@ -112,27 +111,27 @@ impl Drop for Cgroups {
     }
 }
 
-/// An instance that is to be in a group.
+/// A running instance that is to be moved into a group.
 struct Adoption {
     path: PathBuf,
     leader: u32,
     done: oneshot::Sender<Cgroup>,
 }
 
-/// Until the last sender is gone.
+/// Runs until the last sender is dropped.
 fn take_in(adoptions: &mpsc::Receiver<Adoption>) {
     for Adoption { path, leader, done } in adoptions {
         let taken =
             fs::create_dir(&path).map(|()| Cgroup { path }).and_then(|group| group.take_in(leader).map(|()| group));
         match taken {
-            // If nobody waits, its drop ends it.
+            // If the receiver is gone, dropping the group kills the instance.
             Ok(group) => drop(done.send(group)),
             Err(error) => tracing::debug!(leader, %error, "an instance has no control group"),
         }
     }
 }
 
-/// The group of one instance. Dropping it kills what is in it.
+/// The group of one instance. Dropping it kills the processes in it.
 #[derive(Debug)]
 pub(crate) struct Cgroup {
     path: PathBuf,
@@ -144,7 +143,7 @@ impl Cgroup {
         let set = |file: &str, value: String| fs::write(self.path.join(file), value);
         if memory > 0 {
             set("memory.max", memory.to_string())?;
-            // One process that is killed leaves the rest of an instance in an unknown state.
+            // If only one process were killed, the instance would be left in an unknown state.
             set("memory.oom.group", "1".to_owned())?;
         }
         if cpu_millis > 0 {
@@ -156,15 +155,15 @@ impl Cgroup {
         Ok(())
     }
 
-    /// The file in which a process writes 0 to join.
+    /// The file to which a process writes 0 to join the group.
     pub(crate) fn members(&self) -> PathBuf {
         self.path.join(MEMBERS)
     }
 
-    /// Takes a process in, and what it has started so far.
+    /// Moves a process and its descendants into the group.
     fn take_in(&self, leader: u32) -> io::Result<()> {
         fs::write(self.members(), leader.to_string())?;
-        // From here on its children are born in the group. Each look finds what was started before the parent was in it.
+        // From here on, children of the leader are born in the group. Each pass finds processes that were started before their parent was moved.
         let mut known = BTreeSet::new();
         loop {
             let found: Vec<u32> =
@@ -173,13 +172,13 @@ impl Cgroup {
                 return Ok(());
             }
             for child in found {
-                // It fails if it has ended.
+                // This fails if the process has ended.
                 let _ = fs::write(self.members(), child.to_string());
             }
         }
     }
 
-    /// Ends everything in it, by force, and waits until it is gone.
+    /// Kills all processes in the group and waits until the group is gone.
     pub(crate) async fn end(self) {
         kill(&self.path);
         let vanished = async {
@@ -199,15 +198,15 @@ impl Drop for Cgroup {
 }
 
 fn kill(group: &Path) {
-    // It fails where the group is gone, which is what is wanted.
+    // This fails if the group is gone, which is fine.
     let _ = fs::write(group.join("cgroup.kill"), "1");
 }
 
-/// The group that this process is in.
+/// The group of this process.
 fn own_group() -> io::Result<PathBuf> {
     let missing = |what: &str| io::Error::new(io::ErrorKind::NotFound, what.to_owned());
     let mounts = read(Path::new("/proc/self/mountinfo"))?;
-    // ID, parent, device, root, mount point, options, optional fields, `-`, type, …
+    // Fields: ID, parent, device, root, mount point, options, optional fields, `-`, type, …
     let mount = mounts.lines().find_map(|line| {
         let (before, after) = line.split_once(" - ")?;
         (after.split(' ').next() == Some("cgroup2")).then(|| before.split(' ').nth(4))?
@@ -218,7 +217,7 @@ fn own_group() -> io::Result<PathBuf> {
     Ok(Path::new(mount).join(group.ok_or_else(|| missing("this process is in no cgroup v2"))?))
 }
 
-/// Ends what nodes left behind that are no more.
+/// Ends what dead nodes left behind.
 fn sweep(parent: &Path) -> io::Result<()> {
     for entry in fs::read_dir(parent)?.flatten() {
         let node = entry.path();
@@ -251,7 +250,7 @@ fn vanishes(group: &Path) -> bool {
     false
 }
 
-/// The lock of a living node; fails if somebody else holds it.
+/// Locks a node's group for the node's lifetime. Fails if another process holds the lock.
 fn lock(node: &Path) -> io::Result<OwnedFd> {
     let folder = rustix::fs::open(node, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive)?;

@@ -1,4 +1,4 @@
-//! A process with what is its own: an environment, secrets, limits, and readers of its output. Instances and jobs start alike.
+//! A started process with its environment, secrets, limits and output readers. Instances and jobs both start this way.
 
 use crate::cgroup::{Cgroup, Cgroups};
 use crate::host::Host;
@@ -17,13 +17,13 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, BufReader};
 use tokio::sync::oneshot;
 
-/// Whose process it is, and who is told what it writes.
+/// The function or job that owns a process, and where the process's output goes.
 pub(crate) struct Owner {
     pub function: FunctionId,
     pub id: InstanceId,
     pub host: Arc<dyn Host>,
     pub settings: Arc<Settings>,
-    /// `None`: there are none here.
+    /// `None`: control groups are not available.
     pub cgroups: Option<Arc<Cgroups>>,
     pub board: Arc<Board>,
 }
@@ -35,23 +35,24 @@ pub(crate) struct Child {
     pub belongings: Belongings,
 }
 
-/// What lasts as long as the process, and a moment longer.
+/// What a process uses. It is released shortly after the process has ended.
 pub(crate) struct Belongings {
     readers: [Option<tokio::task::JoinHandle<()>>; 2],
     confined: Confined,
     _secrets: Secrets,
 }
 
-/// The control group that ends with the process, and with it all that is in there.
+/// The control group of a process. When it ends, everything in it ends.
 enum Confined {
-    /// There are none here.
+    /// Control groups are not available.
     No,
     Joined(Cgroup),
     Joining(oneshot::Receiver<Cgroup>),
 }
 
 impl Owner {
-    /// Starts the program. In `given`, later entries win over earlier ones, over the host's and over the program's own.
+    /// Starts the program. Variables in `given` override those of the host, which override the program's own. Later entries of `given` override
+    /// earlier ones.
     pub(crate) fn start(&self, program: &Program<'_>, given: Vec<(String, String)>) -> std::io::Result<Child> {
         let account = self.settings.accounts.of(&self.function)?;
         let secrets = Secrets::hand_over(program.secrets, account)?;
@@ -66,7 +67,7 @@ impl Owner {
         let (group, output) =
             ProcessGroup::start(program, &name, &environment, join.as_deref(), account, self.settings.descriptors)
                 .map_err(|error| explain_start(program, account, &error))?;
-        // One without limits is not held up by joining a group, which takes the kernel several milliseconds.
+        // Joining a group takes the kernel several milliseconds. A process without limits does not wait for that.
         let confined = match (cgroup, &self.cgroups) {
             (Some(cgroup), _) => Confined::Joined(cgroup),
             (None, Some(cgroups)) => Confined::Joining(cgroups.adopt(self.id.number, group.pid())),
@@ -82,7 +83,7 @@ impl Owner {
         Ok(Child { group, processes, belongings: Belongings { readers, confined, _secrets: secrets } })
     }
 
-    /// The group that holds the process to its limits, if it has any and they can be enforced.
+    /// The control group that enforces the process's limits; `None`: it has no limits, or they cannot be enforced.
     fn confine(&self, limits: &Resources) -> Option<Cgroup> {
         if !limits.any() {
             return None;
@@ -112,7 +113,7 @@ impl Owner {
 }
 
 impl Belongings {
-    /// Ends what the process left behind, in its control group and without, takes its secrets away, and waits for its last lines.
+    /// Kills what the process left behind, inside its control group and outside. Waits for the last lines of output, and removes the secrets.
     pub(crate) async fn end(mut self) {
         let cgroup = match std::mem::replace(&mut self.confined, Confined::No) {
             Confined::No => None,
@@ -126,8 +127,8 @@ impl Belongings {
         self.last_lines().await;
     }
 
-    /// Waits for the last lines, so that what a process said before it failed is there when the failure is told. Its group is
-    /// gone, so its output ends by itself, unless a process that left the group still holds it.
+    /// Waits for the last lines of output, so that they are there when a failure is reported. The output ends with the process group, unless a
+    /// process that left the group still holds it.
     pub(crate) async fn last_lines(&mut self) {
         const LAST_LINES: Duration = Duration::from_millis(200);
         for mut reader in self.readers.iter_mut().filter_map(Option::take) {
@@ -138,7 +139,7 @@ impl Belongings {
     }
 }
 
-/// "No such file or directory" alone does not say which.
+/// Adds what could not be started: "No such file or directory" alone does not say which.
 fn explain_start(program: &Program<'_>, account: Option<u32>, error: &std::io::Error) -> std::io::Error {
     let name = program.argv.first().map_or("", String::as_str);
     let mut text = format!("`{name}` in {}: {error}", program.directory.display());

@@ -1,8 +1,7 @@
-//! Where requests meet ready instances.
+//! Matches requests with ready instances.
 //!
-//! A ready instance with room is lent without a lock and without leaving the thread: one atomic load of the list, one
-//! compare-and-swap on the instance's count, and the sums of [`Load`]. Only a request that must wait takes the lock, queues, and
-//! wakes the function's task.
+//! Leasing a ready instance with room takes no lock and stays on its thread: one atomic load of the list, one compare-and-swap on the instance's
+//! count, and the sums of [`Load`]. Only a request that has to wait takes the lock, queues, and wakes the function's task.
 
 mod buffer;
 mod slot;
@@ -31,14 +30,14 @@ pub(crate) struct Dispatcher {
     turn: AtomicUsize,
     concurrency: AtomicU32,
     load: Load,
-    /// The function's task sleeps until somebody comes.
+    /// The function's task sleeps until a request arrives.
     resting: AtomicBool,
     waiting: AtomicUsize,
     longest_wait_ms: AtomicU64,
     queue_timeout: Duration,
     queue: Mutex<Queue>,
     buffer: Arc<Buffer>,
-    /// Wakes the function's task: somebody waits, or came while it rested.
+    /// Wakes the function's task: a request waits, or it arrived while the task slept.
     pub demand: Notify,
 }
 
@@ -46,9 +45,9 @@ pub(crate) struct Dispatcher {
 struct Queue {
     waiters: VecDeque<Waiter>,
     limit: usize,
-    /// Names of waiters, rising.
+    /// Name of the next waiter. Names only rise.
     next: u64,
-    /// No instance is started before that time, for that reason.
+    /// No instance is started before this time, for this reason.
     pause: Option<(Instant, String)>,
     closed: bool,
 }
@@ -60,7 +59,7 @@ struct Waiter {
     reply: oneshot::Sender<Result<Lease, AcquireError>>,
 }
 
-/// A place in the queue. It is given up when this is dropped, so that nobody waits for those who went away.
+/// A place in the queue. Dropping it leaves the queue, so that no instance is given to a request that went away.
 struct Place<'a> {
     dispatcher: &'a Arc<Dispatcher>,
     name: u64,
@@ -95,9 +94,9 @@ impl Dispatcher {
         })
     }
 
-    /// A ready instance with room, at once or not at all.
+    /// Leases a ready instance with room, without waiting.
     pub(crate) fn try_acquire(self: &Arc<Self>, avoid: &[SocketAddr]) -> Option<Lease> {
-        // Nobody overtakes those who wait already.
+        // Requests that already wait come first.
         if self.waiting.load(SeqCst) > 0 {
             return None;
         }
@@ -106,8 +105,8 @@ impl Dispatcher {
         Some(Lease { slot, dispatcher: Arc::clone(self) })
     }
 
-    /// A ready instance with room, or the next one, in the order in which requests came. Waits until the deadline, or as long as it
-    /// may.
+    /// Leases a ready instance with room, or waits for one, first come, first served. Waits until the deadline at most, and never longer than the
+    /// configured longest wait.
     pub(crate) async fn acquire(
         self: &Arc<Self>,
         avoid: &[SocketAddr],
@@ -162,7 +161,7 @@ impl Dispatcher {
         }
         if let Some((resume, reason)) = queue.pause.as_ref().filter(|_| self.ready.load().is_empty()) {
             let retry_after = resume.saturating_duration_since(now);
-            // Who cannot live to see the next start need not wait for it.
+            // A request that times out before the next start need not wait for it.
             if retry_after > self.queue_timeout || *resume >= until {
                 return Err(AcquireError::Backoff { retry_after, reason: reason.clone() });
             }
@@ -173,10 +172,10 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// The least loaded instance that has room; one to be avoided only if there are no others, free or not.
+    /// Takes the least loaded instance that has room. An instance in `avoid` is taken only if every ready one is in `avoid`, busy or not.
     fn take(&self, avoid: &[SocketAddr]) -> Option<Arc<Slot>> {
         let limit = self.concurrency.load(SeqCst);
-        // Each round that fails means that somebody else succeeded, or that the list has changed.
+        // A round that fails means that another request got the instance, or that the list has changed.
         loop {
             let ready = self.ready.load();
             let avoid = if ready.iter().all(|slot| avoid.contains(&slot.address)) { &[] } else { avoid };
@@ -199,7 +198,7 @@ impl Dispatcher {
         }
     }
 
-    /// A request is here, with an instance or without.
+    /// Counts a request that has arrived, whether it got an instance or waits. Wakes the function's task if it sleeps.
     fn came(&self) {
         self.load.arrive();
         if self.resting.load(SeqCst) && self.resting.swap(false, SeqCst) {
@@ -207,25 +206,25 @@ impl Dispatcher {
         }
     }
 
-    /// A request has given its instance back.
+    /// Counts a request that has given its instance back, and lets waiting requests have the room.
     pub(crate) fn gone(self: &Arc<Self>) {
         self.load.leave();
-        // Either this load sees the request that began to wait, or that request, which looks again after it made itself
-        // seen, sees the room that was just made.
+        // No wake-up is lost. Either this load sees the request that began to wait, or that request sees the new room, because it looks again after
+        // it has queued.
         if self.waiting.load(SeqCst) > 0 {
             self.hand_over();
         }
     }
 
-    /// Gives instances with room to those who wait, first come, first served.
+    /// Leases instances with room to waiting requests, first come, first served.
     fn hand_over(self: &Arc<Self>) {
-        // Leases whose receiver went away in that very moment. They are dropped last, because that hands over again.
+        // Leases whose receiver was just dropped. They are dropped after the queue is unlocked, because dropping a lease calls this function again.
         let mut refused = Vec::new();
         let mut queue = self.queue();
         let mut index = 0;
         while let Some(waiter) = queue.waiters.get(index) {
             let Some(slot) = self.take(&waiter.avoid) else {
-                // Those behind it wait for the same, unless this one is choosy.
+                // The requests behind it wait for the same instances, unless this one avoids some.
                 if waiter.avoid.is_empty() {
                     break;
                 }
@@ -240,7 +239,7 @@ impl Dispatcher {
         drop(queue);
     }
 
-    /// So many wait no more. The queue is locked.
+    /// Counts `count` requests that wait no more. The caller holds the queue's lock.
     fn left(self: &Arc<Self>, count: usize) {
         self.buffer.leave(count);
         if count > 0 && self.waiting.fetch_sub(count, SeqCst) == count {
@@ -248,7 +247,7 @@ impl Dispatcher {
         }
     }
 
-    /// Refuses the last one that came, for the sake of another function.
+    /// Refuses the last request in the queue, to make room for another function's. Returns false if none waits.
     pub(crate) fn evict(self: &Arc<Self>) -> bool {
         let mut queue = self.queue();
         let Some(waiter) = queue.waiters.pop_back() else { return false };
@@ -265,14 +264,14 @@ impl Dispatcher {
         self.hand_over();
     }
 
-    /// From now on nobody gets this instance.
+    /// Drains an instance: from now on no request gets it.
     pub(crate) fn withdraw(&self, slot: &Slot) {
         slot.withdraw();
         let _queue = self.queue();
         self.ready.rcu(|ready| ready.iter().filter(|other| other.id != slot.id).cloned().collect::<Vec<_>>());
     }
 
-    /// Replaces all instances: for those that somebody else runs.
+    /// Replaces all instances. Only for instances that the supervisor does not start.
     pub(crate) fn publish_all(self: &Arc<Self>, slots: Vec<Arc<Slot>>) {
         let queue = self.queue();
         self.ready
@@ -292,12 +291,12 @@ impl Dispatcher {
         self.hand_over();
     }
 
-    /// No instance is started before that time, for that reason; `None`: one may be.
+    /// Sets until when no instance is started, and why; `None`: instances may be started.
     pub(crate) fn set_pause(&self, pause: Option<(Instant, String)>) {
         self.queue().pause = pause;
     }
 
-    /// Tells all who wait that they wait in vain.
+    /// Refuses all waiting requests with `error`.
     pub(crate) fn refuse_waiting(self: &Arc<Self>, error: &AcquireError) {
         let mut queue = self.queue();
         let waiters = std::mem::take(&mut queue.waiters);
@@ -309,7 +308,7 @@ impl Dispatcher {
         }
     }
 
-    /// Nobody can begin to wait any more.
+    /// Refuses all waiting requests, and all that would wait later.
     pub(crate) fn close(self: &Arc<Self>) {
         self.queue().closed = true;
         self.refuse_waiting(&AcquireError::Removed);
@@ -327,7 +326,8 @@ impl Dispatcher {
         self.load.read()
     }
 
-    /// The function's task will not look again before `demand` wakes it, unless somebody came since this reading.
+    /// Notes that the function's task sleeps until `demand` wakes it. Returns false if it must not sleep: there are requests, or some came since
+    /// `reading`.
     pub(crate) fn rest(&self, reading: &Reading) -> bool {
         self.resting.store(true, SeqCst);
         let now = self.load.read();

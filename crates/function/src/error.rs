@@ -2,59 +2,59 @@
 
 use std::time::Duration;
 
-/// Why a request got no instance. All of them are the function's or the node's trouble, not the client's.
+/// Why a request got no instance. The cause is always the function's or the node's, never the client's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AcquireError {
-    /// Nothing became free or ready in time.
+    /// No instance became free or ready in time.
     #[error("no instance within {waited:?}")]
     Timeout {
         /// How long the request waited.
         waited: Duration,
     },
-    /// The instance that was started could not be: no such program, no such directory.
+    /// The instance could not be started: for example, its program or directory does not exist.
     #[error("the instance could not be started: {reason}")]
     Start {
-        /// The system's words.
+        /// The system's error.
         reason: String,
     },
-    /// The instance that was started ended before it was ready.
+    /// The instance ended before it was ready.
     #[error("the instance ended before it was ready: {status}")]
     Exited {
-        /// Exit status or signal.
+        /// Its exit status or signal.
         status: String,
     },
-    /// The instance that was started did not become ready in time.
+    /// The instance did not become ready in time.
     #[error("the instance was not ready within {limit:?}: {reason}")]
     NotReady {
-        /// The function's start-up time-out.
+        /// The function's start-up timeout.
         limit: Duration,
-        /// What the last probe said.
+        /// The error of the last probe.
         reason: String,
     },
-    /// Somebody else listens where the instance should. Nothing was sent there.
+    /// Another process listens on the instance's port. Nothing was sent to it.
     #[error("somebody else listens where the instance should: {reason}")]
     Captured {
-        /// Who.
+        /// Which process, as far as it is known.
         reason: String,
     },
-    /// Instances failed several times in a row; the next is started after a pause.
+    /// Instances failed several times in a row. The next one is started after a pause.
     #[error("instances keep failing; the next one is started in {retry_after:?}: {reason}")]
     Backoff {
-        /// Until then.
+        /// Time until the next start.
         retry_after: Duration,
         /// Why the last one failed.
         reason: String,
     },
-    /// As many requests wait as may.
+    /// The function's queue is full.
     #[error("{limit} requests wait for an instance already")]
     QueueFull {
-        /// How many may wait.
+        /// How many requests may wait.
         limit: usize,
     },
-    /// As many requests wait on the node as may, and this function has its share of them.
+    /// The node's buffer is full, and this function has its share of it.
     #[error("{limit} requests wait on this node already")]
     NodeFull {
-        /// How many may wait.
+        /// How many requests may wait on the node.
         limit: usize,
     },
     /// The function was removed, or the node is shutting down.

@@ -1,4 +1,4 @@
-//! One process, from start to end.
+//! One instance, from start to end.
 
 use crate::child::{Belongings, Owner};
 use crate::dispatcher::Dispatcher;
@@ -17,42 +17,42 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
-/// What the function's task wants of an instance. Only ever rises.
+/// What the function's task wants of an instance. A wish only gets stronger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Wish {
     Run,
-    /// Withdraw, let its requests end however long they take, SIGTERM, and SIGKILL after the grace period: it is merely not needed.
+    /// The instance is not needed any more. Drain it, however long its requests take; then SIGTERM, and SIGKILL after the grace period.
     Retire,
-    /// The same, but requests that take too long are not waited for.
+    /// Like `Retire`, but the drain is limited in time.
     Stop,
-    /// SIGKILL, now.
+    /// SIGKILL at once.
     Kill,
 }
 
 /// What an instance reports to its function's task.
 #[derive(Debug)]
 pub(crate) enum Report {
-    /// It may get requests. The function's task publishes it, before it does anything else, and answers: so it never stops a
-    /// predecessor too early, nor takes for useless what serves already.
+    /// The instance is ready. The function's task publishes it before it does anything else, and then replies. So it never stops a predecessor too
+    /// early, nor counts a serving instance as surplus.
     Ready(Arc<Slot>, oneshot::Sender<()>),
-    /// It gets none any more, or never did, though it should. Its end follows.
+    /// The instance gets no requests any more, or never got any, although it should. Its end follows.
     Failed(InstanceId, Failure),
-    /// No process of it is left. The last report.
+    /// The last process of the instance has ended. This is the last report.
     Ended(InstanceId),
 }
 
-/// Why an instance does not serve though it should.
+/// Why an instance does not serve although it should.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// It never became ready.
     NeverReady(AcquireError),
-    /// It ended without being asked, after it was ready for some time.
+    /// It was ready for some time and then ended without being asked.
     Crashed { status: String, ready_for: Duration },
-    /// Somebody else was found where it should listen.
+    /// Another process was found on its port.
     Captured { reason: String },
 }
 
-/// All that one instance needs.
+/// What one instance needs to run.
 pub(crate) struct Instance {
     pub owner: Owner,
     pub command: Command,
@@ -63,7 +63,7 @@ pub(crate) struct Instance {
 }
 
 impl Instance {
-    /// The whole life.
+    /// Runs the instance from start to end.
     pub(crate) async fn live(mut self) {
         match self.start() {
             Ok(Started { group, processes, address, mut belongings, port }) => {
@@ -82,7 +82,7 @@ impl Instance {
         self.report(Report::Failed(self.owner.id, failure));
     }
 
-    /// Nobody listens only when the supervisor is gone.
+    /// Sending only fails if the supervisor is gone.
     fn report(&self, report: Report) {
         let _ = self.reports.send(report);
     }
@@ -160,7 +160,7 @@ impl Instance {
         self.finish(group).await;
     }
 
-    /// Resolves when the requests of a withdrawn instance are to be waited for no longer.
+    /// Resolves when the drain has lasted long enough.
     async fn impatience(&mut self) {
         at_least(&mut self.wish, Wish::Stop).await;
         tokio::select! {
@@ -187,7 +187,7 @@ impl Instance {
         }
     }
 
-    /// SIGTERM, grace, SIGKILL.
+    /// SIGTERM, then SIGKILL after the grace period.
     async fn finish(&mut self, group: ProcessGroup) {
         self.owner.board.set_state(self.owner.id, InstanceState::Stopping);
         let grace = if *self.wish.borrow() < Wish::Kill { self.command.grace } else { Duration::ZERO };
@@ -195,27 +195,27 @@ impl Instance {
     }
 }
 
-/// A process that is to become ready.
+/// A process that is not ready yet.
 struct Started {
     group: ProcessGroup,
     processes: Arc<Processes>,
     address: SocketAddr,
     belongings: Belongings,
-    /// Its own until it has ended, unless the function has a fixed one.
+    /// Reserved for the instance until it has ended; `None`: the function has a fixed port.
     port: Option<Port>,
 }
 
-/// How a start went.
+/// The outcome of a start.
 enum Start {
     Ready,
-    /// It is not wanted any more.
+    /// The instance is not wanted any more.
     Cancelled,
     Exited,
-    /// It was not ready in time, or somebody else listens on its port.
+    /// The instance was not ready in time, or another process listens on its port.
     Failed(AcquireError),
 }
 
-/// Resolves when the wish is at least that strong. A function's task that is gone wishes to kill.
+/// Resolves when the wish is at least as strong as `least`. If the function's task is gone, that counts as [`Wish::Kill`].
 pub(crate) async fn at_least(wish: &mut watch::Receiver<Wish>, least: Wish) {
     let _ = wish.wait_for(|wish| *wish >= least).await;
 }

@@ -1,21 +1,21 @@
-//! What instances are called.
+//! Names of instances.
 
 use leno_config::{FunctionId, revision};
 use serde::Serialize;
 use std::fmt;
 use std::sync::Arc;
 
-/// Names an instance; unique within a supervisor, never used again.
+/// Identifies an instance. It is unique within a supervisor and never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct InstanceId {
     /// Rises with every instance of the supervisor.
     pub number: u64,
-    /// The revision that it was started as; 0: nobody numbers them.
+    /// The revision that the instance was started from; 0: revisions are not numbered.
     pub revision: u32,
 }
 
 impl InstanceId {
-    /// `namespace/function-00003/number`: what others call it. Without a revision, `namespace/function/number`.
+    /// The full name: `namespace/function-00003/number`, or `namespace/function/number` without a revision.
     pub fn name(self, function: &FunctionId) -> Arc<str> {
         match self.revision {
             0 => format!("{function}/{self}").into(),

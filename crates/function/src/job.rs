@@ -1,4 +1,4 @@
-//! Jobs: commands that run to their end. Nobody sends them requests; they are started, tried again, and their end is told at once.
+//! Jobs: commands that run to completion. They get no requests. Failed processes are retried, and the end of a job is reported at once.
 
 mod run;
 
@@ -18,66 +18,66 @@ use std::time::SystemTime;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
-/// A job that is to be run.
+/// A job to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobSpec {
-    /// Its name.
+    /// Name of the job.
     pub id: FunctionId,
-    /// Names the run: it is started once, and another name is another run.
+    /// Identifies the run. A run is started once; another value is another run.
     pub run: String,
-    /// What it is.
+    /// Its command and settings.
     pub job: Job,
 }
 
-/// Where a job is in its life.
+/// Lifecycle state of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum JobState {
     /// Its processes run, or are about to be started again.
     Running,
-    /// As many as were wanted have exited with status 0.
+    /// As many processes as the job wants have exited with status 0.
     Succeeded,
-    /// Too many failed, or it took too long.
+    /// Too many processes failed, or the job passed its deadline.
     Failed,
 }
 
-/// One job.
+/// The status of one run of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobStatus {
-    /// Its name.
+    /// Name of the job.
     pub job: FunctionId,
-    /// Which run of it.
+    /// The run, as in [`JobSpec::run`].
     pub run: String,
-    /// Where it is in its life.
+    /// Lifecycle state.
     pub state: JobState,
-    /// Process groups that run now.
+    /// Number of process groups that are running.
     pub active: u32,
-    /// Those that exited with status 0.
+    /// Number of processes that exited with status 0.
     pub succeeded: u32,
-    /// Those that did not, or could not be started.
+    /// Number of processes that exited otherwise or could not be started.
     pub failed: u32,
-    /// When it began.
+    /// When the run began.
     pub started: SystemTime,
-    /// When it succeeded or failed.
+    /// When the run succeeded or failed; `None`: not yet.
     pub ended: Option<SystemTime>,
-    /// Of the process that ended last by itself, unless a signal ended it.
+    /// Exit status of the process that last ended by itself; `None` if a signal ended it, or if none has ended.
     pub exit_code: Option<i32>,
     /// Why the last process failed, or the whole job.
     pub reason: Option<String>,
-    /// When anything of this changed.
+    /// When the status last changed.
     pub changed: SystemTime,
-    /// Why its limits are not enforced; `None`: they are, or there are none.
+    /// Why resource limits are not enforced; `None`: they are, or there are none.
     pub unenforced: Option<String>,
 }
 
-/// What all jobs of a supervisor share.
+/// Shared by all jobs of a supervisor.
 #[derive(Clone)]
 pub(crate) struct Shared {
     pub settings: Arc<Settings>,
     pub host: Arc<dyn Host>,
     pub next_instance: Arc<AtomicU64>,
     pub cgroups: Option<Arc<Cgroups>>,
-    /// Counted up with each change of a job's status.
+    /// Rises with each change of a job's status.
     pub changes: watch::Sender<u64>,
 }
 
@@ -90,7 +90,7 @@ pub(crate) struct Jobs {
 #[derive(Default)]
 struct Entries {
     jobs: BTreeMap<FunctionId, Entry>,
-    /// Runs that were let go of, and may not have ended yet.
+    /// Runs that were told to end and may not have ended yet.
     ending: Vec<(FunctionId, Task)>,
     closed: bool,
 }
@@ -100,14 +100,14 @@ struct Entry {
     task: Task,
 }
 
-/// A run's task. It has ended when the channel `ended` is closed.
+/// The task of a run. It has ended when the channel `ended` is closed.
 #[derive(Clone)]
 struct Task {
     wish: watch::Sender<Wish>,
     ended: watch::Receiver<()>,
 }
 
-/// How far a run is.
+/// The progress of a run.
 struct Progress {
     status: Mutex<JobStatus>,
     board: Arc<Board>,
@@ -166,7 +166,7 @@ impl Jobs {
         entry.progress.board.notes().output.values().flatten().cloned().collect()
     }
 
-    /// Asks all to end, and takes on no others.
+    /// Tells all runs to end, and accepts no more.
     pub(crate) fn close(&self) {
         let mut entries = self.entries();
         entries.closed = true;
@@ -175,12 +175,12 @@ impl Jobs {
         }
     }
 
-    /// Ends what was let go of by force.
+    /// Kills the runs that were told to end.
     pub(crate) fn kill(&self) {
         self.entries().ending.iter().for_each(|(_, task)| task.wish(Wish::Kill));
     }
 
-    /// Waits for what was let go of.
+    /// Waits for the runs that were told to end.
     pub(crate) async fn ended(&self) {
         let tasks: Vec<Task> = self.entries().ending.iter().map(|(_, task)| task.clone()).collect();
         for task in tasks {
@@ -194,7 +194,7 @@ impl Jobs {
 }
 
 impl Entries {
-    /// Asks a run to end.
+    /// Tells a run to end.
     fn let_go(&mut self, id: &FunctionId) {
         self.ending.retain(|(_, task)| task.ended.has_changed().is_ok());
         if let Some(entry) = self.jobs.remove(id) {

@@ -1,29 +1,32 @@
-//! Starts, watches, restarts and stops the instances of functions on a node, and lends them to requests.
+//! Starts, watches, restarts and stops the instances of functions on a node, and leases them to requests.
 //!
-//! Read in this order: [`Supervisor`] (what a node tells it), [`Function`] (what a request asks of it), then the modules:
-//! `dispatcher` (ready instances and the queue of waiting requests), `slot` (an instance, and the right to send it a request), `buffer`
-//! (how many requests may wait on the node), `load` (how much there is to do); [`autoscaler`] (how many instances that takes: a pure
-//! function) and `scaling` (when it is asked); `lifecycle` (starts what is missing, stops what is too much), `instance` (one process
-//! from start to end), `readiness`; `job` (what runs to its end instead); `child` (what both are made of), `process`, `accounts`, `cgroup`, `orphans`,
-//! `secret`, `output`; `processes` and `sockets` (who is at the other end of a connection).
+//! Read in this order: [`Supervisor`] (the node's interface) and [`Function`] (a request's interface). Then the modules: `dispatcher` (ready
+//! instances and the queue of waiting requests), `slot` (an instance and the lease of it), `buffer` (how many requests may wait on the node), `load`
+//! (how much there is to do); [`autoscaler`] (how many instances that takes: a pure function) and `scaling` (when it is asked); `lifecycle` (starts
+//! missing instances and stops surplus ones), `instance` (one instance from start to end), `readiness`; `job` (commands that run to completion);
+//! `child` (a started process, of either kind), `process`, `accounts`, `cgroup`, `orphans`, `secret`, `output`; `processes` and `sockets` (which
+//! process is at the other end of a connection).
 //!
-//! This crate knows neither proxy nor control plane. What it has to tell, it tells its [`Host`].
+//! This crate knows neither the proxy nor the control plane. It reports to its [`Host`].
 //!
-//! # What ends with whom
-//! Each instance is a process group of its own, and the whole group ends with it: SIGTERM, then SIGKILL. That holds when the
-//! instance is stopped, when its leader exits, and when the [`Supervisor`]'s runtime is dropped. With [`Settings::cgroups`], where this
-//! account may make control groups (v2), each instance is also in one of its own, which nothing can leave, and which is killed when the group has
-//! ended. With [`Settings::adopt_orphans`], a process that detached itself all the same (before the node had taken it into the group, or where there
-//! are none) becomes a child of the node, and ends with its instance too; the node knows whose it is by its process group, or by what its
-//! environment says. One that says nothing ends as soon as any instance does.
+//! # How processes end
+//! Each instance is a process group of its own, and the whole group ends with the instance: SIGTERM, then SIGKILL. That holds when the instance is
+//! stopped, when its leader exits, and when the [`Supervisor`]'s runtime is dropped.
 //!
-//! When the node itself is killed with SIGKILL, the next node ends what is in its control groups. Where there are none, all instances
-//! survive it: a death signal for children (`PR_SET_PDEATHSIG`) can only be set between fork and exec, which needs unsafe code.
+//! With [`Settings::cgroups`], where this account may make control groups (v2), each instance also has a control group of its own. No process can
+//! leave it, and it is killed when the process group has ended.
 //!
-//! # Who is who
-//! A port belongs to whoever binds it first, and a credential to whoever copies it. So before anything is sent to an instance, on each new connection,
-//! and before a caller is believed, the kernel is asked which socket is at the other end, and `/proc` which process has it: `processes` and
-//! `sockets`.
+//! A process may still detach itself: before the node has moved it into the control group, or where there are no control groups. With
+//! [`Settings::adopt_orphans`] it becomes a child of the node and ends with its instance. The node finds the instance by the process group, or by a
+//! variable in the process's environment. A process with neither ends as soon as any instance does.
+//!
+//! When the node itself is killed with SIGKILL, the next node ends what is in its control groups. Without control groups, all instances survive: a
+//! death signal for children (`PR_SET_PDEATHSIG`) can only be set between fork and exec, which needs unsafe code.
+//!
+//! # Verified connections
+//! A port belongs to whichever process binds it first, and a credential to whichever process copies it. So the node asks the kernel which socket is
+//! at the other end of a connection, and `/proc` which process has that socket. It does so on each new connection to an instance, before anything is
+//! sent, and before it believes a caller. See `processes` and `sockets`.
 #![forbid(unsafe_code)]
 
 mod accounts;

@@ -1,4 +1,4 @@
-//! How many instances of a function there should be, and when the next is started: one task for each function.
+//! Decides when instances of a function are started and stopped. Each function has one task for this.
 
 use crate::cgroup::Cgroups;
 use crate::child::Owner;
@@ -20,19 +20,19 @@ use std::time::SystemTime;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-/// What the node tells a function's task.
+/// An order of the supervisor to a function's task.
 pub(crate) enum Order {
-    /// Be like this from now on.
+    /// Apply this spec.
     Apply(Box<FunctionSpec>),
-    /// End all instances, then yourself.
+    /// End all instances, then the task.
     Remove,
-    /// The same, but the requests that they have may take as long as they need.
+    /// Like `Remove`, but in-flight requests may take as long as they need.
     Retire,
-    /// End all instances at once.
+    /// Kill all instances.
     Kill,
 }
 
-/// What the function's tasks share with the supervisor.
+/// Shared between a function's task and the supervisor.
 pub(crate) struct Shared {
     pub settings: Arc<Settings>,
     pub host: Arc<dyn Host>,
@@ -42,30 +42,30 @@ pub(crate) struct Shared {
     pub cgroups: Option<Arc<Cgroups>>,
 }
 
-/// The task's state.
+/// The state of a function's task.
 pub(crate) struct Lifecycle {
     shared: Shared,
     spec: FunctionSpec,
-    /// Rises with every change that needs new processes.
+    /// Rises with each change that needs new processes.
     generation: u64,
     instances: BTreeMap<InstanceId, Running>,
     external: BTreeMap<SocketAddr, Arc<Slot>>,
     scaler: Scaler,
     removed: bool,
-    /// Failures in a row.
+    /// Consecutive failures.
     failures: u32,
-    /// Since the last success or change of what is started.
+    /// Pauses between starts. They begin anew after a recovery, or after a change of what is started.
     pauses: ExponentialBackoff,
     resume_at: Option<Instant>,
     reports: mpsc::UnboundedReceiver<Report>,
     reporter: mpsc::UnboundedSender<Report>,
 }
 
-/// An instance as its function's task knows it.
+/// An instance as its function's task sees it.
 struct Running {
     generation: u64,
     port: Option<u16>,
-    /// How requests see it, once it is ready.
+    /// `None`: not ready yet.
     slot: Option<Arc<Slot>>,
     failed: bool,
     wish: watch::Sender<Wish>,
@@ -76,7 +76,7 @@ impl Running {
         !self.failed && *self.wish.borrow() == Wish::Run
     }
 
-    /// Requests that it has; `None`, which is less, while it starts.
+    /// In-flight requests; `None` while the instance starts, which sorts before 0.
     fn load(&self) -> Option<u32> {
         self.slot.as_ref().map(|slot| slot.in_flight())
     }
@@ -102,7 +102,7 @@ impl Lifecycle {
         }
     }
 
-    /// Runs until the function is removed and the last instance has ended.
+    /// Runs until the function is removed and its last instance has ended.
     pub(crate) async fn run(mut self, mut orders: mpsc::UnboundedReceiver<Order>) {
         self.configure();
         let dispatcher = Arc::clone(&self.shared.dispatcher);
@@ -131,7 +131,7 @@ impl Lifecycle {
             Order::Apply(spec) => {
                 if !spec.same_process(&self.spec) {
                     self.generation += 1;
-                    // What was wrong may have been put right.
+                    // The change may have fixed the cause of the failures.
                     self.forget_failures();
                     self.set_pause(None);
                 }
@@ -158,15 +158,15 @@ impl Lifecycle {
         self.shared.dispatcher.configure(self.spec.concurrency, self.spec.queue, self.spec.longest_wait());
         match self.spec.run.clone() {
             Run::External(addresses) => self.set_external(&addresses),
-            // One that takes all requests: each has an instance of its own in the end.
+            // One slot takes all requests of a component. Each request gets a WebAssembly instance of its own later.
             Run::Wasm(_) => self.set_external(&[IN_NODE]),
             Run::Command(_) | Run::Job(_) if !self.external.is_empty() => self.set_external(&[]),
-            // A job is not for this: see `job`.
+            // Jobs are run elsewhere: see `job`.
             Run::Command(_) | Run::Job(_) => {}
         }
     }
 
-    /// Addresses that stay keep their instance names, and with those what others remember of them.
+    /// Replaces the external addresses. An address that stays keeps its instance ID, and with it what others remember about it.
     fn set_external(&mut self, addresses: &[SocketAddr]) {
         let mut old = std::mem::take(&mut self.external);
         for &address in addresses {
@@ -204,7 +204,7 @@ impl Lifecycle {
         InstanceId { number, revision: self.spec.revision }
     }
 
-    /// How many instances there should be.
+    /// How many instances there should be; 0 if none are started here.
     fn desired(&self) -> usize {
         if !self.scales() {
             return 0;
@@ -212,13 +212,13 @@ impl Lifecycle {
         usize::try_from(self.scaler.desired()).unwrap_or(usize::MAX)
     }
 
-    /// Whether there is anything to start and stop.
+    /// Whether the function has instances to start and stop.
     fn scales(&self) -> bool {
         !self.removed && self.spec.command().is_some()
     }
 
-    /// Starts what is missing, stops what is too much. A new generation is ready before the old one is stopped, unless they
-    /// need the same port.
+    /// Starts missing instances and stops surplus ones. Ready instances of an old generation are stopped once the new ones are ready, or at once if
+    /// both need the same port.
     fn reconcile(&mut self) {
         let desired = self.desired();
         let fixed_port = self.spec.command().and_then(|command| command.port);
@@ -234,7 +234,7 @@ impl Lifecycle {
         }
         let surplus = have.saturating_sub(desired);
         let mut surplus_of: Vec<&Running> = self.instances.values().rev().filter(current).collect();
-        // Those that have the least to do, and of these the youngest: they have the least to lose.
+        // The least loaded instances go first, and of these the youngest, because they have the least to lose.
         surplus_of.sort_by_key(|instance| instance.load());
         surplus_of.into_iter().take(surplus).for_each(|instance| stop(instance, Wish::Retire));
 
@@ -323,7 +323,7 @@ impl Lifecycle {
         if let Failure::NeverReady(error) = failure
             && !self.instances.values().any(Running::counts)
         {
-            // Those who waited for it are told why. Without them nobody needs it: the next request tries again.
+            // Waiting requests are told why. Without them no instance is needed, and the next request tries again.
             self.scaler.give_up(&self.spec);
             self.shared.dispatcher.refuse_waiting(&error);
         }
@@ -342,7 +342,7 @@ impl Drop for Lifecycle {
     }
 }
 
-/// Never, without a time.
+/// Sleeps until `time`; without one, for ever.
 pub(crate) async fn sleep_until(time: Option<Instant>) {
     match time {
         Some(time) => tokio::time::sleep_until(time).await,

@@ -1,35 +1,35 @@
-//! How much a function has to do, summed up exactly and without a lock.
+//! A function's load, summed exactly and without a lock.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::{Duration, Instant};
 
-/// The upper bits of a moment count requests, the lower ones microseconds; those wrap after 203 days, which only matters to a
-/// request that nobody looked at for half of that.
+/// The upper bits of `moment` count requests, the lower ones microseconds. The microseconds wrap after 203 days. That matters only if a request is
+/// present and nothing changes or reads the load for half of that time.
 const TIME_BITS: u32 = 44;
 const TIME: u64 = (1 << TIME_BITS) - 1;
 
-/// Requests that wait or are being handled, and the area under their number over time: the request-seconds that the autoscaler
-/// averages. Each request adds to it when it begins and when it ends, two atomic operations each; nothing is sampled, so nothing is
-/// missed, and a function without requests costs nothing.
+/// The present requests (waiting or being handled) and the area under their number over time: the request-seconds that the autoscaler averages. Each
+/// request adds to it when it begins and when it ends, with a few atomic operations. Nothing is sampled, so nothing is missed, and a function without
+/// requests costs nothing.
 #[derive(Debug)]
 pub(crate) struct Load {
     begin: Instant,
-    /// How many there are, and since when.
+    /// The number of present requests, and since when it is so.
     moment: AtomicU64,
     /// Request-microseconds up to that moment.
     area: AtomicU64,
     requests: AtomicU64,
 }
 
-/// What [`Load::read`] finds.
+/// What [`Load::read`] returns.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Reading {
-    /// Requests there are now.
+    /// Requests that are waiting or being handled.
     pub present: u64,
-    /// Requests there were so far, these included.
+    /// All requests so far, present ones included.
     pub requests: u64,
-    /// Time that they have spent here, together.
+    /// Time that all requests have spent waiting or being handled, in total.
     pub area: Duration,
 }
 
@@ -39,14 +39,12 @@ impl Load {
         Self { begin: Instant::now(), moment, area, requests }
     }
 
-    /// A request comes.
     pub(crate) fn arrive(&self) {
         self.change(1);
-        // In one order with `Dispatcher::rest`: whoever rests sees this request, or this request sees that somebody rests.
+        // Sequentially consistent with `Dispatcher::rest`: either the resting task sees this request, or this request sees that the task rests.
         self.requests.fetch_add(1, SeqCst);
     }
 
-    /// A request goes.
     pub(crate) fn leave(&self) {
         self.change(-1);
     }
@@ -61,20 +59,20 @@ impl Load {
         self.change_at(self.begin.elapsed().as_micros() as u64 & TIME, by)
     }
 
-    /// Returns how many there were before.
+    /// Returns the number of requests before the change.
     fn change_at(&self, now: u64, by: i64) -> u64 {
         let before = self.moment.update(Relaxed, Relaxed, |moment| {
             let at = (moment & TIME) + passed(moment, now);
             (moment >> TIME_BITS).wrapping_add_signed(by) << TIME_BITS | at & TIME
         });
         let present = before >> TIME_BITS;
-        // A reading in this very instant may lack this part; the next one has it.
+        // A reading at this very moment may lack this part. The next one has it.
         self.area.fetch_add(present * passed(before, now), Relaxed);
         present
     }
 }
 
-/// Microseconds since a moment. None, for a thread whose clock was read before another one's that was faster.
+/// Microseconds since a moment. It is 0 if another thread read its clock later and was faster.
 fn passed(moment: u64, now: u64) -> u64 {
     let passed = now.wrapping_sub(moment & TIME) & TIME;
     if passed > TIME / 2 { 0 } else { passed }

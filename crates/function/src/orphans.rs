@@ -1,7 +1,7 @@
-//! Processes whose parents are gone. One that detaches itself (`setsid`, and a parent that exits) is nobody's child and in nobody's process
-//! group; as a *subreaper* this process becomes its parent, sees that it ends with its instance, and takes note of its exit.
+//! Processes whose parents have ended. A process that detaches itself (`setsid`, and a parent that exits) has no parent and is in no known process
+//! group. This process is a *subreaper*: it becomes the parent, ends such a process with its instance, and reaps it.
 //!
-//! There is one list for the process, because a process has one set of children.
+//! The list of leaders is global, because a process has one set of children.
 
 use crate::processes;
 use rustix::process::{Pid, Signal, WaitOptions, getpid};
@@ -13,19 +13,19 @@ use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// The variable that says whose process it is. What descends from it has it too, unless it takes care not to.
+/// The environment variable that names a process's instance. Descendants inherit it, unless they remove it.
 pub(crate) const INSTANCE: &str = "LENO_INSTANCE";
-/// A killed process may take a moment to vanish, and its children become ours only then.
+/// Longest wait for killed processes to vanish. Their children become this process's only then.
 const VANISH: Duration = Duration::from_millis(500);
 const LOOK: Duration = Duration::from_millis(2);
 
 static ADOPTING: AtomicBool = AtomicBool::new(false);
-/// The first processes of living instances, and the names of those.
+/// The leaders (first processes) of living instances by process ID, with the instances' names.
 static LEADERS: Mutex<BTreeMap<u32, String>> = Mutex::new(BTreeMap::new());
-/// Held by who starts a process, until it is among those; and by who looks for others.
+/// Held for reading while a process is started, until it is among the leaders. Held for writing while orphans are looked for.
 static STARTING: RwLock<()> = RwLock::new(());
 
-/// From now on, whoever loses its parent becomes a child of this process. Every child of it has to be an instance then.
+/// Makes this process a subreaper: from now on, descendants that lose their parent become its children. All its children must be instances then.
 pub(crate) fn adopt() -> io::Result<()> {
     rustix::process::set_child_subreaper(Some(getpid()))?;
     ADOPTING.store(true, SeqCst);
@@ -39,7 +39,7 @@ pub(crate) fn adopt() -> io::Result<()> {
     Ok(())
 }
 
-/// Starts an instance's first process.
+/// Starts an instance's first process with `start`, which returns the process ID.
 pub(crate) fn start<C>(instance: &str, start: impl FnOnce() -> io::Result<(u32, C)>) -> io::Result<C> {
     let _nobody_looks = STARTING.read().unwrap_or_else(PoisonError::into_inner);
     let (leader, child) = start()?;
@@ -47,12 +47,12 @@ pub(crate) fn start<C>(instance: &str, start: impl FnOnce() -> io::Result<(u32, 
     Ok(child)
 }
 
-/// An instance's first process has been waited for.
+/// Forgets an instance's first process after it was waited for.
 pub(crate) fn ended(leader: u32) {
     leaders().remove(&leader);
 }
 
-/// Ends what is left of instances that have ended, by force, and waits until it is gone.
+/// Kills what is left of instances that have ended, and waits until it is gone.
 pub(crate) async fn end() {
     if !ADOPTING.load(SeqCst) {
         return;
@@ -65,12 +65,12 @@ pub(crate) async fn end() {
     let _ = tokio::time::timeout(VANISH, vanished).await;
 }
 
-/// Whether there are any.
+/// Kills orphans of instances that have ended. Returns whether there were any.
 fn kill() -> bool {
     let _none_starts = STARTING.write().unwrap_or_else(PoisonError::into_inner);
     let mut any = false;
     for orphan in orphans().filter(|orphan| !belongs_to_the_living(*orphan)) {
-        // Its number is its own as long as it has not been waited for.
+        // A process ID is not reused before the process was waited for.
         let _ = pid(orphan).map(|pid| rustix::process::kill_process(pid, Signal::KILL));
         reap(orphan);
         any = true;
@@ -85,7 +85,7 @@ fn orphans() -> impl Iterator<Item = u32> {
     children.into_iter().filter(move |child| leaders.binary_search(child).is_err())
 }
 
-/// Whether it is in the process group of a living instance, or says that it is of one. Its control group ends the others.
+/// Whether an orphan is in the process group of a living instance, or its environment names one. What this misses is ended with its control group.
 fn belongs_to_the_living(orphan: u32) -> bool {
     let leaders = leaders();
     if processes::group(orphan).is_some_and(|group| leaders.contains_key(&group)) {
@@ -99,7 +99,7 @@ fn belongs_to_the_living(orphan: u32) -> bool {
 }
 
 fn reap(orphan: u32) {
-    // It fails if it has been waited for already, which is what is wanted.
+    // This fails if the orphan was waited for already, which is fine.
     let _ = rustix::process::waitpid(pid(orphan), WaitOptions::NOHANG);
 }
 

@@ -5,7 +5,7 @@ use leno_config::id::FunctionId;
 use std::fmt;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt};
 
-/// Where a line was written.
+/// The stream to which a line was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stream {
     /// Standard output.
@@ -14,16 +14,16 @@ pub enum Stream {
     Stderr,
 }
 
-/// One line of an instance's output. Displayed with a prefix: `orders/order-service[3] text`.
+/// One line of an instance's output. It displays with a prefix: `orders/order-service[3] text`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogLine {
-    /// The function.
+    /// Function of the instance.
     pub function: FunctionId,
-    /// The instance.
+    /// The instance that wrote the line.
     pub instance: InstanceId,
-    /// Where it was written.
+    /// The stream to which it was written.
     pub stream: Stream,
-    /// The line, without its end; bytes that are not UTF-8 are replaced.
+    /// The line without its end. Bytes that are not UTF-8 are replaced.
     pub text: String,
 }
 
@@ -33,8 +33,8 @@ impl fmt::Display for LogLine {
     }
 }
 
-/// Reads lines of at most `limit` bytes until the end and passes them on. A function must not be able to make the node hold
-/// an endless line in memory, so the rest of a longer one is dropped.
+/// Reads lines until the input ends and passes them to `each`. The rest of a line longer than `limit` bytes is dropped, because a function must not
+/// be able to make the node hold an endless line in memory.
 pub(crate) async fn read_lines<R: AsyncBufRead + Unpin>(mut input: R, limit: usize, mut each: impl FnMut(String)) {
     let mut line = Vec::new();
     let mut dropped = 0_usize;

@@ -1,5 +1,5 @@
-//! Ports for instances. A number is no more than a hint where to listen: whoever else takes it gets nothing, because each connection is proven
-//! ([`crate::processes`]); the start fails, and the next one has another number.
+//! Ports for instances. A port number only tells an instance where to listen. Another process that takes the port gets nothing, because each
+//! connection is verified ([`crate::processes`]). The start fails, and the next instance gets another port.
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
 use std::collections::BTreeSet;
@@ -7,8 +7,8 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::OwnedFd;
 use std::sync::{Mutex, PoisonError};
 
-/// The ports that this process has given to instances. An instance binds its own some time after it was given it; without a note of
-/// that, two of a hundred that start together would get the same one. There is one such list, because the machine has one set of ports.
+/// The ports that this process has given to instances. An instance binds its port some time after it was given. Without this list, two of a hundred
+/// that start together would get the same port. The list is global, because the machine has one set of ports.
 static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
 
 /// A port that nobody else is given until this is dropped.
@@ -18,8 +18,8 @@ pub(crate) struct Port {
 }
 
 impl Port {
-    /// A port that is free now. Taken from below the range that the kernel gives to outgoing connections, so that none of those
-    /// can get it before the instance has bound it.
+    /// Reserves a port that is free now. It is below the range that the kernel uses for outgoing connections, so no connection can take it before the
+    /// instance has bound it.
     pub(crate) fn take() -> std::io::Result<Self> {
         const TRIES: usize = 200;
         for _ in 0..TRIES {
@@ -28,7 +28,7 @@ impl Port {
                 return Ok(port);
             }
         }
-        // Everything there is taken; let the kernel choose.
+        // No free port was found there; let the kernel choose.
         let chosen = SocketAddrV4::try_from(rustix::net::getsockname(bound(0)?)?)?;
         let number = chosen.port();
         Self::reserve(number).ok_or_else(|| std::io::ErrorKind::AddrInUse.into())
@@ -36,7 +36,7 @@ impl Port {
 
     fn reserve(number: u16) -> Option<Self> {
         let new = given(|given| given.insert(number));
-        // Not `then_some`: what it would drop gives the other one's port back.
+        // Not `then_some`: it would make a `Port` even if the number is taken, and dropping that would release the other instance's port.
         new.then(|| Self { number })
     }
 }
@@ -45,9 +45,9 @@ fn is_free(number: u16) -> bool {
     bound(number).is_ok()
 }
 
-/// A socket with that port, or with one that the kernel chooses for 0. It never listens: a process that another thread forks at this
-/// moment has it too, until it runs its program, and if it listened, an instance that has not begun to would be found ready.
-/// Nor does it keep an instance from binding the port, if that sets `SO_REUSEADDR` as servers do.
+/// Binds a socket to a port, or to one that the kernel chooses for 0. The socket never listens. A process that another thread forks at this moment
+/// inherits it until it runs its program; if the socket listened, an instance that does not listen yet would look ready. The socket does not keep an
+/// instance from binding the port, if the instance sets `SO_REUSEADDR` as servers do.
 fn bound(number: u16) -> std::io::Result<OwnedFd> {
     let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     sockopt::set_socket_reuseaddr(&socket, true)?;

@@ -1,4 +1,4 @@
-//! One process group: the child that the node starts, and whatever that starts in turn.
+//! A process group: the child that the node starts, and whatever the child starts.
 
 use crate::orphans;
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, Signal, getrlimit, prlimit};
@@ -14,10 +14,10 @@ use tokio::process::{Child, ChildStderr, ChildStdout};
 use leno_config::slice::{Command, Process, Resources, Secret};
 use std::collections::BTreeMap;
 
-/// A killed group may take a moment to vanish; after this it is left to the kernel.
+/// Longest wait for a killed group to vanish. After that it is left to the kernel.
 const VANISH: Duration = Duration::from_millis(500);
 
-/// What is to be started, whether it is to serve or to end.
+/// The program of an instance or a job.
 #[derive(Clone, Copy)]
 pub(crate) struct Program<'a> {
     pub argv: &'a [String],
@@ -42,24 +42,25 @@ impl<'a> From<&'a Process> for Program<'a> {
 /// A running child and its group. Dropping it kills the group.
 pub(crate) struct ProcessGroup {
     child: Child,
-    /// Readable when the child has exited. Asking this instead of `Child::wait` leaves it unreaped, so its number, which is also
-    /// the group's, cannot be given to a stranger while signals are still sent to it.
+    /// A pidfd, readable when the child has exited. Unlike `Child::wait`, it leaves the child unreaped. So its process ID, which is also the group's,
+    /// is not reused while signals may still be sent to it.
     exited: AsyncFd<OwnedFd>,
     pid: Pid,
     reaped: bool,
 }
 
-/// Standard output and standard error.
+/// Standard output and standard error of a child.
 pub(crate) struct Output {
     pub out: Option<ChildStdout>,
     pub err: Option<ChildStderr>,
 }
 
 impl ProcessGroup {
-    /// Starts the program with nothing from the node's own environment but `PATH`. In `given`, later entries win, and all of
-    /// them win over what the function's author configured.
-    /// With `group`, the file of a control group that lists its members, it is in that group before the program begins. With `account`, it
-    /// runs as this user, with this group and no other. `descriptors` is its soft limit on file descriptors; without it, the node's.
+    /// Starts the program. Of the node's environment it inherits only `PATH`. In `given`, later entries win, and all of them win over what the
+    /// function's author configured.
+    ///
+    /// With `group`, the member list of a control group, the process joins that group before the program begins. With `account`, it runs as this
+    /// user, with this group and no other. `descriptors` is its soft limit on file descriptors; `None`: the node's.
     pub(crate) fn start(
         program: &Program<'_>,
         instance: &str,
@@ -75,8 +76,8 @@ impl ProcessGroup {
         let executable = located(name, program.directory);
         let mut child = match group {
             None => tokio::process::Command::new(executable),
-            // Between fork and exec only unsafe code could join. The node opens the file, because the kernel asks whether who opened it may
-            // join, and the instance's account may not.
+            // A shell joins the group, because joining between fork and exec needs unsafe code. The node opens the file, because the kernel checks
+            // the rights of the process that opened it, and the instance's account has none.
             Some(members) => {
                 let members = std::fs::File::options().write(true).open(members)?;
                 let mut shell = tokio::process::Command::new("/bin/sh");
@@ -114,7 +115,7 @@ impl ProcessGroup {
             .ok_or_else(|| std::io::Error::other("the child has no process number"))?;
         if let Some(descriptors) = descriptors {
             let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
-            // One that has ended by now needs none.
+            // This fails if the process has ended, which is fine.
             let _ = prlimit(Some(pid), Resource::Nofile, Rlimit { current: Some(descriptors), maximum });
         }
         let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
@@ -127,18 +128,17 @@ impl ProcessGroup {
         self.pid.as_raw_nonzero().get().unsigned_abs()
     }
 
-    /// Waits until the child (the group's leader) has exited. May be called again, and dropped at any time.
+    /// Waits until the child, the group's leader, has exited. It can be called again, and is cancel-safe.
     pub(crate) async fn exited(&self) {
-        // An error can only mean that the runtime is shutting down; then nobody waits for the answer.
+        // An error can only mean that the runtime is shutting down. Then nobody waits for the result.
         let _ = self.exited.readable().await.map(|mut ready| ready.retain_ready());
     }
 
-    /// Asks the whole group to end.
     fn terminate(&self) {
         self.signal(Signal::TERM);
     }
 
-    /// Ends the whole group, by force, and waits until it is gone.
+    /// Kills the whole group and waits until it is gone. Returns the leader's exit status.
     pub(crate) async fn end(mut self) -> std::io::Result<ExitStatus> {
         self.signal(Signal::KILL);
         let status = self.child.wait().await;
@@ -153,7 +153,7 @@ impl ProcessGroup {
         status
     }
 
-    /// SIGTERM, SIGKILL after the grace period or when `kill` resolves, whichever is first.
+    /// Sends SIGTERM. Sends SIGKILL when the leader has exited, after the grace period, or when `kill` resolves, whichever is first.
     pub(crate) async fn finish(self, grace: Duration, kill: impl Future<Output = ()>) {
         self.terminate();
         tokio::select! {
@@ -161,13 +161,13 @@ impl ProcessGroup {
             () = tokio::time::sleep(grace) => {}
             () = kill => {}
         }
-        // The exit status of something that was told to end tells nothing.
+        // The exit status of a process that was told to end says nothing.
         let _ = self.end().await;
     }
 
     fn signal(&self, signal: Signal) {
         if !self.reaped {
-            // It fails if the group is gone, which is what is wanted.
+            // This fails if the group is gone, which is fine.
             let _ = rustix::process::kill_process_group(self.pid, signal);
         }
     }
@@ -180,7 +180,7 @@ impl Drop for ProcessGroup {
     }
 }
 
-/// A relative path means: relative to the program's directory. A bare name is looked up in `PATH`.
+/// Resolves a relative path against the program's directory. A bare name is looked up in `PATH`.
 fn located(name: &str, directory: &Path) -> OsString {
     if name.contains('/') { directory.join(name).into_os_string() } else { name.into() }
 }

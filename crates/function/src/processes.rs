@@ -1,7 +1,7 @@
-//! Which processes belong to an instance, and whether it is one of them that is at the other end of a connection.
+//! Which processes belong to an instance, and whether one of them is at the other end of a connection.
 //!
-//! An address proves nothing: whoever is quick, or was there before, can listen on the port that an instance was given, and everybody can
-//! connect to the node. So the kernel is asked which socket is at the other end, and `/proc` which process has it.
+//! An address proves nothing: another process may be quicker to listen on an instance's port, and every process can connect to the node. So the
+//! kernel is asked which socket is at the other end, and `/proc` which process has it.
 
 use crate::sockets::{self, Socket, State};
 use rustix::fs::{Dir, Mode, OFlags, openat};
@@ -13,30 +13,30 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
-/// Listeners and processes that are remembered: those of a server with a process per core, and some.
+/// Listeners and processes that are remembered: more than a server with one process per core has.
 const REMEMBERED: usize = 256;
-/// A connection may go from one process to the next while they are looked through.
+/// Scans before giving up: a connection may move from one process to another during a scan.
 const LOOKS: usize = 3;
 
-/// The processes of one instance: the one that the node started, its process group, whatever descends from it, and its control group.
+/// The processes of one instance: its first process, that process's group, their descendants, and the control group.
 #[derive(Debug)]
 pub struct Processes {
     leader: Process,
-    /// The file that lists the members of its control group, if it has one.
+    /// The file that lists the members of the instance's control group, if it has one.
     group: Option<PathBuf>,
     known: Mutex<Known>,
 }
 
-/// What was found to be the instance's. It saves a look at all processes for each connection.
+/// What was found to be the instance's. It saves a scan of all processes for each connection.
 #[derive(Debug, Default)]
 struct Known {
-    /// Inodes of listeners. The kernel numbers sockets anew, so none is another's by accident.
+    /// Inodes of listeners. The kernel gives each socket a new number, so none is by accident another socket's.
     listeners: BTreeSet<u64>,
-    /// Other processes than the leader that had a connection.
+    /// Processes other than the leader that had a connection.
     others: BTreeSet<Process>,
 }
 
-/// A process. Numbers are used again; together with the time of its start one is unique.
+/// A process. Process IDs are reused, but together with the start time they are unique.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Process {
     number: u32,
@@ -46,18 +46,18 @@ struct Process {
 /// Why the other end of a connection is not known to be the instance.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotTheInstance {
-    /// Somebody else has it.
+    /// Another process has it.
     #[error("{end} {owner}, not the instance")]
     Stranger {
-        /// Which end of which connection.
+        /// Which end of which connection, in words.
         end: String,
-        /// Who, as far as this node may see that.
+        /// The other process, as far as this node may see it.
         owner: String,
     },
-    /// The connection has ended already.
+    /// The connection was already closed.
     #[error("the connection was closed at once")]
     Closed,
-    /// The system does not say.
+    /// The system does not tell who is at the other end. Holds the reason.
     #[error("it cannot be seen who is at the other end: {0}")]
     Unknown(String),
 }
@@ -69,18 +69,19 @@ impl From<io::Error> for NotTheInstance {
 }
 
 impl Processes {
-    /// Of the instance whose first process this is; `group` lists the members of its control group, if it has one. It must not have been waited for, so that its number is its own.
+    /// The processes of the instance whose first process is `leader`. `group` lists the members of its control group, if it has one. The leader must
+    /// not have been waited for yet, so that its process ID is still its own.
     pub(crate) fn of(leader: u32, group: Option<PathBuf>) -> io::Result<Self> {
         let leader = Process { number: leader, started: Status::read(&folder(leader)?)?.started };
         Ok(Self { leader, group, known: Mutex::default() })
     }
 
-    /// Whether a connection that was made from `near` to `far` arrives at the instance. To be asked when it is established and before
-    /// the first byte is sent.
+    /// Checks that a connection from `near` to `far` has reached the instance. Call it when the connection is established and before the first byte
+    /// is sent.
     ///
-    /// That leaves no gap. If the connection was accepted, the process that has it is looked up. If not, it waits in the queue of the
-    /// listener where it arrived, and ends when that does. So if it still waits after all listeners there were seen to be the instance's,
-    /// it waits in one of those, and only who has that can ever accept it. Asking first and connecting afterwards would prove nothing,
+    /// This order leaves no gap. If the connection was accepted, the process that has it is looked up. If not, it waits in the queue of the listener
+    /// where it arrived, and ends when that listener ends. So if it still waits after all listeners there were seen to be the instance's, it waits in
+    /// one of those, and only a process that has that listener can ever accept it. To check first and to connect afterwards would prove nothing,
     /// because the port could change hands in between.
     pub(crate) fn serve(&self, near: SocketAddr, far: SocketAddr) -> Result<(), NotTheInstance> {
         let arrived = || sockets::connection(far, near)?.ok_or(NotTheInstance::Closed);
@@ -98,7 +99,7 @@ impl Processes {
         }
     }
 
-    /// Fails unless all listeners there are the instance's.
+    /// Fails unless all listeners that a connection to `far` can reach are the instance's.
     pub(crate) fn listen(&self, far: SocketAddr) -> Result<(), NotTheInstance> {
         let listeners = sockets::listeners(far)?;
         if listeners.is_empty() {
@@ -113,7 +114,7 @@ impl Processes {
         Ok(())
     }
 
-    /// Whether a connection from `near`, its own end, to `far`, where this process has it, was opened by the instance.
+    /// Checks that the instance opened the connection from `near`, the instance's end, to `far`, this process's end.
     pub fn opened(&self, near: SocketAddr, far: SocketAddr) -> Result<(), NotTheInstance> {
         let opened = sockets::connection(near, far)?.filter(|socket| socket.inode != 0);
         self.own(&opened.ok_or(NotTheInstance::Closed)?, || "the connection was opened by".to_owned())
@@ -128,7 +129,7 @@ impl Processes {
         }
         match owner(socket.inode) {
             Some(owner) => Err(NotTheInstance::Stranger { end: end(), owner }),
-            // Others' descriptors are not shown to every account.
+            // Not every account may see the descriptors of others.
             None if Some(socket.account) != account(self.leader.number) => {
                 let owner = format!("a process of the account {}", socket.account);
                 Err(NotTheInstance::Stranger { end: end(), owner })
@@ -140,7 +141,7 @@ impl Processes {
         }
     }
 
-    /// Whether a process of the instance has a socket: those first that are likely to.
+    /// Whether a process of the instance has the socket. The most likely processes are checked first.
     fn has(&self, inode: u64) -> io::Result<bool> {
         let Some(leader) = self.leader.open() else { return Ok(false) };
         if has(&leader, inode) {
@@ -166,13 +167,13 @@ impl Processes {
         Ok(found.is_some())
     }
 
-    /// Of its control group.
+    /// The members of the control group.
     fn members(&self) -> Vec<u32> {
         let list = self.group.as_ref().and_then(|group| fs::read_to_string(group).ok()).unwrap_or_default();
         list.lines().filter_map(|number| number.parse().ok()).collect()
     }
 
-    /// Its process group, and whatever descends from a member of it, out of all processes of the machine.
+    /// The process group and all descendants of its members, found among all processes of the machine.
     fn all(&self) -> io::Result<BTreeSet<u32>> {
         let mut processes = BTreeMap::new();
         for number in numbers()? {
@@ -182,7 +183,7 @@ impl Processes {
         }
         let leader = self.leader.number;
         let belongs = |mut number: u32| {
-            // No line of parents is longer than all processes together.
+            // No chain of parents is longer than the number of processes.
             for _ in 0..=processes.len() {
                 match processes.get(&number) {
                     Some(status) if number == leader || status.group == leader => return true,
@@ -208,14 +209,14 @@ fn remember<T: Ord>(set: &mut BTreeSet<T>, item: T) {
 }
 
 impl Process {
-    /// Its folder in `/proc`, which is of no other process, whatever happens meanwhile; `None`: it is gone.
+    /// Opens the process's folder in `/proc`. The result never refers to another process, whatever happens later; `None`: the process is gone.
     fn open(self) -> Option<OwnedFd> {
         let folder = folder(self.number).ok()?;
         (Status::read(&folder).ok()?.started == self.started).then_some(folder)
     }
 }
 
-/// What `/proc/PID/stat` says.
+/// Fields of `/proc/PID/stat`.
 struct Status {
     parent: u32,
     group: u32,
@@ -227,7 +228,7 @@ impl Status {
         let mut file = File::from(openat(folder, "stat", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?);
         let mut text = String::new();
         file.read_to_string(&mut text)?;
-        // Number, name in brackets (which may hold anything), state, parent, process group, …
+        // Process ID, name in brackets (which may hold anything), state, parent, process group, …
         let fields = || text.rsplit_once(") ").map(|(_, rest)| rest.split(' '));
         let field = |index: usize| fields().and_then(|mut fields| fields.nth(index)).unwrap_or_default();
         let bad = |_| io::Error::new(io::ErrorKind::InvalidData, "/proc/PID/stat");
@@ -244,7 +245,7 @@ fn folder(number: u32) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(format!("/proc/{number}"), flags, Mode::empty())?)
 }
 
-/// The process of this number, if it has that socket.
+/// The process with this ID, if it has the socket.
 fn with(number: u32, inode: u64) -> Option<Process> {
     let folder = folder(number).ok()?;
     if !has(&folder, inode) {
@@ -253,7 +254,7 @@ fn with(number: u32, inode: u64) -> Option<Process> {
     Some(Process { number, started: Status::read(&folder).ok()?.started })
 }
 
-/// Whether a process has a socket. One that may not be looked into has none.
+/// Whether a process has a socket. False for a process whose descriptors may not be read.
 fn has(process: impl AsFd, inode: u64) -> bool {
     let wanted = format!("socket:[{inode}]");
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -273,7 +274,7 @@ fn has(process: impl AsFd, inode: u64) -> bool {
     false
 }
 
-/// Who has a socket, in words.
+/// Describes the process that has a socket.
 fn owner(inode: u64) -> Option<String> {
     let number = numbers().ok()?.into_iter().find(|number| with(*number, inode).is_some())?;
     let account = account(number)?;
@@ -281,7 +282,7 @@ fn owner(inode: u64) -> Option<String> {
     Some(format!("process {number} (`{}`, account {account})", name.trim_end().escape_debug()))
 }
 
-/// Children, children's children and so on, where the kernel lists them.
+/// All descendants, where the kernel lists children.
 pub(crate) fn descendants(leader: u32) -> BTreeSet<u32> {
     let (mut found, mut next) = (BTreeSet::new(), vec![leader]);
     while let Some(parent) = next.pop() {
@@ -290,7 +291,7 @@ pub(crate) fn descendants(leader: u32) -> BTreeSet<u32> {
     found
 }
 
-/// Children, out of all processes where the kernel does not list them.
+/// Direct children. Where the kernel does not list them, all processes are scanned.
 pub(crate) fn children(parent: u32) -> BTreeSet<u32> {
     listed_children(parent).unwrap_or_else(|_| {
         let is_child = |number: &u32| {
@@ -301,7 +302,7 @@ pub(crate) fn children(parent: u32) -> BTreeSet<u32> {
     })
 }
 
-/// An error if this kernel does not list them.
+/// Fails if this kernel does not list children.
 fn listed_children(parent: u32) -> io::Result<BTreeSet<u32>> {
     let mut found = BTreeSet::new();
     for thread in fs::read_dir(format!("/proc/{parent}/task"))?.flatten() {
@@ -311,15 +312,14 @@ fn listed_children(parent: u32) -> io::Result<BTreeSet<u32>> {
     Ok(found)
 }
 
-/// The process group of a process.
 pub(crate) fn group(process: u32) -> Option<u32> {
     folder(process).and_then(|folder| Status::read(&folder)).ok().map(|status| status.group)
 }
 
-/// Whether a process descends from this one, as all do that the node has started: whoever loses its parent becomes its child.
+/// Whether a process descends from this one. All processes that the node has started do, because orphans become the node's children.
 ///
 /// # Errors
-/// The process has ended, or does not end to change its parents.
+/// The process has ended, or its ancestors keep changing.
 pub fn descends_from_the_node(process: u32) -> io::Result<bool> {
     let node = std::process::id();
     for _ in 0..LOOKS {
@@ -330,7 +330,7 @@ pub fn descends_from_the_node(process: u32) -> io::Result<bool> {
                 Ok(Status { parent: 0 | 1, .. }) => return Ok(ancestor == node),
                 Ok(Status { parent, .. }) => ancestor = parent,
                 Err(error) if ancestor == process => return Err(error),
-                // One in between has ended, and its children have another parent now.
+                // An ancestor has ended, and its children have a new parent.
                 Err(_) => break,
             }
         }
@@ -338,14 +338,14 @@ pub fn descends_from_the_node(process: u32) -> io::Result<bool> {
     Err(io::Error::other("its parents end faster than they can be looked at"))
 }
 
-/// The account that a process has. The owner of its folder is another one where it is not dumpable.
+/// Effective user ID of a process. The owner of its `/proc` folder differs if the process is not dumpable.
 fn account(process: u32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
     let accounts = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
     accounts.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
-/// Of all processes.
+/// IDs of all processes.
 fn numbers() -> io::Result<Vec<u32>> {
     let all = fs::read_dir("/proc")?.flatten();
     Ok(all.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())

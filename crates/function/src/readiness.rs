@@ -1,4 +1,4 @@
-//! Asks an instance whether it may get requests.
+//! Readiness probes.
 
 use crate::processes::{NotTheInstance, Processes};
 use bytes::Bytes;
@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 
 /// A probe that hangs is given up after this time.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
-/// Functions that start fast are found ready fast; slow ones are not asked all the time.
+/// The intervals grow: functions that start fast are found ready fast, and slow ones are not probed all the time.
 const FIRST_INTERVAL: Duration = Duration::from_millis(2);
 const LONGEST_INTERVAL: Duration = Duration::from_millis(200);
 
@@ -35,8 +35,8 @@ pub(crate) enum NotReady {
     Timeout,
 }
 
-/// Returns as soon as the instance is ready, or somebody else is found in its place; the caller limits the time. `note` is told why
-/// each probe failed.
+/// Returns as soon as the instance is ready, or with an error if another process is found in its place. The caller limits the time. `note` gets the
+/// reason of each failed probe.
 pub(crate) async fn wait(
     address: SocketAddr,
     readiness: &Readiness,
@@ -48,7 +48,7 @@ pub(crate) async fn wait(
     loop {
         match tokio::time::timeout(PROBE_TIMEOUT, probe(address, readiness, protocol, processes)).await {
             Ok(Ok(())) => return Ok(()),
-            // It will not go away, and the instance cannot get its port.
+            // The other process will not go away, and the instance cannot get its port.
             Ok(Err(NotReady::Unproven(stranger @ NotTheInstance::Stranger { .. }))) => return Err(stranger),
             Ok(Err(error)) => note(error),
             Err(_) => note(NotReady::Timeout),
@@ -65,12 +65,12 @@ async fn probe(
     processes: &Processes,
 ) -> Result<(), NotReady> {
     let stream = TcpStream::connect(address).await?;
-    // A connection to a port that nobody listens on can meet itself, if its own port happens to be the same one.
+    // A connection to a port on which nobody listens can connect to itself, if its own port happens to be the same.
     let (near, far) = (stream.local_addr()?, stream.peer_addr()?);
     if near == far {
         return Err(NotReady::SelfConnected);
     }
-    // Each later connection is proven by itself; but an instance that shares its port with others is none to begin with.
+    // Each later connection is verified by itself. But an instance that shares its port with others must not become ready.
     processes.listen(far)?;
     let Readiness::Http(path) = readiness else { return Ok(()) };
     processes.serve(near, far)?;

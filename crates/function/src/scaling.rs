@@ -1,4 +1,4 @@
-//! The autoscaler at work: what it is shown, when it is asked, and where its decisions are written down.
+//! Runs the autoscaler: collects observations, schedules decisions and records them.
 
 use crate::autoscaler::{Autoscaler, Observation, Reason};
 use crate::dispatcher::Dispatcher;
@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::time::Instant;
 
-/// As often as Knative's decides at most; three times in a panic window that is shorter than usual.
+/// Interval between decisions: a third of the panic window, but no longer than Knative's.
 const LONGEST_TICK: Duration = Duration::from_secs(2);
 const SHORTEST_TICK: Duration = Duration::from_millis(50);
 
-/// Decides how many instances one function should have. While there is nothing to decide it has no timer: then [`Dispatcher::demand`] is
-/// notified when the next request comes.
+/// Decides how many instances one function should have. While there is nothing to decide, it has no timer; [`Dispatcher::demand`] is notified when
+/// the next request comes.
 pub(crate) struct Scaler {
     autoscaler: Autoscaler,
     dispatcher: Arc<Dispatcher>,
@@ -37,7 +37,7 @@ impl Scaler {
             next: None,
         };
         match scaler.desired() {
-            // Nobody asks for anything yet, and the next one who does is heard.
+            // There is no request yet, and the next one wakes the task.
             0 => drop(scaler.dispatcher.rest(&scaler.dispatcher.load())),
             first => {
                 let reason = if spec.scale.initial > spec.scale.min { Reason::Initial } else { Reason::Minimum };
@@ -51,24 +51,23 @@ impl Scaler {
         scaler
     }
 
-    /// Instances that there should be.
     pub(crate) fn desired(&self) -> u32 {
         self.autoscaler.desired()
     }
 
-    /// The spec has changed: what is decided by it is known at once.
+    /// Applies a changed spec, with a decision at once.
     pub(crate) fn configure(&mut self, spec: &FunctionSpec) {
         self.autoscaler.configure(scale(spec), spec.concurrency);
         self.tick = tick(spec);
         self.decide(spec);
     }
 
-    /// When to call [`Scaler::decide`] next, unless something happens before.
+    /// When to call [`Scaler::decide`] next, unless the task is woken before; `None`: only then.
     pub(crate) fn next(&self) -> Option<Instant> {
         self.next
     }
 
-    /// Somebody waits, or came while there was nothing to decide.
+    /// Handles a wake-up: a request waits, or it came while there was nothing to decide.
     pub(crate) fn woken(&mut self, spec: &FunctionSpec) {
         if self.dispatcher.waiting() > 0 {
             self.decide(spec);
@@ -100,7 +99,7 @@ impl Scaler {
         self.next = (!rests).then_some(now + self.tick);
     }
 
-    /// An instance could not be started, and there is no other: nobody needs one until the next request comes.
+    /// Handles a failed start when there is no other instance: none is needed until the next request.
     pub(crate) fn give_up(&mut self, spec: &FunctionSpec) {
         self.autoscaler.give_up();
         let mut notes = self.board.notes();
@@ -110,7 +109,7 @@ impl Scaler {
         self.changed(spec, before, Reason::Failed);
     }
 
-    /// Writes down that the number of instances is to change, if it is.
+    /// Records a change of the desired number of instances, if there is one.
     fn changed(&self, spec: &FunctionSpec, from: u32, reason: Reason) {
         let mut notes = self.board.notes();
         let (to, mode) = (notes.scaling.desired, notes.scaling.mode);

@@ -1,4 +1,4 @@
-//! Secrets of an instance: read from files of the node when it starts, and handed over in its environment or in files of its own.
+//! Secrets of an instance. They are read from files of the node when the instance starts, and passed in its environment or in files of its own.
 
 use leno_config::slice::Secret;
 use std::fs::{self, DirBuilder, OpenOptions};
@@ -6,20 +6,20 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, chown, fchown};
 use std::path::{Path, PathBuf};
 
-/// The variable that says where an instance's secrets are.
+/// The environment variable with the path of an instance's secrets folder.
 const FOLDER: &str = "LENO_SECRETS";
 
-/// What an instance is given. Its folder is removed when this is dropped.
+/// The secrets that an instance is given. Dropping this removes their folder.
 #[derive(Default)]
 pub(crate) struct Secrets {
-    /// Names and values. Never to be logged.
+    /// Names and values. They must never be logged.
     pub environment: Vec<(String, String)>,
     folder: Option<PathBuf>,
 }
 
 impl Secrets {
-    /// Reads them, and writes those that are files into a new folder that only the instance's account can look into: that one, or the node's. Errors name the secret, and
-    /// never hold any of it.
+    /// Reads the secrets. Those that are files are written to a new folder that only the instance's account can read: `account`, or the node's.
+    /// Errors name the secret and never contain any of it.
     pub(crate) fn hand_over(secrets: &[Secret], account: Option<u32>) -> io::Result<Self> {
         let mut given = Self::default();
         for secret in secrets {
@@ -28,7 +28,7 @@ impl Secrets {
                 io::Error::new(error.kind(), text)
             })?;
         }
-        // Only now, so that nobody of that account has been there before.
+        // The folder changes its owner last, so that no process of that account has been in it before.
         if let Some(folder) = &given.folder {
             chown(folder, account, account)?;
         }
@@ -50,7 +50,7 @@ impl Secrets {
         if let Some(folder) = &self.folder {
             return Ok(folder.clone());
         }
-        // In memory, where that is possible; a name that exists already is an error, so nobody can have prepared it.
+        // In memory where possible. A name that exists is an error, so nobody can have prepared the folder.
         let memory = Path::new("/dev/shm");
         let place = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
         let folder = place.join(format!("leno-secrets-{:032x}", fastrand::u128(..)));

@@ -1,5 +1,5 @@
-//! TCP sockets of this machine as the kernel knows them: by `sock_diag(7)`, which answers for one connection in microseconds; where the
-//! kernel has no such thing, by `/proc/net/tcp` and `/proc/net/tcp6`.
+//! TCP sockets of this machine as the kernel knows them. `sock_diag(7)` answers for one connection in microseconds. Kernels without it are asked
+//! through `/proc/net/tcp` and `/proc/net/tcp6`.
 
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with};
 use std::fs;
@@ -7,40 +7,40 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::OnceLock;
 
-/// One socket.
+/// A TCP socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Socket {
-    /// Its own address.
+    /// Local address.
     pub address: SocketAddr,
     pub state: State,
-    /// The account that made it; 0 also for a connection that nobody has accepted yet.
+    /// User ID of the process that made it; 0 also for a connection that was not accepted yet.
     pub account: u32,
-    /// What descriptors of it show as `socket:[inode]` in `/proc/PID/fd`; 0: no process has it.
+    /// Shown as `socket:[inode]` in `/proc/PID/fd`; 0: no process has the socket.
     pub inode: u64,
-    /// An IPv6 socket that IPv4 cannot reach.
+    /// An IPv6 socket that does not accept IPv4.
     v6_only: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// Bytes can still arrive at whoever has it.
+    /// Bytes can still arrive at the process that has it.
     Open,
-    /// The handshake is complete, but the listener does not take it yet (`TCP_DEFER_ACCEPT`).
+    /// The handshake is complete, but the listener does not get the connection yet (`TCP_DEFER_ACCEPT`).
     Arriving,
     Listening,
-    /// Closed from this side, or altogether.
+    /// Closed from this side, or completely.
     Closed,
 }
 
 impl Socket {
-    /// Whether it waits in the queue of a listener, and nobody has it yet.
+    /// Whether the connection waits in a listener's queue, so that no process has it yet.
     pub(crate) fn waits(&self) -> bool {
         matches!(self.state, State::Open | State::Arriving) && self.inode == 0
     }
 }
 
 impl State {
-    /// By the number in `tcp_states.h`.
+    /// Converts a state's number in `tcp_states.h`.
     fn of(number: u8) -> Self {
         match number {
             1 | 8 => Self::Open,
@@ -51,7 +51,7 @@ impl State {
     }
 }
 
-/// The socket at `near` whose peer is at `far`, whoever has it.
+/// The socket at `near` whose peer is at `far`, whichever process has it.
 pub(crate) fn connection(near: SocketAddr, far: SocketAddr) -> io::Result<Option<Socket>> {
     let (near, far) = (canonical(near), canonical(far));
     let found = if kernel_tells() {
@@ -59,12 +59,12 @@ pub(crate) fn connection(near: SocketAddr, far: SocketAddr) -> io::Result<Option
     } else {
         listed(|socket, peer| socket.address == near && peer == far)?
     };
-    // The kernel names the listener where there is no connection.
+    // Without such a connection, the kernel returns the listener.
     Ok(found.into_iter().find(|socket| socket.state != State::Listening))
 }
 
-/// All sockets that listen where a connection to `address` could arrive. There are several if they share a port (`SO_REUSEPORT`), or
-/// if one listens on this address and another on all.
+/// All listening sockets at which a connection to `address` could arrive. There are several if they share a port (`SO_REUSEPORT`), or if one listens
+/// on this address and another on all addresses.
 pub(crate) fn listeners(address: SocketAddr) -> io::Result<Vec<Socket>> {
     let address = canonical(address);
     let mut all = listening(family(address), address)?;
@@ -96,7 +96,7 @@ fn kernel_tells() -> bool {
     *TELLS.get_or_init(|| ask_all(&request(AddressFamily::INET, REQUEST | DUMP, 0, nothing, None)).is_ok())
 }
 
-/// Without IPv6's way of writing IPv4.
+/// Turns IPv4-mapped IPv6 addresses into IPv4 addresses.
 fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
@@ -105,10 +105,10 @@ fn family(address: SocketAddr) -> AddressFamily {
     if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 }
 }
 
-/// `NLM_F_REQUEST`, and `NLM_F_DUMP`.
+/// `NLM_F_REQUEST` and `NLM_F_DUMP`.
 const REQUEST: u16 = 1;
 const DUMP: u16 = 0x300;
-/// `struct nlmsghdr`, and what follows it in questions (`inet_diag_req_v2`) and answers (`inet_diag_msg`).
+/// Sizes of `struct nlmsghdr`, and of what follows it in questions (`inet_diag_req_v2`) and answers (`inet_diag_msg`).
 const HEADER: usize = 16;
 const QUESTION: usize = 56;
 const ANSWER: usize = 72;
@@ -120,7 +120,7 @@ fn request(family: AddressFamily, flags: u16, states: u32, near: SocketAddr, far
     message.extend(((HEADER + QUESTION) as u32).to_ne_bytes());
     message.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
     message.extend(flags.to_ne_bytes());
-    // Sequence number and port of the sender: the socket is used once.
+    // Sequence number and port ID of the sender. They can be 0, because the socket is used for one question only.
     message.extend([0; 8]);
     message.extend([family.as_raw() as u8, TCP, 0, 0]);
     message.extend(states.to_ne_bytes());
@@ -145,7 +145,7 @@ fn octets(ip: IpAddr) -> [u8; 16] {
     }
 }
 
-/// Asks the kernel; nothing found is no error.
+/// Asks the kernel. To find nothing is not an error.
 fn ask(question: &[u8]) -> io::Result<Vec<Socket>> {
     match ask_all(question) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
@@ -153,7 +153,7 @@ fn ask(question: &[u8]) -> io::Result<Vec<Socket>> {
     }
 }
 
-/// Only the kernel can answer: others may not send to sockets of this kind.
+/// Only the kernel can answer: other processes may not send to sockets of this kind.
 fn ask_all(question: &[u8]) -> io::Result<Vec<Socket>> {
     const ERROR: u16 = 2;
     const DONE: u16 = 3;
@@ -185,7 +185,7 @@ fn ask_all(question: &[u8]) -> io::Result<Vec<Socket>> {
 
 struct Message<'a> {
     kind: u16,
-    /// Others follow.
+    /// More messages follow.
     more: bool,
     body: &'a [u8],
 }
@@ -202,7 +202,7 @@ impl<'a> Message<'a> {
     }
 }
 
-/// One socket in an answer.
+/// Parses one socket of an answer.
 fn socket(body: &[u8]) -> Option<Socket> {
     const INET_DIAG_SKV6ONLY: u16 = 11;
     let (message, mut attributes) = body.split_first_chunk::<ANSWER>()?;
@@ -230,7 +230,7 @@ fn socket(body: &[u8]) -> Option<Socket> {
     })
 }
 
-/// The same out of `/proc`, where each question costs a look at all sockets of the machine.
+/// Like [`ask`], but from `/proc`. Each call reads all sockets of the machine.
 fn listed(wanted: impl Fn(&Socket, SocketAddr) -> bool) -> io::Result<Vec<Socket>> {
     let mut found = Vec::new();
     for file in ["/proc/net/tcp", "/proc/net/tcp6"] {
@@ -239,7 +239,7 @@ fn listed(wanted: impl Fn(&Socket, SocketAddr) -> bool) -> io::Result<Vec<Socket
                 let sockets = lines.lines().skip(1).filter_map(line);
                 found.extend(sockets.filter(|(socket, peer)| wanted(socket, *peer)).map(|(socket, _)| socket));
             }
-            // A machine without IPv6; without IPv4 too, nobody is found.
+            // A machine without IPv6. Without IPv4 too, nothing is found.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
@@ -247,7 +247,7 @@ fn listed(wanted: impl Fn(&Socket, SocketAddr) -> bool) -> io::Result<Vec<Socket
     Ok(found)
 }
 
-/// Number, own address, the peer's, state, queues, timer, retransmissions, account, time-out, inode, …
+/// Fields: number, local address, peer address, state, queues, timer, retransmissions, account, timeout, inode, …
 fn line(line: &str) -> Option<(Socket, SocketAddr)> {
     let mut fields = line.split_ascii_whitespace().skip(1);
     let (address, peer) = (hexadecimal(fields.next()?)?, hexadecimal(fields.next()?)?);
@@ -258,7 +258,7 @@ fn line(line: &str) -> Option<(Socket, SocketAddr)> {
     Some((Socket { address, state, account, inode, v6_only: false }, peer))
 }
 
-/// An address in words of four octets, each as this machine writes numbers.
+/// Parses an address that is written in words of four octets, each in this machine's byte order.
 fn hexadecimal(text: &str) -> Option<SocketAddr> {
     let (ip, port) = text.split_once(':')?;
     let port = u16::from_str_radix(port, 16).ok()?;

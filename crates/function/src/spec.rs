@@ -1,4 +1,4 @@
-//! What a node tells the supervisor.
+//! What a node gives the supervisor: specs and settings.
 
 use crate::accounts::Accounts;
 use backon::ExponentialBuilder;
@@ -7,22 +7,22 @@ use leno_config::revision::{Revision, Template};
 use leno_config::slice::{AppProtocol, Command, Run, Scale, Slice};
 use std::time::Duration;
 
-/// One function as the supervisor sees it.
+/// One function, or one of its revisions, as the supervisor runs it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FunctionSpec {
-    /// Its name.
+    /// Name of the function.
     pub id: FunctionId,
-    /// Which of its revisions; 0: nobody numbers them.
+    /// Number of the revision; 0: revisions are not numbered.
     pub revision: u32,
-    /// Processes to start, addresses that somebody else serves, or a component, whose requests are only counted here.
+    /// What runs: processes to start, external addresses, or a component, whose requests are only counted here.
     pub run: Run,
-    /// What the instances speak; readiness over HTTP uses it.
+    /// Protocol of the instances. Readiness probes over HTTP use it.
     pub protocol: AppProtocol,
     /// Requests that one instance handles at a time; 0: no limit.
     pub concurrency: u32,
-    /// Requests that may wait for an instance.
+    /// How many requests may wait for an instance.
     pub queue: u32,
-    /// How many instances there are.
+    /// Settings of the autoscaler.
     pub scale: Scale,
 }
 
@@ -41,7 +41,7 @@ impl From<&Slice> for FunctionSpec {
 }
 
 impl FunctionSpec {
-    /// All revisions that get requests, the slice's own first.
+    /// The specs of all revisions that get requests, the slice's own first.
     pub fn all(slice: &Slice) -> Vec<Self> {
         let of = |Revision { number, template: Template { run, protocol, concurrency, scale } }| {
             let (id, queue) = (slice.id.clone(), slice.queue);
@@ -57,8 +57,8 @@ impl FunctionSpec {
         }
     }
 
-    /// Whether a running instance of `self` is as good as one of `other`. Scale, time limits and concurrency are applied to
-    /// running instances; anything that a process is born with needs a new one.
+    /// Whether a running instance of `self` can serve as one of `other`. Scale, timeouts and concurrency are applied to running instances. Whatever a
+    /// process is given when it starts needs a new process.
     pub(crate) fn same_process(&self, other: &Self) -> bool {
         match (&self.run, &other.run) {
             (Run::Command(a), Run::Command(b)) => {
@@ -79,53 +79,54 @@ impl FunctionSpec {
         self.command().is_some_and(|command| command.port.is_some())
     }
 
-    /// Longest wait of a request for an instance.
+    /// The longest time that a request waits for an instance.
     pub(crate) fn longest_wait(&self) -> Duration {
         self.command().map_or(EXTERNAL_WAIT, |command| command.startup_timeout.saturating_add(WAIT_MARGIN))
     }
 }
 
-/// External instances and components are not started, so a request only ever waits for one that is busy.
+/// External instances and components are not started, so a request only waits while they are busy.
 const EXTERNAL_WAIT: Duration = Duration::from_secs(10);
 
-/// The start of an instance fails before the requests that wait for it give up, so that they can say why.
+/// An instance's start fails this long before waiting requests give up, so that they can be told why.
 const WAIT_MARGIN: Duration = Duration::from_millis(100);
 
-/// Between two starts, before jitter lengthens it.
+/// Longest pause between two starts, before jitter.
 pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 
-/// What holds for all functions of a supervisor.
+/// The settings of a supervisor, for all functions.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Pauses between starts after failures.
     pub backoff: ExponentialBuilder,
-    /// An instance that was ready for this long has recovered: its next failure counts as the first.
+    /// An instance that was ready for this long has recovered: its next failure counts as the first one.
     pub recovered_after: Duration,
-    /// Requests wait through a pause that is no longer than this; a longer one refuses them ([`crate::AcquireError::Backoff`]).
+    /// Requests wait through a pause between starts of this length at most. A longer pause refuses them ([`crate::AcquireError::Backoff`]).
     pub queue_timeout: Duration,
-    /// Requests that may wait for instances on this node, of all functions together.
+    /// How many requests of all functions together may wait for instances on this node.
     pub buffer: usize,
-    /// Whether this process moves into a control group of its own, so that instances can have limits and do not survive it.
+    /// Whether this process moves into a control group of its own, so that instances can have limits, and the next node can
+    /// end what this one leaves behind.
     pub cgroups: bool,
-    /// Whether processes that lose their parents become children of this process, which ends them with their instance. Then all of this
-    /// process's children have to be instances.
+    /// Whether processes that lose their parents become children of this process, which ends them with their instance. Then all children of this
+    /// process must be instances.
     pub adopt_orphans: bool,
-    /// Under which accounts instances run.
+    /// The accounts under which instances run.
     pub accounts: Accounts,
-    /// Soft limit of instances on file descriptors; `None`: the node's own, which it may have raised for its connections.
+    /// Soft limit of instances on file descriptors; `None`: the node's own, which the node may have raised for its connections.
     pub descriptors: Option<u64>,
-    /// Longest wait for the requests of an instance that is being stopped, before SIGTERM.
+    /// Longest wait for the in-flight requests of an instance that is being stopped, before SIGTERM.
     pub drain: Duration,
-    /// Lines of output kept of each instance.
+    /// Lines of output that are kept of each instance.
     pub kept_lines: usize,
-    /// Longest line of output, in bytes; what is longer is cut, and the line says so.
+    /// Longest line of output, in bytes. A longer line is cut and marked.
     pub line_bytes: usize,
 }
 
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            // The jitter lengthens each pause by up to its double, so that functions that failed together do not come back together.
+            // Jitter adds up to the same time again, so that functions that failed together do not come back together.
             backoff: ExponentialBuilder::new()
                 .with_min_delay(Duration::from_millis(50))
                 .with_max_delay(LONGEST_PAUSE)

@@ -1,4 +1,4 @@
-//! What can be read about functions and their instances.
+//! The status of functions and their instances.
 
 use leno_config::id::FunctionId;
 use serde::Serialize;
@@ -12,17 +12,17 @@ use crate::autoscaler::{Mode, Reason};
 use crate::instance_id::InstanceId;
 use crate::output::LogLine;
 
-/// Where an instance is in its life.
+/// Lifecycle state of an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum InstanceState {
-    /// Started, not ready yet.
+    /// Started, but not ready yet.
     Starting,
-    /// Gets requests.
+    /// Ready: gets requests.
     Ready,
-    /// Gets no new requests; those it has may end.
+    /// Gets no new requests. In-flight requests may finish.
     Draining,
-    /// Was told to end.
+    /// Was told to exit.
     Stopping,
 }
 
@@ -37,94 +37,94 @@ impl fmt::Display for InstanceState {
     }
 }
 
-/// One instance.
+/// The status of one instance.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct InstanceStatus {
-    /// Its function.
+    /// Function of the instance.
     pub function: FunctionId,
-    /// Its name.
+    /// ID of the instance.
     pub id: InstanceId,
-    /// Where it is in its life.
+    /// Lifecycle state.
     pub state: InstanceState,
-    /// Process, and process group; `None` for external instances and components.
+    /// Process ID, which is also the process group's; `None` for external instances and components.
     pub pid: Option<u32>,
-    /// Where it listens; [`leno_config::slice::IN_NODE`]: nowhere, it is a component.
+    /// Address on which it listens. A component does not listen and has [`leno_config::slice::IN_NODE`].
     pub address: SocketAddr,
-    /// Failed instances of this function before it.
+    /// Number of instances of this function that failed before this one.
     pub restarts: u32,
-    /// Since when it is in this state.
+    /// When it entered this state.
     pub since: SystemTime,
 }
 
-/// One function, or one of its revisions.
+/// The status of one function, or of one of its revisions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FunctionStatus {
-    /// Its name.
+    /// Name of the function.
     pub function: FunctionId,
-    /// The revision that this is about; 0: nobody numbers them.
+    /// Number of the revision; 0: revisions are not numbered.
     pub revision: u32,
     /// Its instances, oldest first.
     pub instances: Vec<InstanceStatus>,
-    /// Instances that failed so far.
+    /// Number of instances that failed so far.
     pub restarts: u32,
-    /// Why the last one failed.
+    /// Why the last instance failed.
     pub last_failure: Option<String>,
-    /// No instance is started for this long because of failures in a row.
+    /// Time until the next start, after consecutive failures; `None`: there is no pause.
     pub pause: Option<Duration>,
-    /// Requests that wait for an instance.
+    /// Number of requests that wait for an instance.
     pub waiting: usize,
-    /// Why the limits of its instances are not enforced; `None`: they are, or there are none.
+    /// Why resource limits are not enforced; `None`: they are, or there are none.
     pub unenforced: Option<String>,
-    /// What the autoscaler decided last.
+    /// The autoscaler's last decision.
     pub scaling: Scaling,
 }
 
 impl FunctionStatus {
-    /// Instances in this state.
+    /// Number of instances in this state.
     pub fn count(&self, state: InstanceState) -> usize {
         self.instances.iter().filter(|instance| instance.state == state).count()
     }
 }
 
-/// How the number of a function's instances is decided.
+/// The autoscaler's last decision on a function, and how many it has made.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Scaling {
-    /// Instances that there should be.
+    /// Number of instances that there should be.
     pub desired: u32,
-    /// By which averages.
+    /// The autoscaler's mode.
     pub mode: Mode,
-    /// What made it this number; `None`: nobody asked for an instance yet.
+    /// What determined the number; `None`: no instance was asked for yet.
     pub reason: Option<Reason>,
     /// Average load over the stable window at the last decision, in the metric's unit.
     pub stable: f64,
-    /// Average load over the panic window at the last decision.
+    /// Average load over the panic window at the last decision, in the metric's unit.
     pub panic: f64,
-    /// Decisions to have more instances.
+    /// Decisions to scale up.
     pub ups: u64,
-    /// Decisions to have fewer.
+    /// Decisions to scale down.
     pub downs: u64,
 }
 
-/// A decision to have more instances of a function, or fewer.
+/// A decision to scale a function up or down.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ScaleEvent {
-    /// When.
+    /// When the decision was made.
     pub at: SystemTime,
-    /// Which function.
+    /// Name of the function.
     pub function: FunctionId,
-    /// And which of its revisions.
+    /// Number of its revision; 0: revisions are not numbered.
     pub revision: u32,
-    /// So many there should have been until then.
+    /// Number of instances that there should have been before.
     pub from: u32,
-    /// So many there should be from then on.
+    /// Number of instances that there should be from then on.
     pub to: u32,
-    /// By which averages.
+    /// The autoscaler's mode.
     pub mode: Mode,
-    /// Why.
+    /// What determined the number.
     pub reason: Reason,
 }
 
-/// Where a function's tasks write down how things are.
+/// The status that a function's tasks write and others read.
 #[derive(Default)]
 pub(crate) struct Board(Mutex<Notes>);
 
@@ -132,25 +132,25 @@ pub(crate) struct Board(Mutex<Notes>);
 pub(crate) struct Notes {
     pub instances: BTreeMap<InstanceId, InstanceStatus>,
     pub output: BTreeMap<InstanceId, VecDeque<LogLine>>,
-    /// Its output is kept until the next one ends.
+    /// The instance that ended last. Its output is kept until another one ends.
     pub last_ended: Option<InstanceId>,
     pub restarts: u32,
     pub last_failure: Option<String>,
     pub resume_at: Option<tokio::time::Instant>,
     pub unenforced: Option<String>,
     pub scaling: Scaling,
-    /// The last ones, oldest first.
+    /// The last scale decisions, oldest first.
     pub events: VecDeque<ScaleEvent>,
 }
 
-/// Scale decisions kept of each function.
+/// Scale decisions that are kept of each function.
 const EVENTS: usize = 20;
 
-/// Requests that begin to wait within this time are one burst.
+/// Requests that begin to wait within this time of each other are one burst.
 const BURST: Duration = Duration::from_secs(1);
 
 impl Notes {
-    /// Keeps an event, and tells whether it is one of its own: what a burst asks for, request by request, is one event.
+    /// Records an event. Returns false if it was merged into the last one: the decisions of one burst, request by request, are one event.
     pub(crate) fn scaled(&mut self, event: ScaleEvent) -> bool {
         let more = |reason| matches!(reason, Reason::Waiting(_) | Reason::UpRate);
         if let Some(last) = self.events.back_mut()
@@ -184,7 +184,7 @@ impl Board {
         }
     }
 
-    /// Forgets an instance, except for its output.
+    /// Removes an instance. Its output is kept until another one ends.
     pub(crate) fn ended(&self, id: InstanceId) {
         let mut notes = self.notes();
         notes.instances.remove(&id);

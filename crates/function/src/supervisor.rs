@@ -1,4 +1,4 @@
-//! What a node tells the supervisor, and what a request asks of it.
+//! The supervisor, which is the node's interface, and a function, which is a request's.
 
 use crate::cgroup::Cgroups;
 use crate::dispatcher::Buffer;
@@ -24,8 +24,8 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-/// Runs the functions of a node. Cheap to clone; all clones are the same supervisor. Instances end when the last is dropped,
-/// but only [`Supervisor::shutdown`] waits for that.
+/// Runs the functions of a node. Cheap to clone; clones share one state. Instances end when the last clone is dropped, but only
+/// [`Supervisor::shutdown`] waits for that.
 #[derive(Clone)]
 pub struct Supervisor {
     inner: Arc<Inner>,
@@ -39,9 +39,9 @@ struct Inner {
     buffer: Arc<Buffer>,
     cgroups: Option<Arc<Cgroups>>,
     jobs: Jobs,
-    /// The revisions of each function, the one that gets most first.
+    /// The revisions of each function, the slice's own first.
     functions: RwLock<BTreeMap<FunctionId, Vec<Entry>>>,
-    /// Removed functions whose instances may not all have ended yet.
+    /// Removed functions and revisions whose instances may not all have ended yet.
     ending: Mutex<Vec<(FunctionId, Task)>>,
     shut_down: AtomicBool,
     changes: Arc<Changes>,
@@ -53,7 +53,7 @@ struct Entry {
     task: Task,
 }
 
-/// A function's task. It has ended when the channel is closed.
+/// A function's task. It has ended when the channel `ended` is closed.
 #[derive(Clone)]
 struct Task {
     orders: mpsc::UnboundedSender<Order>,
@@ -67,8 +67,8 @@ impl Task {
 }
 
 impl Supervisor {
-    /// A supervisor without functions, whose tasks run on the current tokio runtime (with I/O and time enabled). Everything
-    /// else may be called from any thread.
+    /// Makes a supervisor without functions. Its tasks run on the current tokio runtime, which must have I/O and time enabled. All other methods may
+    /// be called from any thread.
     pub fn start(settings: Settings, host: impl Host) -> Self {
         let changes = Arc::<Changes>::default();
         let cgroups = settings.cgroups.then(open_cgroups).flatten();
@@ -103,9 +103,8 @@ impl Supervisor {
         Self { inner: Arc::new(inner) }
     }
 
-    /// Takes on a function, or changes one. A change that needs new processes replaces the old ones when the new are ready;
-    /// only where both need the same fixed port, the old one ends first and requests wait. After [`Supervisor::shutdown`],
-    /// what is returned refuses every request.
+    /// Adds or changes a function. If a change needs new processes, they replace the old ones when they are ready. If both need the same fixed port,
+    /// the old ones end first and requests wait. After [`Supervisor::shutdown`], the returned function refuses every request.
     pub fn apply(&self, spec: FunctionSpec) -> Function {
         let mut functions = self.functions_mut();
         let entries = functions.entry(spec.id.clone()).or_default();
@@ -113,9 +112,9 @@ impl Supervisor {
         self.apply_one(entries, spec)
     }
 
-    /// Takes on several revisions of a function side by side, or changes them: each has instances of its own, and is scaled for itself.
-    /// The first is the one that gets most. If it is new, and its predecessor in that place is not among `specs`, it replaces
-    /// that as [`Supervisor::apply`] does. Other revisions that are there stay until [`Supervisor::retire`].
+    /// Adds or changes several revisions of a function, which run side by side. Each has its own instances and its own autoscaler. The first one is
+    /// the slice's own. If it is new, and the revision that was first before is not among `specs`, it replaces that revision as [`Supervisor::apply`]
+    /// does. All other revisions stay until [`Supervisor::retire`].
     pub fn apply_all(&self, specs: Vec<FunctionSpec>) -> Vec<(u32, Function)> {
         let mut functions = self.functions_mut();
         let Some(first) = specs.first() else { return Vec::new() };
@@ -148,8 +147,8 @@ impl Supervisor {
         function
     }
 
-    /// Lets go of the revisions of a function that are not in `keep`, once nobody asks for them any more: their instances are withdrawn, and
-    /// end when they have no request left.
+    /// Removes the revisions of a function that are not in `keep`. Call it once no new request is routed to them. Their instances drain without a
+    /// time limit and then end.
     pub fn retire(&self, id: &FunctionId, keep: &[u32]) {
         let mut functions = self.functions_mut();
         let Some(entries) = functions.get_mut(id) else { return };
@@ -163,7 +162,7 @@ impl Supervisor {
     fn run(&self, spec: FunctionSpec, function: &Function) -> Task {
         let predecessors: Vec<_> =
             self.ending().iter().filter(|(id, _)| *id == spec.id).map(|(_, task)| task.clone().ended()).collect();
-        // A request may come before the task has run for the first time.
+        // A request may come before the task runs for the first time.
         function.dispatcher.configure(spec.concurrency, spec.queue, spec.longest_wait());
         let shared = Shared {
             settings: Arc::clone(&self.inner.settings),
@@ -187,7 +186,7 @@ impl Supervisor {
         Task { orders, ended }
     }
 
-    /// Lets go of a function: its instances are withdrawn, drained and ended in the background.
+    /// Removes a function. Its instances are drained and ended in the background.
     pub fn remove(&self, id: &FunctionId) {
         let entries = self.functions_mut().remove(id);
         for entry in entries.into_iter().flatten() {
@@ -202,28 +201,28 @@ impl Supervisor {
         ending.push((id, task));
     }
 
-    /// Takes on a job, and starts it unless this run of it was taken on before. Another run of it that is under way ends first.
-    /// After [`Supervisor::shutdown`] nothing is started.
+    /// Adds a job and starts it, unless this run was added before. Another run of the job ends first. After [`Supervisor::shutdown`] nothing is
+    /// started.
     pub fn apply_job(&self, spec: JobSpec) {
         self.inner.jobs.apply(&self.inner.runtime, spec);
     }
 
-    /// Lets go of a job; if it runs, it is ended in the background.
+    /// Removes a job. If it runs, it is ended in the background.
     pub fn remove_job(&self, id: &FunctionId) {
         self.inner.jobs.remove(id);
     }
 
-    /// How all jobs are, by name.
+    /// The status of all jobs, sorted by name.
     pub fn jobs(&self) -> Vec<JobStatus> {
         self.inner.jobs.status()
     }
 
-    /// The last lines of a job's output, oldest first: of the processes that run, and of the one that ended last.
+    /// The last lines of a job's output, oldest first: those of its running processes and of the one that ended last.
     pub fn job_output(&self, id: &FunctionId) -> Vec<LogLine> {
         self.inner.jobs.output(id)
     }
 
-    /// Ends all functions and jobs and waits until none of their processes is left. What has not ended by itself within `limit` is killed.
+    /// Ends all functions and jobs, and waits until none of their processes is left. What has not ended within `limit` is killed.
     pub async fn shutdown(&self, limit: Duration) {
         self.inner.shut_down.store(true, Ordering::SeqCst);
         let functions = std::mem::take(&mut *self.functions_mut());
@@ -231,7 +230,7 @@ impl Supervisor {
             entries.into_iter().for_each(|entry| self.end(id.clone(), entry.task, Order::Remove));
         }
         let tasks: Vec<Task> = self.ending().iter().map(|(_, task)| task.clone()).collect();
-        // Those that were retired have no time left either.
+        // Retired revisions drain without a time limit; that ends now.
         tasks.iter().for_each(|task| drop(task.orders.send(Order::Remove)));
         self.inner.jobs.close();
         let all_ended = async {
@@ -252,17 +251,17 @@ impl Supervisor {
         }
     }
 
-    /// A function that was applied; of several revisions, the one that gets most.
+    /// The function with this name; of several revisions, the slice's own.
     pub fn function(&self, id: &FunctionId) -> Option<Function> {
         self.functions(|functions| functions.get(id)?.first().map(|entry| entry.function.clone()))
     }
 
-    /// How all revisions of all functions are, by name, of each function the one that gets most first.
+    /// The status of all revisions, sorted by function, the slice's own revision first.
     pub fn status(&self) -> Vec<FunctionStatus> {
         self.functions(|functions| functions.values().flatten().map(|entry| entry.function.status()).collect())
     }
 
-    /// The last scale decisions of each function, in the order of time.
+    /// The last scale decisions of all functions, sorted by time.
     pub fn scale_events(&self) -> Vec<ScaleEvent> {
         let each = |functions: &BTreeMap<FunctionId, Vec<Entry>>| {
             functions.values().flatten().flat_map(|entry| entry.function.scale_events()).collect::<Vec<_>>()
@@ -272,7 +271,7 @@ impl Supervisor {
         events
     }
 
-    /// Instances of a function, revision by revision, oldest first; none if there is no such function.
+    /// The instances of a function by revision, oldest first. Empty if there is no such function.
     pub fn instances(&self, id: &FunctionId) -> Vec<InstanceStatus> {
         let of = |functions: &BTreeMap<FunctionId, Vec<Entry>>| {
             let entries = functions.get(id).into_iter().flatten();
@@ -281,17 +280,17 @@ impl Supervisor {
         self.functions(of)
     }
 
-    /// Rises whenever an instance begins or ceases to get requests, or ends; then read again what you need.
+    /// A counter that rises whenever an instance begins to get requests, stops getting them, or ends.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.inner.changes.count.subscribe()
     }
 
-    /// Functions of which an instance began or ceased to get requests, or ended, since they were last asked for.
+    /// The functions with such a change since the last call; see [`Supervisor::changes`].
     pub fn take_changed(&self) -> BTreeSet<FunctionId> {
         std::mem::take(&mut *self.inner.changes.functions.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Rises whenever something about a job changes.
+    /// A counter that rises whenever a job's status changes.
     pub fn job_changes(&self) -> watch::Receiver<u64> {
         self.inner.jobs.changes()
     }
@@ -309,7 +308,7 @@ impl Supervisor {
     }
 }
 
-/// A revision that is new in the first place takes over the instances of the one that goes from there, and with them its requests.
+/// If the slice's own revision is new and its predecessor goes, it takes over the predecessor's instances and their requests.
 fn succeed(entries: &mut [Entry], specs: &[FunctionSpec]) {
     if let Some(FunctionSpec { revision, .. }) = specs.first()
         && entries.iter().all(|entry| entry.revision != *revision)
@@ -341,54 +340,54 @@ pub struct Function {
 }
 
 impl Function {
-    /// Its name.
+    /// Name of the function.
     pub fn id(&self) -> &FunctionId {
         &self.id
     }
 
-    /// Whether both are the same: the same instances, the same queue.
+    /// Whether both have the same instances and the same queue.
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.dispatcher, &other.dispatcher)
     }
 
-    /// Borrows a ready instance with room, the least loaded one. If there is none, starts one or waits for the next to be free,
-    /// in the order of requests, no longer than the start-up time-out. May be called on any runtime (with time enabled), and
-    /// dropped at any time. Addresses in `avoid` are given only if no others are ready.
+    /// Leases the least loaded ready instance with room. If there is none, starts one or waits for one, first come, first served, no longer than the
+    /// start-up timeout. It may be called on any runtime with time enabled, and is cancel-safe. An address in `avoid` is used only if every ready one
+    /// is in `avoid`.
     pub async fn acquire(&self, avoid: &[SocketAddr]) -> Result<Lease, AcquireError> {
         self.dispatcher.acquire(avoid, None).await
     }
 
-    /// Like [`Function::acquire`], but waits no longer than until the deadline, and not at all if nothing can come of it until then.
+    /// Like [`Function::acquire`], but waits until the deadline at most, and fails at once if no instance can be had by then.
     pub async fn acquire_by(&self, avoid: &[SocketAddr], deadline: Instant) -> Result<Lease, AcquireError> {
         self.dispatcher.acquire(avoid, Some(deadline)).await
     }
 
-    /// Like [`Function::acquire`], but at once or not at all, and starts nothing.
+    /// Like [`Function::acquire`], but never waits and starts nothing.
     pub fn try_acquire(&self, avoid: &[SocketAddr]) -> Option<Lease> {
         self.dispatcher.try_acquire(avoid)
     }
 
-    /// Instances that get requests, without those in `avoid`.
+    /// Number of ready instances, without those in `avoid`.
     pub fn ready(&self, avoid: &[SocketAddr]) -> usize {
         self.dispatcher.ready().iter().filter(|slot| !avoid.contains(&slot.address)).count()
     }
 
-    /// Instances that get requests, and where.
+    /// The ready instances and their addresses.
     pub fn endpoints(&self) -> Vec<(InstanceId, SocketAddr)> {
         self.dispatcher.ready().iter().map(|slot| (slot.id, slot.address)).collect()
     }
 
-    /// Requests that wait for an instance.
+    /// Number of requests that wait for an instance.
     pub fn waiting(&self) -> usize {
         self.dispatcher.waiting()
     }
 
-    /// Whether none of its instances has a request, and none waits for one.
+    /// Whether no ready instance has a request and no request waits.
     pub fn is_idle(&self) -> bool {
         self.dispatcher.waiting() == 0 && self.dispatcher.ready().iter().all(|slot| slot.in_flight() == 0)
     }
 
-    /// How it is.
+    /// The status of the function, or of this revision.
     pub fn status(&self) -> FunctionStatus {
         let notes = self.board.notes();
         FunctionStatus {
@@ -407,26 +406,26 @@ impl Function {
         }
     }
 
-    /// The last decisions on how many instances there should be, oldest first.
+    /// The last scale decisions, oldest first.
     pub fn scale_events(&self) -> Vec<ScaleEvent> {
         self.board.notes().events.iter().cloned().collect()
     }
 
-    /// The last lines of an instance's output, oldest first. Kept for running instances and the one that ended last.
+    /// The last lines of an instance's output, oldest first. They are kept for running instances and for the one that ended last.
     pub fn output(&self, instance: InstanceId) -> Vec<LogLine> {
         self.board.notes().output.get(&instance).map(|lines| lines.iter().cloned().collect()).unwrap_or_default()
     }
 }
 
-/// Changes of instances.
+/// Tells which functions had a change of instances.
 #[derive(Default)]
 struct Changes {
     count: watch::Sender<u64>,
-    /// Whose.
+    /// Functions with a change.
     functions: Mutex<BTreeSet<FunctionId>>,
 }
 
-/// Passes everything on, and notes changes of instances.
+/// Passes all callbacks on to the host, and notes changes of instances.
 struct Announcing<H> {
     host: H,
     changes: Arc<Changes>,

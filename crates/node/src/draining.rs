@@ -1,8 +1,8 @@
-//! Functions that were removed, but that exchanges of an earlier configuration still call.
+//! Removed functions that exchanges of an earlier configuration still call.
 //!
-//! Such an exchange sees its snapshot to its end, and so does the instance that it is with: what that calls is judged by the snapshot that
-//! both are in. So their instances, credentials and certificates stay until nothing of them is under way any more, and no longer than the
-//! drain timeout.
+//! Such an exchange keeps its snapshot to its end, and so does the instance that handles it: the instance's calls are judged by the last snapshot
+//! that contains its function. So the instances, credentials and certificates of removed functions stay until nothing uses them, but no longer than
+//! the drain timeout.
 
 use leno_config::FunctionId;
 use leno_function::Supervisor;
@@ -12,22 +12,23 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How often what has left is let go of.
+/// Interval between checks for functions that have drained.
 pub(crate) const LOOK: Duration = Duration::from_millis(100);
 
-/// What is draining, in the order in which it was removed.
+/// Draining functions, in the order of their removal.
 #[derive(Default)]
 pub(crate) struct Draining(Vec<Removal>);
 
 struct Removal {
-    /// The last snapshot with them.
+    /// The last snapshot that contains the functions.
     before: Arc<NodeSnapshot>,
     functions: BTreeSet<FunctionId>,
     until: Instant,
 }
 
 impl Removal {
-    /// Nobody but this, and the node for those who come, holds the snapshot or one before it, and no instance has a request.
+    /// Whether the time is up, or nothing uses the functions. The latter means that only this list and [`Node::former`] hold the snapshot, nobody
+    /// holds an older one, and no instance has a request.
     fn is_over(&self, node: &Node, supervisor: &Supervisor) -> bool {
         let idle = |id| supervisor.function(id).is_none_or(|function| function.is_idle());
         let unseen = || Arc::strong_count(&self.before) <= 2 && node.is_oldest(&self.before);
@@ -36,12 +37,12 @@ impl Removal {
 }
 
 impl Draining {
-    /// Whether nothing is.
+    /// Whether nothing is draining.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// These functions were removed; they may stay for so long.
+    /// Begins to drain functions that were removed. They stay for `limit` at most.
     pub(crate) fn add(
         &mut self,
         node: &Node,
@@ -55,12 +56,12 @@ impl Draining {
         }
     }
 
-    /// A function is there again; it does not leave.
+    /// Stops draining a function that was added again.
     pub(crate) fn keep(&mut self, id: &FunctionId) {
         self.0.iter_mut().for_each(|removal| removal.functions.retain(|draining| draining != id));
     }
 
-    /// What nobody needs any more.
+    /// Removes the functions that have drained, and returns them.
     pub(crate) fn gone(&mut self, node: &Node, supervisor: &Supervisor) -> Vec<FunctionId> {
         let over: Vec<Removal> = self.0.extract_if(.., |removal| removal.is_over(node, supervisor)).collect();
         if !over.is_empty() {
@@ -69,13 +70,13 @@ impl Draining {
         over.into_iter().flat_map(|removal| removal.functions).collect()
     }
 
-    /// Entries of what is leaving.
+    /// The entries of all draining functions.
     pub(crate) fn entries(&self) -> impl Iterator<Item = &Arc<FunctionEntry>> {
         self.0.iter().flat_map(|removal| removal.functions.iter().filter_map(|id| removal.before.functions.get(id)))
     }
 
     fn tell(&self, node: &Node) {
-        // Who was in several has the latest.
+        // The newest snapshot comes first: a function that was in several is found in its latest one.
         let former = self.0.iter().rev().map(|removal| removal.before.clone()).collect();
         node.former.store(Arc::new(former));
     }

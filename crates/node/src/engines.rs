@@ -1,37 +1,37 @@
-//! Which sandbox engine runs which function.
+//! Chooses the sandbox engine of each function.
 
 use leno_config::{Snapshot, slice};
 use leno_sandbox::{Engine, EngineError, EngineKind};
 use std::sync::OnceLock;
 
-/// The engines of this node; wasm is compiled when it is first needed.
+/// The engines of this node. The wasm engine is compiled when it is first needed.
 pub struct Engines {
-    /// Whatever is asked for, it is this one.
+    /// Replaces every choice.
     only: Option<Engine>,
     microvm: Result<Engine, EngineError>,
     wasm: OnceLock<Result<Engine, EngineError>>,
 }
 
-/// What a function asks for does not work here.
+/// A requested engine does not work on this node.
 #[derive(Debug, thiserror::Error)]
 pub enum NoEngine {
-    /// It is not run in another engine than it asks for.
+    /// The microvm engine does not work. A function that requests it is not run in another engine. Holds the reason.
     #[error(
         "engine microvm is asked for, and does not work here: {0}; set up KVM, or write `engine: auto` or `engine: wasm`"
     )]
     Microvm(String),
-    /// Everything else could take its place.
+    /// The wasm engine does not work. Holds the reason.
     #[error("the wasm engine does not work here: {0}")]
     Wasm(String),
 }
 
 impl Engines {
-    /// Finds out what works: a guest is really run.
+    /// Finds out whether the microvm engine works, by running a guest.
     pub fn probe() -> Self {
         Self::of(Engine::microvm())
     }
 
-    /// This engine for all functions, whatever they ask for: to measure one that configuration cannot select.
+    /// Uses this engine for all functions, whatever they request. For measuring an engine that the configuration cannot select.
     pub fn only(engine: Engine) -> Self {
         Self { only: Some(engine.clone()), microvm: Ok(engine), wasm: OnceLock::new() }
     }
@@ -40,7 +40,8 @@ impl Engines {
         Self { only: None, microvm, wasm: OnceLock::new() }
     }
 
-    /// The engine for a function: its own choice, else the mesh's, and only that. Where neither chooses: microvm where a guest runs, or wasm.
+    /// The engine of a function: its own choice, or else the mesh's, and never another one. Where neither chooses: microvm if it works, otherwise
+    /// wasm.
     pub fn choose(&self, function: Option<slice::Engine>, mesh: Option<slice::Engine>) -> Result<&Engine, NoEngine> {
         if let Some(engine) = &self.only {
             return Ok(engine);
@@ -54,7 +55,7 @@ impl Engines {
         }
     }
 
-    /// Why documents cannot be put into force: functions that ask for an engine that does not work here.
+    /// Fails if the mesh or a function requests an engine that does not work here. The error says why the documents cannot be put into force.
     pub fn refuse(&self, snapshot: &Snapshot) -> Result<(), String> {
         let mesh = snapshot.mesh_slice().engine;
         self.choose(None, mesh).map_err(|error| format!("spec.engine of the Mesh document: {error}"))?;
@@ -66,7 +67,7 @@ impl Engines {
         Ok(())
     }
 
-    /// In words, for the start of the node.
+    /// Describes the mesh's engine, for the start of the node.
     pub fn describe(&self, mesh: Option<slice::Engine>) -> Result<String, NoEngine> {
         let kind = self.choose(None, mesh)?.kind();
         Ok(match (&self.microvm, mesh) {

@@ -1,4 +1,4 @@
-//! Lends the supervisor's instances to the corridor, and gives each instance what it needs to call others.
+//! Leases the supervisor's instances to the corridor, and gives each instance what it needs to call other functions.
 
 use arc_swap::ArcSwap;
 use leno_config::FunctionId;
@@ -19,21 +19,21 @@ pub(crate) struct Hosted {
 /// The revisions of a function that get requests.
 #[derive(Clone)]
 pub(crate) struct Revisions {
-    /// The one that gets most.
+    /// The slice's own revision.
     own: Function,
-    /// `None`: it gets all.
+    /// `None`: the slice's own revision gets all requests.
     others: Option<Arc<[(u32, Function)]>>,
 }
 
 impl Revisions {
-    /// As [`Supervisor::apply_all`] made them; `None`: of nothing.
+    /// Takes the result of [`Supervisor::apply_all`]; `None`: it is empty.
     pub(crate) fn new(mut revisions: Vec<(u32, Function)>) -> Option<Self> {
         let others = revisions.split_off(revisions.len().min(1));
         let (_, own) = revisions.pop()?;
         Some(Self { own, others: (!others.is_empty()).then(|| others.into()) })
     }
 
-    /// The one of this number. Who looks for one that has gone meanwhile gets the one that gets most.
+    /// The revision with this number. If it is gone, the slice's own revision.
     fn of(&self, revision: u32) -> &Function {
         let Some(others) = &self.others else { return &self.own };
         others.iter().find(|(number, _)| *number == revision).map_or(&self.own, |(_, function)| function)
@@ -46,7 +46,7 @@ impl Revisions {
 }
 
 impl Hosted {
-    /// Replaces the functions that can be lent.
+    /// Replaces the functions whose instances are leased.
     pub(crate) fn set(&self, functions: Shards<FunctionId, Revisions>) {
         self.functions.store(Arc::new(functions));
     }
@@ -77,7 +77,7 @@ impl Instances for Hosted {
                     None => current.acquire(avoid).await,
                 };
                 if matches!(lease, Err(AcquireError::Removed)) {
-                    // The revision went while the request was on its way to it, or waited. Another one has its share.
+                    // The revision was removed while the request was on its way to it, or waited. Another revision has its share now.
                     let now = self.find(function, revision)?;
                     if !now.is(&current) {
                         current = now;
@@ -97,7 +97,7 @@ impl Instances for Hosted {
     }
 }
 
-/// A lease as the corridor knows it.
+/// A supervisor's lease as the corridor sees it.
 struct SupervisorLease(leno_function::Lease);
 
 impl Guard for SupervisorLease {
@@ -125,7 +125,7 @@ fn unavailable(error: AcquireError) -> Unavailable {
     }
 }
 
-/// What the supervisor tells this node. The node itself comes into being after it.
+/// The node's callbacks for the supervisor. The supervisor is made before the node, so the node is attached later.
 #[derive(Clone, Default)]
 pub(crate) struct InstanceHost {
     node: Arc<OnceLock<(Weak<leno_proxy::Node>, SocketAddr)>>,
@@ -133,14 +133,14 @@ pub(crate) struct InstanceHost {
 }
 
 impl InstanceHost {
-    /// With `any_caller`, instances' credentials are taken from whoever has them.
+    /// With `any_caller`, an instance's credential is accepted from any process.
     pub(crate) fn new(any_caller: bool) -> Self {
         Self { any_caller, ..Self::default() }
     }
 
-    /// From now on instances are given credentials for this node's outbound listener.
+    /// From now on, instances that start get credentials for this node's outbound listener.
     pub(crate) fn attach(&self, node: &Arc<leno_proxy::Node>, outbound: SocketAddr) {
-        // A process has one node; a second call changes nothing.
+        // A process has one node. A second call changes nothing.
         let _ = self.node.set((Arc::downgrade(node), outbound));
     }
 
@@ -212,7 +212,7 @@ impl Host for InstanceHost {
     }
 }
 
-/// Instances of a function as the control plane wants to hear of them.
+/// The instances of a function in the control plane's format.
 pub(crate) fn reported(supervisor: &Supervisor, function: &FunctionId) -> Vec<leno_control::Instance> {
     let report = |status: leno_function::InstanceStatus| leno_control::Instance {
         id: status.id.number,

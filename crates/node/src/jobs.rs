@@ -1,4 +1,4 @@
-//! Jobs: started on this node when they can call others, and reported to the control plane.
+//! Starts jobs on this node once they can call other functions, and reports them to the control plane.
 
 use leno_config::{FunctionId, Slice, slice};
 use leno_control::node::Agent;
@@ -9,14 +9,14 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-/// The jobs that this node was given.
+/// The jobs that are assigned to this node.
 pub(crate) struct Jobs {
     agent: Agent,
     supervisor: Supervisor,
     svids: Arc<SvidStore>,
-    /// Not started yet.
+    /// Jobs that were not started yet.
     waiting: BTreeMap<FunctionId, (SpiffeId, JobSpec)>,
-    /// When that changed of which the control plane was told last.
+    /// When each job changed last, as reported to the control plane.
     told: HashMap<FunctionId, SystemTime>,
 }
 
@@ -25,7 +25,7 @@ impl Jobs {
         Self { agent, supervisor, svids, waiting: BTreeMap::new(), told: HashMap::new() }
     }
 
-    /// Takes on a job, or another run of it.
+    /// Adds a job, or another run of it.
     pub(crate) fn apply(&mut self, slice: &Slice, job: &slice::Job) -> Result<(), String> {
         let run = run_of(slice).ok_or("its run cannot be named")?;
         let identity = slice.identity.parse().map_err(|error| format!("its identity: {error}"))?;
@@ -34,7 +34,7 @@ impl Jobs {
         Ok(())
     }
 
-    /// Lets go of a job, if this is one.
+    /// Removes a job. Does nothing for a function.
     pub(crate) fn remove(&mut self, id: &FunctionId) {
         self.waiting.remove(id);
         self.told.remove(id);
@@ -42,12 +42,12 @@ impl Jobs {
         self.agent.forget_job(id);
     }
 
-    /// Whether there are jobs that could not be started yet.
+    /// Whether some jobs were not started yet.
     pub(crate) fn are_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Starts those that have a certificate. Nobody waits for a job, but its first call must not fail for want of one.
+    /// Starts the jobs that have a certificate. Nobody waits for a job to start, but its first call must not fail for lack of one.
     pub(crate) fn start(&mut self) {
         let ready = |_: &FunctionId, (identity, _): &mut (SpiffeId, JobSpec)| self.svids.current(identity).is_some();
         for (_, (_, spec)) in self.waiting.extract_if(.., ready) {
@@ -55,7 +55,7 @@ impl Jobs {
         }
     }
 
-    /// Tells the control plane what has changed.
+    /// Reports changed jobs to the control plane.
     pub(crate) fn report(&mut self) {
         for status in self.supervisor.jobs() {
             if self.told.insert(status.job.clone(), status.changed) != Some(status.changed) {

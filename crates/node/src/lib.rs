@@ -1,8 +1,7 @@
-//! One node of the mesh: the supervisor of its instances, the corridor that carries requests, and the reconciler that puts into force
-//! what the control plane delivers.
+//! One node of the mesh: the supervisor of its instances, the corridor that carries requests, and the reconciler that puts into force what the
+//! control plane delivers.
 //!
-//! [`start`] puts them together. What it returns, [`Running`], is all that others need to know of a node: where it listens, whether it is
-//! ready, and how to stop it.
+//! [`start`] puts them together and returns [`Running`]. It tells where the node listens and whether it is ready, and it stops the node.
 #![forbid(unsafe_code)]
 
 mod draining;

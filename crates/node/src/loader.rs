@@ -1,5 +1,5 @@
-//! Makes slices ready to be run: a millisecond or so for each program, and longer for components. Tasks of their own, so that the
-//! reconciler goes on meanwhile.
+//! Loads slices, so that they can run. That takes about a millisecond for each program, and longer for components. Tasks of their own do it, so that
+//! the reconciler goes on meanwhile.
 
 use crate::engines::Engines;
 use bytes::Bytes;
@@ -13,11 +13,10 @@ use std::sync::Arc;
 use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
 
-/// What loading needs.
 #[derive(Clone)]
 pub(crate) struct Loader {
     pub engines: Arc<Engines>,
-    /// Modules of extensions, and components.
+    /// Compiled modules of extensions and components.
     pub modules: Arc<Modules>,
     pub node: Arc<Node>,
 }
@@ -25,14 +24,14 @@ pub(crate) struct Loader {
 /// What is to be loaded.
 #[derive(Default)]
 pub(crate) struct Wanted {
-    /// Compiled before any slice is loaded: slices name them.
+    /// Compiled before any slice is loaded, because slices name them.
     pub modules: Vec<(ModuleHash, Bytes)>,
     pub slices: Vec<Slice>,
     /// The engine of functions that choose none.
     pub engine: Option<slice::Engine>,
 }
 
-/// What became of it.
+/// The result of loading.
 #[derive(Default)]
 pub(crate) struct Loaded {
     /// Modules that cannot be used, and why.
@@ -41,7 +40,7 @@ pub(crate) struct Loaded {
 }
 
 impl Loader {
-    /// Loads all of it, as many at a time as there are cores.
+    /// Loads everything in the background. At most as many slices are loaded at a time as there are cores.
     pub(crate) fn start(&self, wanted: Wanted) -> JoinHandle<Loaded> {
         let loader = self.clone();
         tokio::spawn(async move { loader.load(wanted).await })
@@ -63,14 +62,14 @@ impl Loader {
             let (loader, room, engine) = (self.clone(), room.clone(), wanted.engine);
             loading.spawn(async move {
                 let id = slice.id.clone();
-                // Nobody closes it.
+                // The semaphore is never closed, so this does not fail.
                 let _permit = room.acquire_owned().await;
                 let entry = spawn_blocking(move || loader.load_one(slice, engine)).await;
                 (id, entry.map_err(|error| error.to_string()).flatten())
             });
         }
         while let Some(done) = loading.join_next().await {
-            // The tasks themselves do not panic, and nobody aborts them.
+            // The tasks do not panic, and nobody aborts them.
             loaded.functions.extend(done);
         }
         loaded
@@ -96,7 +95,7 @@ impl Loader {
     }
 }
 
-/// An extension whose module was delivered must be ready; one whose module is fetched may come later, or never.
+/// Fails if an extension is not ready although its module was delivered. A module that is fetched may come later, or never.
 fn delivered(specs: &[slice::Extension], loaded: &[Extension]) -> Result<(), String> {
     for (spec, extension) in specs.iter().zip(loaded).filter(|(spec, _)| spec.url.is_none()) {
         if let Err(reason) = &extension.plugin {

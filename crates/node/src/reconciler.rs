@@ -1,8 +1,8 @@
-//! Puts what the control plane delivers into force on this node: programs are loaded, instances supervised, identities
-//! certified, and then one pointer is swapped.
+//! Puts what the control plane delivers into force on this node: loads programs, supervises instances, certifies identities, and then publishes
+//! a new snapshot.
 //!
-//! One thing is loaded at a time, by a task of its own: updates and reloads take effect in the order in which they came, and what is
-//! reported meanwhile does not wait for them.
+//! One load runs at a time, in a task of its own. So updates and reloads take effect in the order in which they came, and reports do not wait for
+//! them.
 
 use crate::draining::{self, Draining};
 use crate::instances::{Hosted, Revisions, reported};
@@ -28,31 +28,31 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior, sleep_until};
 
-/// Between two reports of what became of requests, where there are several revisions.
+/// Interval between reports of request counts, for functions with several revisions.
 const TRAFFIC_TICK: Duration = Duration::from_millis(500);
 
-/// Instances that come or go within this time are told of together: in a burst that takes few messages instead of one for each.
+/// Changes of instances within this time are reported together. In a burst that takes few messages instead of one for each instance.
 const TOGETHER: Duration = Duration::from_millis(20);
 
-/// How often jobs that want a certificate are looked at.
+/// Interval between checks whether jobs have got their certificates.
 const CERTIFIED: Duration = Duration::from_millis(5);
 
-/// Everything that an update touches.
+/// Applies updates. It holds everything that an update changes.
 pub(crate) struct Reconciler {
     pub agent: Agent,
     pub node: Arc<Node>,
     pub loader: Loader,
     pub supervisor: Supervisor,
     pub hosted: Arc<Hosted>,
-    /// The identities that are to be certified.
+    /// The identities to certify.
     pub wanted: watch::Sender<BTreeSet<SpiffeId>>,
-    /// The gateway's own identity, certified whatever is hosted.
+    /// The gateway's own identity, which is certified whatever the node hosts.
     pub gateway: SpiffeId,
-    /// Becomes true when the functions of this node are in force for the first time.
+    /// Becomes true when this node's functions are in force for the first time.
     pub applied: watch::Sender<bool>,
 }
 
-/// What is being loaded, and for what.
+/// A load that is under way, and its purpose.
 struct Loading {
     purpose: Purpose,
     task: JoinHandle<Loaded>,
@@ -64,13 +64,13 @@ enum Purpose {
     Keys(FunctionId),
     /// This module was fetched.
     Module(ModuleHash),
-    /// Extensions that were not loaded may be by now.
+    /// Extensions that failed to load are tried again.
     Retry,
 }
 
-/// What the loop remembers from one event to the next.
+/// What the loop keeps from one event to the next.
 struct Progress {
-    /// Functions that get requests here.
+    /// The functions that get requests on this node.
     functions: Shards<FunctionId, Revisions>,
     draining: Draining,
     jobs: Jobs,
@@ -79,7 +79,7 @@ struct Progress {
     modules: ModuleFetcher,
 }
 
-/// The end of what is being loaded; never, where nothing is.
+/// Waits for the load that is under way; without one, for ever.
 async fn finished(loading: &mut Option<Loading>) -> (Purpose, Loaded) {
     let loaded = match loading {
         Some(Loading { task, .. }) => task.await,
@@ -87,7 +87,7 @@ async fn finished(loading: &mut Option<Loading>) -> (Purpose, Loaded) {
     };
     match (loading.take(), loaded) {
         (Some(Loading { purpose, .. }), Ok(loaded)) => (purpose, loaded),
-        // Only the end of the runtime ends such a task before it is done, and nothing follows that.
+        // Only a runtime that shuts down ends such a task early, and nothing follows that.
         _ => pending().await,
     }
 }
@@ -116,7 +116,7 @@ impl Reconciler {
                     None => return,
                 },
                 Some((id, _)) = fetched_keys.recv(), if loading.is_none() => {
-                    // The one that came along is older than an update that came before it was read.
+                    // The slice that came with the key set may be older than an update that came before it was read.
                     let latest = progress.keys.latest(&id);
                     loading = latest.map(|slice| self.load(Purpose::Keys(id), vec![slice]));
                 }
@@ -125,7 +125,7 @@ impl Reconciler {
                     loading = self.retry(&mut progress.retries);
                 }
                 () = tokio::time::sleep(draining::LOOK), if !progress.draining.is_empty() => self.let_go(&mut progress),
-                // What may be called is in force when the first jobs start.
+                // Jobs start only after the functions that they may call are in force.
                 () = tokio::time::sleep(CERTIFIED), if progress.jobs.are_waiting() && *self.applied.borrow() => {
                     progress.jobs.start();
                 }
@@ -185,7 +185,7 @@ impl Reconciler {
         }
     }
 
-    /// Functions were loaded anew, and nothing else changes.
+    /// Puts reloaded functions into force. Nothing else changes.
     fn replace(&self, loaded: Loaded, cause: &dyn fmt::Display, what: &str) {
         let mut next = self.node.snapshot.load().change();
         let mut any = false;
@@ -206,7 +206,7 @@ impl Reconciler {
         }
     }
 
-    /// What became of requests, where there are several revisions.
+    /// Reports the request counts of functions with several revisions.
     fn tell_traffic(&self) {
         for (id, counts) in self.node.revision_stats.counts() {
             let of =
@@ -240,7 +240,7 @@ impl Reconciler {
                         draining.keep(id);
                         removed.remove(id);
                         if let Run::Job(job) = &entry.slice.run {
-                            // It may have been a function until now.
+                            // The name may have been a function's until now.
                             self.supervisor.remove(id);
                             replaced |= functions.remove(id).is_some();
                             if let Err(reason) = jobs.apply(&entry.slice, job) {
@@ -278,27 +278,27 @@ impl Reconciler {
                     forgotten = true;
                 }
                 Change::Set(Resource::Hosted(_)) => complete = true,
-                // One node hosts everything: there are no other nodes' endpoints, and the gateway's routes are in the slices.
+                // With a single node there are no endpoints on other nodes, and the gateway's routes are in the slices.
                 Change::Set(Resource::Endpoints(..) | Resource::Routes) | Change::Removed(_) => {}
             }
         }
-        // The control plane counts from here on; so it must know before the first request is led to a new revision.
+        // The control plane counts from this report on. It must get it before the first request is routed to a new revision.
         self.tell_traffic();
         self.hosted.set(functions.clone());
         let snapshot = next.finish();
         let snapshot = Arc::new(snapshot);
-        // Whoever does not find a function in the new one finds it there.
+        // An exchange that does not find a function in the new snapshot finds it among the draining ones.
         draining.add(&self.node, before, removed, snapshot.mesh.limits.drain_timeout);
         self.node.publish(snapshot.clone());
         tracing::info!(version = snapshot.version, functions = snapshot.functions.len(), "configuration is in force");
-        // Only now that no new request is led to them.
+        // Not before now, because new requests were routed to these revisions until the snapshot was published.
         for entry in &come {
             let keep: Vec<u32> = entry.slice.all_revisions().map(|revision| revision.number).collect();
             self.supervisor.retire(&entry.slice.id, &keep);
             let several = entry.slice.revisions.split.is_some();
             self.node.revision_stats.keep(&entry.slice.id, if several { &keep } else { &[] });
         }
-        // Requests from the gateway and on this node need no certificate, so they do not wait for keys to be made.
+        // Requests from the gateway and within this node need no certificate, so they do not wait for keys to be made.
         if forgotten || replaced {
             self.want(snapshot.functions.values().chain(draining.entries()));
         } else {
@@ -316,7 +316,7 @@ impl Reconciler {
         }
     }
 
-    /// Lets go of removed functions that nothing calls any more.
+    /// Removes functions that have drained.
     fn let_go(&self, progress: &mut Progress) {
         let Progress { functions, draining, .. } = progress;
         let gone = draining.gone(&self.node, &self.supervisor);
@@ -332,7 +332,7 @@ impl Reconciler {
         self.forget(draining);
     }
 
-    /// Empties the ledger of what no function of this node is, or calls.
+    /// Removes ledger entries of functions that this node neither hosts nor calls.
     fn forget(&self, draining: &Draining) {
         let snapshot = self.node.snapshot.load();
         let entries = || snapshot.functions.values().chain(draining.entries());
@@ -341,7 +341,8 @@ impl Reconciler {
         self.node.ledger.retain(|function| known.contains(function));
     }
 
-    /// Whether an update may change which modules are to be fetched. A new function that names none does not, and costs no look at all others.
+    /// Whether an update may change which modules are fetched. A new function that names none does not, and then the other functions need not be
+    /// looked at.
     fn changes_fetches(&self, update: &Update) -> bool {
         let snapshot = self.node.snapshot.load();
         update.changes.iter().any(|change| match change {
@@ -353,7 +354,7 @@ impl Reconciler {
         })
     }
 
-    /// Has the modules fetched that have addresses.
+    /// Has all modules fetched that the functions name by URL.
     fn fetch_modules(&self, fetcher: &ModuleFetcher) {
         let snapshot = self.node.snapshot.load();
         let slices = snapshot.functions.values().map(|entry| &entry.slice);
@@ -363,7 +364,7 @@ impl Reconciler {
         fetcher.want(&wanted, &named);
     }
 
-    /// A module was fetched: the functions that name it are loaded anew.
+    /// Reloads the functions that name a module that was fetched.
     fn reload_with(&self, hash: ModuleHash) -> Option<Loading> {
         let snapshot = self.node.snapshot.load();
         let slices = snapshot.functions.values().map(|entry| &entry.slice);
@@ -372,7 +373,7 @@ impl Reconciler {
         (!slices.is_empty()).then(|| self.load(Purpose::Module(hash), slices))
     }
 
-    /// Loads those again that have an extension which was not loaded.
+    /// Reloads functions with an extension that failed to load.
     fn retry(&self, retries: &mut Retries) -> Option<Loading> {
         let snapshot = self.node.snapshot.load();
         let mut slices = Vec::new();
@@ -390,7 +391,7 @@ impl Reconciler {
         self.wanted.send_replace(wanted);
     }
 
-    /// Told even if nothing is new: a new trust bundle may call for new certificates.
+    /// Notifies even if nothing is new: a new trust bundle may call for new certificates.
     fn want_too(&self, come: &[Arc<FunctionEntry>]) {
         self.wanted.send_modify(|wanted| wanted.extend(come.iter().filter_map(identity).chain([self.gateway.clone()])));
     }

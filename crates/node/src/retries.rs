@@ -1,5 +1,5 @@
-//! Functions with an extension that is not loaded although its module is here: they are loaded again, after longer and longer pauses.
-//! Until then the extension refuses.
+//! Functions with an extension that failed to load although its module is here. They are reloaded after longer and longer pauses. Until then the
+//! extension refuses.
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use leno_config::FunctionId;
@@ -12,14 +12,14 @@ use tokio::time::Instant;
 
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
-/// What is loaded is on this node alone, so there is nobody to keep apart from by jitter.
+/// No jitter: loading affects this node only, so there is nobody to keep apart from.
 const PAUSES: ExponentialBuilder = ExponentialBuilder::new()
     .with_min_delay(FIRST_PAUSE)
     .with_max_delay(LONGEST_PAUSE)
     .with_factor(2.0)
     .without_max_times();
 
-/// When to try which function again.
+/// When to reload each function.
 #[derive(Debug, Default)]
 pub(crate) struct Retries(HashMap<FunctionId, Retry>);
 
@@ -30,11 +30,11 @@ struct Retry {
 }
 
 impl Retries {
-    /// A function was loaded: sees to it that it is tried again, if that may help.
+    /// Takes in the result of loading a function. Schedules a retry if that may help, and cancels it otherwise.
     pub(crate) fn note(&mut self, entry: &FunctionEntry, modules: &Modules, now: Instant) {
         let specs = entry.slice.inbound_extensions.iter().chain(&entry.slice.outbound_extensions);
         let loaded = entry.inbound_extensions.iter().chain(&entry.outbound_extensions);
-        // One whose module is not here yet is loaded when that comes.
+        // An extension whose module is not here yet is loaded when the module comes.
         let failed =
             specs.zip(loaded).find(|(spec, extension)| extension.plugin.is_err() && modules.knows(&spec.module));
         let id = &entry.slice.id;
@@ -55,17 +55,17 @@ impl Retries {
         pause
     }
 
-    /// A function is gone.
+    /// Cancels the retry of a function.
     pub(crate) fn forget(&mut self, id: &FunctionId) {
         self.0.remove(id);
     }
 
-    /// When the next is due.
+    /// When the next retry is due.
     pub(crate) fn next(&self) -> Option<Instant> {
         self.0.values().map(|retry| retry.at).min()
     }
 
-    /// Those that are to be loaded now.
+    /// The functions whose retry is due.
     pub(crate) fn due(&self, now: Instant) -> Vec<FunctionId> {
         self.0.iter().filter(|(_, retry)| retry.at <= now).map(|(id, _)| id.clone()).collect()
     }

@@ -1,4 +1,4 @@
-//! Starts a node: engine, supervisor, corridor, and the reconciler that keeps them configured.
+//! Starts a node: engines, supervisor, corridor, and the reconciler that keeps them configured.
 
 use crate::engines::Engines;
 use crate::instances::{Hosted, InstanceHost};
@@ -20,37 +20,37 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// A node that serves.
+/// A running node.
 pub struct Running {
-    /// Where it listens.
+    /// The addresses of its listeners.
     pub addresses: Addresses,
-    /// Becomes true when the configuration is in force and every identity certified.
+    /// Becomes true when the configuration is in force and every identity is certified, and stays true.
     pub ready: watch::Receiver<bool>,
-    /// What its workers share.
+    /// The state that its workers share.
     pub node: Arc<Node>,
-    /// Runs its instances.
+    /// The supervisor of its instances.
     pub supervisor: Supervisor,
     corridor: Handle,
 }
 
-/// How a node joins.
+/// How a node joins the control plane.
 pub struct Join {
     /// The control plane's gRPC address.
     pub control: SocketAddr,
-    /// Proves who joins.
+    /// The join token that the node got when it was admitted.
     pub token: JoinToken,
-    /// The roots to begin with.
+    /// The root certificates to begin with.
     pub bundle: TrustBundle,
-    /// The gateway's identity.
+    /// The gateway's SPIFFE ID.
     pub gateway: SpiffeId,
-    /// Who uses an instance's credential is not looked into.
+    /// Accept an instance's credential from any process.
     pub any_caller: bool,
-    /// How instances are run.
+    /// Settings of the supervisor.
     pub settings: Settings,
 }
 
-/// Starts a node and joins the control plane. It serves when this returns, and denies everything until its functions are in force.
-/// `modules` may hold some that are compiled already.
+/// Starts a node and joins the control plane. The node serves when this returns, and denies everything until its functions are in force. `modules`
+/// may hold modules that are compiled already.
 pub async fn start(
     mesh: MeshSlice,
     workers: Option<NonZeroUsize>,
@@ -94,7 +94,7 @@ pub async fn start(
     Ok(Running { addresses, ready: is_ready, node, supervisor, corridor })
 }
 
-/// Ready means: functions are in force, and each identity has a certificate. It stays so; what comes later is a change, not a start.
+/// Sets `ready` when functions are in force and each identity has a certificate. It stays true: what comes later is a change, not a start.
 async fn watch_readiness(
     mut applied: watch::Receiver<bool>,
     wanted: watch::Receiver<BTreeSet<SpiffeId>>,
@@ -115,7 +115,7 @@ async fn watch_readiness(
 }
 
 impl Running {
-    /// No new connections; exchanges under way end; then the instances are stopped, and everything recorded is written.
+    /// Stops the node. It accepts no new connections, in-flight exchanges end, then the instances are stopped, and everything recorded is written.
     pub async fn stop(self) -> Result<()> {
         let grace = self.longest_grace();
         self.corridor.drain().await;

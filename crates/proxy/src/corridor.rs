@@ -26,7 +26,7 @@ use route::Route;
 use upstream::{Reply, UpstreamGuard};
 
 impl Exchange {
-    /// The corridor: route, judge, forward, judge the response, finish. The snapshot was pinned when the exchange began.
+    /// Runs one exchange: route, judge, forward, judge the response, finish. The snapshot was pinned when the exchange began.
     pub(crate) async fn run(self, head: request::Parts, body: Body) -> Response<Body> {
         let route = match route::find(&self, &head) {
             Ok(route) => route,
@@ -88,7 +88,8 @@ impl Exchange {
         }
     }
 
-    /// What the function's extensions say, once there are instances for those that are to see the response too.
+    /// Shows the permitted request to the function's extensions. First reserves instances for those that also see the response; this may
+    /// wait.
     async fn extend(&self, ask: JudgeInput<'_>, permitted: Permitted) -> Judgement {
         let most = self.snapshot.mesh.limits.extension_instances;
         let share = match permitted.kept_extensions() {
@@ -98,12 +99,12 @@ impl Exchange {
         self.worker.judge.extend(ask, permitted, share, &self.record)
     }
 
-    /// Answers a refusal. Which rule refused stands in the record, not in the answer.
+    /// Answers with a refusal. The record says which rule refused; the response does not.
     fn refuse(self, refusal: Refusal) -> Response<Body> {
         self.answer(reply::denied(refusal, &self))
     }
 
-    /// Answers that there is no response.
+    /// Answers a request that has no upstream response.
     pub(crate) fn fail(self, failure: Failure) -> Response<Body> {
         self.record.failure(&failure);
         self.answer(reply::failed(&failure, &self))
@@ -117,7 +118,7 @@ impl Exchange {
         Response::from_parts(head, ExchangeGuard::new(self.record.clone()).keep_with(body))
     }
 
-    /// A call that ends with its head says so there.
+    /// A gRPC call that ends with its response head carries its status there.
     fn note_grpc_status(&self, headers: &HeaderMap) {
         if self.protocol == Protocol::Grpc
             && let Some(status) = grpc_status(headers)
@@ -126,7 +127,7 @@ impl Exchange {
         }
     }
 
-    /// Cleans the head, and lets the body keep whatever has to last as long as it.
+    /// Cleans the response head, and attaches to the body whatever must be held until the body ends.
     fn finish(self, response: Response<Body>, upstream: UpstreamGuard, ruling: Ruling) -> Response<Body> {
         let (mut head, body) = response.into_parts();
         let upgraded = head.status == StatusCode::SWITCHING_PROTOCOLS;

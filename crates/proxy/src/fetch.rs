@@ -1,4 +1,4 @@
-//! What the configuration names by its address, fetched by the node: key sets, and modules of extensions and components.
+//! Fetches what the configuration names by URL: key sets, and the modules of extensions and components.
 
 mod download;
 pub mod jwks;

@@ -1,4 +1,4 @@
-//! HTTP, as every room needs it: heads, bodies, edits, failures, and who is at the other end. Nothing here knows of policies or functions.
+//! HTTP for the whole proxy: heads, bodies, header edits, failures, and the peers of connections. Nothing here knows policies or functions.
 
 pub(crate) mod activity;
 pub(crate) mod body;

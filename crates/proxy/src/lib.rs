@@ -1,16 +1,16 @@
 //! Carries one request from the socket to its upstream and back.
 //!
-//! The code stands in rooms, and each room uses only those below it:
+//! The modules form layers. Each module uses only those below it in this table:
 //!
-//! | room | what happens in it |
+//! | module | what it does |
 //! |---|---|
-//! | `listener` | accepts connections, ends TLS, finds out who speaks and how |
-//! | `corridor` | the way of one request: route, judge, forward, judge the response; `judge` alone touches the sandbox |
-//! | `fetch` | gets key sets and modules that the configuration names by address |
+//! | `listener` | accepts connections, terminates TLS, identifies the peer, detects the protocol |
+//! | `corridor` | the path of one request: route, judge, forward, judge the response; only `judge` touches the sandbox |
+//! | `fetch` | downloads the key sets and modules that the configuration names by URL |
 //! | `state` | what all workers of a node share: snapshot, ledger, credentials, instances |
-//! | `telemetry` | what is told of each exchange: metrics, access log, spans, recent records |
-//! | `http` | heads, bodies and failures of HTTP, whoever exchanges them |
-//! | `runtime` | tasks, clocks, connections of the node's own |
+//! | `telemetry` | reports each exchange: metrics, access log, spans, recent records |
+//! | `http` | HTTP heads, bodies and failures, whoever exchanges them |
+//! | `runtime` | tasks, clocks, and the connections that the node opens for itself |
 //!
 //! [`serve`] starts the workers of a [`Node`].
 #![forbid(unsafe_code)]

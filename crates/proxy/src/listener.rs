@@ -1,4 +1,4 @@
-//! Accepts connections, ends TLS, finds out who is at the other end and what is spoken; then the corridor, once for each request.
+//! Accepts connections, terminates TLS, identifies the peer and detects the protocol. Then runs the corridor once per request.
 
 pub(crate) mod connection;
 mod descriptors;
@@ -16,14 +16,11 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use tokio_rustls::TlsAcceptor;
 
-/// One of the node's listeners, as a worker sees it.
+/// One of the node's listeners, as one worker sees it.
 pub(crate) struct Listener {
-    /// The worker that accepts here.
     pub worker: Rc<Worker>,
-    /// What comes in here.
     pub direction: TrafficDirection,
-    /// TLS ends here.
+    /// Terminates TLS; `None`: the listener takes plain text.
     pub tls: Option<TlsAcceptor>,
-    /// Where it listens.
     pub address: SocketAddr,
 }

@@ -1,4 +1,4 @@
-//! What a worker runs on: tasks that take turns, clocks, random numbers, queues to other threads, connections of the node's own.
+//! A worker's runtime: tasks that take turns, clocks, random numbers, queues to other threads, and an HTTP client for the node's own requests.
 
 pub(crate) mod client;
 pub(crate) mod clock;

@@ -1,4 +1,4 @@
-//! What all workers of a node share: the snapshot that requests are judged and routed by, the ledger, credentials, instances.
+//! State that all workers of a node share: the snapshot that requests are routed and judged by, the ledger, credentials, instances.
 
 pub(crate) mod admission;
 pub(crate) mod component;

@@ -1,4 +1,4 @@
-//! Where records go: metrics, ring, access log, spans.
+//! Where records go: metrics, the ring of recent records, access log and spans.
 
 pub(crate) mod access_log;
 pub(crate) mod asked;
@@ -19,22 +19,22 @@ use ring::Ring;
 use span::Spans;
 use std::io;
 
-/// All of a node's sinks. Workers take their shards from it with [`recorder::Recorder::new`].
+/// All telemetry sinks of a node. Each worker has its shards of them in a [`recorder::Recorder`].
 #[derive(Debug)]
 pub struct Telemetry {
-    /// Numbers.
+    /// Metrics for Prometheus.
     pub metrics: Metrics,
     /// Recent records, for `leno explain`.
     pub ring: Ring,
-    /// `None`: no lines are written.
+    /// The access log; `None`: no lines are written.
     pub log: Option<AccessLog>,
-    /// `None`: spans are not exported.
+    /// The span exporter; `None`: spans are not exported.
     pub spans: Option<Spans>,
     trust_domain: String,
 }
 
 impl Telemetry {
-    /// Opens what the mesh is configured to write to.
+    /// Opens the sinks that the mesh configures.
     pub fn start(mesh: &MeshSlice) -> io::Result<Self> {
         let log = AccessLog::open(&mesh.access_log)?;
         let spans = mesh.otlp.as_deref().map(Spans::start).transpose()?;
@@ -52,7 +52,7 @@ impl Telemetry {
         }
     }
 
-    /// All numbers in OpenMetrics text, of type [`metrics::CONTENT_TYPE`]: those of exchanges, those of the ledger, and what others count.
+    /// All metrics as OpenMetrics text, of type [`metrics::CONTENT_TYPE`]: those of exchanges, those of the ledger, and those of `others`.
     pub fn metrics_text(&self, ledger: LedgerEntries, others: Vec<Box<dyn Collector>>) -> String {
         let gauges = Gauges {
             ledger,
@@ -62,7 +62,7 @@ impl Telemetry {
         self.metrics.encode(&self.trust_domain, gauges, others)
     }
 
-    /// Waits until all that was recorded so far is written or sent, or could not be. Blocks, for some seconds at most.
+    /// Waits until everything recorded so far is written or sent, or could not be. Blocks for some seconds at most.
     pub fn flush(&self) {
         if let Some(log) = &self.log {
             log.flush();

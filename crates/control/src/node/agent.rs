@@ -1,4 +1,4 @@
-//! The handle through which a node speaks with the control plane.
+//! The handle through which a node talks to the control plane.
 
 use super::desired::{Desired, from_node};
 use super::stream;
@@ -26,29 +26,29 @@ use tonic::transport::{Channel, Endpoint};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const KEEPALIVE: Duration = Duration::from_secs(10);
 const SIGN_TIMEOUT: Duration = Duration::from_secs(10);
-/// Updates that may wait for the node to apply them; the rest waits at the control plane, and merges there.
+/// Updates that may wait for the node to apply them. Further changes wait at the control plane and are merged there.
 const QUEUE: usize = 4;
 
-/// How to join.
+/// How to reach and join the control plane.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The control plane's gRPC address.
     pub control: SocketAddr,
-    /// Given when the node was admitted.
+    /// The join token that the node got when it was admitted.
     pub token: JoinToken,
-    /// This node's inbound listener, where other nodes reach the functions that it hosts.
+    /// This node's inbound listener, where other nodes reach its functions. `None`: other nodes get no endpoints of this node.
     pub inbound: Option<SocketAddr>,
-    /// Pauses between attempts to reach the control plane; without a limit on their number.
+    /// Pauses between attempts to reach the control plane. The number of attempts is not limited.
     pub backoff: ExponentialBuilder,
 }
 
 /// Why a node cannot even try to join.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JoinError {
-    /// It is not a URI's authority.
+    /// The address does not form a valid URI.
     #[error("{0} cannot be connected to")]
     Address(SocketAddr),
-    /// The token is not one.
+    /// The token cannot be sent in a header.
     #[error("the join token cannot be sent")]
     Token,
 }
@@ -56,33 +56,33 @@ pub enum JoinError {
 /// Why a certificate was not signed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SignFailure {
-    /// Not with this node, or not with this request.
+    /// The control plane refused this node or this request.
     #[error("the control plane refused: {0}")]
     Refused(String),
-    /// It cannot be reached, or does not answer.
+    /// The control plane cannot be reached or does not answer.
     #[error("the control plane is away: {0}")]
     Away(String),
 }
 
-/// The state of the stream.
+/// The state of the stream to the control plane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Connection {
-    /// Not yet, or not any more; the node goes on with what it has.
+    /// There is no stream, or not any more. The node keeps its last configuration.
     Away {
-        /// Attempts that failed since there was a stream.
+        /// Attempts that failed since the last stream.
         attempts: u32,
-        /// Why the last one failed, if any.
+        /// Why the last attempt failed; `None`: none has failed yet.
         reason: Option<String>,
     },
-    /// There is a stream.
+    /// The stream is open.
     Connected,
 }
 
-/// Says what this node wants and has. Clones are the same one; when the last is dropped, the stream ends.
+/// Tells the control plane what this node wants and has. Clones share one stream, which ends when the last clone is dropped.
 #[derive(Clone, Debug)]
 pub struct Agent(Arc<Handle>);
 
-/// The updates, in the order in which they are to be applied.
+/// Updates from the control plane, in the order in which they must be applied.
 pub type Updates = mpsc::Receiver<Update>;
 
 #[derive(Debug)]
@@ -91,23 +91,23 @@ struct Handle {
     channel: Channel,
     authorization: MetadataValue<Ascii>,
     connection: watch::Receiver<Connection>,
-    /// Its end ends the stream.
+    /// Dropping this ends the stream.
     _alive: mpsc::Sender<()>,
 }
 
-/// What the agent, its updates and its stream have in common.
+/// Shared by the agent, its updates and its stream.
 pub(crate) struct Shared {
     desired: Mutex<Desired>,
     outbox: mpsc::UnboundedSender<Said>,
 }
 
-/// A message for the control plane. One that belongs to a stream is void on another.
+/// A message for the control plane. With a `stream` number it is sent on that stream only.
 pub(crate) struct Said {
     pub stream: Option<u64>,
     pub message: v1::FromNode,
 }
 
-/// Starts to keep a stream to the control plane, on the tokio runtime that this is called on. Nothing is subscribed to yet.
+/// Opens a stream to the control plane and keeps it open, on the current tokio runtime. It has no subscriptions yet.
 pub fn join(options: Options) -> Result<(Agent, Updates), JoinError> {
     let Options { control, token, inbound, backoff } = options;
     let endpoint = Endpoint::from_shared(format!("http://{control}")).map_err(|_| JoinError::Address(control))?;
@@ -138,23 +138,22 @@ pub fn join(options: Options) -> Result<(Agent, Updates), JoinError> {
 }
 
 impl Agent {
-    /// Wants these, from now on. [`Subject::Hosted`] covers the slices of the functions that this node hosts and the endpoints
-    /// of their callees, [`Subject::Routes`] the slices and endpoints of the functions that the gateway exposes.
+    /// Subscribes to `subjects`. [`Subject::Hosted`] covers the slices of the functions that this node hosts and the endpoints of their callees.
+    /// [`Subject::Routes`] covers the slices and endpoints of the functions that the gateway exposes.
     pub fn subscribe(&self, subjects: impl IntoIterator<Item = Subject>) {
         let subjects: Vec<_> = subjects.into_iter().collect();
         let message = self.0.shared.desired().subscribe(&subjects, &[]);
         self.0.shared.say(None, message);
     }
 
-    /// Does not want these any more. Each that nothing else covers is removed by an update.
+    /// Ends subscriptions. An update removes each subject that no other subscription covers.
     pub fn unsubscribe(&self, subjects: impl IntoIterator<Item = Subject>) {
         let subjects: Vec<_> = subjects.into_iter().collect();
         let message = self.0.shared.desired().subscribe(&[], &subjects);
         self.0.shared.say(None, message);
     }
 
-    /// All instances of `function` on this node. It is told when something about them has changed; while the control plane is away the
-    /// latest report is kept for it.
+    /// Reports all instances of `function` on this node. Only changes are sent. While the control plane is away, the latest report is kept for it.
     pub fn report(&self, function: &FunctionId, instances: Vec<Instance>) {
         let message = self.0.shared.desired().report(function, instances);
         if let Some(message) = message {
@@ -162,26 +161,26 @@ impl Agent {
         }
     }
 
-    /// What became of the requests of a function's revisions on this node, counted since it began to lead requests to them. First of all
-    /// before it does. While the control plane is away nothing is kept: the next counts contain these.
+    /// Reports the request counts of a function's revisions on this node, cumulative since the node began to route requests to them. The first report
+    /// must precede the first request. Nothing is kept while the control plane is away, because the next counts include these.
     pub fn traffic(&self, function: &FunctionId, counts: &[(u32, RevisionCounts)]) {
         if *self.0.connection.borrow() == Connection::Connected {
             self.0.shared.say(None, from_node(Message::Traffic(wire::traffic(function, counts))));
         }
     }
 
-    /// How far a job is, each time that something about it changes; repeated when the control plane was away.
+    /// Reports the progress of a job; call it at each change. The latest report is repeated when the control plane comes back.
     pub fn report_job(&self, job: &FunctionId, report: JobReport) {
         let message = self.0.shared.desired().report_job(job, report);
         self.0.shared.say(None, message);
     }
 
-    /// The job is not this node's any more: there is nothing to be said of it.
+    /// Drops the report of a job that is no longer this node's.
     pub fn forget_job(&self, job: &FunctionId) {
         self.0.shared.desired().forget_job(job);
     }
 
-    /// Has a certificate signed for an identity that this node hosts. `csr` and the chain, leaf first, are DER.
+    /// Has the control plane sign a certificate for an identity that this node hosts. `csr` is DER; the returned chain is DER, leaf first.
     pub async fn sign(&self, identity: &SpiffeId, csr: Vec<u8>) -> Result<Vec<CertificateDer<'static>>, SignFailure> {
         let mut request = Request::new(v1::SignRequest { identity: identity.to_string(), csr: csr.into() });
         request.metadata_mut().insert("authorization", self.0.authorization.clone());
@@ -191,12 +190,12 @@ impl Agent {
         Ok(answer.into_inner().chain.into_iter().map(|der| CertificateDer::from(der.to_vec())).collect())
     }
 
-    /// The state of the stream, now and as it changes.
+    /// The state of the stream. The receiver sees each change.
     pub fn connection(&self) -> watch::Receiver<Connection> {
         self.0.connection.clone()
     }
 
-    /// What is in force on this node.
+    /// The versions of the resources that are in force on this node.
     pub fn held(&self) -> BTreeMap<Subject, Version> {
         self.0.shared.desired().held().clone()
     }
@@ -212,12 +211,12 @@ fn failure(status: &tonic::Status) -> SignFailure {
 }
 
 impl Shared {
-    /// Held for moments only; nothing panics in between.
+    /// The lock is held only briefly. Nothing panics while holding it, so poisoning is ignored.
     pub(crate) fn desired(&self) -> MutexGuard<'_, Desired> {
         self.desired.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// After the stream's task has ended there is nobody to say anything to.
+    /// Once the stream's task has ended, messages are dropped.
     pub(crate) fn say(&self, stream: Option<u64>, message: v1::FromNode) {
         let _ = self.outbox.send(Said { stream, message });
     }

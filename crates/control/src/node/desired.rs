@@ -1,4 +1,4 @@
-//! What a node wants and has, whether or not there is a stream at the moment.
+//! What a node wants and has. It outlives each stream.
 
 use crate::job::JobReport;
 use crate::resource::{Instance, Subject, Version};
@@ -39,7 +39,7 @@ impl Desired {
         from_node(Message::Subscribe(v1::Subscribe { subscribe: subjects(add), unsubscribe: subjects(remove) }))
     }
 
-    /// `None`: that is what was said last.
+    /// `None`: nothing has changed since the last report.
     pub(crate) fn report(&mut self, function: &FunctionId, instances: Vec<Instance>) -> Option<v1::FromNode> {
         if self.instances.get(function).map_or(&[][..], Vec::as_slice) == instances {
             return None;
@@ -63,7 +63,7 @@ impl Desired {
         self.jobs.remove(job);
     }
 
-    /// What an update put into force (a version) or took away (none).
+    /// Notes that this version of the subject is in force; `None`: that the subject is gone.
     pub(crate) fn in_force(&mut self, subject: Subject, version: Option<Version>) {
         match version {
             Some(version) => self.held.insert(subject, version),

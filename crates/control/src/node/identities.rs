@@ -1,5 +1,5 @@
-//! Keeps a node's identities certified: the first certificate as soon as an identity is wanted, a new one at half of the
-//! lifetime, and again and again while the control plane is away.
+//! Keeps the certificates of a node's identities current. An identity gets its first certificate as soon as it is wanted and a new one at half of the
+//! lifetime. Requests are retried while the control plane is away.
 
 use super::BACKOFF;
 use super::agent::Agent;
@@ -14,41 +14,41 @@ use tokio::runtime;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// Requests under way at a time.
+/// Signing requests in flight at a time.
 const CONCURRENCY: usize = 16;
-/// Of the thread that makes keys: a tenth of the weight of others, which is enough to get on when they leave no time at all.
+/// Nice value of the thread that makes keys. It gives the thread a tenth of the weight of others, enough to make progress when they use all the time.
 const NICE: i32 = 10;
-/// Wall clocks jump, so nobody sleeps for long by one.
+/// Wall clocks jump, so the thread never sleeps long before it reads the clock again.
 const LONGEST_SLEEP: Duration = Duration::from_secs(30);
 
-/// Certifies what the node hosts, in an [`SvidStore`].
+/// Certifies the identities that a node hosts and keeps the certificates in an [`SvidStore`].
 #[derive(Clone, Debug)]
 pub struct Identities {
     agent: Agent,
     store: Arc<SvidStore>,
 }
 
-/// What one pass did.
+/// The outcome of one pass.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Renewal {
-    /// Identities with a new certificate.
+    /// Identities that got a new certificate.
     pub renewed: BTreeSet<SpiffeId>,
-    /// Those without, and why. They go on with the certificate that they had, while it lasts.
+    /// Identities that got none, and why. They keep the certificate that they had, while it is valid.
     pub failed: Vec<(SpiffeId, String)>,
 }
 
 impl Identities {
-    /// For certificates that `agent` has signed and `store` holds.
+    /// Makes a certifier: `agent` has certificates signed, and `store` holds them.
     pub fn new(agent: Agent, store: Arc<SvidStore>) -> Self {
         Self { agent, store }
     }
 
-    /// Does [`Identities::keep`] on a thread of its own, which gives way to all others: keys and certificates are a good part of what a new
-    /// function costs, and its first request mostly needs none.
+    /// Runs [`Identities::keep`] on a thread of its own with low priority. Making keys and certificates is a good part of what a new function costs,
+    /// and its first request usually needs none.
     pub fn start(self, wanted: watch::Receiver<BTreeSet<SpiffeId>>) -> io::Result<JoinHandle<()>> {
         let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
         thread::Builder::new().name("leno-keys".to_owned()).spawn(move || {
-            // Without it, this thread is merely no better than others.
+            // If this fails, the thread keeps normal priority.
             if let Err(error) = rustix::process::setpriority_process(None, NICE) {
                 tracing::debug!(%error, "the thread that makes keys has the priority of all others");
             }
@@ -56,8 +56,8 @@ impl Identities {
         })
     }
 
-    /// Keeps what is wanted certified until the sender of `wanted` is dropped. Sending the same set again makes it look at once,
-    /// as is wanted after a change of the trust bundle.
+    /// Keeps the wanted identities certified until the sender of `wanted` is dropped. Sending the same set again triggers a pass at once, for example
+    /// after a change of the trust bundle.
     pub async fn keep(self, mut wanted: watch::Receiver<BTreeSet<SpiffeId>>) {
         let mut pauses = BACKOFF.build();
         loop {
@@ -79,7 +79,7 @@ impl Identities {
         }
     }
 
-    /// Certifies what is wanted and has no certificate or one past half of its lifetime; drops what is not wanted.
+    /// Certifies each wanted identity that has no certificate, or one past half of its lifetime. Drops the certificates of all other identities.
     pub async fn pass(&self, wanted: &BTreeSet<SpiffeId>) -> Renewal {
         let held: BTreeSet<_> = self.store.all().iter().map(|svid| svid.id().clone()).collect();
         held.difference(wanted).for_each(|id| self.store.remove(id));
@@ -101,7 +101,7 @@ impl Identities {
                     renewal.renewed.insert(id);
                 }
                 Ok((id, Err(reason))) => renewal.failed.push((id, reason)),
-                // Only a runtime that is going down ends such a task.
+                // Only a runtime that shuts down ends such a task.
                 Err(_) => return renewal,
             }
         }

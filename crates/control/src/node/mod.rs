@@ -1,8 +1,7 @@
-//! A node's side of the control plane.
+//! The node's side of the control plane.
 //!
-//! [`join`] gives an [`Agent`], which says what the node wants and has, and a queue of [`Update`]s, which say what it gets. The
-//! stream behind them is kept up by a task of its own: while the control plane is away the node keeps everything that it was given, and when the
-//! stream is back only what differs is sent.
+//! [`join`] returns an [`Agent`], which tells what the node wants and has, and a queue of [`Update`]s. A task keeps the stream open. While the
+//! control plane is away, the node keeps everything that it was given. When the stream is back, only differences are sent.
 
 mod agent;
 mod desired;
@@ -17,8 +16,7 @@ pub use update::{Change, Update};
 use backon::ExponentialBuilder;
 use std::time::Duration;
 
-/// Pauses after failures: 50 ms, twice that, and so on up to 3 s. Each is lengthened by up to its double at random, so that many nodes do
-/// not come back at the same moment.
+/// Pauses after failures: 50 ms, doubling up to 3 s. Jitter adds up to the same time again, so that many nodes do not come back at the same moment.
 pub const BACKOFF: ExponentialBuilder = ExponentialBuilder::new()
     .with_min_delay(Duration::from_millis(50))
     .with_max_delay(Duration::from_secs(3))

@@ -1,4 +1,4 @@
-//! Keeps one stream to the control plane, for as long as there is an [`super::Agent`].
+//! Keeps one stream to the control plane open, as long as there is an [`super::Agent`].
 
 use super::agent::{Connection, Said, Shared};
 use super::update::{Change, Update};
@@ -18,14 +18,14 @@ use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::Channel;
 use tonic::{Request, Status, Streaming};
 
-/// Messages on their way to the control plane.
+/// Messages that may wait to be sent to the control plane.
 const OUTGOING: usize = 64;
-/// Updates that were read and that the node has no room for yet.
+/// Updates that may be read before the node has room for them.
 const READ_AHEAD: usize = 4;
-/// A stream that lived for this long was a good one, whatever it carried.
+/// A stream that lasted this long counts as a success, whatever it carried.
 const LASTING: Duration = Duration::from_secs(5);
 
-/// The stream to the control plane, opened again whenever it ends.
+/// The stream to the control plane. It is reopened whenever it ends.
 pub(crate) struct Session {
     pub shared: Arc<Shared>,
     pub channel: Channel,
@@ -40,9 +40,9 @@ pub(crate) struct Session {
 
 /// Why a stream ended.
 enum End {
-    /// Nobody wants it any more.
+    /// The agent or the queue of updates was dropped.
     Unwanted,
-    /// Something is wrong with it.
+    /// The connection or the protocol failed.
     Failed(Status),
 }
 
@@ -54,7 +54,7 @@ impl Session {
             let began = Instant::now();
             let mut lived = false;
             let End::Failed(status) = self.stream(number, &mut lived).await else { return };
-            // A stream that carried something, or lasted, was a good one.
+            // A stream that delivered something, or lasted, was a success.
             if lived || began.elapsed() > LASTING {
                 (failures, pauses) = (0, self.backoff.build());
             }
@@ -77,7 +77,7 @@ impl Session {
 
     async fn stream(&mut self, number: u64, lived: &mut bool) -> End {
         let (to_control, outgoing) = mpsc::channel(OUTGOING);
-        // Whatever is in the outbox now is in the hello as well, or void.
+        // A message in the outbox is in the hello as well, or belongs to an earlier stream.
         while self.said.try_recv().is_ok() {}
         let hello = self.shared.desired().hello(self.inbound);
         if to_control.try_send(hello).is_err() {
@@ -142,7 +142,7 @@ impl Session {
         }
     }
 
-    /// A resource that cannot be read is rejected here; the node never sees it.
+    /// Resources that cannot be decoded are rejected here. The node never sees them.
     fn update(&self, number: u64, delta: v1::Delta) -> Result<Update, Status> {
         let (mut changes, mut delivered, mut rejected) = (Vec::new(), Vec::new(), BTreeMap::new());
         for sent in &delta.resources {

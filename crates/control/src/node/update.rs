@@ -1,4 +1,4 @@
-//! What arrives at a node, and the node's answer.
+//! Updates that arrive at a node, and the node's answers.
 
 use super::agent::Shared;
 use super::desired::from_node;
@@ -8,38 +8,38 @@ use crate::wire::v1::from_node::Message;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Some changes, to be put into force together as far as possible, in this order.
+/// Changes to put into force together, as far as possible, in this order.
 #[must_use = "an update that is dropped counts as rejected"]
 #[derive(Debug)]
 pub struct Update {
-    /// Everything that refers to something else comes after it; removals come last.
+    /// Each resource comes after those that it refers to. Removals come last.
     pub changes: Vec<Change>,
     answer: Answer,
 }
 
-/// One change.
+/// A change of one resource.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
-    /// It is new, or differs from what was there.
+    /// The resource is new, or differs from the previous version.
     Set(Resource),
-    /// It is gone, not subscribed to any more, or was never there.
+    /// The resource was removed, is no longer subscribed to, or never existed.
     Removed(Subject),
 }
 
 #[derive(Debug)]
 struct Answer {
     shared: Arc<Shared>,
-    /// Which of the node's streams it came from; another one knows nothing of its nonce.
+    /// The stream that delivered the update. The nonce means nothing on another stream.
     stream: u64,
     nonce: u64,
     delivered: Vec<(Subject, Option<Version>)>,
-    /// What could not even be read.
+    /// Begins with the resources that could not be decoded.
     rejected: BTreeMap<Subject, String>,
     given: bool,
 }
 
 impl Change {
-    /// What it is about.
+    /// The name of the resource.
     pub fn subject(&self) -> Subject {
         match self {
             Self::Set(resource) => resource.subject(),
@@ -60,18 +60,18 @@ impl Update {
         Self { changes, answer: Answer { shared, stream, nonce, delivered, rejected, given: false } }
     }
 
-    /// All of it is in force.
+    /// Acknowledges the update: all of it is in force.
     pub fn accept(self) {
         self.reject([]);
     }
 
-    /// All of it is in force, except for these; for them the node goes on with what it had, and the control plane is told why.
+    /// Acknowledges the update except for `rejected`. For these the node keeps what it had, and the control plane is told why.
     pub fn reject(mut self, rejected: impl IntoIterator<Item = (Subject, String)>) {
         self.answer.rejected.extend(rejected);
         self.answer.give();
     }
 
-    /// [`Update::accept`], or all of it rejected for one reason.
+    /// Accepts the update, or rejects all of it for one reason.
     pub fn answer(self, outcome: Result<(), String>) {
         match outcome {
             Ok(()) => self.accept(),

@@ -1,8 +1,8 @@
-//! Which node runs a job, and how far it is.
+//! Assigns jobs to nodes and follows their progress.
 //!
-//! Each job that has not ended is given to one node that is there and is for it: the one with the fewest, the first by name of those. It stays
-//! there until it has ended, or the node was away for longer than the grace period; then it begins anew on another one. So a job
-//! runs at least once, and twice where a node that cannot be heard runs it on.
+//! Each job that has not ended is assigned to one present node whose placement covers it: the one with the fewest jobs, and of those the first by
+//! name. The job stays there until it has ended, or until the node was away for longer than the grace period. Then it begins anew on another node. So
+//! a job runs at least once, and twice where a node that is cut off runs it on.
 
 use super::{Node, State};
 use crate::job::{JobDefinition, JobEvent, JobReport, JobState, JobStatus, Outcome};
@@ -10,25 +10,25 @@ use leno_config::FunctionId;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-/// Kept of each job.
+/// Events that are kept of each job.
 const EVENTS: usize = 20;
 
-/// All jobs that are defined.
+/// All defined jobs.
 #[derive(Default)]
 pub(super) struct Jobs(BTreeMap<FunctionId, Job>);
 
 struct Job {
     definition: JobDefinition,
-    /// Where it runs, or ran.
+    /// The node to which the job is assigned, or which ran it.
     node: Option<Arc<str>>,
     report: JobReport,
     events: VecDeque<JobEvent>,
-    /// It was there before this process was: a node that has yet to come back may be running it.
+    /// The job is older than this process, so a node that has not reconnected yet may be running it.
     awaited: bool,
 }
 
 impl Jobs {
-    /// Whether the job is the node's to run.
+    /// Whether the job is assigned to the node and has not ended.
     pub(super) fn runs_on(&self, id: &FunctionId, name: &str) -> bool {
         self.0.get(id).is_some_and(|job| !job.has_ended() && job.node.as_deref() == Some(name))
     }
@@ -36,7 +36,7 @@ impl Jobs {
     fn define(&mut self, id: &FunctionId, definition: &JobDefinition) {
         match self.0.get_mut(id) {
             Some(job) if job.definition.run == definition.run => {}
-            // On the node of the run before, which ends that first.
+            // The new run goes to the node of the previous run, which ends that first.
             before => {
                 let node = before.and_then(|job| job.node.clone());
                 self.0.insert(id.clone(), Job::new(definition.clone(), node));
@@ -55,7 +55,7 @@ impl Job {
         self.report.state.has_ended()
     }
 
-    /// Takes in what its node says, and keeps what is worth telling.
+    /// Takes in the report of the job's node. State changes and failed processes become events.
     fn progress(&mut self, report: JobReport) {
         let retried = report.failed > self.report.failed;
         if report.state != self.report.state || retried {
@@ -78,7 +78,7 @@ impl Job {
 }
 
 impl State {
-    /// Takes in how jobs ended in the time of an earlier process. The others of its jobs may still run somewhere.
+    /// Takes in the job outcomes that an earlier process stored. Its other jobs may still be running on a node.
     pub(crate) fn recall(&mut self, outcomes: BTreeMap<FunctionId, Outcome>) {
         self.follow_jobs();
         for job in self.jobs.0.values_mut() {
@@ -92,7 +92,7 @@ impl State {
         }
     }
 
-    /// Those who were to come back have had their time.
+    /// Ends the wait for nodes of an earlier process to reconnect.
     pub(crate) fn stop_awaiting(&mut self) {
         for job in self.jobs.0.values_mut() {
             job.awaited = false;
@@ -111,7 +111,7 @@ impl State {
         }
     }
 
-    /// The same for a single name.
+    /// Like [`State::follow_jobs`], for a single name.
     pub(super) fn follow_job(&mut self, id: &FunctionId) {
         match self.compiled.functions.get(id).and_then(|function| function.job.as_ref()) {
             Some(definition) => self.jobs.define(id, definition),
@@ -119,7 +119,7 @@ impl State {
         }
     }
 
-    /// Gives each job that needs one a node.
+    /// Assigns a node to each job that needs one.
     pub(super) fn place_jobs(&mut self) {
         let unplaced: Vec<FunctionId> = self.jobs.0.keys().filter(|id| self.is_misplaced(id)).cloned().collect();
         for id in unplaced {
@@ -143,7 +143,7 @@ impl State {
         }
     }
 
-    /// Whether it has not ended and is on no node that can run it.
+    /// Whether the job has not ended and its node, if any, cannot run it.
     fn is_misplaced(&self, id: &FunctionId) -> bool {
         let Some(job) = self.jobs.0.get(id).filter(|job| !job.has_ended()) else { return false };
         let node = job.node.as_ref().and_then(|name| self.nodes.get(name));
@@ -164,7 +164,7 @@ impl State {
         self.jobs.0.keys().filter(|id| self.jobs.runs_on(id, name)).count()
     }
 
-    /// A node that comes back says what it runs; nothing of that is given to another one.
+    /// Assigns jobs to a node that comes back and reports to run them, so that no other node gets them.
     pub(super) fn adopt(&mut self, name: &Arc<str>, reports: &[(FunctionId, JobReport)]) {
         for (id, report) in reports {
             if let Some(job) = self.jobs.0.get_mut(id)
@@ -176,13 +176,13 @@ impl State {
         }
     }
 
-    /// What a node says of a job. If that is its end, it is given back: it is in force when it is stored ([`State::end_job`]).
+    /// Takes in a node's report on a job. If the job has ended, its outcome is returned instead: it counts once it is stored ([`State::end_job`]).
     pub(crate) fn job(&mut self, name: &str, number: u64, id: &FunctionId, report: JobReport) -> Option<Outcome> {
         self.session(name, number)?;
         self.nodes.get_mut(name)?.counters.reports += 1;
         let job = self.jobs.0.get_mut(id)?;
         let own = job.node.as_deref() == Some(name);
-        // Whoever has done it, it is done; but only the node that it was given to may give it up.
+        // A success counts from any node. Everything else counts only from the assigned node.
         let counts = own || report.state == JobState::Succeeded;
         if job.has_ended() || job.definition.run != report.run || !counts {
             return None;
@@ -194,12 +194,12 @@ impl State {
         None
     }
 
-    /// Whether this is still to become known.
+    /// Whether the job has not ended and `outcome` is of its current run.
     pub(crate) fn awaits_end(&self, id: &FunctionId, outcome: &Outcome) -> bool {
         self.jobs.0.get(id).is_some_and(|job| !job.has_ended() && job.definition.run == outcome.report.run)
     }
 
-    /// A job has ended. Its node has nothing more to do with it.
+    /// Ends a job and takes it from its node.
     pub(crate) fn end_job(&mut self, id: &FunctionId, Outcome { node, report }: Outcome) {
         let Some(job) = self.jobs.0.get_mut(id) else { return };
         tracing::info!(job = %id, node, state = ?report.state, reason = report.reason, "a job has ended");

@@ -1,30 +1,30 @@
-//! Exact averages over the recent past.
+//! Exact averages over a recent window.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// An average over less than this says nothing yet: a single request that has just begun would look like a hundred.
+/// An average over less time says nothing yet: a single request that has just begun would look like a hundred.
 const SHORTEST: Duration = Duration::from_secs(1);
 
-/// A total that only grows, sampled now and then; its slope is the load. However rarely it is sampled, no load is missed, because
-/// the total holds all of it. Times are since any fixed moment.
+/// Samples of a total that only grows and whose slope is the load. The total holds all load, so none is missed however rarely it is sampled. Times
+/// are measured from any fixed moment.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Averages {
     samples: VecDeque<(Duration, f64)>,
 }
 
 impl Averages {
-    /// Adds a sample, and forgets what no window of this length needs.
+    /// Adds a sample. Drops samples that no window up to `longest` needs.
     pub(super) fn record(&mut self, at: Duration, total: f64, longest: Duration) {
         self.samples.push_back((at, total));
         let begin = at.saturating_sub(longest);
-        // One sample at or before the beginning is needed to know the total there.
+        // One sample at or before the window's beginning is needed, to know the total there.
         while self.samples.get(1).is_some_and(|(next, _)| *next <= begin) {
             self.samples.pop_front();
         }
     }
 
-    /// The average over this much time before the last sample, or since the first one, where that is later.
+    /// The average over `window` before the last sample, or since the first sample if that is later.
     pub(super) fn over(&self, window: Duration) -> f64 {
         let (Some(&(first, _)), Some(&(last, total))) = (self.samples.front(), self.samples.back()) else { return 0.0 };
         let begin = last.saturating_sub(window).max(first);
@@ -32,7 +32,7 @@ impl Averages {
         (total - self.total_at(begin)) / time.as_secs_f64()
     }
 
-    /// Between two samples the load is taken to be even.
+    /// The total at `time`. The load between two samples is taken to be constant.
     fn total_at(&self, time: Duration) -> f64 {
         let after = self.samples.partition_point(|(at, _)| *at < time);
         let Some(&(late, high)) = self.samples.get(after) else { return 0.0 };
@@ -47,15 +47,15 @@ impl Averages {
     }
 }
 
-/// The largest of the numbers of the recent past.
+/// The largest number of a recent window.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Largest {
-    /// Falling: a number that a later one reaches is never the largest again.
+    /// In descending order. A number that a later one reaches is never the largest again.
     falling: VecDeque<(Duration, u32)>,
 }
 
 impl Largest {
-    /// Adds a number, and tells the largest of those added less than `window` ago.
+    /// Adds a number. Returns the largest one added less than `window` ago.
     pub(super) fn record(&mut self, at: Duration, number: u32, window: Duration) -> u32 {
         while self.falling.back().is_some_and(|(_, earlier)| *earlier <= number) {
             self.falling.pop_back();

@@ -1,18 +1,18 @@
-//! Why there are as many instances as there are, in the words of the configuration.
+//! Why a function has as many instances as it has, in the terms of the configuration.
 
 use leno_config::slice::Metric;
 use serde::Serialize;
 use std::fmt;
 use std::time::Duration;
 
-/// How the autoscaler is working.
+/// The autoscaler's mode, as in Knative.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// By the average over the stable window.
+    /// Follows the average over the stable window.
     #[default]
     Stable,
-    /// By the average over the panic window too, and never down.
+    /// Also follows the average over the panic window, and never scales down.
     Panic,
 }
 
@@ -25,43 +25,43 @@ impl fmt::Display for Mode {
     }
 }
 
-/// What made a count of instances this number: the last thing that changed it.
+/// What determined the number of instances: the last step that changed it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Reason {
-    /// The load, on average.
+    /// The average load.
     Load {
-        /// In this unit.
+        /// Unit of `average` and `target`.
         metric: Metric,
-        /// So much of it.
+        /// The average load.
         average: f64,
-        /// Over this time.
+        /// The window of the average.
         window: Duration,
-        /// So much is aimed at for each instance.
+        /// The load that is aimed at for each instance.
         target: f64,
     },
-    /// So many requests wait.
+    /// This many requests wait for an instance.
     Waiting(u32),
-    /// `activationScale`.
+    /// `activationScale` raised the number.
     Activation,
-    /// `maxScaleUpRate`.
+    /// `maxScaleUpRate` limited the number.
     UpRate,
-    /// `maxScaleDownRate`.
+    /// `maxScaleDownRate` limited the decrease.
     DownRate,
-    /// Nothing is taken away in panic mode.
+    /// Panic mode never scales down.
     Panic,
-    /// `scaleDownDelay`.
+    /// `scaleDownDelay`: the instances were needed within this time.
     ScaleDownDelay(Duration),
-    /// `initial`, which was not reached yet.
+    /// `initial`, which has not been reached yet.
     Initial,
-    /// `min`.
+    /// `min` raised the number.
     Minimum,
-    /// `max`.
+    /// `max` limited the number.
     Maximum,
-    /// `scaleToZeroGracePeriod`, or `scaleToZeroPodRetentionPeriod`.
+    /// The last instance stays this long: `scaleToZeroGracePeriod` or `scaleToZeroPodRetentionPeriod`.
     LastInstance(Duration),
-    /// There was no request for this long, or ever.
+    /// No request came for this long, or none ever came.
     Idle(Duration),
-    /// An instance could not be started, and nobody waits for one.
+    /// An instance could not be started, and no request waits for one.
     Failed,
 }
 

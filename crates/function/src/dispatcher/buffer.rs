@@ -1,4 +1,4 @@
-//! All requests of a node that wait for instances: how many there may be, and whose.
+//! The node's bound on waiting requests, and how functions share it.
 
 use super::Dispatcher;
 use crate::error::AcquireError;
@@ -6,14 +6,14 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The node's bound on waiting requests. As long as there is room, any function may fill it up to its own bound. When there is none,
-/// it is divided evenly between the functions that have requests waiting: whoever has its share is refused, and whoever has less
-/// takes the place of the last request of the function that has most.
+/// The bound on requests that wait for instances on this node. While there is room, a function may use as much as its own bound allows. A full buffer
+/// is divided evenly between the functions that have waiting requests. A function that has its share is refused. One that has less evicts the last
+/// request of the function that has most.
 #[derive(Debug)]
 pub(crate) struct Buffer {
     limit: usize,
     waiting: AtomicUsize,
-    /// Those that have requests waiting. Locked after a dispatcher's queue, never before.
+    /// Functions with waiting requests. Locked after a dispatcher's queue, never before it.
     functions: Mutex<Vec<Arc<Dispatcher>>>,
 }
 
@@ -22,12 +22,12 @@ impl Buffer {
         Arc::new(Self { limit, waiting: AtomicUsize::new(0), functions: Mutex::default() })
     }
 
-    /// Makes room for one more request of this function; [`Buffer::leave`] gives it back. Not to be called with any queue locked.
+    /// Reserves a place for one more waiting request of this function. [`Buffer::leave`] gives it back. The caller must hold no queue's lock.
     pub(crate) fn enter(&self, dispatcher: &Arc<Dispatcher>) -> Result<(), AcquireError> {
         if self.waiting.fetch_add(1, SeqCst) < self.limit {
             return Ok(());
         }
-        // One is evicted for one that comes, so that the bound holds.
+        // One request is evicted for the one that enters, so the bound holds.
         if self.longest(dispatcher).is_some_and(|longest| longest.evict()) {
             return Ok(());
         }
@@ -35,7 +35,7 @@ impl Buffer {
         Err(AcquireError::NodeFull { limit: self.limit })
     }
 
-    /// The function that has more than its share and most of all, if this one has less than its own.
+    /// The function that has most waiting requests, if it has more than its share and `dispatcher` has less than its own.
     fn longest(&self, dispatcher: &Arc<Dispatcher>) -> Option<Arc<Dispatcher>> {
         let functions = self.functions();
         let others = functions.iter().filter(|other| !Arc::ptr_eq(other, dispatcher));
@@ -50,7 +50,8 @@ impl Buffer {
         self.waiting.fetch_sub(count, SeqCst);
     }
 
-    /// Notes whether a function has requests waiting. To be called after it began or ceased to; whoever is last sees how it is.
+    /// Notes whether a function has waiting requests. Call it after the first one begins to wait and after the last one stops. Of concurrent calls,
+    /// the last one sees the final state.
     pub(crate) fn note(&self, dispatcher: &Arc<Dispatcher>) {
         let mut functions = self.functions();
         let known = functions.iter().position(|other| Arc::ptr_eq(other, dispatcher));

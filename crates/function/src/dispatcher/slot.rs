@@ -1,4 +1,4 @@
-//! One instance as requests see it, and the right to send it one.
+//! One instance as requests see it, and the lease of it.
 
 use super::Dispatcher;
 use crate::instance_id::InstanceId;
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, OnceLock};
 use tokio::sync::Notify;
 
-/// The right to send one request to one instance; ends when dropped.
+/// The right to send one request to one instance. It ends when dropped.
 #[must_use = "dropping a lease gives the instance back"]
 pub struct Lease {
     pub(crate) slot: Arc<Slot>,
@@ -18,12 +18,12 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// Where the instance listens.
+    /// Address on which the instance listens.
     pub fn address(&self) -> SocketAddr {
         self.slot.address
     }
 
-    /// The instance.
+    /// ID of the instance.
     pub fn instance(&self) -> InstanceId {
         self.slot.id
     }
@@ -33,15 +33,15 @@ impl Lease {
         &self.slot.name
     }
 
-    /// Requests that the instance has now, this one included. 1, with a concurrency of 1: whatever the instance sends is part
-    /// of this request.
+    /// In-flight requests of the instance, this one included. With a concurrency of 1 this is always 1, so whatever the instance sends is part of
+    /// this request.
     pub fn in_flight(&self) -> u32 {
         self.slot.in_flight()
     }
 
-    /// Whether a new connection from `near`, where this process has it, to `far` arrives at the instance and not at somebody who
-    /// listens there too, or instead. To be asked before anything is sent on it. Where it arrives at somebody else, the instance is ended. Of an
-    /// address that somebody else serves, nothing is known, and it is taken as it is.
+    /// Checks that a new connection from `near`, this process's end, to `far` has reached the instance, and not a process that also listens there, or
+    /// instead. Call it before anything is sent on the connection. If another process was reached, the instance is ended. Addresses that the
+    /// supervisor did not start cannot be checked and always pass.
     pub fn verify(&self, near: SocketAddr, far: SocketAddr) -> Result<(), NotTheInstance> {
         let Some(processes) = &self.slot.processes else { return Ok(()) };
         let verified = processes.serve(near, far);
@@ -51,7 +51,7 @@ impl Lease {
         verified
     }
 
-    /// Whether the instance was withdrawn in the meantime: it ended, or is to end.
+    /// Whether the instance has meanwhile been withdrawn: it has ended, or is draining.
     pub fn withdrawn(&self) -> bool {
         self.slot.is_withdrawn()
     }
@@ -76,15 +76,15 @@ pub(crate) struct Slot {
     pub id: InstanceId,
     name: Arc<str>,
     pub address: SocketAddr,
-    /// `None`: somebody else runs it.
+    /// `None`: the supervisor did not start the instance.
     processes: Option<Arc<Processes>>,
-    /// Who has been found where it should listen.
+    /// Describes the process that was found in the instance's place.
     captor: OnceLock<String>,
-    /// Told when that is known.
+    /// Notified when `captor` is set.
     captured: Notify,
     in_flight: AtomicU32,
     withdrawn: AtomicBool,
-    /// Told when the last request of a withdrawn instance has ended.
+    /// Notified when a withdrawn instance has no request left.
     idle: Notify,
 }
 
@@ -108,13 +108,14 @@ impl Slot {
         })
     }
 
-    /// Counts one more request, unless there is no room for it.
+    /// Counts one more in-flight request. Returns false if there is no room, or the instance is withdrawn.
     pub(crate) fn take(&self, limit: u32) -> bool {
         let room = |count: u32| if limit == 0 || count < limit { count.checked_add(1) } else { None };
         if self.in_flight.try_update(SeqCst, SeqCst, room).is_err() {
             return false;
         }
-        // The list that led here may be older than the withdrawal. Whoever withdraws marks first and counts then.
+        // The list that led here may be older than the withdrawal. A withdrawal first sets the flag and then reads the count, so it does not miss
+        // this request.
         if self.withdrawn.load(SeqCst) {
             self.give_back();
             return false;
@@ -128,12 +129,11 @@ impl Slot {
         }
     }
 
-    /// Requests that it has.
     pub(crate) fn in_flight(&self) -> u32 {
         self.in_flight.load(SeqCst)
     }
 
-    /// Nobody gets it any more. Whoever has just got it notices, or is waited for.
+    /// Sets the flag that keeps requests away. A request that has just taken the instance sees the flag, or is waited for.
     pub(crate) fn withdraw(&self) {
         self.withdrawn.store(true, SeqCst);
     }
@@ -148,13 +148,13 @@ impl Slot {
         }
     }
 
-    /// Resolves when somebody else was found where the instance should listen.
+    /// Resolves when another process was found in the instance's place. Returns a description of that process.
     pub(crate) async fn is_captured(&self) -> String {
         self.captured.notified().await;
         self.captor.get().cloned().unwrap_or_default()
     }
 
-    /// Waits until a withdrawn instance has no request any more.
+    /// Waits until a withdrawn instance has no in-flight request.
     pub(crate) async fn drained(&self) {
         while self.in_flight.load(SeqCst) > 0 {
             self.idle.notified().await;

@@ -23,13 +23,13 @@ pub(super) struct Run {
     process: Arc<Process>,
     progress: Arc<Progress>,
     wish: watch::Receiver<Wish>,
-    /// What its processes are told.
+    /// The wish that the processes of the run follow.
     stop: watch::Sender<Wish>,
     processes: JoinSet<Outcome>,
     succeeded: u32,
     failed: u32,
     pauses: ExponentialBackoff,
-    /// After a failure nothing is started before this.
+    /// When processes may be started again after a failure.
     resume_at: Option<Instant>,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Run {
 enum Outcome {
     Exited(std::io::Result<ExitStatus>),
     NotStarted(std::io::Error),
-    /// It was told to.
+    /// The process was told to end.
     Stopped,
 }
 
@@ -45,7 +45,7 @@ enum Outcome {
 enum End {
     Succeeded,
     Failed(String),
-    /// Somebody let go of the job: there is nothing to be said of how it would have ended.
+    /// The job was removed or changed, so the outcome of this run does not matter.
     LetGo,
 }
 
@@ -90,7 +90,7 @@ impl Run {
 
     async fn until_the_end(&mut self) -> End {
         let Job { parallelism, completions, active_deadline, .. } = self.spec.job;
-        // A deadline beyond all clocks is none.
+        // A deadline that overflows the clock is no deadline.
         let deadline = active_deadline.and_then(|limit| Instant::now().checked_add(limit));
         while self.succeeded < completions {
             let missing = usize::try_from(parallelism.min(completions - self.succeeded)).unwrap_or(usize::MAX);
@@ -98,7 +98,7 @@ impl Run {
                 self.start();
             }
             let failure = tokio::select! {
-                // What has ended by itself counts, even if it is told to end in the same moment.
+                // A process that has ended by itself counts, even if the run is told to end at the same moment.
                 biased;
                 Some(outcome) = self.processes.join_next() => {
                     let outcome = outcome.unwrap_or_else(|error| Outcome::NotStarted(std::io::Error::other(error)));
@@ -125,7 +125,7 @@ impl Run {
 
     fn start(&mut self) {
         let number = self.shared.next_instance.fetch_add(1, Ordering::Relaxed);
-        // Runs of a job are no revisions.
+        // Jobs have no revisions.
         let id = InstanceId { number, revision: 0 };
         let owner = Owner {
             function: self.spec.id.clone(),
@@ -139,7 +139,7 @@ impl Run {
         self.progress.change(|status| status.active += 1);
     }
 
-    /// Counts a process that has ended; tells why, if it failed.
+    /// Counts a process that has ended. Returns the reason if it failed.
     fn note(&mut self, outcome: Outcome) -> Option<String> {
         let (code, reason) = match outcome {
             Outcome::Exited(Ok(status)) if status.success() => (status.code(), None),
@@ -160,7 +160,7 @@ impl Run {
         reason
     }
 
-    /// A pause after a failure, or the end after one too many.
+    /// Sets the pause after a failure, or ends the run after one failure too many.
     fn failed(&mut self, reason: String) -> Option<End> {
         let limit = self.spec.job.backoff_limit;
         if self.failed > limit {
@@ -172,7 +172,7 @@ impl Run {
         None
     }
 
-    /// Ends what still runs: SIGTERM, SIGKILL after the grace period, or when that is wished for.
+    /// Ends the processes that still run: SIGTERM, then SIGKILL after the grace period or when the wish is [`Wish::Kill`].
     async fn stop_all(&mut self) {
         self.stop.send_replace(Wish::Stop);
         loop {
@@ -186,7 +186,7 @@ impl Run {
     }
 }
 
-/// One process group of a job. It ends with its leader: whatever that left behind is no reason to wait.
+/// Runs one process group of a job. The group ends with its leader: what the leader leaves behind is killed, not waited for.
 async fn run_to_end(owner: Owner, process: Arc<Process>, mut wish: watch::Receiver<Wish>) -> Outcome {
     let outcome = match owner.start(&Program::from(&*process), Vec::new()) {
         Ok(child) => {

@@ -1,8 +1,9 @@
-//! Functions that are components: run on the thread that judged their requests, with no socket in between.
+//! Runs functions that are components, on the thread that judged their requests, with no socket in between.
 //!
-//! A permitted request is given to a fresh instance ([`run`]), whose own calls begin another exchange on the same thread, as its function's
-//! ([`outside`]): inbound policies, the function, its outbound policies and, if it is here, its callee are one pipeline. A run is a task
-//! that works for its function, so that a long computation takes turns with others' requests, and it ends when nobody waits for it.
+//! A permitted request is given to a fresh instance ([`run`]). Each call that the instance makes begins another exchange on the same
+//! thread, with the instance's function as the caller ([`outside`]). So inbound policies, the function, its outbound policies and, if it is
+//! on this node, its callee form one pipeline. A run is a task that works for its function: a long computation takes turns with other
+//! functions' requests. A run ends when nobody waits for it.
 
 mod body;
 mod outside;

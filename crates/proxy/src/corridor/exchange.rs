@@ -1,4 +1,4 @@
-//! **The corridor**: one request, from its head to the head of its response.
+//! One exchange: a request, and the response to it.
 
 use crate::corridor::judge::Ruling;
 use crate::corridor::worker::{Pinned, Worker};
@@ -16,69 +16,67 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// All that is known of one exchange besides its head and body.
+/// Everything known about one exchange besides its head and body.
 pub(crate) struct Exchange {
-    /// The thread that carries it.
     pub worker: Rc<Worker>,
-    /// The configuration that it sees from beginning to end.
+    /// The configuration that the exchange sees from beginning to end.
     pub snapshot: Rc<Pinned>,
-    /// Where it came in.
     pub origin: Origin,
-    /// Who opened the connection.
+    /// The sender: the peer of the connection or, at the gateway, the client that trusted proxies name.
     pub peer: Peer,
-    /// As policies see it.
+    /// The protocol, as policies see it.
     pub protocol: Protocol,
-    /// The client wants a WebSocket.
+    /// The client asks for a WebSocket.
     pub upgrade: bool,
-    /// As the client saw it.
+    /// The scheme that the client used: `http` or `https`.
     pub scheme: &'static str,
-    /// Of the gateway's listener; elsewhere, the port that the caller asked for.
+    /// The listener's port at the gateway; elsewhere, the port that the caller asked for.
     pub port: u16,
-    /// Its name from one end of the mesh to the other.
+    /// The `x-request-id`: the same from one end of the mesh to the other.
     pub request_id: HeaderValue,
-    /// The one request that the calling instance has in hand: this one belongs to it.
+    /// The parent request: the only one that the calling instance is handling. `None`: it handles none, or several.
     pub parent: Option<Arc<InFlight>>,
-    /// Told once, at the end.
+    /// Reported once, when the exchange ends.
     pub record: Record,
-    /// When the head was there.
+    /// When the exchange began: its head was complete.
     pub started: Instant,
-    /// From another exchange on this thread, which pays for this one too.
+    /// Another exchange on this thread handed this one over. The worker's time stays charged to the other one's function.
     pub handed_over: bool,
-    /// The answer to HEAD has no body.
+    /// The method is HEAD, so the response has no body.
     pub head_only: bool,
 }
 
-/// A request that came from a socket, besides its head and body.
+/// What is known about a request from a socket besides its head and body.
 pub(crate) struct Arrival<'a> {
-    /// The thread that carries it.
     pub worker: Rc<Worker>,
-    /// What it is judged by.
+    /// The snapshot that the request is judged by.
     pub snapshot: Rc<Pinned>,
-    /// Where it came in.
     pub origin: Origin,
-    /// Who sent it; at the gateway, the client that trusted proxies name.
+    /// The sender; at the gateway, the client that trusted proxies name.
     pub peer: Peer,
-    /// At the gateway: the client's address as a field value.
+    /// At the gateway: the client's address as a header value.
     pub client: Option<Cow<'a, HeaderValue>>,
-    /// As the client saw it.
+    /// The scheme that the client used: `http` or `https`.
     pub scheme: &'static str,
-    /// Of the listener.
+    /// The listener's port.
     pub port: u16,
 }
 
 /// Where an exchange came in, and on which function's side.
 #[derive(Clone, Debug)]
 pub(crate) enum Origin {
-    /// From outside.
+    /// From outside the mesh.
     Gateway,
-    /// From an instance of this function, by its credential; `None`: from one that is run in the node.
+    /// From an instance of this function, which its credential names. `None`: from a component instance in this node, which needs no
+    /// credential.
     Outbound(Arc<FunctionEntry>, Option<Arc<Caller>>),
     /// To this function, from a caller's sidecar.
     Inbound(Arc<FunctionEntry>),
 }
 
 impl Exchange {
-    /// Begins an exchange with a head that came from a socket, and makes the head fit for the corridor, if that can be done.
+    /// Begins an exchange for a head from a socket, and prepares the head for the corridor. The exchange exists even if the head is
+    /// malformed, so that it can be answered and recorded.
     pub(crate) fn begin(arrival: Arrival<'_>, head: &mut request::Parts) -> (Self, Result<(), Malformed>) {
         let Arrival { worker, snapshot, origin, peer, client, scheme, port } = arrival;
         let parent = origin.parent();
@@ -90,7 +88,7 @@ impl Exchange {
         (exchange, admitted)
     }
 
-    /// Begins an exchange with a head that an instance in this node made while it handles `parent`.
+    /// Begins an exchange for a call that a component instance in this node makes while it handles `parent`.
     pub(crate) fn call(
         worker: Rc<Worker>,
         snapshot: Rc<Pinned>,
@@ -100,7 +98,7 @@ impl Exchange {
         head: &mut request::Parts,
     ) -> (Self, Result<(), Malformed>) {
         let (exchange, admitted) = Self::enter(worker, snapshot, origin, peer, Some(parent), head);
-        // There is no connection that could become a tunnel.
+        // A component's call has no connection that could become a tunnel.
         let tunnel = exchange.upgrade || head.method == http::Method::CONNECT;
         (exchange, admitted.and(if tunnel { Err(Malformed::Method) } else { Ok(()) }))
     }
@@ -150,7 +148,7 @@ impl Exchange {
         (exchange, admitted.map(|_| ()))
     }
 
-    /// The same request on the callee's side, handed over on the same node: no socket, no TLS, no second parse.
+    /// The callee's side of the same request, if the callee is on this node: no socket, no TLS, no second parse.
     pub(crate) fn hand_over(&self, callee: &Arc<FunctionEntry>, caller: &FunctionEntry, head: &request::Parts) -> Self {
         let peer = Peer { identity: Some(caller.identity.clone()), address: self.peer.address };
         let name = self.request_id.to_str().unwrap_or_default();
@@ -173,21 +171,21 @@ impl Exchange {
         }
     }
 
-    /// When the exchange must be over, and how long that is from its beginning.
+    /// The deadline of the exchange, and how long that is from its beginning. `None`: it has no limit.
     pub(crate) fn deadline(&self, ruling: &Ruling) -> Option<(Instant, Duration)> {
-        // Where the function sets no limit, the compiler has put in the mesh's.
+        // If the function sets no limit, the compiler has put in the mesh's.
         let limit = Duration::from_millis(ruling.terms().timeout_ms);
         (!limit.is_zero()).then(|| (self.started + limit, limit))
     }
 
-    /// Says to the callee which request this is and who sends it.
+    /// Adds headers that tell the callee the request's id and the caller's identity.
     pub(crate) fn deliver(&self, headers: &mut HeaderMap, callee: &FunctionEntry) {
         head::deliver(headers, &callee.identity, self.peer.identity.as_deref(), &self.request_id);
     }
 }
 
 impl Origin {
-    /// The one request that the calling instance has in hand.
+    /// The parent request: the only one that the calling instance is handling.
     fn parent(&self) -> Option<Arc<InFlight>> {
         match self {
             Self::Outbound(_, Some(caller)) => caller.only_in_flight(),
@@ -195,7 +193,6 @@ impl Origin {
         }
     }
 
-    /// Without the function.
     pub(crate) fn direction(&self) -> TrafficDirection {
         match self {
             Self::Gateway => TrafficDirection::Gateway,

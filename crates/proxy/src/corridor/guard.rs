@@ -1,4 +1,4 @@
-//! What lasts as long as an exchange.
+//! What an exchange holds until it ends.
 
 use crate::corridor::judge::Ruling;
 use crate::corridor::upstream::UpstreamGuard;
@@ -12,27 +12,27 @@ use std::task::Context;
 use std::time::Duration;
 use tokio::time::{Instant, Sleep};
 
-/// What an exchange keeps until its response's last byte is gone: its record, slots of the circuit breaker, the instance and the connection.
-/// Dropping it is the end of the exchange.
+/// Held until the last byte of the response is gone: the record, the circuit breaker's slots, the instance and the connection. Dropping it
+/// ends the exchange.
 #[derive(Debug)]
 pub(super) struct ExchangeGuard {
     /// Written when the last clone is dropped.
     pub record: Record,
     /// Holds the slots of the circuit breaker.
     pub ruling: Option<Ruling>,
-    /// The instance and the connection that are busy with this request.
+    /// The instance and the connection that this request occupies.
     pub upstream: UpstreamGuard,
-    /// The exchange must be over by then, and how long it may take in all.
+    /// The deadline of the exchange, and how long the exchange may take in all.
     pub deadline: Option<(Instant, Duration)>,
-    /// The client's connection is busy with it.
+    /// Marks the client's connection as busy.
     busy: Option<Busy>,
     timer: Option<Pin<Box<Sleep>>>,
-    /// Of the exchange behind this one, when it was handed over on the same node.
+    /// The guard of the callee's exchange, if the request was handed over on this node.
     inner: Option<Box<dyn Guard>>,
 }
 
 impl ExchangeGuard {
-    /// Of an exchange that keeps nothing but its record yet.
+    /// A guard that holds only the record so far.
     pub(super) fn new(record: Record) -> Self {
         Self {
             record,
@@ -45,7 +45,7 @@ impl ExchangeGuard {
         }
     }
 
-    /// Lets this body keep it, around what it keeps already.
+    /// Attaches the guard to the body. A guard that the body already has becomes the inner one.
     pub(super) fn keep_with(mut self, mut body: Body) -> Body {
         self.inner = body.take_guard();
         if let Some(inner) = &self.inner {

@@ -1,11 +1,11 @@
-//! Asks a function's program about a request, and carries out what it says. The only place that touches the sandbox.
+//! Asks a function's program about a request, and carries out its decision. Only this module touches the sandbox.
 //!
-//! A program is a pure function. What it may know is gathered here: the request's head, the identities that the runtime established,
-//! and the ledger entries that it declared. It runs in a fresh sandbox; when it finds that it needs more (a signature verified, another
-//! counter), it says so, and a fresh sandbox runs again with that added. What comes out is untrusted until it is validated.
+//! A program is a pure function. This module collects its input: the request's head, the identities that the runtime established, and the
+//! ledger entries that the program declared. The program runs in a fresh sandbox. If it needs more (a verified signature, another counter),
+//! it says so, and a fresh sandbox runs again with that added. The output is untrusted until it is validated.
 //!
-//! It fails closed: a program that did not load, a fault, a missed deadline, an invalid output, a counter that cannot be kept: all
-//! refuse the request, and the record says why.
+//! The judge fails closed. A program that did not load, a fault, a missed deadline, an invalid output, a counter that cannot be kept: each
+//! of these refuses the request, and the record says why.
 
 mod extend;
 mod forecast;
@@ -40,23 +40,24 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Runs for one request. One is enough for a token and counters that the ledger knows, two for a token never seen.
+/// Maximum number of runs for one request. One is enough for a token and counters that the ledger knows; a token never seen before takes
+/// two.
 const MOST_RUNS: u8 = 4;
-/// Functions whose parts of the ledger a worker keeps at hand.
+/// Maximum number of functions whose ledger state a worker caches.
 const MOST_AT_HAND: usize = 8192;
 
-/// One worker's judge.
+/// One worker's judge: runs programs and extensions, and applies their decisions.
 pub struct Judge {
     ledger: Arc<Ledger>,
     random: Rc<Random>,
     pool: RefCell<Pool>,
     at_hand: RefCell<AtHand>,
     complaints: Complaints,
-    /// Whose programs or extensions do not end in time.
+    /// Functions whose programs or extensions keep missing their deadlines.
     runaways: Runaways,
 }
 
-/// Parts of the ledger that were needed before. Handles are counted per worker: no cache line is fought over.
+/// A worker's cache of ledger state. Each worker counts its handles itself, so workers do not contend for a cache line.
 #[derive(Default)]
 struct AtHand {
     generation: u64,
@@ -64,45 +65,45 @@ struct AtHand {
     functions: HashMap<FunctionId, Rc<Arc<FunctionState>>>,
 }
 
-/// What the runtime knows of a request besides its head.
+/// What the runtime knows about a request besides its head.
 #[derive(Clone, Copy, Debug)]
 pub struct JudgeInput<'a> {
     /// The function whose program judges.
     pub entry: &'a Arc<FunctionEntry>,
-    /// Where the request came in: outbound, the caller's program judges; else, the callee's.
+    /// Where the request came in. The caller's program judges outbound requests, the callee's program all others.
     pub direction: TrafficDirection,
-    /// Who opened the connection.
+    /// Who sent the request, as the runtime established it.
     pub peer: &'a Peer,
-    /// Whom it is for. `None`: nobody that the caller may call.
+    /// The callee. `None`: the request names no function that the caller may call.
     pub target: Option<&'a FunctionId>,
-    /// As recognised.
+    /// The detected application protocol.
     pub protocol: Protocol,
-    /// `http` or `https`, as the client saw it.
+    /// The scheme that the client used: `http` or `https`.
     pub scheme: &'static str,
-    /// Port that the caller asked for.
+    /// The port that the caller asked for; at the gateway, the listener's port.
     pub port: u16,
-    /// The one request that the calling instance is handling now.
+    /// The parent request: the only one that the calling instance is handling now. `None`: it handles none, or several.
     pub parent: Option<&'a InFlight>,
-    /// Endpoints of the target that are known.
+    /// Number of the target's endpoints that are known.
     pub endpoints: u32,
     /// No body follows the head.
     pub bodiless: bool,
 }
 
-/// Whether a request goes on.
+/// The judge's verdict on a request.
 #[derive(Debug)]
 #[expect(
     clippy::large_enum_variant,
     reason = "the common variant is the large one, and a box would cost an allocation"
 )]
 pub enum Judgement {
-    /// It does.
+    /// The request may be forwarded.
     Permitted(Permitted),
-    /// It does not.
+    /// The request is refused, or an extension has answered it.
     Denied(Refusal),
 }
 
-/// Why there is no verdict that could be relied on.
+/// Why there is no verdict to rely on.
 #[derive(Debug, thiserror::Error)]
 enum JudgeError {
     #[error("the program is not loaded: {0}")]
@@ -119,7 +120,7 @@ enum JudgeError {
     NoTarget,
 }
 
-/// How the runs ended.
+/// How the runs of a program ended.
 enum Found {
     Decided(Box<Decision>),
     /// A signature that the program wanted verified is wrong.
@@ -127,7 +128,7 @@ enum Found {
 }
 
 impl Judge {
-    /// For one worker.
+    /// Creates the judge of one worker.
     pub fn new(ledger: Arc<Ledger>, random: Rc<Random>) -> Self {
         Self {
             ledger,
@@ -139,13 +140,13 @@ impl Judge {
         }
     }
 
-    /// For a worker that has nothing else to do: what can be done between requests is not done while one waits.
+    /// Erases what the last run left in its sandbox. Called while the worker is idle, so that no request has to wait for it.
     pub fn tidy(&self) {
         self.pool.borrow_mut().tidy();
     }
 
-    /// Judges a request by the function's program: takes its head, and gives it back edited, or refuses. Whether its extensions agree,
-    /// [`Judge::extend`] says.
+    /// Judges a request by the function's program: takes its head, and returns the edited head or a refusal. The function's extensions are
+    /// asked separately ([`Judge::extend`]).
     pub fn request(&self, ask: JudgeInput<'_>, head: request::Parts, record: &Record) -> Judgement {
         let (started, now_ms) = (Instant::now(), record.started().1);
         let program = program(ask.entry, ask.direction);
@@ -171,7 +172,8 @@ impl Judge {
         judgement
     }
 
-    /// Edits a response: as the request's decision says, and as the program says if it wants to see responses.
+    /// Edits a response: as decided with the request, then as the program says if it sees responses, then as the extensions say that see
+    /// responses. On error, the refusal takes the response's place.
     pub fn response(&self, ruling: &Ruling, head: &mut response::Parts, record: &Record) -> Result<(), Refusal> {
         let program = program(&ruling.entry, ruling.direction);
         let edits =
@@ -189,7 +191,7 @@ impl Judge {
         }
     }
 
-    /// A token that no key fits may mean that its issuer has a new one, or that its keys have not come yet.
+    /// Reports a token that matches no key. Its issuer may have a new key, or the issuer's keys may not have arrived yet.
     fn watch_for_unknown_keys(&self, entry: &FunctionEntry, decision: &Decision) {
         if let Verdict::Deny(denial) = &decision.verdict
             && denial.policy == PolicyKind::Authentication
@@ -222,7 +224,7 @@ impl Judge {
         }
     }
 
-    /// One fresh sandbox, one run.
+    /// Runs a program once, in a fresh sandbox.
     fn run(
         &self,
         entry: &FunctionEntry,
@@ -243,7 +245,7 @@ impl Judge {
         Ok((output?, time))
     }
 
-    /// A function's part of the ledger.
+    /// A function's ledger state, cached by this worker.
     #[expect(clippy::redundant_allocation, reason = "as in `AtHand`")]
     fn function(&self, function: &FunctionId) -> Rc<Arc<FunctionState>> {
         let mut at_hand = self.at_hand.borrow_mut();
@@ -261,7 +263,7 @@ impl Judge {
     }
 }
 
-/// Tells the operator of faults, but not faster than he can read: requests may bring them about.
+/// Logs faults, at a limited rate because requests can cause them.
 #[derive(Default)]
 struct Complaints {
     last: Cell<Option<Instant>>,
@@ -287,7 +289,7 @@ impl Complaints {
         }
     }
 
-    /// Whether it is time for another; and how many were withheld since the last.
+    /// `Some`: another message may be logged now. The number says how many were withheld since the last one.
     fn turn(&self) -> Option<u64> {
         let now = Instant::now();
         if self.last.get().is_some_and(|last| now.saturating_duration_since(last) < Self::PAUSE) {
@@ -299,7 +301,7 @@ impl Complaints {
     }
 }
 
-/// The caller's side or the callee's.
+/// The function's program for this direction.
 fn program(entry: &FunctionEntry, direction: TrafficDirection) -> &LoadedProgram {
     match direction {
         TrafficDirection::Outbound => &entry.outbound,
@@ -307,7 +309,7 @@ fn program(entry: &FunctionEntry, direction: TrafficDirection) -> &LoadedProgram
     }
 }
 
-/// As programs see them; the `http` crate keeps names in lower case.
+/// Header fields as programs see them. The `http` crate keeps names in lower case.
 fn header_fields(headers: &HeaderMap) -> Vec<Header<'_>> {
     headers.iter().map(|(name, value)| Header { name: name.as_str(), value: value.as_bytes() }).collect()
 }
@@ -319,7 +321,7 @@ impl<'a> JudgeInput<'a> {
     }
 }
 
-/// One request on its way through the judge.
+/// One request while it is judged.
 struct Asked<'a> {
     ask: JudgeInput<'a>,
     program: &'a LoadedProgram,
@@ -330,7 +332,7 @@ struct Asked<'a> {
     runs: Runs,
 }
 
-/// What is told of the runs, and how it ended.
+/// What the record says about the runs, and how they ended.
 #[derive(Default)]
 struct Runs {
     count: u8,
@@ -388,7 +390,7 @@ impl Asked<'_> {
         Err(JudgeError::Undecided)
     }
 
-    /// Gets what the program wants. Gives back a want for a signature that is wrong.
+    /// Supplies what the program wants. Returns the want for a signature if the signature is wrong.
     fn supply(&self, forecast: &mut Forecast<'_>, wants: Wants) -> Result<Option<SignatureWant>, JudgeError> {
         if let Some(want) = wants.signature {
             let Some(token) = &mut forecast.token else { return Err(BadOutput::NoToken.into()) };
@@ -420,7 +422,7 @@ impl Asked<'_> {
         Ok(None)
     }
 
-    /// A program that refuses because of a counter does not know whose it is.
+    /// Records that a shared counter refused the request. The program cannot know that the counter is shared.
     fn note_shared(&self, forecast: &Forecast<'_>, verdict: &Verdict) {
         let Verdict::Deny(denial) = verdict else { return };
         if denial.policy != PolicyKind::RateLimit {
@@ -434,7 +436,8 @@ impl Asked<'_> {
         }
     }
 
-    /// At the gateway and outbound, what is under way to the target counts. A request from a caller's sidecar was counted there.
+    /// The load of the target. For an inbound request this is only the number of endpoints, because the caller's sidecar counts the
+    /// request.
     fn load(&self) -> TargetLoad {
         match (self.ask.direction, self.target) {
             (TrafficDirection::Inbound, _) | (_, None) => {
@@ -444,7 +447,7 @@ impl Asked<'_> {
         }
     }
 
-    /// Writes down how it went.
+    /// Records the judgement.
     fn conclude(self, started: Instant) {
         let ended = Instant::now();
         let engine: Option<EngineKind> = self.program.image.as_ref().ok().map(|image| image.kind());

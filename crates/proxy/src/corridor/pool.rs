@@ -1,4 +1,4 @@
-//! One worker's connections to upstreams: kept open, used again last in first out, never shared with another thread.
+//! One worker's pool of upstream connections. Idle connections are used again last in first out, and never shared with another thread.
 
 use crate::http::body::Body;
 use crate::http::failure::Unproven;
@@ -25,21 +25,20 @@ use tokio::sync::oneshot;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::ClientConfig;
 
-/// An idle connection is closed after this long; shorter than what common servers grant, so that they do not close it first.
+/// How long an idle connection is kept. Shorter than what common servers allow, so that they do not close it first.
 const IDLE: Duration = Duration::from_secs(4);
-/// The same of one that speaks HTTP/1.1 to an instance on this machine: here it is seen at once that a server has closed it, and functions
-/// that are asked every now and then should not pay for a connection each time.
+/// How long an idle HTTP/1.1 connection to an instance on this machine is kept. Here the pool sees at once that the server has closed it,
+/// and functions that are called every now and then should not pay for a new connection each time.
 const IDLE_HERE: Duration = Duration::from_secs(60);
-/// Of one address, so many are kept longer than [`IDLE`]: what a burst opened is not.
+/// How many connections per address may be idle for longer than [`IDLE`]. The others, which a burst opened, are closed.
 const KEPT: usize = 4;
-/// Longest wait for a connection, TLS included.
+/// Longest time to connect, including TLS.
 const CONNECT: Duration = Duration::from_secs(5);
-/// Streams that share one HTTP/2 connection, if the peer allows as many.
+/// Maximum number of streams on one HTTP/2 connection, if the peer allows as many.
 const STREAMS: u32 = 100;
-/// Configurations for pairs of identities that are kept; beyond it all are made anew.
+/// Maximum number of TLS configurations that are kept, one for each pair of identities. When it is reached, all are dropped and made anew.
 const MOST_CONFIGURATIONS: usize = 4096;
 
-/// All of one worker's upstream connections.
 #[derive(Debug)]
 pub(crate) struct Pool {
     http1: RefCell<HashMap<SocketAddr, Http1Host>>,
@@ -51,11 +50,11 @@ pub(crate) struct Pool {
 
 #[derive(Debug, Default)]
 struct Http1Host {
-    /// The last one was used last.
+    /// Sorted by last use; the last one was used most recently.
     idle: Vec<Idle>,
-    /// Busy ones included.
+    /// Open connections, including busy ones.
     open: u32,
-    /// Exchanges that wait for a connection to be idle or gone.
+    /// Exchanges that wait until a connection is idle or closed.
     waiting: VecDeque<oneshot::Sender<()>>,
 }
 
@@ -65,38 +64,36 @@ struct Idle {
     since: Instant,
 }
 
-/// A connection that speaks HTTP/1.1.
+/// An HTTP/1.1 connection.
 #[derive(Debug)]
 pub(crate) struct Line {
-    /// To send one request at a time with.
     pub sender: http1::SendRequest<Body>,
-    /// Of the task that drives it: whoever has it checked out.
+    /// The task that drives the connection works for the function that has the connection checked out.
     owner: TaskOwner,
 }
 
-/// Connections that may be shared: those to one address, and, under TLS, between one pair of identities.
+/// Identifies connections that requests may share: to one address and, under TLS, between one pair of identities.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Http2Key {
-    /// Where to.
     pub address: SocketAddr,
-    /// Caller and callee; `None`: without TLS.
+    /// SPIFFE IDs of caller and callee; `None`: without TLS.
     pub identities: Option<Identities>,
 }
 
-/// Caller and callee.
+/// SPIFFE IDs of caller and callee.
 pub(super) type Identities = (Arc<str>, Arc<str>);
 
 #[derive(Debug, Default)]
 struct Http2Host {
     connections: Vec<Shared>,
-    /// CounterState by whoever is connecting, so that a burst does not open one connection for each request.
+    /// Held while connecting, so that a burst does not open one connection per request.
     connecting: Rc<tokio::sync::Mutex<()>>,
 }
 
 #[derive(Debug)]
 struct Shared {
     sender: http2::SendRequest<Body>,
-    /// Of the task that drives it: whoever opened a stream last.
+    /// The task that drives the connection works for the function that opened a stream last.
     owner: TaskOwner,
     streams: Rc<Streams>,
 }
@@ -107,62 +104,60 @@ struct Streams {
     idle_since: Cell<Instant>,
 }
 
-/// A connection that speaks HTTP/1.1, checked out for one exchange.
+/// An HTTP/1.1 connection, checked out for one exchange.
 #[derive(Debug)]
 pub(crate) struct Http1 {
-    /// To send one request with.
     pub line: Line,
-    /// How long it had been idle; `None`: it is new.
+    /// How long the connection had been idle; `None`: it is new.
     pub idle: Option<Duration>,
 }
 
-/// A place on a connection that speaks HTTP/2.
+/// A stream of an HTTP/2 connection.
 #[derive(Debug)]
 pub(crate) struct Http2 {
-    /// To send one request with.
     pub sender: http2::SendRequest<Body>,
-    /// Given back by dropping it.
+    /// Frees the stream when dropped.
     pub stream: Stream,
-    /// Others used it before.
+    /// The connection was already open.
     pub reused: bool,
 }
 
-/// Counts as one of a connection's streams.
+/// Counts as one of a connection's streams until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Stream(Rc<Streams>);
 
-/// What an exchange holds until its response's end, so that its connection can be used again.
+/// Held until the end of the response. When it is dropped, the connection can be used again.
 #[derive(Debug)]
 #[expect(dead_code, reason = "kept for what its drop does")]
 pub(crate) enum CheckIn {
-    /// Goes back to the pool when the connection is ready for another request.
+    /// Returns the connection to the pool when it is ready for another request.
     Http1(Option<Line>, SocketAddr, Weak<Pool>),
-    /// A stream's place.
+    /// Frees the stream.
     Http2(Stream),
 }
 
-/// Why there is no connection.
+/// Why a connection could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConnectError {
-    /// TCP or TLS.
+    /// TCP or TLS failed.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// HTTP.
+    /// The HTTP handshake failed.
     #[error("{0}")]
     Http(#[from] hyper::Error),
-    /// No TLS configuration for these identities.
+    /// There is no TLS configuration for these identities.
     #[error("{0}")]
     Tls(String),
-    /// It does not lead to the instance, as far as that can be seen. Nothing was sent.
+    /// Nothing proves that the connection leads to the instance. No byte was sent.
     #[error("{0}; nothing was sent")]
     Unproven(#[from] Unproven),
-    /// It took too long.
+    /// Connecting took longer than [`CONNECT`].
     #[error("no connection within {CONNECT:?}")]
     Timeout,
 }
 
 impl Pool {
-    /// An empty pool, and a task that closes what was idle for too long. Needs [`schedule::run`].
+    /// Creates an empty pool, and starts a task that closes idle connections. Must be called within [`schedule::run`].
     pub(crate) fn new(terminating: Arc<Terminating>) -> Rc<Self> {
         let pool = Rc::new_cyclic(|myself: &Weak<Self>| Self {
             http1: RefCell::default(),
@@ -184,8 +179,8 @@ impl Pool {
         pool
     }
 
-    /// An idle connection to this address, the one that was used last. For a request that may not be sent twice none that has been idle
-    /// for so long that its server may be closing it; such ones are closed.
+    /// The idle connection to this address that was used last. If the request must not be sent twice, skips and closes connections that
+    /// were idle for [`IDLE`] or longer: their servers may be closing them.
     pub(crate) fn idle_http1(&self, address: SocketAddr, repeatable: bool) -> Option<Http1> {
         let mut hosts = self.http1.borrow_mut();
         let idle = &mut hosts.get_mut(&address)?.idle;
@@ -199,12 +194,12 @@ impl Pool {
         None
     }
 
-    /// Connections to this address that this worker has open.
+    /// How many connections to this address this worker has open.
     pub(crate) fn open_http1(&self, address: SocketAddr) -> u32 {
         self.http1.borrow().get(&address).map_or(0, |host| host.open)
     }
 
-    /// Completes when a connection to this address has become idle, or is gone.
+    /// Completes when a connection to this address has become idle or has closed.
     pub(crate) fn changed_http1(&self, address: SocketAddr) -> impl Future<Output = ()> + use<> {
         let (sender, receiver) = oneshot::channel();
         let mut hosts = self.http1.borrow_mut();
@@ -212,7 +207,7 @@ impl Pool {
         async move { drop(receiver.await) }
     }
 
-    /// A new connection to the instance that `lease` is of. `guard` is held as long as it is open.
+    /// Opens a connection to the leased instance. `guard` is held as long as it is open.
     pub(crate) async fn connect_http1(
         &self,
         address: SocketAddr,
@@ -234,7 +229,7 @@ impl Pool {
         Ok(Http1 { line: Line { sender, owner }, idle: None })
     }
 
-    /// What brings this connection back after its response.
+    /// The result returns the connection to the pool when it is dropped.
     pub(crate) fn check_in_http1(&self, line: Line, address: SocketAddr) -> CheckIn {
         CheckIn::Http1(Some(line), address, self.myself.clone())
     }
@@ -248,7 +243,7 @@ impl Pool {
         host.wake_one();
     }
 
-    /// A place on an open connection.
+    /// A stream of a connection that is already open, if one is free.
     pub(crate) fn shared_http2(&self, key: &Http2Key) -> Option<Http2> {
         let mut hosts = self.http2.borrow_mut();
         let connections = &mut hosts.get_mut(key)?.connections;
@@ -259,8 +254,8 @@ impl Pool {
         Some(Http2 { sender: shared.sender.clone(), stream: Stream::open(&shared.streams), reused: true })
     }
 
-    /// A place on a connection to `key`, which is opened if need be; one at a time. `lease`: of the instance there, unless it is a sidecar,
-    /// which proves itself by TLS.
+    /// A stream of a connection to `key`. Opens a connection if there is none, one at a time. `lease` is that of the instance; `None`: a
+    /// sidecar, which authenticates by TLS.
     pub(crate) async fn http2(
         &self,
         key: &Http2Key,
@@ -275,7 +270,7 @@ impl Pool {
         let _one_at_a_time = connecting.lock().await;
         match self.shared_http2(key) {
             Some(shared) => Ok(shared),
-            // Boxed: it is rare, and large; every exchange's future would have to hold room for it.
+            // Boxed because it is rare and large. Otherwise every exchange's future would have to hold room for it.
             None => Box::pin(within_limit(self.connect_http2(key, lease, svids, guard()))).await,
         }
     }
@@ -339,7 +334,7 @@ impl Pool {
             };
             let since = |idle: &Idle| now.saturating_duration_since(idle.since);
             host.idle.retain(|idle| !idle.line.sender.is_closed() && since(idle) < longest);
-            // The oldest are the first.
+            // The connections are sorted: the first one has been idle longest.
             let old = host.idle.iter().take_while(|idle| since(idle) >= IDLE).count();
             host.idle.drain(..old.saturating_sub(KEPT));
             host.waiting.retain(|waiting| !waiting.is_closed());
@@ -411,7 +406,7 @@ impl Drop for CheckIn {
         if line.sender.is_ready() {
             pool.return_http1(line, address);
         } else if !line.sender.is_closed() {
-            // The last bytes were read, but the connection's own task has yet to see that the message is complete.
+            // The last bytes were read, but the connection's task has not seen yet that the message is complete.
             let pool = Rc::downgrade(&pool);
             schedule::spawn(async move {
                 if line.sender.ready().await.is_ok()
@@ -424,7 +419,8 @@ impl Drop for CheckIn {
     }
 }
 
-/// Connects first and proves then whom to, before a protocol's first byte: the other way round, the port could change hands in between.
+/// Connects, then proves that the connection leads to the leased instance, before the protocol's first byte. If it proved first, another
+/// process could take the port before it connects.
 async fn tcp(address: SocketAddr, lease: Option<&dyn Guard>) -> Result<TcpStream, ConnectError> {
     let stream = TcpStream::connect(address).await?;
     if let Some(lease) = lease {
@@ -466,7 +462,7 @@ mod tests {
     use super::*;
     use tokio::net::TcpListener;
 
-    /// A connection, idle for so long.
+    /// Puts a connection into the pool that has been idle for `time`.
     async fn open(pool: &Pool, listener: &TcpListener, time: Duration) -> TcpStream {
         let address = listener.local_addr().unwrap();
         let Http1 { mut line, .. } = pool.connect_http1(address, &(), None).await.unwrap();
@@ -477,7 +473,7 @@ mod tests {
         server
     }
 
-    /// A pool with one of them.
+    /// A pool with one such connection.
     async fn idle_for(time: Duration) -> (Rc<Pool>, SocketAddr, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let pool = Pool::new(Arc::default());

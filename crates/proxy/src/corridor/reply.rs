@@ -1,6 +1,6 @@
-//! The proxy's own answers: what a client is told when its request is refused, or when there is no response to pass on.
+//! The proxy's own responses: for a refused request, and where there is no upstream response to pass on.
 //!
-//! They say what happened, not why: rules and addresses are for the operator, who finds them by the request's id.
+//! They say what happened, not why. Rules and addresses are for the operator, who finds them by the request's id.
 
 use crate::corridor::exchange::{Exchange, Origin};
 use crate::corridor::judge::Refusal;
@@ -16,7 +16,7 @@ use leno_policy::spec::Protocol;
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 
-/// Answers a refusal.
+/// The response to a refused request.
 pub(crate) fn denied(refusal: Refusal, exchange: &Exchange) -> Response<Body> {
     match refusal.own {
         Some(answer) => {
@@ -27,7 +27,7 @@ pub(crate) fn denied(refusal: Refusal, exchange: &Exchange) -> Response<Body> {
     }
 }
 
-/// What an extension answered by itself.
+/// The response that an extension gave instead of the function.
 fn own(
     status: StatusCode,
     headers: HeaderMap,
@@ -61,7 +61,7 @@ fn own(
     response
 }
 
-/// Answers that there is no response.
+/// The response to a request that has no upstream response.
 pub(crate) fn failed(failure: &Failure, exchange: &Exchange) -> Response<Body> {
     let mut headers = HeaderMap::new();
     if let Some(pause) = failure.retry_after() {
@@ -73,13 +73,13 @@ pub(crate) fn failed(failure: &Failure, exchange: &Exchange) -> Response<Body> {
     let public = matches!(failure, Failure::Malformed(_) | Failure::NoRoute).then(|| failure.to_string());
     let mut response = answer(failure.status(), headers, public.as_deref(), exchange);
     if let Origin::Inbound(_) = exchange.origin {
-        // The caller's sidecar may try again, and has to know what happened.
+        // The caller's sidecar decides about a retry, so it must know the failure.
         response.extensions_mut().insert(failure.clone());
     }
     response
 }
 
-/// Answers a request that did not get as far as being an exchange; asks for a proxy credential (RFC 9110, 15.5.8) where that is what is missing.
+/// The response to a request for which no exchange began. Asks for a proxy credential (RFC 9110, 15.5.8) if that is what is missing.
 pub(crate) fn turned_away(failure: &Failure, request_id: HeaderValue) -> Response<Body> {
     let status = failure.status();
     let mut response = Response::new(describe(status, &failure.to_string(), &request_id));
@@ -96,7 +96,7 @@ pub(crate) fn turned_away(failure: &Failure, request_id: HeaderValue) -> Respons
 fn answer(status: StatusCode, mut headers: HeaderMap, message: Option<&str>, exchange: &Exchange) -> Response<Body> {
     let reason = status.canonical_reason().unwrap_or("Refused");
     let mut response = if exchange.protocol == Protocol::Grpc {
-        // Headers with the end of the stream: gRPC's "Trailers-Only".
+        // gRPC calls this "Trailers-Only": the head ends the stream, and carries the status.
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
         headers.insert(GRPC_STATUS, HeaderValue::from(u16::from(failure::grpc_status(status))));
         headers.insert(GRPC_MESSAGE, HeaderValue::from_static(reason));

@@ -1,7 +1,7 @@
-//! Policy 8, decided: what is worth another try, and when.
+//! Decides about retries (policy 8): which outcomes deserve another attempt, and when.
 //!
-//! A request is repeated only if its body can be sent again from the beginning, and, once any byte may have reached the upstream, only if its
-//! method is idempotent (RFC 9110, 9.2.2) or the plan says that it does not matter.
+//! A request is retried only if its body can be sent again from the beginning. Once any byte may have reached the upstream, the method must
+//! also be idempotent (RFC 9110, 9.2.2), unless the plan says that this does not matter.
 
 use crate::http::body::grpc_status;
 use crate::http::failure::Failure;
@@ -10,12 +10,12 @@ use leno_policy::spec::{Retry, RetryOn};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// RFC 9110, 9.2.2.
+/// Whether RFC 9110, 9.2.2 calls the method idempotent.
 pub(super) fn is_idempotent(method: &Method) -> bool {
     matches!(*method, Method::GET | Method::HEAD | Method::PUT | Method::DELETE | Method::OPTIONS | Method::TRACE)
 }
 
-/// The end of the present try.
+/// The deadline of the attempt that begins now, and the time limit behind it: per try or of the whole exchange, whichever ends sooner.
 pub(super) fn sooner(retry: &Retry, deadline: Option<(Instant, Duration)>) -> Option<(Instant, Duration)> {
     let per_try = match retry.per_try_timeout_ms {
         0 => None,
@@ -24,16 +24,16 @@ pub(super) fn sooner(retry: &Retry, deadline: Option<(Instant, Duration)>) -> Op
     [per_try, deadline].into_iter().flatten().min()
 }
 
-/// Uniform in `[0, base * 2^n]`, at most the longest pause.
+/// Backoff before the next attempt: uniform in `[0, base * 2^attempt]`, where the upper end is at most the longest backoff.
 pub(super) fn pause(retry: &Retry, attempt: u8, up_to: impl Fn(u64) -> u64) -> Duration {
     let most = retry.backoff_base_ms.saturating_mul(1 << attempt.min(32)).min(retry.backoff_max_ms);
     Duration::from_micros(up_to(most.saturating_mul(1000)))
 }
 
-/// How a try ended: with a response's status and fields, or without one.
+/// How an attempt ended: with a response's status and headers, or with a failure.
 pub(super) type Outcome<'a> = Result<(StatusCode, &'a HeaderMap), &'a Failure>;
 
-/// Whether the plan wants another try after such an end. `repeatable`: the request may be carried out twice.
+/// Whether the plan wants another attempt after this outcome. `repeatable`: the request may be carried out twice.
 pub(super) fn is_worth_it(retry: &Retry, outcome: Outcome<'_>, repeatable: bool) -> bool {
     match outcome {
         Ok((status, headers)) => repeatable && on_response(retry, status, headers),
@@ -41,7 +41,7 @@ pub(super) fn is_worth_it(retry: &Retry, outcome: Outcome<'_>, repeatable: bool)
     }
 }
 
-/// Nothing reached the callee, or it says that it did nothing.
+/// Whether nothing reached the callee, or the callee says that it did nothing.
 fn is_unsent(failure: &Failure) -> bool {
     matches!(failure, Failure::Connect { .. } | Failure::Reset { refused: true, .. })
 }
@@ -54,7 +54,7 @@ fn on_failure(retry: &Retry, failure: &Failure) -> bool {
         Failure::Timeout(_) => [RetryOn::Timeout, RetryOn::Timeout],
         _ => return false,
     };
-    // To its client each of these is a 502, 503 or 504.
+    // The client sees each of these as a 502, 503 or 504.
     retry.on.iter().any(|on| own.contains(on) || matches!(on, RetryOn::ServerError | RetryOn::GatewayError))
 }
 

@@ -1,4 +1,5 @@
-//! Where a request goes: to the function that the gateway exposes at its host and path, or to the callee that a caller means by a host name.
+//! Finds a request's destination. At the gateway, host and path select the exposed function; for a call, the host name selects one of the
+//! caller's callees.
 
 use crate::corridor::exchange::{Exchange, Origin};
 use crate::http::failure::Failure;
@@ -14,12 +15,12 @@ use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// Where a request is to go, and who has a say in it.
+/// A request's destination, and the function whose program judges the request.
 #[derive(Debug)]
 pub(crate) struct Route {
-    /// The function whose program judges: outbound, the caller; else, the callee.
+    /// The function whose program judges: the caller for an outbound request, otherwise the callee.
     pub judge: Arc<FunctionEntry>,
-    /// The upstream, if it is permitted.
+    /// Where the request goes if it is permitted.
     pub upstream: Upstream,
 }
 
@@ -28,18 +29,18 @@ pub(crate) struct Route {
 pub(crate) enum Upstream {
     /// An instance of this function.
     Instance(Arc<FunctionEntry>),
-    /// The inbound judge of a function of this node, on this very thread.
+    /// The inbound judge of a function on this node, on the same thread.
     HandOver(Arc<FunctionEntry>),
-    /// The inbound sidecar at this address, by mutual TLS.
+    /// The inbound sidecar at this address, over mutual TLS.
     Tls(Callee, SocketAddr),
     /// A callee that no known node runs.
     Unreachable(Callee),
-    /// Nobody that the caller may call.
+    /// The host names no function that the caller may call.
     NotACallee,
 }
 
 impl Route {
-    /// The function that the request is for.
+    /// The callee; `None`: the caller may call no function by this host name.
     pub(crate) fn target(&self) -> Option<&FunctionId> {
         match &self.upstream {
             Upstream::Instance(entry) | Upstream::HandOver(entry) => Some(&entry.slice.id),
@@ -48,7 +49,7 @@ impl Route {
         }
     }
 
-    /// Its name, for the record.
+    /// The callee's name, for the record.
     pub(crate) fn target_name(&self) -> Option<Arc<str>> {
         match &self.upstream {
             Upstream::Instance(entry) | Upstream::HandOver(entry) => Some(entry.name.clone()),
@@ -58,7 +59,7 @@ impl Route {
     }
 }
 
-/// Where an exchange is to go.
+/// Finds the route. Fails at the gateway if the path is ambiguous, or if no function is exposed at this host and path.
 pub(crate) fn find(exchange: &Exchange, head: &request::Parts) -> Result<Route, Failure> {
     let path = path::normalise(head.uri.path());
     if let Ok(Cow::Owned(path)) = &path {
@@ -67,7 +68,7 @@ pub(crate) fn find(exchange: &Exchange, head: &request::Parts) -> Result<Route, 
     match &exchange.origin {
         Origin::Gateway => {
             let (host, _) = head::split_authority(head::authority(head));
-            // Routed by what it means, as it will be judged and forwarded, not by how it is written.
+            // Route by the normalised path: the same path is judged and forwarded.
             let path = path.map_err(|ambiguous| Malformed::Path(ambiguous.words()))?;
             let entry = exchange.snapshot.routes.find(host, &path).ok_or(Failure::NoRoute)?;
             Ok(Route { judge: entry.clone(), upstream: Upstream::Instance(entry.clone()) })
@@ -90,7 +91,7 @@ fn upstream(exchange: &Exchange, callee: Option<&Callee>) -> Upstream {
     }
 }
 
-/// Whom `caller` means by this host name (without port); `None`: nobody that it may call.
+/// The callee that `caller` means by this host name (without port). `None`: it may call no function by this name.
 pub(crate) fn callee<'a>(caller: &'a FunctionEntry, host: &str) -> Option<&'a Callee> {
     let host = routes::lower(host);
     let index = caller.callees.get(host.strip_suffix('.').unwrap_or(&host))?;

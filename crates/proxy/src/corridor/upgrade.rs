@@ -1,8 +1,8 @@
-//! "101 Switching Protocols": allowed only where the request was permitted as that upgrade. After it, bytes go in both directions until
+//! "101 Switching Protocols" is passed on only if the request was permitted as that upgrade. After it, bytes go in both directions until
 //! both ends are done.
 //!
-//! Whatever comes through a tunnel is not judged any more. So an upstream cannot open one by itself: [`check`] makes a [`Switched`] only for
-//! an exchange that was judged as a WebSocket, and [`join`] ties nothing but that to the client's stream.
+//! What goes through a tunnel is no longer judged. So an upstream must not be able to open one by itself: [`check`] makes a [`Switched`]
+//! only for an exchange that was judged as a WebSocket, and [`join`] connects nothing else to the client's stream.
 
 use crate::http::body::{Body, Guard};
 use crate::http::failure::Failure;
@@ -15,14 +15,14 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// The upstream's stream, after it switched to the protocol that the exchange was permitted to switch to.
+/// The upstream's stream, after the upstream switched to the permitted protocol.
 #[derive(Clone)]
 struct Switched(OnUpgrade);
 
-/// Checks the status that an upstream gave. `upgrade`: the exchange was permitted as a WebSocket.
+/// Checks the upstream's status. `upgrade`: the exchange was permitted as a WebSocket.
 pub(crate) fn check<B>(upgrade: bool, response: &mut Response<B>) -> Result<(), Failure> {
     match response.status().as_u16() {
-        // Checked already, where the callee's side of this exchange is on this node too.
+        // The callee's side of this exchange is on this node, too, and has already checked it.
         101 if response.extensions().get::<Switched>().is_some() => Ok(()),
         101 if !upgrade => Err(Failure::Protocol("it switched protocols, which was not asked of it")),
         101 => {
@@ -34,13 +34,13 @@ pub(crate) fn check<B>(upgrade: bool, response: &mut Response<B>) -> Result<(), 
             }
             switch(response)
         }
-        // RFC 9110, 15: interim ones are not passed on, and there is no other class.
+        // Interim responses are not passed on, and there is no other class of status (RFC 9110, 15).
         200..=599 => Ok(()),
         _ => Err(Failure::Protocol("its status is not that of a final response")),
     }
 }
 
-/// The response opens the tunnel that the exchange was permitted to become.
+/// Makes the response a 101, and keeps the upstream's stream for [`join`].
 pub(crate) fn switch<B>(response: &mut Response<B>) -> Result<(), Failure> {
     let stream = response.extensions_mut().remove::<OnUpgrade>();
     let stream = stream.ok_or(Failure::Protocol("it switched protocols on a connection that cannot"))?;
@@ -49,14 +49,15 @@ pub(crate) fn switch<B>(response: &mut Response<B>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// If the response switches protocols, ties the client's stream to the upstream's as soon as both are there. `alive` is held until they end.
+/// If the response switches protocols, connects the client's stream to the upstream's as soon as both exist. `alive` is held until they
+/// end.
 pub(crate) fn join(client: Option<OnUpgrade>, response: &mut Response<Body>, alive: impl Sized + 'static) {
     let Some(Switched(upstream)) = response.extensions_mut().remove() else { return };
     let guard = response.body_mut().detach();
     let Some(client) = client else { return };
     schedule::spawn(async move {
         let _alive = alive;
-        // The client's side is there only once the 101 was written; the upstream's is there already.
+        // The client's stream exists only after the 101 was written. The upstream's stream already exists.
         match tokio::try_join!(client, upstream) {
             Ok((client, upstream)) => copy(client, upstream, guard).await,
             Err(error) => tracing::debug!(%error, "an upgraded connection was gone before it could be used"),
@@ -68,13 +69,13 @@ async fn copy(client: Upgraded, upstream: Upgraded, guard: Option<Box<dyn Guard>
     let guard: Option<Rc<dyn Guard>> = guard.map(Rc::from);
     let mut client = Counted { stream: TokioIo::new(client), guard: guard.clone(), from_client: true };
     let mut upstream = Counted { stream: TokioIo::new(upstream), guard, from_client: false };
-    // A half that ends is shut down at the other end, and the other half goes on.
+    // When one direction ends, it is shut down at the other end. The opposite direction goes on.
     if let Err(error) = tokio::io::copy_bidirectional(&mut client, &mut upstream).await {
         tracing::debug!(%error, "an upgraded connection broke off");
     }
 }
 
-/// Counts what is read, in the records of the exchange that the stream came from.
+/// Counts the bytes that are read, in the records of the exchange that opened the tunnel.
 struct Counted<T> {
     stream: T,
     guard: Option<Rc<dyn Guard>>,

@@ -1,4 +1,4 @@
-//! Forwards a permitted request: chooses an endpoint, sends, and tries again what the plan allows and what is safe to repeat.
+//! Forwards a permitted request: chooses an endpoint, sends, and retries what the plan allows and what is safe to repeat.
 
 use crate::corridor::component::Running;
 use crate::corridor::exchange::{Exchange, Origin};
@@ -28,22 +28,22 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A connection that was idle for longer may have been closed by its server just now. Then what a second try needs is kept.
+/// A connection that was idle for longer than this may just have been closed by its server. So a copy of a repeatable request is kept, to
+/// be sent again.
 const SUSPECT: Duration = Duration::from_millis(500);
 
-/// Between two looks whether the supervisor knows what a function is now.
+/// How often to check whether the supervisor has learned that a function is no longer a component.
 const NEWS: Duration = Duration::from_millis(1);
 
-/// A response, and what has to be kept until its body's end.
+/// A response, and what must be held until its body ends.
 #[derive(Debug)]
 pub(super) struct Reply {
-    /// As the upstream gave it.
     pub response: Response<Body>,
-    /// The instance and the connection that are busy with it.
+    /// The instance and the connection that the response occupies.
     pub guard: UpstreamGuard,
 }
 
-/// What a request in flight occupies. Given back when dropped.
+/// What an in-flight request occupies. Dropping it releases everything.
 #[derive(Debug, Default)]
 #[expect(dead_code, reason = "each is kept for what its drop does")]
 pub(super) struct UpstreamGuard {
@@ -53,21 +53,17 @@ pub(super) struct UpstreamGuard {
     running: Option<Running>,
 }
 
-/// Forwarding of one permitted request, and who was tried on it.
 pub(super) struct Forward<'a> {
-    /// The exchange.
     pub exchange: &'a Exchange,
-    /// How to reach the callee.
     pub upstream: &'a Upstream,
-    /// What holds for it.
     pub ruling: &'a Ruling,
-    /// Where the present try goes, once that is known.
+    /// The endpoint of the current attempt, once it is chosen.
     pub endpoint: Cell<Option<SocketAddr>>,
-    /// How far the client is with its body.
+    /// How far the client's body has come. This tells whether the client or the upstream is to blame for a failure.
     upload: Option<Upload>,
 }
 
-/// Carries a permitted request to its callee. The ruling comes back to be kept until the exchange's end.
+/// Forwards a permitted request to its callee. Returns the ruling, which must be held until the exchange ends.
 pub(super) async fn forward(
     exchange: &Exchange,
     upstream: &Upstream,
@@ -93,7 +89,7 @@ pub(super) async fn forward(
 }
 
 impl Forward<'_> {
-    /// One try. It may be dropped at any time; what it occupies is given back.
+    /// Makes one attempt. It may be dropped at any time, and then releases what it occupies.
     pub(super) async fn attempt(
         &self,
         head: request::Parts,
@@ -118,7 +114,7 @@ impl Forward<'_> {
         Ok(reply)
     }
 
-    /// Tries as often as `retry` allows, all together within `deadline`.
+    /// Makes as many attempts as `retry` allows, all together within `deadline`.
     async fn with_retries(
         &self,
         retry: &Retry,
@@ -161,16 +157,16 @@ impl Forward<'_> {
                 return result;
             }
             if let Ok(mut reply) = result {
-                // To those behind us it is answered; nobody broke it off.
+                // Dropping the detached guard ends the response as answered, not as broken off.
                 drop(reply.response.body_mut().detach());
             }
             tokio::time::sleep(pause).await;
         }
-        // The body could not be had again between two looks at it; nothing else ends the loop.
+        // Only one case gets here: the body stopped being repeatable between two checks.
         Err(Failure::ClientGone)
     }
 
-    /// Writes down how a try ended, and tells the outlier detection.
+    /// Records how an attempt ended, and tells the outlier detection.
     pub(super) fn note(&self, mut result: Result<Reply, Failure>) -> Result<Reply, Failure> {
         if let (Err(failure), Some(upload)) = (&mut result, &self.upload) {
             upload.attribute(failure);
@@ -231,7 +227,7 @@ impl Forward<'_> {
         Ok(Reply { response: response.map(Body::from), guard })
     }
 
-    /// On this thread, once there is room for one more.
+    /// Runs the request in a component instance on this thread, once there is room for one more.
     async fn to_component(
         &self,
         entry: &Arc<FunctionEntry>,
@@ -252,7 +248,7 @@ impl Forward<'_> {
         Ok(Reply { response, guard: UpstreamGuard { running: Some(running), ..UpstreamGuard::default() } })
     }
 
-    /// An instance that is not ejected; waits for one if need be, and if the breaker lets it.
+    /// Leases an instance that is not ejected. Waits for one if it must and if the circuit breaker allows it.
     async fn lease(&self, entry: &FunctionEntry, revision: &Revision, avoid: &[SocketAddr]) -> Result<Lease, Failure> {
         let (instances, target) = (&self.exchange.worker.node.instances, &self.ruling.target);
         let function = &entry.slice.id;
@@ -261,7 +257,7 @@ impl Forward<'_> {
         loop {
             let lease = match instances.try_acquire(function, revision.label.number, &avoid) {
                 Some(lease) => lease,
-                // Those that may be used are busy, or there are none yet.
+                // All usable instances are busy, or none is running yet.
                 None => {
                     if pending.is_none() {
                         let most = breaker(entry).map(|breaker| breaker.max_pending);
@@ -272,7 +268,7 @@ impl Forward<'_> {
                 }
             };
             if lease.address == IN_NODE && revision.component.is_none() {
-                // It was a component until just now, and the supervisor is about to hear of it.
+                // The function was a component until just now. The supervisor is about to learn that it is not.
                 drop(lease);
                 tokio::time::sleep(NEWS).await;
                 continue;
@@ -280,7 +276,7 @@ impl Forward<'_> {
             if !target.ejected(lease.address, Instant::now()) {
                 return Ok(lease);
             }
-            // One that is to be avoided is given only where there are no others.
+            // An address to be avoided is given only if there is no other.
             if avoid.contains(&lease.address) {
                 return Err(Failure::Ejected);
             }
@@ -312,7 +308,8 @@ impl Forward<'_> {
                 Ok(response) => return Ok((response, pool.check_in_http1(line, address))),
                 Err(error) => error,
             };
-            // An idle connection may have been closed under us: what was not sent, or may be sent twice, goes out on another one.
+            // The server may have closed the idle connection. A request that was not sent, or may be sent twice, goes out on another
+            // connection.
             request = match (error.take_message(), spare) {
                 (Some(unsent), _) if idle.is_some() => unsent,
                 (None, Some(spare)) if is_lost(error.error()) => spare,
@@ -321,8 +318,8 @@ impl Forward<'_> {
         }
     }
 
-    /// A connection for one request, within the breaker's limit. Each worker may have one in any case, so that none
-    /// starves while others hold idle ones.
+    /// A connection for one request, within the circuit breaker's limit. Each worker may have one in any case, so that no worker starves
+    /// while others hold idle connections.
     async fn http1(&self, entry: &FunctionEntry, lease: &Lease, repeatable: bool) -> Result<Http1, Failure> {
         let address = lease.address;
         let (pool, target) = (&self.exchange.worker.pool, &self.ruling.target);
@@ -382,17 +379,17 @@ impl Forward<'_> {
         Failure::Connect { cause: format!("{address}: {error}") }
     }
 
-    /// Straight to the callee's inbound judge.
+    /// Hands the request to the callee's inbound judge, on this thread.
     async fn hand_over(&self, callee: &Arc<FunctionEntry>, head: request::Parts, body: Body) -> Reply {
         let exchange = self.exchange.hand_over(callee, &self.ruling.entry, &head);
         self.exchange.record.stage(Stage::Upstream);
         let body = body.count_in(exchange.record.meter());
-        // The corridor within the corridor: its future has no size unless it is boxed.
+        // The corridor calls itself here. Without a box, its future would have no finite size.
         let response = Box::pin(exchange.run(head, body)).await;
         Reply { response, guard: UpstreamGuard::default() }
     }
 
-    /// To the callee's inbound sidecar, on this node or another.
+    /// Sends the request to the callee's inbound sidecar over mutual TLS.
     async fn by_tls(
         &self,
         callee: &Callee,
@@ -421,23 +418,23 @@ impl Forward<'_> {
 }
 
 impl Reply {
-    /// What the callee's sidecar answered instead of an instance, if it did.
+    /// The failure that the callee's sidecar reported instead of an instance's response, if it did.
     pub(super) fn failure(&self) -> Option<&Failure> {
         self.response.extensions().get()
     }
 }
 
-/// The limits of the way to an instance of this function, the same for all who call it.
+/// The circuit breaker towards this function's instances. It is the same for all callers.
 fn breaker(entry: &FunctionEntry) -> Option<&Breaker> {
     entry.inbound.spec.targets.first()?.breaker.as_ref()
 }
 
-/// With more than chunks. Passed on without its coding, it would mean something else.
+/// Whether the response has a transfer coding besides chunked. Passed on without that coding, the body would mean something else.
 fn is_encoded(response: &Response<Incoming>) -> bool {
     response.headers().contains_key(header::TRANSFER_ENCODING) && !head::is_chunked(response.headers())
 }
 
-/// What decides whether a try is made again.
+/// What the retry decision needs to know about an attempt.
 fn outcome(result: &Result<Reply, Failure>) -> retry::Outcome<'_> {
     match result {
         Ok(reply) => match reply.failure() {
@@ -465,16 +462,16 @@ fn copy(request: &Request<Body>) -> Request<Body> {
     copy
 }
 
-/// The connection ended before there was an answer.
+/// Whether the connection ended before there was a response.
 fn is_lost(error: &hyper::Error) -> bool {
     let cause = std::error::Error::source(error);
     error.is_incomplete_message() || error.is_closed() || cause.is_some_and(|cause| cause.is::<std::io::Error>())
 }
 
-/// `unsent`: not a byte went out.
+/// Turns hyper's error into a failure. `unsent`: no byte was sent.
 fn broken(error: hyper::Error, unsent: bool) -> Failure {
     if error.is_user() && std::error::Error::source(&error).is_some_and(|cause| cause.is::<BodyError>()) {
-        // The body fails when its sender does.
+        // The request's body fails when its sender does.
         return Failure::ClientGone;
     }
     let mut source: Option<&dyn std::error::Error> = Some(&error);

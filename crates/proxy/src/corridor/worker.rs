@@ -1,4 +1,4 @@
-//! What belongs to one worker thread, and to no other.
+//! State that belongs to one worker thread.
 
 use crate::corridor::judge::Judge;
 use crate::corridor::pool::Pool;
@@ -16,25 +16,21 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Waker;
 
-/// One worker thread's own things.
 pub(crate) struct Worker {
-    /// Shared by all.
+    /// State that all workers of the node share.
     pub node: Arc<Node>,
-    /// Runs sandboxes.
     pub judge: Judge,
-    /// Takes records.
     pub recorder: Rc<Recorder>,
-    /// For identifiers and jitter.
+    /// Randomness for identifiers and jitter.
     pub random: Rc<Random>,
-    /// Upstream connections.
     pub pool: Rc<Pool>,
-    /// Open connections from clients.
+    /// Open client connections.
     pub connections: Connections,
-    /// The node's snapshot as this worker saw it last: pinning it costs no write to memory that other cores share.
+    /// The snapshot that this worker saw last. Pinning it writes to no memory that other cores share.
     pinned: RefCell<Rc<Pinned>>,
 }
 
-/// A snapshot that one worker's exchanges hold on to, counted without atomics.
+/// A snapshot that one worker's exchanges hold, counted without atomics.
 #[derive(Debug)]
 pub(crate) struct Pinned(Arc<NodeSnapshot>);
 
@@ -47,7 +43,7 @@ impl Deref for Pinned {
 }
 
 impl Worker {
-    /// For this thread, inside of [`crate::runtime::schedule::run`].
+    /// Creates the worker of this thread. Must be called within [`crate::runtime::schedule::run`].
     pub(crate) fn new(node: Arc<Node>, random: Random) -> Rc<Self> {
         let random = Rc::new(random);
         Rc::new(Self {
@@ -61,7 +57,7 @@ impl Worker {
         })
     }
 
-    /// The node's present snapshot.
+    /// The node's current snapshot, pinned.
     pub(crate) fn snapshot(&self) -> Rc<Pinned> {
         let mut pinned = self.pinned.borrow_mut();
         let current = self.node.snapshot.load();
@@ -71,8 +67,8 @@ impl Worker {
         pinned.clone()
     }
 
-    /// The snapshot by which calls from or to a function are judged, and its entry: the present one, or else the last one that it was in, as
-    /// long as it may still be at work.
+    /// The snapshot that calls from or to `function` are judged by, and the function's entry there. This is the current snapshot; for a
+    /// removed function that may still be at work, it is the last one with that function.
     pub(crate) fn snapshot_with(&self, function: &FunctionId) -> Option<(Rc<Pinned>, Arc<FunctionEntry>)> {
         let present = self.snapshot();
         if let Some(entry) = present.functions.get(function).cloned() {
@@ -83,7 +79,7 @@ impl Worker {
         Some((Rc::new(Pinned(snapshot.clone())), entry.clone()))
     }
 
-    /// Lets go of each snapshot when there is another one, also where there is nothing to do.
+    /// Releases each snapshot as soon as there is a newer one, even if no request arrives.
     pub(crate) async fn follow(self: Rc<Self>) {
         loop {
             let changed = self.node.changed();
@@ -92,7 +88,7 @@ impl Worker {
         }
     }
 
-    /// A new name for a request: a UUID of version 4 (RFC 9562).
+    /// A new request id: a UUID of version 4 (RFC 9562).
     pub(crate) fn request_id(&self) -> HeaderValue {
         let (high, low) = (self.random.next(), self.random.next());
         let bits = (u128::from(high) << 64 | u128::from(low)) & !(0xf << 76) & !(0x3 << 62) | 4 << 76 | 2 << 62;
@@ -109,19 +105,19 @@ impl Worker {
     }
 }
 
-/// The connections that clients have open at one worker.
+/// The client connections that are open at one worker.
 #[derive(Debug, Default)]
 pub(crate) struct Connections {
     draining: Cell<bool>,
     numbers: Cell<u64>,
-    /// Each with whom to wake when draining begins.
+    /// The waker of each connection, woken when draining begins.
     open: RefCell<HashMap<u64, Option<Waker>>>,
-    /// Woken when one is closed.
+    /// Notified when a connection closes.
     closed: tokio::sync::Notify,
 }
 
 impl Connections {
-    /// Counts a connection as long as the result lives.
+    /// Registers a connection. Returns its number, which [`Connections::close`] takes.
     pub(crate) fn open(&self) -> u64 {
         let number = self.numbers.get();
         self.numbers.set(number + 1);
@@ -129,30 +125,28 @@ impl Connections {
         number
     }
 
-    /// The connection is gone.
     pub(crate) fn close(&self, number: u64) {
         self.open.borrow_mut().remove(&number);
         self.closed.notify_waiters();
     }
 
-    /// Who is to be woken when draining begins.
+    /// Sets what is woken when draining begins.
     pub(crate) fn set_waker(&self, number: u64, waker: &Waker) {
         if let Some(open) = self.open.borrow_mut().get_mut(&number) {
             *open = Some(waker.clone());
         }
     }
 
-    /// How many there are.
     pub(crate) fn count(&self) -> usize {
         self.open.borrow().len()
     }
 
-    /// Whether connections should end with the exchange they carry.
+    /// Whether connections should end after their current exchange.
     pub(crate) fn is_draining(&self) -> bool {
         self.draining.get()
     }
 
-    /// Asks all connections to end.
+    /// Tells all connections to end.
     pub(crate) fn drain(&self) {
         self.draining.set(true);
         for open in self.open.borrow_mut().values_mut() {
@@ -162,7 +156,7 @@ impl Connections {
         }
     }
 
-    /// Waits until there are fewer than this many.
+    /// Waits until fewer than `count` connections are open.
     pub(crate) async fn fewer_than(&self, count: usize) {
         while self.count() >= count {
             self.closed.notified().await;

@@ -1,4 +1,5 @@
-//! One GET of a document that the configuration names. Redirects are refused: the configuration names the address, not whoever answers there.
+//! Downloads one document that the configuration names. Redirects are refused: the configuration names the address, not whoever answers
+//! there.
 
 use crate::runtime::client::{self, ClientError, with_causes};
 use bytes::Bytes;
@@ -8,25 +9,25 @@ use http_body_util::{BodyExt, Full, Limited};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Why there is no document.
+/// Why a download failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DownloadError {
-    /// The address, or the roots to trust.
+    /// The address or the root certificates are wrong.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// Connecting, or HTTP.
+    /// Connecting, or the HTTP exchange, failed.
     #[error("the exchange failed: {}", with_causes(.0))]
     Http(#[from] hyper_util::client::legacy::Error),
-    /// Not 200. Redirects are not followed.
+    /// The status is not 200. Redirects are not followed.
     #[error("the answer was {status}{}", hint(*status))]
     Status {
-        /// Of the answer.
+        /// The response's status.
         status: StatusCode,
     },
-    /// Too large, or it broke off.
+    /// The body is too large, or it broke off.
     #[error("the body could not be read: {0}")]
     Body(String),
-    /// It took too long.
+    /// The download took longer than this.
     #[error("nothing within {0:?}")]
     Timeout(Duration),
 }
@@ -35,7 +36,7 @@ fn hint(status: StatusCode) -> &'static str {
     if status.is_redirection() { "; redirects are not followed, name the final address" } else { "" }
 }
 
-/// One GET, of at most `largest` bytes.
+/// Downloads `url` with one GET. Fails if the body has more than `largest` bytes, or if it takes longer than `timeout`.
 pub(super) async fn download(
     url: &str,
     ca_file: Option<PathBuf>,
@@ -54,7 +55,7 @@ async fn get(
     largest: usize,
 ) -> Result<Bytes, DownloadError> {
     let address = client::address(url)?;
-    // Documents are fetched too seldom for a connection to be kept.
+    // Documents are fetched too seldom to keep a connection.
     let client = client::client(&address, ca_file).await?;
     let request = Request::get(address)
         .header(ACCEPT, accept)

@@ -1,13 +1,14 @@
-//! Key sets that the runtime fetches: sandboxes have no network.
+//! Fetches key sets, because sandboxes have no network.
 //!
-//! A slice may name addresses of key sets ([`leno_config::slice::JwksFetch`]). [`JwksFetcher::follow`] completes such a slice with the keys
-//! known by now, and from then on whoever holds the receiving end is sent the slice anew whenever the keys changed.
+//! A slice may name URLs of key sets ([`leno_config::slice::JwksFetch`]). [`JwksFetcher::follow`] completes such a slice with the keys that
+//! are known. From then on, whenever its keys change, the completed slice is sent to the receiver.
 //!
-//! Until the first set has come, a token of its issuer is neither good nor bad: requests with one get 503, to come again.
+//! Until an issuer's first key set has arrived, a token of that issuer is neither good nor bad. Requests with such a token get 503, so that
+//! the client tries again.
 //!
-//! Functions that name the same address share one fetch. A fetch that fails keeps the keys there were (stale keys are better than
-//! none, and the program checks expiry anyway) and is repeated sooner. A token that no key fits has the set fetched sooner too,
-//! but not more often than every [`Pace::soonest`], or anybody with a made-up token could have the issuer flooded.
+//! Functions that name the same URL share one fetch. If a fetch fails, the old keys stay in use (stale keys are better than none, and the
+//! program checks expiry anyway), and the next fetch comes sooner. A token that matches no key also makes the next fetch come sooner, but
+//! at most once per [`Pace::soonest`]. Otherwise, anybody with a made-up token could make the node flood the issuer.
 
 use super::download::{DownloadError, download};
 use crate::state::ledger::UnknownKeys;
@@ -22,29 +23,29 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-/// Bytes of a key set.
+/// Maximum size of a key set in bytes.
 const LARGEST: usize = 256 * 1024;
 
 /// Why a fetch gave no keys.
 #[derive(Debug, thiserror::Error)]
 enum FetchError {
-    /// There is no document.
+    /// The document could not be downloaded.
     #[error(transparent)]
     Download(#[from] DownloadError),
-    /// The fetch was cut short.
+    /// The task that fetches has ended early.
     #[error("the task ended: {0}")]
     Task(#[from] tokio::task::JoinError),
-    /// The set as a whole is none.
+    /// The document is not a key set.
     #[error("{0}")]
     NotAKeySet(jwks::Refused),
 }
 
-/// How often is how often.
+/// How often key sets are fetched.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
-    /// Between two fetches of one set for tokens that no key fits.
+    /// Shortest time between two fetches of one set that are caused by tokens with unknown keys.
     pub soonest: Duration,
-    /// After the first failure; doubles with each further one, up to the set's own interval.
+    /// Pause after the first failure. It doubles with each further failure, up to the set's own refresh interval.
     pub after_failure: Duration,
 }
 
@@ -61,7 +62,7 @@ impl Pace {
     }
 }
 
-/// Follows the key sets of a node's functions.
+/// Keeps the key sets of a node's functions up to date.
 #[derive(Clone, Debug)]
 pub struct JwksFetcher {
     shared: Arc<Shared>,
@@ -70,7 +71,7 @@ pub struct JwksFetcher {
 #[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
-    /// There is something else to do than what the task waits for.
+    /// Wakes the task when it has something else to do than what it waits for.
     changed: Notify,
     unknown: Arc<UnknownKeys>,
     pace: Pace,
@@ -79,7 +80,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     sources: HashMap<Source, Known>,
-    /// As they were given to [`JwksFetcher::follow`], and the keys that they were completed with.
+    /// Each function's slice as given to [`JwksFetcher::follow`], and as last completed with keys.
     functions: HashMap<FunctionId, (Slice, Slice)>,
 }
 
@@ -90,14 +91,14 @@ pub(crate) struct Source {
     pub(crate) ca_file: Option<PathBuf>,
 }
 
-/// What is known of a key set.
+/// What is known about a key set.
 #[derive(Debug)]
 struct Known {
-    /// `None` before the first success.
+    /// `None` before the first successful fetch.
     keys: Option<KeySet>,
     next: Instant,
     last: Option<Instant>,
-    /// Since the last success.
+    /// Backoff since the last successful fetch.
     pauses: ExponentialBackoff,
     under_way: bool,
 }
@@ -105,8 +106,8 @@ struct Known {
 type Fetched = (Source, Result<KeySet, FetchError>);
 
 impl JwksFetcher {
-    /// Starts the task on the current runtime; it ends when the receiver is dropped. `unknown` is the ledger's list of functions that saw a
-    /// token which no key fits.
+    /// Starts the task on the current runtime. The task ends when the receiver is dropped. `unknown` is the ledger's list of functions that
+    /// saw a token which matches none of their keys.
     pub fn start(unknown: Arc<UnknownKeys>, pace: Pace) -> (Self, mpsc::UnboundedReceiver<(FunctionId, Slice)>) {
         let shared = Arc::new(Shared { state: Mutex::default(), changed: Notify::new(), unknown, pace });
         let (sender, receiver) = mpsc::unbounded_channel();
@@ -114,8 +115,8 @@ impl JwksFetcher {
         (Self { shared }, receiver)
     }
 
-    /// Follows a slice's key sets, in place of those that this function had before. Gives the slice back with the keys that are known by
-    /// now, so that a change of configuration does not lose them for a moment.
+    /// Follows a slice's key sets, in place of those that the function had before. Returns the slice completed with the keys that are
+    /// known, so that a change of configuration does not lose them for a moment.
     pub fn follow(&self, slice: Slice) -> Slice {
         let mut state = self.shared.state();
         for fetch in &slice.jwks {
@@ -130,7 +131,7 @@ impl JwksFetcher {
         complete
     }
 
-    /// The slice of a function that is followed, with all keys that are known by now. What the receiving end has still to read may be older.
+    /// A followed function's slice, completed with all keys that are known. The receiver may still hold older slices.
     pub fn latest(&self, function: &FunctionId) -> Option<Slice> {
         self.shared.state().functions.get(function).map(|(_, complete)| complete.clone())
     }
@@ -185,7 +186,7 @@ impl Known {
 }
 
 impl State {
-    /// What is to be fetched now, with its timeout, and when the next is due.
+    /// The key sets to fetch now with their timeouts, and when the next one is due.
     fn due(&mut self, now: Instant) -> (Vec<(Source, Duration)>, Option<Instant>) {
         let (mut due, mut next) = (Vec::new(), None);
         for (source, known) in self.sources.iter_mut().filter(|(_, known)| !known.under_way) {
@@ -204,7 +205,7 @@ impl State {
         (due.into_iter().map(with_timeout).collect(), next)
     }
 
-    /// Notes a result; gives back the functions whose keys it changed.
+    /// Records the result of a fetch. Returns the functions whose keys changed, with their completed slices.
     fn learn(
         &mut self,
         source: &Source,
@@ -255,7 +256,7 @@ impl State {
         changed
     }
 
-    /// Has the sets of these functions fetched as soon as may be.
+    /// Makes the next fetch of these functions' key sets come as soon as `pace` allows.
     fn hurry(&mut self, functions: &[FunctionId], pace: &Pace, now: Instant) {
         for id in functions {
             let Some((slice, _)) = self.functions.get(id) else { continue };
@@ -267,7 +268,7 @@ impl State {
         }
     }
 
-    /// A slice with all keys that are known.
+    /// The slice completed with all keys that are known.
     fn complete(&self, slice: &Slice) -> Slice {
         let mut complete = slice.clone();
         for fetch in &slice.jwks {
@@ -286,7 +287,7 @@ impl State {
         complete
     }
 
-    /// (refresh, timeout): the shortest that a user of the set asks for.
+    /// Refresh interval and timeout of a key set: the shortest that any of its functions asks for.
     fn times(&self, source: &Source) -> (Duration, Duration) {
         let fetches = self.functions.values().flat_map(|(slice, _)| &slice.jwks);
         let users = fetches.filter(|fetch| fetch.url == source.url && fetch.ca_file == source.ca_file);
@@ -302,7 +303,7 @@ impl State {
     }
 }
 
-/// Fetches and parses.
+/// Downloads and parses a key set.
 async fn fetch(source: Source, timeout: Duration) -> Result<KeySet, FetchError> {
     let accept = "application/jwk-set+json, application/json";
     let body = download(&source.url, source.ca_file, accept, LARGEST, timeout).await?;

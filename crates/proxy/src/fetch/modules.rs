@@ -1,4 +1,4 @@
-//! Modules that are fetched: each until it is there and compiled, and never again, because its hash says which one it is.
+//! Fetches modules, each until it is there and compiled. A module is never fetched again, because its hash identifies its content.
 
 use super::download::download;
 use crate::state::modules::Modules;
@@ -14,7 +14,7 @@ use tokio::task::AbortHandle;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
-/// After failures.
+/// Backoff after failed fetches.
 const PAUSES: ExponentialBuilder = ExponentialBuilder::new()
     .with_min_delay(Duration::from_secs(1))
     .with_max_delay(LONGEST_PAUSE)
@@ -31,14 +31,14 @@ pub struct ModuleFetcher {
 }
 
 impl ModuleFetcher {
-    /// The receiver is told of each module that was fetched, whether it could be compiled or not.
+    /// The receiver gets the hash of each module that was fetched, whether it could be compiled or not.
     pub fn new(modules: Arc<Modules>) -> (Self, mpsc::UnboundedReceiver<ModuleHash>) {
         let (fetched, receiver) = mpsc::unbounded_channel();
         (Self { modules, under_way: Mutex::default(), fetched }, receiver)
     }
 
-    /// Fetches these, gives up on all others, and forgets those that it fetched and that are not `named` any more. Must be called on
-    /// a runtime.
+    /// Fetches the modules in `wanted`, and cancels all other fetches. Forgets the modules that it fetched and that are not in `named` any
+    /// more. Must be called on a tokio runtime.
     pub fn want(&self, wanted: &[(ModuleHash, ModuleUrl)], named: &HashSet<ModuleHash>) {
         let names: HashSet<ModuleHash> = wanted.iter().map(|(hash, _)| *hash).collect();
         let mut under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
@@ -46,7 +46,7 @@ impl ModuleFetcher {
             let keep = names.contains(hash);
             if !keep {
                 task.abort();
-                // It may be delivered by now.
+                // A module that is still named may have been delivered by now.
                 if !named.contains(hash) {
                     self.modules.remove(hash);
                 }

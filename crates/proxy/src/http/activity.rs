@@ -1,56 +1,56 @@
-//! What happens on a client's connection, and who takes too long.
+//! Tracks what happens on a client's connection, and finds connections that exceed their timeouts.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// When something last happened on a connection. Atomic only because upgraded streams must be `Send`; one thread uses it.
+/// The activity of a connection. Atomic only because upgraded streams must be `Send`; a single thread uses it.
 #[derive(Debug)]
 pub struct Activity {
     opened: Instant,
-    /// Exchanges under way.
+    /// In-flight exchanges.
     busy: AtomicU32,
-    /// Streams of an HTTP/2 connection that have become tunnels; they take as long as they like.
+    /// HTTP/2 streams that have become tunnels. No timeout applies to them.
     tunnels: AtomicU32,
-    /// When an exchange last began or ended: milliseconds after `opened`, as all times here.
+    /// When an exchange last began or ended. All times here are milliseconds after `opened`.
     changed: AtomicU64,
-    /// When the first byte after the last exchange came, plus one; 0: none did.
+    /// When the first byte after the last exchange arrived, plus one; 0: none has arrived.
     head: AtomicU64,
-    /// A request was answered without being read to its end.
+    /// A request was answered before it was read to its end.
     unread: AtomicBool,
-    /// There was an exchange.
+    /// An exchange has begun.
     begun: AtomicBool,
 }
 
-/// How long a connection may take for what.
+/// The timeouts of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
-    /// For a request head, from its first byte; `None`: bytes between requests are no head (HTTP/2).
+    /// For a request head, from its first byte. `None` for HTTP/2, where bytes between requests are not a head.
     pub head: Option<Duration>,
-    /// Without a request.
+    /// Without an exchange.
     pub idle: Duration,
-    /// For one exchange, at most.
+    /// For one exchange.
     pub exchange: Duration,
 }
 
 /// What to do about a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Watch {
-    /// Look again then.
+    /// Check again at this time.
     Until(Instant),
-    /// It has been idle for too long; say good-bye.
+    /// It was idle for too long. Close it gracefully.
     Idle,
-    /// What its peer proved itself with holds no longer; exchanges under way may end.
+    /// The credential of its peer is no longer valid. In-flight exchanges may end.
     Expired,
-    /// A head takes too long, or an exchange is stuck behind a peer that does not read; just close.
+    /// A head takes too long, or an exchange is stuck behind a peer that does not read. Close it at once.
     Stuck,
 }
 
-/// An exchange that should be over by its deadline, but whose peer does not read, is cut off this much later.
+/// An exchange that has passed its deadline because its peer does not read is cut off this much later.
 const GRACE: Duration = Duration::from_secs(5);
 
 impl Activity {
-    /// Of a connection that was just accepted.
+    /// The activity of a connection that was just accepted.
     pub fn new() -> Arc<Self> {
         Arc::new(Self {
             opened: Instant::now(),
@@ -63,14 +63,14 @@ impl Activity {
         })
     }
 
-    /// Bytes came.
+    /// Notes that bytes have arrived.
     pub fn received(&self) {
         if self.busy.load(Ordering::Relaxed) == 0 && self.head.load(Ordering::Relaxed) == 0 {
             self.head.store(self.now() + 1, Ordering::Relaxed);
         }
     }
 
-    /// An exchange begins; it ends when the result is dropped.
+    /// Begins an exchange. It ends when the result is dropped.
     pub fn begin(self: &Arc<Self>) -> Busy {
         self.begun.store(true, Ordering::Relaxed);
         self.head.store(0, Ordering::Relaxed);
@@ -79,22 +79,22 @@ impl Activity {
         Busy(self.clone())
     }
 
-    /// A request's body is given up before its end.
+    /// Notes that a request's body is abandoned before its end.
     pub fn leave_unread(&self) {
         self.unread.store(true, Ordering::Relaxed);
     }
 
-    /// Whether a request was given up before its end.
+    /// Whether a request's body was abandoned before its end.
     pub fn has_unread(&self) -> bool {
         self.unread.load(Ordering::Relaxed)
     }
 
-    /// Whether one of its exchanges has become a tunnel that is still open.
+    /// Whether an exchange has become a tunnel that is still open.
     pub fn has_tunnels(&self) -> bool {
         self.tunnels.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether an exchange is under way.
+    /// Whether an exchange is in flight.
     pub fn is_busy(&self) -> bool {
         self.busy.load(Ordering::Relaxed) > 0
     }
@@ -104,12 +104,12 @@ impl Activity {
         self.begun.load(Ordering::Relaxed)
     }
 
-    /// Whether nothing is under way, no tunnel either.
+    /// Whether no exchange is in flight and no tunnel is open.
     pub fn is_idle(&self) -> bool {
         !self.is_busy() && !self.has_tunnels()
     }
 
-    /// Judges the connection's pace.
+    /// Checks the connection against its timeouts.
     pub fn watch(&self, timeouts: &Timeouts, now: Instant) -> Watch {
         let passed = millis(now.saturating_duration_since(self.opened));
         let changed = self.changed.load(Ordering::Relaxed);
@@ -123,7 +123,7 @@ impl Activity {
         if passed >= limit {
             return verdict;
         }
-        // What begins right after this look must not be overlooked: never sleep longer than the shortest timeouts.
+        // An exchange or head that begins right after this check must not be missed: never sleep longer than the shortest timeout.
         let shortest = timeouts.head.map_or(timeouts.idle, |head| head.min(timeouts.idle));
         Watch::Until(now + Duration::from_millis(limit - passed).min(shortest))
     }
@@ -133,16 +133,16 @@ impl Activity {
     }
 }
 
-/// An exchange is under way on a connection.
+/// An in-flight exchange of a connection.
 #[derive(Debug)]
 pub struct Busy(Arc<Activity>);
 
-/// An exchange has become a tunnel.
+/// An exchange that has become a tunnel.
 #[derive(Debug)]
 pub struct Tunnel(Arc<Activity>);
 
 impl Busy {
-    /// From now on it takes as long as it likes.
+    /// Turns the exchange into a tunnel, which has no timeout.
     pub fn into_tunnel(self) -> Tunnel {
         self.0.tunnels.fetch_add(1, Ordering::Relaxed);
         Tunnel(self.0.clone())

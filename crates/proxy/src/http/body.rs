@@ -1,6 +1,6 @@
-//! Bodies stream: one frame at a time, pulled by whoever writes it to the next socket, never collected.
+//! Bodies stream: whoever writes a body to the next socket pulls it, one frame at a time. Bodies are never collected.
 //!
-//! A response's [`Body`] keeps what has to live until its last byte is gone, as its [`Guard`], and tells it what passes.
+//! A response's [`Body`] holds a [`Guard`], which must live until the body's last byte is gone. The body reports to the guard what passes.
 
 mod gathered;
 mod instance;
@@ -32,38 +32,38 @@ use tokio::time::Instant;
 #[derive(Debug, Default)]
 pub(crate) struct Body {
     source: Source,
-    /// Request bodies: where their bytes are counted.
+    /// For request bodies: what counts the bytes.
     meters: [Option<Rc<dyn Meter>>; 2],
-    /// Request bodies: the connection that they come from.
+    /// For request bodies: the connection from which they come.
     activity: Option<Arc<Activity>>,
-    /// Request bodies: how far they have come.
+    /// For request bodies: how far the upload is.
     upload: Option<Upload>,
-    /// Request bodies: fields that say who the caller is, which are not for trailers to say.
+    /// For request bodies: fields that identify the caller, which trailers must not contain.
     identity_fields: Option<Arc<[Box<str>]>>,
     guard: Option<Box<dyn Guard>>,
 }
 
-/// Counts a request's body.
+/// Counts the bytes of a request's body.
 pub trait Meter: fmt::Debug {
-    /// More of it came.
+    /// More bytes have arrived.
     fn request_bytes(&self, bytes: u64);
 }
 
-/// What an exchange keeps until the last byte of its response is gone. Dropping it is the end of the exchange.
+/// What an exchange holds until the last byte of its response is gone. Dropping the guard ends the exchange.
 pub(crate) trait Guard: fmt::Debug {
-    /// More of the request came, on a connection that has become a tunnel.
+    /// More request bytes have arrived, on a connection that has become a tunnel.
     fn request_bytes(&self, bytes: u64);
-    /// More of the response went.
+    /// More response bytes were sent.
     fn response_bytes(&self, bytes: u64);
-    /// The trailers say how the gRPC call ended.
+    /// The trailers carry the status of the gRPC call.
     fn grpc_status(&self, status: u8);
     /// The response broke off.
     fn failure(&self, failure: &Failure);
-    /// The client's connection is busy as long as the guard lives.
+    /// Keeps the client's connection busy as long as the guard lives.
     fn occupy(&mut self, busy: Busy);
-    /// When the exchange must be over, and how long it may take in all.
+    /// When the exchange must be over, and its whole timeout.
     fn deadline(&self) -> Option<(Instant, Duration)>;
-    /// `Some`: the time is over. Asked only by bodies that let somebody wait.
+    /// Returns the exchange's timeout if it has passed. Only called while the body has nothing to read.
     fn poll_deadline(&mut self, cx: &mut Context<'_>) -> Option<Duration>;
 }
 
@@ -74,41 +74,41 @@ enum Source {
     Full(Bytes),
     Incoming(Gathered),
     Replay(Replay),
-    /// From an instance that is run in the node.
+    /// From a component's instance in this process.
     Instance(InstanceBody),
-    /// It broke off; the next look at it says so.
+    /// The body broke off. The next poll returns the error.
     Broken(BodyError),
 }
 
 /// Why a body broke off.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BodyError {
-    /// The sender did.
+    /// The sender broke off.
     #[error("the sender broke off: {0}")]
     Sender(#[from] hyper::Error),
-    /// The instance that wrote it did.
+    /// The component's instance that wrote the body broke off.
     #[error(transparent)]
     Instance(#[from] Broken),
-    /// The time for the exchange passed.
+    /// The timeout of the exchange has passed.
     #[error("the time for the exchange, {0:?}, is over")]
     Timeout(Duration),
-    /// Another try has taken over.
+    /// A later attempt has taken over the body.
     #[error("another try has taken over")]
     Superseded,
 }
 
 impl Body {
-    /// No body at all.
+    /// An empty body.
     pub(crate) fn empty() -> Self {
         Self::default()
     }
 
-    /// A short body that is there already.
+    /// A short body that is complete already.
     pub(crate) fn full(bytes: Bytes) -> Self {
         Self::from_source(if bytes.is_empty() { Source::Empty } else { Source::Full(bytes) })
     }
 
-    /// A request's body as it comes from the socket, counted by `meter`.
+    /// The body of a request as it comes from the socket. `meter` counts its bytes.
     pub(crate) fn request(incoming: Incoming, meter: Rc<dyn Meter>, activity: &Arc<Activity>) -> Self {
         let mut body = Self::from(incoming);
         if !body.is_over() {
@@ -119,7 +119,7 @@ impl Body {
         body
     }
 
-    /// Tells how far a request's body has come; `None`: it was all there from the beginning.
+    /// How far the upload of a request's body is; `None`: the body was complete from the beginning.
     pub(crate) fn upload(&self) -> Option<Upload> {
         match &self.source {
             Source::Replay(replay) => replay.upload(),
@@ -127,7 +127,7 @@ impl Body {
         }
     }
 
-    /// A request's body on its way to an instance. Its trailers lose these fields, and all that are reserved.
+    /// The body of a request on its way to an instance. These fields, and all reserved ones, are removed from its trailers.
     pub(crate) fn deliver(mut self, identity_fields: &Arc<[Box<str>]>) -> Self {
         if !self.is_over() {
             self.identity_fields = Some(identity_fields.clone());
@@ -135,7 +135,7 @@ impl Body {
         self
     }
 
-    /// Counts a request's body here too, besides the exchange before, if it was handed over on the same node.
+    /// Adds a meter to the body of a request. If the request was handed over on this node, the caller's exchange has a meter already.
     pub(crate) fn count_in(mut self, meter: Rc<dyn Meter>) -> Self {
         if !self.is_over() {
             let place = usize::from(self.meters[0].is_some());
@@ -144,36 +144,36 @@ impl Body {
         self
     }
 
-    /// One try's view of a body that can be sent again.
+    /// One attempt's view of a body that can be sent again.
     pub(crate) fn replay(replay: Replay) -> Self {
         Self::from_source(Source::Replay(replay))
     }
 
-    /// Keeps this until the body's end.
+    /// Holds the guard until the body's end.
     pub(crate) fn keep(mut self, guard: Box<dyn Guard>) -> Self {
         self.guard = Some(guard);
         self
     }
 
-    /// Takes what is kept until the body's end.
+    /// Takes the guard out.
     pub(crate) fn take_guard(&mut self) -> Option<Box<dyn Guard>> {
         self.guard.take()
     }
 
-    /// The client's connection is busy until the body's end.
+    /// Keeps the client's connection busy until the body's end.
     pub(crate) fn occupy(&mut self, busy: Busy) {
         if let Some(guard) = &mut self.guard {
             guard.occupy(busy);
         }
     }
 
-    /// Takes what is kept, leaving a body that nobody waits for: the connection has become something else.
+    /// Takes the guard out of a body that nobody waits for any more, because the connection was upgraded.
     pub(crate) fn detach(&mut self) -> Option<Box<dyn Guard>> {
         self.source = Source::Empty;
         self.guard.take()
     }
 
-    /// Whether there is nothing (more) to read.
+    /// Whether nothing is left to read.
     pub(crate) fn is_over(&self) -> bool {
         match &self.source {
             Source::Empty => true,
@@ -219,8 +219,8 @@ impl Body {
         }
     }
 
-    /// A response broke off. Whoever writes it gets a turn to send what it has (the head, at least) before it learns that there
-    /// is no more: hyper ends a connection at once, and a client that saw nothing at all could not tell what happened.
+    /// Breaks a response off. Its writer gets a turn to send what it has (at least the head) before it sees the error. Otherwise hyper would end the
+    /// connection at once, and a client that got nothing could not tell what happened.
     fn break_off(
         &mut self,
         failure: &Failure,
@@ -322,7 +322,7 @@ impl Drop for Body {
     }
 }
 
-/// The gRPC status that these headers or trailers carry.
+/// The gRPC status in these headers or trailers.
 pub(crate) fn grpc_status(headers: &HeaderMap) -> Option<u8> {
     headers.get("grpc-status")?.to_str().ok()?.parse().ok()
 }

@@ -1,7 +1,7 @@
-//! What leaves a sandbox is untrusted: everything is checked here before it touches a message.
+//! Checks what leaves a sandbox. It is untrusted, so nothing of it touches a message before it is checked here.
 //!
-//! A program cannot smuggle: names and values are parsed by the `http` crate (no CR, LF or NUL, no pseudo-headers), and the fields
-//! that frame or route a message, or say who sends it, are the runtime's own.
+//! A program cannot smuggle: the `http` crate parses names and values (no CR, LF or NUL, no pseudo-headers), and fields that frame or route a
+//! message, or identify its sender, belong to the runtime.
 
 use bytes::Bytes;
 use http::header::{self, HeaderName, HeaderValue};
@@ -12,16 +12,16 @@ use leno_policy::reserved::{is_reserved, is_same};
 use leno_policy::spec::Issuer;
 use leno_sandbox::extension::Change;
 
-/// Edits of one message.
+/// Limit on the edits of one message.
 const MOST_EDITS: usize = 256;
-/// Bytes of one field name.
+/// Limit on the bytes of a field name.
 const LONGEST_NAME: usize = 256;
-/// Bytes of one field value.
+/// Limit on the bytes of a field value.
 const LONGEST_VALUE: usize = 8 * 1024;
-/// Bytes of a path with its query.
+/// Limit on the bytes of a path with its query.
 const LONGEST_PATH: usize = 32 * 1024;
 
-/// A header edit that may be applied.
+/// A header edit that was checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Edit {
     /// Replace all values with this one.
@@ -32,17 +32,17 @@ pub(crate) enum Edit {
     Remove(HeaderName),
 }
 
-/// What was wrong with a program's output. Holds no values, only names and numbers.
+/// What is wrong with a program's output. It contains names and numbers, never values.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BadOutput {
-    /// Or more takes, or more anything.
+    /// There are too many edits, takes from counters, or other items.
     #[error("{count} {what} are more than {most}")]
     TooMany {
-        /// Of what.
+        /// What there are too many of.
         what: &'static str,
-        /// How many there were.
+        /// How many there are.
         count: usize,
-        /// How many may be.
+        /// How many are allowed.
         most: usize,
     },
     /// Not a field name (RFC 9110, 5.1).
@@ -54,37 +54,37 @@ pub(crate) enum BadOutput {
     /// Framing, routing, identity and hop-by-hop fields belong to the runtime.
     #[error("header `{0}` is not for policies to edit")]
     ForbiddenHeader(HeaderName),
-    /// Says who the user is, and is written from the token's claims alone.
+    /// The field identifies the user, and only the token's claims may set it.
     #[error("header `{0}` is made of a claim, and not for extensions to edit")]
     Claim(Box<str>),
-    /// Not an origin-form path.
+    /// Not a path in origin form.
     #[error("not a path to forward")]
     Path,
-    /// A refusal with a status that is not 4xx or 5xx.
+    /// The status of a refusal is not 4xx or 5xx.
     #[error("{0} is not the status of a refusal")]
     Status(u16),
-    /// Wants a signature verified, and there is no token that could have one.
+    /// The program asks to verify a signature, but no token is there.
     #[error("wants the signature of a token that is not there")]
     NoToken,
-    /// Refers to a rate limit or target that there is not.
+    /// The program refers to a rate limit or target that does not exist.
     #[error("refers to {what} {index}, of which there are {count}")]
     Index {
-        /// Of what.
+        /// What the index is of.
         what: &'static str,
         /// The index.
         index: usize,
         /// How many there are.
         count: usize,
     },
-    /// A trace or span id of zeros (W3C Trace Context, 3.2.2).
+    /// A trace or span ID of zeros (W3C Trace Context, 3.2.2).
     #[error("a trace or span id of zeros")]
     TraceContext,
-    /// A response run answered a request, or the other way round.
+    /// A response run gave the answer of a request run, or the other way round.
     #[error("not an answer to what was asked")]
     WrongKind,
 }
 
-/// Checks edits.
+/// Checks the header edits of a program.
 pub(crate) fn check(edits: Vec<HeaderEdit>) -> Result<Vec<Edit>, BadOutput> {
     at_most("header edits", edits.len(), MOST_EDITS)?;
     edits
@@ -101,7 +101,7 @@ pub(crate) fn check(edits: Vec<HeaderEdit>) -> Result<Vec<Edit>, BadOutput> {
         .collect()
 }
 
-/// Checks the edits of a user-written module, which are bytes.
+/// Checks the header edits of an extension, which are bytes.
 pub(crate) fn check_changes(changes: &[Change]) -> Result<Vec<Edit>, BadOutput> {
     at_most("header edits", changes.len(), MOST_EDITS)?;
     changes
@@ -118,7 +118,7 @@ pub(crate) fn check_changes(changes: &[Change]) -> Result<Vec<Edit>, BadOutput> 
         .collect()
 }
 
-/// Checks that a user-written module leaves alone what these issuers' claims are copied to.
+/// Checks that an extension does not edit the fields to which the claims of these issuers are copied.
 pub(crate) fn check_claims(changes: &[Change], issuers: &[Issuer]) -> Result<(), BadOutput> {
     let mut claimed = issuers.iter().flat_map(|issuer| &issuer.claims_to_headers).map(|(_, name)| name);
     let is_changed = |claimed: &&String| {
@@ -137,7 +137,7 @@ pub(crate) fn check_fields(fields: Vec<(String, String)>) -> Result<Vec<(HeaderN
 
 /// Checks a path and query to forward.
 pub(crate) fn check_path(path: String) -> Result<PathAndQuery, BadOutput> {
-    // The parser is laxer: it takes bytes beyond ASCII, and drops a fragment without a word.
+    // The parser is laxer: it accepts bytes beyond ASCII and silently drops a fragment.
     let plain = path.bytes().all(|byte| (0x21..=0x7e).contains(&byte) && byte != b'#');
     if !plain || !path.starts_with('/') || path.len() > LONGEST_PATH {
         return Err(BadOutput::Path);
@@ -153,7 +153,7 @@ pub(crate) fn check_status(status: u16) -> Result<StatusCode, BadOutput> {
     }
 }
 
-/// Checks a count.
+/// Fails if `count` exceeds `most`.
 pub(crate) fn at_most(what: &'static str, count: usize, most: usize) -> Result<(), BadOutput> {
     if count <= most { Ok(()) } else { Err(BadOutput::TooMany { what, count, most }) }
 }
@@ -188,7 +188,7 @@ fn field_name(name: &[u8]) -> Result<HeaderName, BadOutput> {
     if is_framing(&name) || is_reserved(name.as_str()) { Err(BadOutput::ForbiddenHeader(name)) } else { Ok(name) }
 }
 
-/// Framing, routing, and the hop-by-hop fields of RFC 9110, 7.6.1 with their older kin.
+/// Whether a field is for framing or routing, or is a hop-by-hop field of RFC 9110, 7.6.1, or one of their older relatives.
 fn is_framing(name: &HeaderName) -> bool {
     const FRAMING: [HeaderName; 9] = [
         header::CONTENT_LENGTH,

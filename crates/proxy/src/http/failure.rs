@@ -1,99 +1,99 @@
-//! What the proxy itself answers when there is no response to pass on.
+//! Failures, and what the proxy answers when it has no response to forward.
 
 use crate::http::head::Malformed;
 use http::{HeaderValue, StatusCode};
 use std::time::Duration;
 
-/// Why an exchange got no response from its upstream. Verdicts are no failures.
+/// Why an exchange got no response from its upstream. A verdict is not a failure.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// The head breaks a rule of HTTP.
+    /// The request's head violates HTTP.
     #[error("malformed request: {0}")]
     Malformed(#[from] Malformed),
-    /// The outbound listener does not know who is calling.
+    /// The caller at the outbound listener has no valid proxy credential.
     #[error("the proxy credential is missing or wrong")]
     Credential,
-    /// Somebody else uses an instance's credential.
+    /// Another process uses an instance's proxy credential.
     #[error("the proxy credential is used by somebody whom it was not given: {0}")]
     StolenCredential(Unproven),
     /// The TLS client asked for a function that this node does not run (RFC 9110, 15.5.20).
     #[error("this node does not run the function that was asked for")]
     Misdirected,
-    /// Nothing is exposed there.
+    /// No function is exposed at this host and path.
     #[error("nothing is exposed at this host and path")]
     NoRoute,
-    /// No instance to send it to.
+    /// There is no instance to send the request to.
     #[error("no instance: {0}")]
     Unavailable(#[from] Unavailable),
-    /// There are instances, but all of them failed too often lately.
+    /// There are instances, but outlier detection has ejected all of them.
     #[error("all instances are ejected by the outlier detection")]
     Ejected,
-    /// The circuit breaker's limit on waiting requests.
+    /// The circuit breaker's limit on waiting requests is reached.
     #[error("too many requests wait for a connection or an instance")]
     Overflow,
     /// No connection could be made. Nothing was sent.
     #[error("no connection to the upstream: {cause}")]
     Connect {
-        /// In words.
+        /// The cause, in words.
         cause: String,
     },
     /// The connection ended, or the peer reset the stream, before a response.
     #[error("the upstream broke off: {cause}")]
     Reset {
-        /// In words.
+        /// The cause, in words.
         cause: String,
         /// The peer says that it did not process the request (HTTP/2 REFUSED_STREAM, GOAWAY).
         refused: bool,
     },
-    /// The time for one try, or for the whole exchange, passed.
+    /// The timeout of one attempt, or of the whole exchange, has passed.
     #[error("no response within {0:?}")]
     Timeout(Duration),
-    /// What the upstream answered is no answer to this request, or none at all (RFC 9110, 15).
+    /// The upstream's answer is not a valid response to this request, or no response at all (RFC 9110, 15).
     #[error("the upstream's answer cannot be passed on: {0}")]
     Protocol(&'static str),
-    /// The client went away, or its body broke off or was malformed.
+    /// The client disconnected, or its body broke off or was malformed.
     #[error("the client went away, or its body broke off")]
     ClientGone,
-    /// The time passed while the upstream waited for the client to go on with its body.
+    /// The timeout passed while the upstream waited for more of the client's body.
     #[error("the client did not send its body within {0:?}")]
     SlowClient(Duration),
-    /// The body broke off after the response's head was passed on.
+    /// The response's body broke off after its head was forwarded.
     #[error("the upstream broke off within the response's body: {0}")]
     BrokenBody(String),
 }
 
-/// Why no instance can be had.
+/// Why there is no instance for a request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unavailable {
-    /// The node does not run this function and knows no address of it.
+    /// The node does not run this function and knows no endpoint of it.
     #[error("no instance of this function is known here")]
     Unknown,
-    /// It did not become ready in time.
+    /// No instance became ready in time.
     #[error("no instance became ready within {0:?}")]
     Timeout(Duration),
-    /// It ended before it became ready, or keeps failing.
+    /// The instance ended before it became ready, or instances keep failing.
     #[error("the instance failed to start: {reason}")]
     Failed {
-        /// In words, for the log.
+        /// The cause, in words, for the log.
         reason: String,
-        /// When another attempt is worth while.
+        /// Time after which another attempt is worthwhile.
         retry_after: Option<Duration>,
     },
-    /// Too many requests wait already.
+    /// Too many requests wait for an instance.
     #[error("too many requests wait for an instance")]
     QueueFull,
 }
 
-/// It could not be proven that the other end of a connection is the instance.
+/// The other end of a connection could not be verified to be the instance.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Unproven(
-    /// Who is there instead, or why that cannot be seen.
+    /// Which process is there instead, or why that cannot be seen.
     pub String,
 );
 
 impl Failure {
-    /// What the client sees.
+    /// The HTTP status that the client gets.
     pub fn status(&self) -> StatusCode {
         match self {
             Self::Malformed(Malformed::Method) => StatusCode::METHOD_NOT_ALLOWED,
@@ -132,8 +132,8 @@ impl Failure {
         }
     }
 
-    /// Tells a caller's sidecar what it needs to know to try again, and whose doing it was; `None`: trying again is no use, and the status
-    /// says all.
+    /// The failure's label for a caller's sidecar, which learns from it whether to retry and who is to blame; `None`: a retry is useless, and the
+    /// status says everything.
     pub fn label(&self) -> Option<&'static str> {
         match self {
             Self::Connect { .. } => Some("connect"),
@@ -147,7 +147,7 @@ impl Failure {
         }
     }
 
-    /// The failure that another sidecar told by its label.
+    /// The failure whose label another sidecar sent.
     pub fn from_label(label: &HeaderValue) -> Option<Self> {
         let cause = || "so says the callee's sidecar".to_owned();
         match label.as_bytes() {
@@ -162,7 +162,7 @@ impl Failure {
         }
     }
 
-    /// When the client may try again.
+    /// Time after which the client may try again.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Unavailable(Unavailable::Failed { retry_after, .. }) => *retry_after,
@@ -174,8 +174,7 @@ impl Failure {
     }
 }
 
-/// The status of a gRPC call that fails with this HTTP status (gRPC's "HTTP to gRPC Status Code Mapping", with a code of its own where gRPC
-/// has a more exact one).
+/// The gRPC status for an HTTP status: gRPC's "HTTP to gRPC Status Code Mapping", with a more exact code where gRPC has one.
 pub(crate) fn grpc_status(status: StatusCode) -> u8 {
     match status.as_u16() {
         400 | 417 => 3,        // INVALID_ARGUMENT

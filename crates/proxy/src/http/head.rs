@@ -1,8 +1,8 @@
-//! What may stand in a message head, and what a proxy owes to it: RFC 9110 (semantics), 9112 (HTTP/1.1) and 9113 (HTTP/2).
+//! What a message head may contain, and what a proxy must do with it: RFC 9110 (semantics), 9112 (HTTP/1.1) and 9113 (HTTP/2).
 //!
-//! [`admit`] runs once on each head that comes in from a socket. Behind it, a head has these properties, on which the rest of
-//! the corridor relies: one authority at most, in the URI or in the only `host` field; no hop-by-hop field; nothing that only the
-//! mesh itself may say. [`deliver`] runs on each head that goes to an instance, [`answer`] on each response.
+//! [`admit`] runs once on each request head that comes from a socket. The rest of the corridor relies on what it ensures: at most one authority, in
+//! the URI or in a single `host` field; no hop-by-hop field; no field that only the mesh may set. [`deliver`] runs on each head that goes to an
+//! instance, [`answer`] on each response.
 
 use crate::http::peer::TrafficDirection;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
@@ -13,70 +13,70 @@ use leno_policy::reserved::{Reserved, is_reserved, is_same, reserved};
 use leno_policy::spec::Protocol;
 use std::net::IpAddr;
 
-/// Header that names a request from one end of the mesh to the other.
+/// Identifies a request on all its hops through the mesh.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Tells the callee who called, in Envoy's format: `By=<callee>;URI=<caller>`.
 pub(crate) const CLIENT_CERT: HeaderName = HeaderName::from_static("x-forwarded-client-cert");
-/// Between sidecars: the protocol that the calling instance spoke, so that policies see the same on every way.
+/// Between sidecars: the protocol of the calling instance, so that policies see the same protocol on every hop.
 pub(crate) const HOP_PROTOCOL: HeaderName = HeaderName::from_static("x-leno-protocol");
-/// Between sidecars: why the callee's sidecar answered in place of an instance ([`crate::http::failure::Failure::label`]).
+/// Between sidecars: why the callee's sidecar answered instead of an instance ([`crate::http::failure::Failure::label`]).
 pub(crate) const HOP_FAILURE: HeaderName = HeaderName::from_static("x-leno-failure");
 pub(crate) const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 pub(crate) const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 
-/// Why a head is refused, before anything is looked up.
+/// Why a head is refused before anything is looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
-    /// RFC 9112, 3.2.
+    /// An HTTP/1.1 request needs exactly one `Host` field (RFC 9112, 3.2).
     #[error("an HTTP/1.1 request needs exactly one Host field")]
     Host,
     /// Not `host[:port]`, or with user information (RFC 9110, 4.2.4).
     #[error("the authority is not a host with an optional port")]
     Authority,
-    /// RFC 9113, 8.3.1.
+    /// `:authority` and `Host` differ (RFC 9113, 8.3.1).
     #[error(":authority and Host differ")]
     TwoAuthorities,
-    /// A request target that the method does not allow (RFC 9112, 3.2).
+    /// The request target is not allowed for the method (RFC 9112, 3.2).
     #[error("the request target does not fit the method")]
     Target,
-    /// TRACE would read back what the mesh adds for the callee; CONNECT is for outbound tunnels only.
+    /// TRACE would reveal what the mesh adds for the callee. CONNECT is for outbound tunnels only.
     #[error("this method is not served here")]
     Method,
-    /// Different servers read the path differently, so no route or rule about it could be trusted.
+    /// Servers disagree on how to read this path, so no route or rule for it could be trusted.
     #[error("{0}")]
     Path(&'static str),
-    /// RFC 9110, 8.6.
+    /// The `Content-Length` fields differ (RFC 9110, 8.6).
     #[error("Content-Length fields differ")]
     Lengths,
     /// More fields than the mesh allows (RFC 6585, 5).
     #[error("too many header fields")]
     TooManyHeaders,
-    /// No method is that long (RFC 9110, 9.1: unrecognised ones are not implemented).
+    /// No method is that long, so it is not implemented (RFC 9110, 9.1).
     #[error("the method is too long")]
     LongMethod,
-    /// Only `chunked` is understood (RFC 9112, 6.1).
+    /// Only `chunked` is implemented (RFC 9112, 6.1).
     #[error("the transfer coding is not implemented")]
     TransferCoding,
-    /// RFC 9110, 10.1.1.
+    /// The expectation is not `100-continue` (RFC 9110, 10.1.1).
     #[error("the expectation cannot be met")]
     Expectation,
 }
 
-/// Bytes of a method; the longest registered one has 17.
+/// Limit on the bytes of a method. The longest registered one has 17.
 const LONGEST_METHOD: usize = 32;
 
-/// What [`admit`] found out.
+/// What [`admit`] found in a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Admitted {
-    /// As policies see it.
+    /// The protocol as policies see it.
     pub protocol: Protocol,
-    /// The client wants a WebSocket and the head still says so.
+    /// The client wants a WebSocket. The head still has the fields for the upgrade.
     pub upgrade: bool,
 }
 
-/// What [`scan`] saw: one bit for each costly step.
+/// What [`scan`] found: one bit for each costly step.
 struct Seen;
 
 impl Seen {
@@ -89,15 +89,15 @@ impl Seen {
     const PROXY_CREDENTIALS: u32 = 1 << 6;
     const EXPECT: u32 = 1 << 7;
     const COOKIES: u32 = 1 << 8;
-    /// What nobody but the mesh may say.
+    /// Fields that only the mesh may set.
     const RESERVED: u32 = 1 << 9;
-    /// What only a gateway may say of a client.
+    /// Fields about a client that only a gateway may set.
     const OF_CLIENT: u32 = 1 << 10;
-    /// More than one.
+    /// More than one `Content-Length` field.
     const LENGTHS: u32 = 1 << 11;
 }
 
-/// Checks a request head and removes all that is meant for this hop only, or that only the mesh may say.
+/// Checks a request head. Removes fields that are for this hop only and fields that only the mesh may set.
 pub(crate) fn admit(head: &mut request::Parts, direction: TrafficDirection) -> Result<Admitted, Malformed> {
     from_extended_connect(head)?;
     check_authority(head)?;
@@ -125,11 +125,11 @@ pub(crate) fn admit(head: &mut request::Parts, direction: TrafficDirection) -> R
         if !head.headers.get_all(header::EXPECT).iter().all(known) {
             return Err(Malformed::Expectation);
         }
-        // The server side answers 100 as soon as somebody reads the body; the next hop need not be asked again.
+        // The server side answers 100 as soon as the body is read, so the next hop need not be asked again.
         head.headers.remove(header::EXPECT);
     }
     if direction == TrafficDirection::Inbound && seen & Seen::RESERVED != 0 {
-        // Whether it is an upgrade is seen, not told.
+        // Whether this is an upgrade is read from the head, not taken from the caller's sidecar.
         let told = hop_protocol(&head.headers).filter(|told| !upgrade && *told != Protocol::WebSocket);
         protocol = told.unwrap_or(protocol);
     }
@@ -145,7 +145,7 @@ pub(crate) fn admit(head: &mut request::Parts, direction: TrafficDirection) -> R
     Ok(Admitted { protocol, upgrade })
 }
 
-/// Host and port that the request is for; empty for HTTP/1.0 without one.
+/// Host and port that the request is for. Empty for an HTTP/1.0 request without a host.
 pub(crate) fn authority(head: &request::Parts) -> &str {
     match head.uri.authority() {
         Some(authority) => authority.as_str(),
@@ -153,7 +153,7 @@ pub(crate) fn authority(head: &request::Parts) -> &str {
     }
 }
 
-/// Splits `host[:port]`; brackets stay on IPv6 literals.
+/// Splits `host[:port]`. IPv6 literals keep their brackets.
 pub(crate) fn split_authority(authority: &str) -> (&str, Option<u16>) {
     match authority.rfind(':') {
         Some(colon) if !authority[colon..].contains(']') => (&authority[..colon], authority[colon + 1..].parse().ok()),
@@ -161,29 +161,29 @@ pub(crate) fn split_authority(authority: &str) -> (&str, Option<u16>) {
     }
 }
 
-/// A request identifier that may go into headers, logs and file names as it is.
+/// Whether a request ID can go into headers, logs and file names as it is.
 pub(crate) fn is_sane_request_id(value: &HeaderValue) -> bool {
     let plain = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b':');
     (1..=128).contains(&value.len()) && value.as_bytes().iter().all(plain)
 }
 
-/// A copy that keeps nothing else of the head that the value came in: all values of a head are slices of one buffer.
+/// Copies a value. All values of a head are slices of one buffer, and the copy keeps none of it.
 pub(crate) fn own(value: &HeaderValue) -> HeaderValue {
     HeaderValue::from_bytes(value.as_bytes()).unwrap_or_else(|_| value.clone())
 }
 
-/// What the gateway says of the client, in place of what the client may have said.
+/// Sets the gateway's fields about the client, in place of the client's own.
 pub(crate) fn describe_client(headers: &mut HeaderMap, address: &HeaderValue, scheme: &'static str) {
     headers.insert(FORWARDED_FOR, address.clone());
     headers.insert(FORWARDED_PROTO, HeaderValue::from_static(scheme));
 }
 
-/// An address as a field value; IPv4-mapped ones are IPv4 addresses.
+/// An address as a field value. IPv4-mapped IPv6 addresses become IPv4 addresses.
 pub(crate) fn address_value(address: IpAddr) -> HeaderValue {
     HeaderValue::try_from(address.to_canonical().to_string()).unwrap_or_else(|_| HeaderValue::from_static("unknown"))
 }
 
-/// Says last, whatever was written before, which request this is and who sends it; whoever has no identity is not mentioned.
+/// Sets the request ID and the caller's identity last, whatever was written before. Without an identity, the field for it is removed.
 pub(crate) fn deliver(headers: &mut HeaderMap, callee: &str, caller: Option<&str>, request_id: &HeaderValue) {
     match caller.and_then(|caller| HeaderValue::try_from(format!("By={callee};URI={caller}")).ok()) {
         Some(value) => headers.insert(CLIENT_CERT, value),
@@ -192,7 +192,7 @@ pub(crate) fn deliver(headers: &mut HeaderMap, callee: &str, caller: Option<&str
     headers.insert(REQUEST_ID, request_id.clone());
 }
 
-/// Makes the head fit for an upstream that speaks HTTP/1.1: origin form and a `Host` field.
+/// Converts the head for an HTTP/1.1 upstream: origin form and a `Host` field.
 pub(crate) fn into_http1(head: &mut request::Parts, body_ended: bool) {
     if let Some(authority) = head.uri.authority()
         && let Ok(host) = HeaderValue::from_str(authority.as_str())
@@ -201,7 +201,7 @@ pub(crate) fn into_http1(head: &mut request::Parts, body_ended: bool) {
         let path = head.uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
         head.uri = Uri::from(path);
     } else if !head.headers.contains_key(header::HOST) {
-        // HTTP/1.0 may leave it out, what we speak may not; "localhost" is what nobody else answers to.
+        // HTTP/1.0 clients may leave the host out, but HTTP/1.1 requires it. Nobody else answers to "localhost".
         head.headers.insert(header::HOST, HeaderValue::from_static("localhost"));
     }
     head.version = Version::HTTP_11;
@@ -215,10 +215,10 @@ fn is_usually_bodiless(method: &Method) -> bool {
     matches!(*method, Method::GET | Method::HEAD | Method::CONNECT)
 }
 
-/// Makes the head fit for an upstream that speaks HTTP/2: scheme and authority in the URI, no `Host` field.
+/// Converts the head for an HTTP/2 upstream: scheme and authority in the URI, no `Host` field.
 pub(crate) fn into_http2(head: &mut request::Parts, scheme: &Scheme) -> Result<(), Malformed> {
     head.version = Version::HTTP_2;
-    // What policies wrote, of claims for example, may have blanks around it too.
+    // Values that policies wrote, from claims for example, may have blanks around them too.
     trim_values(&mut head.headers);
     let host = head.headers.remove(header::HOST);
     if head.uri.authority().is_some() && head.uri.scheme().is_some() {
@@ -226,7 +226,7 @@ pub(crate) fn into_http2(head: &mut request::Parts, scheme: &Scheme) -> Result<(
     }
     let mut parts = std::mem::take(&mut head.uri).into_parts();
     if parts.authority.is_none() {
-        // HTTP/2 cannot leave the authority out; "localhost" is what nobody else answers to.
+        // HTTP/2 requires an authority. Nobody else answers to "localhost".
         let host = host.unwrap_or_else(|| HeaderValue::from_static("localhost"));
         parts.authority = Some(Authority::try_from(host.as_bytes()).map_err(|_| Malformed::Authority)?);
     }
@@ -236,14 +236,14 @@ pub(crate) fn into_http2(head: &mut request::Parts, scheme: &Scheme) -> Result<(
     Ok(())
 }
 
-/// Whether a message is framed by chunks and not otherwise encoded; what it was encoded with would be lost on the way.
+/// Whether `chunked` is the only transfer coding. Any other coding would be lost when the message is forwarded.
 pub(crate) fn is_chunked(headers: &HeaderMap) -> bool {
     let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
     let chunked = codings.next().is_some_and(|value| value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked"));
     chunked && codings.next().is_none()
 }
 
-/// Removes from a response what was meant for this hop only, or only for the mesh, and names the request.
+/// Removes fields from a response that were for this hop or for the mesh only, and sets the request ID.
 pub(crate) fn answer(head: &mut response::Parts, request_id: &HeaderValue, upgraded: bool) {
     if head.version == Version::HTTP_2 {
         trim_values(&mut head.headers);
@@ -252,7 +252,7 @@ pub(crate) fn answer(head: &mut response::Parts, request_id: &HeaderValue, upgra
     if seen & Seen::LENGTHS != 0
         && let Some(first) = head.headers.get(header::CONTENT_LENGTH).cloned()
     {
-        // The one by which the body was read.
+        // Keep the first one, by which the body was read.
         head.headers.insert(header::CONTENT_LENGTH, first);
     }
     strip_hop_by_hop(&mut head.headers, seen);
@@ -265,13 +265,13 @@ pub(crate) fn answer(head: &mut response::Parts, request_id: &HeaderValue, upgra
     head.version = Version::HTTP_11;
 }
 
-/// Whether these headers are of a gRPC message.
+/// Whether these are the headers of a gRPC message.
 pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
     let rest = headers.get(header::CONTENT_TYPE).and_then(|value| value.as_bytes().strip_prefix(b"application/grpc"));
     rest.is_some_and(|rest| rest.is_empty() || matches!(rest[0], b'+' | b';'))
 }
 
-/// How a protocol is written in [`HOP_PROTOCOL`].
+/// The name of a protocol in [`HOP_PROTOCOL`].
 pub(crate) fn protocol_name(protocol: Protocol) -> &'static str {
     match protocol {
         Protocol::Http1 => "http1",
@@ -288,7 +288,7 @@ fn hop_protocol(headers: &HeaderMap) -> Option<Protocol> {
         .find(|protocol| protocol_name(*protocol).as_bytes() == value)
 }
 
-/// One authority, well-formed: in the URI for HTTP/2, in `Host` for HTTP/1.
+/// Requires one well-formed authority: in the URI for HTTP/2, in `Host` for HTTP/1.
 fn check_authority(head: &mut request::Parts) -> Result<(), Malformed> {
     let mut hosts = head.headers.get_all(header::HOST).iter();
     let (host, more) = (hosts.next(), hosts.next().is_some());
@@ -316,7 +316,7 @@ fn check_authority(head: &mut request::Parts) -> Result<(), Malformed> {
         // Authority form is for CONNECT only.
         return Err(Malformed::Target);
     }
-    // Absolute form: the target decides, and what is passed on says the same (RFC 9112, 3.2.2).
+    // Absolute form: the target wins, and the forwarded `Host` field repeats it (RFC 9112, 3.2.2).
     let host = HeaderValue::from_str(authority.as_str()).map_err(|_| Malformed::Authority)?;
     let path = match head.uri.path_and_query() {
         None => PathAndQuery::from_static("/"),
@@ -331,7 +331,7 @@ fn check_authority(head: &mut request::Parts) -> Result<(), Malformed> {
     Ok(())
 }
 
-/// `host`, `host:port`, `[v6]`, `[v6]:port`; nothing that another parser could read otherwise.
+/// Accepts `host`, `host:port`, `[v6]` and `[v6]:port`, and nothing that another parser could read differently.
 fn is_authority(text: &[u8]) -> bool {
     let (host, port) = match text.iter().rposition(|byte| *byte == b':') {
         Some(colon) if !text[colon..].contains(&b']') => (&text[..colon], Some(&text[colon + 1..])),
@@ -361,7 +361,7 @@ fn check_target(head: &request::Parts, direction: TrafficDirection) -> Result<()
     }
 }
 
-/// One pass over the names tells which of the costly steps are needed at all.
+/// Finds out in one pass over the names which of the costly steps are needed at all.
 fn scan(headers: &HeaderMap) -> u32 {
     let mut seen = 0;
     let mut cookies = 0;
@@ -417,7 +417,7 @@ fn strip_hop_by_hop(headers: &mut HeaderMap, seen: u32) {
     }
 }
 
-/// RFC 9110, 7.6.1. A sender that lists a field which frames or routes the message does not get rid of it.
+/// RFC 9110, 7.6.1. A sender cannot remove a field that frames or routes the message by listing it.
 fn strip_named_by_connection(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(header::CONNECTION)
@@ -433,13 +433,13 @@ fn strip_named_by_connection(headers: &mut HeaderMap) {
     }
 }
 
-/// What a field is that may not come from everybody, twins with underscores included.
+/// Classifies a field that not every sender may set, including twins that are spelled with underscores.
 fn foreign(name: &[u8]) -> u32 {
     let twin = || name.contains(&b'_');
     match reserved(name) {
         None => 0,
         Some(Reserved::Mesh | Reserved::Proxy) => Seen::RESERVED,
-        // Under its own name it is the runtime's to keep or to replace.
+        // The runtime keeps or replaces the field of that exact name.
         Some(Reserved::RequestId) if !twin() => 0,
         Some(Reserved::Client) if !twin() => Seen::OF_CLIENT,
         Some(Reserved::RequestId | Reserved::Client) => Seen::RESERVED,
@@ -447,7 +447,7 @@ fn foreign(name: &[u8]) -> u32 {
     }
 }
 
-/// `outside`: from somebody who is no part of the mesh.
+/// `outside`: the message comes from outside the mesh.
 fn strip_reserved(headers: &mut HeaderMap, seen: u32, outside: bool) {
     let unwanted = if outside { Seen::RESERVED | Seen::OF_CLIENT } else { Seen::RESERVED };
     if seen & unwanted == 0 {
@@ -460,8 +460,8 @@ fn strip_reserved(headers: &mut HeaderMap, seen: u32, outside: bool) {
     }
 }
 
-/// Blanks around a value are no part of it (RFC 9110, 5.5). HTTP/1.1's parser drops them; over HTTP/2 they make a message malformed, for
-/// which a strict peer ends the stream, or the connection with everybody else's streams on it (RFC 9113, 8.2.1).
+/// Removes blanks around values, which are not part of them (RFC 9110, 5.5). HTTP/1.1's parser drops them. Over HTTP/2 they make a message malformed:
+/// a strict peer ends the stream, or the connection with everybody else's streams on it (RFC 9113, 8.2.1).
 fn trim_values(headers: &mut HeaderMap) {
     let is_blank = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
     for value in headers.values_mut() {
@@ -473,7 +473,7 @@ fn trim_values(headers: &mut HeaderMap) {
     }
 }
 
-/// Two peers may believe two different ones (RFC 9110, 8.6).
+/// Different lengths are refused, because two peers may believe two different ones (RFC 9110, 8.6).
 fn join_lengths(headers: &mut HeaderMap) -> Result<(), Malformed> {
     let mut lengths = headers.get_all(header::CONTENT_LENGTH).iter();
     let Some(first) = lengths.next().cloned() else { return Ok(()) };
@@ -484,8 +484,8 @@ fn join_lengths(headers: &mut HeaderMap) -> Result<(), Malformed> {
     Ok(())
 }
 
-/// Removes from trailers what may only stand in a head (RFC 9110, 6.5.1): what frames or routes a message, what says who somebody is, what
-/// a cache or a decoder acts on, and what only the mesh may say. `claims`: fields that policies make of claims.
+/// Removes fields from trailers that are only allowed in a head (RFC 9110, 6.5.1): those that frame or route a message, that identify somebody, that
+/// a cache or decoder acts on, or that only the mesh may set. `claims` are fields that policies write from claims.
 pub(crate) fn clean_trailers<'a>(trailers: &mut HeaderMap, claims: impl Iterator<Item = &'a str> + Clone) {
     let only_in_heads = |name: &HeaderName| {
         let text = name.as_str();
@@ -541,7 +541,7 @@ const ONLY_IN_HEADS: [HeaderName; 37] = [
     header::WWW_AUTHENTICATE,
 ];
 
-/// HTTP/2 may split cookies into fields; outside of it they are one (RFC 9113, 8.2.3), and so they are for policies.
+/// HTTP/2 may split cookies into several fields. Outside of it they are one field (RFC 9113, 8.2.3), and so they are for policies.
 fn join_cookies(headers: &mut HeaderMap) {
     let mut joined = Vec::new();
     for value in headers.get_all(header::COOKIE).iter().filter(|value| !value.is_empty()) {
@@ -555,8 +555,8 @@ fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
-/// A WebSocket over HTTP/2 (RFC 8441) becomes what it is over HTTP/1.1; one form is enough for policies.
-/// No other protocol goes to an instance, and nothing of the extension is left: with it, what is forwarded would still say CONNECT.
+/// Turns a WebSocket over HTTP/2 (RFC 8441) into its HTTP/1.1 form, so that policies see only one form. Other protocols are refused. The extension is
+/// removed: with it, the forwarded request would still be a CONNECT.
 fn from_extended_connect(head: &mut request::Parts) -> Result<(), Malformed> {
     let Some(protocol) = head.extensions.remove::<TunnelProtocol>() else { return Ok(()) };
     if head.method != Method::CONNECT || protocol.as_str() != "websocket" {
@@ -565,13 +565,13 @@ fn from_extended_connect(head: &mut request::Parts) -> Result<(), Malformed> {
     head.method = Method::GET;
     head.headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
     head.headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
-    // HTTP/1.1 servers want a key; it proves nothing to anybody here (RFC 8441, 5.1).
+    // HTTP/1.1 servers want a key. It proves nothing to anybody here (RFC 8441, 5.1).
     let key = HeaderValue::from_static("bGVubyBnYXRld2F5IGtleQ==");
     head.headers.entry(header::SEC_WEBSOCKET_KEY).or_insert(key);
     Ok(())
 }
 
-/// A WebSocket handshake for an upstream that speaks HTTP/2.
+/// Turns a WebSocket handshake into its HTTP/2 form, for an HTTP/2 upstream.
 pub(crate) fn into_extended_connect(head: &mut request::Parts) {
     head.method = Method::CONNECT;
     head.extensions.insert(TunnelProtocol::from_static("websocket"));
@@ -579,7 +579,7 @@ pub(crate) fn into_extended_connect(head: &mut request::Parts) {
     head.headers.remove(header::UPGRADE);
 }
 
-/// "101 Switching Protocols", as HTTP/2 says it.
+/// Turns "101 Switching Protocols" into its HTTP/2 form.
 pub(crate) fn into_extended_connected(head: &mut response::Parts) {
     head.status = StatusCode::OK;
     head.headers.remove(header::CONNECTION);
@@ -592,7 +592,7 @@ fn is_websocket(head: &request::Parts) -> bool {
         && head.headers.get_all(header::UPGRADE).iter().any(|value| lists(value, "websocket"))
 }
 
-/// Whether a comma-separated field value has this token, parameters aside.
+/// Whether a comma-separated field value lists this token. Parameters are ignored.
 fn lists(value: &HeaderValue, token: &str) -> bool {
     let is_token = |item: &[u8]| {
         item.split(|byte| *byte == b';')

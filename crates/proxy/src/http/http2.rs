@@ -1,14 +1,14 @@
-//! How much of a message a connection holds back, in either direction.
+//! How much of a message a connection buffers, in each direction.
 
-/// HTTP/2 flow-control window of a client's stream: what one slow function can make us hold of an upload.
+/// HTTP/2 flow-control window of a client's stream, in bytes. It limits how much of an upload a slow function makes the proxy buffer.
 pub(crate) const STREAM_WINDOW: u32 = 128 * 1024;
-/// HTTP/2 flow-control window of a stream to an upstream: what one slow reader can make us hold of a download. Together with
-/// [`SEND_BUFFER`] 128 KiB. Upstreams are near: what is under way to them fits into less.
+/// HTTP/2 flow-control window of an upstream's stream, in bytes. It limits how much of a download a slow client makes the proxy buffer; together with
+/// [`SEND_BUFFER`] that is 128 KiB. Upstreams are near, so what is in flight to them fits into less.
 pub(crate) const UPSTREAM_WINDOW: u32 = 64 * 1024;
-/// HTTP/2 flow-control window of a connection: that of its streams is the smaller one, so that slow ones do not stop the others. Half of it
-/// is what the HTTP/2 library grants to the overhead of small frames that nobody has taken yet: some 16,000.
+/// HTTP/2 flow-control window of a connection, in bytes. A stream's window is smaller, so that slow streams do not stop the others. The HTTP/2
+/// library grants half of this window to the overhead of small frames that nobody has read yet: some 16,000 frames.
 pub(crate) const CONNECTION_WINDOW: u32 = 8 * 1024 * 1024;
-/// Bytes of a stream that wait to be written.
+/// Bytes of a stream that may wait to be written.
 pub(crate) const SEND_BUFFER: usize = 64 * 1024;
-/// Bytes that are read at once from an HTTP/1.1 upstream, and the longest head of a response.
+/// Read buffer of an HTTP/1.1 upstream, in bytes. It also limits the head of a response.
 pub(crate) const UPSTREAM_BUFFER: usize = 48 * 1024;

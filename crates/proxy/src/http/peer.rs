@@ -1,23 +1,23 @@
-//! Who opened a connection, and where it came in.
+//! The peer of a connection, and the direction of a request.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// The socket's other end, as established by the runtime; never by a header.
+/// The other end of a connection. The runtime establishes its identity, never a header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// SPIFFE ID in full: from mutual TLS, from a proxy credential, or handed over on the same node. `None`: outside the mesh.
+    /// Full SPIFFE ID, from mutual TLS, from a proxy credential, or handed over on the same node; `None`: the peer is outside the mesh.
     pub identity: Option<Arc<str>>,
-    /// Address of the socket's other end.
+    /// Address of the peer's socket, or of the client that a trusted proxy names to the gateway. The port is 0 if `x-forwarded-for` names the client.
     pub address: SocketAddr,
 }
 
-/// Where a request came in.
+/// The direction of a request, as its node sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TrafficDirection {
-    /// From outside the mesh.
+    /// From outside the mesh, through the gateway.
     Gateway,
-    /// From an instance of this node, to whatever it calls.
+    /// From an instance of this node to a callee.
     Outbound,
     /// To a function of this node, from a caller's sidecar: over mutual TLS, or handed over on the same node.
     Inbound,

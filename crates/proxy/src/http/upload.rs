@@ -1,35 +1,36 @@
-//! How far a request's body has come, so that what a client did is not charged to an instance.
+//! How far the upload of a request's body is. A failure that the client caused is then not charged to an instance.
 
 use crate::http::failure::Failure;
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// Seen by all legs of an exchange. The body from the client's connection notes each look at it here.
+/// The upload's progress, shared by all legs of an exchange. The body from the client's connection updates it at each poll.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Upload(Rc<Cell<Progress>>);
 
-/// Whose turn it is.
+/// Who is to act next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Progress {
-    /// The upstream's: it has not asked for more, or has it all.
+    /// The upstream: it has not asked for more, or has everything.
     #[default]
     Upstream,
-    /// The client's: the upstream asked for more, and nothing has come.
+    /// The client: the upstream asked for more, and nothing has come.
     Client,
-    /// The client went away, or what it sent is malformed.
+    /// The client disconnected, or what it sent is malformed.
     Broken,
 }
 
 impl Upload {
-    /// Notes what the last look at the body brought.
+    /// Notes what the last poll of the body brought.
     pub(crate) fn note(&self, progress: Progress) {
         self.0.set(progress);
     }
 
-    /// Makes a failure the client's doing, if it is.
+    /// Turns a failure into the client's, if the client caused it.
     pub(crate) fn attribute(&self, failure: &mut Failure) {
         match (self.0.get(), &*failure) {
-            // An instance that broke off first is not excused by a client that did so because of it: its body would still be waited for.
+            // If an instance breaks off first, the client's body is still waited for, so the progress is not `Broken` yet. A client that leaves
+            // because of it does not excuse the instance.
             (Progress::Broken, Failure::Reset { .. } | Failure::Timeout(_)) => *failure = Failure::ClientGone,
             (Progress::Client, &Failure::Timeout(limit)) => *failure = Failure::SlowClient(limit),
             _ => {}

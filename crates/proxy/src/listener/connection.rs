@@ -1,4 +1,4 @@
-//! One connection from a client: TLS, who is at the other end, which protocol; then the corridor, once for each request.
+//! One client connection: terminates TLS, identifies the peer, detects the protocol. Then runs the corridor once per request.
 
 use super::Listener;
 use crate::corridor::exchange::{Arrival, Exchange, Origin};
@@ -42,47 +42,44 @@ use tokio::net::TcpStream;
 use tokio::time::Sleep;
 use zeroize::Zeroizing;
 
-/// Rapid reset (CVE-2023-44487): streams that the peer reset before we saw them.
+/// Maximum number of streams that the peer reset before we saw them: limits rapid reset (CVE-2023-44487).
 const RESET_STREAMS: usize = 50;
-/// Streams that we reset because the peer broke a rule (CVE-2025-8671).
+/// Maximum number of streams that we reset because the peer broke a rule (CVE-2025-8671).
 const FAULTY_STREAMS: usize = 100;
-/// Between GOAWAY and the end.
+/// How long an idle connection may take to end after GOAWAY.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// A connection whose other end is known.
+/// A client connection whose peer is known.
 pub(crate) struct Connection {
-    /// The worker that carries its requests.
     pub worker: Rc<Worker>,
-    /// Where it came in.
     pub direction: TrafficDirection,
-    /// The other end.
     pub peer: Peer,
-    /// The other end's address as a field value, made when it is first asked for.
+    /// The peer's address as a header value, made on first use.
     client: OnceCell<HeaderValue>,
-    /// `https` behind TLS.
+    /// `https` if the gateway has terminated TLS, else `http`.
     pub scheme: &'static str,
-    /// Of the listener.
+    /// The listener's port.
     pub port: u16,
-    /// Outbound: where the connection was accepted.
+    /// Outbound: the local address of the connection.
     accepted_at: Option<SocketAddr>,
-    /// Inbound: the function that the TLS client asked for and whose SVID it was shown.
+    /// Inbound: the function that the TLS client asked for (SNI), and whose SVID it was shown.
     function: Option<FunctionId>,
-    /// Outbound: who proved itself last, and by which field.
+    /// Outbound: the instance that authenticated last, and the header value that it did so with.
     caller: RefCell<Option<(Proof, Arc<Caller>)>>,
-    /// Inside a CONNECT tunnel its caller is settled.
+    /// The connection runs inside a CONNECT tunnel. All its requests come from the caller that opened the tunnel.
     tunnelled: bool,
-    /// Inbound: the caller's certificate holds until then.
+    /// Inbound: when the caller's certificate expires.
     expires: Option<Instant>,
     activity: Arc<Activity>,
 }
 
-/// The field by which an instance proved itself, wiped when its connection has ended. A copy: the field is a slice of a read buffer.
+/// The header value that an instance authenticated with. Wiped when the connection has ended. A copy, because the original is a slice of a
+/// read buffer.
 type Proof = Rc<Zeroizing<Vec<u8>>>;
 
-/// Serves a connection to its end.
 pub(crate) async fn serve(listener: Rc<Listener>, mut stream: TcpStream, address: SocketAddr, open: OpenConnection) {
     let worker = listener.worker.clone();
-    // Without TCP_NODELAY small answers wait for acknowledgements. If it cannot be set, the connection is gone already.
+    // Without TCP_NODELAY, small responses wait for acknowledgements. If it cannot be set, the connection is already gone.
     let _ = stream.set_nodelay(true);
     let limit = worker.snapshot().mesh.limits.head_timeout;
     let address = match open.unless_draining(proxy_protocol::client(&listener, &mut stream, address)).await {
@@ -134,7 +131,7 @@ pub(crate) async fn serve(listener: Rc<Listener>, mut stream: TcpStream, address
 }
 
 impl Connection {
-    /// With what TLS says of the other end.
+    /// Adds what the TLS session says about the peer.
     fn identified(mut self, session: &tokio_rustls::rustls::ServerConnection) -> Self {
         if self.direction == TrafficDirection::Inbound {
             self.peer.identity = leno_identity::peer_identity(session).map(|id| id.to_string().into());
@@ -145,7 +142,7 @@ impl Connection {
         self
     }
 
-    /// Serves the version of HTTP that was agreed on, or else the one that is spoken.
+    /// Serves the HTTP version that ALPN agreed on, or else the version that the first bytes show.
     async fn serve_http<T>(self, stream: T, agreed: Option<Detected>, open: &OpenConnection) -> io::Result<()>
     where
         T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -171,12 +168,12 @@ impl Connection {
         }
     }
 
-    /// The other end's address.
+    /// The peer's address as a header value.
     fn client(&self) -> &HeaderValue {
         self.client.get_or_init(|| head::address_value(self.peer.address.ip()))
     }
 
-    /// What is known of a request besides its head.
+    /// Collects what is known about a request besides its head. At the gateway, trusted proxies may name another client and scheme.
     fn arrival(&self, snapshot: Rc<Pinned>, origin: Origin, headers: &HeaderMap) -> Arrival<'_> {
         let (mut peer, mut scheme, mut client) = (self.peer.clone(), self.scheme, None);
         match &origin {
@@ -189,7 +186,7 @@ impl Connection {
                     None => Cow::Borrowed(self.client()),
                 });
                 if let Some(address) = address {
-                    // Of the client's port nobody tells.
+                    // The client's port is unknown.
                     peer.address = SocketAddr::new(address, 0);
                 }
             }
@@ -199,7 +196,7 @@ impl Connection {
         Arrival { worker: self.worker.clone(), snapshot, origin, peer, client, scheme, port: self.port }
     }
 
-    /// By which snapshot a request is judged, and on which function's side it came in.
+    /// Finds the snapshot that a request is judged by, and where the request came in. Outbound requests are authenticated here.
     fn origin(&self, headers: &HeaderMap) -> Result<(Rc<Pinned>, Origin), Failure> {
         match self.direction {
             TrafficDirection::Gateway => Ok((self.worker.snapshot(), Origin::Gateway)),
@@ -214,7 +211,7 @@ impl Connection {
                 let (snapshot, entry) = found.ok_or(Failure::Credential)?;
                 if !known {
                     self.prove(&caller, &entry)?;
-                    // From here on, the caller is known on this connection.
+                    // From now on, the caller is known on this connection.
                     let proof = headers.get(header::PROXY_AUTHORIZATION).map(|field| field.as_bytes().to_vec());
                     *self.caller.borrow_mut() = proof.map(|proof| (Rc::new(Zeroizing::new(proof)), caller.clone()));
                 }
@@ -223,7 +220,7 @@ impl Connection {
         }
     }
 
-    /// Whoever opened the connection has to be the instance whose credential came in on it.
+    /// Checks that the instance whose credential arrived on the connection is the one that opened it.
     fn prove(&self, caller: &Caller, entry: &FunctionEntry) -> Result<(), Failure> {
         let address = self.peer.address;
         let proven = match self.accepted_at {
@@ -237,8 +234,8 @@ impl Connection {
         })
     }
 
-    /// Who sends this request, by the credential in it; on a tunnel, by the one that opened it. And whether that is known already on
-    /// this connection.
+    /// The instance that sends a request: the one that the request's credential names or, in a tunnel, the one that opened the tunnel. The
+    /// flag says whether this connection already knows the instance.
     fn authenticate(&self, headers: &HeaderMap) -> Option<(Arc<Caller>, bool)> {
         let known = self.caller.borrow();
         let (caller, known) = match (headers.get(header::PROXY_AUTHORIZATION), &*known) {
@@ -251,7 +248,7 @@ impl Connection {
         (!caller.is_revoked()).then_some((caller, known))
     }
 
-    /// One request.
+    /// Serves one request.
     async fn carry(self: Rc<Self>, mut request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
         let busy = self.activity.begin();
         let on_upgrade = request.extensions_mut().remove::<OnUpgrade>();
@@ -284,7 +281,7 @@ impl Connection {
         Ok(self.send_off(response, http2, is_last))
     }
 
-    /// Answers whoever is nobody here. It is recorded like all else.
+    /// Answers a request without a valid origin: its function is unknown, or its credential is refused. Records it like any other request.
     fn turn_away(&self, head: &request::Parts, failure: &Failure) -> Response<Body> {
         let request_id = self.worker.request_id();
         let protocol = if head.version == Version::HTTP_2 { Protocol::Http2 } else { Protocol::Http1 };
@@ -295,8 +292,8 @@ impl Connection {
         reply::turned_away(failure, request_id)
     }
 
-    /// What depends on how the client is connected. `is_last`: it asked for a tunnel over HTTP/1.1, and gets none. It may have begun to speak
-    /// into it, which nobody takes for requests.
+    /// Adapts a response to the client's connection. `is_last`: the client asked for a tunnel over HTTP/1.1 and gets none. The connection
+    /// closes, because the client may already have sent bytes into the tunnel, and they must not be taken for requests.
     fn send_off(&self, mut response: Response<Body>, http2: bool, is_last: bool) -> Response<Body> {
         if is_last {
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
@@ -314,14 +311,14 @@ impl Connection {
         response
     }
 
-    /// A tunnel leads to callees only; any other CONNECT goes to the judge, who will refuse it and say why.
+    /// Whether a CONNECT opens a tunnel. Tunnels lead to callees only. The judge refuses any other CONNECT, and the record says why.
     fn opens_tunnel(&self, origin: &Origin, head: &request::Parts) -> bool {
         let Origin::Outbound(caller, _) = origin else { return false };
         let Some(authority) = head.uri.authority() else { return false };
         route::callee(caller, head::split_authority(authority.as_str()).0).is_some()
     }
 
-    /// What comes through the tunnel is HTTP, and each request in it is judged by itself.
+    /// Serves the HTTP inside a CONNECT tunnel. Each of its requests is judged separately.
     fn tunnel(&self, on_upgrade: Option<OnUpgrade>, origin: Origin, busy: Busy) {
         let (Some(on_upgrade), Origin::Outbound(_, Some(caller))) = (on_upgrade, origin) else { return };
         let proof = self.caller.borrow().as_ref().map(|(proof, _)| proof.clone()).unwrap_or_default();
@@ -355,7 +352,7 @@ impl Connection {
     }
 }
 
-/// A time of the wall clock; `None`: too far away to matter.
+/// Converts a wall-clock time. `None`: it is too far in the future to matter.
 fn instant(time: leno_identity::UnixTime) -> Option<Instant> {
     let left = time.as_secs().saturating_sub(leno_identity::UnixTime::now().as_secs());
     Instant::now().checked_add(Duration::from_secs(left))
@@ -373,12 +370,12 @@ where
     let mut builder = http1::Builder::new();
     builder
         .timer(Timer::new())
-        // Heads are timed by `Activity`: hyper's own timer would count the time between requests too.
+        // `Activity` times request heads. hyper's own timer would also count the time between requests.
         .header_read_timeout(None)
         .max_header_size(limits.head_bytes as usize)
         .max_buf_size((limits.head_bytes as usize).max(MIN_BUFFER))
         .half_close(false);
-    // Not `pipeline_flush`: with it, hyper buffers responses without bound for clients that do not read.
+    // No `pipeline_flush`: with it, hyper buffers responses without bound for clients that do not read.
     if limits.headers != HYPER_HEADERS {
         builder.max_headers(limits.headers as usize);
     }
@@ -388,9 +385,9 @@ where
     Drive { serving, connection: &connection, open, head: true, timer: None, leaving: None, registered: false }.await
 }
 
-/// hyper reads in pieces of this size, and refuses to work with less.
+/// hyper's read size in bytes. hyper does not accept a smaller buffer.
 const MIN_BUFFER: usize = 16 * 1024;
-/// With hyper's own limit the parser needs no allocation for headers.
+/// hyper's default limit on header fields. With it, the parser needs no allocation for headers.
 const HYPER_HEADERS: u32 = 100;
 
 async fn serve_http2<T>(connection: Rc<Connection>, stream: ClientStream<T>, open: &OpenConnection) -> io::Result<()>
@@ -417,9 +414,9 @@ where
     Drive { serving, connection: &connection, open, head: false, timer: None, leaving: None, registered: false }.await
 }
 
-/// What hyper's connections have in common.
+/// What hyper's HTTP/1.1 and HTTP/2 connections have in common.
 trait Serving: Future<Output = Result<(), hyper::Error>> {
-    /// Takes no further request; ends when those under way are answered.
+    /// Shuts down gracefully: takes no further request, and ends when the in-flight ones are answered.
     fn leave(self: Pin<&mut Self>);
 }
 
@@ -447,16 +444,16 @@ where
     }
 }
 
-/// Drives a connection, and ends it when its peer is too slow or the node is draining. One timer, which sleeps as long as nothing can be
-/// due; an exchange costs no timer here.
+/// Drives a connection, and ends it when its peer is too slow or the node is draining. There is one timer per connection, which sleeps as
+/// long as nothing can be due. So an exchange needs no timer here.
 struct Drive<'a, S> {
     serving: Pin<&'a mut S>,
     connection: &'a Connection,
     open: &'a OpenConnection,
-    /// Bytes between exchanges are the beginning of a head.
+    /// Bytes that arrive between exchanges are the beginning of a request head (HTTP/1.1).
     head: bool,
     timer: Option<Pin<Box<Sleep>>>,
-    /// It was told to end, and does so by then at the latest.
+    /// The connection was told to end, and is cut off at this time.
     leaving: Option<Instant>,
     registered: bool,
 }
@@ -513,7 +510,7 @@ impl<S: Serving> Drive<'_, S> {
         self.serving.as_mut().leave();
         let end = Instant::now() + within;
         self.leaving = Some(end);
-        // Armed anew for that.
+        // `poll` arms a new timer for `end`.
         self.timer = None;
         end
     }
@@ -533,7 +530,7 @@ impl Connection {
     }
 }
 
-/// Counts a connection as open.
+/// Counts a connection as open until it is dropped.
 pub(crate) struct OpenConnection {
     worker: Rc<Worker>,
     number: u64,
@@ -541,13 +538,11 @@ pub(crate) struct OpenConnection {
 }
 
 impl OpenConnection {
-    /// From now on.
     pub(crate) fn new(worker: &Rc<Worker>) -> Self {
         let activity = Activity::new();
         Self { worker: worker.clone(), number: worker.connections.open(), activity }
     }
 
-    /// What happens on it.
     pub(crate) fn activity(&self) -> &Arc<Activity> {
         &self.activity
     }
@@ -556,7 +551,7 @@ impl OpenConnection {
         self.worker.connections.set_waker(self.number, cx.waker());
     }
 
-    /// `None`: draining began first.
+    /// Runs `future`; `None`: draining began first.
     async fn unless_draining<F: Future>(&self, future: F) -> Option<F::Output> {
         let mut future = pin!(future);
         std::future::poll_fn(|cx| {

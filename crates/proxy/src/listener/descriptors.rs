@@ -1,21 +1,23 @@
-//! File descriptors: as many as the process may have, and who gets them.
+//! File descriptors: how many the process may have, and how many of them go to clients' connections.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// For what is neither a client's connection nor an upstream's: listeners, logs, health, the control plane, pipes of instances.
+/// Reserved for everything that is neither a client's nor an upstream's connection: listeners, logs, health, the control plane, pipes of
+/// instances.
 const OWN: u64 = 64;
 
-/// Raises the soft limit on descriptors to the hard one, and tells what there is.
+/// Raises the soft limit on descriptors to the hard limit. Returns the limit that is now in force.
 pub(super) fn raise() -> u64 {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current != maximum && setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).is_err() {
-        // More than the kernel has ever allowed: what there is will have to do.
+        // The hard limit is higher than the kernel allows, so the soft limit stays as it is.
         tracing::debug!(?current, ?maximum, "the limit on file descriptors cannot be raised");
     }
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// Of so many descriptors, how many clients' connections may have: half, so that each of them can be given one to an upstream.
+/// How many client connections this many descriptors allow: half of those that are not reserved, so that each client connection can have
+/// one to an upstream. At least 8.
 pub(super) fn for_clients(descriptors: u64) -> usize {
     let half = descriptors.saturating_sub(OWN) / 2;
     usize::try_from(half).unwrap_or(usize::MAX).max(8)

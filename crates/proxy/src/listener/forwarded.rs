@@ -1,29 +1,29 @@
-//! Who the client is behind proxies that the mesh trusts, as they say it in `x-forwarded-for`.
+//! Finds the client behind proxies that the mesh trusts, from `x-forwarded-for`.
 //!
-//! Each proxy appends the address that it was reached from, so the field is read from its end: what trusted proxies wrote holds,
-//! what stands before it anybody may have written.
+//! Each proxy appends the address of its own peer, so the field is read from its end. Entries that trusted proxies wrote are reliable;
+//! anybody may have written the entries before them.
 
 use crate::http::head::{FORWARDED_FOR, FORWARDED_PROTO};
 use http::HeaderMap;
 use leno_config::slice::TrustedProxies;
 use std::net::{IpAddr, SocketAddr};
 
-/// What trusted proxies say of a client.
+/// What trusted proxies say about a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Client {
-    /// Where it is; `None`: they do not say, so it is the peer.
+    /// The client's address. `None`: the proxies name none, so the peer is the client.
     pub address: Option<IpAddr>,
-    /// How it spoke to the first of them that says so.
+    /// The client's scheme from `x-forwarded-proto`, if there is exactly one such field and it names `http` or `https`.
     pub scheme: Option<&'static str>,
 }
 
-/// What a request that came from `peer` says of its client; `None`: `peer` is not trusted, and is the client.
+/// What the headers of a request from `peer` say about its client. `None`: `peer` is not trusted, so it is the client itself.
 pub(super) fn behind(trusted: &TrustedProxies, peer: IpAddr, headers: &HeaderMap) -> Option<Client> {
     let address = match trusted {
         TrustedProxies::None => return None,
         TrustedProxies::Addresses(blocks) if !is_trusted(blocks, peer) => return None,
         TrustedProxies::Addresses(blocks) => {
-            // All of them trusted: the farthest is the client.
+            // If all addresses are trusted proxies, the farthest one is the client.
             let mut nearest = None;
             for address in forwarded_for(headers) {
                 let Some(address) = address else { break };
@@ -39,7 +39,7 @@ pub(super) fn behind(trusted: &TrustedProxies, peer: IpAddr, headers: &HeaderMap
     Some(Client { address, scheme: scheme(headers) })
 }
 
-/// Whether a proxy is among those that are trusted.
+/// Whether `peer` is in a trusted block of addresses. If proxies are trusted by number of hops, none is.
 pub(super) fn is_trusted_proxy(trusted: &TrustedProxies, peer: IpAddr) -> bool {
     matches!(trusted, TrustedProxies::Addresses(blocks) if is_trusted(blocks, peer))
 }
@@ -48,13 +48,13 @@ fn is_trusted(blocks: &[leno_policy::spec::Cidr], address: IpAddr) -> bool {
     blocks.iter().any(|block| block.contains(address))
 }
 
-/// From the nearest to the farthest; `None`: not an address.
+/// Entries of `x-forwarded-for`, the nearest proxy's first. `None`: an entry that is not an address.
 fn forwarded_for(headers: &HeaderMap) -> impl Iterator<Item = Option<IpAddr>> {
     let fields = headers.get_all(FORWARDED_FOR).into_iter().rev();
     fields.flat_map(|field| field.as_bytes().rsplit(|byte| *byte == b',')).map(address)
 }
 
-/// Some proxies write ports, and brackets around IPv6.
+/// Parses one entry. Some proxies write ports, and brackets around IPv6 addresses.
 fn address(text: &[u8]) -> Option<IpAddr> {
     let text = std::str::from_utf8(text).ok()?.trim_matches([' ', '\t']);
     let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
@@ -105,7 +105,7 @@ mod tests {
         }
     }
 
-    /// As Envoy counts with `xff_num_trusted_hops` at an edge.
+    /// Envoy counts like this with `xff_num_trusted_hops` at an edge.
     #[test]
     fn proxies_are_trusted_by_number() {
         for (hops, fields, client) in [

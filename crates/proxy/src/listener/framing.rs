@@ -1,25 +1,25 @@
-//! Watches how requests of HTTP/1.1 are framed, and holds them to the letter of RFC 9112 where the parser behind it is lenient: a
-//! `#` in a request's target, blanks in a chunk's size, extensions that are none, lines of a chunked body that end otherwise than in
-//! CR LF. Another server in front may have read those differently.
+//! Checks how HTTP/1.1 requests are framed. It follows RFC 9112 strictly where the parser behind it is lenient: a `#` in a request's
+//! target, blanks in a chunk's size, malformed chunk extensions, lines of a chunked body that do not end with CR LF. Another server in
+//! front of the node may have read these differently.
 //!
-//! It decides nothing that the parser does not decide too: where it loses track, it only watches less.
+//! It never overrides the parser: if it loses track, it only checks less.
 
-/// Of a head's line, that much is looked at; the fields that frame a message are shorter.
+/// Bytes that are kept of a head's line. The fields that frame a message are shorter.
 const LINE: usize = 64;
-/// Digits of a chunk's size.
+/// Maximum number of digits of a chunk's size.
 const DIGITS: u8 = 16;
-/// Bytes of one chunk's extensions.
+/// Maximum number of bytes of one chunk's extensions.
 const EXTENSIONS: u16 = 1024;
 
-/// Where in the stream of requests a connection is.
+/// Tracks where a connection is in its stream of requests.
 #[derive(Debug)]
 pub(super) struct Framing {
     at: At,
-    /// The beginning of a head's line whose end has not come yet.
+    /// The beginning of a head's line whose end has not arrived yet.
     line: Vec<u8>,
-    /// What the head says so far of what follows it.
+    /// How the body is framed, according to the part of the head read so far.
     body: Body,
-    /// After this request, a CONNECT, the connection may speak something else, and its client need not wait for an answer.
+    /// The request is a CONNECT. After it, the connection may carry another protocol, and the client need not wait for the response.
     leaves: bool,
 }
 
@@ -46,13 +46,13 @@ enum At {
     Trailer,
     TrailerLf,
     EndLf,
-    /// No longer watched.
+    /// No longer checked.
     Away,
-    /// A rule was broken.
+    /// The framing is wrong.
     Broken,
 }
 
-/// Of a chunk's extension (RFC 9112, 7.1.1).
+/// A part of a chunk's extension (RFC 9112, 7.1.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
     NameStart,
@@ -65,13 +65,12 @@ enum Part {
 }
 
 impl Framing {
-    /// At the beginning of a connection.
     pub(super) fn new() -> Self {
         Self { at: At::RequestLine, line: Vec::new(), body: Body::None, leaves: false }
     }
 
-    /// Looks at the bytes that came next. Gives back how many of them may be passed on; fewer than all: what follows breaks a rule.
-    /// A `#` in a request line becomes what no parser takes, so that it is answered like any other malformed line.
+    /// Checks the next bytes. Returns how many of them may be passed on; if fewer than all, the rest is framed wrongly. A `#` in a request
+    /// line is replaced by a byte that no parser accepts, so that the request is answered like any other malformed one.
     pub(super) fn watch(&mut self, bytes: &mut [u8]) -> usize {
         let mut index = 0;
         while index < bytes.len() {
@@ -105,12 +104,12 @@ impl Framing {
         index
     }
 
-    /// Whether a rule was broken; nothing that comes now can be relied on.
+    /// Whether the framing was wrong. Nothing that arrives afterwards can be relied on.
     pub(super) fn is_broken(&self) -> bool {
         self.at == At::Broken
     }
 
-    /// One line of a head, or the part of it that is there. Gives back its length.
+    /// Reads one line of a head, or the part of it that has arrived. Returns its length.
     fn head(&mut self, bytes: &mut [u8]) -> usize {
         let end = memchr::memchr(b'\n', bytes);
         let length = end.map_or(bytes.len(), |end| end + 1);
@@ -132,8 +131,8 @@ impl Framing {
         length
     }
 
-    /// Keeps a part of a line, as far as it tells how the message is framed. Blanks and zeros before a length do not, and there may be more
-    /// of them than is kept of a line.
+    /// Keeps a part of a line, as far as it says how the message is framed. Skips blanks and zeros before a length: they say nothing, and
+    /// there may be more of them than fit.
     fn keep(&mut self, part: &[u8]) {
         for byte in part {
             if self.line.len() == LINE {
@@ -172,7 +171,7 @@ impl Framing {
     }
 
     fn field(&mut self, line: &[u8]) {
-        // Only these can be about the body.
+        // Only fields with these first letters can be about the body.
         if !matches!(line[0] | 0x20, b'c' | b't') {
             return;
         }
@@ -181,20 +180,20 @@ impl Framing {
         if name.eq_ignore_ascii_case(b"transfer-encoding") {
             self.body = Body::Chunked;
         } else if name.eq_ignore_ascii_case(b"content-length") && self.body != Body::Chunked {
-            // What is no length the parser refuses.
+            // The parser refuses a value that is not a length.
             let length =
                 words.find(|word| !word.is_empty()).and_then(|word| std::str::from_utf8(word).ok()?.parse().ok());
             self.body = length.map_or(Body::None, Body::Length);
         }
     }
 
-    /// Behind a whole request.
+    /// The state after a whole request.
     fn next(&self) -> At {
         if self.leaves { At::Away } else { At::RequestLine }
     }
 }
 
-/// The next state of a chunked body; `None`: this byte may not come here.
+/// The next state of a chunked body; `None`: this byte is not allowed here.
 fn chunked(at: At, byte: u8) -> Option<At> {
     let size = |size: u64| {
         let digit = char::from(byte).to_digit(16)?;
@@ -241,7 +240,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What is passed on, whatever the pieces in which it comes.
+    /// What is passed on when the bytes arrive in pieces of this size.
     fn passed(bytes: &[u8], piece: usize) -> Vec<u8> {
         let (mut framing, mut passed) = (Framing::new(), Vec::new());
         for piece in bytes.chunks(piece.max(1)) {

@@ -1,7 +1,7 @@
-//! The node's sockets. Each address is bound once, and all worker threads accept from it, each on a runtime of its own.
+//! The node's listening sockets. Each address is bound once. All worker threads accept from it, each on a runtime of its own.
 //!
-//! Not with `SO_REUSEPORT`, which would spread connections over the workers: any process of the same account could join in, and get a share of the
-//! connections with the credentials that are sent on them.
+//! `SO_REUSEPORT` would spread connections over the workers. But then any process of the same account could listen on the same port, and
+//! would get a share of the connections, with the credentials that are sent on them.
 
 use super::Listener;
 use super::connection::OpenConnection;
@@ -30,20 +30,21 @@ use tokio::sync::{mpsc, watch};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 
-/// Connections that wait to be accepted, for each listener.
+/// Length of each listener's accept queue.
 const BACKLOG: i32 = 1024;
-/// When the process has no file descriptors left, this is how long we wait for some to be closed.
+/// How long to wait for connections to close when `accept` fails, usually for lack of file descriptors.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Once in this time that is said.
+/// Log messages about a failing `accept` are at least this far apart.
 const COMPLAINTS: Duration = Duration::from_secs(10);
 
-/// How to serve.
+/// Options of [`serve`].
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Worker threads; `None`: one for each core.
+    /// Number of worker threads; `None`: one per core.
     pub workers: Option<NonZeroUsize>,
-    /// Client connections of the node, at all listeners together; [`descriptors::for_clients`] tells how many the process can have.
+    /// Maximum number of client connections, over all listeners of the node. [`descriptors::for_clients`] says how many the process can
+    /// have.
     pub connections: usize,
 }
 
@@ -53,39 +54,39 @@ impl Default for Options {
     }
 }
 
-/// Where a node listens.
+/// The addresses that a node listens on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Addresses {
-    /// Plain-text gateway.
+    /// The gateway's plain-text listener, if there is one.
     pub gateway_http: Option<SocketAddr>,
-    /// TLS gateway.
+    /// The gateway's TLS listener, if there is one.
     pub gateway_https: Option<SocketAddr>,
-    /// For instances of this node.
+    /// The outbound listener, for calls from this node's instances.
     pub outbound: SocketAddr,
-    /// For callers' sidecars.
+    /// The inbound listener, for requests from callers' sidecars over mutual TLS.
     pub inbound: SocketAddr,
 }
 
 /// Why a node cannot serve.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// An address cannot be listened on.
+    /// The node cannot listen on an address.
     #[error("cannot listen on {address} ({what}): {cause}; {}", remedy(cause, *address))]
     Bind {
-        /// Where.
+        /// The address that cannot be bound.
         address: SocketAddr,
-        /// What for.
+        /// The listener's purpose, in words.
         what: &'static str,
-        /// Why not.
+        /// The operating system's error.
         cause: io::Error,
     },
-    /// The certificate or key of the gateway, or the node's own identities.
+    /// A TLS configuration cannot be made from the gateway's certificate and key, or from the node's own identities.
     #[error("TLS: {0}")]
     Tls(#[from] TlsError),
-    /// A worker thread did not start.
+    /// A worker thread or its runtime cannot be started.
     #[error("a worker thread did not start: {0}")]
     Thread(io::Error),
-    /// The operating system has no randomness to give.
+    /// The operating system gave no random bytes.
     #[error("the operating system gave no random bytes")]
     NoRandomness,
 }
@@ -101,24 +102,24 @@ fn remedy(cause: &io::Error, address: SocketAddr) -> String {
     }
 }
 
-/// A node that serves.
+/// A node that is serving. If this is dropped, the node drains.
 pub struct Handle {
-    /// Where; ports that were configured as 0 are known here.
+    /// Where the node listens. A port that was configured as 0 is replaced by the assigned one.
     pub addresses: Addresses,
     draining: watch::Sender<bool>,
-    /// Closed when the last worker has ended.
+    /// Closes when the last worker has ended.
     ended: mpsc::Receiver<()>,
 }
 
 impl Handle {
-    /// Accepts no further connection, lets exchanges under way end (at most for the mesh's drain timeout), and completes when all workers have ended.
+    /// Stops accepting, lets in-flight exchanges end (at most for the mesh's drain timeout), and returns when all workers have ended.
     pub async fn drain(mut self) {
         self.draining.send_replace(true);
         while self.ended.recv().await.is_some() {}
     }
 }
 
-/// Binds all listeners of the node's mesh and starts its workers. When it returns, connections are accepted.
+/// Binds all listeners of the node's mesh and starts its workers. Once this returns, connections are accepted.
 pub fn serve(node: &Arc<Node>, options: Options) -> Result<Handle, ServeError> {
     let mesh = node.snapshot.load().mesh.clone();
     let workers = options.workers.or_else(|| thread::available_parallelism().ok()).map_or(1, NonZeroUsize::get);
@@ -133,7 +134,7 @@ pub fn serve(node: &Arc<Node>, options: Options) -> Result<Handle, ServeError> {
         let runtime = runtime::Builder::new_current_thread().enable_all().build().map_err(ServeError::Thread)?;
         let work = move || {
             runtime.block_on(schedule::run(work(node, random, listeners, options, drained)));
-            // Whatever is still open now has had its time.
+            // Connections that are still open have had the whole drain timeout.
             runtime.shutdown_background();
             drop(alive);
         };
@@ -142,7 +143,7 @@ pub fn serve(node: &Arc<Node>, options: Options) -> Result<Handle, ServeError> {
     Ok(Handle { addresses, draining, ended })
 }
 
-/// A listener before it belongs to a worker's runtime.
+/// A bound listener that no worker's runtime has taken yet.
 struct Bound {
     socket: std::net::TcpListener,
     address: SocketAddr,
@@ -150,7 +151,7 @@ struct Bound {
     tls: Option<Arc<ServerConfig>>,
 }
 
-/// All addresses, and each worker's listeners.
+/// Binds all addresses. Returns them, and the listeners of each worker.
 fn bind(node: &Node, mesh: &MeshSlice, workers: usize) -> Result<(Addresses, Vec<Vec<Bound>>), ServeError> {
     let inbound_tls = leno_identity::server_config(&node.svids)?;
     let mut listeners: Vec<Vec<Bound>> = (0..workers).map(|_| Vec::new()).collect();
@@ -180,9 +181,9 @@ fn bind(node: &Node, mesh: &MeshSlice, workers: usize) -> Result<(Addresses, Vec
 
 fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
-    // A node that restarts must not wait for old connections to be forgotten.
+    // A restarted node must not wait until the kernel has forgotten old connections.
     socket.set_reuse_address(true)?;
-    // Inherited by what is accepted: a peer that vanished is noticed even on a connection that may be silent for long.
+    // Accepted connections inherit keepalive. It detects a vanished peer even on a connection that may stay silent for long.
     socket.set_tcp_keepalive(
         &TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(20)),
     )?;
@@ -191,7 +192,7 @@ fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
     Ok(socket.into())
 }
 
-/// One worker, from its first connection to its last.
+/// Runs one worker, from its first connection to its last.
 async fn work(
     node: Arc<Node>,
     random: Random,
@@ -218,9 +219,9 @@ async fn work(
             schedule::spawn_own(accept(socket, listener, options.connections))
         })
         .collect();
-    // An error means that the handle is gone without draining: there is nobody left to serve for.
+    // An error means that the handle was dropped without draining. The worker drains in that case, too.
     let _ = drained.wait_for(|draining| *draining).await;
-    // Nobody accepts any more.
+    // Stops accepting.
     drop(accepting);
     worker.connections.drain();
     let limit = worker.snapshot().mesh.limits.drain_timeout;
@@ -229,15 +230,15 @@ async fn work(
     }
 }
 
-/// Hands each connection that is admitted to a task of its own.
+/// Accepts connections, and spawns a task for each one that is admitted.
 async fn accept(socket: TcpListener, listener: Rc<Listener>, most: usize) {
     let mut complained: Option<Instant> = None;
     loop {
         match socket.accept().await {
             Ok((stream, address)) => {
                 admit(&listener, stream, address, most);
-                // A flood must not keep the worker from closing what was closed for it, and whoever of the workers that a burst woke came
-                // first leaves some of it to the others.
+                // Yield after each connection. Even in a flood, the worker must close the connections that made room for new ones. And when
+                // a burst has woken several workers, the first one must leave some of it to the others.
                 give_way().await;
             }
             Err(error) if is_of_one_connection(&error) => {}
@@ -256,7 +257,7 @@ async fn accept(socket: TcpListener, listener: Rc<Listener>, most: usize) {
 fn admit(listener: &Rc<Listener>, stream: TcpStream, address: SocketAddr, most: usize) {
     let limits = listener.worker.snapshot().mesh.limits;
     let per_address = match (listener.direction, limits.connections_per_address) {
-        // All instances of the node share one address, and callers' nodes prove who they are.
+        // All instances of the node share one address, and callers' nodes authenticate themselves.
         (TrafficDirection::Outbound | TrafficDirection::Inbound, _) | (_, 0) => usize::MAX,
         (TrafficDirection::Gateway, number) => number as usize,
     };
@@ -269,7 +270,7 @@ fn admit(listener: &Rc<Listener>, stream: TcpStream, address: SocketAddr, most: 
     }
 }
 
-/// Lets all tasks that are ready have their turn.
+/// Yields once, so that every ready task gets a turn.
 async fn give_way() {
     let mut given = false;
     poll_fn(|cx| {
@@ -282,7 +283,7 @@ async fn give_way() {
     .await;
 }
 
-/// The connection was gone before it was accepted; the listener is fine.
+/// Whether the error is about one connection, which ended before it was accepted. The listener is fine.
 fn is_of_one_connection(error: &io::Error) -> bool {
     matches!(
         error.kind(),

@@ -1,4 +1,4 @@
-//! Who the client is where a load balancer speaks the PROXY protocol to the gateway.
+//! Finds the client's address where a load balancer speaks the PROXY protocol to the gateway.
 
 mod header;
 
@@ -11,28 +11,28 @@ use std::net::SocketAddr;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
-/// Why a connection is closed before anything is read from it.
+/// Why a connection is closed before any byte of the client is read.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Refused {
-    /// Anybody could say that he is somebody else.
+    /// The peer is not a trusted proxy. Otherwise anybody could claim any client address.
     #[error("its other end is none of the trusted proxies")]
     Untrusted,
-    /// It has no header, or a wrong one.
+    /// The PROXY header is missing or malformed.
     #[error(transparent)]
     Malformed(#[from] Malformed),
-    /// It ended within the header.
+    /// The connection ended within the header.
     #[error("the PROXY header broke off")]
     BrokenOff,
-    /// The header took too long.
+    /// The header did not arrive within the head timeout.
     #[error("the PROXY header did not come in time")]
     Late,
-    /// It ended before it said anything, or failed.
+    /// The connection ended before its first byte, or failed.
     #[error("it was closed")]
     Closed,
 }
 
 impl Refused {
-    /// For metrics; `None`: a connection like any other that was closed unused.
+    /// Label for metrics. `None`: the connection was closed unused, which is not counted.
     pub(super) fn label(&self) -> Option<&'static str> {
         match self {
             Self::Untrusted => Some("untrusted"),
@@ -50,7 +50,8 @@ impl From<io::Error> for Refused {
     }
 }
 
-/// Who is at the other end of a connection, as the header says where the gateway wants one. IPv4-mapped addresses are IPv4 addresses.
+/// The client's address: the one in the PROXY header if the gateway expects a header, else the peer's. IPv4-mapped addresses become IPv4
+/// addresses.
 pub(super) async fn client(
     listener: &Listener,
     stream: &mut TcpStream,
@@ -72,7 +73,7 @@ pub(super) async fn client(
     Ok(source.map_or(peer, canonical))
 }
 
-/// Reads the header, and no byte more. `None`: it names no client, so the proxy is the client.
+/// Reads the header, and not one byte more. `None`: the header names no client, so the proxy is the client.
 async fn read(stream: &mut TcpStream) -> Result<Option<SocketAddr>, Refused> {
     let mut header = Vec::new();
     let mut scratch = [0; 256];
@@ -84,7 +85,7 @@ async fn read(stream: &mut TcpStream) -> Result<Option<SocketAddr>, Refused> {
         let before = header.len();
         header.extend_from_slice(&scratch[..count]);
         let parsed = header::parse(&header)?;
-        // What belongs to the header is taken off the socket; what follows it is the client's.
+        // Take only the header off the socket. The bytes after it are the client's.
         let taken = match parsed {
             Header::Incomplete => count,
             Header::Complete { length, .. } => length.saturating_sub(before),

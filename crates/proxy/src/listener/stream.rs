@@ -1,4 +1,5 @@
-//! Between sockets and hyper: bytes that were read ahead, and a watch on who takes too long.
+//! The stream between a socket and hyper. It replays bytes that were read ahead, checks how requests are framed, and notes activity for the
+//! timeouts.
 
 use crate::http::activity::Activity;
 use crate::listener::framing::Framing;
@@ -11,26 +12,27 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
-/// Bytes that an HTTP/2 connection reads in one turn. Thousands of small frames fit into it; who is to take them must have a turn, too.
+/// Bytes that an HTTP/2 connection reads before it yields. They may hold thousands of small frames, and the tasks that take these need a
+/// turn, too.
 const TURN: usize = 32 * 1024;
 
-/// How an HTTP/2 connection begins (RFC 9113, 3.4).
+/// The HTTP/2 connection preface (RFC 9113, 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// What a connection speaks, told by its first bytes.
+/// The protocol of a connection, detected from its first bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Detected {
-    /// HTTP/1.0 or 1.1, or something that the parser will refuse.
+    /// HTTP/1.0, HTTP/1.1, or something that the HTTP/1.1 parser will refuse.
     Http1,
     /// HTTP/2 with prior knowledge, or after ALPN.
     Http2,
-    /// A TLS handshake where none is expected.
+    /// A TLS handshake where plain text is expected.
     Tls,
-    /// It ended before it said anything.
+    /// The connection ended before its first byte.
     Nothing,
 }
 
-/// A stream whose first bytes were looked at; they are read again by whoever reads next.
+/// A client's stream. The bytes that detection has read are returned again to the next reader.
 #[derive(Debug)]
 pub(super) struct ClientStream<T> {
     stream: T,
@@ -38,43 +40,42 @@ pub(super) struct ClientStream<T> {
     passed: usize,
     activity: Arc<Activity>,
     closing: Closing,
-    /// How requests of HTTP/1.1 are framed, if somebody wants to know.
+    /// Checks how HTTP/1.1 requests are framed; `None`: no check.
     framing: Option<Framing>,
-    /// Bytes read in this turn; `None`: as many as there are.
+    /// Bytes read in this turn; `None`: turns are not limited.
     turn: Option<usize>,
 }
 
 #[derive(Debug)]
 enum Closing {
     No,
-    /// Our half is closed. What the peer still sends is read and thrown away until then, and up to this many bytes: were it left
-    /// unread, the kernel would reset the connection, and the answer with it (RFC 9112, 9.6).
+    /// Our half is closed. What the peer still sends is read and discarded until the timer fires, and up to this many bytes. If it stayed
+    /// unread, the kernel would reset the connection, and the response would be lost with it (RFC 9112, 9.6).
     Lingering(Pin<Box<Sleep>>, usize),
     Done,
 }
 
-/// Longest time for which a peer may go on sending what nobody wants.
+/// How long a peer may go on sending bytes that are discarded.
 const LINGER: Duration = Duration::from_secs(2);
-/// Most bytes of it.
+/// Maximum number of bytes that are discarded.
 const LINGER_BYTES: usize = 64 * 1024 * 1024;
 
 impl<T: AsyncRead + Unpin> ClientStream<T> {
-    /// Of which nothing was read yet.
     pub(super) fn new(stream: T, activity: Arc<Activity>) -> Self {
         Self { stream, ahead: Vec::new(), passed: 0, activity, closing: Closing::No, framing: None, turn: None }
     }
 
-    /// Holds what is read to the letter of HTTP/1.1.
+    /// Checks that everything read is framed exactly as HTTP/1.1 says.
     pub(super) fn strict(self) -> Self {
         Self { framing: Some(Framing::new()), ..self }
     }
 
-    /// Reads no more than a part of what there is at once, and lets others have their turn before it goes on.
+    /// Reads at most [`TURN`] bytes at once, and then lets other tasks have their turn.
     pub(super) fn in_turns(self) -> Self {
         Self { turn: Some(0), ..self }
     }
 
-    /// Waits for as many bytes as tell what the peer speaks.
+    /// Reads as many bytes as it takes to detect the protocol.
     pub(super) async fn sniff(mut stream: T, activity: Arc<Activity>) -> io::Result<(Self, Detected)> {
         let mut ahead = Vec::with_capacity(2048);
         let spoken = loop {
@@ -96,7 +97,7 @@ impl<T: AsyncRead + Unpin> ClientStream<T> {
 }
 
 impl<T: AsyncRead + Unpin> ClientStream<T> {
-    /// Reads until the peer has closed its half too, or its time is over.
+    /// Reads until the peer has closed its half too, or a limit is reached.
     fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Closing::Lingering(timer, left) = &mut self.closing else { return Poll::Ready(()) };
         let mut scratch = [0; 16 * 1024];
@@ -124,11 +125,12 @@ impl<T: AsyncRead + Unpin> AsyncRead for ClientStream<T> {
 }
 
 impl<T: AsyncRead + Unpin> ClientStream<T> {
-    /// Lets pass what is framed as it must be.
+    /// Keeps the new bytes up to the first one that is framed wrongly.
     fn check(&mut self, into: &mut ReadBuf<'_>, before: usize) -> io::Result<()> {
         let count = into.filled().len() - before;
         let Some(framing) = &mut self.framing else { return Ok(()) };
-        // What a tunnel carries is not framed. A client of a WebSocket waits for the answer before it says anything (RFC 6455, 4.1).
+        // The bytes of a tunnel have no HTTP framing. They cannot come too early: a WebSocket client waits for the response before it sends
+        // anything (RFC 6455, 4.1).
         if count == 0 || self.activity.has_tunnels() {
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! The node's own HTTP client: for key sets and modules that the configuration names, and for the back end that takes spans.
+//! The node's own HTTP client. It fetches key sets and modules that the configuration names, and posts spans to the trace back end.
 
 use bytes::Bytes;
 use http::Uri;
@@ -15,42 +15,42 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, pem};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
-/// HTTP/1.1, over TLS where the address says `https`.
+/// HTTP/1.1, with TLS for `https` addresses.
 pub(crate) type Client = HyperClient<HttpsConnector<HttpConnector>, Full<Bytes>>;
 
-/// Named in each request.
+/// The `user-agent` field of each request.
 pub(crate) const USER_AGENT: &str = concat!("leno/", env!("CARGO_PKG_VERSION"));
 
-/// Why there is no client for an address.
+/// Why no client can be made for an address.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ClientError {
-    /// Neither `http://host…` nor `https://host…`.
+    /// The address is neither `http://host…` nor `https://host…`.
     #[error("`{0}` is not an http or https address")]
     Address(String),
-    /// The file with the roots.
+    /// The file with root certificates cannot be used.
     #[error("{}: {reason}", file.display())]
     CaFile {
-        /// Which file.
+        /// Path of the file.
         file: PathBuf,
-        /// What is wrong.
+        /// What is wrong with it.
         reason: String,
     },
-    /// No root to trust.
+    /// The system has no root certificates.
     #[error("the system has no root certificates; name a file with `caFile`")]
     NoRoots,
-    /// The library refuses the TLS configuration, or reading the roots was cut short.
+    /// The TLS library refuses the configuration, or reading the roots was interrupted.
     #[error("TLS: {0}")]
     Tls(String),
 }
 
-/// Reads an address. Only `http` and `https` are accepted.
+/// Parses an `http` or `https` address.
 pub(crate) fn address(url: &str) -> Result<Uri, ClientError> {
     let uri = url.parse::<Uri>().ok();
     let uri = uri.filter(|uri| matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some());
     uri.ok_or_else(|| ClientError::Address(url.to_owned()))
 }
 
-/// A client for this address. It trusts the roots in the PEM file `ca_file`; without one, the system's. Redirects are not followed.
+/// Makes a client for this address. It trusts the root certificates in the PEM file `ca_file`, or else the system's. It does not follow redirects.
 pub(crate) async fn client(address: &Uri, ca_file: Option<PathBuf>) -> Result<Client, ClientError> {
     let roots = match address.scheme_str() {
         Some("https") => {
@@ -59,7 +59,7 @@ pub(crate) async fn client(address: &Uri, ca_file: Option<PathBuf>) -> Result<Cl
                 tokio::task::spawn_blocking(move || ca_file.map_or_else(system_roots, |file| roots_in(&file)));
             reading.await.map_err(|error| ClientError::Tls(error.to_string()))??
         }
-        // Nobody is trusted, because there is nobody to be asked.
+        // Without TLS there is no certificate to check.
         _ => RootCertStore::empty(),
     };
     let tls = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
@@ -71,7 +71,7 @@ pub(crate) async fn client(address: &Uri, ca_file: Option<PathBuf>) -> Result<Cl
     Ok(HyperClient::builder(TokioExecutor::new()).build(connector))
 }
 
-/// An error with its causes. The HTTP library's own text leaves them out.
+/// The text of an error and of its causes. The HTTP library's own text leaves the causes out.
 pub(crate) fn with_causes(error: &dyn Error) -> String {
     let causes = std::iter::successors(error.source(), |&cause| cause.source());
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
@@ -89,7 +89,7 @@ fn roots_in(file: &Path) -> Result<RootCertStore, ClientError> {
 
 fn system_roots() -> Result<RootCertStore, ClientError> {
     let mut roots = RootCertStore::empty();
-    // Some of a system's roots may be too old to be read; the others do.
+    // Some of the system's roots may be too old to be parsed. The others are used.
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if roots.is_empty() { Err(ClientError::NoRoots) } else { Ok(roots) }
 }

@@ -9,7 +9,7 @@ pub(crate) struct Rfc3339 {
     ms: u64,
 }
 
-/// For display. Times before 1970 show as its beginning.
+/// Formats a time. Times before 1970 show as the beginning of 1970.
 pub(crate) fn rfc3339(time: SystemTime) -> Rfc3339 {
     Rfc3339 { ms: unix_ms(time) }
 }
@@ -24,7 +24,7 @@ impl fmt::Display for Rfc3339 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (days, ms) = (self.ms / 86_400_000, self.ms % 86_400_000);
         let (year, month, day) = civil(days);
-        // By hand: each access log line has one, and the formatter takes its time with seven padded numbers.
+        // By hand, because each access log line has a time, and the standard formatter is slow with seven padded numbers.
         let mut text = *b"0000-00-00T00:00:00.000Z";
         let mut put = |at: usize, digits: usize, mut number: u64| {
             for place in text[at..at + digits].iter_mut().rev() {
@@ -43,7 +43,7 @@ impl fmt::Display for Rfc3339 {
     }
 }
 
-/// Gregorian date of a day counted from 1970-01-01. Years are taken to begin in March, so that the leap day is the last.
+/// Gregorian date of a day counted from 1970-01-01. The calculation begins years in March, so that the leap day comes last.
 fn civil(days: u64) -> (u64, u64, u64) {
     let days = days + 719_468; // since 0000-03-01
     let (era, day_of_era) = (days / 146_097, days % 146_097);

@@ -1,8 +1,8 @@
-//! Hands what workers produce to a background thread, without ever making a worker wait.
+//! Hands items from workers to a background thread. A worker never waits for that.
 //!
-//! Each worker appends to a buffer of its own. The first who does so sets the thread's [`Alarm`], for a little more to come together, and
-//! then the thread carries all of it away at once; so a busy node pays one wake-up for many items, and an idle one none. It goes early when
-//! there is enough: what was written a moment ago is still in the processor's caches.
+//! Each worker appends to a buffer of its own. The first append sets the thread's [`Alarm`] a little ahead, so that more items come together. Then
+//! the thread takes all of them at once. So a busy node pays one wake-up for many items, and an idle node pays none. The thread goes early when there
+//! are enough items: what was just written is still in the processor's caches.
 
 use leno_alarm::Alarm;
 use std::io;
@@ -10,27 +10,27 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Longest wait for what is carried away last: a back end that hangs must not keep the node from ending.
+/// Longest wait until items are carried away: a back end that hangs must not keep the node from ending.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How much comes together, and how long.
+/// How many items come together, and for how long.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
-    /// Elements that one worker may have waiting; more are lost.
+    /// Elements that may wait in one worker's buffer. More are lost.
     pub capacity: usize,
-    /// Elements of one worker for which the thread goes at once.
+    /// Elements in one worker's buffer that make the thread go at once.
     pub enough: usize,
-    /// How long the thread waits for more before it goes.
+    /// How long the thread waits for more elements before it goes.
     pub pause: Duration,
 }
 
-/// The shared end.
+/// The shared end of the queue.
 #[derive(Debug)]
 pub(crate) struct Outbox<T> {
     shared: Arc<Shared<T>>,
 }
 
-/// One worker's end.
+/// One worker's end of the queue.
 #[derive(Debug)]
 pub(crate) struct Slot<T> {
     shared: Arc<Shared<T>>,
@@ -47,15 +47,15 @@ struct Shared<T> {
     pending: AtomicBool,
     dropped: AtomicU64,
     state: Mutex<State>,
-    /// The thread has done what was asked for.
+    /// Notified when the thread has finished a round, or has ended.
     done: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Times that a flush was asked for.
+    /// Flushes that were asked for.
     asked: u64,
-    /// The latest of them that is done.
+    /// Flushes that are done.
     done: u64,
     stop: bool,
     stopped: bool,
@@ -82,19 +82,19 @@ impl<T: Send + 'static> Outbox<T> {
         Ok(Self { shared })
     }
 
-    /// A buffer for one more worker.
+    /// Adds a buffer for one more worker.
     pub(crate) fn slot(&self) -> Slot<T> {
         let buffer = Arc::default();
         lock(&self.shared.slots).push(Arc::clone(&buffer));
         Slot { shared: self.shared.clone(), buffer }
     }
 
-    /// Times that something was lost because its buffer was full.
+    /// How many appends were lost because a buffer was full.
     pub(crate) fn dropped(&self) -> u64 {
         self.shared.dropped.load(Ordering::Relaxed)
     }
 
-    /// Waits until all that was appended before has been carried away, but not for ever. False: it has not.
+    /// Waits for some seconds at most until everything appended before has been carried away. Returns false if it was not.
     pub(crate) fn flush(&self) -> bool {
         let mut state = lock(&self.shared.state);
         state.asked += 1;
@@ -105,7 +105,7 @@ impl<T: Send + 'static> Outbox<T> {
 }
 
 impl<T> Drop for Outbox<T> {
-    /// Carries away what is left.
+    /// Carries away what is left, and ends the thread.
     fn drop(&mut self) {
         let mut state = lock(&self.shared.state);
         state.stop = true;
@@ -115,7 +115,7 @@ impl<T> Drop for Outbox<T> {
 }
 
 impl<T> Slot<T> {
-    /// Lets `append` add to the buffer. If the buffer is full, nothing is added and the loss is counted.
+    /// Calls `append` with the buffer. If the buffer is full, nothing is added and the loss is counted.
     pub(crate) fn append(&self, append: impl FnOnce(&mut Vec<T>)) {
         let mut buffer = lock(&self.buffer);
         let before = buffer.len();
@@ -135,7 +135,7 @@ impl<T> Slot<T> {
     }
 }
 
-/// Says that the thread is gone, however it ended.
+/// Tells that the thread has ended, however it ended.
 struct Leaving<'a, T>(&'a Shared<T>);
 
 impl<T> Drop for Leaving<'_, T> {
@@ -146,7 +146,7 @@ impl<T> Drop for Leaving<'_, T> {
 }
 
 impl<T> Shared<T> {
-    /// Waits until this is so, or the thread is gone, or patience ends.
+    /// Waits until `is_so` holds, the thread has ended, or [`PATIENCE`] has passed. Returns whether `is_so` holds.
     fn wait(&self, state: MutexGuard<'_, State>, is_so: impl Fn(&State) -> bool) -> bool {
         let not_yet = |state: &mut State| !is_so(state) && !state.stopped;
         let waited = self.done.wait_timeout_while(state, PATIENCE, not_yet);
@@ -159,12 +159,12 @@ impl<T> Shared<T> {
         let mut items = Vec::new();
         loop {
             self.alarm.sleep();
-            // First, so that whoever appends from now on sets the alarm again.
+            // Reset first, so that an append from now on sets the alarm again.
             self.pending.swap(false, Ordering::AcqRel);
             let State { asked, stop, .. } = *lock(&self.state);
             let slots = lock(&self.slots).clone();
             for slot in slots {
-                // The worker's lock is held for a swap only, and it goes on with a buffer that need not grow again.
+                // The worker's lock is held for a swap only, and the worker goes on with a buffer that need not grow again.
                 std::mem::swap(&mut items, &mut *lock(&slot));
                 if !items.is_empty() {
                     carry(&mut items);

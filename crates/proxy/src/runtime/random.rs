@@ -7,7 +7,7 @@ use std::cell::Cell;
 pub struct Random([Cell<u64>; 4]);
 
 impl Random {
-    /// A generator with a fresh seed. `None`: the operating system has no randomness to give.
+    /// A generator with a fresh seed; `None`: the operating system has no randomness to give.
     pub fn from_system() -> Option<Self> {
         let mut seed = [0; 32];
         aws_lc_rs::rand::fill(&mut seed).ok()?;
@@ -29,7 +29,7 @@ impl Random {
         result
     }
 
-    /// Evenly from `0..=max`.
+    /// Evenly distributed over `0..=max`.
     pub fn up_to(&self, max: u64) -> u64 {
         ((u128::from(self.next()) * (u128::from(max) + 1)) >> 64) as u64
     }

@@ -1,8 +1,8 @@
-//! Whose turn it is on a worker: one thread runs the tasks of many functions, and none keeps the others waiting.
+//! The scheduler of a worker: one thread runs the tasks of many functions, and no function keeps the others waiting.
 //!
-//! Each task works for a [`Class`]: a function, once the corridor knows for which one ([`charge`]). Ready tasks wait in one queue per class,
-//! and the class that has had the least time is next ([`fair`]), so that a function with a thousand busy connections delays another's
-//! request by the one turn that is being taken, not by a thousand. Sockets and timers are looked at after each [`SLICE`].
+//! Each task works for a [`Class`]: a function, once the corridor knows which one ([`charge`]). Ready tasks wait in one queue per class, and the
+//! class that has had the least time is next ([`fair`]). So a function with a thousand busy connections delays another function's request by one
+//! turn, not by a thousand. Sockets and timers are polled after each [`SLICE`].
 
 mod fair;
 #[cfg(test)]
@@ -25,15 +25,15 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 use tokio::task::coop;
 
-/// For so long tasks take turns before sockets and timers are looked at. What arrives meanwhile waits; each look costs time, and finds
-/// the less the sooner it is taken.
+/// How long tasks take turns before sockets and timers are polled. What arrives meanwhile waits. Each poll costs time, and it finds the less the
+/// sooner it comes.
 const SLICE: Duration = Duration::from_micros(100);
-/// The same, where nobody but one function was served for [`ALONE`]: it waits for itself only.
+/// The slice while a single function is served for [`ALONE`] or longer: that function delays only itself.
 const LONG_SLICE: Duration = Duration::from_millis(1);
-/// A function that has sent nothing for so long has its next request wait for one long slice, once.
+/// After this time with a single function, slices are long. The next request of another function then waits for one long slice, once.
 const ALONE: Duration = Duration::from_secs(1);
 
-/// Whom a task works for. Its clones are the same task's.
+/// The class for which a task works. Clones belong to the same task.
 #[derive(Clone, Debug)]
 pub(crate) struct TaskOwner(Arc<Owner>);
 
@@ -41,7 +41,7 @@ pub(crate) struct TaskOwner(Arc<Owner>);
 struct Owner {
     /// Atomic only because wakers may be used on other threads.
     class: AtomicU64,
-    /// It works for the same class, whichever that is: the connection that a stream is part of.
+    /// The task of which this one is a part, such as a stream's connection. It is set to the same class.
     parent: Option<TaskOwner>,
 }
 
@@ -61,7 +61,7 @@ impl TaskOwner {
         }
     }
 
-    /// From now on it works for whom the running task works.
+    /// From now on, this task works for the class of the running task.
     pub(crate) fn follow(&self) {
         if let Some(class) = with_running(TaskOwner::class) {
             self.set(class);
@@ -69,12 +69,12 @@ impl TaskOwner {
     }
 }
 
-/// From now on the running task works for `class`.
+/// From now on, the running task works for `class`.
 pub(crate) fn charge(class: Class) {
     with_running(|owner| owner.set(class));
 }
 
-/// Starts a task on this thread, which works for whom the running task works. Where nothing [`run`]s it is dropped.
+/// Starts a task on this thread, for the class of the running task. Outside of [`run`] the task is dropped.
 pub(crate) fn spawn(future: impl Future<Output = ()> + 'static) -> TaskOwner {
     start(future, TaskOwner::new(with_running(TaskOwner::class).unwrap_or(Class::OWN), None))
 }
@@ -84,18 +84,18 @@ pub(crate) fn spawn_for(class: Class, future: impl Future<Output = ()> + 'static
     start(future, TaskOwner::new(class, None));
 }
 
-/// Starts a task that is a part of the running one: when it works for another class, so does that one.
+/// Starts a task that is a part of the running one: when the class of the part changes, the class of the running one changes too.
 pub(crate) fn spawn_part(future: impl Future<Output = ()> + 'static) {
     let parent = with_running(TaskOwner::clone);
     start(future, TaskOwner::new(parent.as_ref().map_or(Class::OWN, TaskOwner::class), parent));
 }
 
-/// Starts one of the worker's own tasks, which ends when the result is dropped.
+/// Starts a task of the worker itself. The task ends when the result is dropped.
 pub(crate) fn spawn_own(future: impl Future<Output = ()> + 'static) -> Option<Own> {
     executor()?.start(future, TaskOwner::new(Class::OWN, None))
 }
 
-/// Has this called on this thread whenever none of its tasks is ready, before it looks at sockets and timers.
+/// Sets a callback for this thread. It is called whenever no task is ready, before sockets and timers are polled.
 pub(crate) fn when_idle(act: impl Fn() + 'static) {
     if let Some(executor) = executor() {
         executor.idle.replace(Some(Box::new(act)));
@@ -113,8 +113,8 @@ fn start(future: impl Future<Output = ()> + 'static, owner: TaskOwner) -> TaskOw
     owner
 }
 
-/// Runs `main`, one of the worker's own tasks, and all that it starts, on this thread, which must be inside of a tokio runtime. When `main`
-/// has ended, all other tasks are dropped.
+/// Runs `main`, one of the worker's own tasks, and all tasks that it starts. They run on this thread, which must be inside a tokio runtime. When
+/// `main` has ended, all other tasks are dropped.
 pub(crate) async fn run(main: impl Future<Output = ()> + 'static) {
     let executor = Closing(Rc::new(Executor::default()));
     let Some(main) = executor.0.start(main, TaskOwner::new(Class::OWN, None)) else { return };
@@ -126,7 +126,7 @@ pub(crate) async fn run(main: impl Future<Output = ()> + 'static) {
 }
 
 thread_local! {
-    /// Whose slice it is.
+    /// The executor whose slice is running.
     static EXECUTOR: RefCell<Option<Rc<Executor>>> = const { RefCell::new(None) };
 }
 
@@ -138,25 +138,25 @@ fn with_running<T>(act: impl FnOnce(&TaskOwner) -> T) -> Option<T> {
     EXECUTOR.with_borrow(|executor| executor.as_ref()?.running.borrow().as_ref().map(act))
 }
 
-/// One thread's tasks.
+/// The tasks of one thread.
 #[derive(Default)]
 struct Executor {
     ready: Arc<Ready>,
-    /// Who works for whom, while a task is polled.
+    /// The class of the task that is being polled.
     running: RefCell<Option<TaskOwner>>,
     /// All tasks that have not ended, so that they can be dropped.
     alive: Rc<Alive>,
     closed: Cell<bool>,
-    /// For when no task is ready.
+    /// The callback for when no task is ready.
     idle: RefCell<Option<Box<dyn Fn()>>>,
-    /// The function that was served last, and when it was not the one before.
+    /// The function that was served last, and when it followed another function.
     last_served: Cell<(Class, Option<Instant>)>,
 }
 
 type Alive = RefCell<Slab<Option<Waker>>>;
 
 impl Executor {
-    /// `None`: it is closed, and the task was dropped.
+    /// `None`: the executor is closed, and the task was dropped.
     fn start(&self, future: impl Future<Output = ()> + 'static, owner: TaskOwner) -> Option<Own> {
         if self.closed.get() {
             return None;
@@ -173,10 +173,10 @@ impl Executor {
         Some(task)
     }
 
-    /// Lets tasks take turns until none is ready, or until it is time to look at sockets and timers. Then it asks to be called again.
+    /// Lets tasks take turns until none is ready, or until sockets and timers must be polled. In the latter case it asks to be called again.
     ///
-    /// tokio polls its drivers after each poll of a future that it blocks on. It also gives that future a budget of operations that
-    /// complete at once (see [`coop`]), which the tasks of a slice share.
+    /// tokio polls its drivers after each poll of a future on which it blocks. It also gives that future a budget of operations that complete at once
+    /// (see [`coop`]), which the tasks of a slice share.
     fn slice(self: &Rc<Self>, cx: &Context<'_>) {
         let outer = EXECUTOR.replace(Some(self.clone()));
         let begin = Instant::now();
@@ -214,7 +214,7 @@ impl Executor {
         }
     }
 
-    /// Of a slice.
+    /// The length of the current slice.
     fn length(&self, now: Instant) -> Duration {
         let (_, changed) = self.last_served.get();
         if changed.is_some_and(|changed| now - changed < ALONE) { SLICE } else { LONG_SLICE }
@@ -223,7 +223,7 @@ impl Executor {
     /// Drops all tasks.
     fn close(&self) {
         self.closed.set(true);
-        // A task that another thread is waking is not in the queue yet, but will be in a moment.
+        // A task that another thread is just waking is not in the queue yet, but will be in a moment.
         while !self.alive.borrow().is_empty() {
             let wakers: Vec<Waker> = self.alive.borrow().iter().filter_map(|(_, waker)| waker.clone()).collect();
             wakers.into_iter().for_each(Waker::wake);
@@ -235,7 +235,7 @@ impl Executor {
     }
 }
 
-/// Tasks end with whoever runs them.
+/// Drops all tasks when [`run`] ends.
 struct Closing(Rc<Executor>);
 
 impl Drop for Closing {
@@ -269,19 +269,19 @@ struct Place {
 impl Drop for Place {
     fn drop(&mut self) {
         let waker = self.alive.borrow_mut().try_remove(self.index);
-        // Not while the list is borrowed.
+        // Dropped only now, because the list is no longer borrowed.
         drop(waker);
     }
 }
 
-/// Tasks to be polled. Other threads wake tasks, too; but almost always it is this one, and then the lock is free.
+/// Tasks to poll. Other threads may wake tasks too, but almost always it is this thread, and then the lock is free.
 #[derive(Default)]
 struct Ready(Mutex<Waiting>);
 
 #[derive(Default)]
 struct Waiting {
     tasks: Fair<Runnable<TaskOwner>>,
-    /// Of the executor, while it has nothing to do.
+    /// Waker of the executor, while it has nothing to do.
     sleeper: Option<Waker>,
 }
 
@@ -304,7 +304,7 @@ impl Ready {
         self.lock().tasks.pop()
     }
 
-    /// The next task, after the last one's time was charged; if there is none, `cx` is woken when there is.
+    /// Charges the time of the last task and returns the next task. If there is none, `cx` is woken when there is one.
     fn next(&self, used: Option<(Class, u64)>, cx: &Context<'_>) -> Option<Runnable<TaskOwner>> {
         let mut waiting = self.lock();
         if let Some((class, nanoseconds)) = used {

@@ -1,8 +1,8 @@
-//! Which connections a node takes, and which it closes for them.
+//! Which connections a node admits, and which ones it closes for them.
 //!
-//! A connection costs a file descriptor, and most of those that are open at one time do nothing. So there are bounds, and when one is
-//! reached, the oldest connection that has asked nothing yet is closed for the new one; if there is none, the one that was opened first of
-//! those that ask nothing now. A new connection is refused only if all others are at work.
+//! A connection costs a file descriptor, and most open connections are idle. So there are limits. When one is reached, the oldest
+//! connection that has never sent a request is closed for the new one. If there is none, the oldest connection that is idle now is closed.
+//! A new connection is refused only if all others are busy.
 
 use crate::http::activity::Activity;
 use crate::http::peer::TrafficDirection;
@@ -19,37 +19,37 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-/// So many of the oldest connections are looked at for one that asks nothing now.
+/// How many of the oldest connections are searched for an idle one.
 const LOOK: usize = 1024;
-/// Once in this time the log says that a bound is reached.
+/// Log messages about reached limits are at least this far apart.
 const COMPLAINTS: Duration = Duration::from_secs(10);
 
-/// How many connections there may be.
+/// Limits on the number of connections.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// From one address; `usize::MAX`: any number.
+    /// From one client address; `usize::MAX`: no limit.
     pub address: usize,
-    /// In one direction.
+    /// In one traffic direction.
     pub direction: usize,
     /// In all directions of the node together.
     pub node: usize,
 }
 
-/// The connections that clients have open at a node.
+/// The client connections that are open at a node.
 #[derive(Debug, Default)]
 pub struct Admission(Mutex<Table>);
 
 #[derive(Debug, Default)]
 struct Table {
     numbers: u64,
-    /// By age.
+    /// By number, and so by age.
     entries: BTreeMap<u64, Entry>,
-    /// By direction: those of which it is not known that they ever asked something.
+    /// By direction: connections that have sent no request, as far as is known.
     silent: [BTreeSet<u64>; DIRECTIONS.len()],
     open: [usize; DIRECTIONS.len()],
     by_address: HashMap<IpAddr, BTreeSet<u64>>,
     overflows: BTreeMap<(&'static str, &'static str), Overflow>,
-    /// When the log was last told, and how many overflows there were since.
+    /// When an overflow was last logged, and (in `since`) how many there were after that.
     complained: Option<Instant>,
     since: Overflow,
 }
@@ -73,7 +73,7 @@ struct Entry {
     place: Arc<Place>,
 }
 
-/// What a connection's task has of it.
+/// What an entry shares with its connection's task.
 #[derive(Debug)]
 struct Place {
     activity: Arc<Activity>,
@@ -81,7 +81,7 @@ struct Place {
     waker: Mutex<Option<Waker>>,
 }
 
-/// A connection that was admitted, as long as this lives.
+/// An admitted connection, which counts until this is dropped.
 #[derive(Debug)]
 pub struct Admitted {
     admission: Arc<Admission>,
@@ -90,7 +90,7 @@ pub struct Admitted {
 }
 
 impl Admission {
-    /// Takes a connection in, for which another may be closed. `None`: there is no room.
+    /// Admits a connection, for which another may be closed. `None`: there is no room.
     pub fn admit(
         self: &Arc<Self>,
         direction: TrafficDirection,
@@ -113,14 +113,14 @@ impl Admission {
         })
     }
 
-    /// Closes a connection because the process has no descriptors left.
+    /// Closes a connection because the process has no file descriptors left.
     pub fn shed(&self) {
         let mut table = self.lock();
         let closed = table.close_one(None);
         table.overflowed(0, "descriptors", closed);
     }
 
-    /// What was counted, for `/metrics`.
+    /// The counts, for `/metrics`.
     pub fn scrape(&self) -> Scrape {
         let table = self.lock();
         Scrape { open: table.open, overflows: table.overflows.clone() }
@@ -137,7 +137,7 @@ impl Table {
         if of_address >= bounds.address {
             let closed = self.close_one_of(address);
             self.overflowed(direction, "address", closed);
-            // Whatever other bound is reached too, one has gone.
+            // Closing one connection also makes room under the other limits.
             return closed;
         }
         if self.open[direction] >= bounds.direction {
@@ -176,7 +176,7 @@ impl Table {
         Some(entry)
     }
 
-    /// Closes the oldest silent connection of an address, or else the oldest idle one.
+    /// Closes the oldest connection of an address that has sent no request, or else the oldest idle one. Returns whether one was closed.
     fn close_one_of(&mut self, address: IpAddr) -> bool {
         let seats = || {
             let numbers = self.by_address.get(&address).into_iter().flatten().take(LOOK);
@@ -187,7 +187,7 @@ impl Table {
         found.is_some_and(|number| self.close(number))
     }
 
-    /// The same, of one direction, or of all.
+    /// Like [`Table::close_one_of`], for one direction or for all.
     fn close_one(&mut self, direction: Option<usize>) -> bool {
         let wanted = |of: usize| direction.is_none_or(|wanted| wanted == of);
         loop {
@@ -198,7 +198,7 @@ impl Table {
             if !entry.place.activity.has_begun() {
                 return self.close(number);
             }
-            // It has asked something since: it is not looked at again, but as one of those that may be idle.
+            // It has sent a request meanwhile. From now on it can only be closed as an idle connection.
             self.silent[entry.direction].remove(&number);
         }
         let entries = self.entries.iter().filter(|(_, entry)| wanted(entry.direction)).take(LOOK);
@@ -235,7 +235,7 @@ impl Table {
 }
 
 impl Admitted {
-    /// Runs a connection's task to its end, or until the connection is closed for another one.
+    /// Runs a connection's task until it ends, or until the connection is closed for another one.
     pub async fn serve(self, connection: impl Future<Output = ()>) {
         let mut connection = pin!(connection);
         let mut registered = false;
@@ -243,7 +243,7 @@ impl Admitted {
             if !std::mem::replace(&mut registered, true) {
                 self.register(cx);
             }
-            // What has begun since it was chosen may end.
+            // A request that began after the connection was chosen may end first.
             if self.place.closing.load(Ordering::Acquire) && self.place.activity.is_idle() {
                 return Poll::Ready(());
             }
@@ -267,7 +267,7 @@ fn index(direction: TrafficDirection) -> usize {
     DIRECTIONS.iter().position(|(other, _)| *other == direction).unwrap_or_default()
 }
 
-/// Whoever has one IPv6 address has all of its /64.
+/// Whoever has one IPv6 address has its whole /64, so the /64 counts as one address.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
@@ -275,7 +275,7 @@ fn network(address: IpAddr) -> IpAddr {
     }
 }
 
-/// What was counted until one moment.
+/// The counts at one moment.
 #[derive(Debug)]
 pub struct Scrape {
     open: [usize; DIRECTIONS.len()],

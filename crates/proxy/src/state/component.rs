@@ -1,4 +1,4 @@
-//! Makes a function's component ready: its environment is put together once, not for each request.
+//! Prepares a function's component. Its environment is built once, not for each request.
 
 use crate::state::modules::Modules;
 use leno_config::slice::{Run, Wasm};
@@ -8,15 +8,15 @@ use std::time::Duration;
 /// A revision that is a component.
 #[derive(Debug)]
 pub struct Component {
-    /// Ready to be run, or why it cannot be.
+    /// The component, ready to run, or why it cannot run.
     pub program: Result<Program, String>,
-    /// What an instance may still do after its answer's last byte.
+    /// How long an instance may go on after the last byte of its response.
     pub grace: Duration,
-    /// The node fetches it, so it may come later, or never.
+    /// The node fetches the module, so it may arrive later, or never.
     pub fetched: bool,
 }
 
-/// The component of a revision that is one.
+/// The component of a revision; `None`: the revision is not a component.
 pub(crate) fn load(modules: &Modules, function: &str, run: &Run) -> Option<Component> {
     match run {
         Run::Wasm(wasm) => {

@@ -1,8 +1,8 @@
 //! Proxy credentials: how an instance proves to its outbound sidecar who it is.
 //!
-//! Every process of the machine can reach the outbound listener, so the address of a connection proves nothing. Each instance is given a secret of its
-//! own in its environment (`HTTP_PROXY`), and sends it as `proxy-authorization` (RFC 9110, 11.7; Basic, RFC 7617). The secret
-//! ends with the instance, and is of use to nobody else: who opened the connection on which it comes is looked up.
+//! Every process of the machine can reach the outbound listener, so a connection's address proves nothing. Each instance gets its own
+//! secret in its environment (`HTTP_PROXY`), and sends it as `proxy-authorization` (RFC 9110, 11.7; Basic, RFC 7617). The secret ends with
+//! the instance, and is of no use to anybody else: the node looks up who opened the connection that it arrives on.
 
 use crate::http::failure::Unproven;
 use crate::http::head;
@@ -21,15 +21,16 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use zeroize::Zeroizing;
 
-/// How late the note of an instance's start may be, in milliseconds.
+/// How late [`Credentials::started`] may be called after an instance's first call, in milliseconds.
 const LATEST_NOTE: u32 = 100;
 
-/// The instances that may use the outbound listener.
+/// Credentials of the instances that may use the outbound listener.
 #[derive(Debug, Default)]
 pub struct Credentials {
     callers: ArcSwap<Callers>,
     minted: AtomicU64,
-    /// Serialises changes of `callers`, each of which copies a shard: a thousand instances must not make the next start dear.
+    /// Serialises changes of `callers`. Each change copies only the shards that it touches, so that the next start is cheap even among a
+    /// thousand instances.
     changing: Mutex<()>,
 }
 
@@ -39,56 +40,56 @@ struct Callers {
     by_instance: Shards<Arc<str>, Arc<Caller>>,
 }
 
-/// One instance with its secret.
+/// One instance and its secret.
 pub struct Caller {
-    /// What it is an instance of.
+    /// The function that this is an instance of.
     pub function: FunctionId,
-    /// Its name, the one in [`crate::state::instances::Lease::instance`].
+    /// The instance's name, as in [`crate::state::instances::Lease::instance`].
     pub instance: Arc<str>,
     user: Arc<str>,
     secret: String,
     revoked: AtomicBool,
-    /// Whether the instance opened a connection; set when it has been started.
+    /// Checks that the instance opened a connection; set when the instance has started.
     opened: OnceLock<Opened>,
     in_flight: Mutex<Vec<Arc<InFlight>>>,
 }
 
-/// Whether a connection from `near`, its own end, to `far`, where this process has it, was opened by the instance.
+/// Checks that the instance opened a connection. The first address is the instance's end; the second is this process's end.
 pub type Opened = Box<dyn Fn(SocketAddr, SocketAddr) -> Result<(), Unproven> + Send + Sync>;
 
-/// What there is to know of a request that an instance is handling: what the instance calls meanwhile, it calls for that request,
-/// whether or not it copies headers.
+/// A request that an instance is handling. Whatever the instance calls meanwhile belongs to that request, whether or not the instance
+/// copies headers.
 #[derive(Debug)]
 pub struct InFlight {
-    /// Its name.
+    /// The request's `x-request-id`.
     pub request_id: HeaderValue,
     trace: Option<TraceContext>,
     state: Option<HeaderValue>,
 }
 
-/// A fresh credential, for the instance's environment only.
+/// A new credential, meant for the instance's environment only.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Minted {
-    /// Tells which secret to compare with; no secret itself. Needs no escaping in a URL.
+    /// The user name says which secret to compare with. It is no secret itself, and needs no escaping in a URL.
     pub user: String,
     /// 256 random bits in hexadecimal.
     pub secret: String,
 }
 
-/// The operating system has no randomness to give.
+/// The operating system gave no random bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the operating system gave no random bytes for a proxy credential")]
 pub struct NoRandomness;
 
 impl Minted {
-    /// What goes into `HTTP_PROXY`.
+    /// The value of `HTTP_PROXY`. `outbound` is the address of the outbound listener.
     pub fn proxy_url(&self, outbound: SocketAddr) -> String {
         format!("http://{}:{}@{outbound}", self.user, self.secret)
     }
 }
 
 impl Credentials {
-    /// Makes a credential for an instance; an earlier one of the same instance ends.
+    /// Creates a credential for an instance. An earlier one of the same instance is revoked.
     pub fn mint(&self, function: &FunctionId, instance: &str) -> Result<Minted, NoRandomness> {
         let mut bytes = [0; 32];
         aws_lc_rs::rand::fill(&mut bytes).map_err(|_| NoRandomness)?;
@@ -115,20 +116,21 @@ impl Credentials {
         Ok(Minted { user, secret })
     }
 
-    /// The instance has been started: from now on it can prove by `opened` that it is the one who uses its credential. Before, nobody can.
+    /// Marks an instance as started. From now on, `opened` proves that the instance itself uses its credential. Before that, the credential
+    /// is refused.
     pub fn started(&self, instance: &str, opened: Opened) {
         if let Some(caller) = self.callers.load().by_instance.get(instance) {
-            // It is started once; a second call changes nothing.
+            // An instance starts once. A second call changes nothing.
             let _ = caller.opened.set(opened);
         }
     }
 
-    /// Ends an instance's credential, on connections that used it already too.
+    /// Revokes an instance's credential, also on connections that have used it before.
     pub fn revoke(&self, instance: &str) {
         self.change(|callers| callers.remove(instance));
     }
 
-    /// Whose credential a `proxy-authorization` field holds.
+    /// The instance whose credential is in a `proxy-authorization` value. `None`: the credential is not valid.
     pub fn caller(&self, authorization: &HeaderValue) -> Option<Arc<Caller>> {
         let (scheme, encoded) = authorization.to_str().ok()?.split_once(' ')?;
         if !scheme.eq_ignore_ascii_case("basic") {
@@ -141,7 +143,7 @@ impl Credentials {
         Some(caller)
     }
 
-    /// Notes that an instance handles a request, as long as the result lives.
+    /// Marks a request as handled by an instance until the result is dropped. `None`: no instance of this name has a credential.
     pub fn handle(&self, instance: &str, request: InFlight) -> Option<Handling> {
         let caller = self.callers.load().by_instance.get(instance)?.clone();
         let request = Arc::new(request);
@@ -167,14 +169,14 @@ impl Callers {
 }
 
 impl Caller {
-    /// Whether the credential has ended.
+    /// Whether the credential has been revoked.
     pub fn is_revoked(&self) -> bool {
         self.revoked.load(Ordering::Acquire)
     }
 
-    /// Whether a connection from `near`, the other end's address, to `far`, where it was accepted, was opened by the instance.
+    /// Checks that the instance opened the connection from `near`, the peer's address, to `far`, where it was accepted.
     pub fn opened(&self, near: SocketAddr, far: SocketAddr) -> Result<(), Unproven> {
-        // Its first call may be quicker than the note that it has been started.
+        // The instance's first call may be quicker than the call of `started`.
         for _ in 0..LATEST_NOTE {
             if let Some(opened) = self.opened.get() {
                 return opened(near, far);
@@ -184,7 +186,7 @@ impl Caller {
         Err(Unproven("the instance has not been started yet".to_owned()))
     }
 
-    /// The request that the instance is handling, if it is handling just one.
+    /// The request that the instance is handling, if it is handling exactly one.
     pub fn only_in_flight(&self) -> Option<Arc<InFlight>> {
         self.in_flight(|requests| match &requests[..] {
             [request] => Some(request.clone()),
@@ -198,13 +200,13 @@ impl Caller {
 }
 
 impl InFlight {
-    /// A request as it is delivered: its name, its span if it is traced, and its header.
+    /// A request as the instance gets it: its id, its span if it is traced, and the `tracestate` header.
     pub fn new(request_id: &HeaderValue, trace: Option<TraceContext>, headers: &HeaderMap) -> Self {
         let state = trace.and_then(|_| headers.get("tracestate")).map(head::own);
         Self { request_id: request_id.clone(), trace, state }
     }
 
-    /// What a request that belongs to this one has as its parent.
+    /// The trace parent of requests that belong to this one; `None`: it is not traced.
     pub fn parent(&self) -> Option<Parent<'_>> {
         let state = self.state.as_ref().and_then(|state| state.to_str().ok()).unwrap_or_default();
         self.trace.map(|context| Parent { context, state })
@@ -226,7 +228,7 @@ impl fmt::Debug for Minted {
     }
 }
 
-/// An instance is handling a request.
+/// Marks a request as handled by an instance until it is dropped.
 #[derive(Debug)]
 pub struct Handling {
     caller: Arc<Caller>,

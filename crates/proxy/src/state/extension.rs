@@ -1,4 +1,5 @@
-//! User-written policies, ready to be run: which modules a function's requests meet, and how many of their instances may wait for responses.
+//! Extensions (user-written policies), ready to run: the modules that see a function's requests, and how many of their instances may wait
+//! for responses.
 
 mod budget;
 
@@ -9,23 +10,23 @@ use leno_config::slice;
 use leno_sandbox::extension::{Plugin, Settings};
 use std::sync::Arc;
 
-/// One extension of one function, ready to be run.
+/// One extension of one function, ready to run.
 #[derive(Debug)]
 pub struct Extension {
     /// `<policy>/extensions/<name>`.
     pub name: Arc<str>,
-    /// The module, configured and started once, or why there is none.
+    /// The module, configured and started once, or why it cannot run.
     pub plugin: Result<Plugin, String>,
-    /// Whether it sees requests.
+    /// Whether the extension sees requests.
     pub request: bool,
-    /// Whether it sees responses.
+    /// Whether the extension sees responses.
     pub response: bool,
-    /// Whether a request goes on when its run fails.
+    /// Whether an exchange goes on when the extension fails.
     pub fail_open: bool,
 }
 
 impl Extension {
-    /// Configures the module, if it is there.
+    /// Configures the module. If it is missing or does not start, `plugin` holds the error.
     pub(crate) fn load(modules: &Modules, function: &str, spec: &slice::Extension, outbound: bool) -> Self {
         let plugin = modules.module(&spec.module).and_then(|module| {
             let memory = usize::try_from(spec.memory).unwrap_or(usize::MAX);
@@ -43,7 +44,7 @@ impl Extension {
     }
 }
 
-/// Finds out whether an extension could be run, without running it for a request.
+/// Checks that an extension could run, without running it for a request.
 ///
 /// # Errors
 /// What is wrong with its module, in words.

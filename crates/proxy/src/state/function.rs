@@ -1,4 +1,4 @@
-//! A function, as this node has it: its slice, and what was made ready from it.
+//! A function on this node: its slice, and what was prepared from it.
 
 use super::component;
 use super::extension::Extension;
@@ -15,49 +15,49 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Zero is no limit.
+/// Zero means no limit.
 pub(crate) fn limit(time: Duration) -> Duration {
     if time.is_zero() { Duration::MAX } else { time }
 }
 
-/// One function: its slice, and what was made ready from it.
+/// One function on this node: its slice, and what was prepared from it.
 #[derive(Debug)]
 pub struct FunctionEntry {
-    /// As delivered.
+    /// The slice as it was delivered.
     pub slice: Slice,
     /// `namespace/name`.
     pub name: Arc<str>,
-    /// Its revisions.
+    /// The revisions that get requests.
     pub revisions: Revisions,
-    /// Whose turn it is when one of its tasks is next.
+    /// Scheduling class of the tasks that work for this function.
     pub class: Class,
-    /// SPIFFE ID.
+    /// The function's SPIFFE ID.
     pub identity: Arc<str>,
-    /// Judges what comes in.
+    /// The program that judges requests to this function.
     pub inbound: LoadedProgram,
-    /// Judges what it calls.
+    /// The program that judges this function's own calls.
     pub outbound: LoadedProgram,
-    /// User-written policies for what comes in, in order.
+    /// Extensions that see requests to this function, in order.
     pub inbound_extensions: Box<[Extension]>,
-    /// User-written policies for what it calls, in order.
+    /// Extensions that see this function's own calls, in order.
     pub outbound_extensions: Box<[Extension]>,
     /// Public keys that the programs name.
     pub keys: PreparedKeys,
-    /// Request headers that its inbound program makes of claims; trailers may not have them.
+    /// Request headers that the inbound program sets from claims. Trailers must not have them.
     pub identity_fields: Arc<[Box<str>]>,
-    /// Index into `slice.callees` by host name (lower case, without port).
+    /// Index into `slice.callees`, by host name in lower case and without port.
     pub callees: HashMap<String, usize>,
 }
 
 impl FunctionEntry {
-    /// Loads both programs; this takes a millisecond or so, and does not belong on a worker thread. A program that does not load
-    /// is kept as [`LoadedProgram::image`]'s error, and denies every request.
+    /// Loads both programs. This takes a millisecond or so, and does not belong on a worker thread. If a program does not load,
+    /// [`LoadedProgram::image`] holds the error, and the program denies every request.
     pub fn load(engine: &Engine, slice: Slice) -> Self {
         Self::load_with(engine, &Modules::default(), slice)
     }
 
-    /// As [`FunctionEntry::load`], with the modules for its extensions, and its component. One whose module is missing, or does not
-    /// start, is kept as [`Extension::plugin`]'s error; a component that cannot be run, as [`component::Component::program`]'s.
+    /// Like [`FunctionEntry::load`], with modules for extensions and components. If an extension's module is missing or does not start,
+    /// [`Extension::plugin`] holds the error; if a component cannot run, [`component::Component::program`] does.
     pub fn load_with(engine: &Engine, modules: &Modules, slice: Slice) -> Self {
         let name: Arc<str> = slice.id.to_string().into();
         let hosts = |(index, callee): (usize, &slice::Callee)| {
@@ -82,18 +82,18 @@ impl FunctionEntry {
 }
 
 impl FunctionEntry {
-    /// Has what becomes of its requests counted, revision by revision, if there are several.
+    /// Counts the outcomes of requests by revision, if the function has several.
     pub fn count_in(&self, revision_stats: &StatsByRevision) {
         let latency = self.slice.revisions.plan.rollout.as_ref().and_then(|rollout| rollout.latency);
         let slow_after = latency.map(|latency| latency.limit);
         for revision in self.revisions.all().filter(|_| self.slice.revisions.split.is_some()) {
-            // Those that are there already are the same.
+            // A label that already has statistics has the same ones.
             let label = &revision.label;
             let _ = label.stats.set(revision_stats.of(&self.slice.id, label.number, slow_after));
         }
     }
 
-    /// The longest that an exchange with one of its targets may take.
+    /// The longest time that an exchange with one of its targets may take; [`Duration::MAX`]: one has no limit.
     pub fn longest_exchange(&self) -> Duration {
         let targets = self.inbound.spec.targets.iter().chain(&self.outbound.spec.targets);
         targets.map(|target| limit(Duration::from_millis(target.timeout_ms))).max().unwrap_or_default()
@@ -104,21 +104,21 @@ fn load_all(modules: &Modules, function: &str, list: &[slice::Extension], outbou
     list.iter().map(|extension| Extension::load(modules, function, extension, outbound)).collect()
 }
 
-/// One direction's program, ready to be run.
+/// The program for one direction, ready to run.
 #[derive(Debug)]
 pub struct LoadedProgram {
-    /// The initialised program, or why it could not be loaded (then it denies everything).
+    /// The initialised program, or why it could not be loaded. In that case it denies everything.
     pub image: Result<Image, String>,
-    /// What it was made from; the runtime renders counter keys and names rules by it.
+    /// What the program was made from. The runtime renders counter keys and names rules by it.
     pub spec: Arc<ProgramSpec>,
-    /// What it wants to be handed.
+    /// What the program must be handed as input.
     pub needs: Needs,
-    /// Longest run.
+    /// The longest time that one run may take.
     pub deadline: Duration,
 }
 
 impl LoadedProgram {
-    /// Initialises a program in `engine`.
+    /// Initialises a program in `engine`. If this fails, `image` holds the error.
     pub fn load(engine: &Engine, spec: &ProgramSpec, deadline: Duration) -> Self {
         let image = postcard::to_allocvec(spec)
             .map_err(|error| error.to_string())

@@ -1,4 +1,4 @@
-//! What the corridor needs to know of running instances. The node's supervisor provides it.
+//! What the corridor needs to know about running instances. The node's supervisor provides it.
 
 pub use crate::http::failure::{Unavailable, Unproven};
 
@@ -10,17 +10,18 @@ use std::pin::Pin;
 use std::sync::Arc;
 use tokio::time::Instant;
 
-/// Finds an instance for a permitted request, and starts one where there is none. Nobody calls this before the verdict.
+/// Finds an instance for a permitted request, and starts one if there is none. It is only called after the verdict.
 pub trait Instances: Send + Sync + 'static {
-    /// A running instance with room for one more request, not at one of the addresses in `avoid` as long as there is another.
-    /// Neither waits nor starts anything. `None`: [`Instances::acquire`] has to be asked.
+    /// Leases a running instance with room for one more request. Neither waits nor starts anything. `None`: call [`Instances::acquire`].
     ///
-    /// Of this revision (0: nobody numbers them); if it has just gone, of the one that gets most.
+    /// An address in `avoid` is given only if there is no other. The instance is one of `revision` (0: the function's revisions are not
+    /// numbered). If that revision has just gone, it is one of the revision that gets most requests.
     fn try_acquire(&self, function: &FunctionId, revision: u32, avoid: &[SocketAddr]) -> Option<Lease>;
 
-    /// Like [`Instances::try_acquire`], but starts an instance where none is running and waits for room. The future may be dropped at any time.
+    /// Like [`Instances::try_acquire`], but waits for room, and starts an instance if none is running. The future may be dropped at any
+    /// time.
     ///
-    /// A request is of no use to anybody after its deadline: it need not be kept if nothing can come of it until then.
+    /// After its deadline, a request is of no use to anybody. It need not wait if no instance can have room before then.
     fn acquire<'a>(
         &'a self,
         function: &'a FunctionId,
@@ -29,31 +30,31 @@ pub trait Instances: Send + Sync + 'static {
         deadline: Option<Instant>,
     ) -> Acquire<'a>;
 
-    /// Instances that are known, running and ready, of all revisions; 0: the next request starts one.
+    /// Number of instances of all revisions that are known, running and ready. 0: the next request starts one.
     fn count(&self, function: &FunctionId) -> u32;
 }
 
-/// The wait for an instance.
+/// The future of [`Instances::acquire`].
 pub type Acquire<'a> = Pin<Box<dyn Future<Output = Result<Lease, Unavailable>> + Send + 'a>>;
 
-/// Permission to send one request to one instance; dropping it tells that the request is over.
+/// Permission to send one request to one instance. Dropping it tells the supervisor that the request is over.
 pub struct Lease {
     /// Where the instance listens.
     pub address: SocketAddr,
-    /// Its name, the same that [`crate::state::credential::Credentials::mint`] was given; `None` for addresses that someone else runs.
+    /// The instance's name, as given to [`crate::state::credential::Credentials::mint`]. `None`: somebody else serves this address.
     pub instance: Option<Arc<str>>,
-    /// Whatever counts the request; dropped with the lease.
+    /// Counts the request until the lease is dropped.
     pub guard: Box<dyn Guard>,
 }
 
 /// What a lease holds as long as its request lasts.
 pub trait Guard: Send + Sync {
-    /// Whether a connection from `near`, where this process has it, to `far` arrives at the instance. Asked once for each new connection, when it is
-    /// established and before the first byte is sent: anybody may listen where an instance should.
+    /// Checks that a connection from `near`, this process's end, to `far` leads to the instance. Called once for each new connection, after
+    /// it is established and before the first byte is sent: anybody may listen where an instance should.
     fn verify(&self, near: SocketAddr, far: SocketAddr) -> Result<(), Unproven>;
 }
 
-/// Of an address that somebody else serves, nothing is known.
+/// Nothing is known about an address that somebody else serves, so every connection passes.
 impl Guard for () {
     fn verify(&self, _: SocketAddr, _: SocketAddr) -> Result<(), Unproven> {
         Ok(())

@@ -1,8 +1,8 @@
-//! The node's counters and memories that programs see as state: quotas, verified tokens, load.
+//! The node's counters and caches, which programs see as state: quotas, verified tokens, load.
 //!
-//! Programs only read copies. What they want changed comes back as plain data, and is carried out here, atomically; the ledger
-//! has the last word. Every function has its own part with its own bounds, so that none can use up another's. No lock is held
-//! across an `await`, and time is always passed in.
+//! Programs only read copies. The changes that they want come back as plain data and are made here, atomically. The ledger has the last
+//! word. Each function has its own state with its own limits, so that no function can use up another's. No lock is held across an `await`.
+//! The time is always passed in.
 
 pub mod load;
 pub mod outlier;
@@ -23,14 +23,14 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// All functions' parts.
+/// The ledger of a node: the state of all its functions.
 #[derive(Debug, Default)]
 pub struct Ledger {
-    /// Workers keep the parts they use; they come here once for each.
+    /// Workers cache the states that they use, so they take this lock once for each.
     functions: Mutex<HashMap<FunctionId, Arc<FunctionState>>>,
-    /// Grows when functions are forgotten, so that workers let go of what they keep.
+    /// Grows when functions are forgotten, so that workers drop their cached states.
     generation: AtomicU64,
-    /// Tokens that any function's keys have made.
+    /// Tokens that were verified with the keys of any function.
     pub signatures: Signatures,
     /// Functions whose key sets may have changed.
     pub unknown_keys: Arc<UnknownKeys>,
@@ -43,11 +43,11 @@ pub struct FunctionState {
     pub name: Arc<str>,
     /// Counters of its rate limits.
     pub quotas: Quotas,
-    /// Tokens whose signatures were good.
+    /// Tokens whose signatures were verified.
     pub tokens: Tokens,
-    /// What is under way to it from this node.
+    /// Load of the function as this node's callee, and health of its endpoints.
     pub target: Arc<TargetState>,
-    /// What the instances of its extensions share.
+    /// Data that the instances of its extensions share.
     pub shared: Arc<SharedData>,
 }
 
@@ -57,7 +57,7 @@ impl Ledger {
         Arc::default()
     }
 
-    /// One function's part, made when it is first asked for.
+    /// The state of one function, made on first use.
     pub fn function(&self, function: &FunctionId) -> Arc<FunctionState> {
         let mut functions = self.lock();
         match functions.get(function) {
@@ -76,12 +76,12 @@ impl Ledger {
         }
     }
 
-    /// What is under way to one function.
+    /// The load of one function as this node's callee, and the health of its endpoints.
     pub fn target(&self, function: &FunctionId) -> Arc<TargetState> {
         self.function(function).target.clone()
     }
 
-    /// Forgets functions that are gone for good. Their counters begin anew should they return.
+    /// Forgets functions that are gone for good. If one returns, its counters begin anew.
     pub fn retain(&self, keep: impl Fn(&FunctionId) -> bool) {
         let mut functions = self.lock();
         let before = functions.len();
@@ -91,12 +91,12 @@ impl Ledger {
         }
     }
 
-    /// Changes when functions were forgotten: parts that were asked for earlier may be nobody's any more.
+    /// Changes when functions are forgotten. States that were obtained earlier may then belong to no function.
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// How much it holds.
+    /// Number of entries, for metrics.
     pub fn entries(&self) -> LedgerEntries {
         let mut entries = LedgerEntries::default();
         let states: Vec<_> = self.lock().values().cloned().collect();

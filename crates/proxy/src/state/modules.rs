@@ -1,4 +1,4 @@
-//! The modules and components of this node, compiled once each, by their hashes.
+//! The modules and components of this node, each compiled once and named by its hash.
 
 use leno_config::ModuleHash;
 use leno_sandbox::EngineError;
@@ -7,10 +7,10 @@ use leno_sandbox::extension::{Extensions, Module};
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// How a component begins, in the version that is current.
+/// The first bytes of a component, in the current version of the format.
 const COMPONENT: &[u8] = b"\0asm\x0d\0\x01\0";
 
-/// What is compiled. Each engine is started with the first that it is for.
+/// Compiled modules and components. Each engine starts when it is first needed.
 #[derive(Debug, Default)]
 pub struct Modules {
     extensions: Mutex<Option<Extensions>>,
@@ -25,11 +25,12 @@ enum Compiled {
 }
 
 impl Modules {
-    /// Compiles a module or a component, unless that was done before. Takes some tens of milliseconds, or seconds for an interpreter, and
-    /// does not belong on a worker thread.
+    /// Compiles a module or a component, unless its hash is known. Takes some tens of milliseconds, or seconds for an interpreter, and does
+    /// not belong on a worker thread.
     ///
     /// # Errors
-    /// It has another hash, or it is none that can be run here: that is remembered. Or its engine cannot be started, which may pass.
+    /// The bytes have another hash, or cannot run here; this is remembered. Or the engine cannot be started; this may pass, and is not
+    /// remembered.
     pub fn add(&self, hash: ModuleHash, bytes: &[u8]) -> Result<(), String> {
         if let Some(known) = self.lock().get(&hash) {
             return known.as_ref().map(drop).map_err(Clone::clone);
@@ -44,7 +45,7 @@ impl Modules {
         result
     }
 
-    /// What the bytes say, or why there is no engine to find that out.
+    /// Compiles the bytes. The outer error says why there is no engine; the inner one is what the engine says about the bytes.
     fn compile(&self, bytes: &[u8]) -> Result<Result<Compiled, String>, String> {
         if bytes.starts_with(COMPONENT) {
             let component = engine(&self.components, Components::new)?.compile(bytes);
@@ -54,17 +55,17 @@ impl Modules {
         Ok(module.map(Compiled::Extension).map_err(|error| error.to_string()))
     }
 
-    /// Forgets a module. Plugins and programs made of it stay.
+    /// Forgets a module. Plugins and programs that were made from it stay.
     pub fn remove(&self, hash: &ModuleHash) {
         self.lock().remove(hash);
     }
 
-    /// Whether it is known, good or bad.
+    /// Whether a module with this hash was added, be it usable or not.
     pub fn knows(&self, hash: &ModuleHash) -> bool {
         self.lock().contains_key(hash)
     }
 
-    /// A module for an extension, or why there is none.
+    /// The module for an extension, or why there is none.
     pub(crate) fn module(&self, hash: &ModuleHash) -> Result<Module, String> {
         match self.named(hash)? {
             Compiled::Extension(module) => Ok(module),
@@ -72,7 +73,7 @@ impl Modules {
         }
     }
 
-    /// A component, or why there is none.
+    /// The component, or why there is none.
     pub(crate) fn component(&self, hash: &ModuleHash) -> Result<Component, String> {
         match self.named(hash)? {
             Compiled::Component(component) => Ok(component),
@@ -90,7 +91,7 @@ impl Modules {
     }
 }
 
-/// The engine, started if it is not.
+/// The engine, started on first use.
 fn engine<E: Clone>(engine: &Mutex<Option<E>>, start: impl FnOnce() -> Result<E, EngineError>) -> Result<E, String> {
     let mut engine = engine.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(engine) = &*engine {

@@ -1,4 +1,4 @@
-//! What all workers of a node share.
+//! State that all workers of a node share.
 
 use crate::state::admission::Admission;
 use crate::state::credential::Credentials;
@@ -16,41 +16,41 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
-/// A node's shared state. Configuration changes by storing another snapshot; requests under way keep the one they began with.
+/// A node's shared state. Configuration changes by storing another snapshot. In-flight requests keep the snapshot that they began with.
 pub struct Node {
-    /// What requests are judged and routed by.
+    /// The current snapshot: requests are routed and judged by it.
     pub snapshot: ArcSwap<NodeSnapshot>,
-    /// Earlier snapshots, the latest first, with functions that were removed since and may still be at work: what those call, and what is
-    /// called of them, is judged by the snapshot that they were last in.
+    /// Earlier snapshots, the latest first, with functions that were removed and may still be at work. Calls from and to such a function
+    /// are judged by the last snapshot that it was in.
     pub former: ArcSwap<Vec<Arc<NodeSnapshot>>>,
     /// Finds and starts instances.
     pub instances: Arc<dyn Instances>,
-    /// Who may use the outbound listener.
+    /// Credentials of the instances that may use the outbound listener.
     pub credentials: Credentials,
-    /// Identities of this node's functions.
+    /// SVIDs of this node's functions.
     pub svids: Arc<SvidStore>,
-    /// Counters and memories.
+    /// Counters and caches that programs see as state.
     pub ledger: Arc<Ledger>,
-    /// Instances that are to end.
+    /// Draining instances.
     pub terminating: Arc<Terminating>,
-    /// Instances of extensions that are kept for responses.
+    /// Budget of the extensions' instances that are kept for responses.
     pub extension_instances: Arc<Budget>,
-    /// Connections that clients have open.
+    /// The client connections that are open, and their limits.
     pub admission: Arc<Admission>,
-    /// How the revisions of functions that have several do.
+    /// Statistics by revision, for functions that have several.
     pub revision_stats: StatsByRevision,
     /// Metrics, access log, spans and recent records.
     pub telemetry: Telemetry,
-    /// Snapshots that were in force before, as far as somebody still holds them.
+    /// Snapshots that were current before, as long as somebody holds them.
     past: Mutex<Vec<Weak<NodeSnapshot>>>,
-    /// Told when there is another snapshot.
+    /// Notified when there is a new snapshot.
     changed: Notify,
-    /// Where this node's inbound sidecars listen; set by [`crate::serve`].
+    /// Address of the inbound listener; set by [`crate::serve`].
     inbound: OnceLock<SocketAddr>,
 }
 
 impl Node {
-    /// A node that does not serve yet.
+    /// Creates a node that does not serve yet.
     pub fn new(
         snapshot: NodeSnapshot,
         instances: Arc<dyn Instances>,
@@ -75,7 +75,7 @@ impl Node {
         })
     }
 
-    /// Puts another snapshot in force.
+    /// Makes `snapshot` the current one.
     pub fn publish(&self, snapshot: Arc<NodeSnapshot>) {
         let before = self.snapshot.swap(snapshot);
         let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
@@ -85,24 +85,24 @@ impl Node {
         self.changed.notify_waiters();
     }
 
-    /// Whether nobody holds a snapshot that came before this one.
+    /// Whether nobody holds a snapshot older than this one.
     pub fn is_oldest(&self, snapshot: &NodeSnapshot) -> bool {
         let past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
         past.iter().filter_map(Weak::upgrade).all(|other| other.version >= snapshot.version)
     }
 
-    /// Waits for the next snapshot after the one that is in force now.
+    /// Waits for the snapshot after the current one.
     pub(crate) fn changed(&self) -> Notified<'_> {
         self.changed.notified()
     }
 
-    /// Where this node's inbound sidecars listen; `None`: not yet.
+    /// Address of the inbound listener; `None`: the node does not serve yet.
     pub fn inbound(&self) -> Option<SocketAddr> {
         self.inbound.get().copied()
     }
 
     pub(crate) fn set_inbound(&self, address: SocketAddr) {
-        // A node serves once; should it be asked again, the first address stays right for it.
+        // A node serves once. If it is asked again, the first address stays.
         let _ = self.inbound.set(address);
     }
 }

@@ -1,4 +1,4 @@
-//! Which of a function's revisions gets a request.
+//! Decides which of a function's revisions gets a request.
 
 use super::component::Component;
 use crate::telemetry::stats::RevisionLabel;
@@ -12,38 +12,38 @@ use std::sync::{Arc, OnceLock};
 #[derive(Debug)]
 pub struct Revisions {
     own: Arc<Revision>,
-    /// None, where there is nothing to decide.
+    /// Empty if the slice has no split.
     others: Box<[Arc<Revision>]>,
-    /// `None`: there is only one, and nothing to decide.
+    /// `None`: there is only one revision, and nothing to decide.
     split: Option<Choice>,
 }
 
-/// A revision, as far as a request needs to know it.
+/// What a request needs to know about a revision.
 #[derive(Debug)]
 pub struct Revision {
-    /// As records name it.
+    /// The revision's name in records.
     pub label: Arc<RevisionLabel>,
-    /// What its instances speak.
+    /// The protocol that the revision's instances speak.
     pub protocol: AppProtocol,
-    /// `None`: it is no component.
+    /// `None`: the revision is not a component.
     pub component: Option<Component>,
 }
 
-/// Headers that a request must all have.
+/// Headers that a request must have, all of them.
 type Wanted = Vec<(HeaderName, HeaderValue)>;
 
 #[derive(Debug)]
 struct Choice {
     tags: Vec<(Box<str>, Arc<Revision>)>,
     headers: Vec<(Wanted, Arc<Revision>)>,
-    /// Each has the percentages below its number and from its predecessor's on.
+    /// Cumulative percentages. A revision gets the points below its own number that are not below its predecessor's.
     shares: Vec<(u8, Arc<Revision>)>,
-    /// So that two functions do not divide requests in the same way.
+    /// Differs between functions, so that no two of them divide requests in the same way.
     salt: u64,
 }
 
 impl Revisions {
-    /// Those of a slice, with what `load` makes of those that are components.
+    /// The revisions of a slice. `load` makes components of those that are.
     pub fn new(slice: &Slice, load: impl Fn(&Run) -> Option<Component>) -> Self {
         let revision = |number: u32, run: &Run, protocol: AppProtocol| {
             let name = revision::name(&slice.id, number).into();
@@ -62,13 +62,13 @@ impl Revisions {
         Self { own, others, split: Some(choice) }
     }
 
-    /// All of them, the slice's own first.
+    /// All revisions, the slice's own first.
     pub fn all(&self) -> impl Iterator<Item = &Arc<Revision>> {
         std::iter::once(&self.own).chain(&self.others)
     }
 
-    /// The revision for a request with these headers. Requests of one name meet the same one, so a request that is tried again
-    /// does, and so do all calls that are made for it.
+    /// The revision for a request with these headers. Percentages divide requests by request id, so all attempts of a request, and all
+    /// calls that are made for it, get the same revision.
     pub fn pick(&self, headers: &HeaderMap, request_id: &HeaderValue) -> &Arc<Revision> {
         match &self.split {
             None => &self.own,
@@ -85,7 +85,7 @@ impl Choice {
                 tags.push((tag.as_str().into(), revision(target)));
             }
             if !target.headers.is_empty() {
-                // What cannot be in a request cannot be asked for; the configuration refuses it.
+                // A header that cannot be in a request cannot be asked for. The configuration refuses it.
                 let parsed = target.headers.iter().map(|(name, value)| Some((name.parse().ok()?, value.parse().ok()?)));
                 if let Some(wanted) = parsed.collect::<Option<Wanted>>() {
                     headers.push((wanted, revision(target)));
@@ -116,14 +116,14 @@ impl Choice {
     }
 }
 
-/// FNV-1a.
+/// Offset basis of FNV-1a.
 const FNV: u64 = 0xcbf2_9ce4_8422_2325;
 
 fn fnv(hash: u64, byte: u8) -> u64 {
     (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
 }
 
-/// Spreads FNV's hash over all bits (the finalizer of MurmurHash3): names that differ in one digit must not be neighbours.
+/// Spreads FNV's hash over all bits (the finalizer of MurmurHash3), so that ids which differ in one digit are not neighbours.
 fn mix(mut hash: u64) -> u64 {
     hash = (hash ^ hash >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);
     hash = (hash ^ hash >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);

@@ -1,29 +1,29 @@
-//! Pure matches of host and path to the function that the gateway exposes there.
+//! The gateway's routes: a pure match of host and path to the function that is exposed there.
 
 use super::function::FunctionEntry;
 use super::shards::Shards;
 use std::borrow::Cow;
 use std::sync::Arc;
 
-/// What the gateway lets in. The more specific host wins (exact, then the longest `*.suffix`, then `*`), then the longer path prefix.
+/// What the gateway exposes. The more specific host wins (exact, then the longest `*.suffix`, then `*`), then the longer path prefix.
 /// Copies share what they do not change.
 #[derive(Clone, Debug, Default)]
 pub struct Routes {
     exact: Shards<String, Arc<[Exposed]>>,
-    /// By suffix with its leading dot.
+    /// By suffix, including its leading dot.
     suffixes: Shards<String, Arc<[Exposed]>>,
     any: Arc<[Exposed]>,
 }
 
 #[derive(Clone, Debug)]
 struct Exposed {
-    /// Without a trailing slash; empty: everything.
+    /// Path prefix without a trailing slash; empty: every path.
     prefix: Arc<str>,
     entry: Arc<FunctionEntry>,
 }
 
 impl Routes {
-    /// Adds what this function exposes.
+    /// Adds the routes of a function.
     pub fn insert(&mut self, entry: &Arc<FunctionEntry>) {
         for expose in &entry.slice.expose {
             let exposed = Exposed { prefix: expose.path.trim_end_matches('/').into(), entry: entry.clone() };
@@ -36,7 +36,7 @@ impl Routes {
         }
     }
 
-    /// Takes away what this function exposes.
+    /// Removes the routes of a function.
     pub fn remove(&mut self, entry: &Arc<FunctionEntry>) {
         for host in entry.slice.expose.iter().flat_map(|expose| &expose.hosts) {
             self.change(host, |list| list.retain(|exposed| !Arc::ptr_eq(&exposed.entry, entry)));
@@ -86,7 +86,7 @@ impl Routes {
 }
 
 impl Exposed {
-    /// The longer path first. The name only settles what the configuration refuses anyway: two functions at one place.
+    /// The longer path comes first. The name only decides between two functions at one place, which the configuration refuses anyway.
     fn comes_before(&self, other: &Self) -> bool {
         let order = other.prefix.len().cmp(&self.prefix.len()).then_with(|| self.entry.name.cmp(&other.entry.name));
         order.is_lt()

@@ -1,4 +1,5 @@
-//! A map that is cheap to copy and change: what a snapshot keeps of a node with thousands of functions when one of them comes or goes.
+//! A map that is cheap to copy and change. A snapshot of a node with thousands of functions uses it, so that one of them can come or go
+//! cheaply.
 
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
@@ -7,12 +8,12 @@ use std::fmt;
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::Arc;
 
-/// A change copies one shard of this many. A copy of the whole costs as many reference counts.
+/// Number of shards. A change copies one of them. A copy of the whole map costs one reference count per shard.
 const SHARDS: usize = 64;
 
 type Shard<K, V> = Arc<HashTable<(K, V)>>;
 
-/// A hash map in shards, which copies share until one of them changes a shard.
+/// A hash map in shards. Copies share a shard until one of them changes it.
 pub struct Shards<K, V> {
     shards: Box<[Shard<K, V>]>,
     hasher: RandomState,
@@ -20,17 +21,17 @@ pub struct Shards<K, V> {
 }
 
 impl<K: Hash + Eq + Clone, V: Clone> Shards<K, V> {
-    /// Of how many entries it is.
+    /// Number of entries.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there is nothing in it.
+    /// Whether the map has no entry.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// What is filed under `key`.
+    /// The value at `key`.
     pub fn get<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<&V>
     where
         K: Borrow<Q>,
@@ -39,7 +40,7 @@ impl<K: Hash + Eq + Clone, V: Clone> Shards<K, V> {
         self.shards.get(shard(hash))?.find(hash, |(found, _)| found.borrow() == key).map(|(_, value)| value)
     }
 
-    /// Files `value`; what was in its place comes back.
+    /// Puts `value` at `key`. Returns the value that was there before.
     pub fn insert(&mut self, key: K, value: V) -> Option<V> {
         let hash = self.hasher.hash_one(&key);
         let table = Arc::make_mut(self.shards.get_mut(shard(hash))?);
@@ -53,37 +54,37 @@ impl<K: Hash + Eq + Clone, V: Clone> Shards<K, V> {
         }
     }
 
-    /// Takes out what is filed under `key`.
+    /// Removes and returns the value at `key`.
     pub fn remove<Q: Hash + Eq + ?Sized>(&mut self, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,
     {
         let hash = self.hasher.hash_one(key);
         let table = self.shards.get_mut(shard(hash))?;
-        // Whatever is not there is no reason to copy.
+        // A key that is not there must not cause a copy.
         table.find(hash, |(found, _)| found.borrow() == key)?;
         let entry = Arc::make_mut(table).find_entry(hash, |(found, _)| found.borrow() == key).ok()?;
         self.len -= 1;
         Some(entry.remove().0.1)
     }
 
-    /// All entries, in no order.
+    /// All entries, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = (&K, &V)> + Clone {
         self.shards.iter().flat_map(|shard| shard.iter()).map(|(key, value)| (key, value))
     }
 
-    /// All keys, in no order.
+    /// All keys, in no particular order.
     pub fn keys(&self) -> impl Iterator<Item = &K> + Clone {
         self.iter().map(|(key, _)| key)
     }
 
-    /// All values, in no order.
+    /// All values, in no particular order.
     pub fn values(&self) -> impl Iterator<Item = &V> + Clone {
         self.iter().map(|(_, value)| value)
     }
 }
 
-/// By the bits that the tables use least.
+/// Selects a shard by the bits of the hash that the tables use least.
 fn shard(hash: u64) -> usize {
     (hash >> 32) as usize % SHARDS
 }

@@ -1,7 +1,7 @@
-//! Signatures of JSON Web Tokens, verified on a program's request (RFC 7515, RFC 7518 section 3, RFC 8037).
+//! Verifies signatures of JSON Web Tokens at a program's request (RFC 7515, RFC 7518 section 3, RFC 8037).
 //!
-//! The program chooses keys and the algorithm, from its own keys only; here it is merely checked whether one of them made the
-//! token's signature. A key that does not fit the algorithm is an error, never a guess.
+//! The program chooses the keys and the algorithm, from its own keys only. This module merely checks whether a key made the token's
+//! signature. A key that does not fit the algorithm is an error, never a guess.
 
 use aws_lc_rs::signature::{
     ECDSA_P256_SHA256_FIXED, ECDSA_P384_SHA384_FIXED, ECDSA_P521_SHA512_FIXED, ED25519, ParsedPublicKey,
@@ -15,36 +15,36 @@ use leno_policy::spec::{Algorithm, KeyId};
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
-/// The longest signature: RSA with 8192 bits.
+/// Bytes of the longest signature: RSA with 8192 bits.
 const LONGEST_SIGNATURE: usize = 1024;
 
-/// One function's verification keys.
+/// One function's verification keys, each decoded when it is first used.
 #[derive(Debug, Default)]
 pub struct PreparedKeys(HashMap<KeyId, PreparedKey>);
 
 #[derive(Debug)]
 struct PreparedKey {
     key: PublicKey,
-    /// By [`slot`]; decoded when first used, because most keys serve one algorithm.
+    /// Indexed by [`slot`]. Decoded when first used, because most keys serve one algorithm.
     decoded: [OnceLock<Result<ParsedPublicKey, InvalidSignature>>; 6],
 }
 
 /// Why a signature does not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidSignature {
-    /// Not three parts, or the third is not base64url.
+    /// The token does not have three parts, or the third is not base64url.
     #[error("the token is not a signed JSON Web Token")]
     Malformed,
     /// The program named a key that its slice does not have.
     #[error("the key is not in the function's slice")]
     UnknownKey,
-    /// Say, an EC key for RS256.
+    /// The key does not fit the algorithm: for example, an EC key for RS256.
     #[error("the key is not of the algorithm's kind")]
     WrongKind,
     /// The key's bytes are not a key, or an RSA key has fewer than 2048 or more than 8192 bits.
     #[error("the key cannot be used")]
     UnusableKey,
-    /// Somebody else made it, or it was changed.
+    /// Another key made the signature, or the token was changed.
     #[error("the signature does not match")]
     Mismatch,
 }
@@ -63,7 +63,7 @@ impl InvalidSignature {
 }
 
 impl PreparedKeys {
-    /// Takes the keys over. One that turns out not to be usable makes the signatures that need it invalid, and no others.
+    /// Takes the keys over. An unusable key makes the signatures that need it invalid, and no others.
     pub fn new(keys: &[VerificationKey]) -> Self {
         let prepare = |VerificationKey { id, key }: &VerificationKey| {
             (*id, PreparedKey { key: key.clone(), decoded: Default::default() })
@@ -71,7 +71,7 @@ impl PreparedKeys {
         Self(keys.iter().map(prepare).collect())
     }
 
-    /// Whether this key is here.
+    /// Whether the function has this key.
     pub fn contains(&self, key: KeyId) -> bool {
         self.0.contains_key(&key)
     }
@@ -96,7 +96,7 @@ impl PreparedKey {
     }
 }
 
-/// Where a key decoded for this algorithm is kept; `None` if they do not go together.
+/// The index of a key that was decoded for this algorithm; `None`: the key does not fit the algorithm.
 fn slot(key: &PublicKey, algorithm: Algorithm) -> Option<usize> {
     match (key, algorithm) {
         (PublicKey::Rsa { .. }, Algorithm::RS256)
@@ -142,7 +142,7 @@ fn rsa_public_key(n: &[u8], e: &[u8]) -> Option<Vec<u8>> {
     }
     let mut integers = Vec::with_capacity(n.len() + 32);
     for number in [n, e] {
-        // A first bit that is set would mean a negative number.
+        // In DER, a first bit that is set would make the number negative.
         let sign: &[u8] = if number[0] & 0x80 == 0 { &[] } else { &[0] };
         der(&mut integers, 0x02, &[sign, number]);
     }

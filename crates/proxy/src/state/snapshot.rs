@@ -1,7 +1,7 @@
 //! The configuration that a request sees: one immutable value, swapped by an atomic pointer.
 //!
-//! A request pins one [`NodeSnapshot`] when it arrives and keeps it to its end, so nothing it looks up can dangle or change
-//! under it. A new snapshot shares everything that did not change with the old one.
+//! A request pins one [`NodeSnapshot`] when it arrives, and keeps it until it ends. So nothing that it looks up can dangle or change. A new
+//! snapshot shares everything unchanged with the old one.
 
 use super::function::{FunctionEntry, limit};
 use super::routes::Routes;
@@ -10,30 +10,30 @@ use leno_config::{FunctionId, MeshSlice};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Everything that requests on this node are judged and routed by.
+/// Everything that requests on this node are routed and judged by.
 #[derive(Debug)]
 pub struct NodeSnapshot {
     /// Grows by one with each change; for logs and `leno get`.
     pub version: u64,
-    /// What holds for the whole mesh.
+    /// Settings of the whole mesh.
     pub mesh: Arc<MeshSlice>,
     /// Functions whose slices this node has.
     pub functions: Shards<FunctionId, Arc<FunctionEntry>>,
-    /// What the gateway lets in, derived from `functions`.
+    /// The gateway's routes, derived from `functions`.
     pub routes: Routes,
-    /// No exchange may take longer than this; [`Duration::MAX`]: some may take as long as they like.
+    /// The longest time that any exchange may take; [`Duration::MAX`]: some exchanges have no limit.
     pub longest_exchange: Duration,
 }
 
 impl NodeSnapshot {
-    /// A mesh without functions.
+    /// Creates a snapshot of a mesh without functions.
     pub fn new(mesh: MeshSlice) -> Self {
         let longest_exchange = limit(mesh.limits.request_timeout);
         let (functions, routes) = Default::default();
         Self { version: 0, mesh: Arc::new(mesh), functions, routes, longest_exchange }
     }
 
-    /// Starts a change of this snapshot; the snapshot itself stays as it is.
+    /// Starts a change. This snapshot stays as it is; [`Change::finish`] makes the new one.
     pub fn change(&self) -> Change {
         Change {
             version: self.version + 1,
@@ -45,19 +45,19 @@ impl NodeSnapshot {
     }
 }
 
-/// A snapshot in the making. What it costs depends on what changes, not on how many functions there are.
+/// A snapshot in the making. Its cost depends on what changes, not on the number of functions.
 #[derive(Debug)]
 pub struct Change {
     version: u64,
     mesh: Arc<MeshSlice>,
     functions: Shards<FunctionId, Arc<FunctionEntry>>,
     routes: Routes,
-    /// `None`: whatever made it the longest may be gone.
+    /// `None`: the function that set the maximum may be gone, so it must be computed anew.
     longest_exchange: Option<Duration>,
 }
 
 impl Change {
-    /// Replaces what holds for the whole mesh.
+    /// Replaces the settings of the whole mesh.
     pub fn mesh(&mut self, mesh: MeshSlice) -> &mut Self {
         self.mesh = Arc::new(mesh);
         self.longest_exchange = None;
@@ -73,7 +73,7 @@ impl Change {
         self
     }
 
-    /// Removes a function: requests to it find no route, its instances have no say any more.
+    /// Removes a function. The new snapshot has no routes to it, and judges no calls of its instances.
     pub fn remove(&mut self, function: &FunctionId) -> &mut Self {
         if let Some(entry) = self.functions.remove(function) {
             self.routes.remove(&entry);
@@ -82,7 +82,7 @@ impl Change {
         self
     }
 
-    /// The new snapshot.
+    /// Makes the new snapshot.
     pub fn finish(self) -> NodeSnapshot {
         let Self { version, mesh, functions, routes, longest_exchange } = self;
         let longest_exchange = longest_exchange.unwrap_or_else(|| {

@@ -1,35 +1,35 @@
-//! Instances that get no requests any more and have not ended yet: connections to them are not kept, and idle ones are closed when
-//! they are looked through next, which is each second: many servers wait for that before they end.
+//! Draining instances get no new requests, and have not ended yet. Connections to them are not kept; idle ones are closed each second. Many
+//! servers wait until their connections are closed before they end.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// All of a node's.
+/// The addresses of a node's draining instances.
 #[derive(Debug, Default)]
 pub struct Terminating {
     addresses: Mutex<HashMap<String, SocketAddr>>,
-    /// There are such instances. Most of the time there are none, and then nobody takes the lock.
+    /// Whether an instance is draining. Usually none is, and then nobody takes the lock.
     any: AtomicBool,
 }
 
 impl Terminating {
-    /// The instance of this name, at this address, gets no requests any more.
+    /// Marks the instance with this name and address as draining.
     pub fn add(&self, instance: &str, address: SocketAddr) {
         let mut addresses = self.lock();
         addresses.insert(instance.to_owned(), address);
         self.any.store(true, Ordering::Release);
     }
 
-    /// It has ended. Another one may get its address.
+    /// Forgets an instance that has ended. Another one may get its address.
     pub fn remove(&self, instance: &str) {
         let mut addresses = self.lock();
         addresses.remove(instance);
         self.any.store(!addresses.is_empty(), Ordering::Release);
     }
 
-    /// Whether the instance at this address is one of them.
+    /// Whether the instance at this address is draining.
     pub fn contains(&self, address: SocketAddr) -> bool {
         self.any.load(Ordering::Acquire) && self.lock().values().any(|terminating| *terminating == address)
     }

@@ -1,8 +1,8 @@
-//! The access log: one line per exchange, as JSON or text, with the rule that decided in it.
+//! The access log: one line per exchange, as JSON or text, with the rule that decided.
 //!
-//! A line holds no token, no query and no header value, except values of headers that the policy names. Whatever a client chose is
-//! escaped, so that nobody can write lines of their own. Workers format into buffers; a thread writes. If it cannot keep up, or
-//! cannot write, lines are lost and counted, and no request waits.
+//! A line holds no token, no query and no header value, except for headers that the policy names. Everything that a client chose is escaped, so that
+//! nobody can forge lines. Workers format lines into buffers, and a thread writes them. If the thread cannot keep up or cannot write, lines are lost
+//! and counted, and no request waits.
 
 mod line;
 mod object;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// In bytes.
+/// Bounds in bytes.
 const BOUNDS: Bounds = Bounds { capacity: 1 << 20, enough: 1 << 16, pause: Duration::from_millis(50) };
 
 /// A node's access log.
@@ -29,7 +29,7 @@ pub struct AccessLog {
     unwritten: Arc<AtomicU64>,
 }
 
-/// One worker's way to the log.
+/// One worker's end of the log.
 #[derive(Debug)]
 pub struct Lines {
     slot: Slot<u8>,
@@ -37,7 +37,7 @@ pub struct Lines {
 }
 
 impl AccessLog {
-    /// Opens the file (to append; it is made if it does not exist) or standard output.
+    /// Opens the file to append, and creates it if it does not exist; without a file, opens standard output.
     pub fn open(sink: &AccessLogSink) -> io::Result<Self> {
         let mut output = match &sink.file {
             Some(path) => Output::File(LogFile::open(path)?),
@@ -60,17 +60,17 @@ impl AccessLog {
         Ok(Self { outbox, json: sink.json, unwritten })
     }
 
-    /// For one worker.
+    /// The end for one worker.
     pub fn lines(&self) -> Lines {
         Lines { slot: self.outbox.slot(), json: self.json }
     }
 
-    /// Lines that were lost.
+    /// Number of lines that were lost.
     pub fn dropped(&self) -> u64 {
         self.outbox.dropped() + self.unwritten.load(Ordering::Relaxed)
     }
 
-    /// Waits until all lines so far are written, or some seconds have passed.
+    /// Waits until all lines so far are written, for some seconds at most.
     pub fn flush(&self) {
         let _ = self.outbox.flush();
     }
@@ -111,7 +111,7 @@ impl Output {
     }
 }
 
-/// A file that may be rotated: moved or removed by somebody else, to be made again under its name.
+/// A file that others may rotate: if it was moved or removed, it is made again under its name.
 struct LogFile {
     path: PathBuf,
     file: File,

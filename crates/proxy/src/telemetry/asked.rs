@@ -1,23 +1,23 @@
-//! What was asked, as a record keeps it: small copies, cut to their bounds.
+//! Texts of a request as a record keeps them: small copies with limits.
 //!
-//! Every field of a head is a slice of its connection's read buffer. A record that kept one slice would keep the whole buffer, with
-//! the tokens in it, for as long as `leno explain` can be asked about it.
+//! Every field of a head is a slice of its connection's read buffer. A record that kept a single slice would keep the whole buffer, with the tokens
+//! in it, for as long as `leno explain` can show the record.
 
 use http::{HeaderValue, request};
 
-/// Bytes of a method.
+/// Limit on the bytes of a method.
 const METHOD: usize = 32;
-/// Bytes of a host with its port.
+/// Limit on the bytes of a host with its port.
 const AUTHORITY: usize = 256;
-/// Bytes of a path.
+/// Limit on the bytes of a path.
 const PATH: usize = 1024;
-/// Bytes of one value that is logged.
+/// Limit on the bytes of one logged header value.
 const VALUE: usize = 256;
-/// Bytes of all values of one request that are logged.
+/// Limit on the bytes of all logged header values of one request.
 const VALUES: usize = 2048;
-/// Bytes of any other text: a rule, a clause, a principal, a reason.
+/// Limit on the bytes of any other text: a rule, a clause, a principal, a reason.
 const TEXT: usize = 512;
-/// Entries of any list: edits, checks of signatures, runs of extensions.
+/// Limit on the entries of any list: edits, signature checks, runs of extensions.
 const LIST: usize = 64;
 /// Stands for what was cut off.
 const CUT: &str = "…";
@@ -31,7 +31,7 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// Copies them out of a head. The query is left behind.
+    /// Copies them from a head, without the query.
     pub fn of(head: &request::Parts) -> Self {
         let authority = match head.uri.authority() {
             Some(authority) => authority.as_str(),
@@ -40,7 +40,7 @@ impl Asked {
         Self::new(head.method.as_str(), authority, head.uri.path())
     }
 
-    /// Copies of these, without what is beyond their bounds.
+    /// Copies these texts, cut to their limits.
     pub fn new(method: &str, authority: &str, path: &str) -> Self {
         let mut text = String::with_capacity(
             method.len().min(METHOD) + authority.len().min(AUTHORITY) + path.len().min(PATH) + 3 * CUT.len(),
@@ -58,29 +58,29 @@ impl Asked {
         Self::new(self.method(), self.authority(), path)
     }
 
-    /// As sent.
+    /// The method as sent.
     pub fn method(&self) -> &str {
         &self.text[..self.method]
     }
 
-    /// Host (and port) that was asked for.
+    /// Host and port as sent.
     pub fn authority(&self) -> &str {
         &self.text[self.method..self.authority]
     }
 
-    /// As it is judged, before edits, without query.
+    /// The path as judged, before edits, without the query.
     pub fn path(&self) -> &str {
         &self.text[self.authority..]
     }
 }
 
-/// Copies values of header fields; what goes beyond the bounds is cut off.
+/// Copies the values of header fields, cut to the limits.
 pub(crate) fn values<'a, N>(fields: impl Iterator<Item = (N, &'a HeaderValue)>) -> Vec<(N, Box<str>)> {
     let mut left = VALUES;
     let mut copies = Vec::new();
     for (name, value) in fields.take(LIST) {
         let bytes = value.as_bytes();
-        // A character more than the bound: what is cut in the middle of one is cut off before it.
+        // Take a character more than the limit. A character that this tears lies beyond the limit and is cut off.
         let text = String::from_utf8_lossy(bytes.get(..VALUE + 4).unwrap_or(bytes));
         let mut copy = String::with_capacity(text.len().min(VALUE.min(left)) + CUT.len());
         append(&mut copy, &text, VALUE.min(left));
@@ -90,7 +90,7 @@ pub(crate) fn values<'a, N>(fields: impl Iterator<Item = (N, &'a HeaderValue)>) 
     copies
 }
 
-/// Cuts a text that is there already.
+/// Cuts a text to its limit.
 pub(super) fn cut(text: &mut Box<str>) {
     if text.len() > TEXT {
         let mut copy = String::with_capacity(TEXT + CUT.len());
@@ -99,7 +99,7 @@ pub(super) fn cut(text: &mut Box<str>) {
     }
 }
 
-/// Cuts a list that is there already.
+/// Cuts a list to its limit.
 pub(super) fn cut_list<T>(list: &mut Vec<T>) {
     if list.len() > LIST {
         list.truncate(LIST);

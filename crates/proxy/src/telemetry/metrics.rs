@@ -1,10 +1,11 @@
-//! Numbers for Prometheus (OpenMetrics text). Names and labels are Istio's where the meaning is the same.
+//! Metrics for Prometheus, as OpenMetrics text. Names and labels are Istio's where they mean the same.
 //!
-//! Each worker counts in a shard of its own, whose lock nobody else wants but the scrape, so that no cache line is fought over. A
-//! scrape adds the shards up.
+//! Each worker counts in a shard of its own. Only a scrape takes the shard's lock too, so workers do not fight over cache lines. A scrape adds the
+//! shards up.
 //!
-//! Labels hold only what the mesh knows: functions, identities, rules, statuses. Methods, hosts and paths of clients never become
-//! labels, and the number of series is bounded: past the bound, further ones are counted together as `other`.
+//! Labels hold only what the mesh knows: functions, identities, rules, statuses. Methods, hosts and paths of clients never become labels. The number
+//! of series is bounded. Past the bound, further series of exchanges and decisions are counted together as `other`; other counters drop further
+//! series.
 
 mod encode;
 
@@ -22,24 +23,24 @@ use std::time::Duration;
 
 /// Content type of what [`Metrics::encode`] writes.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// Bounds of Istio's histograms, in milliseconds and in bytes.
+/// Bucket bounds of Istio's histograms, in milliseconds and in bytes.
 const ISTIO_BUCKETS: [f64; 19] =
     [0.5, 1.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1e3, 2.5e3, 5e3, 1e4, 3e4, 6e4, 3e5, 6e5, 1.8e6, 3.6e6];
-/// Bounds of the sandbox's histogram, in seconds.
+/// Bucket bounds of the sandbox's histogram, in seconds.
 const RUN_BUCKETS: [f64; 14] =
     [1e-6, 2e-6, 3e-6, 5e-6, 8e-6, 1.2e-5, 2e-5, 3.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 1e-2];
-/// Series of one kind in one shard.
+/// Limit on the series of one kind in one shard.
 const MOST_SERIES: usize = 20_000;
-/// Rules with which one function appears in one shard.
+/// Limit on the rules of one function in one shard.
 const MOST_RULES: usize = 1_000;
 
-/// All shards.
+/// The shards of all workers.
 #[derive(Debug, Default)]
 pub struct Metrics {
     shards: Mutex<Vec<Arc<Shard>>>,
 }
 
-/// One worker's numbers.
+/// The metrics of one worker.
 #[derive(Debug, Default)]
 pub struct Shard {
     numbers: Mutex<Numbers>,
@@ -49,7 +50,7 @@ pub struct Shard {
 #[derive(Debug, Default)]
 struct Numbers {
     exchanges: HashTable<(ExchangeKey, Exchanges)>,
-    /// Verdicts, and faults.
+    /// Verdicts and faults.
     decisions: HashTable<(DecisionKey, u64)>,
     retries: HashTable<(Arc<str>, u64)>,
     ejections: HashTable<(Arc<str>, u64)>,
@@ -58,19 +59,19 @@ struct Numbers {
     runs: [Histogram<{ RUN_BUCKETS.len() + 1 }>; 3],
     extensions: HashTable<(ExtensionKey, u64)>,
     extension_runs: Histogram<{ RUN_BUCKETS.len() + 1 }>,
-    /// Function, and which end it was.
+    /// Key: the function, and which end could not be verified.
     unproven: HashTable<((Arc<str>, &'static str), u64)>,
-    /// Function, and what failed.
+    /// Key: the function, and what failed.
     component_failures: HashTable<((Arc<str>, &'static str), u64)>,
     proxy_protocol_refusals: HashTable<(&'static str, u64)>,
 }
 
-/// Function, extension, phase, how it ended, and what failed.
+/// Function, extension, phase, result and failure.
 type ExtensionKey = (Arc<str>, Arc<str>, &'static str, &'static str, &'static str);
 
 type SignatureKey = (&'static str, &'static str);
 
-/// Function, and rate limit.
+/// Function and rate limit.
 type OverflowKey = (Arc<str>, Box<str>);
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -79,9 +80,9 @@ struct ExchangeKey {
     grpc: bool,
     status: u16,
     flag: &'static str,
-    /// SPIFFE ID.
+    /// SPIFFE ID of the caller; `None`: outside the mesh.
     source: Option<Arc<str>>,
-    /// `namespace/name`.
+    /// The callee: `namespace/name`.
     target: Option<Arc<str>>,
 }
 
@@ -89,7 +90,7 @@ struct ExchangeKey {
 struct DecisionKey {
     function: Arc<str>,
     outbound: bool,
-    /// A policy's name, or what went wrong.
+    /// Name of a policy, or what went wrong.
     policy: &'static str,
     verdict: &'static str,
     rule: Box<str>,
@@ -102,7 +103,7 @@ struct Exchanges {
     bytes_out: Histogram<{ ISTIO_BUCKETS.len() + 1 }>,
 }
 
-/// Counts per bucket, the last without a bound.
+/// Counts per bucket. The last bucket has no bound.
 #[derive(Clone, Debug)]
 struct Histogram<const N: usize> {
     counts: [u64; N],
@@ -128,7 +129,7 @@ impl<const N: usize> Histogram<N> {
 }
 
 impl Metrics {
-    /// A new shard, for a new worker.
+    /// Adds a shard for a new worker.
     pub fn shard(&self) -> Arc<Shard> {
         let shard = Arc::new(Shard::default());
         self.shards.lock().unwrap_or_else(PoisonError::into_inner).push(shard.clone());
@@ -137,7 +138,7 @@ impl Metrics {
 }
 
 impl Shard {
-    /// Counts an exchange that is over.
+    /// Counts a completed exchange.
     pub fn observe(&self, observed: &Observed) {
         let mut numbers = self.lock();
         self.observe_exchange(&mut numbers, observed);
@@ -171,23 +172,23 @@ impl Shard {
         }
     }
 
-    /// Counts one run.
+    /// Counts one run of a sandbox.
     pub fn sandbox_run(&self, engine: EngineKind, time: Duration) {
         self.lock().runs[engine_index(engine)].observe(&RUN_BUCKETS, time.as_secs_f64());
     }
 
-    /// Counts the ejection of one of `target`'s endpoints.
+    /// Counts the ejection of an endpoint of `target`.
     pub fn ejection(&self, target: &Arc<str>) {
         self.count(&mut self.lock().ejections, target, Arc::clone);
     }
 
-    /// Counts a connection whose other end could not be proven to be an instance of `function`: the `instance` that it should have led to,
-    /// or the `caller` whose credential came in on it.
+    /// Counts a connection whose other end could not be verified to be an instance of `function`. `end` is `instance` for a connection to an
+    /// instance, and `caller` for one on which an instance's credential came in.
     pub fn unproven(&self, function: &Arc<str>, end: &'static str) {
         self.count(&mut self.lock().unproven, &(function.clone(), end), Clone::clone);
     }
 
-    /// Counts a run of `function`'s component that ended badly.
+    /// Counts a failed run of `function`'s component.
     pub fn component_failure(&self, function: &Arc<str>, failure: &'static str) {
         self.count(&mut self.lock().component_failures, &(function.clone(), failure), Clone::clone);
     }
@@ -222,7 +223,7 @@ impl Shard {
         exchanges.bytes_out.observe(&ISTIO_BUCKETS, observed.bytes_out as f64);
     }
 
-    /// The series, made if it `may_make` one.
+    /// Finds a series. Creates it only if `may_make` is true.
     fn find_exchanges<'a>(
         &self,
         table: &'a mut HashTable<(ExchangeKey, Exchanges)>,
@@ -256,7 +257,7 @@ impl Shard {
             *count += 1;
             return;
         }
-        // Rules come out of sandboxes; a broken one could make up new names for ever.
+        // Rules come out of sandboxes. A broken sandbox could make up new names for ever.
         let rules = table.iter().filter(|(key, _)| key.function == *function).count();
         let rule = if rules < MOST_RULES && table.len() < MOST_SERIES { rule } else { "other" };
         let hash = self.hasher.hash_one(view(rule));
@@ -283,7 +284,7 @@ impl Shard {
     }
 }
 
-/// An [`ExchangeKey`] that owns nothing.
+/// A borrowed [`ExchangeKey`].
 #[derive(PartialEq, Eq, Hash)]
 struct ExchangeView<'a> {
     direction: u8,

@@ -1,4 +1,4 @@
-//! What things are called wherever they are told: in metrics, logs, spans and explanations.
+//! The names of things in metrics, logs, spans and explanations.
 
 use crate::http::peer::TrafficDirection;
 use leno_policy::outcome::PolicyKind;
@@ -12,7 +12,7 @@ pub(crate) fn workload(identity: &str) -> Option<(&str, &str)> {
     (!namespace.contains('/') && !name.contains('/')).then_some((namespace, name))
 }
 
-/// What user-written policies are called where the nine have their names.
+/// The policy name of extensions, which are not among the nine policies.
 pub(crate) const EXTENSIONS: &str = "extensions";
 
 /// A policy's name in logs and metrics.
@@ -30,7 +30,7 @@ pub(crate) fn policy_name(policy: PolicyKind) -> &'static str {
     }
 }
 
-/// How directions are called in logs and spans.
+/// The name of a direction in logs and spans.
 pub(crate) fn direction_name(direction: TrafficDirection) -> &'static str {
     match direction {
         TrafficDirection::Gateway => "gateway",
@@ -39,7 +39,7 @@ pub(crate) fn direction_name(direction: TrafficDirection) -> &'static str {
     }
 }
 
-/// How protocols are called in logs and spans.
+/// The name of a protocol in logs and spans.
 pub(crate) fn protocol_name(protocol: Protocol) -> &'static str {
     match protocol {
         Protocol::Http1 => "http1",
@@ -49,7 +49,7 @@ pub(crate) fn protocol_name(protocol: Protocol) -> &'static str {
     }
 }
 
-/// As in configuration.
+/// The name of an engine, as in the configuration.
 pub(crate) fn engine_name(engine: EngineKind) -> &'static str {
     match engine {
         EngineKind::Microvm => "microvm",
@@ -58,7 +58,7 @@ pub(crate) fn engine_name(engine: EngineKind) -> &'static str {
     }
 }
 
-/// As in RFC 7518 and RFC 8037.
+/// The name of an algorithm, as in RFC 7518 and RFC 8037.
 pub(crate) fn algorithm_name(algorithm: Algorithm) -> &'static str {
     match algorithm {
         Algorithm::RS256 => "RS256",

@@ -1,4 +1,4 @@
-//! What a record holds.
+//! The content of a record.
 
 use super::asked::{self, Asked};
 use super::names::workload;
@@ -18,31 +18,31 @@ use std::time::{Duration, Instant, SystemTime};
 pub struct Observed {
     /// Shared by all hops of a request.
     pub request_id: Box<str>,
-    /// Where it came in.
+    /// Direction of the request on this hop.
     pub direction: TrafficDirection,
-    /// From whom.
+    /// The peer that sent the request.
     pub peer: Peer,
-    /// As policies see it.
+    /// Protocol as policies see it.
     pub protocol: Protocol,
-    /// Method, authority and path, as sent, before edits; its path as it is judged.
+    /// Method and authority as sent, and the path as judged, before edits.
     pub asked: Asked,
-    /// `namespace/name`.
+    /// The callee: `namespace/name`.
     pub target: Option<Arc<str>>,
-    /// The revision that got it.
+    /// The callee's revision that got the request.
     pub revision: Option<Arc<RevisionLabel>>,
-    /// Wall clock at the start; all else is monotonic.
+    /// Wall clock at the start. All other times are monotonic.
     pub started_at: SystemTime,
     /// When the head was there.
     pub started: Instant,
-    /// Indexed by [`Stage`].
+    /// When each stage was reached, indexed by [`Stage`].
     pub stages: [Option<Instant>; 4],
-    /// When the last handle was dropped.
+    /// When the last handle to the record was dropped.
     pub ended: Instant,
-    /// Set once the sandbox was asked.
+    /// Set once a sandbox was asked for a verdict.
     pub judged: Option<Judged>,
-    /// Signatures that counted, or were found wanting.
+    /// Signatures that counted, or that were refused.
     pub signatures: Vec<SignatureCheck>,
-    /// Counters that were taken from.
+    /// Counters of rate limits that were taken from.
     pub takes: Vec<QuotaTake>,
     /// Runs of extensions, in order.
     pub extensions: Vec<Observation>,
@@ -52,93 +52,93 @@ pub struct Observed {
     pub response_edits: Vec<EditedHeader>,
     /// This hop's span, if tracing is on.
     pub trace: Option<TracePlan>,
-    /// The program whose access log section holds; `None`: it was not judged, and is logged.
+    /// The program whose access log section applies; `None`: the exchange was not judged, and is logged.
     pub program: Option<Arc<ProgramSpec>>,
-    /// Values of the request headers that are configured to be logged.
+    /// Values of the request headers that the configuration logs.
     pub logged_headers: Vec<(HeaderName, Box<str>)>,
-    /// Tries, in order.
+    /// Attempts to get a response, in order.
     pub attempts: Vec<Try>,
-    /// Of the response; 0: there was none.
+    /// Status of the response; 0: there was none.
     pub status: u16,
-    /// Of a gRPC call, once known.
+    /// Status of a gRPC call, once it is known.
     pub grpc_status: Option<u8>,
     /// Envoy's response flag.
     pub flag: Option<&'static str>,
-    /// Why there was no whole response, in words.
+    /// Why there was no complete response, in words.
     pub failure: Option<Box<str>>,
-    /// Body bytes from the client.
+    /// Bytes of the body from the client.
     pub bytes_in: u64,
-    /// Body bytes to the client.
+    /// Bytes of the body to the client.
     pub bytes_out: u64,
-    /// It became a WebSocket.
+    /// The exchange became a WebSocket.
     pub upgraded: bool,
 }
 
-/// A point on an exchange's way, noted with the time.
+/// A stage of an exchange. The record keeps the time of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// The target is known.
     Routed,
-    /// The verdict is there.
+    /// The verdict is known.
     Judged,
     /// The request was handed to the upstream for the first time.
     Upstream,
-    /// The response's head is there.
+    /// The response's head has arrived.
     Head,
 }
 
-/// What the judge found.
+/// What the judge found out.
 #[derive(Clone, Debug)]
 pub struct Judged {
-    /// The function whose program this was: `namespace/name`.
+    /// The function whose program judged: `namespace/name`.
     pub function: Arc<str>,
-    /// Isolation of the run.
+    /// Engine of the run; `None`: the program is not loaded.
     pub engine: Option<EngineKind>,
-    /// Request runs.
+    /// Number of sandbox runs for the request.
     pub runs: u8,
-    /// Time in the sandbox, request and response runs together.
+    /// Time in the sandbox, of request and response runs together.
     pub run_time: Duration,
     /// From the first look at the head to the verdict.
     pub time: Duration,
-    /// The verdict.
+    /// The verdict that the judge reached.
     pub verdict: Ruled,
-    /// `<iss>/<sub>` of the token.
+    /// The token's principal: `<iss>/<sub>`.
     pub principal: Option<Box<str>>,
-    /// The path was normalised.
+    /// Whether the path was normalised.
     pub path_changed: bool,
 }
 
-/// A verdict, as it is logged.
+/// A verdict as it is recorded.
 #[derive(Clone, Debug)]
 pub enum Ruled {
-    /// Forwarded.
+    /// Allowed and forwarded.
     Allow {
         /// The rule that decided.
         rule: Box<str>,
     },
     /// Refused by a policy.
     Deny {
-        /// Which of the nine.
+        /// Which of the nine policies.
         policy: PolicyKind,
-        /// The rule that decided, or the nearest.
+        /// The rule that decided, or the one that came nearest.
         rule: Box<str>,
         /// No rule decided.
         default: bool,
-        /// In words.
+        /// The clause that decided or missed, in words.
         clause: Box<str>,
     },
-    /// Answered by an extension.
+    /// An extension answered.
     Extension {
-        /// Which: `<policy>/extensions/<name>`.
+        /// The extension: `<policy>/extensions/<name>`.
         rule: Box<str>,
-        /// Why, in its own words.
+        /// Why, in the extension's own words.
         clause: Box<str>,
     },
-    /// There is no verdict that could be relied on; refused.
+    /// Refused, because there is no verdict that could be relied on.
     Fault {
-        /// A label for metrics.
+        /// Label for metrics.
         fault: &'static str,
-        /// In words.
+        /// What went wrong, in words.
         reason: Box<str>,
     },
 }
@@ -146,47 +146,47 @@ pub enum Ruled {
 /// One signature check.
 #[derive(Clone, Copy, Debug)]
 pub struct SignatureCheck {
-    /// The key.
+    /// ID of the key.
     pub key: KeyId,
-    /// The algorithm.
+    /// Algorithm of the signature.
     pub algorithm: Algorithm,
-    /// Known from an earlier request; no check was needed.
+    /// The signature is known from an earlier request, so it was not checked again.
     pub remembered: bool,
-    /// `None`: good.
+    /// Why the signature was refused; `None`: it is good.
     pub error: Option<&'static str>,
 }
 
 impl SignatureCheck {
-    /// `good`, `remembered`, or what was wrong.
+    /// `good`, `remembered`, or why the signature was refused.
     pub fn result(&self) -> &'static str {
         if self.remembered { "remembered" } else { self.error.unwrap_or("good") }
     }
 }
 
-/// One counter that was taken from, or refused.
+/// A counter of a rate limit that was taken from, or that refused.
 #[derive(Clone, Debug)]
 pub struct QuotaTake {
     /// Name of the rate limit.
     pub limit: Box<str>,
-    /// What is left in requests; `None`: it refused.
+    /// Requests that are left; `None`: the counter refused.
     pub remaining: Option<u32>,
-    /// The limit has no room for more counters: this one counts other keys too.
+    /// The rate limit has no room for more counters, so this counter counts other keys too.
     pub shared: bool,
 }
 
-/// A header that a program edited; its value is nobody's business.
+/// A header that a program edited. Its value is not recorded.
 #[derive(Clone, Debug)]
 pub struct EditedHeader {
-    /// `set`, `append` or `remove`.
+    /// What was done: `set`, `append` or `remove`.
     pub how: &'static str,
-    /// Which.
+    /// Name of the header.
     pub name: HeaderName,
 }
 
-/// One try to get a response.
+/// One attempt to get a response.
 #[derive(Clone, Copy, Debug)]
 pub struct Try {
-    /// Where it went; `None`: not even an endpoint was found.
+    /// The endpoint; `None`: not even an endpoint was found.
     pub endpoint: Option<SocketAddr>,
     /// How it ended.
     pub result: AttemptResult,
@@ -194,17 +194,17 @@ pub struct Try {
     pub ended: Instant,
 }
 
-/// How a try ended.
+/// How an attempt ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttemptResult {
-    /// With a response.
+    /// With a response of this status.
     Status(u16),
-    /// Without; Envoy's response flag.
+    /// Without a response. Holds Envoy's response flag.
     Failed(&'static str),
 }
 
 impl Observed {
-    /// Cuts what policies and peers said to the bounds of a record.
+    /// Cuts what policies and peers said to the limits of a record.
     pub(super) fn bound(&mut self) {
         if let Some(judged) = &mut self.judged {
             match &mut judged.verdict {
@@ -230,28 +230,28 @@ impl Observed {
         }
     }
 
-    /// Name of the revision that got it; `None`: none did, or nobody numbers them.
+    /// Name of the revision that got the request; `None`: none did, or revisions are not numbered.
     pub fn revision_name(&self) -> Option<&Arc<str>> {
         self.revision.as_ref().filter(|revision| revision.number > 0).map(|revision| &revision.name)
     }
 
-    /// From the start to a stage.
+    /// Time from the start to a stage.
     pub fn until(&self, stage: Stage) -> Option<Duration> {
         self.stages[stage as usize].map(|instant| instant.saturating_duration_since(self.started))
     }
 
-    /// From the start to the end.
+    /// Time from the start to the end.
     pub fn duration(&self) -> Duration {
         self.ended.saturating_duration_since(self.started)
     }
 
-    /// From the hand-over to the upstream to the response's head.
+    /// Time from handing the request to the upstream to the response's head.
     pub fn upstream_time(&self) -> Option<Duration> {
         let (sent, head) = (self.stages[Stage::Upstream as usize]?, self.stages[Stage::Head as usize]?);
         Some(head.saturating_duration_since(sent))
     }
 
-    /// `allow`, `deny`, or `error`: there is no verdict, or none that could be relied on.
+    /// `allow` or `deny`; `error` if there is no verdict, or none that could be relied on.
     pub fn verdict(&self) -> &'static str {
         match self.judged.as_ref().map(|judged| &judged.verdict) {
             Some(Ruled::Allow { .. }) => "allow",
@@ -260,45 +260,45 @@ impl Observed {
         }
     }
 
-    /// `ns/name` of the caller, if it is one of the mesh.
+    /// Namespace and name of the caller, if it is a function of the mesh.
     pub fn source(&self) -> Option<(&str, &str)> {
         workload(self.peer.identity.as_deref()?)
     }
 }
 
-/// One run, as it is recorded.
+/// One run of an extension.
 #[derive(Clone, Debug)]
 pub struct Observation {
-    /// `<policy>/extensions/<name>`.
+    /// The extension: `<policy>/extensions/<name>`.
     pub name: Arc<str>,
-    /// `request` or `response`.
+    /// What it ran on: `request` or `response`.
     pub phase: &'static str,
     /// How it ended.
     pub ended: Ended,
-    /// What it took, the start of the instance included.
+    /// Time of the run, with the start of its instance.
     pub time: Duration,
 }
 
 /// How a run ended.
 #[derive(Clone, Debug)]
 pub enum Ended {
-    /// The exchange goes on.
+    /// The exchange went on.
     Continued,
-    /// The module answered by itself.
+    /// The extension answered with this status.
     Answered(u16),
-    /// It failed, and the exchange was refused, or went on all the same.
+    /// The run failed. The exchange was refused, or went on if `open` is true.
     Failed {
-        /// For metrics.
+        /// Label for metrics.
         label: &'static str,
-        /// In words.
+        /// What went wrong, in words.
         reason: Box<str>,
-        /// It went on.
+        /// The exchange went on in spite of the failure.
         open: bool,
     },
 }
 
 impl Ended {
-    /// For metrics: how it ended, and what failed.
+    /// Labels for metrics: how the run ended, and what failed.
     pub fn labels(&self) -> (&'static str, &'static str) {
         match self {
             Self::Continued => ("continued", ""),

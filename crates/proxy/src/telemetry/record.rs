@@ -1,8 +1,8 @@
-//! One record per exchange: what was asked, what was decided and by which rule, what came back, and how long each stage took.
+//! One record per exchange: the request, the verdict and the rule that decided, the response, and the time of each stage.
 //!
-//! Denied or allowed, answered or broken off: every exchange has one, and when its last handle is dropped it is told once to the
-//! metrics, the access log, the trace, and the ring that `leno explain` reads. Not at once, but when the task that dropped it has had its
-//! turn: it has a response to send.
+//! Every exchange has a record, whether it was denied, allowed, answered or broken off. When the last handle to the record is dropped, it is reported
+//! once to metrics, access log, traces, and the ring that `leno explain` reads. That happens after the turn of the task that dropped it, because this
+//! task has a response to send.
 
 use super::asked::Asked;
 use super::metrics;
@@ -21,7 +21,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
-/// A handle to one exchange's record. Clones are handles to the same one.
+/// A handle to the record of one exchange. Clones share the record.
 #[derive(Clone, Debug)]
 pub struct Record(Rc<Open>);
 
@@ -32,7 +32,7 @@ struct Open {
 }
 
 impl Record {
-    /// Opens a record, with the clock read for both the record and the judge.
+    /// Opens a record. It reads the clock for both itself and the judge.
     pub fn new(
         recorder: &Rc<Recorder>,
         direction: TrafficDirection,
@@ -75,56 +75,56 @@ impl Record {
         Self(Rc::new(Open { recorder: recorder.clone(), observed: RefCell::new(Some(observed)) }))
     }
 
-    /// Notes that a stage is reached, the first time it is.
+    /// Notes when a stage is reached for the first time.
     pub fn stage(&self, stage: Stage) {
         self.note(|observed| {
             observed.stages[stage as usize].get_or_insert_with(Instant::now);
         });
     }
 
-    /// The function that this is for: `namespace/name`.
+    /// Notes the callee: `namespace/name`.
     pub fn routed(&self, target: &Arc<str>) {
         self.note(|observed| observed.target = Some(target.clone()));
     }
 
-    /// The path as it is judged and forwarded, where it was written otherwise.
+    /// Notes the path as judged and forwarded, if the client wrote it differently.
     pub fn normalised(&self, path: &str) {
         self.note(|observed| observed.asked = observed.asked.with_path(path));
     }
 
-    /// The revision that gets it.
+    /// Notes the revision that gets the request. The first one counts.
     pub fn revision(&self, revision: &Arc<RevisionLabel>) {
         self.note(|observed| {
             observed.revision.get_or_insert_with(|| revision.clone());
         });
     }
 
-    /// Status of the response, the proxy's own included.
+    /// Notes the status of the response, also if the proxy made it.
     pub fn status(&self, status: u16) {
         self.note(|observed| observed.status = status);
     }
 
-    /// Status of the gRPC call.
+    /// Notes the status of the gRPC call.
     pub fn grpc_status(&self, status: u8) {
         self.note(|observed| observed.grpc_status = Some(status));
     }
 
-    /// More of the request's body came.
+    /// Adds bytes of the request's body.
     pub fn request_bytes(&self, bytes: u64) {
         self.note(|observed| observed.bytes_in += bytes);
     }
 
-    /// Counts a request's body here.
+    /// A meter that counts a request's body in this record.
     pub fn meter(&self) -> Rc<dyn Meter> {
         self.0.clone()
     }
 
-    /// More of the response's body went.
+    /// Adds bytes of the response's body.
     pub fn response_bytes(&self, bytes: u64) {
         self.note(|observed| observed.bytes_out += bytes);
     }
 
-    /// The exchange failed, or broke off; the first cause counts.
+    /// Notes why the exchange failed or broke off. The first cause counts.
     pub fn failure(&self, failure: &Failure) {
         self.note(|observed| {
             if observed.failure.is_none() {
@@ -134,18 +134,18 @@ impl Record {
         });
     }
 
-    /// A try is over, the first included.
+    /// Notes an attempt that is over, the first one included.
     pub fn attempt(&self, endpoint: Option<SocketAddr>, result: AttemptResult) {
         let attempt = Try { endpoint, result, ended: Instant::now() };
         self.note(|observed| observed.attempts.push(attempt));
     }
 
-    /// It became a WebSocket.
+    /// Notes that the exchange became a WebSocket.
     pub fn upgraded(&self) {
         self.note(|observed| observed.upgraded = true);
     }
 
-    /// The id that all hops of this request share.
+    /// The ID that all hops of this request share.
     pub fn request_id(&self) -> Box<str> {
         self.note(|observed| observed.request_id.clone()).unwrap_or_default()
     }
@@ -161,13 +161,13 @@ impl Record {
         self.0.recorder.metrics()
     }
 
-    /// What is known so far; the record will not be told.
+    /// Takes what is known so far. The record will not be reported.
     #[cfg(test)]
     pub(crate) fn take(&self) -> Observed {
         self.0.observed.borrow_mut().take().unwrap()
     }
 
-    /// Lets the judge add what it knows. `None`: the record is being told already (only possible from within its own drop).
+    /// Lets the judge add what it knows; `None`: the record is being reported already, which is only possible from within its own drop.
     pub(crate) fn note<R>(&self, note: impl FnOnce(&mut Observed) -> R) -> Option<R> {
         self.0.observed.borrow_mut().as_mut().map(note)
     }
@@ -187,7 +187,7 @@ impl Drop for Open {
             observed.ended = Instant::now();
             observed.bound();
             if observed.status == 0 && observed.flag.is_none() {
-                // Nobody answered and nobody failed: the exchange's future was dropped, because its connection was.
+                // No response and no failure: the connection was dropped, and the exchange's future with it.
                 observed.flag = Some("DC");
             }
             self.recorder.finish(observed);

@@ -1,6 +1,6 @@
-//! Where records go once they are over: a queue of their worker's, and from there to metrics, access log, spans and ring.
+//! Takes completed records of a worker into a queue, and passes them to metrics, access log, spans and ring.
 //!
-//! Not at once, but when the task that ended an exchange has had its turn: it has a response to send.
+//! That happens after the turn of the task that ended an exchange, because this task has a response to send.
 
 use super::observed::Observed;
 use super::{Telemetry, access_log, metrics, ring, span};
@@ -11,22 +11,22 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-/// Where one worker's records go. It owns its shard of each, so that workers do not wait for each other.
+/// Where the records of one worker go. It has its own shard of each sink, so that workers do not wait for each other.
 #[derive(Debug)]
 pub struct Recorder {
     metrics: Arc<metrics::Shard>,
     ring: Arc<ring::Shard>,
     log: Option<access_log::Lines>,
     spans: Option<span::Sender>,
-    /// Exchanges that are over, and not told yet.
+    /// Completed exchanges that are not reported yet.
     over: RefCell<Vec<Arc<Observed>>>,
-    /// Of the task that tells; without it they are told at once.
+    /// Waker of the task that reports. Without it, records are reported at once.
     teller: RefCell<Option<Waker>>,
     task: OnceCell<schedule::Own>,
 }
 
 impl Recorder {
-    /// For one worker, inside of [`schedule::run`]; elsewhere nothing waits for the end of a turn.
+    /// The recorder of one worker. Make it inside [`schedule::run`]; elsewhere records are reported at once.
     pub fn new(telemetry: &Telemetry) -> Rc<Self> {
         let recorder = Rc::new(Self {
             metrics: telemetry.metrics.shard(),
@@ -49,7 +49,7 @@ impl Recorder {
         &self.metrics
     }
 
-    /// Takes a record that is over.
+    /// Takes a completed record.
     pub fn finish(&self, observed: Observed) {
         self.over.borrow_mut().push(Arc::new(observed));
         match &*self.teller.borrow() {
@@ -59,7 +59,7 @@ impl Recorder {
     }
 
     fn tell_all(&self) {
-        // Not while they are borrowed: what is told to is not this module's.
+        // Taken out first, so that nothing is borrowed while the code of other modules runs.
         let mut over = self.over.take();
         over.drain(..).for_each(|observed| self.tell(observed));
         if self.over.borrow().is_empty() {
@@ -88,7 +88,7 @@ impl Drop for Recorder {
     }
 }
 
-/// The task that tells, as long as its worker runs tasks.
+/// The task that reports, as long as its worker runs tasks.
 struct Telling(Weak<Recorder>);
 
 impl Telling {

@@ -1,4 +1,4 @@
-//! The most recent records, kept for `leno explain`: every stage of a decision, found by request id.
+//! The most recent records, for `leno explain`: every stage of a decision, found by request ID.
 
 mod explanation;
 
@@ -8,28 +8,28 @@ use crate::telemetry::observed::Observed;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Records that one worker keeps, each one to two kilobytes, and some ten where every field is as long as it may be.
+/// Records that one worker keeps. Each has one to two kilobytes, and some ten if every field is as long as it may be.
 const CAPACITY: usize = 2048;
 
-/// All workers' recent records.
+/// The recent records of all workers.
 #[derive(Debug, Default)]
 pub struct Ring {
     shards: Mutex<Vec<Arc<Shard>>>,
 }
 
-/// One worker's recent records. Nobody else takes its lock, but the rare reader.
+/// The recent records of one worker. Besides the worker, only the rare reader takes the lock.
 #[derive(Debug, Default)]
 pub struct Shard(Mutex<VecDeque<Arc<Observed>>>);
 
 impl Ring {
-    /// A new shard, for a new worker.
+    /// Adds a shard for a new worker.
     pub fn shard(&self) -> Arc<Shard> {
         let shard = Arc::new(Shard::default());
         self.shards.lock().unwrap_or_else(PoisonError::into_inner).push(shard.clone());
         shard
     }
 
-    /// What is known of a request: one explanation for each hop, in the order in which they began.
+    /// Explains a request: one explanation for each hop, in the order in which the hops began. Empty if no record is kept.
     pub fn explain(&self, request_id: &str) -> Vec<Explanation> {
         let shards: Vec<Arc<Shard>> = self.shards.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut found = Vec::new();
@@ -42,7 +42,7 @@ impl Ring {
         found.into_iter().map(|(_, explanation)| explanation).collect()
     }
 
-    /// The latest records of all workers, newest first: at most `count`.
+    /// The latest records of all workers, newest first, at most `count`.
     pub fn latest(&self, count: usize) -> Vec<Explanation> {
         let shards: Vec<Arc<Shard>> = self.shards.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut found = Vec::new();
@@ -56,10 +56,10 @@ impl Ring {
 }
 
 impl Shard {
-    /// Adds a record; the oldest goes when there is no room.
+    /// Adds a record. The oldest one goes when there is no room.
     pub fn push(&self, observed: Arc<Observed>) {
         let mut records = self.lock();
-        // Dropped after the lock: it may own a dozen strings.
+        // Dropped after the lock is released, because a record may own a dozen strings.
         let oldest = if records.len() >= CAPACITY { records.pop_front() } else { None };
         records.push_back(observed);
         drop(records);

@@ -1,8 +1,8 @@
-//! Spans for a trace back end: OTLP over HTTP, protobuf. Off unless the mesh names an endpoint.
+//! Exports spans to a trace back end: OTLP over HTTP, as protobuf. Off unless the mesh names an endpoint.
 //!
-//! The ids are the program's (the callee already has them in its `traceparent`); here a finished record becomes a span with those
-//! ids, if it is sampled. Workers only set the record aside; a thread makes spans of them and sends them in batches. Attributes follow
-//! OpenTelemetry's semantic conventions for HTTP and RPC; what is Leno's own is under `leno.`.
+//! The program has chosen the IDs, and the callee has them in its `traceparent`. A completed record becomes a span with these IDs, if it is sampled.
+//! Workers only queue the record; a thread makes spans and sends them in batches. Attributes follow OpenTelemetry's semantic conventions for HTTP and
+//! RPC. Leno's own attributes begin with `leno.`.
 
 mod attributes;
 mod collector;
@@ -19,9 +19,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Spans of one request to the back end.
+/// Spans in one request to the back end.
 const BATCH: usize = 512;
-/// Bytes of a span, more or less.
+/// Bytes that a span takes, more or less.
 const TYPICAL_SPAN: usize = 768;
 const BOUNDS: Bounds = Bounds { capacity: 8192, enough: BATCH, pause: Duration::from_millis(500) };
 
@@ -32,12 +32,13 @@ pub struct Spans {
     unsent: Arc<AtomicU64>,
 }
 
-/// One worker's way to the exporter.
+/// One worker's end of the exporter.
 #[derive(Debug)]
 pub struct Sender(Slot<Arc<Observed>>);
 
 impl Spans {
-    /// Starts exporting to an OTLP/HTTP endpoint, such as `http://127.0.0.1:4318`. A back end that is away costs spans, nothing else.
+    /// Starts exporting to an OTLP/HTTP endpoint such as `http://127.0.0.1:4318`. If the back end is away, spans are lost, and nothing else is
+    /// affected.
     pub fn start(endpoint: &str) -> io::Result<Self> {
         let unsent = Arc::new(AtomicU64::new(0));
         let collector = Collector::new(endpoint)?;
@@ -46,24 +47,24 @@ impl Spans {
         Ok(Self { outbox, unsent })
     }
 
-    /// For one worker.
+    /// The end for one worker.
     pub fn sender(&self) -> Sender {
         Sender(self.outbox.slot())
     }
 
-    /// Spans that were lost.
+    /// Number of spans that were lost.
     pub fn dropped(&self) -> u64 {
         self.outbox.dropped() + self.unsent.load(Ordering::Relaxed)
     }
 
-    /// Waits until all spans so far are sent, or could not be, or some seconds have passed.
+    /// Waits until all spans so far are sent or could not be, for some seconds at most.
     pub fn flush(&self) {
         let _ = self.outbox.flush();
     }
 }
 
 impl Sender {
-    /// Sets a finished exchange aside, if it is sampled.
+    /// Queues a completed exchange, if it is sampled.
     pub fn send(&self, observed: &Arc<Observed>) {
         if observed.trace.as_ref().is_some_and(|plan| plan.context.sampled) {
             self.0.append(|records| records.push(observed.clone()));
@@ -71,7 +72,7 @@ impl Sender {
     }
 }
 
-/// The thread's side.
+/// The state of the exporter's thread.
 struct Export {
     collector: Collector,
     unsent: Arc<AtomicU64>,
@@ -79,7 +80,7 @@ struct Export {
 }
 
 impl Export {
-    /// Sends spans, a batch at a time.
+    /// Sends spans in batches.
     fn send(&mut self, records: &mut [Arc<Observed>]) {
         for batch in records.chunks(BATCH) {
             let result = self.collector.post(message(batch));
@@ -94,7 +95,7 @@ impl Export {
     }
 }
 
-/// An `ExportTraceServiceRequest`: spans by service, which is the resource that they are of.
+/// Encodes an `ExportTraceServiceRequest`. Spans are grouped by service, which is their resource.
 fn message(batch: &[Arc<Observed>]) -> Vec<u8> {
     let mut services: BTreeMap<(&str, &str), Vec<Span<'_>>> = BTreeMap::new();
     for span in batch.iter().filter_map(|observed| Span::of(observed)) {

@@ -1,4 +1,4 @@
-//! What becomes of the requests of a revision: the counts by which a rollout is judged.
+//! Request counts of revisions, by which rollouts are judged.
 
 use leno_config::FunctionId;
 use std::collections::HashMap;
@@ -7,42 +7,42 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-/// A revision, as records name it.
+/// A revision as records name it.
 #[derive(Debug)]
 pub struct RevisionLabel {
-    /// Of the revision; 0: nobody numbers them.
+    /// Number of the revision; 0: revisions are not numbered.
     pub number: u32,
-    /// `checkout-00003`.
+    /// Name of the revision, such as `checkout-00003`.
     pub name: Arc<str>,
-    /// What becomes of its requests, where somebody wants to know.
+    /// The revision's request counts, if they are wanted.
     pub stats: OnceLock<Arc<RevisionStats>>,
 }
 
-/// Counts of one revision since this node first led requests to it.
+/// Request counts of one revision since this node first routed requests to it.
 #[derive(Debug, Default)]
 pub struct RevisionStats {
-    /// Nanoseconds; 0: no request is slow.
+    /// Latency limit in nanoseconds; 0: no request is slow.
     slow_after: AtomicU64,
     requests: AtomicU64,
     failed: AtomicU64,
     slow: AtomicU64,
 }
 
-/// What a [`RevisionStats`] has counted.
+/// The counts of a [`RevisionStats`] at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Requests that were led to the revision and are over, but for those whose client went away.
+    /// Completed requests to the revision, except those that the client broke off or was too slow to send.
     pub requests: u64,
-    /// Of these, those that ended with a status of 500 or above, with a gRPC status that says the same, or without a response.
+    /// Of these, requests that ended with a status of 500 or above, with a gRPC status that means the same, or without a response.
     pub failed: u64,
-    /// Of these, those that took longer than the rollout's limit from the instance's getting the request to the response's head.
+    /// Of these, requests that took longer than the rollout's limit, from handing them to the instance to the response's head.
     pub slow: u64,
 }
 
 impl RevisionStats {
-    /// Counts an exchange that is over.
+    /// Counts a completed exchange.
     pub fn count(&self, status: u16, grpc_status: Option<u8>, flag: Option<&str>, upstream_time: Option<Duration>) {
-        // What the client did says nothing of the revision.
+        // What the client did says nothing about the revision.
         if matches!(flag, Some("DC" | "SI")) {
             return;
         }
@@ -56,7 +56,7 @@ impl RevisionStats {
         }
     }
 
-    /// So far.
+    /// The counts so far.
     pub fn counts(&self) -> Counts {
         let (requests, failed, slow) =
             (self.requests.load(Relaxed), self.failed.load(Relaxed), self.slow.load(Relaxed));
@@ -64,20 +64,20 @@ impl RevisionStats {
     }
 }
 
-/// UNKNOWN, DEADLINE_EXCEEDED, INTERNAL, UNAVAILABLE and DATA_LOSS: the codes that gRPC's HTTP mapping and its guidance give to servers
-/// that cannot do what they should. The others are answers.
+/// UNKNOWN, DEADLINE_EXCEEDED, INTERNAL, UNAVAILABLE and DATA_LOSS: gRPC's HTTP mapping and guidance assign these codes to servers that cannot do
+/// what they should. All other codes are answers.
 fn is_server_fault(status: u8) -> bool {
     matches!(status, 2 | 4 | 13 | 14 | 15)
 }
 
-/// The revision_stats of a node. They outlive the configuration that asked for them.
+/// The request counts of a node. They outlive the configuration that asked for them.
 #[derive(Debug, Default)]
 pub struct StatsByRevision(Mutex<ByFunction>);
 
 type ByFunction = HashMap<FunctionId, Vec<(u32, Arc<RevisionStats>)>>;
 
 impl StatsByRevision {
-    /// That of a revision, begun anew if there is none.
+    /// The counts of a revision, which begin at zero if there are none. `slow_after` becomes the latency limit.
     pub fn of(&self, function: &FunctionId, revision: u32, slow_after: Option<Duration>) -> Arc<RevisionStats> {
         let mut all = self.all();
         let revision_stats = all.entry(function.clone()).or_default();
@@ -92,7 +92,7 @@ impl StatsByRevision {
         stats
     }
 
-    /// Forgets the revision_stats of a function but for these revisions.
+    /// Drops the counts of a function, except for these revisions.
     pub fn keep(&self, function: &FunctionId, revisions: &[u32]) {
         let mut all = self.all();
         if let Some(revision_stats) = all.get_mut(function) {
@@ -103,12 +103,12 @@ impl StatsByRevision {
         }
     }
 
-    /// Whether there is anything to tell.
+    /// Whether anything is counted.
     pub fn any(&self) -> bool {
         !self.all().is_empty()
     }
 
-    /// What there is, in no order of functions.
+    /// All counts. Functions are in no particular order.
     pub fn counts(&self) -> Vec<(FunctionId, Vec<(u32, Counts)>)> {
         let counts = |(number, stats): &(u32, Arc<RevisionStats>)| (*number, stats.counts());
         self.all()

@@ -1,4 +1,4 @@
-//! Bodies on their way into an instance and out of it. Both sides are on one thread: frames change hands, nothing is copied.
+//! Passes bodies into an instance and out of it. Both sides are on one thread, so frames are moved, not copied.
 
 use crate::http::body::Body;
 use bytes::Bytes;
@@ -9,12 +9,12 @@ use send_wrapper::SendWrapper;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// A body of the corridor, for an instance to read.
+/// Turns a body of the corridor into one that an instance can read.
 pub(super) fn lend(body: Body) -> component::Body {
     InstanceInput(SendWrapper::new(body)).boxed_unsync()
 }
 
-/// The engine wants what moves between threads; this never does, and says so with a panic if it should.
+/// The engine requires `Send`. This value never leaves its thread; if it did, the wrapper would panic.
 struct InstanceInput(SendWrapper<Body>);
 
 impl http_body::Body for InstanceInput {

@@ -1,5 +1,5 @@
-//! What an instance calls, it calls as its function: an exchange of its own, on the same thread, with no socket and no credential. The
-//! request that the instance is handling is known for certain, so what it calls belongs to that.
+//! Calls that an instance makes. Each is an exchange of its own with the instance's function as the caller, on the same thread, without a
+//! socket or a credential. The instance handles exactly one request, so every call belongs to that request.
 
 use super::body::lend;
 use crate::corridor::exchange::{Exchange, Origin};
@@ -19,18 +19,18 @@ use std::rc::Rc;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
-/// As whom an instance calls, and for which request.
+/// The function that an instance calls as, and the request that it calls for.
 #[derive(Clone)]
 pub(super) struct Caller {
     pub worker: Rc<Worker>,
-    /// What held for the request holds for its calls.
+    /// The snapshot of the request. It also applies to the calls made for that request.
     snapshot: Rc<Pinned>,
     entry: Arc<FunctionEntry>,
     in_flight: Arc<InFlight>,
 }
 
 impl Caller {
-    /// For the request of this exchange, as it is delivered.
+    /// The caller for the request of `exchange`. `trace` and `headers` are those that the instance is given.
     pub(super) fn new(
         exchange: &Exchange,
         entry: &Arc<FunctionEntry>,
@@ -53,7 +53,7 @@ impl Caller {
         Calls(SendWrapper::new(self))
     }
 
-    /// One call, from its head to the head of its response.
+    /// Makes one call, up to the head of its response.
     async fn call(self, request: Request<component::Body>) -> Response<Body> {
         let (mut head, body) = request.into_parts();
         let body = Body::from(InstanceBody::new(body, Rc::new(Cell::new(false))));
@@ -70,14 +70,14 @@ impl Caller {
     }
 }
 
-/// The engine wants what moves between threads; this never does, and says so with a panic if it should.
+/// The engine requires `Send`. This value never leaves its thread; if it did, the wrapper would panic.
 struct Calls(SendWrapper<Caller>);
 
 impl Outside for Calls {
     fn send(&mut self, request: Request<component::Body>) -> Sending {
         let caller = Caller::clone(&self.0);
         let (mut answer, answered) = oneshot::channel();
-        // A task of the worker's own: the engine's tasks know nothing of whose turn it is.
+        // The call runs as a task of the worker, because the scheduler does not know the engine's tasks.
         schedule::spawn(async move {
             let response = tokio::select! {
                 biased;

@@ -1,4 +1,4 @@
-//! One permitted request, given to an instance of its own.
+//! Runs one permitted request in an instance of its own.
 
 use super::body::lend;
 use super::outside::Caller;
@@ -20,11 +20,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// An instance that is running. When this is dropped, the instance may finish what it does after a whole answer, for a while; without
-/// one, it ends at once.
+/// A running instance. If the whole response was read before this is dropped, the instance may go on for a while; otherwise it ends at
+/// once.
 #[derive(Debug)]
 pub(crate) struct Running {
-    /// Whether the answer's body was read to its end.
+    /// Whether the response's body was read to its end.
     over: Rc<Cell<bool>>,
     left: Option<oneshot::Sender<bool>>,
 }
@@ -32,13 +32,13 @@ pub(crate) struct Running {
 impl Drop for Running {
     fn drop(&mut self) {
         if let Some(left) = self.left.take() {
-            // Who has ended already need not be told.
+            // This fails only if the run has already ended.
             let _ = left.send(self.over.get());
         }
     }
 }
 
-/// Starts an instance for a request, and waits for the head of its answer.
+/// Starts an instance for a request, and waits for the head of its response.
 pub(crate) async fn start(
     exchange: &Exchange,
     entry: &Arc<FunctionEntry>,
@@ -61,7 +61,7 @@ pub(crate) async fn start(
         Ok(Ok(response)) => response,
         Ok(Err(component::Failure::Crowded)) => return Err(Failure::Overflow),
         Ok(Err(failure)) => return Err(Failure::Reset { cause: format!("the component {failure}"), refused: false }),
-        // Only the end of this thread ends a run unasked.
+        // A run that gives no answer was dropped, and only the end of this thread drops a run.
         Err(_) => return Err(Failure::Reset { cause: "the node is ending".to_owned(), refused: false }),
     };
     let status = response.status();
@@ -78,7 +78,7 @@ pub(crate) async fn start(
     Ok((response, running))
 }
 
-/// The run itself; the lease lasts as long as it.
+/// Runs the instance, and holds the lease until the run ends.
 async fn serve(
     entry: Arc<FunctionEntry>,
     (program, grace): (Program, Duration),
@@ -101,7 +101,7 @@ async fn serve(
     drop(lease);
 }
 
-/// Completes when nobody waits for the run any more, and it had its time to finish.
+/// Completes when nobody waits for the run any more. If the response was whole, also waits for `grace`.
 async fn left_alone(leaves: oneshot::Receiver<bool>, grace: Duration) {
     if leaves.await.unwrap_or(false) {
         tokio::time::sleep(grace).await;

@@ -18,18 +18,19 @@ use leno_sandbox::extension::{Failure, Given, Outcome, Request, Run};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What a permitted request's extensions left for its response: for each that sees responses, its instance or what one needs.
+/// What a permitted request's extensions keep for its response: for each one that sees responses, its instance, or what it takes to start
+/// one.
 #[derive(Default)]
 pub(super) struct Kept {
     waiting: Vec<(usize, Waiting)>,
-    /// Lets so many instances wait, or start, when the response is there.
+    /// Reserves the instances that wait for the response, or start when it arrives.
     share: Option<Share>,
 }
 
 enum Waiting {
-    /// It saw the request.
+    /// The extension saw the request. Its instance waits for the response.
     Running(Box<Run>),
-    /// It sees the response only.
+    /// The extension sees the response only. Its instance has not started.
     Fresh(Box<Request>, Given),
 }
 
@@ -39,7 +40,7 @@ impl std::fmt::Debug for Kept {
     }
 }
 
-/// The caller's or the callee's.
+/// The function's extensions for this direction.
 pub(super) fn extensions(entry: &FunctionEntry, direction: TrafficDirection) -> &[Extension] {
     match direction {
         TrafficDirection::Outbound => &entry.outbound_extensions,
@@ -48,7 +49,8 @@ pub(super) fn extensions(entry: &FunctionEntry, direction: TrafficDirection) -> 
 }
 
 impl Judge {
-    /// Shows a permitted request to the function's extensions, one after the other. `share` is for those that are to see its response.
+    /// Shows a permitted request to the function's extensions, one after the other. `share` reserves the instances of those that also see
+    /// its response.
     pub fn extend(
         &self,
         ask: JudgeInput<'_>,
@@ -131,7 +133,7 @@ impl Judge {
     }
 }
 
-/// A verdict after the program's own.
+/// Replaces the program's verdict in the record.
 fn overrule(record: &Record, ruled: Ruled) {
     record.note(|observed| {
         if let Some(judged) = &mut observed.judged {
@@ -140,7 +142,7 @@ fn overrule(record: &Record, ruled: Ruled) {
     });
 }
 
-/// Shows a response to the extensions that want to see it, the last one first.
+/// Shows a response to the extensions that see responses, the last one first.
 pub(super) fn respond(
     judge: &Judge,
     entry: &Arc<FunctionEntry>,
@@ -150,7 +152,7 @@ pub(super) fn respond(
     record: &Record,
 ) -> Result<(), Refusal> {
     let extensions = extensions(entry, direction);
-    // There are instances for these as long as it lives.
+    // Reserves the instances until the end of this function.
     let Kept { waiting, share: _share } = kept;
     for (index, waiting) in waiting.into_iter().rev() {
         let Some(extension) = extensions.get(index) else { continue };
@@ -171,7 +173,7 @@ pub(super) fn respond(
     Ok(())
 }
 
-/// Why nothing came of a run.
+/// Why a run has no outcome.
 enum NoRun {
     NotLoaded(String),
     Failed(Failure),
@@ -216,7 +218,7 @@ fn request_run(
     Ok(outcome)
 }
 
-/// Who the user is, a module does not decide.
+/// Refuses changes to the headers that verified claims are copied to: a module must not decide who the user is.
 fn spares_claims(spec: &ProgramSpec, outcome: Outcome) -> Result<Outcome, NoRun> {
     if let Outcome::Continue(changes) = &outcome {
         edits::check_claims(changes, &spec.authentication).map_err(NoRun::BadOutput)?;
@@ -243,13 +245,13 @@ fn response_run(
     Ok(outcome)
 }
 
-/// What becomes of the exchange.
+/// What happens to the exchange after a run.
 enum Concluded {
     Continue(Vec<edits::Edit>),
     Refuse(Ruled, Refusal),
 }
 
-/// Checks what a run said, and writes it down.
+/// Validates and records the outcome of a run.
 fn conclude(
     judge: &Judge,
     record: &Record,
@@ -259,7 +261,8 @@ fn conclude(
     outcome: Result<Outcome, NoRun>,
     started: Instant,
 ) -> Concluded {
-    // Who exhausts a node, or keeps a module away, does not decide that a policy does not hold.
+    // `fail_open` does not apply to a missing module, or to a node without a free instance: whoever exhausts a node, or keeps a module
+    // away, must not be able to turn off a policy.
     let is_there = !matches!(outcome, Err(NoRun::NotLoaded(_) | NoRun::Failed(Failure::Crowded)));
     let said = match outcome {
         Ok(outcome) => verdict::said(Ok(outcome)),

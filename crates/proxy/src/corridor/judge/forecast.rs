@@ -1,6 +1,6 @@
-//! What a program will probably want, so that one run is enough.
+//! Forecasts what a program will want, so that one run is usually enough.
 //!
-//! A forecast only: a program that finds something missing asks for it, and one that is handed too much does not care.
+//! It need not be right: a program asks for what is missing, and ignores what it does not need.
 
 use super::Asked;
 use crate::state::ledger::quota::CounterState;
@@ -15,39 +15,37 @@ use leno_policy::token::{self, Located, MAX_TOKEN};
 use leno_policy::{path, quota};
 use std::borrow::Cow;
 
-/// Bytes of the claims that are remembered of one token. Of one that says more, the program asks for its counters each time.
+/// Maximum number of bytes of claims that are remembered of one token. If a token has more, the program asks for its counters with each
+/// request.
 const MOST_FACTS: usize = 1024;
 
-/// Tokens and counters, as far as they are known.
+/// The request's token and counters, as far as they are known.
 pub(super) struct Forecast<'a> {
-    /// The request's one token. `None`: it has none, or what will not pass as one, whoever made it.
+    /// The request's only token. `None`: there is none, or it will be refused, whoever signed it.
     pub token: Option<Token<'a>>,
-    /// Counters to hand over.
+    /// Counters to hand to the program.
     pub counters: Vec<Counter>,
 }
 
 /// The token that was found in the head.
 pub(super) struct Token<'a> {
-    /// As it stands there.
     pub token: &'a str,
-    /// Its SHA-256.
+    /// SHA-256 of the token.
     pub digest: Digest,
-    /// The key that made it.
+    /// The key that the signature was verified with; `None`: not verified yet.
     pub verified: Option<KeyId>,
 }
 
-/// A counter as it was read.
+/// A counter that was read from the ledger.
 pub(super) struct Counter {
-    /// Index of the rate limit.
+    /// Index of the rate limit in the program's specification.
     pub limit: u16,
-    /// Its key.
     pub key: String,
-    /// What it held.
     pub held: CounterState,
 }
 
 impl<'a> Forecast<'a> {
-    /// Looks up what the program declared.
+    /// Looks up the tokens and counters that the program declared.
     pub(super) fn new(asked: &Asked<'_>, method: &Method, path: &'a str, headers: &[Header<'a>]) -> Self {
         let needs = &asked.program.needs;
         let mut facts = None;
@@ -64,18 +62,18 @@ impl<'a> Forecast<'a> {
         Self { token, counters }
     }
 
-    /// For the input.
+    /// The verified key, for the program's input.
     pub(super) fn verified(&self) -> Option<KeyId> {
         self.token.as_ref()?.verified
     }
 
-    /// For the input.
+    /// The counters, for the program's input.
     pub(super) fn quotas(&self) -> Vec<QuotaEntry<'_>> {
         let entries = self.counters.iter();
         entries.map(|Counter { limit, key, held }| QuotaEntry { limit: *limit, key, state: held.state }).collect()
     }
 
-    /// Remembers the claims of the token that was accepted, for next time.
+    /// Remembers the claims of an accepted token for later requests.
     pub(super) fn learn(&self, asked: &Asked<'_>, facts: &[Option<String>]) {
         let bytes: usize = facts.iter().flatten().map(String::len).sum();
         if facts.is_empty() || facts.len() != asked.program.needs.claims.len() || bytes > MOST_FACTS {
@@ -89,7 +87,7 @@ impl<'a> Forecast<'a> {
     }
 }
 
-/// The one token of a request. What a program refuses unseen costs no digest.
+/// The request's only token. A token that the program would refuse in any case is not hashed.
 fn only<'a>(located: &[Located<'a>]) -> Option<&'a str> {
     let found = located.first().filter(|found| found.token.len() <= MAX_TOKEN)?;
     token::contradicting(located).is_none().then_some(found.token)
@@ -111,7 +109,8 @@ fn look_up<'a>(asked: &Asked<'_>, token: &'a str, facts: &mut Option<Facts>) -> 
     Token { token, digest, verified: Some(known.key) }
 }
 
-/// What other functions of this node have found out about a token that is new to this one, if it has the key that made it.
+/// What other functions of this node know about a token that is new to this function. Used only if this function has the key that signed
+/// it.
 fn learn_from_others(asked: &Asked<'_>, digest: &Digest) -> Option<Known> {
     let Made { key, algorithm, facts } = asked.signatures.look_up(digest)?;
     if !asked.ask.entry.keys.contains(key) {
@@ -123,7 +122,7 @@ fn learn_from_others(asked: &Asked<'_>, digest: &Digest) -> Option<Known> {
     Some(known)
 }
 
-/// The counters that the request would be counted by if every limit applied to it.
+/// Reads the counters that would count the request if every limit applied to it.
 fn read_counters(
     asked: &Asked<'_>,
     method: &Method,

@@ -1,4 +1,4 @@
-//! Carries out what a program decided: checks it, takes from the counters, edits the head.
+//! Carries out what a program decided: validates it, takes from the counters, edits the head.
 
 use super::extend::{self, Kept};
 use super::{Asked, JudgeError, Judgement};
@@ -22,10 +22,10 @@ use leno_sandbox::{Fault, RunError};
 use std::cell::RefCell;
 use std::sync::Arc;
 
-/// Counters that one request is counted by.
+/// Maximum number of counters that one request takes from.
 pub(super) const MOST_TAKES: usize = 64;
 
-/// A request that may be forwarded. Only the judge makes one.
+/// A request that may be forwarded. Only the judge can make one.
 #[derive(Debug)]
 pub struct Permitted {
     pub(super) head: request::Parts,
@@ -33,12 +33,12 @@ pub struct Permitted {
 }
 
 impl Permitted {
-    /// Whether user-written policies are to see it.
+    /// Whether the function has extensions in this direction.
     pub fn has_extensions(&self) -> bool {
         !self.extensions().is_empty()
     }
 
-    /// How many of them are to see its response too.
+    /// How many of its extensions see the response.
     pub fn kept_extensions(&self) -> u32 {
         let kept = self.extensions().iter().filter(|extension| extension.response).count();
         u32::try_from(kept).unwrap_or(u32::MAX)
@@ -48,13 +48,13 @@ impl Permitted {
         extend::extensions(&self.ruling.entry, self.ruling.direction)
     }
 
-    /// The head as it is to be forwarded, and what holds for the exchange.
+    /// The edited head, and the decision on the exchange.
     pub fn into_parts(self) -> (request::Parts, Ruling) {
         (self.head, self.ruling)
     }
 }
 
-/// What holds for a permitted exchange, to its end.
+/// The decision on a permitted exchange. It holds until the exchange ends.
 #[derive(Debug)]
 pub struct Ruling {
     /// This hop's span; `None`: tracing is off.
@@ -63,14 +63,14 @@ pub struct Ruling {
     pub entry: Arc<FunctionEntry>,
     /// Where the request came in.
     pub direction: TrafficDirection,
-    /// What is under way to the target.
+    /// Load of the target, and health of its endpoints.
     pub target: Arc<TargetState>,
-    /// Which of the program's targets it is for; there is one of this number.
+    /// Index into the program's targets. It is checked when the ruling is made.
     terms: usize,
     response_edits: RefCell<Vec<Edit>>,
-    /// What its extensions left for the response.
+    /// What the extensions keep for the response.
     pub(super) kept: RefCell<Kept>,
-    /// Counts the request as in flight for as long as the ruling lives.
+    /// Counts the request as in flight until the ruling is dropped.
     _in_flight: Option<RequestGuard>,
 }
 
@@ -80,7 +80,7 @@ impl Ruling {
         &super::program(&self.entry, self.direction).spec.targets[self.terms]
     }
 
-    /// Applies what the request's decision says of the response, then what the response's run said.
+    /// Applies the response edits decided with the request, then those of the response's own run.
     pub(super) fn edit_response(&self, more: Vec<Edit>, headers: &mut HeaderMap, record: &Record) {
         for edits in [self.response_edits.take(), more] {
             record.note(|observed| observed.response_edits.extend(edits.iter().map(edited)));
@@ -89,19 +89,19 @@ impl Ruling {
     }
 }
 
-/// A refusal, or an extension's own answer, as the client may see it. Why stands in the record.
+/// A refusal, or an extension's own response, as the client sees it. The reason is in the record only.
 #[derive(Debug)]
 pub struct Refusal {
-    /// 4xx or 5xx; of an extension's own answer also 2xx or 3xx.
+    /// 4xx or 5xx. An extension's own response may also be 2xx or 3xx.
     pub status: StatusCode,
     /// Header fields of the response.
     pub headers: HeaderMap,
-    /// An extension's own answer: its body, and its status of a gRPC call.
+    /// An extension's own response: its body, and the status of a gRPC call.
     pub own: Option<Box<(Bytes, Option<u8>)>>,
 }
 
 impl Asked<'_> {
-    /// Allowed or denied: what the program decided becomes what happens.
+    /// Applies the program's decision, be it to allow or to deny.
     pub(super) fn carry_out(
         &mut self,
         decision: Decision,
@@ -126,7 +126,7 @@ impl Asked<'_> {
         }
     }
 
-    /// The ledger has the last word: a slot in flight, and every counter, or nothing.
+    /// Permits the request if the ledger still agrees: it takes an in-flight slot and from every counter, or nothing.
     fn permit(
         &mut self,
         rule: String,
@@ -178,7 +178,8 @@ impl Asked<'_> {
         Ok(Judgement::Permitted(Permitted { head, ruling }))
     }
 
-    /// Refuses, and counts it where refusals are counted: by a limit with nothing left, if there is one.
+    /// Refuses the request, and counts it against the limits that count failures. If such a limit is exhausted, its own denial takes the
+    /// place of this one.
     pub(super) fn deny(
         &mut self,
         denial: Denial,
@@ -190,7 +191,7 @@ impl Asked<'_> {
         self.refuse(denial, edits).map(Judgement::Denied)
     }
 
-    /// Takes from all counters, or says why not.
+    /// Takes from all counters, or from none. Returns the denial if one is exhausted.
     fn take(&self, takes: &[Take], now_ms: u64) -> Result<Option<(Denial, Vec<HeaderEdit>)>, JudgeError> {
         if takes.is_empty() {
             return Ok(None);
@@ -223,13 +224,13 @@ impl Asked<'_> {
                 self.record.note(|observed| {
                     observed.takes.push(QuotaTake { limit: name.into(), remaining: None, shared });
                 });
-                // Another request took the last one between the program's run and now, or the limit counts failures.
+                // Another request used up the limit after the program's run, or the limit counts failures.
                 Ok(Some((quota::exhausted(name, &taken), quota::limit_headers(&taken).into())))
             }
         }
     }
 
-    /// Turns a denial into what the client gets and what the record says.
+    /// Turns a denial into the client's response and the record's verdict.
     pub(super) fn refuse(&mut self, denial: Denial, response_edits: Vec<HeaderEdit>) -> Result<Refusal, JudgeError> {
         let status = edits::check_status(denial.status)?;
         let mut headers = HeaderMap::new();
@@ -251,14 +252,14 @@ impl Asked<'_> {
         Ok(Refusal { status, headers, own: None })
     }
 
-    /// No verdict to rely on: refuse.
+    /// Refuses the request, because there is no verdict to rely on.
     pub(super) fn give_up(&mut self, trouble: JudgeError) -> Refusal {
         let (status, ruled) = describe(&trouble);
         self.runs.verdict = Some(ruled);
         Refusal { status, headers: HeaderMap::new(), own: None }
     }
 
-    /// Tracing and logging hold for denied requests too.
+    /// Records what to trace and to log. This also holds for denied requests.
     fn note_plan(&self, decision: &Decision, head: &request::Parts) -> Result<(), JudgeError> {
         let plan = &decision.plan;
         if let Some(trace) = &plan.trace
@@ -279,14 +280,14 @@ impl Asked<'_> {
     }
 }
 
-/// What a decision changes, checked.
+/// A decision's edits, validated.
 struct Edited {
     path: Option<String>,
     request: Vec<Edit>,
     response: Vec<Edit>,
 }
 
-/// A fault in the response's run: the response is not passed on.
+/// The refusal if the response's run fails. The response is not passed on.
 pub(super) fn fault(trouble: &JudgeError, record: &Record) -> Refusal {
     let (status, ruled) = describe(trouble);
     record.note(|observed| {
@@ -331,7 +332,7 @@ fn fault_name(fault: &Fault) -> &'static str {
     }
 }
 
-/// Keeps scheme and authority of HTTP/2.
+/// Replaces the path. An HTTP/2 request keeps its scheme and authority.
 fn replace_path(head: &mut request::Parts, path: String) -> Result<(), BadOutput> {
     let mut parts = std::mem::take(&mut head.uri).into_parts();
     parts.path_and_query = Some(edits::check_path(path)?);
@@ -339,7 +340,7 @@ fn replace_path(head: &mut request::Parts, path: String) -> Result<(), BadOutput
     Ok(())
 }
 
-/// The ledger's own denial: another request took the last slot.
+/// The ledger's own denial, if another request took the last in-flight slot.
 fn overflow(breaker: &leno_policy::spec::Breaker) -> Denial {
     Denial {
         status: 503,

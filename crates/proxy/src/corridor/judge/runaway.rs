@@ -1,34 +1,36 @@
-//! Programs and extensions that run into their deadline, again and again: on a leash.
+//! Limits what programs and extensions cost others when they keep missing their deadlines.
 //!
-//! A run is not interrupted before its deadline: until then its worker stands still, and fairness between functions ([`crate::runtime::schedule`])
-//! begins only afterwards. What loops each time would thus make every other function's requests wait for its deadline. So each function
-//! has a purse per worker. What its missed deadlines cost is taken from it, and it fills again at one [`SHARE`] of the time. While it is empty,
-//! the function's program and extensions run with a deadline as short as others' turns ([`LEASH`]). Ordinary requests do not feel that; those
-//! that would have missed the deadline fail sooner.
+//! A run is not interrupted before its deadline. Until then its worker stands still, and fair scheduling ([`crate::runtime::schedule`])
+//! goes on only afterwards. So a program that always loops would make every other function's requests wait for its deadline. Each function
+//! therefore has a budget per worker, its *purse*. A missed deadline takes the time of the run from the purse. As time passes, one part in
+//! [`SHARE`] of it fills the purse again. While the purse is empty, the function's program and extensions run with a short deadline, the
+//! [`LEASH`], which is about as long as others' turns. Ordinary requests do not notice. Those that would have missed the deadline fail
+//! sooner.
 
 use crate::runtime::schedule::Class;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// Processor time of a run of somebody whose purse is empty: several times what the examples need, and no more than others' turns take.
+/// Deadline, in processor time, of a run whose function has an empty purse. Several times what the examples need, and no longer than
+/// others' turns.
 const LEASH: Duration = Duration::from_micros(250);
-/// What a purse holds: a few deadlines missed by accident cost nobody a request.
+/// Size of a purse. A few deadlines missed by accident have no consequences.
 const PURSE: Duration = Duration::from_millis(20);
-/// One part in so many of a worker's time may be lost to one function's missed deadlines: so seldom do others' requests meet them.
+/// One function's missed deadlines may cost one part in `SHARE` of a worker's time, so that other requests seldom meet them.
 const SHARE: u32 = 200;
-/// A run that is cut off sooner is a turn like any other.
+/// A run that is cut off sooner costs nothing: it is a turn like any other.
 const LONG: Duration = Duration::from_micros(500);
-/// Purses that are kept before those are looked for that are full.
+/// When there are this many purses, the full ones are removed.
 const MANY: usize = 64;
 
-/// One worker's view of who runs away.
+/// One worker's purses. A function without an entry has a full one.
 #[derive(Debug, Default)]
 pub(super) struct Runaways(RefCell<HashMap<Class, Purse>>);
 
 #[derive(Clone, Copy, Debug)]
 struct Purse {
-    /// Missing from it at that time.
+    /// What was missing from the purse at `since`.
     spent: Duration,
     since: Instant,
 }
@@ -40,7 +42,7 @@ impl Purse {
 }
 
 impl Runaways {
-    /// The deadline of a run of this function.
+    /// The deadline for a run of this function. `own` is its usual deadline.
     pub(super) fn deadline(&self, class: Class, own: Duration, now: Instant) -> Duration {
         if self.leashes(class, now) { own.min(LEASH) } else { own }
     }
@@ -48,11 +50,11 @@ impl Runaways {
     /// Whether this function's purse is empty.
     fn leashes(&self, class: Class, now: Instant) -> bool {
         let purses = self.0.borrow();
-        // Of an ordinary node, all are full.
+        // Usually no deadline is missed, and there are no entries.
         !purses.is_empty() && purses.get(&class).is_some_and(|purse| purse.spent(now) >= PURSE)
     }
 
-    /// One of this function's runs has missed its deadline, after so much time.
+    /// Takes `time` from the function's purse: a run of that length has missed its deadline.
     pub(super) fn lost(&self, class: Class, time: Duration, now: Instant) {
         if time < LONG {
             return;

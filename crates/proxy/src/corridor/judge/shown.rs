@@ -1,11 +1,11 @@
-//! What modules are shown of a request and of its response.
+//! What extensions see of a request and of its response.
 
 use crate::http::peer::Peer;
 use http::{HeaderMap, Version, header, request, response};
 use leno_sandbox::extension::{Headers, Request, Response};
 use std::sync::Arc;
 
-/// What the runtime knows of a request besides its head.
+/// What the runtime knows about a request besides its head.
 pub(crate) struct Context<'a> {
     pub peer: &'a Peer,
     pub scheme: &'static str,
@@ -15,7 +15,7 @@ pub(crate) struct Context<'a> {
     pub bodiless: bool,
 }
 
-/// A request.
+/// The request as an extension sees it.
 pub(crate) fn request(head: &request::Parts, context: &Context<'_>) -> Request {
     Request {
         method: head.method.as_str().to_owned(),
@@ -37,12 +37,12 @@ pub(crate) fn request(head: &request::Parts, context: &Context<'_>) -> Request {
     }
 }
 
-/// A response.
+/// The response as an extension sees it.
 pub(crate) fn response(head: &response::Parts) -> Response {
     Response { status: head.status.as_u16(), fields: fields(&head.headers), bodiless: false }
 }
 
-/// The authority is a field of its own for modules.
+/// Header fields without `host`: modules get the authority separately.
 fn fields(headers: &HeaderMap) -> Headers {
     let shown = headers.iter().filter(|(name, _)| *name != header::HOST);
     shown.map(|(name, value)| (name.as_str(), value.as_bytes())).collect()

@@ -1,4 +1,4 @@
-//! The judge with real programs, on every engine.
+//! Tests the judge with real programs, on every engine.
 
 mod hostile;
 mod limits;
@@ -21,13 +21,13 @@ use leno_policy::spec::{
 use leno_sandbox::Engine;
 use std::sync::{Barrier, OnceLock};
 
-/// All engines. There is no silent skipping: where one cannot be had, the tests fail and say why.
+/// All engines. No test is skipped silently: if an engine is not available, the tests fail and say why.
 fn engines() -> &'static [Engine] {
     static ENGINES: OnceLock<[Engine; 3]> = OnceLock::new();
     ENGINES.get_or_init(|| [Engine::inline(), Engine::wasm().unwrap(), Engine::microvm().unwrap()])
 }
 
-/// A worker with its judge, and the sinks it records to.
+/// A worker's judge, and the sinks that it records to.
 struct Bench {
     telemetry: Telemetry,
     recorder: Rc<Recorder>,
@@ -80,7 +80,7 @@ impl Bench {
         self.judge.request(ask, head, record)
     }
 
-    /// Judges, and tells how it was recorded.
+    /// Judges a request. Returns the judgement and the record.
     fn ask(&self, request: http::request::Builder) -> (Judgement, Explanation) {
         let (head, ()) = request.body(()).unwrap().into_parts();
         let record = self.record(&head);
@@ -125,7 +125,7 @@ fn open_slice() -> Slice {
 
 const KEY: KeyId = KeyId([0xab; 32]);
 
-/// A function that wants a token of this key.
+/// A function that requires a token signed with this key.
 fn token_slice(key: &SigningKey) -> Slice {
     let mut slice = open_slice();
     slice.keys = vec![key.verification_key(KEY)];

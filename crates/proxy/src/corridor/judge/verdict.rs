@@ -1,4 +1,4 @@
-//! What a module said, checked. It is as untrusted as what a program says, and held to the same rules.
+//! Validates what an extension's module decided. This is as untrusted as a program's output, and the same rules apply.
 
 use crate::http::edits;
 use crate::http::edits::{BadOutput, Edit};
@@ -6,30 +6,30 @@ use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use leno_sandbox::extension::{Change, Failure, Local, Outcome};
 
-/// What becomes of an exchange.
+/// A module's decision, validated.
 #[derive(Debug)]
 pub(crate) enum Said {
-    /// It goes on, so edited.
+    /// The exchange goes on with these edits.
     Continue(Vec<Edit>),
-    /// It is answered.
+    /// The module answers the request itself.
     Answer(Box<Answer>),
 }
 
-/// A module's own answer.
+/// A module's own response.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub status: StatusCode,
     pub headers: HeaderMap,
     pub body: Bytes,
     pub grpc_status: Option<u8>,
-    /// In the module's words.
+    /// The reason, in the module's words.
     pub details: Box<str>,
 }
 
-/// A run that gave nothing to rely on: a label for metrics, and the reason in words.
+/// A run without a result to rely on: a label for metrics, and the reason in words.
 pub(crate) type Failed = (&'static str, String);
 
-/// Checks what came of a run.
+/// Validates the outcome of a run.
 pub(crate) fn said(outcome: Result<Outcome, Failure>) -> Result<Said, Failed> {
     let bad = |error: BadOutput| bad_output(&error);
     match outcome {
@@ -39,7 +39,7 @@ pub(crate) fn said(outcome: Result<Outcome, Failure>) -> Result<Said, Failed> {
     }
 }
 
-/// What a run said that may not be said.
+/// The failure of a run with invalid output.
 pub(crate) fn bad_output(error: &BadOutput) -> Failed {
     ("bad_output", format!("its output is invalid: {error}"))
 }
@@ -55,7 +55,7 @@ fn answer(local: Local) -> Result<Answer, BadOutput> {
         status: code.ok_or(BadOutput::Status(status))?,
         headers,
         body: body.into(),
-        // gRPC has the codes 0 to 16.
+        // gRPC's status codes are 0 to 16.
         grpc_status: u8::try_from(grpc_status).ok().filter(|status| *status <= 16),
         details: details.into(),
     })

@@ -13,10 +13,10 @@ use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::crypto::aws_lc_rs;
 use tokio_rustls::rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 
-/// Fetches as often as tests want.
+/// Allows fetches as often as the tests need.
 const FAST: Pace = Pace { soonest: Duration::ZERO, after_failure: Duration::from_millis(1) };
 
-/// An issuer that serves what is in the list, the last entry for ever.
+/// An issuer that serves the answers in the list, and the last one for ever.
 struct Server {
     url: String,
     answers: Arc<Mutex<VecDeque<String>>>,
@@ -44,7 +44,7 @@ impl Server {
                     if answers.len() > 1 { answers.pop_front().unwrap() } else { answers[0].clone() }
                 };
                 match &tls {
-                    // A client that does not trust the certificate breaks off.
+                    // A client that does not trust the certificate aborts the handshake.
                     Some(tls) => {
                         if let Ok(stream) = tls.accept(stream).await {
                             serve(stream, &answer).await;
@@ -58,7 +58,7 @@ impl Server {
     }
 }
 
-/// Answers, and closes the connection without a word of TLS about it.
+/// Answers, then closes the connection without TLS's `close_notify`.
 async fn serve_and_cut(stream: TcpStream, tls: &TlsAcceptor, answer: &str) {
     let Ok(mut stream) = tls.accept(stream).await else { return };
     let mut head = Vec::new();
@@ -67,7 +67,7 @@ async fn serve_and_cut(stream: TcpStream, tls: &TlsAcceptor, answer: &str) {
     }
     stream.write_all(answer.as_bytes()).await.unwrap();
     stream.flush().await.unwrap();
-    // TCP's end, with all that was written before it.
+    // Ends TCP, after everything that was written.
     stream.get_mut().0.shutdown().await.unwrap();
 }
 
@@ -77,7 +77,7 @@ async fn serve(mut stream: impl AsyncRead + AsyncWrite + Unpin, answer: &str) {
         head.push(stream.read_u8().await.unwrap());
     }
     assert!(head.starts_with(b"GET /keys HTTP/1.1\r\n"), "{}", String::from_utf8_lossy(&head));
-    // The client may have seen enough before the end.
+    // The client may close before it has read everything.
     let _ = stream.write_all(answer.as_bytes()).await;
     let _ = stream.shutdown().await;
 }
@@ -141,7 +141,7 @@ async fn keys_are_fetched_once_for_all_who_name_the_same_address() {
     seen.sort_unstable();
     assert_eq!(seen, ["shop/invoices", "shop/orders"]);
     assert_eq!(server.answers.lock().unwrap().len(), 1, "fetched once");
-    // Known keys are there at once when the configuration changes.
+    // Known keys are available at once when the configuration changes.
     let mut changed = slice("shop/orders", &server.url);
     changed.concurrency = 7;
     let complete = fetcher.follow(changed);
@@ -277,7 +277,7 @@ async fn an_answer_is_complete_by_its_own_framing_and_not_by_how_the_connection_
         (format!("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{set}", set.len()), true),
         (chunked, false),
         (format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{set}", set.len() + 1), false),
-        // Its end is that of the connection, which anybody may have cut off.
+        // The body ends with the connection, which anybody may have cut off.
         (format!("HTTP/1.1 200 OK\r\n\r\n{set}"), false),
     ];
     for (answer, complete) in answers {
@@ -289,7 +289,7 @@ async fn an_answer_is_complete_by_its_own_framing_and_not_by_how_the_connection_
                 serve_and_cut(listener.accept().await.unwrap().0, &tls, &served).await;
             }
         });
-        // The answer and the end come together, or one after the other.
+        // The answer and the end of the connection arrive together, or one after the other.
         for _ in 0..20 {
             let source = Source { url: url.clone(), ca_file: Some(file.clone()) };
             let fetched = fetch(source, Duration::from_secs(10)).await;

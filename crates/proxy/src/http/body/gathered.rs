@@ -1,8 +1,8 @@
-//! Bodies that come in many small pieces: what is there already is passed on as one.
+//! Bodies that come in many small pieces: the pieces that have arrived are passed on as one.
 //!
-//! A streaming call may send thousands of messages of one byte, each in a frame of its own (RFC 9113, 6.1). A frame that nobody has taken yet
-//! costs much more memory than its payload, so the HTTP/2 library ends connections with too many of them. Who takes them one by one, each
-//! with a turn of its own, is slower than who sends them.
+//! A streaming call may send thousands of one-byte messages, each in its own frame (RFC 9113, 6.1). A frame that waits to be read costs much more
+//! memory than its payload, so the HTTP/2 library ends connections that have too many. A reader that takes them one by one, each in a turn of its
+//! own, is slower than their sender.
 
 use bytes::{Bytes, BytesMut};
 use http_body::{Body as _, Frame, SizeHint};
@@ -10,31 +10,31 @@ use hyper::body::Incoming;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-/// Bytes of a piece that is small: a copy costs less than another turn.
+/// Pieces below this many bytes are joined: a copy costs less than another turn.
 const SMALL: usize = 256;
-/// Bytes that are passed on as one piece.
+/// Bytes after which a joined piece is passed on.
 const MOST: usize = 16 * 1024;
 
-/// A body from a socket.
+/// A body from a socket whose small pieces are joined.
 #[derive(Debug)]
 pub(super) struct Gathered {
     incoming: Incoming,
-    /// What came after small pieces and could not be added to them.
+    /// What followed small pieces and could not be added to them.
     next: Option<Result<Frame<Bytes>, hyper::Error>>,
 }
 
 impl Gathered {
-    /// Of which nothing was read yet.
+    /// Takes a body of which nothing was read yet.
     pub(super) fn new(incoming: Incoming) -> Self {
         Self { incoming, next: None }
     }
 
-    /// Whether there is nothing more to read.
+    /// Whether nothing is left to read.
     pub(super) fn is_end_stream(&self) -> bool {
         self.next.is_none() && self.incoming.is_end_stream()
     }
 
-    /// What is still to come.
+    /// Bounds on the bytes that are left.
     pub(super) fn size_hint(&self) -> SizeHint {
         let mut hint = self.incoming.size_hint();
         if let Some(Ok(frame)) = &self.next
@@ -49,7 +49,7 @@ impl Gathered {
         hint
     }
 
-    /// The next frame; small ones that are there already together.
+    /// The next frame. Small data frames that have arrived are joined.
     pub(super) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         if let Some(next) = self.next.take() {
             return Poll::Ready(Some(next));

@@ -1,4 +1,4 @@
-//! Bodies that come from an instance in this process.
+//! Bodies that come from a component's instance in this process.
 
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
@@ -12,12 +12,12 @@ use std::task::{Context, Poll};
 /// A body that an instance writes.
 pub(crate) struct InstanceBody {
     body: Pin<Box<dyn http_body::Body<Data = Bytes, Error = Broken>>>,
-    /// Whether it was read to its end.
+    /// Whether the body was read to its end.
     over: Rc<Cell<bool>>,
 }
 
 impl InstanceBody {
-    /// `over` becomes true when its last frame was taken.
+    /// `over` becomes true when the last frame was taken.
     pub(crate) fn new(
         body: impl http_body::Body<Data = Bytes, Error = Broken> + 'static,
         over: Rc<Cell<bool>>,
@@ -25,7 +25,6 @@ impl InstanceBody {
         Self { body: Box::pin(body), over }
     }
 
-    /// The next frame.
     pub(crate) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
         let frame = self.body.as_mut().poll_frame(cx);
         if let Poll::Ready(None) = frame {
@@ -34,12 +33,12 @@ impl InstanceBody {
         frame
     }
 
-    /// Whether there is nothing more to read, as far as it is known.
+    /// Whether nothing is left to read, as far as that is known.
     pub(crate) fn is_end_stream(&self) -> bool {
         self.body.is_end_stream()
     }
 
-    /// How long it is, as far as it is known.
+    /// Bounds on the bytes that are left, as far as they are known.
     pub(crate) fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
     }

@@ -1,6 +1,6 @@
 //! Request bodies that can be sent again.
 //!
-//! What streams through is recorded up to a bound. A body that outgrows it goes on streaming, but only once.
+//! A body is recorded up to a limit while it streams through. A longer body goes on streaming, but cannot be sent again.
 
 use crate::http::body::{Body, BodyError};
 use crate::http::upload::{Progress, Upload};
@@ -12,20 +12,20 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-/// Bytes of a request body that are kept for another try.
+/// Bytes of a request's body that are kept for another attempt.
 pub(super) const REPLAY_BYTES: usize = 64 * 1024;
 
-/// A request body of which several tries can be made, one after the other.
+/// The body of a request for several attempts, one after the other.
 #[derive(Clone, Debug)]
 pub(crate) struct Replayable(Rc<RefCell<Recording>>);
 
-/// One try's view of the body: what was recorded first, then what still comes.
+/// One attempt's view of the body: the recording first, then what still arrives.
 #[derive(Debug)]
 pub(crate) struct Replay {
     recording: Rc<RefCell<Recording>>,
-    /// Which try this is; when a later one began, this one gets nothing more.
+    /// Number of the attempt. When a later one has begun, this one gets nothing more.
     generation: u32,
-    /// Chunks of the recording that this try has passed.
+    /// Chunks of the recording that this attempt has read.
     passed: usize,
     trailers_passed: bool,
 }
@@ -36,15 +36,15 @@ struct Recording {
     chunks: Vec<Bytes>,
     size: usize,
     trailers: Option<HeaderMap>,
-    /// The source has given all it had.
+    /// The source has ended.
     complete: bool,
-    /// Something is missing from the recording: it grew too long, or the source broke off.
+    /// The recording is incomplete: it grew too long, or the source broke off.
     spoiled: bool,
     generation: u32,
 }
 
 impl Replayable {
-    /// Nothing is read before a try asks for it.
+    /// Nothing is read until an attempt reads it.
     pub(crate) fn new(source: Body) -> Self {
         let complete = source.is_over();
         Self(Rc::new(RefCell::new(Recording {
@@ -58,7 +58,7 @@ impl Replayable {
         })))
     }
 
-    /// The body for another try, from its beginning; earlier ones end. `None`: its beginning is no longer there.
+    /// The body for another attempt, from its beginning. Earlier attempts end. `None`: the beginning is no longer recorded.
     pub(crate) fn another(&self) -> Option<Body> {
         let mut recording = self.0.borrow_mut();
         if recording.spoiled {
@@ -66,21 +66,21 @@ impl Replayable {
         }
         recording.generation += 1;
         if let Some(upload) = recording.source.upload() {
-            // It begins with what is recorded, for which nobody waits.
+            // The attempt begins with the recording, so it does not wait for the client.
             upload.note(Progress::Upstream);
         }
         let generation = recording.generation;
         Some(Body::replay(Replay { recording: self.0.clone(), generation, passed: 0, trailers_passed: false }))
     }
 
-    /// Whether [`Replayable::another`] would give one.
+    /// Whether [`Replayable::another`] would return a body.
     pub(crate) fn is_possible(&self) -> bool {
         !self.0.borrow().spoiled
     }
 }
 
 impl Replay {
-    /// The next frame for this try.
+    /// The next frame for this attempt.
     pub(crate) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let mut recording = self.recording.borrow_mut();
         if recording.generation != self.generation {
@@ -108,12 +108,12 @@ impl Replay {
         polled
     }
 
-    /// How far the client is with the body.
+    /// How far the client's upload is.
     pub(crate) fn upload(&self) -> Option<Upload> {
         self.recording.borrow().source.upload()
     }
 
-    /// Whether this try has seen all.
+    /// Whether this attempt has read everything.
     pub(crate) fn is_end_stream(&self) -> bool {
         let recording = self.recording.borrow();
         let all_passed =
@@ -121,7 +121,7 @@ impl Replay {
         all_passed && (recording.complete || recording.source.is_over())
     }
 
-    /// What is left for this try.
+    /// Bounds on the bytes that are left for this attempt.
     pub(crate) fn size_hint(&self) -> SizeHint {
         let recording = self.recording.borrow();
         let recorded: usize = recording.chunks.iter().skip(self.passed).map(Bytes::len).sum();
@@ -133,7 +133,7 @@ impl Replay {
 }
 
 impl Recording {
-    /// Keeps a frame for later tries; returns by how many chunks the recording grew.
+    /// Keeps a frame for later attempts. Returns by how many chunks the recording grew.
     fn record(&mut self, frame: &Frame<Bytes>) -> usize {
         if let Some(trailers) = frame.trailers_ref() {
             self.trailers = Some(trailers.clone());
@@ -143,7 +143,7 @@ impl Recording {
         self.size += data.len();
         if self.spoiled || self.size > REPLAY_BYTES {
             self.spoiled = true;
-            // This try has passed them all, and there will be no other.
+            // This attempt has read them all, and there will be no other.
             self.chunks = Vec::new();
             return 0;
         }

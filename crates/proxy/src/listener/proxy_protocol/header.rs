@@ -1,42 +1,41 @@
-//! The header that a proxy writes before all else: versions 1 and 2 of HAProxy's PROXY protocol.
+//! Parses the header that a proxy sends before all else: versions 1 and 2 of HAProxy's PROXY protocol.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Bytes of a header of version 1, its end included.
+/// Maximum length of a version 1 header in bytes, including its CR LF.
 const LONGEST_V1: usize = 107;
-/// Bytes of a header of version 2 with all that a proxy may add to the addresses.
+/// Maximum length of a version 2 header in bytes, including whatever a proxy adds after the addresses.
 const LONGEST_V2: usize = 4096;
 const V1: &[u8] = b"PROXY ";
 const V2: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
-/// Signature, version with command, family, length.
+/// Bytes of a version 2 header before the addresses: signature, version and command, family, length.
 const FIXED: usize = 16;
 
 /// What the first bytes of a connection are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Header {
-    /// The beginning of a header.
+    /// The beginning of a header; more bytes are needed.
     Incomplete,
-    /// A whole one.
+    /// A whole header.
     Complete {
-        /// Its bytes; what the client says follows.
+        /// Length of the header in bytes. The client's bytes follow it.
         length: usize,
-        /// The client. `None`: the proxy speaks for itself, or does not know.
+        /// The client's address. `None`: the proxy speaks for itself, or does not know the client.
         source: Option<SocketAddr>,
     },
 }
 
-/// Why bytes are no header.
+/// Why the bytes are not a PROXY header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Malformed {
-    /// They begin otherwise.
+    /// The first bytes are not those of a PROXY header.
     #[error("the connection does not begin with a PROXY header")]
     Missing,
-    /// They break a rule of the protocol.
+    /// The header breaks a rule of the protocol; the text says which.
     #[error("the PROXY header is malformed: {0}")]
     Wrong(&'static str),
 }
 
-/// Reads the beginning of a connection.
 pub(super) fn parse(bytes: &[u8]) -> Result<Header, Malformed> {
     let begins = |with: &[u8]| bytes.iter().zip(with).all(|(a, b)| a == b);
     if begins(V1) {
@@ -59,7 +58,7 @@ fn v1(bytes: &[u8]) -> Result<Header, Malformed> {
     let length = end + 2;
     let mut words = line.split(' ').skip(1);
     let source = match words.next() {
-        // What else it says is to be ignored.
+        // The protocol says to ignore the rest of the line.
         Some("UNKNOWN") => return Ok(Header::Complete { length, source: None }),
         Some("TCP4") => addresses::<Ipv4Addr>(&mut words),
         Some("TCP6") => addresses::<Ipv6Addr>(&mut words),
@@ -69,7 +68,7 @@ fn v1(bytes: &[u8]) -> Result<Header, Malformed> {
     Ok(Header::Complete { length, source: Some(source) })
 }
 
-/// Source and destination, then their ports.
+/// Parses source address, destination address, source port and destination port. Returns the source.
 fn addresses<'t, A: std::str::FromStr + Into<IpAddr>>(words: &mut impl Iterator<Item = &'t str>) -> Option<SocketAddr> {
     let (source, _) = (words.next()?.parse::<A>().ok()?, words.next()?.parse::<A>().ok()?);
     let (port, _) = (port(words.next()?)?, port(words.next()?)?);
@@ -98,11 +97,11 @@ fn v2(bytes: &[u8]) -> Result<Header, Malformed> {
     let port = |at: usize| rest.get(at..at + 2).map(|port| u16::from_be_bytes([port[0], port[1]])).ok_or(wrong);
     let source = match fixed[13] {
         _ if local => None,
-        // Unspecified, or the proxy got it through a Unix socket.
+        // The family is unspecified, or the proxy was reached through a Unix socket.
         0x00 | 0x31 => None,
         0x11 => {
             let source = *rest.first_chunk::<4>().ok_or(wrong)?;
-            // Behind the destination and the source's port.
+            // The destination's port is not used, but it must be there.
             port(10)?;
             Some(SocketAddr::new(Ipv4Addr::from(source).into(), port(8)?))
         }
@@ -149,7 +148,7 @@ mod tests {
         assert_eq!(complete(b"PROXY UNKNOWN ff:: ff:: 1 2\r\n"), None);
         let mut tcp4 = vec![203, 0, 113, 9, 10, 0, 0, 1, 0xc8, 0x22, 1, 187];
         assert_eq!(complete(&v2_header(0x21, 0x11, &tcp4)), v4);
-        // More than addresses.
+        // Something follows the addresses.
         tcp4.extend([0x04, 0, 1, 7]);
         assert_eq!(complete(&v2_header(0x21, 0x11, &tcp4)), v4);
         let v6_body = ["2001:db8::7", "::1"].map(|text| text.parse::<Ipv6Addr>().unwrap().octets()).concat();

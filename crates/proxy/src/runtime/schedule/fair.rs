@@ -1,4 +1,4 @@
-//! Whose turn it is: the one who has had the least time. Pure; time is fed in.
+//! Fair queueing: the class that has used the least time is next. Pure: callers pass the times in.
 
 use hashbrown::HashMap;
 use std::cmp::Reverse;
@@ -6,25 +6,25 @@ use std::collections::binary_heap::PeekMut;
 use std::collections::{BinaryHeap, VecDeque};
 use std::hash::{BuildHasherDefault, DefaultHasher, Hash, Hasher};
 
-/// Classes that are kept before those are looked for that need not be.
+/// Up to this many classes are kept before idle ones are looked for.
 const FEW: usize = 64;
 
-/// For whom a task works. Ready tasks of one class take turns; classes share the worker's time evenly.
+/// Whom a task works for. Ready tasks of one class take turns, and classes share the worker's time evenly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Class(pub(super) u64);
 
 impl Class {
     /// The worker's own tasks: accepting, cleaning up.
     pub const OWN: Self = Self(0);
-    /// Connections that have not said yet whom they are for.
+    /// Connections whose function is not known yet.
     pub const STRANGERS: Self = Self(1);
 
-    /// Not the worker itself, nor connections that have said nothing yet.
+    /// Whether this is neither the worker itself nor a connection whose function is not known yet.
     pub(super) fn is_function(self) -> bool {
         self > Self::STRANGERS
     }
 
-    /// Everybody of this name, on every worker. Two names that meet (one in 2^64) would share a turn, nothing worse.
+    /// The class of a name, the same on every worker. Two names with the same hash (one in 2^64) would share turns, nothing worse.
     pub fn of(name: &str) -> Self {
         let mut hasher = DefaultHasher::new();
         name.hash(&mut hasher);
@@ -32,18 +32,18 @@ impl Class {
     }
 }
 
-/// Things to do, each in the queue of a class.
+/// Items, each in the queue of a class.
 ///
-/// A class's *virtual time* is what it has used, in nanoseconds. The class with the least is next. One that had nothing to do for a
-/// while goes on from where the others are: nobody saves up time, and nobody is made to wait for having slept.
+/// A class's *virtual time* is the time that it has used, in nanoseconds. The class with the least is next. A class that was idle continues at the
+/// virtual time of the others, so it has neither saved up time nor fallen behind.
 #[derive(Debug)]
 pub(super) struct Fair<T> {
     queues: HashMap<Class, Queue<T>, BuildHasherDefault<Hashed>>,
-    /// Classes with something to do, by the virtual time that they had when they were put here. It may have grown since.
+    /// Classes with items, by the virtual time that they had when they were put here. It may have grown since.
     order: BinaryHeap<Reverse<(u64, Class)>>,
-    /// Where the others are: virtual time of whoever had the last turn, before that turn; after it, if nobody else waited.
+    /// The virtual time of the others: that of the class with the last turn before this turn, or after it if no other class waited.
     now: u64,
-    /// When there are more classes than this, those with nothing to do are forgotten.
+    /// When there are more classes than this, idle ones are forgotten.
     many: usize,
 }
 
@@ -60,7 +60,7 @@ impl<T> Default for Fair<T> {
 }
 
 impl<T> Fair<T> {
-    /// Something to do for `class`, after what it has to do already.
+    /// Adds an item to the end of the queue of `class`.
     pub(super) fn push(&mut self, class: Class, item: T) {
         if self.queues.len() >= self.many && !self.queues.contains_key(&class) {
             self.forget();
@@ -73,7 +73,7 @@ impl<T> Fair<T> {
         queue.ready.push_back(item);
     }
 
-    /// What is to be done next.
+    /// Takes the next item.
     pub(super) fn pop(&mut self) -> Option<T> {
         loop {
             let mut first = self.order.peek_mut()?;
@@ -83,7 +83,7 @@ impl<T> Fair<T> {
                 continue;
             };
             if queue.used != used {
-                // It was charged since; the heap finds its place when `first` is dropped.
+                // The class was charged since. The heap moves it when `first` is dropped.
                 *first = Reverse((queue.used, class));
                 continue;
             }
@@ -98,18 +98,18 @@ impl<T> Fair<T> {
         }
     }
 
-    /// `class` has used so many nanoseconds.
+    /// Adds to the virtual time of `class`.
     pub(super) fn charge(&mut self, class: Class, nanoseconds: u64) {
         if let Some(queue) = self.queues.get_mut(&class) {
             queue.used = queue.used.saturating_add(nanoseconds);
             if self.order.is_empty() {
-                // There are no others to catch up with it.
+                // No other class has to catch up.
                 self.now = self.now.max(queue.used);
             }
         }
     }
 
-    /// A class that has nothing to do, and would begin where the others are, is the same as one never seen.
+    /// Forgets idle classes that are not ahead of the others. If they come again, they begin where the others are, as they would have.
     fn forget(&mut self) {
         let now = self.now;
         self.queues.retain(|_, queue| !queue.ready.is_empty() || queue.used > now);
@@ -117,7 +117,7 @@ impl<T> Fair<T> {
     }
 }
 
-/// The hash of something that is one already.
+/// A hasher for keys that are hashes already.
 #[derive(Default)]
 struct Hashed(u64);
 

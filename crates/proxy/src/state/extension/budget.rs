@@ -1,9 +1,9 @@
-//! How many instances of extensions are kept for responses, and by whom.
+//! How many instances of extensions are kept for responses, and for whom.
 //!
 //! An extension that sees responses holds an instance for as long as the function takes to answer, and a node has only so many
-//! ([`MOST_KEPT`]). So each function and each namespace has a budget, and requests that find none left wait for a while. Namespaces have
-//! turns: however many requests of one wait, the first of another is next. Who has waited for too long is refused, whatever the
-//! extension's `failMode` says: else whoever fills the node would decide that others' policies do not hold.
+//! ([`MOST_KEPT`]). So each function and each namespace has a budget, and requests beyond it wait for a while. Namespaces take turns:
+//! however many requests of one namespace wait, the first request of another is next. A request that has waited too long is refused,
+//! whatever the extension's `failMode` says. Otherwise, whoever fills the node would turn off others' policies.
 
 use leno_config::FunctionId;
 use leno_config::slice::ExtensionInstances;
@@ -18,11 +18,11 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-/// Instances that may wait for responses. The rest is for runs that are over before their worker does anything else.
+/// Maximum number of instances that may wait for responses. The rest is for runs that end before their worker does anything else.
 const MOST_KEPT: u32 = MOST_INSTANCES - 128;
 /// A request that has to wait longer is refused.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
-/// Requests of one namespace that wait.
+/// Maximum number of requests of one namespace that wait.
 const MOST_WAITING: usize = 1000;
 
 /// One node's budget.
@@ -31,7 +31,7 @@ pub struct Budget(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Of all.
+    /// Instances kept for all functions together.
     kept: u32,
     functions: HashMap<FunctionId, u32>,
     namespaces: HashMap<Box<str>, Namespace>,
@@ -55,7 +55,7 @@ struct Waiting {
 struct Wanted {
     function: FunctionId,
     count: u32,
-    /// As configured when the request came.
+    /// The limits as configured when the request arrived.
     most: ExtensionInstances,
 }
 
@@ -65,7 +65,7 @@ impl Wanted {
     }
 }
 
-/// Instances that one request may keep, until this is dropped.
+/// Instances that one request may keep. Dropping this gives them back.
 #[derive(Debug)]
 pub struct Share {
     budget: Arc<Budget>,
@@ -73,13 +73,13 @@ pub struct Share {
     count: u32,
 }
 
-/// There are none for this request.
+/// No instance is free for this request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no instance of an extension was free: {0}")]
 pub struct Exhausted(&'static str);
 
 impl Budget {
-    /// So many instances for a request to this function; waits for them for a while.
+    /// Reserves `count` instances for a request to this function. Waits for them for at most a second.
     pub async fn take(
         self: &Arc<Self>,
         function: &FunctionId,
@@ -105,7 +105,7 @@ impl Budget {
         Err(Exhausted("the function, its namespace or the node had as many as they may for a second"))
     }
 
-    /// For metrics.
+    /// The current counts, for metrics.
     pub fn scrape(&self) -> Scrape {
         let state = self.lock();
         let count = |waiting: &VecDeque<Waiting>| waiting.iter().filter(|one| !one.granted.is_closed()).count();
@@ -135,7 +135,7 @@ impl Drop for Share {
             }
         }
         for Waiting { wanted, granted } in granted {
-            // Who has gone meanwhile gives it back.
+            // If the request has gone meanwhile, its share is dropped and thereby given back.
             let _ = granted.send(self.budget.share(&wanted));
         }
     }
@@ -169,7 +169,7 @@ impl State {
         self.forget(&function.namespace);
     }
 
-    /// Forgets who has gone, and a namespace of which nothing is left.
+    /// Forgets requests that have gone, and the namespace if nothing of it is left.
     fn forget(&mut self, name: &str) {
         if let Some(namespace) = self.namespaces.get_mut(name) {
             namespace.waiting.retain(|waiting| !waiting.granted.is_closed());
@@ -194,7 +194,8 @@ impl State {
         Ok(receiver)
     }
 
-    /// Whose turn it is, of those for whom there is room. Namespaces come one after the other, and in each the one that has waited longest.
+    /// Takes the next waiting request for which there is room. Namespaces take turns. Within one, the request that has waited longest comes
+    /// first.
     fn next(&mut self) -> Option<Waiting> {
         for _ in 0..self.turns.len() {
             let name = self.turns.pop_front()?;
@@ -213,7 +214,7 @@ impl State {
     }
 }
 
-/// What was kept at one moment, and how many requests waited, by namespace.
+/// By namespace: how many instances were kept, and how many requests waited, at one moment.
 #[derive(Debug)]
 pub struct Scrape(BTreeMap<Box<str>, [i64; 2]>);
 
@@ -241,7 +242,7 @@ mod tests {
         ExtensionInstances { per_function, per_namespace }
     }
 
-    /// What a future has to say now.
+    /// The future's output, if it is ready now.
     async fn now<F: Future + Unpin>(future: F) -> Option<F::Output> {
         tokio::select! {
             biased;
@@ -250,7 +251,7 @@ mod tests {
         }
     }
 
-    /// Instances that are kept, and requests that wait.
+    /// Number of instances that are kept, and of requests that wait.
     fn counts(budget: &Budget) -> (i64, i64) {
         let Scrape(namespaces) = budget.scrape();
         namespaces.values().fold((0, 0), |(kept, waiting), counts| (kept + counts[0], waiting + counts[1]))
@@ -260,7 +261,7 @@ mod tests {
         name.parse().unwrap()
     }
 
-    /// So many, each for a request of its own.
+    /// Takes `count` shares of one instance, each for a request of its own.
     async fn take(budget: &Arc<Budget>, function: &str, count: u32, limits: ExtensionInstances) -> Vec<Share> {
         let mut kept = Vec::new();
         for _ in 0..count {

@@ -1,6 +1,6 @@
-//! What is under way to one callee, and which of its endpoints are out.
+//! Load of one callee, and which of its endpoints are ejected.
 //!
-//! Every count is held by a guard and given back when the guard is dropped, so that no way out of an exchange can leak one.
+//! Each count is held by a guard and given back when the guard is dropped, so no way out of an exchange can leak a count.
 
 use super::outlier::{Attempt, Outliers};
 use leno_policy::input::TargetLoad;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
-/// One callee, as this node sees it: shared by all workers.
+/// One callee as this node sees it. All workers share it.
 #[derive(Debug, Default)]
 pub struct TargetState {
     requests: AtomicU32,
@@ -21,7 +21,7 @@ pub struct TargetState {
 }
 
 impl TargetState {
-    /// What a program is told. `endpoints`: how many are known.
+    /// What a program is told about the load. `endpoints`: how many are known.
     pub fn load(&self, endpoints: u32, now: Instant) -> TargetLoad {
         let ejected = self.outliers.ejected_count(now).min(endpoints);
         TargetLoad {
@@ -33,7 +33,7 @@ impl TargetState {
         }
     }
 
-    /// Counts a request in flight. `None`: `max` are already.
+    /// Counts an in-flight request. `None`: `max` are in flight already.
     pub fn enter(self: &Arc<Self>, max: Option<u32>) -> Option<RequestGuard> {
         add_one(&self.requests, max).then(|| RequestGuard(self.clone()))
     }
@@ -43,19 +43,20 @@ impl TargetState {
         add_one(&self.pending, max_pending).then(|| PendingGuard(self.clone()))
     }
 
-    /// Counts a connection; the guard is held as long as it is open. `None`: `max_connections` are open already.
+    /// Counts a connection until the guard is dropped. `None`: `max_connections` are open already.
     pub fn connect(self: &Arc<Self>, max_connections: Option<u32>) -> Option<ConnectionGuard> {
         add_one(&self.connections, max_connections).then(|| ConnectionGuard(self.clone()))
     }
 
-    /// Counts a retry in flight against the budget: `percent` of the requests in flight, but `min` always.
+    /// Counts an in-flight retry against the retry budget: `percent` of the in-flight requests, but at least `min`. `None`: the budget is
+    /// used up.
     pub fn retry(self: &Arc<Self>, percent: u8, min: u32) -> Option<RetryGuard> {
         let share = u64::from(self.requests.load(Ordering::Relaxed)) * u64::from(percent) / 100;
         let budget = min.max(u32::try_from(share).unwrap_or(u32::MAX));
         add_one(&self.retries, Some(budget)).then(|| RetryGuard(self.clone()))
     }
 
-    /// Takes note of how one try ended. Returns true if this ejected the endpoint. `endpoints`: how many are known.
+    /// Records how one attempt ended. Returns true if this ejected the endpoint. `endpoints`: how many are known.
     pub fn report(
         &self,
         endpoint: SocketAddr,
@@ -67,13 +68,13 @@ impl TargetState {
         self.outliers.report(endpoint, attempt, outlier, endpoints, now)
     }
 
-    /// Whether an endpoint is out. One atomic load as long as nothing is.
+    /// Whether an endpoint is ejected. Costs one atomic load as long as none is.
     pub fn ejected(&self, endpoint: SocketAddr, now: Instant) -> bool {
         self.outliers.is_ejected(endpoint, now)
     }
 }
 
-/// Exact: concurrent callers never get past `max` together.
+/// The count is exact: concurrent callers never exceed `max` together.
 fn add_one(count: &AtomicU32, max: Option<u32>) -> bool {
     let max = max.unwrap_or(u32::MAX);
     count.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |now| (now < max).then(|| now + 1)).is_ok()
@@ -94,22 +95,22 @@ macro_rules! guard {
 }
 
 guard!(
-    /// A request in flight.
+    /// Counts an in-flight request.
     RequestGuard,
     requests
 );
 guard!(
-    /// A request that waits for an instance or a connection.
+    /// Counts a request that waits for an instance or a connection.
     PendingGuard,
     pending
 );
 guard!(
-    /// An open connection.
+    /// Counts an open connection.
     ConnectionGuard,
     connections
 );
 guard!(
-    /// A retry in flight.
+    /// Counts an in-flight retry.
     RetryGuard,
     retries
 );

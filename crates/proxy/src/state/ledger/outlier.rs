@@ -1,6 +1,6 @@
-//! Ejection of failing endpoints, as Envoy's outlier detection does it (`consecutive_5xx`, `consecutive_gateway_failure`).
+//! Ejects failing endpoints, like Envoy's outlier detection (`consecutive_5xx`, `consecutive_gateway_failure`).
 //!
-//! There is no timer: whoever asks brings the time, and what was due by then is caught up.
+//! There is no timer. Each caller passes the time, and the reviews that were due by then are done first.
 
 use leno_policy::spec::Outlier;
 use std::collections::HashMap;
@@ -9,26 +9,26 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Longest ejection, as in Envoy (`max_ejection_time`), unless the base is longer.
+/// Longest ejection, like Envoy's `max_ejection_time`, unless the base ejection time is longer.
 const LONGEST_EJECTION: Duration = Duration::from_secs(300);
-/// Endpoints with failures that are remembered. Beyond it, those that are not out are forgotten first.
+/// Maximum number of endpoints whose failures are remembered. When it is reached, those that are not ejected are forgotten.
 const MOST_ENDPOINTS: usize = 4096;
 
-/// How one try ended.
+/// How one attempt ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attempt {
-    /// With a response.
+    /// With a response of this status.
     Status(u16),
-    /// Without one: no connection, a broken one, or a timeout.
+    /// Without a response: no connection, a broken one, or a timeout.
     LocalFailure,
 }
 
-/// The endpoints of one callee that failed lately.
+/// The endpoints of one callee that failed recently.
 #[derive(Debug, Default)]
 pub struct Outliers {
-    /// Endpoints in `endpoints`, so that the good case takes no lock.
+    /// Number of `endpoints`. While it is 0, a success takes no lock.
     known: AtomicU32,
-    /// Of those, how many are out.
+    /// How many of them are ejected.
     out: AtomicU32,
     state: Mutex<State>,
 }
@@ -36,7 +36,7 @@ pub struct Outliers {
 #[derive(Debug, Default)]
 struct State {
     endpoints: HashMap<SocketAddr, Endpoint>,
-    /// Of them, how many are out.
+    /// How many of them are ejected.
     out: u32,
     reviews: Option<Reviews>,
 }
@@ -51,14 +51,14 @@ struct Reviews {
 struct Endpoint {
     consecutive_5xx: u32,
     consecutive_gateway: u32,
-    /// How often it was ejected, less one for each review it has been in since.
+    /// How often the endpoint was ejected, minus one for each later review at which it was in use.
     ejections: u32,
-    /// It is out at least this long; it comes back at the review after.
+    /// The endpoint is ejected at least until then. It returns at the first review after that.
     out_until: Option<Instant>,
 }
 
 impl Outliers {
-    /// Takes note of how one try ended; true if this ejected the endpoint.
+    /// Records how one attempt ended. Returns true if this ejected the endpoint.
     pub fn report(
         &self,
         address: SocketAddr,
@@ -81,7 +81,7 @@ impl Outliers {
         ejected
     }
 
-    /// Whether this endpoint is out.
+    /// Whether this endpoint is ejected.
     pub fn is_ejected(&self, address: SocketAddr, now: Instant) -> bool {
         if self.out.load(Ordering::Acquire) == 0 {
             return false;
@@ -92,7 +92,7 @@ impl Outliers {
         state.endpoints.get(&address).is_some_and(|endpoint| endpoint.out_until.is_some())
     }
 
-    /// How many endpoints are out.
+    /// How many endpoints are ejected.
     pub fn ejected_count(&self, now: Instant) -> u32 {
         if self.out.load(Ordering::Acquire) == 0 {
             return 0;
@@ -103,7 +103,7 @@ impl Outliers {
         state.out
     }
 
-    /// A panic under this lock leaves counts that are at worst a little off; refusing to go on would be worse.
+    /// Ignores poisoning: after a panic, the counts are at worst a little off. To refuse everything from then on would be worse.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -115,7 +115,7 @@ impl Outliers {
 }
 
 impl State {
-    /// Adopts the interval in force, then does the reviews that are due.
+    /// Adopts the review interval in force, then does the reviews that are due.
     fn catch_up(&mut self, interval: Duration, now: Instant) {
         match &mut self.reviews {
             Some(reviews) if reviews.interval == interval => {}
@@ -129,7 +129,7 @@ impl State {
         if now < reviews.next {
             return;
         }
-        // Several may be due at once; what they do depends on time only, so they are done in one go.
+        // Several reviews may be due. Their effect depends on the time only, so they are done in one step.
         let late = now.duration_since(reviews.next).as_nanos() / reviews.interval.as_nanos();
         let passed = u32::try_from(late).unwrap_or(u32::MAX).saturating_add(1);
         let last = reviews.next + reviews.interval.saturating_mul(passed - 1);
@@ -199,7 +199,8 @@ impl Endpoint {
         self.consecutive_gateway = 0;
     }
 
-    /// What `passed` reviews, from `first` to `last`, do to it: bring it back, and for each review it was in, forgive one ejection.
+    /// Does `passed` reviews, from `first` to `last`. They end the ejection if its time is over. Each review after that forgives one
+    /// ejection.
     fn review(&mut self, first: Instant, last: Instant, passed: u32, interval: Duration) {
         let forgiving = match self.out_until {
             None => passed,
@@ -258,7 +259,7 @@ mod tests {
         assert!(fail(&outliers, 1, 3, &SETTINGS, 4, start));
         assert!(outliers.is_ejected(address(1), after(1_999)));
         assert!(!outliers.is_ejected(address(1), after(2_000)), "the second review is due just then");
-        // Ejected again at 2.5 s: out for twice the base, and back at the review after.
+        // Ejected again at 2.5 s, for twice the base time. It returns at the first review after that.
         assert!(fail(&outliers, 1, 3, &SETTINGS, 4, after(2_500)));
         assert!(outliers.is_ejected(address(1), after(6_999)), "its time ended at 6.5 s, the review is at 7 s");
         assert!(!outliers.is_ejected(address(1), after(7_000)));
@@ -269,7 +270,7 @@ mod tests {
         let (outliers, start) = (Outliers::default(), Instant::now());
         let after = |ms| start + Duration::from_millis(ms);
         assert!(fail(&outliers, 1, 3, &SETTINGS, 4, start));
-        // Back at 2 s; the review at 3 s forgives the one ejection, so the next is a first one again.
+        // It returns at 2 s. The review at 3 s forgives the one ejection, so the next one counts as the first again.
         assert!(fail(&outliers, 1, 3, &SETTINGS, 4, after(3_000)));
         assert!(outliers.is_ejected(address(1), after(4_999)));
         assert!(!outliers.is_ejected(address(1), after(5_000)));

@@ -1,15 +1,15 @@
 //! The counters of one function's rate limits.
 //!
-//! The arithmetic is [`leno_policy::quota::take`], the very function that the program forecast with; here it is done again under the
-//! counters' locks, so that two requests cannot both take the last one.
+//! The arithmetic is [`leno_policy::quota::take`], the function that the program forecast with. Here it is done again under the counters'
+//! locks, so that two requests cannot both take the last unit of a limit.
 //!
 //! # Bounds
-//! A limit has at most 65,536 counters, whose keys take at most 8 MiB; those of other limits do not matter. When a new one is needed and
-//! there is no room, those that say nothing any more (full buckets, windows that are over) go. A counter that limits somebody is
-//! never dropped: that would let whoever has many keys wash away the counters of others. So if all counters are active, further keys share
-//! 4,096 counters by their hashes. A shared counter admits what the limit says, to all its keys together: no key gets more than by a
-//! counter of its own, and a new one is not refused as long as those it shares with leave something. A key that gets a counter of its own
-//! later begins it with what the shared one has used.
+//! A limit has at most 65,536 counters, and their keys take at most 8 MiB, whatever other limits have. If a new counter is needed and there
+//! is no room, counters that are as good as new are dropped: full buckets, and windows that are over. A counter that limits somebody is
+//! never dropped: otherwise, a client with many keys could flush out the counters of others. So if all counters are active, further keys
+//! share 4,096 counters, selected by hash. A shared counter admits what the limit says for all its keys together. So no key gets more than
+//! with a counter of its own, and a new key is not refused as long as the keys that it shares with leave something. A key that gets a
+//! counter of its own later begins it with what the shared one has used.
 
 mod counters;
 
@@ -23,11 +23,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const SHARDS: usize = 8;
 
-/// One function's counters.
+/// The counters of one function's rate limits, in shards.
 #[derive(Debug)]
 pub struct Quotas {
     shards: [Mutex<Shard>; SHARDS],
-    /// Keyed by chance: clients choose keys.
+    /// Keyed at random, because clients choose the counters' keys.
     hasher: RandomState,
 }
 
@@ -37,30 +37,30 @@ impl Default for Quotas {
     }
 }
 
-/// Something to take from one counter.
+/// What to take from one counter.
 #[derive(Clone, Copy, Debug)]
 pub struct Demand<'a> {
-    /// Names the counters, and says how they count.
+    /// The rate limit. It names the counter, and says how to count.
     pub limit: &'a RateLimit,
     /// The counter's key.
     pub key: &'a str,
-    /// Requests to count.
+    /// How many requests to count.
     pub cost: u32,
 }
 
 /// What a counter holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CounterState {
-    /// The counter.
+    /// The counter's value.
     pub state: QuotaState,
-    /// It counts other keys too, because the limit has no room for more counters.
+    /// Whether the counter counts other keys, too, because the limit has no room for more counters.
     pub shared: bool,
 }
 
-/// What was taken from one counter.
+/// The result of taking from one counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Granted {
-    /// The answer.
+    /// What the counter has left, and when it has more again.
     pub taken: Taken,
     /// As in [`CounterState::shared`].
     pub shared: bool,
@@ -71,14 +71,14 @@ pub struct Granted {
 pub struct Refused {
     /// Index of the demand that was refused.
     pub index: usize,
-    /// The answer.
+    /// What the exhausted counter has left, and when it has more again.
     pub taken: Taken,
     /// As in [`CounterState::shared`].
     pub shared: bool,
 }
 
 impl Quotas {
-    /// What a counter holds; one that does not exist is fresh.
+    /// What a counter holds. A counter that does not exist is fresh.
     pub fn read(&self, limit: &str, key: &str) -> CounterState {
         let hash = self.hash(limit, key);
         let shard = self.lock(shard_of(hash));
@@ -89,7 +89,7 @@ impl Quotas {
             .map_or_else(CounterState::default, |counters| counters.read(hash, key))
     }
 
-    /// Takes all, or nothing.
+    /// Takes all that is demanded, or nothing.
     pub fn take(&self, demands: &[Demand<'_>], now_ms: u64) -> Result<Vec<Granted>, Refused> {
         if demands.is_empty() {
             return Ok(Vec::new());
@@ -118,17 +118,17 @@ impl Quotas {
         Ok(granted)
     }
 
-    /// How many counters there are.
+    /// Number of counters.
     pub fn len(&self) -> usize {
         (0..SHARDS).map(|shard| self.lock(shard).limits.iter().map(Counters::len).sum::<usize>()).sum()
     }
 
-    /// Whether there are none.
+    /// Whether there are no counters.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many counters each limit has.
+    /// Number of counters of each limit.
     pub fn by_limit(&self) -> BTreeMap<Box<str>, usize> {
         let mut limits = BTreeMap::new();
         for shard in 0..SHARDS {
@@ -139,7 +139,7 @@ impl Quotas {
         limits
     }
 
-    /// All shards that the demands touch, locked in order of index: whoever needs several, waits in the same order as all others.
+    /// Locks all shards that the demands need, in the order of their index. All callers lock in the same order.
     fn lock_all(&self, hashes: &[u64]) -> [Option<MutexGuard<'_, Shard>>; SHARDS] {
         let mut needed = [false; SHARDS];
         for hash in hashes {
@@ -157,12 +157,12 @@ impl Quotas {
     }
 }
 
-/// Not the bits that the tables sort by.
+/// Uses other bits of the hash than the tables do.
 fn shard_of(hash: u64) -> usize {
     (hash >> 32) as usize % SHARDS
 }
 
-/// A share of every limit's counters. A function has few limits: they are found by looking.
+/// One shard of every limit's counters. A function has few limits, so a linear search finds them.
 #[derive(Debug, Default)]
 struct Shard {
     limits: Vec<Counters>,
@@ -173,7 +173,7 @@ impl Shard {
         let index = match self.limits.iter().position(|counters| counters.are_of(limit)) {
             Some(index) => index,
             None => {
-                // Counters outlive a change of configuration, but not for ever.
+                // Counters outlive a change of configuration. They are dropped here once all counters of their limit are idle.
                 self.limits.retain_mut(|counters| !counters.are_all_idle(now_ms));
                 self.limits.push(Counters::new(limit));
                 self.limits.len() - 1

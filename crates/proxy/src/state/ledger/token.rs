@@ -1,26 +1,26 @@
-//! Tokens whose signatures were verified: the next request with the same token needs no public-key operation.
+//! Remembers tokens whose signatures were verified. The next request with the same token needs no public-key operation.
 //!
-//! An entry says only "this key made this token". Claims, expiry, and whether the key is still trusted are decided by the program,
-//! each time anew.
+//! An entry only says "this key signed this token". The program decides each time anew on the claims, on expiry, and on whether the key is
+//! still trusted.
 
 use leno_policy::spec::{Algorithm, ClaimPath, KeyId};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// SHA-256 of a whole token, signature included.
+/// SHA-256 of a whole token, including its signature.
 pub type Digest = [u8; 32];
 
 /// Values of the claims that counter keys are made of ([`leno_policy::needs::Needs::claims`]).
 pub type Facts = Arc<[Option<String>]>;
 
-/// What is known of a token.
+/// What is known about a verified token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Known {
-    /// The key that its signature was verified with.
+    /// The key that the signature was verified with.
     pub key: KeyId,
-    /// How.
+    /// The algorithm of the signature.
     pub algorithm: Algorithm,
-    /// From the last decision about it; `None` before the first.
+    /// The claims from the last decision about the token; `None` before the first one.
     pub facts: Option<Facts>,
 }
 
@@ -29,17 +29,17 @@ pub struct Known {
 pub struct Tokens(Recent<Known>);
 
 impl Tokens {
-    /// What is known of this token.
+    /// What is known about this token.
     pub fn look_up(&self, digest: &Digest) -> Option<Known> {
         self.0.look_up(digest)
     }
 
-    /// Remembers that `key` made this token.
+    /// Remembers a verified token.
     pub fn remember(&self, digest: Digest, known: Known) {
         self.0.insert(digest, known);
     }
 
-    /// Adds the claims of a token that is known, and tells whether they are new.
+    /// Adds the claims of a known token. Returns whether they are new.
     pub fn add_facts(&self, digest: &Digest, facts: &[Option<String>]) -> bool {
         self.0.change(digest, |known| {
             let new = known.facts.as_deref() != Some(facts);
@@ -50,45 +50,46 @@ impl Tokens {
         })
     }
 
-    /// How many tokens are known.
+    /// Number of tokens that are remembered.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether none is.
+    /// Whether no token is remembered.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// Who made a token, whichever function it was shown to.
+/// Who signed a token, whichever function it was shown to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Made {
-    /// The key.
+    /// The key that the signature was verified with.
     pub key: KeyId,
-    /// How it was verified.
+    /// The algorithm of the signature.
     pub algorithm: Algorithm,
-    /// These claims' values, from a decision about it. What a program said, so no more than a hint.
+    /// Claims and their values from a decision about the token. A program said so, so this is no more than a hint.
     pub facts: Option<(Arc<[ClaimPath]>, Facts)>,
 }
 
-/// The node's verified tokens: one that a function has not seen yet costs no public-key operation if another has. Bounded as a
-/// function's own, which does not depend on it: whoever floods this makes others verify once what is new to them, nothing worse.
+/// The node's verified tokens. A token that is new to one function costs no public-key operation if another function has verified it.
+/// Bounded like a function's own tokens, which do not depend on this: whoever floods it makes others verify new tokens once, and does
+/// nothing worse.
 #[derive(Debug, Default)]
 pub struct Signatures(Recent<Made>);
 
 impl Signatures {
-    /// Who made this token.
+    /// Who signed this token.
     pub fn look_up(&self, digest: &Digest) -> Option<Made> {
         self.0.look_up(digest)
     }
 
-    /// Remembers that `key` made this token.
+    /// Remembers that `key` signed this token.
     pub fn remember(&self, digest: Digest, key: KeyId, algorithm: Algorithm) {
         self.0.insert(digest, Made { key, algorithm, facts: None });
     }
 
-    /// Adds the values of these claims of a token that is known.
+    /// Adds the values of these claims of a known token.
     pub fn add_facts(&self, digest: &Digest, claims: &[ClaimPath], facts: &[Option<String>]) {
         self.0.change(digest, |made| {
             made.facts = Some((claims.into(), facts.into()));
@@ -97,16 +98,16 @@ impl Signatures {
     }
 }
 
-/// Locks that are taken by the token's digest.
+/// Number of locks. A token's digest selects one.
 const SHARDS: usize = 8;
-/// Entries of one generation of one shard; in all at most 2 * 8 * 256 = 4096.
+/// Maximum number of entries of one generation of one shard; in all at most 2 * 8 * 256 = 4096.
 const GENERATION: usize = 256;
 
-/// What there is to know of tokens, bounded. The least recently used half goes first.
+/// A bounded map. The less recently used half is dropped first.
 #[derive(Debug)]
 struct Recent<V>([Mutex<Generations<V>>; SHARDS]);
 
-/// Entries move to `young` when they are used; when `young` is full, it becomes `old`, and what was still in `old` is forgotten.
+/// Entries move to `young` when they are used. When `young` is full, it becomes `old`, and the previous `old` is dropped.
 #[derive(Debug)]
 struct Generations<V> {
     young: HashMap<Digest, V>,
@@ -129,7 +130,7 @@ impl<V: Clone> Recent<V> {
         self.with_shard(&digest, |shard| shard.insert(digest, value));
     }
 
-    /// What `change` returns; `false` of one that is not known, or was not looked up lately.
+    /// What `change` returns; `false` if the token is not known, or was not looked up recently.
     fn change(&self, digest: &Digest, change: impl FnOnce(&mut V) -> bool) -> bool {
         self.with_shard(digest, |shard| shard.young.get_mut(digest).is_some_and(change))
     }

@@ -1,11 +1,11 @@
-//! Functions that saw a token which none of their keys fits: their key sets may have changed.
+//! Functions that saw a token which matches none of their keys: their key sets may have changed.
 
 use leno_config::FunctionId;
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 use tokio::sync::Notify;
 
-/// Reported by judges, taken by the fetcher of key sets.
+/// Functions that saw a token with an unknown key. Judges report them, and the fetcher of key sets takes them.
 #[derive(Debug, Default)]
 pub struct UnknownKeys {
     functions: Mutex<HashSet<FunctionId>>,
@@ -13,7 +13,7 @@ pub struct UnknownKeys {
 }
 
 impl UnknownKeys {
-    /// A token came that no key of this function fits.
+    /// Reports that a token matches none of this function's keys.
     pub fn report(&self, function: &FunctionId) {
         let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
         if !functions.contains(function) {
@@ -22,12 +22,12 @@ impl UnknownKeys {
         }
     }
 
-    /// Waits until there is a report. Only one may wait.
+    /// Waits until there is a report. Only one task may wait.
     pub async fn reported(&self) {
         self.reported.notified().await;
     }
 
-    /// All functions reported since the last time.
+    /// Takes all functions that were reported since the last call.
     pub fn take(&self) -> Vec<FunctionId> {
         let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
         functions.drain().collect()

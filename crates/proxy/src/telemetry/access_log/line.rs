@@ -1,4 +1,4 @@
-//! What a line looks like.
+//! The format of a line.
 
 use super::object::Object;
 use crate::runtime::clock::rfc3339;
@@ -9,7 +9,7 @@ use serde::ser::{SerializeMap, Serializer};
 use std::fmt::{self, Display};
 use std::io::{self, Write};
 
-/// Whether the exchange's policy wants a line. One that was never judged always gets one.
+/// Whether the exchange's policy wants a line. An exchange that was never judged always gets one.
 pub(super) fn is_wanted(observed: &Observed) -> bool {
     match &observed.program {
         Some(program) => {
@@ -21,7 +21,7 @@ pub(super) fn is_wanted(observed: &Observed) -> bool {
     }
 }
 
-/// A line's fields. What is absent is left out.
+/// The fields of a line. Absent ones are left out.
 struct Line<'a> {
     time: crate::runtime::clock::Rfc3339,
     request_id: &'a str,
@@ -107,7 +107,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// Appends a line as JSON, without its end.
+/// Appends a line as JSON, without its newline.
 pub(super) fn json(buffer: &mut Vec<u8>, observed: &Observed) -> io::Result<()> {
     let line = Line::new(observed);
     let mut object = Object::begin(buffer);
@@ -154,7 +154,7 @@ pub(super) fn json(buffer: &mut Vec<u8>, observed: &Observed) -> io::Result<()> 
     Ok(())
 }
 
-/// Appends a line as text, without its end: time, direction, verdict, status, what was asked of whom, then the rest by name.
+/// Appends a line as text, without its newline: time, direction, verdict, status, method, path, source and target, then the other fields by name.
 pub(super) fn text(buffer: &mut Vec<u8>, observed: &Observed) -> io::Result<()> {
     let line = Line::new(observed);
     write!(buffer, "{} {} {} {}", line.time, line.direction, line.verdict, line.status)?;
@@ -197,13 +197,13 @@ fn filled(text: &str) -> Option<Quoted<'_>> {
     (!text.is_empty()).then_some(Quoted(text))
 }
 
-/// Values of the headers that the policy names; several values of one header are joined as RFC 9110, 5.3 says.
+/// Values of the headers that the policy names. Several values of one header are joined (RFC 9110, 5.3).
 struct Headers<'a>(&'a Observed);
 
 impl Serialize for Headers<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
-        // Values of one name stand next to each other.
+        // Values of one name are adjacent.
         for values in self.0.logged_headers.chunk_by(|(one, _), (next, _)| one == next) {
             let texts: Vec<&str> = values.iter().map(|(_, value)| &**value).collect();
             if let Some((name, _)) = values.first() {
@@ -230,7 +230,7 @@ impl Display for Hex64 {
     }
 }
 
-/// Text without spaces, quotes, control characters, or anything that does not print.
+/// Escapes spaces, quotes, control characters and everything that does not print.
 struct Escaped<'a>(&'a str);
 
 impl Display for Escaped<'_> {
@@ -245,7 +245,7 @@ impl Display for Escaped<'_> {
     }
 }
 
-/// Text in quotes, escaped.
+/// Puts text in quotes and escapes it.
 struct Quoted<'a>(&'a str);
 
 impl Display for Quoted<'_> {

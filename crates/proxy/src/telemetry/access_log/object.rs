@@ -1,24 +1,24 @@
-//! A JSON object, written a field at a time.
+//! Writes a JSON object, one field at a time.
 
 use serde::Serialize;
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 
-/// An object that is being written to the end of a buffer. Keys are ours and need no escaping.
+/// An object that is being written to the end of a buffer. Keys are constants and need no escaping.
 pub(super) struct Object<'a>(&'a mut Vec<u8>);
 
 impl<'a> Object<'a> {
-    /// Begins one.
+    /// Begins an object.
     pub(super) fn begin(buffer: &'a mut Vec<u8>) -> Self {
         buffer.push(b'{');
         Self(buffer)
     }
 
-    /// Whatever a client may have chosen.
+    /// Adds a text that a client may have chosen.
     pub(super) fn text(&mut self, key: &'static str, value: &str) -> io::Result<()> {
         self.key(key);
-        // RFC 8259, 7. Hardly any text needs it, and looking is cheaper than serde_json's way of looking.
+        // RFC 8259, 7. Hardly any text needs escaping, and this check is cheaper than serde_json's.
         let escapes = value.bytes().any(|byte| byte < 0x20 || byte == b'"' || byte == b'\\');
         if escapes {
             return self.serialize(&value);
@@ -27,13 +27,13 @@ impl<'a> Object<'a> {
         Ok(())
     }
 
-    /// A text of ours that holds nothing to be escaped.
+    /// Adds a text of the proxy's own that needs no escaping.
     pub(super) fn plain(&mut self, key: &'static str, value: impl Display) -> io::Result<()> {
         self.key(key);
         write!(self.0, "\"{value}\"")
     }
 
-    /// An address, as its `Display` has it, which goes a long way round for one that most lines have two of.
+    /// Adds an address in the form of its `Display`. Most lines have two addresses, and `Display` is slow.
     pub(super) fn address(&mut self, key: &'static str, address: SocketAddr) -> io::Result<()> {
         let SocketAddr::V4(address) = address else { return self.plain(key, address) };
         self.key(key);
@@ -48,7 +48,7 @@ impl<'a> Object<'a> {
         Ok(())
     }
 
-    /// A number, or anything else that is not text.
+    /// Adds a number, or anything else that is not text.
     pub(super) fn value(&mut self, key: &'static str, value: impl Serialize) -> io::Result<()> {
         self.key(key);
         self.serialize(&value)

@@ -14,30 +14,30 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, PoisonError};
 
-/// What is counted gauges, at the moment of a scrape.
+/// Values that are read at the moment of a scrape.
 #[derive(Clone, Debug, Default)]
 pub struct Gauges {
-    /// What the ledger holds.
+    /// How many entries the ledger has.
     pub ledger: LedgerEntries,
-    /// Access log lines that were lost because the writer did not keep up, or could not write.
+    /// Access log lines that were lost because the writer did not keep up or could not write.
     pub log_lines_dropped: u64,
-    /// Spans that were lost because the exporter did not keep up.
+    /// Spans that were lost because the exporter did not keep up or could not send them.
     pub spans_dropped: u64,
 }
 
-/// How much a ledger holds.
+/// Numbers of entries in a ledger.
 #[derive(Clone, Debug, Default)]
 pub struct LedgerEntries {
-    /// Counters.
+    /// Counters of rate limits.
     pub counters: usize,
-    /// How many of them each limit has: (function, limit, counters).
+    /// Counters of each rate limit: (function, limit, counters).
     pub by_limit: Vec<(Arc<str>, Box<str>, usize)>,
-    /// Verified tokens.
+    /// Verified tokens that are remembered.
     pub tokens: usize,
 }
 
 impl Metrics {
-    /// All numbers as OpenMetrics text, of type [`super::CONTENT_TYPE`].
+    /// All metrics as OpenMetrics text, of type [`super::CONTENT_TYPE`].
     pub fn encode(&self, trust_domain: &str, gauges: Gauges, others: Vec<Box<dyn Collector>>) -> String {
         let mut registry = Registry::default();
         registry.register_collector(Box::new(Scrape {
@@ -51,7 +51,7 @@ impl Metrics {
         let mut out = String::new();
         match text::encode(&mut out, &registry) {
             Ok(()) => out,
-            // Writing to a string does not fail; an empty exposition would be taken for "nothing happened".
+            // Writing to a string does not fail. An empty exposition would look like "nothing happened".
             Err(error) => format!("# encoding failed: {error}\n"),
         }
     }

@@ -1,4 +1,4 @@
-//! A record, told stage by stage. Plain data for the admin endpoint and the command line.
+//! A record, stage by stage, as plain data for the admin endpoint and the command line.
 
 use crate::runtime::clock::rfc3339;
 use crate::telemetry::names::{EXTENSIONS, algorithm_name, direction_name, policy_name, protocol_name};
@@ -6,130 +6,130 @@ use crate::telemetry::observed::{AttemptResult, EditedHeader, Observed, Ruled, S
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// One hop of one request. Times are microseconds since its start. Holds no token, no query, and no header value.
+/// One hop of one request. Times are microseconds since the hop's start. It holds no token, no query and no header value.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Explanation {
     /// Shared by all hops of the request.
     pub request_id: String,
-    /// `gateway`, `outbound` or `inbound`.
+    /// Direction of the request on this hop: `gateway`, `outbound` or `inbound`.
     pub hop: String,
-    /// When it began (RFC 3339, UTC).
+    /// When the hop began (RFC 3339, UTC).
     pub time: String,
-    /// What was asked.
+    /// The request.
     pub asked: Asked,
-    /// Who asked, as the runtime established it.
+    /// The peer that sent it, as the runtime established it.
     pub peer: Peer,
-    /// `namespace/name` of the function that it was routed to.
+    /// The callee: `namespace/name`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
-    /// The revision of it that got the request.
+    /// The callee's revision that got the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<String>,
-    /// What was decided. `None`: it did not come to that; see `failure`.
+    /// The verdict; `None`: the request was not judged, see `response.failure`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub judgement: Option<Judgement>,
-    /// Signatures that were checked, or known from earlier.
+    /// Signatures that were checked, or known from an earlier request.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub signatures: Vec<Signature>,
-    /// Counters that were taken from.
+    /// Counters of rate limits that were taken from.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub quotas: Vec<Quota>,
     /// Runs of extensions, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub extensions: Vec<ExtensionRun>,
-    /// Request headers that policies edited, in order: `set x-user`.
+    /// Request headers that policies edited, in order, such as `set x-user`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub request_edits: Vec<String>,
-    /// Response headers that policies edited.
+    /// Response headers that policies edited, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub response_edits: Vec<String>,
     /// This hop's span.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace: Option<Trace>,
-    /// Tries to get a response, in order.
+    /// Attempts to get a response, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attempts: Vec<Attempt>,
-    /// What the client got.
+    /// The response that the client got.
     pub response: Response,
-    /// When which stage was reached.
+    /// When each stage was reached.
     pub stages: Stages,
 }
 
-/// What was asked.
+/// The request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Asked {
-    /// Method.
+    /// Method, as sent.
     pub method: String,
-    /// Host, and port if given.
+    /// Host, and port if given, as sent.
     pub authority: String,
-    /// As sent, without query.
+    /// Path as judged, before edits, without query.
     pub path: String,
-    /// `http1`, `http2`, `grpc` or `websocket`.
+    /// Protocol as policies see it: `http1`, `http2`, `grpc` or `websocket`.
     pub protocol: String,
 }
 
-/// Who asked.
+/// The peer that sent the request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Peer {
-    /// SPIFFE ID; `None`: from outside the mesh.
+    /// SPIFFE ID; `None`: the peer is outside the mesh.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub identity: Option<String>,
-    /// Address of the socket's other end.
+    /// Address of the peer, or of the client that a trusted proxy names to the gateway.
     pub address: String,
 }
 
-/// What was decided.
+/// The verdict, and how it was reached.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Judgement {
-    /// The function whose program judged.
+    /// The function whose program judged: `namespace/name`.
     pub function: String,
     /// `allow`, `deny` or `error`.
     pub verdict: String,
-    /// Which of the nine policies refused.
+    /// The policy that refused: one of the nine, or `extensions`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<String>,
-    /// The rule that decided, or, if `default`, the one that came nearest.
+    /// The rule that decided. If `default` is true, the rule that came nearest.
     pub rule: String,
-    /// No rule decided: nothing allowed it.
+    /// No rule decided: nothing allowed the request.
     pub default: bool,
     /// The clause that decided or missed, or what went wrong.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub clause: String,
-    /// `<iss>/<sub>` of the token.
+    /// The token's principal: `<iss>/<sub>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub principal: Option<String>,
-    /// `microvm`, `wasm` or `inline`; `None`: the program is not loaded.
+    /// Engine of the sandbox: `microvm`, `wasm` or `inline`; `None`: the program is not loaded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub engine: Option<String>,
-    /// Fresh sandboxes that it took.
+    /// Fresh sandboxes that the judgement of the request took.
     pub runs: u8,
-    /// Time in them.
+    /// Time in sandboxes, of request and response runs together.
     pub sandbox_us: f64,
-    /// Time for the whole judgement.
+    /// Time of the whole judgement.
     pub judge_us: f64,
-    /// The path was normalised.
+    /// Whether the path was normalised.
     pub path_changed: bool,
 }
 
-/// One signature.
+/// One signature check.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Signature {
-    /// The key's id, in hexadecimal.
+    /// ID of the key, in hexadecimal.
     pub key: String,
-    /// As in RFC 7518.
+    /// Algorithm, as in RFC 7518 and RFC 8037.
     pub algorithm: String,
-    /// `good`, `remembered`, or why it is not.
+    /// `good`, `remembered`, or why the signature was refused.
     pub result: String,
 }
 
-/// One counter.
+/// A counter of a rate limit that was taken from, or that refused.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Quota {
     /// Name of the rate limit.
     pub limit: String,
-    /// What is left in requests; `None`: it refused.
+    /// Requests that are left; `None`: the counter refused.
     pub remaining: Option<u32>,
-    /// The limit has no room for more counters: this one counts other keys too.
+    /// The rate limit has no room for more counters, so this counter counts other keys too.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub shared: bool,
 }
@@ -137,81 +137,81 @@ pub struct Quota {
 /// One run of an extension.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ExtensionRun {
-    /// `<policy>/extensions/<name>`.
+    /// The extension: `<policy>/extensions/<name>`.
     pub name: String,
-    /// `request` or `response`.
+    /// What it ran on: `request` or `response`.
     pub phase: String,
-    /// What came of it, in words.
+    /// How the run ended, in words.
     pub result: String,
-    /// Time that it took.
+    /// Time of the run, with the start of its instance.
     pub run_us: f64,
 }
 
-/// A span's ids (W3C Trace Context).
+/// IDs of a span (W3C Trace Context).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Trace {
-    /// 32 hexadecimal digits.
+    /// Trace ID: 32 hexadecimal digits.
     pub trace_id: String,
-    /// 16 hexadecimal digits.
+    /// Span ID: 16 hexadecimal digits.
     pub span_id: String,
-    /// 16 hexadecimal digits.
+    /// ID of the parent span: 16 hexadecimal digits; `None`: there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent_span_id: Option<String>,
-    /// Whether it is exported.
+    /// Whether the span is exported.
     pub sampled: bool,
 }
 
-/// One try.
+/// One attempt to get a response.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Attempt {
-    /// Where it went; `None`: no endpoint was found.
+    /// The endpoint; `None`: none was found.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<String>,
-    /// A status, or Envoy's response flag.
+    /// HTTP status, or Envoy's response flag if there was no response.
     pub result: String,
     /// When it ended.
     pub at_us: f64,
 }
 
-/// What the client got.
+/// The response that the client got.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Response {
-    /// 0: nothing.
+    /// HTTP status; 0: there was no response.
     pub status: u16,
-    /// Of a gRPC call.
+    /// Status of a gRPC call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grpc_status: Option<u8>,
     /// Envoy's response flag.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flag: Option<String>,
-    /// Why there was no whole response.
+    /// Why there was no complete response, in words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
-    /// Body bytes from the client.
+    /// Bytes of the body from the client.
     pub bytes_in: u64,
-    /// Body bytes to the client.
+    /// Bytes of the body to the client.
     pub bytes_out: u64,
-    /// It became a WebSocket.
+    /// Whether the exchange became a WebSocket.
     pub upgraded: bool,
 }
 
-/// When which stage was reached.
+/// When each stage was reached.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Stages {
-    /// The target was known.
+    /// The callee was known.
     pub routed_us: Option<f64>,
-    /// The verdict was there.
+    /// The verdict was known.
     pub judged_us: Option<f64>,
     /// The request was handed to the upstream.
     pub upstream_us: Option<f64>,
-    /// The response's head was there.
+    /// The response's head had arrived.
     pub head_us: Option<f64>,
-    /// All was over.
+    /// The exchange was over.
     pub end_us: f64,
 }
 
 impl Explanation {
-    /// Tells a record.
+    /// Makes an explanation of a record.
     pub fn new(observed: &Observed) -> Self {
         let stage = |stage| observed.until(stage).map(micros);
         Self {
@@ -331,7 +331,7 @@ fn attempts(observed: &Observed) -> Vec<Attempt> {
     observed.attempts.iter().map(tell).collect()
 }
 
-/// To a tenth of a microsecond.
+/// Microseconds, to a tenth.
 fn micros(time: Duration) -> f64 {
     (time.as_nanos() / 100) as f64 / 10.0
 }

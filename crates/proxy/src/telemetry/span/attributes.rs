@@ -1,4 +1,4 @@
-//! What a span says, in OpenTelemetry's words.
+//! The fields and attributes of a span, in OpenTelemetry's terms.
 
 use super::protobuf::{Value, attribute, bytes, fixed32, fixed64, nested, number, text};
 use crate::http::peer::TrafficDirection;
@@ -28,7 +28,7 @@ impl<'a> Span<'a> {
         Some(Self { plan: observed.trace.as_ref()?, observed })
     }
 
-    /// Namespace and name of the function on whose side this span is.
+    /// Namespace and name of the function on this span's side of the call.
     pub(super) fn service(&self) -> (&'a str, &'a str) {
         let service = match self.observed.direction {
             TrafficDirection::Outbound => self.observed.source(),
@@ -38,7 +38,7 @@ impl<'a> Span<'a> {
         service.unwrap_or(("leno", "unknown"))
     }
 
-    /// Writes it as a `Span`.
+    /// Appends the span as a `Span` message.
     pub(super) fn write(&self, out: &mut Vec<u8>) {
         let (context, observed) = (&self.plan.context, self.observed);
         bytes(out, 1, &context.trace_id.to_be_bytes());
@@ -62,7 +62,7 @@ impl<'a> Span<'a> {
         fixed32(out, 16, sampled | FLAG_KNOWS_WHETHER_REMOTE | remote);
     }
 
-    /// For RPC `package.Service/Method`; for HTTP the method and whom it is for. Paths would be names without end.
+    /// Appends the name. RPC: `package.Service/Method`. HTTP: the method and the callee, because paths would make endless names.
     fn write_name(&self, out: &mut Vec<u8>) {
         let method = self.observed.asked.method();
         match (self.rpc(), &self.observed.target) {
@@ -77,7 +77,7 @@ impl<'a> Span<'a> {
         path.split_once('/').filter(|(_, method)| self.observed.protocol == Protocol::Grpc && !method.contains('/'))
     }
 
-    /// A server's span fails with 5xx only, a client's with 4xx too; both when there is no response.
+    /// A server's span fails with 5xx only. A client's span also fails with 4xx, and with a gRPC status other than OK. Both fail without a response.
     fn failed(&self) -> bool {
         let by_status = match self.observed.status {
             0 | 500.. => true,
@@ -154,7 +154,7 @@ impl<'a> Span<'a> {
     }
 }
 
-/// Since 1970, as OTLP has it.
+/// Nanoseconds since the Unix epoch, as in OTLP.
 fn nanoseconds(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
 }

@@ -1,4 +1,4 @@
-//! The trace back end's address, and the client that posts to it.
+//! The trace back end: its address, and the client that posts to it.
 
 use crate::runtime::client::{self, Client, ClientError, with_causes};
 use bytes::Bytes;
@@ -10,12 +10,12 @@ use std::io;
 use std::time::Duration;
 use tokio::runtime;
 
-/// Per request.
+/// Timeout of one request.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// An answer says next to nothing.
+/// Bytes that are read of an answer. Answers say next to nothing.
 const LARGEST_ANSWER: usize = 64 * 1024;
 
-/// Why spans were not taken.
+/// Why the back end did not take spans.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Unsent {
     #[error(transparent)]
@@ -32,15 +32,15 @@ pub(super) enum Unsent {
 
 /// An OTLP/HTTP back end.
 pub(super) struct Collector {
-    /// The exporter's thread has nothing else to do than wait for the answer.
+    /// The exporter's thread has nothing to do but to wait for answers.
     runtime: runtime::Runtime,
     address: Uri,
-    /// It keeps a connection for the next time. Made anew after a failure, with the roots that the system has then.
+    /// Keeps a connection for the next request. After a failure it is made anew, with the root certificates that the system has then.
     client: Option<Client>,
 }
 
 impl Collector {
-    /// At an address such as `http://127.0.0.1:4318`, or a whole one that ends in `/v1/traces`.
+    /// `endpoint` is a base address such as `http://127.0.0.1:4318`, or a complete one that ends in `/v1/traces`.
     pub(super) fn new(endpoint: &str) -> io::Result<Self> {
         let endpoint = endpoint.trim_end_matches('/');
         let suffix = if endpoint.ends_with("/v1/traces") { "" } else { "/v1/traces" };
@@ -50,7 +50,7 @@ impl Collector {
         Ok(Self { runtime, address, client: None })
     }
 
-    /// Sends an `ExportTraceServiceRequest`.
+    /// Posts an encoded `ExportTraceServiceRequest`.
     pub(super) fn post(&mut self, message: Vec<u8>) -> Result<(), Unsent> {
         let (address, client) = (&self.address, self.client.take());
         let posting = async { tokio::time::timeout(TIMEOUT, post(address, client, message.into())).await };
@@ -59,11 +59,11 @@ impl Collector {
     }
 }
 
-/// Returns the client, for the next time.
+/// Returns the client for the next request.
 async fn post(address: &Uri, kept: Option<Client>, message: Bytes) -> Result<Client, Unsent> {
     if let Some(client) = kept {
         match exchange(address, &client, message.clone()).await {
-            // A kept connection was closed under us. Should the back end have got the spans nevertheless, it knows them by their ids.
+            // The kept connection was closed. If the back end got the spans all the same, it recognises them by their IDs.
             Err(Unsent::Http(error)) if !error.is_connect() => (),
             result => return result.map(|()| client),
         }
@@ -80,7 +80,7 @@ async fn exchange(address: &Uri, client: &Client, message: Bytes) -> Result<(), 
         .body(Full::new(message))?;
     let response = client.request(request).await?;
     let status = response.status();
-    // Read to its end, so that the connection can be used again; whatever fails here shows at the next request.
+    // Read to the end, so that the connection can be used again. If this fails, the next request shows it.
     let _ = Limited::new(response.into_body(), LARGEST_ANSWER).collect().await;
     if status.is_success() { Ok(()) } else { Err(Unsent::Status(status)) }
 }

@@ -1,9 +1,9 @@
-//! OTLP's messages (opentelemetry-proto 1.x: `trace.proto`, `resource.proto`, `common.proto`), written field by field with prost's
-//! primitives: texts go from the record straight into the message.
+//! Encodes OTLP messages (opentelemetry-proto 1.x: `trace.proto`, `resource.proto`, `common.proto`) field by field, with prost's primitives. Texts go
+//! from the record straight into the message.
 
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint};
 
-/// What an attribute says.
+/// The value of an attribute.
 pub(super) enum Value<'a> {
     Text(&'a str),
     Number(i64),
@@ -22,7 +22,7 @@ impl<'a> From<&'a str> for Value<'a> {
     }
 }
 
-/// A field of bytes or text, in pieces.
+/// Appends a text field that is given in pieces.
 pub(super) fn text(out: &mut Vec<u8>, tag: u32, pieces: &[&str]) {
     encode_key(tag, WireType::LengthDelimited, out);
     encode_varint(pieces.iter().map(|piece| piece.len() as u64).sum(), out);
@@ -50,7 +50,7 @@ pub(super) fn fixed32(out: &mut Vec<u8>, tag: u32, number: u32) {
     out.extend_from_slice(&number.to_le_bytes());
 }
 
-/// A message within the message. Its length, which comes first, is known last: what was written moves up to make room for it.
+/// Appends a message within a message. Its length comes first but is known last, so what was written moves up to make room.
 pub(super) fn nested(out: &mut Vec<u8>, tag: u32, write: impl FnOnce(&mut Vec<u8>)) {
     encode_key(tag, WireType::LengthDelimited, out);
     let start = out.len();
@@ -62,7 +62,7 @@ pub(super) fn nested(out: &mut Vec<u8>, tag: u32, write: impl FnOnce(&mut Vec<u8
     encode_varint(length as u64, &mut &mut out[start..start + room]);
 }
 
-/// A `KeyValue`.
+/// Appends a `KeyValue`.
 pub(super) fn attribute(out: &mut Vec<u8>, tag: u32, key: &str, value: Value<'_>) {
     nested(out, tag, |out| {
         text(out, 1, &[key]);

@@ -1,4 +1,4 @@
-//! Programs that are not there, heads that do not fit, and decisions of a sandbox that fell into wrong hands.
+//! Programs that did not load, heads that do not fit, and what a compromised sandbox may decide.
 
 use super::*;
 use leno_policy::input::TraceContext;
@@ -30,7 +30,7 @@ fn a_head_that_no_sandbox_takes_is_refused() {
     }
 }
 
-/// A program that compares each field `x-a` with thousands of texts, and has no time for many of them.
+/// A program that compares each field `x-a` with thousands of texts. Its deadline is too short for many such fields.
 fn slow_slice() -> Slice {
     let mut slice = open_slice();
     let any = (0..200).map(|number| StringMatch::Suffix(format!("-{number}"))).collect();
@@ -102,7 +102,7 @@ fn exchanges_without_a_verdict_are_logged_as_the_policy_says() {
     }
 }
 
-/// Whatever a sandbox that fell into wrong hands may decide.
+/// Carries out any decision, as a compromised sandbox might make it.
 fn carry_out(change: impl FnOnce(&mut Decision)) -> (Result<Judgement, JudgeError>, Observed) {
     let mut slice = open_slice();
     slice.inbound.rate_limits = vec![limit(3, Vec::new())];

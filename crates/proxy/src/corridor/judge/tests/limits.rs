@@ -1,4 +1,4 @@
-//! Counters and slots, taken by many at once.
+//! Counters and in-flight slots, taken by many at once.
 
 use super::*;
 
@@ -27,7 +27,7 @@ fn limits_count_and_their_keys_are_foreseen() {
         let judgement = told.judgement.unwrap();
         assert_eq!((&*judgement.rule, judgement.runs), ("p/rateLimits/3", 1));
         assert_eq!(told.response.flag.as_deref(), Some("RL"));
-        // Another subject has a counter of its own; the wider limit has two left.
+        // Another subject has its own counter. The wider limit has two left.
         let bob = sign(&key, &CLAIMS.replace("ann", "bob"));
         let (judgement, told) = bench.ask(with_token(&bob));
         drop(permitted(judgement));
@@ -101,7 +101,7 @@ fn a_slot_in_flight_is_held_as_long_as_the_ruling() {
         assert_eq!(told.response.flag.as_deref(), Some("UO"));
         drop(one);
         drop(permitted(bench.ask(get("/")).0));
-        // A request that a caller's sidecar sends was counted there.
+        // An inbound request is not counted, because the caller's sidecar has counted it.
         let bench =
             Bench { direction: TrafficDirection::Inbound, identity: Some("spiffe://td.example/ns/a/sa/b"), ..bench };
         let _three = permitted(bench.ask(get("/")).0);
@@ -148,7 +148,7 @@ fn failures_of_authentication_are_limited_and_nothing_else_is() {
         for _ in 0..5 {
             drop(permitted(bench.ask(with_token(&good)).0));
         }
-        // A forged signature, which the runtime finds out; claims that the program refuses; no token at all.
+        // First a forged signature, which the runtime finds. Then expired claims, which the program refuses. Then no token at all.
         let expired = sign(&key, &CLAIMS.replace("4102444800", "1000000000"));
         let bad = [with_token(&sign(&other, CLAIMS)), with_token(&expired), get("/orders")];
         for (request, left) in bad.into_iter().zip([2, 1, 0]) {
@@ -181,7 +181,7 @@ fn a_limit_without_room_says_so_and_goes_on() {
     let limit = &bench.entry.slice.inbound.rate_limits[0];
     let now_ms = u64::try_from(std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_millis()).unwrap();
     let mut number = 0;
-    // Until a counter that is shared has one request left, for "late".
+    // Flood until the shared counter of "late" has one request left.
     let held = loop {
         let held = function.quotas.read(&limit.name, "4:late;");
         if held.shared && held.state.used > 0 {

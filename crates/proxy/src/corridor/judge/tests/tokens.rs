@@ -1,4 +1,4 @@
-//! Real signatures, and what is remembered of them.
+//! Real signatures, and what is remembered of verified tokens.
 
 use super::*;
 
@@ -74,7 +74,7 @@ fn a_remembered_signature_spares_nothing_but_the_signature() {
         drop(permitted(judgement));
         assert_eq!(told.judgement.unwrap().runs, 2, "of a key that is none of the program's: verified anew");
 
-        // The key set changes; the token is still remembered, but its key is trusted no more.
+        // The key set changes. The token is still remembered, but its key is no longer trusted.
         remember(&good, KEY);
         let mut rotated = token_slice(&key);
         let fresh = SigningKey::generate(Algorithm::ES256);
@@ -85,7 +85,7 @@ fn a_remembered_signature_spares_nothing_but_the_signature() {
     }
 }
 
-/// The same for another function.
+/// The same bench for another function.
 fn another(bench: Bench, engine: &Engine, mut slice: Slice) -> Bench {
     slice.id = "shop/invoices".parse().unwrap();
     slice.inbound.targets[0].function = "shop/invoices".into();
@@ -96,7 +96,7 @@ fn another(bench: Bench, engine: &Engine, mut slice: Slice) -> Bench {
 fn what_one_function_verified_another_with_the_same_key_need_not() {
     for engine in engines() {
         let key = SigningKey::generate(Algorithm::EdDSA);
-        // A counter for each user: who it is must be known before the program runs.
+        // Each user has a counter, so the user must be known before the program runs.
         let mut slice = token_slice(&key);
         slice.inbound.rate_limits = vec![limit(7, vec![KeyPart::Claim(vec!["sub".into()])])];
         let bench = Bench::new(engine, slice.clone());
@@ -143,7 +143,7 @@ fn a_key_of_the_same_name_is_not_the_same_key() {
     let bench = Bench::new(engine, token_slice(&key));
     let token = sign(&key, CLAIMS);
     drop(permitted(bench.ask(with_token(&token)).0));
-    // The first bytes are the same: what they once were called by.
+    // Both key ids have the same first bytes, which once were all that named a key.
     let mut id = KEY;
     id.0[31] ^= 1;
     let mut other = token_slice(&SigningKey::generate(Algorithm::EdDSA));

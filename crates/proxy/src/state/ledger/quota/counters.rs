@@ -1,4 +1,4 @@
-//! The counters of one limit, as far as one shard has them.
+//! The part of one limit's counters that is in one shard.
 
 use super::{CounterState, Demand, Granted};
 use hashbrown::HashTable;
@@ -8,15 +8,15 @@ use leno_policy::quota;
 use leno_policy::spec::QuotaAlgorithm;
 use std::hash::{BuildHasher, RandomState};
 
-/// Counters of one key each.
+/// Maximum number of counters that count one key each.
 pub(super) const MOST_COUNTERS: usize = 8192;
-/// Bytes of their keys: clients choose them, and long ones.
+/// Maximum number of bytes of their keys. Clients choose keys, and may choose long ones.
 pub(super) const MOST_KEY_BYTES: usize = 1 << 20;
-/// Counters that further keys share.
+/// Number of counters that further keys share.
 pub(super) const SHARED: usize = 512;
-/// No sweep before there are this many counters.
+/// There is no sweep before there are this many counters.
 const FIRST_SWEEP: usize = 64;
-/// Where there is no room, one sweep in this time, so that a flood of keys does not turn into a flood of sweeps.
+/// If there is no room, there is at most one sweep in this time. Otherwise a flood of keys would become a flood of sweeps.
 const SWEEP_INTERVAL_MS: u64 = 1000;
 
 #[derive(Debug)]
@@ -24,9 +24,9 @@ pub(super) struct Counters {
     limit: Box<str>,
     own: HashTable<Counter>,
     key_bytes: usize,
-    /// `None` while there is room, and nobody is limited by them.
+    /// `None` while there is room and the shared counters limit nobody.
     shared: Option<Box<[Count]>>,
-    /// Number of counters at which the next sweep is worth while.
+    /// Number of counters that makes the next sweep worth while.
     sweep_at: usize,
     swept_ms: u64,
 }
@@ -46,11 +46,11 @@ struct Count {
 /// How to give back what was taken.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Undo {
-    /// The counter was made for it.
+    /// The counter is new: remove it.
     Forget,
-    /// The counter held this.
+    /// The key's own counter held this before.
     Own(QuotaState),
-    /// The shared counter held this.
+    /// The shared counter held this before.
     Shared(QuotaState),
 }
 
@@ -79,7 +79,7 @@ impl Counters {
         }
     }
 
-    /// The answer, and how to undo it. An error is the answer of a counter that is exhausted.
+    /// Takes from a counter. Returns the result, and how to undo it. An error is the result of an exhausted counter.
     pub(super) fn take(
         &mut self,
         hash: u64,
@@ -132,14 +132,14 @@ impl Counters {
         }
     }
 
-    /// Whether fresh counters would say the same, all of them.
+    /// Whether all counters are as good as new.
     pub(super) fn are_all_idle(&self, now_ms: u64) -> bool {
         let mut counts = self.own.iter().map(|counter| &counter.count).chain(self.shared.iter().flatten());
         counts.all(|count| count.is_idle(now_ms))
     }
 
-    /// Sweeps when there are twice as many as after the last time, and when there is no room for a key of this length; false if there still
-    /// is none.
+    /// Sweeps if there are twice as many counters as after the last sweep, or if there is no room for a key of this length. Returns whether
+    /// there is room now.
     fn make_room(&mut self, length: usize, now_ms: u64, hasher: &RandomState) -> bool {
         let is_full =
             |counters: &Self| counters.own.len() >= MOST_COUNTERS || counters.key_bytes + length > MOST_KEY_BYTES;
@@ -161,7 +161,7 @@ impl Counters {
     }
 }
 
-/// What a key without a counter of its own begins with: nobody knows how much of what is shared it has used.
+/// What a key without its own counter begins with: the whole shared counter, because nobody knows how much of it this key has used.
 fn without_own(shared: Option<&[Count]>, hash: u64) -> CounterState {
     shared.map_or_else(CounterState::default, |shared| CounterState {
         state: shared[shared_by(hash)].state,
@@ -169,13 +169,13 @@ fn without_own(shared: Option<&[Count]>, hash: u64) -> CounterState {
     })
 }
 
-/// Neither the bits that the table sorts by nor those of the shard.
+/// Uses other bits of the hash than the table and the choice of the shard do.
 fn shared_by(hash: u64) -> usize {
     (hash >> 40) as usize % SHARED
 }
 
 impl Count {
-    /// Whether a fresh counter would say the same.
+    /// Whether the counter is as good as new.
     fn is_idle(&self, now_ms: u64) -> bool {
         quota::take(&self.algorithm, self.state, now_ms, 0).state.used == 0
     }

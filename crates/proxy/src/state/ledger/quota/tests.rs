@@ -69,7 +69,7 @@ fn threads_cannot_both_take_the_last_one() {
                 let (quotas, limit, other, barrier) = (&quotas, &limit, &other, &barrier);
                 scope.spawn(move || {
                     barrier.wait();
-                    // Half of the threads name the counters the other way round.
+                    // Half of the threads name the counters in the opposite order.
                     let mut demands = [one(limit, ""), one(other, "")];
                     if thread % 2 == 0 {
                         demands.reverse();
@@ -84,7 +84,7 @@ fn threads_cannot_both_take_the_last_one() {
     assert_eq!(quotas.read("b", "").state.used, 100_000, "whoever was refused by one gave the other back");
 }
 
-/// More keys than a limit has counters, each taken from once, or as often as it goes.
+/// Takes once from each of many keys, more than a limit has counters. Returns how many were admitted.
 fn flood(quotas: &Quotas, limit: &RateLimit, keys: usize) -> usize {
     (0..keys).filter(|number| quotas.take(&[one(limit, &format!("flood {number}"))], NOW).is_ok()).count()
 }
@@ -116,10 +116,10 @@ fn a_limit_without_room_leaves_the_others_alone() {
 #[test]
 fn keys_without_room_share_what_the_limit_says_and_are_told_when_to_return() {
     let (quotas, limit) = (Quotas::default(), bucket("a", 6, 3));
-    // Twice, so that their counters say something for longer than this takes.
+    // Twice, so that the counters are not full again before this test ends.
     flood(&quotas, &limit, 200_000);
     flood(&quotas, &limit, 200_000);
-    // Its shared counter was used up; a request is refilled every ten seconds.
+    // The shared counter of "late" is used up. It regains one request every ten seconds.
     let refused = quotas.take(&[one(&limit, "late")], NOW).unwrap_err();
     assert!(refused.shared && (9_000..=10_000).contains(&refused.taken.retry_after_ms), "{refused:?}");
     assert!(quotas.read("a", "late").shared);
@@ -134,9 +134,9 @@ fn no_key_gets_more_by_moving_from_a_shared_counter_to_its_own() {
     let (quotas, limit) = (Quotas::default(), bucket("a", 6, 2));
     let keys: Vec<String> = (0..SHARDS * MOST_COUNTERS * 2).map(|number| number.to_string()).collect();
     keys.iter().for_each(|key| drop(quotas.take(&[one(&limit, key)], NOW)));
-    // Its shared counter has nothing left.
+    // The shared counter of "late" has nothing left.
     assert!(quotas.take(&[one(&limit, "late")], NOW).is_err());
-    // The others have had one each and are full again after ten seconds; shared ones have refilled one of two.
+    // The other keys' own counters gave one each, and are full again after ten seconds. Shared ones have regained one of two.
     let later = NOW + 10_000;
     let granted = quotas.take(&[one(&limit, "late")], later).unwrap();
     assert!(!granted[0].shared, "there is room again");
