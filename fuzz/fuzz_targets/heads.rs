@@ -194,7 +194,7 @@ fn answered(headers: &HeaderMap, version: Version, kind: u8) {
     let upgraded = kind & 0x80 != 0;
     let mut head = Response::new(()).into_parts().0;
     (head.headers, head.version) = (headers.clone(), version);
-    head::answer(&mut head, &HeaderValue::from_static("id"), upgraded);
+    head::sanitize_response(&mut head, &HeaderValue::from_static("id"), upgraded);
     cleaned(&head.headers, upgraded);
     assert!(head.headers.get_all("x-request-id").iter().eq(["id"]));
     assert!(head.headers.get_all("content-length").iter().count() <= 1);

@@ -119,7 +119,7 @@ impl Control {
     pub fn publish(&self, definitions: &Definitions) -> Result<Published, PublishError> {
         let store = self.0.store.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.state().histories().clone();
-        let histories = before.adopt(&definitions.slices, now_ms())?;
+        let histories = before.record_publication(&definitions.slices, now_ms())?;
         let modules = self.modules(definitions, &histories)?;
         let compiled = Compiled::new(definitions, &modules, &histories, &self.0.bundle)?;
         let functions = compiled.functions.len();
@@ -154,8 +154,8 @@ impl Control {
     /// anything changed. Blocks on the store.
     pub fn put(&self, slice: &Slice) -> Result<bool, PublishError> {
         let store = self.0.store.lock().unwrap_or_else(PoisonError::into_inner);
-        let history = self.state().histories().adopt_one(slice, now_ms())?;
-        let prepared = self.state().prepare_put(&history.resolve(slice)?, self.0.bundle.trust_domain())?;
+        let history = self.state().histories().record_one(slice, now_ms())?;
+        let prepared = self.state().prepare_put(&history.slice_for_delivery(slice)?, self.0.bundle.trust_domain())?;
         store.put(slice, &history)?;
         let made_a_difference = self.state().put(prepared, history);
         // The woken task checks the state itself, so waking it for nothing does no harm.
@@ -193,7 +193,8 @@ impl Control {
                     (0, format!("rolled back: {reason}"))
                 }
             };
-            let prepared = self.state().prepare_put(&history.resolve(&slice)?, self.0.bundle.trust_domain())?;
+            let prepared =
+                self.state().prepare_put(&history.slice_for_delivery(&slice)?, self.0.bundle.trust_domain())?;
             store.put_history(&id, &history)?;
             let revision = revision::name(&id, candidate.number);
             if to == 0 {

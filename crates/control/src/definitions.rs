@@ -127,7 +127,7 @@ impl Compiled {
             if slice.id != *id {
                 return Err(DefinitionsError::Misfiled { function: id.clone(), found: slice.id.clone() });
             }
-            let resolved = histories.resolve(slice)?;
+            let resolved = histories.slice_for_delivery(slice)?;
             let prepared = compiled.prepare(&resolved, trust_domain, |module| modules.contains_key(module))?;
             compiled.insert(prepared);
         }

@@ -47,15 +47,19 @@ pub(crate) struct Candidate {
 
 impl Histories {
     /// The histories after a publication of exactly these functions.
-    pub(crate) fn adopt(&self, slices: &BTreeMap<FunctionId, Slice>, now_ms: u64) -> Result<Self, DefinitionsError> {
-        let each = slices.iter().map(|(id, slice)| Ok((id.clone(), self.adopt_one(slice, now_ms)?)));
+    pub(crate) fn record_publication(
+        &self,
+        slices: &BTreeMap<FunctionId, Slice>,
+        now_ms: u64,
+    ) -> Result<Self, DefinitionsError> {
+        let each = slices.iter().map(|(id, slice)| Ok((id.clone(), self.record_one(slice, now_ms)?)));
         each.collect::<Result<_, _>>().map(Self)
     }
 
     /// The history of one function after its publication.
-    pub(crate) fn adopt_one(&self, slice: &Slice, now_ms: u64) -> Result<History, DefinitionsError> {
+    pub(crate) fn record_one(&self, slice: &Slice, now_ms: u64) -> Result<History, DefinitionsError> {
         let mut history = self.0.get(&slice.id).cloned().unwrap_or_default();
-        history.adopt(slice, now_ms)?;
+        history.record_publication(slice, now_ms)?;
         Ok(history)
     }
 
@@ -73,9 +77,9 @@ impl Histories {
     }
 
     /// The slice of a function as nodes get it.
-    pub(crate) fn resolve(&self, slice: &Slice) -> Result<Slice, DefinitionsError> {
+    pub(crate) fn slice_for_delivery(&self, slice: &Slice) -> Result<Slice, DefinitionsError> {
         match self.0.get(&slice.id) {
-            Some(history) => history.resolve(slice),
+            Some(history) => history.slice_for_delivery(slice),
             None => Ok(slice.clone()),
         }
     }
@@ -86,7 +90,7 @@ impl History {
         self.kept.last().map_or(0, |kept| kept.number)
     }
 
-    fn adopt(&mut self, slice: &Slice, now_ms: u64) -> Result<(), DefinitionsError> {
+    fn record_publication(&mut self, slice: &Slice, now_ms: u64) -> Result<(), DefinitionsError> {
         let template = postcard::to_allocvec(&slice.template()).map_err(|error| encoding(&slice.id, &error))?;
         let new = self.kept.last().is_none_or(|last| last.template != template);
         if new {
@@ -145,13 +149,13 @@ impl History {
         });
     }
 
-    /// The slice with its own revision (see [`History::targets`]) and all others that get traffic.
-    pub(crate) fn resolve(&self, slice: &Slice) -> Result<Slice, DefinitionsError> {
-        let (own, targets) = self.targets(&slice.revisions.plan);
+    /// The slice with its primary revision (see [`History::targets`]) and all others that get traffic.
+    pub(crate) fn slice_for_delivery(&self, slice: &Slice) -> Result<Slice, DefinitionsError> {
+        let (primary, targets) = self.targets(&slice.revisions.plan);
         let mut resolved = slice.clone();
-        resolved.set_revision(self.revision(slice, own)?);
+        resolved.set_revision(self.revision(slice, primary)?);
         let mut others: Vec<Revision> = Vec::new();
-        for target in targets.iter().filter(|target| target.revision != own) {
+        for target in targets.iter().filter(|target| target.revision != primary) {
             if others.iter().all(|other| other.number != target.revision) {
                 others.push(self.revision(slice, target.revision)?);
             }
@@ -160,8 +164,8 @@ impl History {
         Ok(resolved)
     }
 
-    /// The slice's own revision, and all targets with "the latest" replaced by its number. With a rollout plan the own revision is the stable one;
-    /// otherwise it is the one with the largest share.
+    /// The primary revision, whose template is the slice's own, and all targets with "the latest" replaced by its number. With a rollout plan the
+    /// primary revision is the stable one; otherwise it is the one with the largest share.
     fn targets(&self, plan: &Plan) -> (u32, Vec<Target>) {
         let latest = self.latest();
         let named = |target: &Target| Target {
@@ -170,7 +174,7 @@ impl History {
         };
         let mut targets: Vec<Target> = plan.traffic.iter().map(named).collect();
         let share = |revision, percent| Target { revision, percent, ..Target::default() };
-        let own = match (&plan.rollout, self.candidate) {
+        let primary = match (&plan.rollout, self.candidate) {
             (Some(rollout), Some(candidate)) => {
                 let percent = rollout.steps.get(candidate.step).copied().unwrap_or(0).min(100);
                 targets.extend([share(self.stable, 100 - percent), share(candidate.number, percent)]);
@@ -189,7 +193,7 @@ impl History {
             },
         };
         targets.retain(|target| target.percent > 0 || target.tag.is_some() || !target.headers.is_empty());
-        (own, targets)
+        (primary, targets)
     }
 
     /// The kept revisions for listings, with the shares that `revisions` gives them.

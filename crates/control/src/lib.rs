@@ -9,6 +9,7 @@
 //! the nodes.
 #![forbid(unsafe_code)]
 
+mod active_rollouts;
 mod admission;
 mod control;
 mod definitions;
@@ -25,7 +26,6 @@ mod server;
 mod state;
 mod status;
 mod store;
-mod watch;
 mod wire;
 
 #[cfg(test)]

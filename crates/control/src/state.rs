@@ -7,6 +7,7 @@
 mod jobs;
 
 use self::jobs::Jobs;
+use crate::active_rollouts::ActiveRollouts;
 use crate::admission::{Admission, Placement};
 use crate::definitions::{Compiled, Function, Modules, Prepared, Put};
 use crate::error::DefinitionsError;
@@ -17,7 +18,6 @@ use crate::rollout::{RevisionCounts, Verdict};
 use crate::status::{
     Counters, FunctionStatus, HostedInstance, IssuedIdentity, NodeStatus, RejectedVersion, RolloutEvent, Status,
 };
-use crate::watch::Watches;
 use crate::wire::{self, MAX_REASON, v1};
 use leno_config::{FunctionId, Slice};
 use leno_identity::{SpiffeId, TrustDomain};
@@ -41,7 +41,7 @@ pub(crate) struct State {
     compiled: Compiled,
     /// The revisions with which `compiled` was resolved.
     histories: Histories,
-    watches: Watches,
+    active_rollouts: ActiveRollouts,
     /// The last decisions on rollouts, oldest first.
     events: VecDeque<RolloutEvent>,
     nodes: BTreeMap<Arc<str>, Node>,
@@ -68,7 +68,7 @@ struct Session {
     explicit: BTreeSet<Subject>,
     /// All subjects that `explicit` covers.
     wanted: BTreeSet<Subject>,
-    /// What the node was last told; `None`: that the subject does not exist.
+    /// What the node was last sent; `None`: that the subject does not exist.
     sent: BTreeMap<Subject, Option<Version>>,
     pending: BTreeSet<Subject>,
     nonce: u64,
@@ -96,10 +96,10 @@ pub(crate) enum Next {
 
 impl State {
     pub(crate) fn new(compiled: Compiled, histories: Histories) -> Self {
-        let mut watches = Watches::default();
-        watches.follow_all(&histories);
+        let mut active_rollouts = ActiveRollouts::default();
+        active_rollouts.follow_all(&histories);
         let (nodes, issued, events) = Default::default();
-        Self { compiled, histories, watches, events, nodes, issued, sessions: 0, jobs: Jobs::default() }
+        Self { compiled, histories, active_rollouts, events, nodes, issued, sessions: 0, jobs: Jobs::default() }
     }
 
     /// Adds a node, or changes its placement and gateway role.
@@ -132,7 +132,7 @@ impl State {
 
     /// Whether a rollout is under way.
     pub(crate) fn rolls_out(&self) -> bool {
-        self.watches.any()
+        self.active_rollouts.any()
     }
 
     /// Takes in a node's request counts, which are cumulative.
@@ -140,14 +140,14 @@ impl State {
         if self.session(name, number).is_some()
             && let Some((name, _)) = self.nodes.get_key_value(name)
         {
-            self.watches.report(name, function, counts);
+            self.active_rollouts.report(name, function, counts);
         }
     }
 
     /// Rollouts that have a decision due.
     pub(crate) fn decisions(&self, now_ms: u64) -> Vec<(FunctionId, Candidate, Verdict)> {
         let functions = &self.compiled.functions;
-        self.watches.decisions(now_ms, |id| functions.get(id)?.revisions.plan.rollout.as_ref())
+        self.active_rollouts.decisions(now_ms, |id| functions.get(id)?.revisions.plan.rollout.as_ref())
     }
 
     /// The slice of a function as nodes get it.
@@ -175,17 +175,17 @@ impl State {
 
     /// Replaces all definitions. Returns the subjects that differ from before.
     pub(crate) fn publish(&mut self, compiled: Compiled, histories: Histories) -> BTreeSet<Subject> {
-        self.watches.follow_all(&histories);
+        self.active_rollouts.follow_all(&histories);
         self.histories = histories;
         let before = mem::replace(&mut self.compiled, compiled);
         let mut changed = BTreeSet::new();
         let names = before.contents.keys().chain(self.compiled.contents.keys());
         changed.extend(names.filter(|name| before.contents.get(name) != self.compiled.contents.get(name)).cloned());
         let functions = before.functions.keys().chain(self.compiled.functions.keys());
-        let come_or_gone =
+        let added_or_removed =
             functions.filter(|id| before.functions.contains_key(*id) != self.compiled.functions.contains_key(*id));
-        let come_or_gone: Vec<_> = come_or_gone.cloned().map(Subject::Endpoints).collect();
-        changed.extend(come_or_gone);
+        let added_or_removed: Vec<_> = added_or_removed.cloned().map(Subject::Endpoints).collect();
+        changed.extend(added_or_removed);
         self.follow_jobs();
         self.announce(&changed);
         self.place_jobs();
@@ -194,7 +194,7 @@ impl State {
 
     /// Adds or replaces one function. Returns whether anything changed.
     pub(crate) fn put(&mut self, prepared: Prepared, history: History) -> bool {
-        self.watches.follow(&prepared.id, &history);
+        self.active_rollouts.follow(&prepared.id, &history);
         self.histories.0.insert(prepared.id.clone(), history);
         let (id, is_new) = match self.compiled.put(prepared) {
             Put::Same => return false,
@@ -291,7 +291,7 @@ impl State {
         if moved {
             affected.extend(self.hosted(name));
         }
-        self.adopt(&name.into(), &jobs);
+        self.assign_reported_jobs(&name.into(), &jobs);
         self.refresh(name);
         self.endpoints_changed(&affected.into_iter().collect::<Vec<_>>(), name);
         self.place_jobs();
@@ -410,7 +410,7 @@ impl State {
         if delivered.is_empty() {
             return Next::Wait;
         }
-        session.told(&delivered);
+        session.record_sent(&delivered);
         session.nonce += 1;
         session.unanswered.insert(session.nonce, delivered);
         let removed: Vec<_> = removed.iter().map(v1::Subject::from).collect();
@@ -593,8 +593,8 @@ enum Difference {
 }
 
 impl Session {
-    /// Records what a delta told the node. A subject that neither exists nor is subscribed to is forgotten.
-    fn told(&mut self, delivered: &[(Subject, Option<Version>)]) {
+    /// Records what a delta sends the node. A subject that neither exists nor is subscribed to is forgotten.
+    fn record_sent(&mut self, delivered: &[(Subject, Option<Version>)]) {
         for (subject, version) in delivered {
             if version.is_some() || self.explicit.contains(subject) {
                 self.sent.insert(subject.clone(), *version);

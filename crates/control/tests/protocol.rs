@@ -47,11 +47,11 @@ impl RawNode {
 
     async fn hello(served: &Served, token: &JoinToken, hello: v1::Hello) -> Self {
         let node = Self::open(served, token).await;
-        node.say(Message::Hello(hello)).await;
+        node.send(Message::Hello(hello)).await;
         node
     }
 
-    async fn say(&self, message: Message) {
+    async fn send(&self, message: Message) {
         self.to_control.send(v1::FromNode { message: Some(message) }).await.unwrap();
     }
 
@@ -122,7 +122,7 @@ async fn a_wrong_token_is_said_to_the_node() {
 async fn a_stream_begins_with_one_hello_of_the_same_release() {
     let (control, served, token) = served_one().await;
     let mut node = RawNode::open(&served, &token).await;
-    node.say(Message::Subscribe(v1::Subscribe::default())).await;
+    node.send(Message::Subscribe(v1::Subscribe::default())).await;
     assert_eq!(node.end().await.code(), Code::FailedPrecondition);
 
     let mut node = RawNode::hello(&served, &token, v1::Hello { release: "0.0.9".to_owned(), ..hello(&[]) }).await;
@@ -132,7 +132,7 @@ async fn a_stream_begins_with_one_hello_of_the_same_release() {
     assert_eq!(control.counters("one").unwrap().streams, 0);
 
     let mut node = RawNode::hello(&served, &token, hello(&[])).await;
-    node.say(Message::Hello(hello(&[]))).await;
+    node.send(Message::Hello(hello(&[]))).await;
     assert_eq!(node.end().await.message(), "a second hello");
 }
 
@@ -172,7 +172,7 @@ async fn what_makes_no_sense_ends_the_stream() {
     for bad in bad_messages {
         let text = format!("{bad:?}");
         let mut node = RawNode::hello(&served, &token, hello(&[])).await;
-        node.say(bad).await;
+        node.send(bad).await;
         assert_eq!(node.end().await.code(), Code::InvalidArgument, "{text}");
     }
 }
@@ -212,11 +212,11 @@ async fn answers_to_nothing_change_nothing() {
     let delta = node.delta().await;
     let rejection =
         |name: &str| v1::Rejection { subject: Some(subject(v1::Kind::Slice, name)), reason: "no".to_owned() };
-    node.say(Message::Ack(v1::Ack { nonce: delta.nonce + 1, rejected: vec![rejection(FRONTEND)] })).await;
+    node.send(Message::Ack(v1::Ack { nonce: delta.nonce + 1, rejected: vec![rejection(FRONTEND)] })).await;
     // Of this delta, but about something that was not in it; and then the same answer again.
-    node.say(Message::Ack(v1::Ack { nonce: delta.nonce, rejected: vec![rejection("orders/other")] })).await;
-    node.say(Message::Ack(v1::Ack { nonce: delta.nonce, rejected: vec![rejection(FRONTEND)] })).await;
-    node.say(Message::Report(v1::Report { function: FRONTEND.to_owned(), instances: vec![] })).await;
+    node.send(Message::Ack(v1::Ack { nonce: delta.nonce, rejected: vec![rejection("orders/other")] })).await;
+    node.send(Message::Ack(v1::Ack { nonce: delta.nonce, rejected: vec![rejection(FRONTEND)] })).await;
+    node.send(Message::Report(v1::Report { function: FRONTEND.to_owned(), instances: vec![] })).await;
     eventually(|| control.counters("one").unwrap().reports == 1).await;
     let counters = control.counters("one").unwrap();
     assert_eq!((counters.acks, counters.rejections), (1, 0));
@@ -230,7 +230,7 @@ async fn a_long_reason_is_cut() {
     let nonce = node.delta().await.nonce;
     let reason = "ä".repeat(100_000);
     let rejected = vec![v1::Rejection { subject: Some(subject(v1::Kind::Slice, FRONTEND)), reason }];
-    node.say(Message::Ack(v1::Ack { nonce, rejected })).await;
+    node.send(Message::Ack(v1::Ack { nonce, rejected })).await;
     eventually(|| !control.status().nodes[0].rejected.is_empty()).await;
     assert_eq!(control.status().nodes[0].rejected[0].reason, "ä".repeat(512));
 }

@@ -29,7 +29,7 @@ fn control_at(path: &Path) -> Control {
     control_with(Store::open(path).unwrap(), leno_control::Options::default())
 }
 
-/// The slice's own revision, and the shares of all.
+/// The primary revision, and the shares of all.
 async fn shares(updates: &mut Updates) -> (u32, Vec<(u32, u8)>) {
     loop {
         for change in accepted(updates).await {
@@ -46,7 +46,7 @@ fn report(agent: &Agent, counts: &[(u32, u64, u64)]) {
     let of = |(revision, requests, failed): &(u32, u64, u64)| {
         (*revision, RevisionCounts { requests: *requests, failed: *failed, slow: 0 })
     };
-    agent.traffic(&function(ORDERS), &counts.iter().map(of).collect::<Vec<_>>());
+    agent.report_request_counts(&function(ORDERS), &counts.iter().map(of).collect::<Vec<_>>());
 }
 
 fn failures(control: &Control) -> Vec<Option<String>> {

@@ -14,7 +14,7 @@ const FRONTEND: &str = "orders/frontend";
 const ORDERS: &str = "orders/order-service";
 
 fn control_at(path: &Path) -> leno_control::Control {
-    control_with(Store::open(path).unwrap(), leno_control::Options { node_grace: PATIENCE * 2 })
+    control_with(Store::open(path).unwrap(), leno_control::Options { node_grace: TIMEOUT * 2 })
 }
 
 fn functions(control: &leno_control::Control) -> Vec<String> {
@@ -121,7 +121,7 @@ async fn a_control_plane_that_ends_closes_its_file_at_once() {
     eventually(|| control.status().nodes[0].connected).await;
     served.stop().await;
     drop(control);
-    // The grace of the node that was connected is not waited for: it is longer than the patience of this test.
+    // The grace of the node that was connected is not waited for: it is longer than the timeout of this test.
     eventually(|| Store::open(&path).is_ok()).await;
 }
 

@@ -6,7 +6,7 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Number of accounts, and so of namespaces that can have one.
-const MOST: u32 = 10_000;
+const MAX_ACCOUNTS: u32 = 10_000;
 
 /// Chooses the account of each instance. Clones give the same accounts.
 #[derive(Clone, Debug, Default)]
@@ -39,11 +39,11 @@ impl Accounts {
             return Ok(Some(*account));
         }
         // The hash gives a namespace the same account after a restart, unless another namespace has taken it.
-        let wanted = hash(&namespace) % MOST;
-        let all = (0..MOST).map(|step| given.first.saturating_add((wanted + step) % MOST));
+        let wanted = hash(&namespace) % MAX_ACCOUNTS;
+        let all = (0..MAX_ACCOUNTS).map(|step| given.first.saturating_add((wanted + step) % MAX_ACCOUNTS));
         let free = all.into_iter().find(|account| !accounts.values().any(|taken| taken == account));
         let account =
-            free.ok_or_else(|| io::Error::other(format!("no account is left: {MOST} namespaces have one")))?;
+            free.ok_or_else(|| io::Error::other(format!("no account is left: {MAX_ACCOUNTS} namespaces have one")))?;
         accounts.insert(namespace, account);
         Ok(Some(account))
     }
@@ -77,11 +77,13 @@ mod tests {
 
         let full = Accounts::per_namespace(70_000);
         let function = |namespace: u32| FunctionId::new(&format!("n{namespace}"), "f").unwrap();
-        let given =
-            Given { first: 70_000, accounts: Mutex::new((0..MOST).map(|n| (format!("n{n}"), 70_000 + n)).collect()) };
+        let given = Given {
+            first: 70_000,
+            accounts: Mutex::new((0..MAX_ACCOUNTS).map(|n| (format!("n{n}"), 70_000 + n)).collect()),
+        };
         let full = Accounts(full.0.map(|_| Arc::new(given)));
         assert_eq!(full.of(&function(7)).unwrap(), Some(70_007));
-        assert!(full.of(&function(MOST)).is_err());
+        assert!(full.of(&function(MAX_ACCOUNTS)).is_err());
         assert_eq!(Accounts::node().of(&function(0)).unwrap(), None);
     }
 }

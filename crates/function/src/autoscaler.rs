@@ -64,7 +64,7 @@ pub struct Autoscaler {
     load: Averages,
     /// When the panic threshold was last exceeded; `None`: stable mode.
     panic: Option<Duration>,
-    wished: Largest,
+    recent_desired: Largest,
     /// Whether as many instances as the initial scale have ever been ready.
     initialised: bool,
     desired: u32,
@@ -96,7 +96,7 @@ impl Autoscaler {
             concurrency,
             load: Averages::default(),
             panic: None,
-            wished: Largest::default(),
+            recent_desired: Largest::default(),
             initialised: false,
             desired: scale.initial.max(scale.min).min(scale.max),
             active_since: now,
@@ -128,7 +128,7 @@ impl Autoscaler {
     pub fn give_up(&mut self) {
         (self.desired, self.panic, self.initialised) = (0, None, true);
         self.load.clear();
-        self.wished.clear();
+        self.recent_desired.clear();
     }
 
     /// Decides. Call it every few seconds, and whenever a request begins to wait.
@@ -152,7 +152,7 @@ impl Autoscaler {
         if seen.waiting > 0 {
             count = count.at_least(self.desired, burst.1);
         }
-        let lately = self.wished.record(now, count.0, scale.scale_down_delay);
+        let lately = self.recent_desired.record(now, count.0, scale.scale_down_delay);
         count = count.at_least(lately, Reason::ScaleDownDelay(scale.scale_down_delay));
         self.initialised |= seen.ready >= scale.initial.min(scale.max);
         if !self.initialised {
@@ -200,7 +200,7 @@ impl Autoscaler {
         }
         // The averages start afresh with the next request.
         self.load.clear();
-        self.wished.clear();
+        self.recent_desired.clear();
         Count(0, Reason::Idle(self.scale.window))
     }
 }

@@ -28,7 +28,7 @@ const MEMBERS: &str = "cgroup.procs";
 const CONTROLLERS: [&str; 3] = ["memory", "cpu", "pids"];
 /// Longest wait for a killed group to become empty.
 const VANISH: Duration = Duration::from_millis(500);
-const LOOK: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// The period of `cpu.max`, in microseconds.
 const PERIOD: u64 = 100_000;
 
@@ -39,7 +39,7 @@ pub(crate) struct Cgroups {
     /// Whether limits can be enforced. Determined when limits are first asked for.
     controlled: OnceLock<Result<(), String>>,
     /// To the thread that moves instances into groups, one after the other, because the kernel handles one at a time.
-    adopting: mpsc::Sender<Adoption>,
+    mover: mpsc::Sender<Move>,
     _lock: OwnedFd,
 }
 
@@ -56,17 +56,17 @@ impl Cgroups {
         let main = node.join("main");
         fs::create_dir(&main)?;
         fs::write(main.join(MEMBERS), "0")?;
-        let (adopting, adoptions) = mpsc::channel();
-        thread::Builder::new().name("leno-cgroups".to_owned()).spawn(move || take_in(&adoptions))?;
-        Ok(Self { node, controlled: OnceLock::new(), adopting, _lock: lock })
+        let (mover, moves) = mpsc::channel();
+        thread::Builder::new().name("leno-cgroups".to_owned()).spawn(move || move_all(&moves))?;
+        Ok(Self { node, controlled: OnceLock::new(), mover, _lock: lock })
     }
 
-    /// Creates a group for a running instance that has no limits. The receiver gets nothing if that fails.
-    pub(crate) fn adopt(&self, name: u64, leader: u32) -> oneshot::Receiver<Cgroup> {
+    /// Creates a group for a running instance that has no limits, and moves the instance into it. The receiver gets nothing if that fails.
+    pub(crate) fn move_running(&self, name: u64, leader: u32) -> oneshot::Receiver<Cgroup> {
         let (done, group) = oneshot::channel();
         let path = self.node.join(name.to_string());
         // The thread outlives this sender, so sending does not fail.
-        let _ = self.adopting.send(Adoption { path, leader, done });
+        let _ = self.mover.send(Move { path, leader, done });
         group
     }
 
@@ -112,18 +112,19 @@ impl Drop for Cgroups {
 }
 
 /// A running instance that is to be moved into a group.
-struct Adoption {
+struct Move {
     path: PathBuf,
     leader: u32,
     done: oneshot::Sender<Cgroup>,
 }
 
 /// Runs until the last sender is dropped.
-fn take_in(adoptions: &mpsc::Receiver<Adoption>) {
-    for Adoption { path, leader, done } in adoptions {
-        let taken =
-            fs::create_dir(&path).map(|()| Cgroup { path }).and_then(|group| group.take_in(leader).map(|()| group));
-        match taken {
+fn move_all(moves: &mpsc::Receiver<Move>) {
+    for Move { path, leader, done } in moves {
+        let moved = fs::create_dir(&path)
+            .map(|()| Cgroup { path })
+            .and_then(|group| group.move_into_group(leader).map(|()| group));
+        match moved {
             // If the receiver is gone, dropping the group kills the instance.
             Ok(group) => drop(done.send(group)),
             Err(error) => tracing::debug!(leader, %error, "an instance has no control group"),
@@ -161,7 +162,7 @@ impl Cgroup {
     }
 
     /// Moves a process and its descendants into the group.
-    fn take_in(&self, leader: u32) -> io::Result<()> {
+    fn move_into_group(&self, leader: u32) -> io::Result<()> {
         fs::write(self.members(), leader.to_string())?;
         // From here on, children of the leader are born in the group. Each pass finds processes that were started before their parent was moved.
         let mut known = BTreeSet::new();
@@ -183,7 +184,7 @@ impl Cgroup {
         kill(&self.path);
         let vanished = async {
             while fs::remove_dir(&self.path).is_err_and(|error| error.kind() != io::ErrorKind::NotFound) {
-                tokio::time::sleep(LOOK).await;
+                tokio::time::sleep(POLL_INTERVAL).await;
             }
         };
         let _ = tokio::time::timeout(VANISH, vanished).await;
@@ -241,11 +242,11 @@ fn sweep(parent: &Path) -> io::Result<()> {
 }
 
 fn vanishes(group: &Path) -> bool {
-    for _ in 0..VANISH.as_millis() / LOOK.as_millis() {
+    for _ in 0..VANISH.as_millis() / POLL_INTERVAL.as_millis() {
         if fs::remove_dir(group).is_ok() {
             return true;
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
     false
 }

@@ -70,7 +70,7 @@ impl Owner {
         // Joining a group takes the kernel several milliseconds. A process without limits does not wait for that.
         let confined = match (cgroup, &self.cgroups) {
             (Some(cgroup), _) => Confined::Joined(cgroup),
-            (None, Some(cgroups)) => Confined::Joining(cgroups.adopt(self.id.number, group.pid())),
+            (None, Some(cgroups)) => Confined::Joining(cgroups.move_running(self.id.number, group.pid())),
             (None, None) => Confined::No,
         };
         let members = self.cgroups.as_ref().map(|cgroups| cgroups.members(self.id.number));
@@ -123,7 +123,7 @@ impl Belongings {
         if let Some(cgroup) = cgroup {
             cgroup.end().await;
         }
-        orphans::end().await;
+        orphans::end_orphans().await;
         self.last_lines().await;
     }
 

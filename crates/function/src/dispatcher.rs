@@ -34,7 +34,7 @@ pub(crate) struct Dispatcher {
     resting: AtomicBool,
     waiting: AtomicUsize,
     longest_wait_ms: AtomicU64,
-    queue_timeout: Duration,
+    max_backoff_wait: Duration,
     queue: Mutex<Queue>,
     buffer: Arc<Buffer>,
     /// Wakes the function's task: a request waits, or it arrived while the task slept.
@@ -71,14 +71,14 @@ impl Drop for Place<'_> {
         let mut queue = self.dispatcher.queue();
         if let Ok(index) = queue.waiters.binary_search_by_key(&self.name, |waiter| waiter.name) {
             queue.waiters.remove(index);
-            self.dispatcher.left(1);
+            self.dispatcher.dequeued(1);
             self.dispatcher.load.leave();
         }
     }
 }
 
 impl Dispatcher {
-    pub(crate) fn new(buffer: &Arc<Buffer>, queue_timeout: Duration) -> Arc<Self> {
+    pub(crate) fn new(buffer: &Arc<Buffer>, max_backoff_wait: Duration) -> Arc<Self> {
         Arc::new(Self {
             ready: ArcSwap::default(),
             turn: AtomicUsize::new(0),
@@ -87,7 +87,7 @@ impl Dispatcher {
             resting: AtomicBool::new(false),
             waiting: AtomicUsize::new(0),
             longest_wait_ms: AtomicU64::new(0),
-            queue_timeout,
+            max_backoff_wait,
             queue: Mutex::default(),
             buffer: Arc::clone(buffer),
             demand: Notify::new(),
@@ -101,7 +101,7 @@ impl Dispatcher {
             return None;
         }
         let slot = self.take(avoid)?;
-        self.came();
+        self.on_arrival();
         Some(Lease { slot, dispatcher: Arc::clone(self) })
     }
 
@@ -122,7 +122,7 @@ impl Dispatcher {
             return Err(AcquireError::Timeout { waited: Duration::ZERO });
         }
         let mut place = self.enqueue(avoid, now, until)?;
-        // Room may have been made between the first look and now; see `Dispatcher::gone`.
+        // Room may have been made between the first look and now; see `Dispatcher::on_release`.
         self.hand_over();
         self.demand.notify_one();
         match tokio::time::timeout_at(until, &mut place.answer).await {
@@ -151,7 +151,7 @@ impl Dispatcher {
         if self.waiting.fetch_add(1, SeqCst) == 0 {
             self.buffer.note(self);
         }
-        self.came();
+        self.on_arrival();
         Ok(Place { dispatcher: self, name, answer })
     }
 
@@ -162,7 +162,7 @@ impl Dispatcher {
         if let Some((resume, reason)) = queue.pause.as_ref().filter(|_| self.ready.load().is_empty()) {
             let retry_after = resume.saturating_duration_since(now);
             // A request that times out before the next start need not wait for it.
-            if retry_after > self.queue_timeout || *resume >= until {
+            if retry_after > self.max_backoff_wait || *resume >= until {
                 return Err(AcquireError::Backoff { retry_after, reason: reason.clone() });
             }
         }
@@ -184,14 +184,14 @@ impl Dispatcher {
             let best = after
                 .iter()
                 .chain(before)
-                .filter(|slot| !avoid.contains(&slot.address) && !slot.is_withdrawn())
+                .filter(|slot| !avoid.contains(&slot.address) && !slot.is_draining())
                 .map(|slot| (slot.in_flight(), slot))
                 .filter(|(count, _)| limit == 0 || *count < limit)
                 .min_by_key(|(count, _)| *count);
             match best {
                 Some((_, slot)) if slot.take(limit) => return Some(Arc::clone(slot)),
                 Some(_) => {}
-                // A successor is published before its predecessor is withdrawn, but maybe after this list was read.
+                // A successor is published before its predecessor starts to drain, but maybe after this list was read.
                 None if Arc::ptr_eq(&ready, &self.ready.load()) => return None,
                 None => {}
             }
@@ -199,7 +199,7 @@ impl Dispatcher {
     }
 
     /// Counts a request that has arrived, whether it got an instance or waits. Wakes the function's task if it sleeps.
-    fn came(&self) {
+    fn on_arrival(&self) {
         self.load.arrive();
         if self.resting.load(SeqCst) && self.resting.swap(false, SeqCst) {
             self.demand.notify_one();
@@ -207,7 +207,7 @@ impl Dispatcher {
     }
 
     /// Counts a request that has given its instance back, and lets waiting requests have the room.
-    pub(crate) fn gone(self: &Arc<Self>) {
+    pub(crate) fn on_release(self: &Arc<Self>) {
         self.load.leave();
         // No wake-up is lost. Either this load sees the request that began to wait, or that request sees the new room, because it looks again after
         // it has queued.
@@ -233,14 +233,14 @@ impl Dispatcher {
             };
             let lease = Lease { slot, dispatcher: Arc::clone(self) };
             let Some(waiter) = queue.waiters.remove(index) else { break };
-            self.left(1);
+            self.dequeued(1);
             refused.extend(waiter.reply.send(Ok(lease)).err());
         }
         drop(queue);
     }
 
     /// Counts `count` requests that wait no more. The caller holds the queue's lock.
-    fn left(self: &Arc<Self>, count: usize) {
+    fn dequeued(self: &Arc<Self>, count: usize) {
         self.buffer.leave(count);
         if count > 0 && self.waiting.fetch_sub(count, SeqCst) == count {
             self.buffer.note(self);
@@ -251,7 +251,7 @@ impl Dispatcher {
     pub(crate) fn evict(self: &Arc<Self>) -> bool {
         let mut queue = self.queue();
         let Some(waiter) = queue.waiters.pop_back() else { return false };
-        self.left(1);
+        self.dequeued(1);
         self.load.leave();
         let _ = waiter.reply.send(Err(AcquireError::NodeFull { limit: self.buffer.limit() }));
         true
@@ -265,8 +265,8 @@ impl Dispatcher {
     }
 
     /// Drains an instance: from now on no request gets it.
-    pub(crate) fn withdraw(&self, slot: &Slot) {
-        slot.withdraw();
+    pub(crate) fn start_drain(&self, slot: &Slot) {
+        slot.start_drain();
         let _queue = self.queue();
         self.ready.rcu(|ready| ready.iter().filter(|other| other.id != slot.id).cloned().collect::<Vec<_>>());
     }
@@ -278,7 +278,7 @@ impl Dispatcher {
             .load()
             .iter()
             .filter(|old| slots.iter().all(|new| new.id != old.id))
-            .for_each(|gone| gone.withdraw());
+            .for_each(|gone| gone.start_drain());
         self.ready.store(Arc::new(slots));
         drop(queue);
         self.hand_over();
@@ -300,7 +300,7 @@ impl Dispatcher {
     pub(crate) fn refuse_waiting(self: &Arc<Self>, error: &AcquireError) {
         let mut queue = self.queue();
         let waiters = std::mem::take(&mut queue.waiters);
-        self.left(waiters.len());
+        self.dequeued(waiters.len());
         drop(queue);
         for waiter in waiters {
             self.load.leave();

@@ -33,7 +33,7 @@ pub enum AcquireError {
     },
     /// Another process listens on the instance's port. Nothing was sent to it.
     #[error("somebody else listens where the instance should: {reason}")]
-    Captured {
+    PortTaken {
         /// Which process, as far as it is known.
         reason: String,
     },

@@ -31,7 +31,7 @@ pub trait Host: Send + Sync + 'static {
     }
 
     /// An instance gets no new requests from now on. In-flight requests may finish.
-    fn withdrawn(&self, function: &FunctionId, instance: InstanceId, address: SocketAddr) {
+    fn draining(&self, function: &FunctionId, instance: InstanceId, address: SocketAddr) {
         let _ = (function, instance, address);
     }
 

@@ -17,13 +17,13 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
-/// What the function's task wants of an instance. A wish only gets stronger.
+/// The state that the function's task wants an instance in. It only ever moves down this list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Wish {
+pub(crate) enum TargetState {
     Run,
     /// The instance is not needed any more. Drain it, however long its requests take; then SIGTERM, and SIGKILL after the grace period.
-    Retire,
-    /// Like `Retire`, but the drain is limited in time.
+    Drain,
+    /// Like `Drain`, but the drain is limited in time.
     Stop,
     /// SIGKILL at once.
     Kill,
@@ -49,7 +49,7 @@ pub(crate) enum Failure {
     /// It was ready for some time and then ended without being asked.
     Crashed { status: String, ready_for: Duration },
     /// Another process was found on its port.
-    Captured { reason: String },
+    PortTaken { reason: String },
 }
 
 /// What one instance needs to run.
@@ -58,7 +58,7 @@ pub(crate) struct Instance {
     pub command: Command,
     pub protocol: AppProtocol,
     pub dispatcher: Arc<Dispatcher>,
-    pub wish: watch::Receiver<Wish>,
+    pub target: watch::Receiver<TargetState>,
     pub reports: mpsc::UnboundedSender<Report>,
 }
 
@@ -134,18 +134,18 @@ impl Instance {
         let _ = published.await;
         let since = Instant::now();
 
-        let captor = tokio::select! {
+        let port_conflict = tokio::select! {
             () = group.exited() => None,
-            () = at_least(&mut self.wish, Wish::Retire) => None,
-            captor = slot.is_captured() => Some(captor),
+            () = at_least(&mut self.target, TargetState::Drain) => None,
+            reason = slot.port_conflict() => Some(reason),
         };
-        self.dispatcher.withdraw(&slot);
-        self.owner.host.withdrawn(&self.owner.function, self.owner.id, address);
-        if let Some(reason) = captor {
-            self.failed(Failure::Captured { reason });
+        self.dispatcher.start_drain(&slot);
+        self.owner.host.draining(&self.owner.function, self.owner.id, address);
+        if let Some(reason) = port_conflict {
+            self.failed(Failure::PortTaken { reason });
             return self.finish(group).await;
         }
-        if *self.wish.borrow() < Wish::Retire {
+        if *self.target.borrow() < TargetState::Drain {
             let ready_for = since.elapsed();
             let status = process::describe(group.end().await);
             belongings.last_lines().await;
@@ -155,17 +155,17 @@ impl Instance {
         tokio::select! {
             () = slot.drained() => {}
             () = group.exited() => {}
-            () = self.impatience() => {}
+            () = self.drain_expired() => {}
         }
         self.finish(group).await;
     }
 
     /// Resolves when the drain has lasted long enough.
-    async fn impatience(&mut self) {
-        at_least(&mut self.wish, Wish::Stop).await;
+    async fn drain_expired(&mut self) {
+        at_least(&mut self.target, TargetState::Stop).await;
         tokio::select! {
             () = tokio::time::sleep(self.owner.settings.drain) => {}
-            () = at_least(&mut self.wish, Wish::Kill) => {}
+            () = at_least(&mut self.target, TargetState::Kill) => {}
         }
     }
 
@@ -177,12 +177,12 @@ impl Instance {
         let ready = tokio::select! {
             biased;
             () = group.exited() => return Start::Exited,
-            () = at_least(&mut self.wish, Wish::Retire) => return Start::Cancelled,
+            () = at_least(&mut self.target, TargetState::Drain) => return Start::Cancelled,
             ready = tokio::time::timeout(limit, ready) => ready,
         };
         match ready {
             Ok(Ok(())) => Start::Ready,
-            Ok(Err(stranger)) => Start::Failed(AcquireError::Captured { reason: stranger.to_string() }),
+            Ok(Err(stranger)) => Start::Failed(AcquireError::PortTaken { reason: stranger.to_string() }),
             Err(_) => Start::Failed(AcquireError::NotReady { limit, reason }),
         }
     }
@@ -190,8 +190,8 @@ impl Instance {
     /// SIGTERM, then SIGKILL after the grace period.
     async fn finish(&mut self, group: ProcessGroup) {
         self.owner.board.set_state(self.owner.id, InstanceState::Stopping);
-        let grace = if *self.wish.borrow() < Wish::Kill { self.command.grace } else { Duration::ZERO };
-        group.finish(grace, at_least(&mut self.wish, Wish::Kill)).await;
+        let grace = if *self.target.borrow() < TargetState::Kill { self.command.grace } else { Duration::ZERO };
+        group.finish(grace, at_least(&mut self.target, TargetState::Kill)).await;
     }
 }
 
@@ -215,7 +215,7 @@ enum Start {
     Failed(AcquireError),
 }
 
-/// Resolves when the wish is at least as strong as `least`. If the function's task is gone, that counts as [`Wish::Kill`].
-pub(crate) async fn at_least(wish: &mut watch::Receiver<Wish>, least: Wish) {
-    let _ = wish.wait_for(|wish| *wish >= least).await;
+/// Resolves when the target is `least` or comes after it. If the function's task is gone, that counts as [`TargetState::Kill`].
+pub(crate) async fn at_least(target: &mut watch::Receiver<TargetState>, least: TargetState) {
+    let _ = target.wait_for(|target| *target >= least).await;
 }

@@ -4,7 +4,7 @@ mod run;
 
 use crate::cgroup::Cgroups;
 use crate::host::Host;
-use crate::instance::Wish;
+use crate::instance::TargetState;
 use crate::output::LogLine;
 use crate::spec::Settings;
 use crate::status::Board;
@@ -96,19 +96,19 @@ struct Entries {
 }
 
 struct Entry {
-    progress: Arc<Progress>,
+    run_status: Arc<RunStatus>,
     task: Task,
 }
 
 /// The task of a run. It has ended when the channel `ended` is closed.
 #[derive(Clone)]
 struct Task {
-    wish: watch::Sender<Wish>,
+    target: watch::Sender<TargetState>,
     ended: watch::Receiver<()>,
 }
 
-/// The progress of a run.
-struct Progress {
+/// The status of a run, and the output and notes behind it.
+struct RunStatus {
     status: Mutex<JobStatus>,
     board: Arc<Board>,
     changes: watch::Sender<u64>,
@@ -121,23 +121,23 @@ impl Jobs {
 
     pub(crate) fn apply(&self, runtime: &Handle, spec: JobSpec) {
         let mut entries = self.entries();
-        let same = entries.jobs.get(&spec.id).is_some_and(|entry| entry.progress.status().run == spec.run);
+        let same = entries.jobs.get(&spec.id).is_some_and(|entry| entry.run_status.lock().run == spec.run);
         if same || entries.closed {
             return;
         }
-        entries.let_go(&spec.id);
+        entries.cancel(&spec.id);
         // Two runs of a job never overlap.
         let predecessors = entries.ending.iter().filter(|(id, _)| *id == spec.id).map(|(_, task)| task.clone());
         let predecessors: Vec<_> = predecessors.collect();
-        let progress = Arc::new(Progress {
+        let run_status = Arc::new(RunStatus {
             status: Mutex::new(JobStatus::new(&spec)),
             board: Arc::default(),
             changes: self.shared.changes.clone(),
         });
-        let (wish, wished) = watch::channel(Wish::Run);
+        let (target, target_watch) = watch::channel(TargetState::Run);
         let (alive, ended) = watch::channel(());
         let id = spec.id.clone();
-        let run = run::Run::new(self.shared.clone(), spec, Arc::clone(&progress), wished);
+        let run = run::Run::new(self.shared.clone(), spec, Arc::clone(&run_status), target_watch);
         runtime.spawn(async move {
             for predecessor in predecessors {
                 predecessor.ended().await;
@@ -145,15 +145,15 @@ impl Jobs {
             run.live().await;
             drop(alive);
         });
-        entries.jobs.insert(id, Entry { progress, task: Task { wish, ended } });
+        entries.jobs.insert(id, Entry { run_status, task: Task { target, ended } });
     }
 
     pub(crate) fn remove(&self, id: &FunctionId) {
-        self.entries().let_go(id);
+        self.entries().cancel(id);
     }
 
     pub(crate) fn status(&self) -> Vec<JobStatus> {
-        self.entries().jobs.values().map(|entry| entry.progress.read()).collect()
+        self.entries().jobs.values().map(|entry| entry.run_status.read()).collect()
     }
 
     pub(crate) fn changes(&self) -> watch::Receiver<u64> {
@@ -163,7 +163,7 @@ impl Jobs {
     pub(crate) fn output(&self, id: &FunctionId) -> Vec<LogLine> {
         let entries = self.entries();
         let Some(entry) = entries.jobs.get(id) else { return Vec::new() };
-        entry.progress.board.notes().output.values().flatten().cloned().collect()
+        entry.run_status.board.notes().output.values().flatten().cloned().collect()
     }
 
     /// Tells all runs to end, and accepts no more.
@@ -171,13 +171,13 @@ impl Jobs {
         let mut entries = self.entries();
         entries.closed = true;
         for id in entries.jobs.keys().cloned().collect::<Vec<_>>() {
-            entries.let_go(&id);
+            entries.cancel(&id);
         }
     }
 
     /// Kills the runs that were told to end.
     pub(crate) fn kill(&self) {
-        self.entries().ending.iter().for_each(|(_, task)| task.wish(Wish::Kill));
+        self.entries().ending.iter().for_each(|(_, task)| task.set_target(TargetState::Kill));
     }
 
     /// Waits for the runs that were told to end.
@@ -195,20 +195,20 @@ impl Jobs {
 
 impl Entries {
     /// Tells a run to end.
-    fn let_go(&mut self, id: &FunctionId) {
+    fn cancel(&mut self, id: &FunctionId) {
         self.ending.retain(|(_, task)| task.ended.has_changed().is_ok());
         if let Some(entry) = self.jobs.remove(id) {
-            entry.task.wish(Wish::Stop);
+            entry.task.set_target(TargetState::Stop);
             self.ending.push((id.clone(), entry.task));
         }
     }
 }
 
 impl Task {
-    fn wish(&self, wish: Wish) {
-        self.wish.send_if_modified(|current| {
-            let stronger = wish > *current;
-            *current = (*current).max(wish);
+    fn set_target(&self, target: TargetState) {
+        self.target.send_if_modified(|current| {
+            let stronger = target > *current;
+            *current = (*current).max(target);
             stronger
         });
     }
@@ -238,18 +238,18 @@ impl JobStatus {
     }
 }
 
-impl Progress {
-    fn status(&self) -> MutexGuard<'_, JobStatus> {
+impl RunStatus {
+    fn lock(&self) -> MutexGuard<'_, JobStatus> {
         self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn read(&self) -> JobStatus {
         let unenforced = self.board.notes().unenforced.clone();
-        JobStatus { unenforced, ..self.status().clone() }
+        JobStatus { unenforced, ..self.lock().clone() }
     }
 
     fn change(&self, change: impl FnOnce(&mut JobStatus)) {
-        let mut status = self.status();
+        let mut status = self.lock();
         change(&mut status);
         status.changed = SystemTime::now();
         drop(status);

@@ -5,7 +5,7 @@ use crate::child::Owner;
 use crate::dispatcher::Dispatcher;
 use crate::dispatcher::Slot;
 use crate::host::Host;
-use crate::instance::{Failure, Instance, Report, Wish};
+use crate::instance::{Failure, Instance, Report, TargetState};
 use crate::instance_id::InstanceId;
 use crate::scaling::Scaler;
 use crate::spec::{FunctionSpec, LONGEST_PAUSE, Settings};
@@ -68,12 +68,12 @@ struct Running {
     /// `None`: not ready yet.
     slot: Option<Arc<Slot>>,
     failed: bool,
-    wish: watch::Sender<Wish>,
+    target: watch::Sender<TargetState>,
 }
 
 impl Running {
     fn counts(&self) -> bool {
-        !self.failed && *self.wish.borrow() == Wish::Run
+        !self.failed && *self.target.borrow() == TargetState::Run
     }
 
     /// In-flight requests; `None` while the instance starts, which sorts before 0.
@@ -141,17 +141,17 @@ impl Lifecycle {
                     self.scaler.configure(&self.spec);
                 }
             }
-            Order::Remove => self.end(Wish::Stop),
-            Order::Retire => self.end(Wish::Retire),
-            Order::Kill => self.instances.values().for_each(|instance| stop(instance, Wish::Kill)),
+            Order::Remove => self.end(TargetState::Stop),
+            Order::Retire => self.end(TargetState::Drain),
+            Order::Kill => self.instances.values().for_each(|instance| set_target(instance, TargetState::Kill)),
         }
     }
 
-    fn end(&mut self, wish: Wish) {
+    fn end(&mut self, target: TargetState) {
         self.removed = true;
         self.shared.dispatcher.close();
         self.set_external(&[]);
-        self.instances.values().for_each(|instance| stop(instance, wish));
+        self.instances.values().for_each(|instance| set_target(instance, target));
     }
 
     fn configure(&mut self) {
@@ -178,7 +178,7 @@ impl Lifecycle {
         }
         for slot in old.values() {
             self.shared.board.ended(slot.id);
-            self.shared.host.withdrawn(&self.spec.id, slot.id, slot.address);
+            self.shared.host.draining(&self.spec.id, slot.id, slot.address);
             self.shared.host.ended(&self.spec.id, slot.id);
         }
     }
@@ -229,14 +229,14 @@ impl Lifecycle {
         for old in self.instances.values().filter(|instance| instance.generation != self.generation) {
             let in_the_way = fixed_port.is_some() && old.port == fixed_port;
             if old.counts() && (old.slot.is_none() || in_the_way || ready >= desired) {
-                stop(old, Wish::Stop);
+                set_target(old, TargetState::Stop);
             }
         }
         let surplus = have.saturating_sub(desired);
         let mut surplus_of: Vec<&Running> = self.instances.values().rev().filter(current).collect();
         // The least loaded instances go first, and of these the youngest, because they have the least to lose.
         surplus_of.sort_by_key(|instance| instance.load());
-        surplus_of.into_iter().take(surplus).for_each(|instance| stop(instance, Wish::Retire));
+        surplus_of.into_iter().take(surplus).for_each(|instance| set_target(instance, TargetState::Drain));
 
         if self.resume_at.is_some() || fixed_port.is_some() && self.instances.values().any(|it| it.port == fixed_port) {
             return;
@@ -249,8 +249,8 @@ impl Lifecycle {
     fn start(&mut self) {
         let Some(command) = self.spec.command().cloned() else { return };
         let id = self.next_id();
-        let (wish, wished) = watch::channel(Wish::Run);
-        let running = Running { generation: self.generation, port: command.port, slot: None, failed: false, wish };
+        let (target, target_watch) = watch::channel(TargetState::Run);
+        let running = Running { generation: self.generation, port: command.port, slot: None, failed: false, target };
         let owner = Owner {
             function: self.spec.id.clone(),
             id,
@@ -264,7 +264,7 @@ impl Lifecycle {
             command,
             protocol: self.spec.protocol,
             dispatcher: Arc::clone(&self.shared.dispatcher),
-            wish: wished,
+            target: target_watch,
             reports: self.reporter.clone(),
         };
         self.instances.insert(id, running);
@@ -306,7 +306,7 @@ impl Lifecycle {
                 }
                 format!("the instance ended by itself: {status}")
             }
-            Failure::Captured { reason } => {
+            Failure::PortTaken { reason } => {
                 format!("the instance was ended, because somebody else has its port: {reason}")
             }
         };
@@ -350,10 +350,10 @@ pub(crate) async fn sleep_until(time: Option<Instant>) {
     }
 }
 
-fn stop(instance: &Running, wish: Wish) {
-    instance.wish.send_if_modified(|current| {
-        let stronger = wish > *current;
-        *current = (*current).max(wish);
+fn set_target(instance: &Running, target: TargetState) {
+    instance.target.send_if_modified(|current| {
+        let stronger = target > *current;
+        *current = (*current).max(target);
         stronger
     });
 }

@@ -17,11 +17,11 @@ use tokio::signal::unix::{SignalKind, signal};
 pub(crate) const INSTANCE: &str = "LENO_INSTANCE";
 /// Longest wait for killed processes to vanish. Their children become this process's only then.
 const VANISH: Duration = Duration::from_millis(500);
-const LOOK: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 static ADOPTING: AtomicBool = AtomicBool::new(false);
-/// The leaders (first processes) of living instances by process ID, with the instances' names.
-static LEADERS: Mutex<BTreeMap<u32, String>> = Mutex::new(BTreeMap::new());
+/// The leaders (first processes) of live instances by process ID, with the instances' names.
+static LIVE_LEADERS: Mutex<BTreeMap<u32, String>> = Mutex::new(BTreeMap::new());
 /// Held for reading while a process is started, until it is among the leaders. Held for writing while orphans are looked for.
 static STARTING: RwLock<()> = RwLock::new(());
 
@@ -53,23 +53,23 @@ pub(crate) fn ended(leader: u32) {
 }
 
 /// Kills what is left of instances that have ended, and waits until it is gone.
-pub(crate) async fn end() {
+pub(crate) async fn end_orphans() {
     if !ADOPTING.load(SeqCst) {
         return;
     }
     let vanished = async {
-        while kill() {
-            tokio::time::sleep(LOOK).await;
+        while kill_orphans() {
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     };
     let _ = tokio::time::timeout(VANISH, vanished).await;
 }
 
 /// Kills orphans of instances that have ended. Returns whether there were any.
-fn kill() -> bool {
+fn kill_orphans() -> bool {
     let _none_starts = STARTING.write().unwrap_or_else(PoisonError::into_inner);
     let mut any = false;
-    for orphan in orphans().filter(|orphan| !belongs_to_the_living(*orphan)) {
+    for orphan in orphans().filter(|orphan| !belongs_to_live_instance(*orphan)) {
         // A process ID is not reused before the process was waited for.
         let _ = pid(orphan).map(|pid| rustix::process::kill_process(pid, Signal::KILL));
         reap(orphan);
@@ -85,8 +85,8 @@ fn orphans() -> impl Iterator<Item = u32> {
     children.into_iter().filter(move |child| leaders.binary_search(child).is_err())
 }
 
-/// Whether an orphan is in the process group of a living instance, or its environment names one. What this misses is ended with its control group.
-fn belongs_to_the_living(orphan: u32) -> bool {
+/// Whether an orphan is in the process group of a live instance, or its environment names one. What this misses is ended with its control group.
+fn belongs_to_live_instance(orphan: u32) -> bool {
     let leaders = leaders();
     if processes::group(orphan).is_some_and(|group| leaders.contains_key(&group)) {
         return true;
@@ -95,7 +95,7 @@ fn belongs_to_the_living(orphan: u32) -> bool {
     let mut names = environment
         .split(|byte| *byte == 0)
         .filter_map(|variable| variable.strip_prefix(INSTANCE.as_bytes())?.strip_prefix(b"="));
-    names.any(|name| leaders.values().any(|living| living.as_bytes() == name))
+    names.any(|name| leaders.values().any(|live| live.as_bytes() == name))
 }
 
 fn reap(orphan: u32) {
@@ -108,5 +108,5 @@ fn pid(number: u32) -> Option<Pid> {
 }
 
 fn leaders() -> MutexGuard<'static, BTreeMap<u32, String>> {
-    LEADERS.lock().unwrap_or_else(PoisonError::into_inner)
+    LIVE_LEADERS.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -14,9 +14,9 @@ use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 /// Listeners and processes that are remembered: more than a server with one process per core has.
-const REMEMBERED: usize = 256;
+const MAX_REMEMBERED: usize = 256;
 /// Scans before giving up: a connection may move from one process to another during a scan.
-const LOOKS: usize = 3;
+const MAX_SCANS: usize = 3;
 
 /// The processes of one instance: its first process, that process's group, their descendants, and the control group.
 #[derive(Debug)]
@@ -83,31 +83,31 @@ impl Processes {
     /// where it arrived, and ends when that listener ends. So if it still waits after all listeners there were seen to be the instance's, it waits in
     /// one of those, and only a process that has that listener can ever accept it. To check first and to connect afterwards would prove nothing,
     /// because the port could change hands in between.
-    pub(crate) fn serve(&self, near: SocketAddr, far: SocketAddr) -> Result<(), NotTheInstance> {
+    pub(crate) fn verify_accepted(&self, near: SocketAddr, far: SocketAddr) -> Result<(), NotTheInstance> {
         let arrived = || sockets::connection(far, near)?.ok_or(NotTheInstance::Closed);
         let mut end = arrived()?;
         if end.waits() {
-            self.listen(far)?;
+            self.verify_listeners(far)?;
             end = arrived()?;
         }
         match end.state {
             _ if end.waits() => Ok(()),
             State::Open if end.inode != 0 => {
-                self.own(&end, || format!("a connection to port {} was accepted by", far.port()))
+                self.require_owner(&end, || format!("a connection to port {} was accepted by", far.port()))
             }
             _ => Err(NotTheInstance::Closed),
         }
     }
 
     /// Fails unless all listeners that a connection to `far` can reach are the instance's.
-    pub(crate) fn listen(&self, far: SocketAddr) -> Result<(), NotTheInstance> {
+    pub(crate) fn verify_listeners(&self, far: SocketAddr) -> Result<(), NotTheInstance> {
         let listeners = sockets::listeners(far)?;
         if listeners.is_empty() {
             return Err(NotTheInstance::Closed);
         }
         for listener in &listeners {
             if !self.known().listeners.contains(&listener.inode) {
-                self.own(listener, || format!("port {} is held by", far.port()))?;
+                self.require_owner(listener, || format!("port {} is held by", far.port()))?;
                 remember(&mut self.known().listeners, listener.inode);
             }
         }
@@ -115,15 +115,15 @@ impl Processes {
     }
 
     /// Checks that the instance opened the connection from `near`, the instance's end, to `far`, this process's end.
-    pub fn opened(&self, near: SocketAddr, far: SocketAddr) -> Result<(), NotTheInstance> {
+    pub fn verify_opened(&self, near: SocketAddr, far: SocketAddr) -> Result<(), NotTheInstance> {
         let opened = sockets::connection(near, far)?.filter(|socket| socket.inode != 0);
-        self.own(&opened.ok_or(NotTheInstance::Closed)?, || "the connection was opened by".to_owned())
+        self.require_owner(&opened.ok_or(NotTheInstance::Closed)?, || "the connection was opened by".to_owned())
     }
 
     /// Fails unless a process of the instance has this socket.
-    fn own(&self, socket: &Socket, end: impl FnOnce() -> String) -> Result<(), NotTheInstance> {
-        for _ in 0..LOOKS {
-            if self.has(socket.inode)? {
+    fn require_owner(&self, socket: &Socket, end: impl FnOnce() -> String) -> Result<(), NotTheInstance> {
+        for _ in 0..MAX_SCANS {
+            if self.holds(socket.inode)? {
                 return Ok(());
             }
         }
@@ -142,15 +142,15 @@ impl Processes {
     }
 
     /// Whether a process of the instance has the socket. The most likely processes are checked first.
-    fn has(&self, inode: u64) -> io::Result<bool> {
+    fn holds(&self, inode: u64) -> io::Result<bool> {
         let Some(leader) = self.leader.open() else { return Ok(false) };
-        if has(&leader, inode) {
+        if holds(&leader, inode) {
             return Ok(true);
         }
         let known: Vec<Process> = self.known().others.iter().copied().collect();
         for process in known {
             match process.open() {
-                Some(folder) if has(&folder, inode) => return Ok(true),
+                Some(folder) if holds(&folder, inode) => return Ok(true),
                 Some(_) => {}
                 None => drop(self.known().others.remove(&process)),
             }
@@ -202,7 +202,7 @@ impl Processes {
 }
 
 fn remember<T: Ord>(set: &mut BTreeSet<T>, item: T) {
-    if set.len() >= REMEMBERED {
+    if set.len() >= MAX_REMEMBERED {
         set.pop_first();
     }
     set.insert(item);
@@ -248,14 +248,14 @@ fn folder(number: u32) -> io::Result<OwnedFd> {
 /// The process with this ID, if it has the socket.
 fn with(number: u32, inode: u64) -> Option<Process> {
     let folder = folder(number).ok()?;
-    if !has(&folder, inode) {
+    if !holds(&folder, inode) {
         return None;
     }
     Some(Process { number, started: Status::read(&folder).ok()?.started })
 }
 
 /// Whether a process has a socket. False for a process whose descriptors may not be read.
-fn has(process: impl AsFd, inode: u64) -> bool {
+fn holds(process: impl AsFd, inode: u64) -> bool {
     let wanted = format!("socket:[{inode}]");
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let Ok(descriptors) = openat(process, "fd", flags, Mode::empty()) else { return false };
@@ -322,7 +322,7 @@ pub(crate) fn group(process: u32) -> Option<u32> {
 /// The process has ended, or its ancestors keep changing.
 pub fn descends_from_the_node(process: u32) -> io::Result<bool> {
     let node = std::process::id();
-    for _ in 0..LOOKS {
+    for _ in 0..MAX_SCANS {
         let mut ancestor = process;
         loop {
             match folder(ancestor).and_then(|folder| Status::read(&folder)) {

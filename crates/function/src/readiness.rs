@@ -71,9 +71,9 @@ async fn probe(
         return Err(NotReady::SelfConnected);
     }
     // Each later connection is verified by itself. But an instance that shares its port with others must not become ready.
-    processes.listen(far)?;
+    processes.verify_listeners(far)?;
     let Readiness::Http(path) = readiness else { return Ok(()) };
-    processes.serve(near, far)?;
+    processes.verify_accepted(near, far)?;
     let status = match protocol {
         AppProtocol::Http1 => over_http1(stream, address, path).await?,
         AppProtocol::H2c | AppProtocol::Grpc => over_http2(stream, address, path).await?,

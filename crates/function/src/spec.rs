@@ -101,8 +101,8 @@ pub struct Settings {
     pub backoff: ExponentialBuilder,
     /// An instance that was ready for this long has recovered: its next failure counts as the first one.
     pub recovered_after: Duration,
-    /// Requests wait through a pause between starts of this length at most. A longer pause refuses them ([`crate::AcquireError::Backoff`]).
-    pub queue_timeout: Duration,
+    /// Longest pause between starts through which requests still wait. A longer pause refuses them ([`crate::AcquireError::Backoff`]).
+    pub max_backoff_wait: Duration,
     /// How many requests of all functions together may wait for instances on this node.
     pub buffer: usize,
     /// Whether this process moves into a control group of its own, so that instances can have limits, and the next node can
@@ -134,7 +134,7 @@ impl Default for Settings {
                 .with_jitter()
                 .without_max_times(),
             recovered_after: Duration::from_secs(10),
-            queue_timeout: Duration::from_secs(1),
+            max_backoff_wait: Duration::from_secs(1),
             buffer: 16_384,
             cgroups: false,
             adopt_orphans: false,

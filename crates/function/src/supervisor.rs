@@ -135,7 +135,7 @@ impl Supervisor {
         let function = Function {
             id: Arc::new(spec.id.clone()),
             revision,
-            dispatcher: Dispatcher::new(&self.inner.buffer, self.inner.settings.queue_timeout),
+            dispatcher: Dispatcher::new(&self.inner.buffer, self.inner.settings.max_backoff_wait),
             board: Arc::default(),
         };
         if self.inner.shut_down.load(Ordering::SeqCst) {
@@ -456,8 +456,8 @@ impl<H: Host> Host for Announcing<H> {
         self.changed(function);
     }
 
-    fn withdrawn(&self, function: &FunctionId, instance: InstanceId, address: SocketAddr) {
-        self.host.withdrawn(function, instance, address);
+    fn draining(&self, function: &FunctionId, instance: InstanceId, address: SocketAddr) {
+        self.host.draining(function, instance, address);
         self.changed(function);
     }
 

@@ -84,7 +84,7 @@ async fn who_waits_on_the_port_gets_nothing_and_the_start_fails() {
         command.readiness = readiness;
         command.grace = Duration::ZERO;
         let (supervisor, function) = start(&Witness::default(), command);
-        let AcquireError::Captured { reason } = function.acquire(&[]).await.unwrap_err() else { panic!() };
+        let AcquireError::PortTaken { reason } = function.acquire(&[]).await.unwrap_err() else { panic!() };
         let holder = format!("is held by process {}", std::process::id());
         assert!(reason.contains(&holder), "{reason}");
         assert!(nothing_arrived(&listener));
@@ -100,7 +100,7 @@ async fn another_process_is_named_whatever_its_account() {
         let mut command = command(&["sleep", "1000"]);
         (command.port, command.grace) = (Some(port), Duration::ZERO);
         let (supervisor, function) = start(&Witness::default(), command);
-        let AcquireError::Captured { reason } = function.acquire(&[]).await.unwrap_err() else { panic!() };
+        let AcquireError::PortTaken { reason } = function.acquire(&[]).await.unwrap_err() else { panic!() };
         assert!(reason.contains(&format!("process {} (`leno-test-funct", other.child.id())), "{reason}");
         if let Some(account) = other.account {
             assert!(reason.contains(&format!("account {account}")), "{reason}");
@@ -146,7 +146,7 @@ time.sleep(1000)";
     let refused = lease.verify(second.local_addr().unwrap(), address).unwrap_err();
     assert!(matches!(refused, NotTheInstance::Stranger { .. }), "{refused}");
     assert!(refused.to_string().contains(&format!("process {}", std::process::id())), "{refused}");
-    until("it is withdrawn", || lease.withdrawn()).await;
+    until("it is draining", || lease.is_draining()).await;
     until("it is said why", || function.status().last_failure.is_some()).await;
     let failure = function.status().last_failure.unwrap();
     assert!(failure.contains("somebody else has its port"), "{failure}");
@@ -186,7 +186,7 @@ time.sleep(1000)";
     assert!(matches!(refused, NotTheInstance::Stranger { .. }), "{refused}");
     drop(stream);
     assert!(nothing_arrived(&mine));
-    until("it is withdrawn", || lease.withdrawn()).await;
+    until("it is draining", || lease.is_draining()).await;
     drop(lease);
     supervisor.shutdown(FOREVER).await;
 }

@@ -59,7 +59,7 @@ async fn a_retired_revision_ends_what_it_has_and_takes_nothing_new() {
     answers_as(&applied[1].1, 2).await;
 
     supervisor.retire(&id(), &[1]);
-    until("it is withdrawn", || lease.withdrawn()).await;
+    until("it is draining", || lease.is_draining()).await;
     assert!(matches!(applied[1].1.acquire(&[]).await, Err(AcquireError::Removed)));
     let address = lease.address();
     assert_eq!(tokio::task::spawn_blocking(move || get(address, "/")).await.unwrap().unwrap(), "ok");

@@ -97,7 +97,7 @@ async fn requests_under_way_keep_their_instance_and_count_as_load() {
     until("all are ready", || function.endpoints().len() == 3).await;
     let leases: Vec<Lease> = (0..3).map(|_| function.try_acquire(&[]).unwrap()).collect();
     supervisor.apply(FunctionSpec { scale: scale(0, 1), ..spec(command(&[SERVER])) });
-    until("two are withdrawn", || leases.iter().filter(|lease| lease.withdrawn()).count() == 2).await;
+    until("two are draining", || leases.iter().filter(|lease| lease.is_draining()).count() == 2).await;
     // Longer than all windows together: the third one is kept by its request, the others by theirs.
     tokio::time::sleep(brisk().window * 3).await;
     for lease in &leases {
@@ -121,7 +121,7 @@ async fn an_idle_instance_goes_before_a_busy_one() {
     assert_eq!(busy.address(), youngest);
     supervisor.apply(FunctionSpec { scale: scale(1), ..spec(command(&[SERVER])) });
     until("two have ended", || supervisor.instances(&id()).len() == 1).await;
-    assert!(!busy.withdrawn());
+    assert!(!busy.is_draining());
     assert_eq!(function.endpoints()[0].1, youngest);
     drop(busy);
     supervisor.shutdown(FOREVER).await;
@@ -248,7 +248,7 @@ async fn a_request_waits_no_longer_than_its_deadline_and_leaves_no_trace() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_that_cannot_live_to_see_the_next_start_is_not_kept() {
     let pause = Duration::from_secs(30);
-    let supervisor = Supervisor::start(Settings { queue_timeout: FOREVER, ..settings_with_pause(pause) }, ());
+    let supervisor = Supervisor::start(Settings { max_backoff_wait: FOREVER, ..settings_with_pause(pause) }, ());
     let function = supervisor.apply(spec(command(&["sh", "-c", "exit 7"])));
     assert!(matches!(function.acquire(&[]).await.unwrap_err(), AcquireError::Exited { .. }));
     let deadline = Instant::now() + Duration::from_secs(5);

@@ -91,13 +91,13 @@ async fn one_that_never_gets_ready_is_ended_and_the_request_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_crash_withdraws_at_once_and_another_takes_over() {
+async fn a_crashed_instance_gets_no_requests_and_another_takes_over() {
     let witness = Witness::default();
     let (supervisor, function) = start(&witness, command(&[SERVER]));
     let lease = function.acquire(&[]).await.unwrap();
     let first = lease.instance();
     let _ = get(lease.address(), "/exit");
-    until("it is withdrawn", || lease.withdrawn()).await;
+    until("it is draining", || lease.is_draining()).await;
     until("the next is ready", || supervisor.instances(&id()).iter().any(|it| it.state == InstanceState::Ready)).await;
     let next = function.acquire(&[]).await.unwrap();
     assert_ne!(next.instance(), first);
@@ -212,7 +212,7 @@ async fn one_that_ignores_sigterm_is_killed_with_its_children() {
     drop(lease);
     supervisor.shutdown(FOREVER).await;
     assert_eq!(group.map(runs), [false; 3]);
-    assert!(witness.index(&Event::Withdrawn(instance)) < witness.index(&Event::Ended(instance)));
+    assert!(witness.index(&Event::Draining(instance)) < witness.index(&Event::Ended(instance)));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -344,7 +344,7 @@ async fn a_change_replaces_without_a_gap() {
     let mut changed = command(&[SERVER]);
     changed.env.insert("VERSION".to_owned(), "2".to_owned());
     supervisor.apply(spec(changed));
-    until("the old one is withdrawn", || old.withdrawn()).await;
+    until("the old one is draining", || old.is_draining()).await;
     let endpoints = function.endpoints();
     assert_eq!(endpoints.len(), 1, "the new one was ready before");
     let (new, address) = endpoints[0];
@@ -357,7 +357,7 @@ async fn a_change_replaces_without_a_gap() {
     until("the old one has ended", || witness.events().contains(&Event::Ended(old_instance))).await;
     stop.store(true, std::sync::atomic::Ordering::SeqCst);
     assert!(traffic.await.unwrap() > 0);
-    assert!(witness.index(&Event::Ready(new)) < witness.index(&Event::Withdrawn(old_instance)));
+    assert!(witness.index(&Event::Ready(new)) < witness.index(&Event::Draining(old_instance)));
     supervisor.shutdown(FOREVER).await;
 }
 
@@ -389,7 +389,7 @@ async fn a_fixed_port_is_handed_from_the_old_to_the_new() {
     let Run::Command(changed_command) = &mut changed.run else { panic!("it has a command") };
     changed_command.env.insert("VERSION".to_owned(), "2".to_owned());
     supervisor.apply(changed);
-    until("the old one is gone", || witness.events().contains(&Event::Withdrawn(old))).await;
+    until("the old one is gone", || witness.events().contains(&Event::Draining(old))).await;
     let lease = function.acquire(&[]).await.unwrap();
     assert_eq!(lease.address().port(), port);
     assert!(get(lease.address(), "/env").unwrap().contains("VERSION=2"));
@@ -472,7 +472,7 @@ async fn external_addresses_are_lent_without_processes() {
     let kept = if first.address() == addresses[1] { first.instance() } else { second.instance() };
 
     supervisor.apply(external(&addresses[1..]));
-    until("one is withdrawn", || first.withdrawn() || second.withdrawn()).await;
+    until("one is draining", || first.is_draining() || second.is_draining()).await;
     assert_eq!(function.endpoints(), [(kept, addresses[1])], "the other one keeps its name");
     assert_eq!(witness.starts(), 0);
     let status = supervisor.instances(&id());

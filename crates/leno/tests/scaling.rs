@@ -163,7 +163,7 @@ fn no_request_fails_while_the_function_scales_down_and_up() {
             std::thread::spawn(move || {
                 let mut client = Client::to(port);
                 while !stop.load(Ordering::SeqCst) {
-                    // Some take long enough to be under way when their instance is withdrawn.
+                    // Some take long enough to be under way when their instance starts to drain.
                     let path = if number % 2 == 0 { "/quick" } else { "/slow/20" };
                     assert_eq!(client.post(path), 200);
                     served.fetch_add(1, Ordering::SeqCst);

@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// Interval between checks for functions that have drained.
-pub(crate) const LOOK: Duration = Duration::from_millis(100);
+pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Draining functions, in the order of their removal.
 #[derive(Default)]
@@ -52,7 +52,7 @@ impl Draining {
     ) {
         if !functions.is_empty() {
             self.0.push(Removal { before, functions, until: Instant::now() + limit });
-            self.tell(node);
+            self.publish_former(node);
         }
     }
 
@@ -62,10 +62,10 @@ impl Draining {
     }
 
     /// Removes the functions that have drained, and returns them.
-    pub(crate) fn gone(&mut self, node: &Node, supervisor: &Supervisor) -> Vec<FunctionId> {
+    pub(crate) fn take_drained(&mut self, node: &Node, supervisor: &Supervisor) -> Vec<FunctionId> {
         let over: Vec<Removal> = self.0.extract_if(.., |removal| removal.is_over(node, supervisor)).collect();
         if !over.is_empty() {
-            self.tell(node);
+            self.publish_former(node);
         }
         over.into_iter().flat_map(|removal| removal.functions).collect()
     }
@@ -75,7 +75,7 @@ impl Draining {
         self.0.iter().flat_map(|removal| removal.functions.iter().filter_map(|id| removal.before.functions.get(id)))
     }
 
-    fn tell(&self, node: &Node) {
+    fn publish_former(&self, node: &Node) {
         // The newest snapshot comes first: a function that was in several is found in its latest one.
         let former = self.0.iter().rev().map(|removal| removal.before.clone()).collect();
         node.former.store(Arc::new(former));

@@ -4,7 +4,7 @@ use arc_swap::ArcSwap;
 use leno_config::FunctionId;
 use leno_function::{AcquireError, Function, Host, InstanceId, LogLine, Processes, Stream, Supervisor};
 use leno_proxy::credential::Credentials;
-use leno_proxy::instances::{Acquire, Guard, Instances, Lease, Unavailable, Unproven};
+use leno_proxy::instances::{Acquire, InstanceProof, Instances, Lease, Unavailable, Unproven};
 use leno_proxy::shards::Shards;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock, Weak};
@@ -19,9 +19,9 @@ pub(crate) struct Hosted {
 /// The revisions of a function that get requests.
 #[derive(Clone)]
 pub(crate) struct Revisions {
-    /// The slice's own revision.
-    own: Function,
-    /// `None`: the slice's own revision gets all requests.
+    /// The slice's own revision. It also gets the requests of revisions that are gone.
+    primary: Function,
+    /// `None`: the primary revision gets all requests.
     others: Option<Arc<[(u32, Function)]>>,
 }
 
@@ -29,19 +29,19 @@ impl Revisions {
     /// Takes the result of [`Supervisor::apply_all`]; `None`: it is empty.
     pub(crate) fn new(mut revisions: Vec<(u32, Function)>) -> Option<Self> {
         let others = revisions.split_off(revisions.len().min(1));
-        let (_, own) = revisions.pop()?;
-        Some(Self { own, others: (!others.is_empty()).then(|| others.into()) })
+        let (_, primary) = revisions.pop()?;
+        Some(Self { primary, others: (!others.is_empty()).then(|| others.into()) })
     }
 
-    /// The revision with this number. If it is gone, the slice's own revision.
+    /// The revision with this number. If it is gone, the primary revision.
     fn of(&self, revision: u32) -> &Function {
-        let Some(others) = &self.others else { return &self.own };
-        others.iter().find(|(number, _)| *number == revision).map_or(&self.own, |(_, function)| function)
+        let Some(others) = &self.others else { return &self.primary };
+        others.iter().find(|(number, _)| *number == revision).map_or(&self.primary, |(_, function)| function)
     }
 
     fn all(&self) -> impl Iterator<Item = &Function> {
         let others = self.others.iter().flat_map(|others| others.iter());
-        std::iter::once(&self.own).chain(others.map(|(_, function)| function))
+        std::iter::once(&self.primary).chain(others.map(|(_, function)| function))
     }
 }
 
@@ -100,7 +100,7 @@ impl Instances for Hosted {
 /// A supervisor's lease as the corridor sees it.
 struct SupervisorLease(leno_function::Lease);
 
-impl Guard for SupervisorLease {
+impl InstanceProof for SupervisorLease {
     fn verify(&self, near: SocketAddr, far: SocketAddr) -> Result<(), Unproven> {
         self.0.verify(near, far).map_err(|error| Unproven(error.to_string()))
     }
@@ -119,7 +119,7 @@ fn unavailable(error: AcquireError) -> Unavailable {
         AcquireError::Backoff { retry_after, ref reason } => {
             Unavailable::Failed { reason: reason.clone(), retry_after: Some(retry_after) }
         }
-        error @ (AcquireError::Start { .. } | AcquireError::Exited { .. } | AcquireError::Captured { .. }) => {
+        error @ (AcquireError::Start { .. } | AcquireError::Exited { .. } | AcquireError::PortTaken { .. }) => {
             Unavailable::Failed { reason: error.to_string(), retry_after: None }
         }
     }
@@ -179,7 +179,7 @@ impl Host for InstanceHost {
             if any_caller {
                 return Ok(());
             }
-            processes.opened(near, far).map_err(|error| Unproven(error.to_string()))
+            processes.verify_opened(near, far).map_err(|error| Unproven(error.to_string()))
         };
         node.credentials.started(&instance.name(function), Box::new(opened));
     }
@@ -196,7 +196,7 @@ impl Host for InstanceHost {
         tracing::info!(instance = %instance.name(function), %address, "an instance is ready");
     }
 
-    fn withdrawn(&self, function: &FunctionId, instance: InstanceId, address: SocketAddr) {
+    fn draining(&self, function: &FunctionId, instance: InstanceId, address: SocketAddr) {
         if let Some(node) = self.node() {
             node.terminating.add(&instance.name(function), address);
         }

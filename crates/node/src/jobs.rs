@@ -17,12 +17,12 @@ pub(crate) struct Jobs {
     /// Jobs that were not started yet.
     waiting: BTreeMap<FunctionId, (SpiffeId, JobSpec)>,
     /// When each job changed last, as reported to the control plane.
-    told: HashMap<FunctionId, SystemTime>,
+    last_reported: HashMap<FunctionId, SystemTime>,
 }
 
 impl Jobs {
     pub(crate) fn new(agent: Agent, supervisor: Supervisor, svids: Arc<SvidStore>) -> Self {
-        Self { agent, supervisor, svids, waiting: BTreeMap::new(), told: HashMap::new() }
+        Self { agent, supervisor, svids, waiting: BTreeMap::new(), last_reported: HashMap::new() }
     }
 
     /// Adds a job, or another run of it.
@@ -37,7 +37,7 @@ impl Jobs {
     /// Removes a job. Does nothing for a function.
     pub(crate) fn remove(&mut self, id: &FunctionId) {
         self.waiting.remove(id);
-        self.told.remove(id);
+        self.last_reported.remove(id);
         self.supervisor.remove_job(id);
         self.agent.forget_job(id);
     }
@@ -58,7 +58,7 @@ impl Jobs {
     /// Reports changed jobs to the control plane.
     pub(crate) fn report(&mut self) {
         for status in self.supervisor.jobs() {
-            if self.told.insert(status.job.clone(), status.changed) != Some(status.changed) {
+            if self.last_reported.insert(status.job.clone(), status.changed) != Some(status.changed) {
                 let job = status.job.clone();
                 self.agent.report_job(&job, report(status));
             }

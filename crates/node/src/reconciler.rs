@@ -29,13 +29,13 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior, sleep_until};
 
 /// Interval between reports of request counts, for functions with several revisions.
-const TRAFFIC_TICK: Duration = Duration::from_millis(500);
+const REQUEST_COUNTS_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Changes of instances within this time are reported together. In a burst that takes few messages instead of one for each instance.
-const TOGETHER: Duration = Duration::from_millis(20);
+const REPORT_DELAY: Duration = Duration::from_millis(20);
 
 /// Interval between checks whether jobs have got their certificates.
-const CERTIFIED: Duration = Duration::from_millis(5);
+const CERT_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Applies updates. It holds everything that an update changes.
 pub(crate) struct Reconciler {
@@ -69,7 +69,7 @@ enum Purpose {
 }
 
 /// What the loop keeps from one event to the next.
-struct Progress {
+struct LoopState {
     /// The functions that get requests on this node.
     functions: Shards<FunctionId, Revisions>,
     draining: Draining,
@@ -99,43 +99,45 @@ impl Reconciler {
         let mut changes = self.supervisor.changes();
         let (keys, mut fetched_keys) = JwksFetcher::start(self.node.ledger.unknown_keys.clone(), Pace::default());
         let (modules, mut fetched_modules) = ModuleFetcher::new(self.loader.modules.clone());
-        let mut tick = tokio::time::interval(TRAFFIC_TICK);
+        let mut tick = tokio::time::interval(REQUEST_COUNTS_INTERVAL);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let jobs = Jobs::new(self.agent.clone(), self.supervisor.clone(), self.node.svids.clone());
         let (functions, draining, retries) = Default::default();
-        let mut progress = Progress { functions, draining, jobs, retries, keys, modules };
+        let mut state = LoopState { functions, draining, jobs, retries, keys, modules };
         let mut job_changes = self.supervisor.job_changes();
         let mut report_at = None;
         let mut loading: Option<Loading> = None;
         loop {
-            let retry_at = progress.retries.next();
+            let retry_at = state.retries.next();
             tokio::select! {
-                (purpose, loaded) = finished(&mut loading) => self.put_into_force(purpose, loaded, &mut progress),
+                (purpose, loaded) = finished(&mut loading) => self.put_into_force(purpose, loaded, &mut state),
                 update = updates.recv(), if loading.is_none() => match update {
-                    Some(update) => loading = Some(self.load_update(update, &progress.keys)),
+                    Some(update) => loading = Some(self.load_update(update, &state.keys)),
                     None => return,
                 },
                 Some((id, _)) = fetched_keys.recv(), if loading.is_none() => {
                     // The slice that came with the key set may be older than an update that came before it was read.
-                    let latest = progress.keys.latest(&id);
+                    let latest = state.keys.latest(&id);
                     loading = latest.map(|slice| self.load(Purpose::Keys(id), vec![slice]));
                 }
                 Some(hash) = fetched_modules.recv(), if loading.is_none() => loading = self.reload_with(hash),
                 () = sleep_until(retry_at.unwrap_or_else(Instant::now)), if retry_at.is_some() && loading.is_none() => {
-                    loading = self.retry(&mut progress.retries);
+                    loading = self.retry(&mut state.retries);
                 }
-                () = tokio::time::sleep(draining::LOOK), if !progress.draining.is_empty() => self.let_go(&mut progress),
+                () = tokio::time::sleep(draining::POLL_INTERVAL), if !state.draining.is_empty() => {
+                    self.remove_drained(&mut state);
+                }
                 // Jobs start only after the functions that they may call are in force.
-                () = tokio::time::sleep(CERTIFIED), if progress.jobs.are_waiting() && *self.applied.borrow() => {
-                    progress.jobs.start();
+                () = tokio::time::sleep(CERT_POLL_INTERVAL), if state.jobs.are_waiting() && *self.applied.borrow() => {
+                    state.jobs.start();
                 }
-                Ok(()) = job_changes.changed() => progress.jobs.report(),
-                _ = tick.tick(), if self.node.revision_stats.any() => self.tell_traffic(),
+                Ok(()) = job_changes.changed() => state.jobs.report(),
+                _ = tick.tick(), if self.node.revision_stats.any() => self.report_request_counts(),
                 changed = changes.changed() => {
                     if changed.is_err() {
                         return;
                     }
-                    report_at.get_or_insert_with(|| Instant::now() + TOGETHER);
+                    report_at.get_or_insert_with(|| Instant::now() + REPORT_DELAY);
                 }
                 () = sleep_until(report_at.unwrap_or_else(Instant::now)), if report_at.is_some() => {
                     report_at = None;
@@ -162,23 +164,23 @@ impl Reconciler {
         Loading { purpose, task: self.loader.start(Wanted { slices, engine, ..Wanted::default() }) }
     }
 
-    fn put_into_force(&self, purpose: Purpose, loaded: Loaded, progress: &mut Progress) {
+    fn put_into_force(&self, purpose: Purpose, loaded: Loaded, state: &mut LoopState) {
         for entry in loaded.functions.values().flatten() {
-            progress.retries.note(entry, &self.loader.modules, Instant::now());
+            state.retries.note(entry, &self.loader.modules, Instant::now());
         }
         match purpose {
             Purpose::Update(update) => {
                 let fetches = self.changes_fetches(&update);
-                self.apply(update, loaded, progress);
+                self.apply(update, loaded, state);
                 if fetches {
-                    self.fetch_modules(&progress.modules);
+                    self.fetch_modules(&state.modules);
                 }
             }
             Purpose::Keys(id) => self.replace(loaded, &id, "a fetched key set"),
             Purpose::Module(hash) => self.replace(loaded, &hash, "a fetched module"),
             Purpose::Retry => {
                 for (id, _) in loaded.functions.iter().filter(|(_, entry)| entry.is_err()) {
-                    progress.retries.forget(id);
+                    state.retries.forget(id);
                 }
                 self.replace(loaded, &"again", "an extension");
             }
@@ -207,11 +209,11 @@ impl Reconciler {
     }
 
     /// Reports the request counts of functions with several revisions.
-    fn tell_traffic(&self) {
+    fn report_request_counts(&self) {
         for (id, counts) in self.node.revision_stats.counts() {
             let of =
                 |(revision, Counts { requests, failed, slow })| (revision, RevisionCounts { requests, failed, slow });
-            self.agent.traffic(&id, &counts.into_iter().map(of).collect::<Vec<_>>());
+            self.agent.report_request_counts(&id, &counts.into_iter().map(of).collect::<Vec<_>>());
         }
     }
 
@@ -219,14 +221,14 @@ impl Reconciler {
         self.agent.report(id, reported(&self.supervisor, id));
     }
 
-    fn apply(&self, update: Update, mut loaded: Loaded, progress: &mut Progress) {
-        let Progress { functions, draining, jobs, retries, keys, .. } = progress;
+    fn apply(&self, update: Update, mut loaded: Loaded, state: &mut LoopState) {
+        let LoopState { functions, draining, jobs, retries, keys, .. } = state;
         let before = self.node.snapshot.load_full();
         let mut next = before.change();
         let mut removed = BTreeSet::new();
         let mut rejected = Vec::new();
         let (mut complete, mut forgotten, mut replaced) = (false, false, false);
-        let mut come = Vec::new();
+        let mut updated = Vec::new();
         for change in update.changes.iter().cloned() {
             let subject = change.subject();
             match change {
@@ -254,7 +256,7 @@ impl Reconciler {
                                 replaced |= functions.insert(id.clone(), revisions).is_some();
                             }
                         }
-                        come.push(entry.clone());
+                        updated.push(entry.clone());
                         next.insert(entry);
                     }
                     Some(Err(reason)) => rejected.push((subject, reason)),
@@ -283,7 +285,7 @@ impl Reconciler {
             }
         }
         // The control plane counts from this report on. It must get it before the first request is routed to a new revision.
-        self.tell_traffic();
+        self.report_request_counts();
         self.hosted.set(functions.clone());
         let snapshot = next.finish();
         let snapshot = Arc::new(snapshot);
@@ -292,7 +294,7 @@ impl Reconciler {
         self.node.publish(snapshot.clone());
         tracing::info!(version = snapshot.version, functions = snapshot.functions.len(), "configuration is in force");
         // Not before now, because new requests were routed to these revisions until the snapshot was published.
-        for entry in &come {
+        for entry in &updated {
             let keep: Vec<u32> = entry.slice.all_revisions().map(|revision| revision.number).collect();
             self.supervisor.retire(&entry.slice.id, &keep);
             let several = entry.slice.revisions.split.is_some();
@@ -300,9 +302,9 @@ impl Reconciler {
         }
         // Requests from the gateway and within this node need no certificate, so they do not wait for keys to be made.
         if forgotten || replaced {
-            self.want(snapshot.functions.values().chain(draining.entries()));
+            self.set_wanted(snapshot.functions.values().chain(draining.entries()));
         } else {
-            self.want_too(&come);
+            self.extend_wanted(&updated);
         }
         if forgotten {
             self.forget(draining);
@@ -317,9 +319,9 @@ impl Reconciler {
     }
 
     /// Removes functions that have drained.
-    fn let_go(&self, progress: &mut Progress) {
-        let Progress { functions, draining, .. } = progress;
-        let gone = draining.gone(&self.node, &self.supervisor);
+    fn remove_drained(&self, state: &mut LoopState) {
+        let LoopState { functions, draining, .. } = state;
+        let gone = draining.take_drained(&self.node, &self.supervisor);
         if gone.is_empty() {
             return;
         }
@@ -328,7 +330,7 @@ impl Reconciler {
         }
         self.hosted.set(functions.clone());
         gone.iter().for_each(|id| self.supervisor.remove(id));
-        self.want(self.node.snapshot.load().functions.values().chain(draining.entries()));
+        self.set_wanted(self.node.snapshot.load().functions.values().chain(draining.entries()));
         self.forget(draining);
     }
 
@@ -386,14 +388,15 @@ impl Reconciler {
         (!slices.is_empty()).then(|| self.load(Purpose::Retry, slices))
     }
 
-    fn want<'a>(&self, entries: impl Iterator<Item = &'a Arc<FunctionEntry>>) {
+    fn set_wanted<'a>(&self, entries: impl Iterator<Item = &'a Arc<FunctionEntry>>) {
         let wanted: BTreeSet<SpiffeId> = entries.filter_map(identity).chain([self.gateway.clone()]).collect();
         self.wanted.send_replace(wanted);
     }
 
     /// Notifies even if nothing is new: a new trust bundle may call for new certificates.
-    fn want_too(&self, come: &[Arc<FunctionEntry>]) {
-        self.wanted.send_modify(|wanted| wanted.extend(come.iter().filter_map(identity).chain([self.gateway.clone()])));
+    fn extend_wanted(&self, updated: &[Arc<FunctionEntry>]) {
+        self.wanted
+            .send_modify(|wanted| wanted.extend(updated.iter().filter_map(identity).chain([self.gateway.clone()])));
     }
 }
 

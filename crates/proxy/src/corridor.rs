@@ -92,7 +92,7 @@ impl Exchange {
     /// wait.
     async fn extend(&self, ask: JudgeInput<'_>, permitted: Permitted) -> Judgement {
         let most = self.snapshot.mesh.limits.extension_instances;
-        let share = match permitted.kept_extensions() {
+        let share = match permitted.response_extensions() {
             0 => Ok(None),
             count => self.worker.node.extension_instances.take(&ask.entry.slice.id, count, most).await.map(Some),
         };
@@ -114,7 +114,7 @@ impl Exchange {
         let (mut head, body) = response.into_parts();
         self.record.status(head.status.as_u16());
         self.note_grpc_status(&head.headers);
-        head::answer(&mut head, &self.request_id, false);
+        head::sanitize_response(&mut head, &self.request_id, false);
         Response::from_parts(head, ExchangeGuard::new(self.record.clone()).keep_with(body))
     }
 
@@ -133,7 +133,7 @@ impl Exchange {
         let upgraded = head.status == StatusCode::SWITCHING_PROTOCOLS;
         self.record.status(head.status.as_u16());
         self.note_grpc_status(&head.headers);
-        head::answer(&mut head, &self.request_id, upgraded);
+        head::sanitize_response(&mut head, &self.request_id, upgraded);
         if upgraded {
             self.record.upgraded();
         } else if body.is_over() {

@@ -1,12 +1,12 @@
 //! Where records go: metrics, the ring of recent records, access log and spans.
 
 pub(crate) mod access_log;
-pub(crate) mod asked;
 pub mod metrics;
 pub(crate) mod names;
 pub(crate) mod observed;
 pub(crate) mod record;
 pub(crate) mod recorder;
+pub(crate) mod request_line;
 pub mod ring;
 pub(crate) mod span;
 pub mod stats;

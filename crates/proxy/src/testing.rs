@@ -1,10 +1,10 @@
 //! What tests of several modules need: signing keys, tokens.
 
 use crate::http::peer::{Peer, TrafficDirection};
-use crate::telemetry::asked::Asked;
 use crate::telemetry::observed::{
-    AttemptResult, EditedHeader, Judged, Observed, QuotaTake, Ruled, SignatureCheck, Try,
+    AttemptResult, EditedHeader, Judged, Observed, RateLimitCheck, RecordedVerdict, SignatureCheck, Try,
 };
+use crate::telemetry::request_line::RequestLine;
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::rsa::KeySize;
 use aws_lc_rs::signature::{
@@ -108,8 +108,8 @@ pub(crate) fn sign_as(key: &SigningKey, kid: Option<&str>, claims: &str) -> Stri
 
 /// A denied exchange, with everything filled in that a record can hold.
 pub(crate) fn observed() -> Observed {
-    let asked = Request::post("/orders/7?access_token=secret-token").header("host", "shop.example:8080");
-    let (asked, ()) = asked.body(()).unwrap().into_parts();
+    let request = Request::post("/orders/7?access_token=secret-token").header("host", "shop.example:8080");
+    let (head, ()) = request.body(()).unwrap().into_parts();
     let started = Instant::now();
     let after = |ms| started + Duration::from_millis(ms);
     Observed {
@@ -117,7 +117,7 @@ pub(crate) fn observed() -> Observed {
         direction: TrafficDirection::Gateway,
         peer: Peer { identity: None, address: ([192, 0, 2, 7], 4711).into() },
         protocol: Protocol::Http1,
-        asked: Asked::of(&asked),
+        request_line: RequestLine::of(&head),
         target: Some("orders/order-service".into()),
         revision: None,
         started_at: SystemTime::UNIX_EPOCH + Duration::from_millis(1_700_000_000_123),
@@ -130,7 +130,7 @@ pub(crate) fn observed() -> Observed {
             runs: 2,
             run_time: Duration::from_micros(9),
             time: Duration::from_micros(210),
-            verdict: Ruled::Deny {
+            verdict: RecordedVerdict::Deny {
                 policy: PolicyKind::Authorization,
                 rule: "orders/authorization/from-frontend".into(),
                 default: true,
@@ -146,7 +146,11 @@ pub(crate) fn observed() -> Observed {
             error: None,
         }],
         extensions: Vec::new(),
-        takes: vec![QuotaTake { limit: "orders/rateLimits/per-user".into(), remaining: Some(4), shared: false }],
+        rate_limit_checks: vec![RateLimitCheck {
+            limit: "orders/rateLimits/per-user".into(),
+            remaining: Some(4),
+            shared: false,
+        }],
         request_edits: vec![EditedHeader { how: "set", name: HeaderName::from_static("x-user") }],
         response_edits: vec![EditedHeader { how: "append", name: HeaderName::from_static("ratelimit-limit") }],
         trace: Some(TracePlan {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// On the wall, a run may take this much longer than its deadline: whatever keeps it from its processor time, its request and its worker
 /// wait no longer.
-const PATIENCE: Duration = Duration::from_secs(1);
+const WALL_LIMIT: Duration = Duration::from_secs(1);
 
 /// Until when a run may go on. Reading the clock of the wall is left to those runs whose deadline seems to be over.
 #[derive(Clone, Copy)]
@@ -14,23 +14,23 @@ pub(crate) struct Limit {
     /// Processor time of the thread.
     until: Duration,
     /// On the wall; `None`: nobody has looked yet.
-    patience: Option<Duration>,
+    wall_deadline: Option<Duration>,
 }
 
 impl Limit {
     /// None.
-    pub(crate) const NONE: Self = Self { until: Duration::MAX, patience: Some(Duration::MAX) };
+    pub(crate) const NONE: Self = Self { until: Duration::MAX, wall_deadline: Some(Duration::MAX) };
 
     /// So much processor time of this thread from now on.
     pub(crate) fn after(deadline: Duration) -> Self {
-        Self { until: of_this_thread().saturating_add(deadline), patience: None }
+        Self { until: of_this_thread().saturating_add(deadline), wall_deadline: None }
     }
 
     /// What is left, as far as the clock on the wall knows; zero: the run is over. May be called in a signal handler.
     pub(crate) fn left(&mut self) -> Duration {
         let (used, now) = (of_this_thread(), read(ClockId::Monotonic));
-        let patience = *self.patience.get_or_insert(now.saturating_add(PATIENCE));
-        self.until.saturating_sub(used).min(patience.saturating_sub(now))
+        let wall_deadline = *self.wall_deadline.get_or_insert(now.saturating_add(WALL_LIMIT));
+        self.until.saturating_sub(used).min(wall_deadline.saturating_sub(now))
     }
 }
 

@@ -15,7 +15,7 @@ fn numbers(history: &History) -> Vec<u32> {
 
 /// Own revision, its content, and the shares of all.
 fn resolved(history: &History, plan: &Plan) -> (u32, u32, Vec<(u32, u8)>) {
-    let slice = history.resolve(&slice(0, plan)).unwrap();
+    let slice = history.slice_for_delivery(&slice(0, plan)).unwrap();
     let split = slice.revisions.split.unwrap_or_default();
     let shares = split.targets.iter().map(|target| (target.revision, target.percent)).collect();
     (slice.revisions.number, slice.concurrency, shares)
@@ -36,7 +36,7 @@ fn rollout(steps: &[u8]) -> Plan {
 fn a_change_makes_a_number_and_going_back_makes_another() {
     let (mut history, plan) = (History::default(), Plan::default());
     for (content, latest) in [(7, 1), (7, 1), (8, 2), (7, 3), (7, 3)] {
-        history.adopt(&slice(content, &plan), 0).unwrap();
+        history.record_publication(&slice(content, &plan), 0).unwrap();
         assert_eq!(resolved(&history, &plan), (latest, content, vec![]));
     }
 }
@@ -45,10 +45,10 @@ fn a_change_makes_a_number_and_going_back_makes_another() {
 fn what_is_the_functions_and_not_the_instances_makes_no_revision() {
     let (mut history, plan) = (History::default(), Plan::default());
     let mut changed = slice(1, &plan);
-    history.adopt(&changed, 0).unwrap();
+    history.record_publication(&changed, 0).unwrap();
     changed.queue = 7;
     changed.callees = slices::slice("shop/checkout", &["shop/stock"], 1).callees;
-    history.adopt(&changed, 0).unwrap();
+    history.record_publication(&changed, 0).unwrap();
     assert_eq!(numbers(&history), [1]);
 }
 
@@ -56,7 +56,7 @@ fn what_is_the_functions_and_not_the_instances_makes_no_revision() {
 fn shares_tags_and_headers_are_resolved_and_the_largest_share_is_the_slices_own() {
     let mut history = History::default();
     for content in 1..=3 {
-        history.adopt(&slice(content, &Plan::default()), 0).unwrap();
+        history.record_publication(&slice(content, &Plan::default()), 0).unwrap();
     }
     let target = |revision, percent| Target { revision, percent, ..Target::default() };
     let tagged = Target { tag: Some("old".to_owned()), ..target(1, 0) };
@@ -71,7 +71,7 @@ fn shares_tags_and_headers_are_resolved_and_the_largest_share_is_the_slices_own(
     let everything_to_one = plan(&[target(0, 40), target(3, 60)]);
     assert_eq!(resolved(&history, &everything_to_one), (3, 3, vec![]), "one revision needs no split");
 
-    let error = history.resolve(&slice(0, &plan(&[target(9, 100)]))).unwrap_err();
+    let error = history.slice_for_delivery(&slice(0, &plan(&[target(9, 100)]))).unwrap_err();
     let text = "shop/checkout has no revision `checkout-00009`; it has checkout-00001, checkout-00002, checkout-00003";
     assert_eq!(error.to_string(), text);
 }
@@ -79,22 +79,22 @@ fn shares_tags_and_headers_are_resolved_and_the_largest_share_is_the_slices_own(
 #[test]
 fn a_rollout_starts_with_the_second_revision_and_anew_with_each_change() {
     let (mut history, plan) = (History::default(), rollout(&[10, 60]));
-    history.adopt(&slice(1, &plan), 0).unwrap();
+    history.record_publication(&slice(1, &plan), 0).unwrap();
     assert_eq!(resolved(&history, &plan), (1, 1, vec![]));
-    history.adopt(&slice(2, &plan), 5).unwrap();
+    history.record_publication(&slice(2, &plan), 5).unwrap();
     assert_eq!(resolved(&history, &plan), (1, 1, vec![(1, 90), (2, 10)]));
     history.candidate = Some(Candidate { number: 2, step: 1, since_ms: 9 });
-    assert_eq!(resolved(&history, &plan), (1, 1, vec![(1, 40), (2, 60)]), "the old one stays the slice's own");
-    history.adopt(&slice(2, &plan), 10).unwrap();
+    assert_eq!(resolved(&history, &plan), (1, 1, vec![(1, 40), (2, 60)]), "the old one stays the primary revision");
+    history.record_publication(&slice(2, &plan), 10).unwrap();
     assert_eq!(history.candidate.unwrap().step, 1, "nothing has changed");
-    history.adopt(&slice(2, &rollout(&[30])), 10).unwrap();
+    history.record_publication(&slice(2, &rollout(&[30])), 10).unwrap();
     assert_eq!(history.candidate.unwrap().step, 0, "there are fewer steps now");
-    history.adopt(&slice(3, &plan), 20).unwrap();
+    history.record_publication(&slice(3, &plan), 20).unwrap();
     assert_eq!(resolved(&history, &plan), (1, 1, vec![(1, 90), (3, 10)]));
-    let status = history.status(&slice(0, &plan).id, &history.resolve(&slice(0, &plan)).unwrap().revisions);
+    let status = history.status(&slice(0, &plan).id, &history.slice_for_delivery(&slice(0, &plan)).unwrap().revisions);
     assert_eq!(status.iter().map(|status| status.percent).collect::<Vec<_>>(), [90, 0, 10]);
     assert_eq!((status[2].step, status[0].step), (Some((1, 2)), None));
-    history.adopt(&slice(3, &Plan::default()), 30).unwrap();
+    history.record_publication(&slice(3, &Plan::default()), 30).unwrap();
     assert_eq!(resolved(&history, &Plan::default()), (3, 3, vec![]), "without a rollout the latest has everything");
     assert_eq!(history.candidate, None);
 }
@@ -105,14 +105,14 @@ fn the_oldest_are_collected_and_those_in_use_are_not() {
     let plan = Plan { traffic: vec![named], history: 3, ..Plan::default() };
     let mut history = History::default();
     for content in 1..=2 {
-        history.adopt(&slice(content, &Plan::default()), 0).unwrap();
+        history.record_publication(&slice(content, &Plan::default()), 0).unwrap();
     }
     for content in 3..=9 {
-        history.adopt(&slice(content, &plan), 0).unwrap();
+        history.record_publication(&slice(content, &plan), 0).unwrap();
     }
     assert_eq!(numbers(&history), [2, 8, 9]);
     let plan = Plan { history: 1, ..rollout(&[10]) };
-    history.adopt(&slice(10, &plan), 0).unwrap();
+    history.record_publication(&slice(10, &plan), 0).unwrap();
     assert_eq!(numbers(&history), [9, 10], "the stable one and its candidate");
 }
 
@@ -131,12 +131,12 @@ proptest! {
                 ];
             }
             plan.history = kept;
-            history.adopt(&slice(content, &plan), 0).unwrap();
+            history.record_publication(&slice(content, &plan), 0).unwrap();
             prop_assert!(history.latest() >= latest && history.latest() <= latest + 1);
             latest = history.latest();
             prop_assert!(history.kept.is_sorted_by(|a, b| a.number < b.number));
             prop_assert!(history.kept.len() <= kept.max(3) as usize);
-            let resolved = history.resolve(&slice(content, &plan)).unwrap();
+            let resolved = history.slice_for_delivery(&slice(content, &plan)).unwrap();
             if let Some(split) = &resolved.revisions.split {
                 prop_assert_eq!(split.targets.iter().map(|target| u32::from(target.percent)).sum::<u32>(), 100);
                 prop_assert!(resolved.all_revisions().map(|revision| revision.number).is_sorted_by(|a, b| a != b));

@@ -98,11 +98,11 @@ struct Handle {
 /// Shared by the agent, its updates and its stream.
 pub(crate) struct Shared {
     desired: Mutex<Desired>,
-    outbox: mpsc::UnboundedSender<Said>,
+    outbox: mpsc::UnboundedSender<Outgoing>,
 }
 
 /// A message for the control plane. With a `stream` number it is sent on that stream only.
-pub(crate) struct Said {
+pub(crate) struct Outgoing {
     pub stream: Option<u64>,
     pub message: v1::FromNode,
 }
@@ -117,7 +117,7 @@ pub fn join(options: Options) -> Result<(Agent, Updates), JoinError> {
         .keep_alive_while_idle(true)
         .connect_lazy();
     let authorization = token.header().ok_or(JoinError::Token)?;
-    let (outbox, said) = mpsc::unbounded_channel();
+    let (outbox, outgoing) = mpsc::unbounded_channel();
     let shared = Arc::new(Shared { desired: Mutex::default(), outbox });
     let (updates, queue) = mpsc::channel(QUEUE);
     let (state, connection) = watch::channel(Connection::Away { attempts: 0, reason: None });
@@ -128,7 +128,7 @@ pub fn join(options: Options) -> Result<(Agent, Updates), JoinError> {
         authorization: authorization.clone(),
         inbound,
         backoff,
-        said,
+        outgoing,
         updates,
         state,
         ended,
@@ -143,36 +143,36 @@ impl Agent {
     pub fn subscribe(&self, subjects: impl IntoIterator<Item = Subject>) {
         let subjects: Vec<_> = subjects.into_iter().collect();
         let message = self.0.shared.desired().subscribe(&subjects, &[]);
-        self.0.shared.say(None, message);
+        self.0.shared.send(None, message);
     }
 
     /// Ends subscriptions. An update removes each subject that no other subscription covers.
     pub fn unsubscribe(&self, subjects: impl IntoIterator<Item = Subject>) {
         let subjects: Vec<_> = subjects.into_iter().collect();
         let message = self.0.shared.desired().subscribe(&[], &subjects);
-        self.0.shared.say(None, message);
+        self.0.shared.send(None, message);
     }
 
     /// Reports all instances of `function` on this node. Only changes are sent. While the control plane is away, the latest report is kept for it.
     pub fn report(&self, function: &FunctionId, instances: Vec<Instance>) {
         let message = self.0.shared.desired().report(function, instances);
         if let Some(message) = message {
-            self.0.shared.say(None, message);
+            self.0.shared.send(None, message);
         }
     }
 
     /// Reports the request counts of a function's revisions on this node, cumulative since the node began to route requests to them. The first report
     /// must precede the first request. Nothing is kept while the control plane is away, because the next counts include these.
-    pub fn traffic(&self, function: &FunctionId, counts: &[(u32, RevisionCounts)]) {
+    pub fn report_request_counts(&self, function: &FunctionId, counts: &[(u32, RevisionCounts)]) {
         if *self.0.connection.borrow() == Connection::Connected {
-            self.0.shared.say(None, from_node(Message::Traffic(wire::traffic(function, counts))));
+            self.0.shared.send(None, from_node(Message::Traffic(wire::traffic(function, counts))));
         }
     }
 
     /// Reports the progress of a job; call it at each change. The latest report is repeated when the control plane comes back.
     pub fn report_job(&self, job: &FunctionId, report: JobReport) {
         let message = self.0.shared.desired().report_job(job, report);
-        self.0.shared.say(None, message);
+        self.0.shared.send(None, message);
     }
 
     /// Drops the report of a job that is no longer this node's.
@@ -217,8 +217,8 @@ impl Shared {
     }
 
     /// Once the stream's task has ended, messages are dropped.
-    pub(crate) fn say(&self, stream: Option<u64>, message: v1::FromNode) {
-        let _ = self.outbox.send(Said { stream, message });
+    pub(crate) fn send(&self, stream: Option<u64>, message: v1::FromNode) {
+        let _ = self.outbox.send(Outgoing { stream, message });
     }
 }
 

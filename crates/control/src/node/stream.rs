@@ -1,6 +1,6 @@
 //! Keeps one stream to the control plane open, as long as there is an [`super::Agent`].
 
-use super::agent::{Connection, Said, Shared};
+use super::agent::{Connection, Outgoing, Shared};
 use super::update::{Change, Update};
 use crate::resource::{Resource, Subject, Version};
 use crate::wire::v1::discovery_client::DiscoveryClient;
@@ -23,7 +23,7 @@ const OUTGOING: usize = 64;
 /// Updates that may be read before the node has room for them.
 const READ_AHEAD: usize = 4;
 /// A stream that lasted this long counts as a success, whatever it carried.
-const LASTING: Duration = Duration::from_secs(5);
+const STABLE_STREAM: Duration = Duration::from_secs(5);
 
 /// The stream to the control plane. It is reopened whenever it ends.
 pub(crate) struct Session {
@@ -32,7 +32,7 @@ pub(crate) struct Session {
     pub authorization: MetadataValue<Ascii>,
     pub inbound: Option<SocketAddr>,
     pub backoff: ExponentialBuilder,
-    pub said: mpsc::UnboundedReceiver<Said>,
+    pub outgoing: mpsc::UnboundedReceiver<Outgoing>,
     pub updates: mpsc::Sender<Update>,
     pub state: watch::Sender<Connection>,
     pub ended: mpsc::Receiver<()>,
@@ -55,12 +55,12 @@ impl Session {
             let mut lived = false;
             let End::Failed(status) = self.stream(number, &mut lived).await else { return };
             // A stream that delivered something, or lasted, was a success.
-            if lived || began.elapsed() > LASTING {
+            if lived || began.elapsed() > STABLE_STREAM {
                 (failures, pauses) = (0, self.backoff.build());
             }
             failures += 1;
             let reason = format!("{:?}: {}", status.code(), status.message());
-            let wait = pauses.next().unwrap_or(LASTING);
+            let wait = pauses.next().unwrap_or(STABLE_STREAM);
             tracing::warn!(
                 reason,
                 attempt = failures,
@@ -76,15 +76,15 @@ impl Session {
     }
 
     async fn stream(&mut self, number: u64, lived: &mut bool) -> End {
-        let (to_control, outgoing) = mpsc::channel(OUTGOING);
+        let (to_control, messages) = mpsc::channel(OUTGOING);
         // A message in the outbox is in the hello as well, or belongs to an earlier stream.
-        while self.said.try_recv().is_ok() {}
+        while self.outgoing.try_recv().is_ok() {}
         let hello = self.shared.desired().hello(self.inbound);
         if to_control.try_send(hello).is_err() {
             return End::Failed(Status::internal("no room for a hello"));
         }
         let mut client = DiscoveryClient::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE);
-        let mut request = Request::new(ReceiverStream::new(outgoing));
+        let mut request = Request::new(ReceiverStream::new(messages));
         request.metadata_mut().insert("authorization", self.authorization.clone());
         let from_control = tokio::select! {
             response = client.deltas(request) => match response {
@@ -105,7 +105,7 @@ impl Session {
         lived: &mut bool,
     ) -> End {
         let mut read: VecDeque<Update> = VecDeque::new();
-        let mut to_say = None;
+        let mut to_send = None;
         loop {
             tokio::select! {
                 message = from_control.message(), if read.len() < READ_AHEAD => {
@@ -127,14 +127,14 @@ impl Session {
                         place.send(update);
                     }
                 }
-                said = self.said.recv(), if to_say.is_none() => {
-                    let Some(said) = said else { return End::Unwanted };
-                    to_say = Some(said).filter(|said| said.stream.is_none_or(|stream| stream == number));
+                outgoing = self.outgoing.recv(), if to_send.is_none() => {
+                    let Some(outgoing) = outgoing else { return End::Unwanted };
+                    to_send = Some(outgoing).filter(|outgoing| outgoing.stream.is_none_or(|stream| stream == number));
                 }
-                place = to_control.reserve(), if to_say.is_some() => {
+                place = to_control.reserve(), if to_send.is_some() => {
                     let Ok(place) = place else { return End::Failed(Status::unavailable("the stream ended")) };
-                    if let Some(said) = to_say.take() {
-                        place.send(said.message);
+                    if let Some(outgoing) = to_send.take() {
+                        place.send(outgoing.message);
                     }
                 }
                 _ = self.ended.recv() => return End::Unwanted,

@@ -97,7 +97,7 @@ impl Answer {
         let rejected =
             rejected.map(|(subject, reason)| v1::Rejection { subject: Some(subject.into()), reason: reason.clone() });
         let ack = v1::Ack { nonce: self.nonce, rejected: rejected.collect() };
-        self.shared.say(Some(self.stream), from_node(Message::Ack(ack)));
+        self.shared.send(Some(self.stream), from_node(Message::Ack(ack)));
     }
 }
 

@@ -56,7 +56,7 @@ impl Job {
     }
 
     /// Takes in the report of the job's node. State changes and failed processes become events.
-    fn progress(&mut self, report: JobReport) {
+    fn apply_report(&mut self, report: JobReport) {
         let retried = report.failed > self.report.failed;
         if report.state != self.report.state || retried {
             let reason = match (&report.reason, &self.node) {
@@ -64,12 +64,12 @@ impl Job {
                 (None, Some(node)) => format!("on node {node}"),
                 (None, None) => String::new(),
             };
-            self.tell(JobEvent { at: report.changed, from: self.report.state, to: report.state, reason });
+            self.record_event(JobEvent { at: report.changed, from: self.report.state, to: report.state, reason });
         }
         self.report = report;
     }
 
-    fn tell(&mut self, event: JobEvent) {
+    fn record_event(&mut self, event: JobEvent) {
         if self.events.len() >= EVENTS {
             self.events.pop_front();
         }
@@ -134,7 +134,7 @@ impl State {
                 let reason = format!("node {lost} is away; the job begins anew");
                 tracing::warn!(job = %id, "{reason}");
                 let (at, from) = (job.report.changed, job.report.state);
-                job.tell(JobEvent { at, from, to: JobState::Pending, reason });
+                job.record_event(JobEvent { at, from, to: JobState::Pending, reason });
                 job.report = JobReport::pending(&job.definition.run);
             }
             for name in before.iter().chain(&node) {
@@ -165,7 +165,7 @@ impl State {
     }
 
     /// Assigns jobs to a node that comes back and reports to run them, so that no other node gets them.
-    pub(super) fn adopt(&mut self, name: &Arc<str>, reports: &[(FunctionId, JobReport)]) {
+    pub(super) fn assign_reported_jobs(&mut self, name: &Arc<str>, reports: &[(FunctionId, JobReport)]) {
         for (id, report) in reports {
             if let Some(job) = self.jobs.0.get_mut(id)
                 && job.node.is_none()
@@ -190,7 +190,7 @@ impl State {
         if report.state.has_ended() {
             return Some(Outcome { node: name.to_owned(), report });
         }
-        job.progress(report);
+        job.apply_report(report);
         None
     }
 
@@ -205,7 +205,7 @@ impl State {
         tracing::info!(job = %id, node, state = ?report.state, reason = report.reason, "a job has ended");
         let before = job.node.replace(node.into());
         let concerned: BTreeSet<Arc<str>> = before.into_iter().chain(job.node.clone()).collect();
-        job.progress(report);
+        job.apply_report(report);
         concerned.iter().for_each(|name| self.refresh(name));
     }
 

@@ -89,8 +89,8 @@ impl World {
             }
             self.slices.insert(slice.id.clone(), slice.clone());
             // One alone, or all at once: it must come to the same.
-            let history = self.state.histories().adopt_one(&slice, 0).unwrap();
-            let resolved = history.resolve(&slice).unwrap();
+            let history = self.state.histories().record_one(&slice, 0).unwrap();
+            let resolved = history.slice_for_delivery(&slice).unwrap();
             if random.one_in(2)
                 && let Ok(prepared) = self.state.prepare_put(&resolved, &slices::DOMAIN.parse().unwrap())
             {
@@ -99,7 +99,7 @@ impl World {
             }
         }
         let definitions = Definitions { mesh: slices::mesh(), slices: self.slices.clone(), modules: BTreeMap::new() };
-        let histories = self.state.histories().adopt(&definitions.slices, 0).unwrap();
+        let histories = self.state.histories().record_publication(&definitions.slices, 0).unwrap();
         self.state
             .publish(Compiled::new(&definitions, &definitions.modules, &histories, &self.bundle).unwrap(), histories);
     }

@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 /// So that a broken test fails instead of hanging.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(crate) fn definitions(slices: impl IntoIterator<Item = Slice>) -> Definitions {
     let slices = slices.into_iter().map(|slice| (slice.id.clone(), slice)).collect();
@@ -67,7 +67,7 @@ impl Served {
 }
 
 pub(crate) async fn patient<F: Future>(future: F) -> F::Output {
-    tokio::time::timeout(PATIENCE, future).await.expect("it did not happen in time")
+    tokio::time::timeout(TIMEOUT, future).await.expect("it did not happen in time")
 }
 
 /// Waits for a condition.

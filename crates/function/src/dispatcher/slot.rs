@@ -44,16 +44,16 @@ impl Lease {
     /// supervisor did not start cannot be checked and always pass.
     pub fn verify(&self, near: SocketAddr, far: SocketAddr) -> Result<(), NotTheInstance> {
         let Some(processes) = &self.slot.processes else { return Ok(()) };
-        let verified = processes.serve(near, far);
+        let verified = processes.verify_accepted(near, far);
         if let Err(stranger @ NotTheInstance::Stranger { .. }) = &verified {
-            self.slot.captured(stranger);
+            self.slot.report_port_conflict(stranger);
         }
         verified
     }
 
-    /// Whether the instance has meanwhile been withdrawn: it has ended, or is draining.
-    pub fn withdrawn(&self) -> bool {
-        self.slot.is_withdrawn()
+    /// Whether the instance gets no new requests any more: it is draining, or has ended.
+    pub fn is_draining(&self) -> bool {
+        self.slot.is_draining()
     }
 }
 
@@ -66,7 +66,7 @@ impl std::fmt::Debug for Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         self.slot.give_back();
-        self.dispatcher.gone();
+        self.dispatcher.on_release();
     }
 }
 
@@ -78,13 +78,13 @@ pub(crate) struct Slot {
     pub address: SocketAddr,
     /// `None`: the supervisor did not start the instance.
     processes: Option<Arc<Processes>>,
-    /// Describes the process that was found in the instance's place.
-    captor: OnceLock<String>,
-    /// Notified when `captor` is set.
-    captured: Notify,
+    /// Describes the other process that was found on the instance's port.
+    port_conflict: OnceLock<String>,
+    /// Notified when `port_conflict` is set.
+    conflict_found: Notify,
     in_flight: AtomicU32,
-    withdrawn: AtomicBool,
-    /// Notified when a withdrawn instance has no request left.
+    draining: AtomicBool,
+    /// Notified when a draining instance has no request left.
     idle: Notify,
 }
 
@@ -100,23 +100,23 @@ impl Slot {
             name: id.name(function),
             address,
             processes,
-            captor: OnceLock::new(),
-            captured: Notify::new(),
+            port_conflict: OnceLock::new(),
+            conflict_found: Notify::new(),
             in_flight: AtomicU32::new(0),
-            withdrawn: AtomicBool::new(false),
+            draining: AtomicBool::new(false),
             idle: Notify::new(),
         })
     }
 
-    /// Counts one more in-flight request. Returns false if there is no room, or the instance is withdrawn.
+    /// Counts one more in-flight request. Returns false if there is no room, or the instance is draining.
     pub(crate) fn take(&self, limit: u32) -> bool {
         let room = |count: u32| if limit == 0 || count < limit { count.checked_add(1) } else { None };
         if self.in_flight.try_update(SeqCst, SeqCst, room).is_err() {
             return false;
         }
-        // The list that led here may be older than the withdrawal. A withdrawal first sets the flag and then reads the count, so it does not miss
+        // The list that led here may be older than the drain. A drain first sets the flag and then reads the count, so it does not miss
         // this request.
-        if self.withdrawn.load(SeqCst) {
+        if self.draining.load(SeqCst) {
             self.give_back();
             return false;
         }
@@ -124,7 +124,7 @@ impl Slot {
     }
 
     fn give_back(&self) {
-        if self.in_flight.fetch_sub(1, SeqCst) == 1 && self.withdrawn.load(SeqCst) {
+        if self.in_flight.fetch_sub(1, SeqCst) == 1 && self.draining.load(SeqCst) {
             self.idle.notify_one();
         }
     }
@@ -134,27 +134,27 @@ impl Slot {
     }
 
     /// Sets the flag that keeps requests away. A request that has just taken the instance sees the flag, or is waited for.
-    pub(crate) fn withdraw(&self) {
-        self.withdrawn.store(true, SeqCst);
+    pub(crate) fn start_drain(&self) {
+        self.draining.store(true, SeqCst);
     }
 
-    pub(crate) fn is_withdrawn(&self) -> bool {
-        self.withdrawn.load(SeqCst)
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(SeqCst)
     }
 
-    fn captured(&self, stranger: &NotTheInstance) {
-        if self.captor.set(stranger.to_string()).is_ok() {
-            self.captured.notify_one();
+    fn report_port_conflict(&self, stranger: &NotTheInstance) {
+        if self.port_conflict.set(stranger.to_string()).is_ok() {
+            self.conflict_found.notify_one();
         }
     }
 
-    /// Resolves when another process was found in the instance's place. Returns a description of that process.
-    pub(crate) async fn is_captured(&self) -> String {
-        self.captured.notified().await;
-        self.captor.get().cloned().unwrap_or_default()
+    /// Resolves when another process was found on the instance's port. Returns a description of that process.
+    pub(crate) async fn port_conflict(&self) -> String {
+        self.conflict_found.notified().await;
+        self.port_conflict.get().cloned().unwrap_or_default()
     }
 
-    /// Waits until a withdrawn instance has no in-flight request.
+    /// Waits until a draining instance has no in-flight request.
     pub(crate) async fn drained(&self) {
         while self.in_flight.load(SeqCst) > 0 {
             self.idle.notified().await;

@@ -1,8 +1,8 @@
 //! One run of a job, from its first process to its end.
 
-use super::{JobSpec, JobState, Progress, Shared};
+use super::{JobSpec, JobState, RunStatus, Shared};
 use crate::child::Owner;
-use crate::instance::{Wish, at_least};
+use crate::instance::{TargetState, at_least};
 use crate::instance_id::InstanceId;
 use crate::lifecycle::sleep_until;
 use crate::process::{Program, describe};
@@ -21,10 +21,10 @@ pub(super) struct Run {
     shared: Shared,
     spec: JobSpec,
     process: Arc<Process>,
-    progress: Arc<Progress>,
-    wish: watch::Receiver<Wish>,
-    /// The wish that the processes of the run follow.
-    stop: watch::Sender<Wish>,
+    run_status: Arc<RunStatus>,
+    target: watch::Receiver<TargetState>,
+    /// The target that the processes of the run follow.
+    process_target: watch::Sender<TargetState>,
     processes: JoinSet<Outcome>,
     succeeded: u32,
     failed: u32,
@@ -46,19 +46,24 @@ enum End {
     Succeeded,
     Failed(String),
     /// The job was removed or changed, so the outcome of this run does not matter.
-    LetGo,
+    Cancelled,
 }
 
 impl Run {
-    pub(super) fn new(shared: Shared, spec: JobSpec, progress: Arc<Progress>, wish: watch::Receiver<Wish>) -> Self {
+    pub(super) fn new(
+        shared: Shared,
+        spec: JobSpec,
+        run_status: Arc<RunStatus>,
+        target: watch::Receiver<TargetState>,
+    ) -> Self {
         Self {
             process: Arc::new(spec.job.process.clone()),
             pauses: shared.settings.backoff.build(),
             shared,
             spec,
-            progress,
-            wish,
-            stop: watch::Sender::new(Wish::Run),
+            run_status,
+            target,
+            process_target: watch::Sender::new(TargetState::Run),
             processes: JoinSet::new(),
             succeeded: 0,
             failed: 0,
@@ -67,20 +72,20 @@ impl Run {
     }
 
     pub(super) async fn live(mut self) {
-        if *self.wish.borrow() >= Wish::Stop {
+        if *self.target.borrow() >= TargetState::Stop {
             return;
         }
-        self.progress.change(|status| status.started = SystemTime::now());
+        self.run_status.change(|status| status.started = SystemTime::now());
         tracing::info!(job = %self.spec.id, "the job begins");
         let end = self.until_the_end().await;
         self.stop_all().await;
         let (state, reason) = match end {
             End::Succeeded => (JobState::Succeeded, None),
             End::Failed(reason) => (JobState::Failed, Some(reason)),
-            End::LetGo => return,
+            End::Cancelled => return,
         };
         tracing::info!(job = %self.spec.id, ?state, reason, "the job has ended");
-        self.progress.change(|status| {
+        self.run_status.change(|status| {
             status.state = state;
             status.active = 0;
             status.ended = Some(SystemTime::now());
@@ -104,7 +109,7 @@ impl Run {
                     let outcome = outcome.unwrap_or_else(|error| Outcome::NotStarted(std::io::Error::other(error)));
                     self.note(outcome)
                 }
-                () = at_least(&mut self.wish, Wish::Stop) => return End::LetGo,
+                () = at_least(&mut self.target, TargetState::Stop) => return End::Cancelled,
                 () = sleep_until(deadline) => {
                     let limit = active_deadline.unwrap_or_default();
                     return End::Failed(format!("DeadlineExceeded: it took longer than {limit:?}"));
@@ -133,10 +138,10 @@ impl Run {
             host: Arc::clone(&self.shared.host),
             settings: Arc::clone(&self.shared.settings),
             cgroups: self.shared.cgroups.clone(),
-            board: Arc::clone(&self.progress.board),
+            board: Arc::clone(&self.run_status.board),
         };
-        self.processes.spawn(run_to_end(owner, Arc::clone(&self.process), self.stop.subscribe()));
-        self.progress.change(|status| status.active += 1);
+        self.processes.spawn(run_to_end(owner, Arc::clone(&self.process), self.process_target.subscribe()));
+        self.run_status.change(|status| status.active += 1);
     }
 
     /// Counts a process that has ended. Returns the reason if it failed.
@@ -151,11 +156,11 @@ impl Run {
             None => self.succeeded = self.succeeded.saturating_add(1),
             Some(_) => self.failed = self.failed.saturating_add(1),
         }
-        let (succeeded, failed, told) = (self.succeeded, self.failed, reason.clone());
-        self.progress.change(|status| {
+        let (succeeded, failed, last_failure) = (self.succeeded, self.failed, reason.clone());
+        self.run_status.change(|status| {
             (status.succeeded, status.failed, status.exit_code) = (succeeded, failed, code);
             status.active = status.active.saturating_sub(1);
-            status.reason = told.or(status.reason.take());
+            status.reason = last_failure.or(status.reason.take());
         });
         reason
     }
@@ -172,14 +177,16 @@ impl Run {
         None
     }
 
-    /// Ends the processes that still run: SIGTERM, then SIGKILL after the grace period or when the wish is [`Wish::Kill`].
+    /// Ends the processes that still run: SIGTERM, then SIGKILL after the grace period or when the target is [`TargetState::Kill`].
     async fn stop_all(&mut self) {
-        self.stop.send_replace(Wish::Stop);
+        self.process_target.send_replace(TargetState::Stop);
         loop {
             tokio::select! {
                 ended = self.processes.join_next() => if ended.is_none() { return },
-                () = at_least(&mut self.wish, Wish::Kill), if *self.stop.borrow() < Wish::Kill => {
-                    self.stop.send_replace(Wish::Kill);
+                () = at_least(&mut self.target, TargetState::Kill),
+                    if *self.process_target.borrow() < TargetState::Kill =>
+                {
+                    self.process_target.send_replace(TargetState::Kill);
                 }
             }
         }
@@ -187,18 +194,18 @@ impl Run {
 }
 
 /// Runs one process group of a job. The group ends with its leader: what the leader leaves behind is killed, not waited for.
-async fn run_to_end(owner: Owner, process: Arc<Process>, mut wish: watch::Receiver<Wish>) -> Outcome {
+async fn run_to_end(owner: Owner, process: Arc<Process>, mut target: watch::Receiver<TargetState>) -> Outcome {
     let outcome = match owner.start(&Program::from(&*process), Vec::new()) {
         Ok(child) => {
             let exited = tokio::select! {
                 biased;
                 () = child.group.exited() => true,
-                () = at_least(&mut wish, Wish::Stop) => false,
+                () = at_least(&mut target, TargetState::Stop) => false,
             };
             let outcome = if exited {
                 Outcome::Exited(child.group.end().await)
             } else {
-                child.group.finish(process.grace, at_least(&mut wish, Wish::Kill)).await;
+                child.group.finish(process.grace, at_least(&mut target, TargetState::Kill)).await;
                 Outcome::Stopped
             };
             child.belongings.end().await;

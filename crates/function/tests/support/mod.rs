@@ -18,7 +18,7 @@ pub(crate) const FOREVER: Duration = Duration::from_secs(60);
 pub(crate) enum Event {
     Started(InstanceId),
     Ready(InstanceId),
-    Withdrawn(InstanceId),
+    Draining(InstanceId),
     Ended(InstanceId),
     Line(InstanceId, Stream, String),
 }
@@ -69,8 +69,8 @@ impl Host for Witness {
         self.saw(Event::Ready(instance));
     }
 
-    fn withdrawn(&self, _: &FunctionId, instance: InstanceId, _: SocketAddr) {
-        self.saw(Event::Withdrawn(instance));
+    fn draining(&self, _: &FunctionId, instance: InstanceId, _: SocketAddr) {
+        self.saw(Event::Draining(instance));
     }
 
     fn ended(&self, _: &FunctionId, instance: InstanceId) {

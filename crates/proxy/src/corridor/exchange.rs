@@ -179,8 +179,8 @@ impl Exchange {
     }
 
     /// Adds headers that tell the callee the request's id and the caller's identity.
-    pub(crate) fn deliver(&self, headers: &mut HeaderMap, callee: &FunctionEntry) {
-        head::deliver(headers, &callee.identity, self.peer.identity.as_deref(), &self.request_id);
+    pub(crate) fn finalize_request(&self, headers: &mut HeaderMap, callee: &FunctionEntry) {
+        head::finalize_request(headers, &callee.identity, self.peer.identity.as_deref(), &self.request_id);
     }
 }
 

@@ -22,7 +22,7 @@ use crate::runtime::random::Random;
 use crate::state::credential::InFlight;
 use crate::state::function::{FunctionEntry, LoadedProgram};
 use crate::state::ledger::{FunctionState, Known, Ledger, Signatures};
-use crate::telemetry::observed::{Judged, QuotaTake, Ruled, SignatureCheck, Stage};
+use crate::telemetry::observed::{Judged, RateLimitCheck, RecordedVerdict, SignatureCheck, Stage};
 use crate::telemetry::record::Record;
 use forecast::{Counter, Forecast};
 use http::{HeaderMap, request, response};
@@ -33,7 +33,7 @@ use leno_policy::outcome::{
 };
 use leno_policy::spec::{KeyId, Protocol};
 use leno_sandbox::{EngineKind, Fault, Pool, RunError};
-use runaway::Runaways;
+use runaway::DeadlineBudgets;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -42,24 +42,24 @@ use std::time::{Duration, Instant};
 
 /// Maximum number of runs for one request. One is enough for a token and counters that the ledger knows; a token never seen before takes
 /// two.
-const MOST_RUNS: u8 = 4;
+const MAX_RUNS: u8 = 4;
 /// Maximum number of functions whose ledger state a worker caches.
-const MOST_AT_HAND: usize = 8192;
+const MAX_CACHED_FUNCTIONS: usize = 8192;
 
 /// One worker's judge: runs programs and extensions, and applies their decisions.
 pub struct Judge {
     ledger: Arc<Ledger>,
     random: Rc<Random>,
     pool: RefCell<Pool>,
-    at_hand: RefCell<AtHand>,
-    complaints: Complaints,
+    state_cache: RefCell<StateCache>,
+    log: RateLimitedLog,
     /// Functions whose programs or extensions keep missing their deadlines.
-    runaways: Runaways,
+    deadline_budgets: DeadlineBudgets,
 }
 
 /// A worker's cache of ledger state. Each worker counts its handles itself, so workers do not contend for a cache line.
 #[derive(Default)]
-struct AtHand {
+struct StateCache {
     generation: u64,
     #[expect(clippy::redundant_allocation, reason = "cloning the outer handle touches no other core's cache")]
     functions: HashMap<FunctionId, Rc<Arc<FunctionState>>>,
@@ -114,7 +114,7 @@ enum JudgeError {
     BadOutput(#[from] BadOutput),
     #[error("the program could not read its input: {0}")]
     Unreadable(String),
-    #[error("the program did not decide within {MOST_RUNS} runs")]
+    #[error("the program did not decide within {MAX_RUNS} runs")]
     Undecided,
     #[error("the program permitted a request that is for nobody")]
     NoTarget,
@@ -134,9 +134,9 @@ impl Judge {
             ledger,
             random,
             pool: RefCell::new(Pool::new()),
-            at_hand: RefCell::default(),
-            complaints: Complaints::default(),
-            runaways: Runaways::default(),
+            state_cache: RefCell::default(),
+            log: RateLimitedLog::default(),
+            deadline_budgets: DeadlineBudgets::default(),
         }
     }
 
@@ -147,28 +147,30 @@ impl Judge {
 
     /// Judges a request by the function's program: takes its head, and returns the edited head or a refusal. The function's extensions are
     /// asked separately ([`Judge::extend`]).
-    pub fn request(&self, ask: JudgeInput<'_>, head: request::Parts, record: &Record) -> Judgement {
+    pub fn request(&self, input: JudgeInput<'_>, head: request::Parts, record: &Record) -> Judgement {
         let (started, now_ms) = (Instant::now(), record.started().1);
-        let program = program(ask.entry, ask.direction);
-        let state = self.function(&ask.entry.slice.id);
-        let target =
-            ask.target.map(|target| if *target == ask.entry.slice.id { state.clone() } else { self.function(target) });
+        let program = program(input.entry, input.direction);
+        let state = self.function(&input.entry.slice.id);
+        let target = input
+            .target
+            .map(|target| if *target == input.entry.slice.id { state.clone() } else { self.function(target) });
         let target = target.as_deref();
         let signatures = &self.ledger.signatures;
-        let mut asked = Asked { ask, program, state: &state, signatures, target, record, runs: Runs::default() };
-        let judgement = match asked.decide(self, &head, now_ms) {
+        let mut evaluation =
+            Evaluation { input, program, state: &state, signatures, target, record, runs: Runs::default() };
+        let judgement = match evaluation.decide(self, &head, now_ms) {
             Ok(Found::Decided(decision)) => {
-                self.watch_for_unknown_keys(ask.entry, &decision);
-                asked.carry_out(*decision, head, now_ms)
+                self.watch_for_unknown_keys(input.entry, &decision);
+                evaluation.carry_out(*decision, head, now_ms)
             }
-            Ok(Found::BadSignature(want)) => asked.deny(want.denial, Vec::new(), &want.failure, now_ms),
-            Err(trouble) => Err(trouble),
+            Ok(Found::BadSignature(want)) => evaluation.deny(want.denial, Vec::new(), &want.failure, now_ms),
+            Err(error) => Err(error),
         };
-        let judgement = judgement.unwrap_or_else(|trouble| {
-            self.complaints.about(&ask.entry.name, &trouble);
-            Judgement::Denied(asked.give_up(trouble))
+        let judgement = judgement.unwrap_or_else(|error| {
+            self.log.judge_error(&input.entry.name, &error);
+            Judgement::Denied(evaluation.give_up(error))
         });
-        asked.conclude(started);
+        evaluation.conclude(started);
         judgement
     }
 
@@ -182,11 +184,11 @@ impl Judge {
         match edits {
             Ok(edits) => {
                 ruling.edit_response(edits, &mut head.headers, record);
-                extend::respond(self, &ruling.entry, ruling.direction, ruling.kept.take(), head, record)
+                extend::respond(self, &ruling.entry, ruling.direction, ruling.response_extensions.take(), head, record)
             }
-            Err(trouble) => {
-                self.complaints.about(&ruling.entry.name, &trouble);
-                Err(outcome::fault(&trouble, record))
+            Err(error) => {
+                self.log.judge_error(&ruling.entry.name, &error);
+                Err(outcome::fault(&error, record))
             }
         }
     }
@@ -234,65 +236,61 @@ impl Judge {
     ) -> Result<(Output, Duration), JudgeError> {
         let image = program.image.as_ref().map_err(|reason| JudgeError::NotLoaded(reason.clone()))?;
         let started = Instant::now();
-        let deadline = self.runaways.deadline(entry.class, program.deadline, started);
+        let deadline = self.deadline_budgets.deadline(entry.class, program.deadline, started);
         let output = self.pool.borrow_mut().run(image, input, deadline);
         let ended = Instant::now();
         let time = ended.saturating_duration_since(started);
         if let Err(RunError::Fault(Fault::Deadline)) = &output {
-            self.runaways.lost(entry.class, time, ended);
+            self.deadline_budgets.charge(entry.class, time, ended);
         }
         record.metrics().sandbox_run(image.kind(), time);
         Ok((output?, time))
     }
 
     /// A function's ledger state, cached by this worker.
-    #[expect(clippy::redundant_allocation, reason = "as in `AtHand`")]
+    #[expect(clippy::redundant_allocation, reason = "as in `StateCache`")]
     fn function(&self, function: &FunctionId) -> Rc<Arc<FunctionState>> {
-        let mut at_hand = self.at_hand.borrow_mut();
+        let mut state_cache = self.state_cache.borrow_mut();
         let generation = self.ledger.generation();
-        if at_hand.generation != generation || at_hand.functions.len() >= MOST_AT_HAND {
-            at_hand.functions.clear();
-            at_hand.generation = generation;
+        if state_cache.generation != generation || state_cache.functions.len() >= MAX_CACHED_FUNCTIONS {
+            state_cache.functions.clear();
+            state_cache.generation = generation;
         }
-        if let Some(state) = at_hand.functions.get(function) {
+        if let Some(state) = state_cache.functions.get(function) {
             return state.clone();
         }
         let state = Rc::new(self.ledger.function(function));
-        at_hand.functions.insert(function.clone(), state.clone());
+        state_cache.functions.insert(function.clone(), state.clone());
         state
     }
 }
 
 /// Logs faults, at a limited rate because requests can cause them.
 #[derive(Default)]
-struct Complaints {
+struct RateLimitedLog {
     last: Cell<Option<Instant>>,
     withheld: Cell<u64>,
 }
 
-impl Complaints {
-    const PAUSE: Duration = Duration::from_secs(1);
+impl RateLimitedLog {
+    const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
-    fn about(&self, function: &str, trouble: &JudgeError) {
-        if let Some(withheld) = self.turn() {
-            tracing::warn!(
-                function,
-                withheld,
-                "a request is refused because there is no verdict to rely on: {trouble}"
-            );
+    fn judge_error(&self, function: &str, error: &JudgeError) {
+        if let Some(withheld) = self.next_permit() {
+            tracing::warn!(function, withheld, "a request is refused because there is no verdict to rely on: {error}");
         }
     }
 
-    fn about_extension(&self, function: &str, extension: &str, reason: &str) {
-        if let Some(withheld) = self.turn() {
+    fn extension_failure(&self, function: &str, extension: &str, reason: &str) {
+        if let Some(withheld) = self.next_permit() {
             tracing::warn!(function, extension, withheld, "an extension failed: {reason}");
         }
     }
 
     /// `Some`: another message may be logged now. The number says how many were withheld since the last one.
-    fn turn(&self) -> Option<u64> {
+    fn next_permit(&self) -> Option<u64> {
         let now = Instant::now();
-        if self.last.get().is_some_and(|last| now.saturating_duration_since(last) < Self::PAUSE) {
+        if self.last.get().is_some_and(|last| now.saturating_duration_since(last) < Self::LOG_INTERVAL) {
             self.withheld.set(self.withheld.get() + 1);
             return None;
         }
@@ -322,8 +320,8 @@ impl<'a> JudgeInput<'a> {
 }
 
 /// One request while it is judged.
-struct Asked<'a> {
-    ask: JudgeInput<'a>,
+struct Evaluation<'a> {
+    input: JudgeInput<'a>,
     program: &'a LoadedProgram,
     state: &'a FunctionState,
     signatures: &'a Signatures,
@@ -337,29 +335,29 @@ struct Asked<'a> {
 struct Runs {
     count: u8,
     time: Duration,
-    verdict: Option<Ruled>,
+    verdict: Option<RecordedVerdict>,
     principal: Option<Box<str>>,
     path_changed: bool,
 }
 
-impl Asked<'_> {
+impl Evaluation<'_> {
     /// Runs the program until it has decided.
     fn decide(&mut self, judge: &Judge, head: &request::Parts, now_ms: u64) -> Result<Found, JudgeError> {
         let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
         let headers = header_fields(&head.headers);
         let mut forecast = Forecast::new(self, &head.method, path, &headers);
         let mut headers = Some(headers);
-        let (peer, target) = (self.ask.peer(), self.target.map_or("", |state| &state.name));
+        let (peer, target) = (self.input.peer(), self.target.map_or("", |state| &state.name));
         let random = std::array::from_fn(|_| judge.random.next());
-        while self.runs.count < MOST_RUNS {
-            let input = Input::Request(RequestInput {
+        while self.runs.count < MAX_RUNS {
+            let program_input = Input::Request(RequestInput {
                 now_ms,
                 random,
                 peer,
                 target,
-                port: self.ask.port,
-                protocol: self.ask.protocol,
-                scheme: self.ask.scheme,
+                port: self.input.port,
+                protocol: self.input.protocol,
+                scheme: self.input.scheme,
                 method: head.method.as_str(),
                 authority: crate::http::head::authority(head),
                 path,
@@ -367,9 +365,9 @@ impl Asked<'_> {
                 verified: forecast.verified(),
                 quotas: forecast.quotas(),
                 load: self.load(),
-                parent: self.ask.parent.and_then(InFlight::parent),
+                parent: self.input.parent.and_then(InFlight::parent),
             });
-            let (output, time) = judge.run(self.ask.entry, self.program, &input, self.record)?;
+            let (output, time) = judge.run(self.input.entry, self.program, &program_input, self.record)?;
             self.runs.count += 1;
             self.runs.time += time;
             match output {
@@ -396,7 +394,7 @@ impl Asked<'_> {
             let Some(token) = &mut forecast.token else { return Err(BadOutput::NoToken.into()) };
             crate::http::edits::at_most("keys", want.keys.len(), MAX_KEYS)?;
             let verify = |key: &&KeyId| {
-                let result = self.ask.entry.keys.verify(token.token, **key, want.algorithm);
+                let result = self.input.entry.keys.verify(token.token, **key, want.algorithm);
                 self.record.note(|observed| {
                     let error = result.err().map(|error| error.label());
                     let check = SignatureCheck { key: **key, algorithm: want.algorithm, remembered: false, error };
@@ -406,7 +404,7 @@ impl Asked<'_> {
             };
             let Some(key) = want.keys.iter().find(verify).copied() else { return Ok(Some(want)) };
             token.verified = Some(key);
-            self.state.tokens.remember(token.digest, Known { key, algorithm: want.algorithm, facts: None });
+            self.state.tokens.remember(token.digest, Known { key, algorithm: want.algorithm, claims: None });
             self.signatures.remember(token.digest, key, want.algorithm);
         }
         crate::http::edits::at_most("counters", wants.quotas.len(), outcome::MOST_TAKES)?;
@@ -431,19 +429,19 @@ impl Asked<'_> {
         let limits = &self.program.spec.rate_limits;
         let mut shared = forecast.counters.iter().filter(|counter| counter.held.shared);
         if shared.any(|counter| limits.get(usize::from(counter.limit)).is_some_and(|limit| limit.name == denial.rule)) {
-            let take = QuotaTake { limit: denial.rule.as_str().into(), remaining: None, shared: true };
-            self.record.note(|observed| observed.takes.push(take));
+            let check = RateLimitCheck { limit: denial.rule.as_str().into(), remaining: None, shared: true };
+            self.record.note(|observed| observed.rate_limit_checks.push(check));
         }
     }
 
     /// The load of the target. For an inbound request this is only the number of endpoints, because the caller's sidecar counts the
     /// request.
     fn load(&self) -> TargetLoad {
-        match (self.ask.direction, self.target) {
+        match (self.input.direction, self.target) {
             (TrafficDirection::Inbound, _) | (_, None) => {
-                TargetLoad { healthy: self.ask.endpoints, ..TargetLoad::default() }
+                TargetLoad { healthy: self.input.endpoints, ..TargetLoad::default() }
             }
-            (_, Some(state)) => state.target.load(self.ask.endpoints, self.record.started().0),
+            (_, Some(state)) => state.target.load(self.input.endpoints, self.record.started().0),
         }
     }
 
@@ -455,7 +453,7 @@ impl Asked<'_> {
             observed.stages[Stage::Judged as usize] = Some(ended);
             observed.program = Some(self.program.spec.clone());
             observed.judged = self.runs.verdict.map(|verdict| Judged {
-                function: self.ask.entry.name.clone(),
+                function: self.input.entry.name.clone(),
                 engine,
                 runs: self.runs.count,
                 run_time: self.runs.time,

@@ -6,7 +6,7 @@ use crate::http::http2::{CONNECTION_WINDOW, SEND_BUFFER, UPSTREAM_BUFFER, UPSTRE
 use crate::runtime::hyper::{LocalExecutor, Timer};
 use crate::runtime::schedule;
 use crate::runtime::schedule::TaskOwner;
-use crate::state::instances::Guard;
+use crate::state::instances::InstanceProof;
 use crate::state::ledger::ConnectionGuard;
 use crate::state::terminating::Terminating;
 use hyper::client::conn::{http1, http2};
@@ -26,18 +26,18 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::ClientConfig;
 
 /// How long an idle connection is kept. Shorter than what common servers allow, so that they do not close it first.
-const IDLE: Duration = Duration::from_secs(4);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
 /// How long an idle HTTP/1.1 connection to an instance on this machine is kept. Here the pool sees at once that the server has closed it,
 /// and functions that are called every now and then should not pay for a new connection each time.
-const IDLE_HERE: Duration = Duration::from_secs(60);
-/// How many connections per address may be idle for longer than [`IDLE`]. The others, which a burst opened, are closed.
-const KEPT: usize = 4;
+const LOOPBACK_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+/// How many connections per address may be idle for longer than [`IDLE_TIMEOUT`]. The others, which a burst opened, are closed.
+const MAX_LONG_IDLE: usize = 4;
 /// Longest time to connect, including TLS.
 const CONNECT: Duration = Duration::from_secs(5);
 /// Maximum number of streams on one HTTP/2 connection, if the peer allows as many.
 const STREAMS: u32 = 100;
 /// Maximum number of TLS configurations that are kept, one for each pair of identities. When it is reached, all are dropped and made anew.
-const MOST_CONFIGURATIONS: usize = 4096;
+const MAX_TLS_CONFIGS: usize = 4096;
 
 #[derive(Debug)]
 pub(crate) struct Pool {
@@ -60,13 +60,13 @@ struct Http1Host {
 
 #[derive(Debug)]
 struct Idle {
-    line: Line,
+    connection: Http1Connection,
     since: Instant,
 }
 
 /// An HTTP/1.1 connection.
 #[derive(Debug)]
-pub(crate) struct Line {
+pub(crate) struct Http1Connection {
     pub sender: http1::SendRequest<Body>,
     /// The task that drives the connection works for the function that has the connection checked out.
     owner: TaskOwner,
@@ -106,34 +106,34 @@ struct Streams {
 
 /// An HTTP/1.1 connection, checked out for one exchange.
 #[derive(Debug)]
-pub(crate) struct Http1 {
-    pub line: Line,
+pub(crate) struct CheckedOutHttp1 {
+    pub connection: Http1Connection,
     /// How long the connection had been idle; `None`: it is new.
     pub idle: Option<Duration>,
 }
 
 /// A stream of an HTTP/2 connection.
 #[derive(Debug)]
-pub(crate) struct Http2 {
+pub(crate) struct CheckedOutHttp2 {
     pub sender: http2::SendRequest<Body>,
     /// Frees the stream when dropped.
-    pub stream: Stream,
+    pub stream: StreamSlot,
     /// The connection was already open.
     pub reused: bool,
 }
 
 /// Counts as one of a connection's streams until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Stream(Rc<Streams>);
+pub(crate) struct StreamSlot(Rc<Streams>);
 
 /// Held until the end of the response. When it is dropped, the connection can be used again.
 #[derive(Debug)]
 #[expect(dead_code, reason = "kept for what its drop does")]
 pub(crate) enum CheckIn {
     /// Returns the connection to the pool when it is ready for another request.
-    Http1(Option<Line>, SocketAddr, Weak<Pool>),
+    Http1(Option<Http1Connection>, SocketAddr, Weak<Pool>),
     /// Frees the stream.
-    Http2(Stream),
+    Http2(StreamSlot),
 }
 
 /// Why a connection could not be opened.
@@ -169,7 +169,7 @@ impl Pool {
         let weak = pool.myself.clone();
         schedule::spawn(async move {
             loop {
-                tokio::time::sleep(IDLE / 4).await;
+                tokio::time::sleep(IDLE_TIMEOUT / 4).await;
                 match weak.upgrade() {
                     Some(pool) => pool.close_idle(Instant::now()),
                     None => break,
@@ -180,15 +180,15 @@ impl Pool {
     }
 
     /// The idle connection to this address that was used last. If the request must not be sent twice, skips and closes connections that
-    /// were idle for [`IDLE`] or longer: their servers may be closing them.
-    pub(crate) fn idle_http1(&self, address: SocketAddr, repeatable: bool) -> Option<Http1> {
+    /// were idle for [`IDLE_TIMEOUT`] or longer: their servers may be closing them.
+    pub(crate) fn idle_http1(&self, address: SocketAddr, repeatable: bool) -> Option<CheckedOutHttp1> {
         let mut hosts = self.http1.borrow_mut();
         let idle = &mut hosts.get_mut(&address)?.idle;
-        while let Some(Idle { line, since }) = idle.pop() {
+        while let Some(Idle { connection, since }) = idle.pop() {
             let idle = since.elapsed();
-            if line.sender.is_ready() && (repeatable || idle < IDLE) {
-                line.owner.follow();
-                return Some(Http1 { line, idle: Some(idle) });
+            if connection.sender.is_ready() && (repeatable || idle < IDLE_TIMEOUT) {
+                connection.owner.follow();
+                return Some(CheckedOutHttp1 { connection, idle: Some(idle) });
             }
         }
         None
@@ -211,9 +211,9 @@ impl Pool {
     pub(crate) async fn connect_http1(
         &self,
         address: SocketAddr,
-        lease: &dyn Guard,
+        lease: &dyn InstanceProof,
         guard: Option<ConnectionGuard>,
-    ) -> Result<Http1, ConnectError> {
+    ) -> Result<CheckedOutHttp1, ConnectError> {
         let open = Open::count(self, address);
         let connect = async {
             let stream = tcp(address, Some(lease)).await?;
@@ -226,32 +226,32 @@ impl Pool {
             }
             drop((open, guard));
         });
-        Ok(Http1 { line: Line { sender, owner }, idle: None })
+        Ok(CheckedOutHttp1 { connection: Http1Connection { sender, owner }, idle: None })
     }
 
     /// The result returns the connection to the pool when it is dropped.
-    pub(crate) fn check_in_http1(&self, line: Line, address: SocketAddr) -> CheckIn {
-        CheckIn::Http1(Some(line), address, self.myself.clone())
+    pub(crate) fn check_in_http1(&self, connection: Http1Connection, address: SocketAddr) -> CheckIn {
+        CheckIn::Http1(Some(connection), address, self.myself.clone())
     }
 
-    fn return_http1(&self, line: Line, address: SocketAddr) {
+    fn return_http1(&self, connection: Http1Connection, address: SocketAddr) {
         let mut hosts = self.http1.borrow_mut();
         let host = hosts.entry(address).or_default();
         if !self.terminating.contains(address) {
-            host.idle.push(Idle { line, since: Instant::now() });
+            host.idle.push(Idle { connection, since: Instant::now() });
         }
         host.wake_one();
     }
 
     /// A stream of a connection that is already open, if one is free.
-    pub(crate) fn shared_http2(&self, key: &Http2Key) -> Option<Http2> {
+    pub(crate) fn shared_http2(&self, key: &Http2Key) -> Option<CheckedOutHttp2> {
         let mut hosts = self.http2.borrow_mut();
         let connections = &mut hosts.get_mut(key)?.connections;
         connections.retain(|shared| !shared.sender.is_closed());
         let free = |shared: &&Shared| shared.streams.open.get() < STREAMS && shared.sender.is_ready();
         let shared = connections.iter().rfind(free)?;
         shared.owner.follow();
-        Some(Http2 { sender: shared.sender.clone(), stream: Stream::open(&shared.streams), reused: true })
+        Some(CheckedOutHttp2 { sender: shared.sender.clone(), stream: StreamSlot::open(&shared.streams), reused: true })
     }
 
     /// A stream of a connection to `key`. Opens a connection if there is none, one at a time. `lease` is that of the instance; `None`: a
@@ -259,10 +259,10 @@ impl Pool {
     pub(crate) async fn http2(
         &self,
         key: &Http2Key,
-        lease: Option<&dyn Guard>,
+        lease: Option<&dyn InstanceProof>,
         svids: &Arc<SvidStore>,
         guard: impl FnOnce() -> Option<ConnectionGuard>,
-    ) -> Result<Http2, ConnectError> {
+    ) -> Result<CheckedOutHttp2, ConnectError> {
         if let Some(shared) = self.shared_http2(key) {
             return Ok(shared);
         }
@@ -278,10 +278,10 @@ impl Pool {
     async fn connect_http2(
         &self,
         key: &Http2Key,
-        lease: Option<&dyn Guard>,
+        lease: Option<&dyn InstanceProof>,
         svids: &Arc<SvidStore>,
         guard: Option<ConnectionGuard>,
-    ) -> Result<Http2, ConnectError> {
+    ) -> Result<CheckedOutHttp2, ConnectError> {
         let stream = tcp(key.address, lease).await?;
         let (sender, owner) = match &key.identities {
             None => handshake_http2(stream, key.address, guard).await?,
@@ -295,10 +295,10 @@ impl Pool {
             }
         };
         let streams = Rc::new(Streams { open: Cell::new(0), idle_since: Cell::new(Instant::now()) });
-        let stream = Stream::open(&streams);
+        let stream = StreamSlot::open(&streams);
         let shared = Shared { sender: sender.clone(), owner, streams };
         self.http2.borrow_mut().entry(key.clone()).or_default().connections.push(shared);
-        Ok(Http2 { sender, stream, reused: false })
+        Ok(CheckedOutHttp2 { sender, stream, reused: false })
     }
 
     fn configuration(
@@ -315,7 +315,7 @@ impl Pool {
         let parse = |id: &str| id.parse::<SpiffeId>().map_err(|error| error.to_string());
         let made = leno_identity::client_config(svids, &parse(caller)?, &parse(callee)?);
         let config = made.map_err(|error: TlsError| error.to_string())?;
-        if configurations.len() >= MOST_CONFIGURATIONS {
+        if configurations.len() >= MAX_TLS_CONFIGS {
             configurations.clear();
         }
         configurations.insert(pair, config.clone());
@@ -328,15 +328,15 @@ impl Pool {
             let longest = if self.terminating.contains(*address) {
                 Duration::ZERO
             } else if address.ip().is_loopback() {
-                IDLE_HERE
+                LOOPBACK_IDLE_TIMEOUT
             } else {
-                IDLE
+                IDLE_TIMEOUT
             };
             let since = |idle: &Idle| now.saturating_duration_since(idle.since);
-            host.idle.retain(|idle| !idle.line.sender.is_closed() && since(idle) < longest);
+            host.idle.retain(|idle| !idle.connection.sender.is_closed() && since(idle) < longest);
             // The connections are sorted: the first one has been idle longest.
-            let old = host.idle.iter().take_while(|idle| since(idle) >= IDLE).count();
-            host.idle.drain(..old.saturating_sub(KEPT));
+            let old = host.idle.iter().take_while(|idle| since(idle) >= IDLE_TIMEOUT).count();
+            host.idle.drain(..old.saturating_sub(MAX_LONG_IDLE));
             host.waiting.retain(|waiting| !waiting.is_closed());
         }
         http1.retain(|_, host| host.open > 0 || !host.waiting.is_empty());
@@ -344,7 +344,7 @@ impl Pool {
         for host in http2.values_mut() {
             host.connections.retain(|shared| {
                 let idle = shared.streams.open.get() == 0
-                    && now.saturating_duration_since(shared.streams.idle_since.get()) >= IDLE;
+                    && now.saturating_duration_since(shared.streams.idle_since.get()) >= IDLE_TIMEOUT;
                 !shared.sender.is_closed() && !idle
             });
         }
@@ -383,14 +383,14 @@ impl Drop for Open {
     }
 }
 
-impl Stream {
+impl StreamSlot {
     fn open(streams: &Rc<Streams>) -> Self {
         streams.open.set(streams.open.get() + 1);
         Self(streams.clone())
     }
 }
 
-impl Drop for Stream {
+impl Drop for StreamSlot {
     fn drop(&mut self) {
         self.0.open.set(self.0.open.get().saturating_sub(1));
         if self.0.open.get() == 0 {
@@ -401,18 +401,18 @@ impl Drop for Stream {
 
 impl Drop for CheckIn {
     fn drop(&mut self) {
-        let Self::Http1(line, address, pool) = self else { return };
-        let (Some(mut line), address, Some(pool)) = (line.take(), *address, pool.upgrade()) else { return };
-        if line.sender.is_ready() {
-            pool.return_http1(line, address);
-        } else if !line.sender.is_closed() {
+        let Self::Http1(connection, address, pool) = self else { return };
+        let (Some(mut connection), address, Some(pool)) = (connection.take(), *address, pool.upgrade()) else { return };
+        if connection.sender.is_ready() {
+            pool.return_http1(connection, address);
+        } else if !connection.sender.is_closed() {
             // The last bytes were read, but the connection's task has not seen yet that the message is complete.
             let pool = Rc::downgrade(&pool);
             schedule::spawn(async move {
-                if line.sender.ready().await.is_ok()
+                if connection.sender.ready().await.is_ok()
                     && let Some(pool) = pool.upgrade()
                 {
-                    pool.return_http1(line, address);
+                    pool.return_http1(connection, address);
                 }
             });
         }
@@ -421,7 +421,7 @@ impl Drop for CheckIn {
 
 /// Connects, then proves that the connection leads to the leased instance, before the protocol's first byte. If it proved first, another
 /// process could take the port before it connects.
-async fn tcp(address: SocketAddr, lease: Option<&dyn Guard>) -> Result<TcpStream, ConnectError> {
+async fn tcp(address: SocketAddr, lease: Option<&dyn InstanceProof>) -> Result<TcpStream, ConnectError> {
     let stream = TcpStream::connect(address).await?;
     if let Some(lease) = lease {
         lease.verify(stream.local_addr()?, stream.peer_addr()?)?;
@@ -465,11 +465,11 @@ mod tests {
     /// Puts a connection into the pool that has been idle for `time`.
     async fn open(pool: &Pool, listener: &TcpListener, time: Duration) -> TcpStream {
         let address = listener.local_addr().unwrap();
-        let Http1 { mut line, .. } = pool.connect_http1(address, &(), None).await.unwrap();
+        let CheckedOutHttp1 { mut connection, .. } = pool.connect_http1(address, &(), None).await.unwrap();
         let (server, _) = listener.accept().await.unwrap();
-        line.sender.ready().await.unwrap();
+        connection.sender.ready().await.unwrap();
         let since = Instant::now().checked_sub(time).unwrap();
-        pool.http1.borrow_mut().get_mut(&address).unwrap().idle.push(Idle { line, since });
+        pool.http1.borrow_mut().get_mut(&address).unwrap().idle.push(Idle { connection, since });
         server
     }
 
@@ -495,19 +495,19 @@ mod tests {
     #[test]
     fn an_old_connection_to_this_machine_is_for_requests_that_may_be_sent_twice() {
         block_on(async {
-            let (pool, address, _server) = idle_for(2 * IDLE).await;
+            let (pool, address, _server) = idle_for(2 * IDLE_TIMEOUT).await;
             pool.close_idle(Instant::now());
-            let Http1 { line, idle } = pool.idle_http1(address, true).expect("it is kept");
-            assert!(idle.unwrap() >= 2 * IDLE);
-            pool.return_http1(line, address);
+            let CheckedOutHttp1 { connection, idle } = pool.idle_http1(address, true).expect("it is kept");
+            assert!(idle.unwrap() >= 2 * IDLE_TIMEOUT);
+            pool.return_http1(connection, address);
             assert!(pool.idle_http1(address, false).is_some(), "it was used just now");
 
-            let (pool, address, _server) = idle_for(2 * IDLE).await;
+            let (pool, address, _server) = idle_for(2 * IDLE_TIMEOUT).await;
             assert!(pool.idle_http1(address, false).is_none());
             pool.changed_http1(address).await;
             assert_eq!(pool.open_http1(address), 0, "it was closed, and makes room for another one");
 
-            let (pool, address, _server) = idle_for(IDLE_HERE).await;
+            let (pool, address, _server) = idle_for(LOOPBACK_IDLE_TIMEOUT).await;
             pool.close_idle(Instant::now());
             assert!(pool.idle_http1(address, true).is_none());
         });
@@ -519,14 +519,14 @@ mod tests {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let pool = Pool::new(Arc::default());
             let mut servers = Vec::new();
-            for _ in 0..KEPT + 2 {
-                servers.push(open(&pool, &listener, 2 * IDLE).await);
+            for _ in 0..MAX_LONG_IDLE + 2 {
+                servers.push(open(&pool, &listener, 2 * IDLE_TIMEOUT).await);
             }
             servers.push(open(&pool, &listener, Duration::ZERO).await);
             pool.close_idle(Instant::now());
             let address = listener.local_addr().unwrap();
             let left = std::iter::from_fn(|| pool.idle_http1(address, true)).count();
-            assert_eq!(left, KEPT + 1, "those that were used just now are not meant");
+            assert_eq!(left, MAX_LONG_IDLE + 1, "those that were used just now are not meant");
         });
     }
 
@@ -534,9 +534,9 @@ mod tests {
     fn connections_to_an_instance_that_is_to_end_are_not_kept() {
         block_on(async {
             let (pool, address, _server) = idle_for(Duration::ZERO).await;
-            let Http1 { line, .. } = pool.idle_http1(address, true).unwrap();
+            let CheckedOutHttp1 { connection, .. } = pool.idle_http1(address, true).unwrap();
             pool.terminating.add("a", address);
-            pool.return_http1(line, address);
+            pool.return_http1(connection, address);
             assert!(pool.idle_http1(address, true).is_none());
 
             let (pool, address, _server) = idle_for(Duration::ZERO).await;
@@ -550,7 +550,7 @@ mod tests {
     #[test]
     fn what_its_server_closed_is_not_used() {
         block_on(async {
-            let (pool, address, server) = idle_for(IDLE).await;
+            let (pool, address, server) = idle_for(IDLE_TIMEOUT).await;
             let gone = pool.changed_http1(address);
             drop(server);
             gone.await;

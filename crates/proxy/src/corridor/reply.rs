@@ -80,7 +80,7 @@ pub(crate) fn failed(failure: &Failure, exchange: &Exchange) -> Response<Body> {
 }
 
 /// The response to a request for which no exchange began. Asks for a proxy credential (RFC 9110, 15.5.8) if that is what is missing.
-pub(crate) fn turned_away(failure: &Failure, request_id: HeaderValue) -> Response<Body> {
+pub(crate) fn rejected(failure: &Failure, request_id: HeaderValue) -> Response<Body> {
     let status = failure.status();
     let mut response = Response::new(describe(status, &failure.to_string(), &request_id));
     *response.status_mut() = status;

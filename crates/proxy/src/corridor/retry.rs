@@ -16,7 +16,7 @@ pub(super) fn is_idempotent(method: &Method) -> bool {
 }
 
 /// The deadline of the attempt that begins now, and the time limit behind it: per try or of the whole exchange, whichever ends sooner.
-pub(super) fn sooner(retry: &Retry, deadline: Option<(Instant, Duration)>) -> Option<(Instant, Duration)> {
+pub(super) fn attempt_deadline(retry: &Retry, deadline: Option<(Instant, Duration)>) -> Option<(Instant, Duration)> {
     let per_try = match retry.per_try_timeout_ms {
         0 => None,
         ms => Some((Instant::now() + Duration::from_millis(ms), Duration::from_millis(ms))),

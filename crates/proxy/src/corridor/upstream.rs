@@ -3,7 +3,7 @@
 use crate::corridor::component::Running;
 use crate::corridor::exchange::{Exchange, Origin};
 use crate::corridor::judge::{Permitted, Ruling};
-use crate::corridor::pool::{CheckIn, ConnectError, Http1, Http2, Http2Key};
+use crate::corridor::pool::{CheckIn, CheckedOutHttp1, CheckedOutHttp2, ConnectError, Http2Key};
 use crate::corridor::route::Upstream;
 use crate::corridor::{component, retry, upgrade};
 use crate::http::body::{Body, BodyError, Replayable};
@@ -11,7 +11,7 @@ use crate::http::failure::{Failure, Unavailable};
 use crate::http::head;
 use crate::http::upload::Upload;
 use crate::state::component::Component;
-use crate::state::credential::{Handling, InFlight};
+use crate::state::credential::{HandlingGuard, InFlight};
 use crate::state::function::FunctionEntry;
 use crate::state::instances::Lease;
 use crate::state::ledger::Attempt;
@@ -30,10 +30,10 @@ use std::time::{Duration, Instant};
 
 /// A connection that was idle for longer than this may just have been closed by its server. So a copy of a repeatable request is kept, to
 /// be sent again.
-const SUSPECT: Duration = Duration::from_millis(500);
+const STALE_AFTER: Duration = Duration::from_millis(500);
 
 /// How often to check whether the supervisor has learned that a function is no longer a component.
-const NEWS: Duration = Duration::from_millis(1);
+const REVISION_POLL: Duration = Duration::from_millis(1);
 
 /// A response, and what must be held until its body ends.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ pub(super) struct Reply {
 #[expect(dead_code, reason = "each is kept for what its drop does")]
 pub(super) struct UpstreamGuard {
     connection: Option<CheckIn>,
-    handling: Option<Handling>,
+    handling: Option<HandlingGuard>,
     lease: Option<Lease>,
     running: Option<Running>,
 }
@@ -132,7 +132,7 @@ impl Forward<'_> {
             let head_again = if last { head.take() } else { head.as_ref().map(copy_head) };
             let body_again = body.as_ref().map_or(Some(Body::empty()), Replayable::another);
             let (Some(head_again), Some(body_again)) = (head_again, body_again) else { break };
-            let limit = retry::sooner(retry, deadline);
+            let limit = retry::attempt_deadline(retry, deadline);
             let once = self.attempt(head_again, body_again, &tried);
             let result = match limit {
                 Some((at, limit)) => tokio::time::timeout_at(at, once).await.unwrap_or(Err(Failure::Timeout(limit))),
@@ -147,7 +147,7 @@ impl Forward<'_> {
             if !again {
                 return result;
             }
-            budget = self.ruling.target.retry(retry.budget_percent, retry.budget_min);
+            budget = self.ruling.target.acquire_retry(retry.budget_percent, retry.budget_min);
             if budget.is_none() {
                 return result;
             }
@@ -210,7 +210,7 @@ impl Forward<'_> {
         let body = body.deliver(&entry.identity_fields);
         self.endpoint.set(Some(lease.address));
         exchange.record.stage(Stage::Upstream);
-        exchange.deliver(&mut head.headers, entry);
+        exchange.finalize_request(&mut head.headers, entry);
         let trace = self.ruling.trace.as_ref();
         let handling = lease.instance.as_deref().and_then(|instance| {
             let in_flight = InFlight::new(&exchange.request_id, trace.map(|trace| trace.context), &head.headers);
@@ -241,7 +241,7 @@ impl Forward<'_> {
         let lease = self.lease(entry, revision, &[]).await?;
         let body = body.deliver(&entry.identity_fields);
         exchange.record.stage(Stage::Upstream);
-        exchange.deliver(&mut head.headers, entry);
+        exchange.finalize_request(&mut head.headers, entry);
         let trace = self.ruling.trace.as_ref().map(|trace| trace.context);
         let (response, running) =
             component::start(exchange, entry, (program, component.grace), lease, trace, (head, body)).await?;
@@ -261,7 +261,7 @@ impl Forward<'_> {
                 None => {
                     if pending.is_none() {
                         let most = breaker(entry).map(|breaker| breaker.max_pending);
-                        pending = Some(target.wait(most).ok_or(Failure::Overflow)?);
+                        pending = Some(target.acquire_pending(most).ok_or(Failure::Overflow)?);
                     }
                     let deadline = self.exchange.deadline(self.ruling).map(|(at, _)| at);
                     instances.acquire(function, revision.label.number, &avoid, deadline).await?
@@ -270,7 +270,7 @@ impl Forward<'_> {
             if lease.address == IN_NODE && revision.component.is_none() {
                 // The function was a component until just now. The supervisor is about to learn that it is not.
                 drop(lease);
-                tokio::time::sleep(NEWS).await;
+                tokio::time::sleep(REVISION_POLL).await;
                 continue;
             }
             if !target.ejected(lease.address, Instant::now()) {
@@ -297,15 +297,15 @@ impl Forward<'_> {
         let mut request = Request::from_parts(head, body);
         loop {
             let repeatable = request.body().is_over() && retry::is_idempotent(request.method());
-            let Http1 { mut line, idle } = self.http1(entry, lease, repeatable).await?;
-            let suspect = idle.is_some_and(|idle| idle > SUSPECT);
-            let spare = (suspect && repeatable).then(|| copy(&request));
-            let mut error = match line.sender.try_send_request(request).await {
+            let CheckedOutHttp1 { mut connection, idle } = self.http1(entry, lease, repeatable).await?;
+            let stale = idle.is_some_and(|idle| idle > STALE_AFTER);
+            let spare = (stale && repeatable).then(|| copy(&request));
+            let mut error = match connection.sender.try_send_request(request).await {
                 Ok(response) if is_encoded(&response) => {
                     let cause = "the response has a transfer coding that is not understood".to_owned();
                     return Err(Failure::Reset { cause, refused: false });
                 }
-                Ok(response) => return Ok((response, pool.check_in_http1(line, address))),
+                Ok(response) => return Ok((response, pool.check_in_http1(connection, address))),
                 Err(error) => error,
             };
             // The server may have closed the idle connection. A request that was not sent, or may be sent twice, goes out on another
@@ -320,7 +320,7 @@ impl Forward<'_> {
 
     /// A connection for one request, within the circuit breaker's limit. Each worker may have one in any case, so that no worker starves
     /// while others hold idle connections.
-    async fn http1(&self, entry: &FunctionEntry, lease: &Lease, repeatable: bool) -> Result<Http1, Failure> {
+    async fn http1(&self, entry: &FunctionEntry, lease: &Lease, repeatable: bool) -> Result<CheckedOutHttp1, Failure> {
         let address = lease.address;
         let (pool, target) = (&self.exchange.worker.pool, &self.ruling.target);
         let breaker = breaker(entry);
@@ -329,14 +329,15 @@ impl Forward<'_> {
             if let Some(idle) = pool.idle_http1(address, repeatable) {
                 return Ok(idle);
             }
-            let guard = target.connect(breaker.map(|breaker| breaker.max_connections));
+            let guard = target.acquire_connection(breaker.map(|breaker| breaker.max_connections));
             if guard.is_some() || pool.open_http1(address) == 0 {
-                let guard = guard.or_else(|| target.connect(None));
+                let guard = guard.or_else(|| target.acquire_connection(None));
                 let connected = pool.connect_http1(address, &*lease.guard, guard).await;
                 return connected.map_err(|error| self.unconnected(Some(entry), address, &error));
             }
             if pending.is_none() {
-                pending = Some(target.wait(breaker.map(|breaker| breaker.max_pending)).ok_or(Failure::Overflow)?);
+                pending =
+                    Some(target.acquire_pending(breaker.map(|breaker| breaker.max_pending)).ok_or(Failure::Overflow)?);
             }
             pool.changed_http1(address).await;
         }
@@ -354,11 +355,15 @@ impl Forward<'_> {
         head::into_http2(&mut head, &scheme)?;
         let breaker = instance.and_then(|(entry, _)| breaker(entry));
         let (entry, lease) = (instance.map(|(entry, _)| entry), instance.map(|(_, lease)| &*lease.guard));
-        let guard = || target.connect(breaker.map(|breaker| breaker.max_connections)).or_else(|| target.connect(None));
+        let guard = || {
+            target
+                .acquire_connection(breaker.map(|breaker| breaker.max_connections))
+                .or_else(|| target.acquire_connection(None))
+        };
         let mut request = Request::from_parts(head, body);
         loop {
             let connection = worker.pool.http2(key, lease, &worker.node.svids, guard).await;
-            let Http2 { mut sender, stream, reused } =
+            let CheckedOutHttp2 { mut sender, stream, reused } =
                 connection.map_err(|error| self.unconnected(entry, key.address, &error))?;
             let mut error = match sender.try_send_request(request).await {
                 Ok(response) => return Ok((response, CheckIn::Http2(stream))),

@@ -80,7 +80,7 @@ impl Worker {
     }
 
     /// Releases each snapshot as soon as there is a newer one, even if no request arrives.
-    pub(crate) async fn follow(self: Rc<Self>) {
+    pub(crate) async fn release_old_snapshots(self: Rc<Self>) {
         loop {
             let changed = self.node.changed();
             self.snapshot();
@@ -117,15 +117,15 @@ pub(crate) struct Connections {
 }
 
 impl Connections {
-    /// Registers a connection. Returns its number, which [`Connections::close`] takes.
-    pub(crate) fn open(&self) -> u64 {
+    /// Registers a connection. Returns its number, which [`Connections::unregister`] takes.
+    pub(crate) fn register(&self) -> u64 {
         let number = self.numbers.get();
         self.numbers.set(number + 1);
         self.open.borrow_mut().insert(number, None);
         number
     }
 
-    pub(crate) fn close(&self, number: u64) {
+    pub(crate) fn unregister(&self, number: u64) {
         self.open.borrow_mut().remove(&number);
         self.closed.notify_waiters();
     }

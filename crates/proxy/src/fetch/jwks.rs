@@ -11,7 +11,7 @@
 //! at most once per [`Pace::soonest`]. Otherwise, anybody with a made-up token could make the node flood the issuer.
 
 use super::download::{DownloadError, download};
-use crate::state::ledger::UnknownKeys;
+use crate::state::ledger::UnknownKeyReports;
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use leno_config::jwks::{self, KeySet};
 use leno_config::{FunctionId, Slice};
@@ -73,7 +73,7 @@ struct Shared {
     state: Mutex<State>,
     /// Wakes the task when it has something else to do than what it waits for.
     changed: Notify,
-    unknown: Arc<UnknownKeys>,
+    unknown: Arc<UnknownKeyReports>,
     pace: Pace,
 }
 
@@ -108,7 +108,7 @@ type Fetched = (Source, Result<KeySet, FetchError>);
 impl JwksFetcher {
     /// Starts the task on the current runtime. The task ends when the receiver is dropped. `unknown` is the ledger's list of functions that
     /// saw a token which matches none of their keys.
-    pub fn start(unknown: Arc<UnknownKeys>, pace: Pace) -> (Self, mpsc::UnboundedReceiver<(FunctionId, Slice)>) {
+    pub fn start(unknown: Arc<UnknownKeyReports>, pace: Pace) -> (Self, mpsc::UnboundedReceiver<(FunctionId, Slice)>) {
         let shared = Arc::new(Shared { state: Mutex::default(), changed: Notify::new(), unknown, pace });
         let (sender, receiver) = mpsc::unbounded_channel();
         tokio::spawn(shared.clone().run(sender));

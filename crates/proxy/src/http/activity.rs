@@ -35,7 +35,7 @@ pub struct Timeouts {
 
 /// What to do about a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Watch {
+pub enum TimeoutCheck {
     /// Check again at this time.
     Until(Instant),
     /// It was idle for too long. Close it gracefully.
@@ -110,22 +110,22 @@ impl Activity {
     }
 
     /// Checks the connection against its timeouts.
-    pub fn watch(&self, timeouts: &Timeouts, now: Instant) -> Watch {
+    pub fn check_timeouts(&self, timeouts: &Timeouts, now: Instant) -> TimeoutCheck {
         let passed = millis(now.saturating_duration_since(self.opened));
         let changed = self.changed.load(Ordering::Relaxed);
         let head = self.head.load(Ordering::Relaxed);
-        let (limit, verdict) = match (self.is_busy(), timeouts.head) {
-            _ if self.has_tunnels() => (u64::MAX, Watch::Stuck),
-            (true, _) => (changed.saturating_add(millis(timeouts.exchange.saturating_add(GRACE))), Watch::Stuck),
-            (false, Some(time)) if head > 0 => (head - 1 + millis(time), Watch::Stuck),
-            (false, _) => (changed + millis(timeouts.idle), Watch::Idle),
+        let (limit, expired) = match (self.is_busy(), timeouts.head) {
+            _ if self.has_tunnels() => (u64::MAX, TimeoutCheck::Stuck),
+            (true, _) => (changed.saturating_add(millis(timeouts.exchange.saturating_add(GRACE))), TimeoutCheck::Stuck),
+            (false, Some(time)) if head > 0 => (head - 1 + millis(time), TimeoutCheck::Stuck),
+            (false, _) => (changed + millis(timeouts.idle), TimeoutCheck::Idle),
         };
         if passed >= limit {
-            return verdict;
+            return expired;
         }
         // An exchange or head that begins right after this check must not be missed: never sleep longer than the shortest timeout.
         let shortest = timeouts.head.map_or(timeouts.idle, |head| head.min(timeouts.idle));
-        Watch::Until(now + Duration::from_millis(limit - passed).min(shortest))
+        TimeoutCheck::Until(now + Duration::from_millis(limit - passed).min(shortest))
     }
 
     fn now(&self) -> u64 {
@@ -178,9 +178,9 @@ mod tests {
     };
 
     /// The verdict this many seconds after the connection was opened; a wait in whole seconds from then.
-    fn watch(activity: &Activity, timeouts: &Timeouts, after: u64) -> Result<u64, Watch> {
-        match activity.watch(timeouts, activity.opened + Duration::from_secs(after)) {
-            Watch::Until(until) => Ok((until - activity.opened).as_secs()),
+    fn check(activity: &Activity, timeouts: &Timeouts, after: u64) -> Result<u64, TimeoutCheck> {
+        match activity.check_timeouts(timeouts, activity.opened + Duration::from_secs(after)) {
+            TimeoutCheck::Until(until) => Ok((until - activity.opened).as_secs()),
             verdict => Err(verdict),
         }
     }
@@ -188,11 +188,11 @@ mod tests {
     #[test]
     fn heads_and_silence_have_their_own_limits() {
         let activity = Activity::new();
-        assert_eq!(watch(&activity, &TIMEOUTS, 0), Ok(10));
-        assert_eq!(watch(&activity, &TIMEOUTS, 61), Err(Watch::Idle));
+        assert_eq!(check(&activity, &TIMEOUTS, 0), Ok(10));
+        assert_eq!(check(&activity, &TIMEOUTS, 61), Err(TimeoutCheck::Idle));
         activity.received();
-        assert_eq!(watch(&activity, &TIMEOUTS, 11), Err(Watch::Stuck));
-        assert_eq!(watch(&activity, &Timeouts { head: None, ..TIMEOUTS }, 11), Ok(60));
+        assert_eq!(check(&activity, &TIMEOUTS, 11), Err(TimeoutCheck::Stuck));
+        assert_eq!(check(&activity, &Timeouts { head: None, ..TIMEOUTS }, 11), Ok(60));
     }
 
     #[test]
@@ -200,21 +200,21 @@ mod tests {
         let activity = Activity::new();
         let busy = activity.begin();
         activity.received();
-        assert_eq!(watch(&activity, &TIMEOUTS, 99), Ok(105));
-        assert_eq!(watch(&activity, &TIMEOUTS, 106), Err(Watch::Stuck));
+        assert_eq!(check(&activity, &TIMEOUTS, 99), Ok(105));
+        assert_eq!(check(&activity, &TIMEOUTS, 106), Err(TimeoutCheck::Stuck));
         let forever = Timeouts { exchange: Duration::MAX, ..TIMEOUTS };
-        assert_eq!(watch(&activity, &forever, 1_000_000), Ok(1_000_010));
+        assert_eq!(check(&activity, &forever, 1_000_000), Ok(1_000_010));
         drop(busy);
-        assert_eq!(watch(&activity, &TIMEOUTS, 59), Ok(60));
-        assert_eq!(watch(&activity, &TIMEOUTS, 61), Err(Watch::Idle));
+        assert_eq!(check(&activity, &TIMEOUTS, 59), Ok(60));
+        assert_eq!(check(&activity, &TIMEOUTS, 61), Err(TimeoutCheck::Idle));
     }
 
     #[test]
     fn a_tunnel_takes_as_long_as_it_likes() {
         let activity = Activity::new();
         let tunnel = activity.begin().into_tunnel();
-        assert_eq!(watch(&activity, &TIMEOUTS, 1_000_000), Ok(1_000_010));
+        assert_eq!(check(&activity, &TIMEOUTS, 1_000_000), Ok(1_000_010));
         drop(tunnel);
-        assert_eq!(watch(&activity, &TIMEOUTS, 61), Err(Watch::Idle));
+        assert_eq!(check(&activity, &TIMEOUTS, 61), Err(TimeoutCheck::Idle));
     }
 }

@@ -1,8 +1,8 @@
 //! What a message head may contain, and what a proxy must do with it: RFC 9110 (semantics), 9112 (HTTP/1.1) and 9113 (HTTP/2).
 //!
-//! [`admit`] runs once on each request head that comes from a socket. The rest of the corridor relies on what it ensures: at most one authority, in
-//! the URI or in a single `host` field; no hop-by-hop field; no field that only the mesh may set. [`deliver`] runs on each head that goes to an
-//! instance, [`answer`] on each response.
+//! [`admit`] runs once on each request head that comes from a socket. The rest of the corridor relies on what it ensures: at most one
+//! authority, in the URI or in a single `host` field; no hop-by-hop field; no field that only the mesh may set. [`finalize_request`] runs on
+//! each head that goes to an instance, [`sanitize_response`] on each response.
 
 use crate::http::peer::TrafficDirection;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
@@ -92,7 +92,7 @@ impl Seen {
     /// Fields that only the mesh may set.
     const RESERVED: u32 = 1 << 9;
     /// Fields about a client that only a gateway may set.
-    const OF_CLIENT: u32 = 1 << 10;
+    const CLIENT_INFO: u32 = 1 << 10;
     /// More than one `Content-Length` field.
     const LENGTHS: u32 = 1 << 11;
 }
@@ -184,7 +184,7 @@ pub(crate) fn address_value(address: IpAddr) -> HeaderValue {
 }
 
 /// Sets the request ID and the caller's identity last, whatever was written before. Without an identity, the field for it is removed.
-pub(crate) fn deliver(headers: &mut HeaderMap, callee: &str, caller: Option<&str>, request_id: &HeaderValue) {
+pub(crate) fn finalize_request(headers: &mut HeaderMap, callee: &str, caller: Option<&str>, request_id: &HeaderValue) {
     match caller.and_then(|caller| HeaderValue::try_from(format!("By={callee};URI={caller}")).ok()) {
         Some(value) => headers.insert(CLIENT_CERT, value),
         None => headers.remove(CLIENT_CERT),
@@ -244,7 +244,7 @@ pub(crate) fn is_chunked(headers: &HeaderMap) -> bool {
 }
 
 /// Removes fields from a response that were for this hop or for the mesh only, and sets the request ID.
-pub(crate) fn answer(head: &mut response::Parts, request_id: &HeaderValue, upgraded: bool) {
+pub(crate) fn sanitize_response(head: &mut response::Parts, request_id: &HeaderValue, upgraded: bool) {
     if head.version == Version::HTTP_2 {
         trim_values(&mut head.headers);
     }
@@ -381,7 +381,7 @@ fn scan(headers: &HeaderMap) -> u32 {
             _ => match name.as_str().as_bytes() {
                 b"keep-alive" => Seen::KEEP_ALIVE,
                 b"proxy-connection" => Seen::PROXY_CONNECTION,
-                name => foreign(name),
+                name => restricted_bits(name),
             },
         };
     }
@@ -434,27 +434,27 @@ fn strip_named_by_connection(headers: &mut HeaderMap) {
 }
 
 /// Classifies a field that not every sender may set, including twins that are spelled with underscores.
-fn foreign(name: &[u8]) -> u32 {
+fn restricted_bits(name: &[u8]) -> u32 {
     let twin = || name.contains(&b'_');
     match reserved(name) {
         None => 0,
         Some(Reserved::Mesh | Reserved::Proxy) => Seen::RESERVED,
         // The runtime keeps or replaces the field of that exact name.
         Some(Reserved::RequestId) if !twin() => 0,
-        Some(Reserved::Client) if !twin() => Seen::OF_CLIENT,
+        Some(Reserved::Client) if !twin() => Seen::CLIENT_INFO,
         Some(Reserved::RequestId | Reserved::Client) => Seen::RESERVED,
-        Some(Reserved::Outside) => Seen::OF_CLIENT,
+        Some(Reserved::Outside) => Seen::CLIENT_INFO,
     }
 }
 
 /// `outside`: the message comes from outside the mesh.
 fn strip_reserved(headers: &mut HeaderMap, seen: u32, outside: bool) {
-    let unwanted = if outside { Seen::RESERVED | Seen::OF_CLIENT } else { Seen::RESERVED };
+    let unwanted = if outside { Seen::RESERVED | Seen::CLIENT_INFO } else { Seen::RESERVED };
     if seen & unwanted == 0 {
         return;
     }
     let names: Vec<HeaderName> =
-        headers.keys().filter(|name| foreign(name.as_str().as_bytes()) & unwanted != 0).cloned().collect();
+        headers.keys().filter(|name| restricted_bits(name.as_str().as_bytes()) & unwanted != 0).cloned().collect();
     for name in names {
         headers.remove(name);
     }

@@ -4,7 +4,7 @@ use super::Listener;
 use crate::corridor::exchange::{Arrival, Exchange, Origin};
 use crate::corridor::worker::{Pinned, Worker};
 use crate::corridor::{reply, route, upgrade};
-use crate::http::activity::{Activity, Busy, Timeouts, Watch};
+use crate::http::activity::{Activity, Busy, TimeoutCheck, Timeouts};
 use crate::http::body::Body;
 use crate::http::failure::{Failure, Unproven};
 use crate::http::head;
@@ -47,7 +47,7 @@ const RESET_STREAMS: usize = 50;
 /// Maximum number of streams that we reset because the peer broke a rule (CVE-2025-8671).
 const FAULTY_STREAMS: usize = 100;
 /// How long an idle connection may take to end after GOAWAY.
-const FAREWELL: Duration = Duration::from_secs(2);
+const GRACEFUL_CLOSE: Duration = Duration::from_secs(2);
 
 /// A client connection whose peer is known.
 pub(crate) struct Connection {
@@ -147,8 +147,8 @@ impl Connection {
     where
         T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let (stream, spoken) = match agreed {
-            Some(spoken) => (ClientStream::new(stream, self.activity.clone()), spoken),
+        let (stream, detected) = match agreed {
+            Some(detected) => (ClientStream::new(stream, self.activity.clone()), detected),
             None => {
                 let limit = self.worker.snapshot().mesh.limits.idle_timeout;
                 let sniff = tokio::time::timeout(limit, ClientStream::sniff(stream, self.activity.clone()));
@@ -156,7 +156,7 @@ impl Connection {
                 sniffed??
             }
         };
-        match spoken {
+        match detected {
             Detected::Http1 => serve_http1(Rc::new(self), stream, open).await,
             Detected::Http2 => serve_http2(Rc::new(self), stream, open).await,
             Detected::Nothing => Ok(()),
@@ -178,9 +178,10 @@ impl Connection {
         let (mut peer, mut scheme, mut client) = (self.peer.clone(), self.scheme, None);
         match &origin {
             Origin::Gateway => {
-                let said = forwarded::behind(&snapshot.mesh.trusted_proxies, peer.address.ip(), headers);
-                scheme = said.and_then(|said| said.scheme).unwrap_or(scheme);
-                let address = said.and_then(|said| said.address).filter(|address| *address != peer.address.ip());
+                let reported = forwarded::behind(&snapshot.mesh.trusted_proxies, peer.address.ip(), headers);
+                scheme = reported.and_then(|reported| reported.scheme).unwrap_or(scheme);
+                let address =
+                    reported.and_then(|reported| reported.address).filter(|address| *address != peer.address.ip());
                 client = Some(match address {
                     Some(address) => Cow::Owned(head::address_value(address)),
                     None => Cow::Borrowed(self.client()),
@@ -224,7 +225,7 @@ impl Connection {
     fn prove(&self, caller: &Caller, entry: &FunctionEntry) -> Result<(), Failure> {
         let address = self.peer.address;
         let proven = match self.accepted_at {
-            Some(accepted_at) => caller.opened(address, accepted_at),
+            Some(accepted_at) => caller.verify_opener(address, accepted_at),
             None => Err(Unproven("the connection is gone".to_owned())),
         };
         proven.map_err(|unproven| {
@@ -249,7 +250,7 @@ impl Connection {
     }
 
     /// Serves one request.
-    async fn carry(self: Rc<Self>, mut request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+    async fn handle_request(self: Rc<Self>, mut request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
         let busy = self.activity.begin();
         let on_upgrade = request.extensions_mut().remove::<OnUpgrade>();
         let (mut head, body) = request.into_parts();
@@ -257,7 +258,7 @@ impl Connection {
         let is_last = !http2 && head.method == Method::CONNECT;
         let (snapshot, origin) = match self.origin(&head.headers) {
             Ok(found) => found,
-            Err(failure) => return Ok(self.send_off(self.turn_away(&head, &failure), http2, is_last)),
+            Err(failure) => return Ok(self.adapt_response(self.reject(&head, &failure), http2, is_last)),
         };
         if head.method == Method::CONNECT
             && head.extensions.get::<hyper::ext::Protocol>().is_none()
@@ -278,23 +279,23 @@ impl Connection {
         } else {
             response.body_mut().occupy(busy);
         }
-        Ok(self.send_off(response, http2, is_last))
+        Ok(self.adapt_response(response, http2, is_last))
     }
 
     /// Answers a request without a valid origin: its function is unknown, or its credential is refused. Records it like any other request.
-    fn turn_away(&self, head: &request::Parts, failure: &Failure) -> Response<Body> {
+    fn reject(&self, head: &request::Parts, failure: &Failure) -> Response<Body> {
         let request_id = self.worker.request_id();
         let protocol = if head.version == Version::HTTP_2 { Protocol::Http2 } else { Protocol::Http1 };
         let name = request_id.to_str().unwrap_or_default();
         let record = Record::new(&self.worker.recorder, self.direction, &self.peer, protocol, head, name);
         record.failure(failure);
         record.status(failure.status().as_u16());
-        reply::turned_away(failure, request_id)
+        reply::rejected(failure, request_id)
     }
 
     /// Adapts a response to the client's connection. `is_last`: the client asked for a tunnel over HTTP/1.1 and gets none. The connection
     /// closes, because the client may already have sent bytes into the tunnel, and they must not be taken for requests.
-    fn send_off(&self, mut response: Response<Body>, http2: bool, is_last: bool) -> Response<Body> {
+    fn adapt_response(&self, mut response: Response<Body>, http2: bool, is_last: bool) -> Response<Body> {
         if is_last {
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
@@ -379,10 +380,10 @@ where
     if limits.headers != HYPER_HEADERS {
         builder.max_headers(limits.headers as usize);
     }
-    let carried = connection.clone();
-    let service = service_fn(move |request| carried.clone().carry(request));
+    let handler = connection.clone();
+    let service = service_fn(move |request| handler.clone().handle_request(request));
     let serving = pin!(builder.serve_connection(TokioIo::new(stream.strict()), service).with_upgrades());
-    Drive { serving, connection: &connection, open, head: true, timer: None, leaving: None, registered: false }.await
+    Drive { serving, connection: &connection, open, head: true, timer: None, cut_off_at: None, registered: false }.await
 }
 
 /// hyper's read size in bytes. hyper does not accept a smaller buffer.
@@ -408,16 +409,17 @@ where
         .keep_alive_interval(limits.idle_timeout.min(Duration::from_secs(30)))
         .keep_alive_timeout(Duration::from_secs(20))
         .enable_connect_protocol();
-    let carried = connection.clone();
-    let service = service_fn(move |request| carried.clone().carry(request));
+    let handler = connection.clone();
+    let service = service_fn(move |request| handler.clone().handle_request(request));
     let serving = pin!(builder.serve_connection(TokioIo::new(stream.in_turns()), service));
-    Drive { serving, connection: &connection, open, head: false, timer: None, leaving: None, registered: false }.await
+    Drive { serving, connection: &connection, open, head: false, timer: None, cut_off_at: None, registered: false }
+        .await
 }
 
 /// What hyper's HTTP/1.1 and HTTP/2 connections have in common.
 trait Serving: Future<Output = Result<(), hyper::Error>> {
     /// Shuts down gracefully: takes no further request, and ends when the in-flight ones are answered.
-    fn leave(self: Pin<&mut Self>);
+    fn shut_down(self: Pin<&mut Self>);
 }
 
 impl<T, S> Serving for http1::UpgradeableConnection<T, S>
@@ -426,7 +428,7 @@ where
     S: hyper::service::HttpService<Incoming, ResBody = Body>,
     S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    fn leave(self: Pin<&mut Self>) {
+    fn shut_down(self: Pin<&mut Self>) {
         self.graceful_shutdown();
     }
 }
@@ -439,7 +441,7 @@ where
     S::Future: 'static,
     LocalExecutor: hyper::rt::bounds::Http2ServerConnExec<S::Future, Body>,
 {
-    fn leave(self: Pin<&mut Self>) {
+    fn shut_down(self: Pin<&mut Self>) {
         self.graceful_shutdown();
     }
 }
@@ -454,7 +456,7 @@ struct Drive<'a, S> {
     head: bool,
     timer: Option<Pin<Box<Sleep>>>,
     /// The connection was told to end, and is cut off at this time.
-    leaving: Option<Instant>,
+    cut_off_at: Option<Instant>,
     registered: bool,
 }
 
@@ -467,11 +469,11 @@ impl<S: Serving> Future for Drive<'_, S> {
             self.open.wake_to_drain(cx);
         }
         let connection = self.connection;
-        if connection.worker.connections.is_draining() && self.leaving.is_none() {
+        if connection.worker.connections.is_draining() && self.cut_off_at.is_none() {
             if self.head && !connection.activity.is_busy() {
                 return Poll::Ready(Ok(()));
             }
-            self.leave(connection.worker.snapshot().mesh.limits.drain_timeout);
+            self.shut_down(connection.worker.snapshot().mesh.limits.drain_timeout);
         }
         if let Poll::Ready(result) = self.serving.as_mut().poll(cx) {
             return Poll::Ready(result.map_err(io::Error::other));
@@ -484,19 +486,19 @@ impl<S: Serving> Future for Drive<'_, S> {
                     Instant::now()
                 }
             };
-            let until = match (connection.watch(self.head, now), self.leaving) {
+            let until = match (connection.check_timeouts(self.head, now), self.cut_off_at) {
                 (_, Some(end)) if end <= now => return Poll::Ready(Ok(())),
                 (_, Some(end)) => end,
-                (Watch::Until(until), None) => until,
-                (Watch::Stuck, None) => return Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
-                (Watch::Idle, None) => self.leave(FAREWELL),
-                (Watch::Expired, None) => self.leave(connection.worker.snapshot().mesh.limits.drain_timeout),
+                (TimeoutCheck::Until(until), None) => until,
+                (TimeoutCheck::Stuck, None) => return Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+                (TimeoutCheck::Idle, None) => self.shut_down(GRACEFUL_CLOSE),
+                (TimeoutCheck::Expired, None) => self.shut_down(connection.worker.snapshot().mesh.limits.drain_timeout),
             };
             match &mut self.timer {
                 None => self.timer = Some(Box::pin(tokio::time::sleep_until(until.into()))),
                 Some(timer) => timer.as_mut().reset(until.into()),
             }
-            if self.leaving.is_some()
+            if self.cut_off_at.is_some()
                 && let Poll::Ready(result) = self.serving.as_mut().poll(cx)
             {
                 return Poll::Ready(result.map_err(io::Error::other));
@@ -506,10 +508,10 @@ impl<S: Serving> Future for Drive<'_, S> {
 }
 
 impl<S: Serving> Drive<'_, S> {
-    fn leave(&mut self, within: Duration) -> Instant {
-        self.serving.as_mut().leave();
+    fn shut_down(&mut self, within: Duration) -> Instant {
+        self.serving.as_mut().shut_down();
         let end = Instant::now() + within;
-        self.leaving = Some(end);
+        self.cut_off_at = Some(end);
         // `poll` arms a new timer for `end`.
         self.timer = None;
         end
@@ -517,14 +519,14 @@ impl<S: Serving> Drive<'_, S> {
 }
 
 impl Connection {
-    fn watch(&self, head: bool, now: Instant) -> Watch {
+    fn check_timeouts(&self, head: bool, now: Instant) -> TimeoutCheck {
         let snapshot = self.worker.snapshot();
         let limits = &snapshot.mesh.limits;
         let head = head.then_some(limits.head_timeout);
         let timeouts = Timeouts { head, idle: limits.idle_timeout, exchange: snapshot.longest_exchange };
-        match (self.activity.watch(&timeouts, now), self.expires) {
-            (Watch::Until(_) | Watch::Idle, Some(end)) if end <= now => Watch::Expired,
-            (Watch::Until(until), Some(end)) => Watch::Until(until.min(end)),
+        match (self.activity.check_timeouts(&timeouts, now), self.expires) {
+            (TimeoutCheck::Until(_) | TimeoutCheck::Idle, Some(end)) if end <= now => TimeoutCheck::Expired,
+            (TimeoutCheck::Until(until), Some(end)) => TimeoutCheck::Until(until.min(end)),
             (verdict, _) => verdict,
         }
     }
@@ -540,7 +542,7 @@ pub(crate) struct OpenConnection {
 impl OpenConnection {
     pub(crate) fn new(worker: &Rc<Worker>) -> Self {
         let activity = Activity::new();
-        Self { worker: worker.clone(), number: worker.connections.open(), activity }
+        Self { worker: worker.clone(), number: worker.connections.register(), activity }
     }
 
     pub(crate) fn activity(&self) -> &Arc<Activity> {
@@ -567,6 +569,6 @@ impl OpenConnection {
 
 impl Drop for OpenConnection {
     fn drop(&mut self) {
-        self.worker.connections.close(self.number);
+        self.worker.connections.unregister(self.number);
     }
 }

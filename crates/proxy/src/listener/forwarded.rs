@@ -24,15 +24,15 @@ pub(super) fn behind(trusted: &TrustedProxies, peer: IpAddr, headers: &HeaderMap
         TrustedProxies::Addresses(blocks) if !is_trusted(blocks, peer) => return None,
         TrustedProxies::Addresses(blocks) => {
             // If all addresses are trusted proxies, the farthest one is the client.
-            let mut nearest = None;
+            let mut client = None;
             for address in forwarded_for(headers) {
                 let Some(address) = address else { break };
-                nearest = Some(address);
+                client = Some(address);
                 if !is_trusted(blocks, address) {
                     break;
                 }
             }
-            nearest
+            client
         }
         TrustedProxies::Hops(hops) => forwarded_for(headers).nth(*hops as usize - 1).flatten(),
     };

@@ -14,13 +14,13 @@ const EXTENSIONS: u16 = 1024;
 /// Tracks where a connection is in its stream of requests.
 #[derive(Debug)]
 pub(super) struct Framing {
-    at: At,
+    state: State,
     /// The beginning of a head's line whose end has not arrived yet.
     line: Vec<u8>,
     /// How the body is framed, according to the part of the head read so far.
     body: Body,
     /// The request is a CONNECT. After it, the connection may carry another protocol, and the client need not wait for the response.
-    leaves: bool,
+    is_connect: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ enum Body {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum At {
+enum State {
     RequestLine,
     Fields,
     Body(u64),
@@ -47,7 +47,7 @@ enum At {
     TrailerLf,
     EndLf,
     /// No longer checked.
-    Away,
+    Unchecked,
     /// The framing is wrong.
     Broken,
 }
@@ -66,7 +66,7 @@ enum Part {
 
 impl Framing {
     pub(super) fn new() -> Self {
-        Self { at: At::RequestLine, line: Vec::new(), body: Body::None, leaves: false }
+        Self { state: State::RequestLine, line: Vec::new(), body: Body::None, is_connect: false }
     }
 
     /// Checks the next bytes. Returns how many of them may be passed on; if fewer than all, the rest is framed wrongly. A `#` in a request
@@ -74,30 +74,30 @@ impl Framing {
     pub(super) fn watch(&mut self, bytes: &mut [u8]) -> usize {
         let mut index = 0;
         while index < bytes.len() {
-            match self.at {
-                At::Away => return bytes.len(),
-                At::Broken => return index,
-                At::RequestLine | At::Fields => index += self.head(&mut bytes[index..]),
-                At::Body(left) | At::Data(left) => {
+            match self.state {
+                State::Unchecked => return bytes.len(),
+                State::Broken => return index,
+                State::RequestLine | State::Fields => index += self.head(&mut bytes[index..]),
+                State::Body(left) | State::Data(left) => {
                     let count = left.min((bytes.len() - index) as u64);
                     index += usize::try_from(count).unwrap_or(usize::MAX);
-                    self.at = match self.at {
-                        At::Body(_) if count == left => self.next(),
-                        At::Body(_) => At::Body(left - count),
-                        _ if count == left => At::DataCr,
-                        _ => At::Data(left - count),
+                    self.state = match self.state {
+                        State::Body(_) if count == left => self.next(),
+                        State::Body(_) => State::Body(left - count),
+                        _ if count == left => State::DataCr,
+                        _ => State::Data(left - count),
                     };
                 }
-                At::EndLf if bytes[index] == b'\n' => {
-                    self.at = self.next();
+                State::EndLf if bytes[index] == b'\n' => {
+                    self.state = self.next();
                     index += 1;
                 }
-                at => match chunked(at, bytes[index]) {
+                state => match chunked(state, bytes[index]) {
                     Some(next) => {
-                        self.at = next;
+                        self.state = next;
                         index += 1;
                     }
-                    None => self.at = At::Broken,
+                    None => self.state = State::Broken,
                 },
             }
         }
@@ -106,7 +106,7 @@ impl Framing {
 
     /// Whether the framing was wrong. Nothing that arrives afterwards can be relied on.
     pub(super) fn is_broken(&self) -> bool {
-        self.at == At::Broken
+        self.state == State::Broken
     }
 
     /// Reads one line of a head, or the part of it that has arrived. Returns its length.
@@ -114,7 +114,7 @@ impl Framing {
         let end = memchr::memchr(b'\n', bytes);
         let length = end.map_or(bytes.len(), |end| end + 1);
         let part = &mut bytes[..length];
-        if self.at == At::RequestLine {
+        if self.state == State::RequestLine {
             while let Some(hash) = memchr::memchr(b'#', part) {
                 part[hash] = 0;
             }
@@ -152,19 +152,19 @@ impl Framing {
     fn line_end(&mut self, line: &[u8]) {
         let line = line.strip_suffix(b"\n").unwrap_or(line);
         let line = line.strip_suffix(b"\r").unwrap_or(line);
-        match (self.at, line.is_empty()) {
+        match (self.state, line.is_empty()) {
             // Empty lines before a request are skipped (RFC 9112, 2.2).
-            (At::RequestLine, true) => {}
-            (At::RequestLine, false) => {
-                (self.body, self.leaves) = (Body::None, line.starts_with(b"CONNECT "));
-                self.at = At::Fields;
+            (State::RequestLine, true) => {}
+            (State::RequestLine, false) => {
+                (self.body, self.is_connect) = (Body::None, line.starts_with(b"CONNECT "));
+                self.state = State::Fields;
             }
             (_, false) => self.field(line),
             (_, true) => {
-                self.at = match self.body {
+                self.state = match self.body {
                     Body::None | Body::Length(0) => self.next(),
-                    Body::Length(length) => At::Body(length),
-                    Body::Chunked => At::SizeStart,
+                    Body::Length(length) => State::Body(length),
+                    Body::Chunked => State::SizeStart,
                 };
             }
         }
@@ -188,34 +188,34 @@ impl Framing {
     }
 
     /// The state after a whole request.
-    fn next(&self) -> At {
-        if self.leaves { At::Away } else { At::RequestLine }
+    fn next(&self) -> State {
+        if self.is_connect { State::Unchecked } else { State::RequestLine }
     }
 }
 
 /// The next state of a chunked body; `None`: this byte is not allowed here.
-fn chunked(at: At, byte: u8) -> Option<At> {
+fn chunked(state: State, byte: u8) -> Option<State> {
     let size = |size: u64| {
         let digit = char::from(byte).to_digit(16)?;
         size.checked_mul(16)?.checked_add(u64::from(digit))
     };
-    Some(match (at, byte) {
-        (At::SizeStart, _) => At::Size(size(0)?, 1),
-        (At::Size(known, _), b'\r') => At::SizeEnd(known),
-        (At::Size(known, _), b';') => At::Extension(Part::NameStart, known, 0),
-        (At::Size(known, digits), _) if digits < DIGITS => At::Size(size(known)?, digits + 1),
-        (At::Extension(Part::Name | Part::Value | Part::Unquoted, known, _), b'\r') => At::SizeEnd(known),
-        (At::Extension(part, known, count), _) if count < EXTENSIONS => {
-            At::Extension(extension(part, byte)?, known, count + 1)
+    Some(match (state, byte) {
+        (State::SizeStart, _) => State::Size(size(0)?, 1),
+        (State::Size(known, _), b'\r') => State::SizeEnd(known),
+        (State::Size(known, _), b';') => State::Extension(Part::NameStart, known, 0),
+        (State::Size(known, digits), _) if digits < DIGITS => State::Size(size(known)?, digits + 1),
+        (State::Extension(Part::Name | Part::Value | Part::Unquoted, known, _), b'\r') => State::SizeEnd(known),
+        (State::Extension(part, known, count), _) if count < EXTENSIONS => {
+            State::Extension(extension(part, byte)?, known, count + 1)
         }
-        (At::SizeEnd(0), b'\n') => At::TrailerStart,
-        (At::SizeEnd(known), b'\n') => At::Data(known),
-        (At::DataCr, b'\r') => At::DataLf,
-        (At::DataLf, b'\n') => At::SizeStart,
-        (At::TrailerStart, b'\r') => At::EndLf,
-        (At::Trailer, b'\r') => At::TrailerLf,
-        (At::TrailerStart | At::Trailer, byte) if byte != b'\n' => At::Trailer,
-        (At::TrailerLf, b'\n') => At::TrailerStart,
+        (State::SizeEnd(0), b'\n') => State::TrailerStart,
+        (State::SizeEnd(known), b'\n') => State::Data(known),
+        (State::DataCr, b'\r') => State::DataLf,
+        (State::DataLf, b'\n') => State::SizeStart,
+        (State::TrailerStart, b'\r') => State::EndLf,
+        (State::Trailer, b'\r') => State::TrailerLf,
+        (State::TrailerStart | State::Trailer, byte) if byte != b'\n' => State::Trailer,
+        (State::TrailerLf, b'\n') => State::TrailerStart,
         _ => return None,
     })
 }

@@ -203,7 +203,7 @@ async fn work(
     let worker = Worker::new(node, random);
     let idle = worker.clone();
     schedule::when_idle(move || idle.judge.tidy());
-    let _following = schedule::spawn_own(worker.clone().follow());
+    let _releasing = schedule::spawn_own(worker.clone().release_old_snapshots());
     let accepting: Vec<_> = listeners
         .into_iter()
         .filter_map(|bound| {

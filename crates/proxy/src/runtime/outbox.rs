@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Longest wait until items are carried away: a back end that hangs must not keep the node from ending.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Longest wait until items are drained: a back end that hangs must not keep the node from ending.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How many items come together, and for how long.
 #[derive(Clone, Copy, Debug)]
@@ -54,19 +54,19 @@ struct Shared<T> {
 #[derive(Debug, Default)]
 struct State {
     /// Flushes that were asked for.
-    asked: u64,
+    flushes_requested: u64,
     /// Flushes that are done.
-    done: u64,
+    flushes_done: u64,
     stop: bool,
     stopped: bool,
 }
 
 impl<T: Send + 'static> Outbox<T> {
-    /// Starts a thread that calls `carry` with what came together, and drops what `carry` leaves.
+    /// Starts a thread that calls `drain` with what came together, and drops what `drain` leaves.
     pub(crate) fn start(
         name: &str,
         bounds: Bounds,
-        carry: impl FnMut(&mut Vec<T>) + Send + 'static,
+        drain: impl FnMut(&mut Vec<T>) + Send + 'static,
     ) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             slots: Mutex::default(),
@@ -78,7 +78,7 @@ impl<T: Send + 'static> Outbox<T> {
             done: Condvar::new(),
         });
         let theirs = shared.clone();
-        std::thread::Builder::new().name(name.to_owned()).spawn(move || theirs.run(carry))?;
+        std::thread::Builder::new().name(name.to_owned()).spawn(move || theirs.run(drain))?;
         Ok(Self { shared })
     }
 
@@ -94,18 +94,18 @@ impl<T: Send + 'static> Outbox<T> {
         self.shared.dropped.load(Ordering::Relaxed)
     }
 
-    /// Waits for some seconds at most until everything appended before has been carried away. Returns false if it was not.
+    /// Waits for some seconds at most until everything appended before has been drained. Returns false if it was not.
     pub(crate) fn flush(&self) -> bool {
         let mut state = lock(&self.shared.state);
-        state.asked += 1;
-        let asked = state.asked;
+        state.flushes_requested += 1;
+        let flushes_requested = state.flushes_requested;
         self.shared.alarm.wake();
-        self.shared.wait(state, |state| state.done >= asked)
+        self.shared.wait(state, |state| state.flushes_done >= flushes_requested)
     }
 }
 
 impl<T> Drop for Outbox<T> {
-    /// Carries away what is left, and ends the thread.
+    /// Drains what is left, and ends the thread.
     fn drop(&mut self) {
         let mut state = lock(&self.shared.state);
         state.stop = true;
@@ -146,32 +146,32 @@ impl<T> Drop for Leaving<'_, T> {
 }
 
 impl<T> Shared<T> {
-    /// Waits until `is_so` holds, the thread has ended, or [`PATIENCE`] has passed. Returns whether `is_so` holds.
+    /// Waits until `is_so` holds, the thread has ended, or [`FLUSH_TIMEOUT`] has passed. Returns whether `is_so` holds.
     fn wait(&self, state: MutexGuard<'_, State>, is_so: impl Fn(&State) -> bool) -> bool {
         let not_yet = |state: &mut State| !is_so(state) && !state.stopped;
-        let waited = self.done.wait_timeout_while(state, PATIENCE, not_yet);
+        let waited = self.done.wait_timeout_while(state, FLUSH_TIMEOUT, not_yet);
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         is_so(&state)
     }
 
-    fn run(&self, mut carry: impl FnMut(&mut Vec<T>)) {
+    fn run(&self, mut drain: impl FnMut(&mut Vec<T>)) {
         let _leaving = Leaving(self);
         let mut items = Vec::new();
         loop {
             self.alarm.sleep();
             // Reset first, so that an append from now on sets the alarm again.
             self.pending.swap(false, Ordering::AcqRel);
-            let State { asked, stop, .. } = *lock(&self.state);
+            let State { flushes_requested, stop, .. } = *lock(&self.state);
             let slots = lock(&self.slots).clone();
             for slot in slots {
                 // The worker's lock is held for a swap only, and the worker goes on with a buffer that need not grow again.
                 std::mem::swap(&mut items, &mut *lock(&slot));
                 if !items.is_empty() {
-                    carry(&mut items);
+                    drain(&mut items);
                     items.clear();
                 }
             }
-            lock(&self.state).done = asked;
+            lock(&self.state).flushes_done = flushes_requested;
             self.done.notify_all();
             if stop {
                 return;
@@ -198,40 +198,40 @@ mod tests {
 
     #[test]
     fn with_enough_it_goes_at_once() {
-        let (sender, carried) = mpsc::channel();
+        let (sender, drained) = mpsc::channel();
         let bounds = Bounds { enough: 3, ..bounds(100, LONG) };
         let outbox = Outbox::start("test", bounds, move |items| sender.send(take(items)).unwrap()).unwrap();
         let slot = outbox.slot();
         for round in 0..3 {
             slot.append(|buffer| buffer.push(round));
             slot.append(|buffer| buffer.extend([round; 4]));
-            assert_eq!(carried.recv().unwrap(), [round; 5]);
+            assert_eq!(drained.recv().unwrap(), [round; 5]);
         }
     }
 
     #[test]
     fn flush_carries_everything_of_every_worker_and_does_not_wait_for_more() {
-        let (sender, carried) = mpsc::channel();
+        let (sender, drained) = mpsc::channel();
         let outbox = Outbox::start("test", bounds(100, LONG), move |items| sender.send(take(items)).unwrap()).unwrap();
         let (one, two) = (outbox.slot(), outbox.slot());
         one.append(|buffer| buffer.push(1));
         two.append(|buffer| buffer.push(2));
         one.append(|buffer| buffer.push(3));
         assert!(outbox.flush());
-        let mut all: Vec<u32> = carried.try_iter().flatten().collect();
+        let mut all: Vec<u32> = drained.try_iter().flatten().collect();
         all.sort_unstable();
         assert_eq!(all, [1, 2, 3]);
     }
 
     #[test]
     fn without_flush_it_goes_after_the_pause() {
-        let (sender, carried) = mpsc::channel();
-        let carry = move |items: &mut Vec<u32>| sender.send(take(items)).unwrap();
-        let outbox = Outbox::start("test", bounds(100, Duration::ZERO), carry).unwrap();
+        let (sender, drained) = mpsc::channel();
+        let drain = move |items: &mut Vec<u32>| sender.send(take(items)).unwrap();
+        let outbox = Outbox::start("test", bounds(100, Duration::ZERO), drain).unwrap();
         let slot = outbox.slot();
         for number in 0..100 {
             slot.append(|buffer| buffer.push(number));
-            assert_eq!(carried.recv().unwrap(), [number]);
+            assert_eq!(drained.recv().unwrap(), [number]);
         }
     }
 
@@ -248,31 +248,31 @@ mod tests {
 
     #[test]
     fn what_is_left_goes_on_drop() {
-        let (sender, carried) = mpsc::channel();
+        let (sender, drained) = mpsc::channel();
         let outbox = Outbox::start("test", bounds(100, LONG), move |items| sender.send(take(items)).unwrap()).unwrap();
         outbox.slot().append(|buffer| buffer.push(1));
         drop(outbox);
-        assert_eq!(carried.iter().flatten().collect::<Vec<_>>(), [1]);
+        assert_eq!(drained.iter().flatten().collect::<Vec<_>>(), [1]);
     }
 
     #[test]
     fn a_full_buffer_loses_and_counts_and_never_waits() {
         let (release, gate) = mpsc::channel::<()>();
-        let (sender, carried) = mpsc::channel();
-        let carry = move |items: &mut Vec<u32>| {
+        let (sender, drained) = mpsc::channel();
+        let drain = move |items: &mut Vec<u32>| {
             sender.send(take(items)).unwrap();
             let _ = gate.recv();
         };
-        let outbox = Outbox::start("test", bounds(3, Duration::ZERO), carry).unwrap();
+        let outbox = Outbox::start("test", bounds(3, Duration::ZERO), drain).unwrap();
         let slot = outbox.slot();
         slot.append(|buffer| buffer.push(0));
-        assert_eq!(carried.recv().unwrap(), [0], "the thread is busy from now on");
+        assert_eq!(drained.recv().unwrap(), [0], "the thread is busy from now on");
         for number in 1..=5 {
             slot.append(|buffer| buffer.push(number));
         }
         assert_eq!(outbox.dropped(), 2);
         drop(release);
         drop(outbox);
-        assert_eq!(carried.iter().flatten().collect::<Vec<_>>(), [1, 2, 3]);
+        assert_eq!(drained.iter().flatten().collect::<Vec<_>>(), [1, 2, 3]);
     }
 }

@@ -162,12 +162,12 @@ impl Executor {
             return None;
         }
         let index = self.alive.borrow_mut().insert(None);
-        let future = Living { future, _place: Place { alive: self.alive.clone(), index } };
+        let future = Living { future, _entry: AliveEntry { alive: self.alive.clone(), index } };
         let ready = self.ready.clone();
         let (runnable, task) =
             Builder::new().metadata(owner).spawn_local(|_| future, move |runnable| ready.push(runnable));
-        if let Some(place) = self.alive.borrow_mut().get_mut(index) {
-            *place = Some(runnable.waker());
+        if let Some(entry) = self.alive.borrow_mut().get_mut(index) {
+            *entry = Some(runnable.waker());
         }
         runnable.schedule();
         Some(task)
@@ -249,7 +249,7 @@ pin_project! {
     struct Living<F> {
         #[pin]
         future: F,
-        _place: Place,
+        _entry: AliveEntry,
     }
 }
 
@@ -261,12 +261,12 @@ impl<F: Future> Future for Living<F> {
     }
 }
 
-struct Place {
+struct AliveEntry {
     alive: Rc<Alive>,
     index: usize,
 }
 
-impl Drop for Place {
+impl Drop for AliveEntry {
     fn drop(&mut self) {
         let waker = self.alive.borrow_mut().try_remove(self.index);
         // Dropped only now, because the list is no longer borrowed.

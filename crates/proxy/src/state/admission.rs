@@ -20,9 +20,9 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 /// How many of the oldest connections are searched for an idle one.
-const LOOK: usize = 1024;
+const MAX_SCANNED: usize = 1024;
 /// Log messages about reached limits are at least this far apart.
-const COMPLAINTS: Duration = Duration::from_secs(10);
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Limits on the number of connections.
 #[derive(Clone, Copy, Debug)]
@@ -50,7 +50,7 @@ struct Table {
     by_address: HashMap<IpAddr, BTreeSet<u64>>,
     overflows: BTreeMap<(&'static str, &'static str), Overflow>,
     /// When an overflow was last logged, and (in `since`) how many there were after that.
-    complained: Option<Instant>,
+    last_logged: Option<Instant>,
     since: Overflow,
 }
 
@@ -70,12 +70,12 @@ const DIRECTIONS: [(TrafficDirection, &str); 3] = [
 struct Entry {
     direction: usize,
     address: IpAddr,
-    place: Arc<Place>,
+    shared: Arc<SharedEntry>,
 }
 
 /// What an entry shares with its connection's task.
 #[derive(Debug)]
-struct Place {
+struct SharedEntry {
     activity: Arc<Activity>,
     closing: AtomicBool,
     waker: Mutex<Option<Waker>>,
@@ -86,7 +86,7 @@ struct Place {
 pub struct Admitted {
     admission: Arc<Admission>,
     number: u64,
-    place: Arc<Place>,
+    shared: Arc<SharedEntry>,
 }
 
 impl Admission {
@@ -103,13 +103,13 @@ impl Admission {
         let mut table = self.lock();
         let fits = table.make_room_for(direction, address, bounds);
         fits.then(|| {
-            let place = Arc::new(Place {
+            let shared = Arc::new(SharedEntry {
                 activity: activity.clone(),
                 closing: AtomicBool::new(false),
                 waker: Mutex::default(),
             });
-            let number = table.place(Entry { direction, address, place: place.clone() });
-            Admitted { admission: self.clone(), number, place }
+            let number = table.insert(Entry { direction, address, shared: shared.clone() });
+            Admitted { admission: self.clone(), number, shared }
         })
     }
 
@@ -153,7 +153,7 @@ impl Table {
         true
     }
 
-    fn place(&mut self, entry: Entry) -> u64 {
+    fn insert(&mut self, entry: Entry) -> u64 {
         let number = self.numbers;
         self.numbers += 1;
         self.silent[entry.direction].insert(number);
@@ -178,12 +178,12 @@ impl Table {
 
     /// Closes the oldest connection of an address that has sent no request, or else the oldest idle one. Returns whether one was closed.
     fn close_one_of(&mut self, address: IpAddr) -> bool {
-        let seats = || {
-            let numbers = self.by_address.get(&address).into_iter().flatten().take(LOOK);
-            numbers.filter_map(|number| Some((*number, &self.entries.get(number)?.place.activity)))
+        let candidates = || {
+            let numbers = self.by_address.get(&address).into_iter().flatten().take(MAX_SCANNED);
+            numbers.filter_map(|number| Some((*number, &self.entries.get(number)?.shared.activity)))
         };
-        let silent = seats().find(|(_, activity)| !activity.has_begun());
-        let found = silent.or_else(|| seats().find(|(_, activity)| activity.is_idle())).map(|(number, _)| number);
+        let silent = candidates().find(|(_, activity)| !activity.has_begun());
+        let found = silent.or_else(|| candidates().find(|(_, activity)| activity.is_idle())).map(|(number, _)| number);
         found.is_some_and(|number| self.close(number))
     }
 
@@ -195,21 +195,21 @@ impl Table {
                 (0..DIRECTIONS.len()).filter(|of| wanted(*of)).filter_map(|of| self.silent[of].first().copied());
             let Some(number) = oldest.min() else { break };
             let Some(entry) = self.entries.get(&number) else { break };
-            if !entry.place.activity.has_begun() {
+            if !entry.shared.activity.has_begun() {
                 return self.close(number);
             }
             // It has sent a request meanwhile. From now on it can only be closed as an idle connection.
             self.silent[entry.direction].remove(&number);
         }
-        let entries = self.entries.iter().filter(|(_, entry)| wanted(entry.direction)).take(LOOK);
-        let idle = entries.into_iter().find(|(_, entry)| entry.place.activity.is_idle()).map(|(number, _)| *number);
+        let entries = self.entries.iter().filter(|(_, entry)| wanted(entry.direction)).take(MAX_SCANNED);
+        let idle = entries.into_iter().find(|(_, entry)| entry.shared.activity.is_idle()).map(|(number, _)| *number);
         idle.is_some_and(|number| self.close(number))
     }
 
     fn close(&mut self, number: u64) -> bool {
         let Some(entry) = self.forget(number) else { return false };
-        entry.place.closing.store(true, Ordering::Release);
-        let waker = entry.place.waker.lock().unwrap_or_else(PoisonError::into_inner).take();
+        entry.shared.closing.store(true, Ordering::Release);
+        let waker = entry.shared.waker.lock().unwrap_or_else(PoisonError::into_inner).take();
         waker.into_iter().for_each(Waker::wake);
         true
     }
@@ -219,8 +219,8 @@ impl Table {
         for count in [overflow, &mut self.since] {
             *(if closed { &mut count.closed } else { &mut count.refused }) += 1;
         }
-        if self.complained.is_none_or(|last| last.elapsed() > COMPLAINTS) {
-            self.complained = Some(Instant::now());
+        if self.last_logged.is_none_or(|last| last.elapsed() > LOG_INTERVAL) {
+            self.last_logged = Some(Instant::now());
             let Overflow { closed, refused } = std::mem::take(&mut self.since);
             tracing::warn!(
                 listener = DIRECTIONS[direction].1,
@@ -244,7 +244,7 @@ impl Admitted {
                 self.register(cx);
             }
             // A request that began after the connection was chosen may end first.
-            if self.place.closing.load(Ordering::Acquire) && self.place.activity.is_idle() {
+            if self.shared.closing.load(Ordering::Acquire) && self.shared.activity.is_idle() {
                 return Poll::Ready(());
             }
             connection.as_mut().poll(cx)
@@ -253,7 +253,7 @@ impl Admitted {
     }
 
     fn register(&self, cx: &Context<'_>) {
-        *self.place.waker.lock().unwrap_or_else(PoisonError::into_inner) = Some(cx.waker().clone());
+        *self.shared.waker.lock().unwrap_or_else(PoisonError::into_inner) = Some(cx.waker().clone());
     }
 }
 
@@ -318,7 +318,7 @@ mod tests {
     }
 
     fn is_closed(admitted: &Admitted) -> bool {
-        admitted.place.closing.load(Ordering::Relaxed)
+        admitted.shared.closing.load(Ordering::Relaxed)
     }
 
     #[test]

@@ -22,7 +22,7 @@ use std::time::Duration;
 use zeroize::Zeroizing;
 
 /// How late [`Credentials::started`] may be called after an instance's first call, in milliseconds.
-const LATEST_NOTE: u32 = 100;
+const START_WAIT_MS: u32 = 100;
 
 /// Credentials of the instances that may use the outbound listener.
 #[derive(Debug, Default)]
@@ -50,12 +50,12 @@ pub struct Caller {
     secret: String,
     revoked: AtomicBool,
     /// Checks that the instance opened a connection; set when the instance has started.
-    opened: OnceLock<Opened>,
+    opener_check: OnceLock<OpenerCheck>,
     in_flight: Mutex<Vec<Arc<InFlight>>>,
 }
 
 /// Checks that the instance opened a connection. The first address is the instance's end; the second is this process's end.
-pub type Opened = Box<dyn Fn(SocketAddr, SocketAddr) -> Result<(), Unproven> + Send + Sync>;
+pub type OpenerCheck = Box<dyn Fn(SocketAddr, SocketAddr) -> Result<(), Unproven> + Send + Sync>;
 
 /// A request that an instance is handling. Whatever the instance calls meanwhile belongs to that request, whether or not the instance
 /// copies headers.
@@ -105,7 +105,7 @@ impl Credentials {
             user: user.as_str().into(),
             secret: secret.clone(),
             revoked: AtomicBool::new(false),
-            opened: OnceLock::new(),
+            opener_check: OnceLock::new(),
             in_flight: Mutex::default(),
         });
         self.change(|callers| {
@@ -116,12 +116,12 @@ impl Credentials {
         Ok(Minted { user, secret })
     }
 
-    /// Marks an instance as started. From now on, `opened` proves that the instance itself uses its credential. Before that, the credential
+    /// Marks an instance as started. From now on, `opener_check` proves that the instance itself uses its credential. Before that, the credential
     /// is refused.
-    pub fn started(&self, instance: &str, opened: Opened) {
+    pub fn started(&self, instance: &str, opener_check: OpenerCheck) {
         if let Some(caller) = self.callers.load().by_instance.get(instance) {
             // An instance starts once. A second call changes nothing.
-            let _ = caller.opened.set(opened);
+            let _ = caller.opener_check.set(opener_check);
         }
     }
 
@@ -144,11 +144,11 @@ impl Credentials {
     }
 
     /// Marks a request as handled by an instance until the result is dropped. `None`: no instance of this name has a credential.
-    pub fn handle(&self, instance: &str, request: InFlight) -> Option<Handling> {
+    pub fn handle(&self, instance: &str, request: InFlight) -> Option<HandlingGuard> {
         let caller = self.callers.load().by_instance.get(instance)?.clone();
         let request = Arc::new(request);
         caller.in_flight(|requests| requests.push(request.clone()));
-        Some(Handling { caller, request })
+        Some(HandlingGuard { caller, request })
     }
 
     fn change(&self, change: impl FnOnce(&mut Callers)) {
@@ -175,11 +175,11 @@ impl Caller {
     }
 
     /// Checks that the instance opened the connection from `near`, the peer's address, to `far`, where it was accepted.
-    pub fn opened(&self, near: SocketAddr, far: SocketAddr) -> Result<(), Unproven> {
+    pub fn verify_opener(&self, near: SocketAddr, far: SocketAddr) -> Result<(), Unproven> {
         // The instance's first call may be quicker than the call of `started`.
-        for _ in 0..LATEST_NOTE {
-            if let Some(opened) = self.opened.get() {
-                return opened(near, far);
+        for _ in 0..START_WAIT_MS {
+            if let Some(check) = self.opener_check.get() {
+                return check(near, far);
             }
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -230,12 +230,12 @@ impl fmt::Debug for Minted {
 
 /// Marks a request as handled by an instance until it is dropped.
 #[derive(Debug)]
-pub struct Handling {
+pub struct HandlingGuard {
     caller: Arc<Caller>,
     request: Arc<InFlight>,
 }
 
-impl Drop for Handling {
+impl Drop for HandlingGuard {
     fn drop(&mut self) {
         self.caller.in_flight(|requests| requests.retain(|request| !Arc::ptr_eq(request, &self.request)));
     }

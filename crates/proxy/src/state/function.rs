@@ -89,7 +89,7 @@ impl FunctionEntry {
         for revision in self.revisions.all().filter(|_| self.slice.revisions.split.is_some()) {
             // A label that already has statistics has the same ones.
             let label = &revision.label;
-            let _ = label.stats.set(revision_stats.of(&self.slice.id, label.number, slow_after));
+            let _ = label.stats.set(revision_stats.get_or_create(&self.slice.id, label.number, slow_after));
         }
     }
 

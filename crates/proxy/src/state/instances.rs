@@ -44,18 +44,18 @@ pub struct Lease {
     /// The instance's name, as given to [`crate::state::credential::Credentials::mint`]. `None`: somebody else serves this address.
     pub instance: Option<Arc<str>>,
     /// Counts the request until the lease is dropped.
-    pub guard: Box<dyn Guard>,
+    pub guard: Box<dyn InstanceProof>,
 }
 
 /// What a lease holds as long as its request lasts.
-pub trait Guard: Send + Sync {
+pub trait InstanceProof: Send + Sync {
     /// Checks that a connection from `near`, this process's end, to `far` leads to the instance. Called once for each new connection, after
     /// it is established and before the first byte is sent: anybody may listen where an instance should.
     fn verify(&self, near: SocketAddr, far: SocketAddr) -> Result<(), Unproven>;
 }
 
 /// Nothing is known about an address that somebody else serves, so every connection passes.
-impl Guard for () {
+impl InstanceProof for () {
     fn verify(&self, _: SocketAddr, _: SocketAddr) -> Result<(), Unproven> {
         Ok(())
     }

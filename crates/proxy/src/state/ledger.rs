@@ -13,8 +13,8 @@ mod unknown;
 pub use load::{ConnectionGuard, PendingGuard, RequestGuard, RetryGuard, TargetState};
 pub use outlier::Attempt;
 pub use quota::{Quotas, Refused};
-pub use token::{Digest, Known, Made, Signatures, Tokens};
-pub use unknown::UnknownKeys;
+pub use token::{Digest, Known, Signatures, Tokens, VerifiedSignature};
+pub use unknown::UnknownKeyReports;
 
 use crate::telemetry::metrics::LedgerEntries;
 use leno_config::FunctionId;
@@ -33,7 +33,7 @@ pub struct Ledger {
     /// Tokens that were verified with the keys of any function.
     pub signatures: Signatures,
     /// Functions whose key sets may have changed.
-    pub unknown_keys: Arc<UnknownKeys>,
+    pub unknown_keys: Arc<UnknownKeyReports>,
 }
 
 /// What the ledger holds for one function.
@@ -122,14 +122,14 @@ mod tests {
     fn a_function_has_one_part_until_it_is_forgotten() {
         let ledger = Ledger::new();
         let orders = FunctionId::new("shop", "orders").unwrap();
-        let guard = ledger.target(&orders).enter(None).unwrap();
-        assert!(ledger.target(&orders).enter(Some(1)).is_none(), "the same part");
+        let guard = ledger.target(&orders).acquire_request(None).unwrap();
+        assert!(ledger.target(&orders).acquire_request(Some(1)).is_none(), "the same part");
         let generation = ledger.generation();
         ledger.retain(|_| true);
         assert_eq!(ledger.generation(), generation);
         ledger.retain(|_| false);
         assert_ne!(ledger.generation(), generation);
-        assert!(ledger.target(&orders).enter(Some(1)).is_some(), "a new part");
+        assert!(ledger.target(&orders).acquire_request(Some(1)).is_some(), "a new part");
         drop(guard);
     }
 }

@@ -13,7 +13,7 @@ pub use encode::{Gauges, LedgerEntries};
 
 use crate::http::peer::TrafficDirection;
 use crate::telemetry::names::{EXTENSIONS, algorithm_name, policy_name};
-use crate::telemetry::observed::{Observed, Ruled};
+use crate::telemetry::observed::{Observed, RecordedVerdict};
 use hashbrown::{DefaultHashBuilder, HashTable};
 use leno_policy::spec::Protocol;
 use leno_sandbox::EngineKind;
@@ -144,15 +144,15 @@ impl Shard {
         self.observe_exchange(&mut numbers, observed);
         if let Some(judged) = &observed.judged {
             let (verdict, policy, rule) = match &judged.verdict {
-                Ruled::Allow { rule } => ("allow", "authorization", rule),
-                Ruled::Deny { policy, rule, .. } => ("deny", policy_name(*policy), rule),
-                Ruled::Extension { rule, .. } => ("deny", EXTENSIONS, rule),
-                Ruled::Fault { fault, .. } => ("error", *fault, &Box::default()),
+                RecordedVerdict::Allow { rule } => ("allow", "authorization", rule),
+                RecordedVerdict::Deny { policy, rule, .. } => ("deny", policy_name(*policy), rule),
+                RecordedVerdict::Extension { rule, .. } => ("deny", EXTENSIONS, rule),
+                RecordedVerdict::Fault { fault, .. } => ("error", *fault, &Box::default()),
             };
             let outbound = observed.direction == TrafficDirection::Outbound;
             self.count_decision(&mut numbers, &judged.function, outbound, policy, verdict, rule);
-            for take in observed.takes.iter().filter(|take| take.shared) {
-                let key = (judged.function.clone(), take.limit.clone());
+            for check in observed.rate_limit_checks.iter().filter(|check| check.shared) {
+                let key = (judged.function.clone(), check.limit.clone());
                 self.count(&mut numbers.overflows, &key, Clone::clone);
             }
             for run in &observed.extensions {

@@ -1,7 +1,7 @@
 //! The content of a record.
 
-use super::asked::{self, Asked};
 use super::names::workload;
+use super::request_line::{self, RequestLine};
 use super::stats::RevisionLabel;
 use crate::http::peer::{Peer, TrafficDirection};
 use http::header::HeaderName;
@@ -25,7 +25,7 @@ pub struct Observed {
     /// Protocol as policies see it.
     pub protocol: Protocol,
     /// Method and authority as sent, and the path as judged, before edits.
-    pub asked: Asked,
+    pub request_line: RequestLine,
     /// The callee: `namespace/name`.
     pub target: Option<Arc<str>>,
     /// The callee's revision that got the request.
@@ -43,7 +43,7 @@ pub struct Observed {
     /// Signatures that counted, or that were refused.
     pub signatures: Vec<SignatureCheck>,
     /// Counters of rate limits that were taken from.
-    pub takes: Vec<QuotaTake>,
+    pub rate_limit_checks: Vec<RateLimitCheck>,
     /// Runs of extensions, in order.
     pub extensions: Vec<Observation>,
     /// Names of request headers that were edited.
@@ -101,7 +101,7 @@ pub struct Judged {
     /// From the first look at the head to the verdict.
     pub time: Duration,
     /// The verdict that the judge reached.
-    pub verdict: Ruled,
+    pub verdict: RecordedVerdict,
     /// The token's principal: `<iss>/<sub>`.
     pub principal: Option<Box<str>>,
     /// Whether the path was normalised.
@@ -110,7 +110,7 @@ pub struct Judged {
 
 /// A verdict as it is recorded.
 #[derive(Clone, Debug)]
-pub enum Ruled {
+pub enum RecordedVerdict {
     /// Allowed and forwarded.
     Allow {
         /// The rule that decided.
@@ -165,7 +165,7 @@ impl SignatureCheck {
 
 /// A counter of a rate limit that was taken from, or that refused.
 #[derive(Clone, Debug)]
-pub struct QuotaTake {
+pub struct RateLimitCheck {
     /// Name of the rate limit.
     pub limit: Box<str>,
     /// Requests that are left; `None`: the counter refused.
@@ -208,24 +208,24 @@ impl Observed {
     pub(super) fn bound(&mut self) {
         if let Some(judged) = &mut self.judged {
             match &mut judged.verdict {
-                Ruled::Allow { rule } => asked::cut(rule),
-                Ruled::Deny { rule, clause, .. } | Ruled::Extension { rule, clause } => {
-                    asked::cut(rule);
-                    asked::cut(clause);
+                RecordedVerdict::Allow { rule } => request_line::cut(rule),
+                RecordedVerdict::Deny { rule, clause, .. } | RecordedVerdict::Extension { rule, clause } => {
+                    request_line::cut(rule);
+                    request_line::cut(clause);
                 }
-                Ruled::Fault { reason, .. } => asked::cut(reason),
+                RecordedVerdict::Fault { reason, .. } => request_line::cut(reason),
             }
-            judged.principal.iter_mut().for_each(asked::cut);
+            judged.principal.iter_mut().for_each(request_line::cut);
         }
-        self.failure.iter_mut().for_each(asked::cut);
-        asked::cut_list(&mut self.signatures);
-        asked::cut_list(&mut self.takes);
-        asked::cut_list(&mut self.extensions);
-        asked::cut_list(&mut self.request_edits);
-        asked::cut_list(&mut self.response_edits);
+        self.failure.iter_mut().for_each(request_line::cut);
+        request_line::cut_list(&mut self.signatures);
+        request_line::cut_list(&mut self.rate_limit_checks);
+        request_line::cut_list(&mut self.extensions);
+        request_line::cut_list(&mut self.request_edits);
+        request_line::cut_list(&mut self.response_edits);
         for run in &mut self.extensions {
             if let Ended::Failed { reason, .. } = &mut run.ended {
-                asked::cut(reason);
+                request_line::cut(reason);
             }
         }
     }
@@ -254,9 +254,9 @@ impl Observed {
     /// `allow` or `deny`; `error` if there is no verdict, or none that could be relied on.
     pub fn verdict(&self) -> &'static str {
         match self.judged.as_ref().map(|judged| &judged.verdict) {
-            Some(Ruled::Allow { .. }) => "allow",
-            Some(Ruled::Deny { .. } | Ruled::Extension { .. }) => "deny",
-            Some(Ruled::Fault { .. }) | None => "error",
+            Some(RecordedVerdict::Allow { .. }) => "allow",
+            Some(RecordedVerdict::Deny { .. } | RecordedVerdict::Extension { .. }) => "deny",
+            Some(RecordedVerdict::Fault { .. }) | None => "error",
         }
     }
 

@@ -4,10 +4,10 @@
 //! once to metrics, access log, traces, and the ring that `leno explain` reads. That happens after the turn of the task that dropped it, because this
 //! task has a response to send.
 
-use super::asked::Asked;
 use super::metrics;
 use super::observed::{AttemptResult, Observed, Stage, Try};
 use super::recorder::Recorder;
+use super::request_line::RequestLine;
 use super::stats::RevisionLabel;
 use crate::http::body::Meter;
 use crate::http::failure::Failure;
@@ -47,7 +47,7 @@ impl Record {
             direction,
             peer: peer.clone(),
             protocol,
-            asked: Asked::of(head),
+            request_line: RequestLine::of(head),
             target: None,
             revision: None,
             started_at: SystemTime::now(),
@@ -56,7 +56,7 @@ impl Record {
             ended: started,
             judged: None,
             signatures: Vec::new(),
-            takes: Vec::new(),
+            rate_limit_checks: Vec::new(),
             extensions: Vec::new(),
             request_edits: Vec::new(),
             response_edits: Vec::new(),
@@ -89,7 +89,7 @@ impl Record {
 
     /// Notes the path as judged and forwarded, if the client wrote it differently.
     pub fn normalised(&self, path: &str) {
-        self.note(|observed| observed.asked = observed.asked.with_path(path));
+        self.note(|observed| observed.request_line = observed.request_line.with_path(path));
     }
 
     /// Notes the revision that gets the request. The first one counts.

@@ -19,9 +19,9 @@ pub struct Recorder {
     log: Option<access_log::Lines>,
     spans: Option<span::Sender>,
     /// Completed exchanges that are not reported yet.
-    over: RefCell<Vec<Arc<Observed>>>,
+    completed: RefCell<Vec<Arc<Observed>>>,
     /// Waker of the task that reports. Without it, records are reported at once.
-    teller: RefCell<Option<Waker>>,
+    reporter_waker: RefCell<Option<Waker>>,
     task: OnceCell<schedule::Own>,
 }
 
@@ -33,12 +33,12 @@ impl Recorder {
             ring: telemetry.ring.shard(),
             log: telemetry.log.as_ref().map(access_log::AccessLog::lines),
             spans: telemetry.spans.as_ref().map(span::Spans::sender),
-            over: RefCell::default(),
-            teller: RefCell::default(),
+            completed: RefCell::default(),
+            reporter_waker: RefCell::default(),
             task: OnceCell::new(),
         });
-        let mut telling = Telling(Rc::downgrade(&recorder));
-        if let Some(task) = schedule::spawn_own(poll_fn(move |cx| telling.poll(cx))) {
+        let mut report_task = ReportTask(Rc::downgrade(&recorder));
+        if let Some(task) = schedule::spawn_own(poll_fn(move |cx| report_task.poll(cx))) {
             let _ = recorder.task.set(task);
         }
         recorder
@@ -51,23 +51,23 @@ impl Recorder {
 
     /// Takes a completed record.
     pub fn finish(&self, observed: Observed) {
-        self.over.borrow_mut().push(Arc::new(observed));
-        match &*self.teller.borrow() {
-            Some(teller) => teller.wake_by_ref(),
-            None => self.tell_all(),
+        self.completed.borrow_mut().push(Arc::new(observed));
+        match &*self.reporter_waker.borrow() {
+            Some(reporter_waker) => reporter_waker.wake_by_ref(),
+            None => self.report_all(),
         }
     }
 
-    fn tell_all(&self) {
+    fn report_all(&self) {
         // Taken out first, so that nothing is borrowed while the code of other modules runs.
-        let mut over = self.over.take();
-        over.drain(..).for_each(|observed| self.tell(observed));
-        if self.over.borrow().is_empty() {
-            self.over.replace(over);
+        let mut completed = self.completed.take();
+        completed.drain(..).for_each(|observed| self.report(observed));
+        if self.completed.borrow().is_empty() {
+            self.completed.replace(completed);
         }
     }
 
-    fn tell(&self, observed: Arc<Observed>) {
+    fn report(&self, observed: Arc<Observed>) {
         self.metrics.observe(&observed);
         if let Some(stats) = observed.revision.as_ref().and_then(|revision| revision.stats.get()) {
             stats.count(observed.status, observed.grpc_status, observed.flag, observed.upstream_time());
@@ -84,27 +84,27 @@ impl Recorder {
 
 impl Drop for Recorder {
     fn drop(&mut self) {
-        self.tell_all();
+        self.report_all();
     }
 }
 
 /// The task that reports, as long as its worker runs tasks.
-struct Telling(Weak<Recorder>);
+struct ReportTask(Weak<Recorder>);
 
-impl Telling {
+impl ReportTask {
     fn poll(&mut self, cx: &Context<'_>) -> Poll<()> {
         let Some(recorder) = self.0.upgrade() else { return Poll::Ready(()) };
-        recorder.teller.borrow_mut().get_or_insert_with(|| cx.waker().clone());
-        recorder.tell_all();
+        recorder.reporter_waker.borrow_mut().get_or_insert_with(|| cx.waker().clone());
+        recorder.report_all();
         Poll::Pending
     }
 }
 
-impl Drop for Telling {
+impl Drop for ReportTask {
     fn drop(&mut self) {
         if let Some(recorder) = self.0.upgrade() {
-            recorder.teller.take();
-            recorder.tell_all();
+            recorder.reporter_waker.take();
+            recorder.report_all();
         }
     }
 }

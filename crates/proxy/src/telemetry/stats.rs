@@ -78,7 +78,12 @@ type ByFunction = HashMap<FunctionId, Vec<(u32, Arc<RevisionStats>)>>;
 
 impl StatsByRevision {
     /// The counts of a revision, which begin at zero if there are none. `slow_after` becomes the latency limit.
-    pub fn of(&self, function: &FunctionId, revision: u32, slow_after: Option<Duration>) -> Arc<RevisionStats> {
+    pub fn get_or_create(
+        &self,
+        function: &FunctionId,
+        revision: u32,
+        slow_after: Option<Duration>,
+    ) -> Arc<RevisionStats> {
         let mut all = self.all();
         let revision_stats = all.entry(function.clone()).or_default();
         let found = revision_stats.iter().find(|(number, _)| *number == revision).map(|(_, stats)| stats.clone());
@@ -130,7 +135,7 @@ mod tests {
     fn failures_and_slowness_are_counted_and_clients_that_went_away_are_not() {
         let revision_stats = StatsByRevision::default();
         let id: FunctionId = "shop/checkout".parse().unwrap();
-        let stats = revision_stats.of(&id, 2, Some(Duration::from_millis(5)));
+        let stats = revision_stats.get_or_create(&id, 2, Some(Duration::from_millis(5)));
         let count = |status, grpc_status, flag| stats.count(status, grpc_status, flag, Some(Duration::from_millis(10)));
         for (status, grpc, flag) in
             [(200, None, None), (404, None, None), (503, None, Some("UF")), (0, None, Some("DC"))]
@@ -138,12 +143,12 @@ mod tests {
             count(status, grpc, flag);
         }
         assert_eq!(stats.counts(), Counts { requests: 3, failed: 1, slow: 3 });
-        revision_stats.of(&id, 2, Some(Duration::from_millis(10)));
+        revision_stats.get_or_create(&id, 2, Some(Duration::from_millis(10)));
         for grpc in [0, 5, 13, 14] {
             count(200, Some(grpc), None);
         }
         assert_eq!(stats.counts(), Counts { requests: 7, failed: 3, slow: 3 });
-        revision_stats.of(&id, 3, None);
+        revision_stats.get_or_create(&id, 3, None);
         revision_stats.keep(&id, &[3]);
         assert_eq!(revision_stats.counts(), [(id.clone(), vec![(3, Counts::default())])]);
         revision_stats.keep(&id, &[]);

@@ -34,7 +34,7 @@ async fn a_head_that_trickles_is_cut_off() {
     });
     let mut reply = Vec::new();
     // An error is an end too: bytes were on their way when it was closed.
-    let _ = tokio::time::timeout(raw::PATIENCE, from.read_to_end(&mut reply)).await.expect("it was never cut off");
+    let _ = tokio::time::timeout(raw::TIMEOUT, from.read_to_end(&mut reply)).await.expect("it was never cut off");
     trickle.await.unwrap();
     assert_eq!(upstream.requests(), 0);
 }
@@ -222,7 +222,7 @@ async fn small_frames(address: std::net::SocketAddr, host: &str, count: usize, a
     while sent < count {
         body.reserve_capacity(1);
         let ready = std::future::poll_fn(|cx| body.poll_capacity(cx));
-        match tokio::time::timeout(raw::PATIENCE, ready).await.expect("the window stays shut") {
+        match tokio::time::timeout(raw::TIMEOUT, ready).await.expect("the window stays shut") {
             Some(Ok(_)) if body.send_data(bytes::Bytes::from_static(b"x"), false).is_ok() => sent += 1,
             _ => return (sent, 0),
         }
@@ -232,13 +232,13 @@ async fn small_frames(address: std::net::SocketAddr, host: &str, count: usize, a
         let mut ping = client.clone().ready().await.unwrap();
         let request = Request::post("http://web/").body(()).unwrap();
         let (response, _) = ping.send_request(request, true).unwrap();
-        let end = tokio::time::timeout(raw::PATIENCE, response).await.expect("no answer");
+        let end = tokio::time::timeout(raw::TIMEOUT, response).await.expect("no answer");
         return (if end.is_ok() { sent } else { 0 }, 0);
     }
     if body.send_data(bytes::Bytes::new(), true).is_err() {
         return (sent, 0);
     }
-    let Ok(response) = tokio::time::timeout(raw::PATIENCE, response).await.expect("no answer") else { return (0, 0) };
+    let Ok(response) = tokio::time::timeout(raw::TIMEOUT, response).await.expect("no answer") else { return (0, 0) };
     let mut body = response.into_body();
     let mut echoed = Vec::new();
     while let Some(data) = body.data().await {
@@ -271,7 +271,7 @@ async fn rapid_reset_ends_the_connection() {
     raw.send(flood).await;
     let mut end = Vec::new();
     // An error is an end too: there were bytes that nobody read.
-    let _ = tokio::time::timeout(raw::PATIENCE, raw.0.read_to_end(&mut end)).await.expect("it goes on");
+    let _ = tokio::time::timeout(raw::TIMEOUT, raw.0.read_to_end(&mut end)).await.expect("it goes on");
     assert!(upstream.requests() < 10_000, "{} requests were forwarded", upstream.requests());
     let request = Request::get("/").header("host", "well").body(empty()).unwrap();
     assert_eq!(connect_http1(mesh.gateway()).await.send(request).await.status, 200);

@@ -10,7 +10,7 @@ use leno_policy::spec::{
 };
 use leno_proxy::Telemetry;
 use leno_proxy::credential::Minted;
-use leno_proxy::instances::{Acquire, Guard, Instances, Lease, Unavailable, Unproven};
+use leno_proxy::instances::{Acquire, InstanceProof, Instances, Lease, Unavailable, Unproven};
 use leno_proxy::ring::Explanation;
 use leno_proxy::{FunctionEntry, Handle, Node, NodeSnapshot, Options, ServeError};
 use std::collections::HashMap;
@@ -58,7 +58,7 @@ pub(crate) struct Fixed {
 /// Counts one lease until it is dropped, and knows who has been found where its instance should be.
 struct Leased(Arc<AtomicUsize>, Option<String>);
 
-impl Guard for Leased {
+impl InstanceProof for Leased {
     fn verify(&self, _: SocketAddr, _: SocketAddr) -> Result<(), Unproven> {
         self.1.clone().map_or(Ok(()), |stranger| Err(Unproven(stranger)))
     }

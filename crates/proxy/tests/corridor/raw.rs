@@ -7,7 +7,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
 /// Longest wait for anything; a test that gets there has failed.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 
 pub(crate) struct Raw(pub TcpStream);
 
@@ -32,7 +32,7 @@ impl Raw {
                 all.extend_from_slice(&piece[..count]);
             }
         };
-        timeout(PATIENCE, read).await.expect("the connection was not closed");
+        timeout(TIMEOUT, read).await.expect("the connection was not closed");
         String::from_utf8_lossy(&all).into_owned()
     }
 
@@ -47,7 +47,7 @@ impl Raw {
                 }
             }
         };
-        timeout(PATIENCE, read).await.expect("nothing more came");
+        timeout(TIMEOUT, read).await.expect("nothing more came");
         String::from_utf8(all).unwrap()
     }
 

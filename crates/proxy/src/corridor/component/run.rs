@@ -1,7 +1,7 @@
 //! Runs one permitted request in an instance of its own.
 
 use super::body::lend;
-use super::outside::Caller;
+use super::outgoing::Caller;
 use crate::corridor::exchange::Exchange;
 use crate::http::body::{Body, InstanceBody};
 use crate::http::failure::Failure;
@@ -89,7 +89,7 @@ async fn serve(
     lease: Lease,
 ) {
     let (worker, request_id) = (caller.worker.clone(), caller.request_id());
-    let run = program.run(request, Box::new(caller.outside()), answer);
+    let run = program.run(request, Box::new(caller.outgoing()), answer);
     tokio::select! {
         biased;
         ended = run => if let Err(failure) = ended {

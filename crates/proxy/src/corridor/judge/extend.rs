@@ -2,7 +2,7 @@
 
 use super::outcome::{Permitted, Refusal, edited};
 use super::shown::{self, Context};
-use super::verdict::{self, Answer, Said};
+use super::verdict::{self, Answer, ModuleDecision};
 use super::{Judge, JudgeInput, Judgement};
 use crate::http::edits;
 use crate::http::edits::BadOutput;
@@ -10,7 +10,7 @@ use crate::http::peer::TrafficDirection;
 use crate::runtime::schedule::Class;
 use crate::state::extension::{Exhausted, Extension, Share};
 use crate::state::function::FunctionEntry;
-use crate::telemetry::observed::{Ended, Observation, Ruled, Stage};
+use crate::telemetry::observed::{Ended, Observation, RecordedVerdict, Stage};
 use crate::telemetry::record::Record;
 use http::{HeaderMap, StatusCode, response};
 use leno_policy::spec::ProgramSpec;
@@ -21,22 +21,22 @@ use std::time::Instant;
 /// What a permitted request's extensions keep for its response: for each one that sees responses, its instance, or what it takes to start
 /// one.
 #[derive(Default)]
-pub(super) struct Kept {
-    waiting: Vec<(usize, Waiting)>,
+pub(super) struct ResponseExtensions {
+    pending: Vec<(usize, PendingRun)>,
     /// Reserves the instances that wait for the response, or start when it arrives.
     share: Option<Share>,
 }
 
-enum Waiting {
+enum PendingRun {
     /// The extension saw the request. Its instance waits for the response.
     Running(Box<Run>),
     /// The extension sees the response only. Its instance has not started.
     Fresh(Box<Request>, Given),
 }
 
-impl std::fmt::Debug for Kept {
+impl std::fmt::Debug for ResponseExtensions {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "Kept({})", self.waiting.len())
+        write!(formatter, "ResponseExtensions({})", self.pending.len())
     }
 }
 
@@ -53,7 +53,7 @@ impl Judge {
     /// its response.
     pub fn extend(
         &self,
-        ask: JudgeInput<'_>,
+        input: JudgeInput<'_>,
         mut permitted: Permitted,
         share: Result<Option<Share>, Exhausted>,
         record: &Record,
@@ -61,10 +61,10 @@ impl Judge {
         let started = Instant::now();
         let extended = match share {
             Ok(share) => {
-                permitted.ruling.kept.get_mut().share = share;
-                self.show(ask, &mut permitted, record)
+                permitted.ruling.response_extensions.get_mut().share = share;
+                self.show(input, &mut permitted, record)
             }
-            Err(exhausted) => Err(Box::new(self.crowded(ask.entry, &exhausted))),
+            Err(exhausted) => Err(Box::new(self.crowded(input.entry, &exhausted))),
         };
         let ended = Instant::now();
         record.note(|observed| {
@@ -76,8 +76,8 @@ impl Judge {
         match extended {
             Ok(()) => Judgement::Permitted(permitted),
             Err(refused) => {
-                let (ruled, refusal) = *refused;
-                overrule(record, ruled);
+                let (recorded, refusal) = *refused;
+                overrule(record, recorded);
                 Judgement::Denied(refusal)
             }
         }
@@ -85,59 +85,59 @@ impl Judge {
 
     fn show(
         &self,
-        ask: JudgeInput<'_>,
+        input: JudgeInput<'_>,
         permitted: &mut Permitted,
         record: &Record,
-    ) -> Result<(), Box<(Ruled, Refusal)>> {
-        let state = self.function(&ask.entry.slice.id);
+    ) -> Result<(), Box<(RecordedVerdict, Refusal)>> {
+        let state = self.function(&input.entry.slice.id);
         let context = Context {
-            peer: ask.peer,
-            scheme: ask.scheme,
-            port: ask.port,
-            target: ask.target.map_or_else(|| ask.entry.name.clone(), |target| self.function(target).name.clone()),
+            peer: input.peer,
+            scheme: input.scheme,
+            port: input.port,
+            target: input.target.map_or_else(|| input.entry.name.clone(), |target| self.function(target).name.clone()),
             id: record.request_id(),
-            bodiless: ask.bodiless,
+            bodiless: input.bodiless,
         };
         let given = || Given { now_ms: record.started().1, random: self.random.next(), shared: state.shared.clone() };
-        for (index, extension) in extensions(ask.entry, ask.direction).iter().enumerate() {
+        for (index, extension) in extensions(input.entry, input.direction).iter().enumerate() {
             let shown = shown::request(&permitted.head, &context);
             if !extension.request {
-                let fresh = Waiting::Fresh(Box::new(shown), given());
-                permitted.ruling.kept.get_mut().waiting.push((index, fresh));
+                let fresh = PendingRun::Fresh(Box::new(shown), given());
+                permitted.ruling.response_extensions.get_mut().pending.push((index, fresh));
                 continue;
             }
             let started = Instant::now();
             let mut running = None;
-            let starting = Starting { judge: self, class: ask.entry.class, now: started };
-            let spec = &super::program(ask.entry, ask.direction).spec;
+            let starting = Starting { judge: self, class: input.entry.class, now: started };
+            let spec = &super::program(input.entry, input.direction).spec;
             let outcome = request_run(&starting, extension, shown, given(), &mut running)
                 .and_then(|outcome| spares_claims(spec, outcome));
-            match conclude(self, record, ask.entry, extension, "request", outcome, started) {
+            match conclude(self, record, input.entry, extension, "request", outcome, started) {
                 Concluded::Continue(edits) => {
                     record.note(|observed| observed.request_edits.extend(edits.iter().map(edited)));
                     edits::apply(edits, &mut permitted.head.headers);
                     if let Some(run) = running {
-                        permitted.ruling.kept.get_mut().waiting.push((index, Waiting::Running(run)));
+                        permitted.ruling.response_extensions.get_mut().pending.push((index, PendingRun::Running(run)));
                     }
                 }
-                Concluded::Refuse(ruled, refusal) => return Err(Box::new((ruled, refusal))),
+                Concluded::Refuse(recorded, refusal) => return Err(Box::new((recorded, refusal))),
             }
         }
         Ok(())
     }
 
-    fn crowded(&self, entry: &FunctionEntry, exhausted: &Exhausted) -> (Ruled, Refusal) {
+    fn crowded(&self, entry: &FunctionEntry, exhausted: &Exhausted) -> (RecordedVerdict, Refusal) {
         let reason = exhausted.to_string();
-        self.complaints.about_extension(&entry.name, "any", &reason);
-        (Ruled::Fault { fault: "extension", reason: reason.into() }, unavailable())
+        self.log.extension_failure(&entry.name, "any", &reason);
+        (RecordedVerdict::Fault { fault: "extension", reason: reason.into() }, unavailable())
     }
 }
 
 /// Replaces the program's verdict in the record.
-fn overrule(record: &Record, ruled: Ruled) {
+fn overrule(record: &Record, recorded: RecordedVerdict) {
     record.note(|observed| {
         if let Some(judged) = &mut observed.judged {
-            judged.verdict = ruled;
+            judged.verdict = recorded;
         }
     });
 }
@@ -147,25 +147,25 @@ pub(super) fn respond(
     judge: &Judge,
     entry: &Arc<FunctionEntry>,
     direction: TrafficDirection,
-    kept: Kept,
+    response_extensions: ResponseExtensions,
     head: &mut response::Parts,
     record: &Record,
 ) -> Result<(), Refusal> {
     let extensions = extensions(entry, direction);
     // Reserves the instances until the end of this function.
-    let Kept { waiting, share: _share } = kept;
-    for (index, waiting) in waiting.into_iter().rev() {
+    let ResponseExtensions { pending, share: _share } = response_extensions;
+    for (index, pending) in pending.into_iter().rev() {
         let Some(extension) = extensions.get(index) else { continue };
         let started = Instant::now();
         let starting = Starting { judge, class: entry.class, now: started };
-        let outcome = response_run(&starting, extension, waiting, head);
+        let outcome = response_run(&starting, extension, pending, head);
         match conclude(judge, record, entry, extension, "response", outcome, started) {
             Concluded::Continue(edits) => {
                 record.note(|observed| observed.response_edits.extend(edits.iter().map(edited)));
                 edits::apply(edits, &mut head.headers);
             }
-            Concluded::Refuse(ruled, refusal) => {
-                overrule(record, ruled);
+            Concluded::Refuse(recorded, refusal) => {
+                overrule(record, recorded);
                 return Err(refusal);
             }
         }
@@ -196,7 +196,7 @@ struct Starting<'a> {
 impl Starting<'_> {
     fn start(&self, extension: &Extension, given: Given) -> Result<Run, NoRun> {
         let plugin = extension.plugin.as_ref().map_err(|reason| NoRun::NotLoaded(reason.clone()))?;
-        let deadline = self.judge.runaways.deadline(self.class, plugin.deadline(), self.now);
+        let deadline = self.judge.deadline_budgets.deadline(self.class, plugin.deadline(), self.now);
         Ok(Run::start(plugin, given, deadline)?)
     }
 }
@@ -229,12 +229,12 @@ fn spares_claims(spec: &ProgramSpec, outcome: Outcome) -> Result<Outcome, NoRun>
 fn response_run(
     starting: &Starting<'_>,
     extension: &Extension,
-    waiting: Waiting,
+    pending: PendingRun,
     head: &response::Parts,
 ) -> Result<Outcome, NoRun> {
-    let mut run = match waiting {
-        Waiting::Running(run) => run,
-        Waiting::Fresh(request, given) => {
+    let mut run = match pending {
+        PendingRun::Running(run) => run,
+        PendingRun::Fresh(request, given) => {
             let mut run = Box::new(starting.start(extension, given)?);
             run.remember(*request);
             run
@@ -248,7 +248,7 @@ fn response_run(
 /// What happens to the exchange after a run.
 enum Concluded {
     Continue(Vec<edits::Edit>),
-    Refuse(Ruled, Refusal),
+    Refuse(RecordedVerdict, Refusal),
 }
 
 /// Validates and records the outcome of a run.
@@ -264,17 +264,17 @@ fn conclude(
     // `fail_open` does not apply to a missing module, or to a node without a free instance: whoever exhausts a node, or keeps a module
     // away, must not be able to turn off a policy.
     let is_there = !matches!(outcome, Err(NoRun::NotLoaded(_) | NoRun::Failed(Failure::Crowded)));
-    let said = match outcome {
-        Ok(outcome) => verdict::said(Ok(outcome)),
-        Err(NoRun::Failed(failure)) => verdict::said(Err(failure)),
+    let decision = match outcome {
+        Ok(outcome) => verdict::validate(Ok(outcome)),
+        Err(NoRun::Failed(failure)) => verdict::validate(Err(failure)),
         Err(NoRun::BadOutput(error)) => Err(verdict::bad_output(&error)),
         Err(NoRun::NotLoaded(reason)) => Err(("not_loaded", format!("the module is not loaded: {reason}"))),
     };
-    let (ended, concluded) = match said {
-        Ok(Said::Continue(edits)) => (Ended::Continued, Concluded::Continue(edits)),
-        Ok(Said::Answer(answer)) => (Ended::Answered(answer.status.as_u16()), answered(extension, *answer)),
+    let (ended, concluded) = match decision {
+        Ok(ModuleDecision::Continue(edits)) => (Ended::Continued, Concluded::Continue(edits)),
+        Ok(ModuleDecision::Answer(answer)) => (Ended::Answered(answer.status.as_u16()), answered(extension, *answer)),
         Err((label, reason)) => {
-            judge.complaints.about_extension(&entry.name, &extension.name, &reason);
+            judge.log.extension_failure(&entry.name, &extension.name, &reason);
             let open = extension.fail_open && is_there;
             let ended = Ended::Failed { label, reason: reason.as_str().into(), open };
             let concluded = match open {
@@ -287,7 +287,7 @@ fn conclude(
     let now = Instant::now();
     let time = now.saturating_duration_since(started);
     if matches!(ended, Ended::Failed { label: "deadline", .. }) {
-        judge.runaways.lost(entry.class, time, now);
+        judge.deadline_budgets.charge(entry.class, time, now);
     }
     let observation = Observation { name: extension.name.clone(), phase, ended, time };
     record.note(|observed| observed.extensions.push(observation));
@@ -295,15 +295,15 @@ fn conclude(
 }
 
 fn answered(extension: &Extension, answer: Answer) -> Concluded {
-    let ruled = Ruled::Extension { rule: extension.name.as_ref().into(), clause: answer.details.clone() };
+    let recorded = RecordedVerdict::Extension { rule: extension.name.as_ref().into(), clause: answer.details.clone() };
     let Answer { status, headers, body, grpc_status, .. } = answer;
-    Concluded::Refuse(ruled, Refusal { status, headers, own: Some(Box::new((body, grpc_status))) })
+    Concluded::Refuse(recorded, Refusal { status, headers, own: Some(Box::new((body, grpc_status))) })
 }
 
 fn failed(extension: &Extension, reason: &str) -> Concluded {
     let reason = format!("{}: {reason}", extension.name).into();
-    let ruled = Ruled::Fault { fault: "extension", reason };
-    Concluded::Refuse(ruled, unavailable())
+    let recorded = RecordedVerdict::Fault { fault: "extension", reason };
+    Concluded::Refuse(recorded, unavailable())
 }
 
 fn unavailable() -> Refusal {

@@ -2,10 +2,10 @@
 //!
 //! It need not be right: a program asks for what is missing, and ignores what it does not need.
 
-use super::Asked;
+use super::Evaluation;
 use crate::state::ledger::quota::CounterState;
-use crate::state::ledger::token::Facts;
-use crate::state::ledger::{Digest, Known, Made};
+use crate::state::ledger::token::ClaimValues;
+use crate::state::ledger::{Digest, Known, VerifiedSignature};
 use crate::telemetry::observed::SignatureCheck;
 use http::Method;
 use leno_policy::input::{Header, QuotaEntry};
@@ -17,7 +17,7 @@ use std::borrow::Cow;
 
 /// Maximum number of bytes of claims that are remembered of one token. If a token has more, the program asks for its counters with each
 /// request.
-const MOST_FACTS: usize = 1024;
+const MAX_CLAIM_BYTES: usize = 1024;
 
 /// The request's token and counters, as far as they are known.
 pub(super) struct Forecast<'a> {
@@ -46,18 +46,18 @@ pub(super) struct Counter {
 
 impl<'a> Forecast<'a> {
     /// Looks up the tokens and counters that the program declared.
-    pub(super) fn new(asked: &Asked<'_>, method: &Method, path: &'a str, headers: &[Header<'a>]) -> Self {
-        let needs = &asked.program.needs;
-        let mut facts = None;
+    pub(super) fn new(evaluation: &Evaluation<'_>, method: &Method, path: &'a str, headers: &[Header<'a>]) -> Self {
+        let needs = &evaluation.program.needs;
+        let mut claims = None;
         let token = if needs.tokens.is_empty() {
             None
         } else {
-            only(&token::locate(&needs.tokens, headers, path)).map(|token| look_up(asked, token, &mut facts))
+            only(&token::locate(&needs.tokens, headers, path)).map(|token| look_up(evaluation, token, &mut claims))
         };
         let counters = if needs.quotas.is_empty() {
             Vec::new()
         } else {
-            read_counters(asked, method, path, headers, facts.as_ref())
+            read_counters(evaluation, method, path, headers, claims.as_ref())
         };
         Self { token, counters }
     }
@@ -74,15 +74,15 @@ impl<'a> Forecast<'a> {
     }
 
     /// Remembers the claims of an accepted token for later requests.
-    pub(super) fn learn(&self, asked: &Asked<'_>, facts: &[Option<String>]) {
-        let bytes: usize = facts.iter().flatten().map(String::len).sum();
-        if facts.is_empty() || facts.len() != asked.program.needs.claims.len() || bytes > MOST_FACTS {
+    pub(super) fn learn(&self, evaluation: &Evaluation<'_>, claims: &[Option<String>]) {
+        let bytes: usize = claims.iter().flatten().map(String::len).sum();
+        if claims.is_empty() || claims.len() != evaluation.program.needs.claims.len() || bytes > MAX_CLAIM_BYTES {
             return;
         }
         if let Some(token) = self.token.as_ref().filter(|token| token.verified.is_some())
-            && asked.state.tokens.add_facts(&token.digest, facts)
+            && evaluation.state.tokens.add_claims(&token.digest, claims)
         {
-            asked.signatures.add_facts(&token.digest, &asked.program.needs.claims, facts);
+            evaluation.signatures.add_claims(&token.digest, &evaluation.program.needs.claims, claims);
         }
     }
 }
@@ -93,44 +93,45 @@ fn only<'a>(located: &[Located<'a>]) -> Option<&'a str> {
     token::contradicting(located).is_none().then_some(found.token)
 }
 
-fn look_up<'a>(asked: &Asked<'_>, token: &'a str, facts: &mut Option<Facts>) -> Token<'a> {
+fn look_up<'a>(evaluation: &Evaluation<'_>, token: &'a str, claims: &mut Option<ClaimValues>) -> Token<'a> {
     let mut digest = [0; 32];
     digest.copy_from_slice(aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, token.as_bytes()).as_ref());
-    let Some(known) = asked.state.tokens.look_up(&digest).or_else(|| learn_from_others(asked, &digest)) else {
+    let Some(known) = evaluation.state.tokens.look_up(&digest).or_else(|| learn_from_others(evaluation, &digest))
+    else {
         return Token { token, digest, verified: None };
     };
-    asked.record.note(|observed| {
+    evaluation.record.note(|observed| {
         let check = SignatureCheck { key: known.key, algorithm: known.algorithm, remembered: true, error: None };
         observed.signatures.push(check);
     });
-    if facts.is_none() {
-        *facts = known.facts;
+    if claims.is_none() {
+        *claims = known.claims;
     }
     Token { token, digest, verified: Some(known.key) }
 }
 
 /// What other functions of this node know about a token that is new to this function. Used only if this function has the key that signed
 /// it.
-fn learn_from_others(asked: &Asked<'_>, digest: &Digest) -> Option<Known> {
-    let Made { key, algorithm, facts } = asked.signatures.look_up(digest)?;
-    if !asked.ask.entry.keys.contains(key) {
+fn learn_from_others(evaluation: &Evaluation<'_>, digest: &Digest) -> Option<Known> {
+    let VerifiedSignature { key, algorithm, claims } = evaluation.signatures.look_up(digest)?;
+    if !evaluation.input.entry.keys.contains(key) {
         return None;
     }
-    let facts = facts.filter(|(claims, _)| **claims == *asked.program.needs.claims).map(|(_, facts)| facts);
-    let known = Known { key, algorithm, facts };
-    asked.state.tokens.remember(*digest, known.clone());
+    let claims = claims.filter(|(paths, _)| **paths == *evaluation.program.needs.claims).map(|(_, values)| values);
+    let known = Known { key, algorithm, claims };
+    evaluation.state.tokens.remember(*digest, known.clone());
     Some(known)
 }
 
 /// Reads the counters that would count the request if every limit applied to it.
 fn read_counters(
-    asked: &Asked<'_>,
+    evaluation: &Evaluation<'_>,
     method: &Method,
     path: &str,
     headers: &[Header<'_>],
-    facts: Option<&Facts>,
+    claims: Option<&ClaimValues>,
 ) -> Vec<Counter> {
-    let needs = &asked.program.needs;
+    let needs = &evaluation.program.needs;
     let uses_path = needs.quotas.iter().flatten().any(|part| *part == KeyPart::Path);
     let path = if uses_path { path::normalise(path::split(path).0) } else { Ok(Cow::Borrowed("")) };
     // An ambiguous path will be refused anyway.
@@ -138,9 +139,9 @@ fn read_counters(
     let header = |name: &str| headers.iter().find(|header| header.name == name).map(|header| header.value);
     let claim = |path: &ClaimPath| {
         let index = needs.claims.iter().position(|claim| claim == path)?;
-        facts?.get(index)?.as_deref().map(Cow::Borrowed)
+        claims?.get(index)?.as_deref().map(Cow::Borrowed)
     };
-    let peer = asked.ask.peer();
+    let peer = evaluation.input.peer();
     let subject = Subject {
         identity: peer.identity,
         address: peer.address,
@@ -149,10 +150,10 @@ fn read_counters(
         header: &header,
         claim: &claim,
     };
-    let limits = asked.program.spec.rate_limits.iter().zip(&needs.quotas);
+    let limits = evaluation.program.spec.rate_limits.iter().zip(&needs.quotas);
     let read = |(index, (limit, parts)): (u16, (&RateLimit, &Vec<KeyPart>))| {
         let key = quota::render_key(parts, &subject);
-        let held = asked.state.quotas.read(&limit.name, &key);
+        let held = evaluation.state.quotas.read(&limit.name, &key);
         Counter { limit: index, key, held }
     };
     let counts_it = |(_, (limit, _)): &(u16, (&RateLimit, &Vec<KeyPart>))| limit.counts == Counts::Requests;

@@ -1,7 +1,7 @@
 //! Carries out what a program decided: validates it, takes from the counters, edits the head.
 
-use super::extend::{self, Kept};
-use super::{Asked, JudgeError, Judgement};
+use super::extend::{self, ResponseExtensions};
+use super::{Evaluation, JudgeError, Judgement};
 use crate::http::edits;
 use crate::http::edits::{BadOutput, Edit};
 use crate::http::peer::TrafficDirection;
@@ -9,9 +9,9 @@ use crate::state::extension::Extension;
 use crate::state::function::FunctionEntry;
 use crate::state::ledger::quota::{Demand, Granted};
 use crate::state::ledger::{Refused, RequestGuard, TargetState};
-use crate::telemetry::asked;
-use crate::telemetry::observed::{EditedHeader, QuotaTake, Ruled};
+use crate::telemetry::observed::{EditedHeader, RateLimitCheck, RecordedVerdict};
 use crate::telemetry::record::Record;
+use crate::telemetry::request_line;
 use bytes::Bytes;
 use http::header::{HeaderMap, HeaderName};
 use http::{StatusCode, Uri, request};
@@ -39,7 +39,7 @@ impl Permitted {
     }
 
     /// How many of its extensions see the response.
-    pub fn kept_extensions(&self) -> u32 {
+    pub fn response_extensions(&self) -> u32 {
         let kept = self.extensions().iter().filter(|extension| extension.response).count();
         u32::try_from(kept).unwrap_or(u32::MAX)
     }
@@ -69,7 +69,7 @@ pub struct Ruling {
     terms: usize,
     response_edits: RefCell<Vec<Edit>>,
     /// What the extensions keep for the response.
-    pub(super) kept: RefCell<Kept>,
+    pub(super) response_extensions: RefCell<ResponseExtensions>,
     /// Counts the request as in flight until the ruling is dropped.
     _in_flight: Option<RequestGuard>,
 }
@@ -100,7 +100,7 @@ pub struct Refusal {
     pub own: Option<Box<(Bytes, Option<u8>)>>,
 }
 
-impl Asked<'_> {
+impl Evaluation<'_> {
     /// Applies the program's decision, be it to allow or to deny.
     pub(super) fn carry_out(
         &mut self,
@@ -117,7 +117,7 @@ impl Asked<'_> {
                 let edited = Edited {
                     path: decision
                         .path
-                        .filter(|path| head.uri.path_and_query().is_none_or(|asked| asked != path.as_str())),
+                        .filter(|path| head.uri.path_and_query().is_none_or(|sent| sent != path.as_str())),
                     request: edits::check(decision.request_edits)?,
                     response: edits::check(decision.response_edits)?,
                 };
@@ -147,11 +147,11 @@ impl Asked<'_> {
             replace_path(&mut head, path)?;
             self.runs.path_changed = true;
         }
-        let in_flight = match self.ask.direction {
+        let in_flight = match self.input.direction {
             // The caller's sidecar holds the slot.
             TrafficDirection::Inbound => None,
             TrafficDirection::Gateway | TrafficDirection::Outbound => {
-                let guard = target.enter(breaker.map(|breaker| breaker.max_requests));
+                let guard = target.acquire_request(breaker.map(|breaker| breaker.max_requests));
                 if let (None, Some(breaker)) = (&guard, breaker) {
                     return self.refuse(overflow(breaker), Vec::new()).map(Judgement::Denied);
                 }
@@ -164,15 +164,15 @@ impl Asked<'_> {
         }
         self.record.note(|observed| observed.request_edits = edited.request.iter().map(self::edited).collect());
         edits::apply(edited.request, &mut head.headers);
-        self.runs.verdict = Some(Ruled::Allow { rule: rule.into() });
+        self.runs.verdict = Some(RecordedVerdict::Allow { rule: rule.into() });
         let ruling = Ruling {
             trace: plan.trace,
             terms,
-            entry: self.ask.entry.clone(),
-            direction: self.ask.direction,
+            entry: self.input.entry.clone(),
+            direction: self.input.direction,
             target,
             response_edits: edited.response.into(),
-            kept: RefCell::default(),
+            response_extensions: RefCell::default(),
             _in_flight: in_flight,
         };
         Ok(Judgement::Permitted(Permitted { head, ruling }))
@@ -210,19 +210,20 @@ impl Asked<'_> {
         match self.state.quotas.take(&demands, now_ms) {
             Ok(granted) => {
                 self.record.note(|observed| {
-                    let takes = demands.iter().zip(granted).map(|(demand, Granted { taken, shared })| QuotaTake {
-                        limit: demand.limit.name.as_str().into(),
-                        remaining: Some(taken.remaining),
-                        shared,
-                    });
-                    observed.takes = takes.collect();
+                    let checks =
+                        demands.iter().zip(granted).map(|(demand, Granted { taken, shared })| RateLimitCheck {
+                            limit: demand.limit.name.as_str().into(),
+                            remaining: Some(taken.remaining),
+                            shared,
+                        });
+                    observed.rate_limit_checks = checks.collect();
                 });
                 Ok(None)
             }
             Err(Refused { index, taken, shared }) => {
                 let name = demands.get(index).map_or("", |demand| demand.limit.name.as_str());
                 self.record.note(|observed| {
-                    observed.takes.push(QuotaTake { limit: name.into(), remaining: None, shared });
+                    observed.rate_limit_checks.push(RateLimitCheck { limit: name.into(), remaining: None, shared });
                 });
                 // Another request used up the limit after the program's run, or the limit counts failures.
                 Ok(Some((quota::exhausted(name, &taken), quota::limit_headers(&taken).into())))
@@ -243,7 +244,7 @@ impl Asked<'_> {
             observed.flag = flag(denial.policy);
         });
         edits::apply(response_edits, &mut headers);
-        self.runs.verdict = Some(Ruled::Deny {
+        self.runs.verdict = Some(RecordedVerdict::Deny {
             policy: denial.policy,
             rule: denial.rule.into(),
             default: denial.default,
@@ -253,9 +254,9 @@ impl Asked<'_> {
     }
 
     /// Refuses the request, because there is no verdict to rely on.
-    pub(super) fn give_up(&mut self, trouble: JudgeError) -> Refusal {
-        let (status, ruled) = describe(&trouble);
-        self.runs.verdict = Some(ruled);
+    pub(super) fn give_up(&mut self, error: JudgeError) -> Refusal {
+        let (status, recorded) = describe(&error);
+        self.runs.verdict = Some(recorded);
         Refusal { status, headers: HeaderMap::new(), own: None }
     }
 
@@ -269,7 +270,7 @@ impl Asked<'_> {
         }
         let logged = &self.program.spec.access_log.request_headers;
         let named = logged.iter().filter_map(|name| HeaderName::try_from(name.as_str()).ok());
-        let values = asked::values(
+        let values = request_line::values(
             named.flat_map(|name| head.headers.get_all(&name).iter().map(move |value| (name.clone(), value))),
         );
         self.record.note(|observed| {
@@ -288,18 +289,18 @@ struct Edited {
 }
 
 /// The refusal if the response's run fails. The response is not passed on.
-pub(super) fn fault(trouble: &JudgeError, record: &Record) -> Refusal {
-    let (status, ruled) = describe(trouble);
+pub(super) fn fault(error: &JudgeError, record: &Record) -> Refusal {
+    let (status, recorded) = describe(error);
     record.note(|observed| {
         if let Some(judged) = &mut observed.judged {
-            judged.verdict = ruled;
+            judged.verdict = recorded;
         }
     });
     Refusal { status, headers: HeaderMap::new(), own: None }
 }
 
-fn describe(trouble: &JudgeError) -> (StatusCode, Ruled) {
-    let (status, fault) = match trouble {
+fn describe(error: &JudgeError) -> (StatusCode, RecordedVerdict) {
+    let (status, fault) = match error {
         JudgeError::NotLoaded(_) => (StatusCode::SERVICE_UNAVAILABLE, "not_loaded"),
         JudgeError::Run(RunError::Fault(fault)) => (StatusCode::INTERNAL_SERVER_ERROR, fault_name(fault)),
         JudgeError::Run(RunError::Engine(_)) => (StatusCode::SERVICE_UNAVAILABLE, "no_sandbox"),
@@ -311,7 +312,7 @@ fn describe(trouble: &JudgeError) -> (StatusCode, Ruled) {
         JudgeError::Undecided => (StatusCode::INTERNAL_SERVER_ERROR, "undecided"),
         JudgeError::NoTarget => (StatusCode::INTERNAL_SERVER_ERROR, "no_target"),
     };
-    (status, Ruled::Fault { fault, reason: trouble.to_string().into() })
+    (status, RecordedVerdict::Fault { fault, reason: error.to_string().into() })
 }
 
 fn fault_name(fault: &Fault) -> &'static str {

@@ -65,7 +65,7 @@ impl Bench {
 
     fn judge(&self, head: request::Parts, record: &Record) -> Judgement {
         let target: Option<FunctionId> = self.target.map(|target| target.parse().unwrap());
-        let ask = JudgeInput {
+        let input = JudgeInput {
             entry: &self.entry,
             direction: self.direction,
             peer: &self.peer(),
@@ -77,7 +77,7 @@ impl Bench {
             endpoints: 1,
             bodiless: true,
         };
-        self.judge.request(ask, head, record)
+        self.judge.request(input, head, record)
     }
 
     /// Judges a request. Returns the judgement and the record.

@@ -8,7 +8,7 @@ use leno_sandbox::extension::{Change, Failure, Local, Outcome};
 
 /// A module's decision, validated.
 #[derive(Debug)]
-pub(crate) enum Said {
+pub(crate) enum ModuleDecision {
     /// The exchange goes on with these edits.
     Continue(Vec<Edit>),
     /// The module answers the request itself.
@@ -30,11 +30,11 @@ pub(crate) struct Answer {
 pub(crate) type Failed = (&'static str, String);
 
 /// Validates the outcome of a run.
-pub(crate) fn said(outcome: Result<Outcome, Failure>) -> Result<Said, Failed> {
+pub(crate) fn validate(outcome: Result<Outcome, Failure>) -> Result<ModuleDecision, Failed> {
     let bad = |error: BadOutput| bad_output(&error);
     match outcome {
-        Ok(Outcome::Continue(changes)) => Ok(Said::Continue(edits::check_changes(&changes).map_err(bad)?)),
-        Ok(Outcome::Local(local)) => Ok(Said::Answer(Box::new(answer(*local).map_err(bad)?))),
+        Ok(Outcome::Continue(changes)) => Ok(ModuleDecision::Continue(edits::check_changes(&changes).map_err(bad)?)),
+        Ok(Outcome::Local(local)) => Ok(ModuleDecision::Answer(Box::new(answer(*local).map_err(bad)?))),
         Err(failure) => Err((failure.label(), failure.to_string())),
     }
 }

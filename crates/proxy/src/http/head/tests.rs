@@ -122,11 +122,11 @@ fn only_the_mesh_says_who_is_calling() {
     admit(&mut inside, TrafficDirection::Outbound).unwrap();
     assert_eq!(names(&inside.headers), ["forwarded", "host", "x-forwarded-for", "x-forwarded-proto", "x-real-ip"]);
     let id = HeaderValue::from_static("id");
-    deliver(&mut inside.headers, "spiffe://td/ns/n/sa/callee", Some("spiffe://td/ns/n/sa/caller"), &id);
+    finalize_request(&mut inside.headers, "spiffe://td/ns/n/sa/callee", Some("spiffe://td/ns/n/sa/caller"), &id);
     let expected = "By=spiffe://td/ns/n/sa/callee;URI=spiffe://td/ns/n/sa/caller";
     assert_eq!(inside.headers.get(CLIENT_CERT).unwrap(), expected);
     assert_eq!(inside.headers.get(REQUEST_ID).unwrap(), "id");
-    deliver(&mut inside.headers, "spiffe://td/ns/n/sa/callee", None, &id);
+    finalize_request(&mut inside.headers, "spiffe://td/ns/n/sa/callee", None, &id);
     assert!(!inside.headers.contains_key(CLIENT_CERT));
     let mut hop = http1("/", &forged);
     assert_eq!(admit(&mut hop, TrafficDirection::Inbound).unwrap().protocol, Protocol::Grpc);
@@ -269,6 +269,6 @@ fn responses_are_cleaned_and_named() {
         .header("x-leno-secret", "1")
         .header("content-type", "text/plain");
     let mut head = response.body(()).unwrap().into_parts().0;
-    answer(&mut head, &HeaderValue::from_static("id"), false);
+    sanitize_response(&mut head, &HeaderValue::from_static("id"), false);
     assert_eq!(names(&head.headers), ["content-type", "x-request-id"]);
 }

@@ -34,23 +34,23 @@ impl TargetState {
     }
 
     /// Counts an in-flight request. `None`: `max` are in flight already.
-    pub fn enter(self: &Arc<Self>, max: Option<u32>) -> Option<RequestGuard> {
+    pub fn acquire_request(self: &Arc<Self>, max: Option<u32>) -> Option<RequestGuard> {
         add_one(&self.requests, max).then(|| RequestGuard(self.clone()))
     }
 
     /// Counts a request that waits for an instance or a connection. `None`: `max_pending` wait already.
-    pub fn wait(self: &Arc<Self>, max_pending: Option<u32>) -> Option<PendingGuard> {
+    pub fn acquire_pending(self: &Arc<Self>, max_pending: Option<u32>) -> Option<PendingGuard> {
         add_one(&self.pending, max_pending).then(|| PendingGuard(self.clone()))
     }
 
     /// Counts a connection until the guard is dropped. `None`: `max_connections` are open already.
-    pub fn connect(self: &Arc<Self>, max_connections: Option<u32>) -> Option<ConnectionGuard> {
+    pub fn acquire_connection(self: &Arc<Self>, max_connections: Option<u32>) -> Option<ConnectionGuard> {
         add_one(&self.connections, max_connections).then(|| ConnectionGuard(self.clone()))
     }
 
     /// Counts an in-flight retry against the retry budget: `percent` of the in-flight requests, but at least `min`. `None`: the budget is
     /// used up.
-    pub fn retry(self: &Arc<Self>, percent: u8, min: u32) -> Option<RetryGuard> {
+    pub fn acquire_retry(self: &Arc<Self>, percent: u8, min: u32) -> Option<RetryGuard> {
         let share = u64::from(self.requests.load(Ordering::Relaxed)) * u64::from(percent) / 100;
         let budget = min.max(u32::try_from(share).unwrap_or(u32::MAX));
         add_one(&self.retries, Some(budget)).then(|| RetryGuard(self.clone()))
@@ -123,12 +123,12 @@ mod tests {
     #[test]
     fn guards_give_back_what_they_took() {
         let target = Arc::new(TargetState::default());
-        let first = target.enter(Some(2)).unwrap();
-        let second = target.enter(Some(2)).unwrap();
-        assert!(target.enter(Some(2)).is_none());
+        let first = target.acquire_request(Some(2)).unwrap();
+        let second = target.acquire_request(Some(2)).unwrap();
+        assert!(target.acquire_request(Some(2)).is_none());
         assert_eq!(target.load(1, Instant::now()).requests, 2);
         drop(first);
-        assert!(target.enter(Some(2)).is_some());
+        assert!(target.acquire_request(Some(2)).is_some());
         drop(second);
         assert_eq!(target.load(1, Instant::now()).requests, 0);
     }
@@ -136,11 +136,11 @@ mod tests {
     #[test]
     fn every_kind_is_counted_for_itself() {
         let target = Arc::new(TargetState::default());
-        let _request = target.enter(None).unwrap();
-        let _pending = target.wait(Some(1)).unwrap();
-        let _connection = target.connect(Some(1)).unwrap();
-        assert!(target.wait(Some(1)).is_none());
-        assert!(target.connect(Some(1)).is_none());
+        let _request = target.acquire_request(None).unwrap();
+        let _pending = target.acquire_pending(Some(1)).unwrap();
+        let _connection = target.acquire_connection(Some(1)).unwrap();
+        assert!(target.acquire_pending(Some(1)).is_none());
+        assert!(target.acquire_connection(Some(1)).is_none());
         let load = target.load(3, Instant::now());
         assert_eq!(load, TargetLoad { requests: 1, pending: 1, connections: 1, healthy: 3, ejected: 0 });
     }
@@ -148,12 +148,12 @@ mod tests {
     #[test]
     fn the_retry_budget_grows_with_the_requests_in_flight_and_never_falls_below_its_minimum() {
         let target = Arc::new(TargetState::default());
-        let _minimum: Vec<_> = (0..3).map(|_| target.retry(20, 3).unwrap()).collect();
-        assert!(target.retry(20, 3).is_none(), "20 % of nothing leaves the minimum");
-        let _requests: Vec<_> = (0..20).map(|_| target.enter(None).unwrap()).collect();
-        let _fourth = target.retry(20, 3).expect("20 % of 20 is four");
-        assert!(target.retry(20, 3).is_none());
-        assert!(target.retry(0, 0).is_none());
+        let _minimum: Vec<_> = (0..3).map(|_| target.acquire_retry(20, 3).unwrap()).collect();
+        assert!(target.acquire_retry(20, 3).is_none(), "20 % of nothing leaves the minimum");
+        let _requests: Vec<_> = (0..20).map(|_| target.acquire_request(None).unwrap()).collect();
+        let _fourth = target.acquire_retry(20, 3).expect("20 % of 20 is four");
+        assert!(target.acquire_retry(20, 3).is_none());
+        assert!(target.acquire_retry(0, 0).is_none());
     }
 
     #[test]
@@ -167,7 +167,7 @@ mod tests {
                     .map(|_| {
                         scope.spawn(|| {
                             barrier.wait();
-                            let guard = target.enter(Some(3));
+                            let guard = target.acquire_request(Some(3));
                             barrier.wait();
                             usize::from(guard.is_some())
                         })

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub type Digest = [u8; 32];
 
 /// Values of the claims that counter keys are made of ([`leno_policy::needs::Needs::claims`]).
-pub type Facts = Arc<[Option<String>]>;
+pub type ClaimValues = Arc<[Option<String>]>;
 
 /// What is known about a verified token.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub struct Known {
     /// The algorithm of the signature.
     pub algorithm: Algorithm,
     /// The claims from the last decision about the token; `None` before the first one.
-    pub facts: Option<Facts>,
+    pub claims: Option<ClaimValues>,
 }
 
 /// One function's verified tokens: at most 4096, about half a megabyte.
@@ -40,11 +40,11 @@ impl Tokens {
     }
 
     /// Adds the claims of a known token. Returns whether they are new.
-    pub fn add_facts(&self, digest: &Digest, facts: &[Option<String>]) -> bool {
+    pub fn add_claims(&self, digest: &Digest, claims: &[Option<String>]) -> bool {
         self.0.change(digest, |known| {
-            let new = known.facts.as_deref() != Some(facts);
+            let new = known.claims.as_deref() != Some(claims);
             if new {
-                known.facts = Some(facts.into());
+                known.claims = Some(claims.into());
             }
             new
         })
@@ -63,36 +63,36 @@ impl Tokens {
 
 /// Who signed a token, whichever function it was shown to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Made {
+pub struct VerifiedSignature {
     /// The key that the signature was verified with.
     pub key: KeyId,
     /// The algorithm of the signature.
     pub algorithm: Algorithm,
     /// Claims and their values from a decision about the token. A program said so, so this is no more than a hint.
-    pub facts: Option<(Arc<[ClaimPath]>, Facts)>,
+    pub claims: Option<(Arc<[ClaimPath]>, ClaimValues)>,
 }
 
 /// The node's verified tokens. A token that is new to one function costs no public-key operation if another function has verified it.
 /// Bounded like a function's own tokens, which do not depend on this: whoever floods it makes others verify new tokens once, and does
 /// nothing worse.
 #[derive(Debug, Default)]
-pub struct Signatures(Recent<Made>);
+pub struct Signatures(Recent<VerifiedSignature>);
 
 impl Signatures {
     /// Who signed this token.
-    pub fn look_up(&self, digest: &Digest) -> Option<Made> {
+    pub fn look_up(&self, digest: &Digest) -> Option<VerifiedSignature> {
         self.0.look_up(digest)
     }
 
     /// Remembers that `key` signed this token.
     pub fn remember(&self, digest: Digest, key: KeyId, algorithm: Algorithm) {
-        self.0.insert(digest, Made { key, algorithm, facts: None });
+        self.0.insert(digest, VerifiedSignature { key, algorithm, claims: None });
     }
 
     /// Adds the values of these claims of a known token.
-    pub fn add_facts(&self, digest: &Digest, claims: &[ClaimPath], facts: &[Option<String>]) {
-        self.0.change(digest, |made| {
-            made.facts = Some((claims.into(), facts.into()));
+    pub fn add_claims(&self, digest: &Digest, paths: &[ClaimPath], values: &[Option<String>]) {
+        self.0.change(digest, |known| {
+            known.claims = Some((paths.into(), values.into()));
             true
         });
     }
@@ -175,20 +175,20 @@ mod tests {
     }
 
     fn made_by(key: u8) -> Known {
-        Known { key: KeyId([key; 32]), algorithm: ALGORITHM, facts: None }
+        Known { key: KeyId([key; 32]), algorithm: ALGORITHM, claims: None }
     }
 
     #[test]
     fn remembers_the_key_and_the_facts_of_the_last_decision() {
         let tokens = Tokens::default();
         assert_eq!(tokens.look_up(&digest(1)), None);
-        assert!(!tokens.add_facts(&digest(1), &[Some("ann".into())]));
+        assert!(!tokens.add_claims(&digest(1), &[Some("ann".into())]));
         assert_eq!(tokens.look_up(&digest(1)), None, "facts alone make no entry");
         tokens.remember(digest(1), made_by(7));
         assert_eq!(tokens.look_up(&digest(1)), Some(made_by(7)));
-        assert!(tokens.add_facts(&digest(1), &[Some("ann".into())]));
-        assert!(!tokens.add_facts(&digest(1), &[Some("ann".into())]), "not new any more");
-        assert_eq!(tokens.look_up(&digest(1)).unwrap().facts.as_deref(), Some(&[Some("ann".to_owned())][..]));
+        assert!(tokens.add_claims(&digest(1), &[Some("ann".into())]));
+        assert!(!tokens.add_claims(&digest(1), &[Some("ann".into())]), "not new any more");
+        assert_eq!(tokens.look_up(&digest(1)).unwrap().claims.as_deref(), Some(&[Some("ann".to_owned())][..]));
         tokens.remember(digest(1), made_by(8));
         assert_eq!(
             tokens.look_up(&digest(1)).unwrap().key,

@@ -7,12 +7,12 @@ use tokio::sync::Notify;
 
 /// Functions that saw a token with an unknown key. Judges report them, and the fetcher of key sets takes them.
 #[derive(Debug, Default)]
-pub struct UnknownKeys {
+pub struct UnknownKeyReports {
     functions: Mutex<HashSet<FunctionId>>,
     reported: Notify,
 }
 
-impl UnknownKeys {
+impl UnknownKeyReports {
     /// Reports that a token matches none of this function's keys.
     pub fn report(&self, function: &FunctionId) {
         let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);

@@ -3,7 +3,7 @@
 use super::object::Object;
 use crate::runtime::clock::rfc3339;
 use crate::telemetry::names::{EXTENSIONS, direction_name, policy_name, protocol_name};
-use crate::telemetry::observed::{Observed, Ruled};
+use crate::telemetry::observed::{Observed, RecordedVerdict};
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 use std::fmt::{self, Display};
@@ -61,12 +61,12 @@ impl<'a> Line<'a> {
     fn new(observed: &'a Observed) -> Self {
         let judged = observed.judged.as_ref();
         let (policy, rule, clause, default) = match judged.map(|judged| &judged.verdict) {
-            Some(Ruled::Allow { rule }) => (None, &**rule, "", None),
-            Some(Ruled::Deny { policy, rule, clause, default }) => {
+            Some(RecordedVerdict::Allow { rule }) => (None, &**rule, "", None),
+            Some(RecordedVerdict::Deny { policy, rule, clause, default }) => {
                 (Some(policy_name(*policy)), &**rule, &**clause, Some(*default))
             }
-            Some(Ruled::Extension { rule, clause }) => (Some(EXTENSIONS), &**rule, &**clause, None),
-            Some(Ruled::Fault { reason, .. }) => (None, "", &**reason, None),
+            Some(RecordedVerdict::Extension { rule, clause }) => (Some(EXTENSIONS), &**rule, &**clause, None),
+            Some(RecordedVerdict::Fault { reason, .. }) => (None, "", &**reason, None),
             None => (None, "", "", None),
         };
         let trace = observed.trace.as_ref();
@@ -81,9 +81,9 @@ impl<'a> Line<'a> {
             source_address: observed.peer.address,
             target: observed.target.as_deref(),
             revision: observed.revision_name().map(|name| &**name),
-            authority: observed.asked.authority(),
-            method: observed.asked.method(),
-            path: observed.asked.path(),
+            authority: observed.request_line.authority(),
+            method: observed.request_line.method(),
+            path: observed.request_line.path(),
             protocol: protocol_name(observed.protocol),
             status: observed.status,
             grpc_status: observed.grpc_status,

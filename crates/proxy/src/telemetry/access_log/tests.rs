@@ -1,6 +1,6 @@
 use super::*;
-use crate::telemetry::asked::Asked;
-use crate::telemetry::observed::Ruled;
+use crate::telemetry::observed::RecordedVerdict;
+use crate::telemetry::request_line::RequestLine;
 use crate::testing::{observed, slice};
 use leno_policy::spec::ProgramSpec;
 use std::path::Path;
@@ -82,11 +82,11 @@ fn queries_are_never_logged() {
 #[test]
 fn nobody_can_write_lines_of_their_own() {
     let mut evil = observed();
-    evil.asked = Asked::new("GET\x7e", "\"quoted\" \\ host", "/a\u{202e}b\u{2028}\"'");
+    evil.request_line = RequestLine::new("GET\x7e", "\"quoted\" \\ host", "/a\u{202e}b\u{2028}\"'");
     evil.logged_headers[0].1 = "a\tb\" verdict=allow \u{fffd}\u{85} \\".into();
     if let Some(judged) = &mut evil.judged {
         judged.principal = Some("ann\nverdict=allow \u{1b}[2J\r\0\u{7f}".into());
-        judged.verdict = Ruled::Fault { fault: "trap", reason: "line 1\nline 2 \" verdict=allow".into() };
+        judged.verdict = RecordedVerdict::Fault { fault: "trap", reason: "line 1\nline 2 \" verdict=allow".into() };
     }
     evil.failure = Some("broken\r\n\u{9b}31m".into());
     let text = line_of(false, &evil);

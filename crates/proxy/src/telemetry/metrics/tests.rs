@@ -1,5 +1,5 @@
 use super::*;
-use crate::telemetry::asked::Asked;
+use crate::telemetry::request_line::RequestLine;
 use crate::testing::observed;
 
 fn exposition(metrics: &Metrics) -> String {
@@ -70,7 +70,7 @@ fn verdicts_faults_signatures_retries_and_runs_are_counted() {
     let mut faulty = observed();
     faulty.direction = TrafficDirection::Outbound;
     if let Some(judged) = &mut faulty.judged {
-        judged.verdict = Ruled::Fault { fault: "deadline", reason: "ran past its deadline".into() };
+        judged.verdict = RecordedVerdict::Fault { fault: "deadline", reason: "ran past its deadline".into() };
     }
     shard.observe(&faulty);
     shard.sandbox_run(EngineKind::Wasm, Duration::from_micros(4));
@@ -123,7 +123,7 @@ fn what_clients_send_never_becomes_a_label() {
     for number in 0..100 {
         let mut hop = observed();
         let (method, host, path) = (format!("M{number}"), format!("host-{number}"), format!("/path-{number}"));
-        hop.asked = Asked::new(&method, &host, &path);
+        hop.request_line = RequestLine::new(&method, &host, &path);
         shard.observe(&hop);
     }
     assert_eq!(sample(&exposition(&metrics), "istio_requests_total", &[]), 100.0, "one series for all");
@@ -136,7 +136,7 @@ fn series_are_bounded() {
     let mut hop = observed();
     for number in 0..2 * MOST_RULES {
         if let Some(judged) = &mut hop.judged {
-            judged.verdict = Ruled::Allow { rule: format!("made-up-{number}").into() };
+            judged.verdict = RecordedVerdict::Allow { rule: format!("made-up-{number}").into() };
         }
         shard.observe(&hop);
     }
@@ -160,7 +160,7 @@ fn rule_names_are_escaped() {
     let metrics = Metrics::default();
     let mut hop = observed();
     if let Some(judged) = &mut hop.judged {
-        judged.verdict = Ruled::Allow { rule: "a\"b\\c\nd".into() };
+        judged.verdict = RecordedVerdict::Allow { rule: "a\"b\\c\nd".into() };
     }
     metrics.shard().observe(&hop);
     let text = exposition(&metrics);

@@ -1,7 +1,7 @@
 use super::super::Telemetry;
-use super::super::asked::values;
 use super::super::names::workload;
 use super::super::observed::*;
+use super::super::request_line::values;
 use super::*;
 use crate::telemetry::ring::Explanation;
 use bytes::Bytes;
@@ -78,7 +78,7 @@ fn what_policies_and_peers_say_is_cut_to_its_bounds() {
         observed.failure = Some(long());
         if let Some(judged) = &mut observed.judged {
             judged.principal = Some(long());
-            judged.verdict = Ruled::Extension { rule: long(), clause: long() };
+            judged.verdict = RecordedVerdict::Extension { rule: long(), clause: long() };
         }
         observed.request_edits = vec![observed.request_edits[0].clone(); 10_000];
         observed.signatures = vec![observed.signatures[0]; 10_000];

@@ -2,7 +2,7 @@
 
 use crate::runtime::clock::rfc3339;
 use crate::telemetry::names::{EXTENSIONS, algorithm_name, direction_name, policy_name, protocol_name};
-use crate::telemetry::observed::{AttemptResult, EditedHeader, Observed, Ruled, Stage};
+use crate::telemetry::observed::{AttemptResult, EditedHeader, Observed, RecordedVerdict, Stage};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -219,9 +219,9 @@ impl Explanation {
             hop: direction_name(observed.direction).to_owned(),
             time: rfc3339(observed.started_at).to_string(),
             asked: Asked {
-                method: observed.asked.method().to_owned(),
-                authority: observed.asked.authority().to_owned(),
-                path: observed.asked.path().to_owned(),
+                method: observed.request_line.method().to_owned(),
+                authority: observed.request_line.authority().to_owned(),
+                path: observed.request_line.path().to_owned(),
                 protocol: protocol_name(observed.protocol).to_owned(),
             },
             peer: Peer {
@@ -233,9 +233,9 @@ impl Explanation {
             judgement: judgement(observed),
             signatures: signatures(observed),
             quotas: observed
-                .takes
+                .rate_limit_checks
                 .iter()
-                .map(|take| Quota { limit: take.limit.to_string(), remaining: take.remaining, shared: take.shared })
+                .map(|check| Quota { limit: check.limit.to_string(), remaining: check.remaining, shared: check.shared })
                 .collect(),
             extensions: extensions(observed),
             request_edits: edits(&observed.request_edits),
@@ -265,10 +265,12 @@ impl Explanation {
 fn judgement(observed: &Observed) -> Option<Judgement> {
     let judged = observed.judged.as_ref()?;
     let (policy, rule, default, clause) = match &judged.verdict {
-        Ruled::Allow { rule } => (None, &**rule, false, ""),
-        Ruled::Deny { policy, rule, default, clause } => (Some(policy_name(*policy)), &**rule, *default, &**clause),
-        Ruled::Extension { rule, clause } => (Some(EXTENSIONS), &**rule, false, &**clause),
-        Ruled::Fault { reason, .. } => (None, "", false, &**reason),
+        RecordedVerdict::Allow { rule } => (None, &**rule, false, ""),
+        RecordedVerdict::Deny { policy, rule, default, clause } => {
+            (Some(policy_name(*policy)), &**rule, *default, &**clause)
+        }
+        RecordedVerdict::Extension { rule, clause } => (Some(EXTENSIONS), &**rule, false, &**clause),
+        RecordedVerdict::Fault { reason, .. } => (None, "", false, &**reason),
     };
     Some(Judgement {
         function: judged.function.to_string(),

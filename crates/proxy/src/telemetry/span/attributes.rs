@@ -3,7 +3,7 @@
 use super::protobuf::{Value, attribute, bytes, fixed32, fixed64, nested, number, text};
 use crate::http::peer::TrafficDirection;
 use crate::telemetry::names::{EXTENSIONS, direction_name, engine_name, policy_name};
-use crate::telemetry::observed::{Observed, Ruled};
+use crate::telemetry::observed::{Observed, RecordedVerdict};
 use leno_policy::outcome::TracePlan;
 use leno_policy::spec::Protocol;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -64,7 +64,7 @@ impl<'a> Span<'a> {
 
     /// Appends the name. RPC: `package.Service/Method`. HTTP: the method and the callee, because paths would make endless names.
     fn write_name(&self, out: &mut Vec<u8>) {
-        let method = self.observed.asked.method();
+        let method = self.observed.request_line.method();
         match (self.rpc(), &self.observed.target) {
             (Some((service, method)), _) => text(out, 5, &[service, "/", method]),
             (None, Some(target)) => text(out, 5, &[method, " ", target]),
@@ -73,7 +73,7 @@ impl<'a> Span<'a> {
     }
 
     fn rpc(&self) -> Option<(&str, &str)> {
-        let path = self.observed.asked.path().strip_prefix('/')?;
+        let path = self.observed.request_line.path().strip_prefix('/')?;
         path.split_once('/').filter(|(_, method)| self.observed.protocol == Protocol::Grpc && !method.contains('/'))
     }
 
@@ -91,9 +91,9 @@ impl<'a> Span<'a> {
     fn attributes(&self, mut add: impl FnMut(&'static str, Value<'_>)) {
         let observed = self.observed;
         let version = if matches!(observed.protocol, Protocol::Http1 | Protocol::WebSocket) { "1.1" } else { "2" };
-        let (host, port) = crate::http::head::split_authority(observed.asked.authority());
-        add("http.request.method", observed.asked.method().into());
-        add("url.path", observed.asked.path().into());
+        let (host, port) = crate::http::head::split_authority(observed.request_line.authority());
+        add("http.request.method", observed.request_line.method().into());
+        add("url.path", observed.request_line.path().into());
         add("network.protocol.version", version.into());
         add("server.address", host.into());
         if let Some(port) = port {
@@ -127,10 +127,10 @@ impl<'a> Span<'a> {
         add("leno.verdict", observed.verdict().into());
         if let Some(judged) = &observed.judged {
             let (policy, rule) = match &judged.verdict {
-                Ruled::Allow { rule } => (None, &**rule),
-                Ruled::Deny { policy, rule, .. } => (Some(policy_name(*policy)), &**rule),
-                Ruled::Extension { rule, .. } => (Some(EXTENSIONS), &**rule),
-                Ruled::Fault { .. } => (None, ""),
+                RecordedVerdict::Allow { rule } => (None, &**rule),
+                RecordedVerdict::Deny { policy, rule, .. } => (Some(policy_name(*policy)), &**rule),
+                RecordedVerdict::Extension { rule, .. } => (Some(EXTENSIONS), &**rule),
+                RecordedVerdict::Fault { .. } => (None, ""),
             };
             if let Some(policy) = policy {
                 add("leno.policy", policy.into());

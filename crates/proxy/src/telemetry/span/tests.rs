@@ -1,6 +1,6 @@
 use super::*;
 use crate::http::peer::TrafficDirection;
-use crate::telemetry::asked::Asked;
+use crate::telemetry::request_line::RequestLine;
 use crate::testing::observed;
 use leno_policy::spec::Protocol;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
@@ -142,7 +142,7 @@ fn each_hop_is_a_span_of_its_function() {
 fn grpc_calls_are_named_by_their_method() {
     let mut call = observed();
     call.protocol = Protocol::Grpc;
-    call.asked = Asked::new("POST", "inventory", "/inventory.v1.Inventory/CheckStock");
+    call.request_line = RequestLine::new("POST", "inventory", "/inventory.v1.Inventory/CheckStock");
     call.grpc_status = Some(5);
     let exported = export(vec![call]);
     let [(_, span)] = &exported[..] else { panic!("{exported:?}") };

@@ -44,16 +44,16 @@ fn slow_slice() -> Slice {
 }
 
 #[test]
-fn a_program_that_misses_its_deadlines_is_kept_on_a_leash() {
+fn a_program_that_misses_its_deadlines_gets_a_short_one() {
     for engine in &engines()[1..] {
         let bench = Bench::new(engine, slow_slice());
         let other = Bench::new(engine, open_slice());
         let (class, own) = (bench.entry.class, bench.entry.slice.deadline);
-        let leashed = || bench.judge.runaways.deadline(class, own, Instant::now()) < own;
-        assert!(!leashed());
+        let shortened = || bench.judge.deadline_budgets.deadline(class, own, Instant::now()) < own;
+        assert!(!shortened());
         let long = || (0..2000).fold(get("/"), |request, _| request.header("x-a", "b"));
         for _ in 0..10_000 {
-            if leashed() {
+            if shortened() {
                 break;
             }
             let (judgement, told) = bench.ask(long());
@@ -61,7 +61,7 @@ fn a_program_that_misses_its_deadlines_is_kept_on_a_leash() {
             let clause = told.judgement.unwrap().clause;
             assert!(clause.contains("ran past its deadline"), "{clause}");
         }
-        assert!(leashed());
+        assert!(shortened());
         drop(permitted(other.ask(long()).0));
     }
 }
@@ -124,8 +124,8 @@ fn carry_out(change: impl FnOnce(&mut Decision)) -> (Result<Judgement, JudgeErro
     let state = bench.judge.function(&bench.entry.slice.id);
     let target: FunctionId = "shop/orders".parse().unwrap();
     let peer = bench.peer();
-    let mut asked = Asked {
-        ask: JudgeInput {
+    let mut evaluation = Evaluation {
+        input: JudgeInput {
             entry: &bench.entry,
             direction: TrafficDirection::Gateway,
             peer: &peer,
@@ -144,8 +144,8 @@ fn carry_out(change: impl FnOnce(&mut Decision)) -> (Result<Judgement, JudgeErro
         record: &record,
         runs: Runs::default(),
     };
-    let judgement = asked.carry_out(decision, head, 1_700_000_000_000);
-    asked.conclude(Instant::now());
+    let judgement = evaluation.carry_out(decision, head, 1_700_000_000_000);
+    evaluation.conclude(Instant::now());
     let observed = record.take();
     (judgement, observed)
 }
@@ -216,5 +216,5 @@ fn a_decision_that_takes_more_than_there_is_is_refused_by_the_ledger() {
     let refusal = denied(judgement.unwrap());
     assert_eq!(refusal.status, 429);
     assert!(refusal.headers.contains_key("retry-after"));
-    assert_eq!(observed.takes[0].remaining, None);
+    assert_eq!(observed.rate_limit_checks[0].remaining, None);
 }

@@ -59,7 +59,7 @@ fn a_remembered_signature_spares_nothing_but_the_signature() {
         let function = bench.ledger.function(&"shop/orders".parse().unwrap());
         let remember = |token: &str, key| {
             let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, token.as_bytes());
-            let known = Known { key, algorithm: Algorithm::ES256, facts: None };
+            let known = Known { key, algorithm: Algorithm::ES256, claims: None };
             function.tokens.remember(digest.as_ref().try_into().unwrap(), known);
         };
         let expired = sign(&key, &CLAIMS.replace("4102444800", "1000000000"));

@@ -24,13 +24,13 @@ const CUT: &str = "…";
 
 /// Method, authority and path of a request, in one allocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Asked {
+pub struct RequestLine {
     text: Box<str>,
     method: usize,
     authority: usize,
 }
 
-impl Asked {
+impl RequestLine {
     /// Copies them from a head, without the query.
     pub fn of(head: &request::Parts) -> Self {
         let authority = match head.uri.authority() {
@@ -123,21 +123,21 @@ mod tests {
     #[test]
     fn what_was_asked_is_copied_without_its_query() {
         let (head, ()) = Request::get("/a/b?secret").header("host", "shop:80").body(()).unwrap().into_parts();
-        let asked = Asked::of(&head);
-        assert_eq!((asked.method(), asked.authority(), asked.path()), ("GET", "shop:80", "/a/b"));
+        let line = RequestLine::of(&head);
+        assert_eq!((line.method(), line.authority(), line.path()), ("GET", "shop:80", "/a/b"));
         let (head, ()) = Request::put("http://shop/").header("host", "other").body(()).unwrap().into_parts();
-        let asked = Asked::of(&head);
-        assert_eq!((asked.method(), asked.authority(), asked.path()), ("PUT", "shop", "/"));
+        let line = RequestLine::of(&head);
+        assert_eq!((line.method(), line.authority(), line.path()), ("PUT", "shop", "/"));
     }
 
     #[test]
     fn what_is_too_long_is_cut_and_says_so() {
         let long = "/é".repeat(5_000);
-        let asked = Asked::new(&"M".repeat(99), &"h".repeat(9_999), &long);
-        assert_eq!((asked.method().len(), asked.authority().len()), (METHOD + CUT.len(), AUTHORITY + CUT.len()));
-        assert!(asked.path().len() <= PATH + CUT.len() && asked.path().ends_with('…'), "{}", asked.path());
-        assert!(asked.path().starts_with("/é/é"));
-        assert_eq!(Asked::new("GET", "", &"/".repeat(PATH)).path().len(), PATH, "just as long as it may be");
+        let line = RequestLine::new(&"M".repeat(99), &"h".repeat(9_999), &long);
+        assert_eq!((line.method().len(), line.authority().len()), (METHOD + CUT.len(), AUTHORITY + CUT.len()));
+        assert!(line.path().len() <= PATH + CUT.len() && line.path().ends_with('…'), "{}", line.path());
+        assert!(line.path().starts_with("/é/é"));
+        assert_eq!(RequestLine::new("GET", "", &"/".repeat(PATH)).path().len(), PATH, "just as long as it may be");
     }
 
     #[test]

@@ -10,10 +10,10 @@ use std::time::Duration;
 
 /// Active rollouts by function. Counts live in memory only: after a restart, a step is judged by the requests that come then.
 #[derive(Debug, Default)]
-pub(crate) struct Watches(BTreeMap<FunctionId, Watch>);
+pub(crate) struct ActiveRollouts(BTreeMap<FunctionId, ActiveRollout>);
 
 #[derive(Debug)]
-struct Watch {
+struct ActiveRollout {
     candidate: Candidate,
     stable: u32,
     /// Requests in this step on all nodes, by revision.
@@ -22,7 +22,7 @@ struct Watch {
     last: BTreeMap<(Arc<str>, u32), RevisionCounts>,
 }
 
-impl Watches {
+impl ActiveRollouts {
     /// Whether a rollout is under way.
     pub(crate) fn any(&self) -> bool {
         !self.0.is_empty()
@@ -41,21 +41,21 @@ impl Watches {
             return;
         };
         let stable = history.stable;
-        let new = || Watch { candidate, stable, seen: BTreeMap::new(), last: BTreeMap::new() };
-        let watch = self.0.entry(id.clone()).or_insert_with(new);
-        if (watch.candidate, watch.stable) != (candidate, stable) {
-            (watch.candidate, watch.stable) = (candidate, stable);
-            watch.seen.clear();
+        let new = || ActiveRollout { candidate, stable, seen: BTreeMap::new(), last: BTreeMap::new() };
+        let active = self.0.entry(id.clone()).or_insert_with(new);
+        if (active.candidate, active.stable) != (candidate, stable) {
+            (active.candidate, active.stable) = (candidate, stable);
+            active.seen.clear();
         }
     }
 
     /// Takes in a node's cumulative counts. A node's first counts are only the baseline: it sends them before it routes the first request to a
     /// revision.
     pub(crate) fn report(&mut self, node: &Arc<str>, id: &FunctionId, counts: &[(u32, RevisionCounts)]) {
-        let Some(watch) = self.0.get_mut(id) else { return };
+        let Some(active) = self.0.get_mut(id) else { return };
         for (revision, now) in counts {
-            let Some(before) = watch.last.insert((node.clone(), *revision), *now) else { continue };
-            let seen = watch.seen.entry(*revision).or_default();
+            let Some(before) = active.last.insert((node.clone(), *revision), *now) else { continue };
+            let seen = active.seen.entry(*revision).or_default();
             // Counts that have fallen mean that the node was restarted.
             let again = now.requests < before.requests || now.failed < before.failed || now.slow < before.slow;
             let before = if again { RevisionCounts::default() } else { before };
@@ -71,12 +71,12 @@ impl Watches {
         now_ms: u64,
         rollout_of: impl Fn(&FunctionId) -> Option<&'a Rollout>,
     ) -> Vec<(FunctionId, Candidate, Verdict)> {
-        let judge = |(id, watch): (&FunctionId, &Watch)| {
-            let elapsed = Duration::from_millis(now_ms.saturating_sub(watch.candidate.since_ms));
-            let seen = |revision| watch.seen.get(revision).copied().unwrap_or_default();
-            let (new, before) = (seen(&watch.candidate.number), seen(&watch.stable));
+        let judge = |(id, active): (&FunctionId, &ActiveRollout)| {
+            let elapsed = Duration::from_millis(now_ms.saturating_sub(active.candidate.since_ms));
+            let seen = |revision| active.seen.get(revision).copied().unwrap_or_default();
+            let (new, before) = (seen(&active.candidate.number), seen(&active.stable));
             let verdict = rollout::judge(rollout_of(id)?, elapsed, &new, &before);
-            (verdict != Verdict::Wait).then(|| (id.clone(), watch.candidate, verdict))
+            (verdict != Verdict::Wait).then(|| (id.clone(), active.candidate, verdict))
         };
         self.0.iter().filter_map(judge).collect()
     }

@@ -49,8 +49,8 @@ impl Caller {
         self.in_flight.request_id.clone()
     }
 
-    pub(super) fn outside(self) -> impl Outside {
-        Calls(SendWrapper::new(self))
+    pub(super) fn outgoing(self) -> impl Outside {
+        OutgoingCalls(SendWrapper::new(self))
     }
 
     /// Makes one call, up to the head of its response.
@@ -71,9 +71,9 @@ impl Caller {
 }
 
 /// The engine requires `Send`. This value never leaves its thread; if it did, the wrapper would panic.
-struct Calls(SendWrapper<Caller>);
+struct OutgoingCalls(SendWrapper<Caller>);
 
-impl Outside for Calls {
+impl Outside for OutgoingCalls {
     fn send(&mut self, request: Request<component::Body>) -> Sending {
         let caller = Caller::clone(&self.0);
         let (mut answer, answered) = oneshot::channel();
