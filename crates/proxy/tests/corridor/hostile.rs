@@ -224,7 +224,6 @@ async fn a_response_with_an_unknown_coding_is_not_passed_on() {
     }
 }
 
-/// Blanks, line ends and extensions that another server may read otherwise.
 /// What comes behind a CONNECT is for its tunnel, and not held to the letter.
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_follows_a_tunnel_that_is_refused() {
@@ -239,6 +238,7 @@ async fn nothing_follows_a_tunnel_that_is_refused() {
     }
 }
 
+/// Blanks, line ends and extensions that another server may read otherwise.
 #[tokio::test(flavor = "multi_thread")]
 async fn chunks_are_taken_by_the_letter() {
     let head = "POST /seen HTTP/1.1\r\nhost: web\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n";
