@@ -17,7 +17,7 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
 
 /// Longest wait for an answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// Largest body of an answer.
 const LARGEST_BODY: usize = 1024 * 1024;
 
@@ -53,7 +53,7 @@ pub enum CallError {
     #[error("no whole answer: {0}")]
     Body(Box<dyn std::error::Error + Send + Sync>),
     /// It took too long.
-    #[error("no answer within {PATIENCE:?}")]
+    #[error("no answer within {TIMEOUT:?}")]
     Timeout,
 }
 
@@ -79,7 +79,7 @@ impl Mesh {
 
     /// Sends a request; its address is `http://name-of-the-function/path`.
     pub async fn send(&self, request: Request<Full<Bytes>>) -> Result<Response<Bytes>, CallError> {
-        tokio::time::timeout(PATIENCE, self.exchange(request)).await.map_err(|_| CallError::Timeout)?
+        tokio::time::timeout(TIMEOUT, self.exchange(request)).await.map_err(|_| CallError::Timeout)?
     }
 
     /// A connection for each request is plenty here, and leaves no stale ones to worry about.
@@ -102,7 +102,7 @@ impl Mesh {
     pub fn inventory(&self) -> Result<Inventory, tonic::transport::Error> {
         let channel = Endpoint::from_shared(format!("http://{}", self.proxy))?
             .origin(Uri::from_static("http://inventory-service"))
-            .timeout(PATIENCE)
+            .timeout(TIMEOUT)
             .connect_lazy();
         let authorization = MetadataValue::try_from(self.authorization.as_bytes()).ok();
         Ok(InventoryClient::with_interceptor(channel, Credentials { authorization }))

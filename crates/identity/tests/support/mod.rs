@@ -13,7 +13,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 /// So that a broken test fails instead of hanging.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 pub(crate) const LIFETIME: Duration = Duration::from_secs(3600);
 
 /// A clock that stands still until it is moved.
@@ -103,7 +103,7 @@ pub(crate) fn connect(server: Arc<ServerConfig>, client: Arc<ClientConfig>, name
 }
 
 fn patient(socket: TcpStream) -> TcpStream {
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
     socket
 }
 

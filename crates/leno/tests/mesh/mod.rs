@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// The longest that anything may take before a test gives up on it.
-const PATIENCE: Duration = Duration::from_secs(240);
+const TIMEOUT: Duration = Duration::from_secs(240);
 
 /// A running `leno up`.
 pub(crate) struct Mesh {
@@ -176,7 +176,7 @@ impl Mesh {
     pub(crate) fn wait_for(&mut self, what: &str, mut holds: impl FnMut(&mut Self) -> bool) {
         let begin = Instant::now();
         while !holds(self) {
-            assert!(begin.elapsed() < PATIENCE, "waited in vain for {what}:\n{}", self.output().join("\n"));
+            assert!(begin.elapsed() < TIMEOUT, "waited in vain for {what}:\n{}", self.output().join("\n"));
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -223,7 +223,7 @@ impl Mesh {
         loop {
             let text = self.admin("/metrics").body;
             let Some(missing) = expected.iter().find(|expected| !text.contains(**expected)) else { return text };
-            assert!(begin.elapsed() < PATIENCE, "waited in vain for {missing}:\n{text}");
+            assert!(begin.elapsed() < TIMEOUT, "waited in vain for {missing}:\n{text}");
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -236,7 +236,7 @@ impl Mesh {
             if output.status.success() {
                 return String::from_utf8(output.stdout).unwrap();
             }
-            assert!(begin.elapsed() < PATIENCE, "{output:?}");
+            assert!(begin.elapsed() < TIMEOUT, "{output:?}");
             std::thread::sleep(Duration::from_millis(20));
         }
     }

@@ -13,7 +13,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::time::error::Elapsed;
 
 /// The first requests start programs; that takes longest.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What came back.
 #[derive(Debug)]
@@ -38,21 +38,21 @@ impl Answer {
 pub(crate) async fn send(address: SocketAddr, request: Request<Full<Bytes>>) -> Result<Answer> {
     let what = format!("{} {} at {address}", request.method(), request.uri());
     let exchanging = async { exchange(TcpStream::connect(address).await?, request).await };
-    told(&what, tokio::time::timeout(PATIENCE, exchanging).await)
+    told(&what, tokio::time::timeout(TIMEOUT, exchanging).await)
 }
 
 /// The same, to a Unix socket.
 pub(crate) async fn send_to(socket: &Path, request: Request<Full<Bytes>>) -> Result<Answer> {
     let what = format!("{} {} at {}", request.method(), request.uri(), socket.display());
     let exchanging = async { exchange(UnixStream::connect(socket).await?, request).await };
-    told(&what, tokio::time::timeout(PATIENCE, exchanging).await)
+    told(&what, tokio::time::timeout(TIMEOUT, exchanging).await)
 }
 
 fn told(what: &str, answer: std::result::Result<Result<Answer>, Elapsed>) -> Result<Answer> {
     match answer {
         Ok(Ok(answer)) => Ok(answer),
         Ok(Err(error)) => Err(format!("{what}: {error}").into()),
-        Err(_) => Err(format!("{what}: no answer within {PATIENCE:?}").into()),
+        Err(_) => Err(format!("{what}: no answer within {TIMEOUT:?}").into()),
     }
 }
 

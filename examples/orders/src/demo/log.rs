@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// Lines are written in batches; after this time they are missing.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// One line, as far as it is needed here.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -60,7 +60,7 @@ impl AccessLog {
     /// All lines of a request's trace, from the gateway to the last function. Waits until they satisfy the condition; if they never
     /// do, what is there is returned, and will be found wanting.
     pub(crate) async fn trace(&self, request_id: &str, complete: impl Fn(&[Entry]) -> bool) -> Result<Vec<Entry>> {
-        let deadline = tokio::time::Instant::now() + PATIENCE;
+        let deadline = tokio::time::Instant::now() + TIMEOUT;
         loop {
             let all = self.entries()?;
             let of_request = all.iter().find(|entry| entry.request_id == request_id);
