@@ -39,14 +39,6 @@ impl Alarm {
         }
     }
 
-    /// Does not wake the thread after all, unless somebody asked for it at once.
-    pub fn cancel(&self) {
-        self.set(Duration::ZERO);
-        if self.urgent.load(SeqCst) {
-            self.set(AT_ONCE);
-        }
-    }
-
     /// Wakes the thread at once; if it is at work, then when it sleeps the next time, unless it has seen by then all that was there
     /// before this call.
     pub fn wake(&self) {
@@ -62,7 +54,6 @@ impl Alarm {
         self.urgent.swap(false, SeqCst);
     }
 
-    /// Zero: never.
     fn set(&self, time: Duration) {
         let it_value =
             Timespec { tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX), tv_nsec: time.subsec_nanos().into() };
@@ -102,19 +93,6 @@ mod tests {
         alarm.sleep();
         alarm.wake();
         alarm.wake_after(LONG);
-        alarm.sleep();
-    }
-
-    #[test]
-    fn what_was_cancelled_can_be_set_again_and_a_hurry_cannot_be_cancelled() {
-        let alarm = Alarm::new().unwrap();
-        alarm.wake_after(Duration::ZERO);
-        alarm.cancel();
-        assert_eq!(rustix::time::timerfd_gettime(&alarm.timer).unwrap().it_value.tv_nsec, 0);
-        alarm.wake_after(Duration::from_micros(300));
-        alarm.sleep();
-        alarm.wake();
-        alarm.cancel();
         alarm.sleep();
     }
 

@@ -27,6 +27,9 @@ pub enum EngineError {
     /// The module could not be compiled or started.
     #[error("the WebAssembly engine cannot be started: {0}")]
     Wasm(String),
+    /// The kernel gives this thread no timer, and without a deadline nothing is run.
+    #[error("no timer for the deadline: {0}")]
+    Timer(io::Error),
     /// All sandboxes of the pool are in use.
     #[error("all {0} sandboxes of this worker are in use")]
     Exhausted(usize),

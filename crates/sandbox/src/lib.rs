@@ -23,10 +23,12 @@
 //!
 //! A run that faults, gives bad output or exceeds its deadline is an error with a reason in words; the pool goes on with
 //! a clean sandbox.
-#![deny(unsafe_code)] // allowed in `microvm` alone
+#![deny(unsafe_code)] // allowed in `microvm` and `deadline` alone
 
+mod clock;
 pub mod component;
 mod cpu_time;
+mod deadline;
 mod engine;
 mod error;
 pub mod extension;

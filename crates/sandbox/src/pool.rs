@@ -89,16 +89,6 @@ impl Pool {
 
     /// Erases what the last run left: for a worker that has nothing else to do.
     pub fn tidy(&mut self) {
-        if self.dirty.is_none() {
-            return;
-        }
-        self.erase();
-        if let Some(instance) = self.instances.last() {
-            instance.rest();
-        }
-    }
-
-    fn erase(&mut self) {
         if let Some(vacant) = self.dirty.take().and_then(Spent::reset) {
             self.keep(vacant);
         }
@@ -111,7 +101,7 @@ impl Pool {
     }
 
     fn vacant(&mut self, image: &Image) -> Result<Vacant, EngineError> {
-        self.erase();
+        self.tidy();
         Ok(match image.body() {
             Body::Microvm(machine, snapshot) => {
                 let fits = |shell: &microvm::Shell| Arc::ptr_eq(shell.machine(), machine);

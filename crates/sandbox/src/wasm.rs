@@ -1,28 +1,25 @@
 //! The portable engine: every run has a WebAssembly instance for itself that is as new, with the memory that the program's
 //! initialisation left. Isolated by what the compiler does not let a module express.
 
-mod clock;
 mod initial;
 mod instance;
-mod limit;
 mod snapshot;
 
-pub(crate) use clock::Clock;
 pub(crate) use instance::{Instance, Spent};
 pub(crate) use snapshot::{Changes, Snapshot};
 
+use crate::deadline::{self, Deadline};
 use crate::error::{EngineError, LoadError};
 use crate::fault::{Access, Fault, printable};
 use initial::Initial;
 use leno_policy::input::MAX_INPUT;
 use leno_policy::outcome::MAX_OUTPUT;
-use limit::Limit;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 use wasmtime::{
     Config, Enabled, Engine, InstanceAllocationStrategy, InstancePre, Linker, Memory, Module, ModuleExport, OptLevel,
-    PoolingAllocationConfig, Store, Trap,
+    PoolingAllocationConfig, Store, Trap, UpdateDeadline,
 };
 
 /// The image that this crate was built with.
@@ -53,14 +50,13 @@ const OUT_OF_MEMORY: u32 = 4;
 /// The engine: the compiled module, and what finds its parts.
 pub(crate) struct Wasm {
     engine: Engine,
-    ready: InstancePre<Limit>,
+    ready: InstancePre<()>,
     memory: ModuleExport,
     stack_pointer: ModuleExport,
     run: ModuleExport,
     /// Address of the guest's report.
     report: usize,
     initial: Initial,
-    clock: Clock,
 }
 
 impl Wasm {
@@ -74,7 +70,7 @@ impl Wasm {
             module.get_export_index(name).ok_or_else(|| EngineError::Wasm(format!("the module has no `{name}`")))
         };
         let [memory, stack_pointer, run] = [export("memory")?, export("__stack_pointer")?, export("run")?];
-        let mut store = limit::store(&engine);
+        let mut store = store(&engine);
         store.set_epoch_deadline(u64::MAX / 2);
         let instance = ready.instantiate(&mut store).map_err(failed)?;
         let report = instance
@@ -83,8 +79,7 @@ impl Wasm {
             .ok_or_else(|| EngineError::Wasm("the module has no `REPORT`".into()))?;
         let initial = Initial::of(&instance, &mut store)
             .ok_or_else(|| EngineError::Wasm("the module has no memory, or no stack".into()))?;
-        let clock = Clock::start(&engine).map_err(|error| EngineError::Wasm(error.to_string()))?;
-        Ok(Self { engine, ready, memory, stack_pointer, run, report: report as usize, initial, clock })
+        Ok(Self { engine, ready, memory, stack_pointer, run, report: report as usize, initial })
     }
 
     /// Initialises a program.
@@ -93,9 +88,7 @@ impl Wasm {
             return Err(LoadError::TooLarge { bytes: program.len(), limit: BLOB });
         }
         let failed = |error: wasmtime::Error| EngineError::Wasm(format!("{error:#}"));
-        let mut store = limit::store(&self.engine);
-        limit::set(&mut store, &self.clock, INIT_DEADLINE);
-        let _counting = self.clock.count();
+        let mut store = store(&self.engine);
         let instance = self.ready.instantiate(&mut store).map_err(failed)?;
         let memory = self.memory(&mut store, &instance)?;
         let room = INIT_MEMORY.saturating_sub(memory.data_size(&store)).div_ceil(WASM_PAGE);
@@ -105,7 +98,10 @@ impl Wasm {
         let address = memory.grow(&mut store, pages as u64).map_err(|_| LoadError::NoRoom)? as usize * WASM_PAGE;
         memory.data_mut(&mut store)[address..address + program.len()].copy_from_slice(program);
         let init = instance.get_typed_func::<(u32, u32), ()>(&mut store, "init").map_err(failed)?;
+        store.set_epoch_deadline(1);
+        let deadline = Deadline::for_instance(&self.engine, INIT_DEADLINE).map_err(EngineError::Timer)?;
         let called = init.call(&mut store, (address as u32, program.len() as u32));
+        drop(deadline);
         match self.outcome(called, memory.data(&store)) {
             Ok(_) => {}
             Err(Fault::Refused(reason)) => return Err(LoadError::Refused(reason)),
@@ -128,7 +124,7 @@ impl Wasm {
         snapshot.memory().next_multiple_of(WASM_PAGE).max(self.initial.memory().len())
     }
 
-    fn memory(&self, store: &mut Store<Limit>, instance: &wasmtime::Instance) -> Result<Memory, EngineError> {
+    fn memory(&self, store: &mut Store<()>, instance: &wasmtime::Instance) -> Result<Memory, EngineError> {
         instance
             .get_module_export(store, &self.memory)
             .and_then(wasmtime::Extern::into_memory)
@@ -171,8 +167,18 @@ pub(crate) fn try_out(
     }
 }
 
+/// A store whose instance ends when the time of what its thread runs is up.
+fn store(engine: &Engine) -> Store<()> {
+    let mut store = Store::new(engine, ());
+    // Another thread's run may have been the one whose time was up: the epoch is the engine's.
+    store.epoch_deadline_callback(|_| {
+        Ok(if deadline::is_over() { UpdateDeadline::Interrupt } else { UpdateDeadline::Continue(1) })
+    });
+    store
+}
+
 /// Sees to it that a memory has at least so many bytes.
-fn grow(memory: &Memory, store: &mut Store<Limit>, bytes: usize) -> Result<(), wasmtime::Error> {
+fn grow(memory: &Memory, store: &mut Store<()>, bytes: usize) -> Result<(), wasmtime::Error> {
     let missing = bytes.saturating_sub(memory.data_size(&*store));
     if missing > 0 {
         memory.grow(store, missing.div_ceil(WASM_PAGE) as u64)?;

@@ -3,8 +3,9 @@
 use super::failure::CompileError;
 use super::host::Host;
 use super::program::Component;
+use crate::clock::Clock;
 use crate::error::EngineError;
-use crate::wasm::{Clock, tuned};
+use crate::wasm::tuned;
 use std::fmt;
 use std::sync::Arc;
 use wasmtime::component::Linker;

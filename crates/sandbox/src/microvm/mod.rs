@@ -1,10 +1,8 @@
 //! The engine that isolates by hardware: every run has a virtual machine of its own, entered in unprivileged mode with
 //! all registers and all memory as the program's initialisation left them. Needs `/dev/kvm`.
 //!
-//! The only module of this crate with `unsafe` code.
 #![allow(unsafe_code)]
 
-mod deadline;
 mod elf;
 #[path = "../../../../guest/src/layout.rs"]
 #[allow(dead_code, missing_docs)]

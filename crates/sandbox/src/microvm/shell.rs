@@ -1,13 +1,13 @@
 //! A shell: one micro-VM with one vCPU, generic, reused. A [`Shell`] is clean, that is, all memory that a guest can reach
 //! and that is not shared and read-only is zero. Running one makes it a [`Spent`], and only [`Spent::reset`] makes that a shell again.
 
-use super::deadline::Deadline;
 use super::elf::Guest;
 use super::layout::{self, PAGE, status, task};
 use super::memory::Memory;
 use super::snapshot::Snapshot;
 use super::system::{HeapClass, View};
 use super::{Machine, system};
+use crate::deadline::Deadline;
 use crate::fault::{Access, Fault};
 use kvm_bindings::{kvm_regs, kvm_sregs, kvm_userspace_memory_region};
 use kvm_ioctls::{SyncReg, VcpuExit, VcpuFd, VmFd};
@@ -213,7 +213,7 @@ impl Vm {
 
     /// Runs until the guest leaves; returns what it wrote to the exit port.
     fn go(&mut self, deadline: Duration) -> Result<u32, Fault> {
-        let deadline = match Deadline::set(self.vcpu.get_kvm_run(), deadline) {
+        let deadline = match Deadline::for_vcpu(self.vcpu.get_kvm_run(), deadline) {
             Ok(deadline) => deadline,
             Err(error) => return Err(Fault::Host(format!("no timer for the deadline: {error}"))),
         };

@@ -1,6 +1,5 @@
 //! What an instance is like that has done nothing: to tell what a program's initialisation changed, and to make an instance as new.
 
-use super::limit::Limit;
 use std::ops::Range;
 use wasmtime::{Instance, Store};
 
@@ -14,7 +13,7 @@ pub(super) struct Initial {
 
 impl Initial {
     /// Of a new instance. `None`: it has no such exports.
-    pub(super) fn of(instance: &Instance, store: &mut Store<Limit>) -> Option<Self> {
+    pub(super) fn of(instance: &Instance, store: &mut Store<()>) -> Option<Self> {
         let stack_pointer = instance.get_global(&mut *store, "__stack_pointer")?.get(&mut *store).i32()?;
         let memory: Box<[u8]> = instance.get_memory(&mut *store, "memory")?.data(&*store).into();
         let written = |byte: &u8| *byte != 0;

@@ -2,8 +2,8 @@
 //! nothing else of the guest lasts (a test reads the image). Running one makes it a [`Spent`], and only [`Spent::reset`] makes that an
 //! instance again. Where a run failed or took more memory, it is thrown away instead, and the engine makes another one.
 
-use super::limit::{self, Limit};
 use super::{Snapshot, Wasm, grow};
+use crate::deadline::Deadline;
 use crate::error::EngineError;
 use crate::fault::Fault;
 use leno_policy::input::MAX_INPUT;
@@ -17,7 +17,7 @@ pub(crate) struct Instance(Box<Parts>);
 
 struct Parts {
     engine: Arc<Wasm>,
-    store: Store<Limit>,
+    store: Store<()>,
     memory: Memory,
     stack_pointer: Global,
     run: TypedFunc<u32, ()>,
@@ -37,7 +37,7 @@ impl Instance {
     pub(crate) fn new(engine: &Arc<Wasm>, snapshot: &Snapshot) -> Result<Self, EngineError> {
         let failed = |error: wasmtime::Error| EngineError::Wasm(format!("{error:#}"));
         let missing = |what| EngineError::Wasm(format!("the module's `{what}` is none"));
-        let mut store = limit::store(&engine.engine);
+        let mut store = super::store(&engine.engine);
         store.set_epoch_deadline(1);
         let instance = engine.ready.instantiate(&mut store).map_err(failed)?;
         let memory = engine.memory(&mut store, &instance)?;
@@ -58,11 +58,6 @@ impl Instance {
     /// Bytes of its memory.
     pub(crate) fn size(&self) -> usize {
         self.0.size
-    }
-
-    /// For who has nothing else to do than to wait for the next run.
-    pub(crate) fn rest(&self) {
-        self.0.engine.clock.rest();
     }
 
     /// Runs the program of `snapshot` once. `write` puts the input into its area and returns the length; it may be asked again, with a
@@ -103,8 +98,6 @@ impl Parts {
         mut write: impl FnMut(&mut [u8]) -> Result<usize, E>,
     ) -> Result<Result<Range<usize>, Fault>, E> {
         let Self { engine, store, memory, run, .. } = self;
-        limit::set(store, &engine.clock, deadline);
-        let _counting = engine.clock.count();
         let data = memory.data_mut(&mut *store);
         snapshot.restore(data);
         let whole = snapshot.input + MAX_INPUT;
@@ -119,7 +112,13 @@ impl Parts {
             }
             written => written?,
         };
+        store.set_epoch_deadline(1);
+        let deadline = match Deadline::for_instance(&engine.engine, deadline) {
+            Ok(deadline) => deadline,
+            Err(error) => return Ok(Err(Fault::Host(format!("no timer for the deadline: {error}")))),
+        };
         let called = run.call(&mut *store, length as u32);
+        drop(deadline);
         Ok(engine.outcome(called, memory.data(&*store)))
     }
 

@@ -1,4 +1,4 @@
-//! The deadline of WebAssembly instances: compiled code compares a counter of the engine with its own limit at every
+//! The deadline of extensions and the turns of components: compiled code compares a counter of the engine with its own limit at every
 //! function entry and loop, and a thread of this module counts. It sleeps for good while nothing runs, and a run does not wake it but
 //! sets its [`Alarm`]: most runs are over before the first tick.
 
@@ -11,7 +11,7 @@ use std::time::Duration;
 use wasmtime::Engine;
 
 /// How exact deadlines are. Each tick wakes a thread, on a core that has requests to serve.
-pub(super) const TICK: Duration = Duration::from_millis(2);
+const TICK: Duration = Duration::from_millis(2);
 /// The same, while there are runs whose deadline is shorter than that.
 const SHORT_TICK: Duration = Duration::from_micros(250);
 /// So many short ticks after the last such run, ticks are long again.
@@ -56,20 +56,6 @@ impl Clock {
             self.0.alarm.wake_after(self.0.tick());
         }
         Counting(&self.0)
-    }
-
-    /// Has no thread woken for runs that are over: for who has nothing else to do.
-    pub(crate) fn rest(&self) {
-        let Self(state) = self;
-        if state.running.load(SeqCst) > 0 || state.asleep.swap(true, SeqCst) {
-            return;
-        }
-        state.alarm.cancel();
-        // A run that started meanwhile may have found the alarm set, or set it before it was cancelled.
-        if state.running.load(SeqCst) > 0 || !state.asleep.load(SeqCst) {
-            state.asleep.store(false, SeqCst);
-            state.alarm.wake_after(state.tick());
-        }
     }
 
     /// Looks more often for a run that has so little time.
