@@ -5,7 +5,7 @@
 //! loads, swaps its snapshot. (`leno up` looks at its files twice a second, which is not counted.)
 
 use crate::arguments::Plain;
-use crate::contenders::{envoy_file, mesh};
+use crate::contenders::{EnvoyPlace, envoy_file, mesh};
 use crate::html::Page;
 use crate::machine;
 use crate::policies::Policies;
@@ -109,7 +109,8 @@ fn envoy(rig: &Rig, policies: Policies, count: usize) -> anyhow::Result<Sample> 
     let mut times = Vec::new();
     for index in 0..count {
         let [listen] = free_addresses()?;
-        let configurations = [envoy_file(rig, &format!("coldstart-{index}"), policies, listen, rig.upstream, false)?];
+        let place = EnvoyPlace::inbound(listen, rig.upstream);
+        let configurations = [envoy_file(rig, &format!("coldstart-{index}"), policies, place)?];
         let begin = Instant::now();
         let proxy = Proxy::envoys(program, rig.cores, &configurations)?;
         loop {

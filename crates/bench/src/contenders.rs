@@ -108,18 +108,34 @@ impl Running {
     /// One Envoy before the upstream, as an inbound sidecar.
     pub(crate) fn envoy(rig: &Rig, name: &str, policies: Policies) -> anyhow::Result<Self> {
         let [listen] = free_addresses()?;
-        let configurations = [envoy_file(rig, name, policies, listen, rig.upstream, false)?];
+        Self::with_envoy(rig, name, policies, EnvoyPlace::inbound(listen, rig.upstream))
+    }
+
+    /// As [`Self::envoy`], before the upstream that speaks HTTP/2.
+    pub(crate) fn envoy_http2(rig: &Rig, name: &str, policies: Policies) -> anyhow::Result<Self> {
+        let [listen] = free_addresses()?;
+        let place = EnvoyPlace { listen, upstream: rig.upstream_http2, http2_upstream: true, outbound: false };
+        Self::with_envoy(rig, name, policies, place)
+    }
+
+    fn with_envoy(rig: &Rig, name: &str, policies: Policies, place: EnvoyPlace) -> anyhow::Result<Self> {
+        let configurations = [envoy_file(rig, name, policies, place)?];
         let tls = policies.mtls.then(|| rig.material.client_tls(true));
         let proxy = Some(start_envoys(rig, &configurations)?);
-        Self { proxy, tls, ..Self::at(rig, name, listen, policies)? }.wait_until_ready(rig, policies)
+        Self { proxy, tls, ..Self::at(rig, name, place.listen, policies)? }.wait_until_ready(rig, policies)
     }
 
     /// A caller's sidecar and the callee's, with mutual TLS between them where policies say so.
     pub(crate) fn envoy_pair(rig: &Rig, name: &str, policies: Policies) -> anyhow::Result<Self> {
         let [outbound, inbound] = free_addresses()?;
         let configurations = [
-            envoy_file(rig, &format!("{name}-outbound"), policies, outbound, inbound, true)?,
-            envoy_file(rig, &format!("{name}-inbound"), policies, inbound, rig.upstream, false)?,
+            envoy_file(
+                rig,
+                &format!("{name}-outbound"),
+                policies,
+                EnvoyPlace { outbound: true, ..EnvoyPlace::inbound(outbound, inbound) },
+            )?,
+            envoy_file(rig, &format!("{name}-inbound"), policies, EnvoyPlace::inbound(inbound, rig.upstream))?,
         ];
         let proxy = Some(start_envoys(rig, &configurations)?);
         Self { proxy, ..Self::at(rig, name, outbound, policies)? }.wait_until_ready(rig, policies)
@@ -130,6 +146,19 @@ impl Running {
         let folder = new_folder(rig, name)?;
         let listeners = listeners()?;
         let mesh = mesh(rig, &folder, engine, policies, listeners);
+        fs::write(folder.join("bench.yaml"), mesh.documents())?;
+        Self::at_gateway(rig, name, listeners, policies)?.behind_leno(rig, &folder, listeners, policies)
+    }
+
+    /// As [`Self::leno`], before the upstream that speaks HTTP/2.
+    pub(crate) fn leno_http2(rig: &Rig, name: &str, engine: &str, policies: Policies) -> anyhow::Result<Self> {
+        let folder = new_folder(rig, name)?;
+        let listeners = listeners()?;
+        let mesh = Mesh {
+            upstream: rig.upstream_http2,
+            http2_upstream: true,
+            ..mesh(rig, &folder, engine, policies, listeners)
+        };
         fs::write(folder.join("bench.yaml"), mesh.documents())?;
         Self::at_gateway(rig, name, listeners, policies)?.behind_leno(rig, &folder, listeners, policies)
     }
@@ -299,14 +328,30 @@ fn start_envoys(rig: &Rig, configurations: &[PathBuf]) -> anyhow::Result<Proxy> 
     Proxy::envoys(program, rig.cores, configurations)
 }
 
+/// Where an Envoy stands.
+#[derive(Clone, Copy)]
+pub(crate) struct EnvoyPlace {
+    listen: SocketAddr,
+    upstream: SocketAddr,
+    /// The upstream speaks HTTP/2.
+    http2_upstream: bool,
+    /// It is a caller's sidecar, before the callee's.
+    outbound: bool,
+}
+
+impl EnvoyPlace {
+    /// A callee's sidecar, before a service that speaks HTTP/1.1.
+    pub(crate) fn inbound(listen: SocketAddr, upstream: SocketAddr) -> Self {
+        Self { listen, upstream, http2_upstream: false, outbound: false }
+    }
+}
+
 /// Writes a configuration.
 pub(crate) fn envoy_file(
     rig: &Rig,
     name: &str,
     policies: Policies,
-    listen: SocketAddr,
-    upstream: SocketAddr,
-    outbound: bool,
+    EnvoyPlace { listen, upstream, http2_upstream, outbound }: EnvoyPlace,
 ) -> anyhow::Result<PathBuf> {
     let path = rig.folder().join(format!("{name}.json"));
     let log = path.with_extension("log").display().to_string();
@@ -314,6 +359,7 @@ pub(crate) fn envoy_file(
         policies,
         listen,
         upstream,
+        http2_upstream,
         outbound,
         material: &rig.material,
         otlp: rig.otlp,
@@ -350,6 +396,7 @@ pub(crate) fn mesh<'a>(
         engine,
         listeners,
         upstream: rig.upstream,
+        http2_upstream: false,
         caller: None,
         same_node_tls: false,
         material: &rig.material,

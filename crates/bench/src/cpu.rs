@@ -1,6 +1,8 @@
 //! What processes used, as the kernel counts it.
 
 use anyhow::{Context, bail};
+use nix::time::clock_getcpuclockid;
+use nix::unistd::Pid;
 use std::collections::HashMap;
 use std::fs;
 use std::ops::Sub;
@@ -37,18 +39,17 @@ impl Sub for Usage {
 }
 
 impl Usage {
-    /// Of these processes, together. Threads that ended in the meantime are missing from all but `user`.
+    /// Of these processes, together, with the threads that ended in the meantime; only their switches are missing.
     pub(crate) fn of(pids: &[u32]) -> anyhow::Result<Self> {
         let mut sum = Self::default();
         for pid in pids {
+            sum.cpu += on_cpu(*pid).with_context(|| format!("process {pid} is gone"))?;
             let threads =
                 fs::read_dir(format!("/proc/{pid}/task")).with_context(|| format!("process {pid} is gone"))?;
             for thread in threads {
                 let path = thread?.path();
                 // A thread may end between the listing and the reading.
-                let Ok(schedstat) = fs::read_to_string(path.join("schedstat")) else { continue };
                 let Ok(status) = fs::read_to_string(path.join("status")) else { continue };
-                sum.cpu += on_cpu(&schedstat).context("schedstat has another form here")?;
                 let (voluntary, involuntary) = switches(&status).context("status has another form here")?;
                 sum.voluntary += voluntary;
                 sum.involuntary += involuntary;
@@ -137,9 +138,10 @@ fn times(stat: &str) -> Option<Times> {
     Some(Times { user: next()?, system: next()?, children: next()? + next()? })
 }
 
-/// From `/proc/PID/task/TID/schedstat`.
-fn on_cpu(schedstat: &str) -> Option<Duration> {
-    Some(Duration::from_nanos(schedstat.split(' ').next()?.parse().ok()?))
+/// By the process's own clock, to the nanosecond.
+fn on_cpu(pid: u32) -> anyhow::Result<Duration> {
+    let clock = clock_getcpuclockid(Pid::from_raw(pid.try_into()?))?;
+    Ok(clock.now()?.into())
 }
 
 /// From `/proc/PID/status`: voluntary, involuntary.
@@ -170,12 +172,25 @@ mod tests {
         let stat = "123 (a) (b c) S 1 2 3 0 -1 4194560 10 0 0 0 17 4 2 1 20 0 5 0 100 0 0";
         let found = times(stat).unwrap();
         assert_eq!((found.user, found.system, found.children), (17, 4, 3));
-        assert_eq!(on_cpu("101381 1567738 2\n"), Some(Duration::from_nanos(101_381)));
         let status = "Name:\tx\nvoluntary_ctxt_switches:\t12\nnonvoluntary_ctxt_switches:\t3\n";
         assert_eq!(switches(status), Some((12, 3)));
         let rollup = "00400000-7fff ---p 00000000 00:00 0 [rollup]\nRss:  5120 kB\nPss:\t 77 kB\nPss_Dirty: 9 kB\n";
         assert_eq!((kib(rollup, "Rss:"), kib(rollup, "Pss:")), (Some(5120), Some(77)));
         assert_eq!(cores("cpu  1 2 3 4 5 6 7 34 0 0\ncpu0 1"), Some((1 + 2 + 3 + 6 + 7, 34)));
+    }
+
+    #[test]
+    fn threads_that_ended_count() {
+        let pids = [std::process::id()];
+        let before = Usage::of(&pids).unwrap().cpu;
+        let used = std::thread::spawn(|| {
+            let begin = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+            let used = || rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime) - begin;
+            while Duration::try_from(used()).unwrap() < Duration::from_millis(5) {}
+            Duration::try_from(used()).unwrap()
+        });
+        let used = used.join().unwrap();
+        assert!(Usage::of(&pids).unwrap().cpu - before >= used);
     }
 
     #[test]

@@ -20,6 +20,8 @@ pub(crate) struct Rig {
     pub programs: Programs,
     pub material: Material,
     pub upstream: SocketAddr,
+    /// The same upstream, by HTTP/2 without TLS.
+    pub upstream_http2: SocketAddr,
     pub otlp: SocketAddr,
     pub limits: SocketAddr,
     helpers: Vec<Child>,
@@ -43,19 +45,20 @@ impl Rig {
         let cores = Cores::take()?;
         let folder = tempfile::Builder::new().prefix("leno-bench-").tempdir()?;
         let material = Material::make(folder.path())?;
-        let [upstream, otlp, limits] = free_addresses()?;
+        let [upstream, upstream_http2, otlp, limits] = free_addresses()?;
         let mut rig = Self {
             cores,
             programs,
             material,
             upstream,
+            upstream_http2,
             otlp,
             limits,
             helpers: Vec::new(),
             noise: RefCell::default(),
             folder,
         };
-        rig.help(&["upstream", "--listen", &upstream.to_string()])?;
+        rig.help(&["upstream", "--listen", &upstream.to_string(), "--http2", &upstream_http2.to_string()])?;
         rig.help(&["sinks", "--otlp", &otlp.to_string(), "--limits", &limits.to_string()])?;
         Ok(rig)
     }

@@ -1,6 +1,14 @@
 //! `leno-bench upstream`: a service that does nothing, as fast as it can, so that what is measured is what stands before it.
 
 use anyhow::Context;
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -15,13 +23,20 @@ pub(crate) struct Arguments {
     /// Where to listen.
     #[arg(long, value_name = "ADDRESS")]
     listen: SocketAddr,
+    /// Where to listen for HTTP/2 by prior knowledge.
+    #[arg(long, value_name = "ADDRESS")]
+    http2: Option<SocketAddr>,
 }
 
-/// Serves HTTP/1.1 until it is killed.
+/// Serves HTTP/1.1, and HTTP/2 if asked to, until it is killed.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let listener = TcpListener::bind(arguments.listen).await.context("the upstream cannot listen")?;
+        if let Some(address) = arguments.http2 {
+            let listener = TcpListener::bind(address).await.context("the upstream cannot listen for HTTP/2")?;
+            tokio::spawn(serve_http2(listener));
+        }
         println!("ready");
         loop {
             let (stream, _) = listener.accept().await?;
@@ -29,6 +44,18 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
             tokio::spawn(async move { drop(serve(stream).await) });
         }
     })
+}
+
+async fn serve_http2(listener: TcpListener) {
+    while let Ok((stream, _)) = listener.accept().await {
+        let _ = stream.set_nodelay(true);
+        let service = service_fn(|_: Request<Incoming>| async {
+            let response = Response::new(Full::new(Bytes::from_static(b"Hello, world!")));
+            Ok::<_, Infallible>(response)
+        });
+        let connection = http2::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service);
+        tokio::spawn(async move { drop(connection.await) });
+    }
 }
 
 async fn serve(mut stream: TcpStream) -> io::Result<()> {

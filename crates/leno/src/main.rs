@@ -1,7 +1,8 @@
 //! The `leno` command.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)] // allowed in `allocator` alone
 
 mod admin;
+mod allocator;
 mod check;
 mod client;
 mod harden;
@@ -19,10 +20,6 @@ use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use std::path::PathBuf;
 use std::process::ExitCode;
-
-/// An exchange allocates a hundred small things, some of which another thread frees: docs/decisions/0008.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// A service mesh for serverless functions: every request is judged in a fresh sandbox.
 ///

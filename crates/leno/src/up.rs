@@ -2,6 +2,7 @@
 
 use crate::Guards;
 use crate::admin::{self, Address, Admin, Listener};
+use crate::allocator;
 use crate::check;
 use crate::harden;
 use crate::telemetry;
@@ -62,8 +63,9 @@ async fn up(
     // Signals first, so that none is lost.
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let mesh = snapshot.mesh_slice().clone();
-    let engines = Arc::new(tokio::task::spawn_blocking(Engines::probe).await?);
-    engines.refuse(&snapshot).map_err(anyhow::Error::msg)?;
+    let engines = Arc::new(Engines::default());
+    // Starting an engine takes a while.
+    tokio::task::block_in_place(|| engines.refuse(&snapshot)).map_err(anyhow::Error::msg)?;
     tracing::info!("sandbox engine: {}", engines.describe(mesh.engine)?);
 
     let accounts = harden::accounts(mesh.accounts, guards.node_account)?;
@@ -118,6 +120,7 @@ async fn up(
         return running.stop().await;
     }
     announce(&running, &admin, path, &snapshot);
+    tokio::spawn(allocator::give_back());
 
     let (changed, mut changes) = mpsc::unbounded_channel();
     // The channel's end is this function's end.
@@ -186,7 +189,7 @@ fn apply(
             return;
         }
     };
-    if let Err(error) = engines.refuse(&snapshot) {
+    if let Err(error) = tokio::task::block_in_place(|| engines.refuse(&snapshot)) {
         tracing::error!("the change is refused: {error}; what was in force goes on");
         return;
     }

@@ -4,11 +4,12 @@ use leno_config::{Snapshot, slice};
 use leno_sandbox::{Engine, EngineError, EngineKind};
 use std::sync::OnceLock;
 
-/// The engines of this node. The wasm engine is compiled when it is first needed.
+/// The engines of this node, each started when it is first needed: that takes time, and memory.
+#[derive(Default)]
 pub struct Engines {
     /// Replaces every choice.
     only: Option<Engine>,
-    microvm: Result<Engine, EngineError>,
+    microvm: OnceLock<Result<Engine, EngineError>>,
     wasm: OnceLock<Result<Engine, EngineError>>,
 }
 
@@ -26,18 +27,18 @@ pub enum NoEngine {
 }
 
 impl Engines {
-    /// Finds out whether the microvm engine works, by running a guest.
-    pub fn probe() -> Self {
-        Self::of(Engine::microvm())
-    }
-
     /// Uses this engine for all functions, whatever they request. For measuring an engine that the configuration cannot select.
     pub fn only(engine: Engine) -> Self {
-        Self { only: Some(engine.clone()), microvm: Ok(engine), wasm: OnceLock::new() }
+        Self { only: Some(engine), ..Self::default() }
     }
 
-    fn of(microvm: Result<Engine, EngineError>) -> Self {
-        Self { only: None, microvm, wasm: OnceLock::new() }
+    /// The microvm engine, if it works: a guest has run.
+    fn microvm(&self) -> &Result<Engine, EngineError> {
+        self.microvm.get_or_init(Engine::microvm)
+    }
+
+    fn wasm(&self) -> Result<&Engine, NoEngine> {
+        self.wasm.get_or_init(Engine::wasm).as_ref().map_err(|error| NoEngine::Wasm(error.to_string()))
     }
 
     /// The engine of a function: its own choice, or else the mesh's, and never another one. Where neither chooses: microvm if it works, otherwise
@@ -46,12 +47,12 @@ impl Engines {
         if let Some(engine) = &self.only {
             return Ok(engine);
         }
-        match (&self.microvm, function.or(mesh)) {
-            (Ok(engine), None | Some(slice::Engine::Microvm)) => Ok(engine),
-            (Err(error), Some(slice::Engine::Microvm)) => Err(NoEngine::Microvm(error.to_string())),
-            (_, Some(slice::Engine::Wasm)) | (Err(_), None) => {
-                self.wasm.get_or_init(Engine::wasm).as_ref().map_err(|error| NoEngine::Wasm(error.to_string()))
+        match function.or(mesh) {
+            Some(slice::Engine::Wasm) => self.wasm(),
+            Some(slice::Engine::Microvm) => {
+                self.microvm().as_ref().map_err(|error| NoEngine::Microvm(error.to_string()))
             }
+            None => self.microvm().as_ref().or_else(|_| self.wasm()),
         }
     }
 
@@ -70,8 +71,8 @@ impl Engines {
     /// Describes the mesh's engine, for the start of the node.
     pub fn describe(&self, mesh: Option<slice::Engine>) -> Result<String, NoEngine> {
         let kind = self.choose(None, mesh)?.kind();
-        Ok(match (&self.microvm, mesh) {
-            (Err(error), None) => format!("{kind}, because the microvm engine does not work here: {error}"),
+        Ok(match (self.microvm.get(), mesh) {
+            (Some(Err(error)), None) => format!("{kind}, because the microvm engine does not work here: {error}"),
             _ if kind == EngineKind::Microvm => format!("{kind}, a virtual machine for every request"),
             _ => kind.to_string(),
         })
@@ -83,9 +84,13 @@ mod tests {
     use super::*;
     use std::path::Path;
 
+    fn without_microvm() -> Engines {
+        Engines { microvm: Engine::microvm_on(Path::new("/dev/null"), &[]).into(), ..Engines::default() }
+    }
+
     #[test]
     fn what_is_asked_for_is_run_or_refused() {
-        let engines = Engines::of(Engine::microvm_on(Path::new("/dev/null"), &[]));
+        let engines = without_microvm();
         let (microvm, wasm) = (Some(slice::Engine::Microvm), Some(slice::Engine::Wasm));
         for (function, mesh) in [(None, None), (wasm, None), (None, wasm), (wasm, microvm)] {
             assert_eq!(engines.choose(function, mesh).unwrap().kind(), EngineKind::Wasm, "{function:?} {mesh:?}");
@@ -95,12 +100,20 @@ mod tests {
             assert!(refused.starts_with("engine microvm is asked for, and does not work here: "), "{refused}");
         }
         assert!(engines.describe(microvm).is_err());
+        assert!(engines.describe(wasm).is_ok());
         assert!(engines.describe(None).unwrap().contains("because the microvm engine does not work here"));
     }
 
     #[test]
+    fn an_engine_that_nobody_asks_for_is_not_started() {
+        let engines = Engines::default();
+        assert_eq!(engines.choose(None, Some(slice::Engine::Wasm)).unwrap().kind(), EngineKind::Wasm);
+        assert!(engines.microvm.get().is_none());
+    }
+
+    #[test]
     fn documents_that_ask_for_what_does_not_work_are_refused() {
-        let engines = Engines::of(Engine::microvm_on(Path::new("/dev/null"), &[]));
+        let engines = without_microvm();
         let load = |mesh: &str, policy: &str| {
             let text = format!(
                 "{{apiVersion: leno.dev/v1alpha1, kind: Mesh, metadata: {{name: m}}, spec: {{{mesh}}}}}\n---\n\

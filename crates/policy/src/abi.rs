@@ -33,8 +33,7 @@ pub fn run(program: &Program, input: &[u8], output: &mut [u8]) -> usize {
 /// What a program says to an encoded [`Input`].
 pub fn answer(program: &Program, input: &[u8]) -> Output {
     match postcard::from_bytes::<Input<'_>>(input) {
-        Ok(Input::Request(request)) => Output::Request(program.judge(&request)),
-        Ok(Input::Response(response)) => Output::Response(program.respond(&response)),
+        Ok(input) => program.answer(&input),
         Err(error) => Output::Unreadable(error.to_string()),
     }
 }

@@ -62,6 +62,15 @@ pub(crate) fn narrow<'r>(rules: &'r [AuthorizationRule], asked: &Asked<'_>) -> R
     refuse_denied(rules, asked).map(|()| None)
 }
 
+/// Whether these rules say the same to every request: there are none, or the first of them allows everything and none denies.
+pub(crate) fn is_constant(rules: &[AuthorizationRule]) -> bool {
+    let allows_everything = |rule: &AuthorizationRule| {
+        let is_unconditional = rule.from.is_empty() && rule.to.is_empty() && rule.when.is_empty();
+        rule.action == Action::Allow && is_unconditional
+    };
+    rules.first().is_none_or(allows_everything) && rules.iter().all(|rule| rule.action == Action::Allow)
+}
+
 fn judge_reading<'r>(rules: &'r [AuthorizationRule], asked: &Asked<'_>) -> Result<&'r str, Denial> {
     refuse_denied(rules, asked)?;
     match allowing(rules).find(|rule| matches(rule, asked)) {

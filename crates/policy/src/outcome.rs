@@ -46,6 +46,8 @@ pub struct Wants {
     pub signature: Option<SignatureWant>,
     /// Counters to read: (index into `rate_limits`, key).
     pub quotas: Vec<(u16, String)>,
+    /// As [`Plan::trace`], should the runtime deny the request itself.
+    pub trace: Option<TracePlan>,
 }
 
 /// Most keys that a token may be of: so many are tried, one after the other.

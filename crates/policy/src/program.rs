@@ -5,10 +5,11 @@ use crate::authorization::{self, Asked};
 use crate::breaker;
 use crate::fields::Fields;
 use crate::host;
-use crate::input::{Header, RequestInput, ResponseInput};
+use crate::input::{Header, Input, RequestInput, ResponseInput};
 use crate::needs::Needs;
 use crate::outcome::{
-    Decision, Denial, HeaderEdit, MAX_CLAUSE, MAX_PRINCIPAL, Outcome, Plan, PolicyKind, Stop, Take, Verdict, Wants,
+    Decision, Denial, HeaderEdit, MAX_CLAUSE, MAX_PRINCIPAL, Outcome, Output, Plan, PolicyKind, Stop, Take, Verdict,
+    Wants,
 };
 use crate::path::{self, Ambiguous};
 use crate::quota;
@@ -51,9 +52,28 @@ impl Program {
         Self { needs: Needs::of(&spec), spec }
     }
 
+    /// Whether every request with a readable path and host gets the same verdict. Then there is no policy to isolate.
+    pub fn is_constant(&self) -> bool {
+        let spec = &self.spec;
+        spec.authentication.is_empty()
+            && authorization::is_constant(&spec.authorization)
+            && spec.rate_limits.is_empty()
+            && !spec.tracing.enabled
+            && sidecar::is_unrestricted(&spec.sidecar)
+            && spec.targets.iter().all(|target| target.breaker.is_none())
+    }
+
     /// What it wants to be handed with each request.
     pub fn needs(&self) -> &Needs {
         &self.needs
+    }
+
+    /// Judges a request, or edits a response.
+    pub fn answer(&self, input: &Input<'_>) -> Output {
+        match input {
+            Input::Request(request) => Output::Request(self.judge(request)),
+            Input::Response(response) => Output::Response(self.respond(response)),
+        }
     }
 
     /// Judges a request.
@@ -66,7 +86,7 @@ impl Program {
                 words::cut(&mut denial.clause, MAX_CLAUSE);
                 Verdict::Deny(denial)
             }
-            Err(Stop::Wants(wants)) => return Outcome::Wants(*wants),
+            Err(Stop::Wants(wants)) => return Outcome::Wants(Wants { trace: traced, ..*wants }),
         };
         let target = matches!(verdict, Verdict::Allow { .. }).then(|| self.target(input)).flatten();
         if target.is_none() {
@@ -128,7 +148,7 @@ impl Program {
             signature.failure = self.failure(&signature.denial, input, &host, &path);
             // The counters will be needed next; asking for both at once saves a run. Nothing is decided by these claims yet.
             let quotas = quota::missing(&self.spec, input, &asked);
-            return Err(Stop::Wants(Box::new(Wants { signature: Some(signature), quotas })));
+            return Err(Stop::Wants(Box::new(Wants { signature: Some(signature), quotas, ..Wants::default() })));
         }
         let rule = match self.spec.direction {
             Direction::Inbound => authorization::judge(&self.spec.authorization, &asked)?.to_string(),

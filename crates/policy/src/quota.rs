@@ -178,7 +178,7 @@ pub(crate) fn judge(
         takes.push(Take { limit: index, key, cost: 1 });
     }
     if !wants.is_empty() {
-        return Err(Stop::Wants(Box::new(Wants { signature: None, quotas: wants })));
+        return Err(Stop::Wants(Box::new(Wants { quotas: wants, ..Wants::default() })));
     }
     if let Some(taken) = refused.map(|(taken, _)| taken).or(tightest) {
         edits.extend(limit_headers(&taken));

@@ -7,6 +7,12 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
+/// Whether it serves every port and protocol, and edits nothing.
+pub(crate) fn is_unrestricted(sidecar: &Sidecar) -> bool {
+    let Sidecar { name: _, ports, protocols, request_headers, response_headers } = sidecar;
+    ports.is_empty() && protocols.is_empty() && request_headers.is_empty() && response_headers.is_empty()
+}
+
 /// Refuses ports and protocols that are not served.
 pub(crate) fn check(sidecar: &Sidecar, input: &RequestInput<'_>) -> Result<(), Denial> {
     if !sidecar.ports.is_empty() && !sidecar.ports.contains(&input.port) {

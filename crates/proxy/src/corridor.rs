@@ -27,7 +27,7 @@ use upstream::{Reply, UpstreamGuard};
 
 impl Exchange {
     /// Runs one exchange: route, judge, forward, judge the response, finish. The snapshot was pinned when the exchange began.
-    pub(crate) async fn run(self, head: request::Parts, body: Body) -> Response<Body> {
+    pub(crate) async fn run(self, head: Box<request::Parts>, body: Body) -> Response<Body> {
         let route = match route::find(&self, &head) {
             Ok(route) => route,
             Err(failure) => return self.fail(failure),

@@ -105,7 +105,7 @@ impl Bench {
             endpoints: 1,
             bodiless: true,
         };
-        let status = match self.judge.request(ask, head, &record) {
+        let status = match self.judge.request(ask, Box::new(head), &record) {
             Judgement::Permitted(_) => None,
             Judgement::Denied(refusal) => Some(refusal.status.as_u16()),
         };

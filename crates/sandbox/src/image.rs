@@ -4,6 +4,7 @@ use crate::kind::EngineKind;
 use crate::microvm::{Machine, Snapshot};
 use crate::wasm::{self, Wasm};
 use leno_policy::program::Program;
+use leno_policy::spec::ProgramSpec;
 use std::fmt;
 use std::sync::Arc;
 
@@ -16,11 +17,20 @@ pub(crate) enum Body {
     Wasm(Arc<Wasm>, wasm::Snapshot),
     /// The program, and the length of its encoding.
     Inline(Box<Program>, usize),
+    /// A program whose verdict no request can change.
+    Constant(Box<Program>),
 }
 
 impl Image {
     pub(crate) fn new(body: Body) -> Self {
         Self(Arc::new(body))
+    }
+
+    /// A program that gives every request the same verdict ([`Program::is_constant`]): it is called without a sandbox. `None`: it is not
+    /// such a program.
+    pub fn constant(spec: ProgramSpec) -> Option<Self> {
+        let program = Program::new(spec);
+        program.is_constant().then(|| Self::new(Body::Constant(Box::new(program))))
     }
 
     pub(crate) fn body(&self) -> &Body {
@@ -33,16 +43,18 @@ impl Image {
             Body::Microvm(..) => EngineKind::Microvm,
             Body::Wasm(..) => EngineKind::Wasm,
             Body::Inline(..) => EngineKind::Inline,
+            Body::Constant(_) => EngineKind::Constant,
         }
     }
 
     /// Memory in bytes that this program costs while it is loaded. (Inline: the length of its encoding, because
-    /// nothing says how much memory a value on the host's heap takes.)
+    /// nothing says how much memory a value on the host's heap takes; constant: the program's own value.)
     pub fn bytes(&self) -> usize {
         match self.body() {
             Body::Microvm(_, snapshot) => snapshot.bytes(),
             Body::Wasm(_, snapshot) => snapshot.bytes(),
             Body::Inline(_, encoded) => *encoded,
+            Body::Constant(_) => size_of::<Program>(),
         }
     }
 }

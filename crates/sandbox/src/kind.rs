@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// A way to isolate a sidecar.
+/// A way to run a sidecar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EngineKind {
@@ -14,6 +14,8 @@ pub enum EngineKind {
     Wasm,
     /// A function call: not isolated. For tests and as the floor in benchmarks; configuration cannot select it.
     Inline,
+    /// No engine: the program gives every request the same verdict, so that there is nothing to isolate. Configuration cannot select it.
+    Constant,
 }
 
 impl fmt::Display for EngineKind {
@@ -22,6 +24,7 @@ impl fmt::Display for EngineKind {
             Self::Microvm => "microvm",
             Self::Wasm => "wasm",
             Self::Inline => "inline",
+            Self::Constant => "constant",
         })
     }
 }

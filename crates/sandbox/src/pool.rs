@@ -69,6 +69,9 @@ impl Pool {
     /// Runs the program of `image` on `input` in a fresh sandbox, and checks what comes out. What the run leaves is erased by
     /// [`Pool::tidy`], and at the latest before the next run.
     pub fn run(&mut self, image: &Image, input: &Input<'_>, deadline: Duration) -> Result<Output, RunError> {
+        if let Body::Constant(program) = image.body() {
+            return Ok(program.answer(input));
+        }
         let _permit = Permit::new(&self.lent, self.cap)?;
         let write = |area: &mut [u8]| postcard::to_slice(input, area).map(|bytes| bytes.len());
         match self.vacant(image)?.run(image.body(), deadline, write) {
@@ -118,7 +121,9 @@ impl Pool {
                     None => wasm::Instance::new(engine, snapshot)?,
                 })
             }
-            Body::Inline(..) => Vacant::Buffers(self.buffers.pop().unwrap_or_else(inline::Buffers::new)),
+            Body::Inline(..) | Body::Constant(_) => {
+                Vacant::Buffers(self.buffers.pop().unwrap_or_else(inline::Buffers::new))
+            }
         })
     }
 
@@ -215,13 +220,15 @@ impl Vacant {
                 let spent = instance.run(snapshot, deadline, write);
                 spent.map(Spent::Wasm).map_err(|(instance, error)| (instance.map(Self::Instance), error))
             }
-            (Self::Buffers(mut buffers), Body::Inline(program, _)) => match write(&mut buffers.input) {
-                Ok(length) => {
-                    buffers.run(program, length);
-                    Ok(Spent::Inline(buffers))
+            (Self::Buffers(mut buffers), Body::Inline(program, _) | Body::Constant(program)) => {
+                match write(&mut buffers.input) {
+                    Ok(length) => {
+                        buffers.run(program, length);
+                        Ok(Spent::Inline(buffers))
+                    }
+                    Err(error) => Err((Some(Self::Buffers(buffers)), error)),
                 }
-                Err(error) => Err((Some(Self::Buffers(buffers)), error)),
-            },
+            }
             _ => unreachable!("`Pool::vacant` pairs them"),
         }
     }

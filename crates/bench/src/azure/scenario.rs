@@ -252,6 +252,7 @@ fn command(rig: &Rig, scenario: Scenario, folder: &Path) -> anyhow::Result<Value
     let template = folder.join("template.json");
     sidecar::write_template(&template, |listen, upstream| {
         let sidecar = Sidecar {
+            http2_upstream: false,
             policies: scenario.policies(),
             listen,
             upstream,

@@ -11,6 +11,8 @@ pub(crate) struct Sidecar<'a> {
     pub listen: SocketAddr,
     /// The service itself; for a caller's sidecar, the callee's sidecar.
     pub upstream: SocketAddr,
+    /// The upstream is asked by HTTP/2.
+    pub http2_upstream: bool,
     /// Of a caller's sidecar: it shows `frontend` to the callee's, by mutual TLS, and takes requests without TLS.
     pub outbound: bool,
     pub material: &'a Material,
@@ -38,6 +40,9 @@ impl Sidecar<'_> {
             );
         }
         let mut service = cluster("service", *upstream);
+        if self.http2_upstream {
+            ask_by_http2(&mut service);
+        }
         if policies.breaker {
             let limits = json!({"max_connections": 1024, "max_pending_requests": 1024, "max_requests": 1024});
             service["circuit_breakers"] = json!({"thresholds": [limits]});
@@ -59,12 +64,7 @@ impl Sidecar<'_> {
         }
         if policies.limit == Some(Limit::Global) {
             let mut limits = cluster("limits", self.limits);
-            limits["typed_extension_protocol_options"] = json!({
-                "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
-                    "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
-                    "explicit_http_config": {"http2_protocol_options": {}},
-                },
-            });
+            ask_by_http2(&mut limits);
             clusters.push(limits);
         }
         json!({"static_resources": {
@@ -252,6 +252,16 @@ fn cluster(name: &str, at: SocketAddr) -> Value {
         "connect_timeout": "5s",
         "load_assignment": {"cluster_name": name, "endpoints": [{"lb_endpoints": [{"endpoint": {"address": address(at)}}]}]},
     })
+}
+
+/// Whoever is behind it speaks HTTP/2.
+fn ask_by_http2(cluster: &mut Value) {
+    cluster["typed_extension_protocol_options"] = json!({
+        "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
+            "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
+            "explicit_http_config": {"http2_protocol_options": {}},
+        },
+    });
 }
 
 /// Istio's fields.

@@ -13,6 +13,8 @@ pub(crate) struct Mesh<'a> {
     pub engine: &'a str,
     pub listeners: Listeners,
     pub upstream: SocketAddr,
+    /// The upstream is asked by HTTP/2.
+    pub http2_upstream: bool,
     /// Also a function `frontend`, which alone may call the service; then the gateway does not offer it.
     pub caller: Option<Caller>,
     /// `mtls.sameNode: always`.
@@ -134,6 +136,9 @@ impl Mesh<'_> {
         if self.caller.is_none() {
             spec["expose"] = json!([{"hosts": ["*"], "path": "/"}]);
         }
+        if self.http2_upstream {
+            spec["protocol"] = json!("h2c");
+        }
         function("service", spec)
     }
 
@@ -141,11 +146,11 @@ impl Mesh<'_> {
     pub(crate) fn policy(&self, name: &str, functions: &[&str]) -> Value {
         let policies = self.policies;
         let mut spec = json!({"functions": functions, "accessLog": {"enabled": policies.log}});
-        // A run of a sidecar that was preempted by other work must not fail the request.
-        spec["sidecar"] = json!({"deadline": "100ms"});
         if policies.sidecar {
-            spec["sidecar"]["requestHeaders"] = json!({"set": {"x-mesh": "bench"}, "remove": ["x-internal"]});
-            spec["sidecar"]["protocols"] = json!(["http1", "http2", "grpc"]);
+            spec["sidecar"] = json!({
+                "requestHeaders": {"set": {"x-mesh": "bench"}, "remove": ["x-internal"]},
+                "protocols": ["http1", "http2", "grpc"],
+            });
         }
         if policies.jwt.is_some() {
             spec["authentication"] = json!({"issuers": [{
@@ -254,6 +259,7 @@ mod tests {
                     engine: "wasm",
                     listeners,
                     upstream: address,
+                    http2_upstream: caller.is_none(),
                     same_node_tls: caller.is_some(),
                     caller,
                     material: &material,

@@ -2,8 +2,8 @@ use super::Program;
 use crate::input::{RequestInput, ResponseInput, TargetLoad};
 use crate::outcome::{HeaderEdit, Outcome, PolicyKind, Verdict};
 use crate::spec::{
-    Breaker, Direction, HeaderRule, Outlier, ProgramSpec, Protocol, ResponseHeaderRule, Retry, RetryOn, Sidecar,
-    Target, Tracing,
+    Action, Breaker, Counts, Direction, HeaderRule, Matches, Operation, Outlier, ProgramSpec, Protocol, QuotaAlgorithm,
+    RateLimit, ResponseHeaderRule, Retry, RetryOn, Sidecar, Target, Tracing,
 };
 use crate::testing::{self, allowed, decide, denied, header, request};
 use alloc::string::{String, ToString};
@@ -212,4 +212,38 @@ fn an_inbound_program_is_for_its_own_function() {
     assert_eq!(denial.status, 403);
     let program = Program::new(testing::inbound());
     assert!(matches!(program.judge(&request()), Outcome::Decided(_)));
+}
+
+#[test]
+fn a_program_is_constant_if_no_request_can_change_its_verdict() {
+    let constant = |spec: ProgramSpec| Program::new(spec).is_constant();
+    let all = testing::inbound();
+    assert!(constant(all.clone()));
+    assert!(constant(ProgramSpec { authorization: vec![], ..all.clone() }), "denies everything");
+    assert!(constant(outbound()));
+
+    let mut deny = all.authorization[0].clone();
+    deny.action = Action::Deny;
+    let mut narrow = all.authorization[0].clone();
+    narrow.to = vec![Operation { ports: Matches { any: vec![80], none: vec![] }, ..Operation::default() }];
+    let breaker = Breaker { name: String::new(), max_connections: 1, max_pending: 1, max_requests: 1, outlier: None };
+    let limit = RateLimit {
+        name: "limit".to_string(),
+        counts: Counts::Requests,
+        only: None,
+        key: vec![],
+        algorithm: QuotaAlgorithm::FixedWindow { requests: 1, period_ms: 1000 },
+    };
+    for changing in [
+        ProgramSpec { authorization: vec![all.authorization[0].clone(), deny], ..all.clone() },
+        ProgramSpec { authorization: vec![narrow, all.authorization[0].clone()], ..all.clone() },
+        ProgramSpec { authentication: vec![testing::issuer()], ..all.clone() },
+        ProgramSpec { rate_limits: vec![limit], ..all.clone() },
+        ProgramSpec { tracing: Tracing { enabled: true, ..all.tracing.clone() }, ..all.clone() },
+        ProgramSpec { targets: vec![Target { breaker: Some(breaker), ..all.targets[0].clone() }], ..all.clone() },
+        sidecar(Sidecar { ports: vec![80], ..Sidecar::default() }),
+        sidecar(Sidecar { request_headers: vec![set("a", "1")], ..Sidecar::default() }),
+    ] {
+        assert!(!constant(changing.clone()), "{changing:?}");
+    }
 }

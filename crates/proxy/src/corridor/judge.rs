@@ -29,7 +29,7 @@ use http::{HeaderMap, request, response};
 use leno_config::FunctionId;
 use leno_policy::input::{Header, Input, RequestInput, ResponseInput, TargetLoad};
 use leno_policy::outcome::{
-    Decision, HeaderEdit, MAX_KEYS, Outcome, Output, PolicyKind, SignatureWant, Verdict, Wants,
+    Decision, HeaderEdit, MAX_KEYS, Outcome, Output, PolicyKind, SignatureWant, TracePlan, Verdict, Wants,
 };
 use leno_policy::spec::{KeyId, Protocol};
 use leno_sandbox::{EngineKind, Fault, Pool, RunError};
@@ -123,8 +123,8 @@ enum JudgeError {
 /// How the runs of a program ended.
 enum Found {
     Decided(Box<Decision>),
-    /// A signature that the program wanted verified is wrong.
-    BadSignature(Box<SignatureWant>),
+    /// A signature that the program wanted verified is wrong. The span is as the program says.
+    BadSignature(Box<SignatureWant>, Option<TracePlan>),
 }
 
 impl Judge {
@@ -147,7 +147,7 @@ impl Judge {
 
     /// Judges a request by the function's program: takes its head, and returns the edited head or a refusal. The function's extensions are
     /// asked separately ([`Judge::extend`]).
-    pub fn request(&self, input: JudgeInput<'_>, head: request::Parts, record: &Record) -> Judgement {
+    pub fn request(&self, input: JudgeInput<'_>, head: Box<request::Parts>, record: &Record) -> Judgement {
         let (started, now_ms) = (Instant::now(), record.started().1);
         let program = program(input.entry, input.direction);
         let state = self.function(&input.entry.slice.id);
@@ -163,7 +163,9 @@ impl Judge {
                 self.watch_for_unknown_keys(input.entry, &decision);
                 evaluation.carry_out(*decision, head, now_ms)
             }
-            Ok(Found::BadSignature(want)) => evaluation.deny(want.denial, Vec::new(), &want.failure, now_ms),
+            Ok(Found::BadSignature(want, trace)) => evaluation
+                .note_plan(trace.as_ref(), &head)
+                .and_then(|()| evaluation.deny(want.denial, Vec::new(), &want.failure, now_ms)),
             Err(error) => Err(error),
         };
         let judgement = judgement.unwrap_or_else(|error| {
@@ -376,9 +378,10 @@ impl Evaluation<'_> {
                     self.note_shared(&forecast, &decision.verdict);
                     return Ok(Found::Decided(Box::new(decision)));
                 }
-                Output::Request(Outcome::Wants(wants)) => {
+                Output::Request(Outcome::Wants(mut wants)) => {
+                    let trace = wants.trace.take();
                     if let Some(want) = self.supply(&mut forecast, wants)? {
-                        return Ok(Found::BadSignature(Box::new(want)));
+                        return Ok(Found::BadSignature(Box::new(want), trace));
                     }
                 }
                 Output::Unreadable(reason) => return Err(JudgeError::Unreadable(reason)),

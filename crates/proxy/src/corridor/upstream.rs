@@ -25,12 +25,16 @@ use leno_policy::spec::{Breaker, Retry};
 use std::borrow::Cow;
 use std::cell::Cell;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A connection that was idle for longer than this may just have been closed by its server. So a copy of a repeatable request is kept, to
 /// be sent again.
 const STALE_AFTER: Duration = Duration::from_millis(500);
+
+/// When an exchange or an attempt is to be over, and how long that is from its beginning.
+type Deadline = (tokio::time::Instant, Duration);
 
 /// How often to check whether the supervisor has learned that a function is no longer a component.
 const REVISION_POLL: Duration = Duration::from_millis(1);
@@ -74,13 +78,10 @@ pub(super) async fn forward(
     let forward = Forward { exchange, upstream, ruling: &ruling, endpoint: Cell::new(None), upload: body.upload() };
     let retries =
         ruling.terms().retry.as_ref().filter(|_| !exchange.upgrade && !matches!(exchange.origin, Origin::Inbound(_)));
-    let result = match (retries, exchange.deadline(&ruling)) {
-        (Some(retry), deadline) => forward.with_retries(retry, head, body, deadline).await,
-        (None, Some((at, limit))) => match tokio::time::timeout_at(at, forward.attempt(head, body, &[])).await {
-            Ok(result) => forward.note(result),
-            Err(_) => forward.note(Err(Failure::Timeout(limit))),
-        },
-        (None, None) => forward.note(forward.attempt(head, body, &[]).await),
+    let deadline = exchange.deadline(&ruling);
+    let result = match retries {
+        Some(retry) => forward.with_retries(retry, head, body, deadline).await,
+        None => forward.attempt_within(deadline, head, body, &[]).await,
     };
     if result.is_ok() {
         exchange.record.stage(Stage::Head);
@@ -89,10 +90,27 @@ pub(super) async fn forward(
 }
 
 impl Forward<'_> {
+    /// Makes one attempt, ends it at `deadline`, and notes how it ended.
+    async fn attempt_within(
+        &self,
+        deadline: Option<Deadline>,
+        head: Box<request::Parts>,
+        body: Body,
+        avoid: &[SocketAddr],
+    ) -> Result<Reply, Failure> {
+        // Pinned here, because a timeout that owns it would move it about, and it is large.
+        let attempt = pin!(self.attempt(head, body, avoid));
+        let result = match deadline {
+            Some((at, limit)) => tokio::time::timeout_at(at, attempt).await.unwrap_or(Err(Failure::Timeout(limit))),
+            None => attempt.await,
+        };
+        self.note(result)
+    }
+
     /// Makes one attempt. It may be dropped at any time, and then releases what it occupies.
     pub(super) async fn attempt(
         &self,
-        head: request::Parts,
+        head: Box<request::Parts>,
         body: Body,
         avoid: &[SocketAddr],
     ) -> Result<Reply, Failure> {
@@ -118,9 +136,9 @@ impl Forward<'_> {
     async fn with_retries(
         &self,
         retry: &Retry,
-        head: request::Parts,
+        head: Box<request::Parts>,
         body: Body,
-        deadline: Option<(tokio::time::Instant, Duration)>,
+        deadline: Option<Deadline>,
     ) -> Result<Reply, Failure> {
         let repeatable = retry.non_idempotent || retry::is_idempotent(&head.method);
         let mut head = Some(head);
@@ -129,16 +147,11 @@ impl Forward<'_> {
         let mut budget = None;
         for attempt in 0..=retry.attempts {
             let last = attempt == retry.attempts;
-            let head_again = if last { head.take() } else { head.as_ref().map(copy_head) };
+            let head_again = if last { head.take() } else { head.as_deref().map(copy_head) };
             let body_again = body.as_ref().map_or(Some(Body::empty()), Replayable::another);
             let (Some(head_again), Some(body_again)) = (head_again, body_again) else { break };
             let limit = retry::attempt_deadline(retry, deadline);
-            let once = self.attempt(head_again, body_again, &tried);
-            let result = match limit {
-                Some((at, limit)) => tokio::time::timeout_at(at, once).await.unwrap_or(Err(Failure::Timeout(limit))),
-                None => once.await,
-            };
-            let result = self.note(result);
+            let result = self.attempt_within(limit, head_again, body_again, &tried).await;
             drop(budget.take());
             let again = !last
                 && retry::is_worth_it(retry, outcome(&result), repeatable)
@@ -198,7 +211,7 @@ impl Forward<'_> {
         &self,
         entry: &Arc<FunctionEntry>,
         revision: &Revision,
-        mut head: request::Parts,
+        mut head: Box<request::Parts>,
         body: Body,
         avoid: &[SocketAddr],
     ) -> Result<Reply, Failure> {
@@ -232,7 +245,7 @@ impl Forward<'_> {
         &self,
         entry: &Arc<FunctionEntry>,
         (revision, component): (&Revision, &Component),
-        mut head: request::Parts,
+        mut head: Box<request::Parts>,
         body: Body,
     ) -> Result<Reply, Failure> {
         let exchange = self.exchange;
@@ -288,18 +301,18 @@ impl Forward<'_> {
         &self,
         entry: &FunctionEntry,
         lease: &Lease,
-        mut head: request::Parts,
+        mut head: Box<request::Parts>,
         body: Body,
     ) -> Result<(Response<Incoming>, CheckIn), Failure> {
         let address = lease.address;
         let pool = &self.exchange.worker.pool;
         head::into_http1(&mut head, body.is_over());
-        let mut request = Request::from_parts(head, body);
+        let mut request = Request::from_parts(*head, body);
         loop {
             let repeatable = request.body().is_over() && retry::is_idempotent(request.method());
             let CheckedOutHttp1 { mut connection, idle } = self.http1(entry, lease, repeatable).await?;
             let stale = idle.is_some_and(|idle| idle > STALE_AFTER);
-            let spare = (stale && repeatable).then(|| copy(&request));
+            let spare = (stale && repeatable).then(|| Box::new(copy(&request)));
             let mut error = match connection.sender.try_send_request(request).await {
                 Ok(response) if is_encoded(&response) => {
                     let cause = "the response has a transfer coding that is not understood".to_owned();
@@ -312,7 +325,7 @@ impl Forward<'_> {
             // connection.
             request = match (error.take_message(), spare) {
                 (Some(unsent), _) if idle.is_some() => unsent,
-                (None, Some(spare)) if is_lost(error.error()) => spare,
+                (None, Some(spare)) if is_lost(error.error()) => *spare,
                 (unsent, _) => return Err(broken(error.into_error(), unsent.is_some())),
             };
         }
@@ -332,7 +345,8 @@ impl Forward<'_> {
             let guard = target.acquire_connection(breaker.map(|breaker| breaker.max_connections));
             if guard.is_some() || pool.open_http1(address) == 0 {
                 let guard = guard.or_else(|| target.acquire_connection(None));
-                let connected = pool.connect_http1(address, &*lease.guard, guard).await;
+                // Boxed because it is rare and large. Otherwise every exchange's future would have to hold room for it.
+                let connected = Box::pin(pool.connect_http1(address, &*lease.guard, guard)).await;
                 return connected.map_err(|error| self.unconnected(Some(entry), address, &error));
             }
             if pending.is_none() {
@@ -347,7 +361,7 @@ impl Forward<'_> {
         &self,
         key: &Http2Key,
         instance: Option<(&FunctionEntry, &Lease)>,
-        mut head: request::Parts,
+        mut head: Box<request::Parts>,
         body: Body,
     ) -> Result<(Response<Incoming>, CheckIn), Failure> {
         let (worker, target) = (&self.exchange.worker, &self.ruling.target);
@@ -360,7 +374,7 @@ impl Forward<'_> {
                 .acquire_connection(breaker.map(|breaker| breaker.max_connections))
                 .or_else(|| target.acquire_connection(None))
         };
-        let mut request = Request::from_parts(head, body);
+        let mut request = Request::from_parts(*head, body);
         loop {
             let connection = worker.pool.http2(key, lease, &worker.node.svids, guard).await;
             let CheckedOutHttp2 { mut sender, stream, reused } =
@@ -385,7 +399,7 @@ impl Forward<'_> {
     }
 
     /// Hands the request to the callee's inbound judge, on this thread.
-    async fn hand_over(&self, callee: &Arc<FunctionEntry>, head: request::Parts, body: Body) -> Reply {
+    async fn hand_over(&self, callee: &Arc<FunctionEntry>, head: Box<request::Parts>, body: Body) -> Reply {
         let exchange = self.exchange.hand_over(callee, &self.ruling.entry, &head);
         self.exchange.record.stage(Stage::Upstream);
         let body = body.count_in(exchange.record.meter());
@@ -399,7 +413,7 @@ impl Forward<'_> {
         &self,
         callee: &Callee,
         address: SocketAddr,
-        mut head: request::Parts,
+        mut head: Box<request::Parts>,
         body: Body,
     ) -> Result<Reply, Failure> {
         self.endpoint.set(Some(address));
@@ -450,13 +464,13 @@ fn outcome(result: &Result<Reply, Failure>) -> retry::Outcome<'_> {
     }
 }
 
-fn copy_head(head: &request::Parts) -> request::Parts {
+fn copy_head(head: &request::Parts) -> Box<request::Parts> {
     let (mut copy, ()) = Request::new(()).into_parts();
     copy.method = head.method.clone();
     copy.uri = head.uri.clone();
     copy.version = head.version;
     copy.headers = head.headers.clone();
-    copy
+    Box::new(copy)
 }
 
 fn copy(request: &Request<Body>) -> Request<Body> {

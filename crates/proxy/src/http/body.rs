@@ -72,7 +72,7 @@ enum Source {
     #[default]
     Empty,
     Full(Bytes),
-    Incoming(Gathered),
+    Incoming(Box<Gathered>),
     Replay(Replay),
     /// From a component's instance in this process.
     Instance(InstanceBody),
@@ -245,7 +245,7 @@ impl From<Incoming> for Body {
         Self::from_source(if incoming.is_end_stream() {
             Source::Empty
         } else {
-            Source::Incoming(Gathered::new(incoming))
+            Source::Incoming(Box::new(Gathered::new(incoming)))
         })
     }
 }

@@ -249,11 +249,20 @@ impl Connection {
         (!caller.is_revoked()).then_some((caller, known))
     }
 
-    /// Serves one request.
+    /// Serves one request. Boxed because hyper moves the future several times before it runs, and it is large.
+    fn handle_boxed(
+        self: Rc<Self>,
+        request: Request<Incoming>,
+    ) -> Pin<Box<impl Future<Output = Result<Response<Body>, Infallible>>>> {
+        Box::pin(self.handle_request(request))
+    }
+
     async fn handle_request(self: Rc<Self>, mut request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
         let busy = self.activity.begin();
         let on_upgrade = request.extensions_mut().remove::<OnUpgrade>();
-        let (mut head, body) = request.into_parts();
+        let (head, body) = request.into_parts();
+        // Boxed because it goes from one to the next, and each future on the way has room for it twice.
+        let mut head = Box::new(head);
         let http2 = head.version == Version::HTTP_2;
         let is_last = !http2 && head.method == Method::CONNECT;
         let (snapshot, origin) = match self.origin(&head.headers) {
@@ -381,7 +390,7 @@ where
         builder.max_headers(limits.headers as usize);
     }
     let handler = connection.clone();
-    let service = service_fn(move |request| handler.clone().handle_request(request));
+    let service = service_fn(move |request| handler.clone().handle_boxed(request));
     let serving = pin!(builder.serve_connection(TokioIo::new(stream.strict()), service).with_upgrades());
     Drive { serving, connection: &connection, open, head: true, timer: None, cut_off_at: None, registered: false }.await
 }
@@ -410,7 +419,7 @@ where
         .keep_alive_timeout(Duration::from_secs(20))
         .enable_connect_protocol();
     let handler = connection.clone();
-    let service = service_fn(move |request| handler.clone().handle_request(request));
+    let service = service_fn(move |request| handler.clone().handle_boxed(request));
     let serving = pin!(builder.serve_connection(TokioIo::new(stream.in_turns()), service));
     Drive { serving, connection: &connection, open, head: false, timer: None, cut_off_at: None, registered: false }
         .await

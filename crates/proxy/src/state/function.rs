@@ -118,11 +118,13 @@ pub struct LoadedProgram {
 }
 
 impl LoadedProgram {
-    /// Initialises a program in `engine`. If this fails, `image` holds the error.
+    /// Initialises a program in `engine`, unless its verdict is the same for every request. If this fails, `image` holds the error.
     pub fn load(engine: &Engine, spec: &ProgramSpec, deadline: Duration) -> Self {
-        let image = postcard::to_allocvec(spec)
-            .map_err(|error| error.to_string())
-            .and_then(|blob| engine.load(&blob).map_err(|error| error.to_string()));
+        let isolated = || {
+            let blob = postcard::to_allocvec(spec).map_err(|error| error.to_string())?;
+            engine.load(&blob).map_err(|error| error.to_string())
+        };
+        let image = Image::constant(spec.clone()).map_or_else(isolated, Ok);
         Self { image, spec: Arc::new(spec.clone()), needs: Needs::of(spec), deadline }
     }
 }

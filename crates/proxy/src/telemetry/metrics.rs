@@ -56,7 +56,7 @@ struct Numbers {
     ejections: HashTable<(Arc<str>, u64)>,
     signatures: HashTable<(SignatureKey, u64)>,
     overflows: HashTable<(OverflowKey, u64)>,
-    runs: [Histogram<{ RUN_BUCKETS.len() + 1 }>; 3],
+    runs: [Histogram<{ RUN_BUCKETS.len() + 1 }>; 4],
     extensions: HashTable<(ExtensionKey, u64)>,
     extension_runs: Histogram<{ RUN_BUCKETS.len() + 1 }>,
     /// Key: the function, and which end could not be verified.
@@ -320,6 +320,7 @@ fn engine_index(engine: EngineKind) -> usize {
         EngineKind::Microvm => 0,
         EngineKind::Wasm => 1,
         EngineKind::Inline => 2,
+        EngineKind::Constant => 3,
     }
 }
 

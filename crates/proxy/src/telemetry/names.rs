@@ -55,6 +55,7 @@ pub(crate) fn engine_name(engine: EngineKind) -> &'static str {
         EngineKind::Microvm => "microvm",
         EngineKind::Wasm => "wasm",
         EngineKind::Inline => "inline",
+        EngineKind::Constant => "constant",
     }
 }
 

@@ -115,7 +115,7 @@ fn a_refusal_refuses() {
         );
         let signature =
             SignatureWant { keys: vec![KeyId([1; 32])], algorithm: Algorithm::ES256, denial, failure: Vec::new() };
-        let wants = Wants { signature: Some(signature), quotas: vec![] };
+        let wants = Wants { signature: Some(signature), ..Wants::default() };
         assert_eq!(check(&Output::Request(Outcome::Wants(wants))), Err(Malformed::Status(status)));
     }
 }
@@ -124,7 +124,7 @@ fn a_refusal_refuses() {
 fn floods_are_refused() {
     let edits = vec![HeaderEdit::Remove("a".into()); MAX_EDITS + 1];
     assert_eq!(check(&Output::Response(edits)), Err(Malformed::TooMany("header edits")));
-    let wants = Wants { signature: None, quotas: vec![(0, String::new()); MAX_EDITS + 1] };
+    let wants = Wants { quotas: vec![(0, String::new()); MAX_EDITS + 1], ..Wants::default() };
     assert_eq!(check(&Output::Request(Outcome::Wants(wants))), Err(Malformed::TooMany("counters")));
 }
 

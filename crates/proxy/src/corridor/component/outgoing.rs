@@ -55,7 +55,8 @@ impl Caller {
 
     /// Makes one call, up to the head of its response.
     async fn call(self, request: Request<component::Body>) -> Response<Body> {
-        let (mut head, body) = request.into_parts();
+        let (head, body) = request.into_parts();
+        let mut head = Box::new(head);
         let body = Body::from(InstanceBody::new(body, Rc::new(Cell::new(false))));
         let peer =
             Peer { identity: Some(self.entry.identity.clone()), address: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)) };

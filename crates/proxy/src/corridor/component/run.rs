@@ -45,12 +45,12 @@ pub(crate) async fn start(
     (program, grace): (&Program, Duration),
     lease: Lease,
     trace: Option<TraceContext>,
-    (mut head, body): (request::Parts, Body),
+    (mut head, body): (Box<request::Parts>, Body),
 ) -> Result<(Response<Body>, Running), Failure> {
     let caller = Caller::new(exchange, entry, trace, &head.headers);
     let scheme = if exchange.scheme == "https" { Scheme::HTTPS } else { Scheme::HTTP };
     head::into_http2(&mut head, &scheme)?;
-    let request = Request::from_parts(head, lend(body));
+    let request = Request::from_parts(*head, lend(body));
     let (answer, answered) = oneshot::channel();
     let (left, leaves) = oneshot::channel();
     let over = Rc::new(Cell::new(false));

@@ -28,7 +28,7 @@ pub(super) const MOST_TAKES: usize = 64;
 /// A request that may be forwarded. Only the judge can make one.
 #[derive(Debug)]
 pub struct Permitted {
-    pub(super) head: request::Parts,
+    pub(super) head: Box<request::Parts>,
     pub(super) ruling: Ruling,
 }
 
@@ -49,7 +49,7 @@ impl Permitted {
     }
 
     /// The edited head, and the decision on the exchange.
-    pub fn into_parts(self) -> (request::Parts, Ruling) {
+    pub fn into_parts(self) -> (Box<request::Parts>, Ruling) {
         (self.head, self.ruling)
     }
 }
@@ -105,10 +105,10 @@ impl Evaluation<'_> {
     pub(super) fn carry_out(
         &mut self,
         decision: Decision,
-        head: request::Parts,
+        head: Box<request::Parts>,
         now_ms: u64,
     ) -> Result<Judgement, JudgeError> {
-        self.note_plan(&decision, &head)?;
+        self.note_plan(decision.plan.trace.as_ref(), &head)?;
         self.runs.principal = decision.principal.map(String::into_boxed_str);
         match decision.verdict {
             Verdict::Deny(denial) => self.deny(denial, decision.response_edits, &decision.takes, now_ms),
@@ -133,7 +133,7 @@ impl Evaluation<'_> {
         takes: Vec<Take>,
         edited: Edited,
         plan: Plan,
-        mut head: request::Parts,
+        mut head: Box<request::Parts>,
         now_ms: u64,
     ) -> Result<Judgement, JudgeError> {
         let Some((state, index)) = self.target.zip(plan.target) else { return Err(JudgeError::NoTarget) };
@@ -261,9 +261,8 @@ impl Evaluation<'_> {
     }
 
     /// Records what to trace and to log. This also holds for denied requests.
-    fn note_plan(&self, decision: &Decision, head: &request::Parts) -> Result<(), JudgeError> {
-        let plan = &decision.plan;
-        if let Some(trace) = &plan.trace
+    pub(super) fn note_plan(&self, trace: Option<&TracePlan>, head: &request::Parts) -> Result<(), JudgeError> {
+        if let Some(trace) = trace
             && (trace.context.trace_id == 0 || trace.context.span_id == 0)
         {
             return Err(BadOutput::TraceContext.into());
@@ -274,7 +273,7 @@ impl Evaluation<'_> {
             named.flat_map(|name| head.headers.get_all(&name).iter().map(move |value| (name.clone(), value))),
         );
         self.record.note(|observed| {
-            observed.trace.clone_from(&plan.trace);
+            observed.trace = trace.cloned();
             observed.logged_headers = values;
         });
         Ok(())

@@ -77,7 +77,7 @@ impl Bench {
             endpoints: 1,
             bodiless: true,
         };
-        self.judge.request(input, head, record)
+        self.judge.request(input, Box::new(head), record)
     }
 
     /// Judges a request. Returns the judgement and the record.
@@ -98,7 +98,7 @@ fn with_token(token: &str) -> http::request::Builder {
     get("/orders").header("authorization", format!("Bearer {token}"))
 }
 
-fn permitted(judgement: Judgement) -> (request::Parts, Ruling) {
+fn permitted(judgement: Judgement) -> (Box<request::Parts>, Ruling) {
     match judgement {
         Judgement::Permitted(permitted) => permitted.into_parts(),
         Judgement::Denied(refusal) => panic!("refused: {refusal:?}"),

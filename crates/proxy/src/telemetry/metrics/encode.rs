@@ -80,7 +80,7 @@ struct Sum {
     retries: BTreeMap<Arc<str>, u64>,
     ejections: BTreeMap<Arc<str>, u64>,
     signatures: BTreeMap<SignatureKey, u64>,
-    runs: [Histogram<{ RUN_BUCKETS.len() + 1 }>; 3],
+    runs: [Histogram<{ RUN_BUCKETS.len() + 1 }>; 4],
     overflows: BTreeMap<OverflowKey, u64>,
     extensions: BTreeMap<ExtensionKey, u64>,
     extension_runs: Histogram<{ RUN_BUCKETS.len() + 1 }>,
@@ -206,7 +206,7 @@ impl Scrape {
     fn encode_sandbox(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
         let help = "Fresh start, run and reset of one sandbox.";
         let mut family = encoder.encode_descriptor("leno_sandbox_run_seconds", help, None, MetricType::Histogram)?;
-        for (engine, runs) in ["microvm", "wasm", "inline"].into_iter().zip(&self.sum.runs) {
+        for (engine, runs) in ["microvm", "wasm", "inline", "constant"].into_iter().zip(&self.sum.runs) {
             if runs.counts.iter().any(|count| *count > 0) {
                 histogram(&mut family.encode_family(&[("engine", engine)])?, runs, &RUN_BUCKETS)?;
             }

@@ -37,9 +37,12 @@ fn a_signature_is_verified_once_and_remembered() {
 fn forged_and_missing_tokens_are_refused_and_never_remembered() {
     for engine in engines() {
         let (key, other) = (SigningKey::generate(Algorithm::ES256), SigningKey::generate(Algorithm::ES256));
-        let bench = Bench::new(engine, token_slice(&key));
+        let mut slice = token_slice(&key);
+        slice.inbound.tracing.enabled = true;
+        let bench = Bench::new(engine, slice);
         for _ in 0..2 {
             let (judgement, told) = bench.ask(with_token(&sign(&other, CLAIMS)));
+            assert!(told.trace.is_some(), "it has a span like any other");
             let refusal = denied(judgement);
             assert_eq!(refusal.status, 401);
             assert!(refusal.headers.contains_key("www-authenticate"));

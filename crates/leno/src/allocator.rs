@@ -1,0 +1,20 @@
+//! The allocator of this program. An exchange allocates a hundred small things, some of which another thread frees: docs/decisions/0008.
+#![allow(unsafe_code)]
+
+use mimalloc::MiMalloc;
+use std::time::Duration;
+
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
+
+/// How often memory that was freed goes back to the system. The allocator does that by itself only while it is asked for more.
+const PAUSE: Duration = Duration::from_secs(30);
+
+/// Gives memory that was freed back to the system, now and then: what a compiler needed, what a burst needed. Does not end.
+pub(crate) async fn give_back() {
+    loop {
+        // SAFETY: it may be called at any time, on any thread.
+        unsafe { libmimalloc_sys::mi_collect(true) };
+        tokio::time::sleep(PAUSE).await;
+    }
+}
