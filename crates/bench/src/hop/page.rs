@@ -5,7 +5,7 @@ use crate::html::plot::{self, Bar, Line};
 use crate::load::SHARES;
 use crate::report::Report;
 use crate::statistics::{Selection, Trials};
-use crate::trial::{FRESH, HTTP1, HTTP2, Trial};
+use crate::trial::{FRESH, HTTP1, HTTP2, RARE, SPARSE, Trial};
 use serde_json::Value;
 
 pub(super) fn page(
@@ -31,23 +31,27 @@ pub(super) fn page(
         (HTTP1, "HTTP/1.1, connections kept"),
         (HTTP2, "HTTP/2"),
         (FRESH, "HTTP/1.1, a new connection for each request"),
+        (SPARSE, "HTTP/1.1, 20 requests a second (Leno: over 50 functions)"),
+        (RARE, "HTTP/1.1, one request a second"),
     ] {
         let bars = |pace, value| bars(trials, names, (traffic.name, pace), value);
-        let cpu = bars("closed", |trial| trial.cpu_us);
-        if cpu.is_empty() {
+        let (closed, open) = (bars("closed", |trial| trial.cpu_us), bars("open", |trial| trial.cpu_us));
+        if closed.is_empty() && open.is_empty() {
             continue;
         }
         page.heading(title);
-        page.plot(plot::bars("CPU per request, closed loop (us)", &cpu)?);
-        let rates = bars("closed", |trial| trial.requests_per_second);
-        page.plot(plot::bars("Requests per second, closed loop", &rates)?);
-        page.plot(plot::bars("CPU per request, open loop (us)", &bars("open", |trial| trial.cpu_us))?);
+        if !closed.is_empty() {
+            page.plot(plot::bars("CPU per request, closed loop (us)", &closed)?);
+            let rates = bars("closed", |trial| trial.requests_per_second);
+            page.plot(plot::bars("Requests per second, closed loop", &rates)?);
+        }
+        page.plot(plot::bars("CPU per request, open loop (us)", &open)?);
         let lines: Vec<Line> = names.iter().filter_map(|name| latency(trials, (name, traffic.name, "open"))).collect();
         page.plot(plot::distribution("Latency from the scheduled send, open loop (us)", &lines)?);
     }
     page.heading("Memory under load");
-    let memory = bars(trials, names, (HTTP1.name, "closed"), |trial| trial.pss_kib as f64 / 1024.0);
-    page.plot(plot::bars("PSS (MiB)", &memory)?);
+    let memory = bars(trials, names, (HTTP1.name, "closed"), |trial| trial.rss_kib as f64 / 1024.0);
+    page.plot(plot::bars("RSS, as of a proxy alone (MiB)", &memory)?);
     page.conditions(machine, conditions);
     Ok(page)
 }
@@ -83,7 +87,7 @@ mod tests {
         report.add("cpu_wasm_vs_envoy_nine", 0.3);
         let page = page(&Trials(vec![closed, open]), &["leno <none>"], &report, &Value::Null, &Value::Null).unwrap();
         let html = page.render().unwrap();
-        for part in ["<td>cpu_wasm_vs_envoy_nine</td><td>0.300</td><td>0.20</td><td>missed</td>", "\n12.0 *\n"] {
+        for part in ["<td>cpu_wasm_vs_envoy_nine</td><td>0.300</td><td>0.15</td><td>missed</td>", "\n12.0 *\n"] {
             assert!(html.contains(part), "{part}: {html}");
         }
         assert_eq!(html.matches("leno &lt;none&gt;").count(), 5, "three bars, a line, and memory: {html}");
