@@ -69,9 +69,12 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
     let trials = Trials(run_interleaved(&rig, &contenders, &schedule(quick, arguments.repeats))?);
     let names: Vec<&str> = contenders.iter().map(|contender| contender.name()).collect();
-    for contender in contenders.iter().filter(|contender| contender.accepts(HTTP1)) {
-        if let Some(calls) = syscalls::count(&rig, contender) {
-            report.add(&format!("syscalls_{}", contender.name()), calls);
+    for (traffic, pace, suffix) in [(HTTP1, Pace::Closed, ""), (SPARSE, Pace::Open(SPARSE.rate), "_sparse")] {
+        for contender in contenders.iter().filter(|contender| concerns(traffic, contender)) {
+            if let Some(calls) = syscalls::count(&rig, contender, traffic, pace) {
+                report.add(&format!("syscalls_{}{suffix}", contender.name()), calls.all);
+                report.add(&format!("timers_{}{suffix}", contender.name()), calls.timers);
+            }
         }
     }
     print_table(&trials, &names);
@@ -213,19 +216,19 @@ struct Series {
     lengths: Lengths,
 }
 
-impl Series {
-    /// Those who are measured with this traffic. A request now and then says the same of most of them.
-    fn concerns(&self, contender: &Running) -> bool {
-        let name = contender.name();
-        let is_many = name.starts_with("leno_many_");
-        match self.traffic {
-            SPARSE => is_many || ["direct", "envoy_none", "envoy_best", "envoy_nine", "leno_none"].contains(&name),
-            RARE => ["direct", "envoy_best", "envoy_nine", "leno_nine_wasm", "leno_nine_microvm"].contains(&name),
-            HTTP2 => !is_many && contender.accepts(HTTP2),
-            traffic => !is_many && !name.ends_with("_h2c") && contender.accepts(traffic),
-        }
+/// Whether somebody is measured with this traffic. A request now and then says the same of most of them.
+fn concerns(traffic: Traffic, contender: &Running) -> bool {
+    let name = contender.name();
+    let is_many = name.starts_with("leno_many_");
+    match traffic {
+        SPARSE => is_many || ["direct", "envoy_none", "envoy_best", "envoy_nine", "leno_none"].contains(&name),
+        RARE => ["direct", "envoy_best", "envoy_nine", "leno_nine_wasm", "leno_nine_microvm"].contains(&name),
+        HTTP2 => !is_many && contender.accepts(HTTP2),
+        _ => !is_many && !name.ends_with("_h2c") && contender.accepts(traffic),
     }
+}
 
+impl Series {
     fn paces(&self) -> Vec<Pace> {
         let is_sparse = [SPARSE, RARE].contains(&self.traffic);
         let closed = (!is_sparse).then_some(Pace::Closed);
@@ -261,7 +264,7 @@ fn run_interleaved(rig: &Rig, contenders: &[Running], all: &[Series]) -> anyhow:
             for pace in series.paces() {
                 for index in 0..contenders.len() {
                     let contender = &contenders[(index + repeat) % contenders.len()];
-                    if series.concerns(contender) {
+                    if concerns(series.traffic, contender) {
                         let trial = trial::run(rig, contender, series.traffic, pace, repeat, series.lengths)?;
                         eprintln!(
                             "{} {} {} #{}: {:.1} us CPU, {:.0}/s, p50 {:.0} us, p99 {:.0} us, core {:.0} %, others {:.0} %",

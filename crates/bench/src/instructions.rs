@@ -2,19 +2,19 @@
 //! the machine does, so that CI can hold the hot path to it. Only what runs outside the kernel is counted, and without isolation: valgrind runs
 //! no micro-VM, and cannot reserve the address space that the WebAssembly engine wants.
 //!
-//! One request after the other on one connection, without TLS: the handshake would be amortised over as many requests as one likes.
+//! One request after the other on one connection, without TLS: the handshake would be amortised over as many requests as one likes. The
+//! upstream speaks HTTP/1.1.
 
-use crate::coldstart::{ask, request};
 use crate::contenders::mesh;
+use crate::load::{Pace, Plan, Protocol, Single};
 use crate::machine;
-use crate::policies::Policies;
+use crate::policies::{Algorithm, Policies};
 use crate::proxy_under_test::leno::Listeners;
 use crate::proxy_under_test::{Helper, Programs};
 use crate::report::Report;
 use crate::rig::{Rig, free_addresses};
 use anyhow::{Context, ensure};
 use std::fs;
-use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread::sleep;
@@ -56,14 +56,19 @@ pub(crate) fn valgrind_is_there() -> bool {
     version("valgrind") && version("callgrind_control")
 }
 
-/// With no policies, and with all nine but TLS.
-pub(crate) fn count(rig: &Rig, profile: Option<&Path>) -> anyhow::Result<[(&'static str, f64); 2]> {
+/// With no policies, and with all nine but TLS, over HTTP/1.1 and HTTP/2.
+pub(crate) fn count(rig: &Rig, profile: Option<&Path>) -> anyhow::Result<[(&'static str, f64); 4]> {
     let nine = Policies { mtls: false, ..Policies::NINE };
-    Ok([("instructions_none", one(rig, Policies::NONE, None)?), ("instructions_nine", one(rig, nine, profile)?)])
+    Ok([
+        ("instructions_none", one(rig, Policies::NONE, Protocol::Http1, None)?),
+        ("instructions_nine", one(rig, nine, Protocol::Http1, profile)?),
+        ("instructions_none_http2", one(rig, Policies::NONE, Protocol::Http2, None)?),
+        ("instructions_nine_http2", one(rig, nine, Protocol::Http2, None)?),
+    ])
 }
 
 /// Of all threads of the node.
-fn one(rig: &Rig, policies: Policies, profile: Option<&Path>) -> anyhow::Result<f64> {
+fn one(rig: &Rig, policies: Policies, protocol: Protocol, profile: Option<&Path>) -> anyhow::Result<f64> {
     let folder = tempfile::tempdir_in(rig.folder())?;
     let [gateway, outbound, inbound, admin, control] = free_addresses()?;
     let listeners = Listeners { gateway, outbound, inbound, admin, control };
@@ -82,27 +87,27 @@ fn one(rig: &Rig, policies: Policies, profile: Option<&Path>) -> anyhow::Result<
     ];
     let arguments = ["node", "--engine", "inline", "--documents", &documents.display().to_string()];
     let node = Helper::start_under(rig.cores, &valgrind, &arguments)?;
-    let mut connection = TcpStream::connect(gateway)?;
-    connection.set_nodelay(true)?;
-    let request = request(rig, crate::material::HOST)?;
+    let mut load = Single::connect(&Plan {
+        address: gateway,
+        protocol,
+        tls: None,
+        pace: Pace::Closed,
+        connections: 1,
+        streams: 1,
+        warm_up_ms: 0,
+        measured_ms: 0,
+        request: rig.material.request(Algorithm::Es256)?,
+    })?;
     control_callgrind(&["--instr=on"], node.pid())?;
-    send(&mut connection, &request, WARM_UP)?;
+    load.send(WARM_UP)?;
     control_callgrind(&["--zero"], node.pid())?;
-    send(&mut connection, &request, REQUESTS)?;
+    load.send(REQUESTS)?;
     control_callgrind(&["--dump"], node.pid())?;
     let total = total(&dump)?;
     if let Some(profile) = profile {
         fs::copy(first(&dump), profile).with_context(|| format!("{} cannot be written", profile.display()))?;
     }
     Ok(total as f64 / REQUESTS as f64)
-}
-
-fn send(connection: &mut TcpStream, request: &[u8], count: usize) -> anyhow::Result<()> {
-    for _ in 0..count {
-        let status = ask(connection, request)?;
-        ensure!(status == 200, "an answer is {status}");
-    }
-    Ok(())
 }
 
 fn control_callgrind(arguments: &[&str], pid: u32) -> anyhow::Result<()> {

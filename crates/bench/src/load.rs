@@ -190,6 +190,35 @@ async fn execute(plan: &Plan) -> anyhow::Result<Outcome> {
     })
 }
 
+/// Sends requests one after the other over one connection.
+pub(crate) struct Single {
+    runtime: tokio::runtime::Runtime,
+    connector: Connector,
+    client: client::Client,
+}
+
+impl Single {
+    /// Connects.
+    pub(crate) fn connect(plan: &Plan) -> anyhow::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let connector = Connector::new(plan)?;
+        let client = runtime.block_on(connector.connect())?;
+        Ok(Self { runtime, connector, client })
+    }
+
+    /// Sends so many, all the same. Fails if one is not answered with 200.
+    pub(crate) fn send(&mut self, count: usize) -> anyhow::Result<()> {
+        let Self { runtime, connector, client } = self;
+        runtime.block_on(async {
+            for _ in 0..count {
+                let status = client.exchange(connector, 0).await?;
+                anyhow::ensure!(status == 200, "an answer is {status}");
+            }
+            Ok(())
+        })
+    }
+}
+
 /// Sends one request over a connection of its own; the status of the answer.
 pub(crate) async fn once(plan: &Plan) -> anyhow::Result<u16> {
     let connector = Connector::new(plan)?;

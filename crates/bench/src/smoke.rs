@@ -8,7 +8,8 @@ use crate::load::Pace;
 use crate::policies::Policies;
 use crate::rig::Rig;
 use crate::statistics::Trials;
-use crate::trial::{self, HTTP1, Lengths};
+use crate::syscalls::{self, Calls};
+use crate::trial::{self, HTTP1, Lengths, SPARSE};
 use anyhow::ensure;
 use std::time::Duration;
 
@@ -23,7 +24,14 @@ const LIMITS: [(&str, &str, f64); 4] = [
 const REPEATS: usize = 5;
 /// Instructions of the node per request: at most so many, a twentieth above what was counted (97,900 and 227,900) with the release profile, which
 /// checks arithmetic. Counts differ by less than 1 % from run to run.
-const INSTRUCTIONS: [(&str, f64); 2] = [("instructions_none", 103_000.0), ("instructions_nine", 239_000.0)];
+const INSTRUCTIONS: [(&str, f64); 4] = [
+    ("instructions_none", 103_000.0),
+    ("instructions_nine", 239_000.0),
+    ("instructions_none_http2", 103_000.0),
+    ("instructions_nine_http2", 239_000.0),
+];
+/// System calls of a node with 50 functions for each of 20 requests a second, and those of them that set a timer: at most so many.
+const SPARSE_CALLS: Calls = Calls { all: 8.0, timers: 0.5 };
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -59,6 +67,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         }
     }
     let mut slower = too_many_instructions(&rig)?;
+    if !few_calls_when_sparse(&rig)? {
+        slower.push("sparse");
+    }
     for (ours, theirs, limit) in LIMITS {
         let which = [ours, theirs].map(|name| (name, HTTP1.name, "closed"));
         let Some(ratio) = trials.combined(which, |[ours, theirs]| ours.cpu_us / theirs.cpu_us) else { continue };
@@ -74,6 +85,22 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
     ensure!(slower.is_empty(), "the hot path costs more than it did: {}", slower.join(", "));
     Ok(())
+}
+
+/// Whether a request now and then costs as few system calls as it did.
+fn few_calls_when_sparse(rig: &Rig) -> anyhow::Result<bool> {
+    let node = Running::leno_with_many(rig, "leno_many_wasm", "wasm", Policies::NINE, 50)?;
+    let Some(Calls { all, timers }) = syscalls::count(rig, &node, SPARSE, Pace::Open(SPARSE.rate)) else {
+        println!("SKIPPED: counting system calls; there is no perf, or it may not count here");
+        return Ok(true);
+    };
+    let Calls { all: most, timers: most_timers } = SPARSE_CALLS;
+    let few = all <= most && timers <= most_timers;
+    let verdict = if few { "ok" } else { "TOO MANY" };
+    println!(
+        "system calls a request, 20 a second: {all:.1}, at most {most:.1}; timers set: {timers:.2}, at most {most_timers:.2}: {verdict}"
+    );
+    Ok(few)
 }
 
 /// Those that are above their limit.

@@ -115,7 +115,7 @@ pub fn watch(
     snapshot: &Snapshot,
     changed: impl FnMut(Change) + Send + 'static,
 ) -> std::io::Result<Watcher> {
-    watch_every(Duration::from_millis(500), path, snapshot, changed)
+    watch_every(Duration::from_secs(1), path, snapshot, changed)
 }
 
 /// As [`watch`], with another interval between looks.

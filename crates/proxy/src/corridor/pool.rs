@@ -21,7 +21,7 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::ClientConfig;
 
@@ -45,6 +45,8 @@ pub(crate) struct Pool {
     http2: RefCell<HashMap<Http2Key, Http2Host>>,
     configurations: RefCell<HashMap<Identities, Arc<ClientConfig>>>,
     terminating: Arc<Terminating>,
+    /// Notified when a connection is going to be opened.
+    opened: Rc<Notify>,
     myself: Weak<Pool>,
 }
 
@@ -164,19 +166,27 @@ impl Pool {
             http2: RefCell::default(),
             configurations: RefCell::default(),
             terminating,
+            opened: Rc::default(),
             myself: myself.clone(),
         });
-        let weak = pool.myself.clone();
+        let (weak, opened) = (pool.myself.clone(), pool.opened.clone());
         schedule::spawn(async move {
-            loop {
-                tokio::time::sleep(IDLE_TIMEOUT / 4).await;
-                match weak.upgrade() {
-                    Some(pool) => pool.close_idle(Instant::now()),
-                    None => break,
+            while let Some(pool) = weak.upgrade() {
+                pool.close_idle(Instant::now());
+                let is_empty = pool.is_empty();
+                drop(pool);
+                if is_empty {
+                    // A node without traffic sleeps.
+                    opened.notified().await;
                 }
+                tokio::time::sleep(IDLE_TIMEOUT / 4).await;
             }
         });
         pool
+    }
+
+    fn is_empty(&self) -> bool {
+        self.http1.borrow().is_empty() && self.http2.borrow().is_empty()
     }
 
     /// The idle connection to this address that was used last. If the request must not be sent twice, skips and closes connections that
@@ -215,6 +225,7 @@ impl Pool {
         guard: Option<ConnectionGuard>,
     ) -> Result<CheckedOutHttp1, ConnectError> {
         let open = Open::count(self, address);
+        self.opened.notify_one();
         let connect = async {
             let stream = tcp(address, Some(lease)).await?;
             Ok(http1::Builder::new().max_buf_size(UPSTREAM_BUFFER).handshake::<_, Body>(TokioIo::new(stream)).await?)
@@ -267,6 +278,7 @@ impl Pool {
             return Ok(shared);
         }
         let connecting = self.http2.borrow_mut().entry(key.clone()).or_default().connecting.clone();
+        self.opened.notify_one();
         let _one_at_a_time = connecting.lock().await;
         match self.shared_http2(key) {
             Some(shared) => Ok(shared),

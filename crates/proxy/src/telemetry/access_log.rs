@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Bounds in bytes.
-const BOUNDS: Bounds = Bounds { capacity: 1 << 20, enough: 1 << 16, pause: Duration::from_millis(50) };
+const BOUNDS: Bounds = Bounds { capacity: 1 << 20, enough: 1 << 16, pause: Duration::from_millis(500) };
 
 /// A node's access log.
 #[derive(Debug)]
