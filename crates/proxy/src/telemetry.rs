@@ -1,6 +1,7 @@
 //! Where records go: metrics, the ring of recent records, access log and spans.
 
 pub(crate) mod access_log;
+mod kept;
 pub mod metrics;
 pub(crate) mod names;
 pub(crate) mod observed;

@@ -1,10 +1,11 @@
 //! The peer of a connection, and the direction of a request.
 
+use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// The other end of a connection. The runtime establishes its identity, never a header.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Peer {
     /// Full SPIFFE ID, from mutual TLS, from a proxy credential, or handed over on the same node; `None`: the peer is outside the mesh.
     pub identity: Option<Arc<str>>,
@@ -13,7 +14,7 @@ pub struct Peer {
 }
 
 /// The direction of a request, as its node sees it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum TrafficDirection {
     /// From outside the mesh, through the gateway.
     Gateway,

@@ -1,5 +1,6 @@
 //! The content of a record.
 
+use super::kept;
 use super::names::workload;
 use super::request_line::{self, RequestLine};
 use super::stats::RevisionLabel;
@@ -8,15 +9,17 @@ use http::header::HeaderName;
 use leno_policy::outcome::{PolicyKind, TracePlan};
 use leno_policy::spec::{Algorithm, KeyId, ProgramSpec, Protocol};
 use leno_sandbox::EngineKind;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Everything that is known of one exchange.
-#[derive(Debug)]
-pub struct Observed {
-    /// Shared by all hops of a request.
+/// Everything that is known of one exchange. `S` is the type of words that are the same for many: static, unless the record was kept and read
+/// again.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Observed<S = &'static str> {
+    /// Shared by all hops of a request. First, because kept records are searched by it.
     pub request_id: Box<str>,
     /// Direction of the request on this hop.
     pub direction: TrafficDirection,
@@ -29,41 +32,47 @@ pub struct Observed {
     /// The callee: `namespace/name`.
     pub target: Option<Arc<str>>,
     /// The callee's revision that got the request.
+    #[serde(with = "kept::revision")]
     pub revision: Option<Arc<RevisionLabel>>,
     /// Wall clock at the start. All other times are monotonic.
     pub started_at: SystemTime,
     /// When the head was there.
+    #[serde(with = "kept::moment")]
     pub started: Instant,
     /// When each stage was reached, indexed by [`Stage`].
+    #[serde(with = "kept::moments")]
     pub stages: [Option<Instant>; 4],
     /// When the last handle to the record was dropped.
+    #[serde(with = "kept::moment")]
     pub ended: Instant,
     /// Set once a sandbox was asked for a verdict.
-    pub judged: Option<Judged>,
+    pub judged: Option<Judged<S>>,
     /// Signatures that counted, or that were refused.
-    pub signatures: Vec<SignatureCheck>,
+    pub signatures: Vec<SignatureCheck<S>>,
     /// Counters of rate limits that were taken from.
     pub rate_limit_checks: Vec<RateLimitCheck>,
     /// Runs of extensions, in order.
-    pub extensions: Vec<Observation>,
+    pub extensions: Vec<Observation<S>>,
     /// Names of request headers that were edited.
-    pub request_edits: Vec<EditedHeader>,
+    pub request_edits: Vec<EditedHeader<S>>,
     /// Names of response headers that were edited.
-    pub response_edits: Vec<EditedHeader>,
+    pub response_edits: Vec<EditedHeader<S>>,
     /// This hop's span, if tracing is on.
     pub trace: Option<TracePlan>,
     /// The program whose access log section applies; `None`: the exchange was not judged, and is logged.
+    #[serde(skip)]
     pub program: Option<Arc<ProgramSpec>>,
     /// Values of the request headers that the configuration logs.
+    #[serde(skip)]
     pub logged_headers: Vec<(HeaderName, Box<str>)>,
     /// Attempts to get a response, in order.
-    pub attempts: Vec<Try>,
+    pub attempts: Vec<Try<S>>,
     /// Status of the response; 0: there was none.
     pub status: u16,
     /// Status of a gRPC call, once it is known.
     pub grpc_status: Option<u8>,
     /// Envoy's response flag.
-    pub flag: Option<&'static str>,
+    pub flag: Option<S>,
     /// Why there was no complete response, in words.
     pub failure: Option<Box<str>>,
     /// Bytes of the body from the client.
@@ -88,8 +97,8 @@ pub enum Stage {
 }
 
 /// What the judge found out.
-#[derive(Clone, Debug)]
-pub struct Judged {
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Judged<S = &'static str> {
     /// The function whose program judged: `namespace/name`.
     pub function: Arc<str>,
     /// Engine of the run; `None`: the program is not loaded.
@@ -101,7 +110,7 @@ pub struct Judged {
     /// From the first look at the head to the verdict.
     pub time: Duration,
     /// The verdict that the judge reached.
-    pub verdict: RecordedVerdict,
+    pub verdict: RecordedVerdict<S>,
     /// The token's principal: `<iss>/<sub>`.
     pub principal: Option<Box<str>>,
     /// Whether the path was normalised.
@@ -109,8 +118,8 @@ pub struct Judged {
 }
 
 /// A verdict as it is recorded.
-#[derive(Clone, Debug)]
-pub enum RecordedVerdict {
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum RecordedVerdict<S = &'static str> {
     /// Allowed and forwarded.
     Allow {
         /// The rule that decided.
@@ -137,15 +146,15 @@ pub enum RecordedVerdict {
     /// Refused, because there is no verdict that could be relied on.
     Fault {
         /// Label for metrics.
-        fault: &'static str,
+        fault: S,
         /// What went wrong, in words.
         reason: Box<str>,
     },
 }
 
 /// One signature check.
-#[derive(Clone, Copy, Debug)]
-pub struct SignatureCheck {
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct SignatureCheck<S = &'static str> {
     /// ID of the key.
     pub key: KeyId,
     /// Algorithm of the signature.
@@ -153,18 +162,29 @@ pub struct SignatureCheck {
     /// The signature is known from an earlier request, so it was not checked again.
     pub remembered: bool,
     /// Why the signature was refused; `None`: it is good.
-    pub error: Option<&'static str>,
+    pub error: Option<S>,
 }
 
 impl SignatureCheck {
     /// `good`, `remembered`, or why the signature was refused.
     pub fn result(&self) -> &'static str {
-        if self.remembered { "remembered" } else { self.error.unwrap_or("good") }
+        result(self.remembered, self.error)
     }
 }
 
+impl SignatureCheck<Box<str>> {
+    /// The same, of a record that was kept.
+    pub fn result(&self) -> &str {
+        result(self.remembered, self.error.as_deref())
+    }
+}
+
+fn result(remembered: bool, error: Option<&str>) -> &str {
+    if remembered { "remembered" } else { error.unwrap_or("good") }
+}
+
 /// A counter of a rate limit that was taken from, or that refused.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RateLimitCheck {
     /// Name of the rate limit.
     pub limit: Box<str>,
@@ -175,32 +195,34 @@ pub struct RateLimitCheck {
 }
 
 /// A header that a program edited. Its value is not recorded.
-#[derive(Clone, Debug)]
-pub struct EditedHeader {
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct EditedHeader<S = &'static str> {
     /// What was done: `set`, `append` or `remove`.
-    pub how: &'static str,
+    pub how: S,
     /// Name of the header.
+    #[serde(with = "kept::name")]
     pub name: HeaderName,
 }
 
 /// One attempt to get a response.
-#[derive(Clone, Copy, Debug)]
-pub struct Try {
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Try<S = &'static str> {
     /// The endpoint; `None`: not even an endpoint was found.
     pub endpoint: Option<SocketAddr>,
     /// How it ended.
-    pub result: AttemptResult,
+    pub result: AttemptResult<S>,
     /// When it ended.
+    #[serde(with = "kept::moment")]
     pub ended: Instant,
 }
 
 /// How an attempt ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AttemptResult {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AttemptResult<S = &'static str> {
     /// With a response of this status.
     Status(u16),
     /// Without a response. Holds Envoy's response flag.
-    Failed(&'static str),
+    Failed(S),
 }
 
 impl Observed {
@@ -229,7 +251,9 @@ impl Observed {
             }
         }
     }
+}
 
+impl<S> Observed<S> {
     /// Name of the revision that got the request; `None`: none did, or revisions are not numbered.
     pub fn revision_name(&self) -> Option<&Arc<str>> {
         self.revision.as_ref().filter(|revision| revision.number > 0).map(|revision| &revision.name)
@@ -267,21 +291,21 @@ impl Observed {
 }
 
 /// One run of an extension.
-#[derive(Clone, Debug)]
-pub struct Observation {
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Observation<S = &'static str> {
     /// The extension: `<policy>/extensions/<name>`.
     pub name: Arc<str>,
     /// What it ran on: `request` or `response`.
-    pub phase: &'static str,
+    pub phase: S,
     /// How it ended.
-    pub ended: Ended,
+    pub ended: Ended<S>,
     /// Time of the run, with the start of its instance.
     pub time: Duration,
 }
 
 /// How a run ended.
-#[derive(Clone, Debug)]
-pub enum Ended {
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Ended<S = &'static str> {
     /// The exchange went on.
     Continued,
     /// The extension answered with this status.
@@ -289,7 +313,7 @@ pub enum Ended {
     /// The run failed. The exchange was refused, or went on if `open` is true.
     Failed {
         /// Label for metrics.
-        label: &'static str,
+        label: S,
         /// What went wrong, in words.
         reason: Box<str>,
         /// The exchange went on in spite of the failure.
@@ -309,7 +333,7 @@ impl Ended {
     }
 }
 
-impl fmt::Display for Ended {
+impl<S> fmt::Display for Ended<S> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Continued => formatter.write_str("continued"),

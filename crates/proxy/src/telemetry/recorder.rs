@@ -19,7 +19,7 @@ pub struct Recorder {
     log: Option<access_log::Lines>,
     spans: Option<span::Sender>,
     /// Completed exchanges that are not reported yet.
-    completed: RefCell<Vec<Arc<Observed>>>,
+    completed: RefCell<Vec<Observed>>,
     /// Waker of the task that reports. Without it, records are reported at once.
     reporter_waker: RefCell<Option<Waker>>,
     task: OnceCell<schedule::Own>,
@@ -51,7 +51,7 @@ impl Recorder {
 
     /// Takes a completed record.
     pub fn finish(&self, observed: Observed) {
-        self.completed.borrow_mut().push(Arc::new(observed));
+        self.completed.borrow_mut().push(observed);
         match &*self.reporter_waker.borrow() {
             Some(reporter_waker) => reporter_waker.wake_by_ref(),
             None => self.report_all(),
@@ -61,22 +61,22 @@ impl Recorder {
     fn report_all(&self) {
         // Taken out first, so that nothing is borrowed while the code of other modules runs.
         let mut completed = self.completed.take();
-        completed.drain(..).for_each(|observed| self.report(observed));
+        completed.drain(..).for_each(|observed| self.report(&observed));
         if self.completed.borrow().is_empty() {
             self.completed.replace(completed);
         }
     }
 
-    fn report(&self, observed: Arc<Observed>) {
-        self.metrics.observe(&observed);
+    fn report(&self, observed: &Observed) {
+        self.metrics.observe(observed);
         if let Some(stats) = observed.revision.as_ref().and_then(|revision| revision.stats.get()) {
             stats.count(observed.status, observed.grpc_status, observed.flag, observed.upstream_time());
         }
         if let Some(lines) = &self.log {
-            lines.write(&observed);
+            lines.write(observed);
         }
         if let Some(spans) = &self.spans {
-            spans.send(&observed);
+            spans.send(observed);
         }
         self.ring.push(observed);
     }

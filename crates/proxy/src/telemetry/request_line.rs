@@ -4,6 +4,7 @@
 //! in it, for as long as `leno explain` can show the record.
 
 use http::{HeaderValue, request};
+use serde::{Deserialize, Serialize};
 
 /// Limit on the bytes of a method.
 const METHOD: usize = 32;
@@ -23,7 +24,7 @@ const LIST: usize = 64;
 const CUT: &str = "…";
 
 /// Method, authority and path of a request, in one allocation.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequestLine {
     text: Box<str>,
     method: usize,

@@ -1,18 +1,20 @@
 //! Exports spans to a trace back end: OTLP over HTTP, as protobuf. Off unless the mesh names an endpoint.
 //!
 //! The program has chosen the IDs, and the callee has them in its `traceparent`. A completed record becomes a span with these IDs, if it is sampled.
-//! Workers only queue the record; a thread makes spans and sends them in batches. Attributes follow OpenTelemetry's semantic conventions for HTTP and
+//! Workers encode spans; a thread puts them together and sends them in batches. Attributes follow OpenTelemetry's semantic conventions for HTTP and
 //! RPC. Leno's own attributes begin with `leno.`.
 
 mod attributes;
 mod collector;
 mod protobuf;
+mod queued;
 
 use crate::runtime::outbox::{Bounds, Outbox, Slot};
 use crate::telemetry::observed::Observed;
 use attributes::Span;
 use collector::Collector;
-use protobuf::{attribute, nested, text};
+use protobuf::{attribute, bytes, nested, text};
+use queued::Queued;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
@@ -23,18 +25,20 @@ use std::time::Duration;
 const BATCH: usize = 512;
 /// Bytes that a span takes, more or less.
 const TYPICAL_SPAN: usize = 768;
-const BOUNDS: Bounds = Bounds { capacity: 8192, enough: BATCH, pause: Duration::from_millis(500) };
+/// In bytes.
+const BOUNDS: Bounds =
+    Bounds { capacity: 8192 * TYPICAL_SPAN, enough: BATCH * TYPICAL_SPAN, pause: Duration::from_millis(500) };
 
 /// A node's span exporter.
 #[derive(Debug)]
 pub struct Spans {
-    outbox: Outbox<Arc<Observed>>,
+    outbox: Outbox<u8>,
     unsent: Arc<AtomicU64>,
 }
 
 /// One worker's end of the exporter.
 #[derive(Debug)]
-pub struct Sender(Slot<Arc<Observed>>);
+pub struct Sender(Slot<u8>);
 
 impl Spans {
     /// Starts exporting to an OTLP/HTTP endpoint such as `http://127.0.0.1:4318`. If the back end is away, spans are lost, and nothing else is
@@ -43,7 +47,7 @@ impl Spans {
         let unsent = Arc::new(AtomicU64::new(0));
         let collector = Collector::new(endpoint)?;
         let mut export = Export { collector, unsent: unsent.clone(), broken: false };
-        let outbox = Outbox::start("span-export", BOUNDS, move |records| export.send(records))?;
+        let outbox = Outbox::start("span-export", BOUNDS, move |queued| export.send(queued))?;
         Ok(Self { outbox, unsent })
     }
 
@@ -65,9 +69,9 @@ impl Spans {
 
 impl Sender {
     /// Queues a completed exchange, if it is sampled.
-    pub fn send(&self, observed: &Arc<Observed>) {
-        if observed.trace.as_ref().is_some_and(|plan| plan.context.sampled) {
-            self.0.append(|records| records.push(observed.clone()));
+    pub fn send(&self, observed: &Observed) {
+        if let Some(span) = Span::of(observed).filter(Span::is_sampled) {
+            self.0.append(|queue| queued::append(queue, &span));
         }
     }
 }
@@ -81,8 +85,9 @@ struct Export {
 
 impl Export {
     /// Sends spans in batches.
-    fn send(&mut self, records: &mut [Arc<Observed>]) {
-        for batch in records.chunks(BATCH) {
+    fn send(&mut self, queue: &[u8]) {
+        let spans: Vec<Queued<'_>> = queued::read(queue).collect();
+        for batch in spans.chunks(BATCH) {
             let result = self.collector.post(message(batch));
             if let Err(error) = &result {
                 self.unsent.fetch_add(batch.len() as u64, Ordering::Relaxed);
@@ -96,12 +101,12 @@ impl Export {
 }
 
 /// Encodes an `ExportTraceServiceRequest`. Spans are grouped by service, which is their resource.
-fn message(batch: &[Arc<Observed>]) -> Vec<u8> {
-    let mut services: BTreeMap<(&str, &str), Vec<Span<'_>>> = BTreeMap::new();
-    for span in batch.iter().filter_map(|observed| Span::of(observed)) {
-        services.entry(span.service()).or_default().push(span);
+fn message(batch: &[Queued<'_>]) -> Vec<u8> {
+    let mut services: BTreeMap<(&str, &str), Vec<&[u8]>> = BTreeMap::new();
+    for Queued { service, span } in batch {
+        services.entry(*service).or_default().push(span);
     }
-    let mut out = Vec::with_capacity(batch.len() * TYPICAL_SPAN);
+    let mut out = Vec::with_capacity(batch.iter().map(|queued| queued.span.len()).sum::<usize>() + TYPICAL_SPAN);
     for ((namespace, name), spans) in services {
         nested(&mut out, 1, |out| {
             nested(out, 1, |resource| {
@@ -113,7 +118,7 @@ fn message(batch: &[Arc<Observed>]) -> Vec<u8> {
                     text(scope, 1, &["leno"]);
                     text(scope, 2, &[env!("CARGO_PKG_VERSION")]);
                 });
-                spans.iter().for_each(|span| nested(out, 2, |out| span.write(out)));
+                spans.iter().for_each(|span| bytes(out, 2, span));
             });
         });
     }

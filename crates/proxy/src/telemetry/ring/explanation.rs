@@ -2,9 +2,14 @@
 
 use crate::runtime::clock::rfc3339;
 use crate::telemetry::names::{EXTENSIONS, algorithm_name, direction_name, policy_name, protocol_name};
-use crate::telemetry::observed::{AttemptResult, EditedHeader, Observed, RecordedVerdict, Stage};
+use crate::telemetry::observed::{
+    AttemptResult, EditedHeader, Observation, Observed, RecordedVerdict, SignatureCheck, Stage, Try,
+};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
+
+/// A record as the ring gives it back.
+type Kept = Observed<Box<str>>;
 
 /// One hop of one request. Times are microseconds since the hop's start. It holds no token, no query and no header value.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -212,7 +217,7 @@ pub struct Stages {
 
 impl Explanation {
     /// Makes an explanation of a record.
-    pub fn new(observed: &Observed) -> Self {
+    pub fn new(observed: &Kept) -> Self {
         let stage = |stage| observed.until(stage).map(micros);
         Self {
             request_id: observed.request_id.to_string(),
@@ -245,7 +250,7 @@ impl Explanation {
             response: Response {
                 status: observed.status,
                 grpc_status: observed.grpc_status,
-                flag: observed.flag.map(str::to_owned),
+                flag: observed.flag.as_deref().map(str::to_owned),
                 failure: observed.failure.as_deref().map(str::to_owned),
                 bytes_in: observed.bytes_in,
                 bytes_out: observed.bytes_out,
@@ -262,7 +267,7 @@ impl Explanation {
     }
 }
 
-fn judgement(observed: &Observed) -> Option<Judgement> {
+fn judgement(observed: &Kept) -> Option<Judgement> {
     let judged = observed.judged.as_ref()?;
     let (policy, rule, default, clause) = match &judged.verdict {
         RecordedVerdict::Allow { rule } => (None, &**rule, false, ""),
@@ -288,8 +293,8 @@ fn judgement(observed: &Observed) -> Option<Judgement> {
     })
 }
 
-fn signatures(observed: &Observed) -> Vec<Signature> {
-    let tell = |check: &crate::telemetry::observed::SignatureCheck| Signature {
+fn signatures(observed: &Kept) -> Vec<Signature> {
+    let tell = |check: &SignatureCheck<Box<str>>| Signature {
         key: check.key.to_string(),
         algorithm: algorithm_name(check.algorithm).to_owned(),
         result: check.result().to_owned(),
@@ -297,21 +302,21 @@ fn signatures(observed: &Observed) -> Vec<Signature> {
     observed.signatures.iter().map(tell).collect()
 }
 
-fn extensions(observed: &Observed) -> Vec<ExtensionRun> {
-    let tell = |run: &crate::telemetry::observed::Observation| ExtensionRun {
+fn extensions(observed: &Kept) -> Vec<ExtensionRun> {
+    let tell = |run: &Observation<Box<str>>| ExtensionRun {
         name: run.name.to_string(),
-        phase: run.phase.to_owned(),
+        phase: run.phase.to_string(),
         result: run.ended.to_string(),
         run_us: micros(run.time),
     };
     observed.extensions.iter().map(tell).collect()
 }
 
-fn edits(edits: &[EditedHeader]) -> Vec<String> {
+fn edits(edits: &[EditedHeader<Box<str>>]) -> Vec<String> {
     edits.iter().map(|edit| format!("{} {}", edit.how, edit.name)).collect()
 }
 
-fn trace(observed: &Observed) -> Option<Trace> {
+fn trace(observed: &Kept) -> Option<Trace> {
     let plan = observed.trace.as_ref()?;
     Some(Trace {
         trace_id: format!("{:032x}", plan.context.trace_id),
@@ -321,12 +326,12 @@ fn trace(observed: &Observed) -> Option<Trace> {
     })
 }
 
-fn attempts(observed: &Observed) -> Vec<Attempt> {
-    let tell = |attempt: &crate::telemetry::observed::Try| Attempt {
+fn attempts(observed: &Kept) -> Vec<Attempt> {
+    let tell = |attempt: &Try<Box<str>>| Attempt {
         endpoint: attempt.endpoint.map(|endpoint| endpoint.to_string()),
-        result: match attempt.result {
+        result: match &attempt.result {
             AttemptResult::Status(status) => status.to_string(),
-            AttemptResult::Failed(flag) => flag.to_owned(),
+            AttemptResult::Failed(flag) => flag.to_string(),
         },
         at_us: micros(attempt.ended.saturating_duration_since(observed.started)),
     };

@@ -28,6 +28,11 @@ impl<'a> Span<'a> {
         Some(Self { plan: observed.trace.as_ref()?, observed })
     }
 
+    /// Whether somebody wants to see it.
+    pub(super) fn is_sampled(&self) -> bool {
+        self.plan.context.sampled
+    }
+
     /// Namespace and name of the function on this span's side of the call.
     pub(super) fn service(&self) -> (&'a str, &'a str) {
         let service = match self.observed.direction {

@@ -74,7 +74,7 @@ fn export(exchanges: Vec<Observed>) -> Vec<(String, Span)> {
     let (endpoint, received) = sink("200 OK");
     let spans = Spans::start(&endpoint).unwrap();
     let sender = spans.sender();
-    exchanges.into_iter().for_each(|exchange| sender.send(&exchange.into()));
+    exchanges.into_iter().for_each(|exchange| sender.send(&exchange));
     spans.flush();
     assert_eq!(spans.dropped(), 0);
     let mut found = Vec::new();
