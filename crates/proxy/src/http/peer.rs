@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// The other end of a connection. The runtime establishes its identity, never a header.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// Full SPIFFE ID, from mutual TLS, from a proxy credential, or handed over on the same node; `None`: the peer is outside the mesh.
     pub identity: Option<Arc<str>>,

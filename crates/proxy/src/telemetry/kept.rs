@@ -141,6 +141,53 @@ pub(super) mod name {
     }
 }
 
+/// A text that many records share.
+pub(super) mod shared {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use std::sync::Arc;
+
+    pub(in super::super) fn serialize<S: Serializer>(text: &Arc<str>, serializer: S) -> Result<S::Ok, S::Error> {
+        (**text).serialize(serializer)
+    }
+
+    pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<str>, D::Error> {
+        <&str>::deserialize(deserializer).map(Arc::from)
+    }
+}
+
+/// A text that many records share, or none.
+pub(super) mod shared_option {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use std::sync::Arc;
+
+    type Text = Option<Arc<str>>;
+
+    pub(in super::super) fn serialize<S: Serializer>(text: &Text, serializer: S) -> Result<S::Ok, S::Error> {
+        text.as_deref().serialize(serializer)
+    }
+
+    pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Text, D::Error> {
+        Ok(<Option<&str>>::deserialize(deserializer)?.map(Arc::from))
+    }
+}
+
+/// The other end of a connection.
+pub(super) mod peer {
+    use crate::http::peer::Peer;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use std::net::SocketAddr;
+    use std::sync::Arc;
+
+    pub(in super::super) fn serialize<S: Serializer>(peer: &Peer, serializer: S) -> Result<S::Ok, S::Error> {
+        (peer.identity.as_deref(), peer.address).serialize(serializer)
+    }
+
+    pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Peer, D::Error> {
+        let (identity, address): (Option<&str>, SocketAddr) = Deserialize::deserialize(deserializer)?;
+        Ok(Peer { identity: identity.map(Arc::from), address })
+    }
+}
+
 /// The label of a revision, without its statistics.
 pub(super) mod revision {
     use crate::telemetry::stats::RevisionLabel;
@@ -154,8 +201,9 @@ pub(super) mod revision {
     }
 
     pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Label, D::Error> {
-        let label: Option<(_, Arc<str>)> = Option::deserialize(deserializer)?;
-        Ok(label.map(|(number, name)| Arc::new(RevisionLabel { number, name, stats: Default::default() })))
+        let label: Option<(u32, &str)> = Option::deserialize(deserializer)?;
+        let label = label.map(|(number, name)| RevisionLabel { number, name: name.into(), stats: Default::default() });
+        Ok(label.map(Arc::new))
     }
 }
 

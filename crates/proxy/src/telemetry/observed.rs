@@ -24,12 +24,14 @@ pub struct Observed<S = &'static str> {
     /// Direction of the request on this hop.
     pub direction: TrafficDirection,
     /// The peer that sent the request.
+    #[serde(with = "kept::peer")]
     pub peer: Peer,
     /// Protocol as policies see it.
     pub protocol: Protocol,
     /// Method and authority as sent, and the path as judged, before edits.
     pub request_line: RequestLine,
     /// The callee: `namespace/name`.
+    #[serde(with = "kept::shared_option")]
     pub target: Option<Arc<str>>,
     /// The callee's revision that got the request.
     #[serde(with = "kept::revision")]
@@ -100,6 +102,7 @@ pub enum Stage {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Judged<S = &'static str> {
     /// The function whose program judged: `namespace/name`.
+    #[serde(with = "kept::shared")]
     pub function: Arc<str>,
     /// Engine of the run; `None`: the program is not loaded.
     pub engine: Option<EngineKind>,
@@ -294,6 +297,7 @@ impl<S> Observed<S> {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Observation<S = &'static str> {
     /// The extension: `<policy>/extensions/<name>`.
+    #[serde(with = "kept::shared")]
     pub name: Arc<str>,
     /// What it ran on: `request` or `response`.
     pub phase: S,
