@@ -30,6 +30,9 @@ use tokio::task::coop;
 const SLICE: Duration = Duration::from_micros(100);
 /// The slice while a single function is served for [`ALONE`] or longer: that function delays only itself.
 const LONG_SLICE: Duration = Duration::from_millis(1);
+/// So many turns a slice has in any case, unless they take as long as a long slice. On a node that slept, caches are cold, and the few turns of a
+/// single request would take several slices.
+const TURNS: u32 = 4;
 /// After this time with a single function, slices are long. The next request of another function then waits for one long slice, once.
 const ALONE: Duration = Duration::from_secs(1);
 
@@ -182,6 +185,7 @@ impl Executor {
         let begin = Instant::now();
         let mut last = begin;
         let mut used = None;
+        let mut turns = 0;
         loop {
             let Some(runnable) = self.ready.next(used.take(), cx) else {
                 self.idle.borrow().iter().for_each(|act| act());
@@ -198,7 +202,8 @@ impl Executor {
             if let Some((class, _)) = used {
                 self.note(class, now);
             }
-            if now - begin >= self.length(now) || !coop::has_budget_remaining() {
+            turns += 1;
+            if now - begin >= self.length(now, turns) || !coop::has_budget_remaining() {
                 self.ready.charge(used.take());
                 cx.waker().wake_by_ref();
                 break;
@@ -214,10 +219,10 @@ impl Executor {
         }
     }
 
-    /// The length of the current slice.
-    fn length(&self, now: Instant) -> Duration {
+    /// The length of the current slice, after so many turns.
+    fn length(&self, now: Instant, turns: u32) -> Duration {
         let (_, changed) = self.last_served.get();
-        if changed.is_some_and(|changed| now - changed < ALONE) { SLICE } else { LONG_SLICE }
+        if turns >= TURNS && changed.is_some_and(|changed| now - changed < ALONE) { SLICE } else { LONG_SLICE }
     }
 
     /// Drops all tasks.
