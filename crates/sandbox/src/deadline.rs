@@ -84,9 +84,10 @@ impl Current {
             return;
         }
         self.passed.set(true);
-        // SAFETY: `active` is true only while a `Deadline` of this thread lives, and what it was made of outlives that.
         match self.target.get() {
+            // SAFETY: `active` is true only while a `Deadline` of this thread lives, and the vCPU that it was made of outlives that.
             Target::Vcpu(immediate_exit) => unsafe { (*immediate_exit).store(1, Ordering::Relaxed) },
+            // SAFETY: as before; the deadline borrows the engine.
             Target::Wasm(engine) => unsafe { (*engine).increment_epoch() },
         }
     }

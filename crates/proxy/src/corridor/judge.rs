@@ -92,10 +92,6 @@ pub struct JudgeInput<'a> {
 
 /// The judge's verdict on a request.
 #[derive(Debug)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "the common variant is the large one, and a box would cost an allocation"
-)]
 pub enum Judgement {
     /// The request may be forwarded.
     Permitted(Permitted),

@@ -171,7 +171,7 @@ fn batches_are_bounded_and_complete() {
     let (endpoint, received) = sink("200 OK");
     let spans = Spans::start(&endpoint).unwrap();
     let sender = spans.sender();
-    (0..BATCH + 10).for_each(|_| sender.send(&observed().into()));
+    (0..BATCH + 10).for_each(|_| sender.send(&observed()));
     spans.flush();
     let counts = |message: ExportTraceServiceRequest| -> usize {
         message.resource_spans.iter().flat_map(|resource| &resource.scope_spans).map(|scope| scope.spans.len()).sum()
@@ -186,8 +186,8 @@ fn spans_that_the_back_end_refuses_are_counted() {
     let (endpoint, received) = sink("400 Bad Request");
     let spans = Spans::start(&format!("{endpoint}/")).unwrap();
     let sender = spans.sender();
-    sender.send(&observed().into());
-    sender.send(&observed().into());
+    sender.send(&observed());
+    sender.send(&observed());
     spans.flush();
     assert_eq!(spans.dropped(), 2);
     assert!(received.try_iter().count() >= 1);
@@ -218,7 +218,7 @@ fn the_connection_is_kept_and_made_anew_when_it_is_gone() {
         heads
     });
     for _ in 0..4 {
-        sender.send(&observed().into());
+        sender.send(&observed());
         spans.flush();
     }
     assert_eq!((back_end.join().unwrap(), spans.dropped()), (4, 0));
