@@ -8,7 +8,7 @@ use std::time::Duration;
 static ALLOCATOR: MiMalloc = MiMalloc;
 
 /// How often memory that was freed goes back to the system. The allocator does that by itself only while it is asked for more.
-const PAUSE: Duration = Duration::from_secs(30);
+const PAUSE: Duration = Duration::from_secs(10);
 
 /// Gives memory that was freed back to the system, now and then: what a compiler needed, what a burst needed. Does not end.
 pub(crate) async fn give_back() {
