@@ -30,9 +30,6 @@ use tokio::task::coop;
 const SLICE: Duration = Duration::from_micros(100);
 /// The slice while a single function is served for [`ALONE`] or longer: that function delays only itself.
 const LONG_SLICE: Duration = Duration::from_millis(1);
-/// So many turns a slice has in any case, unless they take as long as a long slice. On a node that slept, caches are cold, and the few turns of a
-/// single request would take several slices.
-const TURNS: u32 = 4;
 /// After this time with a single function, slices are long. The next request of another function then waits for one long slice, once.
 const ALONE: Duration = Duration::from_secs(1);
 
@@ -185,7 +182,6 @@ impl Executor {
         let begin = Instant::now();
         let mut last = begin;
         let mut used = None;
-        let mut turns = 0;
         loop {
             let Some(runnable) = self.ready.next(used.take(), cx) else {
                 self.idle.borrow().iter().for_each(|act| act());
@@ -202,8 +198,7 @@ impl Executor {
             if let Some((class, _)) = used {
                 self.note(class, now);
             }
-            turns += 1;
-            if now - begin >= self.length(now, turns) || !coop::has_budget_remaining() {
+            if self.is_over(now - begin, now) || !coop::has_budget_remaining() {
                 self.ready.charge(used.take());
                 cx.waker().wake_by_ref();
                 break;
@@ -219,10 +214,12 @@ impl Executor {
         }
     }
 
-    /// The length of the current slice, after so many turns.
-    fn length(&self, now: Instant, turns: u32) -> Duration {
+    /// Whether a slice that has lasted so long ends. One in which a single task is ready goes on for longer: on a node that slept, caches are
+    /// cold, and the few turns of a lone request would take several slices.
+    fn is_over(&self, lasted: Duration, now: Instant) -> bool {
         let (_, changed) = self.last_served.get();
-        if turns >= TURNS && changed.is_some_and(|changed| now - changed < ALONE) { SLICE } else { LONG_SLICE }
+        let is_shared = changed.is_some_and(|changed| now - changed < ALONE);
+        lasted >= LONG_SLICE || (lasted >= SLICE && is_shared && self.ready.len() > 1)
     }
 
     /// Drops all tasks.
@@ -307,6 +304,11 @@ impl Ready {
 
     fn pop(&self) -> Option<Runnable<TaskOwner>> {
         self.lock().tasks.pop()
+    }
+
+    /// How many tasks are ready.
+    fn len(&self) -> usize {
+        self.lock().tasks.len()
     }
 
     /// Charges the time of the last task and returns the next task. If there is none, `cx` is woken when there is one.

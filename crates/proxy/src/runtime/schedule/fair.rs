@@ -45,6 +45,8 @@ pub(super) struct Fair<T> {
     now: u64,
     /// When there are more classes than this, idle ones are forgotten.
     many: usize,
+    /// Items of all classes.
+    length: usize,
 }
 
 #[derive(Debug)]
@@ -55,7 +57,7 @@ struct Queue<T> {
 
 impl<T> Default for Fair<T> {
     fn default() -> Self {
-        Self { queues: HashMap::default(), order: BinaryHeap::new(), now: 0, many: FEW }
+        Self { queues: HashMap::default(), order: BinaryHeap::new(), now: 0, many: FEW, length: 0 }
     }
 }
 
@@ -71,6 +73,12 @@ impl<T> Fair<T> {
             self.order.push(Reverse((queue.used, class)));
         }
         queue.ready.push_back(item);
+        self.length += 1;
+    }
+
+    /// How many items there are.
+    pub(super) fn len(&self) -> usize {
+        self.length
     }
 
     /// Takes the next item.
@@ -93,6 +101,7 @@ impl<T> Fair<T> {
                 PeekMut::pop(first);
             }
             if item.is_some() {
+                self.length -= 1;
                 return item;
             }
         }
@@ -223,6 +232,8 @@ mod tests {
         assert_eq!(fair.pop(), None);
         fair.push(A, 1);
         (0..10_000).for_each(|number| fair.push(Class(number), number));
+        assert_eq!(fair.len(), 10_001);
         assert_eq!(std::iter::from_fn(|| fair.pop()).count(), 10_001, "who has something to do is not");
+        assert_eq!(fair.len(), 0);
     }
 }
