@@ -4,8 +4,8 @@
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use std::time::Duration;
 
-/// On the wall, a run may take this much longer than its deadline: whatever keeps it from its processor time, its request and its worker
-/// wait no longer.
+/// On the wall, a run may take this much longer than its deadline: whatever keeps it from its processor time, it is over when it is looked at
+/// the next time after that.
 const WALL_LIMIT: Duration = Duration::from_secs(1);
 
 /// Until when a run may go on. Reading the clock of the wall is left to those runs whose deadline seems to be over.

@@ -146,7 +146,7 @@ impl<'a> Deadline<'a> {
     }
 }
 
-/// Whether the time of what this thread runs is up.
+/// Whether the time of what this thread runs is up. What it runs without a [`Deadline`] has no limit.
 pub(crate) fn is_over() -> bool {
     CURRENT.with(|current| current.passed.get())
 }
@@ -155,6 +155,7 @@ impl Drop for Deadline<'_> {
     fn drop(&mut self) {
         CURRENT.with(|current| {
             current.active.set(false);
+            current.passed.set(false);
             // From here on, a signal that is still on its way touches nothing.
             compiler_fence(Ordering::SeqCst);
             if current.alarm_is_set.get() {
@@ -335,6 +336,7 @@ mod tests {
         let first = Deadline::for_vcpu(&mut run, Duration::ZERO).unwrap();
         wait(&first);
         drop(first);
+        assert!(!is_over(), "nothing is running");
         assert!(!Deadline::for_vcpu(&mut run, Duration::from_secs(3600)).unwrap().passed());
     }
 }

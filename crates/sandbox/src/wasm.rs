@@ -99,9 +99,9 @@ impl Wasm {
         memory.data_mut(&mut store)[address..address + program.len()].copy_from_slice(program);
         let init = instance.get_typed_func::<(u32, u32), ()>(&mut store, "init").map_err(failed)?;
         store.set_epoch_deadline(1);
-        let deadline = Deadline::for_instance(&self.engine, INIT_DEADLINE).map_err(EngineError::Timer)?;
+        // For all that the guest does here, `input` included.
+        let _deadline = Deadline::for_instance(&self.engine, INIT_DEADLINE).map_err(EngineError::Timer)?;
         let called = init.call(&mut store, (address as u32, program.len() as u32));
-        drop(deadline);
         match self.outcome(called, memory.data(&store)) {
             Ok(_) => {}
             Err(Fault::Refused(reason)) => return Err(LoadError::Refused(reason)),

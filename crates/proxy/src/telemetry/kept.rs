@@ -11,7 +11,7 @@ const CAPACITY: usize = 1536 * 1024;
 const LONGEST: usize = 192 * 1024;
 
 /// The latest records, oldest first.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Kept {
     /// Grows up to [`CAPACITY`]. Then new records take the place of the oldest.
     bytes: Vec<u8>,
@@ -27,6 +27,14 @@ pub(super) struct Kept {
 struct Place {
     start: usize,
     end: usize,
+}
+
+impl Default for Kept {
+    /// None. To be made before the exchanges begin whose records it is to keep: times before the first of them are not told apart.
+    fn default() -> Self {
+        moment::base();
+        Self { bytes: Vec::new(), places: VecDeque::new(), next: 0, scratch: Vec::new() }
+    }
 }
 
 impl Kept {
@@ -87,10 +95,10 @@ pub(super) mod moment {
     use std::sync::OnceLock;
     use std::time::{Duration, Instant};
 
-    /// Times before it are not told apart: the first record is kept long before that.
-    fn base() -> Instant {
+    /// From when on nanoseconds are counted: when the first worker began to keep records.
+    pub(super) fn base() -> Instant {
         static BASE: OnceLock<Instant> = OnceLock::new();
-        *BASE.get_or_init(|| Instant::now().checked_sub(Duration::from_secs(3600)).unwrap_or_else(Instant::now))
+        *BASE.get_or_init(Instant::now)
     }
 
     pub(super) fn since_base(moment: Instant) -> u64 {
