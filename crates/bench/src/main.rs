@@ -20,6 +20,7 @@ mod material;
 mod metrics;
 mod neighbours;
 mod node;
+mod path;
 mod pipeline;
 mod policies;
 mod processes;
@@ -36,6 +37,7 @@ mod trial;
 mod upstream;
 
 use clap::{Parser, Subcommand};
+use std::process::ExitCode;
 
 #[derive(Parser)]
 #[command(name = "leno-bench", about = "Measures Leno on this machine")]
@@ -66,6 +68,8 @@ enum Command {
     Instructions(instructions::Arguments),
     /// A function as a component in the node and as a process, behind the same policies: CPU, latency, and the first request.
     Pipeline(arguments::Plain),
+    /// The way into a room and out of it, and what a room costs: against processes and connections of the machine.
+    Path(path::Arguments),
     /// In under two minutes, for CI: whether the hot path still costs about what it did.
     Smoke(smoke::Arguments),
     /// (part of the others) A service that does nothing, fast.
@@ -83,6 +87,9 @@ enum Command {
     /// (part of the others) An instance of a function that calls another.
     #[command(hide = true)]
     Instance(instance::Arguments),
+    /// (part of path) Connects and waits for a byte, often.
+    #[command(hide = true)]
+    PathInside(path::InsideArguments),
     /// (part of pipeline) The function as a process.
     #[command(hide = true)]
     Greeter,
@@ -97,8 +104,12 @@ enum Command {
     Sidecar(azure::sidecar::Arguments),
 }
 
-fn main() -> anyhow::Result<()> {
-    match Arguments::parse().command {
+fn main() -> anyhow::Result<ExitCode> {
+    // Before anything that could start a thread.
+    if path::is_launcher() {
+        return Ok(leno_room::launcher::run());
+    }
+    let done = match Arguments::parse().command {
         Command::Sandbox(arguments) => sandbox::run(&arguments),
         Command::Hop(arguments) => hop::run(&arguments),
         Command::Ablation(arguments) => ablation::run(&arguments),
@@ -109,6 +120,8 @@ fn main() -> anyhow::Result<()> {
         Command::Functions(arguments) => azure::cycles::run(&arguments),
         Command::Instructions(arguments) => instructions::run(&arguments),
         Command::Pipeline(arguments) => pipeline::run(&arguments),
+        Command::Path(arguments) => path::run(&arguments),
+        Command::PathInside(arguments) => path::run_inside(&arguments),
         Command::Greeter => pipeline::greeter::run(),
         Command::Smoke(arguments) => smoke::run(&arguments),
         Command::Upstream(arguments) => upstream::run(&arguments),
@@ -119,5 +132,6 @@ fn main() -> anyhow::Result<()> {
         Command::Function(arguments) => azure::function::run(&arguments),
         Command::Layer(arguments) => azure::layer::run(&arguments),
         Command::Sidecar(arguments) => azure::sidecar::run(&arguments),
-    }
+    };
+    done.map(|()| ExitCode::SUCCESS)
 }

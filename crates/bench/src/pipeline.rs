@@ -54,7 +54,9 @@ impl Kind {
     fn spec(self, component: &Path) -> anyhow::Result<Value> {
         Ok(match self {
             Self::Wasm => json!({"wasm": {"path": component, "memory": "16Mi"}}),
-            Self::Process => json!({"command": [std::env::current_exe()?, greeter::SUBCOMMAND]}),
+            Self::Process => {
+                json!({"command": [std::env::current_exe()?, greeter::SUBCOMMAND], "isolation": "process"})
+            }
         })
     }
 }

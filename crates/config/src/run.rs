@@ -58,6 +58,10 @@ pub struct Process {
     pub secrets: Vec<Secret>,
     /// What it may use, with all that it starts.
     pub resources: Resources,
+    /// How it is kept apart.
+    pub isolation: Isolation,
+    /// Files and folders that its room shows besides.
+    pub read_only_paths: Vec<PathBuf>,
     /// Between SIGTERM and SIGKILL.
     pub grace: Duration,
 }
@@ -75,6 +79,10 @@ pub struct Command {
     pub secrets: Vec<Secret>,
     /// What one instance may use.
     pub resources: Resources,
+    /// How an instance is kept apart.
+    pub isolation: Isolation,
+    /// Files and folders that its room shows besides.
+    pub read_only_paths: Vec<PathBuf>,
     /// Fixed port; `None`: a free one for each instance.
     pub port: Option<u16>,
     /// When an instance may get traffic.
@@ -83,6 +91,22 @@ pub struct Command {
     pub startup_timeout: Duration,
     /// Between SIGTERM and SIGKILL.
     pub grace: Duration,
+}
+
+/// How the processes of an instance are kept apart from the node and from other instances.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Isolation {
+    /// `strict` where the node can make rooms, else `process`.
+    #[default]
+    Auto,
+    /// In a room of its own: namespaces for users, network, files, processes, IPC and host name; no capability; a list of system calls; a
+    /// read-only view of `/usr`, the working directory and `readOnlyPaths`. It is reached, and reaches others, through the mesh only. Where the node
+    /// cannot make rooms, it is not started.
+    Strict,
+    /// A process of the machine like any other. It can be reached, and can reach anything, past the mesh; its account's other processes can read
+    /// its memory and its environment, and the credential in it. It sends its calls through the proxy in `HTTP_PROXY`.
+    Process,
 }
 
 /// When an instance may get traffic.

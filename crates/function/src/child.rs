@@ -7,14 +7,18 @@ use crate::orphans;
 use crate::output::{LogLine, Stream, read_lines};
 use crate::process::{ProcessGroup, Program};
 use crate::processes::Processes;
-use crate::secret::Secrets;
-use crate::spec::Settings;
-use crate::status::Board;
+use crate::reach::Reach;
+use crate::secret::{RoomSecrets, Secrets};
+use crate::spec::{Rooms, Settings};
+use crate::status::{Board, Isolation};
+use crate::tree::ProcessTree;
 use leno_config::id::FunctionId;
-use leno_config::slice::Resources;
+use leno_config::slice::{self, Resources};
+use leno_room::Refusals;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, BufReader};
+use tokio::net::unix::pipe;
 use tokio::sync::oneshot;
 
 /// The function or job that owns a process, and where the process's output goes.
@@ -30,8 +34,9 @@ pub(crate) struct Owner {
 
 /// A started process.
 pub(crate) struct Child {
-    pub group: ProcessGroup,
-    pub processes: Arc<Processes>,
+    pub tree: ProcessTree,
+    pub reach: Reach,
+    pub isolation: Isolation,
     pub belongings: Belongings,
 }
 
@@ -51,15 +56,74 @@ enum Confined {
 }
 
 impl Owner {
-    /// Starts the program. Variables in `given` override those of the host, which override the program's own. Later entries of `given` override
-    /// earlier ones.
-    pub(crate) fn start(&self, program: &Program<'_>, given: Vec<(String, String)>) -> std::io::Result<Child> {
+    /// Starts the program, in a room if it is to have one. Variables in `given` override those of the host, which override the program's own. Later
+    /// entries of `given` override earlier ones.
+    pub(crate) async fn start(&self, program: &Program<'_>, given: Vec<(String, String)>) -> std::io::Result<Child> {
+        match (program.isolation, &self.settings.rooms) {
+            (slice::Isolation::Strict | slice::Isolation::Auto, Rooms::Open(rooms)) => {
+                self.start_in_room(rooms, program, given).await
+            }
+            (slice::Isolation::Strict, Rooms::None(reason)) => {
+                Err(std::io::Error::other(format!("`isolation: strict` cannot be had on this node: {reason}")))
+            }
+            (slice::Isolation::Auto, Rooms::None(_)) | (slice::Isolation::Process, _) => {
+                self.start_process(program, given)
+            }
+        }
+    }
+
+    async fn start_in_room(
+        &self,
+        rooms: &leno_room::Rooms,
+        program: &Program<'_>,
+        given: Vec<(String, String)>,
+    ) -> std::io::Result<Child> {
+        let secrets = RoomSecrets::read(program.secrets)?;
+        let mut room = rooms.take().await.map_err(std::io::Error::other)?;
+        let cgroup = self.confine(program.resources);
+        if let Some(cgroup) = &cgroup {
+            // The program is started by the room's first process, so it is born in the group.
+            std::fs::write(cgroup.members(), room.pid().to_string())?;
+        }
+        let name = self.id.name(&self.function);
+        let path = std::env::var("PATH").ok().map(|path| ("PATH".to_owned(), path));
+        let own = program.env.iter().map(|(name, value)| (name.clone(), value.clone()));
+        let environment =
+            path.into_iter().chain(own).chain(secrets.environment).chain(self.names(&name)).chain(given).collect();
+        let task = leno_room::Program {
+            argv: program.argv.to_vec(),
+            directory: program.directory.to_owned(),
+            environment,
+            hostname: hostname(&name),
+            visible: program.read_only_paths.to_vec(),
+            secrets: secrets.files,
+            descriptors: self.settings.descriptors,
+        };
+        if let Some(entrances) = room.take_entrances() {
+            self.host.entered(&self.function, self.id, entrances);
+        }
+        let (host, function, id) = (Arc::clone(&self.host), self.function.clone(), self.id);
+        room.tell_refusals(Refusals::to(move |refused| host.refused(&function, id, &refused)));
+        let ((out, read_out), (err, read_err)) = (pipe::pipe()?, pipe::pipe()?);
+        let readers = [Some(self.read(read_out, Stream::Stdout)), Some(self.read(read_err, Stream::Stderr))];
+        room.run(task, out.into_blocking_fd()?, err.into_blocking_fd()?).await?;
+        let reach = Reach::Room(room.inside());
+        let confined = cgroup.map_or(Confined::No, Confined::Joined);
+        let belongings = Belongings { readers, confined, _secrets: Secrets::default() };
+        Ok(Child { tree: ProcessTree::Room(room), reach, isolation: Isolation::Strict, belongings })
+    }
+
+    /// Variables that name the instance and its function.
+    fn names(&self, instance: &str) -> [(String, String); 2] {
+        [(orphans::INSTANCE.to_owned(), instance.to_owned()), ("LENO_FUNCTION".to_owned(), self.function.to_string())]
+    }
+
+    fn start_process(&self, program: &Program<'_>, given: Vec<(String, String)>) -> std::io::Result<Child> {
         let account = self.settings.accounts.of(&self.function)?;
         let secrets = Secrets::hand_over(program.secrets, account)?;
         let name = self.id.name(&self.function);
         let mut environment = secrets.environment.clone();
-        environment.push((orphans::INSTANCE.to_owned(), name.to_string()));
-        environment.push(("LENO_FUNCTION".to_owned(), self.function.to_string()));
+        environment.extend(self.names(&name));
         environment.extend(self.host.environment(&self.function, self.id));
         environment.extend(given);
         let cgroup = self.confine(program.resources);
@@ -80,7 +144,9 @@ impl Owner {
             output.out.map(|out| self.read(out, Stream::Stdout)),
             output.err.map(|err| self.read(err, Stream::Stderr)),
         ];
-        Ok(Child { group, processes, belongings: Belongings { readers, confined, _secrets: secrets } })
+        let belongings = Belongings { readers, confined, _secrets: secrets };
+        let (tree, reach) = (ProcessTree::Group(group), Reach::Process(processes));
+        Ok(Child { tree, reach, isolation: Isolation::Process, belongings })
     }
 
     /// The control group that enforces the process's limits; `None`: it has no limits, or they cannot be enforced.
@@ -137,6 +203,14 @@ impl Belongings {
             }
         }
     }
+}
+
+/// A host name for an instance: at most 63 letters, digits and hyphens.
+fn hostname(instance: &str) -> String {
+    let plain = |letter: char| if letter.is_ascii_alphanumeric() { letter } else { '-' };
+    let name: String = instance.chars().map(plain).collect();
+    // The end is what tells instances apart.
+    name.get(name.len().saturating_sub(63)..).unwrap_or_default().trim_start_matches('-').to_owned()
 }
 
 /// Adds what could not be started: "No such file or directory" alone does not say which.

@@ -4,18 +4,30 @@ use crate::instance_id::InstanceId;
 use crate::output::LogLine;
 use crate::processes::Processes;
 use leno_config::FunctionId;
+use leno_room::{Entrances, Refused};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// Callbacks to the node. They run on the supervisor's tasks and must not block.
 pub trait Host: Send + Sync + 'static {
-    /// Additional environment variables of an instance that is about to start. They override those that the function configures, but not `PORT`.
+    /// Additional environment variables of an instance that is about to start and does not get a room. They override those that the function
+    /// configures, but not `PORT`.
     fn environment(&self, function: &FunctionId, instance: InstanceId) -> Vec<(String, String)> {
         let _ = (function, instance);
         Vec::new()
     }
 
-    /// An instance was started with these processes.
+    /// An instance is about to start in a room. Whatever calls at these sockets is this instance.
+    fn entered(&self, function: &FunctionId, instance: InstanceId, entrances: Entrances) {
+        let _ = (function, instance, entrances);
+    }
+
+    /// A process of an instance made a system call that no room allows. Of each kind of call it is told once.
+    fn refused(&self, function: &FunctionId, instance: InstanceId, refused: &Refused) {
+        let _ = (function, instance, refused);
+    }
+
+    /// An instance was started with these processes, not in a room.
     fn started(&self, function: &FunctionId, instance: InstanceId, processes: &Arc<Processes>) {
         let _ = (function, instance, processes);
     }

@@ -6,10 +6,11 @@ use crate::dispatcher::Slot;
 use crate::error::AcquireError;
 use crate::instance_id::InstanceId;
 use crate::ports::Port;
-use crate::process::{self, ProcessGroup, Program};
-use crate::processes::Processes;
+use crate::process::{self, Program};
+use crate::reach::Reach;
 use crate::readiness;
 use crate::status::{InstanceState, InstanceStatus};
+use crate::tree::ProcessTree;
 use leno_config::slice::{AppProtocol, Command};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -65,9 +66,9 @@ pub(crate) struct Instance {
 impl Instance {
     /// Runs the instance from start to end.
     pub(crate) async fn live(mut self) {
-        match self.start() {
-            Ok(Started { group, processes, address, mut belongings, port }) => {
-                self.serve(group, processes, address, &mut belongings).await;
+        match self.start().await {
+            Ok(Started { tree, reach, address, mut belongings, port }) => {
+                self.serve(tree, reach, address, &mut belongings).await;
                 belongings.end().await;
                 drop(port);
             }
@@ -87,47 +88,43 @@ impl Instance {
         let _ = self.reports.send(report);
     }
 
-    fn start(&mut self) -> std::io::Result<Started> {
+    async fn start(&mut self) -> std::io::Result<Started> {
         let port = if self.command.port.is_none() { Some(Port::take()?) } else { None };
         let number = port.as_ref().map(|port| port.number).or(self.command.port).unwrap_or_default();
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, number));
-        let child = self.owner.start(&Program::from(&self.command), vec![("PORT".to_owned(), number.to_string())])?;
+        let given = vec![("PORT".to_owned(), number.to_string())];
+        let child = self.owner.start(&Program::from(&self.command), given).await?;
         let mut notes = self.owner.board.notes();
         let status = InstanceStatus {
             function: self.owner.function.clone(),
             id: self.owner.id,
             state: InstanceState::Starting,
-            pid: Some(child.group.pid()),
+            pid: Some(child.tree.pid()),
+            isolation: Some(child.isolation),
             address,
             restarts: notes.restarts,
             since: SystemTime::now(),
         };
         notes.instances.insert(self.owner.id, status);
         drop(notes);
-        Ok(Started { group: child.group, processes: child.processes, address, belongings: child.belongings, port })
+        Ok(Started { tree: child.tree, reach: child.reach, address, belongings: child.belongings, port })
     }
 
-    async fn serve(
-        &mut self,
-        group: ProcessGroup,
-        processes: Arc<Processes>,
-        address: SocketAddr,
-        belongings: &mut Belongings,
-    ) {
-        match self.become_ready(&group, &processes, address).await {
+    async fn serve(&mut self, tree: ProcessTree, reach: Reach, address: SocketAddr, belongings: &mut Belongings) {
+        match self.become_ready(&tree, &reach, address).await {
             Start::Ready => {}
-            Start::Cancelled => return self.finish(group).await,
+            Start::Cancelled => return self.finish(tree).await,
             Start::Exited => {
-                let status = process::describe(group.end().await);
+                let status = process::describe(tree.end().await);
                 belongings.last_lines().await;
                 return self.failed(Failure::NeverReady(AcquireError::Exited { status }));
             }
             Start::Failed(error) => {
                 self.failed(Failure::NeverReady(error));
-                return self.finish(group).await;
+                return self.finish(tree).await;
             }
         }
-        let slot = Slot::new(&self.owner.function, self.owner.id, address, Some(processes));
+        let slot = Slot::new(&self.owner.function, self.owner.id, address, reach);
         self.owner.board.set_state(self.owner.id, InstanceState::Ready);
         let (reply, published) = oneshot::channel();
         self.report(Report::Ready(Arc::clone(&slot), reply));
@@ -135,7 +132,7 @@ impl Instance {
         let since = Instant::now();
 
         let port_conflict = tokio::select! {
-            () = group.exited() => None,
+            () = tree.exited() => None,
             () = at_least(&mut self.target, TargetState::Drain) => None,
             reason = slot.port_conflict() => Some(reason),
         };
@@ -143,21 +140,21 @@ impl Instance {
         self.owner.host.draining(&self.owner.function, self.owner.id, address);
         if let Some(reason) = port_conflict {
             self.failed(Failure::PortTaken { reason });
-            return self.finish(group).await;
+            return self.finish(tree).await;
         }
         if *self.target.borrow() < TargetState::Drain {
             let ready_for = since.elapsed();
-            let status = process::describe(group.end().await);
+            let status = process::describe(tree.end().await);
             belongings.last_lines().await;
             return self.failed(Failure::Crashed { status, ready_for });
         }
         self.owner.board.set_state(self.owner.id, InstanceState::Draining);
         tokio::select! {
             () = slot.drained() => {}
-            () = group.exited() => {}
+            () = tree.exited() => {}
             () = self.drain_expired() => {}
         }
-        self.finish(group).await;
+        self.finish(tree).await;
     }
 
     /// Resolves when the drain has lasted long enough.
@@ -169,14 +166,14 @@ impl Instance {
         }
     }
 
-    async fn become_ready(&mut self, group: &ProcessGroup, processes: &Processes, address: SocketAddr) -> Start {
+    async fn become_ready(&mut self, tree: &ProcessTree, reach: &Reach, address: SocketAddr) -> Start {
         let limit = self.command.startup_timeout;
         let mut reason = String::from("it was not asked yet");
         let note = |error: readiness::NotReady| reason = error.to_string();
-        let ready = readiness::wait(address, &self.command.readiness, self.protocol, processes, note);
+        let ready = readiness::wait(address, &self.command.readiness, self.protocol, reach, note);
         let ready = tokio::select! {
             biased;
-            () = group.exited() => return Start::Exited,
+            () = tree.exited() => return Start::Exited,
             () = at_least(&mut self.target, TargetState::Drain) => return Start::Cancelled,
             ready = tokio::time::timeout(limit, ready) => ready,
         };
@@ -188,17 +185,17 @@ impl Instance {
     }
 
     /// SIGTERM, then SIGKILL after the grace period.
-    async fn finish(&mut self, group: ProcessGroup) {
+    async fn finish(&mut self, tree: ProcessTree) {
         self.owner.board.set_state(self.owner.id, InstanceState::Stopping);
         let grace = if *self.target.borrow() < TargetState::Kill { self.command.grace } else { Duration::ZERO };
-        group.finish(grace, at_least(&mut self.target, TargetState::Kill)).await;
+        tree.finish(grace, at_least(&mut self.target, TargetState::Kill)).await;
     }
 }
 
 /// A process that is not ready yet.
 struct Started {
-    group: ProcessGroup,
-    processes: Arc<Processes>,
+    tree: ProcessTree,
+    reach: Reach,
     address: SocketAddr,
     belongings: Belongings,
     /// Reserved for the instance until it has ended; `None`: the function has a fixed port.

@@ -4,10 +4,14 @@
 //! instances and the queue of waiting requests), `slot` (an instance and the lease of it), `buffer` (how many requests may wait on the node), `load`
 //! (how much there is to do); [`autoscaler`] (how many instances that takes: a pure function) and `scaling` (when it is asked); `lifecycle` (starts
 //! missing instances and stops surplus ones), `instance` (one instance from start to end), `readiness`; `job` (commands that run to completion);
-//! `child` (a started process, of either kind), `process`, `accounts`, `cgroup`, `orphans`, `secret`, `output`; `processes` and `sockets` (which
-//! process is at the other end of a connection).
+//! `child` (a started process, of either kind), `tree` (a process group, or a room), `process`, `accounts`, `cgroup`, `orphans`, `secret`, `output`;
+//! `reach` (how an instance is connected to); `processes` and `sockets` (which process is at the other end of a connection).
 //!
 //! This crate knows neither the proxy nor the control plane. It reports to its [`Host`].
+//!
+//! # Rooms
+//! An instance runs in a room ([`leno_room`]) unless its function says `isolation: process`, or this node has none. A room ends with its instance and
+//! with the node, and nobody else can listen in it. What follows is about the others.
 //!
 //! # How processes end
 //! Each instance is a process group of its own, and the whole group ends with the instance: SIGTERM, then SIGKILL. That holds when the instance is
@@ -46,6 +50,7 @@ mod output;
 mod ports;
 mod process;
 mod processes;
+mod reach;
 mod readiness;
 mod scaling;
 mod secret;
@@ -53,6 +58,7 @@ mod sockets;
 mod spec;
 mod status;
 mod supervisor;
+mod tree;
 
 pub use accounts::Accounts;
 pub use autoscaler::{Mode, Reason};
@@ -61,8 +67,10 @@ pub use error::AcquireError;
 pub use host::Host;
 pub use instance_id::InstanceId;
 pub use job::{JobSpec, JobState, JobStatus};
+pub use leno_room::{Entrances, Refused};
 pub use output::{LogLine, Stream};
 pub use processes::{NotTheInstance, Processes, descends_from_the_node};
-pub use spec::{FunctionSpec, Settings};
-pub use status::{FunctionStatus, InstanceState, InstanceStatus, ScaleEvent, Scaling};
+pub use reach::ConnectError;
+pub use spec::{FunctionSpec, Rooms, Settings};
+pub use status::{FunctionStatus, InstanceState, InstanceStatus, Isolation, ScaleEvent, Scaling};
 pub use supervisor::{Function, Supervisor};

@@ -7,6 +7,7 @@ use crate::dispatcher::Slot;
 use crate::host::Host;
 use crate::instance::{Failure, Instance, Report, TargetState};
 use crate::instance_id::InstanceId;
+use crate::reach::Reach;
 use crate::scaling::Scaler;
 use crate::spec::{FunctionSpec, LONGEST_PAUSE, Settings};
 use crate::status::{Board, InstanceState, InstanceStatus};
@@ -190,13 +191,14 @@ impl Lifecycle {
             id,
             state: InstanceState::Ready,
             pid: None,
+            isolation: None,
             address,
             restarts: 0,
             since: SystemTime::now(),
         };
         self.shared.board.notes().instances.insert(id, status);
         self.shared.host.ready(&self.spec.id, id, address);
-        Slot::new(&self.spec.id, id, address, None)
+        Slot::new(&self.spec.id, id, address, Reach::Address)
     }
 
     fn next_id(&self) -> InstanceId {

@@ -47,6 +47,11 @@ pub(crate) fn start<C>(instance: &str, start: impl FnOnce() -> io::Result<(u32, 
     Ok(child)
 }
 
+/// Leaves a child of this process alone that is no instance.
+pub(crate) fn spare(child: u32) {
+    leaders().insert(child, String::new());
+}
+
 /// Forgets an instance's first process after it was waited for.
 pub(crate) fn ended(leader: u32) {
     leaders().remove(&leader);

@@ -4,14 +4,14 @@ use crate::orphans;
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, Signal, getrlimit, prlimit};
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::process::{Child, ChildStderr, ChildStdout};
 
-use leno_config::slice::{Command, Process, Resources, Secret};
+use leno_config::slice::{Command, Isolation, Process, Resources, Secret};
 use std::collections::BTreeMap;
 
 /// Longest wait for a killed group to vanish. After that it is left to the kernel.
@@ -25,17 +25,19 @@ pub(crate) struct Program<'a> {
     pub env: &'a BTreeMap<String, String>,
     pub secrets: &'a [Secret],
     pub resources: &'a Resources,
+    pub isolation: Isolation,
+    pub read_only_paths: &'a [PathBuf],
 }
 
 impl<'a> From<&'a Command> for Program<'a> {
-    fn from(Command { argv, directory, env, secrets, resources, .. }: &'a Command) -> Self {
-        Self { argv, directory, env, secrets, resources }
+    fn from(Command { argv, directory, env, secrets, resources, isolation, read_only_paths, .. }: &'a Command) -> Self {
+        Self { argv, directory, env, secrets, resources, isolation: *isolation, read_only_paths }
     }
 }
 
 impl<'a> From<&'a Process> for Program<'a> {
-    fn from(Process { argv, directory, env, secrets, resources, .. }: &'a Process) -> Self {
-        Self { argv, directory, env, secrets, resources }
+    fn from(Process { argv, directory, env, secrets, resources, isolation, read_only_paths, .. }: &'a Process) -> Self {
+        Self { argv, directory, env, secrets, resources, isolation: *isolation, read_only_paths }
     }
 }
 
@@ -134,7 +136,8 @@ impl ProcessGroup {
         let _ = self.exited.readable().await.map(|mut ready| ready.retain_ready());
     }
 
-    fn terminate(&self) {
+    /// Sends SIGTERM to the whole group.
+    pub(crate) fn terminate(&self) {
         self.signal(Signal::TERM);
     }
 
@@ -151,18 +154,6 @@ impl ProcessGroup {
         };
         let _ = tokio::time::timeout(VANISH, vanished).await;
         status
-    }
-
-    /// Sends SIGTERM. Sends SIGKILL when the leader has exited, after the grace period, or when `kill` resolves, whichever is first.
-    pub(crate) async fn finish(self, grace: Duration, kill: impl Future<Output = ()>) {
-        self.terminate();
-        tokio::select! {
-            () = self.exited() => {}
-            () = tokio::time::sleep(grace) => {}
-            () = kill => {}
-        }
-        // The exit status of a process that was told to end says nothing.
-        let _ = self.end().await;
     }
 
     fn signal(&self, signal: Signal) {

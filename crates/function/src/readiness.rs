@@ -1,6 +1,7 @@
 //! Readiness probes.
 
-use crate::processes::{NotTheInstance, Processes};
+use crate::processes::NotTheInstance;
+use crate::reach::{ConnectError, Reach};
 use bytes::Bytes;
 use http_body_util::Empty;
 use hyper::{Request, StatusCode};
@@ -21,8 +22,6 @@ const LONGEST_INTERVAL: Duration = Duration::from_millis(200);
 pub(crate) enum NotReady {
     #[error("no connection: {0}")]
     Connection(#[from] std::io::Error),
-    #[error("nobody listens")]
-    SelfConnected,
     #[error("{0}")]
     Unproven(#[from] NotTheInstance),
     #[error("no HTTP answer: {0}")]
@@ -41,12 +40,12 @@ pub(crate) async fn wait(
     address: SocketAddr,
     readiness: &Readiness,
     protocol: AppProtocol,
-    processes: &Processes,
+    reach: &Reach,
     mut note: impl FnMut(NotReady),
 ) -> Result<(), NotTheInstance> {
     let mut interval = FIRST_INTERVAL;
     loop {
-        match tokio::time::timeout(PROBE_TIMEOUT, probe(address, readiness, protocol, processes)).await {
+        match tokio::time::timeout(PROBE_TIMEOUT, probe(address, readiness, protocol, reach)).await {
             Ok(Ok(())) => return Ok(()),
             // The other process will not go away, and the instance cannot get its port.
             Ok(Err(NotReady::Unproven(stranger @ NotTheInstance::Stranger { .. }))) => return Err(stranger),
@@ -62,18 +61,12 @@ async fn probe(
     address: SocketAddr,
     readiness: &Readiness,
     protocol: AppProtocol,
-    processes: &Processes,
+    reach: &Reach,
 ) -> Result<(), NotReady> {
-    let stream = TcpStream::connect(address).await?;
-    // A connection to a port on which nobody listens can connect to itself, if its own port happens to be the same.
-    let (near, far) = (stream.local_addr()?, stream.peer_addr()?);
-    if near == far {
-        return Err(NotReady::SelfConnected);
-    }
     // Each later connection is verified by itself. But an instance that shares its port with others must not become ready.
-    processes.verify_listeners(far)?;
+    let stream = reach.knock(address).await?;
     let Readiness::Http(path) = readiness else { return Ok(()) };
-    processes.verify_accepted(near, far)?;
+    reach.prove(&stream)?;
     let status = match protocol {
         AppProtocol::Http1 => over_http1(stream, address, path).await?,
         AppProtocol::H2c | AppProtocol::Grpc => over_http2(stream, address, path).await?,
@@ -101,5 +94,14 @@ async fn over_http2(stream: TcpStream, address: SocketAddr, path: &str) -> Resul
         biased;
         answer = &mut answer => Ok(answer?.status()),
         ended = connection => { ended?; Ok(answer.await?.status()) }
+    }
+}
+
+impl From<ConnectError> for NotReady {
+    fn from(error: ConnectError) -> Self {
+        match error {
+            ConnectError::Io(error) => Self::Connection(error),
+            ConnectError::Unproven(error) => Self::Unproven(error),
+        }
     }
 }

@@ -17,16 +17,45 @@ pub(crate) struct Secrets {
     folder: Option<PathBuf>,
 }
 
+/// The secrets of an instance in a room, which shows them itself.
+#[derive(Default)]
+pub(crate) struct RoomSecrets {
+    /// Names and values. They must never be logged.
+    pub environment: Vec<(String, String)>,
+    /// Names and contents of files.
+    pub files: Vec<(String, Vec<u8>)>,
+}
+
+impl RoomSecrets {
+    /// Reads the secrets. Errors name the secret and never contain any of it.
+    pub(crate) fn read(secrets: &[Secret]) -> io::Result<Self> {
+        let mut read = Self::default();
+        for secret in secrets {
+            let explain = |error| explain(secret, &error);
+            if secret.environment {
+                read.environment.push((secret.name.clone(), secret.text().map_err(explain)?));
+            } else {
+                read.files.push((secret.name.clone(), secret.bytes().map_err(explain)?));
+            }
+        }
+        if !read.files.is_empty() {
+            read.environment.push((FOLDER.to_owned(), leno_room::SECRETS.to_owned()));
+        }
+        Ok(read)
+    }
+}
+
+fn explain(secret: &Secret, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("secret `{}` from {}: {error}", secret.name, secret.from.display()))
+}
+
 impl Secrets {
     /// Reads the secrets. Those that are files are written to a new folder that only the instance's account can read: `account`, or the node's.
     /// Errors name the secret and never contain any of it.
     pub(crate) fn hand_over(secrets: &[Secret], account: Option<u32>) -> io::Result<Self> {
         let mut given = Self::default();
         for secret in secrets {
-            given.add(secret, account).map_err(|error| {
-                let text = format!("secret `{}` from {}: {error}", secret.name, secret.from.display());
-                io::Error::new(error.kind(), text)
-            })?;
+            given.add(secret, account).map_err(|error| explain(secret, &error))?;
         }
         // The folder changes its owner last, so that no process of that account has been in it before.
         if let Some(folder) = &given.folder {

@@ -67,6 +67,8 @@ impl FunctionSpec {
                     && a.env == b.env
                     && a.secrets == b.secrets
                     && a.resources == b.resources
+                    && a.isolation == b.isolation
+                    && a.read_only_paths == b.read_only_paths
                     && a.port == b.port
                     && self.protocol == other.protocol
             }
@@ -94,6 +96,15 @@ const WAIT_MARGIN: Duration = Duration::from_millis(100);
 /// Longest pause between two starts, before jitter.
 pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 
+/// Where instances are started whose `isolation` is not `process`.
+#[derive(Clone, Debug)]
+pub enum Rooms {
+    /// In rooms.
+    Open(leno_room::Rooms),
+    /// There are none here, for this reason. Instances that demand one are not started.
+    None(String),
+}
+
 /// The settings of a supervisor, for all functions.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -113,6 +124,8 @@ pub struct Settings {
     pub adopt_orphans: bool,
     /// The accounts under which instances run.
     pub accounts: Accounts,
+    /// The rooms of this node.
+    pub rooms: Rooms,
     /// Soft limit of instances on file descriptors; `None`: the node's own, which the node may have raised for its connections.
     pub descriptors: Option<u64>,
     /// Longest wait for the in-flight requests of an instance that is being stopped, before SIGTERM.
@@ -139,6 +152,7 @@ impl Default for Settings {
             cgroups: false,
             adopt_orphans: false,
             accounts: Accounts::node(),
+            rooms: Rooms::None("nobody asked for any".to_owned()),
             descriptors: None,
             drain: Duration::from_secs(10),
             kept_lines: 100,

@@ -37,6 +37,16 @@ impl fmt::Display for InstanceState {
     }
 }
 
+/// How the processes of an instance are kept apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Isolation {
+    /// They are in a room.
+    Strict,
+    /// They are processes of the machine like any other.
+    Process,
+}
+
 /// The status of one instance.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct InstanceStatus {
@@ -48,7 +58,9 @@ pub struct InstanceStatus {
     pub state: InstanceState,
     /// Process ID, which is also the process group's; `None` for external instances and components.
     pub pid: Option<u32>,
-    /// Address on which it listens. A component does not listen and has [`leno_config::slice::IN_NODE`].
+    /// How its processes are kept apart; `None` for external instances and components.
+    pub isolation: Option<Isolation>,
+    /// Address on which it listens; in a room, only from there and from the node. A component does not listen and has [`leno_config::slice::IN_NODE`].
     pub address: SocketAddr,
     /// Number of instances of this function that failed before this one.
     pub restarts: u32,

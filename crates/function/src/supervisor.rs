@@ -12,9 +12,10 @@ use crate::lifecycle::{Lifecycle, Order, Shared};
 use crate::orphans;
 use crate::output::LogLine;
 use crate::processes::Processes;
-use crate::spec::{FunctionSpec, Settings};
+use crate::spec::{FunctionSpec, Rooms, Settings};
 use crate::status::{Board, FunctionStatus, InstanceStatus, ScaleEvent};
 use leno_config::id::FunctionId;
+use leno_room::{Entrances, Refused};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -76,6 +77,9 @@ impl Supervisor {
             && let Err(error) = orphans::adopt()
         {
             tracing::warn!(%error, "processes that detach themselves may outlive their instances");
+        }
+        if let Rooms::Open(rooms) = &settings.rooms {
+            orphans::spare(rooms.launcher());
         }
         let (buffer, settings) = (Buffer::new(settings.buffer), Arc::new(settings));
         let host: Arc<dyn Host> = Arc::new(Announcing { host, changes: changes.clone() });
@@ -441,6 +445,14 @@ impl<H> Announcing<H> {
 impl<H: Host> Host for Announcing<H> {
     fn environment(&self, function: &FunctionId, instance: InstanceId) -> Vec<(String, String)> {
         self.host.environment(function, instance)
+    }
+
+    fn entered(&self, function: &FunctionId, instance: InstanceId, entrances: Entrances) {
+        self.host.entered(function, instance, entrances);
+    }
+
+    fn refused(&self, function: &FunctionId, instance: InstanceId, refused: &Refused) {
+        self.host.refused(function, instance, refused);
     }
 
     fn started(&self, function: &FunctionId, instance: InstanceId, processes: &Arc<Processes>) {

@@ -3,7 +3,7 @@
 mod support;
 
 use leno_config::slice::Readiness;
-use leno_function::{AcquireError, NotTheInstance, Supervisor};
+use leno_function::{AcquireError, ConnectError, NotTheInstance, Supervisor};
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -130,8 +130,7 @@ time.sleep(1000)";
     let lease = function.acquire(&[]).await.unwrap();
     let address = lease.address();
 
-    let mut first = TcpStream::connect(address).unwrap();
-    lease.verify(first.local_addr().unwrap(), address).unwrap();
+    let mut first = lease.connect().await.unwrap().into_std().unwrap();
     first.write_all(b"x").unwrap();
     let taken = tokio::task::spawn_blocking(move || {
         loop {
@@ -142,20 +141,23 @@ time.sleep(1000)";
         }
     });
     let _taken = taken.await.unwrap();
-    let second = TcpStream::connect(address).unwrap();
-    let refused = lease.verify(second.local_addr().unwrap(), address).unwrap_err();
-    assert!(matches!(refused, NotTheInstance::Stranger { .. }), "{refused}");
+    let refused = lease.connect().await.unwrap_err();
+    assert!(is_stranger(&refused), "{refused}");
     assert!(refused.to_string().contains(&format!("process {}", std::process::id())), "{refused}");
     until("it is draining", || lease.is_draining()).await;
     until("it is said why", || function.status().last_failure.is_some()).await;
     let failure = function.status().last_failure.unwrap();
     assert!(failure.contains("somebody else has its port"), "{failure}");
-    drop((second, lease));
+    drop(lease);
 
     let next = function.acquire(&[]).await.unwrap();
     assert_ne!(next.address(), address);
     drop(next);
     supervisor.shutdown(FOREVER).await;
+}
+
+fn is_stranger(refused: &ConnectError) -> bool {
+    matches!(refused, ConnectError::Unproven(NotTheInstance::Stranger { .. }))
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -181,10 +183,8 @@ time.sleep(1000)";
     rustix::net::bind(&socket, &address).unwrap();
     rustix::net::listen(&socket, 100).unwrap();
     let mine = TcpListener::from(socket);
-    let stream = TcpStream::connect(address).unwrap();
-    let refused = lease.verify(stream.local_addr().unwrap(), address).unwrap_err();
-    assert!(matches!(refused, NotTheInstance::Stranger { .. }), "{refused}");
-    drop(stream);
+    let refused = lease.connect().await.unwrap_err();
+    assert!(is_stranger(&refused), "{refused}");
     assert!(nothing_arrived(&mine));
     until("it is draining", || lease.is_draining()).await;
     drop(lease);
@@ -218,11 +218,7 @@ time.sleep(1000)";
     let (supervisor, function) = start(&Witness::default(), forks);
     let lease = function.acquire(&[]).await.unwrap();
     for _ in 0..20 {
-        let stream = TcpStream::connect(lease.address()).unwrap();
-        lease.verify(stream.local_addr().unwrap(), lease.address()).unwrap();
-        std::thread::sleep(Duration::from_millis(1));
-        // It may be accepted by now.
-        lease.verify(stream.local_addr().unwrap(), lease.address()).unwrap();
+        lease.connect().await.unwrap();
     }
     drop(lease);
     supervisor.shutdown(FOREVER).await;
@@ -249,8 +245,7 @@ while True:
     (deferring.readiness, deferring.grace) = (Readiness::Http("/".to_owned()), Duration::ZERO);
     let (supervisor, function) = start(&Witness::default(), deferring);
     let lease = function.acquire(&[]).await.unwrap();
-    let stream = TcpStream::connect(lease.address()).unwrap();
-    lease.verify(stream.local_addr().unwrap(), lease.address()).unwrap();
+    lease.connect().await.unwrap();
     drop(lease);
     supervisor.shutdown(FOREVER).await;
 }
@@ -262,13 +257,12 @@ async fn the_proof_is_cheap() {
     let rounds = 200;
     let mut spent = Duration::ZERO;
     for _ in 0..rounds {
-        let stream = TcpStream::connect(lease.address()).unwrap();
         let began = std::time::Instant::now();
-        lease.verify(stream.local_addr().unwrap(), lease.address()).unwrap();
+        lease.connect().await.unwrap();
         spent += began.elapsed();
     }
     // Told, not judged: how busy the machine is, no test knows.
-    eprintln!("a proof takes {:?}", spent / rounds);
+    eprintln!("a connection and its proof take {:?}", spent / rounds);
     drop(lease);
     supervisor.shutdown(FOREVER).await;
 }

@@ -2,7 +2,7 @@
 
 mod support;
 
-use leno_config::slice::{Job, Process, Resources};
+use leno_config::slice::{Isolation, Job, Process, Resources};
 use leno_function::{JobSpec, JobState, JobStatus, Stream, Supervisor};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -25,6 +25,8 @@ impl Scripted {
             env: BTreeMap::new(),
             secrets: Vec::new(),
             resources: Resources::default(),
+            isolation: Isolation::Process,
+            read_only_paths: vec![],
             grace: FOREVER,
         };
         let job = Job { process, parallelism: 1, completions: 1, backoff_limit: 0, active_deadline: None, ttl: None };

@@ -91,6 +91,7 @@ impl Admin {
             "/jobs" => list(jobs::rows(&self.control.status().jobs)),
             "/events" => list(self.events()),
             "/identities" => list(self.identities()),
+            "/flows" => list(json!(self.node.telemetry.flows(request.uri().query()))),
             "/recent" => list(json!(self.node.telemetry.ring.latest(RECENT))),
             _ => match path.strip_prefix("/explain/") {
                 Some(request_id) => self.explain(request_id),
@@ -153,6 +154,7 @@ impl Admin {
                 "state": instance.state,
                 "address": if instance.address == IN_NODE { "in the node".to_owned() } else { instance.address.to_string() },
                 "pid": instance.pid,
+                "isolation": instance.isolation,
                 "restarts": instance.restarts,
             })
         });
@@ -183,7 +185,7 @@ impl Admin {
 }
 
 const RECENT: usize = 100;
-const PATHS: &str = "/healthz /readyz /metrics /functions /revisions /instances /jobs /events /identities /recent /explain/REQUEST-ID\n";
+const PATHS: &str = "/healthz /readyz /metrics /functions /revisions /instances /jobs /events /identities /flows /recent /explain/REQUEST-ID\n";
 
 fn list(value: Value) -> Response<Full<Bytes>> {
     reply(StatusCode::OK, "application/json", value.to_string())

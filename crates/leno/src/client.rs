@@ -86,6 +86,7 @@ impl Listing {
                 ("STATE", "state", Plain),
                 ("ADDRESS", "address", Plain),
                 ("PID", "pid", Plain),
+                ("ISOLATION", "isolation", Plain),
                 ("RESTARTS", "restarts", Plain),
             ],
             Self::Jobs => &[
@@ -213,13 +214,13 @@ pub(crate) fn explain(request_id: &str, node: &NodeAddress, json: bool) -> Resul
 }
 
 /// A node to be asked.
-struct Node {
-    admin: Address,
+pub(crate) struct Node {
+    pub admin: Address,
     token: Option<String>,
 }
 
 impl Node {
-    fn of(node: &NodeAddress) -> Result<Self> {
+    pub(crate) fn of(node: &NodeAddress) -> Result<Self> {
         let token = node.admin_token.as_deref().map(admin::token).transpose()?;
         Ok(Self { admin: node.admin.clone().unwrap_or_else(Address::usual), token })
     }
@@ -231,7 +232,7 @@ impl Node {
     }
 
     /// One GET to the admin address.
-    fn ask(&self, path: &str) -> Result<(u16, String)> {
+    pub(crate) fn ask(&self, path: &str) -> Result<(u16, String)> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
             let answer = tokio::time::timeout(Duration::from_secs(10), self.get(path)).await;

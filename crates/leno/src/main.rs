@@ -7,7 +7,9 @@ mod check;
 mod client;
 mod harden;
 mod jobs;
+mod observe;
 mod revisions;
+mod rooms;
 mod scaling;
 mod scrape;
 mod screen;
@@ -74,6 +76,18 @@ enum Command {
         #[command(flatten)]
         printing: client::Printing,
     },
+    /// Show what happens on a node: each request with its verdict and the rule that decided, names and system calls that rooms refuse.
+    ///
+    /// It begins with what happens now, and goes on until it is interrupted; with --last, it shows what the node remembers. A node remembers some
+    /// two thousand requests for each worker. What it forgot before it could be shown is counted.
+    Observe {
+        #[command(flatten)]
+        filter: observe::Filter,
+        #[command(flatten)]
+        printing: observe::Printing,
+        #[command(flatten)]
+        node: NodeAddress,
+    },
     /// Write completions for a shell to standard output: `leno completions bash > /etc/bash_completion.d/leno`.
     Completions {
         /// The shell.
@@ -117,6 +131,10 @@ struct NodeAddress {
 }
 
 fn main() -> ExitCode {
+    // Before anything that could start a thread: the launcher must have none.
+    if std::env::args_os().nth(1).is_some_and(|argument| argument == rooms::LAUNCHER) {
+        return leno_room::launcher::run();
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
@@ -135,6 +153,7 @@ fn main() -> ExitCode {
             clap_complete::generate(shell, &mut Cli::command(), "leno", &mut std::io::stdout());
             Ok(ExitCode::SUCCESS)
         }
+        Command::Observe { filter, printing, node } => observe::run(&node, &filter, &printing),
         Command::Explain { request_id, node, json } => client::explain(&request_id, &node, json),
     };
     match result {

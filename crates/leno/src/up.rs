@@ -5,6 +5,7 @@ use crate::admin::{self, Address, Admin, Listener};
 use crate::allocator;
 use crate::check;
 use crate::harden;
+use crate::rooms;
 use crate::telemetry;
 use anyhow::{Context, Result};
 use leno_config::{MeshSlice, Problem, Snapshot};
@@ -88,6 +89,7 @@ async fn up(
         cgroups: true,
         adopt_orphans: true,
         accounts,
+        rooms: rooms::open().await,
         // Before it is raised for this process: programs that use select(2) must not be given numbers that it cannot take.
         descriptors: getrlimit(Resource::Nofile).current,
         ..Settings::default()

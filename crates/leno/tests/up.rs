@@ -396,7 +396,7 @@ fn where_the_node_is_root_each_namespace_has_an_account() {
         eprintln!("SKIPPED: only root can start programs under other accounts");
         return;
     }
-    let mut mesh = Mesh::start_with("  instances: {firstId: 71000}\n", &sleeper());
+    let mut mesh = Mesh::start_with("  instances: {isolation: process, firstId: 71000}\n", &sleeper());
     let pid = sleeping(&mut mesh);
     let account: u32 = status(pid, "Uid:").split_whitespace().next().unwrap().parse().unwrap();
     assert!((71_000..81_000).contains(&account), "{account}");

@@ -2,9 +2,13 @@
 
 use arc_swap::ArcSwap;
 use leno_config::FunctionId;
-use leno_function::{AcquireError, Function, Host, InstanceId, LogLine, Processes, Stream, Supervisor};
+use leno_function::{
+    AcquireError, Entrances, Function, Host, InstanceId, LogLine, Processes, Refused, Stream, Supervisor,
+};
+use leno_proxy::Interceptor;
 use leno_proxy::credential::Credentials;
-use leno_proxy::instances::{Acquire, InstanceProof, Instances, Lease, Unavailable, Unproven};
+use leno_proxy::flows::Refusal;
+use leno_proxy::instances::{Acquire, Connect, ConnectError, InstanceProof, Instances, Lease, Unavailable, Unproven};
 use leno_proxy::shards::Shards;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock, Weak};
@@ -101,8 +105,13 @@ impl Instances for Hosted {
 struct SupervisorLease(leno_function::Lease);
 
 impl InstanceProof for SupervisorLease {
-    fn verify(&self, near: SocketAddr, far: SocketAddr) -> Result<(), Unproven> {
-        self.0.verify(near, far).map_err(|error| Unproven(error.to_string()))
+    fn connect(&self, _: SocketAddr) -> Connect<'_> {
+        Box::pin(async {
+            self.0.connect().await.map_err(|error| match error {
+                leno_function::ConnectError::Io(error) => ConnectError::Io(error),
+                leno_function::ConnectError::Unproven(error) => Unproven(error.to_string()).into(),
+            })
+        })
     }
 }
 
@@ -128,8 +137,15 @@ fn unavailable(error: AcquireError) -> Unavailable {
 /// The node's callbacks for the supervisor. The supervisor is made before the node, so the node is attached later.
 #[derive(Clone, Default)]
 pub(crate) struct InstanceHost {
-    node: Arc<OnceLock<(Weak<leno_proxy::Node>, SocketAddr)>>,
+    node: Arc<OnceLock<Attached>>,
     any_caller: bool,
+}
+
+/// A node that serves.
+struct Attached {
+    node: Weak<leno_proxy::Node>,
+    outbound: SocketAddr,
+    interceptor: Interceptor,
 }
 
 impl InstanceHost {
@@ -138,19 +154,19 @@ impl InstanceHost {
         Self { any_caller, ..Self::default() }
     }
 
-    /// From now on, instances that start get credentials for this node's outbound listener.
-    pub(crate) fn attach(&self, node: &Arc<leno_proxy::Node>, outbound: SocketAddr) {
+    /// From now on, instances that start can call: in a room through its sockets, and others with a credential for the outbound listener.
+    pub(crate) fn attach(&self, node: &Arc<leno_proxy::Node>, outbound: SocketAddr, interceptor: Interceptor) {
         // A process has one node. A second call changes nothing.
-        let _ = self.node.set((Arc::downgrade(node), outbound));
+        let _ = self.node.set(Attached { node: Arc::downgrade(node), outbound, interceptor });
     }
 
     fn credentials<T>(&self, then: impl FnOnce(&Credentials, SocketAddr) -> T) -> Option<T> {
-        let (node, outbound) = self.node.get()?;
-        Some(then(&node.upgrade()?.credentials, *outbound))
+        let attached = self.node.get()?;
+        Some(then(&attached.node.upgrade()?.credentials, attached.outbound))
     }
 
     fn node(&self) -> Option<Arc<leno_proxy::Node>> {
-        self.node.get()?.0.upgrade()
+        self.node.get()?.node.upgrade()
     }
 }
 
@@ -169,6 +185,24 @@ impl Host for InstanceHost {
                 Vec::new()
             }
             None => Vec::new(),
+        }
+    }
+
+    fn entered(&self, function: &FunctionId, instance: InstanceId, entrances: Entrances) {
+        let (Some(node), Some(attached)) = (self.node(), self.node.get()) else { return };
+        let caller = node.credentials.admit(function, &instance.name(function));
+        attached.interceptor.serve(caller, entrances.http, entrances.names);
+    }
+
+    fn refused(&self, function: &FunctionId, instance: InstanceId, refused: &Refused) {
+        let Refused { call, program, killed } = refused;
+        let name = instance.name(function);
+        let reason = if *killed { "no room allows it: the process was killed" } else { "no room allows it: it failed" };
+        tracing::warn!(instance = %name, "`{program}` made the system call {call}; {reason}");
+        if let Some(node) = self.node() {
+            let (what, host) = (call.as_str().into(), program.as_str().into());
+            let refusal = Refusal { kind: "system-call", instance: (&*name).into(), what, host, reason };
+            node.telemetry.refusals.push(refusal);
         }
     }
 

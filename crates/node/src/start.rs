@@ -69,7 +69,7 @@ pub async fn start(
     tracing::info!("connections: {} at most, by the limit on file descriptors", options.connections);
     let corridor = leno_proxy::serve(&node, options)?;
     let addresses = corridor.addresses;
-    host.attach(&node, addresses.outbound);
+    host.attach(&node, addresses.outbound, corridor.interceptor.clone());
 
     let options =
         Options { control: join.control, token: join.token, inbound: Some(addresses.inbound), backoff: BACKOFF };

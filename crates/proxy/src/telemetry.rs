@@ -1,6 +1,7 @@
 //! Where records go: metrics, the ring of recent records, access log and spans.
 
 pub(crate) mod access_log;
+pub mod flows;
 mod kept;
 pub mod metrics;
 pub(crate) mod names;
@@ -13,6 +14,7 @@ pub(crate) mod span;
 pub mod stats;
 
 use access_log::AccessLog;
+use flows::{Flows, Refusals};
 use leno_config::slice::MeshSlice;
 use metrics::{Gauges, LedgerEntries, Metrics};
 use prometheus_client::collector::Collector;
@@ -27,6 +29,8 @@ pub struct Telemetry {
     pub metrics: Metrics,
     /// Recent records, for `leno explain`.
     pub ring: Ring,
+    /// What was refused before it was a request.
+    pub refusals: Refusals,
     /// The access log; `None`: no lines are written.
     pub log: Option<AccessLog>,
     /// The span exporter; `None`: spans are not exported.
@@ -47,6 +51,7 @@ impl Telemetry {
         Self {
             metrics: Metrics::default(),
             ring: Ring::default(),
+            refusals: Refusals::default(),
             log: None,
             spans: None,
             trust_domain: trust_domain.to_owned(),
@@ -61,6 +66,11 @@ impl Telemetry {
             spans_dropped: self.spans.as_ref().map_or(0, Spans::dropped),
         };
         self.metrics.encode(&self.trust_domain, gauges, others)
+    }
+
+    /// What happened after `seen`, which is [`Flows::next`] of an earlier answer; `None`: all that is remembered.
+    pub fn flows(&self, seen: Option<&str>) -> Flows {
+        Flows::after(&self.ring, &self.refusals, seen)
     }
 
     /// Waits until everything recorded so far is written or sent, or could not be. Blocks for some seconds at most.

@@ -2,7 +2,7 @@
 //!
 //! `frontend-api` takes orders from outside and hands them to `order-service`, which asks `inventory-service` whether they can
 //! be filled. None of them knows about identities, tokens, retries, limits or traces: that is the mesh's business. All they do
-//! for it is to send what they send through the proxy that `HTTP_PROXY` names ([`mesh`]).
+//! for it is to call others by name, or through the proxy that `HTTP_PROXY` names ([`mesh`]).
 #![forbid(unsafe_code)]
 
 pub mod mesh;

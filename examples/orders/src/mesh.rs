@@ -1,13 +1,14 @@
-//! How the functions call each other: through the proxy that `HTTP_PROXY` names, with the credentials in it.
+//! How the functions call each other: by name. In a room that is all; the node answers, and knows who calls by the room that the call comes from.
 //!
-//! The credentials were given to this very instance; they are how the mesh knows who is calling.
+//! Where the node cannot make rooms (`isolation: process`), calls go through the proxy that `HTTP_PROXY` names, with the credentials in it. They were
+//! given to this very instance; they are how the mesh knows who is calling.
 
 use crate::inventory::inventory_client::InventoryClient;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::header::{HeaderValue, PROXY_AUTHORIZATION};
+use hyper::header::{HOST, HeaderValue, PROXY_AUTHORIZATION};
 use hyper::{Request, Response, Uri};
 use hyper_util::rt::TokioIo;
 use std::time::Duration;
@@ -24,27 +25,28 @@ const LARGEST_BODY: usize = 1024 * 1024;
 /// The way to the other functions.
 #[derive(Clone, Debug)]
 pub struct Mesh {
-    /// `host:port` of the proxy.
-    proxy: String,
+    /// `None`: this is a room, whose network leads there.
+    proxy: Option<Proxy>,
+}
+
+/// A proxy, and the credentials for it.
+#[derive(Clone, Debug)]
+struct Proxy {
+    /// `host:port`.
+    address: String,
     authorization: HeaderValue,
 }
 
-/// Why `HTTP_PROXY` is of no use.
+/// `HTTP_PROXY` is not `http://user:secret@host:port`. (What it is instead is not shown: it may hold a secret.)
 #[derive(Debug, thiserror::Error)]
-pub enum BadProxy {
-    /// It is not there.
-    #[error("HTTP_PROXY is not set; this program calls others through a mesh")]
-    Missing,
-    /// It is not `http://user:secret@host:port`. (What it is instead is not shown: it may hold a secret.)
-    #[error("HTTP_PROXY is not of the form http://user:secret@host:port")]
-    Malformed,
-}
+#[error("HTTP_PROXY is not of the form http://user:secret@host:port")]
+pub struct BadProxy;
 
 /// Why a call got no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    /// The proxy cannot be reached.
-    #[error("the proxy cannot be reached: {0}")]
+    /// Nobody accepts the call.
+    #[error("no connection: {0}")]
     Connection(#[from] std::io::Error),
     /// The connection broke.
     #[error("no answer: {0}")]
@@ -58,23 +60,10 @@ pub enum CallError {
 }
 
 impl Mesh {
-    /// As `HTTP_PROXY` or `http_proxy` says.
+    /// As `HTTP_PROXY` or `http_proxy` says, if there is one.
     pub fn from_env() -> Result<Self, BadProxy> {
-        let proxy = std::env::var("HTTP_PROXY").or_else(|_| std::env::var("http_proxy"));
-        Self::parse(&proxy.map_err(|_| BadProxy::Missing)?)
-    }
-
-    fn parse(text: &str) -> Result<Self, BadProxy> {
-        let uri: Uri = text.parse().map_err(|_| BadProxy::Malformed)?;
-        let authority = uri.authority().filter(|_| uri.scheme_str() == Some("http")).ok_or(BadProxy::Malformed)?;
-        let (credentials, proxy) = authority.as_str().rsplit_once('@').ok_or(BadProxy::Malformed)?;
-        if authority.port().is_none() || !credentials.contains(':') {
-            return Err(BadProxy::Malformed);
-        }
-        let basic = format!("Basic {}", BASE64_STANDARD.encode(credentials));
-        let mut authorization = HeaderValue::from_str(&basic).map_err(|_| BadProxy::Malformed)?;
-        authorization.set_sensitive(true);
-        Ok(Self { proxy: proxy.to_owned(), authorization })
+        let proxy = std::env::var("HTTP_PROXY").or_else(|_| std::env::var("http_proxy")).ok();
+        Ok(Self { proxy: proxy.map(|proxy| Proxy::parse(&proxy)).transpose()? })
     }
 
     /// Sends a request; its address is `http://name-of-the-function/path`.
@@ -84,28 +73,51 @@ impl Mesh {
 
     /// A connection for each request is plenty here, and leaves no stale ones to worry about.
     async fn exchange(&self, mut request: Request<Full<Bytes>>) -> Result<Response<Bytes>, CallError> {
-        request.headers_mut().insert(PROXY_AUTHORIZATION, self.authorization.clone());
-        if let Some(host) = request.uri().authority().and_then(|host| HeaderValue::from_str(host.as_str()).ok()) {
-            request.headers_mut().insert("host", host);
+        let host = request.uri().authority().map(ToString::to_string).unwrap_or_default();
+        if let Ok(host) = HeaderValue::from_str(&host) {
+            request.headers_mut().insert(HOST, host);
         }
-        let stream = TcpStream::connect(&self.proxy).await?;
+        let stream = match &self.proxy {
+            None => TcpStream::connect((host, 80)).await?,
+            Some(proxy) => {
+                request.headers_mut().insert(PROXY_AUTHORIZATION, proxy.authorization.clone());
+                TcpStream::connect(&proxy.address).await?
+            }
+        };
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
         let connection = tokio::spawn(connection);
-        // The request keeps its whole address (RFC 9112, 3.2.2): that is how a proxy is asked.
+        // The request keeps its whole address (RFC 9112, 3.2.2): that is how a proxy is asked, and every server understands it.
         let (head, body) = sender.send_request(request).await?.into_parts();
         let body = Limited::new(body, LARGEST_BODY).collect().await.map_err(CallError::Body)?.to_bytes();
         connection.abort();
         Ok(Response::from_parts(head, body))
     }
 
-    /// A gRPC client for `inventory-service`: HTTP/2 without TLS, straight to the proxy, which goes by the authority.
+    /// A gRPC client for `inventory-service`: HTTP/2 without TLS. A proxy goes by the authority.
     pub fn inventory(&self) -> Result<Inventory, tonic::transport::Error> {
-        let channel = Endpoint::from_shared(format!("http://{}", self.proxy))?
-            .origin(Uri::from_static("http://inventory-service"))
+        const INVENTORY: &str = "http://inventory-service";
+        let address = self.proxy.as_ref().map(|proxy| format!("http://{}", proxy.address));
+        let channel = Endpoint::from_shared(address.unwrap_or_else(|| INVENTORY.to_owned()))?
+            .origin(Uri::from_static(INVENTORY))
             .timeout(TIMEOUT)
             .connect_lazy();
-        let authorization = MetadataValue::try_from(self.authorization.as_bytes()).ok();
+        let authorization = self.proxy.as_ref().and_then(|proxy| proxy.authorization.as_bytes().try_into().ok());
         Ok(InventoryClient::with_interceptor(channel, Credentials { authorization }))
+    }
+}
+
+impl Proxy {
+    fn parse(text: &str) -> Result<Self, BadProxy> {
+        let uri: Uri = text.parse().map_err(|_| BadProxy)?;
+        let authority = uri.authority().filter(|_| uri.scheme_str() == Some("http")).ok_or(BadProxy)?;
+        let (credentials, address) = authority.as_str().rsplit_once('@').ok_or(BadProxy)?;
+        if authority.port().is_none() || !credentials.contains(':') {
+            return Err(BadProxy);
+        }
+        let basic = format!("Basic {}", BASE64_STANDARD.encode(credentials));
+        let mut authorization = HeaderValue::from_str(&basic).map_err(|_| BadProxy)?;
+        authorization.set_sensitive(true);
+        Ok(Self { address: address.to_owned(), authorization })
     }
 }
 
@@ -133,10 +145,10 @@ mod tests {
 
     #[test]
     fn proxies_are_read() {
-        let mesh = Mesh::parse("http://orders:s3cret@127.0.0.1:15001").unwrap();
-        assert_eq!(mesh.proxy, "127.0.0.1:15001");
-        assert_eq!(mesh.authorization, "Basic b3JkZXJzOnMzY3JldA==");
-        assert!(!format!("{mesh:?}").contains("b3Jk"), "credentials do not belong in logs");
+        let proxy = Proxy::parse("http://orders:s3cret@127.0.0.1:15001").unwrap();
+        assert_eq!(proxy.address, "127.0.0.1:15001");
+        assert_eq!(proxy.authorization, "Basic b3JkZXJzOnMzY3JldA==");
+        assert!(!format!("{proxy:?}").contains("b3Jk"), "credentials do not belong in logs");
     }
 
     #[test]
@@ -150,7 +162,7 @@ mod tests {
             "https://a:b@host:1",
         ];
         for proxy in proxies {
-            assert!(matches!(Mesh::parse(proxy), Err(BadProxy::Malformed)), "{proxy}");
+            assert!(Proxy::parse(proxy).is_err(), "{proxy}");
         }
     }
 }

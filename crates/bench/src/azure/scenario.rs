@@ -224,6 +224,8 @@ fn documents(
         let name = format!("service-{index}");
         let spec = json!({
             "command": command,
+            // What a room costs is measured by itself: `leno-bench path`.
+            "isolation": "process",
             "concurrency": functions.concurrency,
             "queue": QUEUE,
             "scale": {"window": milliseconds(functions.window), "scaleToZeroGracePeriod": milliseconds(functions.window / 2), "max": functions.most_instances},

@@ -51,7 +51,9 @@ impl Mesh<'_> {
         if let Some(caller) = &self.caller {
             let callees = ["service"];
             let spec = match caller {
-                Caller::Command(command) => json!({"command": command, "callees": callees, "scale": {"min": 1}}),
+                Caller::Command(command) => {
+                    json!({"command": command, "isolation": "process", "callees": callees, "scale": {"min": 1}})
+                }
                 Caller::External => json!({"external": {"addresses": [self.upstream.to_string()]}, "callees": callees}),
             };
             documents.push(function("frontend", spec));

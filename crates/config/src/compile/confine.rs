@@ -6,6 +6,7 @@ use crate::document::{Resources, Secret, SecretAs};
 use crate::problem::Scope;
 use crate::slice;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 pub(super) fn resources(scope: &Scope<'_>, resources: &Resources) -> slice::Resources {
     const LEAST_MEMORY: u64 = 1 << 20;
@@ -26,6 +27,11 @@ pub(super) fn resources(scope: &Scope<'_>, resources: &Resources) -> slice::Reso
         cpu_millis: cpu.map_or(0, |cores| (cores * 1000.0).round() as u32),
         pids: pids.unwrap_or(0),
     }
+}
+
+/// Files and folders that a room is to show. Whether they exist is seen when an instance starts: they may be another machine's.
+pub(super) fn read_only_paths(scope: &Scope<'_>, paths: &[PathBuf]) -> Vec<PathBuf> {
+    paths.iter().map(|path| fields::relative(scope, path)).collect()
 }
 
 pub(super) fn secrets(

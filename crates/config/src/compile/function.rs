@@ -84,7 +84,7 @@ pub(super) fn callees(context: &Context<'_>, list: &Scope<'_>, id: &FunctionId, 
 
 fn run(context: &Context<'_>, scope: &Scope<'_>, spec: &FunctionSpec) -> slice::Run {
     match (&spec.command, &spec.wasm, &spec.external) {
-        (Some(argv), None, None) => slice::Run::Command(command(scope, spec, argv)),
+        (Some(argv), None, None) => slice::Run::Command(command(context, scope, spec, argv)),
         (None, Some(component), None) => {
             wasm::wasm(context, scope, spec, component).map_or(slice::Run::External(Vec::new()), slice::Run::Wasm)
         }
@@ -108,7 +108,9 @@ fn run(context: &Context<'_>, scope: &Scope<'_>, spec: &FunctionSpec) -> slice::
 }
 
 fn external(scope: &Scope<'_>, external: &document::External) -> Vec<SocketAddr> {
-    for field in ["workingDirectory", "env", "secrets", "resources", "port", "readiness", "scale"] {
+    for field in
+        ["workingDirectory", "env", "secrets", "resources", "isolation", "readOnlyPaths", "port", "readiness", "scale"]
+    {
         if scope.has(field) {
             let message = format!("`{field}` is for commands; external instances are run by somebody else");
             scope.field(field).problem(message, "remove it");
@@ -123,7 +125,7 @@ fn external(scope: &Scope<'_>, external: &document::External) -> Vec<SocketAddr>
     external.addresses.iter().map(|address| address.0).collect()
 }
 
-fn command(scope: &Scope<'_>, spec: &FunctionSpec, argv: &[String]) -> slice::Command {
+fn command(context: &Context<'_>, scope: &Scope<'_>, spec: &FunctionSpec, argv: &[String]) -> slice::Command {
     process::argv(&scope.field("command"), argv);
     process::environment(Kind::Instance, &scope.field("env"), &spec.env);
     if spec.port == Some(0) {
@@ -139,6 +141,8 @@ fn command(scope: &Scope<'_>, spec: &FunctionSpec, argv: &[String]) -> slice::Co
         env: spec.env.clone(),
         secrets: confine::secrets(Kind::Instance, &scope.field("secrets"), &spec.secrets, &spec.env),
         resources: confine::resources(&scope.field("resources"), &spec.resources),
+        isolation: spec.isolation.unwrap_or(context.isolation),
+        read_only_paths: confine::read_only_paths(scope, &spec.read_only_paths),
         port: spec.port,
         readiness: readiness(&scope.field("readiness"), spec.readiness.as_ref()),
         startup_timeout: fields::within(&timeouts.field("startup"), startup, MILLISECOND, DAY),

@@ -61,6 +61,8 @@ pub(super) fn job(
         env: spec.env.clone(),
         secrets: confine::secrets(Kind::Job, &scope.field("secrets"), &spec.secrets, &spec.env),
         resources: confine::resources(&scope.field("resources"), &spec.resources),
+        isolation: spec.isolation.unwrap_or(context.isolation),
+        read_only_paths: confine::read_only_paths(&scope, &spec.read_only_paths),
         grace: fields::within(&grace, spec.termination_grace_period, Duration::default(), DAY),
     };
     let limit = |name, limit: Option<Duration>, least| {

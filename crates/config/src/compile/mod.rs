@@ -28,7 +28,7 @@ mod wasm;
 use crate::document;
 use crate::id::FunctionId;
 use crate::problem::{Problem, Scope};
-use crate::slice::ModuleHash;
+use crate::slice::{Isolation, ModuleHash};
 use crate::snapshot::{Read, Snapshot};
 use crate::yaml::Node;
 use std::cell::RefCell;
@@ -68,6 +68,8 @@ struct Context<'a> {
     /// Jobs by name.
     jobs: &'a BTreeMap<FunctionId, usize>,
     incomplete: bool,
+    /// How instances are kept apart that do not say so themselves.
+    isolation: Isolation,
     /// Of all authentication sections.
     issuers: &'a BTreeSet<&'a str>,
     /// Files that documents refer to.
@@ -89,6 +91,7 @@ pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -
         functions: &names,
         jobs: &jobs,
         incomplete: documents.incomplete,
+        isolation: documents.meshes.first().map(|mesh| mesh.document.spec.instances.isolation).unwrap_or_default(),
         issuers: &issuers,
         inputs: &inputs,
         modules: &modules,

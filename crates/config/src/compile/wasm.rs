@@ -12,9 +12,11 @@ const SMALLEST_MEMORY: Size = Size::from_mib(1);
 const LARGEST_MEMORY: Size = Size::from_mib(512);
 
 /// What makes no sense for a component, and what to do instead.
-const NOT_HERE: [(&str, &str); 6] = [
+const NOT_HERE: [(&str, &str); 8] = [
     ("workingDirectory", "remove it: a component has no files"),
     ("resources", "remove it: its memory is limited by `wasm.memory`, its time by `timeouts.request`"),
+    ("isolation", "remove it: a component runs in a sandbox"),
+    ("readOnlyPaths", "remove it: a component has no files"),
     ("port", "remove it: the node hands requests to the component without a socket"),
     ("protocol", "remove it: the node hands requests to the component without a socket"),
     ("readiness", "remove it: a component is ready when it is compiled"),

@@ -7,7 +7,7 @@ use super::value::{Address, ApiVersion, Metadata};
 use super::wasm::Wasm;
 use crate::duration::Duration;
 use crate::revision::HISTORY;
-use crate::slice::AppProtocol;
+use crate::slice::{AppProtocol, Isolation};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -39,8 +39,8 @@ pub enum FunctionKind {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct FunctionSpec {
-    /// Program and arguments of an instance. It must listen on `127.0.0.1`, on the port in its environment variable `PORT`, and
-    /// send its calls through the proxy in `HTTP_PROXY`. No shell is involved.
+    /// Program and arguments of an instance. It must listen on `127.0.0.1`, on the port in its environment variable `PORT`. It calls another
+    /// function by its name: `http://stock/…`; with `isolation: process`, through the proxy in `HTTP_PROXY`. No shell is involved.
     pub command: Option<Vec<String>>,
     /// A WebAssembly component that the node runs itself, each request in an instance of its own.
     pub wasm: Option<Wasm>,
@@ -54,6 +54,11 @@ pub struct FunctionSpec {
     pub secrets: Vec<Secret>,
     /// What an instance of the command may use.
     pub resources: Resources,
+    /// How an instance of the command is kept apart. Without it: as the Mesh document says in `instances`.
+    pub isolation: Option<Isolation>,
+    /// Files and folders of the machine that an instance's room shows, read-only, besides `/usr` and the working directory. Relative to the document's
+    /// folder.
+    pub read_only_paths: Vec<PathBuf>,
     /// Port that the command listens on. Without it every instance gets a free one; with it there can only be one instance on a node.
     #[schemars(range(min = 1))]
     pub port: Option<u16>,
@@ -94,6 +99,8 @@ impl Default for FunctionSpec {
             env: BTreeMap::new(),
             secrets: Vec::new(),
             resources: Resources::default(),
+            isolation: None,
+            read_only_paths: Vec::new(),
             port: None,
             protocol: AppProtocol::default(),
             readiness: None,

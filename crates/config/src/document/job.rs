@@ -3,6 +3,7 @@
 use super::confine::{Resources, Secret};
 use super::value::{ApiVersion, Metadata};
 use crate::duration::Duration;
+use crate::slice::Isolation;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -35,7 +36,8 @@ pub enum JobKind {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct JobSpec {
-    /// Program and arguments. It sends its calls through the proxy in `HTTP_PROXY`. It has succeeded when it exits with status 0; what it
+    /// Program and arguments. It calls a function by its name: `http://stock/…`; with `isolation: process`, through the proxy in `HTTP_PROXY`. It
+    /// has succeeded when it exits with status 0; what it
     /// started and left behind ends with it. No shell is involved.
     pub command: Vec<String>,
     /// Working directory of the command, relative to the document's folder. Without it: that folder.
@@ -50,6 +52,12 @@ pub struct JobSpec {
     /// What one process group of the command may use.
     #[serde(default)]
     pub resources: Resources,
+    /// How a process group of the command is kept apart. Without it: as the Mesh document says in `instances`.
+    #[serde(default)]
+    pub isolation: Option<Isolation>,
+    /// Files and folders of the machine that its room shows, read-only, besides `/usr` and the working directory. Relative to the document's folder.
+    #[serde(default)]
+    pub read_only_paths: Vec<PathBuf>,
     /// Functions that it may call: `name` in its own namespace, or `namespace/name`. Calls to anything else are denied. Whether the
     /// callee lets it in is up to the callee's policies.
     #[serde(default)]

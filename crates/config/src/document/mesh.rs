@@ -2,6 +2,7 @@
 
 use super::value::{Address, AdminAddress, ApiVersion};
 use crate::duration::Duration;
+use crate::slice::Isolation;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -172,7 +173,10 @@ pub struct GatewayHttps {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Instances {
-    /// Under which accounts of the operating system they run.
+    /// How those are kept apart that do not say otherwise themselves.
+    pub isolation: Isolation,
+    /// Under which accounts of the operating system they run where `isolation` is `process`. A room has an account of its own if the node is root, and
+    /// the node's if it is not.
     pub accounts: AccountChoice,
     /// The first of the 10,000 user and group numbers that namespaces are given, where each has an account of its own. No other account of the
     /// machine may be among them.
@@ -182,7 +186,7 @@ pub struct Instances {
 impl Default for Instances {
     fn default() -> Self {
         // Above what distributions give to people and services, below what they give to containers.
-        Self { accounts: AccountChoice::default(), first_id: 70_000 }
+        Self { isolation: Isolation::default(), accounts: AccountChoice::default(), first_id: 70_000 }
     }
 }
 

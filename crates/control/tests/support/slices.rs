@@ -1,6 +1,8 @@
 //! Slices as the configuration would make them, as far as the control plane looks at them.
 
-use leno_config::slice::{AccessLogSink, AppProtocol, Callee, Expose, Extension, Job, Limits, Process, Resources, Run};
+use leno_config::slice::{
+    AccessLogSink, AppProtocol, Callee, Expose, Extension, Isolation, Job, Limits, Process, Resources, Run,
+};
 use leno_config::{FunctionId, MeshSlice, ModuleHash, Slice};
 use leno_policy::spec::{AccessLog, Direction, ProgramSpec, Sidecar, Tracing};
 use std::collections::BTreeMap;
@@ -57,6 +59,8 @@ pub(crate) fn job(name: &str, callees: &[&str], edition: u32) -> Slice {
         env: BTreeMap::new(),
         secrets: Vec::new(),
         resources: Resources::default(),
+        isolation: Isolation::Auto,
+        read_only_paths: vec![],
         grace: Duration::ZERO,
     };
     let job = Job { process, parallelism: 1, completions: edition, backoff_limit: 6, active_deadline: None, ttl: None };

@@ -2,12 +2,14 @@
 
 use super::Dispatcher;
 use crate::instance_id::InstanceId;
-use crate::processes::{NotTheInstance, Processes};
+use crate::processes::NotTheInstance;
+use crate::reach::{ConnectError, Reach};
 use leno_config::id::FunctionId;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, OnceLock};
+use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
 /// The right to send one request to one instance. It ends when dropped.
@@ -39,16 +41,14 @@ impl Lease {
         self.slot.in_flight()
     }
 
-    /// Checks that a new connection from `near`, this process's end, to `far` has reached the instance, and not a process that also listens there, or
-    /// instead. Call it before anything is sent on the connection. If another process was reached, the instance is ended. Addresses that the
-    /// supervisor did not start cannot be checked and always pass.
-    pub fn verify(&self, near: SocketAddr, far: SocketAddr) -> Result<(), NotTheInstance> {
-        let Some(processes) = &self.slot.processes else { return Ok(()) };
-        let verified = processes.verify_accepted(near, far);
-        if let Err(stranger @ NotTheInstance::Stranger { .. }) = &verified {
+    /// Connects to the instance. The connection is known to lead there before anything is sent on it. If another process was reached, the instance is
+    /// ended. Addresses that the supervisor did not start cannot be checked. It may be called on any runtime with I/O enabled.
+    pub async fn connect(&self) -> Result<TcpStream, ConnectError> {
+        let connected = self.slot.reach.connect(self.slot.address).await;
+        if let Err(ConnectError::Unproven(stranger @ NotTheInstance::Stranger { .. })) = &connected {
             self.slot.report_port_conflict(stranger);
         }
-        verified
+        connected
     }
 
     /// Whether the instance gets no new requests any more: it is draining, or has ended.
@@ -76,8 +76,7 @@ pub(crate) struct Slot {
     pub id: InstanceId,
     name: Arc<str>,
     pub address: SocketAddr,
-    /// `None`: the supervisor did not start the instance.
-    processes: Option<Arc<Processes>>,
+    reach: Reach,
     /// Describes the other process that was found on the instance's port.
     port_conflict: OnceLock<String>,
     /// Notified when `port_conflict` is set.
@@ -89,17 +88,12 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    pub(crate) fn new(
-        function: &FunctionId,
-        id: InstanceId,
-        address: SocketAddr,
-        processes: Option<Arc<Processes>>,
-    ) -> Arc<Self> {
+    pub(crate) fn new(function: &FunctionId, id: InstanceId, address: SocketAddr, reach: Reach) -> Arc<Self> {
         Arc::new(Self {
             id,
             name: id.name(function),
             address,
-            processes,
+            reach,
             port_conflict: OnceLock::new(),
             conflict_found: Notify::new(),
             in_flight: AtomicU32::new(0),

@@ -195,17 +195,17 @@ impl Run {
 
 /// Runs one process group of a job. The group ends with its leader: what the leader leaves behind is killed, not waited for.
 async fn run_to_end(owner: Owner, process: Arc<Process>, mut target: watch::Receiver<TargetState>) -> Outcome {
-    let outcome = match owner.start(&Program::from(&*process), Vec::new()) {
+    let outcome = match owner.start(&Program::from(&*process), Vec::new()).await {
         Ok(child) => {
             let exited = tokio::select! {
                 biased;
-                () = child.group.exited() => true,
+                () = child.tree.exited() => true,
                 () = at_least(&mut target, TargetState::Stop) => false,
             };
             let outcome = if exited {
-                Outcome::Exited(child.group.end().await)
+                Outcome::Exited(child.tree.end().await)
             } else {
-                child.group.finish(process.grace, at_least(&mut target, TargetState::Kill)).await;
+                child.tree.finish(process.grace, at_least(&mut target, TargetState::Kill)).await;
                 Outcome::Stopped
             };
             child.belongings.end().await;

@@ -2,7 +2,7 @@
 #![allow(dead_code, missing_docs, reason = "each test binary uses a part of it")]
 
 use leno_config::id::FunctionId;
-use leno_config::slice::{AppProtocol, Command, Readiness, Resources, Run, Scale};
+use leno_config::slice::{AppProtocol, Command, Isolation, Readiness, Resources, Run, Scale};
 use leno_function::{Function, FunctionSpec, Host, InstanceId, LogLine, Settings, Stream, Supervisor};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -91,6 +91,8 @@ pub(crate) fn command(argv: &[&str]) -> Command {
         env: BTreeMap::new(),
         secrets: Vec::new(),
         resources: Resources::default(),
+        isolation: Isolation::Process,
+        read_only_paths: vec![],
         port: None,
         readiness: Readiness::Tcp,
         startup_timeout: FOREVER,

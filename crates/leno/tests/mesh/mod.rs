@@ -59,8 +59,9 @@ impl Ports {
     }
 
     fn mesh_document(self, extra: &str) -> String {
-        // Most programs of the tests are where this account built them, and perhaps no other can go.
-        let accounts = if extra.contains("instances:") { "" } else { "  instances: {accounts: node}\n" };
+        // Most programs of the tests are where this account built them, and perhaps no other can go. What rooms change is tested in `rooms.rs`.
+        let accounts =
+            if extra.contains("instances:") { "" } else { "  instances: {isolation: process, accounts: node}\n" };
         let Self { gateway, outbound, inbound, control } = self;
         let admin = SOCKET;
         format!(
@@ -76,6 +77,11 @@ impl Ports {
 pub(crate) fn echo() -> PathBuf {
     let tests = std::env::current_exe().unwrap();
     tests.parent().and_then(Path::parent).unwrap().join("examples/echo")
+}
+
+/// The function of `examples/intruder.rs`.
+pub(crate) fn intruder() -> PathBuf {
+    echo().with_file_name("intruder")
 }
 
 /// A function document that runs the echo function.
@@ -120,10 +126,16 @@ impl Mesh {
     }
 
     fn launch(leno: Command, mesh: &str, documents: &str) -> Self {
+        Self::start_with_command(leno, mesh, documents, |_| ())
+    }
+
+    /// The same with this program instead of `leno`, and in a folder that is prepared.
+    pub(crate) fn start_with_command(leno: Command, mesh: &str, documents: &str, prepare: impl FnOnce(&Path)) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let ports = Ports::free();
         fs::write(folder.path().join("mesh.yaml"), ports.mesh_document(mesh)).unwrap();
         fs::write(folder.path().join("app.yaml"), documents).unwrap();
+        prepare(folder.path());
         let (child, output) = launch(leno, folder.path(), &[]);
         let mut mesh = Self { folder, ports, child, output };
         mesh.wait_until_ready();

@@ -6,7 +6,7 @@ use crate::http::http2::{CONNECTION_WINDOW, SEND_BUFFER, UPSTREAM_BUFFER, UPSTRE
 use crate::runtime::hyper::{LocalExecutor, Timer};
 use crate::runtime::schedule;
 use crate::runtime::schedule::TaskOwner;
-use crate::state::instances::InstanceProof;
+use crate::state::instances::{self, InstanceProof};
 use crate::state::ledger::ConnectionGuard;
 use crate::state::terminating::Terminating;
 use hyper::client::conn::{http1, http2};
@@ -156,6 +156,15 @@ pub(crate) enum ConnectError {
     /// Connecting took longer than [`CONNECT`].
     #[error("no connection within {CONNECT:?}")]
     Timeout,
+}
+
+impl From<instances::ConnectError> for ConnectError {
+    fn from(error: instances::ConnectError) -> Self {
+        match error {
+            instances::ConnectError::Io(error) => Self::Io(error),
+            instances::ConnectError::Unproven(error) => Self::Unproven(error),
+        }
+    }
 }
 
 impl Pool {
@@ -431,13 +440,12 @@ impl Drop for CheckIn {
     }
 }
 
-/// Connects, then proves that the connection leads to the leased instance, before the protocol's first byte. If it proved first, another
-/// process could take the port before it connects.
+/// Connects to the leased instance or, without a lease, to an address.
 async fn tcp(address: SocketAddr, lease: Option<&dyn InstanceProof>) -> Result<TcpStream, ConnectError> {
-    let stream = TcpStream::connect(address).await?;
-    if let Some(lease) = lease {
-        lease.verify(stream.local_addr()?, stream.peer_addr()?)?;
-    }
+    let stream = match lease {
+        Some(lease) => lease.connect(address).await?,
+        None => TcpStream::connect(address).await?,
+    };
     stream.set_nodelay(true)?;
     Ok(stream)
 }

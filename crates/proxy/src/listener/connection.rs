@@ -66,8 +66,9 @@ pub(crate) struct Connection {
     function: Option<FunctionId>,
     /// Outbound: the instance that authenticated last, and the header value that it did so with.
     caller: RefCell<Option<(Proof, Arc<Caller>)>>,
-    /// The connection runs inside a CONNECT tunnel. All its requests come from the caller that opened the tunnel.
-    tunnelled: bool,
+    /// All requests come from the caller that is known from the beginning: it opened the CONNECT tunnel in which the connection runs, or its room is
+    /// where the connection comes from.
+    one_caller: bool,
     /// Inbound: when the caller's certificate expires.
     expires: Option<Instant>,
     activity: Arc<Activity>,
@@ -106,8 +107,8 @@ pub(crate) async fn serve(listener: Rc<Listener>, mut stream: TcpStream, address
         port: listener.address.port(),
         accepted_at: (listener.direction == TrafficDirection::Outbound).then(|| stream.local_addr().ok()).flatten(),
         function: None,
-        caller: RefCell::default(),
-        tunnelled: false,
+        caller: RefCell::new(listener.caller.clone().map(|caller| (Proof::default(), caller))),
+        one_caller: listener.caller.is_some(),
         expires: None,
         activity: open.activity.clone(),
     };
@@ -235,15 +236,15 @@ impl Connection {
         })
     }
 
-    /// The instance that sends a request: the one that the request's credential names or, in a tunnel, the one that opened the tunnel. The
-    /// flag says whether this connection already knows the instance.
+    /// The instance that sends a request: the one that the request's credential names, unless it is known from the beginning. The flag
+    /// says whether this connection already knows the instance.
     fn authenticate(&self, headers: &HeaderMap) -> Option<(Arc<Caller>, bool)> {
         let known = self.caller.borrow();
         let (caller, known) = match (headers.get(header::PROXY_AUTHORIZATION), &*known) {
-            (None, Some((_, caller))) if self.tunnelled => (caller.clone(), true),
+            (None, Some((_, caller))) if self.one_caller => (caller.clone(), true),
             (None, _) => return None,
             (Some(field), Some((proof, caller))) if is_same(field, proof) => (caller.clone(), true),
-            (Some(_), _) if self.tunnelled => return None,
+            (Some(_), _) if self.one_caller => return None,
             (Some(field), _) => (self.worker.node.credentials.caller(field)?, false),
         };
         (!caller.is_revoked()).then_some((caller, known))
@@ -343,7 +344,7 @@ impl Connection {
             accepted_at: self.accepted_at,
             function: None,
             caller: RefCell::new(Some((proof, caller))),
-            tunnelled: true,
+            one_caller: true,
             expires: None,
             activity: open.activity.clone(),
         };

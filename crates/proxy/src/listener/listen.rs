@@ -5,6 +5,7 @@
 
 use super::Listener;
 use super::connection::OpenConnection;
+use super::intercept::{self, Intercepted, Interceptor};
 use crate::corridor::worker::Worker;
 use crate::http::peer::TrafficDirection;
 use crate::listener::{connection, descriptors};
@@ -106,6 +107,8 @@ fn remedy(cause: &io::Error, address: SocketAddr) -> String {
 pub struct Handle {
     /// Where the node listens. A port that was configured as 0 is replaced by the assigned one.
     pub addresses: Addresses,
+    /// Takes the sockets of rooms.
+    pub interceptor: Interceptor,
     draining: watch::Sender<bool>,
     /// Closes when the last worker has ended.
     ended: mpsc::Receiver<()>,
@@ -127,20 +130,23 @@ pub fn serve(node: &Arc<Node>, options: Options) -> Result<Handle, ServeError> {
     node.set_inbound(addresses.inbound);
     let (draining, drained) = watch::channel(false);
     let (alive, ended) = mpsc::channel(1);
+    let mut intercepting = Vec::new();
     for number in 0..workers {
         let listeners = listeners.pop().unwrap_or_default();
         let random = Random::from_system().ok_or(ServeError::NoRandomness)?;
         let (node, drained, alive) = (node.clone(), drained.clone(), alive.clone());
         let runtime = runtime::Builder::new_current_thread().enable_all().build().map_err(ServeError::Thread)?;
+        let (rooms, inbox) = mpsc::unbounded_channel();
+        intercepting.push(rooms);
         let work = move || {
-            runtime.block_on(schedule::run(work(node, random, listeners, options, drained)));
+            runtime.block_on(schedule::run(work(node, random, listeners, inbox, options, drained)));
             // Connections that are still open have had the whole drain timeout.
             runtime.shutdown_background();
             drop(alive);
         };
         thread::Builder::new().name(format!("leno-worker-{number}")).spawn(work).map_err(ServeError::Thread)?;
     }
-    Ok(Handle { addresses, draining, ended })
+    Ok(Handle { addresses, interceptor: Interceptor::new(intercepting), draining, ended })
 }
 
 /// A bound listener that no worker's runtime has taken yet.
@@ -197,6 +203,7 @@ async fn work(
     node: Arc<Node>,
     random: Random,
     listeners: Vec<Bound>,
+    rooms: mpsc::UnboundedReceiver<Intercepted>,
     options: Options,
     mut drained: watch::Receiver<bool>,
 ) {
@@ -213,16 +220,19 @@ async fn work(
             let listener = Rc::new(Listener {
                 worker: worker.clone(),
                 direction: bound.direction,
+                caller: None,
                 tls: bound.tls.map(TlsAcceptor::from),
                 address: bound.address,
             });
             schedule::spawn_own(accept(socket, listener, options.connections))
         })
         .collect();
+    let intercepting =
+        schedule::spawn_own(intercept::serve(worker.clone(), rooms, drained.clone(), options.connections));
     // An error means that the handle was dropped without draining. The worker drains in that case, too.
     let _ = drained.wait_for(|draining| *draining).await;
     // Stops accepting.
-    drop(accepting);
+    drop((accepting, intercepting));
     worker.connections.drain();
     let limit = worker.snapshot().mesh.limits.drain_timeout;
     if tokio::time::timeout(limit, worker.connections.fewer_than(1)).await.is_err() {
@@ -231,7 +241,7 @@ async fn work(
 }
 
 /// Accepts connections, and spawns a task for each one that is admitted.
-async fn accept(socket: TcpListener, listener: Rc<Listener>, most: usize) {
+pub(super) async fn accept(socket: TcpListener, listener: Rc<Listener>, most: usize) {
     let mut complained: Option<Instant> = None;
     loop {
         match socket.accept().await {

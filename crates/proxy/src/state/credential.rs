@@ -19,6 +19,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
+use tokio::sync::Notify;
 use zeroize::Zeroizing;
 
 /// How late [`Credentials::started`] may be called after an instance's first call, in milliseconds.
@@ -47,8 +48,11 @@ pub struct Caller {
     /// The instance's name, as in [`crate::state::instances::Lease::instance`].
     pub instance: Arc<str>,
     user: Arc<str>,
-    secret: String,
+    /// `None`: the instance is in a room, and is known by the socket that it calls at.
+    secret: Option<String>,
     revoked: AtomicBool,
+    /// Notified when the credential is revoked.
+    ended: Notify,
     /// Checks that the instance opened a connection; set when the instance has started.
     opener_check: OnceLock<OpenerCheck>,
     in_flight: Mutex<Vec<Arc<InFlight>>>,
@@ -99,21 +103,23 @@ impl Credentials {
         }
         let number = self.minted.fetch_add(1, Ordering::Relaxed);
         let user = format!("{}.{}.{number}", function.name, function.namespace);
-        let caller = Arc::new(Caller {
-            function: function.clone(),
-            instance: instance.into(),
-            user: user.as_str().into(),
-            secret: secret.clone(),
-            revoked: AtomicBool::new(false),
-            opener_check: OnceLock::new(),
-            in_flight: Mutex::default(),
-        });
+        let caller = Caller::new(function, instance, &user, Some(secret.clone()));
         self.change(|callers| {
             callers.remove(instance);
             callers.by_user.insert(caller.user.clone(), caller.clone());
             callers.by_instance.insert(caller.instance.clone(), caller);
         });
         Ok(Minted { user, secret })
+    }
+
+    /// Registers an instance that needs no credential, because nobody else can call at its sockets. An earlier one of the same name is revoked.
+    pub fn admit(&self, function: &FunctionId, instance: &str) -> Arc<Caller> {
+        let caller = Caller::new(function, instance, "", None);
+        self.change(|callers| {
+            callers.remove(instance);
+            callers.by_instance.insert(caller.instance.clone(), caller.clone());
+        });
+        caller
     }
 
     /// Marks an instance as started. From now on, `opener_check` proves that the instance itself uses its credential. Before that, the credential
@@ -139,7 +145,7 @@ impl Credentials {
         let decoded = Zeroizing::new(STANDARD.decode(encoded.trim()).ok()?);
         let (user, secret) = std::str::from_utf8(&decoded).ok()?.split_once(':')?;
         let caller = self.callers.load().by_user.get(user)?.clone();
-        verify_slices_are_equal(caller.secret.as_bytes(), secret.as_bytes()).ok()?;
+        verify_slices_are_equal(caller.secret.as_ref()?.as_bytes(), secret.as_bytes()).ok()?;
         Some(caller)
     }
 
@@ -163,12 +169,34 @@ impl Callers {
     fn remove(&mut self, instance: &str) {
         if let Some(caller) = self.by_instance.remove(instance) {
             caller.revoked.store(true, Ordering::Release);
+            caller.ended.notify_waiters();
             self.by_user.remove(&*caller.user);
         }
     }
 }
 
 impl Caller {
+    fn new(function: &FunctionId, instance: &str, user: &str, secret: Option<String>) -> Arc<Self> {
+        Arc::new(Self {
+            function: function.clone(),
+            instance: instance.into(),
+            user: user.into(),
+            secret,
+            revoked: AtomicBool::new(false),
+            ended: Notify::new(),
+            opener_check: OnceLock::new(),
+            in_flight: Mutex::default(),
+        })
+    }
+
+    /// Waits until the credential is revoked.
+    pub(crate) async fn revoked(&self) {
+        let ended = self.ended.notified();
+        if !self.is_revoked() {
+            ended.await;
+        }
+    }
+
     /// Whether the credential has been revoked.
     pub fn is_revoked(&self) -> bool {
         self.revoked.load(Ordering::Acquire)

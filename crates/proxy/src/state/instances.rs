@@ -5,9 +5,11 @@ pub use crate::http::failure::{Unavailable, Unproven};
 use leno_config::FunctionId;
 use std::fmt;
 use std::future::Future;
+use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 /// Finds an instance for a permitted request, and starts one if there is none. It is only called after the verdict.
@@ -49,15 +51,29 @@ pub struct Lease {
 
 /// What a lease holds as long as its request lasts.
 pub trait InstanceProof: Send + Sync {
-    /// Checks that a connection from `near`, this process's end, to `far` leads to the instance. Called once for each new connection, after
-    /// it is established and before the first byte is sent: anybody may listen where an instance should.
-    fn verify(&self, near: SocketAddr, far: SocketAddr) -> Result<(), Unproven>;
+    /// Connects to the instance, which listens at `address`. Once this returns, the other end is known to be the instance: anybody may listen
+    /// where an instance should.
+    fn connect(&self, address: SocketAddr) -> Connect<'_>;
 }
 
-/// Nothing is known about an address that somebody else serves, so every connection passes.
+/// The future of [`InstanceProof::connect`].
+pub type Connect<'a> = Pin<Box<dyn Future<Output = Result<TcpStream, ConnectError>> + Send + 'a>>;
+
+/// Why there is no connection to an instance.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// There is none.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// Nothing proves that the connection leads to the instance. No byte was sent.
+    #[error("{0}")]
+    Unproven(#[from] Unproven),
+}
+
+/// Nothing is known about an address that somebody else serves.
 impl InstanceProof for () {
-    fn verify(&self, _: SocketAddr, _: SocketAddr) -> Result<(), Unproven> {
-        Ok(())
+    fn connect(&self, address: SocketAddr) -> Connect<'_> {
+        Box::pin(async move { Ok(TcpStream::connect(address).await?) })
     }
 }
 

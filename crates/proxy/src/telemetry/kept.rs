@@ -17,6 +17,8 @@ pub(super) struct Kept {
     bytes: Vec<u8>,
     /// Where each record is.
     places: VecDeque<Place>,
+    /// How many there were, the forgotten ones included.
+    pushed: u64,
     /// Where the next one goes, if there is room before the end.
     next: usize,
     /// Room for the record that is being encoded; empty before the first one.
@@ -33,7 +35,7 @@ impl Default for Kept {
     /// None. To be made before the exchanges begin whose records it is to keep: times before the first of them are not told apart.
     fn default() -> Self {
         moment::base();
-        Self { bytes: Vec::new(), places: VecDeque::new(), next: 0, scratch: Vec::new() }
+        Self { bytes: Vec::new(), places: VecDeque::new(), pushed: 0, next: 0, scratch: Vec::new() }
     }
 }
 
@@ -65,6 +67,7 @@ impl Kept {
         }
         self.bytes[place.start..place.end].copy_from_slice(record);
         self.places.push_back(place);
+        self.pushed += 1;
         self.next = place.end;
     }
 
@@ -78,6 +81,15 @@ impl Kept {
     /// The records, newest first.
     pub(super) fn newest_first(&self) -> impl Iterator<Item = Observed<Box<str>>> {
         self.places.iter().rev().filter_map(|place| postcard::from_bytes(&self.bytes[place.start..place.end]).ok())
+    }
+
+    /// The records after the first `seen` ones, oldest first, how many of them are forgotten, and how many there were in all.
+    pub(super) fn after(&self, seen: u64) -> (Vec<Observed<Box<str>>>, u64, u64) {
+        let first = self.pushed - self.places.len() as u64;
+        let skipped = usize::try_from(seen.saturating_sub(first)).unwrap_or(usize::MAX);
+        let records = self.places.iter().skip(skipped);
+        let records = records.filter_map(|place| postcard::from_bytes(&self.bytes[place.start..place.end]).ok());
+        (records.collect(), first.saturating_sub(seen), self.pushed)
     }
 
     /// The records of a request, in the order in which they were added.
@@ -246,6 +258,27 @@ mod tests {
                 .zip(kept.places.iter().skip(1))
                 .all(|(one, next)| one.end <= next.start || next.start == 0)
         );
+    }
+
+    #[test]
+    fn who_has_seen_some_gets_the_others_and_is_told_what_is_forgotten() {
+        let mut kept = Kept::default();
+        let numbers = |(found, missed, pushed): (Vec<Observed<Box<str>>>, u64, u64)| {
+            (found.iter().map(|found| found.request_id.parse::<u64>().unwrap()).collect::<Vec<_>>(), missed, pushed)
+        };
+        for number in 0..5 {
+            kept.push(&record(number, 10));
+        }
+        assert_eq!(numbers(kept.after(3)), (vec![3, 4], 0, 5));
+        assert_eq!(numbers(kept.after(5)), (vec![], 0, 5));
+        assert_eq!(numbers(kept.after(9)), (vec![], 0, 5), "of another time of this node");
+        for number in 5..5000 {
+            kept.push(&record(number, 1000));
+        }
+        let (found, missed, pushed) = numbers(kept.after(5));
+        assert_eq!(pushed, 5000);
+        assert!(missed > 0);
+        assert!(found.iter().copied().eq(5 + missed..5000));
     }
 
     #[test]

@@ -4,6 +4,7 @@ mod explanation;
 
 pub use explanation::Explanation;
 
+use crate::telemetry::flows::{After, Flow};
 use crate::telemetry::kept::Kept;
 use crate::telemetry::observed::Observed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -35,6 +36,20 @@ impl Ring {
         }
         found.sort_by_key(|observed| observed.started);
         found.iter().map(Explanation::new).collect()
+    }
+
+    /// The exchanges that ended after those that were seen before, oldest first.
+    pub(super) fn after(&self, seen: &[u64]) -> After<Flow> {
+        let shards: Vec<Arc<Shard>> = self.shards.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let (mut found, mut missed, mut next) = (Vec::new(), 0, Vec::new());
+        for (index, shard) in shards.iter().enumerate() {
+            let (records, forgotten, pushed) = shard.lock().after(seen.get(index).copied().unwrap_or_default());
+            found.extend(records);
+            missed += forgotten;
+            next.push(pushed);
+        }
+        found.sort_by_key(|observed| observed.ended);
+        After { found: found.iter().map(Flow::exchange).collect(), missed, next }
     }
 
     /// The latest records of all workers, newest first, at most `count`.

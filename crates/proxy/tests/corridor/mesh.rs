@@ -10,7 +10,7 @@ use leno_policy::spec::{
 };
 use leno_proxy::Telemetry;
 use leno_proxy::credential::Minted;
-use leno_proxy::instances::{Acquire, InstanceProof, Instances, Lease, Unavailable, Unproven};
+use leno_proxy::instances::{Acquire, Connect, InstanceProof, Instances, Lease, Unavailable, Unproven};
 use leno_proxy::ring::Explanation;
 use leno_proxy::{FunctionEntry, Handle, Node, NodeSnapshot, Options, ServeError};
 use std::collections::HashMap;
@@ -59,8 +59,11 @@ pub(crate) struct Fixed {
 struct Leased(Arc<AtomicUsize>, Option<String>);
 
 impl InstanceProof for Leased {
-    fn verify(&self, _: SocketAddr, _: SocketAddr) -> Result<(), Unproven> {
-        self.1.clone().map_or(Ok(()), |stranger| Err(Unproven(stranger)))
+    fn connect(&self, address: SocketAddr) -> Connect<'_> {
+        Box::pin(async move {
+            let stream = tokio::net::TcpStream::connect(address).await?;
+            self.1.clone().map_or(Ok(stream), |stranger| Err(Unproven(stranger).into()))
+        })
     }
 }
 

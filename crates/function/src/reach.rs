@@ -1,0 +1,72 @@
+//! How a connection to an instance is made, and what proves that it leads there.
+
+use crate::processes::{NotTheInstance, Processes};
+use leno_room::Inside;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use tokio::net::TcpStream;
+
+/// The way to an instance.
+#[derive(Clone, Debug)]
+pub(crate) enum Reach {
+    /// By its address. Nothing is known about who is there.
+    Address,
+    /// By its address. Anybody may listen there, so each connection is checked.
+    Process(Arc<Processes>),
+    /// Through a socket of its room's network, where nobody else can listen.
+    Room(Inside),
+}
+
+/// Why there is no connection to an instance.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// Nobody accepts a connection.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// A connection was made, but it is not known to lead to the instance. Nothing was sent.
+    #[error("{0}")]
+    Unproven(#[from] NotTheInstance),
+}
+
+impl Reach {
+    /// Connects to the instance that listens at `address`. Once this returns, the other end is the instance.
+    ///
+    /// Connections are checked after they are made. If they were checked before, another process could take the port in between.
+    pub(crate) async fn connect(&self, address: SocketAddr) -> Result<TcpStream, ConnectError> {
+        let stream = self.open(address).await?;
+        self.prove(&stream)?;
+        Ok(stream)
+    }
+
+    async fn open(&self, address: SocketAddr) -> io::Result<TcpStream> {
+        match self {
+            Self::Address | Self::Process(_) => TcpStream::connect(address).await,
+            Self::Room(inside) => inside.connect(address.port()).await,
+        }
+    }
+
+    /// Checks that a connection leads to the instance. Call it before anything is sent.
+    pub(crate) fn prove(&self, stream: &TcpStream) -> Result<(), ConnectError> {
+        match self {
+            Self::Address | Self::Room(_) => Ok(()),
+            Self::Process(processes) => Ok(processes.verify_accepted(stream.local_addr()?, stream.peer_addr()?)?),
+        }
+    }
+
+    /// Connects to an instance that may not be ready. Before anything is sent, the connection has to be proven.
+    ///
+    /// # Errors
+    /// Fails also if anybody but the instance listens there.
+    pub(crate) async fn knock(&self, address: SocketAddr) -> Result<TcpStream, ConnectError> {
+        let stream = self.open(address).await?;
+        // A connection to a port on which nobody listens can connect to itself, if its own port happens to be the same.
+        if stream.local_addr()? == stream.peer_addr()? {
+            return Err(io::Error::new(io::ErrorKind::ConnectionRefused, "nobody listens").into());
+        }
+        if let Self::Process(processes) = self {
+            processes.verify_listeners(address)?;
+        }
+        Ok(stream)
+    }
+}

@@ -1,0 +1,246 @@
+//! `leno observe`: what happens on a node, as it happens.
+
+use crate::NodeAddress;
+use crate::client::Node;
+use crate::screen::{shown, shown_json};
+use anyhow::{Context, Result, ensure};
+use leno_proxy::flows::{Flow, Flows};
+use std::fmt::Write;
+use std::io::{self, IsTerminal, Write as _};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(300);
+
+/// Which flows are shown: those that all of these are true of.
+#[derive(clap::Args)]
+pub(crate) struct Filter {
+    /// Of this function, as caller or as callee: `name`, or `namespace/name`.
+    #[arg(long, value_name = "NAME")]
+    function: Option<String>,
+    /// With this verdict.
+    #[arg(long)]
+    verdict: Option<Verdict>,
+    /// Of requests to this path, or, with `*` at its end, to paths that begin so.
+    #[arg(long, value_name = "PATH")]
+    path: Option<String>,
+    /// Of requests that name this port in their host.
+    #[arg(long, value_name = "PORT")]
+    port: Option<u16>,
+    /// That this rule decided; a part of its name is enough.
+    #[arg(long, value_name = "RULE")]
+    rule: Option<String>,
+    /// Of this kind.
+    #[arg(long)]
+    kind: Option<Kind>,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Verdict {
+    Allow,
+    Deny,
+    /// There was no verdict that could be relied on, or nobody to give it.
+    Error,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Kind {
+    /// Requests from outside.
+    Gateway,
+    /// Requests of an instance, as its own sidecar saw them.
+    Outbound,
+    /// Requests to an instance, as its own sidecar saw them.
+    Inbound,
+    /// Names that were asked for in a room and have no address there.
+    Name,
+    /// System calls that no room allows.
+    SystemCall,
+}
+
+/// What `leno observe` prints.
+#[derive(clap::Args)]
+pub(crate) struct Printing {
+    /// One JSON object for each flow.
+    #[arg(long)]
+    json: bool,
+    /// The last N that the node remembers, and then no more.
+    #[arg(long, value_name = "N")]
+    last: Option<usize>,
+}
+
+/// Prints flows until it is interrupted, or the last ones.
+pub(crate) fn run(node: &NodeAddress, filter: &Filter, printing: &Printing) -> Result<ExitCode> {
+    let node = Node::of(node)?;
+    let mut seen: Option<String> = None;
+    loop {
+        let first = seen.is_none();
+        let answer = look(&node, seen.as_deref())?;
+        let mut flows: Vec<&Flow> = answer.flows.iter().filter(|flow| filter.matches(flow)).collect();
+        match printing.last {
+            Some(last) => drop(flows.drain(..flows.len().saturating_sub(last))),
+            // What happened before is not asked for.
+            None if first => flows.clear(),
+            None => {}
+        }
+        if answer.missed > 0 {
+            eprintln!("leno: {} flows were forgotten before they could be shown", answer.missed);
+        }
+        let mut out = io::stdout().lock();
+        for flow in flows {
+            if printing.json {
+                writeln!(out, "{}", shown_json(&serde_json::to_string(flow)?))?;
+            } else {
+                writeln!(out, "{}", line(flow, io::stdout().is_terminal()))?;
+            }
+        }
+        out.flush()?;
+        if printing.last.is_some() {
+            return Ok(ExitCode::SUCCESS);
+        }
+        seen = Some(answer.next);
+        std::thread::sleep(LOOK);
+    }
+}
+
+fn look(node: &Node, seen: Option<&str>) -> Result<Flows> {
+    let path = seen.map_or_else(|| "/flows".to_owned(), |seen| format!("/flows?{seen}"));
+    let (status, body) = node.ask(&path)?;
+    ensure!(status == 200, "the node at {} answered {status}: {}", node.admin, shown(body.trim_end()));
+    serde_json::from_str(&body).context("the node's answer is not JSON")
+}
+
+impl Filter {
+    fn matches(&self, flow: &Flow) -> bool {
+        let verdict = self.verdict.map(|verdict| match verdict {
+            Verdict::Allow => "allow",
+            Verdict::Deny => "deny",
+            Verdict::Error => "error",
+        });
+        let kind = self.kind.map(|kind| match kind {
+            Kind::Gateway => "gateway",
+            Kind::Outbound => "outbound",
+            Kind::Inbound => "inbound",
+            Kind::Name => "name",
+            Kind::SystemCall => "system-call",
+        });
+        verdict.is_none_or(|verdict| flow.verdict == verdict)
+            && kind.is_none_or(|kind| flow.kind == kind)
+            && self.path.as_deref().is_none_or(|path| match path.strip_suffix('*') {
+                Some(begin) => flow.path.starts_with(begin),
+                None => flow.path == path,
+            })
+            && self.port.is_none_or(|port| flow.port == Some(port))
+            && self.rule.as_deref().is_none_or(|rule| flow.rule.contains(rule))
+            && self.function.as_deref().is_none_or(|function| concerns(flow, function))
+    }
+}
+
+/// Whether a function is at one end: by the target, by a SPIFFE ID `…/ns/NAMESPACE/sa/NAME`, or by an instance `NAMESPACE/NAME-…`.
+fn concerns(flow: &Flow, function: &str) -> bool {
+    let is_named = |name: &str| match function.contains('/') {
+        true => name == function,
+        false => name.rsplit_once('/').is_some_and(|(_, name)| name == function),
+    };
+    let caller = match flow.source.rsplit_once("/ns/") {
+        Some((_, names)) => names.replace("/sa/", "/"),
+        None => flow.source.rsplit_once('-').map_or_else(|| flow.source.clone(), |(instance, _)| instance.to_owned()),
+    };
+    flow.target.as_deref().is_some_and(is_named) || is_named(&caller)
+}
+
+/// A flow as one line.
+fn line(flow: &Flow, colour: bool) -> String {
+    let (begin, end) = match (&*flow.verdict, colour) {
+        (_, false) => ("", ""),
+        ("allow", true) => ("\x1b[32m", "\x1b[0m"),
+        (_, true) => ("\x1b[31m", "\x1b[0m"),
+    };
+    let source = flow.source.rsplit_once("/ns/").map_or_else(|| flow.source.clone(), |(_, it)| it.replace("/sa/", "/"));
+    let mut line = format!("{} {begin}{:<5}{end} {:<11} {}", flow.time, flow.verdict, flow.kind, shown(&source));
+    // Writing to a text does not fail.
+    let _ = match (&flow.target, &*flow.kind) {
+        (Some(target), _) => write!(line, " -> {}", shown(target)),
+        (None, "system-call") => write!(line, " `{}`", shown(&flow.host)),
+        (None, _) => write!(line, " -> {}", shown(&flow.host)),
+    };
+    let _ = write!(line, " {}", shown(&flow.what));
+    for text in [&flow.path, &flow.protocol] {
+        if !text.is_empty() {
+            let _ = write!(line, " {}", shown(text));
+        }
+    }
+    if flow.status != 0 {
+        let _ = write!(line, " {} {} us", flow.status, flow.time_us);
+    }
+    if !flow.rule.is_empty() {
+        let _ = write!(line, " [{}]", shown(&flow.rule));
+    }
+    if !flow.reason.is_empty() {
+        let _ = write!(line, " {}", shown(&flow.reason));
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Only {
+        #[command(flatten)]
+        filter: Filter,
+    }
+
+    fn flow(source: &str, target: Option<&str>) -> Flow {
+        serde_json::from_value(serde_json::json!({
+            "time": "2026-01-01T00:00:00.000Z", "kind": "outbound", "source": source, "target": target, "verdict": "deny",
+            "rule": "test/policy/only-friends", "what": "GET", "host": "stock:8080", "path": "/items/7", "port": 8080,
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn filters_are_about_both_ends_and_all_have_to_be_true() {
+        let call = flow("spiffe://mesh.example/ns/shop/sa/cart", Some("shop/stock"));
+        let matches = |arguments: &str| {
+            Only::parse_from(std::iter::once("observe").chain(arguments.split_whitespace())).filter.matches(&call)
+        };
+        for yes in [
+            "",
+            "--function cart",
+            "--function shop/stock",
+            "--verdict deny",
+            "--path /items/*",
+            "--path /items/7",
+            "--port 8080",
+            "--rule only-friends",
+            "--kind outbound",
+            "--function cart --verdict deny --port 8080",
+        ] {
+            assert!(matches(yes), "{yes}");
+        }
+        for no in [
+            "--function art",
+            "--function other/stock",
+            "--verdict allow",
+            "--path /items",
+            "--port 80",
+            "--rule others",
+            "--kind name",
+            "--function cart --verdict allow",
+        ] {
+            assert!(!matches(no), "{no}");
+        }
+        let lookup = flow("shop/cart-12", None);
+        assert!(concerns(&lookup, "cart") && concerns(&lookup, "shop/cart") && !concerns(&lookup, "stock"));
+        assert!(!concerns(&flow("203.0.113.7", None), "cart"));
+    }
+
+    #[test]
+    fn nothing_of_a_flow_acts_on_a_terminal() {
+        let told = line(&flow("a/b\x1b[2J-1", None), false);
+        assert!(!told.contains('\x1b'), "{told}");
+    }
+}

@@ -1,0 +1,34 @@
+//! The rooms of this node: its launcher, and what is said where there are none.
+
+use leno_function::Rooms;
+use leno_room::{Launcher, NoRoom};
+use std::process::Command;
+
+/// The argument that makes this program the launcher. Nobody else needs it, so it is no subcommand.
+pub(crate) const LAUNCHER: &str = "room-launcher";
+/// How many rooms are made ahead of need.
+const AHEAD: usize = 2;
+
+/// Starts the launcher, and sees whether rooms can be had.
+pub(crate) async fn open() -> Rooms {
+    match try_open().await {
+        Ok(rooms) => {
+            let whose = if rooms.have_accounts() { "an account of its own" } else { "this node's account" };
+            tracing::info!("instances: each is in a room, under {whose}");
+            Rooms::Open(rooms)
+        }
+        Err(error) => {
+            tracing::warn!(
+                "instances are not in rooms: {error}. They can be reached, and reach anything, past the mesh, and read each other's memory and \
+                 environment if they share an account; those with `isolation: strict` are not started"
+            );
+            Rooms::None(error.to_string())
+        }
+    }
+}
+
+async fn try_open() -> Result<leno_room::Rooms, NoRoom> {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg(LAUNCHER).current_dir("/");
+    leno_room::Rooms::open(Launcher::start(command)?, AHEAD).await
+}

@@ -1,0 +1,368 @@
+//! Rooms: what works in them, and which ways around the mesh do not. Each way is tried without a room too, where it is open: so a test fails when the
+//! measure against it is taken away.
+
+mod mesh;
+
+use mesh::{ALLOW_ALL, Mesh, echo_function, intruder, policy};
+use std::fs;
+use std::net::{TcpListener, UdpSocket};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::path::Path;
+use std::process::Command;
+
+/// The Mesh document's word on how instances are kept apart. Both times under the account of the node, where it matters.
+fn instances(isolation: &str) -> String {
+    format!("  instances: {{isolation: {isolation}, accounts: node}}\n")
+}
+
+const EXPOSE: &str = "  expose: [{hosts: [\"*\"], path: /}]";
+
+fn intruder_function(callees: &str) -> String {
+    let function = format!(
+        "---\napiVersion: leno.dev/v1alpha1\nkind: Function\nmetadata: {{name: intruder, namespace: test}}\nspec:\n  command: [\"{}\"]\n  \
+         callees: [{callees}]\n  workingDirectory: public\n{EXPOSE}\n",
+        intruder().display()
+    );
+    function + &policy("lets-in", "intruder", ALLOW_ALL)
+}
+
+/// An intruder, and a victim that takes calls from nobody.
+fn neighbours() -> String {
+    let victim = echo_function(
+        "victim",
+        "  callees: []\n  scale: {min: 1}\n  env: {TOKEN: swordfish}\n  workingDirectory: public",
+    );
+    let friend = echo_function("friend", "  callees: []\n  workingDirectory: public");
+    intruder_function("friend")
+        + &victim
+        + &friend
+        + &policy(
+            "friendly",
+            "friend",
+            "  authorization: {rules: [{name: intruder, action: allow, from: [{identities: [test/intruder]}]}]}",
+        )
+}
+
+fn start(isolation: &str, documents: &str) -> Mesh {
+    let leno = Command::new(env!("CARGO_BIN_EXE_leno"));
+    Mesh::start_with_command(leno, &instances(isolation), documents, make_public)
+}
+
+/// Lets the intruder try a way.
+fn attempt(mesh: &Mesh, way: &str, arguments: &[&str]) -> String {
+    let escaped: Vec<String> = arguments.iter().map(|argument| argument.replace('/', "~")).collect();
+    let answer = mesh.get(&format!("/{way}/{}", escaped.join("/")));
+    assert_eq!(answer.status, 200, "{way}: {answer:?}");
+    answer.body.trim_end().to_owned()
+}
+
+struct Way<'a> {
+    what: &'a str,
+    way: &'a str,
+    arguments: Vec<String>,
+    /// How the answer begins without a room.
+    open: &'a str,
+    /// How it begins in a room.
+    closed: &'a str,
+}
+
+/// Tries all ways. `place` is what tells of the machine.
+fn try_all(isolation: &str, ways: impl FnOnce(&Mesh, &str, u16) -> Vec<Way<'static>>) {
+    let mut mesh = start(isolation, &neighbours());
+    let mut victim = None;
+    mesh.wait_for("the victim", |mesh| {
+        let found = mesh.instances("test/victim").into_iter().find(|instance| instance["state"] == "ready");
+        victim = found.and_then(|row| {
+            let port = row["address"].as_str()?.rsplit_once(':')?.1.parse().ok()?;
+            Some((row["pid"].as_u64()?.to_string(), port))
+        });
+        victim.is_some()
+    });
+    let (pid, port) = victim.unwrap();
+    let mut wrong = Vec::new();
+    for Way { what, way, arguments, open, closed } in ways(&mesh, &pid, port) {
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let outcome = attempt(&mesh, way, &arguments);
+        let expected = if isolation == "process" { open } else { closed };
+        if !outcome.starts_with(expected) {
+            wrong.push(format!("{what}: expected `{expected}…`, got `{outcome}`"));
+        }
+    }
+    assert!(wrong.is_empty(), "isolation: {isolation}\n{}", wrong.join("\n"));
+    for instance in mesh.instances("test/intruder") {
+        assert_eq!(instance["isolation"], isolation);
+    }
+}
+
+fn ways_around(isolation: &str) {
+    let datagrams = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let datagrams_at = datagrams.local_addr().unwrap().to_string();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let listens_at = listener.local_addr().unwrap().to_string();
+    let name = format!("leno-test-{}", std::process::id());
+    let _unix = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
+    std::thread::spawn(move || {
+        let mut question = [0; 16];
+        while let Ok((length, from)) = datagrams.recv_from(&mut question) {
+            let _ = datagrams.send_to(&question[..length], from);
+        }
+    });
+    try_all(isolation, |mesh, pid, port| {
+        let secret = mesh.folder.path().join("secret").display().to_string();
+        let written = mesh.folder.path().join("public/written").display().to_string();
+        let way = |what, way, arguments: &[&str], open, closed| Way {
+            what,
+            way,
+            arguments: arguments.iter().map(|argument| (*argument).to_owned()).collect(),
+            open,
+            closed,
+        };
+        vec![
+            way("another's port", "connect", &[&format!("127.0.0.1:{port}")], "done", "refused"),
+            way("a server of the machine", "connect", &[&listens_at], "done", "refused"),
+            way(
+                "the node's outbound listener",
+                "connect",
+                &[&format!("127.0.0.1:{}", mesh.ports.outbound)],
+                "done",
+                "refused",
+            ),
+            way(
+                "the admin socket",
+                "list",
+                &[&mesh.folder.path().display().to_string()],
+                "done: access.log",
+                "done: public",
+            ),
+            way("another's environment", "read", &[&format!("/proc/{pid}/environ")], "done", "refused"),
+            way("another's memory", "trace", &[pid], "done", "killed"),
+            way("a signal", "signal", &[pid], "done", "refused: ESRCH"),
+            way("another's process", "list", &[&format!("/proc/{pid}")], "done", "refused"),
+            way("a raw socket", "raw", &[], "done", "refused: EPERM"),
+            way("a packet socket", "packet", &[], "done", "refused: EAFNOSUPPORT"),
+            way("a socket to the host", "vsock", &[], "", "refused: EAFNOSUPPORT"),
+            way("a namespace of its own", "namespace", &[], "done", "refused: EPERM"),
+            way("a file of the node", "read", &[&secret], "done: for the node", "refused"),
+            way("a change of its program's folder", "write", &[&written], "done", "refused: Read-only"),
+            way("a file for everybody", "read", &["readme"], "done: for everybody", "done: for everybody"),
+            way("an abstract socket", "abstract", &[&name], "done", "refused"),
+            way("a datagram", "udp", &[&datagrams_at], "done: hello", "refused"),
+            way("a datagram to anywhere", "udp", &["192.0.2.1:53"], "", "refused"),
+            way("a name that says something", "resolve", &["c2VjcmV0.tunnel.example"], "", "refused"),
+            way("a host that is not among its callees", "call", &["victim"], "", "refused"),
+            way("the same by an address", "http", &["100.64.0.1:80", "victim"], "", "done: HTTP/1.1 403"),
+            way(
+                "a host of the internet by an address",
+                "http",
+                &["192.0.2.1:80", "example.com"],
+                "",
+                "done: HTTP/1.1 403",
+            ),
+            way("a port without HTTP", "connect", &["192.0.2.1:5432"], "", "refused"),
+            way("a callee", "call", &["friend"], "", "done: HTTP/1.1 200"),
+            way("a callee by any address", "http", &["192.0.2.1:80", "friend"], "", "done: HTTP/1.1 200"),
+            way("a port of the mesh", "listen", &["0.0.0.0:80"], "", "refused"),
+        ]
+    });
+}
+
+#[test]
+fn a_room_closes_the_ways_around_the_mesh() {
+    ways_around("strict");
+}
+
+#[test]
+fn without_a_room_they_are_open() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root may do all that a room keeps from doing");
+        return;
+    }
+    ways_around("process");
+}
+
+#[test]
+fn every_namespace_is_the_rooms_own_and_so_is_the_account() {
+    let mesh = start("strict", &neighbours());
+    for kind in ["cgroup", "ipc", "mnt", "net", "pid", "user", "uts"] {
+        let ours = fs::read_link(format!("/proc/self/ns/{kind}")).unwrap();
+        let theirs = attempt(&mesh, "link", &[&format!("/proc/self/ns/{kind}")]);
+        assert!(theirs.starts_with(&format!("done: {kind}:[")), "{theirs}");
+        assert_ne!(theirs, format!("done: {}", ours.display()));
+    }
+    let identity = attempt(&mesh, "whoami", &[]);
+    assert!(identity.starts_with("done: 1000 test-intruder"), "{identity}");
+    assert!(attempt(&mesh, "write", &["/usr/bin/leno-test"]).starts_with("refused: Read-only"));
+    let processes = attempt(&mesh, "list", &["/proc"]);
+    let numbers: Vec<&str> = processes.split(' ').filter(|name| name.parse::<u32>().is_ok()).collect();
+    assert!((1..=5).contains(&numbers.len()), "its own processes only: {numbers:?}");
+    if rustix::process::geteuid().is_root() {
+        let instances = [mesh.instances("test/intruder"), mesh.instances("test/victim")].concat();
+        let accounts: Vec<String> = instances.iter().map(|row| account(row["pid"].as_u64().unwrap())).collect();
+        assert!(accounts.len() == 2 && accounts[0] != accounts[1], "{accounts:?}");
+        assert!(!accounts.contains(&"0".to_owned()), "{accounts:?}");
+    }
+}
+
+/// The account of a process, as the machine sees it.
+fn account(pid: u64) -> String {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:\t")).unwrap();
+    line.split('\t').nth(1).unwrap().to_owned()
+}
+
+#[test]
+fn a_refused_system_call_is_told_by_name() {
+    let mut mesh = start("strict", &neighbours());
+    assert_eq!(attempt(&mesh, "trace", &["1"]), "killed");
+    mesh.wait_for("the log", |mesh| {
+        let told = |line: &String| line.contains("`intruder` made the system call ptrace") && line.contains("killed");
+        mesh.output().iter().any(told)
+    });
+}
+
+#[test]
+fn nothing_of_a_room_outlives_its_node() {
+    let mut mesh = start("strict", &neighbours());
+    mesh.wait_for("the victim", |mesh| !mesh.instances("test/victim").is_empty());
+    assert!(attempt(&mesh, "whoami", &[]).starts_with("done"));
+    let rows = [mesh.instances("test/intruder"), mesh.instances("test/victim")].concat();
+    let first: Vec<u64> = rows.iter().map(|row| row["pid"].as_u64().unwrap()).collect();
+    let mut all = first.clone();
+    all.extend(first.iter().flat_map(|pid| children(*pid)));
+    assert!(all.len() >= 4, "a first process and a program in each: {all:?}");
+    mesh.kill();
+    let begin = std::time::Instant::now();
+    while all.iter().any(|pid| is_running(*pid)) {
+        assert!(begin.elapsed().as_secs() < 30, "left: {all:?}");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+}
+
+fn children(pid: u64) -> Vec<u64> {
+    let list = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    list.split_whitespace().map(|child| child.parse().unwrap()).collect()
+}
+
+fn is_running(pid: u64) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    status.lines().any(|line| line.starts_with("State:") && !line.contains('Z'))
+}
+
+#[test]
+fn a_program_in_a_room_serves_calls_and_ends_as_elsewhere() {
+    let caller = echo_function(
+        "caller",
+        &format!(
+            "  callees: [callee]\n{EXPOSE}\n  workingDirectory: public\n  secrets: [{{name: key, from: secret, as: file}}]"
+        ),
+    );
+    let callee = echo_function("callee", "  callees: []\n  workingDirectory: public\n  readiness: {http: /healthz}");
+    let only_caller = "  authorization: {rules: [{name: caller, action: allow, from: [{identities: [test/caller]}], to: [{paths: [/ok]}]}]}";
+    let documents =
+        caller + &callee + &policy("in", "caller", ALLOW_ALL) + &policy("caller-only", "callee", only_caller);
+    let mut mesh = start("strict", &documents);
+    assert_eq!(mesh.get("/call/callee/ok").status, 200);
+    assert_eq!(mesh.get("/call/callee/forbidden").status, 403, "the callee's policy");
+    assert_eq!(mesh.get("/call/stranger/ok").status, 502, "the name does not exist for the caller");
+    let environment = mesh.get("/environment").json()["environment"].clone();
+    assert!(environment.get("HTTP_PROXY").is_none(), "no credential to steal: {environment}");
+    assert_eq!(environment["LENO_SECRETS"], "/run/secrets");
+
+    let before = mesh.instances("test/callee");
+    assert_eq!(before.len(), 1);
+    let line = mesh.log_lines("target", "test/callee", 1).pop().unwrap();
+    assert_eq!(line["source"].as_str(), Some("spiffe://test.example/ns/test/sa/caller"), "{line}");
+    mesh.terminate();
+    assert!(mesh.wait().success());
+    assert!(!is_running(before[0]["pid"].as_u64().unwrap()));
+    assert!(!mesh.output().iter().any(|line| line.contains("panicked")), "{:?}", mesh.output());
+}
+
+#[test]
+fn what_cannot_be_run_or_shown_is_said() {
+    let function = |name: &str, spec: &str| {
+        format!(
+            "---\napiVersion: leno.dev/v1alpha1\nkind: Function\nmetadata: {{name: {name}, namespace: test}}\nspec:\n{spec}  callees: []\n  \
+             expose: [{{hosts: [{name}.example], path: /}}]\n"
+        ) + &policy(&format!("{name}-in"), name, ALLOW_ALL)
+    };
+    let documents = function("absent", "  command: [no-such-program]\n")
+        + &function("hidden", "  command: [/bin/true]\n  readOnlyPaths: [/etc/shadow]\n")
+        + &function("gone", "  command: [/bin/true]\n  readOnlyPaths: [no-such-file]\n")
+        + &function("exits", "  command: [/bin/sh, -c, \"exit 7\"]\n  workingDirectory: public\n");
+    let mut mesh = start("strict", &documents);
+    let expected = [
+        ("absent", "`no-such-program` is in no folder of PATH"),
+        ("hidden", "a room cannot show /etc/shadow: a room has a folder of its own there"),
+        ("gone", "no-such-file: No such file or directory"),
+        ("exits", "exit status: 7"),
+    ];
+    for (name, reason) in expected {
+        let answer = mesh.curl("/", &["--header", &format!("host: {name}.example")]);
+        assert_eq!(answer.status, 503, "{name}: {answer:?}");
+        mesh.wait_for(reason, |mesh| mesh.output().iter().any(|line| line.contains(reason)));
+    }
+}
+
+#[test]
+fn where_there_are_no_rooms_it_is_said_and_strict_is_refused() {
+    let strict = intruder_function("").replace("  callees: []", "  callees: []\n  isolation: strict");
+    let any =
+        echo_function("any", "  callees: []\n  expose: [{hosts: [any.example], path: /}]\n  workingDirectory: public");
+    let documents = strict + &any + &policy("any-in", "any", ALLOW_ALL);
+    // A user namespace that may have none inside.
+    let mut unshare = Command::new("unshare");
+    let none = "echo 0 > /proc/sys/user/max_user_namespaces && exec \"$0\" \"$@\"";
+    unshare.args(["--user", "--map-root-user", "sh", "-c", none, env!("CARGO_BIN_EXE_leno")]);
+    let mut mesh = Mesh::start_with_command(unshare, &instances("auto"), &documents, make_public);
+    assert!(
+        mesh.output().iter().any(|line| line.contains("instances are not in rooms: namespaces:")),
+        "{:?}",
+        mesh.output()
+    );
+    assert_eq!(mesh.curl("/", &["--header", "host: any.example"]).status, 200);
+    assert_eq!(mesh.instances("test/any")[0]["isolation"], "process");
+    assert_eq!(mesh.get("/whoami").status, 503);
+    let reason = "`isolation: strict` cannot be had on this node: namespaces:";
+    mesh.wait_for(reason, |mesh| mesh.output().iter().any(|line| line.contains(reason)));
+}
+
+#[test]
+fn rooms_need_no_root() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: all other tests show it where they do not run as root");
+        return;
+    }
+    let programs = tempfile::tempdir().unwrap();
+    fs::set_permissions(programs.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let copy = |from: &Path| {
+        let to = programs.path().join(from.file_name().unwrap());
+        fs::copy(from, &to).unwrap();
+        to
+    };
+    let (leno, program) = (copy(Path::new(env!("CARGO_BIN_EXE_leno"))), copy(&intruder()));
+    let documents = intruder_function("").replace(&intruder().display().to_string(), &program.display().to_string());
+    let mut nobody = Command::new("setpriv");
+    nobody.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(leno);
+    let mesh = Mesh::start_with_command(nobody, &instances("strict"), &documents, |folder| {
+        make_public(folder);
+        let status = Command::new("chown").args(["-R", "65534:65534"]).arg(folder).status().unwrap();
+        assert!(status.success());
+    });
+    assert!(attempt(&mesh, "whoami", &[]).starts_with("done: 1000 "));
+    assert!(attempt(&mesh, "read", &["readme"]).starts_with("done"));
+    assert!(attempt(&mesh, "read", &[&mesh.folder.path().join("secret").display().to_string()]).starts_with("refused"));
+    assert!(attempt(&mesh, "connect", &[&format!("127.0.0.1:{}", mesh.ports.gateway)]).starts_with("refused"));
+    let instances = mesh.admin("/instances").json();
+    assert_eq!(account(instances[0]["pid"].as_u64().unwrap()), "65534");
+}
+
+/// Makes a working directory that everybody can enter, and next to it a file that nobody else can read.
+fn make_public(folder: &Path) {
+    fs::create_dir(folder.join("public")).unwrap();
+    fs::write(folder.join("public/readme"), "for everybody\n").unwrap();
+    fs::write(folder.join("secret"), "for the node\n").unwrap();
+    fs::set_permissions(folder.join("secret"), fs::Permissions::from_mode(0o600)).unwrap();
+}

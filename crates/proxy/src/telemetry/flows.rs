@@ -1,0 +1,238 @@
+//! What `leno observe` shows: each exchange, and what instances were refused before there was one.
+
+use super::names::{direction_name, policy_name, protocol_name};
+use super::observed::{Observed, RecordedVerdict};
+use super::request_line::cut;
+use super::ring::Ring;
+use crate::runtime::clock::rfc3339;
+use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
+use std::sync::{Mutex, PoisonError};
+use std::time::SystemTime;
+
+/// Refusals that are remembered. What is longer ago is forgotten, and counted.
+const REFUSALS: usize = 1024;
+
+/// One thing that happened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Flow {
+    /// When it began (RFC 3339, UTC).
+    pub time: String,
+    /// What it was: `gateway`, `outbound` or `inbound` for an exchange, by its direction; `name` for a question about a name; `system-call`.
+    pub kind: String,
+    /// Who did it: a SPIFFE ID, an instance, or the address of a client outside of the mesh.
+    pub source: String,
+    /// The function that was asked, `namespace/name`, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<String>,
+    /// `allow`, `deny`, or `error`: there was no verdict that could be relied on, or nobody to give it.
+    pub verdict: String,
+    /// The rule that decided, or what stands for one.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub rule: String,
+    /// Method of a request, name of a system call.
+    pub what: String,
+    /// The host that was asked, with its port as sent; the name; the program.
+    pub host: String,
+    /// The path of a request.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub path: String,
+    /// The port that was asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<u16>,
+    /// Protocol of a request, as policies see it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub protocol: String,
+    /// Status of the response; 0: there was none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub status: u16,
+    /// From head to end, in microseconds.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub time_us: u64,
+    /// Why, if it was not allowed, or got no response.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// For `leno explain`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub request_id: String,
+}
+
+fn is_zero<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+impl Flow {
+    /// An exchange, from its record.
+    pub(super) fn exchange(observed: &Observed<Box<str>>) -> Self {
+        let line = &observed.request_line;
+        let failure = observed.failure.as_deref().unwrap_or_default();
+        let (verdict, rule, reason) = match observed.judged.as_ref().map(|judged| &judged.verdict) {
+            Some(RecordedVerdict::Allow { rule }) => ("allow", rule.to_string(), failure.to_owned()),
+            Some(RecordedVerdict::Deny { policy, rule, clause, .. }) => {
+                ("deny", rule.to_string(), format!("{}: {clause}", policy_name(*policy)))
+            }
+            Some(RecordedVerdict::Extension { rule, clause }) => ("deny", rule.to_string(), clause.to_string()),
+            Some(RecordedVerdict::Fault { reason, .. }) => ("error", String::new(), reason.to_string()),
+            // It did not come as far as a judge.
+            None if (400..500).contains(&observed.status) => ("deny", String::new(), failure.to_owned()),
+            None => ("error", String::new(), failure.to_owned()),
+        };
+        let peer = &observed.peer;
+        let port = line.authority().rsplit_once(':').and_then(|(_, port)| port.parse().ok());
+        Self {
+            time: rfc3339(observed.started_at).to_string(),
+            kind: direction_name(observed.direction).to_owned(),
+            source: peer.identity.as_deref().map_or_else(|| peer.address.ip().to_string(), str::to_owned),
+            target: observed.target.as_deref().map(str::to_owned),
+            verdict: verdict.to_owned(),
+            rule,
+            what: line.method().to_owned(),
+            host: line.authority().to_owned(),
+            path: line.path().to_owned(),
+            port,
+            protocol: protocol_name(observed.protocol).to_owned(),
+            status: observed.status,
+            time_us: observed
+                .ended
+                .saturating_duration_since(observed.started)
+                .as_micros()
+                .try_into()
+                .unwrap_or(u64::MAX),
+            reason,
+            request_id: observed.request_id.to_string(),
+        }
+    }
+}
+
+/// What an instance was refused before there was a request.
+#[derive(Clone, Debug)]
+pub struct Refusal {
+    /// `name` or `system-call`.
+    pub kind: &'static str,
+    /// The instance.
+    pub instance: Box<str>,
+    /// What it asked for.
+    pub what: Box<str>,
+    /// The name, or the program that asked.
+    pub host: Box<str>,
+    /// Why it was refused, and what became of it.
+    pub reason: &'static str,
+}
+
+/// The latest refusals.
+#[derive(Debug, Default)]
+pub struct Refusals(Mutex<Latest>);
+
+#[derive(Debug, Default)]
+struct Latest {
+    refusals: VecDeque<(SystemTime, Refusal)>,
+    pushed: u64,
+}
+
+impl Refusals {
+    /// Adds one. The oldest goes when there is no room.
+    pub fn push(&self, mut refusal: Refusal) {
+        for text in [&mut refusal.what, &mut refusal.host] {
+            cut(text);
+        }
+        let mut latest = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if latest.refusals.len() >= REFUSALS {
+            latest.refusals.pop_front();
+        }
+        latest.refusals.push_back((SystemTime::now(), refusal));
+        latest.pushed += 1;
+    }
+
+    fn after(&self, seen: u64) -> After<Flow> {
+        let latest = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = latest.pushed - latest.refusals.len() as u64;
+        let skipped = usize::try_from(seen.saturating_sub(first)).unwrap_or(usize::MAX);
+        let found = latest.refusals.iter().skip(skipped).map(|(time, refusal)| refused(*time, refusal)).collect();
+        After { found, missed: first.saturating_sub(seen), next: vec![latest.pushed] }
+    }
+}
+
+fn refused(time: SystemTime, refusal: &Refusal) -> Flow {
+    Flow {
+        time: rfc3339(time).to_string(),
+        kind: refusal.kind.to_owned(),
+        source: refusal.instance.to_string(),
+        target: None,
+        verdict: "deny".to_owned(),
+        rule: String::new(),
+        what: refusal.what.to_string(),
+        host: refusal.host.to_string(),
+        path: String::new(),
+        port: None,
+        protocol: String::new(),
+        status: 0,
+        time_us: 0,
+        reason: refusal.reason.to_owned(),
+        request_id: String::new(),
+    }
+}
+
+/// What came after something.
+pub(super) struct After<T> {
+    pub found: Vec<T>,
+    pub missed: u64,
+    pub next: Vec<u64>,
+}
+
+/// What happened on a node since somebody looked last.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Flows {
+    /// Oldest first.
+    pub flows: Vec<Flow>,
+    /// How many happened meanwhile and are forgotten: they were too many.
+    pub missed: u64,
+    /// Names the end of this answer. To be given back for what comes after it.
+    pub next: String,
+}
+
+impl Flows {
+    pub(super) fn after(ring: &Ring, refusals: &Refusals, seen: Option<&str>) -> Self {
+        let counts: Vec<u64> = seen.unwrap_or_default().split('-').filter_map(|count| count.parse().ok()).collect();
+        let (refused, exchanged) = counts.split_first().map_or((0, &[][..]), |(refused, others)| (*refused, others));
+        let (refused, exchanged) = (refusals.after(refused), ring.after(exchanged));
+        let mut flows = refused.found;
+        flows.extend(exchanged.found);
+        flows.sort_by(|one, other| one.time.cmp(&other.time));
+        let next: Vec<String> = refused.next.iter().chain(&exchanged.next).map(u64::to_string).collect();
+        // Who asks for the first time has missed nothing.
+        let missed = seen.map_or(0, |_| refused.missed + exchanged.missed);
+        Self { flows, missed, next: next.join("-") }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::observed;
+
+    fn refusal(host: &str) -> Refusal {
+        Refusal { kind: "name", instance: "i".into(), what: "look-up".into(), host: host.into(), reason: "no callee" }
+    }
+
+    #[test]
+    fn each_is_told_once_and_what_is_forgotten_is_counted() {
+        let (ring, refusals) = (Ring::default(), Refusals::default());
+        let shard = ring.shard();
+        shard.push(&observed());
+        refusals.push(refusal("a"));
+        let all = Flows::after(&ring, &refusals, None);
+        let kinds: Vec<&str> = all.flows.iter().map(|flow| flow.kind.as_str()).collect();
+        assert_eq!((all.flows.len(), all.missed), (2, 0), "{kinds:?}");
+        assert!(Flows::after(&ring, &refusals, Some(&all.next)).flows.is_empty());
+
+        refusals.push(refusal("b"));
+        let more = Flows::after(&ring, &refusals, Some(&all.next));
+        assert_eq!(more.flows.iter().map(|flow| &*flow.host).collect::<Vec<_>>(), ["b"]);
+        for _ in 0..REFUSALS + 5 {
+            refusals.push(refusal("c"));
+        }
+        let flood = Flows::after(&ring, &refusals, Some(&more.next));
+        assert_eq!((flood.flows.len(), flood.missed), (REFUSALS, 5));
+        assert_eq!(Flows::after(&ring, &refusals, Some("nonsense")).flows.len(), REFUSALS + 1);
+    }
+}

@@ -1,0 +1,258 @@
+//! The system calls that a program in a room may make.
+//!
+//! What is on [`ALLOWED`] reaches the kernel at once. Everything else is shown to the room's first process, which answers for the kernel: with an
+//! error, where programs are known to ask and to go on without ([`ANSWERED`]); as a kernel that does not have the call, if it is newer than this list;
+//! and otherwise by killing the process that made it. Each refusal is told to the node, by name.
+
+use nix::errno::Errno;
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
+    sock_filter,
+};
+use std::collections::BTreeMap;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use syscalls::Sysno;
+
+/// Calls that are allowed whatever their arguments.
+#[rustfmt::skip]
+const ALLOWED: &[Sysno] = &[
+    // Files.
+    Sysno::access, Sysno::chdir, Sysno::chmod, Sysno::chown, Sysno::close, Sysno::close_range, Sysno::copy_file_range,
+    Sysno::creat, Sysno::dup, Sysno::dup2, Sysno::dup3, Sysno::faccessat, Sysno::faccessat2, Sysno::fadvise64,
+    Sysno::fallocate, Sysno::fchdir, Sysno::fchmod, Sysno::fchmodat, Sysno::fchown, Sysno::fchownat, Sysno::fcntl,
+    Sysno::fdatasync, Sysno::fgetxattr, Sysno::flistxattr, Sysno::flock, Sysno::fremovexattr, Sysno::fsetxattr,
+    Sysno::fstat, Sysno::fstatfs, Sysno::fsync, Sysno::ftruncate, Sysno::futimesat, Sysno::getcwd, Sysno::getdents,
+    Sysno::getdents64, Sysno::getxattr, Sysno::inotify_add_watch, Sysno::inotify_init, Sysno::inotify_init1,
+    Sysno::inotify_rm_watch, Sysno::ioctl, Sysno::lchown, Sysno::lgetxattr, Sysno::link, Sysno::linkat,
+    Sysno::listxattr, Sysno::llistxattr, Sysno::lremovexattr, Sysno::lseek, Sysno::lsetxattr, Sysno::lstat,
+    Sysno::memfd_create, Sysno::mkdir, Sysno::mkdirat, Sysno::mknod, Sysno::mknodat, Sysno::newfstatat, Sysno::open,
+    Sysno::openat, Sysno::openat2, Sysno::pipe, Sysno::pipe2, Sysno::pread64, Sysno::preadv, Sysno::preadv2,
+    Sysno::pwrite64, Sysno::pwritev, Sysno::pwritev2, Sysno::read, Sysno::readahead, Sysno::readlink,
+    Sysno::readlinkat, Sysno::readv, Sysno::removexattr, Sysno::rename, Sysno::renameat, Sysno::renameat2,
+    Sysno::rmdir, Sysno::sendfile, Sysno::setxattr, Sysno::splice, Sysno::stat, Sysno::statfs, Sysno::statx,
+    Sysno::symlink, Sysno::symlinkat, Sysno::sync, Sysno::sync_file_range, Sysno::syncfs, Sysno::tee, Sysno::truncate,
+    Sysno::umask, Sysno::unlink, Sysno::unlinkat, Sysno::utime, Sysno::utimensat, Sysno::utimes, Sysno::vmsplice,
+    Sysno::write, Sysno::writev,
+    // Sockets; which kinds, see `rules`.
+    Sysno::accept, Sysno::accept4, Sysno::bind, Sysno::connect, Sysno::getpeername, Sysno::getsockname,
+    Sysno::getsockopt, Sysno::listen, Sysno::recvfrom, Sysno::recvmmsg, Sysno::recvmsg, Sysno::sendmmsg,
+    Sysno::sendmsg, Sysno::sendto, Sysno::setsockopt, Sysno::shutdown, Sysno::socketpair,
+    // Waiting.
+    Sysno::epoll_create, Sysno::epoll_create1, Sysno::epoll_ctl, Sysno::epoll_ctl_old, Sysno::epoll_pwait,
+    Sysno::epoll_pwait2, Sysno::epoll_wait, Sysno::epoll_wait_old, Sysno::eventfd, Sysno::eventfd2, Sysno::futex,
+    Sysno::futex_requeue, Sysno::futex_wait, Sysno::futex_waitv, Sysno::futex_wake, Sysno::io_cancel,
+    Sysno::io_destroy, Sysno::io_getevents, Sysno::io_pgetevents, Sysno::io_setup, Sysno::io_submit, Sysno::poll,
+    Sysno::ppoll, Sysno::pselect6, Sysno::select, Sysno::signalfd, Sysno::signalfd4,
+    // Memory.
+    Sysno::brk, Sysno::cachestat, Sysno::get_robust_list, Sysno::madvise, Sysno::map_shadow_stack, Sysno::membarrier,
+    Sysno::mincore, Sysno::mlock, Sysno::mlock2, Sysno::mlockall, Sysno::mmap, Sysno::mprotect, Sysno::mremap,
+    Sysno::mseal, Sysno::msync, Sysno::munlock, Sysno::munlockall, Sysno::munmap, Sysno::pkey_alloc, Sysno::pkey_free,
+    Sysno::pkey_mprotect, Sysno::process_mrelease, Sysno::remap_file_pages, Sysno::set_robust_list,
+    // Communication between the processes of a room.
+    Sysno::mq_getsetattr, Sysno::mq_notify, Sysno::mq_open, Sysno::mq_timedreceive, Sysno::mq_timedsend,
+    Sysno::mq_unlink, Sysno::msgctl, Sysno::msgget, Sysno::msgrcv, Sysno::msgsnd, Sysno::semctl, Sysno::semget,
+    Sysno::semop, Sysno::semtimedop, Sysno::shmat, Sysno::shmctl, Sysno::shmdt, Sysno::shmget,
+    // Processes and threads.
+    Sysno::alarm, Sysno::arch_prctl, Sysno::capget, Sysno::capset, Sysno::execve, Sysno::execveat, Sysno::exit,
+    Sysno::exit_group, Sysno::fork, Sysno::getcpu, Sysno::getegid, Sysno::geteuid, Sysno::getgid, Sysno::getgroups,
+    Sysno::getitimer, Sysno::getpgid, Sysno::getpgrp, Sysno::getpid, Sysno::getppid, Sysno::getpriority,
+    Sysno::getrandom, Sysno::getresgid, Sysno::getresuid, Sysno::getrlimit, Sysno::getrusage, Sysno::getsid,
+    Sysno::gettid, Sysno::getuid, Sysno::ioprio_get, Sysno::ioprio_set, Sysno::kill, Sysno::landlock_add_rule,
+    Sysno::landlock_create_ruleset, Sysno::landlock_restrict_self, Sysno::pause, Sysno::pidfd_open,
+    Sysno::pidfd_send_signal, Sysno::prctl, Sysno::prlimit64, Sysno::restart_syscall, Sysno::rseq,
+    Sysno::rt_sigaction, Sysno::rt_sigpending, Sysno::rt_sigprocmask, Sysno::rt_sigqueueinfo, Sysno::rt_sigreturn,
+    Sysno::rt_sigsuspend, Sysno::rt_sigtimedwait, Sysno::rt_tgsigqueueinfo, Sysno::sched_get_priority_max,
+    Sysno::sched_get_priority_min, Sysno::sched_getaffinity, Sysno::sched_getattr, Sysno::sched_getparam,
+    Sysno::sched_getscheduler, Sysno::sched_rr_get_interval, Sysno::sched_setaffinity, Sysno::sched_setattr,
+    Sysno::sched_setparam, Sysno::sched_setscheduler, Sysno::sched_yield, Sysno::seccomp, Sysno::set_tid_address,
+    Sysno::setfsgid, Sysno::setfsuid, Sysno::setgid, Sysno::setgroups, Sysno::setitimer, Sysno::setpgid,
+    Sysno::setpriority, Sysno::setregid, Sysno::setresgid, Sysno::setresuid, Sysno::setreuid, Sysno::setrlimit,
+    Sysno::setsid, Sysno::setuid, Sysno::sigaltstack, Sysno::tgkill, Sysno::tkill, Sysno::vfork, Sysno::wait4,
+    Sysno::waitid,
+    // Time and the machine.
+    Sysno::clock_getres, Sysno::clock_gettime, Sysno::clock_nanosleep, Sysno::gettimeofday, Sysno::nanosleep,
+    Sysno::sysinfo, Sysno::time, Sysno::timer_create, Sysno::timer_delete, Sysno::timer_getoverrun,
+    Sysno::timer_gettime, Sysno::timer_settime, Sysno::timerfd_create, Sysno::timerfd_gettime,
+    Sysno::timerfd_settime, Sysno::times, Sysno::uname,
+];
+
+/// Calls that common programs try and can do without. They fail with this error.
+const ANSWERED: &[(Sysno, Errno)] = &[
+    (Sysno::add_key, Errno::EPERM),
+    (Sysno::adjtimex, Errno::EPERM),
+    (Sysno::bpf, Errno::EPERM),
+    (Sysno::chroot, Errno::EPERM),
+    (Sysno::clock_adjtime, Errno::EPERM),
+    (Sysno::clone, Errno::EPERM),
+    (Sysno::fanotify_init, Errno::EPERM),
+    (Sysno::get_mempolicy, Errno::ENOSYS),
+    (Sysno::io_uring_enter, Errno::ENOSYS),
+    (Sysno::io_uring_register, Errno::ENOSYS),
+    (Sysno::io_uring_setup, Errno::ENOSYS),
+    (Sysno::kcmp, Errno::EPERM),
+    (Sysno::keyctl, Errno::ENOSYS),
+    (Sysno::mbind, Errno::ENOSYS),
+    (Sysno::memfd_secret, Errno::ENOSYS),
+    (Sysno::migrate_pages, Errno::ENOSYS),
+    (Sysno::move_pages, Errno::ENOSYS),
+    (Sysno::name_to_handle_at, Errno::EOPNOTSUPP),
+    (Sysno::perf_event_open, Errno::EPERM),
+    (Sysno::personality, Errno::EPERM),
+    (Sysno::request_key, Errno::ENOSYS),
+    (Sysno::set_mempolicy, Errno::ENOSYS),
+    (Sysno::sethostname, Errno::EPERM),
+    (Sysno::socket, Errno::EAFNOSUPPORT),
+    (Sysno::syslog, Errno::EPERM),
+    (Sysno::unshare, Errno::EPERM),
+    (Sysno::userfaultfd, Errno::EPERM),
+];
+
+/// Compiles the filters: the first answers by itself, the second asks this process.
+pub(crate) fn compile() -> Result<[BpfProgram; 2], seccompiler::BackendError> {
+    Ok([without_clone3()?, allow_list()?])
+}
+
+/// Of `clone` and `clone3` the C library tries the newer one, whose arguments no filter can see, and goes on with the older one if that does not exist.
+/// The kernel answers, because the room's first process starts the program with these calls and cannot be asked by itself.
+fn without_clone3() -> Result<BpfProgram, seccompiler::BackendError> {
+    let rules = BTreeMap::from([(i64::from(Sysno::clone3.id()), Vec::new())]);
+    let missing = SeccompAction::Errno(Errno::ENOSYS as u32);
+    SeccompFilter::new(rules, SeccompAction::Allow, missing, std::env::consts::ARCH.try_into()?)?.try_into()
+}
+
+fn allow_list() -> Result<BpfProgram, seccompiler::BackendError> {
+    // The library does not know what is needed here: ask the room's first process. So another action that is used nowhere stands in for it.
+    const STAND_IN: SeccompAction = SeccompAction::Log;
+    const RETURN: u16 = 0x06;
+    let filter = SeccompFilter::new(rules()?, STAND_IN, SeccompAction::Allow, std::env::consts::ARCH.try_into()?)?;
+    let mut program: BpfProgram = filter.try_into()?;
+    let stand_in = u32::from(STAND_IN);
+    for instruction in program.iter_mut().filter(|it| it.code == RETURN && it.k == stand_in) {
+        instruction.k = libc::SECCOMP_RET_USER_NOTIF;
+    }
+    Ok(program)
+}
+
+fn rules() -> Result<BTreeMap<i64, Vec<SeccompRule>>, seccompiler::BackendError> {
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
+        ALLOWED.iter().map(|call| (i64::from(call.id()), Vec::new())).collect();
+    let argument = |index, operator, value: u64| SeccompCondition::new(index, SeccompCmpArgLen::Dword, operator, value);
+    let equals = |index, value| argument(index, SeccompCmpOp::Eq, value);
+    let namespaces = [
+        libc::CLONE_NEWCGROUP,
+        libc::CLONE_NEWIPC,
+        libc::CLONE_NEWNET,
+        libc::CLONE_NEWNS,
+        libc::CLONE_NEWPID,
+        libc::CLONE_NEWUSER,
+        libc::CLONE_NEWUTS,
+    ];
+    let namespaces = namespaces.iter().fold(0, |all, flag| all | flag);
+    let no_namespace = argument(0, SeccompCmpOp::MaskedEq(u64::from(namespaces.unsigned_abs())), 0)?;
+    rules.insert(Sysno::clone.id().into(), vec![SeccompRule::new(vec![no_namespace])?]);
+    let mut sockets = Vec::new();
+    for family in [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6] {
+        sockets.push(SeccompRule::new(vec![equals(0, u64::from(family.unsigned_abs()))?])?);
+    }
+    // The C library looks at its own interfaces.
+    let route = u64::from(libc::NETLINK_ROUTE.unsigned_abs());
+    sockets.push(SeccompRule::new(vec![equals(0, u64::from(libc::AF_NETLINK.unsigned_abs()))?, equals(2, route)?])?);
+    rules.insert(Sysno::socket.id().into(), sockets);
+    // The usual one, and the question which one it is.
+    let personalities = [0, 0xffff_ffff].map(|kind| equals(0, kind).and_then(|kind| SeccompRule::new(vec![kind])));
+    rules.insert(Sysno::personality.id().into(), personalities.into_iter().collect::<Result<_, _>>()?);
+    Ok(rules)
+}
+
+/// Whether the kernel can ask a process about another's calls.
+pub(crate) fn is_supported() -> bool {
+    let action: u32 = libc::SECCOMP_RET_USER_NOTIF;
+    // SAFETY: the kernel reads four bytes at the address.
+    #[expect(unsafe_code, reason = "no library has this call")]
+    let result = unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_GET_ACTION_AVAIL, 0, &raw const action) };
+    result == 0
+}
+
+/// What the first process answers for the kernel.
+pub(crate) struct Listener {
+    descriptor: OwnedFd,
+}
+
+/// A call that was refused.
+pub(crate) struct RefusedCall {
+    /// Its name.
+    pub call: String,
+    /// The thread that made it, as this process sees it.
+    pub thread: u32,
+    /// The thread's process has to be killed. Otherwise the call has failed.
+    pub kill: bool,
+}
+
+impl Listener {
+    /// Puts the filters on this process and all that it starts from here on. The process must have set `no_new_privs`.
+    pub(crate) fn install([without_clone3, allow_list]: &[BpfProgram; 2]) -> io::Result<Self> {
+        seccompiler::apply_filter(without_clone3).map_err(io::Error::other)?;
+        Self::listen(allow_list)
+    }
+
+    fn listen(program: &[sock_filter]) -> io::Result<Self> {
+        let length = program.len().try_into().map_err(|_| io::ErrorKind::InvalidInput)?;
+        let program = libc::sock_fprog { len: length, filter: program.as_ptr().cast_mut().cast() };
+        // SAFETY: the kernel copies the program, whose length it is told. Both types are `struct sock_filter`. On success it returns a new descriptor.
+        #[expect(unsafe_code, reason = "the library that compiles the filter does not return the descriptor")]
+        let descriptor = unsafe {
+            let result = libc::syscall(
+                libc::SYS_seccomp,
+                libc::SECCOMP_SET_MODE_FILTER,
+                libc::SECCOMP_FILTER_FLAG_NEW_LISTENER,
+                &raw const program,
+            );
+            let number = i32::try_from(result).ok().filter(|number| *number >= 0);
+            OwnedFd::from_raw_fd(number.ok_or_else(io::Error::last_os_error)?)
+        };
+        rustix::io::fcntl_setfd(&descriptor, rustix::io::FdFlags::CLOEXEC)?;
+        Ok(Self { descriptor })
+    }
+
+    /// Answers one call; `None`: whoever made it has ended.
+    pub(crate) fn answer(&self) -> io::Result<Option<RefusedCall>> {
+        let mut asked = MaybeUninit::<libc::seccomp_notif>::zeroed();
+        if !self.ioctl(libc::SECCOMP_IOCTL_NOTIF_RECV, asked.as_mut_ptr())? {
+            return Ok(None);
+        }
+        // SAFETY: all its bytes are set, and any are valid.
+        #[expect(unsafe_code, reason = "see above")]
+        let asked = unsafe { asked.assume_init() };
+        let call = usize::try_from(asked.data.nr).ok().and_then(Sysno::new);
+        let error = match call {
+            None => Some(Errno::ENOSYS),
+            Some(call) => ANSWERED.iter().find(|(answered, _)| *answered == call).map(|(_, error)| *error),
+        };
+        if let Some(error) = error {
+            let mut answer = libc::seccomp_notif_resp { id: asked.id, val: 0, error: -(error as i32), flags: 0 };
+            self.ioctl(libc::SECCOMP_IOCTL_NOTIF_SEND, &raw mut answer)?;
+        }
+        let name = call.map_or_else(|| format!("system call {}", asked.data.nr), |call| call.name().to_owned());
+        Ok(Some(RefusedCall { call: name, thread: asked.pid, kill: error.is_none() }))
+    }
+
+    /// Returns false if the process that asked is gone.
+    fn ioctl<T>(&self, request: libc::Ioctl, argument: *mut T) -> io::Result<bool> {
+        // SAFETY: callers pass the structure that the request is for.
+        #[expect(unsafe_code, reason = "no library has these requests")]
+        let result = unsafe { libc::ioctl(self.descriptor.as_raw_fd(), request, argument) };
+        match (result, io::Error::last_os_error()) {
+            (0, _) => Ok(true),
+            (_, error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINTR)) => Ok(false),
+            (_, error) => Err(error),
+        }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}

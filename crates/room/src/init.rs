@@ -1,0 +1,210 @@
+//! The first process of a room. It furnishes the room, waits for a program, starts it, and stays: the kernel ends a room with its first process, so the
+//! room ends when the program does, when the node closes its socket, or when the launcher ends.
+
+use crate::filter::{self, Listener, RefusedCall};
+use crate::launcher::{During, USER, Unmade, ended_children};
+use crate::wire::{self, Event, MOST_DESCRIPTORS, Order, Task};
+use crate::{network, view};
+use nix::sys::signalfd::SignalFd;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+use rustix::process::{Pid, Resource, Rlimit, Signal, WaitOptions, getrlimit, setrlimit, wait};
+use rustix::thread::{CapabilitySet, CapabilitySets, Gid, Uid};
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+/// Longest [`Task`], in bytes.
+const LONGEST_TASK: u64 = 8 << 20;
+
+/// Runs a room's first process. `gate` is readable when the room's IDs are mapped. Returns when the room is to end.
+pub(crate) fn run(control: &OwnedFd, gate: &OwnedFd, has_account: bool) -> isize {
+    match prepare(gate, has_account).and_then(|(sockets, children)| {
+        let sockets: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
+        wire::send(control, &Event::Made, &sockets, SendFlags::empty()).during("the node's socket")?;
+        Ok(children)
+    }) {
+        Ok(children) => {
+            // An error means that the node is gone.
+            let _ = live(control, &children);
+        }
+        Err(error) => drop(wire::send(control, &Event::Failed(error.to_string()), &[], SendFlags::empty())),
+    }
+    0
+}
+
+/// Furnishes the room. Returns the sockets of its entrances.
+fn prepare(gate: &OwnedFd, has_account: bool) -> Result<([OwnedFd; 2], SignalFd), Unmade> {
+    let mut opened = [0];
+    if rustix::io::read(gate, &mut opened).during("pipe")? == 0 {
+        return Err(io::Error::other("the launcher could not map them")).during("user and group IDs");
+    }
+    if has_account {
+        become_user().during("user and group IDs")?;
+    }
+    // From here on: changing the user has undone it before.
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).during("the launcher")?;
+    // Nobody of the same account may look into this process, outside or inside.
+    rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable).during("dumpable")?;
+    if !filter::is_supported() {
+        return Err(io::Error::from(io::ErrorKind::Unsupported)).during("system calls that a process answers");
+    }
+    network::connect().during("the network")?;
+    let sockets = [network::http().during("port 80")?, network::names().during("port 53")?];
+    view::prepare().during("the file system")?;
+    Ok((sockets, ended_children().during("signals")?))
+}
+
+fn become_user() -> io::Result<()> {
+    let (user, group) = (Uid::from_raw(USER), Gid::from_raw(USER));
+    rustix::thread::set_thread_groups(&[])?;
+    rustix::thread::set_thread_res_gid(group, group, group)?;
+    Ok(rustix::thread::set_thread_res_uid(user, user, user)?)
+}
+
+/// Waits for a program and runs it. Returns when the room is to end.
+fn live(control: &OwnedFd, children: &SignalFd) -> io::Result<()> {
+    while let Some((order, descriptors)) = receive(control)? {
+        match order {
+            Order::Run => {
+                return match start(descriptors) {
+                    Ok((program, listener)) => attend(control, children, program, &listener),
+                    Err(error) => wire::send(control, &Event::NotStarted(error.to_string()), &[], SendFlags::empty()),
+                };
+            }
+            Order::Sockets(number) => supply(control, number)?,
+            Order::Terminate => return Ok(()),
+        }
+    }
+    Ok(())
+}
+
+fn receive(control: &OwnedFd) -> io::Result<Option<(Order, Vec<OwnedFd>)>> {
+    loop {
+        match wire::receive(control, RecvFlags::empty()) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            received => return received,
+        }
+    }
+}
+
+/// Starts the program. The descriptors are those of [`Order::Run`].
+fn start(descriptors: Vec<OwnedFd>) -> Result<(Pid, Listener), Unmade> {
+    let mut descriptors = descriptors.into_iter();
+    let (Some(task), Some(output), Some(errors)) = (descriptors.next(), descriptors.next(), descriptors.next()) else {
+        return Err(io::Error::from(io::ErrorKind::InvalidData)).during("the task");
+    };
+    let mounts: Vec<OwnedFd> = descriptors.collect();
+    let mut bytes = Vec::new();
+    File::from(task).take(LONGEST_TASK).read_to_end(&mut bytes).during("the task")?;
+    let task: Task = postcard::from_bytes(&bytes).map_err(io::Error::other).during("the task")?;
+    drop(bytes);
+    rustix::system::sethostname(task.hostname.as_bytes()).during("the host name")?;
+    view::complete(&task.visible, &mounts, &task.secrets).during("the file system")?;
+    drop(mounts);
+    if let Some(descriptors) = task.descriptors {
+        let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+        let current = Some(maximum.map_or(descriptors, |maximum| descriptors.min(maximum)));
+        setrlimit(Resource::Nofile, Rlimit { current, maximum }).during("the limit on file descriptors")?;
+    }
+    let filters = filter::compile().map_err(io::Error::other).during("the filter of system calls")?;
+    give_up_rights().during("capabilities")?;
+    let listener = Listener::install(&filters).during("the filter of system calls")?;
+
+    let mut command = Command::new(&task.executable);
+    if let Some((name, arguments)) = task.argv.split_first() {
+        command.arg0(name).args(arguments);
+    }
+    command
+        .current_dir(&task.directory)
+        .env_clear()
+        .envs(&task.environment)
+        .stdin(Stdio::null())
+        .stdout(output)
+        .stderr(errors)
+        .process_group(0);
+    let child = command.spawn().during("the program")?;
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    Ok((pid.ok_or(io::ErrorKind::NotFound).map_err(io::Error::from).during("the program")?, listener))
+}
+
+/// Gives up all capabilities for ever, this process's and those of what it starts.
+fn give_up_rights() -> io::Result<()> {
+    rustix::thread::set_no_new_privs(true)?;
+    for capability in CapabilitySet::all().iter() {
+        match rustix::thread::remove_capability_from_bounding_set(capability) {
+            // One that this kernel does not know.
+            Err(Errno::INVAL) => {}
+            removed => removed?,
+        }
+    }
+    rustix::thread::clear_ambient_capability_set()?;
+    let none = CapabilitySet::empty();
+    Ok(rustix::thread::set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?)
+}
+
+/// Attends to a running program until the room is to end.
+fn attend(control: &OwnedFd, children: &SignalFd, program: Pid, calls: &Listener) -> io::Result<()> {
+    wire::send(control, &Event::Started, &[], SendFlags::empty())?;
+    let mut told = BTreeSet::new();
+    loop {
+        let mut ready = [
+            PollFd::new(control, PollFlags::IN),
+            PollFd::new(children, PollFlags::IN),
+            PollFd::new(calls, PollFlags::IN),
+        ];
+        match poll(&mut ready, None) {
+            Err(Errno::INTR) => continue,
+            polled => polled?,
+        };
+        let [ordered, ended, called] = ready.map(|ready| !ready.revents().is_empty());
+        if called && let Some(refused) = calls.answer()? {
+            refuse(control, refused, &mut told)?;
+        }
+        if ended {
+            while children.read_signal()?.is_some() {}
+            while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
+                if pid == program {
+                    return wire::send(control, &Event::Ended(status.as_raw()), &[], SendFlags::empty());
+                }
+            }
+        }
+        if ordered {
+            match receive(control)? {
+                Some((Order::Sockets(number), _)) => supply(control, number)?,
+                // This fails if the program has just ended.
+                Some((Order::Terminate, _)) => drop(rustix::process::kill_process_group(program, Signal::TERM)),
+                Some((Order::Run, _)) | None => return Ok(()),
+            }
+        }
+    }
+}
+
+/// Kills whoever made a call that ends its process. Tells the node of each kind of call once: a program must not be able to fill the node's log.
+fn refuse(
+    control: &OwnedFd,
+    RefusedCall { call, thread, kill }: RefusedCall,
+    told: &mut BTreeSet<String>,
+) -> io::Result<()> {
+    let program = fs::read_to_string(format!("/proc/{thread}/comm")).unwrap_or_default();
+    if kill && let Some(pid) = i32::try_from(thread).ok().and_then(Pid::from_raw) {
+        // A thread's number is as good as its process's. It fails if the process has ended.
+        let _ = rustix::process::kill_process(pid, Signal::KILL);
+    }
+    if !told.insert(call.clone()) {
+        return Ok(());
+    }
+    let refused = Event::Refused { call, program: program.trim_end().to_owned(), killed: kill };
+    wire::send(control, &refused, &[], SendFlags::empty())
+}
+
+fn supply(control: &OwnedFd, number: u8) -> io::Result<()> {
+    let number = usize::from(number).min(MOST_DESCRIPTORS);
+    let sockets: Vec<OwnedFd> = (0..number).map(|_| network::tcp()).collect::<io::Result<_>>()?;
+    let borrowed: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
+    wire::send(control, &Event::Sockets, &borrowed, SendFlags::empty())
+}

@@ -1,0 +1,141 @@
+//! The launcher: a process that makes rooms and does nothing else.
+//!
+//! A room begins as a copy of the process that makes it. The node is a bad one to copy: it has threads and secrets. The launcher has neither. It is
+//! started when the node starts, and each room's first process shares all of its memory with it until it writes there.
+
+use crate::init;
+use crate::wire::{self, Event, Make};
+use nix::sched::CloneFlags;
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{Mode, OFlags};
+use rustix::net::{RecvFlags, SendFlags};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Pid, PidfdFlags, WaitOptions, getegid, geteuid, pidfd_open, wait};
+use std::fs;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::process::ExitCode;
+
+/// User and group ID of a room's processes, as they see it.
+pub(crate) const USER: u32 = 1000;
+/// Stack of a room's first process. What it does not touch takes no memory.
+const STACK: usize = 256 * 1024;
+/// The namespaces that each room has of its own.
+const NAMESPACES: CloneFlags = CloneFlags::CLONE_NEWUSER
+    .union(CloneFlags::CLONE_NEWNET)
+    .union(CloneFlags::CLONE_NEWNS)
+    .union(CloneFlags::CLONE_NEWPID)
+    .union(CloneFlags::CLONE_NEWIPC)
+    .union(CloneFlags::CLONE_NEWUTS)
+    .union(CloneFlags::CLONE_NEWCGROUP);
+
+/// Runs the launcher in this process, which must have no other thread. Standard input is the socket to the node; the launcher ends when the node
+/// closes it.
+pub fn run() -> ExitCode {
+    match serve() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("the launcher of rooms: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve() -> io::Result<()> {
+    // Standard input becomes /dev/null, so that nothing that a room runs can inherit the socket.
+    let node = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
+    rustix::stdio::dup2_stdin(rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)?;
+    let children = ended_children()?;
+    let mut stack = vec![0; STACK];
+    loop {
+        let mut ready = [PollFd::new(&node, PollFlags::IN), PollFd::new(&children, PollFlags::IN)];
+        match poll(&mut ready, None) {
+            Err(error) if error == rustix::io::Errno::INTR => continue,
+            polled => polled?,
+        };
+        let [asked, ended] = ready.map(|ready| !ready.revents().is_empty());
+        if ended {
+            while children.read_signal()?.is_some() {}
+            while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
+        }
+        if asked {
+            let Some((make, descriptors)) = wire::receive::<Make>(&node, RecvFlags::empty())? else { return Ok(()) };
+            let [control] = <[OwnedFd; 1]>::try_from(descriptors).map_err(|_| io::ErrorKind::InvalidData)?;
+            if let Err(error) = launch(&make, &control, &mut stack) {
+                // Sending fails if the node does not want the room any more.
+                let _ = wire::send(&control, &Event::Failed(error.to_string()), &[], SendFlags::empty());
+            }
+        }
+    }
+}
+
+/// A descriptor that is readable when a child has ended. Blocks the signal that says so otherwise.
+pub(crate) fn ended_children() -> io::Result<SignalFd> {
+    let child = SigSet::from(Signal::SIGCHLD);
+    sigprocmask(SigmaskHow::SIG_SETMASK, Some(&child), None)?;
+    Ok(SignalFd::with_flags(&child, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?)
+}
+
+/// Starts a room's first process.
+fn launch(make: &Make, control: &OwnedFd, stack: &mut [u8]) -> Result<(), Unmade> {
+    let (gate, opener) = pipe_with(PipeFlags::CLOEXEC).during("pipe")?;
+    let has_account = make.account.is_some();
+    let first = || {
+        let kept = [control.as_raw_fd(), gate.as_raw_fd()];
+        // SAFETY: this is a copy of the launcher with one thread, and uses no descriptor but these two from here on.
+        #[expect(unsafe_code, reason = "the launcher's descriptors are nothing for a room")]
+        unsafe {
+            close_fds::close_open_fds(3, &kept);
+        }
+        init::run(control, &gate, has_account)
+    };
+    // SAFETY: without CLONE_VM the child has a copy of this process's memory, stack included, and this process has one thread, so that no lock is held
+    // in the copy. The child never returns from `init::run` but to end.
+    #[expect(unsafe_code, reason = "a process in new namespaces cannot be made otherwise")]
+    let child = unsafe { nix::sched::clone(Box::new(first), stack, NAMESPACES, Some(libc::SIGCHLD)) };
+    let child = child.map_err(io::Error::from).during("namespaces")?.as_raw();
+    let pid = Pid::from_raw(child).ok_or(io::ErrorKind::NotFound).map_err(io::Error::from).during("namespaces")?;
+    let born = Event::Born { pid: child.unsigned_abs() };
+    // If any of this fails, the child sees that the gate is closed, and ends.
+    let pidfd = pidfd_open(pid, PidfdFlags::empty()).during("pidfd")?;
+    wire::send(control, &born, &[pidfd.as_fd()], SendFlags::empty()).during("the node's socket")?;
+    map_ids(child, make.account).during("user and group IDs")?;
+    let mut opener = fs::File::from(opener);
+    opener.write_all(&[1]).during("pipe")
+}
+
+/// Says which account outside a room's only one is.
+fn map_ids(child: i32, account: Option<u32>) -> io::Result<()> {
+    let set = |file: &str, text: String| fs::write(format!("/proc/{child}/{file}"), text);
+    let (user, group) = match account {
+        Some(account) => (account, account),
+        None => {
+            // Who may not set groups could leave one that denies access.
+            set("setgroups", "deny".to_owned())?;
+            (geteuid().as_raw(), getegid().as_raw())
+        }
+    };
+    set("uid_map", format!("{USER} {user} 1"))?;
+    set("gid_map", format!("{USER} {group} 1"))
+}
+
+/// Why a room could not be made: what was missing, and the system's error.
+#[derive(Debug, thiserror::Error)]
+#[error("{what}: {error}")]
+pub(crate) struct Unmade {
+    what: &'static str,
+    error: io::Error,
+}
+
+/// Adds what was being done to a system's error.
+pub(crate) trait During<T> {
+    fn during(self, what: &'static str) -> Result<T, Unmade>;
+}
+
+impl<T, E: Into<io::Error>> During<T> for Result<T, E> {
+    fn during(self, what: &'static str) -> Result<T, Unmade> {
+        self.map_err(|error| Unmade { what, error: error.into() })
+    }
+}

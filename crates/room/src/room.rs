@@ -1,0 +1,397 @@
+//! A room as the node sees it.
+
+use crate::rooms::{Account, NoRoom};
+use crate::view;
+use crate::wire::{self, Event, MOST_DESCRIPTORS, Order, Task};
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::net::{RecvFlags, SendFlags};
+use rustix::process::{Signal, pidfd_send_signal};
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::File;
+use std::io::{self, Seek, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::path::{Component, Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::net::TcpSocket;
+use tokio::sync::{Notify, watch};
+
+/// Sockets of a room's network that the node has in hand for its next connections.
+const SPARE_SOCKETS: u8 = 4;
+
+/// A program to run in a room.
+#[derive(Clone, Debug, Default)]
+pub struct Program {
+    /// Its name and arguments.
+    pub argv: Vec<String>,
+    /// Its working directory. The room shows it.
+    pub directory: PathBuf,
+    /// All of its environment.
+    pub environment: BTreeMap<String, String>,
+    /// The room's host name, at most 64 bytes.
+    pub hostname: String,
+    /// Other files and folders that the room shows, read-only.
+    pub visible: Vec<PathBuf>,
+    /// Names and contents of files in [`crate::SECRETS`].
+    pub secrets: Vec<(String, Vec<u8>)>,
+    /// Soft limit on file descriptors; `None`: the node's.
+    pub descriptors: Option<u64>,
+}
+
+/// The sockets in a room at which its calls arrive. Whoever calls there is in the room.
+#[derive(Debug)]
+pub struct Entrances {
+    /// Connections to port 80 of any address. Their local address is the one that was called.
+    pub http: TcpListener,
+    /// Questions about names.
+    pub names: UdpSocket,
+}
+
+/// How a program ended, in the form of `wait(2)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exit(pub i32);
+
+impl Exit {
+    /// What is said of a room that ended before its program told how.
+    const KILLED: Self = Self(9);
+}
+
+/// A room. Dropping it ends it.
+#[derive(Debug)]
+pub struct Room {
+    shared: Arc<Shared>,
+    /// A pidfd of the first process: readable when it, and with it everything in the room, has ended.
+    first: AsyncFd<Held>,
+    pid: u32,
+    state: watch::Receiver<State>,
+    entrances: Option<Entrances>,
+}
+
+/// A descriptor that a runtime watches. It is never replaced, as `AsyncFd` asks.
+#[derive(Debug)]
+struct Held(OwnedFd);
+
+impl AsRawFd for Held {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+/// What the node's threads share of a room.
+#[derive(Debug)]
+struct Shared {
+    control: OwnedFd,
+    sockets: Mutex<VecDeque<OwnedFd>>,
+    /// Notified when there are more sockets, and when there will be none any more.
+    supplied: Notify,
+    over: AtomicBool,
+    /// Given back when the room has ended.
+    _account: Option<Account>,
+    refusals: OnceLock<Refusals>,
+}
+
+/// A system call that no room allows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// Its name.
+    pub call: String,
+    /// Name of the program that made it.
+    pub program: String,
+    /// The process was killed for it. Otherwise the call failed.
+    pub killed: bool,
+}
+
+/// Told of refused system calls, of each kind once.
+pub struct Refusals(Box<dyn Fn(Refused) + Send + Sync>);
+
+impl Refusals {
+    /// Calls this, which must not block.
+    pub fn to(tell: impl Fn(Refused) + Send + Sync + 'static) -> Self {
+        Self(Box::new(tell))
+    }
+}
+
+impl std::fmt::Debug for Refusals {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Refusals")
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum State {
+    Waiting,
+    Running,
+    Ended { exit: Option<Exit>, reason: Option<String> },
+}
+
+impl Room {
+    /// Waits until a new room is ready. `control` is the node's end of its socket.
+    pub(crate) async fn furnished(control: OwnedFd, account: Option<Account>) -> Result<Self, NoRoom> {
+        let watched = watch(control.try_clone()?)?;
+        let (pid, first) = match next(&watched).await? {
+            (Event::Born { pid }, descriptors) => (pid, one(descriptors)?),
+            (other, _) => return Err(unfurnished(other)),
+        };
+        let entrances = match next(&watched).await? {
+            (Event::Made, descriptors) => {
+                let [http, names] =
+                    <[OwnedFd; 2]>::try_from(descriptors).map_err(|_| NoRoom::from(io::ErrorKind::InvalidData))?;
+                Entrances { http: TcpListener::from(http), names: UdpSocket::from(names) }
+            }
+            (other, _) => return Err(unfurnished(other)),
+        };
+        let (changes, state) = watch::channel(State::Waiting);
+        let (sockets, supplied, over) = (Mutex::default(), Notify::new(), AtomicBool::new(false));
+        let shared =
+            Arc::new(Shared { control, sockets, supplied, over, _account: account, refusals: OnceLock::new() });
+        tokio::spawn(listen(watched, Arc::downgrade(&shared), changes));
+        shared.order(&Order::Sockets(SPARE_SOCKETS))?;
+        Ok(Self { shared, first: watch(first)?, pid, state, entrances: Some(entrances) })
+    }
+
+    /// Process ID of the room's first process.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// The sockets at which calls from the room arrive; `None`: they were taken already. While one of them is open, the room's network remains.
+    pub fn take_entrances(&mut self) -> Option<Entrances> {
+        self.entrances.take()
+    }
+
+    /// Who is told of system calls that are refused. It can be set once, before the program runs.
+    pub fn tell_refusals(&self, refusals: Refusals) {
+        let _ = self.shared.refusals.set(refusals);
+    }
+
+    /// A way to connect to the program.
+    pub fn inside(&self) -> Inside {
+        Inside { shared: self.shared.clone() }
+    }
+
+    /// Whether no program can be started here any more.
+    pub(crate) fn is_over(&self) -> bool {
+        *self.state.borrow() != State::Waiting
+    }
+
+    /// Runs the program, with these files as its standard output and standard error. Returns when it runs. If that fails, the room ends.
+    ///
+    /// # Errors
+    /// Names what cannot be shown or started, and why.
+    pub async fn run(&mut self, program: Program, output: OwnedFd, errors: OwnedFd) -> io::Result<()> {
+        let name = program.argv.first().cloned().unwrap_or_default();
+        let task = task(program)?;
+        let bytes = postcard::to_stdvec(&task).map_err(io::Error::other)?;
+        let mut file = File::from(memfd_create("task", MemfdFlags::CLOEXEC)?);
+        file.write_all(&bytes)?;
+        file.rewind()?;
+        let mounts = mounts(&task)?;
+        let mut descriptors = vec![file.as_fd(), output.as_fd(), errors.as_fd()];
+        descriptors.extend(mounts.iter().map(AsFd::as_fd));
+        wire::send(&self.shared.control, &Order::Run, &descriptors, SendFlags::DONTWAIT)?;
+        let state = self.state.wait_for(|state| *state != State::Waiting).await;
+        match state.as_deref() {
+            Ok(State::Running) => Ok(()),
+            Ok(State::Ended { reason: Some(reason), .. }) => {
+                let hint = if reason.contains("os error 2)") || reason.contains("os error 13)") {
+                    "; a room shows /usr, the function's folder and its `readOnlyPaths`, and what others than their owner may read there"
+                } else {
+                    ""
+                };
+                Err(io::Error::other(format!("`{name}` in {}: {reason}{hint}", task.directory.display())))
+            }
+            _ => Err(io::Error::other("its room has ended")),
+        }
+    }
+
+    /// Sends SIGTERM to the program's process group.
+    pub fn terminate(&self) {
+        // This fails if the room has ended, which is fine.
+        let _ = self.shared.order(&Order::Terminate);
+    }
+
+    /// Waits until the program has ended, or the room. It can be called again, and is cancel-safe.
+    pub async fn exited(&self) {
+        let _ = self.state.clone().wait_for(|state| matches!(state, State::Ended { .. })).await;
+    }
+
+    /// Kills everything in the room and waits until it is gone. Returns how the program ended.
+    pub async fn end(self) -> Exit {
+        self.kill();
+        // An error can only mean that the runtime is shutting down. Then nobody waits for the result.
+        let _ = self.first.readable().await.map(|mut ready| ready.retain_ready());
+        let mut state = self.state.clone();
+        // The last message may not have been read yet.
+        let state = state.wait_for(|state| matches!(state, State::Ended { .. })).await;
+        match state.as_deref() {
+            Ok(State::Ended { exit: Some(exit), .. }) => *exit,
+            _ => Exit::KILLED,
+        }
+    }
+
+    fn kill(&self) {
+        // This fails if the room has ended, which is fine.
+        let _ = pidfd_send_signal(&self.first.get_ref().0, Signal::KILL);
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Connects to a room's program, from any thread and any runtime.
+#[derive(Clone, Debug)]
+pub struct Inside {
+    shared: Arc<Shared>,
+}
+
+impl Inside {
+    /// Connects to a port of the room's loopback interface. Only processes of the room can listen there, so nothing has to be verified.
+    pub async fn connect(&self, port: u16) -> io::Result<tokio::net::TcpStream> {
+        let socket = self.shared.socket().await?;
+        TcpSocket::from_std_stream(TcpStream::from(socket)).connect((Ipv4Addr::LOCALHOST, port).into()).await
+    }
+}
+
+impl Shared {
+    fn order(&self, order: &Order) -> io::Result<()> {
+        wire::send(&self.control, order, &[], SendFlags::DONTWAIT)
+    }
+
+    /// An unconnected socket of the room's network.
+    async fn socket(&self) -> io::Result<OwnedFd> {
+        // One for the one that is taken now, so that there are always as many to spare.
+        self.order(&Order::Sockets(1))?;
+        loop {
+            let supplied = self.supplied.notified();
+            if let Some(socket) = self.sockets().pop_front() {
+                return Ok(socket);
+            }
+            if self.over.load(Ordering::Acquire) {
+                return Err(io::Error::new(io::ErrorKind::NotConnected, "the room has ended"));
+            }
+            supplied.await;
+        }
+    }
+
+    fn sockets(&self) -> MutexGuard<'_, VecDeque<OwnedFd>> {
+        self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Reads what a room tells until it has ended.
+async fn listen(control: AsyncFd<Held>, shared: std::sync::Weak<Shared>, state: watch::Sender<State>) {
+    let mut end = (None, None);
+    // An error means that the room is gone.
+    while let Ok((event, descriptors)) = next(&control).await {
+        match event {
+            Event::Sockets => {
+                let Some(shared) = shared.upgrade() else { break };
+                shared.sockets().extend(descriptors);
+                shared.supplied.notify_waiters();
+            }
+            Event::Started => drop(state.send_replace(State::Running)),
+            Event::Refused { call, program, killed } => {
+                if let Some(refusals) = shared.upgrade().as_ref().and_then(|shared| shared.refusals.get()) {
+                    refusals.0(Refused { call, program, killed });
+                }
+            }
+            Event::Ended(status) => end.0 = Some(Exit(status)),
+            Event::NotStarted(reason) | Event::Failed(reason) => end.1 = Some(reason),
+            Event::Born { .. } | Event::Made => {}
+        }
+    }
+    state.send_replace(State::Ended { exit: end.0, reason: end.1 });
+    if let Some(shared) = shared.upgrade() {
+        shared.over.store(true, Ordering::Release);
+        shared.supplied.notify_waiters();
+    }
+}
+
+#[expect(deprecated, reason = "its successor is unsafe to call; what that asks for, `OwnedFd` guarantees")]
+fn watch(descriptor: OwnedFd) -> io::Result<AsyncFd<Held>> {
+    AsyncFd::with_interest(Held(descriptor), Interest::READABLE)
+}
+
+/// The next thing that a room tells.
+async fn next(control: &AsyncFd<Held>) -> io::Result<(Event, Vec<OwnedFd>)> {
+    let receive = |control: &Held| wire::receive(&control.0, RecvFlags::DONTWAIT);
+    control.async_io(Interest::READABLE, receive).await?.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+}
+
+fn one(descriptors: Vec<OwnedFd>) -> io::Result<OwnedFd> {
+    let [one] = <[OwnedFd; 1]>::try_from(descriptors).map_err(|_| io::ErrorKind::InvalidData)?;
+    Ok(one)
+}
+
+fn unfurnished(event: Event) -> NoRoom {
+    match event {
+        Event::Failed(reason) => NoRoom::Unmade(reason),
+        _ => io::Error::from(io::ErrorKind::InvalidData).into(),
+    }
+}
+
+/// Decides what the room has to show for a program.
+fn task(program: Program) -> io::Result<Task> {
+    let bad = |text: String| io::Error::new(io::ErrorKind::InvalidInput, text);
+    let Program { argv, directory, environment, hostname, visible, secrets, descriptors } = program;
+    let name = argv.first().ok_or_else(|| bad("the command is empty".to_owned()))?;
+    let directory = without_dots(directory)?;
+    let visible = visible.into_iter().map(without_dots).collect::<io::Result<Vec<_>>>()?;
+    let executable = located(name, &directory, environment.get("PATH"))?;
+    let mut shown: Vec<(PathBuf, PathBuf)> = Vec::new();
+    // The outer ones first, so that those inside them are seen to be there.
+    let mut wanted: Vec<&PathBuf> = visible.iter().chain([&directory, &executable]).collect();
+    wanted.sort();
+    for path in wanted {
+        let real = real(path)?;
+        if view::shows(path) || shown.iter().any(|(_, shown)| path.starts_with(shown)) {
+            continue;
+        }
+        if let Some(reason) = view::unshowable(path) {
+            return Err(bad(format!("a room cannot show {}: {reason}", path.display())));
+        }
+        shown.push((real, path.clone()));
+    }
+    Ok(Task { argv, executable, directory, environment, hostname, visible: shown, secrets, descriptors })
+}
+
+/// The mounts of a task's visible paths. Only root can make them; another node has its rooms open the paths, with the same account and the same result.
+fn mounts(task: &Task) -> io::Result<Vec<OwnedFd>> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(Vec::new());
+    }
+    if task.visible.len() + 3 > MOST_DESCRIPTORS {
+        let text = format!("a room shows at most {} paths", MOST_DESCRIPTORS - 3);
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+    }
+    let mount = |(path, _): &(PathBuf, PathBuf)| {
+        view::tree(path).map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
+    };
+    task.visible.iter().map(mount).collect()
+}
+
+/// A path in which `..` is resolved: what it means depends on the links before it.
+fn without_dots(path: PathBuf) -> io::Result<PathBuf> {
+    if path.components().any(|part| part == Component::ParentDir) { real(&path) } else { Ok(path) }
+}
+
+fn real(path: &Path) -> io::Result<PathBuf> {
+    path.canonicalize().map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
+}
+
+/// Finds the file that a command names, as a shell would.
+fn located(name: &str, directory: &Path, path: Option<&String>) -> io::Result<PathBuf> {
+    if name.contains('/') {
+        // Without the `.` of `./program`, which `starts_with` would trip over.
+        return without_dots(directory.join(name).components().collect());
+    }
+    let folders = std::env::split_paths(path.map_or("", String::as_str));
+    let found = folders.map(|folder| folder.join(name)).find(|file| file.is_file());
+    found.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("`{name}` is in no folder of PATH")))
+}

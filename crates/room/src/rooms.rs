@@ -1,0 +1,191 @@
+//! The rooms of a node: how they are made, and those that wait for a program.
+
+use crate::room::Room;
+use crate::wire::{self, Make};
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, socketpair};
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::{Child, Command};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Longest wait for a room. Making one takes milliseconds.
+const LONGEST: Duration = Duration::from_secs(10);
+/// The first user ID that rooms have outside, and how many there are. Beyond those that systemd gives to containers.
+const FIRST_ACCOUNT: u32 = 0x7000_0000;
+const ACCOUNTS: u32 = 0x1_0000;
+
+/// Why there is no room.
+#[derive(Debug, thiserror::Error)]
+pub enum NoRoom {
+    /// Something that a room needs cannot be had here. Says what.
+    #[error("{0}")]
+    Unmade(String),
+    /// The launcher does not answer, or has ended.
+    #[error("the launcher of rooms: {0}")]
+    Launcher(#[from] io::Error),
+    /// The launcher took too long.
+    #[error("the launcher of rooms did not make one within {LONGEST:?}")]
+    Timeout,
+}
+
+impl From<io::ErrorKind> for NoRoom {
+    fn from(kind: io::ErrorKind) -> Self {
+        io::Error::from(kind).into()
+    }
+}
+
+/// The process that makes rooms.
+#[derive(Debug)]
+pub struct Launcher {
+    socket: OwnedFd,
+    child: Child,
+}
+
+impl Launcher {
+    /// Starts it. The command has to call [`crate::launcher::run`] before it starts a thread. Its standard input is replaced, and its environment
+    /// cleared.
+    pub fn start(mut command: Command) -> io::Result<Self> {
+        let (socket, theirs) = pair()?;
+        let child = command.env_clear().stdin(theirs).spawn()?;
+        Ok(Self { socket, child })
+    }
+
+    /// Its process ID.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+/// The rooms of a node. Cheap to clone; clones share one state. All rooms end when the last clone is dropped.
+#[derive(Clone, Debug)]
+pub struct Rooms {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    launcher: Launcher,
+    accounts: Option<Accounts>,
+    waiting: Mutex<Vec<Room>>,
+    /// How many rooms should wait for a program.
+    ahead: usize,
+}
+
+impl Rooms {
+    /// Makes the first `ahead` rooms, and at least one, to see whether they can be had here. Each one that is taken is replaced.
+    ///
+    /// # Errors
+    /// Says what rooms lack on this machine.
+    pub async fn open(launcher: Launcher, ahead: usize) -> Result<Self, NoRoom> {
+        // Only root can give rooms IDs that are not its own.
+        let accounts = rustix::process::geteuid().is_root().then(Accounts::default);
+        let rooms = Self { inner: Arc::new(Inner { launcher, accounts, waiting: Mutex::default(), ahead }) };
+        let first = rooms.inner.make().await?;
+        rooms.inner.waiting().push(first);
+        rooms.inner.fill().await;
+        Ok(rooms)
+    }
+
+    /// Process ID of the launcher.
+    pub fn launcher(&self) -> u32 {
+        self.inner.launcher.pid()
+    }
+
+    /// Whether each room has a user ID of its own outside.
+    pub fn have_accounts(&self) -> bool {
+        self.inner.accounts.is_some()
+    }
+
+    /// A room for a program. One that was made ahead, if there is one.
+    ///
+    /// # Errors
+    /// Says what went wrong. The next call may succeed.
+    pub async fn take(&self) -> Result<Room, NoRoom> {
+        let made_ahead = {
+            let mut waiting = self.inner.waiting();
+            std::iter::from_fn(|| waiting.pop()).find(|room| !room.is_over())
+        };
+        let inner = Arc::clone(&self.inner);
+        tokio::spawn(async move { inner.fill().await });
+        match made_ahead {
+            Some(room) => Ok(room),
+            None => self.inner.make().await,
+        }
+    }
+}
+
+impl Inner {
+    async fn make(&self) -> Result<Room, NoRoom> {
+        let account = match &self.accounts {
+            None => None,
+            Some(accounts) => Some(accounts.take().ok_or_else(|| NoRoom::Unmade("no account is left".to_owned()))?),
+        };
+        let (control, theirs) = pair()?;
+        let make = Make { account: account.as_ref().map(|account| account.number) };
+        wire::send(&self.launcher.socket, &make, &[theirs.as_fd()], SendFlags::DONTWAIT)?;
+        drop(theirs);
+        tokio::time::timeout(LONGEST, Room::furnished(control, account)).await.unwrap_or(Err(NoRoom::Timeout))
+    }
+
+    /// Makes rooms until enough wait.
+    async fn fill(&self) {
+        while self.waiting().len() < self.ahead {
+            match self.make().await {
+                Ok(room) => self.waiting().push(room),
+                Err(error) => {
+                    tracing::warn!("no room can be made ahead of need: {error}");
+                    return;
+                }
+            }
+        }
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Vec<Room>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Launcher {
+    fn drop(&mut self) {
+        // It ends with its socket too. This way it is gone, and waited for, when this returns.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// User IDs outside. No two rooms have the same at a time.
+#[derive(Clone, Debug, Default)]
+struct Accounts(Arc<Mutex<BTreeSet<u32>>>);
+
+/// The user and group ID of one room, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Account {
+    number: u32,
+    given: Accounts,
+}
+
+impl Accounts {
+    fn take(&self) -> Option<Account> {
+        let mut given = self.given();
+        let number = (FIRST_ACCOUNT..FIRST_ACCOUNT + ACCOUNTS).find(|number| !given.contains(number))?;
+        given.insert(number);
+        Some(Account { number, given: self.clone() })
+    }
+
+    fn given(&self) -> MutexGuard<'_, BTreeSet<u32>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Account {
+    fn drop(&mut self) {
+        self.given.given().remove(&self.number);
+    }
+}
+
+/// A control socket: the node's end, and the other's.
+fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
+}

@@ -1,0 +1,231 @@
+//! What a room shows of the file system: the programs and libraries of the machine, the function's folder, and what the function's definition names,
+//! all read-only; and a `/tmp` of its own. Nothing else of the machine can be named.
+//!
+//! The base is made ahead of need. The machine's own tree stays under [`HOST`] until the function is known, and is then let go.
+
+use rustix::fs::{CWD, FileType, RawMode};
+use rustix::mount::{MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags};
+use rustix::mount::{mount, mount_bind_recursive, mount_change, move_mount, open_tree, unmount};
+use std::ffi::CStr;
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
+use std::path::{Component, Path, PathBuf};
+
+/// Where the machine's tree is while the room is made.
+const HOST: &str = "/.host";
+/// The machine's programs and libraries. What is a symbolic link on the machine is one in the room.
+pub(crate) const PROGRAMS: [&str; 7] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
+/// What programs need of the machine's settings. Nothing here says anything about the machine's users, network or secrets.
+const SETTINGS: [&str; 12] = [
+    "/etc/alternatives",
+    "/etc/ca-certificates",
+    "/etc/crypto-policies",
+    "/etc/ld.so.cache",
+    "/etc/ld.so.conf",
+    "/etc/ld.so.conf.d",
+    "/etc/localtime",
+    "/etc/mime.types",
+    "/etc/pki",
+    "/etc/protocols",
+    "/etc/services",
+    "/etc/ssl",
+];
+/// Settings that are the room's own.
+const OWN: [(&str, &str); 6] = [
+    ("/etc/passwd", "leno:x:1000:1000::/tmp:/bin/sh\n"),
+    ("/etc/group", "leno:x:1000:\n"),
+    ("/etc/hosts", "127.0.0.1 localhost\n::1 localhost\n"),
+    ("/etc/resolv.conf", "nameserver 127.0.0.1\noptions timeout:2 attempts:2\n"),
+    ("/etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n"),
+    ("/etc/host.conf", "multi on\n"),
+];
+const DEVICES: [&str; 5] = ["/dev/full", "/dev/null", "/dev/random", "/dev/urandom", "/dev/zero"];
+const LINKS: [(&str, &str); 5] = [
+    ("/dev/fd", "/proc/self/fd"),
+    ("/dev/stdin", "/proc/self/fd/0"),
+    ("/dev/stdout", "/proc/self/fd/1"),
+    ("/dev/stderr", "/proc/self/fd/2"),
+    ("/var/tmp", "/tmp"),
+];
+/// What the machine's files are in a room.
+const READ_ONLY: u64 = libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
+/// Room for folders, links, the files of [`OWN`], and secrets.
+const ROOT_SIZE: &CStr = c"mode=755,size=16m";
+/// What an instance may write to `/tmp` and to `/dev/shm`, each.
+const SCRATCH_SIZE: &CStr = c"mode=1777,size=64m,nr_inodes=16384";
+
+/// Makes the base of a new tree, and makes it this process's root.
+pub(crate) fn prepare() -> io::Result<()> {
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).at("/")?;
+    // The new root is mounted over a folder that every machine has. When it becomes the root, it uncovers that folder.
+    temporary("/tmp", ROOT_SIZE)?;
+    let host = format!("/tmp{HOST}");
+    DirBuilder::new().mode(0o700).create(&host).at(&host)?;
+    rustix::process::pivot_root("/tmp", &host).at("the new root")?;
+    rustix::process::chdir("/").at("/")?;
+
+    for folder in ["/dev/shm", "/etc", "/proc", "/run", "/tmp", "/var"] {
+        DirBuilder::new().recursive(true).create(folder).at(folder)?;
+    }
+    for program in PROGRAMS.into_iter().chain(SETTINGS) {
+        show(Path::new(program), Path::new(program), Missing::Skip)?;
+    }
+    for (file, text) in OWN {
+        fs::write(file, text).at(file)?;
+    }
+    for device in DEVICES {
+        bind(&on_host(Path::new(device)), Path::new(device)).at(device)?;
+    }
+    for (link, to) in LINKS {
+        symlink(to, link).at(link)?;
+    }
+    temporary("/tmp", SCRATCH_SIZE)?;
+    temporary("/dev/shm", SCRATCH_SIZE)?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    mount("proc", "/proc", "proc", flags, None).at("/proc")
+}
+
+/// Shows what a function needs besides, then lets go of the machine's tree. From here on the root is read-only. `visible` are paths on the machine and
+/// in the room, `mounts` what [`tree`] made of them, if the node could.
+pub(crate) fn complete(
+    visible: &[(PathBuf, PathBuf)],
+    mounts: &[OwnedFd],
+    secrets: &[(String, Vec<u8>)],
+) -> io::Result<()> {
+    for (index, (on_machine, in_room)) in visible.iter().enumerate() {
+        match mounts.get(index) {
+            Some(mount) => attach(mount, in_room).at(in_room.display())?,
+            None => show(on_machine, in_room, Missing::Fail)?,
+        }
+    }
+    if !secrets.is_empty() {
+        DirBuilder::new().mode(0o700).create(crate::SECRETS).at(crate::SECRETS)?;
+    }
+    for (name, contents) in secrets {
+        let path = Path::new(crate::SECRETS).join(name);
+        let mut file = File::options().write(true).create_new(true).mode(0o400).open(&path).at(name)?;
+        io::Write::write_all(&mut file, contents).at(name)?;
+    }
+    unmount(HOST, UnmountFlags::DETACH).at(HOST)?;
+    fs::remove_dir(HOST).at(HOST)?;
+    set_attributes(CWD, Path::new("/"), libc::MOUNT_ATTR_RDONLY, false).at("/")
+}
+
+/// What to do about something that this machine does not have.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Missing {
+    Skip,
+    Fail,
+}
+
+/// Shows a file or a folder of the machine, with all that is mounted in it.
+fn show(on_machine: &Path, in_room: &Path, missing: Missing) -> io::Result<()> {
+    let from = on_host(on_machine);
+    match fs::symlink_metadata(&from) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound && missing == Missing::Skip => Ok(()),
+        Err(error) => Err(error).at(on_machine.display()),
+        Ok(metadata) if metadata.is_symlink() => {
+            parent(in_room)?;
+            fs::read_link(&from).and_then(|to| symlink(to, in_room)).at(on_machine.display())
+        }
+        Ok(_) => {
+            bind(&from, in_room).at(on_machine.display())?;
+            set_attributes(CWD, in_room, READ_ONLY, true).at(on_machine.display())
+        }
+    }
+}
+
+/// Makes a read-only mount of a file or a folder that is attached nowhere. It shows that file or folder also to who may not enter the folders above it.
+pub(crate) fn tree(path: &Path) -> io::Result<OwnedFd> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
+    let mount = open_tree(CWD, path, flags)?;
+    set_attributes(mount.as_fd(), Path::new(""), READ_ONLY, true)?;
+    Ok(mount)
+}
+
+fn attach(mount: &OwnedFd, to: &Path) -> io::Result<()> {
+    place(to, rustix::fs::fstat(mount)?.st_mode)?;
+    Ok(move_mount(mount, "", CWD, to, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?)
+}
+
+fn bind(from: &Path, to: &Path) -> io::Result<()> {
+    place(to, rustix::fs::stat(from)?.st_mode)?;
+    Ok(mount_bind_recursive(from, to)?)
+}
+
+/// Makes a file or a folder to mount another one of that mode on.
+fn place(path: &Path, mode: RawMode) -> io::Result<()> {
+    if FileType::from_raw_mode(mode).is_dir() {
+        return DirBuilder::new().recursive(true).create(path);
+    }
+    parent(path)?;
+    File::create(path).map(drop)
+}
+
+fn parent(of: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).create(of.parent().unwrap_or(of))
+}
+
+fn temporary(place: &str, options: &CStr) -> io::Result<()> {
+    mount("tmpfs", place, "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, Some(options)).at(place)
+}
+
+/// Where a path of the machine is while the room is made.
+fn on_host(path: &Path) -> PathBuf {
+    Path::new(HOST).join(path.strip_prefix("/").unwrap_or(path))
+}
+
+/// Adds attributes to a mount, or to all mounts below a path. Those that it has stay, unlike with a remount, which a room may not do to all mounts.
+fn set_attributes(at: BorrowedFd<'_>, path: &Path, attributes: u64, recursive: bool) -> io::Result<()> {
+    const AT_RECURSIVE: libc::c_int = 0x8000;
+    let path = std::ffi::CString::new(path.as_os_str().as_encoded_bytes())?;
+    let attributes = libc::mount_attr { attr_set: attributes, attr_clr: 0, propagation: 0, userns_fd: 0 };
+    let flags = if recursive { AT_RECURSIVE | libc::AT_EMPTY_PATH } else { libc::AT_EMPTY_PATH };
+    // SAFETY: the path ends with a zero, and the kernel reads `attributes` only, of the size that it is told.
+    #[expect(unsafe_code, reason = "no library has this call yet")]
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            at.as_raw_fd(),
+            path.as_ptr(),
+            flags,
+            &raw const attributes,
+            size_of::<libc::mount_attr>(),
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Whether the base of every room shows a path already.
+pub(crate) fn shows(path: &Path) -> bool {
+    PROGRAMS.iter().any(|program| path.starts_with(program))
+}
+
+/// Why a room cannot show a path under its own name; `None`: it can.
+pub(crate) fn unshowable(path: &Path) -> Option<&'static str> {
+    let plain = path.is_absolute() && !path.components().any(|part| matches!(part, Component::ParentDir));
+    if !plain {
+        return Some("it is not an absolute path");
+    }
+    if path == Path::new("/") {
+        return Some("that is all of the machine");
+    }
+    let reserved = ["/proc", "/dev", "/sys", "/etc", "/run", "/.host"];
+    reserved.iter().any(|reserved| path.starts_with(reserved)).then_some("a room has a folder of its own there")
+}
+
+/// Adds the place to an error.
+trait At<T> {
+    fn at(self, place: impl std::fmt::Display) -> io::Result<T>;
+}
+
+impl<T, E: Into<io::Error>> At<T> for Result<T, E> {
+    fn at(self, place: impl std::fmt::Display) -> io::Result<T> {
+        self.map_err(|error| {
+            let error = error.into();
+            io::Error::new(error.kind(), format!("{place}: {error}"))
+        })
+    }
+}

@@ -1,0 +1,133 @@
+//! Messages between the node, the launcher and the first process of a room. Each is one datagram of a Unix socket (`SOCK_SEQPACKET`), and may carry
+//! file descriptors.
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
+};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+
+/// Longest message, in bytes. What can be longer travels in a file.
+const LONGEST: usize = 4096;
+/// Most descriptors in one message.
+pub(crate) const MOST_DESCRIPTORS: usize = 64;
+
+/// From the node to the launcher, with the room's end of its control socket.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Make {
+    /// The account outside of the room that its processes run under: both user and group ID. `None`: the node's own, because it may use no other.
+    pub account: Option<u32>,
+}
+
+/// From the node to a room.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Order {
+    /// Run a program. Comes with a file that holds a [`Task`], with the program's standard output and standard error, and with a mount for each path
+    /// that is visible, unless the node may not make such.
+    Run,
+    /// Send SIGTERM to the program's process group.
+    Terminate,
+    /// Send this many more sockets.
+    Sockets(u8),
+}
+
+/// From a room to the node. The launcher sends the first one.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Event {
+    /// The first process exists. Comes with a descriptor of it (pidfd).
+    Born {
+        /// Its process ID outside.
+        pid: u32,
+    },
+    /// The room is ready for a program. Comes with the sockets of [`crate::Entrances`], in order.
+    Made,
+    /// Something that the room needs cannot be had. It ends.
+    Failed(String),
+    /// Comes with unconnected TCP sockets of the room's network.
+    Sockets,
+    /// The program runs.
+    Started,
+    /// The program cannot be run. The room ends.
+    NotStarted(String),
+    /// A process made a system call that no room allows.
+    Refused {
+        /// Name of the system call.
+        call: String,
+        /// Name of the program that made it.
+        program: String,
+        /// The process was killed for it. Otherwise the call failed.
+        killed: bool,
+    },
+    /// The program has ended, and with it the room. Holds its status in the form of `wait(2)`.
+    Ended(i32),
+}
+
+/// What a room is to run.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Task {
+    pub argv: Vec<String>,
+    /// The file that is executed.
+    pub executable: PathBuf,
+    pub directory: PathBuf,
+    pub environment: BTreeMap<String, String>,
+    pub hostname: String,
+    /// Files and folders that the room shows: their real paths on the machine, and their paths in the room.
+    pub visible: Vec<(PathBuf, PathBuf)>,
+    /// Names and contents of files in [`crate::SECRETS`].
+    pub secrets: Vec<(String, Vec<u8>)>,
+    /// Soft limit on file descriptors.
+    pub descriptors: Option<u64>,
+}
+
+/// Sends a message. Fails rather than waits if `flags` say so.
+pub(crate) fn send(
+    socket: impl AsFd,
+    message: &impl Serialize,
+    descriptors: &[BorrowedFd<'_>],
+    flags: SendFlags,
+) -> io::Result<()> {
+    let bytes = postcard::to_stdvec(message).map_err(io::Error::other)?;
+    if bytes.len() > LONGEST {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    sendmsg(socket, &[IoSlice::new(&bytes)], &mut ancillary, flags | SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// Receives a message; `None`: the other end is closed. Descriptors that arrive are closed on exec.
+pub(crate) fn receive<T: DeserializeOwned>(
+    socket: impl AsFd,
+    flags: RecvFlags,
+) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+    let mut bytes = [0; LONGEST];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let flags = flags | RecvFlags::CMSG_CLOEXEC;
+    let received = recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags)?;
+    let mut descriptors = Vec::new();
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            descriptors.extend(rights);
+        }
+    }
+    if received.bytes == 0 {
+        return Ok(None);
+    }
+    if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "a message was cut"));
+    }
+    let message = bytes.get(..received.bytes).map(postcard::from_bytes);
+    let message = message.and_then(Result::ok).ok_or(io::ErrorKind::InvalidData)?;
+    Ok(Some((message, descriptors)))
+}

@@ -1,0 +1,197 @@
+//! Rooms by themselves: a program runs in one, is reached in it, calls out of it, and ends with it.
+
+use leno_room::{Exit, Launcher, Program, Room, Rooms};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{PipeReader, Read};
+use std::os::fd::OwnedFd;
+use std::process::Command;
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+async fn open(ahead: usize) -> Rooms {
+    let launcher = Launcher::start(Command::new(env!("CARGO_BIN_EXE_leno-test-launcher"))).unwrap();
+    Rooms::open(launcher, ahead).await.expect("rooms can be had here")
+}
+
+/// Runs a shell script in a room.
+async fn shell(rooms: &Rooms, script: &str) -> (Room, PipeReader) {
+    let mut room = rooms.take().await.unwrap();
+    let output = run(&mut room, program(script)).await.unwrap();
+    (room, output)
+}
+
+fn program(script: &str) -> Program {
+    Program {
+        argv: ["/bin/sh", "-c", script].map(str::to_owned).to_vec(),
+        directory: "/usr".into(),
+        environment: BTreeMap::from([("PATH".to_owned(), "/usr/bin:/bin".to_owned())]),
+        hostname: "guest".to_owned(),
+        ..Program::default()
+    }
+}
+
+async fn run(room: &mut Room, program: Program) -> std::io::Result<PipeReader> {
+    let (output, theirs) = std::io::pipe()?;
+    let errors = OwnedFd::from(theirs.try_clone()?);
+    room.run(program, theirs.into(), errors).await?;
+    Ok(output)
+}
+
+/// All that a room's program writes until it has ended.
+async fn all(mut output: PipeReader) -> String {
+    let read = tokio::task::spawn_blocking(move || {
+        let mut text = String::new();
+        output.read_to_string(&mut text).map(|_| text)
+    });
+    tokio::time::timeout(TIMEOUT, read).await.unwrap().unwrap().unwrap()
+}
+
+#[tokio::test]
+async fn a_program_has_nothing_but_what_it_is_given() {
+    let rooms = open(1).await;
+    let mut room = rooms.take().await.unwrap();
+    let script = "hostname; id -u; pwd; echo $PATH; ls /; cat /run/secrets/key; grep -E '^(CapEff|CapBnd|NoNewPrivs|Seccomp):' /proc/self/status; exit 7";
+    let task = Program { secrets: vec![("key".to_owned(), b"swordfish\n".to_vec())], ..program(script) };
+    let output = run(&mut room, task).await.unwrap();
+    let text = all(output).await;
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[..4], ["guest", "1000", "/usr", "/usr/bin:/bin"], "{text}");
+    for folder in ["root", "home", "sys", ".host", "boot"] {
+        assert!(!lines.contains(&folder), "{folder}: {text}");
+    }
+    for line in ["swordfish", "CapEff:\t0000000000000000", "CapBnd:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2"]
+    {
+        assert!(lines.contains(&line), "{line}: {text}");
+    }
+    room.exited().await;
+    assert_eq!(room.end().await, Exit(7 << 8));
+}
+
+#[tokio::test]
+async fn the_node_connects_to_a_program_and_the_program_to_the_node() {
+    let rooms = open(1).await;
+    let mut room = rooms.take().await.unwrap();
+    let entrances = room.take_entrances().unwrap();
+    // Bash can connect; that is all that the machine needs for this test.
+    let script = "exec 3<>/dev/tcp/203.0.113.9/80; read -r line <&3; echo \"heard $line\"";
+    let task = Program { argv: ["/bin/bash", "-c", script].map(str::to_owned).to_vec(), ..program("") };
+    let output = run(&mut room, task).await.unwrap();
+    let listener = tokio::net::TcpListener::from_std(entrances.http).unwrap();
+    let (mut stream, _) = tokio::time::timeout(TIMEOUT, listener.accept()).await.unwrap().unwrap();
+    assert_eq!(stream.local_addr().unwrap().to_string(), "203.0.113.9:80", "the address that was called");
+    stream.write_all(b"hello\n").await.unwrap();
+    assert_eq!(all(output).await, "heard hello\n");
+
+    // A port that nobody listens on, and then one that the program does.
+    let mut room = rooms.take().await.unwrap();
+    let inside = room.inside();
+    assert!(inside.connect(4000).await.is_err());
+    let server = "import socket; s = socket.create_server(('127.0.0.1', 4000)); print('ready', flush=True)\nwhile True: c, _ = s.accept(); c.sendall(b'hi'); c.close()";
+    let task = Program { argv: ["/usr/bin/python3", "-c", server].map(str::to_owned).to_vec(), ..program("") };
+    let mut output = run(&mut room, task).await.unwrap();
+    output.read_exact(&mut [0; 5]).unwrap();
+    // More at a time than there are sockets in hand.
+    let calls = (0..50).map(|_| {
+        let inside = inside.clone();
+        tokio::spawn(async move {
+            let mut answer = String::new();
+            inside.connect(4000).await.unwrap().read_to_string(&mut answer).await.unwrap();
+            answer
+        })
+    });
+    for call in calls.collect::<Vec<_>>() {
+        assert_eq!(call.await.unwrap(), "hi");
+    }
+    room.end().await;
+    assert!(inside.connect(4000).await.is_err(), "the room has ended");
+}
+
+#[tokio::test]
+async fn a_room_ends_with_its_program_and_with_whoever_holds_it() {
+    let rooms = open(0).await;
+    // The program leaves something behind that has detached itself.
+    let (room, output) = shell(&rooms, "setsid sleep 1000 & setsid sleep 1000 & sleep 0.2; echo done").await;
+    let inside = processes_of(room.pid());
+    assert_eq!(all_until(output, "done"), "done\n");
+    room.exited().await;
+    assert_eq!(room.end().await, Exit(0));
+    vanish(&inside).await;
+
+    let (room, _output) = shell(&rooms, "sleep 1000").await;
+    let inside = processes_of(room.pid());
+    room.terminate();
+    tokio::time::timeout(TIMEOUT, room.exited()).await.unwrap();
+    assert_eq!(room.end().await, Exit(15), "SIGTERM ends a program without a handler");
+    vanish(&inside).await;
+
+    let (room, _output) = shell(&rooms, "trap '' TERM; while :; do sleep 1; done").await;
+    let inside = processes_of(room.pid());
+    room.terminate();
+    drop(room);
+    vanish(&inside).await;
+
+    let (room, _output) = shell(&rooms, "sleep 1000").await;
+    let inside = processes_of(room.pid());
+    drop(rooms);
+    vanish(&inside).await;
+    assert_eq!(room.end().await, Exit(9), "the launcher has ended");
+}
+
+fn all_until(mut output: PipeReader, text: &str) -> String {
+    let mut read = vec![0; text.len() + 1];
+    output.read_exact(&mut read).unwrap();
+    String::from_utf8(read).unwrap()
+}
+
+/// The first process of a room and its descendants.
+fn processes_of(first: u32) -> Vec<u32> {
+    let (mut all, mut next) = (Vec::new(), vec![first]);
+    while let Some(pid) = next.pop() {
+        all.push(pid);
+        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+        next.extend(children.split_whitespace().map(|child| child.parse::<u32>().unwrap()));
+    }
+    all
+}
+
+async fn vanish(processes: &[u32]) {
+    let begin = Instant::now();
+    let runs = |pid: &u32| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        status.lines().any(|line| line.starts_with("State:") && !line.contains('Z'))
+    };
+    while processes.iter().any(runs) {
+        assert!(begin.elapsed() < TIMEOUT, "left: {processes:?}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_run_is_said() {
+    let rooms = open(0).await;
+    let refusal = async |program: Program| {
+        let mut room = rooms.take().await.unwrap();
+        run(&mut room, program).await.unwrap_err().to_string()
+    };
+    let missing = refusal(Program { argv: vec!["/usr/bin/no-such-program".to_owned()], ..program("") }).await;
+    assert!(missing.contains("/usr/bin/no-such-program: No such file or directory"), "{missing}");
+    let folder = refusal(Program { directory: "/no/such/folder".into(), ..program("") }).await;
+    assert!(folder.contains("/no/such/folder: No such file or directory"), "{folder}");
+    let machine = refusal(Program { visible: vec!["/".into()], ..program("") }).await;
+    assert!(machine.contains("a room cannot show /: that is all of the machine"), "{machine}");
+}
+
+#[tokio::test]
+async fn rooms_are_made_ahead_and_made_again() {
+    let rooms = open(2).await;
+    let first = [rooms.take().await.unwrap(), rooms.take().await.unwrap(), rooms.take().await.unwrap()];
+    let mut pids: Vec<u32> = first.iter().map(Room::pid).collect();
+    pids.sort_unstable();
+    pids.dedup();
+    assert_eq!(pids.len(), 3);
+    drop(first);
+    assert_eq!(all(shell(&rooms, "echo again").await.1).await, "again\n");
+}
