@@ -1,5 +1,6 @@
 //! `leno-bench path`: the way into a room and out of it, and what a room costs: against processes and connections of the machine, in the same run.
 
+use crate::affinity::on_one_core;
 use crate::machine;
 use crate::report::Report;
 use crate::statistics::Figure;
@@ -49,14 +50,14 @@ struct Settings {
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let settings = if arguments.quick {
-        Settings { rounds: 5, connections: 1000, starts: 30, rooms: 30 }
+        Settings { rounds: 5, connections: 1000, starts: 30, rooms: 200 }
     } else {
-        Settings { rounds: 15, connections: 4000, starts: 200, rooms: 100 }
+        Settings { rounds: 15, connections: 4000, starts: 200, rooms: 200 }
     };
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let mut report = Report::default();
-    runtime.block_on(async {
-        connections(&settings, &mut report).await?;
+    on_one_core(|| runtime()?.block_on(connections(&settings, &mut report)))?;
+    runtime()?.block_on(async {
         starts(&settings, &mut report).await?;
         memory(&settings, &mut report).await
     })?;
@@ -95,7 +96,7 @@ async fn enter(rooms: &Rooms, arguments: &[String]) -> anyhow::Result<(Room, fs:
 }
 
 /// Connect and first byte: to a listener of the machine's loopback, and, from a room to an address that leads nowhere, to the listener that the node has
-/// in the room. Both ends are the same programs.
+/// in the room. Both ends are the same programs, on one core.
 async fn connections(settings: &Settings, report: &mut Report) -> anyhow::Result<()> {
     let rooms = open(1).await?;
     let plain = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;

@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use rustix::process::{Pid, Resource, Rlimit, Signal, WaitOptions, getrlimit, setrlimit, wait};
 use rustix::thread::{CapabilitySet, CapabilitySets, Gid, Uid};
+use seccompiler::BpfProgram;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -21,8 +22,9 @@ use std::process::{Command, Stdio};
 /// Longest [`Task`], in bytes.
 const LONGEST_TASK: u64 = 8 << 20;
 
-/// Runs a room's first process. `gate` is readable when the room's IDs are mapped. Returns when the room is to end.
-pub(crate) fn run(control: &OwnedFd, gate: &OwnedFd, has_account: bool) -> isize {
+/// Runs a room's first process. `gate` is readable when the room's IDs are mapped. `has_account`: the node is root, and has given the room an account of
+/// its own. Returns when the room is to end.
+pub(crate) fn run(control: &OwnedFd, gate: &OwnedFd, has_account: bool, filters: &[BpfProgram; 2]) -> isize {
     match prepare(gate, has_account).and_then(|(sockets, children)| {
         let sockets: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
         wire::send(control, &Event::Made, &sockets, SendFlags::empty()).during("the node's socket")?;
@@ -30,7 +32,7 @@ pub(crate) fn run(control: &OwnedFd, gate: &OwnedFd, has_account: bool) -> isize
     }) {
         Ok(children) => {
             // An error means that the node is gone.
-            let _ = live(control, &children);
+            let _ = live(control, &children, has_account, filters);
         }
         Err(error) => drop(wire::send(control, &Event::Failed(error.to_string()), &[], SendFlags::empty())),
     }
@@ -55,7 +57,7 @@ fn prepare(gate: &OwnedFd, has_account: bool) -> Result<([OwnedFd; 2], SignalFd)
     }
     network::connect().during("the network")?;
     let sockets = [network::http().during("port 80")?, network::names().during("port 53")?];
-    view::prepare().during("the file system")?;
+    view::prepare(!has_account).during("the file system")?;
     Ok((sockets, ended_children().during("signals")?))
 }
 
@@ -67,11 +69,11 @@ fn become_user() -> io::Result<()> {
 }
 
 /// Waits for a program and runs it. Returns when the room is to end.
-fn live(control: &OwnedFd, children: &SignalFd) -> io::Result<()> {
+fn live(control: &OwnedFd, children: &SignalFd, has_account: bool, filters: &[BpfProgram; 2]) -> io::Result<()> {
     while let Some((order, descriptors)) = receive(control)? {
         match order {
             Order::Run => {
-                return match start(descriptors) {
+                return match start(descriptors, has_account, filters) {
                     Ok((program, listener)) => attend(control, children, program, &listener),
                     Err(error) => wire::send(control, &Event::NotStarted(error.to_string()), &[], SendFlags::empty()),
                 };
@@ -93,7 +95,7 @@ fn receive(control: &OwnedFd) -> io::Result<Option<(Order, Vec<OwnedFd>)>> {
 }
 
 /// Starts the program. The descriptors are those of [`Order::Run`].
-fn start(descriptors: Vec<OwnedFd>) -> Result<(Pid, Listener), Unmade> {
+fn start(descriptors: Vec<OwnedFd>, has_account: bool, filters: &[BpfProgram; 2]) -> Result<(Pid, Listener), Unmade> {
     let mut descriptors = descriptors.into_iter();
     let (Some(task), Some(output), Some(errors)) = (descriptors.next(), descriptors.next(), descriptors.next()) else {
         return Err(io::Error::from(io::ErrorKind::InvalidData)).during("the task");
@@ -104,16 +106,15 @@ fn start(descriptors: Vec<OwnedFd>) -> Result<(Pid, Listener), Unmade> {
     let task: Task = postcard::from_bytes(&bytes).map_err(io::Error::other).during("the task")?;
     drop(bytes);
     rustix::system::sethostname(task.hostname.as_bytes()).during("the host name")?;
-    view::complete(&task.visible, &mounts, &task.secrets).during("the file system")?;
+    view::complete(&task.visible, &mounts, !has_account, &task.secrets).during("the file system")?;
     drop(mounts);
     if let Some(descriptors) = task.descriptors {
         let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
         let current = Some(maximum.map_or(descriptors, |maximum| descriptors.min(maximum)));
         setrlimit(Resource::Nofile, Rlimit { current, maximum }).during("the limit on file descriptors")?;
     }
-    let filters = filter::compile().map_err(io::Error::other).during("the filter of system calls")?;
     give_up_rights().during("capabilities")?;
-    let listener = Listener::install(&filters).during("the filter of system calls")?;
+    let listener = Listener::install(filters).during("the filter of system calls")?;
 
     let mut command = Command::new(&task.executable);
     if let Some((name, arguments)) = task.argv.split_first() {

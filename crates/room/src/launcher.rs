@@ -3,8 +3,8 @@
 //! A room begins as a copy of the process that makes it. The node is a bad one to copy: it has threads and secrets. The launcher has neither. It is
 //! started when the node starts, and each room's first process shares all of its memory with it until it writes there.
 
-use crate::init;
 use crate::wire::{self, Event, Make};
+use crate::{filter, init};
 use nix::sched::CloneFlags;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
@@ -13,6 +13,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::net::{RecvFlags, SendFlags};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, WaitOptions, getegid, geteuid, pidfd_open, wait};
+use seccompiler::BpfProgram;
 use std::fs;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -48,6 +49,8 @@ fn serve() -> io::Result<()> {
     let node = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
     rustix::stdio::dup2_stdin(rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)?;
     let children = ended_children()?;
+    // Compiled once: rooms share it.
+    let filters = filter::compile().map_err(io::Error::other)?;
     let mut stack = vec![0; STACK];
     loop {
         let mut ready = [PollFd::new(&node, PollFlags::IN), PollFd::new(&children, PollFlags::IN)];
@@ -63,7 +66,7 @@ fn serve() -> io::Result<()> {
         if asked {
             let Some((make, descriptors)) = wire::receive::<Make>(&node, RecvFlags::empty())? else { return Ok(()) };
             let [control] = <[OwnedFd; 1]>::try_from(descriptors).map_err(|_| io::ErrorKind::InvalidData)?;
-            if let Err(error) = launch(&make, &control, &mut stack) {
+            if let Err(error) = launch(&make, &control, &filters, &mut stack) {
                 // Sending fails if the node does not want the room any more.
                 let _ = wire::send(&control, &Event::Failed(error.to_string()), &[], SendFlags::empty());
             }
@@ -79,7 +82,7 @@ pub(crate) fn ended_children() -> io::Result<SignalFd> {
 }
 
 /// Starts a room's first process.
-fn launch(make: &Make, control: &OwnedFd, stack: &mut [u8]) -> Result<(), Unmade> {
+fn launch(make: &Make, control: &OwnedFd, filters: &[BpfProgram; 2], stack: &mut [u8]) -> Result<(), Unmade> {
     let (gate, opener) = pipe_with(PipeFlags::CLOEXEC).during("pipe")?;
     let has_account = make.account.is_some();
     let first = || {
@@ -89,7 +92,7 @@ fn launch(make: &Make, control: &OwnedFd, stack: &mut [u8]) -> Result<(), Unmade
         unsafe {
             close_fds::close_open_fds(3, &kept);
         }
-        init::run(control, &gate, has_account)
+        init::run(control, &gate, has_account, filters)
     };
     // SAFETY: without CLONE_VM the child has a copy of this process's memory, stack included, and this process has one thread, so that no lock is held
     // in the copy. The child never returns from `init::run` but to end.

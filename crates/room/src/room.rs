@@ -124,7 +124,12 @@ impl std::fmt::Debug for Refusals {
 enum State {
     Waiting,
     Running,
-    Ended { exit: Option<Exit>, reason: Option<String> },
+    Ended {
+        /// The program ran.
+        started: bool,
+        exit: Option<Exit>,
+        reason: Option<String>,
+    },
 }
 
 impl Room {
@@ -194,7 +199,8 @@ impl Room {
         wire::send(&self.shared.control, &Order::Run, &descriptors, SendFlags::DONTWAIT)?;
         let state = self.state.wait_for(|state| *state != State::Waiting).await;
         match state.as_deref() {
-            Ok(State::Running) => Ok(()),
+            // A program may have ended before anybody looked.
+            Ok(State::Running | State::Ended { started: true, .. }) => Ok(()),
             Ok(State::Ended { reason: Some(reason), .. }) => {
                 let hint = if reason.contains("os error 2)") || reason.contains("os error 13)") {
                     "; a room shows /usr, the function's folder and its `readOnlyPaths`, and what others than their owner may read there"
@@ -286,7 +292,7 @@ impl Shared {
 
 /// Reads what a room tells until it has ended.
 async fn listen(control: AsyncFd<Held>, shared: std::sync::Weak<Shared>, state: watch::Sender<State>) {
-    let mut end = (None, None);
+    let (mut started, mut exit, mut reason) = (false, None, None);
     // An error means that the room is gone.
     while let Ok((event, descriptors)) = next(&control).await {
         match event {
@@ -295,18 +301,21 @@ async fn listen(control: AsyncFd<Held>, shared: std::sync::Weak<Shared>, state: 
                 shared.sockets().extend(descriptors);
                 shared.supplied.notify_waiters();
             }
-            Event::Started => drop(state.send_replace(State::Running)),
+            Event::Started => {
+                started = true;
+                state.send_replace(State::Running);
+            }
             Event::Refused { call, program, killed } => {
                 if let Some(refusals) = shared.upgrade().as_ref().and_then(|shared| shared.refusals.get()) {
                     refusals.0(Refused { call, program, killed });
                 }
             }
-            Event::Ended(status) => end.0 = Some(Exit(status)),
-            Event::NotStarted(reason) | Event::Failed(reason) => end.1 = Some(reason),
+            Event::Ended(status) => exit = Some(Exit(status)),
+            Event::NotStarted(why) | Event::Failed(why) => reason = Some(why),
             Event::Born { .. } | Event::Made => {}
         }
     }
-    state.send_replace(State::Ended { exit: end.0, reason: end.1 });
+    state.send_replace(State::Ended { started, exit, reason });
     if let Some(shared) = shared.upgrade() {
         shared.over.store(true, Ordering::Release);
         shared.supplied.notify_waiters();

@@ -1,7 +1,8 @@
 //! What a room shows of the file system: the programs and libraries of the machine, the function's folder, and what the function's definition names,
 //! all read-only; and a `/tmp` of its own. Nothing else of the machine can be named.
 //!
-//! The base is made ahead of need. The machine's own tree stays under [`HOST`] until the function is known, and is then let go.
+//! The base is made ahead of need. Where the node cannot make the mounts of a function's own paths ([`tree`]), the machine's tree stays under [`HOST`] until
+//! the function is known.
 
 use rustix::fs::{CWD, FileType, RawMode};
 use rustix::mount::{MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags};
@@ -56,8 +57,8 @@ const ROOT_SIZE: &CStr = c"mode=755,size=16m";
 /// What an instance may write to `/tmp` and to `/dev/shm`, each.
 const SCRATCH_SIZE: &CStr = c"mode=1777,size=64m,nr_inodes=16384";
 
-/// Makes the base of a new tree, and makes it this process's root.
-pub(crate) fn prepare() -> io::Result<()> {
+/// Makes the base of a new tree, and makes it this process's root. `keeps_host`: the node will make no mounts.
+pub(crate) fn prepare(keeps_host: bool) -> io::Result<()> {
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).at("/")?;
     // The new root is mounted over a folder that every machine has. When it becomes the root, it uncovers that folder.
     temporary("/tmp", ROOT_SIZE)?;
@@ -84,14 +85,22 @@ pub(crate) fn prepare() -> io::Result<()> {
     temporary("/tmp", SCRATCH_SIZE)?;
     temporary("/dev/shm", SCRATCH_SIZE)?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-    mount("proc", "/proc", "proc", flags, None).at("/proc")
+    mount("proc", "/proc", "proc", flags, None).at("/proc")?;
+    if keeps_host { Ok(()) } else { let_go() }
 }
 
-/// Shows what a function needs besides, then lets go of the machine's tree. From here on the root is read-only. `visible` are paths on the machine and
-/// in the room, `mounts` what [`tree`] made of them, if the node could.
+/// Lets go of the machine's tree.
+fn let_go() -> io::Result<()> {
+    unmount(HOST, UnmountFlags::DETACH).at(HOST)?;
+    fs::remove_dir(HOST).at(HOST)
+}
+
+/// Shows what a function needs besides. From here on the root is read-only. `visible` are paths on the machine and in the room, `mounts` what [`tree`]
+/// made of them, if the node could; otherwise the machine's tree is still there, and let go now.
 pub(crate) fn complete(
     visible: &[(PathBuf, PathBuf)],
     mounts: &[OwnedFd],
+    keeps_host: bool,
     secrets: &[(String, Vec<u8>)],
 ) -> io::Result<()> {
     for (index, (on_machine, in_room)) in visible.iter().enumerate() {
@@ -108,8 +117,9 @@ pub(crate) fn complete(
         let mut file = File::options().write(true).create_new(true).mode(0o400).open(&path).at(name)?;
         io::Write::write_all(&mut file, contents).at(name)?;
     }
-    unmount(HOST, UnmountFlags::DETACH).at(HOST)?;
-    fs::remove_dir(HOST).at(HOST)?;
+    if keeps_host {
+        let_go()?;
+    }
     set_attributes(CWD, Path::new("/"), libc::MOUNT_ATTR_RDONLY, false).at("/")
 }
 

@@ -170,6 +170,17 @@ async fn vanish(processes: &[u32]) {
 }
 
 #[tokio::test]
+async fn a_program_that_ends_at_once_has_run() {
+    let rooms = open(2).await;
+    for _ in 0..50 {
+        let (room, output) = shell(&rooms, "exit 3").await;
+        assert_eq!(all(output).await, "");
+        room.exited().await;
+        assert_eq!(room.end().await, Exit(3 << 8));
+    }
+}
+
+#[tokio::test]
 async fn what_cannot_be_run_is_said() {
     let rooms = open(0).await;
     let refusal = async |program: Program| {
