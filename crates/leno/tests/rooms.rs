@@ -163,6 +163,14 @@ fn ways_around(isolation: &str) {
             way("a port without HTTP", "connect", &["192.0.2.1:5432"], "", "refused"),
             way("a callee", "call", &["friend"], "", "done: HTTP/1.1 200"),
             way("a callee by any address", "http", &["192.0.2.1:80", "friend"], "", "done: HTTP/1.1 200"),
+            way("the same as another", "spoof", &["100.64.0.9:0", "100.64.0.1:80", "victim"], "", "done: HTTP/1.1 403"),
+            way(
+                "a share of the node's port",
+                "share",
+                &[&format!("127.0.0.1:{}", mesh.ports.outbound)],
+                "refused",
+                "done: nobody came",
+            ),
             way("a port of the mesh", "listen", &["0.0.0.0:80"], "", "refused"),
         ]
     });
@@ -220,6 +228,42 @@ fn a_refused_system_call_is_told_by_name() {
         let told = |line: &String| line.contains("`intruder` made the system call ptrace") && line.contains("killed");
         mesh.output().iter().any(told)
     });
+}
+
+#[test]
+fn what_a_room_refuses_is_observed_and_filtered() {
+    let mut mesh = start("strict", &neighbours());
+    assert_eq!(attempt(&mesh, "trace", &["1"]), "killed");
+    assert!(attempt(&mesh, "resolve", &["c2VjcmV0.tunnel.example"]).starts_with("refused"));
+    assert!(attempt(&mesh, "http", &["192.0.2.1:80", "victim:80"]).starts_with("done: HTTP/1.1 403"));
+    let observe = |mesh: &mut Mesh, filter: &[&str], count: usize| {
+        let mut rows: Vec<serde_json::Value> = Vec::new();
+        mesh.wait_for("flows", |mesh| {
+            let output = mesh.leno(&[&["observe", "--json", "--last", "1000"], filter].concat());
+            assert!(output.status.success(), "{output:?}");
+            let text = String::from_utf8(output.stdout).unwrap();
+            rows = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+            rows.len() >= count
+        });
+        rows
+    };
+    let calls = observe(&mut mesh, &["--kind", "system-call"], 1);
+    assert_eq!((&calls[0]["what"], &calls[0]["verdict"]), (&"ptrace".into(), &"deny".into()), "{calls:?}");
+    let names = observe(&mut mesh, &["--kind", "name", "--function", "test/intruder"], 1);
+    assert_eq!(names[0]["host"], "c2VjcmV0.tunnel.example");
+    let denied =
+        observe(&mut mesh, &["--kind", "outbound", "--verdict", "deny", "--port", "80", "--function", "intruder"], 1);
+    assert_eq!(
+        (denied.len(), &denied[0]["source"]),
+        (1, &"spiffe://test.example/ns/test/sa/intruder".into()),
+        "{denied:?}"
+    );
+    assert!(denied[0]["reason"].as_str().unwrap().contains("may be called"), "{denied:?}");
+    let allowed = observe(&mut mesh, &["--verdict", "allow", "--rule", "everything", "--path", "/trace/*"], 1);
+    assert_eq!(allowed[0]["target"], "test/intruder");
+    assert!(observe(&mut mesh, &["--function", "nobody"], 0).is_empty());
+    let last = mesh.leno(&["observe", "--last", "1"]);
+    assert_eq!(String::from_utf8(last.stdout).unwrap().lines().count(), 1);
 }
 
 #[test]

@@ -2,9 +2,9 @@
 //! room ends when the program does, when the node closes its socket, or when the launcher ends.
 
 use crate::filter::{self, Listener, RefusedCall};
-use crate::launcher::{During, USER, Unmade, ended_children};
+use crate::step::{During, Unmade};
 use crate::wire::{self, Event, MOST_DESCRIPTORS, Order, Task};
-use crate::{network, view};
+use crate::{children, network, view};
 use nix::sys::signalfd::SignalFd;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
@@ -19,6 +19,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
+/// User and group ID of a room's processes, as they see it.
+pub(crate) const USER: u32 = 1000;
 /// Longest [`Task`], in bytes.
 const LONGEST_TASK: u64 = 8 << 20;
 
@@ -58,7 +60,7 @@ fn prepare(gate: &OwnedFd, has_account: bool) -> Result<([OwnedFd; 2], SignalFd)
     network::connect().during("the network")?;
     let sockets = [network::http().during("port 80")?, network::names().during("port 53")?];
     view::prepare(!has_account).during("the file system")?;
-    Ok((sockets, ended_children().during("signals")?))
+    Ok((sockets, children::ended().during("signals")?))
 }
 
 fn become_user() -> io::Result<()> {

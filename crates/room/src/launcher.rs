@@ -3,11 +3,11 @@
 //! A room begins as a copy of the process that makes it. The node is a bad one to copy: it has threads and secrets. The launcher has neither. It is
 //! started when the node starts, and each room's first process shares all of its memory with it until it writes there.
 
+use crate::init::USER;
+use crate::step::{During, Unmade};
 use crate::wire::{self, Event, Make};
-use crate::{filter, init};
+use crate::{children, filter, init};
 use nix::sched::CloneFlags;
-use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{RecvFlags, SendFlags};
@@ -19,8 +19,6 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::process::ExitCode;
 
-/// User and group ID of a room's processes, as they see it.
-pub(crate) const USER: u32 = 1000;
 /// Stack of a room's first process. What it does not touch takes no memory.
 const STACK: usize = 256 * 1024;
 /// The namespaces that each room has of its own.
@@ -48,7 +46,7 @@ fn serve() -> io::Result<()> {
     // Standard input becomes /dev/null, so that nothing that a room runs can inherit the socket.
     let node = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
     rustix::stdio::dup2_stdin(rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)?;
-    let children = ended_children()?;
+    let children = children::ended()?;
     // Compiled once: rooms share it.
     let filters = filter::compile().map_err(io::Error::other)?;
     let mut stack = vec![0; STACK];
@@ -72,13 +70,6 @@ fn serve() -> io::Result<()> {
             }
         }
     }
-}
-
-/// A descriptor that is readable when a child has ended. Blocks the signal that says so otherwise.
-pub(crate) fn ended_children() -> io::Result<SignalFd> {
-    let child = SigSet::from(Signal::SIGCHLD);
-    sigprocmask(SigmaskHow::SIG_SETMASK, Some(&child), None)?;
-    Ok(SignalFd::with_flags(&child, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?)
 }
 
 /// Starts a room's first process.
@@ -122,23 +113,4 @@ fn map_ids(child: i32, account: Option<u32>) -> io::Result<()> {
     };
     set("uid_map", format!("{USER} {user} 1"))?;
     set("gid_map", format!("{USER} {group} 1"))
-}
-
-/// Why a room could not be made: what was missing, and the system's error.
-#[derive(Debug, thiserror::Error)]
-#[error("{what}: {error}")]
-pub(crate) struct Unmade {
-    what: &'static str,
-    error: io::Error,
-}
-
-/// Adds what was being done to a system's error.
-pub(crate) trait During<T> {
-    fn during(self, what: &'static str) -> Result<T, Unmade>;
-}
-
-impl<T, E: Into<io::Error>> During<T> for Result<T, E> {
-    fn during(self, what: &'static str) -> Result<T, Unmade> {
-        self.map_err(|error| Unmade { what, error: error.into() })
-    }
 }

@@ -18,17 +18,22 @@
 //! and rooms are kept apart by the other namespaces alone.
 #![deny(unsafe_code)] // allowed one call at a time: `clone`, and calls that no library has
 
+mod account;
+mod children;
+mod error;
 mod filter;
 mod init;
 pub mod launcher;
 mod network;
 mod room;
 mod rooms;
+mod step;
 mod view;
 mod wire;
 
+pub use error::NoRoom;
 pub use room::{Entrances, Exit, Inside, Program, Refusals, Refused, Room};
-pub use rooms::{Launcher, NoRoom, Rooms};
+pub use rooms::{Launcher, Rooms};
 
 /// Where a room shows a program's secrets, each in a file of its own.
 pub const SECRETS: &str = "/run/secrets";

@@ -1,6 +1,7 @@
 //! A room as the node sees it.
 
-use crate::rooms::{Account, NoRoom};
+use crate::account::Account;
+use crate::error::NoRoom;
 use crate::view;
 use crate::wire::{self, Event, MOST_DESCRIPTORS, Order, Task};
 use rustix::fs::{MemfdFlags, memfd_create};

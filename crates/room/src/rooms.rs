@@ -1,40 +1,14 @@
 //! The rooms of a node: how they are made, and those that wait for a program.
 
+use crate::account::Accounts;
+use crate::error::{LONGEST, NoRoom};
 use crate::room::Room;
 use crate::wire::{self, Make};
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, socketpair};
-use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
-
-/// Longest wait for a room. Making one takes milliseconds.
-const LONGEST: Duration = Duration::from_secs(10);
-/// The first user ID that rooms have outside, and how many there are. Beyond those that systemd gives to containers.
-const FIRST_ACCOUNT: u32 = 0x7000_0000;
-const ACCOUNTS: u32 = 0x1_0000;
-
-/// Why there is no room.
-#[derive(Debug, thiserror::Error)]
-pub enum NoRoom {
-    /// Something that a room needs cannot be had here. Says what.
-    #[error("{0}")]
-    Unmade(String),
-    /// The launcher does not answer, or has ended.
-    #[error("the launcher of rooms: {0}")]
-    Launcher(#[from] io::Error),
-    /// The launcher took too long.
-    #[error("the launcher of rooms did not make one within {LONGEST:?}")]
-    Timeout,
-}
-
-impl From<io::ErrorKind> for NoRoom {
-    fn from(kind: io::ErrorKind) -> Self {
-        io::Error::from(kind).into()
-    }
-}
 
 /// The process that makes rooms.
 #[derive(Debug)]
@@ -152,36 +126,6 @@ impl Drop for Launcher {
         // It ends with its socket too. This way it is gone, and waited for, when this returns.
         let _ = self.child.kill();
         let _ = self.child.wait();
-    }
-}
-
-/// User IDs outside. No two rooms have the same at a time.
-#[derive(Clone, Debug, Default)]
-struct Accounts(Arc<Mutex<BTreeSet<u32>>>);
-
-/// The user and group ID of one room, until this is dropped.
-#[derive(Debug)]
-pub(crate) struct Account {
-    number: u32,
-    given: Accounts,
-}
-
-impl Accounts {
-    fn take(&self) -> Option<Account> {
-        let mut given = self.given();
-        let number = (FIRST_ACCOUNT..FIRST_ACCOUNT + ACCOUNTS).find(|number| !given.contains(number))?;
-        given.insert(number);
-        Some(Account { number, given: self.clone() })
-    }
-
-    fn given(&self) -> MutexGuard<'_, BTreeSet<u32>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Drop for Account {
-    fn drop(&mut self) {
-        self.given.given().remove(&self.number);
     }
 }
 

@@ -79,7 +79,7 @@ pub(crate) fn echo() -> PathBuf {
     tests.parent().and_then(Path::parent).unwrap().join("examples/echo")
 }
 
-/// The function of `examples/intruder.rs`.
+/// The intruder of the example application.
 pub(crate) fn intruder() -> PathBuf {
     echo().with_file_name("intruder")
 }

@@ -1,22 +1,16 @@
 //! Answers the questions of a room about names. A name that its instance may call has an address; no other name exists, and nothing is asked
 //! elsewhere. So a name cannot carry anything out.
 
+mod answer;
+
 use crate::corridor::route;
 use crate::corridor::worker::Worker;
 use crate::state::credential::Caller;
 use crate::telemetry::flows::Refusal;
-use domain::base::iana::{Class, Opcode, Rcode, Rtype};
-use domain::base::{Message, MessageBuilder, Ttl};
-use domain::rdata::A;
-use std::net::Ipv4Addr;
 use tokio::net::UdpSocket;
 
-/// The address of every callee. Which one is meant is in the request. It is one of a range that no network of the machine's uses (RFC 6598).
-const CALLEE: Ipv4Addr = Ipv4Addr::new(100, 64, 0, 1);
 /// A question that is longer asks for nothing that is answered here.
 const LONGEST: usize = 512;
-/// How long an answer may be remembered: what may be called can change.
-const TTL: Ttl = Ttl::from_secs(5);
 
 /// Answers until it is dropped.
 pub(super) async fn answer(worker: &Worker, caller: &Caller, socket: &UdpSocket) {
@@ -38,78 +32,9 @@ pub(super) async fn answer(worker: &Worker, caller: &Caller, socket: &UdpSocket)
             }
             known
         };
-        if let Some(reply) = question.get(..length).and_then(|question| reply(question, is_callee)) {
+        if let Some(reply) = question.get(..length).and_then(|question| answer::reply(question, is_callee)) {
             // This fails if whoever asked is gone.
             let _ = socket.send_to(&reply, from).await;
-        }
-    }
-}
-
-/// The answer to one question. `None`: it is none.
-fn reply(question: &[u8], is_callee: impl FnOnce(&str) -> bool) -> Option<Vec<u8>> {
-    let message = Message::from_octets(question).ok().filter(|message| !message.header().qr())?;
-    let respond = |code| MessageBuilder::new_vec().start_answer(&message, code).ok();
-    if message.header().opcode() != Opcode::QUERY {
-        return Some(respond(Rcode::NOTIMP)?.finish());
-    }
-    let Ok(asked) = message.sole_question() else {
-        return Some(MessageBuilder::new_vec().start_error(&message, Rcode::FORMERR).finish());
-    };
-    if asked.qclass() != Class::IN || !is_callee(&asked.qname().to_string()) {
-        return Some(respond(Rcode::NXDOMAIN)?.finish());
-    }
-    let mut reply = respond(Rcode::NOERROR)?;
-    reply.header_mut().set_aa(true);
-    reply.header_mut().set_ra(true);
-    if asked.qtype() == Rtype::A {
-        reply.push((asked.qname(), TTL, A::new(CALLEE))).ok()?;
-    }
-    Some(reply.finish())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use domain::base::Name;
-
-    fn ask(name: &str, kind: Rtype) -> Vec<u8> {
-        let mut question = MessageBuilder::new_vec().question();
-        question.push((name.parse::<Name<Vec<u8>>>().unwrap(), kind)).unwrap();
-        question.finish()
-    }
-
-    fn code_and_address(reply: &[u8]) -> (Rcode, Option<Ipv4Addr>) {
-        let message = Message::from_octets(reply).unwrap();
-        let mut records = message.answer().unwrap().limit_to::<A>();
-        (message.header().rcode(), records.next().map(|record| record.unwrap().data().addr()))
-    }
-
-    #[test]
-    fn only_names_of_callees_have_an_address() {
-        let about = |name: &str, kind| code_and_address(&reply(&ask(name, kind), |name| name == "stock").unwrap());
-        assert_eq!(about("stock", Rtype::A), (Rcode::NOERROR, Some(CALLEE)));
-        assert_eq!(about("stock.", Rtype::A), (Rcode::NOERROR, Some(CALLEE)));
-        // It exists, but has none of this kind: an error would make resolvers give up on the name.
-        assert_eq!(about("stock", Rtype::AAAA), (Rcode::NOERROR, None));
-        assert_eq!(about("c2VjcmV0.tunnel.example", Rtype::TXT), (Rcode::NXDOMAIN, None));
-        assert_eq!(about("example.com", Rtype::A), (Rcode::NXDOMAIN, None));
-    }
-
-    #[test]
-    fn what_is_no_question_gets_no_answer_and_never_an_address() {
-        let answer = reply(&ask("stock", Rtype::A), |_| true).unwrap();
-        assert_eq!(reply(&answer, |_| true), None, "answers to answers would go round for ever");
-        assert_eq!(reply(b"", |_| true), None);
-        let two = {
-            let mut question = MessageBuilder::new_vec().question();
-            for name in ["stock", "stock"] {
-                question.push((name.parse::<Name<Vec<u8>>>().unwrap(), Rtype::A)).unwrap();
-            }
-            question.finish()
-        };
-        assert_eq!(code_and_address(&reply(&two, |_| true).unwrap()).0, Rcode::FORMERR);
-        for length in 0..two.len() {
-            drop(reply(&two[..length], |_| true));
         }
     }
 }

@@ -7,6 +7,7 @@ mod log;
 mod node;
 mod policies;
 mod report;
+mod rooms;
 mod stage;
 mod tls;
 mod token;
@@ -88,7 +89,8 @@ async fn play(report: &mut Report, issuer: &Issuer, stage: &Stage, leno: &Leno) 
     policies::mutual_tls(&shop, report).await?;
     policies::mutual_tls_on_one_node(&shop, report).await?;
     policies::retry(&shop, report).await?;
-    policies::circuit_breaker(&shop, report).await
+    policies::circuit_breaker(&shop, report).await?;
+    rooms::intruder(&shop, report).await
 }
 
 /// Says how to go on by hand.

@@ -28,7 +28,22 @@ pub(crate) struct Leno {
 /// A running instance of a function.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Instance {
+    pub function: String,
     pub pid: Option<u32>,
+    pub address: String,
+    pub isolation: Option<String>,
+}
+
+/// A part of what `leno observe` shows.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Flow {
+    pub kind: String,
+    pub source: String,
+    pub verdict: String,
+    pub what: String,
+    pub host: String,
+    #[serde(default)]
+    pub reason: String,
 }
 
 impl Leno {
@@ -92,6 +107,22 @@ impl Leno {
 
     pub(crate) async fn instances(&self) -> Result<Vec<Instance>> {
         self.list("/instances").await
+    }
+
+    /// What `leno observe` is told.
+    pub(crate) async fn flows(&self) -> Result<Vec<Flow>> {
+        #[derive(Deserialize)]
+        struct Answer {
+            flows: Vec<Flow>,
+        }
+        Ok(self.list::<Answer>("/flows").await?.flows)
+    }
+
+    /// Why instances are not in rooms, in the node's own words.
+    pub(crate) fn no_rooms(&self) -> Result<String> {
+        let log = std::fs::read_to_string(&self.own_log)?;
+        let line = log.lines().find_map(|line| line.split_once("instances are not in rooms: "));
+        Ok(line.map_or("?", |(_, reason)| reason).to_owned())
     }
 
     pub(crate) async fn identities(&self) -> Result<Vec<Value>> {

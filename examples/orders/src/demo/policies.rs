@@ -69,6 +69,23 @@ impl Shop<'_> {
         Ok(entries.into_iter().find(gateway).unwrap_or_default())
     }
 
+    /// Whether instances are in rooms here.
+    pub(crate) async fn has_rooms(&self) -> Result<bool> {
+        let instances = self.leno.instances().await?;
+        Ok(instances.iter().any(|instance| instance.isolation.as_deref() == Some("strict")))
+    }
+
+    /// A line for a call in a room to a name that its function may not call: there is no such name.
+    async fn unknown_name(&self, mut line: Line, answer: &Answer, name: &str) -> Result<Line> {
+        line.back = answer.status.to_string();
+        line.expect(answer.status == 502, "502: frontend-api finds nobody of that name");
+        let flows = self.leno.flows().await?;
+        let refused = flows.iter().find(|flow| flow.kind == "name" && flow.host == name);
+        line.rule = refused.map(|flow| flow.reason.clone()).unwrap_or_default();
+        line.expect(refused.is_some(), "the refusal of the name in what `leno observe` shows");
+        Ok(line)
+    }
+
     /// A line for a request that one of the policies has to refuse.
     async fn refused(&self, mut line: Line, answer: &Answer, status: u16, policy: &str) -> Result<Line> {
         let denial = self.denial(answer).await?;
@@ -149,10 +166,14 @@ pub(crate) async fn sidecar(shop: &Shop<'_>, report: &mut Report) -> Result<()> 
 
     let answer = shop.get("/stock/lamp", Some(&shop.token("bob"))).await?;
     let line = Line::new(POLICY, "frontend-api: CheckStock at inventory-service");
-    let mut line = shop.refused(line, &answer, 403, "sidecar").await?;
-    let denial = shop.denial(&answer).await?;
-    line.expect(denial.direction == "outbound", "the denial of frontend-api's outbound sidecar");
-    report.print(line);
+    report.print(if shop.has_rooms().await? {
+        shop.unknown_name(line, &answer, "inventory-service").await?
+    } else {
+        let mut line = shop.refused(line, &answer, 403, "sidecar").await?;
+        let denial = shop.denial(&answer).await?;
+        line.expect(denial.direction == "outbound", "the denial of frontend-api's outbound sidecar");
+        line
+    });
 
     let answer = shop.get("/whoami", Some(&shop.token("bob"))).await?;
     let added = answer.header("x-content-type-options");

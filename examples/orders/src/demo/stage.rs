@@ -44,7 +44,7 @@ impl Stage {
     pub(crate) fn prepare(issuer: &Issuer, ports: Ports) -> Result<Self> {
         let programs = std::env::current_exe()?.parent().ok_or("this program is nowhere")?.to_owned();
         let leno = programs.join("leno");
-        for program in ["leno", "frontend-api", "order-service", "inventory-service"] {
+        for program in ["leno", "frontend-api", "order-service", "inventory-service", "intruder"] {
             if !programs.join(program).is_file() {
                 return Err(format!(
                     "{} is missing; build it with `make run`, or `cargo build --release -p leno -p orders`",

@@ -1,5 +1,6 @@
-//! A function for tests that tries the ways around the mesh. `GET /WAY/ARGUMENT/…` tries one, in a process of its own, and answers with what came of it:
-//! `done: …`, `refused: …`, or `killed` if the attempt was ended. In an argument, `~` stands for `/`.
+//! A function that tries the ways around the mesh, so that it can be seen that they lead nowhere. `GET /WAY/ARGUMENT/…` tries one, in a process of its
+//! own, and answers with what came of it: `done: …`, `refused: …`, or `killed` if the attempt was ended. In an argument, `~` stands for `/`.
+#![forbid(unsafe_code)]
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
@@ -65,6 +66,13 @@ fn attempt(way: &str, arguments: &[String]) -> Outcome {
         }
         // A request to an address, for a host.
         "http" => http(TcpStream::connect_timeout(&argument(0)?.parse()?, PATIENCE)?, argument(1)?),
+        // The same with another source address.
+        "spoof" => {
+            let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)?;
+            socket.bind(&argument(0)?.parse::<std::net::SocketAddr>()?.into())?;
+            socket.connect_timeout(&argument(1)?.parse::<std::net::SocketAddr>()?.into(), PATIENCE)?;
+            http(socket.into(), argument(2)?)
+        }
         // The same by name.
         "call" => http(TcpStream::connect((argument(0)?, 80))?, argument(0)?),
         "resolve" => {
@@ -105,6 +113,20 @@ fn attempt(way: &str, arguments: &[String]) -> Outcome {
         "listen" => {
             let listener = TcpListener::bind(argument(0)?)?;
             Ok(format!("listening on {}", listener.local_addr()?))
+        }
+        // Somebody else's address, in the way in which the kernel would divide connections between the two.
+        "share" => {
+            let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)?;
+            socket.set_reuse_port(true)?;
+            socket.bind(&argument(0)?.parse::<std::net::SocketAddr>()?.into())?;
+            socket.listen(16)?;
+            socket.set_nonblocking(true)?;
+            std::thread::sleep(Duration::from_millis(300));
+            match socket.accept() {
+                Ok(_) => Ok("somebody came".to_owned()),
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Ok("nobody came".to_owned()),
+                Err(error) => Err(error.into()),
+            }
         }
         "whoami" => Ok(format!("{} {}", nix::unistd::getuid(), nix::unistd::gethostname()?.to_string_lossy())),
         _ => Err(format!("there is no way `{way}`").into()),

@@ -1,0 +1,30 @@
+//! Whatever a room asks for, the answer is about that, and only names of callees have an address.
+#![no_main]
+
+// The file itself, because the crate around it brings a compiler along.
+mod names {
+    #[allow(dead_code)]
+    #[path = "../../../crates/proxy/src/listener/names/answer.rs"]
+    mod answer;
+
+    pub(crate) fn reply(question: &[u8], is_callee: impl FnOnce(&str) -> bool) -> Option<Vec<u8>> {
+        answer::reply(question, is_callee)
+    }
+}
+
+use domain::base::Message;
+use libfuzzer_sys::fuzz_target;
+use names::reply;
+
+fuzz_target!(|question: &[u8]| {
+    let Some(denied) = reply(question, |_| false) else {
+        assert!(reply(question, |_| true).is_none(), "who is asked does not decide whether it is a question");
+        return;
+    };
+    let id = Message::from_octets(question).unwrap().header().id();
+    for (answer, most) in [(denied, 0), (reply(question, |_| true).unwrap(), 1)] {
+        let answer = Message::from_octets(&answer).unwrap();
+        assert_eq!((answer.header().id(), answer.header().qr()), (id, true));
+        assert!(answer.header_counts().ancount() <= most);
+    }
+});
