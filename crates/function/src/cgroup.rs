@@ -7,7 +7,10 @@
 //! program begins. The others are moved while they start, because joining takes the kernel several milliseconds. Processes that they start meanwhile
 //! are found and moved too.
 
+mod legacy;
+
 use crate::processes;
+use legacy::{Groups, Hierarchies};
 use leno_config::slice::Resources;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use std::collections::BTreeSet;
@@ -38,6 +41,8 @@ pub(crate) struct Cgroups {
     node: PathBuf,
     /// Whether limits can be enforced. Determined when limits are first asked for.
     controlled: OnceLock<Result<(), String>>,
+    /// The hierarchies of version 1. Looked for when controllers of version 2 are missing.
+    legacy: OnceLock<Result<Hierarchies, String>>,
     /// To the thread that moves instances into groups, one after the other, because the kernel handles one at a time.
     mover: mpsc::Sender<Move>,
     _lock: OwnedFd,
@@ -58,7 +63,7 @@ impl Cgroups {
         fs::write(main.join(MEMBERS), "0")?;
         let (mover, moves) = mpsc::channel();
         thread::Builder::new().name("leno-cgroups".to_owned()).spawn(move || move_all(&moves))?;
-        Ok(Self { node, controlled: OnceLock::new(), mover, _lock: lock })
+        Ok(Self { node, controlled: OnceLock::new(), legacy: OnceLock::new(), mover, _lock: lock })
     }
 
     /// Creates a group for a running instance that has no limits, and moves the instance into it. The receiver gets nothing if that fails.
@@ -82,6 +87,19 @@ impl Cgroups {
         let made = fs::create_dir(&path).map(|()| Cgroup { path });
         let limited = made.and_then(|group| group.limit(limits).map(|()| group));
         limited.map_err(|error| format!("its control group: {error}"))
+    }
+
+    /// Limits for a room: by a group of version 2, or else by groups of version 1. The error says why neither can be had.
+    pub(crate) fn room(&self, name: u64, limits: &Resources) -> Result<RoomLimits, String> {
+        let reason = match self.instance(name, limits) {
+            Ok(group) => return Ok(RoomLimits::Current(group)),
+            Err(reason) => reason,
+        };
+        let hierarchies = self.legacy.get_or_init(|| Hierarchies::open(PREFIX));
+        let hierarchies = hierarchies.as_ref().map_err(|missing| format!("{reason}; {missing}"))?;
+        let node = self.node.file_name().unwrap_or_default().to_string_lossy();
+        let groups = hierarchies.instance(&format!("{node}-{name}"), limits);
+        groups.map(RoomLimits::Legacy).map_err(|error| format!("{reason}; cgroup v1: {error}"))
     }
 
     /// Enables the controllers for the groups of instances.
@@ -108,6 +126,23 @@ impl Drop for Cgroups {
         let _ = fs::write(parent.join(MEMBERS), "0");
         let _ = fs::remove_dir(self.node.join("main"));
         let _ = fs::remove_dir(&self.node);
+    }
+}
+
+/// What enforces the limits of a room, as long as it is held.
+#[derive(Debug)]
+pub(crate) enum RoomLimits {
+    Current(Cgroup),
+    Legacy(Groups),
+}
+
+impl RoomLimits {
+    /// Moves the room's first process into the groups, before it starts a program.
+    pub(crate) fn join(&self, pid: u32) -> io::Result<()> {
+        match self {
+            Self::Current(group) => fs::write(group.members(), pid.to_string()),
+            Self::Legacy(groups) => groups.join(pid),
+        }
     }
 }
 

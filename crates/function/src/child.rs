@@ -1,6 +1,6 @@
 //! A started process with its environment, secrets, limits and output readers. Instances and jobs both start this way.
 
-use crate::cgroup::{Cgroup, Cgroups};
+use crate::cgroup::{Cgroup, Cgroups, RoomLimits};
 use crate::host::Host;
 use crate::instance_id::InstanceId;
 use crate::orphans;
@@ -52,6 +52,8 @@ enum Confined {
     /// Control groups are not available.
     No,
     Joined(Cgroup),
+    /// The room's own end is that of everything in it.
+    Room(#[expect(dead_code, reason = "kept for what its drop does")] RoomLimits),
     Joining(oneshot::Receiver<Cgroup>),
 }
 
@@ -80,10 +82,9 @@ impl Owner {
     ) -> std::io::Result<Child> {
         let secrets = RoomSecrets::read(program.secrets)?;
         let mut room = rooms.take().await.map_err(std::io::Error::other)?;
-        let cgroup = self.confine(program.resources);
-        if let Some(cgroup) = &cgroup {
-            // The program is started by the room's first process, so it is born in the group.
-            std::fs::write(cgroup.members(), room.pid().to_string())?;
+        let limits = self.confine(program.resources, Cgroups::room);
+        if let Some(limits) = &limits {
+            limits.join(room.pid())?;
         }
         let name = self.id.name(&self.function);
         let path = std::env::var("PATH").ok().map(|path| ("PATH".to_owned(), path));
@@ -108,7 +109,7 @@ impl Owner {
         let readers = [Some(self.read(read_out, Stream::Stdout)), Some(self.read(read_err, Stream::Stderr))];
         room.run(task, out.into_blocking_fd()?, err.into_blocking_fd()?).await?;
         let reach = Reach::Room(room.inside());
-        let confined = cgroup.map_or(Confined::No, Confined::Joined);
+        let confined = limits.map_or(Confined::No, Confined::Room);
         let belongings = Belongings { readers, confined, _secrets: Secrets::default() };
         Ok(Child { tree: ProcessTree::Room(room), reach, isolation: Isolation::Strict, belongings })
     }
@@ -126,7 +127,7 @@ impl Owner {
         environment.extend(self.names(&name));
         environment.extend(self.host.environment(&self.function, self.id));
         environment.extend(given);
-        let cgroup = self.confine(program.resources);
+        let cgroup = self.confine(program.resources, Cgroups::instance);
         let join = cgroup.as_ref().map(Cgroup::members);
         let (group, output) =
             ProcessGroup::start(program, &name, &environment, join.as_deref(), account, self.settings.descriptors)
@@ -149,13 +150,17 @@ impl Owner {
         Ok(Child { tree, reach, isolation: Isolation::Process, belongings })
     }
 
-    /// The control group that enforces the process's limits; `None`: it has no limits, or they cannot be enforced.
-    fn confine(&self, limits: &Resources) -> Option<Cgroup> {
+    /// What enforces the process's limits, made by `confine`; `None`: it has no limits, or they cannot be enforced.
+    fn confine<T>(
+        &self,
+        limits: &Resources,
+        confine: impl FnOnce(&Cgroups, u64, &Resources) -> Result<T, String>,
+    ) -> Option<T> {
         if !limits.any() {
             return None;
         }
         let cgroups = self.cgroups.as_ref().ok_or_else(|| "there are no control groups (v2) for instances".to_owned());
-        let group = cgroups.and_then(|cgroups| cgroups.instance(self.id.number, limits));
+        let group = cgroups.and_then(|cgroups| confine(cgroups, self.id.number, limits));
         let unenforced = group.as_ref().err().cloned();
         let before = std::mem::replace(&mut self.board.notes().unenforced, unenforced.clone());
         if let Some(reason) = unenforced.filter(|reason| before.as_ref() != Some(reason)) {
@@ -182,7 +187,7 @@ impl Belongings {
     /// Kills what the process left behind, inside its control group and outside. Waits for the last lines of output, and removes the secrets.
     pub(crate) async fn end(mut self) {
         let cgroup = match std::mem::replace(&mut self.confined, Confined::No) {
-            Confined::No => None,
+            Confined::No | Confined::Room(_) => None,
             Confined::Joined(cgroup) => Some(cgroup),
             Confined::Joining(cgroup) => cgroup.await.ok(),
         };

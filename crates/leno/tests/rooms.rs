@@ -231,6 +231,30 @@ fn a_refused_system_call_is_told_by_name() {
 }
 
 #[test]
+fn a_room_gets_no_more_than_its_share() {
+    let limited = intruder_function("")
+        .replace("  callees: []", "  callees: []\n  resources: {memory: 64Mi, cpu: 0.5, pids: 24}");
+    let mesh = start("strict", &limited);
+    assert!(attempt(&mesh, "whoami", &[]).starts_with("done"));
+    let functions = mesh.admin("/functions").json();
+    if let Some(reason) = functions[0]["unenforced_limits"].as_str() {
+        eprintln!("SKIPPED: this machine enforces no limits: {reason}");
+        assert!(mesh.output().iter().any(|line| line.contains("its limits are not enforced")));
+        return;
+    }
+    assert!(attempt(&mesh, "allocate", &["16"]).starts_with("done"));
+    assert_eq!(attempt(&mesh, "allocate", &["256"]), "killed");
+    assert!(attempt(&mesh, "multiply", &["4"]).starts_with("done"));
+    assert!(attempt(&mesh, "multiply", &["100"]).starts_with("refused"));
+    let pid = mesh.instances("test/intruder")[0]["pid"].as_u64().unwrap();
+    let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
+    // The controller has a hierarchy of its own (v1), or is in the one of all (v2).
+    let has_cpu = |line: &&str| line.split(':').nth(1).is_some_and(|list| list.split(',').any(|it| it == "cpu"));
+    let of_cpu = groups.lines().find(has_cpu).or_else(|| groups.lines().last());
+    assert!(of_cpu.is_some_and(|line| line.contains("/leno-node-")), "{groups}");
+}
+
+#[test]
 fn what_a_room_refuses_is_observed_and_filtered() {
     let mut mesh = start("strict", &neighbours());
     assert_eq!(attempt(&mesh, "trace", &["1"]), "killed");

@@ -128,6 +128,20 @@ fn attempt(way: &str, arguments: &[String]) -> Outcome {
                 Err(error) => Err(error.into()),
             }
         }
+        // More than its share: of memory, in MiB, and of processes.
+        "allocate" => {
+            let size = argument(0)?.parse::<usize>()? << 20;
+            // Written to, page by page, so that it is memory and not only a promise of some.
+            let taken = vec![1_u8; size];
+            Ok(format!("{} bytes are in use", taken.iter().filter(|byte| **byte == 1).count()))
+        }
+        "multiply" => {
+            let mut many = Vec::new();
+            for _ in 0..argument(0)?.parse::<usize>()? {
+                many.push(std::thread::Builder::new().spawn(|| std::thread::sleep(PATIENCE))?);
+            }
+            Ok(format!("{} threads run", many.len()))
+        }
         "whoami" => Ok(format!("{} {}", nix::unistd::getuid(), nix::unistd::gethostname()?.to_string_lossy())),
         _ => Err(format!("there is no way `{way}`").into()),
     }

@@ -1,0 +1,123 @@
+//! Limits by control groups of version 1, where a machine has its controllers there. Each controller has a hierarchy of its own, so an instance has a
+//! group in each. Nothing is killed through them, and a process cannot be started in them: they are for rooms, whose first process joins before there is
+//! a program.
+
+use leno_config::slice::Resources;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The period of `cpu.cfs_quota_us`, in microseconds.
+const PERIOD: u64 = 100_000;
+
+/// Where this process is in the hierarchies of the controllers that enforce limits.
+#[derive(Debug)]
+pub(super) struct Hierarchies {
+    memory: PathBuf,
+    cpu: PathBuf,
+    pids: PathBuf,
+}
+
+/// The groups of one instance. Dropping it removes those that are empty.
+#[derive(Debug)]
+pub(crate) struct Groups(Vec<PathBuf>);
+
+impl Hierarchies {
+    /// Finds them and removes what killed nodes left in them. The error says what is missing.
+    pub(super) fn open(prefix: &str) -> Result<Self, String> {
+        let read = |file: &str| fs::read_to_string(file).map_err(|error| format!("{file}: {error}"));
+        let (mounts, groups) = (read("/proc/self/mountinfo")?, read("/proc/self/cgroup")?);
+        let find = |controller: &str| {
+            let found = place(&mounts, &groups, controller);
+            found.ok_or_else(|| format!("there is no {controller} controller, neither of cgroup v2 nor of v1"))
+        };
+        let found = Self { memory: find("memory")?, cpu: find("cpu")?, pids: find("pids")? };
+        for hierarchy in [&found.memory, &found.cpu, &found.pids] {
+            sweep(hierarchy, prefix);
+        }
+        Ok(found)
+    }
+
+    /// Creates groups with limits. `name` begins with the prefix.
+    pub(super) fn instance(&self, name: &str, limits: &Resources) -> io::Result<Groups> {
+        let Resources { memory, cpu_millis, pids } = *limits;
+        let mut groups = Groups(Vec::new());
+        let mut set = |hierarchy: &Path, files: &[(&str, u64)]| {
+            let group = hierarchy.join(name);
+            fs::create_dir(&group)?;
+            groups.0.push(group.clone());
+            files.iter().try_for_each(|(file, value)| fs::write(group.join(file), value.to_string()))
+        };
+        if memory > 0 {
+            set(&self.memory, &[("memory.limit_in_bytes", memory)])?;
+        }
+        if cpu_millis > 0 {
+            let quota = u64::from(cpu_millis) * PERIOD / 1000;
+            set(&self.cpu, &[("cpu.cfs_period_us", PERIOD), ("cpu.cfs_quota_us", quota)])?;
+        }
+        if pids > 0 {
+            set(&self.pids, &[("pids.max", u64::from(pids))])?;
+        }
+        Ok(groups)
+    }
+}
+
+/// The folder of this process's group in the hierarchy of a controller.
+fn place(mounts: &str, groups: &str, controller: &str) -> Option<PathBuf> {
+    // Fields: ID, parent, device, root, mount point, options, optional fields, `-`, type, source, options of the hierarchy.
+    let (root, mount) = mounts.lines().find_map(|line| {
+        let (before, after) = line.split_once(" - ")?;
+        let mut kind = after.split(' ');
+        let is_it = kind.next() == Some("cgroup") && kind.nth(1)?.split(',').any(|option| option == controller);
+        let mut fields = before.split(' ').skip(3);
+        is_it.then(|| Some((fields.next()?, fields.next()?))).flatten()
+    })?;
+    // Fields: ID of the hierarchy, controllers, path.
+    let path = groups.lines().find_map(|line| {
+        let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+        controllers.split(',').any(|other| other == controller).then_some(path)
+    })?;
+    // In a container the mount may begin at the group itself.
+    let below = path.strip_prefix(root).unwrap_or(path);
+    Some(Path::new(mount).join(below.trim_start_matches('/')))
+}
+
+/// Removes empty groups of nodes. Those of nodes that live are not empty, or about to be removed by them.
+fn sweep(hierarchy: &Path, prefix: &str) {
+    let entries = fs::read_dir(hierarchy).into_iter().flatten().flatten();
+    for entry in entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix)) {
+        let _ = fs::remove_dir(entry.path());
+    }
+}
+
+impl Groups {
+    /// Moves a process into the groups. What it starts from here on is born in them.
+    pub(super) fn join(&self, pid: u32) -> io::Result<()> {
+        self.0.iter().try_for_each(|group| fs::write(group.join(super::MEMBERS), pid.to_string()))
+    }
+}
+
+impl Drop for Groups {
+    fn drop(&mut self) {
+        for group in &self.0 {
+            let _ = fs::remove_dir(group);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_group_of_each_controller_is_found() {
+        let mounts = "32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw,relatime - cgroup cgroup rw,cpu,cpuacct\n\
+                      38 31 0:35 /docker/abc /sys/fs/cgroup/memory rw,relatime shared:9 - cgroup cgroup rw,memory\n\
+                      40 31 0:37 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
+        let groups = "4:memory:/docker/abc/inner\n1:cpu,cpuacct:/\n0::/\n";
+        let find = |controller| place(mounts, groups, controller);
+        assert_eq!(find("cpu"), Some("/sys/fs/cgroup/cpu,cpuacct".into()));
+        assert_eq!(find("memory"), Some("/sys/fs/cgroup/memory/inner".into()));
+        assert_eq!(find("pids"), None);
+    }
+}
