@@ -1,8 +1,11 @@
 //! `leno-bench path`: the way into a room and out of it, and what a room costs: against processes and connections of the machine, in the same run.
 
 use crate::affinity::on_one_core;
+use crate::arguments::ProgramPaths;
 use crate::machine;
+use crate::pipeline;
 use crate::report::Report;
+use crate::rig::Rig;
 use crate::statistics::Figure;
 use anyhow::{Context, ensure};
 use leno_room::{Launcher, Program, Room, Rooms};
@@ -30,6 +33,8 @@ pub(crate) struct Arguments {
     /// A part of the rounds: for a look, not for a figure.
     #[arg(long)]
     quick: bool,
+    #[command(flatten)]
+    programs: ProgramPaths,
 }
 
 #[derive(clap::Args)]
@@ -61,6 +66,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         starts(&settings, &mut report).await?;
         memory(&settings, &mut report).await
     })?;
+    // Last: from here on this process is bound to a core.
+    let rig = Rig::set_up(arguments.programs.find()?)?;
+    pipeline::strict_against_process(&rig, arguments.quick, &mut report)?;
     for (name, value) in report.all() {
         println!("{name}: {value}");
     }

@@ -38,15 +38,19 @@ const START_INTERVAL: Duration = Duration::from_millis(50);
 enum Kind {
     Wasm,
     Process,
+    /// A process in a room.
+    Room,
 }
 
 impl Kind {
+    /// Those that are compared with one another here; a room is compared with a process by `leno-bench path`.
     const ALL: [Self; 2] = [Self::Wasm, Self::Process];
 
     fn name(self) -> &'static str {
         match self {
             Self::Wasm => "wasm",
             Self::Process => "process",
+            Self::Room => "room",
         }
     }
 
@@ -54,8 +58,9 @@ impl Kind {
     fn spec(self, component: &Path) -> anyhow::Result<Value> {
         Ok(match self {
             Self::Wasm => json!({"wasm": {"path": component, "memory": "16Mi"}}),
-            Self::Process => {
-                json!({"command": [std::env::current_exe()?, greeter::SUBCOMMAND], "isolation": "process"})
+            Self::Process | Self::Room => {
+                let isolation = if self == Self::Room { "strict" } else { "process" };
+                json!({"command": [std::env::current_exe()?, greeter::SUBCOMMAND], "workingDirectory": "/usr", "isolation": isolation})
             }
         })
     }
@@ -102,6 +107,32 @@ pub(crate) fn run(arguments: &Plain) -> anyhow::Result<()> {
     let mut details = json!({"conditions": trial::conditions(&rig), "first_requests": starts});
     details["trials"] = serde_json::to_value(&trials.0)?;
     arguments.output.write(report, page, machine, details)
+}
+
+/// What a room costs requests: CPU of node and processes with all nine policies, of a function by itself and of one that calls another.
+pub(crate) fn strict_against_process(rig: &Rig, quick: bool, report: &mut Report) -> anyhow::Result<()> {
+    let (repeats, seconds) = if quick { (3, 3) } else { (7, 8) };
+    let seconds = Duration::from_secs(seconds);
+    let lengths = Lengths { warm_up: Duration::from_secs(1), closed: seconds, open: seconds, retakes: 2 };
+    for (chain, form, figure) in
+        [(false, "alone", "strict_cpu_vs_process"), (true, "chain", "strict_chain_cpu_vs_process")]
+    {
+        let start = |kind| Running::start(rig, Path::new(""), kind, chain);
+        let contenders = [start(Kind::Room)?, start(Kind::Process)?];
+        let mut trials = Trials::default();
+        for repeat in 0..repeats {
+            for index in 0..contenders.len() {
+                let contender = &contenders[(index + repeat) % contenders.len()];
+                trials.0.push(trial::run(rig, contender, HTTP1, Pace::Open(HTTP1.rate), repeat, lengths)?);
+            }
+        }
+        let names = [Kind::Room, Kind::Process].map(|kind| format!("{}_{form}", kind.name()));
+        let which = [(names[0].as_str(), "http1", "open"), (names[1].as_str(), "http1", "open")];
+        if let Some(ratio) = trials.combined(which, |[room, process]| room.cpu_us / process.cpu_us) {
+            report.add_figure(figure, ratio);
+        }
+    }
+    Ok(())
 }
 
 fn tell(trials: &Trials, report: &mut Report, page: &mut Page) {
@@ -155,7 +186,7 @@ impl Contender for Running {
     }
 
     fn pids(&self) -> Vec<u32> {
-        self.proxy.pids().into_iter().flat_map(|pid| [vec![pid], children(pid)].concat()).collect()
+        self.proxy.pids().into_iter().flat_map(descendants).collect()
     }
 
     fn plan(&self, traffic: Traffic, pace: Pace) -> Plan {
@@ -180,7 +211,7 @@ impl Running {
         let mesh = mesh(rig, &folder, "wasm", POLICIES, listeners);
         let mut greeter = kind.spec(component)?;
         greeter["expose"] = json!([{"hosts": ["*"], "path": "/"}]);
-        if kind == Kind::Process {
+        if kind != Kind::Wasm {
             greeter["scale"] = json!({"min": 1, "max": 1});
         }
         let mut documents = vec![mesh.mesh(), mesh.policy("greeter", &["greeter"])];
@@ -215,6 +246,12 @@ impl Running {
             ensure!(begin.elapsed() < TIMEOUT, "{} answers {statuses:?}, {:?}", running.name, outcome.error);
         }
     }
+}
+
+/// A process and all that it started: a room's program has its room's first process and the launcher above it.
+fn descendants(pid: u32) -> Vec<u32> {
+    let below = children(pid).into_iter().flat_map(descendants);
+    std::iter::once(pid).chain(below).collect()
 }
 
 /// Processes that this one started.

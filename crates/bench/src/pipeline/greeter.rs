@@ -54,24 +54,24 @@ async fn answer(request: Request<Incoming>, words: Option<Rc<Words>>) -> anyhow:
 struct Words {
     url: String,
     host: String,
-    proxy: SocketAddr,
-    credential: String,
+    /// Address and credential of the proxy; `None`: this is a room, where names lead there.
+    proxy: Option<(SocketAddr, String)>,
     idle: RefCell<Vec<SendRequest<Empty<Bytes>>>>,
 }
 
 impl Words {
     fn new(url: &str) -> anyhow::Result<Self> {
-        let proxy = std::env::var("HTTP_PROXY").context("HTTP_PROXY")?;
-        let (user, proxy) =
-            proxy.strip_prefix("http://").and_then(|rest| rest.split_once('@')).context("HTTP_PROXY has no user")?;
+        let proxy = std::env::var("HTTP_PROXY").ok().map(|proxy| {
+            let (user, address) = proxy
+                .strip_prefix("http://")
+                .and_then(|rest| rest.split_once('@'))
+                .context("HTTP_PROXY has no user")?;
+            let credential = format!("Basic {}", STANDARD.encode(user));
+            Ok::<_, anyhow::Error>((address.trim_end_matches('/').parse()?, credential))
+        });
+        let proxy = proxy.transpose()?;
         let host = url.strip_prefix("http://").and_then(|rest| rest.split('/').next()).context("GREETING_FROM")?;
-        Ok(Self {
-            url: url.to_owned(),
-            host: host.to_owned(),
-            proxy: proxy.trim_end_matches('/').parse()?,
-            credential: format!("Basic {}", STANDARD.encode(user)),
-            idle: RefCell::default(),
-        })
+        Ok(Self { url: url.to_owned(), host: host.to_owned(), proxy, idle: RefCell::default() })
     }
 
     async fn fetch(&self) -> anyhow::Result<String> {
@@ -81,11 +81,11 @@ impl Words {
             None => self.connect().await?,
         };
         sender.ready().await?;
-        let request = Request::get(&self.url)
-            .header(HOST, &self.host)
-            .header(PROXY_AUTHORIZATION, &self.credential)
-            .body(Empty::new())?;
-        let response = sender.send_request(request).await?;
+        let mut request = Request::get(&self.url).header(HOST, &self.host);
+        if let Some((_, credential)) = &self.proxy {
+            request = request.header(PROXY_AUTHORIZATION, credential);
+        }
+        let response = sender.send_request(request.body(Empty::new())?).await?;
         anyhow::ensure!(response.status() == 200, "{} answered with {}", self.host, response.status());
         let text = response.into_body().collect().await?.to_bytes();
         self.idle.borrow_mut().push(sender);
@@ -93,7 +93,10 @@ impl Words {
     }
 
     async fn connect(&self) -> anyhow::Result<SendRequest<Empty<Bytes>>> {
-        let stream = TcpStream::connect(self.proxy).await?;
+        let stream = match self.proxy {
+            Some((proxy, _)) => TcpStream::connect(proxy).await?,
+            None => TcpStream::connect((&*self.host, 80)).await?,
+        };
         stream.set_nodelay(true)?;
         let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
         tokio::task::spawn_local(async move { drop(connection.await) });
