@@ -22,6 +22,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(2);
 static ADOPTING: AtomicBool = AtomicBool::new(false);
 /// The leaders (first processes) of live instances by process ID, with the instances' names.
 static LIVE_LEADERS: Mutex<BTreeMap<u32, String>> = Mutex::new(BTreeMap::new());
+/// Tell which children of this process are no instances.
+static SPARED: Mutex<Vec<Box<dyn Fn() -> u32 + Send>>> = Mutex::new(Vec::new());
 /// Held for reading while a process is started, until it is among the leaders. Held for writing while orphans are looked for.
 static STARTING: RwLock<()> = RwLock::new(());
 
@@ -47,9 +49,9 @@ pub(crate) fn start<C>(instance: &str, start: impl FnOnce() -> io::Result<(u32, 
     Ok(child)
 }
 
-/// Leaves a child of this process alone that is no instance.
-pub(crate) fn spare(child: u32) {
-    leaders().insert(child, String::new());
+/// Leaves a child of this process alone that is no instance. `child` tells which one that is.
+pub(crate) fn spare(child: impl Fn() -> u32 + Send + 'static) {
+    SPARED.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(child));
 }
 
 /// Forgets an instance's first process after it was waited for.
@@ -86,7 +88,9 @@ fn kill_orphans() -> bool {
 /// Children that are no instance's first process.
 fn orphans() -> impl Iterator<Item = u32> {
     let children = processes::children(getpid().as_raw_nonzero().get().unsigned_abs());
-    let leaders: Vec<u32> = leaders().keys().copied().collect();
+    let mut leaders: Vec<u32> = leaders().keys().copied().collect();
+    leaders.extend(SPARED.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|child| child()));
+    leaders.sort_unstable();
     children.into_iter().filter(move |child| leaders.binary_search(child).is_err())
 }
 

@@ -79,7 +79,8 @@ impl Supervisor {
             tracing::warn!(%error, "processes that detach themselves may outlive their instances");
         }
         if let Rooms::Open(rooms) = &settings.rooms {
-            orphans::spare(rooms.launcher());
+            let rooms = rooms.clone();
+            orphans::spare(move || rooms.launcher());
         }
         let (buffer, settings) = (Buffer::new(settings.buffer), Arc::new(settings));
         let host: Arc<dyn Host> = Arc::new(Announcing { host, changes: changes.clone() });

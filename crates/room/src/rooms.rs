@@ -7,12 +7,13 @@ use crate::wire::{self, Make};
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, socketpair};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The process that makes rooms.
+/// The process that makes rooms. It is started again if it has ended.
 #[derive(Debug)]
 pub struct Launcher {
+    command: Command,
     socket: OwnedFd,
     child: Child,
 }
@@ -21,15 +22,33 @@ impl Launcher {
     /// Starts it. The command has to call [`crate::launcher::run`] before it starts a thread. Its standard input is replaced, and its environment
     /// cleared.
     pub fn start(mut command: Command) -> io::Result<Self> {
-        let (socket, theirs) = pair()?;
-        let child = command.env_clear().stdin(theirs).spawn()?;
-        Ok(Self { socket, child })
+        command.env_clear();
+        let (socket, child) = launch(&mut command)?;
+        Ok(Self { command, socket, child })
     }
 
-    /// Its process ID.
-    pub fn pid(&self) -> u32 {
-        self.child.id()
+    /// Asks for a room, whose end of the control socket is `theirs`.
+    fn ask(&mut self, make: &Make, theirs: &OwnedFd) -> io::Result<()> {
+        let asked = wire::send(&self.socket, make, &[theirs.as_fd()], SendFlags::DONTWAIT);
+        match asked {
+            Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
+                // Its rooms have ended with it.
+                tracing::error!("the launcher of rooms has ended, and with it all rooms; it is started again");
+                let _ = self.child.wait();
+                (self.socket, self.child) = launch(&mut self.command)?;
+                wire::send(&self.socket, make, &[theirs.as_fd()], SendFlags::DONTWAIT)
+            }
+            asked => asked,
+        }
     }
+}
+
+fn launch(command: &mut Command) -> io::Result<(OwnedFd, Child)> {
+    let (socket, theirs) = pair()?;
+    let child = command.stdin(theirs).spawn()?;
+    // Otherwise the other end would stay open after the launcher's end.
+    command.stdin(Stdio::null());
+    Ok((socket, child))
 }
 
 /// The rooms of a node. Cheap to clone; clones share one state. All rooms end when the last clone is dropped.
@@ -40,7 +59,7 @@ pub struct Rooms {
 
 #[derive(Debug)]
 struct Inner {
-    launcher: Launcher,
+    launcher: Mutex<Launcher>,
     accounts: Option<Accounts>,
     waiting: Mutex<Vec<Room>>,
     /// How many rooms should wait for a program.
@@ -55,6 +74,7 @@ impl Rooms {
     pub async fn open(launcher: Launcher, ahead: usize) -> Result<Self, NoRoom> {
         // Only root can give rooms IDs that are not its own.
         let accounts = rustix::process::geteuid().is_root().then(Accounts::default);
+        let launcher = Mutex::new(launcher);
         let rooms = Self { inner: Arc::new(Inner { launcher, accounts, waiting: Mutex::default(), ahead }) };
         let first = rooms.inner.make().await?;
         rooms.inner.waiting().push(first);
@@ -62,9 +82,9 @@ impl Rooms {
         Ok(rooms)
     }
 
-    /// Process ID of the launcher.
+    /// Process ID of the launcher that runs now.
     pub fn launcher(&self) -> u32 {
-        self.inner.launcher.pid()
+        self.inner.launcher().child.id()
     }
 
     /// Whether each room has a user ID of its own outside.
@@ -98,7 +118,7 @@ impl Inner {
         };
         let (control, theirs) = pair()?;
         let make = Make { account: account.as_ref().map(|account| account.number) };
-        wire::send(&self.launcher.socket, &make, &[theirs.as_fd()], SendFlags::DONTWAIT)?;
+        self.launcher().ask(&make, &theirs)?;
         drop(theirs);
         tokio::time::timeout(LONGEST, Room::furnished(control, account)).await.unwrap_or(Err(NoRoom::Timeout))
     }
@@ -114,6 +134,10 @@ impl Inner {
                 }
             }
         }
+    }
+
+    fn launcher(&self) -> MutexGuard<'_, Launcher> {
+        self.launcher.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn waiting(&self) -> MutexGuard<'_, Vec<Room>> {

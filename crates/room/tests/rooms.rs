@@ -181,6 +181,22 @@ async fn a_program_that_ends_at_once_has_run() {
 }
 
 #[tokio::test]
+async fn a_launcher_that_has_ended_is_started_again() {
+    let rooms = open(2).await;
+    let (room, _output) = shell(&rooms, "sleep 1000").await;
+    let inside = processes_of(room.pid());
+    let first = rooms.launcher();
+    assert!(Command::new("kill").args(["-KILL", &first.to_string()]).status().unwrap().success());
+    vanish(&inside).await;
+    assert_eq!(room.end().await, Exit(9), "its rooms end with it");
+    // Those that waited are over too.
+    for _ in 0..3 {
+        assert_eq!(all(shell(&rooms, "echo again").await.1).await, "again\n");
+    }
+    assert_ne!(rooms.launcher(), first);
+}
+
+#[tokio::test]
 async fn what_cannot_be_run_is_said() {
     let rooms = open(0).await;
     let refusal = async |program: Program| {
