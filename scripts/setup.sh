@@ -19,7 +19,11 @@ need cc build-essential
 need make build-essential
 need curl curl
 need git git
-# For the example extensions, which tests build and run.
+# For the kernel's part (eBPF): clang compiles it, and libbpf loads it.
+need pkg-config pkg-config
+[ -e /usr/include/libelf.h ] || missing+=(libelf-dev)
+[ -e /usr/include/zlib.h ] || missing+=(zlib1g-dev)
+# For that, and for the example extensions, which tests build and run.
 need clang++ clang
 need wasm-ld lld
 [ -e /usr/include/wasm32-wasi/stdlib.h ] || missing+=(wasi-libc)

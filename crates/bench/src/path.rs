@@ -8,22 +8,24 @@ use crate::report::Report;
 use crate::rig::Rig;
 use crate::statistics::Figure;
 use anyhow::{Context, ensure};
-use leno_room::{Launcher, Program, Room, Rooms};
+use leno_kernel::Interception;
+use leno_room::{Kept, Launcher, Prepare, Program, Room, Rooms};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The subcommand that runs in a room.
 const INSIDE: &str = "path-inside";
 /// The subcommand that makes rooms.
 const LAUNCHER: &str = "path-launcher";
-/// What an instance calls: any address leads to the node.
-const CALLED: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::new(100, 64, 0, 1)), 80);
+/// What an instance calls: any address and port leads to the node.
+const CALLED: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::new(100, 64, 0, 1)), 5432);
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -81,7 +83,12 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
 async fn open(ahead: usize) -> anyhow::Result<Rooms> {
     let mut launcher = Command::new(std::env::current_exe()?);
     launcher.arg(LAUNCHER).current_dir("/");
-    Rooms::open(Launcher::start(launcher)?, ahead).await.context("there are no rooms here")
+    Rooms::open(Launcher::start(launcher)?, ahead, Some(prepare())).await.context("there are no rooms here")
+}
+
+/// As `leno up` does it: connections to every port arrive at the node.
+fn prepare() -> Prepare {
+    Arc::new(|entrances, network| Some(Kept::new(Interception::begin(network, entrances.http.as_fd()).ok()?)))
 }
 
 /// Runs this program in a room. Returns the room and what the program writes.

@@ -1,8 +1,12 @@
 //! The rooms of this node: its launcher, and what is said where there are none.
 
 use leno_function::Rooms;
-use leno_room::{Launcher, NoRoom};
+use leno_kernel::Interception;
+use leno_room::{Entrances, Kept, Launcher, NoRoom};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// The argument that makes this program the launcher. Nobody else needs it, so it is no subcommand.
 pub(crate) const LAUNCHER: &str = "room-launcher";
@@ -30,5 +34,20 @@ pub(crate) async fn open() -> Rooms {
 async fn try_open() -> Result<leno_room::Rooms, NoRoom> {
     let mut command = Command::new("/proc/self/exe");
     command.arg(LAUNCHER).current_dir("/");
-    leno_room::Rooms::open(Launcher::start(command)?, AHEAD).await
+    leno_room::Rooms::open(Launcher::start(command)?, AHEAD, Some(Arc::new(intercept))).await
+}
+
+/// Has connections to every port of a room arrive at the node. Without that, those to port 80 do, and all others are refused.
+fn intercept(entrances: &Entrances, network: BorrowedFd<'_>) -> Option<Kept> {
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    let begun = Interception::begin(network, entrances.http.as_fd());
+    if !TOLD.swap(true, Relaxed) {
+        match &begun {
+            Ok(_) => tracing::info!("instances: calls to every port are intercepted in the kernel"),
+            Err(error) => {
+                tracing::info!("instances: calls to port 80 are intercepted, others refused, for want of {error}")
+            }
+        }
+    }
+    begun.ok().map(Kept::new)
 }

@@ -58,6 +58,11 @@ fn attempt(mesh: &Mesh, way: &str, arguments: &[&str]) -> String {
     answer.body.trim_end().to_owned()
 }
 
+/// Whether calls to every port are intercepted here: root may load programs into the kernel.
+fn every_port() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
 struct Way<'a> {
     what: &'a str,
     way: &'a str,
@@ -160,8 +165,23 @@ fn ways_around(isolation: &str) {
                 "",
                 "done: HTTP/1.1 403",
             ),
-            way("a port without HTTP", "connect", &["192.0.2.1:5432"], "", "refused"),
+            // ClientHello, and what a PostgreSQL client says first.
+            way("TLS of its own", "talk", &["192.0.2.1:443", "22,3,1,0,5,1,0,0,1,3"], "", "refused"),
+            way(
+                "another protocol",
+                "talk",
+                &["192.0.2.1:5432", "0,0,0,8,4,210,22,47"],
+                "",
+                if every_port() { "done: HTTP/1.1 400" } else { "refused" },
+            ),
             way("a callee", "call", &["friend"], "", "done: HTTP/1.1 200"),
+            way(
+                "a callee at any port",
+                "http",
+                &["192.0.2.1:8080", "friend:8080"],
+                "",
+                if every_port() { "done: HTTP/1.1 200" } else { "refused" },
+            ),
             way("a callee by any address", "http", &["192.0.2.1:80", "friend"], "", "done: HTTP/1.1 200"),
             way("the same as another", "spoof", &["100.64.0.9:0", "100.64.0.1:80", "victim"], "", "done: HTTP/1.1 403"),
             way(
@@ -283,6 +303,11 @@ fn what_a_room_refuses_is_observed_and_filtered() {
         "{denied:?}"
     );
     assert!(denied[0]["reason"].as_str().unwrap().contains("may be called"), "{denied:?}");
+    if every_port() {
+        assert!(attempt(&mesh, "talk", &["192.0.2.1:443", "22,3,1,0,5,1,0,0,1,3"]).starts_with("refused"));
+        let connections = observe(&mut mesh, &["--kind", "tcp"], 1);
+        assert_eq!(connections[0]["host"], "192.0.2.1:443", "{connections:?}");
+    }
     let allowed = observe(&mut mesh, &["--verdict", "allow", "--rule", "everything", "--path", "/trace/*"], 1);
     assert_eq!(allowed[0]["target"], "test/intruder");
     assert!(observe(&mut mesh, &["--function", "nobody"], 0).is_empty());

@@ -191,7 +191,8 @@ impl Host for InstanceHost {
     fn entered(&self, function: &FunctionId, instance: InstanceId, entrances: Entrances) {
         let (Some(node), Some(attached)) = (self.node(), self.node.get()) else { return };
         let caller = node.credentials.admit(function, &instance.name(function));
-        attached.interceptor.serve(caller, entrances.http, entrances.names);
+        let Entrances { http, names, kept } = entrances;
+        attached.interceptor.serve(caller, http, names, kept.map(|kept| Box::new(kept) as Box<dyn Send>));
     }
 
     fn refused(&self, function: &FunctionId, instance: InstanceId, refused: &Refused) {

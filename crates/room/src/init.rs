@@ -7,6 +7,7 @@ use crate::wire::{self, Event, MOST_DESCRIPTORS, Order, Task};
 use crate::{children, network, view};
 use nix::sys::signalfd::SignalFd;
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use rustix::process::{Pid, Resource, Rlimit, Signal, WaitOptions, getrlimit, setrlimit, wait};
@@ -41,8 +42,8 @@ pub(crate) fn run(control: &OwnedFd, gate: &OwnedFd, has_account: bool, filters:
     0
 }
 
-/// Furnishes the room. Returns the sockets of its entrances.
-fn prepare(gate: &OwnedFd, has_account: bool) -> Result<([OwnedFd; 2], SignalFd), Unmade> {
+/// Furnishes the room. Returns the sockets of its entrances, and a descriptor of its network.
+fn prepare(gate: &OwnedFd, has_account: bool) -> Result<([OwnedFd; 3], SignalFd), Unmade> {
     let mut opened = [0];
     if rustix::io::read(gate, &mut opened).during("pipe")? == 0 {
         return Err(io::Error::other("the launcher could not map them")).during("user and group IDs");
@@ -59,6 +60,9 @@ fn prepare(gate: &OwnedFd, has_account: bool) -> Result<([OwnedFd; 2], SignalFd)
     }
     network::connect().during("the network")?;
     let sockets = [network::http().during("port 80")?, network::names().during("port 53")?];
+    let network = rustix::fs::open("/proc/self/ns/net", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+    let [http, names] = sockets;
+    let sockets = [http, names, network.during("its network")?];
     view::prepare(!has_account).during("the file system")?;
     Ok((sockets, children::ended().during("signals")?))
 }

@@ -32,7 +32,7 @@ mod view;
 mod wire;
 
 pub use error::NoRoom;
-pub use room::{Entrances, Exit, Inside, Program, Refusals, Refused, Room};
+pub use room::{Entrances, Exit, Inside, Kept, Prepare, Program, Refusals, Refused, Room};
 pub use rooms::{Launcher, Rooms};
 
 /// Where a room shows a program's secrets, each in a file of its own.

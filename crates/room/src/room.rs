@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::io::{self, Seek, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -45,11 +45,33 @@ pub struct Program {
 /// The sockets in a room at which its calls arrive. Whoever calls there is in the room.
 #[derive(Debug)]
 pub struct Entrances {
-    /// Connections to port 80 of any address. Their local address is the one that was called.
+    /// Connections to port 80 of any address, or to any port (see [`Prepare`]). Their local address is the one that was called.
     pub http: TcpListener,
     /// Questions about names.
     pub names: UdpSocket,
+    /// What [`Prepare`] returned.
+    pub kept: Option<Kept>,
 }
+
+/// Something that is held as long as a room's sockets are served. The lock makes it `Sync`; nobody takes it.
+pub struct Kept(#[expect(dead_code, reason = "kept for what its drop does")] Mutex<Box<dyn Send>>);
+
+impl Kept {
+    /// Holds this.
+    pub fn new(held: impl Send + 'static) -> Self {
+        Self(Mutex::new(Box::new(held)))
+    }
+}
+
+impl std::fmt::Debug for Kept {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Kept")
+    }
+}
+
+/// Called with the sockets of each new room and a descriptor of its network namespace, ahead of need, to have more connections arrive at them. It may
+/// block.
+pub type Prepare = Arc<dyn Fn(&Entrances, BorrowedFd<'_>) -> Option<Kept> + Send + Sync>;
 
 /// How a program ended, in the form of `wait(2)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,20 +157,32 @@ enum State {
 
 impl Room {
     /// Waits until a new room is ready. `control` is the node's end of its socket.
-    pub(crate) async fn furnished(control: OwnedFd, account: Option<Account>) -> Result<Self, NoRoom> {
+    pub(crate) async fn furnished(
+        control: OwnedFd,
+        account: Option<Account>,
+        prepare: Option<Prepare>,
+    ) -> Result<Self, NoRoom> {
         let watched = watch(control.try_clone()?)?;
         let (pid, first) = match next(&watched).await? {
             (Event::Born { pid }, descriptors) => (pid, one(descriptors)?),
             (other, _) => return Err(unfurnished(other)),
         };
-        let entrances = match next(&watched).await? {
+        let (mut entrances, network) = match next(&watched).await? {
             (Event::Made, descriptors) => {
-                let [http, names] =
-                    <[OwnedFd; 2]>::try_from(descriptors).map_err(|_| NoRoom::from(io::ErrorKind::InvalidData))?;
-                Entrances { http: TcpListener::from(http), names: UdpSocket::from(names) }
+                let [http, names, network] =
+                    <[OwnedFd; 3]>::try_from(descriptors).map_err(|_| NoRoom::from(io::ErrorKind::InvalidData))?;
+                let (http, names) = (TcpListener::from(http), UdpSocket::from(names));
+                (Entrances { http, names, kept: None }, network)
             }
             (other, _) => return Err(unfurnished(other)),
         };
+        if let Some(prepare) = prepare {
+            let prepared = tokio::task::spawn_blocking(move || {
+                entrances.kept = prepare(&entrances, network.as_fd());
+                entrances
+            });
+            entrances = prepared.await.map_err(io::Error::other)?;
+        }
         let (changes, state) = watch::channel(State::Waiting);
         let (sockets, supplied, over) = (Mutex::default(), Notify::new(), AtomicBool::new(false));
         let shared =

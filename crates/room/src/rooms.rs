@@ -2,7 +2,7 @@
 
 use crate::account::Accounts;
 use crate::error::{LONGEST, NoRoom};
-use crate::room::Room;
+use crate::room::{Prepare, Room};
 use crate::wire::{self, Make};
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, socketpair};
 use std::io;
@@ -57,25 +57,26 @@ pub struct Rooms {
     inner: Arc<Inner>,
 }
 
-#[derive(Debug)]
 struct Inner {
     launcher: Mutex<Launcher>,
     accounts: Option<Accounts>,
+    prepare: Option<Prepare>,
     waiting: Mutex<Vec<Room>>,
     /// How many rooms should wait for a program.
     ahead: usize,
 }
 
 impl Rooms {
-    /// Makes the first `ahead` rooms, and at least one, to see whether they can be had here. Each one that is taken is replaced.
+    /// Makes the first `ahead` rooms, and at least one, to see whether they can be had here. Each one that is taken is replaced. `prepare` is called with
+    /// each.
     ///
     /// # Errors
     /// Says what rooms lack on this machine.
-    pub async fn open(launcher: Launcher, ahead: usize) -> Result<Self, NoRoom> {
+    pub async fn open(launcher: Launcher, ahead: usize, prepare: Option<Prepare>) -> Result<Self, NoRoom> {
         // Only root can give rooms IDs that are not its own.
         let accounts = rustix::process::geteuid().is_root().then(Accounts::default);
         let launcher = Mutex::new(launcher);
-        let rooms = Self { inner: Arc::new(Inner { launcher, accounts, waiting: Mutex::default(), ahead }) };
+        let rooms = Self { inner: Arc::new(Inner { launcher, accounts, prepare, waiting: Mutex::default(), ahead }) };
         let first = rooms.inner.make().await?;
         rooms.inner.waiting().push(first);
         rooms.inner.fill().await;
@@ -110,6 +111,12 @@ impl Rooms {
     }
 }
 
+impl std::fmt::Debug for Inner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Inner").field("launcher", &self.launcher).field("ahead", &self.ahead).finish_non_exhaustive()
+    }
+}
+
 impl Inner {
     async fn make(&self) -> Result<Room, NoRoom> {
         let account = match &self.accounts {
@@ -120,7 +127,9 @@ impl Inner {
         let make = Make { account: account.as_ref().map(|account| account.number) };
         self.launcher().ask(&make, &theirs)?;
         drop(theirs);
-        tokio::time::timeout(LONGEST, Room::furnished(control, account)).await.unwrap_or(Err(NoRoom::Timeout))
+        tokio::time::timeout(LONGEST, Room::furnished(control, account, self.prepare.clone()))
+            .await
+            .unwrap_or(Err(NoRoom::Timeout))
     }
 
     /// Makes rooms until enough wait.

@@ -45,7 +45,7 @@ pub(crate) enum Event {
         /// Its process ID outside.
         pid: u32,
     },
-    /// The room is ready for a program. Comes with the sockets of [`crate::Entrances`], in order.
+    /// The room is ready for a program. Comes with the sockets of [`crate::Entrances`], in order, and with a descriptor of the network namespace.
     Made,
     /// Something that the room needs cannot be had. It ends.
     Failed(String),

@@ -13,7 +13,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 
 async fn open(ahead: usize) -> Rooms {
     let launcher = Launcher::start(Command::new(env!("CARGO_BIN_EXE_leno-test-launcher"))).unwrap();
-    Rooms::open(launcher, ahead).await.expect("rooms can be had here")
+    Rooms::open(launcher, ahead, None).await.expect("rooms can be had here")
 }
 
 /// Runs a shell script in a room.

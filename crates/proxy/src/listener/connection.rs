@@ -16,6 +16,7 @@ use crate::runtime::hyper::{LocalExecutor, Timer};
 use crate::runtime::schedule;
 use crate::state::credential::Caller;
 use crate::state::function::FunctionEntry;
+use crate::telemetry::flows::Refusal;
 use crate::telemetry::record::Record;
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version, header, request};
@@ -94,6 +95,7 @@ pub(crate) async fn serve(listener: Rc<Listener>, mut stream: TcpStream, address
         }
         None => return,
     };
+    let accepted_at = (listener.direction == TrafficDirection::Outbound).then(|| stream.local_addr().ok()).flatten();
     let connection = Connection {
         worker,
         direction: listener.direction,
@@ -104,8 +106,9 @@ pub(crate) async fn serve(listener: Rc<Listener>, mut stream: TcpStream, address
         } else {
             "http"
         },
-        port: listener.address.port(),
-        accepted_at: (listener.direction == TrafficDirection::Outbound).then(|| stream.local_addr().ok()).flatten(),
+        // What is intercepted may have been meant for any port.
+        port: accepted_at.map_or(listener.address.port(), |address| address.port()),
+        accepted_at,
         function: None,
         caller: RefCell::new(listener.caller.clone().map(|caller| (Proof::default(), caller))),
         one_caller: listener.caller.is_some(),
@@ -158,14 +161,36 @@ impl Connection {
             }
         };
         match detected {
-            Detected::Http1 => serve_http1(Rc::new(self), stream, open).await,
+            Detected::Http1 => {
+                let connection = Rc::new(self);
+                let served = serve_http1(connection.clone(), stream, open).await;
+                if served.as_ref().is_err_and(is_no_http) {
+                    connection.refuse("what came is no HTTP");
+                }
+                served
+            }
             Detected::Http2 => serve_http2(Rc::new(self), stream, open).await,
             Detected::Nothing => Ok(()),
             Detected::Tls => {
+                self.refuse("what came is TLS; inside the mesh, use http://");
                 let address = self.peer.address;
                 tracing::warn!(%address, direction = ?self.direction, "TLS where plain HTTP is expected; inside the mesh, use http://");
                 Ok(())
             }
+        }
+    }
+
+    /// Tells of an intercepted connection that carried no request. Others are closed without a word.
+    fn refuse(&self, reason: &'static str) {
+        let caller = self.caller.borrow();
+        if let (true, Some((_, caller)), Some(address)) = (self.one_caller, &*caller, self.accepted_at) {
+            self.worker.node.telemetry.refusals.push(Refusal {
+                kind: "tcp",
+                instance: (&*caller.instance).into(),
+                what: "connect".into(),
+                host: address.to_string().into(),
+                reason,
+            });
         }
     }
 
@@ -361,6 +386,10 @@ impl Connection {
             }
         });
     }
+}
+
+fn is_no_http(error: &io::Error) -> bool {
+    error.get_ref().and_then(|error| error.downcast_ref::<hyper::Error>()).is_some_and(hyper::Error::is_parse)
 }
 
 /// Converts a wall-clock time. `None`: it is too far in the future to matter.

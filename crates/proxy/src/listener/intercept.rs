@@ -26,7 +26,6 @@ struct Inner {
 }
 
 /// The sockets of one room.
-#[derive(Debug)]
 pub(super) struct Intercepted {
     /// Whoever calls at the sockets.
     caller: Arc<Caller>,
@@ -34,6 +33,8 @@ pub(super) struct Intercepted {
     http: net::TcpListener,
     /// Takes questions about names.
     names: net::UdpSocket,
+    /// Dropped when the sockets are not served any more.
+    kept: Option<Box<dyn Send>>,
 }
 
 impl Interceptor {
@@ -41,14 +42,21 @@ impl Interceptor {
         Self { inner: Arc::new(Inner { workers, next: AtomicUsize::new(0) }) }
     }
 
-    /// Serves the sockets of a room until its caller's credential is revoked. `http` takes plain HTTP to any address, `names` questions about names.
-    pub fn serve(&self, caller: Arc<Caller>, http: net::TcpListener, names: net::UdpSocket) {
+    /// Serves the sockets of a room until its caller's credential is revoked, and then drops `kept`. `http` takes plain HTTP to any address, `names`
+    /// questions about names.
+    pub fn serve(
+        &self,
+        caller: Arc<Caller>,
+        http: net::TcpListener,
+        names: net::UdpSocket,
+        kept: Option<Box<dyn Send>>,
+    ) {
         let Inner { workers, next } = &*self.inner;
         // In turn: a room has few connections, and one worker serves them all.
         let worker = workers.get(next.fetch_add(1, Relaxed) % workers.len().max(1));
         if let Some(worker) = worker {
             // This fails if the node is draining. Then nobody answers any more.
-            let _ = worker.send(Intercepted { caller, http, names });
+            let _ = worker.send(Intercepted { caller, http, names, kept });
         }
     }
 }
@@ -80,7 +88,7 @@ pub(super) async fn serve(
 }
 
 fn serve_one(worker: &Rc<Worker>, room: Intercepted, most: usize) -> io::Result<impl Future<Output = ()> + use<>> {
-    let Intercepted { caller, http, names } = room;
+    let Intercepted { caller, http, names, kept } = room;
     let (http, names) = (TcpListener::from_std(http)?, UdpSocket::from_std(names)?);
     let listener = Rc::new(Listener {
         worker: worker.clone(),
@@ -91,6 +99,7 @@ fn serve_one(worker: &Rc<Worker>, room: Intercepted, most: usize) -> io::Result<
     });
     let worker = worker.clone();
     Ok(async move {
+        let _kept = kept;
         tokio::join!(accept(http, listener, most), names::answer(&worker, &caller, &names));
     })
 }

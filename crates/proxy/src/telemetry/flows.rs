@@ -18,7 +18,8 @@ const REFUSALS: usize = 1024;
 pub struct Flow {
     /// When it began (RFC 3339, UTC).
     pub time: String,
-    /// What it was: `gateway`, `outbound` or `inbound` for an exchange, by its direction; `name` for a question about a name; `system-call`.
+    /// What it was: `gateway`, `outbound` or `inbound` for an exchange, by its direction; `tcp` for a connection without one; `name` for a question
+    /// about a name; `system-call`.
     pub kind: String,
     /// Who did it: a SPIFFE ID, an instance, or the address of a client outside of the mesh.
     pub source: String,
@@ -107,7 +108,7 @@ impl Flow {
 /// What an instance was refused before there was a request.
 #[derive(Clone, Debug)]
 pub struct Refusal {
-    /// `name` or `system-call`.
+    /// `tcp`, `name` or `system-call`.
     pub kind: &'static str,
     /// The instance.
     pub instance: Box<str>,

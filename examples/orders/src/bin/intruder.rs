@@ -64,6 +64,17 @@ fn attempt(way: &str, arguments: &[String]) -> Outcome {
             TcpStream::connect_timeout(&argument(0)?.parse()?, PATIENCE)?;
             Ok("connected".to_owned())
         }
+        // Something else than HTTP to an address.
+        "talk" => {
+            let mut stream = TcpStream::connect_timeout(&argument(0)?.parse()?, PATIENCE)?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.write_all(&argument(1)?.split(',').filter_map(|byte| byte.parse().ok()).collect::<Vec<u8>>())?;
+            let mut answer = [0; 64];
+            match stream.read(&mut answer)? {
+                0 => Err("the connection was closed".into()),
+                length => Ok(String::from_utf8_lossy(answer.get(..length).unwrap_or_default()).into_owned()),
+            }
+        }
         // A request to an address, for a host.
         "http" => http(TcpStream::connect_timeout(&argument(0)?.parse()?, PATIENCE)?, argument(1)?),
         // The same with another source address.
