@@ -23,7 +23,7 @@ pub(crate) fn accounts(wanted: slice::Accounts, node_account: bool) -> Result<Ac
     let root = geteuid().is_root();
     match wanted {
         slice::Accounts::PerNamespace { first, .. } if root && !node_account => {
-            tracing::info!("instances: each namespace has an account of its own, from {first} on");
+            tracing::info!("instances without a room: each namespace has an account of its own, from {first} on");
             Ok(Accounts::per_namespace(first))
         }
         slice::Accounts::PerNamespace { required, .. } => {
@@ -31,7 +31,9 @@ pub(crate) fn accounts(wanted: slice::Accounts, node_account: bool) -> Result<Ac
                 !required || node_account,
                 "only root can give each namespace an account of its own: run leno as root, or set `instances: {{accounts: node}}` in the Mesh document"
             );
-            tracing::info!("instances run under the account of the node, and can read each other's memory and files");
+            tracing::info!(
+                "instances without a room run under the account of the node, and can read each other's memory and files"
+            );
             Ok(Accounts::node())
         }
         slice::Accounts::Node => Ok(Accounts::node()),

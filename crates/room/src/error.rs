@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-/// Longest wait for a room. Making one takes milliseconds.
+/// Longest wait for a room, and for a program to be started in it. Both take milliseconds.
 pub(crate) const LONGEST: Duration = Duration::from_secs(10);
 
 /// Why there is no room.

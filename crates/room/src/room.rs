@@ -1,7 +1,7 @@
 //! A room as the node sees it.
 
 use crate::account::Account;
-use crate::error::NoRoom;
+use crate::error::{LONGEST, NoRoom};
 use crate::view;
 use crate::wire::{self, Event, MOST_DESCRIPTORS, Order, Task};
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -232,7 +232,13 @@ impl Room {
         let mut descriptors = vec![file.as_fd(), output.as_fd(), errors.as_fd()];
         descriptors.extend(mounts.iter().map(AsFd::as_fd));
         wire::send(&self.shared.control, &Order::Run, &descriptors, SendFlags::DONTWAIT)?;
-        let state = self.state.wait_for(|state| *state != State::Waiting).await;
+        let state = tokio::time::timeout(LONGEST, self.state.wait_for(|state| *state != State::Waiting)).await;
+        let Ok(state) = state else {
+            return Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                format!("`{name}` was not started within {LONGEST:?}"),
+            ));
+        };
         match state.as_deref() {
             // A program may have ended before anybody looked.
             Ok(State::Running | State::Ended { started: true, .. }) => Ok(()),

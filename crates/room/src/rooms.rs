@@ -9,6 +9,10 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// From when a room is taken until the next one is made.
+const REFILL: Duration = Duration::from_millis(20);
 
 /// The process that makes rooms. It is started again if it has ended.
 #[derive(Debug)]
@@ -62,6 +66,8 @@ struct Inner {
     accounts: Option<Accounts>,
     prepare: Option<Prepare>,
     waiting: Mutex<Vec<Room>>,
+    /// Held while rooms are made ahead.
+    filling: tokio::sync::Mutex<()>,
     /// How many rooms should wait for a program.
     ahead: usize,
 }
@@ -76,7 +82,16 @@ impl Rooms {
         // Only root can give rooms IDs that are not its own.
         let accounts = rustix::process::geteuid().is_root().then(Accounts::default);
         let launcher = Mutex::new(launcher);
-        let rooms = Self { inner: Arc::new(Inner { launcher, accounts, prepare, waiting: Mutex::default(), ahead }) };
+        let rooms = Self {
+            inner: Arc::new(Inner {
+                launcher,
+                accounts,
+                prepare,
+                waiting: Mutex::default(),
+                filling: tokio::sync::Mutex::default(),
+                ahead,
+            }),
+        };
         let first = rooms.inner.make().await?;
         rooms.inner.waiting().push(first);
         rooms.inner.fill().await;
@@ -103,7 +118,11 @@ impl Rooms {
             std::iter::from_fn(|| waiting.pop()).find(|room| !room.is_over())
         };
         let inner = Arc::clone(&self.inner);
-        tokio::spawn(async move { inner.fill().await });
+        tokio::spawn(async move {
+            // The program that gets this room starts now, and should have the machine for itself.
+            tokio::time::sleep(REFILL).await;
+            inner.fill().await;
+        });
         match made_ahead {
             Some(room) => Ok(room),
             None => self.inner.make().await,
@@ -134,6 +153,8 @@ impl Inner {
 
     /// Makes rooms until enough wait.
     async fn fill(&self) {
+        // One after the other, or a burst would leave as many rooms as it had starts.
+        let _one = self.filling.lock().await;
         while self.waiting().len() < self.ahead {
             match self.make().await {
                 Ok(room) => self.waiting().push(room),

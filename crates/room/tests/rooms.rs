@@ -169,6 +169,11 @@ async fn vanish(processes: &[u32]) {
     }
 }
 
+/// First processes of rooms: the launcher's children.
+fn waiting(rooms: &Rooms) -> usize {
+    processes_of(rooms.launcher()).len() - 1
+}
+
 #[tokio::test]
 async fn a_program_that_ends_at_once_has_run() {
     let rooms = open(2).await;
@@ -220,5 +225,13 @@ async fn rooms_are_made_ahead_and_made_again() {
     pids.dedup();
     assert_eq!(pids.len(), 3);
     drop(first);
+    // However many were taken, two are made.
+    let begin = Instant::now();
+    while waiting(&rooms) != 2 {
+        assert!(begin.elapsed() < TIMEOUT, "{} rooms wait", waiting(&rooms));
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(waiting(&rooms), 2);
     assert_eq!(all(shell(&rooms, "echo again").await.1).await, "again\n");
 }
