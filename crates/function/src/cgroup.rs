@@ -66,6 +66,12 @@ impl Cgroups {
         Ok(Self { node, controlled: OnceLock::new(), legacy: OnceLock::new(), mover, _lock: lock })
     }
 
+    /// Moves a process of the node and its descendants into the node's own group. Where they were, no limits could be enforced for what is in groups
+    /// below.
+    pub(crate) fn take_in(&self, process: u32) -> io::Result<()> {
+        Cgroup::move_all(&self.node.join("main").join(MEMBERS), process)
+    }
+
     /// Creates a group for a running instance that has no limits, and moves the instance into it. The receiver gets nothing if that fails.
     pub(crate) fn move_running(&self, name: u64, leader: u32) -> oneshot::Receiver<Cgroup> {
         let (done, group) = oneshot::channel();
@@ -198,7 +204,11 @@ impl Cgroup {
 
     /// Moves a process and its descendants into the group.
     fn move_into_group(&self, leader: u32) -> io::Result<()> {
-        fs::write(self.members(), leader.to_string())?;
+        Self::move_all(&self.members(), leader)
+    }
+
+    fn move_all(members: &Path, leader: u32) -> io::Result<()> {
+        fs::write(members, leader.to_string())?;
         // From here on, children of the leader are born in the group. Each pass finds processes that were started before their parent was moved.
         let mut known = BTreeSet::new();
         loop {
@@ -209,7 +219,7 @@ impl Cgroup {
             }
             for child in found {
                 // This fails if the process has ended.
-                let _ = fs::write(self.members(), child.to_string());
+                let _ = fs::write(members, child.to_string());
             }
         }
     }

@@ -14,7 +14,7 @@ use crate::status::{Board, Isolation};
 use crate::tree::ProcessTree;
 use leno_config::id::FunctionId;
 use leno_config::slice::{self, Resources};
-use leno_room::Refusals;
+use leno_room::{Refusals, Room};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, BufReader};
@@ -40,9 +40,12 @@ pub(crate) struct Child {
     pub belongings: Belongings,
 }
 
+/// Tasks that read standard output and standard error.
+type Readers = [Option<tokio::task::JoinHandle<()>>; 2];
+
 /// What a process uses. It is released shortly after the process has ended.
 pub(crate) struct Belongings {
-    readers: [Option<tokio::task::JoinHandle<()>>; 2],
+    readers: Readers,
     confined: Confined,
     _secrets: Secrets,
 }
@@ -74,6 +77,11 @@ impl Owner {
         }
     }
 
+    /// Whether a process with this setting is started in a room here.
+    pub(crate) fn uses_rooms(&self, isolation: slice::Isolation) -> bool {
+        isolation != slice::Isolation::Process && matches!(self.settings.rooms, Rooms::Open(_))
+    }
+
     async fn start_in_room(
         &self,
         rooms: &leno_room::Rooms,
@@ -83,7 +91,32 @@ impl Owner {
         let secrets = RoomSecrets::read(program.secrets)?;
         let mut room = rooms.take().await.map_err(std::io::Error::other)?;
         let limits = self.confine(program.resources, Cgroups::room);
-        if let Some(limits) = &limits {
+        let started = self.move_in(&mut room, limits.as_ref(), program, secrets, given).await;
+        let readers = match started {
+            Ok(readers) => readers,
+            Err(error) => {
+                // First the room: its control groups are removed when they are empty.
+                room.end().await;
+                drop(limits);
+                return Err(error);
+            }
+        };
+        let reach = Reach::Room(room.inside());
+        let confined = limits.map_or(Confined::No, Confined::Room);
+        let belongings = Belongings { readers, confined, _secrets: Secrets::default() };
+        Ok(Child { tree: ProcessTree::Room(room), reach, isolation: Isolation::Strict, belongings })
+    }
+
+    /// Starts the program in a room. Returns the readers of its output.
+    async fn move_in(
+        &self,
+        room: &mut Room,
+        limits: Option<&RoomLimits>,
+        program: &Program<'_>,
+        secrets: RoomSecrets,
+        given: Vec<(String, String)>,
+    ) -> std::io::Result<Readers> {
+        if let Some(limits) = limits {
             limits.join(room.pid())?;
         }
         let name = self.id.name(&self.function);
@@ -108,10 +141,7 @@ impl Owner {
         let ((out, read_out), (err, read_err)) = (pipe::pipe()?, pipe::pipe()?);
         let readers = [Some(self.read(read_out, Stream::Stdout)), Some(self.read(read_err, Stream::Stderr))];
         room.run(task, out.into_blocking_fd()?, err.into_blocking_fd()?).await?;
-        let reach = Reach::Room(room.inside());
-        let confined = limits.map_or(Confined::No, Confined::Room);
-        let belongings = Belongings { readers, confined, _secrets: Secrets::default() };
-        Ok(Child { tree: ProcessTree::Room(room), reach, isolation: Isolation::Strict, belongings })
+        Ok(readers)
     }
 
     /// Variables that name the instance and its function.

@@ -9,7 +9,7 @@ use crate::ports::Port;
 use crate::process::{self, Program};
 use crate::reach::Reach;
 use crate::readiness;
-use crate::status::{InstanceState, InstanceStatus};
+use crate::status::{InstanceState, InstanceStatus, Isolation};
 use crate::tree::ProcessTree;
 use leno_config::slice::{AppProtocol, Command};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -92,8 +92,18 @@ impl Instance {
         let port = if self.command.port.is_none() { Some(Port::take()?) } else { None };
         let number = port.as_ref().map(|port| port.number).or(self.command.port).unwrap_or_default();
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, number));
+        if number < LOWEST_PORT_IN_A_ROOM && self.owner.uses_rooms(self.command.isolation) {
+            let text = format!(
+                "port {number} is the mesh's in a room: choose one from {LOWEST_PORT_IN_A_ROOM} on, or `isolation: process`"
+            );
+            return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, text));
+        }
         let given = vec![("PORT".to_owned(), number.to_string())];
         let child = self.owner.start(&Program::from(&self.command), given).await?;
+        let address = match child.isolation {
+            Isolation::Strict => SocketAddr::from((in_a_room(self.owner.id), number)),
+            Isolation::Process => address,
+        };
         let mut notes = self.owner.board.notes();
         let status = InstanceStatus {
             function: self.owner.function.clone(),
@@ -190,6 +200,17 @@ impl Instance {
         let grace = if *self.target.borrow() < TargetState::Kill { self.command.grace } else { Duration::ZERO };
         tree.finish(grace, at_least(&mut self.target, TargetState::Kill)).await;
     }
+}
+
+/// Ports below are the mesh's in a room, where nothing that a program binds can be mistaken for them.
+const LOWEST_PORT_IN_A_ROOM: u16 = 1024;
+
+/// What an instance in a room is called where addresses tell instances apart: several rooms may have the same port. It is one of 127.64.0.0/10, which no
+/// external address may be of, and leads nowhere. The instance itself listens on 127.0.0.1.
+fn in_a_room(id: InstanceId) -> Ipv4Addr {
+    const FIRST: u32 = 0x7f40_0000;
+    const COUNT: u64 = 1 << 22;
+    Ipv4Addr::from(FIRST | u32::try_from(id.number % COUNT).unwrap_or_default())
 }
 
 /// A process that is not ready yet.

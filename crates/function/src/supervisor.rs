@@ -79,6 +79,9 @@ impl Supervisor {
             tracing::warn!(%error, "processes that detach themselves may outlive their instances");
         }
         if let Rooms::Open(rooms) = &settings.rooms {
+            if let Some(Err(error)) = cgroups.as_ref().map(|cgroups| cgroups.take_in(rooms.launcher())) {
+                tracing::warn!(%error, "the launcher of rooms is in no control group of the node; limits may not be enforced");
+            }
             let rooms = rooms.clone();
             orphans::spare(move || rooms.launcher());
         }

@@ -374,6 +374,37 @@ fn a_program_in_a_room_serves_calls_and_ends_as_elsewhere() {
 }
 
 #[test]
+fn rooms_may_have_the_same_port_and_get_their_own_requests() {
+    let function = |name: &str| {
+        echo_function(
+            name,
+            &format!(
+                "  callees: []\n  port: 18080\n  workingDirectory: public\n  expose: [{{hosts: [{name}.example], path: /}}]"
+            ),
+        ) + &policy(&format!("{name}-in"), name, ALLOW_ALL)
+    };
+    let mesh = start("strict", &(function("one") + &function("other")));
+    // On connections that are kept, and used again by whoever comes next.
+    for _ in 0..20 {
+        for name in ["one", "other"] {
+            let answer = mesh.curl("/", &["--header", &format!("host: {name}.example")]).json();
+            assert_eq!(answer["environment"]["LENO_FUNCTION"], format!("test/{name}"));
+        }
+    }
+    let addresses = ["one", "other"].map(|name| mesh.instances(&format!("test/{name}"))[0]["address"].clone());
+    assert_ne!(addresses[0], addresses[1]);
+}
+
+#[test]
+fn a_port_of_the_mesh_cannot_be_a_programs() {
+    let eighty = intruder_function("").replace("  callees: []", "  callees: []\n  port: 80");
+    let mut mesh = start("strict", &eighty);
+    assert_eq!(mesh.get("/whoami").status, 503);
+    let reason = "port 80 is the mesh's in a room: choose one from 1024 on";
+    mesh.wait_for(reason, |mesh| mesh.output().iter().any(|line| line.contains(reason)));
+}
+
+#[test]
 fn what_cannot_be_run_or_shown_is_said() {
     let function = |name: &str, spec: &str| {
         format!(

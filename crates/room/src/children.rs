@@ -4,9 +4,14 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use std::io;
 
-/// A descriptor that is readable when a child has ended. Blocks the signal that says so otherwise.
+/// A descriptor that is readable when a child has ended. Blocks the signal that says so otherwise, and those that are meant for the node: it ends its
+/// rooms in its own time.
 pub(crate) fn ended() -> io::Result<SignalFd> {
     let child = SigSet::from(Signal::SIGCHLD);
-    sigprocmask(SigmaskHow::SIG_SETMASK, Some(&child), None)?;
+    let mut blocked = child;
+    for signal in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGTERM] {
+        blocked.add(signal);
+    }
+    sigprocmask(SigmaskHow::SIG_SETMASK, Some(&blocked), None)?;
     Ok(SignalFd::with_flags(&child, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?)
 }

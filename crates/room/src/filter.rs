@@ -1,8 +1,8 @@
 //! The system calls that a program in a room may make.
 //!
 //! What is on [`ALLOWED`] reaches the kernel at once. Everything else is shown to the room's first process, which answers for the kernel: with an
-//! error, where programs are known to ask and to go on without ([`ANSWERED`]); as a kernel that does not have the call, if it is newer than this list;
-//! and otherwise by killing the process that made it. Each refusal is told to the node, by name.
+//! error, where programs are known to ask and to go on without ([`ANSWERED`]); by killing the process, where only an attack makes the call ([`KILLED`]); and
+//! otherwise as a kernel that does not have the call. Each kind of refusal is told to the node once, by name.
 
 use nix::errno::Errno;
 use seccompiler::{
@@ -21,7 +21,7 @@ const ALLOWED: &[Sysno] = &[
     // Files.
     Sysno::access, Sysno::chdir, Sysno::chmod, Sysno::chown, Sysno::close, Sysno::close_range, Sysno::copy_file_range,
     Sysno::creat, Sysno::dup, Sysno::dup2, Sysno::dup3, Sysno::faccessat, Sysno::faccessat2, Sysno::fadvise64,
-    Sysno::fallocate, Sysno::fchdir, Sysno::fchmod, Sysno::fchmodat, Sysno::fchown, Sysno::fchownat, Sysno::fcntl,
+    Sysno::fallocate, Sysno::fchdir, Sysno::fchmod, Sysno::fchmodat, Sysno::fchmodat2, Sysno::fchown, Sysno::fchownat, Sysno::fcntl,
     Sysno::fdatasync, Sysno::fgetxattr, Sysno::flistxattr, Sysno::flock, Sysno::fremovexattr, Sysno::fsetxattr,
     Sysno::fstat, Sysno::fstatfs, Sysno::fsync, Sysno::ftruncate, Sysno::futimesat, Sysno::getcwd, Sysno::getdents,
     Sysno::getdents64, Sysno::getxattr, Sysno::inotify_add_watch, Sysno::inotify_init, Sysno::inotify_init1,
@@ -38,7 +38,7 @@ const ALLOWED: &[Sysno] = &[
     // Sockets; which kinds, see `rules`.
     Sysno::accept, Sysno::accept4, Sysno::bind, Sysno::connect, Sysno::getpeername, Sysno::getsockname,
     Sysno::getsockopt, Sysno::listen, Sysno::recvfrom, Sysno::recvmmsg, Sysno::recvmsg, Sysno::sendmmsg,
-    Sysno::sendmsg, Sysno::sendto, Sysno::setsockopt, Sysno::shutdown, Sysno::socketpair,
+    Sysno::sendmsg, Sysno::sendto, Sysno::setsockopt, Sysno::shutdown,
     // Waiting.
     Sysno::epoll_create, Sysno::epoll_create1, Sysno::epoll_ctl, Sysno::epoll_ctl_old, Sysno::epoll_pwait,
     Sysno::epoll_pwait2, Sysno::epoll_wait, Sysno::epoll_wait_old, Sysno::eventfd, Sysno::eventfd2, Sysno::futex,
@@ -104,9 +104,21 @@ const ANSWERED: &[(Sysno, Errno)] = &[
     (Sysno::set_mempolicy, Errno::ENOSYS),
     (Sysno::sethostname, Errno::EPERM),
     (Sysno::socket, Errno::EAFNOSUPPORT),
+    (Sysno::socketpair, Errno::EAFNOSUPPORT),
     (Sysno::syslog, Errno::EPERM),
     (Sysno::unshare, Errno::EPERM),
     (Sysno::userfaultfd, Errno::EPERM),
+];
+
+/// Calls that a program has no other reason to make than to get out of its room, or into somebody else's.
+#[rustfmt::skip]
+const KILLED: &[Sysno] = &[
+    Sysno::acct, Sysno::clock_settime, Sysno::delete_module, Sysno::finit_module, Sysno::fsconfig, Sysno::fsmount,
+    Sysno::fsopen, Sysno::fspick, Sysno::init_module, Sysno::ioperm, Sysno::iopl, Sysno::kexec_file_load,
+    Sysno::kexec_load, Sysno::mount, Sysno::mount_setattr, Sysno::move_mount, Sysno::open_by_handle_at,
+    Sysno::open_tree, Sysno::pidfd_getfd, Sysno::pivot_root, Sysno::process_vm_readv, Sysno::process_vm_writev,
+    Sysno::ptrace, Sysno::quotactl, Sysno::quotactl_fd, Sysno::reboot, Sysno::setdomainname, Sysno::setns,
+    Sysno::settimeofday, Sysno::swapoff, Sysno::swapon, Sysno::umount2,
 ];
 
 /// Compiles the filters: the first answers by itself, the second asks this process.
@@ -160,6 +172,8 @@ fn rules() -> Result<BTreeMap<i64, Vec<SeccompRule>>, seccompiler::BackendError>
     let route = u64::from(libc::NETLINK_ROUTE.unsigned_abs());
     sockets.push(SeccompRule::new(vec![equals(0, u64::from(libc::AF_NETLINK.unsigned_abs()))?, equals(2, route)?])?);
     rules.insert(Sysno::socket.id().into(), sockets);
+    let unix = equals(0, u64::from(libc::AF_UNIX.unsigned_abs()))?;
+    rules.insert(Sysno::socketpair.id().into(), vec![SeccompRule::new(vec![unix])?]);
     // The usual one, and the question which one it is.
     let personalities = [0, 0xffff_ffff].map(|kind| equals(0, kind).and_then(|kind| SeccompRule::new(vec![kind])));
     rules.insert(Sysno::personality.id().into(), personalities.into_iter().collect::<Result<_, _>>()?);
@@ -226,15 +240,15 @@ impl Listener {
         #[expect(unsafe_code, reason = "see above")]
         let asked = unsafe { asked.assume_init() };
         let call = usize::try_from(asked.data.nr).ok().and_then(Sysno::new);
-        let error = match call {
-            None => Some(Errno::ENOSYS),
-            Some(call) => ANSWERED.iter().find(|(answered, _)| *answered == call).map(|(_, error)| *error),
-        };
+        let answered = ANSWERED.iter().find(|(answered, _)| Some(*answered) == call).map(|(_, error)| *error);
+        let kills = call.is_some_and(|call| KILLED.contains(&call));
+        let error = if kills { None } else { Some(answered.unwrap_or(Errno::ENOSYS)) };
         if let Some(error) = error {
             let mut answer = libc::seccomp_notif_resp { id: asked.id, val: 0, error: -(error as i32), flags: 0 };
             self.ioctl(libc::SECCOMP_IOCTL_NOTIF_SEND, &raw mut answer)?;
         }
-        let name = call.map_or_else(|| format!("system call {}", asked.data.nr), |call| call.name().to_owned());
+        // All that have no name are one kind: there are billions of numbers.
+        let name = call.map_or("of an unknown number", |call| call.name()).to_owned();
         Ok(Some(RefusedCall { call: name, thread: asked.pid, kill: error.is_none() }))
     }
 

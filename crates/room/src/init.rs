@@ -5,6 +5,7 @@ use crate::filter::{self, Listener, RefusedCall};
 use crate::step::{During, Unmade};
 use crate::wire::{self, Event, MOST_DESCRIPTORS, Order, Task};
 use crate::{children, network, view};
+use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
 use nix::sys::signalfd::SignalFd;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{Mode, OFlags};
@@ -114,11 +115,6 @@ fn start(descriptors: Vec<OwnedFd>, has_account: bool, filters: &[BpfProgram; 2]
     rustix::system::sethostname(task.hostname.as_bytes()).during("the host name")?;
     view::complete(&task.visible, &mounts, !has_account, &task.secrets).during("the file system")?;
     drop(mounts);
-    if let Some(descriptors) = task.descriptors {
-        let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
-        let current = Some(maximum.map_or(descriptors, |maximum| descriptors.min(maximum)));
-        setrlimit(Resource::Nofile, Rlimit { current, maximum }).during("the limit on file descriptors")?;
-    }
     give_up_rights().during("capabilities")?;
     let listener = Listener::install(filters).during("the filter of system calls")?;
 
@@ -134,9 +130,29 @@ fn start(descriptors: Vec<OwnedFd>, has_account: bool, filters: &[BpfProgram; 2]
         .stdout(output)
         .stderr(errors)
         .process_group(0);
+    let limit = task.descriptors.map(|descriptors| limit(descriptors, has_account));
+    #[expect(
+        unsafe_code,
+        reason = "what this process blocks, and how many descriptors it may have, is not for the program"
+    )]
+    // SAFETY: between fork and exec this makes two system calls and allocates nothing.
+    unsafe {
+        command.pre_exec(move || {
+            sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
+            limit.map_or(Ok(()), |limit| Ok(setrlimit(Resource::Nofile, limit)?))
+        });
+    }
     let child = command.spawn().during("the program")?;
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     Ok((pid.ok_or(io::ErrorKind::NotFound).map_err(io::Error::from).during("the program")?, listener))
+}
+
+/// The program's limit on file descriptors. Where the room shares its account with others, the hard limit is the soft one: how many descriptors an account
+/// may have on their way in sockets is limited too, and the rooms' first processes need some.
+fn limit(descriptors: u64, has_account: bool) -> Rlimit {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    let soft = maximum.map_or(descriptors, |maximum| descriptors.min(maximum));
+    Rlimit { current: Some(soft), maximum: if has_account { maximum } else { Some(soft) } }
 }
 
 /// Gives up all capabilities for ever, this process's and those of what it starts.
@@ -211,7 +227,13 @@ fn refuse(
 
 fn supply(control: &OwnedFd, number: u8) -> io::Result<()> {
     let number = usize::from(number).min(MOST_DESCRIPTORS);
-    let sockets: Vec<OwnedFd> = (0..number).map(|_| network::tcp()).collect::<io::Result<_>>()?;
+    let sockets: Vec<OwnedFd> = (0..number).filter_map(|_| network::tcp().ok()).collect();
     let borrowed: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
-    wire::send(control, &Event::Sockets, &borrowed, SendFlags::empty())
+    match wire::send(control, &Event::Sockets, &borrowed, SendFlags::empty()) {
+        // The account has as many on their way as it may: that must not end the room.
+        Err(error) if error.raw_os_error() == Some(libc::ETOOMANYREFS) => {
+            wire::send(control, &Event::Sockets, &[], SendFlags::empty())
+        }
+        sent => sent,
+    }
 }

@@ -12,7 +12,9 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{RecvFlags, SendFlags};
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Pid, PidfdFlags, WaitOptions, getegid, geteuid, pidfd_open, wait};
+use rustix::process::{
+    Pid, PidfdFlags, Resource, Rlimit, WaitOptions, getegid, geteuid, getrlimit, pidfd_open, setrlimit, wait,
+};
 use seccompiler::BpfProgram;
 use std::fs;
 use std::io::{self, Write};
@@ -46,6 +48,9 @@ fn serve() -> io::Result<()> {
     // Standard input becomes /dev/null, so that nothing that a room runs can inherit the socket.
     let node = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
     rustix::stdio::dup2_stdin(rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)?;
+    // Descriptors on their way in sockets are counted against this limit, for all rooms of an account together.
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })?;
     let children = children::ended()?;
     // Compiled once: rooms share it.
     let filters = filter::compile().map_err(io::Error::other)?;

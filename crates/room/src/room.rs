@@ -21,7 +21,7 @@ use tokio::net::TcpSocket;
 use tokio::sync::{Notify, watch};
 
 /// Sockets of a room's network that the node has in hand for its next connections.
-const SPARE_SOCKETS: u8 = 4;
+const SPARE_SOCKETS: usize = 4;
 
 /// A program to run in a room.
 #[derive(Clone, Debug, Default)]
@@ -107,13 +107,32 @@ impl AsRawFd for Held {
 #[derive(Debug)]
 struct Shared {
     control: OwnedFd,
-    sockets: Mutex<VecDeque<OwnedFd>>,
+    sockets: Mutex<Sockets>,
     /// Notified when there are more sockets, and when there will be none any more.
     supplied: Notify,
     over: AtomicBool,
     /// Given back when the room has ended.
     _account: Option<Account>,
     refusals: OnceLock<Refusals>,
+}
+
+/// Unconnected sockets of a room's network.
+#[derive(Debug, Default)]
+struct Sockets {
+    in_hand: VecDeque<OwnedFd>,
+    /// How many were ordered and have not arrived.
+    ordered: usize,
+    /// How many connections wait for one.
+    waiting: usize,
+}
+
+/// A connection that waits for a socket, until it is dropped.
+struct Waiting<'a>(&'a Shared);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.sockets().waiting -= 1;
+    }
 }
 
 /// A system call that no room allows.
@@ -188,7 +207,7 @@ impl Room {
         let shared =
             Arc::new(Shared { control, sockets, supplied, over, _account: account, refusals: OnceLock::new() });
         tokio::spawn(listen(watched, Arc::downgrade(&shared), changes));
-        shared.order(&Order::Sockets(SPARE_SOCKETS))?;
+        shared.stock_up(0)?;
         Ok(Self { shared, first: watch(first)?, pid, state, entrances: Some(entrances) })
     }
 
@@ -300,6 +319,10 @@ pub struct Inside {
 impl Inside {
     /// Connects to a port of the room's loopback interface. Only processes of the room can listen there, so nothing has to be verified.
     pub async fn connect(&self, port: u16) -> io::Result<tokio::net::TcpStream> {
+        if port < 1024 {
+            // The node's own listeners are there.
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "ports below 1024 are the mesh's in a room"));
+        }
         let socket = self.shared.socket().await?;
         TcpSocket::from_std_stream(TcpStream::from(socket)).connect((Ipv4Addr::LOCALHOST, port).into()).await
     }
@@ -312,11 +335,13 @@ impl Shared {
 
     /// An unconnected socket of the room's network.
     async fn socket(&self) -> io::Result<OwnedFd> {
-        // One for the one that is taken now, so that there are always as many to spare.
-        self.order(&Order::Sockets(1))?;
+        self.sockets().waiting += 1;
+        let _waiting = Waiting(self);
         loop {
             let supplied = self.supplied.notified();
-            if let Some(socket) = self.sockets().pop_front() {
+            let socket = self.sockets().in_hand.pop_front();
+            self.stock_up(usize::from(socket.is_some()))?;
+            if let Some(socket) = socket {
                 return Ok(socket);
             }
             if self.over.load(Ordering::Acquire) {
@@ -326,7 +351,41 @@ impl Shared {
         }
     }
 
-    fn sockets(&self) -> MutexGuard<'_, VecDeque<OwnedFd>> {
+    /// Orders as many sockets as connections wait for, and a few to spare. `served`: so many of those that wait have theirs.
+    fn stock_up(&self, served: usize) -> io::Result<()> {
+        let mut sockets = self.sockets();
+        let wanted = sockets.waiting.saturating_sub(served) + SPARE_SOCKETS;
+        let missing = wanted.saturating_sub(sockets.in_hand.len() + sockets.ordered);
+        // The control socket has room for so many orders and more. The others are made when these have arrived.
+        let missing = missing.min(MOST_DESCRIPTORS.saturating_sub(sockets.ordered));
+        if missing > 0 {
+            let number = u8::try_from(missing).unwrap_or(u8::MAX);
+            self.order(&Order::Sockets(number))?;
+            sockets.ordered += missing;
+        }
+        Ok(())
+    }
+
+    /// Takes sockets that have arrived.
+    fn arrived(&self, supplied: Vec<OwnedFd>) {
+        let mut sockets = self.sockets();
+        if supplied.is_empty() {
+            // The room could not send any. Who waits goes on waiting, as long as it may; the next connection orders again.
+            sockets.ordered = 0;
+            return;
+        }
+        sockets.ordered = sockets.ordered.saturating_sub(supplied.len());
+        let most = sockets.waiting + SPARE_SOCKETS;
+        sockets.in_hand.extend(supplied);
+        // Those who waited may have gone.
+        sockets.in_hand.truncate(most);
+        drop(sockets);
+        // This fails if the room has ended, which those who wait are told.
+        let _ = self.stock_up(0);
+        self.supplied.notify_waiters();
+    }
+
+    fn sockets(&self) -> MutexGuard<'_, Sockets> {
         self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -339,8 +398,7 @@ async fn listen(control: AsyncFd<Held>, shared: std::sync::Weak<Shared>, state: 
         match event {
             Event::Sockets => {
                 let Some(shared) = shared.upgrade() else { break };
-                shared.sockets().extend(descriptors);
-                shared.supplied.notify_waiters();
+                shared.arrived(descriptors);
             }
             Event::Started => {
                 started = true;

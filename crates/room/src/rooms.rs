@@ -7,10 +7,14 @@ use crate::wire::{self, Make};
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, socketpair};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use tokio::sync::Semaphore;
 
+/// How many rooms are asked for at a time: the launcher makes one after the other, and its socket has room for so many questions.
+const AT_A_TIME: usize = 32;
 /// From when a room is taken until the next one is made.
 const REFILL: Duration = Duration::from_millis(20);
 
@@ -49,7 +53,8 @@ impl Launcher {
 
 fn launch(command: &mut Command) -> io::Result<(OwnedFd, Child)> {
     let (socket, theirs) = pair()?;
-    let child = command.stdin(theirs).spawn()?;
+    // A process group of its own, so that Ctrl-C on the node's terminal is for the node, which lets requests end first.
+    let child = command.stdin(theirs).process_group(0).spawn()?;
     // Otherwise the other end would stay open after the launcher's end.
     command.stdin(Stdio::null());
     Ok((socket, child))
@@ -66,6 +71,8 @@ struct Inner {
     accounts: Option<Accounts>,
     prepare: Option<Prepare>,
     waiting: Mutex<Vec<Room>>,
+    /// Limits how many rooms are asked for at a time.
+    asking: Semaphore,
     /// Held while rooms are made ahead.
     filling: tokio::sync::Mutex<()>,
     /// How many rooms should wait for a program.
@@ -88,6 +95,7 @@ impl Rooms {
                 accounts,
                 prepare,
                 waiting: Mutex::default(),
+                asking: Semaphore::new(AT_A_TIME),
                 filling: tokio::sync::Mutex::default(),
                 ahead,
             }),
@@ -138,6 +146,7 @@ impl std::fmt::Debug for Inner {
 
 impl Inner {
     async fn make(&self) -> Result<Room, NoRoom> {
+        let _permit = self.asking.acquire().await.map_err(io::Error::other)?;
         let account = match &self.accounts {
             None => None,
             Some(accounts) => Some(accounts.take().ok_or_else(|| NoRoom::Unmade("no account is left".to_owned()))?),

@@ -53,8 +53,9 @@ async fn all(mut output: PipeReader) -> String {
 async fn a_program_has_nothing_but_what_it_is_given() {
     let rooms = open(1).await;
     let mut room = rooms.take().await.unwrap();
-    let script = "hostname; id -u; pwd; echo $PATH; ls /; cat /run/secrets/key; grep -E '^(CapEff|CapBnd|NoNewPrivs|Seccomp):' /proc/self/status; exit 7";
-    let task = Program { secrets: vec![("key".to_owned(), b"swordfish\n".to_vec())], ..program(script) };
+    let script = "hostname; id -u; pwd; echo $PATH; ls /; cat /run/secrets/key; grep -E '^(CapEff|CapBnd|NoNewPrivs|Seccomp|SigBlk):' /proc/self/status; ulimit -n; exit 7";
+    let secrets = vec![("key".to_owned(), b"swordfish\n".to_vec())];
+    let task = Program { secrets, descriptors: Some(321), ..program(script) };
     let output = run(&mut room, task).await.unwrap();
     let text = all(output).await;
     let lines: Vec<&str> = text.lines().collect();
@@ -62,8 +63,15 @@ async fn a_program_has_nothing_but_what_it_is_given() {
     for folder in ["root", "home", "sys", ".host", "boot"] {
         assert!(!lines.contains(&folder), "{folder}: {text}");
     }
-    for line in ["swordfish", "CapEff:\t0000000000000000", "CapBnd:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2"]
-    {
+    for line in [
+        "swordfish",
+        "CapEff:\t0000000000000000",
+        "CapBnd:\t0000000000000000",
+        "NoNewPrivs:\t1",
+        "Seccomp:\t2",
+        "SigBlk:\t0000000000000000",
+        "321",
+    ] {
         assert!(lines.contains(&line), "{line}: {text}");
     }
     room.exited().await;
@@ -167,6 +175,44 @@ async fn vanish(processes: &[u32]) {
         assert!(begin.elapsed() < TIMEOUT, "left: {processes:?}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_rooms_and_many_connections_at_a_time_wait_for_each_other() {
+    let rooms = open(0).await;
+    let made = (0..350).map(|_| {
+        let rooms = rooms.clone();
+        tokio::spawn(async move { rooms.take().await.map(|room| room.pid()) })
+    });
+    for made in made.collect::<Vec<_>>() {
+        made.await.unwrap().unwrap();
+    }
+    let server = "import socket; s = socket.create_server(('127.0.0.1', 4000), backlog=1000); print('ready', flush=True)\nwhile True: c, _ = s.accept(); c.sendall(b'hi'); c.close()";
+    let mut room = rooms.take().await.unwrap();
+    let task = Program { argv: ["/usr/bin/python3", "-c", server].map(str::to_owned).to_vec(), ..program("") };
+    let mut output = run(&mut room, task).await.unwrap();
+    output.read_exact(&mut [0; 5]).unwrap();
+    let inside = room.inside();
+    let calls = (0..500).map(|_| {
+        let inside = inside.clone();
+        tokio::spawn(async move { inside.connect(4000).await.map(drop) })
+    });
+    for call in calls.collect::<Vec<_>>() {
+        call.await.unwrap().unwrap();
+    }
+    assert!(inside.connect(80).await.unwrap_err().to_string().contains("the mesh's"));
+}
+
+#[tokio::test]
+async fn signals_to_the_nodes_group_are_not_for_the_launcher() {
+    let rooms = open(1).await;
+    let status = fs::read_to_string(format!("/proc/{}/status", rooms.launcher())).unwrap();
+    let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:\t")).unwrap();
+    // SIGHUP, SIGINT, SIGTERM, and SIGCHLD, which it reads.
+    assert_eq!(u64::from_str_radix(blocked, 16).unwrap(), 1 | 1 << 1 | 1 << 14 | 1 << 16, "{blocked}");
+    let stat = fs::read_to_string(format!("/proc/{}/stat", rooms.launcher())).unwrap();
+    let group = stat.rsplit_once(") ").unwrap().1.split(' ').nth(2).unwrap();
+    assert_eq!(group, rooms.launcher().to_string(), "a process group of its own");
 }
 
 /// First processes of rooms: the launcher's children.

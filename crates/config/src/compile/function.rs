@@ -11,7 +11,7 @@ use crate::slice;
 use crate::snapshot::Function;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
 /// Functions by name; each name may appear once.
@@ -121,6 +121,12 @@ fn external(scope: &Scope<'_>, external: &document::External) -> Vec<SocketAddr>
     fields::not_empty(&addresses, &external.addresses, "nothing: it is required");
     for (index, address) in external.addresses.iter().enumerate() {
         fields::port(&addresses.element(index), address.0.port());
+        if matches!(address.0.ip(), IpAddr::V4(ip) if ip.octets()[0] == 127 && ip.octets()[1] & 0xc0 == 0x40) {
+            let fix = "expected another loopback address, such as 127.0.0.1";
+            addresses
+                .element(index)
+                .problem(format!("{} is one of 127.64.0.0/10, which name instances in rooms", address.0.ip()), fix);
+        }
     }
     external.addresses.iter().map(|address| address.0).collect()
 }

@@ -6,6 +6,8 @@ use leno_config::slice::Resources;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 /// The period of `cpu.cfs_quota_us`, in microseconds.
 const PERIOD: u64 = 100_000;
@@ -99,8 +101,15 @@ impl Groups {
 
 impl Drop for Groups {
     fn drop(&mut self) {
+        // The kernel takes a moment to see that the last process is gone. What is left then, the next node removes.
+        const TRIES: usize = 10;
         for group in &self.0 {
-            let _ = fs::remove_dir(group);
+            for _ in 0..TRIES {
+                match fs::remove_dir(group) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => thread::sleep(Duration::from_millis(1)),
+                    _ => break,
+                }
+            }
         }
     }
 }

@@ -170,11 +170,17 @@ impl Connection {
                 served
             }
             Detected::Http2 => serve_http2(Rc::new(self), stream, open).await,
-            Detected::Nothing => Ok(()),
+            Detected::Nothing => {
+                self.refuse("nothing came");
+                Ok(())
+            }
             Detected::Tls => {
                 self.refuse("what came is TLS; inside the mesh, use http://");
-                let address = self.peer.address;
-                tracing::warn!(%address, direction = ?self.direction, "TLS where plain HTTP is expected; inside the mesh, use http://");
+                // A room could fill the log with it.
+                if !self.one_caller {
+                    let address = self.peer.address;
+                    tracing::warn!(%address, direction = ?self.direction, "TLS where plain HTTP is expected; inside the mesh, use http://");
+                }
                 Ok(())
             }
         }
