@@ -4,7 +4,7 @@ use super::listen::accept;
 use super::{Listener, names};
 use crate::corridor::worker::Worker;
 use crate::http::peer::TrafficDirection;
-use crate::runtime::schedule;
+use crate::runtime::schedule::{self, Class};
 use crate::state::credential::Caller;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -77,7 +77,8 @@ pub(super) async fn serve(
                 continue;
             }
         };
-        schedule::spawn(async move {
+        // Paid by the function: what its instance asks for must not keep others waiting.
+        schedule::spawn_for(Class::of(&caller.function.to_string()), async move {
             tokio::select! {
                 () = served => {}
                 () = caller.revoked() => {}

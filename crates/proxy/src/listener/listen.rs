@@ -281,7 +281,7 @@ fn admit(listener: &Rc<Listener>, stream: TcpStream, address: SocketAddr, most: 
 }
 
 /// Yields once, so that every ready task gets a turn.
-async fn give_way() {
+pub(super) async fn give_way() {
     let mut given = false;
     poll_fn(|cx| {
         if std::mem::replace(&mut given, true) {

@@ -3,6 +3,7 @@
 
 mod answer;
 
+use super::listen::give_way;
 use crate::corridor::route;
 use crate::corridor::worker::Worker;
 use crate::state::credential::Caller;
@@ -36,5 +37,7 @@ pub(super) async fn answer(worker: &Worker, caller: &Caller, socket: &UdpSocket)
             // This fails if whoever asked is gone.
             let _ = socket.send_to(&reply, from).await;
         }
+        // Somebody who asks without end has no more than a turn at a time.
+        give_way().await;
     }
 }

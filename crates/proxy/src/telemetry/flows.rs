@@ -6,12 +6,14 @@ use super::request_line::cut;
 use super::ring::Ring;
 use crate::runtime::clock::rfc3339;
 use serde::{Deserialize, Serialize};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
 /// Refusals that are remembered. What is longer ago is forgotten, and counted.
 const REFUSALS: usize = 1024;
+/// Of these, what one instance may have when there is no room.
+const SHARE: usize = 128;
 
 /// One thing that happened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -126,30 +128,53 @@ pub struct Refusals(Mutex<Latest>);
 
 #[derive(Debug, Default)]
 struct Latest {
-    refusals: VecDeque<(SystemTime, Refusal)>,
+    /// By their numbers, which rise.
+    refusals: BTreeMap<u64, (SystemTime, Refusal)>,
+    /// The numbers of each instance's, oldest first.
+    by_instance: HashMap<Box<str>, VecDeque<u64>>,
     pushed: u64,
 }
 
 impl Refusals {
-    /// Adds one. The oldest goes when there is no room.
+    /// Adds one. When there is no room, the oldest goes; of an instance that has more than its share, its own oldest, so that it cannot push out what
+    /// others did.
     pub fn push(&self, mut refusal: Refusal) {
         for text in [&mut refusal.what, &mut refusal.host] {
             cut(text);
         }
         let mut latest = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if latest.refusals.len() >= REFUSALS {
-            latest.refusals.pop_front();
+            latest.forget_one(&refusal.instance);
         }
-        latest.refusals.push_back((SystemTime::now(), refusal));
+        let number = latest.pushed;
         latest.pushed += 1;
+        latest.by_instance.entry(refusal.instance.clone()).or_default().push_back(number);
+        latest.refusals.insert(number, (SystemTime::now(), refusal));
     }
 
     fn after(&self, seen: u64) -> After<Flow> {
         let latest = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let first = latest.pushed - latest.refusals.len() as u64;
-        let skipped = usize::try_from(seen.saturating_sub(first)).unwrap_or(usize::MAX);
-        let found = latest.refusals.iter().skip(skipped).map(|(time, refusal)| refused(*time, refusal)).collect();
-        After { found, missed: first.saturating_sub(seen), next: vec![latest.pushed] }
+        let seen = seen.min(latest.pushed);
+        let found: Vec<Flow> =
+            latest.refusals.range(seen..).map(|(_, (time, refusal))| refused(*time, refusal)).collect();
+        let missed = latest.pushed - seen - found.len() as u64;
+        After { found, missed, next: vec![latest.pushed] }
+    }
+}
+
+impl Latest {
+    fn forget_one(&mut self, instance: &str) {
+        let own = self.by_instance.get(instance).filter(|numbers| numbers.len() > SHARE);
+        let oldest = self.refusals.first_key_value().map(|(number, _)| *number);
+        let Some(number) = own.and_then(|numbers| numbers.front().copied()).or(oldest) else { return };
+        let Some((_, refusal)) = self.refusals.remove(&number) else { return };
+        if let Some(numbers) = self.by_instance.get_mut(&refusal.instance) {
+            // It is the oldest of its instance, too.
+            numbers.pop_front();
+            if numbers.is_empty() {
+                self.by_instance.remove(&refusal.instance);
+            }
+        }
     }
 }
 
@@ -235,5 +260,23 @@ mod tests {
         let flood = Flows::after(&ring, &refusals, Some(&more.next));
         assert_eq!((flood.flows.len(), flood.missed), (REFUSALS, 5));
         assert_eq!(Flows::after(&ring, &refusals, Some("nonsense")).flows.len(), REFUSALS + 1);
+        assert!(Flows::after(&ring, &refusals, Some("99999999")).flows.len() <= 1, "of another time of this node");
+    }
+
+    #[test]
+    fn who_is_refused_without_end_pushes_out_its_own() {
+        let (ring, refusals) = (Ring::default(), Refusals::default());
+        let of = |instance: &str| Refusal { instance: instance.into(), ..refusal("x") };
+        for number in 0..REFUSALS {
+            refusals.push(of(&format!("quiet-{}", number % 16)));
+        }
+        for _ in 0..10 * REFUSALS {
+            refusals.push(of("loud"));
+        }
+        let all = Flows::after(&ring, &refusals, None).flows;
+        let loud = all.iter().filter(|flow| flow.source == "loud").count();
+        assert_eq!((all.len(), loud), (REFUSALS, SHARE + 1));
+        let latest = refusals.0.lock().unwrap();
+        assert_eq!(latest.by_instance.values().map(VecDeque::len).sum::<usize>(), REFUSALS);
     }
 }
