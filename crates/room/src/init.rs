@@ -60,10 +60,11 @@ fn prepare(gate: &OwnedFd, has_account: bool) -> Result<([OwnedFd; 3], SignalFd)
         return Err(io::Error::from(io::ErrorKind::Unsupported)).during("system calls that a process answers");
     }
     network::connect().during("the network")?;
-    let sockets = [network::http().during("port 80")?, network::names().during("port 53")?];
-    let network = rustix::fs::open("/proc/self/ns/net", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
-    let [http, names] = sockets;
-    let sockets = [http, names, network.during("its network")?];
+    let sockets = [
+        network::http().during("port 80")?,
+        network::names().during("port 53")?,
+        rustix::fs::open("/proc/self/ns/net", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).during("its network")?,
+    ];
     view::prepare(!has_account).during("the file system")?;
     Ok((sockets, children::ended().during("signals")?))
 }
