@@ -5,8 +5,7 @@ use leno_kernel::Interception;
 use leno_room::{Entrances, Kept, Launcher, NoRoom};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::process::Command;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 
 /// The argument that makes this program the launcher. Nobody else needs it, so it is no subcommand.
 pub(crate) const LAUNCHER: &str = "room-launcher";
@@ -39,15 +38,19 @@ async fn try_open() -> Result<leno_room::Rooms, NoRoom> {
 
 /// Has connections to every port of a room arrive at the node. Without that, those to port 80 do, and all others are refused.
 fn intercept(entrances: &Entrances, network: BorrowedFd<'_>) -> Option<Kept> {
-    static TOLD: AtomicBool = AtomicBool::new(false);
+    // Whether the first room's were.
+    static EVERY_PORT: OnceLock<bool> = OnceLock::new();
     let begun = Interception::begin(network, entrances.http.as_fd());
-    if !TOLD.swap(true, Relaxed) {
-        match &begun {
-            Ok(_) => tracing::info!("instances: calls to every port are intercepted in the kernel"),
-            Err(error) => {
-                tracing::info!("instances: calls to port 80 are intercepted, others refused, for want of {error}")
-            }
+    let is_first = EVERY_PORT.set(begun.is_ok()).is_ok();
+    match &begun {
+        Ok(_) if is_first => tracing::info!("instances: calls to every port are intercepted in the kernel"),
+        Err(error) if is_first => {
+            tracing::info!("instances: calls to port 80 are intercepted, others refused, for want of {error}");
         }
+        Err(error) if EVERY_PORT.get() == Some(&true) => {
+            tracing::warn!("calls of one room to ports other than 80 will be refused: {error}");
+        }
+        _ => {}
     }
     begun.ok().map(Kept::new)
 }

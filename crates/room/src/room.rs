@@ -23,8 +23,8 @@ use tokio::sync::{Notify, watch};
 /// Sockets of a room's network that the node has in hand for its next connections.
 const SPARE_SOCKETS: usize = 4;
 
-/// A program to run in a room.
-#[derive(Clone, Debug, Default)]
+/// A program to run in a room. It cannot be printed: it holds secrets.
+#[derive(Clone, Default)]
 pub struct Program {
     /// Its name and arguments.
     pub argv: Vec<String>,

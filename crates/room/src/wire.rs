@@ -68,8 +68,8 @@ pub(crate) enum Event {
     Ended(i32),
 }
 
-/// What a room is to run.
-#[derive(Debug, Default, Serialize, Deserialize)]
+/// What a room is to run. It cannot be printed: it holds secrets.
+#[derive(Default, Serialize, Deserialize)]
 pub(crate) struct Task {
     pub argv: Vec<String>,
     /// The file that is executed.

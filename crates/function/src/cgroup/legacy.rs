@@ -84,7 +84,7 @@ fn place(mounts: &str, groups: &str, controller: &str) -> Option<PathBuf> {
     Some(Path::new(mount).join(below.trim_start_matches('/')))
 }
 
-/// Removes empty groups of nodes. Those of nodes that live are not empty, or about to be removed by them.
+/// Removes empty groups of nodes. One that a live node has just made, for a room that has not joined it, goes too: that start fails, and is made again.
 fn sweep(hierarchy: &Path, prefix: &str) {
     let entries = fs::read_dir(hierarchy).into_iter().flatten().flatten();
     for entry in entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix)) {

@@ -106,8 +106,7 @@ pub(crate) async fn serve(listener: Rc<Listener>, mut stream: TcpStream, address
         } else {
             "http"
         },
-        // What is intercepted may have been meant for any port.
-        port: accepted_at.map_or(listener.address.port(), |address| address.port()),
+        port: listener.address.port(),
         accepted_at,
         function: None,
         caller: RefCell::new(listener.caller.clone().map(|caller| (Proof::default(), caller))),

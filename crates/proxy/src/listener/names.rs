@@ -17,8 +17,11 @@ const LONGEST: usize = 512;
 pub(super) async fn answer(worker: &Worker, caller: &Caller, socket: &UdpSocket) {
     let mut question = [0; LONGEST];
     loop {
+        let asked = socket.recv_from(&mut question).await;
+        // Somebody who asks without end has no more than a turn at a time, and neither has an error that stays.
+        give_way().await;
         // An error is about an earlier answer that nobody took.
-        let Ok((length, from)) = socket.recv_from(&mut question).await else { continue };
+        let Ok((length, from)) = asked else { continue };
         let is_callee = |name: &str| {
             let found = worker.snapshot_with(&caller.function);
             let known = found.is_some_and(|(_, entry)| route::callee(&entry, name).is_some());
@@ -37,7 +40,5 @@ pub(super) async fn answer(worker: &Worker, caller: &Caller, socket: &UdpSocket)
             // This fails if whoever asked is gone.
             let _ = socket.send_to(&reply, from).await;
         }
-        // Somebody who asks without end has no more than a turn at a time.
-        give_way().await;
     }
 }

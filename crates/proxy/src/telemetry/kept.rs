@@ -83,12 +83,12 @@ impl Kept {
         self.places.iter().rev().filter_map(|place| postcard::from_bytes(&self.bytes[place.start..place.end]).ok())
     }
 
-    /// The records after the first `seen` ones, oldest first, how many of them are forgotten, and how many there were in all.
-    pub(super) fn after(&self, seen: u64) -> (Vec<Observed<Box<str>>>, u64, u64) {
+    /// The records after the first `seen` ones, oldest first, how many of them are forgotten, and how many there were in all. The records are still
+    /// encoded ([`decoded`]): that takes longer than a worker should be kept waiting.
+    pub(super) fn after(&self, seen: u64) -> (Vec<Box<[u8]>>, u64, u64) {
         let first = self.pushed - self.places.len() as u64;
         let skipped = usize::try_from(seen.saturating_sub(first)).unwrap_or(usize::MAX);
-        let records = self.places.iter().skip(skipped);
-        let records = records.filter_map(|place| postcard::from_bytes(&self.bytes[place.start..place.end]).ok());
+        let records = self.places.iter().skip(skipped).map(|place| self.bytes[place.start..place.end].into());
         (records.collect(), first.saturating_sub(seen), self.pushed)
     }
 
@@ -99,6 +99,11 @@ impl Kept {
             move |record: &&[u8]| postcard::take_from_bytes::<&str>(record).is_ok_and(|(found, _)| found == request_id);
         records.filter(is_wanted).filter_map(|record| postcard::from_bytes(record).ok())
     }
+}
+
+/// A record as it was.
+pub(super) fn decoded(record: &[u8]) -> Option<Observed<Box<str>>> {
+    postcard::from_bytes(record).ok()
 }
 
 /// A point in time of this process.
@@ -263,8 +268,9 @@ mod tests {
     #[test]
     fn who_has_seen_some_gets_the_others_and_is_told_what_is_forgotten() {
         let mut kept = Kept::default();
-        let numbers = |(found, missed, pushed): (Vec<Observed<Box<str>>>, u64, u64)| {
-            (found.iter().map(|found| found.request_id.parse::<u64>().unwrap()).collect::<Vec<_>>(), missed, pushed)
+        let numbers = |(found, missed, pushed): (Vec<Box<[u8]>>, u64, u64)| {
+            let numbers = found.iter().map(|record| decoded(record).unwrap().request_id.parse::<u64>().unwrap());
+            (numbers.collect::<Vec<_>>(), missed, pushed)
         };
         for number in 0..5 {
             kept.push(&record(number, 10));

@@ -5,7 +5,7 @@ mod explanation;
 pub use explanation::Explanation;
 
 use crate::telemetry::flows::{After, Flow};
-use crate::telemetry::kept::Kept;
+use crate::telemetry::kept::{self, Kept};
 use crate::telemetry::observed::Observed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -44,7 +44,7 @@ impl Ring {
         let (mut found, mut missed, mut next) = (Vec::new(), 0, Vec::new());
         for (index, shard) in shards.iter().enumerate() {
             let (records, forgotten, pushed) = shard.lock().after(seen.get(index).copied().unwrap_or_default());
-            found.extend(records);
+            found.extend(records.iter().filter_map(|record| kept::decoded(record)));
             missed += forgotten;
             next.push(pushed);
         }
