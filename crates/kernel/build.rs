@@ -3,13 +3,17 @@
 use libbpf_cargo::SkeletonBuilder;
 use std::path::PathBuf;
 
-const SOURCE: &str = "src/intercept.bpf.c";
-
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = PathBuf::from(std::env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?);
     // Where Debian has the headers of the machine's architecture; clang does not look there when it compiles for the kernel's machine.
     let headers = format!("-I/usr/include/{}-linux-gnu", std::env::consts::ARCH);
-    SkeletonBuilder::new().source(SOURCE).clang_args([headers]).build_and_generate(folder.join("intercept.skel.rs"))?;
-    println!("cargo:rerun-if-changed={SOURCE}");
+    for name in ["intercept", "mesh", "queue"] {
+        let source = format!("src/{name}.bpf.c");
+        SkeletonBuilder::new()
+            .source(&source)
+            .clang_args([&headers])
+            .build_and_generate(folder.join(format!("{name}.skel.rs")))?;
+        println!("cargo:rerun-if-changed={source}");
+    }
     Ok(())
 }

@@ -1,0 +1,83 @@
+//! What the kernel refused, as it tells it.
+
+use crate::Error;
+use crate::mesh::{Network, Transport};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, RingBuffer, RingBufferBuilder};
+use std::net::Ipv4Addr;
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// A connection or packet that the kernel refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// Where it came from. `None`: it was a packet of a connection whose permission was withdrawn.
+    pub network: Option<Network>,
+    /// The function whose room it came from, if it is known.
+    pub caller: Option<Ipv4Addr>,
+    /// Where it was to go.
+    pub callee: Ipv4Addr,
+    /// And to which port.
+    pub port: u16,
+    /// What carried it; `None`: something else than TCP and UDP.
+    pub transport: Option<Transport>,
+}
+
+/// Reads refusals.
+pub struct Refusals {
+    ring: RingBuffer<'static>,
+    told: mpsc::Receiver<Refusal>,
+    untold: MapHandle,
+}
+
+impl std::fmt::Debug for Refusals {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Refusals")
+    }
+}
+
+impl Refusals {
+    pub(crate) fn new(ring: MapHandle, untold: MapHandle) -> Result<Self, Error> {
+        let (tell, told) = mpsc::channel();
+        let mut builder = RingBufferBuilder::new();
+        builder.add(&ring, move |bytes| {
+            // The receiver lives as long as the ring.
+            let _ = parse(bytes).map(|refusal| tell.send(refusal));
+            0
+        })?;
+        Ok(Self { ring: builder.build()?, told, untold })
+    }
+
+    /// Waits for refusals, at most so long. Returns those that are there.
+    ///
+    /// # Errors
+    /// Fails if the process is out of resources.
+    pub fn wait(&self, most: Duration) -> Result<Vec<Refusal>, Error> {
+        match self.ring.poll(most) {
+            Err(error) if error.kind() != libbpf_rs::ErrorKind::Interrupted => return Err(error.into()),
+            _ => {}
+        }
+        Ok(self.told.try_iter().collect())
+    }
+
+    /// How many refusals nobody was told of, because they were too many at once.
+    pub fn untold(&self) -> u64 {
+        let value = self.untold.lookup(&0_u32.to_ne_bytes(), MapFlags::ANY).ok().flatten();
+        value.and_then(|value| Some(u64::from_ne_bytes(*value.first_chunk()?))).unwrap_or_default()
+    }
+}
+
+fn parse(bytes: &[u8]) -> Option<Refusal> {
+    // `struct refusal` of the kernel's part.
+    const SIZE: usize = 24;
+    let bytes: &[u8; SIZE] = bytes.first_chunk()?;
+    let number = |at: usize| bytes.get(at..at + 4).and_then(|part| part.first_chunk()).copied().map(Ipv4Addr::from);
+    let network = u64::from_ne_bytes(*bytes.first_chunk()?);
+    let [port_low, port_high, protocol, _] = *bytes.get(16..20)?.first_chunk()?;
+    Some(Refusal {
+        network: (network != 0).then_some(Network(network)),
+        caller: number(8).filter(|address| !address.is_unspecified()),
+        callee: number(12)?,
+        port: u16::from_ne_bytes([port_low, port_high]),
+        transport: Transport::of(protocol),
+    })
+}

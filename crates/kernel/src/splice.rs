@@ -1,0 +1,113 @@
+//! TCP connections of two rooms, joined by the kernel.
+//!
+//! The node has a connection from the caller, and one to the callee. Each ends in a program's socket, which the kernel knows. When the two are spliced,
+//! what one program sends is put into the queue of the other's socket, unless that is full or something is still on its way through the node. So the
+//! node goes on carrying what arrives, byte by byte as it is, and the ends of both directions.
+
+use crate::Error;
+use crate::mesh::{Mesh, Network};
+use libbpf_rs::{MapCore, MapFlags};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+/// Two ends of a TCP connection, as one of its sockets sees them. The same as `struct ends` of the kernel's part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Ends {
+    network: Network,
+    local: SocketAddrV4,
+    remote: SocketAddrV4,
+}
+
+impl Ends {
+    /// Of a socket of the same network as this one.
+    fn of(socket: BorrowedFd<'_>, local: SocketAddr, remote: SocketAddr) -> io::Result<Self> {
+        let network = Network::of(socket)?;
+        match (local, remote) {
+            (SocketAddr::V4(local), SocketAddr::V4(remote)) => Ok(Self { network, local, remote }),
+            _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is of IPv6")),
+        }
+    }
+
+    fn key(&self) -> Vec<u8> {
+        let mut key = Vec::with_capacity(24);
+        key.extend(self.network.0.to_ne_bytes());
+        key.extend(self.local.ip().octets());
+        key.extend(self.remote.ip().octets());
+        key.extend(self.local.port().to_ne_bytes());
+        key.extend(self.remote.port().to_ne_bytes());
+        key.extend([0; 4]);
+        key
+    }
+}
+
+/// The kernel looks for the program's end of a connection that the node is about to make, until this is dropped.
+#[derive(Debug)]
+pub struct Expected {
+    mesh: Arc<Mesh>,
+    key: Vec<u8>,
+}
+
+impl Drop for Expected {
+    fn drop(&mut self) {
+        let _ = self.mesh.expected.delete(&self.key);
+    }
+}
+
+/// Two connections that are spliced. When it is dropped, all bytes go through the node again.
+#[derive(Debug)]
+pub struct Splice {
+    mesh: Arc<Mesh>,
+    /// The program's sockets.
+    caller: Ends,
+    callee: Ends,
+}
+
+impl Mesh {
+    /// Has the kernel look for the program's end of a connection from `bound`, the address of a socket that is not connected yet, to this port of the
+    /// same network.
+    ///
+    /// # Errors
+    /// The socket is not bound to an IPv4 address, or the kernel has no memory.
+    pub fn expect(self: &Arc<Self>, socket: impl AsFd, bound: SocketAddr, port: u16) -> Result<Expected, Error> {
+        let to = SocketAddrV4::new(Ipv4Addr::LOCALHOST, port);
+        let key = Ends::of(socket.as_fd(), to.into(), bound)?.key();
+        self.expected.update(&key, &[1], MapFlags::ANY)?;
+        Ok(Expected { mesh: self.clone(), key })
+    }
+
+    /// Splices the connection of a caller and that to its callee, whose other ends are in two rooms. Each comes with its own address and its peer's.
+    /// `None`: the kernel does not know the sockets at the other ends.
+    ///
+    /// # Errors
+    /// The kernel has no memory, or the addresses are none of IPv4.
+    pub fn splice(
+        self: &Arc<Self>,
+        caller: (impl AsFd, [SocketAddr; 2]),
+        callee: (impl AsFd, [SocketAddr; 2]),
+    ) -> Result<Option<Splice>, Error> {
+        let (from, [local, remote]) = caller;
+        let caller = Ends::of(from.as_fd(), remote, local)?;
+        let (to, [local, remote]) = callee;
+        let callee = Ends::of(to.as_fd(), remote, local)?;
+        for half in [&caller, &callee] {
+            if self.halves.lookup(&half.key(), MapFlags::ANY)?.is_none() {
+                return Ok(None);
+            }
+        }
+        let splice = Splice { mesh: self.clone(), caller, callee };
+        self.pairs.update(&caller.key(), &callee.key(), MapFlags::ANY)?;
+        self.pairs.update(&callee.key(), &caller.key(), MapFlags::ANY)?;
+        Ok(Some(splice))
+    }
+}
+
+impl Drop for Splice {
+    fn drop(&mut self) {
+        for sender in [&self.caller, &self.callee] {
+            // The kernel may have seen the end before.
+            let _ = self.mesh.pairs.delete(&sender.key());
+        }
+    }
+}
