@@ -85,12 +85,36 @@ pub struct Command {
     pub read_only_paths: Vec<PathBuf>,
     /// Fixed port; `None`: a free one for each instance.
     pub port: Option<u16>,
+    /// Ports at which it serves something else than HTTP.
+    pub ports: Vec<Port>,
     /// When an instance may get traffic.
     pub readiness: Readiness,
     /// Longest wait for readiness, by an instance and by the requests that wait for it.
     pub startup_timeout: Duration,
     /// Between SIGTERM and SIGKILL.
     pub grace: Duration,
+}
+
+/// A port at which a program serves something else than HTTP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Port {
+    /// Its number, in the instance's room.
+    pub number: u16,
+    /// What the first bytes are.
+    pub protocol: PortProtocol,
+    /// Whether the kernel may carry the bytes of its connections from room to room.
+    pub splice: bool,
+}
+
+/// What connections to a port begin with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum PortProtocol {
+    /// Whatever the program speaks.
+    #[default]
+    Tcp,
+    /// TLS that begins in the caller and ends in the function. Its client has to name the function (SNI); what is inside, nobody in between sees.
+    Tls,
 }
 
 /// How the processes of an instance are kept apart from the node and from other instances.

@@ -2,7 +2,7 @@
 //! else; a [`MeshSlice`] is what every node needs. Both are plain data; the control plane delivers them to nodes.
 
 pub use crate::run::{
-    AppProtocol, BadHash, Command, IN_NODE, Isolation, Job, Metric, ModuleHash, ModuleUrl, Process, Readiness,
+    AppProtocol, BadHash, Command, IN_NODE, Isolation, Job, Metric, ModuleHash, ModuleUrl, Port, PortProtocol, Process, Readiness,
     Resources, Run, Scale, Secret, Wasm,
 };
 
@@ -179,6 +179,8 @@ pub struct Callee {
     pub identity: String,
     /// Host names (lower case, without port) by which the caller may name it: `name` (same namespace), `name.namespace`, `name.namespace.svc`, `name.namespace.svc.cluster.local`.
     pub hosts: Vec<String>,
+    /// Ports at which it serves something else than HTTP.
+    pub ports: Vec<Port>,
 }
 
 /// What every node needs to know of the mesh.

@@ -307,7 +307,11 @@ impl Snapshot {
         if caller.namespace == *namespace {
             hosts.insert(0, name.clone());
         }
-        Callee { id: id.clone(), identity: identity(&self.mesh.trust_domain, id), hosts }
+        let ports = match self.functions.get(id).map(|function| &function.run) {
+            Some(Run::Command(command)) => command.ports.clone(),
+            _ => Vec::new(),
+        };
+        Callee { id: id.clone(), identity: identity(&self.mesh.trust_domain, id), hosts, ports }
     }
 }
 

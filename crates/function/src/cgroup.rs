@@ -66,6 +66,11 @@ impl Cgroups {
         Ok(Self { node, controlled: OnceLock::new(), legacy: OnceLock::new(), mover, _lock: lock })
     }
 
+    /// The node's group: all that it starts is in it, or in one below.
+    pub(crate) fn path(&self) -> &Path {
+        &self.node
+    }
+
     /// Moves a process of the node and its descendants into the node's own group. Where they were, no limits could be enforced for what is in groups
     /// below.
     pub(crate) fn take_in(&self, process: u32) -> io::Result<()> {

@@ -4,6 +4,7 @@ use crate::processes::{NotTheInstance, Processes};
 use leno_room::Inside;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use tokio::net::TcpStream;
 
@@ -43,6 +44,21 @@ impl Reach {
         match self {
             Self::Address | Self::Process(_) => TcpStream::connect(address).await,
             Self::Room(inside) => inside.connect(address.port()).await,
+        }
+    }
+
+    /// Connects to another port of the instance than the one for requests, which only one in a room has. Before, tells `prepare` which socket will connect,
+    /// and its address; holds what it returns until then.
+    pub(crate) async fn connect_to<T>(
+        &self,
+        port: u16,
+        prepare: impl FnOnce(BorrowedFd<'_>, SocketAddr) -> T,
+    ) -> io::Result<TcpStream> {
+        match self {
+            Self::Room(inside) => inside.connect_prepared(port, prepare).await,
+            Self::Address | Self::Process(_) => {
+                Err(io::Error::new(io::ErrorKind::Unsupported, "only instances in rooms have such ports"))
+            }
         }
     }
 

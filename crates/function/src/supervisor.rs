@@ -20,6 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
+use std::path::Path;
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
@@ -277,6 +278,11 @@ impl Supervisor {
         let mut events = self.functions(each);
         events.sort_by_key(|event| event.at);
         events
+    }
+
+    /// The control group (v2) in which everything is that this supervisor starts, if there is one.
+    pub fn control_group(&self) -> Option<&Path> {
+        self.inner.cgroups.as_deref().map(Cgroups::path)
     }
 
     /// The instances of a function by revision, oldest first. Empty if there is no such function.

@@ -77,6 +77,14 @@ struct half {
 	__u32 receives;
 };
 
+// Of a socket that is spliced.
+struct pair {
+	// Whose queue gets what it sends.
+	struct ends receiver;
+	// How many bytes have gone there.
+	__u64 bytes;
+};
+
 struct refusal {
 	// 0: a packet of a connection that had begun.
 	__u64 network;
@@ -110,7 +118,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 256 * 1024);
+	__uint(max_entries, 64 * 1024);
 } refusals SEC(".maps");
 
 // The function whose socket it is, for packets, which do not tell their network.
@@ -150,7 +158,7 @@ struct {
 	__uint(max_entries, 262144);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct ends);
-	__type(value, struct ends);
+	__type(value, struct pair);
 } pairs SEC(".maps");
 
 static __always_inline int is_loopback(__u32 address)
@@ -328,10 +336,8 @@ int established(struct bpf_sock_ops *ops)
 			join(ops, &own, 0);
 		break;
 	case BPF_SOCK_OPS_STATE_CB:
-		if (ops->args[1] == BPF_TCP_CLOSE) {
+		if (ops->args[1] == BPF_TCP_CLOSE)
 			bpf_map_delete_elem(&halves, &own);
-			bpf_map_delete_elem(&pairs, &own);
-		}
 		break;
 	}
 	return 1;
@@ -370,20 +376,22 @@ SEC("sk_msg")
 int forward(struct sk_msg_md *message)
 {
 	struct half *receiver;
-	struct ends own = {}, *other;
+	struct ends own = {};
+	struct pair *pair;
 
 	own.network = bpf_get_netns_cookie(message);
 	own.local = message->local_ip4;
 	own.remote = message->remote_ip4;
 	own.local_port = message->local_port;
 	own.remote_port = bpf_ntohl(message->remote_port);
-	other = bpf_map_lookup_elem(&pairs, &own);
-	if (!other)
+	pair = bpf_map_lookup_elem(&pairs, &own);
+	if (!pair)
 		return SK_PASS;
-	receiver = bpf_map_lookup_elem(&halves, other);
+	receiver = bpf_map_lookup_elem(&halves, &pair->receiver);
 	if (!receiver || !has_room(receiver) || !has_read_all(message, &own, receiver))
 		return SK_PASS;
-	return bpf_msg_redirect_hash(message, &sockets, other, BPF_F_INGRESS);
+	__sync_fetch_and_add(&pair->bytes, message->size);
+	return bpf_msg_redirect_hash(message, &sockets, &pair->receiver, BPF_F_INGRESS);
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -97,16 +97,33 @@ impl Mesh {
             }
         }
         let splice = Splice { mesh: self.clone(), caller, callee };
-        self.pairs.update(&caller.key(), &callee.key(), MapFlags::ANY)?;
-        self.pairs.update(&callee.key(), &caller.key(), MapFlags::ANY)?;
+        self.pairs.update(&caller.key(), &pair(&callee), MapFlags::ANY)?;
+        self.pairs.update(&callee.key(), &pair(&caller), MapFlags::ANY)?;
         Ok(Some(splice))
+    }
+}
+
+/// `struct pair` of the kernel's part.
+fn pair(receiver: &Ends) -> Vec<u8> {
+    let mut pair = receiver.key();
+    pair.extend(0_u64.to_ne_bytes());
+    pair
+}
+
+impl Splice {
+    /// How many bytes the kernel has put into the other program's queue: of the caller's, and of the callee's.
+    pub fn bytes(&self) -> [u64; 2] {
+        [&self.caller, &self.callee].map(|sender| {
+            let pair = self.mesh.pairs.lookup(&sender.key(), MapFlags::ANY).ok().flatten();
+            pair.and_then(|pair| Some(u64::from_ne_bytes(*pair.last_chunk()?))).unwrap_or_default()
+        })
     }
 }
 
 impl Drop for Splice {
     fn drop(&mut self) {
         for sender in [&self.caller, &self.callee] {
-            // The kernel may have seen the end before.
+            // It is there, but for a kernel that is out of order.
             let _ = self.mesh.pairs.delete(&sender.key());
         }
     }

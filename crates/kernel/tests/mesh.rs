@@ -128,7 +128,7 @@ fn what_is_spliced_does_not_pass_by_the_node_and_nothing_overtakes() {
     let mut pair = rooms.pair();
     // Before anything is spliced, it is on its way through the node.
     pair.client.write_all(b"early ").unwrap();
-    let _splice = pair.splice(&rooms.mesh);
+    let splice = pair.splice(&rooms.mesh);
     let Pair { mut client, mut near, mut far, mut served } = pair;
     client.write_all(b"and still early ").unwrap();
     expect(&mut near, b"early and still early ");
@@ -144,6 +144,7 @@ fn what_is_spliced_does_not_pass_by_the_node_and_nothing_overtakes() {
     nothing(&mut near);
     served.write_all(b"and back").unwrap();
     expect(&mut client, b"and back");
+    assert_eq!(splice.bytes(), [6, 8]);
     nothing(&mut far);
 
     // The end goes through the node.

@@ -52,8 +52,8 @@ enum Kind {
     Outbound,
     /// Requests to an instance, as its own sidecar saw them.
     Inbound,
-    /// Connections from a room that carried no request.
-    Tcp,
+    /// Connections from a room that carry no requests.
+    Connection,
     /// Names that were asked for in a room and have no address there.
     Name,
     /// System calls that no room allows.
@@ -123,7 +123,7 @@ impl Filter {
             Kind::Gateway => "gateway",
             Kind::Outbound => "outbound",
             Kind::Inbound => "inbound",
-            Kind::Tcp => "tcp",
+            Kind::Connection => "connection",
             Kind::Name => "name",
             Kind::SystemCall => "system-call",
         });

@@ -1,5 +1,6 @@
 //! Leases the supervisor's instances to the corridor, and gives each instance what it needs to call other functions.
 
+use crate::kernel::KernelPolicy;
 use arc_swap::ArcSwap;
 use leno_config::FunctionId;
 use leno_function::{
@@ -8,9 +9,11 @@ use leno_function::{
 use leno_proxy::Interceptor;
 use leno_proxy::credential::Credentials;
 use leno_proxy::flows::Refusal;
+use leno_proxy::kernel::Kernel;
 use leno_proxy::instances::{Acquire, Connect, ConnectError, InstanceProof, Instances, Lease, Unavailable, Unproven};
 use leno_proxy::shards::Shards;
 use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, OnceLock, Weak};
 use tokio::time::Instant;
 
@@ -113,6 +116,13 @@ impl InstanceProof for SupervisorLease {
             })
         })
     }
+
+    fn connect_to<'a>(&'a self, port: u16, kernel: Option<&'a dyn Kernel>) -> Connect<'a> {
+        Box::pin(async move {
+            let prepare = |socket: BorrowedFd<'_>, bound| kernel.and_then(|kernel| kernel.expect(socket, bound, port));
+            Ok(self.0.connect_to(port, prepare).await?)
+        })
+    }
 }
 
 fn lend(lease: leno_function::Lease) -> Lease {
@@ -146,6 +156,7 @@ struct Attached {
     node: Weak<leno_proxy::Node>,
     outbound: SocketAddr,
     interceptor: Interceptor,
+    kernel: Option<Arc<KernelPolicy>>,
 }
 
 impl InstanceHost {
@@ -155,9 +166,15 @@ impl InstanceHost {
     }
 
     /// From now on, instances that start can call: in a room through its sockets, and others with a credential for the outbound listener.
-    pub(crate) fn attach(&self, node: &Arc<leno_proxy::Node>, outbound: SocketAddr, interceptor: Interceptor) {
+    pub(crate) fn attach(
+        &self,
+        node: &Arc<leno_proxy::Node>,
+        outbound: SocketAddr,
+        interceptor: Interceptor,
+        kernel: Option<Arc<KernelPolicy>>,
+    ) {
         // A process has one node. A second call changes nothing.
-        let _ = self.node.set(Attached { node: Arc::downgrade(node), outbound, interceptor });
+        let _ = self.node.set(Attached { node: Arc::downgrade(node), outbound, interceptor, kernel });
     }
 
     fn credentials<T>(&self, then: impl FnOnce(&Credentials, SocketAddr) -> T) -> Option<T> {
@@ -192,7 +209,12 @@ impl Host for InstanceHost {
         let (Some(node), Some(attached)) = (self.node(), self.node.get()) else { return };
         let caller = node.credentials.admit(function, &instance.name(function));
         let Entrances { http, names, kept } = entrances;
-        attached.interceptor.serve(caller, http, names, kept.map(|kept| Box::new(kept) as Box<dyn Send>));
+        let entered = attached.kernel.as_ref().map(|kernel| kernel.enter(&node, function, &caller.instance, &http));
+        let entered = entered.transpose().unwrap_or_else(|error| {
+            tracing::error!(instance = %caller.instance, %error, "the instance cannot call other functions");
+            None
+        });
+        attached.interceptor.serve(caller, http, names, Box::new((kept, entered)));
     }
 
     fn refused(&self, function: &FunctionId, instance: InstanceId, refused: &Refused) {
@@ -203,7 +225,7 @@ impl Host for InstanceHost {
         if let Some(node) = self.node() {
             let (what, host) = (call.as_str().into(), program.as_str().into());
             let refusal = Refusal { kind: "system-call", instance: (&*name).into(), what, host, reason };
-            node.telemetry.refusals.push(refusal);
+            node.telemetry.others.push(refusal);
         }
     }
 

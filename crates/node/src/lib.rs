@@ -8,6 +8,7 @@ mod draining;
 mod engines;
 mod instances;
 mod jobs;
+mod kernel;
 mod loader;
 mod reconciler;
 mod retries;

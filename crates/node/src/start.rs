@@ -2,13 +2,14 @@
 
 use crate::engines::Engines;
 use crate::instances::{Hosted, InstanceHost};
+use crate::kernel::KernelPolicy;
 use crate::loader::Loader;
 use crate::reconciler::Reconciler;
 use anyhow::{Context, Result};
 use leno_config::MeshSlice;
 use leno_control::JoinToken;
 use leno_control::node::{BACKOFF, Identities, Options};
-use leno_function::{Settings, Supervisor};
+use leno_function::{Rooms, Settings, Supervisor};
 use leno_identity::{SpiffeId, SvidStore, TrustBundle};
 use leno_proxy::Telemetry;
 use leno_proxy::modules::Modules;
@@ -60,6 +61,7 @@ pub async fn start(
 ) -> Result<Running> {
     let hosted = Arc::new(Hosted::default());
     let host = InstanceHost::new(join.any_caller);
+    let rooms = matches!(join.settings.rooms, Rooms::Open(_));
     let supervisor = Supervisor::start(join.settings, host.clone());
     let svids = SvidStore::new(join.bundle);
     let telemetry = Telemetry::start(&mesh).context("the access log or the span exporter cannot be started")?;
@@ -69,7 +71,12 @@ pub async fn start(
     tracing::info!("connections: {} at most, by the limit on file descriptors", options.connections);
     let corridor = leno_proxy::serve(&node, options)?;
     let addresses = corridor.addresses;
-    host.attach(&node, addresses.outbound, corridor.interceptor.clone());
+    let kernel = if rooms { KernelPolicy::open(supervisor.control_group()) } else { None };
+    if let Some(kernel) = &kernel {
+        node.set_kernel(kernel.clone());
+        kernel.watch(Arc::downgrade(&node))?;
+    }
+    host.attach(&node, addresses.outbound, corridor.interceptor.clone(), kernel);
 
     let options =
         Options { control: join.control, token: join.token, inbound: Some(addresses.inbound), backoff: BACKOFF };

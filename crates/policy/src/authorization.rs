@@ -20,7 +20,7 @@ use crate::words;
 use alloc::format;
 use alloc::string::{String, ToString};
 
-/// What rules look at, made ready once per request.
+/// What rules look at, made ready once per request. A connection without requests has no method, no host and no path: they are empty.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked<'a> {
     /// Who opened the connection.
@@ -86,7 +86,10 @@ fn allowing(rules: &[AuthorizationRule]) -> impl Iterator<Item = &AuthorizationR
 fn refuse_denied(rules: &[AuthorizationRule], asked: &Asked<'_>) -> Result<(), Denial> {
     match rules.iter().find(|rule| rule.action == Action::Deny && matches(rule, asked)) {
         Some(rule) => {
-            let clause = format!("the deny rule matches {} {}", words::shown(asked.method), words::shown(asked.path));
+            let clause = match present(asked.method) {
+                Some(method) => format!("the deny rule matches {} {}", words::shown(method), words::shown(asked.path)),
+                None => format!("the deny rule matches connections to port {}", asked.port),
+            };
             Err(denial(&rule.name, false, clause))
         }
         None => Ok(()),
@@ -118,11 +121,15 @@ const SOURCE_FIELDS: [Field<Source>; 4] = [
 ];
 
 const OPERATION_FIELDS: [Field<Operation>; 4] = [
-    |operation, asked| compare(&operation.methods, Some(asked.method), matching::text),
-    |operation, asked| compare(&operation.hosts, Some(asked.host).filter(|host| !host.is_empty()), matching::text),
+    |operation, asked| compare(&operation.methods, present(asked.method), matching::text),
+    |operation, asked| compare(&operation.hosts, present(asked.host), matching::text),
     |operation, asked| compare(&operation.ports, Some(asked.port), |port, asked| *port == asked),
-    |operation, asked| compare(&operation.paths, Some(asked.path), matching::path),
+    |operation, asked| compare(&operation.paths, present(asked.path), matching::path),
 ];
+
+fn present(text: &str) -> Option<&str> {
+    Some(text).filter(|text| !text.is_empty())
+}
 
 fn condition_clause(condition: &Condition, asked: &Asked<'_>) -> Clause {
     let meets = |list: &[StringMatch], value: &str| list.iter().any(|matcher| matching::text(matcher, value));
@@ -241,11 +248,12 @@ fn source_words(source: &Source, field: usize, clause: Clause, asked: &Asked<'_>
 }
 
 fn operation_words(operation: &Operation, field: usize, clause: Clause, asked: &Asked<'_>) -> String {
+    let sent = |text| present(text).map(words::shown).ok_or("it was not sent");
     match field {
-        0 => missed("to.methods", Ok(words::shown(asked.method)), &operation.methods, clause, words::text),
-        1 => missed("to.hosts", Ok(words::shown(asked.host)), &operation.hosts, clause, words::text),
+        0 => missed("to.methods", sent(asked.method), &operation.methods, clause, words::text),
+        1 => missed("to.hosts", sent(asked.host), &operation.hosts, clause, words::text),
         2 => missed("to.ports", Ok(asked.port.to_string()), &operation.ports, clause, u16::to_string),
-        _ => missed("to.paths", Ok(words::shown(asked.path)), &operation.paths, clause, words::path),
+        _ => missed("to.paths", sent(asked.path), &operation.paths, clause, words::path),
     }
 }
 

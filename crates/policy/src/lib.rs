@@ -17,6 +17,7 @@ mod authentication;
 mod authorization;
 mod breaker;
 mod claims;
+pub mod connection;
 mod fields;
 mod host;
 pub mod input;

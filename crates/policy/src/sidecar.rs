@@ -15,9 +15,7 @@ pub(crate) fn is_unrestricted(sidecar: &Sidecar) -> bool {
 
 /// Refuses ports and protocols that are not served.
 pub(crate) fn check(sidecar: &Sidecar, input: &RequestInput<'_>) -> Result<(), Denial> {
-    if !sidecar.ports.is_empty() && !sidecar.ports.contains(&input.port) {
-        return Err(refused(sidecar, format!("ports: {} is none of {:?}", input.port, sidecar.ports)));
-    }
+    check_port(sidecar, input.port)?;
     if !sidecar.protocols.is_empty() && !sidecar.protocols.contains(&input.protocol) {
         let served: Vec<&str> = sidecar.protocols.iter().copied().map(words).collect();
         return Err(refused(
@@ -26,6 +24,14 @@ pub(crate) fn check(sidecar: &Sidecar, input: &RequestInput<'_>) -> Result<(), D
         ));
     }
     Ok(())
+}
+
+/// Refuses ports that are not served.
+pub(crate) fn check_port(sidecar: &Sidecar, port: u16) -> Result<(), Denial> {
+    if sidecar.ports.is_empty() || sidecar.ports.contains(&port) {
+        return Ok(());
+    }
+    Err(refused(sidecar, format!("ports: {port} is none of {:?}", sidecar.ports)))
 }
 
 /// Edits to every forwarded request.

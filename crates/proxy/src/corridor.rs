@@ -5,6 +5,7 @@ pub(crate) mod exchange;
 mod guard;
 pub mod judge;
 mod pool;
+pub(crate) mod relay;
 pub(crate) mod reply;
 mod retry;
 pub(crate) mod route;

@@ -1,11 +1,14 @@
 //! State that all workers of a node share: the snapshot that requests are routed and judged by, the ledger, credentials, instances.
 
+pub mod addresses;
 pub(crate) mod admission;
 pub(crate) mod component;
+pub mod connections;
 pub mod credential;
 pub mod extension;
 pub(crate) mod function;
 pub mod instances;
+pub mod kernel;
 pub mod ledger;
 pub mod modules;
 pub(crate) mod node;

@@ -14,7 +14,7 @@ pub(crate) mod span;
 pub mod stats;
 
 use access_log::AccessLog;
-use flows::{Flows, Refusals};
+use flows::{Flows, Others};
 use leno_config::slice::MeshSlice;
 use metrics::{Gauges, LedgerEntries, Metrics};
 use prometheus_client::collector::Collector;
@@ -30,7 +30,7 @@ pub struct Telemetry {
     /// Recent records, for `leno explain`.
     pub ring: Ring,
     /// What was refused before it was a request.
-    pub refusals: Refusals,
+    pub others: Others,
     /// The access log; `None`: no lines are written.
     pub log: Option<AccessLog>,
     /// The span exporter; `None`: spans are not exported.
@@ -51,7 +51,7 @@ impl Telemetry {
         Self {
             metrics: Metrics::default(),
             ring: Ring::default(),
-            refusals: Refusals::default(),
+            others: Others::default(),
             log: None,
             spans: None,
             trust_domain: trust_domain.to_owned(),
@@ -70,7 +70,7 @@ impl Telemetry {
 
     /// What happened after `seen`, which is [`Flows::next`] of an earlier answer; `None`: all that is remembered.
     pub fn flows(&self, seen: Option<&str>) -> Flows {
-        Flows::after(&self.ring, &self.refusals, seen)
+        Flows::after(&self.ring, &self.others, seen)
     }
 
     /// Waits until everything recorded so far is written or sent, or could not be. Blocks for some seconds at most.

@@ -10,7 +10,7 @@ use rustix::process::{Signal, pidfd_send_signal};
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::io::{self, Seek, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -319,12 +319,28 @@ pub struct Inside {
 impl Inside {
     /// Connects to a port of the room's loopback interface. Only processes of the room can listen there, so nothing has to be verified.
     pub async fn connect(&self, port: u16) -> io::Result<tokio::net::TcpStream> {
+        self.socket(port).await?.connect((Ipv4Addr::LOCALHOST, port).into()).await
+    }
+
+    /// Like [`Inside::connect`], and before, tells `prepare` which socket will connect, and its address. What `prepare` returns is held until the
+    /// connection is made.
+    pub async fn connect_prepared<T>(
+        &self,
+        port: u16,
+        prepare: impl FnOnce(BorrowedFd<'_>, SocketAddr) -> T,
+    ) -> io::Result<tokio::net::TcpStream> {
+        let socket = self.socket(port).await?;
+        socket.bind((Ipv4Addr::LOCALHOST, 0).into())?;
+        let _held = prepare(socket.as_fd(), socket.local_addr()?);
+        socket.connect((Ipv4Addr::LOCALHOST, port).into()).await
+    }
+
+    async fn socket(&self, port: u16) -> io::Result<TcpSocket> {
         if port < 1024 {
             // The node's own listeners are there.
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "ports below 1024 are the mesh's in a room"));
         }
-        let socket = self.shared.socket().await?;
-        TcpSocket::from_std_stream(TcpStream::from(socket)).connect((Ipv4Addr::LOCALHOST, port).into()).await
+        Ok(TcpSocket::from_std_stream(TcpStream::from(self.shared.socket().await?)))
     }
 }
 

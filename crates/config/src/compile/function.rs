@@ -109,7 +109,7 @@ fn run(context: &Context<'_>, scope: &Scope<'_>, spec: &FunctionSpec) -> slice::
 
 fn external(scope: &Scope<'_>, external: &document::External) -> Vec<SocketAddr> {
     for field in
-        ["workingDirectory", "env", "secrets", "resources", "isolation", "readOnlyPaths", "port", "readiness", "scale"]
+        ["workingDirectory", "env", "secrets", "resources", "isolation", "readOnlyPaths", "port", "ports", "readiness", "scale"]
     {
         if scope.has(field) {
             let message = format!("`{field}` is for commands; external instances are run by somebody else");
@@ -147,13 +147,44 @@ fn command(context: &Context<'_>, scope: &Scope<'_>, spec: &FunctionSpec, argv: 
         env: spec.env.clone(),
         secrets: confine::secrets(Kind::Instance, &scope.field("secrets"), &spec.secrets, &spec.env),
         resources: confine::resources(&scope.field("resources"), &spec.resources),
-        isolation: spec.isolation.unwrap_or(context.isolation),
+        isolation: isolation(context, scope, spec),
         read_only_paths: confine::read_only_paths(scope, &spec.read_only_paths),
         port: spec.port,
+        ports: ports(&scope.field("ports"), &spec.ports),
         readiness: readiness(&scope.field("readiness"), spec.readiness.as_ref()),
         startup_timeout: fields::within(&timeouts.field("startup"), startup, MILLISECOND, DAY),
         grace: fields::within(&timeouts.field("grace"), grace, Duration::default(), DAY),
     }
+}
+
+/// A function with ports has a room in any case: elsewhere, anybody could connect to them.
+fn isolation(context: &Context<'_>, scope: &Scope<'_>, spec: &FunctionSpec) -> slice::Isolation {
+    match spec.isolation.unwrap_or(context.isolation) {
+        slice::Isolation::Process if !spec.ports.is_empty() => {
+            let fix = "give the function `isolation: strict`, or remove `ports`";
+            scope.field("ports").problem("without a room, anybody on the machine could connect to them", fix);
+            slice::Isolation::Process
+        }
+        slice::Isolation::Auto if !spec.ports.is_empty() => slice::Isolation::Strict,
+        isolation => isolation,
+    }
+}
+
+fn ports(list: &Scope<'_>, ports: &[document::Port]) -> Vec<slice::Port> {
+    let mut compiled: Vec<slice::Port> = Vec::new();
+    for (index, port) in ports.iter().enumerate() {
+        let document::Port { port: number, protocol, splice } = *port;
+        let element = list.element(index);
+        let scope = element.field("port");
+        if number < 1024 {
+            scope.problem(format!("port {number} is the mesh's in a room"), "expected 1024 to 65535");
+        }
+        if compiled.iter().any(|other| other.number == number) {
+            scope.problem(format!("port {number} is there twice"), "remove one of the two");
+        }
+        compiled.push(slice::Port { number, protocol, splice: splice && protocol == slice::PortProtocol::Tcp });
+    }
+    compiled
 }
 
 fn readiness(scope: &Scope<'_>, readiness: Option<&Readiness>) -> slice::Readiness {

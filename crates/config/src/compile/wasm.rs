@@ -12,9 +12,10 @@ const SMALLEST_MEMORY: Size = Size::from_mib(1);
 const LARGEST_MEMORY: Size = Size::from_mib(512);
 
 /// What makes no sense for a component, and what to do instead.
-const NOT_HERE: [(&str, &str); 8] = [
+const NOT_HERE: [(&str, &str); 9] = [
     ("workingDirectory", "remove it: a component has no files"),
     ("resources", "remove it: its memory is limited by `wasm.memory`, its time by `timeouts.request`"),
+    ("ports", "remove it: a component serves HTTP only"),
     ("isolation", "remove it: a component runs in a sandbox"),
     ("readOnlyPaths", "remove it: a component has no files"),
     ("port", "remove it: the node hands requests to the component without a socket"),

@@ -7,7 +7,7 @@ use super::value::{Address, ApiVersion, Metadata};
 use super::wasm::Wasm;
 use crate::duration::Duration;
 use crate::revision::HISTORY;
-use crate::slice::{AppProtocol, Isolation};
+use crate::slice::{AppProtocol, Isolation, PortProtocol};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -64,6 +64,9 @@ pub struct FunctionSpec {
     pub port: Option<u16>,
     /// What the instances speak.
     pub protocol: AppProtocol,
+    /// Ports at which the command serves something else than HTTP. Callers connect to them by the function's name. A function with such ports needs
+    /// a room, and so do its callers.
+    pub ports: Vec<Port>,
     /// When an instance may get requests. Without it: when it accepts a TCP connection.
     pub readiness: Option<Readiness>,
     /// Requests that one instance handles at a time; 0: no limit. Of a component: requests that a node runs at a time.
@@ -103,6 +106,7 @@ impl Default for FunctionSpec {
             read_only_paths: Vec::new(),
             port: None,
             protocol: AppProtocol::default(),
+            ports: Vec::new(),
             readiness: None,
             concurrency: 0,
             scale: Scale::default(),
@@ -115,6 +119,27 @@ impl Default for FunctionSpec {
             revision_history: HISTORY,
         }
     }
+}
+
+/// A port at which a command serves something else than HTTP. Which callers may connect to it, the authorization rules of the function's policies say:
+/// as of a request that has a caller and a port, and no method, host, path, header or user.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Port {
+    /// Its number, from 1024 on: those below are the mesh's in a room.
+    #[schemars(range(min = 1024))]
+    pub port: u16,
+    /// What the first bytes are.
+    #[serde(default)]
+    pub protocol: PortProtocol,
+    /// Whether the kernel may carry bytes from the caller's room to the function's by itself, where it can. `tls` goes through the node.
+    #[serde(default = "enabled")]
+    #[schemars(extend("default" = true))]
+    pub splice: bool,
+}
+
+fn enabled() -> bool {
+    true
 }
 
 /// Instances that somebody else runs.

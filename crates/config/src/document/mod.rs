@@ -24,7 +24,7 @@ pub use authorization::{Action, Authorization, AuthorizationRule, Condition, Ope
 pub use claim::ClaimPath;
 pub use confine::{Resources, Secret, SecretAs};
 pub use extension::{Direction, Extension, FailMode, Phase};
-pub use function::{Expose, External, Function, FunctionKind, FunctionSpec, FunctionTimeouts, Readiness};
+pub use function::{Expose, External, Function, FunctionKind, FunctionSpec, FunctionTimeouts, Port, Readiness};
 pub use job::{Job, JobKind, JobSpec};
 pub use mesh::{
     AccessLogFormat, AccountChoice, EngineChoice, Gateway, GatewayHttps, Instances, Listeners, Mesh, MeshAccessLog,

@@ -90,7 +90,7 @@ pub(crate) fn exposed(mut slice: Slice) -> Slice {
 }
 
 fn callee(name: &str) -> Callee {
-    Callee { id: function(name), identity: identity(name), hosts: vec![function(name).name] }
+    Callee { id: function(name), identity: identity(name), hosts: vec![function(name).name], ports: Vec::new() }
 }
 
 fn program(name: &str, direction: Direction) -> ProgramSpec {

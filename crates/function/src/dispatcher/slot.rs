@@ -5,7 +5,9 @@ use crate::instance_id::InstanceId;
 use crate::processes::NotTheInstance;
 use crate::reach::{ConnectError, Reach};
 use leno_config::id::FunctionId;
+use std::io;
 use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, OnceLock};
@@ -49,6 +51,19 @@ impl Lease {
             self.slot.report_port_conflict(stranger);
         }
         connected
+    }
+
+    /// Connects to another port of the instance than the one for requests, which only one in a room has. Before, tells `prepare` which socket will connect,
+    /// and its address; holds what it returns until then.
+    ///
+    /// # Errors
+    /// Nobody listens there, or the instance is not in a room.
+    pub async fn connect_to<T>(
+        &self,
+        port: u16,
+        prepare: impl FnOnce(BorrowedFd<'_>, SocketAddr) -> T,
+    ) -> io::Result<TcpStream> {
+        self.slot.reach.connect_to(port, prepare).await
     }
 
     /// Whether the instance gets no new requests any more: it is draining, or has ended.

@@ -94,6 +94,7 @@ pub(crate) fn command(argv: &[&str]) -> Command {
         isolation: Isolation::Process,
         read_only_paths: vec![],
         port: None,
+        ports: vec![],
         readiness: Readiness::Tcp,
         startup_timeout: FOREVER,
         grace: FOREVER,

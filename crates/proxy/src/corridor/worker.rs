@@ -74,9 +74,8 @@ impl Worker {
         if let Some(entry) = present.functions.get(function).cloned() {
             return Some((present, entry));
         }
-        let former = self.node.former.load();
-        let (snapshot, entry) = former.iter().find_map(|former| Some((former, former.functions.get(function)?)))?;
-        Some((Rc::new(Pinned(snapshot.clone())), entry.clone()))
+        let (snapshot, entry) = self.node.snapshot_with(function)?;
+        Some((Rc::new(Pinned(snapshot)), entry))
     }
 
     /// Releases each snapshot as soon as there is a newer one, even if no request arrives.

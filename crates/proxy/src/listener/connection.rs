@@ -3,6 +3,7 @@
 use super::Listener;
 use crate::corridor::exchange::{Arrival, Exchange, Origin};
 use crate::corridor::worker::{Pinned, Worker};
+use crate::corridor::relay::{self, Path};
 use crate::corridor::{reply, route, upgrade};
 use crate::http::activity::{Activity, Busy, TimeoutCheck, Timeouts};
 use crate::http::body::Body;
@@ -96,6 +97,17 @@ pub(crate) async fn serve(listener: Rc<Listener>, mut stream: TcpStream, address
         None => return,
     };
     let accepted_at = (listener.direction == TrafficDirection::Outbound).then(|| stream.local_addr().ok()).flatten();
+    if let (Some(caller), Some(called)) = (&listener.caller, accepted_at) {
+        match relay::find(&worker, caller, called) {
+            Path::Requests => {}
+            Path::Port(relay) => {
+                // Whether something is under way in it, nobody can know. So it ends when the node does.
+                let _ = open.unless_draining(relay.run(stream, open.activity())).await;
+                return;
+            }
+            Path::Nowhere => return relay::reset(&stream),
+        }
+    }
     let connection = Connection {
         worker,
         direction: listener.direction,
@@ -189,8 +201,8 @@ impl Connection {
     fn refuse(&self, reason: &'static str) {
         let caller = self.caller.borrow();
         if let (true, Some((_, caller)), Some(address)) = (self.one_caller, &*caller, self.accepted_at) {
-            self.worker.node.telemetry.refusals.push(Refusal {
-                kind: "tcp",
+            self.worker.node.telemetry.others.push(Refusal {
+                kind: "connection",
                 instance: (&*caller.instance).into(),
                 what: "connect".into(),
                 host: address.to_string().into(),

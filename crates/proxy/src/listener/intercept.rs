@@ -34,7 +34,7 @@ pub(super) struct Intercepted {
     /// Takes questions about names.
     names: net::UdpSocket,
     /// Dropped when the sockets are not served any more.
-    kept: Option<Box<dyn Send>>,
+    kept: Box<dyn Send>,
 }
 
 impl Interceptor {
@@ -49,7 +49,7 @@ impl Interceptor {
         caller: Arc<Caller>,
         http: net::TcpListener,
         names: net::UdpSocket,
-        kept: Option<Box<dyn Send>>,
+        kept: Box<dyn Send>,
     ) {
         let Inner { workers, next } = &*self.inner;
         // In turn: a room has few connections, and one worker serves them all.

@@ -22,11 +22,11 @@ pub(super) async fn answer(worker: &Worker, caller: &Caller, socket: &UdpSocket)
         give_way().await;
         // An error is about an earlier answer that nobody took.
         let Ok((length, from)) = asked else { continue };
-        let is_callee = |name: &str| {
+        let address = |name: &str| {
             let found = worker.snapshot_with(&caller.function);
-            let known = found.is_some_and(|(_, entry)| route::callee(&entry, name).is_some());
-            if !known {
-                worker.node.telemetry.refusals.push(Refusal {
+            let callee = found.and_then(|(_, entry)| Some(route::callee(&entry, name)?.id.clone()));
+            if callee.is_none() {
+                worker.node.telemetry.others.push(Refusal {
                     kind: "name",
                     instance: (&*caller.instance).into(),
                     what: "look-up".into(),
@@ -34,9 +34,9 @@ pub(super) async fn answer(worker: &Worker, caller: &Caller, socket: &UdpSocket)
                     reason: "no callee of this function has this name, so it has no address",
                 });
             }
-            known
+            worker.node.addresses.of(&callee?)
         };
-        if let Some(reply) = question.get(..length).and_then(|question| answer::reply(question, is_callee)) {
+        if let Some(reply) = question.get(..length).and_then(|question| answer::reply(question, address)) {
             // This fails if whoever asked is gone.
             let _ = socket.send_to(&reply, from).await;
         }

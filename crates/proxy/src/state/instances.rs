@@ -2,6 +2,7 @@
 
 pub use crate::http::failure::{Unavailable, Unproven};
 
+use crate::state::kernel::Kernel;
 use leno_config::FunctionId;
 use std::fmt;
 use std::future::Future;
@@ -54,6 +55,12 @@ pub trait InstanceProof: Send + Sync {
     /// Connects to the instance, which listens at `address`. Once this returns, the other end is known to be the instance: anybody may listen
     /// where an instance should.
     fn connect(&self, address: SocketAddr) -> Connect<'_>;
+
+    /// Connects to another port of the instance than the one for requests, which only one in a room has. `kernel` is to look for the program there.
+    fn connect_to<'a>(&'a self, port: u16, kernel: Option<&'a dyn Kernel>) -> Connect<'a> {
+        let _ = (port, kernel);
+        Box::pin(async { Err(io::Error::from(io::ErrorKind::Unsupported).into()) })
+    }
 }
 
 /// The future of [`InstanceProof::connect`].

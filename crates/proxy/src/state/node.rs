@@ -1,15 +1,19 @@
 //! State that all workers of a node share.
 
+use crate::state::addresses::Addresses;
 use crate::state::admission::Admission;
 use crate::state::credential::Credentials;
 use crate::state::extension::Budget;
+use crate::state::function::FunctionEntry;
 use crate::state::instances::Instances;
+use crate::state::kernel::Kernel;
 use crate::state::ledger::Ledger;
 use crate::state::snapshot::NodeSnapshot;
 use crate::state::terminating::Terminating;
 use crate::telemetry::Telemetry;
 use crate::telemetry::stats::StatsByRevision;
 use arc_swap::ArcSwap;
+use leno_config::FunctionId;
 use leno_identity::SvidStore;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
@@ -27,6 +31,8 @@ pub struct Node {
     pub instances: Arc<dyn Instances>,
     /// Credentials of the instances that may use the outbound listener.
     pub credentials: Credentials,
+    /// The addresses by which instances in rooms call functions.
+    pub addresses: Addresses,
     /// SVIDs of this node's functions.
     pub svids: Arc<SvidStore>,
     /// Counters and caches that programs see as state.
@@ -45,6 +51,8 @@ pub struct Node {
     past: Mutex<Vec<Weak<NodeSnapshot>>>,
     /// Notified when there is a new snapshot.
     changed: Notify,
+    /// The kernel's part; set once, before rooms are served.
+    kernel: OnceLock<Arc<dyn Kernel>>,
     /// Address of the inbound listener; set by [`crate::serve`].
     inbound: OnceLock<SocketAddr>,
 }
@@ -62,8 +70,10 @@ impl Node {
             former: ArcSwap::default(),
             past: Mutex::default(),
             changed: Notify::new(),
+            kernel: OnceLock::new(),
             instances,
             credentials: Credentials::default(),
+            addresses: Addresses::default(),
             svids,
             ledger: Ledger::new(),
             terminating: Arc::default(),
@@ -82,7 +92,32 @@ impl Node {
         past.retain(|snapshot| snapshot.strong_count() > 0);
         past.push(Arc::downgrade(&before));
         drop(past);
+        if let Some(kernel) = self.kernel() {
+            kernel.follow(self);
+        }
         self.changed.notify_waiters();
+    }
+
+    /// From now on, the kernel follows each snapshot.
+    pub fn set_kernel(&self, kernel: Arc<dyn Kernel>) {
+        // A node has one. A second call changes nothing.
+        let _ = self.kernel.set(kernel);
+    }
+
+    /// The kernel's part, where there is one.
+    pub(crate) fn kernel(&self) -> Option<&dyn Kernel> {
+        self.kernel.get().map(|kernel| &**kernel)
+    }
+
+    /// The snapshot that calls from or to `function` are judged by, and the function's entry there. This is the current snapshot; for a removed function
+    /// that may still be at work, it is the last one with that function.
+    pub(crate) fn snapshot_with(&self, function: &FunctionId) -> Option<(Arc<NodeSnapshot>, Arc<FunctionEntry>)> {
+        let present = self.snapshot.load_full();
+        if let Some(entry) = present.functions.get(function).cloned() {
+            return Some((present, entry));
+        }
+        let former = self.former.load();
+        former.iter().find_map(|former| Some((former.clone(), former.functions.get(function)?.clone())))
     }
 
     /// Whether nobody holds a snapshot older than this one.

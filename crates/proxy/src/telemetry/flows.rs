@@ -7,20 +7,22 @@ use super::ring::Ring;
 use crate::runtime::clock::rfc3339;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use leno_config::FunctionId;
+use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError};
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
-/// Refusals that are remembered. What is longer ago is forgotten, and counted.
-const REFUSALS: usize = 1024;
+/// Refusals and connections that are remembered. What is longer ago is forgotten, and counted.
+const MOST: usize = 1024;
 /// Of these, what one instance may have when there is no room.
 const SHARE: usize = 128;
 
 /// One thing that happened.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Flow {
     /// When it began (RFC 3339, UTC).
     pub time: String,
-    /// What it was: `gateway`, `outbound` or `inbound` for an exchange, by its direction; `tcp` for a connection without one; `name` for a question
+    /// What it was: `gateway`, `outbound` or `inbound` for an exchange, by its direction; `connection` for one without exchanges; `name` for a question
     /// about a name; `system-call`.
     pub kind: String,
     /// Who did it: a SPIFFE ID, an instance, or the address of a client outside of the mesh.
@@ -43,12 +45,21 @@ pub struct Flow {
     /// The port that was asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
-    /// Protocol of a request, as policies see it.
+    /// Protocol of a request, as policies see it; `tcp` or `tls` of a connection without requests.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub protocol: String,
     /// Status of the response; 0: there was none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub status: u16,
+    /// Bytes that the caller sent on a connection.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub sent: u64,
+    /// Bytes that it received.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub received: u64,
+    /// The kernel carried most of them, from room to room.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub spliced: bool,
     /// From head to end, in microseconds.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub time_us: u64,
@@ -65,6 +76,11 @@ fn is_zero<T: Default + PartialEq>(value: &T) -> bool {
 }
 
 impl Flow {
+    /// Something that happens now, about which nothing else is known.
+    fn now() -> Self {
+        Self { time: rfc3339(SystemTime::now()).to_string(), ..Self::default() }
+    }
+
     /// An exchange, from its record.
     pub(super) fn exchange(observed: &Observed<Box<str>>) -> Self {
         let line = &observed.request_line;
@@ -95,6 +111,9 @@ impl Flow {
             port,
             protocol: protocol_name(observed.protocol).to_owned(),
             status: observed.status,
+            sent: 0,
+            received: 0,
+            spliced: false,
             time_us: observed
                 .ended
                 .saturating_duration_since(observed.started)
@@ -110,7 +129,7 @@ impl Flow {
 /// What an instance was refused before there was a request.
 #[derive(Clone, Debug)]
 pub struct Refusal {
-    /// `tcp`, `name` or `system-call`.
+    /// `connection`, `name` or `system-call`.
     pub kind: &'static str,
     /// The instance.
     pub instance: Box<str>,
@@ -122,41 +141,125 @@ pub struct Refusal {
     pub reason: &'static str,
 }
 
-/// The latest refusals.
+impl From<Refusal> for Flow {
+    fn from(refusal: Refusal) -> Self {
+        let Refusal { kind, instance, mut what, mut host, reason } = refusal;
+        for text in [&mut what, &mut host] {
+            cut(text);
+        }
+        Self {
+            kind: kind.to_owned(),
+            source: instance.into(),
+            verdict: "deny".to_owned(),
+            what: what.into(),
+            host: host.into(),
+            reason: reason.to_owned(),
+            ..Self::now()
+        }
+    }
+}
+
+/// A connection without requests, when it has ended or was refused.
+#[derive(Clone, Debug)]
+pub struct Connection<'a> {
+    /// The caller's instance.
+    pub instance: &'a str,
+    /// The function that it leads to; `None`: to none.
+    pub target: Option<&'a FunctionId>,
+    /// Where the caller connected to.
+    pub address: SocketAddr,
+    /// `tcp` or `tls`.
+    pub protocol: &'static str,
+    /// The rule that decided.
+    pub rule: &'a str,
+    /// Why it was refused or failed.
+    pub outcome: Result<(), Ended<'a>>,
+    /// Bytes that the caller sent and received.
+    pub bytes: [u64; 2],
+    /// The kernel carried them.
+    pub spliced: bool,
+    /// When it began.
+    pub started: (SystemTime, Instant),
+}
+
+/// Why there is no connection.
+#[derive(Clone, Copy, Debug)]
+pub enum Ended<'a> {
+    /// It was not allowed, or is not any more.
+    Refused(&'a str),
+    /// Nobody could take it.
+    Failed(&'a str),
+}
+
+impl From<Connection<'_>> for Flow {
+    fn from(connection: Connection<'_>) -> Self {
+        let Connection { instance, target, address, protocol, rule, outcome, bytes, spliced, started } = connection;
+        let (verdict, reason) = match outcome {
+            Ok(()) => ("allow", ""),
+            Err(Ended::Refused(reason)) => ("deny", reason),
+            Err(Ended::Failed(reason)) => ("error", reason),
+        };
+        let mut reason = reason.into();
+        cut(&mut reason);
+        let [sent, received] = bytes;
+        Self {
+            time: rfc3339(started.0).to_string(),
+            kind: "connection".to_owned(),
+            source: instance.to_owned(),
+            target: target.map(ToString::to_string),
+            verdict: verdict.to_owned(),
+            rule: rule.to_owned(),
+            what: "connect".to_owned(),
+            host: address.to_string(),
+            port: Some(address.port()),
+            protocol: protocol.to_owned(),
+            sent,
+            received,
+            spliced,
+            time_us: started.1.elapsed().as_micros().try_into().unwrap_or(u64::MAX),
+            reason: reason.into(),
+            ..Self::default()
+        }
+    }
+}
+
+/// The latest of what is no exchange: refusals, and connections without requests.
 #[derive(Debug, Default)]
-pub struct Refusals(Mutex<Latest>);
+pub struct Others(Mutex<Latest>);
 
 #[derive(Debug, Default)]
 struct Latest {
     /// By their numbers, which rise.
-    refusals: BTreeMap<u64, (SystemTime, Refusal)>,
+    flows: BTreeMap<u64, Flow>,
     /// The numbers of each instance's, oldest first.
-    by_instance: HashMap<Box<str>, VecDeque<u64>>,
+    by_instance: HashMap<String, VecDeque<u64>>,
     pushed: u64,
 }
 
-impl Refusals {
+impl Others {
     /// Adds one. When there is no room, the oldest goes; of an instance that has more than its share, its own oldest, so that it cannot push out what
     /// others did.
-    pub fn push(&self, mut refusal: Refusal) {
-        for text in [&mut refusal.what, &mut refusal.host] {
-            cut(text);
-        }
+    pub fn push(&self, flow: impl Into<Flow>) {
+        let flow = flow.into();
         let mut latest = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if latest.refusals.len() >= REFUSALS {
-            latest.forget_one(&refusal.instance);
+        if latest.flows.len() >= MOST {
+            latest.forget_one(&flow.source);
         }
         let number = latest.pushed;
         latest.pushed += 1;
-        latest.by_instance.entry(refusal.instance.clone()).or_default().push_back(number);
-        latest.refusals.insert(number, (SystemTime::now(), refusal));
+        latest.by_instance.entry(flow.source.clone()).or_default().push_back(number);
+        latest.flows.insert(number, flow);
+    }
+
+    /// Counts some about which nothing is known.
+    pub fn missed(&self, number: u64) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).pushed += number;
     }
 
     fn after(&self, seen: u64) -> After<Flow> {
         let latest = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let seen = seen.min(latest.pushed);
-        let found: Vec<Flow> =
-            latest.refusals.range(seen..).map(|(_, (time, refusal))| refused(*time, refusal)).collect();
+        let found: Vec<Flow> = latest.flows.range(seen..).map(|(_, flow)| flow.clone()).collect();
         let missed = latest.pushed - seen - found.len() as u64;
         After { found, missed, next: vec![latest.pushed] }
     }
@@ -165,36 +268,16 @@ impl Refusals {
 impl Latest {
     fn forget_one(&mut self, instance: &str) {
         let own = self.by_instance.get(instance).filter(|numbers| numbers.len() > SHARE);
-        let oldest = self.refusals.first_key_value().map(|(number, _)| *number);
+        let oldest = self.flows.first_key_value().map(|(number, _)| *number);
         let Some(number) = own.and_then(|numbers| numbers.front().copied()).or(oldest) else { return };
-        let Some((_, refusal)) = self.refusals.remove(&number) else { return };
-        if let Some(numbers) = self.by_instance.get_mut(&refusal.instance) {
+        let Some(flow) = self.flows.remove(&number) else { return };
+        if let Some(numbers) = self.by_instance.get_mut(&flow.source) {
             // It is the oldest of its instance, too.
             numbers.pop_front();
             if numbers.is_empty() {
-                self.by_instance.remove(&refusal.instance);
+                self.by_instance.remove(&flow.source);
             }
         }
-    }
-}
-
-fn refused(time: SystemTime, refusal: &Refusal) -> Flow {
-    Flow {
-        time: rfc3339(time).to_string(),
-        kind: refusal.kind.to_owned(),
-        source: refusal.instance.to_string(),
-        target: None,
-        verdict: "deny".to_owned(),
-        rule: String::new(),
-        what: refusal.what.to_string(),
-        host: refusal.host.to_string(),
-        path: String::new(),
-        port: None,
-        protocol: String::new(),
-        status: 0,
-        time_us: 0,
-        reason: refusal.reason.to_owned(),
-        request_id: String::new(),
     }
 }
 
@@ -217,16 +300,16 @@ pub struct Flows {
 }
 
 impl Flows {
-    pub(super) fn after(ring: &Ring, refusals: &Refusals, seen: Option<&str>) -> Self {
+    pub(super) fn after(ring: &Ring, others: &Others, seen: Option<&str>) -> Self {
         let counts: Vec<u64> = seen.unwrap_or_default().split('-').filter_map(|count| count.parse().ok()).collect();
-        let (refused, exchanged) = counts.split_first().map_or((0, &[][..]), |(refused, others)| (*refused, others));
-        let (refused, exchanged) = (refusals.after(refused), ring.after(exchanged));
-        let mut flows = refused.found;
+        let (other, exchanged) = counts.split_first().map_or((0, &[][..]), |(other, rest)| (*other, rest));
+        let (other, exchanged) = (others.after(other), ring.after(exchanged));
+        let mut flows = other.found;
         flows.extend(exchanged.found);
         flows.sort_by(|one, other| one.time.cmp(&other.time));
-        let next: Vec<String> = refused.next.iter().chain(&exchanged.next).map(u64::to_string).collect();
+        let next: Vec<String> = other.next.iter().chain(&exchanged.next).map(u64::to_string).collect();
         // Who asks for the first time has missed nothing.
-        let missed = seen.map_or(0, |_| refused.missed + exchanged.missed);
+        let missed = seen.map_or(0, |_| other.missed + exchanged.missed);
         Self { flows, missed, next: next.join("-") }
     }
 }
@@ -242,41 +325,41 @@ mod tests {
 
     #[test]
     fn each_is_told_once_and_what_is_forgotten_is_counted() {
-        let (ring, refusals) = (Ring::default(), Refusals::default());
+        let (ring, others) = (Ring::default(), Others::default());
         let shard = ring.shard();
         shard.push(&observed());
-        refusals.push(refusal("a"));
-        let all = Flows::after(&ring, &refusals, None);
+        others.push(refusal("a"));
+        let all = Flows::after(&ring, &others, None);
         let kinds: Vec<&str> = all.flows.iter().map(|flow| flow.kind.as_str()).collect();
         assert_eq!((all.flows.len(), all.missed), (2, 0), "{kinds:?}");
-        assert!(Flows::after(&ring, &refusals, Some(&all.next)).flows.is_empty());
+        assert!(Flows::after(&ring, &others, Some(&all.next)).flows.is_empty());
 
-        refusals.push(refusal("b"));
-        let more = Flows::after(&ring, &refusals, Some(&all.next));
+        others.push(refusal("b"));
+        let more = Flows::after(&ring, &others, Some(&all.next));
         assert_eq!(more.flows.iter().map(|flow| &*flow.host).collect::<Vec<_>>(), ["b"]);
-        for _ in 0..REFUSALS + 5 {
-            refusals.push(refusal("c"));
+        for _ in 0..MOST + 5 {
+            others.push(refusal("c"));
         }
-        let flood = Flows::after(&ring, &refusals, Some(&more.next));
-        assert_eq!((flood.flows.len(), flood.missed), (REFUSALS, 5));
-        assert_eq!(Flows::after(&ring, &refusals, Some("nonsense")).flows.len(), REFUSALS + 1);
-        assert!(Flows::after(&ring, &refusals, Some("99999999")).flows.len() <= 1, "of another time of this node");
+        let flood = Flows::after(&ring, &others, Some(&more.next));
+        assert_eq!((flood.flows.len(), flood.missed), (MOST, 5));
+        assert_eq!(Flows::after(&ring, &others, Some("nonsense")).flows.len(), MOST + 1);
+        assert!(Flows::after(&ring, &others, Some("99999999")).flows.len() <= 1, "of another time of this node");
     }
 
     #[test]
     fn who_is_refused_without_end_pushes_out_its_own() {
-        let (ring, refusals) = (Ring::default(), Refusals::default());
+        let (ring, others) = (Ring::default(), Others::default());
         let of = |instance: &str| Refusal { instance: instance.into(), ..refusal("x") };
-        for number in 0..REFUSALS {
-            refusals.push(of(&format!("quiet-{}", number % 16)));
+        for number in 0..MOST {
+            others.push(of(&format!("quiet-{}", number % 16)));
         }
-        for _ in 0..10 * REFUSALS {
-            refusals.push(of("loud"));
+        for _ in 0..10 * MOST {
+            others.push(of("loud"));
         }
-        let all = Flows::after(&ring, &refusals, None).flows;
+        let all = Flows::after(&ring, &others, None).flows;
         let loud = all.iter().filter(|flow| flow.source == "loud").count();
-        assert_eq!((all.len(), loud), (REFUSALS, SHARE + 1));
-        let latest = refusals.0.lock().unwrap();
-        assert_eq!(latest.by_instance.values().map(VecDeque::len).sum::<usize>(), REFUSALS);
+        assert_eq!((all.len(), loud), (MOST, SHARE + 1));
+        let latest = others.0.lock().unwrap();
+        assert_eq!(latest.by_instance.values().map(VecDeque::len).sum::<usize>(), MOST);
     }
 }

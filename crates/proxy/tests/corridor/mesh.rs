@@ -192,7 +192,7 @@ impl Builder {
         let slice = self.functions.iter_mut().find(|slice| slice.id == id(caller)).unwrap();
         slice.outbound.targets.push(target(callee));
         let hosts = vec![callee.to_owned(), format!("{callee}.shop")];
-        slice.callees.push(Callee { id: id(callee), identity: spiffe(callee).to_string(), hosts });
+        slice.callees.push(Callee { id: id(callee), identity: spiffe(callee).to_string(), hosts, ports: Vec::new() });
         self
     }
 

@@ -56,17 +56,22 @@ async fn answer(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, std
     Ok(Response::new(Full::new(Bytes::from(text))))
 }
 
+/// The address of `name:port` or `address:port`.
+fn located(text: &str) -> Result<std::net::SocketAddr, Box<dyn std::error::Error + Send + Sync>> {
+    Ok(std::net::ToSocketAddrs::to_socket_addrs(text)?.next().ok_or("it has no address")?)
+}
+
 fn attempt(way: &str, arguments: &[String]) -> Outcome {
     let argument = |index: usize| arguments.get(index).map(String::as_str).ok_or("an argument is missing");
     let process = || Ok::<_, Box<dyn std::error::Error + Send + Sync>>(Pid::from_raw(argument(0)?.parse()?));
     match way {
         "connect" => {
-            TcpStream::connect_timeout(&argument(0)?.parse()?, PATIENCE)?;
+            TcpStream::connect_timeout(&located(argument(0)?)?, PATIENCE)?;
             Ok("connected".to_owned())
         }
         // Something else than HTTP to an address.
         "talk" => {
-            let mut stream = TcpStream::connect_timeout(&argument(0)?.parse()?, PATIENCE)?;
+            let mut stream = TcpStream::connect_timeout(&located(argument(0)?)?, PATIENCE)?;
             stream.set_read_timeout(Some(PATIENCE))?;
             stream.write_all(&argument(1)?.split(',').filter_map(|byte| byte.parse().ok()).collect::<Vec<u8>>())?;
             let mut answer = [0; 64];
@@ -76,12 +81,12 @@ fn attempt(way: &str, arguments: &[String]) -> Outcome {
             }
         }
         // A request to an address, for a host.
-        "http" => http(TcpStream::connect_timeout(&argument(0)?.parse()?, PATIENCE)?, argument(1)?),
+        "http" => http(TcpStream::connect_timeout(&located(argument(0)?)?, PATIENCE)?, argument(1)?),
         // The same with another source address.
         "spoof" => {
             let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)?;
             socket.bind(&argument(0)?.parse::<std::net::SocketAddr>()?.into())?;
-            socket.connect_timeout(&argument(1)?.parse::<std::net::SocketAddr>()?.into(), PATIENCE)?;
+            socket.connect_timeout(&located(argument(1)?)?.into(), PATIENCE)?;
             http(socket.into(), argument(2)?)
         }
         // The same by name.

@@ -5,13 +5,11 @@ use domain::base::{Message, MessageBuilder, Ttl};
 use domain::rdata::A;
 use std::net::Ipv4Addr;
 
-/// The address of every callee. Which one is meant is in the request. It is one of a range that no network of the machine's uses (RFC 6598).
-const CALLEE: Ipv4Addr = Ipv4Addr::new(100, 64, 0, 1);
 /// How long an answer may be remembered: what may be called can change.
 const TTL: Ttl = Ttl::from_secs(5);
 
-/// The answer to one question. `None`: it is none.
-pub(super) fn reply(question: &[u8], is_callee: impl FnOnce(&str) -> bool) -> Option<Vec<u8>> {
+/// The answer to one question, with the address that the name has, if it has one. `None`: it is no question.
+pub(super) fn reply(question: &[u8], address: impl FnOnce(&str) -> Option<Ipv4Addr>) -> Option<Vec<u8>> {
     let message = Message::from_octets(question).ok().filter(|message| !message.header().qr())?;
     let respond = |code| MessageBuilder::new_vec().start_answer(&message, code).ok();
     if message.header().opcode() != Opcode::QUERY {
@@ -20,14 +18,13 @@ pub(super) fn reply(question: &[u8], is_callee: impl FnOnce(&str) -> bool) -> Op
     let Ok(asked) = message.sole_question() else {
         return Some(MessageBuilder::new_vec().start_error(&message, Rcode::FORMERR).finish());
     };
-    if asked.qclass() != Class::IN || !is_callee(&asked.qname().to_string()) {
-        return Some(respond(Rcode::NXDOMAIN)?.finish());
-    }
+    let address = if asked.qclass() == Class::IN { address(&asked.qname().to_string()) } else { None };
+    let Some(address) = address else { return Some(respond(Rcode::NXDOMAIN)?.finish()) };
     let mut reply = respond(Rcode::NOERROR)?;
     reply.header_mut().set_aa(true);
     reply.header_mut().set_ra(true);
     if asked.qtype() == Rtype::A {
-        reply.push((asked.qname(), TTL, A::new(CALLEE))).ok()?;
+        reply.push((asked.qname(), TTL, A::new(address))).ok()?;
     }
     Some(reply.finish())
 }
@@ -36,6 +33,8 @@ pub(super) fn reply(question: &[u8], is_callee: impl FnOnce(&str) -> bool) -> Op
 mod tests {
     use super::*;
     use domain::base::Name;
+
+    const CALLEE: Ipv4Addr = Ipv4Addr::new(100, 64, 0, 7);
 
     fn ask(name: &str, kind: Rtype) -> Vec<u8> {
         let mut question = MessageBuilder::new_vec().question();
@@ -51,7 +50,7 @@ mod tests {
 
     #[test]
     fn only_names_of_callees_have_an_address() {
-        let about = |name: &str, kind| code_and_address(&reply(&ask(name, kind), |name| name == "stock").unwrap());
+        let about = |name: &str, kind| code_and_address(&reply(&ask(name, kind), |name| (name == "stock").then_some(CALLEE)).unwrap());
         assert_eq!(about("stock", Rtype::A), (Rcode::NOERROR, Some(CALLEE)));
         assert_eq!(about("stock.", Rtype::A), (Rcode::NOERROR, Some(CALLEE)));
         // It exists, but has none of this kind: an error would make resolvers give up on the name.
@@ -62,9 +61,9 @@ mod tests {
 
     #[test]
     fn what_is_no_question_gets_no_answer_and_never_an_address() {
-        let answer = reply(&ask("stock", Rtype::A), |_| true).unwrap();
-        assert_eq!(reply(&answer, |_| true), None, "answers to answers would go round for ever");
-        assert_eq!(reply(b"", |_| true), None);
+        let answer = reply(&ask("stock", Rtype::A), |_| Some(CALLEE)).unwrap();
+        assert_eq!(reply(&answer, |_| Some(CALLEE)), None, "answers to answers would go round for ever");
+        assert_eq!(reply(b"", |_| Some(CALLEE)), None);
         let two = {
             let mut question = MessageBuilder::new_vec().question();
             for name in ["stock", "stock"] {
@@ -72,9 +71,9 @@ mod tests {
             }
             question.finish()
         };
-        assert_eq!(code_and_address(&reply(&two, |_| true).unwrap()).0, Rcode::FORMERR);
+        assert_eq!(code_and_address(&reply(&two, |_| Some(CALLEE)).unwrap()).0, Rcode::FORMERR);
         for length in 0..two.len() {
-            drop(reply(&two[..length], |_| true));
+            drop(reply(&two[..length], |_| Some(CALLEE)));
         }
     }
 }

@@ -1,0 +1,301 @@
+//! The kernel's part of this node: it knows which connections the instances in rooms may make, and carries bytes from room to room.
+
+use leno_config::FunctionId;
+use leno_kernel::{Mesh, Network, Refusal, Refusals, Rule, Transport, Verdict};
+use leno_proxy::Node;
+use leno_proxy::connections::{self, Way};
+use leno_proxy::flows;
+use leno_proxy::kernel::{Kernel, Spliced};
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use std::any::Any;
+use std::collections::{BTreeMap, HashMap};
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+use std::{fs, io, thread};
+use tokio::net::TcpStream;
+
+/// The BPF file system. What is pinned there remains in force when the node is killed.
+const PINS: &str = "/sys/fs/bpf";
+/// `BPF_FS_MAGIC`.
+const BPF_FILE_SYSTEM: i64 = 0xcafe_4a11;
+/// Name of a node's folder there, and of its control group. The rest is random.
+const PREFIX: &str = "leno-node-";
+/// Between two looks at what the kernel refused. What is more than its ring holds is only counted: a program that is refused without end must not keep
+/// a processor busy with it.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// What the kernel is told.
+pub(crate) struct KernelPolicy {
+    mesh: Arc<Mesh>,
+    state: Mutex<State>,
+    _pins: Option<Pins>,
+}
+
+#[derive(Default)]
+struct State {
+    callers: BTreeMap<FunctionId, Calls>,
+    /// Names of the instances whose rooms these are.
+    instances: HashMap<Network, Arc<str>>,
+}
+
+/// What the instances of one function may do.
+#[derive(Default)]
+struct Calls {
+    rooms: usize,
+    rules: BTreeMap<Rule, Verdict>,
+}
+
+impl KernelPolicy {
+    /// Puts it in force for all that is in the node's control group. Until a room is admitted, nothing in it gets out. `None`: the kernel does not do it,
+    /// which was said; then the node judges and carries every connection itself.
+    pub(crate) fn open(group: Option<&Path>) -> Option<Arc<Self>> {
+        let Some(group) = group else {
+            tracing::info!("connections of rooms are not judged in the kernel: the node has no control group (v2)");
+            return None;
+        };
+        let mut mesh = match Mesh::attach(group) {
+            Ok(mesh) => mesh,
+            Err(error) => {
+                tracing::info!("connections of rooms are not judged in the kernel, but by the node: {error}");
+                return None;
+            }
+        };
+        let pins = match Pins::make(group, &mut mesh) {
+            Ok(pins) => Some(pins),
+            Err(error) => {
+                tracing::info!("what the kernel knows ends with the node: {error}");
+                None
+            }
+        };
+        match mesh.unspliced() {
+            None => tracing::info!("connections of rooms are judged in the kernel, and spliced where they may be"),
+            Some(reason) => tracing::info!("connections of rooms are judged in the kernel; none is spliced: {reason}"),
+        }
+        Some(Arc::new(Self { mesh: Arc::new(mesh), state: Mutex::default(), _pins: pins }))
+    }
+
+    /// An instance is about to start in the room of this socket. It may do what its function may, until the result is dropped. Without a result, it can
+    /// call nobody.
+    pub(crate) fn enter(
+        self: &Arc<Self>,
+        node: &Node,
+        function: &FunctionId,
+        instance: &Arc<str>,
+        socket: &TcpListener,
+    ) -> io::Result<Entered> {
+        let network = Network::of(socket)?;
+        let none_left = || io::Error::other("all addresses of functions are given");
+        let address = node.addresses.of(function).ok_or_else(none_left)?;
+        let mut state = self.state();
+        state.callers.entry(function.clone()).or_default().rooms += 1;
+        state.instances.insert(network, instance.clone());
+        let entered = Entered { policy: self.clone(), function: function.clone(), network };
+        let calls = state.callers.entry(function.clone()).or_default();
+        let told = calls
+            .follow(&self.mesh, node, function)
+            .and_then(|()| self.mesh.admit(network, address).map_err(io::Error::other));
+        drop(state);
+        told.map(|()| entered)
+    }
+
+    /// Tells of what the kernel refuses, as long as the node lives.
+    pub(crate) fn watch(self: &Arc<Self>, node: Weak<Node>) -> io::Result<()> {
+        let refusals = self.mesh.refusals().map_err(io::Error::other)?;
+        let policy = Arc::downgrade(self);
+        thread::Builder::new().name("leno-kernel".to_owned()).spawn(move || watch(&refusals, &policy, &node))?;
+        Ok(())
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Calls {
+    /// Has the kernel know what the function may do now.
+    fn follow(&mut self, mesh: &Mesh, node: &Node, function: &FunctionId) -> io::Result<()> {
+        let Some(caller) = node.addresses.of(function) else { return Ok(()) };
+        let wanted: BTreeMap<Rule, Verdict> = connections::rules(node, function)
+            .into_iter()
+            .map(|connections::Rule { callee, port, way }| {
+                let verdict = match way {
+                    Way::Refused => Verdict::Refused,
+                    Way::ToTheNode => Verdict::ToTheNode,
+                    Way::Spliced => Verdict::Direct,
+                };
+                (Rule { caller, callee, port, transport: Transport::Tcp }, verdict)
+            })
+            .collect();
+        self.rules.retain(|rule, _| {
+            let remains = wanted.contains_key(rule);
+            if !remains {
+                mesh.unset(rule);
+            }
+            remains
+        });
+        for (rule, verdict) in wanted {
+            if self.rules.get(&rule) != Some(&verdict) {
+                mesh.set(&rule, verdict).map_err(io::Error::other)?;
+                self.rules.insert(rule, verdict);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Kernel for KernelPolicy {
+    fn follow(&self, node: &Node) {
+        for (function, calls) in &mut self.state().callers {
+            if let Err(error) = calls.follow(&self.mesh, node, function) {
+                // What could not be set is refused.
+                tracing::error!(%function, %error, "the kernel does not know all that the function may call");
+            }
+        }
+    }
+
+    fn expect(&self, socket: BorrowedFd<'_>, bound: SocketAddr, port: u16) -> Option<Box<dyn Any + Send>> {
+        let expected = self.mesh.expect(socket, bound, port);
+        let expected = expected.inspect_err(|error| tracing::debug!(%error, "a connection is not spliced")).ok()?;
+        Some(Box::new(expected))
+    }
+
+    fn splice(&self, caller: &TcpStream, callee: &TcpStream) -> Option<Box<dyn Spliced>> {
+        let addresses = |stream: &TcpStream| Ok::<_, io::Error>([stream.local_addr()?, stream.peer_addr()?]);
+        let (from, to) = (addresses(caller).ok()?, addresses(callee).ok()?);
+        let spliced = self.mesh.splice((caller, from), (callee, to));
+        let spliced = spliced.inspect_err(|error| tracing::debug!(%error, "a connection is not spliced")).ok()?;
+        Some(Box::new(Splice(spliced?)))
+    }
+}
+
+struct Splice(leno_kernel::Splice);
+
+impl Spliced for Splice {
+    fn bytes(&self) -> [u64; 2] {
+        self.0.bytes()
+    }
+}
+
+/// A room that the kernel knows.
+pub(crate) struct Entered {
+    policy: Arc<KernelPolicy>,
+    function: FunctionId,
+    network: Network,
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        let mesh = &self.policy.mesh;
+        mesh.dismiss(self.network);
+        let mut state = self.policy.state();
+        state.instances.remove(&self.network);
+        let Some(calls) = state.callers.get_mut(&self.function) else { return };
+        calls.rooms -= 1;
+        if calls.rooms == 0 {
+            calls.rules.keys().for_each(|rule| mesh.unset(rule));
+            state.callers.remove(&self.function);
+        }
+    }
+}
+
+fn watch(refusals: &Refusals, policy: &Weak<KernelPolicy>, node: &Weak<Node>) {
+    let mut untold = 0;
+    loop {
+        let found = match refusals.wait(Duration::from_secs(1)) {
+            Ok(found) => found,
+            Err(error) => return tracing::error!(%error, "what the kernel refuses is not told any more"),
+        };
+        let (Some(policy), Some(node)) = (policy.upgrade(), node.upgrade()) else { return };
+        for refusal in found {
+            tell(&policy, &node, &refusal);
+        }
+        let now = refusals.untold();
+        node.telemetry.others.missed(now - untold);
+        untold = now;
+        drop((policy, node));
+        thread::sleep(LOOK);
+    }
+}
+
+fn tell(policy: &KernelPolicy, node: &Node, refusal: &Refusal) {
+    let instance = refusal.network.and_then(|network| policy.state().instances.get(&network).cloned());
+    let caller = || refusal.caller.and_then(|address| node.addresses.function(address)).map(|id| id.to_string().into());
+    // Of a room that has ended meanwhile, only its function is known, or not even that.
+    let source = instance.or_else(caller).unwrap_or_else(|| "?".into());
+    let callee = node.addresses.function(refusal.callee);
+    let reason = match (refusal.network, &callee, refusal.transport) {
+        (None, ..) => "it is not allowed any more: what is sent does not arrive",
+        (_, None, _) => "no function that it may call has this address",
+        (_, Some(_), Some(Transport::Udp)) => "no datagrams are allowed",
+        (_, Some(_), _) => "no rule allows it",
+    };
+    node.telemetry.others.push(flows::Connection {
+        instance: &source,
+        target: callee.as_ref(),
+        address: (refusal.callee, refusal.port).into(),
+        protocol: match refusal.transport {
+            Some(Transport::Tcp) => "tcp",
+            Some(Transport::Udp) => "udp",
+            None => "",
+        },
+        rule: "",
+        outcome: Err(flows::Ended::Refused(reason)),
+        bytes: [0; 2],
+        spliced: false,
+        started: (std::time::SystemTime::now(), std::time::Instant::now()),
+    });
+}
+
+/// A folder that keeps the kernel's rules in force when the node is killed, for as long as something of it may still run. The next node removes it.
+struct Pins {
+    folder: PathBuf,
+    _lock: OwnedFd,
+}
+
+impl Pins {
+    /// Removes what killed nodes left, and pins.
+    fn make(group: &Path, mesh: &mut Mesh) -> io::Result<Self> {
+        let root = Path::new(PINS);
+        let wrong = |error: &dyn std::fmt::Display| io::Error::other(format!("{PINS}: {error}"));
+        let kind = rustix::fs::statfs(root).map_err(|error| wrong(&error))?.f_type;
+        if kind as i64 != BPF_FILE_SYSTEM {
+            return Err(wrong(&"no BPF file system is mounted there"));
+        }
+        for entry in fs::read_dir(root)?.flatten() {
+            let left = entry.path();
+            if entry.file_name().to_string_lossy().starts_with(PREFIX) && lock(&left).is_ok() {
+                tracing::info!("removing the rules in the kernel that a killed node left behind");
+                remove(&left);
+            }
+        }
+        let folder = root.join(group.file_name().unwrap_or_default());
+        fs::create_dir(&folder)?;
+        let pins = Self { _lock: lock(&folder)?, folder };
+        mesh.pin(&pins.folder).map_err(|error| wrong(&error))?;
+        Ok(pins)
+    }
+}
+
+impl Drop for Pins {
+    fn drop(&mut self) {
+        remove(&self.folder);
+    }
+}
+
+fn remove(folder: &Path) {
+    // A BPF file system has no deeper folders. What cannot be removed, the next node tries again.
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let _ = fs::remove_file(entry.path());
+    }
+    let _ = fs::remove_dir(folder);
+}
+
+/// Fails if another process holds the lock.
+fn lock(folder: &Path) -> io::Result<OwnedFd> {
+    let opened = rustix::fs::open(folder, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    rustix::fs::flock(&opened, FlockOperation::NonBlockingLockExclusive)?;
+    Ok(opened)
+}

@@ -1,0 +1,104 @@
+//! Judges connections that carry no requests: by who connects, and to which port.
+
+use crate::authorization::{self, Asked};
+use crate::fields::Fields;
+use crate::host;
+use crate::input::Peer;
+use crate::outcome::Denial;
+use crate::sidecar;
+use crate::spec::ProgramSpec;
+use alloc::vec::Vec;
+
+/// The name of the authorization rule that allows a connection to `port`, or the denial. It is judged as a request without method, host, path, header
+/// fields and user would be. Of the other policies, only the sidecar's list of ports concerns it.
+///
+/// # Errors
+/// Returns the denial.
+pub fn judge<'r>(inbound: &'r ProgramSpec, peer: Peer<'_>, port: u16) -> Result<&'r str, Denial> {
+    let asked = Asked {
+        peer,
+        namespace: peer.identity.and_then(host::namespace_of_identity),
+        principal: None,
+        claims: None,
+        method: "",
+        host: "",
+        port,
+        path: "",
+        fields: &Fields::new(&[], Vec::new()),
+    };
+    sidecar::check_port(&inbound.sidecar, port)?;
+    authorization::judge(&inbound.authorization, &asked)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::{Action, AuthorizationRule, Condition, ConditionKey, Matches, Operation, Source, StringMatch};
+    use alloc::string::ToString;
+    use alloc::vec;
+    use core::net::{IpAddr, Ipv4Addr};
+
+    fn any<T>(values: Vec<T>) -> Matches<T> {
+        Matches { any: values, none: Vec::new() }
+    }
+
+    fn none<T>(values: Vec<T>) -> Matches<T> {
+        Matches { any: Vec::new(), none: values }
+    }
+
+    fn from(name: &str) -> Vec<Source> {
+        vec![Source { identities: any(vec![StringMatch::Exact(identity(name))]), ..Source::default() }]
+    }
+
+    fn identity(name: &str) -> alloc::string::String {
+        alloc::format!("spiffe://mesh.example/ns/shop/sa/{name}")
+    }
+
+    fn rule(name: &str, action: Action, from: Vec<Source>, to: Vec<Operation>) -> AuthorizationRule {
+        AuthorizationRule { name: name.to_string(), action, from, to, when: Vec::new() }
+    }
+
+    fn ports(ports: &[u16]) -> Operation {
+        Operation { ports: any(ports.to_vec()), ..Operation::default() }
+    }
+
+    /// The rule that allows, or the one that refuses.
+    fn verdict(rules: Vec<AuthorizationRule>, caller: &str, port: u16) -> Result<alloc::string::String, Denial> {
+        let program = ProgramSpec { authorization: rules, ..crate::testing::inbound() };
+        let identity = identity(caller);
+        let peer = Peer { identity: Some(&identity), address: IpAddr::V4(Ipv4Addr::LOCALHOST) };
+        judge(&program, peer, port).map(ToString::to_string)
+    }
+
+    #[test]
+    fn a_caller_and_a_port_decide() {
+        let rules = || vec![rule("cache", Action::Allow, from("cart"), vec![ports(&[6379])])];
+        assert_eq!(verdict(rules(), "cart", 6379).unwrap(), "cache");
+        let denial = verdict(rules(), "cart", 5432).unwrap_err();
+        assert_eq!((&*denial.rule, &*denial.clause), ("cache", "to.ports: 5432 matches none of [6379]"));
+        assert!(verdict(rules(), "stock", 6379).is_err());
+        assert!(verdict(Vec::new(), "cart", 6379).is_err());
+        // Everything is also this.
+        assert_eq!(verdict(vec![rule("all", Action::Allow, from("cart"), vec![])], "cart", 5432).unwrap(), "all");
+    }
+
+    #[test]
+    fn what_only_a_request_has_is_missing() {
+        let methods = Operation { methods: any(vec![StringMatch::Exact("GET".to_string())]), ..ports(&[6379]) };
+        let refused = verdict(vec![rule("get", Action::Allow, vec![], vec![methods.clone()])], "cart", 6379);
+        assert_eq!(refused.unwrap_err().clause, "to.methods: it was not sent; expected one of [\"GET\"]");
+        // A deny rule for GET does not concern it either, one for all but GET does.
+        let open = rule("all", Action::Allow, vec![], vec![]);
+        let deny = |to| vec![open.clone(), rule("deny", Action::Deny, vec![], vec![to])];
+        assert!(verdict(deny(methods), "cart", 6379).is_ok());
+        let but = Operation { methods: none(vec![StringMatch::Exact("GET".to_string())]), ..Operation::default() };
+        let denial = verdict(deny(but), "cart", 6379).unwrap_err();
+        assert_eq!((&*denial.rule, &*denial.clause), ("deny", "the deny rule matches connections to port 6379"));
+        let mut user = rule("user", Action::Allow, vec![], vec![]);
+        user.when.push(Condition {
+            key: ConditionKey::Header("x-team".into()),
+            values: any(vec![StringMatch::Exact("red".to_string())]),
+        });
+        assert!(verdict(vec![user], "cart", 6379).is_err());
+    }
+}

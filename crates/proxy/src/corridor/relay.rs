@@ -1,0 +1,265 @@
+//! The path of a connection without requests: find the callee, judge, connect to an instance, and carry bytes until both ends are done.
+
+use crate::corridor::worker::Worker;
+use crate::http::activity::Activity;
+use crate::state::connections::{self, Destination};
+use crate::state::credential::Caller;
+use crate::state::function::{FunctionEntry, limit};
+use crate::state::instances::ConnectError;
+use crate::state::kernel::Spliced;
+use crate::telemetry::flows::{Connection, Ended};
+use http::HeaderMap;
+use leno_config::slice::{Callee, Port, PortProtocol};
+use rustls::server::Acceptor;
+use socket2::SockRef;
+use std::io::{self, Cursor};
+use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional_with_sizes};
+use tokio::net::TcpStream;
+use tokio_rustls::rustls;
+
+/// Bytes that are carried at a time, in each direction.
+const BUFFER: usize = 16 * 1024;
+/// The longest hello of a TLS client that is read. Those of today have some hundred bytes to two thousand.
+const LONGEST_HELLO: usize = 16 * 1024;
+
+/// Where an intercepted connection leads.
+pub(crate) enum Path {
+    /// To the node, which judges each request in it.
+    Requests,
+    /// To a port of a callee.
+    Port(Box<Relay>),
+    /// Nowhere, which was told.
+    Nowhere,
+}
+
+/// A connection of an instance to a port of a callee.
+pub(crate) struct Relay {
+    worker: Rc<Worker>,
+    caller: Arc<Caller>,
+    entry: Arc<FunctionEntry>,
+    callee: Callee,
+    port: Port,
+    address: SocketAddr,
+    started: (SystemTime, Instant),
+    /// The rule that allowed it.
+    rule: String,
+    /// Bytes from the caller, and to it.
+    bytes: [u64; 2],
+    spliced: bool,
+}
+
+/// Why a connection ends before its ends are done.
+enum Stop {
+    Refused(String),
+    Failed(String),
+}
+
+impl From<io::Error> for Stop {
+    fn from(error: io::Error) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
+/// Finds where a connection of an instance to `address` leads.
+pub(crate) fn find(worker: &Rc<Worker>, caller: &Arc<Caller>, address: SocketAddr) -> Path {
+    let IpAddr::V4(ip) = address.ip() else { return Path::Requests };
+    let found = worker.snapshot_with(&caller.function);
+    let Some((_, entry)) = found else { return Path::Requests };
+    let to = match connections::destination(&worker.node, &entry, ip, address.port()) {
+        Destination::Requests => return Path::Requests,
+        Destination::Port(callee, port) => Some((callee.clone(), port)),
+        Destination::Nowhere => None,
+    };
+    let started = (SystemTime::now(), Instant::now());
+    let Some((callee, port)) = to else {
+        worker.node.telemetry.others.push(Connection {
+            instance: &caller.instance,
+            target: None,
+            address,
+            protocol: "tcp",
+            rule: "",
+            outcome: Err(Ended::Refused("no function that it may call has this address")),
+            bytes: [0; 2],
+            spliced: false,
+            started,
+        });
+        return Path::Nowhere;
+    };
+    Path::Port(Box::new(Relay {
+        worker: worker.clone(),
+        caller: caller.clone(),
+        entry,
+        callee,
+        port,
+        address,
+        started,
+        rule: String::new(),
+        bytes: [0; 2],
+        spliced: false,
+    }))
+}
+
+/// Closes a connection at once. Its other end is told so (RST).
+pub(crate) fn reset(stream: &TcpStream) {
+    // If it cannot be set, the connection is gone.
+    let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
+}
+
+impl Relay {
+    /// Carries the connection from beginning to end, and tells of it.
+    pub(crate) async fn run(mut self, mut stream: TcpStream, activity: &Arc<Activity>) {
+        let _busy = activity.begin();
+        let stopped = {
+            let (caller, entry) = (self.caller.clone(), self.entry.clone());
+            let ended = pin!(self.carry(&entry, &mut stream));
+            tokio::select! {
+                ended = ended => ended,
+                () = caller.revoked() => Ok(()),
+            }
+        };
+        let outcome = match &stopped {
+            Ok(()) => Ok(()),
+            Err(Stop::Refused(reason)) => Err(Ended::Refused(reason)),
+            Err(Stop::Failed(reason)) => Err(Ended::Failed(reason)),
+        };
+        if outcome.is_err() {
+            reset(&stream);
+        }
+        self.worker.node.telemetry.others.push(Connection {
+            instance: &self.caller.instance,
+            target: Some(&self.callee.id),
+            address: self.address,
+            protocol: match self.port.protocol {
+                PortProtocol::Tcp => "tcp",
+                PortProtocol::Tls => "tls",
+            },
+            rule: &self.rule,
+            outcome,
+            bytes: self.bytes,
+            spliced: self.spliced,
+            started: self.started,
+        });
+    }
+
+    async fn carry(&mut self, entry: &FunctionEntry, stream: &mut TcpStream) -> Result<(), Stop> {
+        let callee = self.judge(entry)?;
+        let mut first = Vec::new();
+        if self.port.protocol == PortProtocol::Tls {
+            let longest = self.worker.snapshot().mesh.limits.head_timeout;
+            let hello = tokio::time::timeout(longest, self.hello(stream, &mut first)).await;
+            hello.map_err(|_| Stop::Refused(format!("no whole TLS hello came within {longest:?}")))??;
+        }
+        let (lease, mut upstream) = self.connect(&callee).await?;
+        let spliced = match self.worker.node.kernel() {
+            Some(kernel) if self.port.splice => kernel.splice(stream, &upstream),
+            _ => None,
+        };
+        self.spliced = spliced.is_some();
+        upstream.write_all(&first).await?;
+        let carried = self.copy(entry, stream, &mut upstream, first.len() as u64).await;
+        if carried.is_err() {
+            reset(&upstream);
+        }
+        let [sent, received] = spliced.map_or([0; 2], |spliced: Box<dyn Spliced>| spliced.bytes());
+        self.bytes = [self.bytes[0] + sent, self.bytes[1] + received];
+        drop(lease);
+        carried
+    }
+
+    /// Judges the connection by the current snapshot. Returns the callee.
+    fn judge(&mut self, entry: &FunctionEntry) -> Result<Arc<FunctionEntry>, Stop> {
+        let found = self.worker.snapshot_with(&self.caller.function);
+        let (snapshot, current) = found.ok_or_else(|| Stop::Refused("the caller's function is gone".to_owned()))?;
+        if !current.slice.callees.iter().any(|callee| callee.id == self.callee.id && callee.ports.contains(&self.port)) {
+            return Err(Stop::Refused(format!("{} may not call {} any more", entry.name, self.callee.id)));
+        }
+        match connections::judge(&snapshot, &current, &self.callee.id, self.port.number) {
+            Ok((rule, callee)) => {
+                self.rule = rule;
+                Ok(callee)
+            }
+            Err(refused) => {
+                self.rule = refused.rule;
+                Err(Stop::Refused(refused.reason))
+            }
+        }
+    }
+
+    /// Reads the hello of a TLS client. It has to name the callee (SNI). Whoever asks for another name may reach another server inside.
+    async fn hello(&self, stream: &mut TcpStream, read: &mut Vec<u8>) -> Result<(), Stop> {
+        let mut acceptor = Acceptor::default();
+        loop {
+            let before = read.len();
+            if stream.read_buf(read).await? == 0 {
+                return Err(Stop::Failed("it ended before it said anything".to_owned()));
+            }
+            let not_tls = |error: &dyn std::fmt::Display| Stop::Refused(format!("what came is no TLS: {error}"));
+            acceptor.read_tls(&mut Cursor::new(&read[before..])).map_err(|error| not_tls(&error))?;
+            match acceptor.accept() {
+                Ok(Some(accepted)) => {
+                    let name = accepted.client_hello().server_name().map(str::to_ascii_lowercase);
+                    return match name {
+                        Some(name) if self.callee.hosts.contains(&name) => Ok(()),
+                        Some(name) => Err(Stop::Refused(format!("its TLS names {name}, which is not {}", self.callee.id))),
+                        None => Err(Stop::Refused("its TLS names nobody (SNI)".to_owned())),
+                    };
+                }
+                Ok(None) if read.len() > LONGEST_HELLO => return Err(Stop::Refused("its TLS hello is too long".to_owned())),
+                Ok(None) => {}
+                Err((error, _)) => return Err(not_tls(&error)),
+            }
+        }
+    }
+
+    /// Connects to an instance, which is started if there is none.
+    async fn connect(&self, callee: &FunctionEntry) -> Result<(crate::state::instances::Lease, TcpStream), Stop> {
+        let failed = |error: &dyn std::fmt::Display| Stop::Failed(format!("no instance takes it: {error}"));
+        let node = &self.worker.node;
+        let revision = callee.revisions.pick(&HeaderMap::new(), &self.worker.request_id());
+        let number = revision.label.number;
+        let lease = match node.instances.try_acquire(&self.callee.id, number, &[]) {
+            Some(lease) => lease,
+            None => {
+                let longest = limit(self.worker.snapshot().mesh.limits.request_timeout);
+                let deadline = Instant::now().checked_add(longest).map(Into::into);
+                node.instances.acquire(&self.callee.id, number, &[], deadline).await.map_err(|error| failed(&error))?
+            }
+        };
+        let kernel = node.kernel().filter(|_| self.port.splice);
+        let connected = lease.guard.connect_to(self.port.number, kernel).await;
+        let upstream = connected.map_err(|error: ConnectError| failed(&error))?;
+        // Small messages must not wait for acknowledgements. If it cannot be set, the connection is already gone.
+        let _ = upstream.set_nodelay(true);
+        Ok((lease, upstream))
+    }
+
+    /// Carries bytes until both ends are done, or the connection is not allowed any more.
+    async fn copy(
+        &mut self,
+        entry: &FunctionEntry,
+        stream: &mut TcpStream,
+        upstream: &mut TcpStream,
+        first: u64,
+    ) -> Result<(), Stop> {
+        let node = self.worker.node.clone();
+        let mut copied = pin!(copy_bidirectional_with_sizes(stream, upstream, BUFFER, BUFFER));
+        loop {
+            let changed = node.changed();
+            // A snapshot may have come meanwhile.
+            self.judge(entry)?;
+            tokio::select! {
+                result = &mut copied => {
+                    let (sent, received) = result?;
+                    self.bytes = [first + sent, received];
+                    return Ok(());
+                }
+                () = changed => {}
+            }
+        }
+    }
+}

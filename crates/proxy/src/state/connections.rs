@@ -1,0 +1,110 @@
+//! Which connections the instances of a function may make. It is the same whoever asks: the corridor for each connection, and the kernel for its table.
+
+use super::function::FunctionEntry;
+use super::node::Node;
+use super::snapshot::NodeSnapshot;
+use leno_config::FunctionId;
+use leno_config::slice::{Callee, Port};
+use leno_policy::connection;
+use leno_policy::input::Peer;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+/// Where a connection of an instance leads.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Destination<'a> {
+    /// To the node, which judges each request in it.
+    Requests,
+    /// To a port of a callee that serves something else than HTTP.
+    Port(&'a Callee, Port),
+    /// Nowhere: no callee has this address.
+    Nowhere,
+}
+
+/// Finds where a connection to this address and port leads.
+pub(crate) fn destination<'a>(
+    node: &Node,
+    caller: &'a FunctionEntry,
+    address: Ipv4Addr,
+    port: u16,
+) -> Destination<'a> {
+    if address.is_loopback() {
+        return Destination::Requests;
+    }
+    let function = node.addresses.function(address);
+    let callee = function.and_then(|id| caller.slice.callees.iter().find(|callee| callee.id == id));
+    match callee.map(|callee| (callee, callee.ports.iter().find(|served| served.number == port))) {
+        Some((callee, Some(port))) => Destination::Port(callee, *port),
+        Some((_, None)) => Destination::Requests,
+        None => Destination::Nowhere,
+    }
+}
+
+/// Why a connection is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Refused {
+    /// The rule that decided; empty: none did.
+    pub rule: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// Whether a function may connect to a port of a callee, by `snapshot`. Returns the rule that allows it, and the callee.
+pub(crate) fn judge(
+    snapshot: &NodeSnapshot,
+    caller: &FunctionEntry,
+    callee: &FunctionId,
+    port: u16,
+) -> Result<(String, Arc<FunctionEntry>), Refused> {
+    let refused = |reason: &str| Refused { rule: String::new(), reason: reason.to_owned() };
+    if snapshot.mesh.mtls_same_node {
+        return Err(refused("all calls of this mesh go through mutual TLS, and connections without requests cannot"));
+    }
+    let entry = snapshot.functions.get(callee).ok_or_else(|| refused("no node runs this function"))?;
+    let peer = Peer { identity: Some(&caller.identity), address: IpAddr::V4(Ipv4Addr::LOCALHOST) };
+    match connection::judge(&entry.inbound.spec, peer, port) {
+        Ok(rule) => Ok((rule.to_owned(), entry.clone())),
+        Err(denial) => Err(Refused { rule: denial.rule, reason: denial.clause }),
+    }
+}
+
+/// What the kernel is to do with connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// The address that they go to.
+    pub callee: Ipv4Addr,
+    /// The port that they go to; `None`: any that has no rule of its own.
+    pub port: Option<u16>,
+    /// What is done with them.
+    pub way: Way,
+}
+
+/// What is done with a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// It is refused.
+    Refused,
+    /// It arrives at the node.
+    ToTheNode,
+    /// It arrives at the node, which has it spliced.
+    Spliced,
+}
+
+/// Which connections the instances of a function may make, by the node's current snapshot. What no rule is about is refused.
+pub fn rules(node: &Node, caller: &FunctionId) -> Vec<Rule> {
+    let Some((snapshot, entry)) = node.snapshot_with(caller) else { return Vec::new() };
+    let mut rules = Vec::new();
+    for callee in &entry.slice.callees {
+        let Some(address) = node.addresses.of(&callee.id) else { continue };
+        rules.push(Rule { callee: address, port: None, way: Way::ToTheNode });
+        for port in &callee.ports {
+            let way = match judge(&snapshot, &entry, &callee.id, port.number) {
+                Err(_) => Way::Refused,
+                Ok(_) if port.splice => Way::Spliced,
+                Ok(_) => Way::ToTheNode,
+            };
+            rules.push(Rule { callee: address, port: Some(port.number), way });
+        }
+    }
+    rules
+}
