@@ -2,8 +2,8 @@
 //! else; a [`MeshSlice`] is what every node needs. Both are plain data; the control plane delivers them to nodes.
 
 pub use crate::run::{
-    AppProtocol, BadHash, Command, IN_NODE, Isolation, Job, Metric, ModuleHash, ModuleUrl, Port, PortProtocol, Process, Readiness,
-    Resources, Run, Scale, Secret, Wasm,
+    AppProtocol, BadHash, Command, IN_NODE, Isolation, Job, Metric, ModuleHash, ModuleUrl, Port, PortProtocol, Process,
+    Readiness, Resources, Run, Scale, Secret, Wasm,
 };
 
 use crate::id::FunctionId;

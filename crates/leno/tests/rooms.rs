@@ -3,7 +3,7 @@
 
 mod mesh;
 
-use mesh::{ALLOW_ALL, Mesh, echo_function, intruder, policy};
+use mesh::{ALLOW_ALL, Mesh, echo_function, intruder, policy, public_folder};
 use std::fs;
 use std::net::{TcpListener, UdpSocket};
 use std::os::linux::net::SocketAddrExt;
@@ -47,7 +47,7 @@ fn neighbours() -> String {
 
 fn start(isolation: &str, documents: &str) -> Mesh {
     let leno = Command::new(env!("CARGO_BIN_EXE_leno"));
-    Mesh::start_with_command(leno, &instances(isolation), documents, make_public)
+    Mesh::start_with_command(leno, &instances(isolation), documents, public_folder)
 }
 
 /// Lets the intruder try a way.
@@ -433,7 +433,7 @@ fn where_there_are_no_rooms_it_is_said_and_strict_is_refused() {
     let mut unshare = Command::new("unshare");
     let none = "echo 0 > /proc/sys/user/max_user_namespaces && exec \"$0\" \"$@\"";
     unshare.args(["--user", "--map-root-user", "sh", "-c", none, env!("CARGO_BIN_EXE_leno")]);
-    let mut mesh = Mesh::start_with_command(unshare, &instances("auto"), &documents, make_public);
+    let mut mesh = Mesh::start_with_command(unshare, &instances("auto"), &documents, public_folder);
     assert!(
         mesh.output().iter().any(|line| line.contains("instances are not in rooms: namespaces:")),
         "{:?}",
@@ -464,7 +464,7 @@ fn rooms_need_no_root() {
     let mut nobody = Command::new("setpriv");
     nobody.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(leno);
     let mesh = Mesh::start_with_command(nobody, &instances("strict"), &documents, |folder| {
-        make_public(folder);
+        public_folder(folder);
         let status = Command::new("chown").args(["-R", "65534:65534"]).arg(folder).status().unwrap();
         assert!(status.success());
     });
@@ -474,12 +474,4 @@ fn rooms_need_no_root() {
     assert!(attempt(&mesh, "connect", &[&format!("127.0.0.1:{}", mesh.ports.gateway)]).starts_with("refused"));
     let instances = mesh.admin("/instances").json();
     assert_eq!(account(instances[0]["pid"].as_u64().unwrap()), "65534");
-}
-
-/// Makes a working directory that everybody can enter, and next to it a file that nobody else can read.
-fn make_public(folder: &Path) {
-    fs::create_dir(folder.join("public")).unwrap();
-    fs::write(folder.join("public/readme"), "for everybody\n").unwrap();
-    fs::write(folder.join("secret"), "for the node\n").unwrap();
-    fs::set_permissions(folder.join("secret"), fs::Permissions::from_mode(0o600)).unwrap();
 }

@@ -9,8 +9,8 @@ use leno_function::{
 use leno_proxy::Interceptor;
 use leno_proxy::credential::Credentials;
 use leno_proxy::flows::Refusal;
-use leno_proxy::kernel::Kernel;
 use leno_proxy::instances::{Acquire, Connect, ConnectError, InstanceProof, Instances, Lease, Unavailable, Unproven};
+use leno_proxy::kernel::Kernel;
 use leno_proxy::shards::Shards;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;

@@ -108,9 +108,18 @@ fn run(context: &Context<'_>, scope: &Scope<'_>, spec: &FunctionSpec) -> slice::
 }
 
 fn external(scope: &Scope<'_>, external: &document::External) -> Vec<SocketAddr> {
-    for field in
-        ["workingDirectory", "env", "secrets", "resources", "isolation", "readOnlyPaths", "port", "ports", "readiness", "scale"]
-    {
+    for field in [
+        "workingDirectory",
+        "env",
+        "secrets",
+        "resources",
+        "isolation",
+        "readOnlyPaths",
+        "port",
+        "ports",
+        "readiness",
+        "scale",
+    ] {
         if scope.has(field) {
             let message = format!("`{field}` is for commands; external instances are run by somebody else");
             scope.field(field).problem(message, "remove it");

@@ -6,6 +6,7 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::{Arc, Mutex};
@@ -73,15 +74,28 @@ impl Ports {
     }
 }
 
+/// A program of the folder `examples`.
+pub(crate) fn example(name: &str) -> PathBuf {
+    let tests = std::env::current_exe().unwrap();
+    tests.parent().and_then(Path::parent).unwrap().join("examples").join(name)
+}
+
 /// The echo function of `examples/echo.rs`.
 pub(crate) fn echo() -> PathBuf {
-    let tests = std::env::current_exe().unwrap();
-    tests.parent().and_then(Path::parent).unwrap().join("examples/echo")
+    example("echo")
 }
 
 /// The intruder of the example application.
 pub(crate) fn intruder() -> PathBuf {
-    echo().with_file_name("intruder")
+    example("intruder")
+}
+
+/// Makes a working directory that everybody can enter, and next to it a file that nobody else can read.
+pub(crate) fn public_folder(folder: &Path) {
+    fs::create_dir(folder.join("public")).unwrap();
+    fs::write(folder.join("public/readme"), "for everybody\n").unwrap();
+    fs::write(folder.join("secret"), "for the node\n").unwrap();
+    fs::set_permissions(folder.join("secret"), fs::Permissions::from_mode(0o600)).unwrap();
 }
 
 /// A function document that runs the echo function.

@@ -175,7 +175,8 @@ impl Relay {
     fn judge(&mut self, entry: &FunctionEntry) -> Result<Arc<FunctionEntry>, Stop> {
         let found = self.worker.snapshot_with(&self.caller.function);
         let (snapshot, current) = found.ok_or_else(|| Stop::Refused("the caller's function is gone".to_owned()))?;
-        if !current.slice.callees.iter().any(|callee| callee.id == self.callee.id && callee.ports.contains(&self.port)) {
+        if !current.slice.callees.iter().any(|callee| callee.id == self.callee.id && callee.ports.contains(&self.port))
+        {
             return Err(Stop::Refused(format!("{} may not call {} any more", entry.name, self.callee.id)));
         }
         match connections::judge(&snapshot, &current, &self.callee.id, self.port.number) {
@@ -205,11 +206,15 @@ impl Relay {
                     let name = accepted.client_hello().server_name().map(str::to_ascii_lowercase);
                     return match name {
                         Some(name) if self.callee.hosts.contains(&name) => Ok(()),
-                        Some(name) => Err(Stop::Refused(format!("its TLS names {name}, which is not {}", self.callee.id))),
+                        Some(name) => {
+                            Err(Stop::Refused(format!("its TLS names {name}, which is not {}", self.callee.id)))
+                        }
                         None => Err(Stop::Refused("its TLS names nobody (SNI)".to_owned())),
                     };
                 }
-                Ok(None) if read.len() > LONGEST_HELLO => return Err(Stop::Refused("its TLS hello is too long".to_owned())),
+                Ok(None) if read.len() > LONGEST_HELLO => {
+                    return Err(Stop::Refused("its TLS hello is too long".to_owned()));
+                }
                 Ok(None) => {}
                 Err((error, _)) => return Err(not_tls(&error)),
             }

@@ -2,8 +2,8 @@
 
 use super::Listener;
 use crate::corridor::exchange::{Arrival, Exchange, Origin};
-use crate::corridor::worker::{Pinned, Worker};
 use crate::corridor::relay::{self, Path};
+use crate::corridor::worker::{Pinned, Worker};
 use crate::corridor::{reply, route, upgrade};
 use crate::http::activity::{Activity, Busy, TimeoutCheck, Timeouts};
 use crate::http::body::Body;

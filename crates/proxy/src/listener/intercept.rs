@@ -44,13 +44,7 @@ impl Interceptor {
 
     /// Serves the sockets of a room until its caller's credential is revoked, and then drops `kept`. `http` takes plain HTTP to any address, `names`
     /// questions about names.
-    pub fn serve(
-        &self,
-        caller: Arc<Caller>,
-        http: net::TcpListener,
-        names: net::UdpSocket,
-        kept: Box<dyn Send>,
-    ) {
+    pub fn serve(&self, caller: Arc<Caller>, http: net::TcpListener, names: net::UdpSocket, kept: Box<dyn Send>) {
         let Inner { workers, next } = &*self.inner;
         // In turn: a room has few connections, and one worker serves them all.
         let worker = workers.get(next.fetch_add(1, Relaxed) % workers.len().max(1));

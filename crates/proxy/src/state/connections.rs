@@ -22,12 +22,7 @@ pub(crate) enum Destination<'a> {
 }
 
 /// Finds where a connection to this address and port leads.
-pub(crate) fn destination<'a>(
-    node: &Node,
-    caller: &'a FunctionEntry,
-    address: Ipv4Addr,
-    port: u16,
-) -> Destination<'a> {
+pub(crate) fn destination<'a>(node: &Node, caller: &'a FunctionEntry, address: Ipv4Addr, port: u16) -> Destination<'a> {
     if address.is_loopback() {
         return Destination::Requests;
     }

@@ -50,7 +50,9 @@ mod tests {
 
     #[test]
     fn only_names_of_callees_have_an_address() {
-        let about = |name: &str, kind| code_and_address(&reply(&ask(name, kind), |name| (name == "stock").then_some(CALLEE)).unwrap());
+        let about = |name: &str, kind| {
+            code_and_address(&reply(&ask(name, kind), |name| (name == "stock").then_some(CALLEE)).unwrap())
+        };
         assert_eq!(about("stock", Rtype::A), (Rcode::NOERROR, Some(CALLEE)));
         assert_eq!(about("stock.", Rtype::A), (Rcode::NOERROR, Some(CALLEE)));
         // It exists, but has none of this kind: an error would make resolvers give up on the name.
