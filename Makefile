@@ -3,10 +3,10 @@ SHELL := /bin/bash
 CARGO ?= cargo
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint deny fuzz bench bench-smoke azure conformance reference clean
+.PHONY: help setup run test test-stock-kernel lint deny fuzz bench bench-smoke azure conformance reference clean
 
 help: ## List the targets.
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 26
 
 setup: ## Install what building needs (Debian packages, a wasm32 toolchain under target/), or say what is missing.
 	@scripts/setup.sh
@@ -18,6 +18,9 @@ run: setup ## Start the example application behind the mesh and drive it with re
 
 test: setup ## Run all tests.
 	@$(CARGO) test --release --workspace --no-fail-fast
+
+test-stock-kernel: setup ## Run the tests of rooms as root on a stock Debian kernel, in QEMU without /dev/kvm (ARGUMENTS="crates/leno/tests/rooms.rs -- share": some).
+	@CARGO=$(CARGO) scripts/stock-kernel.sh $(ARGUMENTS)
 
 lint: setup ## Check format and lints.
 	@$(CARGO) fmt --all --check

@@ -14,11 +14,12 @@ use rustls::server::Acceptor;
 use socket2::SockRef;
 use std::io::{self, Cursor};
 use std::net::{IpAddr, SocketAddr};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant, SystemTime};
-use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional_with_sizes};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf, copy_bidirectional_with_sizes};
 use tokio::net::TcpStream;
 use tokio_rustls::rustls;
 
@@ -252,19 +253,51 @@ impl Relay {
         first: u64,
     ) -> Result<(), Stop> {
         let node = self.worker.node.clone();
-        let mut copied = pin!(copy_bidirectional_with_sizes(stream, upstream, BUFFER, BUFFER));
-        loop {
-            let changed = node.changed();
-            // A snapshot may have come meanwhile.
-            self.judge(entry)?;
-            tokio::select! {
-                result = &mut copied => {
-                    let (sent, received) = result?;
-                    self.bytes = [first + sent, received];
-                    return Ok(());
+        let [mut from, mut to] = [(stream, first), (upstream, 0)].map(|(stream, read)| Counted { stream, read });
+        let result = {
+            let mut copied = pin!(copy_bidirectional_with_sizes(&mut from, &mut to, BUFFER, BUFFER));
+            loop {
+                let changed = node.changed();
+                // A snapshot may have come meanwhile.
+                if let Err(stop) = self.judge(entry) {
+                    break Err(stop);
                 }
-                () = changed => {}
+                tokio::select! {
+                    result = &mut copied => break result.map(drop).map_err(Stop::from),
+                    () = changed => {}
+                }
             }
-        }
+        };
+        self.bytes = [from.read, to.read];
+        result
+    }
+}
+
+/// Counts the bytes that are read.
+struct Counted<'a> {
+    stream: &'a mut TcpStream,
+    read: u64,
+}
+
+impl AsyncRead for Counted<'_> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = into.filled().len();
+        let polled = Pin::new(&mut *self.stream).poll_read(cx, into);
+        self.read += (into.filled().len() - before) as u64;
+        polled
+    }
+}
+
+impl AsyncWrite for Counted<'_> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut *self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.stream).poll_shutdown(cx)
     }
 }
