@@ -90,6 +90,15 @@ enum Command {
     /// (part of path) Connects and waits for a byte, often.
     #[command(hide = true)]
     PathInside(path::InsideArguments),
+    /// (part of path) Connects in a network whose firewall redirects connections.
+    #[command(hide = true)]
+    PathRedirected(path::redirect::RedirectedArguments),
+    /// (part of path) Sends back what it gets.
+    #[command(hide = true)]
+    PathEcho(path::round_trip::EchoArguments),
+    /// (part of path) Sends messages and waits for each to come back.
+    #[command(hide = true)]
+    PathTalk(path::round_trip::TalkArguments),
     /// (part of pipeline) The function as a process.
     #[command(hide = true)]
     Greeter,
@@ -122,6 +131,9 @@ fn main() -> anyhow::Result<ExitCode> {
         Command::Pipeline(arguments) => pipeline::run(&arguments),
         Command::Path(arguments) => path::run(&arguments),
         Command::PathInside(arguments) => path::run_inside(&arguments),
+        Command::PathRedirected(arguments) => path::redirect::run(&arguments),
+        Command::PathEcho(arguments) => path::round_trip::echo(&arguments),
+        Command::PathTalk(arguments) => path::round_trip::talk(&arguments),
         Command::Greeter => pipeline::greeter::run(),
         Command::Smoke(arguments) => smoke::run(&arguments),
         Command::Upstream(arguments) => upstream::run(&arguments),

@@ -1,5 +1,8 @@
 //! `leno-bench path`: the way into a room and out of it, and what a room costs: against processes and connections of the machine, in the same run.
 
+pub(crate) mod redirect;
+pub(crate) mod round_trip;
+
 use crate::affinity::on_one_core;
 use crate::arguments::ProgramPaths;
 use crate::machine;
@@ -51,19 +54,25 @@ pub(crate) struct InsideArguments {
 struct Settings {
     rounds: usize,
     connections: usize,
+    messages: usize,
     starts: usize,
     rooms: usize,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let settings = if arguments.quick {
-        Settings { rounds: 5, connections: 1000, starts: 30, rooms: 200 }
+        Settings { rounds: 5, connections: 1000, messages: 5000, starts: 30, rooms: 200 }
     } else {
-        Settings { rounds: 15, connections: 4000, starts: 200, rooms: 200 }
+        Settings { rounds: 15, connections: 4000, messages: 20_000, starts: 200, rooms: 200 }
     };
     let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let mut report = Report::default();
-    on_one_core(|| runtime()?.block_on(connections(&settings, &mut report)))?;
+    on_one_core(|| {
+        runtime()?.block_on(async {
+            connections(&settings, &mut report).await?;
+            round_trip::measure(&settings, &mut report).await
+        })
+    })?;
     runtime()?.block_on(async {
         starts(&settings, &mut report).await?;
         memory(&settings, &mut report).await
@@ -93,10 +102,15 @@ fn prepare() -> Prepare {
 
 /// Runs this program in a room. Returns the room and what the program writes.
 async fn enter(rooms: &Rooms, arguments: &[String]) -> anyhow::Result<(Room, fs::File)> {
+    let mut room = rooms.take().await?;
+    let output = run_in(&mut room, arguments).await?;
+    Ok((room, output))
+}
+
+async fn run_in(room: &mut Room, arguments: &[String]) -> anyhow::Result<fs::File> {
     let program = std::env::current_exe()?;
     let mut argv = vec![program.display().to_string()];
     argv.extend_from_slice(arguments);
-    let mut room = rooms.take().await?;
     let (output, theirs) = std::io::pipe()?;
     let task = Program {
         argv,
@@ -107,7 +121,7 @@ async fn enter(rooms: &Rooms, arguments: &[String]) -> anyhow::Result<(Room, fs:
     };
     let errors = OwnedFd::from(theirs.try_clone()?);
     room.run(task, theirs.into(), errors).await?;
-    Ok((room, fs::File::from(OwnedFd::from(output))))
+    Ok(fs::File::from(OwnedFd::from(output)))
 }
 
 /// Connect and first byte: to a listener of the machine's loopback, and, from a room to an address that leads nowhere, to the listener that the node has
@@ -117,17 +131,21 @@ async fn connections(settings: &Settings, report: &mut Report) -> anyhow::Result
     let plain = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let plain_at = plain.local_addr()?;
     std::thread::spawn(move || greet(&plain));
-    let (mut direct, mut intercepted, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut direct, mut intercepted, mut redirected) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..settings.rounds {
-        let one = outside(settings.connections, plain_at)?;
-        let other = inside(&rooms, settings.connections).await?;
-        direct.push(one);
-        intercepted.push(other);
-        ratios.push(other / one);
+        direct.push(outside(settings.connections, plain_at)?);
+        intercepted.push(inside(&rooms, settings.connections).await?);
+        redirected.push(redirect::connect(settings.connections)?);
     }
-    for (name, values) in
-        [("plain_connect_us", direct), ("intercept_connect_us", intercepted), ("intercept_vs_plain", ratios)]
-    {
+    let against = |others: &[f64]| intercepted.iter().zip(others).map(|(one, other)| one / other).collect::<Vec<_>>();
+    let figures = [
+        ("intercept_vs_plain", against(&direct)),
+        ("intercept_vs_redirect", against(&redirected)),
+        ("plain_connect_us", direct),
+        ("redirect_connect_us", redirected),
+        ("intercept_connect_us", intercepted),
+    ];
+    for (name, values) in figures {
         report.add_figure(name, Figure::of(values, false).context("nothing was measured")?);
     }
     Ok(())
@@ -154,12 +172,8 @@ async fn inside(rooms: &Rooms, connections: usize) -> anyhow::Result<f64> {
     let entrances = room.take_entrances().context("the room has no entrances")?;
     entrances.http.set_nonblocking(false)?;
     std::thread::spawn(move || greet(&entrances.http));
-    let program = std::env::current_exe()?.display().to_string();
-    let (mut output, theirs) = std::io::pipe()?;
-    let argv = vec![program, INSIDE.to_owned(), connections.to_string(), CALLED.to_string()];
-    let task = Program { argv, directory: "/usr".into(), hostname: "bench".to_owned(), ..Program::default() };
-    let errors = OwnedFd::from(theirs.try_clone()?);
-    room.run(task, theirs.into(), errors).await?;
+    let mut output =
+        run_in(&mut room, &[INSIDE.to_owned(), connections.to_string(), CALLED.to_string()]).await?;
     let mut text = String::new();
     let text = tokio::task::spawn_blocking(move || output.read_to_string(&mut text).map(|_| text)).await??;
     drop(room);
