@@ -15,10 +15,25 @@ mod queue;
 mod refusals;
 mod splice;
 
+use std::sync::OnceLock;
+
 pub use intercept::Interception;
 pub use mesh::{Mesh, Network, Rule, Transport, Verdict};
 pub use refusals::{Refusal, Refusals};
 pub use splice::{Expected, Splice};
+
+/// Has what libbpf says go to `say`, instead of to standard error. What it cannot do, it also returns.
+pub fn log_to(say: fn(&str)) {
+    static SAY: OnceLock<fn(&str)> = OnceLock::new();
+    if SAY.set(say).is_ok() {
+        let told = |_, text: String| {
+            if let Some(say) = SAY.get() {
+                say(text.trim_end());
+            }
+        };
+        libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Info, told)));
+    }
+}
 
 /// What the kernel refused.
 #[derive(Debug, thiserror::Error)]

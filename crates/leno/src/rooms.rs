@@ -14,6 +14,7 @@ const AHEAD: usize = 2;
 
 /// Starts the launcher, and sees whether rooms can be had.
 pub(crate) async fn open() -> Rooms {
+    leno_kernel::log_to(|text| tracing::debug!("{text}"));
     match try_open().await {
         Ok(rooms) => {
             let whose = if rooms.have_accounts() { "an account of its own" } else { "this node's account" };

@@ -4,7 +4,8 @@ mod mesh;
 
 use mesh::{ALLOW_ALL, Mesh, example, policy, public_folder};
 use serde_json::Value;
-use std::process::Command;
+use std::io::Read;
+use std::process::{Child, Command, Stdio};
 
 /// Two functions, each in a room: `caller`, which the gateway reaches, and `store`, which serves what is no HTTP.
 fn documents(policies: &str) -> String {
@@ -35,7 +36,10 @@ fn allow(ports: &str) -> String {
 }
 
 fn start(policies: &str) -> Mesh {
-    let leno = Command::new(env!("CARGO_BIN_EXE_leno"));
+    start_with(Command::new(env!("CARGO_BIN_EXE_leno")), policies)
+}
+
+fn start_with(leno: Command, policies: &str) -> Mesh {
     Mesh::start_with_command(
         leno,
         "  instances: {isolation: strict, accounts: node}\n",
@@ -151,4 +155,66 @@ fn a_connection_ends_when_its_permission_does() {
         mesh.write(&documents(&allow("6379, 6380")));
         mesh.wait_for("permission", |mesh| try_path(mesh, &format!("/say/store:{port}/x")).0 == 200);
     }
+}
+
+/// A mount namespace with a BPF file system of its own, until it is dropped.
+struct Mounts(Child);
+
+impl Mounts {
+    fn new() -> Self {
+        let script = "mount -t bpf bpf /sys/fs/bpf && echo mounted && exec sleep infinity";
+        let mut holder =
+            Command::new("unshare").args(["--mount", "sh", "-c", script]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut said = [0; 8];
+        holder.stdout.take().unwrap().read_exact(&mut said).unwrap();
+        assert_eq!(&said, b"mounted\n");
+        Self(holder)
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new("nsenter");
+        command.arg("--mount").arg(format!("--target={}", self.0.id())).arg("--wdns=/").arg(program);
+        command
+    }
+
+    /// The nodes whose rules are pinned.
+    fn pinned(&self) -> Vec<String> {
+        let output = self.command("ls").arg("/sys/fs/bpf").output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        text.lines().filter(|name| name.starts_with("leno-node-")).map(str::to_owned).collect()
+    }
+}
+
+impl Drop for Mounts {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+#[test]
+fn the_rules_of_a_killed_node_remain_until_the_next_one_starts() {
+    if !has_kernel() {
+        eprintln!("SKIPPED: only root may pin rules in the kernel");
+        return;
+    }
+    let mounts = Mounts::new();
+    let leno = || mounts.command(env!("CARGO_BIN_EXE_leno"));
+    let mut killed = start_with(leno(), &allow("6379"));
+    assert_eq!(try_path(&killed, "/say/store:6379/x").0, 200);
+    let left = mounts.pinned();
+    assert_eq!(left.len(), 1, "{left:?}");
+    killed.kill();
+    assert_eq!(mounts.pinned(), left);
+
+    let mut next = start_with(leno(), &allow("6379"));
+    assert!(next.output().iter().any(|line| line.contains("rules in the kernel that a killed node left behind")));
+    let now = mounts.pinned();
+    assert_eq!(now.len(), 1, "{now:?}");
+    assert_ne!(now, left);
+    assert_eq!(try_path(&next, "/say/store:6379/x").0, 200);
+    next.terminate();
+    assert!(next.wait().success());
+    assert_eq!(mounts.pinned(), Vec::<String>::new());
 }
