@@ -4,6 +4,7 @@
 //! - `/later/<milliseconds>/<host>/<path…>` calls that host after a pause
 //! - `/status/<code>` answers with that status
 //! - `/call/<host>/<path…>` calls that host through its outbound sidecar and answers with what came back
+//! - `/send` makes the calls that its body lists (`Call`, as JSON), and answers with the status of each, or why there was none
 //! - `/crash` ends the process
 //!
 //! Everything else is echoed, with the status in the environment variable `STATUS` if there is one: method, path, headers, length of the body, process id, environment.
@@ -14,7 +15,8 @@ use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use serde_json::json;
+use serde::Deserialize;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
@@ -53,6 +55,15 @@ async fn answer(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Err
             let (status, body) = call(&request, host, &rest.join("/")).await?;
             Ok(Response::builder().status(status).body(Full::new(body))?)
         }
+        (Some("send"), None) => {
+            let calls = request.into_body().collect().await?.to_bytes();
+            let mut answers = Vec::new();
+            for call in serde_json::from_slice::<Vec<Call>>(&calls)? {
+                let sent = send(&call).await;
+                answers.push(sent.map_or_else(|error| Value::from(error.to_string()), |(status, _)| status.into()));
+            }
+            Ok(Response::new(Full::new(Value::from(answers).to_string().into())))
+        }
         (Some("later"), Some(milliseconds)) => {
             println!("pausing");
             tokio::time::sleep(Duration::from_millis(milliseconds.parse()?)).await;
@@ -88,28 +99,77 @@ async fn echo(request: Request<Incoming>, status: u16) -> Result<Response<Full<B
         .body(Full::new(Bytes::from(body.to_string())))?)
 }
 
-/// One call through the outbound sidecar, in the way in which every HTTP client calls: through the proxy in its environment or, in a room, by name.
-/// No header of the incoming request is passed on.
+/// One call through the outbound sidecar, with the method of the incoming request. No header of it is passed on.
 async fn call(request: &Request<Incoming>, host: &str, path: &str) -> Result<(u16, Bytes), Error> {
-    let mut outgoing = Request::builder().method(request.method()).header("host", host);
-    let stream = match std::env::var("HTTP_PROXY") {
+    send(&Call {
+        method: request.method().to_string(),
+        host: host.to_owned(),
+        path: format!("/{path}"),
+        headers: Vec::new(),
+        http2: false,
+        connect: None,
+        bind: None,
+    })
+    .await
+}
+
+/// A call to make.
+#[derive(Deserialize)]
+struct Call {
+    method: String,
+    /// Whom to ask for, with a port if it is not 80.
+    host: String,
+    /// Path and query, as they are to be sent.
+    path: String,
+    headers: Vec<(String, String)>,
+    http2: bool,
+    /// In a room: whom to connect to, if it is not the host.
+    connect: Option<String>,
+    /// The address to call from, if it is not the kernel's choice.
+    bind: Option<std::net::Ipv4Addr>,
+}
+
+/// Calls in the way in which every HTTP client calls: through the proxy in its environment or, in a room, by name.
+async fn send(call: &Call) -> Result<(u16, Bytes), Error> {
+    let Call { method, host, path, headers, http2, connect, bind } = call;
+    let mut request = Request::builder().method(method.as_str());
+    for (name, value) in headers {
+        request = request.header(name, value);
+    }
+    let (stream, uri) = match std::env::var("HTTP_PROXY") {
         Ok(proxy) => {
             let proxy: hyper::Uri = proxy.parse()?;
             let authority = proxy.authority().ok_or("HTTP_PROXY has no authority")?.as_str();
             let (credential, address) = authority.rsplit_once('@').ok_or("HTTP_PROXY has no credential")?;
             let basic = format!("Basic {}", BASE64_STANDARD.encode(credential));
-            outgoing = outgoing.uri(format!("http://{host}/{path}")).header("proxy-authorization", basic);
-            TcpStream::connect(address).await?
+            request = request.header("proxy-authorization", basic);
+            (open(*bind, address).await?, format!("http://{host}{path}"))
         }
         Err(_) => {
-            outgoing = outgoing.uri(format!("/{path}"));
-            TcpStream::connect((host, 80)).await?
+            let (name, port) = host.split_once(':').unwrap_or((host, "80"));
+            let stream = open(*bind, (connect.as_deref().unwrap_or(name), port.parse::<u16>()?)).await?;
+            (stream, if *http2 { format!("http://{host}{path}") } else { path.clone() })
         }
     };
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-    tokio::spawn(connection);
-    let outgoing = outgoing.body(Full::new(Bytes::new()))?;
-    let response = sender.send_request(outgoing).await?;
+    let request = request.uri(uri);
+    let response = if *http2 {
+        let (mut sender, connection) =
+            hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await?;
+        tokio::spawn(connection);
+        sender.send_request(request.body(Full::new(Bytes::new()))?).await?
+    } else {
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+        tokio::spawn(connection);
+        sender.send_request(request.header("host", host).body(Full::new(Bytes::new()))?).await?
+    };
     let status = response.status().as_u16();
     Ok((status, response.into_body().collect().await?.to_bytes()))
+}
+
+async fn open(bind: Option<std::net::Ipv4Addr>, to: impl tokio::net::ToSocketAddrs) -> Result<TcpStream, Error> {
+    let Some(bind) = bind else { return Ok(TcpStream::connect(to).await?) };
+    let address = tokio::net::lookup_host(to).await?.next().ok_or("nobody has this name")?;
+    let socket = tokio::net::TcpSocket::new_v4()?;
+    socket.bind((bind, 0).into())?;
+    Ok(socket.connect(address).await?)
 }

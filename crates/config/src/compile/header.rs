@@ -57,6 +57,13 @@ pub(super) fn name(scope: &Scope<'_>, text: &str, purpose: Use) -> Option<String
         );
         return None;
     }
+    if purpose == Use::Read && FRAMING.contains(&name.as_str()) {
+        let message =
+            format!("`{name}` belongs to the connection or to the framing of the message: it differs from hop to hop");
+        let fix = if name == "host" { "use `hosts`" } else { "choose another header" };
+        scope.problem(message, fix);
+        return None;
+    }
     if purpose == Use::Edit && is_reserved(&name) {
         scope.problem(
             format!("`{name}` cannot be changed"),

@@ -11,6 +11,7 @@ use crate::telemetry::record::Record;
 use http::{HeaderMap, HeaderValue, request};
 use leno_policy::spec::Protocol;
 use std::borrow::Cow;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -150,7 +151,9 @@ impl Exchange {
 
     /// The callee's side of the same request, if the callee is on this node: no socket, no TLS, no second parse.
     pub(crate) fn hand_over(&self, callee: &Arc<FunctionEntry>, caller: &FunctionEntry, head: &request::Parts) -> Self {
-        let peer = Peer { identity: Some(caller.identity.clone()), address: self.peer.address };
+        // As if the caller's sidecar had connected. The instance's own address is one that it chooses.
+        let address = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), self.peer.address.port());
+        let peer = Peer { identity: Some(caller.identity.clone()), address };
         let name = self.request_id.to_str().unwrap_or_default();
         let record = Record::new(&self.worker.recorder, TrafficDirection::Inbound, &peer, self.protocol, head, name);
         Self {
