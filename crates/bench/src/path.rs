@@ -172,8 +172,7 @@ async fn inside(rooms: &Rooms, connections: usize) -> anyhow::Result<f64> {
     let entrances = room.take_entrances().context("the room has no entrances")?;
     entrances.http.set_nonblocking(false)?;
     std::thread::spawn(move || greet(&entrances.http));
-    let mut output =
-        run_in(&mut room, &[INSIDE.to_owned(), connections.to_string(), CALLED.to_string()]).await?;
+    let mut output = run_in(&mut room, &[INSIDE.to_owned(), connections.to_string(), CALLED.to_string()]).await?;
     let mut text = String::new();
     let text = tokio::task::spawn_blocking(move || output.read_to_string(&mut text).map(|_| text)).await??;
     drop(room);

@@ -27,6 +27,8 @@ use tokio::sync::oneshot;
 const PREFIX: &str = "leno-node-";
 /// The file in each group that lists its processes.
 const MEMBERS: &str = "cgroup.procs";
+/// The file in each group that lists the controllers which are enabled for the groups in it.
+const ENABLED: &str = "cgroup.subtree_control";
 /// The controllers that enforce limits.
 const CONTROLLERS: [&str; 3] = ["memory", "cpu", "pids"];
 /// Longest wait for a killed group to become empty.
@@ -39,8 +41,8 @@ const PERIOD: u64 = 100_000;
 #[derive(Debug)]
 pub(crate) struct Cgroups {
     node: PathBuf,
-    /// Whether limits can be enforced. Determined when limits are first asked for.
-    controlled: OnceLock<Result<(), String>>,
+    /// Whether limits can be enforced; if so, whether this node enabled the parent's controllers for that. Determined when limits are first asked for.
+    controlled: OnceLock<Result<bool, String>>,
     /// The hierarchies of version 1. Looked for when controllers of version 2 are missing.
     legacy: OnceLock<Result<Hierarchies, String>>,
     /// To the thread that moves instances into groups, one after the other, because the kernel handles one at a time.
@@ -113,30 +115,48 @@ impl Cgroups {
         groups.map(RoomLimits::Legacy).map_err(|error| format!("{reason}; cgroup v1: {error}"))
     }
 
-    /// Enables the controllers for the groups of instances.
-    fn control(&self) -> Result<(), String> {
-        let parent = self.node.parent().unwrap_or(&self.node);
-        let offered = read(&parent.join("cgroup.controllers")).map_err(|error| error.to_string())?;
-        let missing: Vec<&str> =
-            CONTROLLERS.into_iter().filter(|name| !offered.split_whitespace().any(|other| other == *name)).collect();
-        if !missing.is_empty() {
-            return Err(format!("cgroup v2 has no {} controller here", missing.join(", ")));
+    /// Enables the controllers for the groups of instances. Returns whether the parent group had one of them disabled.
+    fn control(&self) -> Result<bool, String> {
+        let parent = self.parent();
+        let missing = |file: &str| {
+            let listed = read(&parent.join(file)).map_err(|error| error.to_string())?;
+            let is_missing = |name: &&str| !listed.split_whitespace().any(|other| other == *name);
+            Ok::<Vec<&str>, String>(CONTROLLERS.into_iter().filter(is_missing).collect())
+        };
+        let not_offered = missing("cgroup.controllers")?;
+        if !not_offered.is_empty() {
+            return Err(format!("cgroup v2 has no {} controller here", not_offered.join(", ")));
         }
-        let all = CONTROLLERS.map(|name| format!("+{name}")).join(" ");
-        let enable = |group: &Path| fs::write(group.join("cgroup.subtree_control"), &all);
+        let disabled = missing(ENABLED)?;
         // This fails if others' processes are in the parent group: controllers only work between groups that have no processes of their own.
-        let enabled = enable(parent).and_then(|()| enable(&self.node));
-        enabled.map_err(|error| format!("{}: {error}; the node needs a control group to itself", parent.display()))
+        let enabled = switch(parent, '+').and_then(|()| switch(&self.node, '+'));
+        enabled.map_err(|error| format!("{}: {error}; the node needs a control group to itself", parent.display()))?;
+        Ok(!disabled.is_empty())
     }
+
+    fn parent(&self) -> &Path {
+        self.node.parent().unwrap_or(&self.node)
+    }
+}
+
+/// Enables (`+`) or disables (`-`) the controllers for the groups in this one.
+fn switch(group: &Path, sign: char) -> io::Result<()> {
+    fs::write(group.join(ENABLED), CONTROLLERS.map(|name| format!("{sign}{name}")).join(" "))
 }
 
 impl Drop for Cgroups {
     fn drop(&mut self) {
-        // This process moves back to the parent group. Removing a group fails if a process is left in it; the next node then ends that process.
-        let parent = self.node.parent().unwrap_or(&self.node);
-        let _ = fs::write(parent.join(MEMBERS), "0");
-        let _ = fs::remove_dir(self.node.join("main"));
-        let _ = fs::remove_dir(&self.node);
+        // This process moves back to the parent group. What is left in the node's group after a while, the next node ends and removes.
+        let parent = self.parent();
+        let go_back = || fs::write(parent.join(MEMBERS), "0");
+        let mut back = go_back();
+        if back.is_err() && self.controlled.get() == Some(&Ok(true)) {
+            // No process can be in a group whose controllers are enabled. They cannot be disabled if another node uses them too.
+            back = switch(&self.node, '-').and_then(|()| switch(parent, '-')).and_then(|()| go_back());
+        }
+        if back.is_ok() && vanishes(&self.node.join("main")) {
+            let _ = fs::remove_dir(&self.node);
+        }
     }
 }
 
@@ -155,6 +175,25 @@ impl RoomLimits {
             Self::Legacy(groups) => groups.join(pid),
         }
     }
+
+    /// Whether something in the room was killed because memory ran out.
+    pub(crate) fn ran_out_of_memory(&self) -> bool {
+        match self {
+            Self::Current(group) => group.ran_out_of_memory(),
+            Self::Legacy(groups) => groups.ran_out_of_memory(),
+        }
+    }
+}
+
+/// Whether a group's `memory.events`, or `memory.oom_control` of version 1, counts a process that the kernel killed because memory ran out.
+fn counts_kills(events: &Path) -> bool {
+    let events = fs::read_to_string(events).unwrap_or_default();
+    events.lines().filter_map(|line| line.strip_prefix("oom_kill ")).any(|count| count != "0")
+}
+
+/// Sets a limit that not every kernel has.
+fn set_if_there(file: &Path, value: u64) -> io::Result<()> {
+    if file.exists() { fs::write(file, value.to_string()) } else { Ok(()) }
 }
 
 /// A running instance that is to be moved into a group.
@@ -190,6 +229,8 @@ impl Cgroup {
         let set = |file: &str, value: String| fs::write(self.path.join(file), value);
         if memory > 0 {
             set("memory.max", memory.to_string())?;
+            // Otherwise it would get the limit in memory, and any amount in swap.
+            set_if_there(&self.path.join("memory.swap.max"), 0)?;
             // If only one process were killed, the instance would be left in an unknown state.
             set("memory.oom.group", "1".to_owned())?;
         }
@@ -200,6 +241,11 @@ impl Cgroup {
             set("pids.max", pids.to_string())?;
         }
         Ok(())
+    }
+
+    /// Whether something in the group was killed because memory ran out.
+    pub(crate) fn ran_out_of_memory(&self) -> bool {
+        counts_kills(&self.path.join("memory.events"))
     }
 
     /// The file to which a process writes 0 to join the group.
@@ -275,28 +321,29 @@ fn sweep(parent: &Path) -> io::Result<()> {
         if !entry.file_name().to_string_lossy().starts_with(PREFIX) || lock(&node).is_err() {
             continue;
         }
-        let populated = read(&node.join("cgroup.events"))?.contains("populated 1");
+        let populated = || read(&node.join("cgroup.events")).is_ok_and(|events| events.contains("populated 1"));
+        let was_populated = populated();
         kill(&node);
-        let groups: Vec<PathBuf> = fs::read_dir(&node)?.flatten().map(|entry| entry.path()).collect();
-        let gone =
-            groups.iter().filter(|path| path.is_dir()).all(|group| vanishes(group)) && fs::remove_dir(&node).is_ok();
-        match (populated, gone) {
-            (true, true) => tracing::warn!("ended the instances that a killed node left behind"),
-            (_, false) => {
-                tracing::warn!(group = %node.display(), "a killed node left processes behind that do not end")
-            }
-            (false, true) => {}
+        let groups = fs::read_dir(&node).into_iter().flatten().flatten().map(|entry| entry.path());
+        let gone = groups.filter(|path| path.is_dir()).all(|group| vanishes(&group)) && vanishes(&node);
+        if gone && was_populated {
+            tracing::warn!("ended the instances that a killed node left behind");
+        } else if !gone && populated() {
+            // Another account's group that is empty is left to that account.
+            tracing::warn!(group = %node.display(), "a killed node left processes behind that do not end");
         }
     }
     Ok(())
 }
 
+/// Removes a group, if need be as soon as its last process has ended. Returns whether it is gone.
 fn vanishes(group: &Path) -> bool {
     for _ in 0..VANISH.as_millis() / POLL_INTERVAL.as_millis() {
-        if fs::remove_dir(group).is_ok() {
-            return true;
+        match fs::remove_dir(group) {
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => thread::sleep(POLL_INTERVAL),
+            Err(error) => return error.kind() == io::ErrorKind::NotFound,
+            Ok(()) => return true,
         }
-        std::thread::sleep(POLL_INTERVAL);
     }
     false
 }

@@ -5,7 +5,7 @@ use crate::host::Host;
 use crate::instance_id::InstanceId;
 use crate::orphans;
 use crate::output::{LogLine, Stream, read_lines};
-use crate::process::{ProcessGroup, Program};
+use crate::process::{self, ProcessGroup, Program};
 use crate::processes::Processes;
 use crate::reach::Reach;
 use crate::secret::{RoomSecrets, Secrets};
@@ -13,8 +13,12 @@ use crate::spec::{Rooms, Settings};
 use crate::status::{Board, Isolation};
 use crate::tree::ProcessTree;
 use leno_config::id::FunctionId;
+use leno_config::size::Size;
 use leno_config::slice::{self, Resources};
 use leno_room::{Refusals, Room};
+use rustix::process::Signal;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, BufReader};
@@ -47,6 +51,8 @@ type Readers = [Option<tokio::task::JoinHandle<()>>; 2];
 pub(crate) struct Belongings {
     readers: Readers,
     confined: Confined,
+    /// Its limit on memory, in bytes.
+    memory: u64,
     _secrets: Secrets,
 }
 
@@ -56,7 +62,7 @@ enum Confined {
     No,
     Joined(Cgroup),
     /// The room's own end is that of everything in it.
-    Room(#[expect(dead_code, reason = "kept for what its drop does")] RoomLimits),
+    Room(RoomLimits),
     Joining(oneshot::Receiver<Cgroup>),
 }
 
@@ -103,7 +109,8 @@ impl Owner {
         };
         let reach = Reach::Room(room.inside());
         let confined = limits.map_or(Confined::No, Confined::Room);
-        let belongings = Belongings { readers, confined, _secrets: Secrets::default() };
+        let memory = program.resources.memory;
+        let belongings = Belongings { readers, confined, memory, _secrets: Secrets::default() };
         Ok(Child { tree: ProcessTree::Room(room), reach, isolation: Isolation::Strict, belongings })
     }
 
@@ -175,7 +182,7 @@ impl Owner {
             output.out.map(|out| self.read(out, Stream::Stdout)),
             output.err.map(|err| self.read(err, Stream::Stderr)),
         ];
-        let belongings = Belongings { readers, confined, _secrets: secrets };
+        let belongings = Belongings { readers, confined, memory: program.resources.memory, _secrets: secrets };
         let (tree, reach) = (ProcessTree::Group(group), Reach::Process(processes));
         Ok(Child { tree, reach, isolation: Isolation::Process, belongings })
     }
@@ -214,6 +221,22 @@ impl Owner {
 }
 
 impl Belongings {
+    /// The process's exit status in words. Says if it was killed because it had no memory left.
+    pub(crate) fn describe(&self, status: std::io::Result<ExitStatus>) -> String {
+        let was_killed = status.as_ref().is_ok_and(|status| status.signal() == Some(Signal::KILL.as_raw()));
+        let told = process::describe(status);
+        let no_memory = match &self.confined {
+            Confined::Joined(group) => group.ran_out_of_memory(),
+            Confined::Room(limits) => limits.ran_out_of_memory(),
+            Confined::No | Confined::Joining(_) => false,
+        };
+        if was_killed && no_memory {
+            format!("{told}: out of memory, the limit is {}", Size(self.memory))
+        } else {
+            told
+        }
+    }
+
     /// Kills what the process left behind, inside its control group and outside. Waits for the last lines of output, and removes the secrets.
     pub(crate) async fn end(mut self) {
         let cgroup = match std::mem::replace(&mut self.confined, Confined::No) {

@@ -6,7 +6,7 @@ use crate::dispatcher::Slot;
 use crate::error::AcquireError;
 use crate::instance_id::InstanceId;
 use crate::ports::Port;
-use crate::process::{self, Program};
+use crate::process::Program;
 use crate::reach::Reach;
 use crate::readiness;
 use crate::status::{InstanceState, InstanceStatus, Isolation};
@@ -125,7 +125,7 @@ impl Instance {
             Start::Ready => {}
             Start::Cancelled => return self.finish(tree).await,
             Start::Exited => {
-                let status = process::describe(tree.end().await);
+                let status = belongings.describe(tree.end().await);
                 belongings.last_lines().await;
                 return self.failed(Failure::NeverReady(AcquireError::Exited { status }));
             }
@@ -154,7 +154,7 @@ impl Instance {
         }
         if *self.target.borrow() < TargetState::Drain {
             let ready_for = since.elapsed();
-            let status = process::describe(tree.end().await);
+            let status = belongings.describe(tree.end().await);
             belongings.last_lines().await;
             return self.failed(Failure::Crashed { status, ready_for });
         }

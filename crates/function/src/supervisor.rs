@@ -231,7 +231,8 @@ impl Supervisor {
         self.inner.jobs.output(id)
     }
 
-    /// Ends all functions and jobs, and waits until none of their processes is left. What has not ended within `limit` is killed.
+    /// Ends all functions, all jobs and the launcher of rooms, and waits until none of their processes is left. What has not ended within `limit` is
+    /// killed.
     pub async fn shutdown(&self, limit: Duration) {
         self.inner.shut_down.store(true, Ordering::SeqCst);
         let functions = std::mem::take(&mut *self.functions_mut());
@@ -257,6 +258,9 @@ impl Supervisor {
                 task.ended().await;
             }
             self.inner.jobs.ended().await;
+        }
+        if let Rooms::Open(rooms) = &self.inner.settings.rooms {
+            rooms.close().await;
         }
     }
 

@@ -5,6 +5,7 @@ use crate::filter::{self, Listener, RefusedCall};
 use crate::step::{During, Unmade};
 use crate::wire::{self, Event, MOST_DESCRIPTORS, Order, Task};
 use crate::{children, network, view};
+use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
 use nix::sys::signalfd::SignalFd;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -116,6 +117,8 @@ fn start(descriptors: Vec<OwnedFd>, has_account: bool, filters: &[BpfProgram; 2]
     rustix::system::sethostname(task.hostname.as_bytes()).during("the host name")?;
     view::complete(&task.visible, &mounts, !has_account, &task.secrets).during("the file system")?;
     drop(mounts);
+    // The node has put this process into the control groups in which the program stays. Their names are nothing for the program: they are its root.
+    unshare(CloneFlags::CLONE_NEWCGROUP).during("the control group")?;
     give_up_rights().during("capabilities")?;
     let listener = Listener::install(filters).during("the filter of system calls")?;
 

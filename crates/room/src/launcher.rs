@@ -23,7 +23,7 @@ use std::process::ExitCode;
 
 /// Stack of a room's first process. What it does not touch takes no memory.
 const STACK: usize = 256 * 1024;
-/// The namespaces that each room has of its own.
+/// The namespaces that each room has of its own. That of control groups is replaced when the room is in its groups; here it shows that there can be one.
 const NAMESPACES: CloneFlags = CloneFlags::CLONE_NEWUSER
     .union(CloneFlags::CLONE_NEWNET)
     .union(CloneFlags::CLONE_NEWNS)

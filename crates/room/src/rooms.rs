@@ -49,6 +49,12 @@ impl Launcher {
             asked => asked,
         }
     }
+
+    /// It ends with its socket too. This way it is gone, and waited for, when this returns.
+    fn end(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }
 
 fn launch(command: &mut Command) -> io::Result<(OwnedFd, Child)> {
@@ -111,6 +117,19 @@ impl Rooms {
         self.inner.launcher().child.id()
     }
 
+    /// Ends the rooms that wait for a program, and then the launcher, with which the other rooms end. Returns when these are gone. No room is made from
+    /// here on.
+    pub async fn close(&self) {
+        self.inner.asking.close();
+        // Who makes a room now has it soon.
+        let _nobody_else = self.inner.filling.lock().await;
+        let waiting = std::mem::take(&mut *self.inner.waiting());
+        for room in waiting {
+            room.end().await;
+        }
+        self.inner.launcher().end();
+    }
+
     /// Whether each room has a user ID of its own outside.
     pub fn have_accounts(&self) -> bool {
         self.inner.accounts.is_some()
@@ -164,7 +183,7 @@ impl Inner {
     async fn fill(&self) {
         // One after the other, or a burst would leave as many rooms as it had starts.
         let _one = self.filling.lock().await;
-        while self.waiting().len() < self.ahead {
+        while !self.asking.is_closed() && self.waiting().len() < self.ahead {
             match self.make().await {
                 Ok(room) => self.waiting().push(room),
                 Err(error) => {
@@ -186,9 +205,7 @@ impl Inner {
 
 impl Drop for Launcher {
     fn drop(&mut self) {
-        // It ends with its socket too. This way it is gone, and waited for, when this returns.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.end();
     }
 }
 

@@ -165,12 +165,13 @@ fn processes_of(first: u32) -> Vec<u32> {
     all
 }
 
+fn runs(pid: &u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    status.lines().any(|line| line.starts_with("State:") && !line.contains('Z'))
+}
+
 async fn vanish(processes: &[u32]) {
     let begin = Instant::now();
-    let runs = |pid: &u32| {
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        status.lines().any(|line| line.starts_with("State:") && !line.contains('Z'))
-    };
     while processes.iter().any(runs) {
         assert!(begin.elapsed() < TIMEOUT, "left: {processes:?}");
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -245,6 +246,17 @@ async fn a_launcher_that_has_ended_is_started_again() {
         assert_eq!(all(shell(&rooms, "echo again").await.1).await, "again\n");
     }
     assert_ne!(rooms.launcher(), first);
+}
+
+#[tokio::test]
+async fn nothing_is_left_of_rooms_that_are_closed() {
+    let rooms = open(2).await;
+    let all = processes_of(rooms.launcher());
+    assert_eq!(all.len(), 3, "the launcher and two rooms");
+    rooms.close().await;
+    assert!(!all.iter().any(runs), "{all:?}");
+    assert!(rooms.take().await.is_err());
+    assert!(!runs(&rooms.launcher()), "it is not started again");
 }
 
 #[tokio::test]

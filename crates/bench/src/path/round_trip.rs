@@ -179,7 +179,8 @@ impl Group {
         let mounts = fs::read_to_string("/proc/self/mountinfo")?;
         let mount = mounts.lines().find(|line| line.contains(" - cgroup2 ")).context("no cgroup2 is mounted")?;
         let groups = fs::read_to_string("/proc/self/cgroup")?;
-        let own = groups.lines().find_map(|line| line.strip_prefix("0::/")).context("this process is in no cgroup v2")?;
+        let own =
+            groups.lines().find_map(|line| line.strip_prefix("0::/")).context("this process is in no cgroup v2")?;
         let parent = Path::new(mount.split(' ').nth(4).context("no mount point")?).join(own);
         let path = parent.join(format!("leno-bench-{}", std::process::id()));
         fs::create_dir(&path).with_context(|| format!("{} cannot be made", path.display()))?;

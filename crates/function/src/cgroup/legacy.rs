@@ -28,16 +28,18 @@ impl Hierarchies {
     /// Finds them and removes what killed nodes left in them. The error says what is missing.
     pub(super) fn open(prefix: &str) -> Result<Self, String> {
         let read = |file: &str| fs::read_to_string(file).map_err(|error| format!("{file}: {error}"));
-        let (mounts, groups) = (read("/proc/self/mountinfo")?, read("/proc/self/cgroup")?);
-        let find = |controller: &str| {
-            let found = place(&mounts, &groups, controller);
-            found.ok_or_else(|| format!("there is no {controller} controller, neither of cgroup v2 nor of v1"))
-        };
-        let found = Self { memory: find("memory")?, cpu: find("cpu")?, pids: find("pids")? };
+        let found = Self::find(&read("/proc/self/mountinfo")?, &read("/proc/self/cgroup")?)?;
         for hierarchy in [&found.memory, &found.cpu, &found.pids] {
             sweep(hierarchy, prefix);
         }
         Ok(found)
+    }
+
+    fn find(mounts: &str, groups: &str) -> Result<Self, String> {
+        let find = |controller: &str| {
+            place(mounts, groups, controller).ok_or_else(|| format!("cgroup v1 has no {controller} controller here"))
+        };
+        Ok(Self { memory: find("memory")?, cpu: find("cpu")?, pids: find("pids")? })
     }
 
     /// Creates groups with limits. `name` begins with the prefix.
@@ -48,10 +50,13 @@ impl Hierarchies {
             let group = hierarchy.join(name);
             fs::create_dir(&group)?;
             groups.0.push(group.clone());
-            files.iter().try_for_each(|(file, value)| fs::write(group.join(file), value.to_string()))
+            files.iter().try_for_each(|(file, value)| fs::write(group.join(file), value.to_string()))?;
+            Ok::<_, io::Error>(group)
         };
         if memory > 0 {
-            set(&self.memory, &[("memory.limit_in_bytes", memory)])?;
+            let group = set(&self.memory, &[("memory.limit_in_bytes", memory)])?;
+            // Memory and swap together. It cannot be less than the limit on memory, so it comes second.
+            super::set_if_there(&group.join("memory.memsw.limit_in_bytes"), memory)?;
         }
         if cpu_millis > 0 {
             let quota = u64::from(cpu_millis) * PERIOD / 1000;
@@ -97,6 +102,11 @@ impl Groups {
     pub(super) fn join(&self, pid: u32) -> io::Result<()> {
         self.0.iter().try_for_each(|group| fs::write(group.join(super::MEMBERS), pid.to_string()))
     }
+
+    /// Whether something in the groups was killed because memory ran out.
+    pub(super) fn ran_out_of_memory(&self) -> bool {
+        self.0.iter().any(|group| super::counts_kills(&group.join("memory.oom_control")))
+    }
 }
 
 impl Drop for Groups {
@@ -128,5 +138,6 @@ mod tests {
         assert_eq!(find("cpu"), Some("/sys/fs/cgroup/cpu,cpuacct".into()));
         assert_eq!(find("memory"), Some("/sys/fs/cgroup/memory/inner".into()));
         assert_eq!(find("pids"), None);
+        assert_eq!(Hierarchies::find(mounts, groups).unwrap_err(), "cgroup v1 has no pids controller here");
     }
 }

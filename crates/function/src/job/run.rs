@@ -5,7 +5,7 @@ use crate::child::Owner;
 use crate::instance::{TargetState, at_least};
 use crate::instance_id::InstanceId;
 use crate::lifecycle::sleep_until;
-use crate::process::{Program, describe};
+use crate::process::Program;
 use crate::spec::LONGEST_PAUSE;
 use backon::{BackoffBuilder, ExponentialBackoff};
 use leno_config::slice::{Job, Process};
@@ -35,7 +35,12 @@ pub(super) struct Run {
 
 /// How a process ended.
 enum Outcome {
-    Exited(std::io::Result<ExitStatus>),
+    Exited {
+        /// `None`: a signal ended it.
+        code: Option<i32>,
+        /// Why it failed; `None`: it succeeded.
+        failure: Option<String>,
+    },
     NotStarted(std::io::Error),
     /// The process was told to end.
     Stopped,
@@ -147,8 +152,7 @@ impl Run {
     /// Counts a process that has ended. Returns the reason if it failed.
     fn note(&mut self, outcome: Outcome) -> Option<String> {
         let (code, reason) = match outcome {
-            Outcome::Exited(Ok(status)) if status.success() => (status.code(), None),
-            Outcome::Exited(status) => (status.as_ref().ok().and_then(ExitStatus::code), Some(describe(status))),
+            Outcome::Exited { code, failure } => (code, failure),
             Outcome::NotStarted(error) => (None, Some(format!("it could not be started: {error}"))),
             Outcome::Stopped => (None, Some("it was told to end".to_owned())),
         };
@@ -203,7 +207,9 @@ async fn run_to_end(owner: Owner, process: Arc<Process>, mut target: watch::Rece
                 () = at_least(&mut target, TargetState::Stop) => false,
             };
             let outcome = if exited {
-                Outcome::Exited(child.tree.end().await)
+                let status = child.tree.end().await;
+                let code = status.as_ref().ok().and_then(ExitStatus::code);
+                Outcome::Exited { code, failure: (code != Some(0)).then(|| child.belongings.describe(status)) }
             } else {
                 child.tree.finish(process.grace, at_least(&mut target, TargetState::Kill)).await;
                 Outcome::Stopped

@@ -239,7 +239,7 @@ impl Judge {
         let ended = Instant::now();
         let time = ended.saturating_duration_since(started);
         if let Err(RunError::Fault(Fault::Deadline)) = &output {
-            self.deadline_budgets.charge(entry.class, time, ended);
+            self.deadline_budgets.charge(entry.class, deadline, time, ended);
         }
         record.metrics().sandbox_run(image.kind(), time);
         Ok((output?, time))

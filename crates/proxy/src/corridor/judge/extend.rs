@@ -286,8 +286,11 @@ fn conclude(
     };
     let now = Instant::now();
     let time = now.saturating_duration_since(started);
-    if matches!(ended, Ended::Failed { label: "deadline", .. }) {
-        judge.deadline_budgets.charge(entry.class, time, now);
+    if matches!(ended, Ended::Failed { label: "deadline", .. })
+        && let Ok(plugin) = &extension.plugin
+    {
+        let deadline = judge.deadline_budgets.deadline(entry.class, plugin.deadline(), started);
+        judge.deadline_budgets.charge(entry.class, deadline, time, now);
     }
     let observation = Observation { name: extension.name.clone(), phase, ended, time };
     record.note(|observed| observed.extensions.push(observation));
