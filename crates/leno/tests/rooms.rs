@@ -425,7 +425,7 @@ fn a_program_in_a_room_serves_calls_and_ends_as_elsewhere() {
         ),
     );
     let callee = echo_function("callee", "  callees: []\n  workingDirectory: public\n  readiness: {http: /healthz}");
-    let only_caller = "  authorization: {rules: [{name: caller, action: allow, from: [{identities: [test/caller]}], to: [{paths: [/ok]}]}]}";
+    let only_caller = "  sidecar: {deadline: 100ms}\n  authorization: {rules: [{name: caller, action: allow, from: [{identities: [test/caller]}], to: [{paths: [/ok]}]}]}";
     let documents =
         caller + &callee + &policy("in", "caller", ALLOW_ALL) + &policy("caller-only", "callee", only_caller);
     let mut mesh = start("strict", &documents);
