@@ -40,6 +40,7 @@ struct sock {
 struct tcp_sock {
 	__u32 write_seq;
 	__u32 copied_seq;
+	__u32 snd_una;
 } __attribute__((preserve_access_index));
 
 // Verdicts. The order matters: what is at least HTTP may begin.
@@ -83,6 +84,12 @@ struct pair {
 	struct ends receiver;
 	// How many bytes have gone there.
 	__u64 bytes;
+	// The two sockets. Others may have the same addresses later.
+	struct half sends;
+	struct half receives;
+	// What allows it.
+	struct rule_key rule;
+	__u32 zero;
 };
 
 struct refusal {
@@ -287,8 +294,11 @@ static __always_inline void join(struct bpf_sock_ops *ops, struct ends *own, int
 	if (!socket)
 		return;
 	tcp = bpf_skc_to_tcp_sock(socket);
-	// A socket that is accepted has no file yet. Programs that do so for many do not wait.
-	if (!tcp || (connects && waits(tcp)))
+	// Whoever had these addresses before is gone.
+	bpf_map_delete_elem(&pairs, own);
+	// A socket that is accepted has no file yet. Programs that do so for many do not wait. What was sent with the first packet (TCP Fast Open) is on its
+	// way already.
+	if (!tcp || (connects && waits(tcp)) || tcp->write_seq != tcp->snd_una)
 		return;
 	half.socket = (__u64)tcp;
 	half.sends = tcp->write_seq;
@@ -344,13 +354,12 @@ int established(struct bpf_sock_ops *ops)
 }
 
 // Whether a receiver has all that a sender ever sent through TCP, and has read it. Until then, nothing may go another way: it would overtake.
-static __always_inline int has_read_all(struct sk_msg_md *message, struct ends *own, struct half *receiver)
+static __always_inline int has_read_all(struct sk_msg_md *message, struct half *sender, struct half *receiver)
 {
-	struct half *sender = bpf_map_lookup_elem(&halves, own);
 	struct tcp_sock *sending, *receiving = (struct tcp_sock *)receiver->socket;
 	__u32 copied;
 
-	if (!sender || !message->sk)
+	if (!message->sk)
 		return 0;
 	sending = bpf_skc_to_tcp_sock(message->sk);
 	if (!sending || bpf_core_read(&copied, sizeof(copied), &receiving->copied_seq))
@@ -371,11 +380,17 @@ static __always_inline int has_room(struct half *receiver)
 	return !(shutdown & RCV_SHUTDOWN) && queued < FULL;
 }
 
+static __always_inline int is_same(struct half *one, struct half *other)
+{
+	return one->socket == other->socket && one->sends == other->sends && one->receives == other->receives;
+}
+
 // What does not go to the receiver at once goes to the node, through TCP, and from there to the receiver.
 SEC("sk_msg")
 int forward(struct sk_msg_md *message)
 {
-	struct half *receiver;
+	struct half *sender, *receiver;
+	struct rule_key rule;
 	struct ends own = {};
 	struct pair *pair;
 
@@ -387,11 +402,18 @@ int forward(struct sk_msg_md *message)
 	pair = bpf_map_lookup_elem(&pairs, &own);
 	if (!pair)
 		return SK_PASS;
+	sender = bpf_map_lookup_elem(&halves, &own);
 	receiver = bpf_map_lookup_elem(&halves, &pair->receiver);
-	if (!receiver || !has_room(receiver) || !has_read_all(message, &own, receiver))
+	if (!sender || !receiver || !is_same(sender, &pair->sends) || !is_same(receiver, &pair->receives))
 		return SK_PASS;
-	__sync_fetch_and_add(&pair->bytes, message->size);
-	return bpf_msg_redirect_hash(message, &sockets, &pair->receiver, BPF_F_INGRESS);
+	// What is withdrawn meanwhile goes through TCP, where `egress` and the node refuse it.
+	rule = pair->rule;
+	if (verdict(&rule) != DIRECT || !has_room(receiver) || !has_read_all(message, sender, receiver))
+		return SK_PASS;
+	// It fails if the receiver is being closed. Then TCP tells the sender. A verdict to drop would stick to the socket.
+	if (bpf_msg_redirect_hash(message, &sockets, &pair->receiver, BPF_F_INGRESS) == SK_PASS)
+		__sync_fetch_and_add(&pair->bytes, message->size);
+	return SK_PASS;
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -86,7 +86,7 @@ pub struct Rule {
 }
 
 impl Rule {
-    fn key(&self) -> [u8; 12] {
+    pub(crate) fn key(&self) -> [u8; 12] {
         let mut key = [0; 12];
         let (port, [protocol, zero]) = (self.port.unwrap_or(0).to_ne_bytes(), [self.transport.number(), 0]);
         let [[a, b, c, d], [e, f, g, h]] = [self.caller.octets(), self.callee.octets()];
@@ -173,6 +173,12 @@ impl Mesh {
     /// The kernel has no memory, or knows of too many rooms.
     pub fn admit(&self, network: Network, function: Ipv4Addr) -> Result<(), Error> {
         Ok(self.rooms.update(&network.0.to_ne_bytes(), &function.octets(), MapFlags::ANY)?)
+    }
+
+    /// Whose room a network is.
+    pub(crate) fn function(&self, network: Network) -> Result<Option<Ipv4Addr>, Error> {
+        let value = self.rooms.lookup(&network.0.to_ne_bytes(), MapFlags::ANY)?;
+        Ok(value.and_then(|value| value.first_chunk::<4>().copied()).map(Ipv4Addr::from))
     }
 
     /// Forgets a room.

@@ -5,7 +5,7 @@
 //! node goes on carrying what arrives, byte by byte as it is, and the ends of both directions.
 
 use crate::Error;
-use crate::mesh::{Mesh, Network};
+use crate::mesh::{Mesh, Network, Rule, Transport};
 use libbpf_rs::{MapCore, MapFlags};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
@@ -91,22 +91,29 @@ impl Mesh {
         let caller = Ends::of(from.as_fd(), remote, local)?;
         let (to, [local, remote]) = callee;
         let callee = Ends::of(to.as_fd(), remote, local)?;
-        for half in [&caller, &callee] {
-            if self.halves.lookup(&half.key(), MapFlags::ANY)?.is_none() {
-                return Ok(None);
-            }
-        }
+        let half = |ends: &Ends| self.halves.lookup(&ends.key(), MapFlags::ANY);
+        let (Some(sends), Some(receives)) = (half(&caller)?, half(&callee)?) else { return Ok(None) };
+        let Some(function) = self.function(caller.network)? else { return Ok(None) };
+        let rule = Rule {
+            caller: function,
+            callee: *caller.remote.ip(),
+            port: Some(caller.remote.port()),
+            transport: Transport::Tcp,
+        };
         let splice = Splice { mesh: self.clone(), caller, callee };
-        self.pairs.update(&caller.key(), &pair(&callee), MapFlags::ANY)?;
-        self.pairs.update(&callee.key(), &pair(&caller), MapFlags::ANY)?;
+        self.pairs.update(&caller.key(), &pair(&callee, [&sends, &receives], &rule), MapFlags::ANY)?;
+        self.pairs.update(&callee.key(), &pair(&caller, [&receives, &sends], &rule), MapFlags::ANY)?;
         Ok(Some(splice))
     }
 }
 
 /// `struct pair` of the kernel's part.
-fn pair(receiver: &Ends) -> Vec<u8> {
+fn pair(receiver: &Ends, halves: [&Vec<u8>; 2], rule: &Rule) -> Vec<u8> {
     let mut pair = receiver.key();
-    pair.extend(0_u64.to_ne_bytes());
+    pair.extend([0; 8]);
+    halves.into_iter().for_each(|half| pair.extend(half));
+    pair.extend(rule.key());
+    pair.extend([0; 4]);
     pair
 }
 
@@ -115,7 +122,8 @@ impl Splice {
     pub fn bytes(&self) -> [u64; 2] {
         [&self.caller, &self.callee].map(|sender| {
             let pair = self.mesh.pairs.lookup(&sender.key(), MapFlags::ANY).ok().flatten();
-            pair.and_then(|pair| Some(u64::from_ne_bytes(*pair.last_chunk()?))).unwrap_or_default()
+            // After the receiver's ends.
+            pair.and_then(|pair| Some(u64::from_ne_bytes(*pair.get(24..)?.first_chunk()?))).unwrap_or_default()
         })
     }
 }

@@ -204,6 +204,56 @@ fn a_receiver_that_does_not_read_makes_the_sender_wait() {
 }
 
 #[test]
+fn what_is_spliced_ends_with_its_permission_in_both_directions() {
+    if !may_run() {
+        return;
+    }
+    let rooms = Rooms::new();
+    let pair = rooms.pair();
+    let _splice = pair.splice(&rooms.mesh);
+    let Pair { mut client, mut near, mut far, mut served } = pair;
+    client.write_all(b"before").unwrap();
+    expect(&mut served, b"before");
+    rooms.mesh.unset(&rule(6379, Transport::Tcp));
+    client.write_all(b"after").unwrap();
+    nothing(&mut near);
+    nothing(&mut served);
+    // What the callee sends arrives at the node, which ends the connection.
+    served.write_all(b"after").unwrap();
+    expect(&mut far, b"after");
+    nothing(&mut client);
+}
+
+#[test]
+fn whoever_has_the_same_addresses_later_is_somebody_else() {
+    if !may_run() {
+        return;
+    }
+    let rooms = Rooms::new();
+    let pair = rooms.pair();
+    let _splice = pair.splice(&rooms.mesh);
+    let Pair { mut client, near, far: _far, mut served } = pair;
+    client.write_all(b"old").unwrap();
+    expect(&mut served, b"old");
+    let own = client.local_addr().unwrap().to_string();
+    socket2::SockRef::from(&client).set_linger(Some(Duration::ZERO)).unwrap();
+    drop(client);
+    // The node has not looked at it yet.
+    let client = rooms.caller.run(move || stream(&own));
+    client.set_nonblocking(true).unwrap();
+    let _ = client.connect(&address("100.64.0.3:6379"));
+    let (mut again, _) = rooms.listener.accept().unwrap();
+    client.set_nonblocking(false).unwrap();
+    let mut client = TcpStream::from(client);
+    assert_eq!(again.peer_addr().unwrap(), near.peer_addr().unwrap_or(client.local_addr().unwrap()));
+    client.write_all(b"new").unwrap();
+    expect(&mut again, b"new");
+    nothing(&mut served);
+    served.write_all(b"old").unwrap();
+    nothing(&mut client);
+}
+
+#[test]
 fn a_program_that_waits_in_reads_is_not_spliced() {
     if !may_run() {
         return;

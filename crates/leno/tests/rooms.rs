@@ -148,6 +148,8 @@ fn ways_around(isolation: &str) {
             way("another's process", "list", &[&format!("/proc/{pid}")], "done", "refused"),
             way("a raw socket", "raw", &[], "done", "refused: EPERM"),
             way("a packet socket", "packet", &[], "done", "refused: EAFNOSUPPORT"),
+            way("a multipath socket", "multipath", &[], "", "refused: Protocol not supported"),
+            way("splice(2)", "splice", &[], "done: 5 bytes", "refused: EINVAL"),
             way("a socket to the host", "vsock", &[], "", "refused: EAFNOSUPPORT"),
             way("a namespace of its own", "namespace", &[], "done", "refused: EPERM"),
             way("a file of the node", "read", &[&secret], "done: for the node", "refused"),

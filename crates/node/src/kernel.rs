@@ -136,13 +136,22 @@ impl Calls {
             }
             remains
         });
+        let mut failed = Ok(());
         for (rule, verdict) in wanted {
-            if self.rules.get(&rule) != Some(&verdict) {
-                mesh.set(&rule, verdict).map_err(io::Error::other)?;
-                self.rules.insert(rule, verdict);
+            if self.rules.get(&rule) == Some(&verdict) {
+                continue;
+            }
+            match mesh.set(&rule, verdict) {
+                Ok(()) => drop(self.rules.insert(rule, verdict)),
+                Err(error) => {
+                    // What held before must not hold on.
+                    mesh.unset(&rule);
+                    self.rules.remove(&rule);
+                    failed = Err(io::Error::other(error));
+                }
             }
         }
-        Ok(())
+        failed
     }
 }
 
@@ -266,7 +275,9 @@ impl Pins {
         }
         for entry in fs::read_dir(root)?.flatten() {
             let left = entry.path();
-            if entry.file_name().to_string_lossy().starts_with(PREFIX) && lock(&left).is_ok() {
+            // One that is empty is perhaps just being made, and not locked yet.
+            let is_used = fs::read_dir(&left).is_ok_and(|mut pins| pins.next().is_some());
+            if entry.file_name().to_string_lossy().starts_with(PREFIX) && is_used && lock(&left).is_ok() {
                 tracing::info!("removing the rules in the kernel that a killed node left behind");
                 remove(&left);
             }

@@ -31,7 +31,7 @@ const ALLOWED: &[Sysno] = &[
     Sysno::openat, Sysno::openat2, Sysno::pipe, Sysno::pipe2, Sysno::pread64, Sysno::preadv, Sysno::preadv2,
     Sysno::pwrite64, Sysno::pwritev, Sysno::pwritev2, Sysno::read, Sysno::readahead, Sysno::readlink,
     Sysno::readlinkat, Sysno::readv, Sysno::removexattr, Sysno::rename, Sysno::renameat, Sysno::renameat2,
-    Sysno::rmdir, Sysno::sendfile, Sysno::setxattr, Sysno::splice, Sysno::stat, Sysno::statfs, Sysno::statx,
+    Sysno::rmdir, Sysno::sendfile, Sysno::setxattr, Sysno::stat, Sysno::statfs, Sysno::statx,
     Sysno::symlink, Sysno::symlinkat, Sysno::sync, Sysno::sync_file_range, Sysno::syncfs, Sysno::tee, Sysno::truncate,
     Sysno::umask, Sysno::unlink, Sysno::unlinkat, Sysno::utime, Sysno::utimensat, Sysno::utimes, Sysno::vmsplice,
     Sysno::write, Sysno::writev,
@@ -121,17 +121,35 @@ const KILLED: &[Sysno] = &[
     Sysno::settimeofday, Sysno::swapoff, Sysno::swapon, Sysno::umount2,
 ];
 
-/// Compiles the filters: the first answers by itself, the second asks this process.
-pub(crate) fn compile() -> Result<[BpfProgram; 2], seccompiler::BackendError> {
-    Ok([without_clone3()?, allow_list()?])
+/// Compiles the filters: the last one asks this process, the others answer by themselves.
+pub(crate) fn compile() -> Result<[BpfProgram; 4], seccompiler::BackendError> {
+    Ok([without_clone3()?, without_splice()?, without_multipath()?, allow_list()?])
 }
 
 /// Of `clone` and `clone3` the C library tries the newer one, whose arguments no filter can see, and goes on with the older one if that does not exist.
 /// The kernel answers, because the room's first process starts the program with these calls and cannot be asked by itself.
 fn without_clone3() -> Result<BpfProgram, seccompiler::BackendError> {
-    let rules = BTreeMap::from([(i64::from(Sysno::clone3.id()), Vec::new())]);
-    let missing = SeccompAction::Errno(Errno::ENOSYS as u32);
-    SeccompFilter::new(rules, SeccompAction::Allow, missing, std::env::consts::ARCH.try_into()?)?.try_into()
+    without(Sysno::clone3, Vec::new(), Errno::ENOSYS)
+}
+
+/// `splice` sees nothing of what the kernel has put into a socket's queue, and a program that waits for it would wait for ever. Programs copy where it
+/// cannot be done.
+fn without_splice() -> Result<BpfProgram, seccompiler::BackendError> {
+    without(Sysno::splice, Vec::new(), Errno::EINVAL)
+}
+
+/// Multipath TCP has nowhere to go in a room, and older kernels do not expect it where connections are spliced. Programs go on with TCP.
+fn without_multipath() -> Result<BpfProgram, seccompiler::BackendError> {
+    let protocol = u64::from(libc::IPPROTO_MPTCP.unsigned_abs());
+    let multipath = SeccompCondition::new(2, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, protocol)?;
+    without(Sysno::socket, vec![SeccompRule::new(vec![multipath])?], Errno::EPROTONOSUPPORT)
+}
+
+/// Has the kernel answer a call with an error, if one of these rules holds or there are none.
+fn without(call: Sysno, rules: Vec<SeccompRule>, error: Errno) -> Result<BpfProgram, seccompiler::BackendError> {
+    let rules = BTreeMap::from([(i64::from(call.id()), rules)]);
+    let answer = SeccompAction::Errno(error as u32);
+    SeccompFilter::new(rules, SeccompAction::Allow, answer, std::env::consts::ARCH.try_into()?)?.try_into()
 }
 
 fn allow_list() -> Result<BpfProgram, seccompiler::BackendError> {
@@ -206,8 +224,10 @@ pub(crate) struct RefusedCall {
 
 impl Listener {
     /// Puts the filters on this process and all that it starts from here on. The process must have set `no_new_privs`.
-    pub(crate) fn install([without_clone3, allow_list]: &[BpfProgram; 2]) -> io::Result<Self> {
-        seccompiler::apply_filter(without_clone3).map_err(io::Error::other)?;
+    pub(crate) fn install([answering @ .., allow_list]: &[BpfProgram; 4]) -> io::Result<Self> {
+        for filter in answering {
+            seccompiler::apply_filter(filter).map_err(io::Error::other)?;
+        }
         Self::listen(allow_list)
     }
 

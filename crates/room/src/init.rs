@@ -29,7 +29,7 @@ const LONGEST_TASK: u64 = 8 << 20;
 
 /// Runs a room's first process. `gate` is readable when the room's IDs are mapped. `has_account`: the node is root, and has given the room an account of
 /// its own. Returns when the room is to end.
-pub(crate) fn run(control: &OwnedFd, gate: &OwnedFd, has_account: bool, filters: &[BpfProgram; 2]) -> isize {
+pub(crate) fn run(control: &OwnedFd, gate: &OwnedFd, has_account: bool, filters: &[BpfProgram; 4]) -> isize {
     match prepare(gate, has_account).and_then(|(sockets, children)| {
         let sockets: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
         wire::send(control, &Event::Made, &sockets, SendFlags::empty()).during("the node's socket")?;
@@ -78,7 +78,7 @@ fn become_user() -> io::Result<()> {
 }
 
 /// Waits for a program and runs it. Returns when the room is to end.
-fn live(control: &OwnedFd, children: &SignalFd, has_account: bool, filters: &[BpfProgram; 2]) -> io::Result<()> {
+fn live(control: &OwnedFd, children: &SignalFd, has_account: bool, filters: &[BpfProgram; 4]) -> io::Result<()> {
     while let Some((order, descriptors)) = receive(control)? {
         match order {
             Order::Run => {
@@ -104,7 +104,7 @@ fn receive(control: &OwnedFd) -> io::Result<Option<(Order, Vec<OwnedFd>)>> {
 }
 
 /// Starts the program. The descriptors are those of [`Order::Run`].
-fn start(descriptors: Vec<OwnedFd>, has_account: bool, filters: &[BpfProgram; 2]) -> Result<(Pid, Listener), Unmade> {
+fn start(descriptors: Vec<OwnedFd>, has_account: bool, filters: &[BpfProgram; 4]) -> Result<(Pid, Listener), Unmade> {
     let mut descriptors = descriptors.into_iter();
     let (Some(task), Some(output), Some(errors)) = (descriptors.next(), descriptors.next(), descriptors.next()) else {
         return Err(io::Error::from(io::ErrorKind::InvalidData)).during("the task");

@@ -78,7 +78,7 @@ fn serve() -> io::Result<()> {
 }
 
 /// Starts a room's first process.
-fn launch(make: &Make, control: &OwnedFd, filters: &[BpfProgram; 2], stack: &mut [u8]) -> Result<(), Unmade> {
+fn launch(make: &Make, control: &OwnedFd, filters: &[BpfProgram; 4], stack: &mut [u8]) -> Result<(), Unmade> {
     let (gate, opener) = pipe_with(PipeFlags::CLOEXEC).during("pipe")?;
     let has_account = make.account.is_some();
     let first = || {

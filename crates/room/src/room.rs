@@ -13,7 +13,7 @@ use std::io::{self, Seek, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Component, Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -329,8 +329,12 @@ impl Inside {
         port: u16,
         prepare: impl FnOnce(BorrowedFd<'_>, SocketAddr) -> T,
     ) -> io::Result<tokio::net::TcpStream> {
+        // Ports of ended connections are not free for a minute. Another address has others.
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed) % (1 << 16);
+        let from = Ipv4Addr::from(u32::from(Ipv4Addr::new(127, 1, 0, 0)) + number);
         let socket = self.socket(port).await?;
-        socket.bind((Ipv4Addr::LOCALHOST, 0).into())?;
+        socket.bind((from, 0).into())?;
         let _held = prepare(socket.as_fd(), socket.local_addr()?);
         socket.connect((Ipv4Addr::LOCALHOST, port).into()).await
     }

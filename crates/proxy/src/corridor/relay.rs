@@ -2,6 +2,7 @@
 
 use crate::corridor::worker::Worker;
 use crate::http::activity::Activity;
+use crate::runtime::schedule;
 use crate::state::connections::{self, Destination};
 use crate::state::credential::Caller;
 use crate::state::function::{FunctionEntry, limit};
@@ -12,7 +13,7 @@ use http::HeaderMap;
 use leno_config::slice::{Callee, Port, PortProtocol};
 use rustls::server::Acceptor;
 use socket2::SockRef;
-use std::io::{self, Cursor};
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
@@ -23,6 +24,10 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf, cop
 use tokio::net::TcpStream;
 use tokio_rustls::rustls;
 
+/// Longest wait for a connection to an instance that runs.
+const CONNECT: Duration = Duration::from_secs(5);
+/// How long what an instance has sent before it ended is still carried.
+const LAST_BYTES: Duration = Duration::from_secs(5);
 /// Bytes that are carried at a time, in each direction.
 const BUFFER: usize = 16 * 1024;
 /// The longest hello of a TLS client that is read. Those of today have some hundred bytes to two thousand.
@@ -113,14 +118,21 @@ pub(crate) fn reset(stream: &TcpStream) {
 
 impl Relay {
     /// Carries the connection from beginning to end, and tells of it.
-    pub(crate) async fn run(mut self, mut stream: TcpStream, activity: &Arc<Activity>) {
+    pub(crate) async fn run(mut self, stream: TcpStream, activity: &Arc<Activity>) {
+        let mut stream = ResetUnlessDone { stream, done: false };
+        // From here on, the caller's function pays for it.
+        schedule::charge(self.entry.class);
         let _busy = activity.begin();
         let stopped = {
             let (caller, entry) = (self.caller.clone(), self.entry.clone());
-            let ended = pin!(self.carry(&entry, &mut stream));
+            let mut ended = pin!(self.carry(&entry, &mut stream.stream));
             tokio::select! {
-                ended = ended => ended,
-                () = caller.revoked() => Ok(()),
+                ended = &mut ended => ended,
+                // Its sockets are closed, but what it sent before may still be on its way.
+                () = caller.revoked() => match tokio::time::timeout(LAST_BYTES, ended).await {
+                    Ok(ended) => ended,
+                    Err(_) => Err(Stop::Failed("the caller's instance has ended".to_owned())),
+                },
             }
         };
         let outcome = match &stopped {
@@ -128,9 +140,7 @@ impl Relay {
             Err(Stop::Refused(reason)) => Err(Ended::Refused(reason)),
             Err(Stop::Failed(reason)) => Err(Ended::Failed(reason)),
         };
-        if outcome.is_err() {
-            reset(&stream);
-        }
+        stream.done = outcome.is_ok();
         self.worker.node.telemetry.others.push(Connection {
             instance: &self.caller.instance,
             target: Some(&self.callee.id),
@@ -155,17 +165,18 @@ impl Relay {
             let hello = tokio::time::timeout(longest, self.hello(stream, &mut first)).await;
             hello.map_err(|_| Stop::Refused(format!("no whole TLS hello came within {longest:?}")))??;
         }
-        let (lease, mut upstream) = self.connect(&callee).await?;
+        let (lease, upstream) = self.connect(&callee).await?;
+        let mut upstream = ResetUnlessDone { stream: upstream, done: false };
+        // A snapshot may have come meanwhile.
+        self.judge(entry)?;
         let spliced = match self.worker.node.kernel() {
-            Some(kernel) if self.port.splice => kernel.splice(stream, &upstream),
+            Some(kernel) if self.port.splice => kernel.splice(stream, &upstream.stream),
             _ => None,
         };
         self.spliced = spliced.is_some();
-        upstream.write_all(&first).await?;
-        let carried = self.copy(entry, stream, &mut upstream, first.len() as u64).await;
-        if carried.is_err() {
-            reset(&upstream);
-        }
+        upstream.stream.write_all(&first).await?;
+        let carried = self.copy(entry, stream, &mut upstream.stream, first.len() as u64).await;
+        upstream.done = carried.is_ok();
         let [sent, received] = spliced.map_or([0; 2], |spliced: Box<dyn Spliced>| spliced.bytes());
         self.bytes = [self.bytes[0] + sent, self.bytes[1] + received];
         drop(lease);
@@ -201,7 +212,11 @@ impl Relay {
                 return Err(Stop::Failed("it ended before it said anything".to_owned()));
             }
             let not_tls = |error: &dyn std::fmt::Display| Stop::Refused(format!("what came is no TLS: {error}"));
-            acceptor.read_tls(&mut Cursor::new(&read[before..])).map_err(|error| not_tls(&error))?;
+            let mut new = read.get(before..).unwrap_or_default();
+            while !new.is_empty() {
+                // It takes a part at a time.
+                acceptor.read_tls(&mut new).map_err(|error| not_tls(&error))?;
+            }
             match acceptor.accept() {
                 Ok(Some(accepted)) => {
                     let name = accepted.client_hello().server_name().map(str::to_ascii_lowercase);
@@ -237,7 +252,8 @@ impl Relay {
             }
         };
         let kernel = node.kernel().filter(|_| self.port.splice);
-        let connected = lease.guard.connect_to(self.port.number, kernel).await;
+        let connected = tokio::time::timeout(CONNECT, lease.guard.connect_to(self.port.number, kernel)).await;
+        let connected = connected.map_err(|_| failed(&format_args!("no connection within {CONNECT:?}")))?;
         let upstream = connected.map_err(|error: ConnectError| failed(&error))?;
         // Small messages must not wait for acknowledgements. If it cannot be set, the connection is already gone.
         let _ = upstream.set_nodelay(true);
@@ -270,6 +286,20 @@ impl Relay {
         };
         self.bytes = [from.read, to.read];
         result
+    }
+}
+
+/// A connection that is reset when it is dropped before all of it was carried. An ordinary end would tell the other side that it has got everything.
+struct ResetUnlessDone {
+    stream: TcpStream,
+    done: bool,
+}
+
+impl Drop for ResetUnlessDone {
+    fn drop(&mut self) {
+        if !self.done {
+            reset(&self.stream);
+        }
     }
 }
 

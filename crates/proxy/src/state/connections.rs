@@ -55,7 +55,7 @@ pub(crate) fn judge(
     if snapshot.mesh.mtls_same_node {
         return Err(refused("all calls of this mesh go through mutual TLS, and connections without requests cannot"));
     }
-    let entry = snapshot.functions.get(callee).ok_or_else(|| refused("no node runs this function"))?;
+    let entry = snapshot.functions.get(callee).ok_or_else(|| refused("this node does not run it"))?;
     let peer = Peer { identity: Some(&caller.identity), address: IpAddr::V4(Ipv4Addr::LOCALHOST) };
     match connection::judge(&entry.inbound.spec, peer, port) {
         Ok(rule) => Ok((rule.to_owned(), entry.clone())),

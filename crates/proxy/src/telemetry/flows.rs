@@ -57,7 +57,7 @@ pub struct Flow {
     /// Bytes that it received.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub received: u64,
-    /// The kernel carried most of them, from room to room.
+    /// It was spliced: the kernel could carry its bytes, from room to room.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub spliced: bool,
     /// From head to end, in microseconds.
@@ -176,7 +176,7 @@ pub struct Connection<'a> {
     pub outcome: Result<(), Ended<'a>>,
     /// Bytes that the caller sent and received.
     pub bytes: [u64; 2],
-    /// The kernel carried them.
+    /// It was spliced.
     pub spliced: bool,
     /// When it began.
     pub started: (SystemTime, Instant),

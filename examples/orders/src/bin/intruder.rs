@@ -124,6 +124,16 @@ fn attempt(way: &str, arguments: &[String]) -> Outcome {
         }
         "raw" => Ok(open(AddressFamily::Inet, SockType::Raw, Some(SockProtocol::Icmp))?),
         "packet" => Ok(open(AddressFamily::Packet, SockType::Raw, None)?),
+        "multipath" => {
+            socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, Some(socket2::Protocol::MPTCP))?;
+            Ok("opened".to_owned())
+        }
+        "splice" => {
+            let ((from, mut begin), (_end, to)) = (std::io::pipe()?, std::io::pipe()?);
+            begin.write_all(b"hello")?;
+            let moved = nix::fcntl::splice(&from, None, &to, None, 5, nix::fcntl::SpliceFFlags::empty())?;
+            Ok(format!("{moved} bytes were moved"))
+        }
         "vsock" => Ok(open(AddressFamily::Vsock, SockType::Stream, None)?),
         "namespace" => Ok(unshare(CloneFlags::CLONE_NEWNET).map(|()| "entered".to_owned())?),
         "listen" => {
