@@ -37,7 +37,11 @@ struct sock {
 	} sk_backlog;
 	__u8 sk_shutdown;
 } __attribute__((preserve_access_index));
+struct inet_connection_sock {
+	const void *icsk_ulp_ops;
+} __attribute__((preserve_access_index));
 struct tcp_sock {
+	struct inet_connection_sock inet_conn;
 	__u32 write_seq;
 	__u32 copied_seq;
 	__u32 snd_una;
@@ -380,6 +384,15 @@ static __always_inline int has_room(struct half *receiver)
 	return !(shutdown & RCV_SHUTDOWN) && queued < FULL;
 }
 
+// Whether the kernel encrypts what is sent on a socket, or decrypts what it receives (kTLS). What goes direct would be neither.
+static __always_inline int has_layer(struct half *half)
+{
+	struct tcp_sock *tcp = (struct tcp_sock *)half->socket;
+	const void *layer = (void *)1;
+
+	return bpf_core_read(&layer, sizeof(layer), &tcp->inet_conn.icsk_ulp_ops) || layer;
+}
+
 static __always_inline int is_same(struct half *one, struct half *other)
 {
 	return one->socket == other->socket && one->sends == other->sends && one->receives == other->receives;
@@ -408,7 +421,7 @@ int forward(struct sk_msg_md *message)
 		return SK_PASS;
 	// What is withdrawn meanwhile goes through TCP, where `egress` and the node refuse it.
 	rule = pair->rule;
-	if (verdict(&rule) != DIRECT || !has_room(receiver) || !has_read_all(message, sender, receiver))
+	if (verdict(&rule) != DIRECT || has_layer(sender) || has_layer(receiver) || !has_room(receiver) || !has_read_all(message, sender, receiver))
 		return SK_PASS;
 	// It fails if the receiver is being closed. Then TCP tells the sender. A verdict to drop would stick to the socket.
 	if (bpf_msg_redirect_hash(message, &sockets, &pair->receiver, BPF_F_INGRESS) == SK_PASS)
