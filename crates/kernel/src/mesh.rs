@@ -13,7 +13,6 @@ pub(crate) mod skeleton {
     include!(concat!(env!("OUT_DIR"), "/mesh.skel.rs"));
 }
 
-use crate::refusals::Refusals;
 use crate::{Error, option, queue};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle};
@@ -104,10 +103,10 @@ pub struct Mesh {
     pub(crate) expected: MapHandle,
     pub(crate) halves: MapHandle,
     pub(crate) pairs: MapHandle,
-    refusals: MapHandle,
+    pub(crate) refusals: MapHandle,
     /// The kernel lets go of `forward` when nobody has this map.
     _sockets: MapHandle,
-    untold: MapHandle,
+    pub(crate) untold: MapHandle,
     links: Vec<(&'static str, Link)>,
     /// Why nothing is spliced.
     unspliced: Option<String>,
@@ -204,14 +203,6 @@ impl Mesh {
     pub fn unset(&self, rule: &Rule) {
         // It fails if there is none, which is fine.
         let _ = self.rules.delete(&rule.key());
-    }
-
-    /// What is refused from now on, for one reader.
-    ///
-    /// # Errors
-    /// Fails without memory.
-    pub fn refusals(&self) -> Result<Refusals, Error> {
-        Refusals::new(MapHandle::try_from(&self.refusals)?, MapHandle::try_from(&self.untold)?)
     }
 
     /// Keeps the verdicts in force after the end of this process, until the folder is removed. It is one of a BPF file system.

@@ -1,7 +1,7 @@
 //! What the kernel refused, as it tells it.
 
 use crate::Error;
-use crate::mesh::{Network, Transport};
+use crate::mesh::{Mesh, Network, Transport};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, RingBuffer, RingBufferBuilder};
 use std::net::Ipv4Addr;
 use std::sync::mpsc;
@@ -35,8 +35,18 @@ impl std::fmt::Debug for Refusals {
     }
 }
 
+impl Mesh {
+    /// What is refused from now on, for one reader.
+    ///
+    /// # Errors
+    /// Fails without memory.
+    pub fn refusals(&self) -> Result<Refusals, Error> {
+        Refusals::new(MapHandle::try_from(&self.refusals)?, MapHandle::try_from(&self.untold)?)
+    }
+}
+
 impl Refusals {
-    pub(crate) fn new(ring: MapHandle, untold: MapHandle) -> Result<Self, Error> {
+    fn new(ring: MapHandle, untold: MapHandle) -> Result<Self, Error> {
         let (tell, told) = mpsc::channel();
         let mut builder = RingBufferBuilder::new();
         builder.add(&ring, move |bytes| {
