@@ -40,6 +40,8 @@ struct Inner {
     next_instance: Arc<AtomicU64>,
     buffer: Arc<Buffer>,
     cgroups: Option<Arc<Cgroups>>,
+    /// The launcher of rooms, and so all rooms, could be moved into the node's group.
+    rooms_are_in: bool,
     jobs: Jobs,
     /// The revisions of each function, the slice's own first.
     functions: RwLock<BTreeMap<FunctionId, Vec<Entry>>>,
@@ -79,8 +81,10 @@ impl Supervisor {
         {
             tracing::warn!(%error, "processes that detach themselves may outlive their instances");
         }
+        let mut rooms_are_in = true;
         if let Rooms::Open(rooms) = &settings.rooms {
             if let Some(Err(error)) = cgroups.as_ref().map(|cgroups| cgroups.take_in(rooms.launcher())) {
+                rooms_are_in = false;
                 tracing::warn!(%error, "the launcher of rooms is in no control group of the node; limits may not be enforced");
             }
             let rooms = rooms.clone();
@@ -99,6 +103,7 @@ impl Supervisor {
         let inner = Inner {
             buffer,
             cgroups,
+            rooms_are_in,
             jobs: Jobs::new(jobs),
             settings,
             host,
@@ -284,9 +289,9 @@ impl Supervisor {
         events
     }
 
-    /// The control group (v2) in which everything is that this supervisor starts, if there is one.
+    /// The control group (v2) in which all rooms are, if there is one.
     pub fn control_group(&self) -> Option<&Path> {
-        self.inner.cgroups.as_deref().map(Cgroups::path)
+        self.inner.cgroups.as_deref().filter(|_| self.inner.rooms_are_in).map(Cgroups::path)
     }
 
     /// The instances of a function by revision, oldest first. Empty if there is no such function.

@@ -5,6 +5,7 @@
 //! - `/hold/<host:port>` opens one and keeps it, and `/again/<text>` sends a text on that
 //! - `/bulk/<host:port>/<bytes>` sends so many bytes, reads them back, and compares
 //! - `/half/<host:port>/<text>` ends its own direction before it reads
+//! - `/request/<host:port>/<authority>` sends an HTTP request for that authority, and answers with the first line of the response
 //! - `/hello/<host:port>/<name>` begins TLS with a server of that name, at a port of `ECHO_PORTS`
 
 use http_body_util::Full;
@@ -102,6 +103,14 @@ async fn act(path: &str) -> Result<String, Error> {
             let mut rest = String::new();
             stream.read_to_string(&mut rest).await?;
             Ok(greeting + &rest)
+        }
+        ["request", to, authority] => {
+            let mut stream = BufReader::new(TcpStream::connect(to).await?);
+            let head = format!("GET / HTTP/1.1\r\nhost: {authority}\r\nconnection: close\r\n\r\n");
+            stream.write_all(head.as_bytes()).await?;
+            let mut line = String::new();
+            stream.read_line(&mut line).await?;
+            Ok(line)
         }
         ["hello", to, name] => {
             let config = ClientConfig::builder().with_root_certificates(RootCertStore::empty()).with_no_client_auth();

@@ -114,6 +114,24 @@ fn a_connection_leads_to_the_callee_and_only_by_a_rule() {
 }
 
 #[test]
+fn a_rule_for_a_port_that_is_no_http_lets_no_request_in() {
+    if !has_kernel() {
+        eprintln!("SKIPPED: without root, only connections to port 80 are intercepted");
+        return;
+    }
+    let mesh = start(&allow("6379, 9999"));
+    // What the host says of the port is the caller's word.
+    let status = |authority: &str| try_path(&mesh, &format!("/request/store:80/{authority}")).1;
+    assert!(
+        status("store:9999").starts_with("HTTP/1.1 200"),
+        "a rule for a port of requests: {}",
+        status("store:9999")
+    );
+    assert!(status("store:6379").starts_with("HTTP/1.1 421"), "{}", status("store:6379"));
+    assert!(status("store").starts_with("HTTP/1.1 403"), "{}", status("store"));
+}
+
+#[test]
 fn tls_of_the_callers_own_goes_to_the_name_that_it_asks_for() {
     if !has_kernel() {
         eprintln!("SKIPPED: without root, only connections to port 80 are intercepted");

@@ -215,7 +215,9 @@ impl Relay {
             let mut new = read.get(before..).unwrap_or_default();
             while !new.is_empty() {
                 // It takes a part at a time.
-                acceptor.read_tls(&mut new).map_err(|error| not_tls(&error))?;
+                if acceptor.read_tls(&mut new).map_err(|error| not_tls(&error))? == 0 {
+                    return Err(Stop::Refused("its TLS hello is too long".to_owned()));
+                }
             }
             match acceptor.accept() {
                 Ok(Some(accepted)) => {

@@ -59,7 +59,8 @@ impl Route {
     }
 }
 
-/// Finds the route. Fails at the gateway if the path is ambiguous, or if no function is exposed at this host and path.
+/// Finds the route. Fails at the gateway if the path is ambiguous, or if no function is exposed at this host and path; at the callee if the host names a
+/// port that serves something else than HTTP.
 pub(crate) fn find(exchange: &Exchange, head: &request::Parts) -> Result<Route, Failure> {
     let path = path::normalise(head.uri.path());
     if let Ok(Cow::Owned(path)) = &path {
@@ -73,6 +74,7 @@ pub(crate) fn find(exchange: &Exchange, head: &request::Parts) -> Result<Route, 
             let entry = exchange.snapshot.routes.find(host, &path).ok_or(Failure::NoRoute)?;
             Ok(Route { judge: entry.clone(), upstream: Upstream::Instance(entry.clone()) })
         }
+        Origin::Inbound(entry) if entry.serves_other(exchange.port) => Err(Failure::NoHttp(exchange.port)),
         Origin::Inbound(entry) => Ok(Route { judge: entry.clone(), upstream: Upstream::Instance(entry.clone()) }),
         Origin::Outbound(caller, _) => {
             let (host, _) = head::split_authority(head::authority(head));

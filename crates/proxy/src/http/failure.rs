@@ -19,6 +19,9 @@ pub enum Failure {
     /// The TLS client asked for a function that this node does not run (RFC 9110, 15.5.20).
     #[error("this node does not run the function that was asked for")]
     Misdirected,
+    /// The host names a port at which the function serves something else than HTTP. Its rules for that port are not about requests.
+    #[error("port {0} of this function serves something else than HTTP")]
+    NoHttp(u16),
     /// No function is exposed at this host and path.
     #[error("nothing is exposed at this host and path")]
     NoRoute,
@@ -103,7 +106,7 @@ impl Failure {
             Self::Malformed(_) | Self::ClientGone => StatusCode::BAD_REQUEST,
             Self::Credential => StatusCode::PROXY_AUTHENTICATION_REQUIRED,
             Self::StolenCredential(_) => StatusCode::FORBIDDEN,
-            Self::Misdirected => StatusCode::MISDIRECTED_REQUEST,
+            Self::Misdirected | Self::NoHttp(_) => StatusCode::MISDIRECTED_REQUEST,
             Self::NoRoute => StatusCode::NOT_FOUND,
             Self::Unavailable(_) | Self::Ejected | Self::Overflow | Self::Connect { .. } => {
                 StatusCode::SERVICE_UNAVAILABLE
@@ -119,7 +122,7 @@ impl Failure {
         match self {
             Self::Malformed(_) => "DPE",
             Self::Credential | Self::StolenCredential(_) => "UAEX",
-            Self::NoRoute | Self::Misdirected => "NR",
+            Self::NoRoute | Self::Misdirected | Self::NoHttp(_) => "NR",
             Self::Unavailable(_) | Self::Ejected => "UH",
             Self::Overflow => "UO",
             Self::Connect { .. } => "UF",

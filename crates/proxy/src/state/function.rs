@@ -93,6 +93,14 @@ impl FunctionEntry {
         }
     }
 
+    /// Whether it serves something else than HTTP at this port.
+    pub(crate) fn serves_other(&self, port: u16) -> bool {
+        match &self.slice.run {
+            slice::Run::Command(command) => command.ports.iter().any(|served| served.number == port),
+            slice::Run::External(_) | slice::Run::Wasm(_) | slice::Run::Job(_) => false,
+        }
+    }
+
     /// The longest time that an exchange with one of its targets may take; [`Duration::MAX`]: one has no limit.
     pub fn longest_exchange(&self) -> Duration {
         let targets = self.inbound.spec.targets.iter().chain(&self.outbound.spec.targets);
