@@ -8,6 +8,7 @@ mod compile;
 mod deserialize;
 pub mod document;
 pub mod duration;
+pub mod egress;
 mod folder;
 pub mod id;
 pub mod jwks;

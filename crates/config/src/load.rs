@@ -89,6 +89,7 @@ fn build(texts: &[(PathBuf, String)], problems: Vec<Problem>) -> Result<Snapshot
         && documents.meshes.is_empty()
         && documents.functions.is_empty()
         && documents.jobs.is_empty()
+        && documents.externals.is_empty()
         && documents.policies.is_empty()
     {
         problems.borrow_mut().push(Problem::of_file(file, "there is no document", "add a Function to begin with"));
@@ -107,6 +108,7 @@ fn build(texts: &[(PathBuf, String)], problems: Vec<Problem>) -> Result<Snapshot
             ("Mesh", documents.meshes.len()),
             ("Function", documents.functions.len()),
             ("Job", documents.jobs.len()),
+            ("External", documents.externals.len()),
             ("Policy", documents.policies.len()),
         ],
         ..Read::default()
@@ -117,10 +119,11 @@ fn build(texts: &[(PathBuf, String)], problems: Vec<Problem>) -> Result<Snapshot
 
 /// Puts a document to its kind.
 fn place(documents: &mut Documents, file: &Path, node: Node, problems: &RefCell<Vec<Problem>>) {
-    const KINDS: [&str; 4] = ["Mesh", "Function", "Job", "Policy"];
+    const KINDS: [&str; 5] = ["Mesh", "Function", "Job", "External", "Policy"];
     let root = Scope::root(file, &node, problems);
     let Some(kind) = node.get("kind").and_then(Node::text) else {
-        let fix = "expected `apiVersion: leno.dev/v1alpha1` and `kind: Mesh`, `Function`, `Job` or `Policy`";
+        let fix =
+            "expected `apiVersion: leno.dev/v1alpha1` and `kind: Mesh`, `Function`, `Job`, `External` or `Policy`";
         root.problem("this is no document of the mesh: it has no `kind`", fix);
         return;
     };
@@ -128,6 +131,7 @@ fn place(documents: &mut Documents, file: &Path, node: Node, problems: &RefCell<
         "Mesh" => documents.meshes.extend(typed(file, node, problems)),
         "Function" => documents.functions.extend(typed(file, node, problems)),
         "Job" => documents.jobs.extend(typed(file, node, problems)),
+        "External" => documents.externals.extend(typed(file, node, problems)),
         "Policy" => documents.policies.extend(typed(file, node, problems)),
         kind => {
             let message = format!("there is no kind `{}`", kind.escape_debug());

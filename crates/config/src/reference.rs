@@ -21,6 +21,7 @@ pub fn schemas() -> Vec<(&'static str, Value)> {
         ("Mesh", schema::<document::Mesh>()),
         ("Function", schema::<document::Function>()),
         ("Job", schema::<document::Job>()),
+        ("External", schema::<document::External>()),
         ("Policy", schema::<document::Policy>()),
     ]
 }

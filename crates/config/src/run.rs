@@ -1,5 +1,6 @@
 //! What instances of a function run, and how many of them.
 
+use crate::egress::Egress;
 use aws_lc_rs::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -20,6 +21,8 @@ pub enum Run {
     Wasm(Wasm),
     /// It is no function but a job: it runs to its end, and nobody calls it.
     Job(Job),
+    /// It is no function but something outside of the mesh.
+    Egress(Egress),
 }
 
 impl Run {
@@ -27,7 +30,7 @@ impl Run {
     pub fn module(&self) -> Option<(ModuleHash, Option<&ModuleUrl>)> {
         match self {
             Self::Wasm(wasm) => Some((wasm.module, wasm.url.as_ref())),
-            Self::Command(_) | Self::External(_) | Self::Job(_) => None,
+            Self::Command(_) | Self::External(_) | Self::Job(_) | Self::Egress(_) => None,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What leaves the configuration: a [`Slice`] is everything that one function's sidecars and its supervisor need, and nothing
 //! else; a [`MeshSlice`] is what every node needs. Both are plain data; the control plane delivers them to nodes.
 
+pub use crate::egress::{Credential, CredentialForm, Egress, EgressPort, EgressProtocol, EgressTls};
 pub use crate::run::{
     AppProtocol, BadHash, Command, IN_NODE, Isolation, Job, Metric, ModuleHash, ModuleUrl, Port, PortProtocol, Process,
     Readiness, Resources, Run, Scale, Secret, Wasm,
@@ -177,10 +178,13 @@ pub struct Callee {
     pub id: FunctionId,
     /// The SPIFFE ID that it must present.
     pub identity: String,
-    /// Host names (lower case, without port) by which the caller may name it: `name` (same namespace), `name.namespace`, `name.namespace.svc`, `name.namespace.svc.cluster.local`.
+    /// Host names (lower case, without port) by which the caller may name it: `name` (same namespace), `name.namespace`, `name.namespace.svc`,
+    /// `name.namespace.svc.cluster.local`; of something outside of the mesh, its own names, which may be `*.suffix` for one label more.
     pub hosts: Vec<String>,
     /// Ports at which it serves something else than HTTP.
     pub ports: Vec<Port>,
+    /// Addresses by which the caller may name it, of something outside of the mesh.
+    pub addresses: Vec<Cidr>,
 }
 
 /// What every node needs to know of the mesh.
@@ -212,6 +216,8 @@ pub struct MeshSlice {
     pub control: SocketAddr,
     /// Access log.
     pub access_log: AccessLogSink,
+    /// Name servers for names outside of the mesh; empty: the machine's.
+    pub name_servers: Vec<SocketAddr>,
     /// OTLP/HTTP endpoint for spans; `None`: no export.
     pub otlp: Option<String>,
     /// Under which accounts instances run.
@@ -237,6 +243,7 @@ impl MeshSlice {
             admin,
             control,
             access_log,
+            name_servers,
             otlp,
             accounts,
             limits: _,
@@ -252,6 +259,7 @@ impl MeshSlice {
             ("spec.listeners.admin", *admin != new.admin),
             ("spec.listeners.control", *control != new.control),
             ("spec.accessLog", *access_log != new.access_log),
+            ("spec.egress.nameServers", *name_servers != new.name_servers),
             ("spec.tracing.otlp", *otlp != new.otlp),
             ("spec.instances", *accounts != new.accounts),
         ];

@@ -33,7 +33,7 @@ pub struct Snapshot {
 pub(crate) struct Read {
     pub files: usize,
     /// Documents of each kind.
-    pub documents: [(&'static str, usize); 4],
+    pub documents: [(&'static str, usize); 5],
     /// Files and folders that were not read because of their names.
     pub hidden: usize,
     pub others: usize,
@@ -122,7 +122,7 @@ impl Snapshot {
         &self.version
     }
 
-    /// All functions and jobs, by name.
+    /// All functions, jobs and External documents, by name.
     pub fn functions(&self) -> impl ExactSizeIterator<Item = &FunctionId> {
         self.functions.keys()
     }
@@ -137,11 +137,18 @@ impl Snapshot {
         self.read.to_string()
     }
 
-    /// How many functions and jobs there are, for people.
+    /// How many functions, jobs and External documents there are, for people.
     pub fn summary(&self) -> String {
-        let jobs = self.functions().filter(|id| self.is_job(id)).count();
-        let functions = counted(self.functions.len() - jobs, "function");
-        if jobs == 0 { functions } else { format!("{functions}, {}", counted(jobs, "job")) }
+        let runs = || self.functions.values().map(|function| &function.run);
+        let jobs = runs().filter(|run| matches!(run, Run::Job(_))).count();
+        let outside = runs().filter(|run| matches!(run, Run::Egress(_))).count();
+        let mut summary = counted(self.functions.len() - jobs - outside, "function");
+        for (count, what) in [(jobs, "job"), (outside, "External")] {
+            if count > 0 {
+                summary = format!("{summary}, {}", counted(count, what));
+            }
+        }
+        summary
     }
 
     /// Something is wrong with a field of the Mesh document, which may be one that it no longer has.
@@ -170,7 +177,7 @@ impl Snapshot {
     pub fn components(&self) -> impl Iterator<Item = (&slice::Wasm, &Problem)> {
         self.functions.values().filter_map(|function| match &function.run {
             Run::Wasm(wasm) => Some((wasm, &function.place)),
-            Run::Command(_) | Run::External(_) | Run::Job(_) => None,
+            Run::Command(_) | Run::External(_) | Run::Job(_) | Run::Egress(_) => None,
         })
     }
 
@@ -307,11 +314,15 @@ impl Snapshot {
         if caller.namespace == *namespace {
             hosts.insert(0, name.clone());
         }
-        let ports = match self.functions.get(id).map(|function| &function.run) {
-            Some(Run::Command(command)) => command.ports.clone(),
-            _ => Vec::new(),
-        };
-        Callee { id: id.clone(), identity: identity(&self.mesh.trust_domain, id), hosts, ports }
+        let (mut ports, mut addresses) = (Vec::new(), Vec::new());
+        match self.functions.get(id).map(|function| &function.run) {
+            Some(Run::Command(command)) => ports.clone_from(&command.ports),
+            Some(Run::Egress(egress)) => {
+                (hosts, ports, addresses) = (egress.hosts.clone(), egress.other_ports(), egress.addresses.clone());
+            }
+            _ => {}
+        }
+        Callee { id: id.clone(), identity: identity(&self.mesh.trust_domain, id), hosts, ports, addresses }
     }
 }
 

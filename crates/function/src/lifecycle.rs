@@ -161,9 +161,9 @@ impl Lifecycle {
             Run::External(addresses) => self.set_external(&addresses),
             // One slot takes all requests of a component. Each request gets a WebAssembly instance of its own later.
             Run::Wasm(_) => self.set_external(&[IN_NODE]),
-            Run::Command(_) | Run::Job(_) if !self.external.is_empty() => self.set_external(&[]),
+            Run::Command(_) | Run::Job(_) | Run::Egress(_) if !self.external.is_empty() => self.set_external(&[]),
             // Jobs are run elsewhere: see `job`.
-            Run::Command(_) | Run::Job(_) => {}
+            Run::Command(_) | Run::Job(_) | Run::Egress(_) => {}
         }
     }
 

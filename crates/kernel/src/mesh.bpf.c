@@ -62,6 +62,13 @@ struct rule_key {
 	__u8 zero;
 };
 
+// Both addresses are one prefix: the whole caller, and the beginning of the callee.
+struct block_key {
+	__u32 prefix;
+	__u32 caller;
+	__u32 callee;
+};
+
 // The two ends of a TCP connection, as one of its sockets sees them.
 struct ends {
 	__u64 network;
@@ -127,6 +134,15 @@ struct {
 	__type(value, __u8);
 } rules SEC(".maps");
 
+// Blocks of addresses outside of the mesh that a function may connect to, at any port. The node knows the ports.
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, 1 << 18);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct block_key);
+	__type(value, __u8);
+} blocks SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 64 * 1024);
@@ -187,6 +203,11 @@ static __always_inline __u8 verdict(struct rule_key *key)
 
 		any.port = 0;
 		found = bpf_map_lookup_elem(&rules, &any);
+	}
+	if (!found && key->protocol == IPPROTO_TCP) {
+		struct block_key block = { .prefix = 64, .caller = key->caller, .callee = key->callee };
+
+		found = bpf_map_lookup_elem(&blocks, &block);
 	}
 	return found ? *found : REFUSED;
 }

@@ -65,8 +65,10 @@ pub enum Verdict {
 pub struct Rule {
     /// The address of the function whose room it comes from.
     pub caller: Ipv4Addr,
-    /// The address that it goes to.
+    /// The address that it goes to, or the first one of a block.
     pub callee: Ipv4Addr,
+    /// How many bits of the address matter: 32 of a function's, fewer of a block outside of the mesh, which has no rules for single ports.
+    pub prefix: u8,
     /// The port that it goes to. `None`: any TCP port that has no rule of its own.
     pub port: Option<u16>,
     /// What carries it.
@@ -84,11 +86,23 @@ impl Rule {
     }
 }
 
+impl Rule {
+    /// The key in `blocks`; `None`: it is about one address, and in `rules`.
+    fn block(&self) -> Option<[u8; 12]> {
+        let mut key = [0; 12];
+        let [[a, b, c, d], [e, f, g, h]] = [self.caller.octets(), self.callee.octets()];
+        let [p, q, r, s] = (32 + u32::from(self.prefix)).to_ne_bytes();
+        key.copy_from_slice(&[p, q, r, s, a, b, c, d, e, f, g, h]);
+        (self.prefix < 32).then_some(key)
+    }
+}
+
 /// What the kernel knows of the mesh. It remains in force until this is dropped, also by the end of the process, unless it is pinned.
 #[derive(Debug)]
 pub struct Mesh {
     rooms: MapHandle,
     rules: MapHandle,
+    blocks: MapHandle,
     pub(crate) expected: MapHandle,
     pub(crate) halves: MapHandle,
     pub(crate) pairs: MapHandle,
@@ -139,6 +153,7 @@ impl Mesh {
         Ok(Self {
             rooms: MapHandle::try_from(&maps.rooms)?,
             rules: MapHandle::try_from(&maps.rules)?,
+            blocks: MapHandle::try_from(&maps.blocks)?,
             expected: MapHandle::try_from(&maps.expected)?,
             halves: MapHandle::try_from(&maps.halves)?,
             pairs: MapHandle::try_from(&maps.pairs)?,
@@ -185,13 +200,19 @@ impl Mesh {
             Verdict::Direct if self.unspliced.is_none() => 2,
             Verdict::ToTheNode | Verdict::Direct => 1,
         };
-        Ok(self.rules.update(&rule.key(), &[value], MapFlags::ANY)?)
+        Ok(match rule.block() {
+            Some(key) => self.blocks.update(&key, &[value], MapFlags::ANY)?,
+            None => self.rules.update(&rule.key(), &[value], MapFlags::ANY)?,
+        })
     }
 
     /// Removes a verdict. What it was about is refused from now on.
     pub fn unset(&self, rule: &Rule) {
         // It fails if there is none, which is fine.
-        let _ = self.rules.delete(&rule.key());
+        let _ = match rule.block() {
+            Some(key) => self.blocks.delete(&key),
+            None => self.rules.delete(&rule.key()),
+        };
     }
 
     /// Keeps the verdicts in force after the end of this process, until the folder is removed. It is one of a BPF file system.

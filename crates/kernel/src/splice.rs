@@ -95,6 +95,7 @@ impl Mesh {
         let (Some(sends), Some(receives)) = (half(&caller)?, half(&callee)?) else { return Ok(None) };
         let Some(function) = self.function(caller.network)? else { return Ok(None) };
         let rule = Rule {
+            prefix: 32,
             caller: function,
             callee: *caller.remote.ip(),
             port: Some(caller.remote.port()),

@@ -15,7 +15,7 @@ const CALLER: Ipv4Addr = Ipv4Addr::new(100, 64, 0, 2);
 const CALLEE: Ipv4Addr = Ipv4Addr::new(100, 64, 0, 3);
 
 fn rule(port: impl Into<Option<u16>>, transport: Transport) -> Rule {
-    Rule { caller: CALLER, callee: CALLEE, port: port.into(), transport }
+    Rule { caller: CALLER, callee: CALLEE, prefix: 32, port: port.into(), transport }
 }
 
 /// A caller's room and a callee's, and the node between them.

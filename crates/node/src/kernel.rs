@@ -120,13 +120,13 @@ impl Calls {
         let Some(caller) = node.addresses.of(function) else { return Ok(()) };
         let wanted: BTreeMap<Rule, Verdict> = connections::rules(node, function)
             .into_iter()
-            .map(|connections::Rule { callee, port, way }| {
+            .map(|connections::Rule { callee, prefix, port, way }| {
                 let verdict = match way {
                     Way::Refused => Verdict::Refused,
                     Way::ToTheNode => Verdict::ToTheNode,
                     Way::Spliced => Verdict::Direct,
                 };
-                (Rule { caller, callee, port, transport: Transport::Tcp }, verdict)
+                (Rule { caller, callee, prefix, port, transport: Transport::Tcp }, verdict)
             })
             .collect();
         self.rules.retain(|rule, _| {

@@ -249,6 +249,11 @@ impl Reconciler {
                                 rejected.push((subject, reason));
                                 continue;
                             }
+                        } else if let Run::Egress(_) = &entry.slice.run {
+                            // Nothing of it runs here.
+                            self.supervisor.remove(id);
+                            replaced |= functions.remove(id).is_some();
+                            jobs.remove(id);
                         } else {
                             jobs.remove(id);
                             let revisions = self.supervisor.apply_all(FunctionSpec::all(&entry.slice));
@@ -400,6 +405,10 @@ impl Reconciler {
     }
 }
 
+/// The identity to certify. What is outside of the mesh proves none.
 fn identity(entry: &Arc<FunctionEntry>) -> Option<SpiffeId> {
+    if matches!(entry.slice.run, Run::Egress(_)) {
+        return None;
+    }
     entry.identity.parse().ok()
 }

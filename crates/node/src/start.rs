@@ -139,7 +139,7 @@ impl Running {
             leno_config::slice::Run::Command(command) => command.grace,
             leno_config::slice::Run::Wasm(wasm) => wasm.grace,
             leno_config::slice::Run::Job(job) => job.process.grace,
-            leno_config::slice::Run::External(_) => Duration::ZERO,
+            leno_config::slice::Run::External(_) | leno_config::slice::Run::Egress(_) => Duration::ZERO,
         });
         graces.max().unwrap_or_default() + Duration::from_secs(5)
     }

@@ -23,7 +23,7 @@ use guard::ExchangeGuard;
 use http::{HeaderMap, Response, StatusCode, request};
 use judge::{JudgeInput, Judgement, Permitted, Refusal, Ruling};
 use leno_policy::spec::Protocol;
-use route::Route;
+use route::{Route, Upstream};
 use upstream::{Reply, UpstreamGuard};
 
 impl Exchange {
@@ -84,7 +84,11 @@ impl Exchange {
             scheme: self.scheme,
             port: self.port,
             parent: self.parent.as_deref(),
-            endpoints: target.map_or(0, |target| self.worker.node.instances.count(target)),
+            endpoints: match (&route.upstream, target) {
+                (Upstream::Outside(_, outside), _) => outside.known(),
+                (_, Some(target)) => self.worker.node.instances.count(target),
+                (_, None) => 0,
+            },
             bodiless: body.is_over(),
         }
     }

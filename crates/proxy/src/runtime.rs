@@ -5,4 +5,5 @@ pub(crate) mod clock;
 pub(crate) mod hyper;
 pub(crate) mod outbox;
 pub mod random;
+pub(crate) mod resolver;
 pub(crate) mod schedule;

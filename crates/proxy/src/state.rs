@@ -5,6 +5,7 @@ pub(crate) mod admission;
 pub(crate) mod component;
 pub mod connections;
 pub mod credential;
+pub(crate) mod egress;
 pub mod extension;
 pub(crate) mod function;
 pub mod instances;

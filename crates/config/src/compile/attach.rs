@@ -4,6 +4,7 @@ use super::{Context, Placed, fields};
 use crate::document;
 use crate::id::FunctionId;
 use crate::problem::{Problem, Scope};
+use crate::slice::Run;
 use crate::snapshot::{Function, Policy};
 use leno_policy::reserved::is_same;
 use leno_policy::spec::HeaderRule;
@@ -109,7 +110,9 @@ fn selected(
     }
     let mut found = false;
     for (id, function) in wanted.iter().flat_map(|namespace| of_namespace(functions, namespace)) {
-        if labels.iter().all(|(key, value)| function.labels.get(key) == Some(value)) {
+        if !matches!(function.run, Run::Egress(_))
+            && labels.iter().all(|(key, value)| function.labels.get(key) == Some(value))
+        {
             found = true;
             selected.insert(id.clone());
         }

@@ -6,6 +6,7 @@ use crate::duration::Duration;
 use crate::id::{FunctionId, is_label};
 use crate::nearest::did_you_mean;
 use crate::problem::Scope;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Name or namespace of a document.
@@ -52,7 +53,7 @@ pub(super) fn unique_names<'a>(list: &Scope<'_>, names: impl Iterator<Item = Opt
     }
 }
 
-/// A function or job by `name` (in this namespace) or `namespace/name`; it must exist.
+/// A function, a job or an External document by `name` (in this namespace) or `namespace/name`; it must exist.
 pub(super) fn function(context: &Context<'_>, scope: &Scope<'_>, namespace: &str, text: &str) -> Option<FunctionId> {
     let parsed = match text.split_once('/') {
         Some(_) => text.parse(),
@@ -65,7 +66,7 @@ pub(super) fn function(context: &Context<'_>, scope: &Scope<'_>, namespace: &str
         );
         return None;
     };
-    if context.functions.contains_key(&id) || context.jobs.contains_key(&id) {
+    if context.all().any(|names| names.contains_key(&id)) {
         return Some(id);
     }
     if !context.incomplete {
@@ -79,7 +80,7 @@ fn similar(context: &Context<'_>, scope: &Scope<'_>, namespace: &str, wrong: &Fu
     if scope.problem_count() > 100 {
         return String::new();
     }
-    let all = || context.functions.keys().chain(context.jobs.keys());
+    let all = || context.all().flat_map(BTreeMap::keys);
     let elsewhere = all().find(|id| id.name == wrong.name);
     if let Some(id) = elsewhere {
         return format!("did you mean `{id}`?");

@@ -107,7 +107,7 @@ fn run(context: &Context<'_>, scope: &Scope<'_>, spec: &FunctionSpec) -> slice::
     }
 }
 
-fn external(scope: &Scope<'_>, external: &document::External) -> Vec<SocketAddr> {
+fn external(scope: &Scope<'_>, external: &document::ExternalInstances) -> Vec<SocketAddr> {
     for field in [
         "workingDirectory",
         "env",

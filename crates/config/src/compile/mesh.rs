@@ -71,6 +71,9 @@ fn checked(scope: &Scope<'_>, spec: &MeshSpec, inputs: &RefCell<Vec<PathBuf>>) -
             format!("expected {} to {}; below are accounts of people and services", FIRST_IDS.start(), FIRST_IDS.end());
         scope.field("instances").field("firstId").problem(format!("{first} is out of range"), fix);
     }
+    for (index, address) in spec.egress.name_servers.iter().enumerate() {
+        fields::port(&scope.field("egress").field("nameServers").element(index), address.0.port());
+    }
     listeners(scope, spec);
     limits(&scope.field("limits"), &spec.limits);
     let mut mesh = compiled(spec);
@@ -132,6 +135,7 @@ fn compiled(spec: &MeshSpec) -> MeshSlice {
             (AccountChoice::PerNamespace, first) => Accounts::PerNamespace { first, required: true },
             (AccountChoice::Node, _) => Accounts::Node,
         },
+        name_servers: spec.egress.name_servers.iter().map(|address| address.0).collect(),
         limits: Limits {
             head_bytes,
             headers,

@@ -6,6 +6,7 @@ mod authentication;
 mod authorization;
 mod confine;
 mod extension;
+mod external;
 mod fields;
 mod function;
 mod header;
@@ -55,6 +56,7 @@ pub(crate) struct Documents {
     pub meshes: Vec<Placed<document::Mesh>>,
     pub functions: Vec<Placed<document::Function>>,
     pub jobs: Vec<Placed<document::Job>>,
+    pub externals: Vec<Placed<document::External>>,
     pub policies: Vec<Placed<document::Policy>>,
     /// Some could not be read. Names that are not found may be in those, so they are not reported.
     pub incomplete: bool,
@@ -67,6 +69,8 @@ struct Context<'a> {
     functions: &'a BTreeMap<FunctionId, usize>,
     /// Jobs by name.
     jobs: &'a BTreeMap<FunctionId, usize>,
+    /// External documents by name.
+    externals: &'a BTreeMap<FunctionId, usize>,
     incomplete: bool,
     /// How instances are kept apart that do not say so themselves.
     isolation: Isolation,
@@ -78,18 +82,27 @@ struct Context<'a> {
     modules: &'a RefCell<BTreeMap<ModuleHash, Arc<[u8]>>>,
 }
 
+impl Context<'_> {
+    /// All that has an identity, by name.
+    fn all(&self) -> impl Iterator<Item = &BTreeMap<FunctionId, usize>> {
+        [self.functions, self.jobs, self.externals].into_iter()
+    }
+}
+
 /// Checks and compiles everything. A snapshot comes out in any case; it may only be used if no problem was reported.
 pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -> Snapshot {
     let (inputs, modules) = (RefCell::default(), RefCell::default());
     let mesh = mesh::mesh(&documents.meshes, problems, &inputs);
     let names = function::names(&documents.functions, problems);
     let jobs = job::names(&documents.jobs, &documents.functions, &names, problems);
+    let externals = external::names(&documents.externals, |id| taken(documents, &names, &jobs, id, problems), problems);
     let sections = documents.policies.iter().filter_map(|policy| policy.document.spec.authentication.as_ref());
     let issuers = sections.flat_map(|section| &section.issuers).map(|issuer| issuer.issuer.as_str()).collect();
     let context = Context {
         trust_domain: &mesh.trust_domain,
         functions: &names,
         jobs: &jobs,
+        externals: &externals,
         incomplete: documents.incomplete,
         isolation: documents.meshes.first().map(|mesh| mesh.document.spec.instances.isolation).unwrap_or_default(),
         issuers: &issuers,
@@ -106,6 +119,15 @@ pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -
         let placed = &documents.jobs[*index];
         functions.insert(id.clone(), job::job(&context, &placed.scope(problems), id, &placed.document, &mesh));
     }
+    for (id, index) in &externals {
+        let placed = &documents.externals[*index];
+        functions.insert(id.clone(), external::external(&context, &placed.scope(problems), &placed.document, &mesh));
+    }
+    external::distinct_callees(&functions, |caller, report| match (names.get(caller), jobs.get(caller)) {
+        (Some(index), _) => report(&documents.functions[*index].scope(problems)),
+        (None, Some(index)) => report(&documents.jobs[*index].scope(problems)),
+        (None, None) => {}
+    });
     function::exposed_once(&documents.functions, &names, problems);
     let policies: Vec<_> = documents
         .policies
@@ -123,4 +145,17 @@ pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -
     let mesh_file = documents.meshes.first().map(|placed| placed.file.clone()).unwrap_or_default();
     let (version, read) = (String::new(), Read::default());
     Snapshot { version, read, mesh, mesh_file, functions, policies, inputs, modules, warnings }
+}
+
+/// The function or job that has a name, and where it stands.
+fn taken(
+    documents: &Documents,
+    functions: &BTreeMap<FunctionId, usize>,
+    jobs: &BTreeMap<FunctionId, usize>,
+    id: &FunctionId,
+    problems: &RefCell<Vec<Problem>>,
+) -> Option<(&'static str, String)> {
+    let function = functions.get(id).map(|index| ("function", documents.functions[*index].scope(problems).line()));
+    let job = || jobs.get(id).map(|index| ("job", documents.jobs[*index].scope(problems).line()));
+    function.or_else(job)
 }

@@ -45,7 +45,7 @@ pub struct FunctionSpec {
     /// A WebAssembly component that the node runs itself, each request in an instance of its own.
     pub wasm: Option<Wasm>,
     /// Instances that somebody else runs.
-    pub external: Option<External>,
+    pub external: Option<ExternalInstances>,
     /// Working directory of the command, relative to the document's folder. Without it: that folder.
     pub working_directory: Option<PathBuf>,
     /// Environment variables. A command gets none of the node's but `PATH`, a component none at all.
@@ -78,8 +78,8 @@ pub struct FunctionSpec {
     pub queue: u32,
     /// Time limits.
     pub timeouts: FunctionTimeouts,
-    /// Functions that it may call: `name` in its own namespace, or `namespace/name`. Calls to anything else are denied. Whether the
-    /// callee lets it in is up to the callee's policies.
+    /// Functions and External documents that it may call: `name` in its own namespace, or `namespace/name`. Calls to anything else are denied. Whether
+    /// the callee lets it in is up to the callee's policies.
     pub callees: Vec<String>,
     /// Where the gateway offers it to the outside. Without this the gateway does not know it.
     pub expose: Vec<Expose>,
@@ -145,7 +145,7 @@ fn enabled() -> bool {
 /// Instances that somebody else runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct External {
+pub struct ExternalInstances {
     /// Their addresses. Whoever can reach them directly goes past the mesh.
     pub addresses: Vec<Address>,
 }

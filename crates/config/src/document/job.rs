@@ -58,8 +58,8 @@ pub struct JobSpec {
     /// Files and folders of the machine that its room shows, read-only, besides `/usr` and the working directory. Relative to the document's folder.
     #[serde(default)]
     pub read_only_paths: Vec<PathBuf>,
-    /// Functions that it may call: `name` in its own namespace, or `namespace/name`. Calls to anything else are denied. Whether the
-    /// callee lets it in is up to the callee's policies.
+    /// Functions and External documents that it may call: `name` in its own namespace, or `namespace/name`. Calls to anything else are denied. Whether
+    /// the callee lets it in is up to the callee's policies.
     #[serde(default)]
     pub callees: Vec<String>,
     /// So many run at a time, 1 to `completions`.

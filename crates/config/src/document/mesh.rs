@@ -1,5 +1,6 @@
 //! `kind: Mesh`.
 
+use super::external::MeshEgress;
 use super::value::{Address, AdminAddress, ApiVersion};
 use crate::duration::Duration;
 use crate::slice::Isolation;
@@ -58,6 +59,8 @@ pub struct MeshSpec {
     pub tracing: MeshTracing,
     /// How the processes of functions and jobs are kept apart.
     pub instances: Instances,
+    /// Calls to the outside, of which External documents tell.
+    pub egress: MeshEgress,
     /// Limits on what clients and functions may send.
     pub limits: MeshLimits,
 }
@@ -73,6 +76,7 @@ impl Default for MeshSpec {
             access_log: MeshAccessLog::default(),
             tracing: MeshTracing::default(),
             instances: Instances::default(),
+            egress: MeshEgress::default(),
             limits: MeshLimits::default(),
         }
     }

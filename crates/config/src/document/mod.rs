@@ -5,6 +5,7 @@ mod authorization;
 mod claim;
 mod confine;
 mod extension;
+mod external;
 mod function;
 mod job;
 mod mesh;
@@ -24,7 +25,12 @@ pub use authorization::{Action, Authorization, AuthorizationRule, Condition, Ope
 pub use claim::ClaimPath;
 pub use confine::{Resources, Secret, SecretAs};
 pub use extension::{Direction, Extension, FailMode, Phase};
-pub use function::{Expose, External, Function, FunctionKind, FunctionSpec, FunctionTimeouts, Port, Readiness};
+pub use external::{
+    External, ExternalCredential, ExternalKind, ExternalPort, ExternalSpec, ExternalTimeouts, ExternalTls, MeshEgress,
+};
+pub use function::{
+    Expose, ExternalInstances, Function, FunctionKind, FunctionSpec, FunctionTimeouts, Port, Readiness,
+};
 pub use job::{Job, JobKind, JobSpec};
 pub use mesh::{
     AccessLogFormat, AccountChoice, EngineChoice, Gateway, GatewayHttps, Instances, Listeners, Mesh, MeshAccessLog,

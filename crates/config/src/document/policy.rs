@@ -38,9 +38,9 @@ pub enum PolicyKind {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct PolicySpec {
-    /// Functions by name: `name` in the policy's namespace, or `namespace/name`.
+    /// Functions, jobs and External documents by name: `name` in the policy's namespace, or `namespace/name`.
     pub functions: Vec<String>,
-    /// Functions that carry all these labels; `{}`: all functions.
+    /// Functions that carry all these labels; `{}`: all functions. External documents are only meant where they are named.
     pub selector: Option<BTreeMap<String, String>>,
     /// Namespaces in which `selector` looks; `["*"]`: all. Without it: the policy's own.
     pub namespaces: Option<Vec<String>>,

@@ -6,6 +6,7 @@ use crate::http::http2::{CONNECTION_WINDOW, SEND_BUFFER, UPSTREAM_BUFFER, UPSTRE
 use crate::runtime::hyper::{LocalExecutor, Timer};
 use crate::runtime::schedule;
 use crate::runtime::schedule::TaskOwner;
+use crate::state::egress::{OutsideKey, OutsideTls};
 use crate::state::instances::{self, InstanceProof};
 use crate::state::ledger::ConnectionGuard;
 use crate::state::terminating::Terminating;
@@ -23,6 +24,7 @@ use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, oneshot};
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::ClientConfig;
 
 /// How long an idle connection is kept. Shorter than what common servers allow, so that they do not close it first.
@@ -32,8 +34,6 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
 const LOOPBACK_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How many connections per address may be idle for longer than [`IDLE_TIMEOUT`]. The others, which a burst opened, are closed.
 const MAX_LONG_IDLE: usize = 4;
-/// Longest time to connect, including TLS.
-const CONNECT: Duration = Duration::from_secs(5);
 /// Maximum number of streams on one HTTP/2 connection, if the peer allows as many.
 const STREAMS: u32 = 100;
 /// Maximum number of TLS configurations that are kept, one for each pair of identities. When it is reached, all are dropped and made anew.
@@ -41,8 +41,8 @@ const MAX_TLS_CONFIGS: usize = 4096;
 
 #[derive(Debug)]
 pub(crate) struct Pool {
-    http1: RefCell<HashMap<SocketAddr, Http1Host>>,
-    http2: RefCell<HashMap<Http2Key, Http2Host>>,
+    http1: RefCell<HashMap<ConnectionKey, Http1Host>>,
+    http2: RefCell<HashMap<ConnectionKey, Http2Host>>,
     configurations: RefCell<HashMap<Identities, Arc<ClientConfig>>>,
     terminating: Arc<Terminating>,
     /// Notified when a connection is going to be opened.
@@ -74,12 +74,37 @@ pub(crate) struct Http1Connection {
     owner: TaskOwner,
 }
 
-/// Identifies connections that requests may share: to one address and, under TLS, between one pair of identities.
+/// Identifies connections that requests may share: to one address, and to one kind of callee there.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Http2Key {
+pub(crate) struct ConnectionKey {
     pub address: SocketAddr,
-    /// SPIFFE IDs of caller and callee; `None`: without TLS.
-    pub identities: Option<Identities>,
+    pub callee: CalleeKey,
+}
+
+/// Whom connections lead to.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum CalleeKey {
+    /// An instance, without TLS.
+    Instance,
+    /// A sidecar, with mutual TLS between these identities.
+    Sidecar(Identities),
+    /// Something outside of the mesh.
+    Outside(OutsideKey),
+}
+
+impl ConnectionKey {
+    /// Of an instance.
+    pub(crate) fn instance(address: SocketAddr) -> Self {
+        Self { address, callee: CalleeKey::Instance }
+    }
+
+    /// The TLS of something outside.
+    fn outside_tls(&self) -> Option<&OutsideTls> {
+        match &self.callee {
+            CalleeKey::Outside(outside) => outside.tls.as_ref(),
+            CalleeKey::Instance | CalleeKey::Sidecar(_) => None,
+        }
+    }
 }
 
 /// SPIFFE IDs of caller and callee.
@@ -133,7 +158,7 @@ pub(crate) struct StreamSlot(Rc<Streams>);
 #[expect(dead_code, reason = "kept for what its drop does")]
 pub(crate) enum CheckIn {
     /// Returns the connection to the pool when it is ready for another request.
-    Http1(Option<Http1Connection>, SocketAddr, Weak<Pool>),
+    Http1(Option<Http1Connection>, ConnectionKey, Weak<Pool>),
     /// Frees the stream.
     Http2(StreamSlot),
 }
@@ -153,9 +178,9 @@ pub(crate) enum ConnectError {
     /// Nothing proves that the connection leads to the instance. No byte was sent.
     #[error("{0}; nothing was sent")]
     Unproven(#[from] Unproven),
-    /// Connecting took longer than [`CONNECT`].
-    #[error("no connection within {CONNECT:?}")]
-    Timeout,
+    /// Connecting took longer than this.
+    #[error("no connection within {0:?}")]
+    Timeout(Duration),
 }
 
 impl From<instances::ConnectError> for ConnectError {
@@ -200,9 +225,9 @@ impl Pool {
 
     /// The idle connection to this address that was used last. If the request must not be sent twice, skips and closes connections that
     /// were idle for [`IDLE_TIMEOUT`] or longer: their servers may be closing them.
-    pub(crate) fn idle_http1(&self, address: SocketAddr, repeatable: bool) -> Option<CheckedOutHttp1> {
+    pub(crate) fn idle_http1(&self, key: &ConnectionKey, repeatable: bool) -> Option<CheckedOutHttp1> {
         let mut hosts = self.http1.borrow_mut();
-        let idle = &mut hosts.get_mut(&address)?.idle;
+        let idle = &mut hosts.get_mut(key)?.idle;
         while let Some(Idle { connection, since }) = idle.pop() {
             let idle = since.elapsed();
             if connection.sender.is_ready() && (repeatable || idle < IDLE_TIMEOUT) {
@@ -214,49 +239,48 @@ impl Pool {
     }
 
     /// How many connections to this address this worker has open.
-    pub(crate) fn open_http1(&self, address: SocketAddr) -> u32 {
-        self.http1.borrow().get(&address).map_or(0, |host| host.open)
+    pub(crate) fn open_http1(&self, key: &ConnectionKey) -> u32 {
+        self.http1.borrow().get(key).map_or(0, |host| host.open)
     }
 
     /// Completes when a connection to this address has become idle or has closed.
-    pub(crate) fn changed_http1(&self, address: SocketAddr) -> impl Future<Output = ()> + use<> {
+    pub(crate) fn changed_http1(&self, key: &ConnectionKey) -> impl Future<Output = ()> + use<> {
         let (sender, receiver) = oneshot::channel();
         let mut hosts = self.http1.borrow_mut();
-        hosts.entry(address).or_default().waiting.push_back(sender);
+        hosts.entry(key.clone()).or_default().waiting.push_back(sender);
         async move { drop(receiver.await) }
     }
 
-    /// Opens a connection to the leased instance. `guard` is held as long as it is open.
+    /// Opens a connection to the leased instance, or to something outside. `guard` is held as long as it is open.
     pub(crate) async fn connect_http1(
         &self,
-        address: SocketAddr,
+        key: &ConnectionKey,
         lease: &dyn InstanceProof,
         guard: Option<ConnectionGuard>,
+        limit: Duration,
     ) -> Result<CheckedOutHttp1, ConnectError> {
-        let open = Open::count(self, address);
+        let held = (Open::count(self, key), guard);
         self.opened.notify_one();
         let connect = async {
-            let stream = tcp(address, Some(lease)).await?;
-            Ok(http1::Builder::new().max_buf_size(UPSTREAM_BUFFER).handshake::<_, Body>(TokioIo::new(stream)).await?)
-        };
-        let (sender, connection) = within_limit(connect).await?;
-        let owner = schedule::spawn(async move {
-            if let Err(error) = connection.with_upgrades().await {
-                tracing::debug!(%address, %error, "upstream connection ended");
+            let stream = tcp(key.address, Some(lease)).await?;
+            match key.outside_tls() {
+                None => Ok(handshake_http1(stream, key.address, held).await?),
+                Some(outside) => Ok(handshake_http1(begin_tls(outside, stream).await?, key.address, held).await?),
             }
-            drop((open, guard));
-        });
-        Ok(CheckedOutHttp1 { connection: Http1Connection { sender, owner }, idle: None })
+        };
+        let connection = within(limit, connect).await?;
+        Ok(CheckedOutHttp1 { connection, idle: None })
     }
 
     /// The result returns the connection to the pool when it is dropped.
-    pub(crate) fn check_in_http1(&self, connection: Http1Connection, address: SocketAddr) -> CheckIn {
-        CheckIn::Http1(Some(connection), address, self.myself.clone())
+    pub(crate) fn check_in_http1(&self, connection: Http1Connection, key: ConnectionKey) -> CheckIn {
+        CheckIn::Http1(Some(connection), key, self.myself.clone())
     }
 
-    fn return_http1(&self, connection: Http1Connection, address: SocketAddr) {
+    fn return_http1(&self, connection: Http1Connection, key: ConnectionKey) {
         let mut hosts = self.http1.borrow_mut();
-        let host = hosts.entry(address).or_default();
+        let address = key.address;
+        let host = hosts.entry(key).or_default();
         if !self.terminating.contains(address) {
             host.idle.push(Idle { connection, since: Instant::now() });
         }
@@ -264,7 +288,7 @@ impl Pool {
     }
 
     /// A stream of a connection that is already open, if one is free.
-    pub(crate) fn shared_http2(&self, key: &Http2Key) -> Option<CheckedOutHttp2> {
+    pub(crate) fn shared_http2(&self, key: &ConnectionKey) -> Option<CheckedOutHttp2> {
         let mut hosts = self.http2.borrow_mut();
         let connections = &mut hosts.get_mut(key)?.connections;
         connections.retain(|shared| !shared.sender.is_closed());
@@ -278,10 +302,11 @@ impl Pool {
     /// sidecar, which authenticates by TLS.
     pub(crate) async fn http2(
         &self,
-        key: &Http2Key,
+        key: &ConnectionKey,
         lease: Option<&dyn InstanceProof>,
         svids: &Arc<SvidStore>,
         guard: impl FnOnce() -> Option<ConnectionGuard>,
+        limit: Duration,
     ) -> Result<CheckedOutHttp2, ConnectError> {
         if let Some(shared) = self.shared_http2(key) {
             return Ok(shared);
@@ -292,21 +317,28 @@ impl Pool {
         match self.shared_http2(key) {
             Some(shared) => Ok(shared),
             // Boxed because it is rare and large. Otherwise every exchange's future would have to hold room for it.
-            None => Box::pin(within_limit(self.connect_http2(key, lease, svids, guard()))).await,
+            None => Box::pin(within(limit, self.connect_http2(key, lease, svids, guard()))).await,
         }
     }
 
     async fn connect_http2(
         &self,
-        key: &Http2Key,
+        key: &ConnectionKey,
         lease: Option<&dyn InstanceProof>,
         svids: &Arc<SvidStore>,
         guard: Option<ConnectionGuard>,
     ) -> Result<CheckedOutHttp2, ConnectError> {
         let stream = tcp(key.address, lease).await?;
-        let (sender, owner) = match &key.identities {
-            None => handshake_http2(stream, key.address, guard).await?,
-            Some((caller, callee)) => {
+        let (sender, owner) = match &key.callee {
+            CalleeKey::Outside(OutsideKey { tls: Some(outside), .. }) => {
+                let stream = begin_tls(outside, stream).await?;
+                if stream.get_ref().1.alpn_protocol() != Some(b"h2") {
+                    return Err(ConnectError::Tls("it does not speak HTTP/2 (ALPN)".to_owned()));
+                }
+                handshake_http2(stream, key.address, guard).await?
+            }
+            CalleeKey::Instance | CalleeKey::Outside(_) => handshake_http2(stream, key.address, guard).await?,
+            CalleeKey::Sidecar((caller, callee)) => {
                 let config = self.configuration(svids, caller, callee).map_err(ConnectError::Tls)?;
                 let callee: SpiffeId =
                     callee.parse().map_err(|_| ConnectError::Tls(format!("bad identity {callee}")))?;
@@ -345,10 +377,10 @@ impl Pool {
 
     fn close_idle(&self, now: Instant) {
         let mut http1 = self.http1.borrow_mut();
-        for (address, host) in http1.iter_mut() {
+        for (ConnectionKey { address, callee }, host) in http1.iter_mut() {
             let longest = if self.terminating.contains(*address) {
                 Duration::ZERO
-            } else if address.ip().is_loopback() {
+            } else if address.ip().is_loopback() && *callee == CalleeKey::Instance {
                 LOOPBACK_IDLE_TIMEOUT
             } else {
                 IDLE_TIMEOUT
@@ -384,12 +416,12 @@ impl Http1Host {
 }
 
 /// Counts an HTTP/1.1 connection as long as it is open.
-struct Open(Weak<Pool>, SocketAddr);
+struct Open(Weak<Pool>, ConnectionKey);
 
 impl Open {
-    fn count(pool: &Pool, address: SocketAddr) -> Self {
-        pool.http1.borrow_mut().entry(address).or_default().open += 1;
-        Self(pool.myself.clone(), address)
+    fn count(pool: &Pool, key: &ConnectionKey) -> Self {
+        pool.http1.borrow_mut().entry(key.clone()).or_default().open += 1;
+        Self(pool.myself.clone(), key.clone())
     }
 }
 
@@ -422,10 +454,10 @@ impl Drop for StreamSlot {
 
 impl Drop for CheckIn {
     fn drop(&mut self) {
-        let Self::Http1(connection, address, pool) = self else { return };
-        let (Some(mut connection), address, Some(pool)) = (connection.take(), *address, pool.upgrade()) else { return };
+        let Self::Http1(connection, key, pool) = self else { return };
+        let (Some(mut connection), key, Some(pool)) = (connection.take(), key.clone(), pool.upgrade()) else { return };
         if connection.sender.is_ready() {
-            pool.return_http1(connection, address);
+            pool.return_http1(connection, key);
         } else if !connection.sender.is_closed() {
             // The last bytes were read, but the connection's task has not seen yet that the message is complete.
             let pool = Rc::downgrade(&pool);
@@ -433,7 +465,7 @@ impl Drop for CheckIn {
                 if connection.sender.ready().await.is_ok()
                     && let Some(pool) = pool.upgrade()
                 {
-                    pool.return_http1(connection, address);
+                    pool.return_http1(connection, key);
                 }
             });
         }
@@ -448,6 +480,28 @@ async fn tcp(address: SocketAddr, lease: Option<&dyn InstanceProof>) -> Result<T
     };
     stream.set_nodelay(true)?;
     Ok(stream)
+}
+
+/// Begins TLS with something outside.
+async fn begin_tls(outside: &OutsideTls, stream: TcpStream) -> Result<TlsStream<TcpStream>, ConnectError> {
+    Ok(TlsConnector::from(outside.config.clone()).connect(outside.server.clone(), stream).await?)
+}
+
+/// `held` is held as long as the connection is open.
+async fn handshake_http1(
+    stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
+    address: SocketAddr,
+    held: (Open, Option<ConnectionGuard>),
+) -> Result<Http1Connection, hyper::Error> {
+    let handshake = http1::Builder::new().max_buf_size(UPSTREAM_BUFFER).handshake::<_, Body>(TokioIo::new(stream));
+    let (sender, connection) = handshake.await?;
+    let owner = schedule::spawn(async move {
+        if let Err(error) = connection.with_upgrades().await {
+            tracing::debug!(%address, %error, "upstream connection ended");
+        }
+        drop(held);
+    });
+    Ok(Http1Connection { sender, owner })
 }
 
 async fn handshake_http2(
@@ -473,8 +527,11 @@ async fn handshake_http2(
     Ok((sender, owner))
 }
 
-async fn within_limit<T>(connect: impl Future<Output = Result<T, ConnectError>>) -> Result<T, ConnectError> {
-    tokio::time::timeout(CONNECT, connect).await.unwrap_or(Err(ConnectError::Timeout))
+async fn within<T>(
+    limit: Duration,
+    connect: impl Future<Output = Result<T, ConnectError>>,
+) -> Result<T, ConnectError> {
+    tokio::time::timeout(limit, connect).await.unwrap_or(Err(ConnectError::Timeout(limit)))
 }
 
 #[cfg(test)]
@@ -484,21 +541,21 @@ mod tests {
 
     /// Puts a connection into the pool that has been idle for `time`.
     async fn open(pool: &Pool, listener: &TcpListener, time: Duration) -> TcpStream {
-        let address = listener.local_addr().unwrap();
-        let CheckedOutHttp1 { mut connection, .. } = pool.connect_http1(address, &(), None).await.unwrap();
+        let key = ConnectionKey::instance(listener.local_addr().unwrap());
+        let CheckedOutHttp1 { mut connection, .. } = pool.connect_http1(&key, &(), None, Duration::from_secs(5)).await.unwrap();
         let (server, _) = listener.accept().await.unwrap();
         connection.sender.ready().await.unwrap();
         let since = Instant::now().checked_sub(time).unwrap();
-        pool.http1.borrow_mut().get_mut(&address).unwrap().idle.push(Idle { connection, since });
+        pool.http1.borrow_mut().get_mut(&key).unwrap().idle.push(Idle { connection, since });
         server
     }
 
     /// A pool with one such connection.
-    async fn idle_for(time: Duration) -> (Rc<Pool>, SocketAddr, TcpStream) {
+    async fn idle_for(time: Duration) -> (Rc<Pool>, ConnectionKey, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let pool = Pool::new(Arc::default());
         let server = open(&pool, &listener, time).await;
-        (pool, listener.local_addr().unwrap(), server)
+        (pool, ConnectionKey::instance(listener.local_addr().unwrap()), server)
     }
 
     fn block_on(test: impl Future<Output = ()> + 'static) {
@@ -515,21 +572,21 @@ mod tests {
     #[test]
     fn an_old_connection_to_this_machine_is_for_requests_that_may_be_sent_twice() {
         block_on(async {
-            let (pool, address, _server) = idle_for(2 * IDLE_TIMEOUT).await;
+            let (pool, key, _server) = idle_for(2 * IDLE_TIMEOUT).await;
             pool.close_idle(Instant::now());
-            let CheckedOutHttp1 { connection, idle } = pool.idle_http1(address, true).expect("it is kept");
+            let CheckedOutHttp1 { connection, idle } = pool.idle_http1(&key, true).expect("it is kept");
             assert!(idle.unwrap() >= 2 * IDLE_TIMEOUT);
-            pool.return_http1(connection, address);
-            assert!(pool.idle_http1(address, false).is_some(), "it was used just now");
+            pool.return_http1(connection, key.clone());
+            assert!(pool.idle_http1(&key, false).is_some(), "it was used just now");
 
-            let (pool, address, _server) = idle_for(2 * IDLE_TIMEOUT).await;
-            assert!(pool.idle_http1(address, false).is_none());
-            pool.changed_http1(address).await;
-            assert_eq!(pool.open_http1(address), 0, "it was closed, and makes room for another one");
+            let (pool, key, _server) = idle_for(2 * IDLE_TIMEOUT).await;
+            assert!(pool.idle_http1(&key, false).is_none());
+            pool.changed_http1(&key).await;
+            assert_eq!(pool.open_http1(&key), 0, "it was closed, and makes room for another one");
 
-            let (pool, address, _server) = idle_for(LOOPBACK_IDLE_TIMEOUT).await;
+            let (pool, key, _server) = idle_for(LOOPBACK_IDLE_TIMEOUT).await;
             pool.close_idle(Instant::now());
-            assert!(pool.idle_http1(address, true).is_none());
+            assert!(pool.idle_http1(&key, true).is_none());
         });
     }
 
@@ -544,8 +601,8 @@ mod tests {
             }
             servers.push(open(&pool, &listener, Duration::ZERO).await);
             pool.close_idle(Instant::now());
-            let address = listener.local_addr().unwrap();
-            let left = std::iter::from_fn(|| pool.idle_http1(address, true)).count();
+            let key = ConnectionKey::instance(listener.local_addr().unwrap());
+            let left = std::iter::from_fn(|| pool.idle_http1(&key, true)).count();
             assert_eq!(left, MAX_LONG_IDLE + 1, "those that were used just now are not meant");
         });
     }
@@ -553,28 +610,28 @@ mod tests {
     #[test]
     fn connections_to_an_instance_that_is_to_end_are_not_kept() {
         block_on(async {
-            let (pool, address, _server) = idle_for(Duration::ZERO).await;
-            let CheckedOutHttp1 { connection, .. } = pool.idle_http1(address, true).unwrap();
+            let (pool, key, _server) = idle_for(Duration::ZERO).await;
+            let CheckedOutHttp1 { connection, .. } = pool.idle_http1(&key, true).unwrap();
             pool.terminating.add("a", address);
-            pool.return_http1(connection, address);
-            assert!(pool.idle_http1(address, true).is_none());
+            pool.return_http1(connection, key.clone());
+            assert!(pool.idle_http1(&key, true).is_none());
 
-            let (pool, address, _server) = idle_for(Duration::ZERO).await;
+            let (pool, key, _server) = idle_for(Duration::ZERO).await;
             pool.terminating.add("a", address);
             pool.close_idle(Instant::now());
-            pool.changed_http1(address).await;
-            assert_eq!(pool.open_http1(address), 0);
+            pool.changed_http1(&key).await;
+            assert_eq!(pool.open_http1(&key), 0);
         });
     }
 
     #[test]
     fn what_its_server_closed_is_not_used() {
         block_on(async {
-            let (pool, address, server) = idle_for(IDLE_TIMEOUT).await;
-            let gone = pool.changed_http1(address);
+            let (pool, key, server) = idle_for(IDLE_TIMEOUT).await;
+            let gone = pool.changed_http1(&key);
             drop(server);
             gone.await;
-            assert!(pool.idle_http1(address, true).is_none());
+            assert!(pool.idle_http1(&key, true).is_none());
         });
     }
 }

@@ -5,16 +5,19 @@ use crate::http::activity::Activity;
 use crate::runtime::schedule;
 use crate::state::connections::{self, Destination};
 use crate::state::credential::Caller;
+use crate::state::egress::Outside;
 use crate::state::function::{FunctionEntry, limit};
-use crate::state::instances::ConnectError;
+use crate::state::instances::{ConnectError, Lease};
 use crate::state::kernel::Spliced;
+use crate::state::ledger::ConnectionGuard;
 use crate::telemetry::flows::{Connection, Ended};
 use http::HeaderMap;
+use leno_config::egress::wildcard;
 use leno_config::slice::{Callee, Port, PortProtocol};
 use rustls::server::Acceptor;
 use socket2::SockRef;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -160,12 +163,18 @@ impl Relay {
     async fn carry(&mut self, entry: &FunctionEntry, stream: &mut TcpStream) -> Result<(), Stop> {
         let callee = self.judge(entry)?;
         let mut first = Vec::new();
+        // The name that its TLS asked for.
+        let mut name = None;
         if self.port.protocol == PortProtocol::Tls {
             let longest = self.worker.snapshot().mesh.limits.head_timeout;
             let hello = tokio::time::timeout(longest, self.hello(stream, &mut first)).await;
-            hello.map_err(|_| Stop::Refused(format!("no whole TLS hello came within {longest:?}")))??;
+            name = Some(hello.map_err(|_| Stop::Refused(format!("no whole TLS hello came within {longest:?}")))??);
         }
-        let (lease, upstream) = self.connect(&callee).await?;
+        let counted = self.count(&callee)?;
+        let (lease, upstream) = match &callee.outside {
+            Some(outside) => (None, self.connect_outside(outside, name.as_deref()).await?),
+            None => self.connect(&callee).await.map(|(lease, upstream)| (Some(lease), upstream))?,
+        };
         let mut upstream = ResetUnlessDone { stream: upstream, done: false };
         // A snapshot may have come meanwhile.
         self.judge(entry)?;
@@ -179,7 +188,7 @@ impl Relay {
         upstream.done = carried.is_ok();
         let [sent, received] = spliced.map_or([0; 2], |spliced: Box<dyn Spliced>| spliced.bytes());
         self.bytes = [self.bytes[0] + sent, self.bytes[1] + received];
-        drop(lease);
+        drop((lease, counted));
         carried
     }
 
@@ -204,7 +213,7 @@ impl Relay {
     }
 
     /// Reads the hello of a TLS client. It has to name the callee (SNI). Whoever asks for another name may reach another server inside.
-    async fn hello(&self, stream: &mut TcpStream, read: &mut Vec<u8>) -> Result<(), Stop> {
+    async fn hello(&self, stream: &mut TcpStream, read: &mut Vec<u8>) -> Result<String, Stop> {
         let mut acceptor = Acceptor::default();
         loop {
             let before = read.len();
@@ -223,7 +232,7 @@ impl Relay {
                 Ok(Some(accepted)) => {
                     let name = accepted.client_hello().server_name().map(str::to_ascii_lowercase);
                     return match name {
-                        Some(name) if self.callee.hosts.contains(&name) => Ok(()),
+                        Some(name) if self.is_called(&name) => Ok(name),
                         Some(name) => {
                             Err(Stop::Refused(format!("its TLS names {name}, which is not {}", self.callee.id)))
                         }
@@ -239,8 +248,59 @@ impl Relay {
         }
     }
 
+    /// Counts it as one of the callee's connections, if the circuit breaker allows one more.
+    fn count(&self, callee: &FunctionEntry) -> Result<ConnectionGuard, Stop> {
+        let breaker = callee.inbound.spec.targets.first().and_then(|target| target.breaker.as_ref());
+        let target = self.worker.node.ledger.target(&self.callee.id);
+        let counted = target.acquire_connection(breaker.map(|breaker| breaker.max_connections));
+        counted.ok_or_else(|| Stop::Refused("its circuit breaker allows no more connections".to_owned()))
+    }
+
+    /// Whether this is one of the callee's names.
+    fn is_called(&self, name: &str) -> bool {
+        let wildcard = wildcard(name);
+        self.callee.hosts.iter().any(|host| host == name || Some(host) == wildcard.as_ref())
+    }
+
+    /// Connects to something outside of the mesh: by the address that the caller called or, if that only means something in rooms, by the name that its
+    /// TLS asked for, or the only one that there is.
+    async fn connect_outside(&self, outside: &Outside, name: Option<&str>) -> Result<TcpStream, Stop> {
+        let node = &self.worker.node;
+        let called = self.address.ip().to_string();
+        let host = match node.addresses.function(self.called()) {
+            None => called.as_str(),
+            Some(_) => name
+                .or_else(|| self.callee.hosts.first().map(String::as_str))
+                .ok_or_else(|| Stop::Refused("it has no name, and was not called by its address".to_owned()))?,
+        };
+        let addresses = outside.addresses(&node.resolver, host).await;
+        let addresses = addresses.map_err(|failure| Stop::Failed(failure.to_string()))?;
+        let limit = outside.egress.connect_timeout;
+        let mut failed = String::new();
+        for address in addresses {
+            let address = SocketAddr::new(address, self.port.number);
+            match tokio::time::timeout(limit, TcpStream::connect(address)).await {
+                Ok(Ok(stream)) => {
+                    // Small messages must not wait for acknowledgements. If it cannot be set, the connection is already gone.
+                    let _ = stream.set_nodelay(true);
+                    return Ok(stream);
+                }
+                Ok(Err(error)) => failed = format!("no connection to {address}: {error}"),
+                Err(_) => failed = format!("no connection to {address} within {limit:?}"),
+            }
+        }
+        Err(Stop::Failed(failed))
+    }
+
+    fn called(&self) -> Ipv4Addr {
+        match self.address.ip() {
+            IpAddr::V4(address) => address,
+            IpAddr::V6(_) => Ipv4Addr::UNSPECIFIED,
+        }
+    }
+
     /// Connects to an instance, which is started if there is none.
-    async fn connect(&self, callee: &FunctionEntry) -> Result<(crate::state::instances::Lease, TcpStream), Stop> {
+    async fn connect(&self, callee: &FunctionEntry) -> Result<(Lease, TcpStream), Stop> {
         let failed = |error: &dyn std::fmt::Display| Stop::Failed(format!("no instance takes it: {error}"));
         let node = &self.worker.node;
         let revision = callee.revisions.pick(&HeaderMap::new(), &self.worker.request_id());

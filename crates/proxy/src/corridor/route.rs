@@ -5,8 +5,8 @@ use crate::corridor::exchange::{Exchange, Origin};
 use crate::http::failure::Failure;
 use crate::http::head;
 use crate::http::head::Malformed;
+use crate::state::egress::Outside;
 use crate::state::function::FunctionEntry;
-use crate::state::routes;
 use http::request;
 use leno_config::FunctionId;
 use leno_config::slice::Callee;
@@ -29,6 +29,8 @@ pub(crate) struct Route {
 pub(crate) enum Upstream {
     /// An instance of this function.
     Instance(Arc<FunctionEntry>),
+    /// Something outside of the mesh.
+    Outside(Arc<FunctionEntry>, Arc<Outside>),
     /// The inbound judge of a function on this node, on the same thread.
     HandOver(Arc<FunctionEntry>),
     /// The inbound sidecar at this address, over mutual TLS.
@@ -43,7 +45,7 @@ impl Route {
     /// The callee; `None`: the caller may call no function by this host name.
     pub(crate) fn target(&self) -> Option<&FunctionId> {
         match &self.upstream {
-            Upstream::Instance(entry) | Upstream::HandOver(entry) => Some(&entry.slice.id),
+            Upstream::Instance(entry) | Upstream::Outside(entry, _) | Upstream::HandOver(entry) => Some(&entry.slice.id),
             Upstream::Tls(callee, _) | Upstream::Unreachable(callee) => Some(&callee.id),
             Upstream::NotACallee => None,
         }
@@ -52,7 +54,7 @@ impl Route {
     /// The callee's name, for the record.
     pub(crate) fn target_name(&self) -> Option<Arc<str>> {
         match &self.upstream {
-            Upstream::Instance(entry) | Upstream::HandOver(entry) => Some(entry.name.clone()),
+            Upstream::Instance(entry) | Upstream::Outside(entry, _) | Upstream::HandOver(entry) => Some(entry.name.clone()),
             Upstream::Tls(callee, _) | Upstream::Unreachable(callee) => Some(callee.id.to_string().into()),
             Upstream::NotACallee => None,
         }
@@ -75,10 +77,16 @@ pub(crate) fn find(exchange: &Exchange, head: &request::Parts) -> Result<Route, 
             Ok(Route { judge: entry.clone(), upstream: Upstream::Instance(entry.clone()) })
         }
         Origin::Inbound(entry) if entry.serves_other(exchange.port) => Err(Failure::NoHttp(exchange.port)),
-        Origin::Inbound(entry) => Ok(Route { judge: entry.clone(), upstream: Upstream::Instance(entry.clone()) }),
+        Origin::Inbound(entry) => {
+            let upstream = match &entry.outside {
+                Some(outside) => Upstream::Outside(entry.clone(), outside.clone()),
+                None => Upstream::Instance(entry.clone()),
+            };
+            Ok(Route { judge: entry.clone(), upstream })
+        }
         Origin::Outbound(caller, _) => {
             let (host, _) = head::split_authority(head::authority(head));
-            Ok(Route { judge: caller.clone(), upstream: upstream(exchange, callee(caller, host)) })
+            Ok(Route { judge: caller.clone(), upstream: upstream(exchange, caller.callee(host)) })
         }
     }
 }
@@ -87,15 +95,11 @@ fn upstream(exchange: &Exchange, callee: Option<&Callee>) -> Upstream {
     let Some(callee) = callee else { return Upstream::NotACallee };
     let node = &exchange.worker.node;
     match (exchange.snapshot.functions.get(&callee.id), node.inbound()) {
-        (Some(_), Some(address)) if exchange.snapshot.mesh.mtls_same_node => Upstream::Tls(callee.clone(), address),
-        (Some(entry), _) if !exchange.snapshot.mesh.mtls_same_node => Upstream::HandOver(entry.clone()),
+        // What is outside has no certificate of the mesh, and no sidecar but this node.
+        (Some(entry), _) if entry.outside.is_some() || !exchange.snapshot.mesh.mtls_same_node => {
+            Upstream::HandOver(entry.clone())
+        }
+        (Some(_), Some(address)) => Upstream::Tls(callee.clone(), address),
         _ => Upstream::Unreachable(callee.clone()),
     }
-}
-
-/// The callee that `caller` means by this host name (without port). `None`: it may call no function by this name.
-pub(crate) fn callee<'a>(caller: &'a FunctionEntry, host: &str) -> Option<&'a Callee> {
-    let host = routes::lower(host);
-    let index = caller.callees.get(host.strip_suffix('.').unwrap_or(&host))?;
-    caller.slice.callees.get(*index)
 }

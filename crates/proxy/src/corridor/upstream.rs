@@ -3,7 +3,7 @@
 use crate::corridor::component::Running;
 use crate::corridor::exchange::{Exchange, Origin};
 use crate::corridor::judge::{Permitted, Ruling};
-use crate::corridor::pool::{CheckIn, CheckedOutHttp1, CheckedOutHttp2, ConnectError, Http2Key};
+use crate::corridor::pool::{CalleeKey, CheckIn, CheckedOutHttp1, CheckedOutHttp2, ConnectError, ConnectionKey};
 use crate::corridor::route::Upstream;
 use crate::corridor::{component, retry, upgrade};
 use crate::http::body::{Body, BodyError, Replayable};
@@ -12,18 +12,20 @@ use crate::http::head;
 use crate::http::upload::Upload;
 use crate::state::component::Component;
 use crate::state::credential::{HandlingGuard, InFlight};
+use crate::state::egress::{self, Outside};
 use crate::state::function::FunctionEntry;
-use crate::state::instances::Lease;
+use crate::state::instances::{InstanceProof, Lease};
 use crate::state::ledger::Attempt;
 use crate::state::revisions::Revision;
 use crate::telemetry::observed::{AttemptResult, Stage};
 use http::uri::Scheme;
 use http::{HeaderValue, Request, Response, StatusCode, header, request};
 use hyper::body::Incoming;
-use leno_config::slice::{AppProtocol, Callee, IN_NODE};
+use leno_config::slice::{AppProtocol, Callee, EgressProtocol, IN_NODE};
 use leno_policy::spec::{Breaker, Retry};
 use std::borrow::Cow;
 use std::cell::Cell;
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
@@ -35,6 +37,9 @@ const STALE_AFTER: Duration = Duration::from_millis(500);
 
 /// When an exchange or an attempt is to be over, and how long that is from its beginning.
 type Deadline = (tokio::time::Instant, Duration);
+
+/// Longest time to connect to an instance or a sidecar, including TLS.
+const CONNECT: Duration = Duration::from_secs(5);
 
 /// How often to check whether the supervisor has learned that a function is no longer a component.
 const REVISION_POLL: Duration = Duration::from_millis(1);
@@ -124,6 +129,7 @@ impl Forward<'_> {
                     None => self.to_instance(entry, revision, head, body, avoid).await?,
                 }
             }
+            Upstream::Outside(entry, outside) => self.to_outside(entry, outside, head, body, avoid).await?,
             Upstream::HandOver(callee) => self.hand_over(callee, head, body).await,
             Upstream::Tls(callee, address) => self.by_tls(callee, *address, head, body).await?,
             Upstream::Unreachable(_) | Upstream::NotACallee => return Err(Unavailable::Unknown.into()),
@@ -189,7 +195,8 @@ impl Forward<'_> {
             Err(failure) => AttemptResult::Failed(failure.flag()),
         };
         self.exchange.record.attempt(self.endpoint.get(), outcome);
-        if let (Upstream::Instance(entry), Some(endpoint)) = (self.upstream, self.endpoint.get())
+        if let (Upstream::Instance(entry) | Upstream::Outside(entry, _), Some(endpoint)) =
+            (self.upstream, self.endpoint.get())
             && let Some(outlier) = breaker(entry).and_then(|breaker| breaker.outlier)
         {
             let attempt = match &result {
@@ -197,7 +204,10 @@ impl Forward<'_> {
                 Err(Failure::ClientGone | Failure::SlowClient(_) | Failure::Overflow) => None,
                 Err(_) => Some(Attempt::LocalFailure),
             };
-            let endpoints = self.exchange.worker.node.instances.count(&entry.slice.id);
+            let endpoints = match self.upstream {
+                Upstream::Outside(_, outside) => outside.known(),
+                _ => self.exchange.worker.node.instances.count(&entry.slice.id),
+            };
             if let Some(attempt) = attempt
                 && self.ruling.target.report(endpoint, attempt, &outlier, endpoints, Instant::now())
             {
@@ -230,10 +240,9 @@ impl Forward<'_> {
             exchange.worker.node.credentials.handle(instance, in_flight)
         });
         let (response, connection) = match revision.protocol {
-            AppProtocol::Http1 => self.send_http1(entry, &lease, head, body).await?,
+            AppProtocol::Http1 => self.send_http1(entry, Endpoints::one(&lease), head, body).await?,
             AppProtocol::H2c | AppProtocol::Grpc => {
-                let key = Http2Key { address: lease.address, identities: None };
-                self.send_http2(&key, Some((entry, &lease)), head, body).await?
+                self.send_http2(Some(entry), Endpoints::one(&lease), head, body).await?
             }
         };
         let guard = UpstreamGuard { connection: Some(connection), handling, lease: Some(lease), running: None };
@@ -297,20 +306,64 @@ impl Forward<'_> {
         }
     }
 
+    /// Sends the request to something outside of the mesh.
+    async fn to_outside(
+        &self,
+        entry: &FunctionEntry,
+        outside: &Outside,
+        mut head: Box<request::Parts>,
+        body: Body,
+        avoid: &[SocketAddr],
+    ) -> Result<Reply, Failure> {
+        let exchange = self.exchange;
+        let port = outside.egress.http_port(exchange.port).ok_or(Failure::NoHttp(exchange.port))?;
+        if exchange.upgrade && port.http2 {
+            return Err(Failure::Protocol("it speaks HTTP/2, over which no WebSocket is opened to the outside"));
+        }
+        let host = head::host(&head);
+        let found = outside.addresses(&exchange.worker.node.resolver, &host).await?;
+        let mut addresses: VecDeque<_> = found.iter().map(|ip| SocketAddr::new(*ip, port.number)).collect();
+        let (target, now) = (&self.ruling.target, Instant::now());
+        addresses.retain(|address| !target.ejected(*address, now));
+        // Those that were tried last.
+        addresses.make_contiguous().sort_by_key(|address| avoid.contains(address));
+        let address = addresses.pop_front().ok_or(Failure::Ejected)?;
+        let tls = port.protocol == EgressProtocol::Https;
+        let key = outside.key(&host, tls, port.http2).await?;
+        let credentials = outside.credentials().await?;
+        self.endpoint.set(Some(address));
+        exchange.record.stage(Stage::Upstream);
+        let authority = egress::authority(&host, port);
+        head::leave_mesh(&mut head, &authority, outside.egress.trace_context);
+        for (name, value) in credentials {
+            head.headers.insert(name, value);
+        }
+        let key = ConnectionKey { address, callee: CalleeKey::Outside(key) };
+        let limit = outside.egress.connect_timeout;
+        let endpoints = Endpoints { key, others: addresses, lease: Some(&()), limit };
+        let (response, connection) = if port.http2 {
+            let scheme = if tls { Scheme::HTTPS } else { Scheme::HTTP };
+            self.send_http2_as(&scheme, Some(entry), endpoints, head, body.deliver(&entry.identity_fields)).await?
+        } else {
+            self.send_http1(entry, endpoints, head, body.deliver(&entry.identity_fields)).await?
+        };
+        let guard = UpstreamGuard { connection: Some(connection), ..UpstreamGuard::default() };
+        Ok(Reply { response: response.map(Body::from), guard })
+    }
+
     async fn send_http1(
         &self,
         entry: &FunctionEntry,
-        lease: &Lease,
+        mut endpoints: Endpoints<'_>,
         mut head: Box<request::Parts>,
         body: Body,
     ) -> Result<(Response<Incoming>, CheckIn), Failure> {
-        let address = lease.address;
         let pool = &self.exchange.worker.pool;
         head::into_http1(&mut head, body.is_over());
         let mut request = Request::from_parts(*head, body);
         loop {
             let repeatable = request.body().is_over() && retry::is_idempotent(request.method());
-            let CheckedOutHttp1 { mut connection, idle } = self.http1(entry, lease, repeatable).await?;
+            let CheckedOutHttp1 { mut connection, idle } = self.http1(entry, &mut endpoints, repeatable).await?;
             let stale = idle.is_some_and(|idle| idle > STALE_AFTER);
             let spare = (stale && repeatable).then(|| Box::new(copy(&request)));
             let mut error = match connection.sender.try_send_request(request).await {
@@ -318,7 +371,7 @@ impl Forward<'_> {
                     let cause = "the response has a transfer coding that is not understood".to_owned();
                     return Err(Failure::Reset { cause, refused: false });
                 }
-                Ok(response) => return Ok((response, pool.check_in_http1(connection, address))),
+                Ok(response) => return Ok((response, pool.check_in_http1(connection, endpoints.key))),
                 Err(error) => error,
             };
             // The server may have closed the idle connection. A request that was not sent, or may be sent twice, goes out on another
@@ -333,42 +386,60 @@ impl Forward<'_> {
 
     /// A connection for one request, within the circuit breaker's limit. Each worker may have one in any case, so that no worker starves
     /// while others hold idle connections.
-    async fn http1(&self, entry: &FunctionEntry, lease: &Lease, repeatable: bool) -> Result<CheckedOutHttp1, Failure> {
-        let address = lease.address;
+    async fn http1(
+        &self,
+        entry: &FunctionEntry,
+        endpoints: &mut Endpoints<'_>,
+        repeatable: bool,
+    ) -> Result<CheckedOutHttp1, Failure> {
         let (pool, target) = (&self.exchange.worker.pool, &self.ruling.target);
         let breaker = breaker(entry);
         let mut pending = None;
         loop {
-            if let Some(idle) = pool.idle_http1(address, repeatable) {
+            if let Some(idle) = pool.idle_http1(&endpoints.key, repeatable) {
                 return Ok(idle);
             }
             let guard = target.acquire_connection(breaker.map(|breaker| breaker.max_connections));
-            if guard.is_some() || pool.open_http1(address) == 0 {
+            if guard.is_some() || pool.open_http1(&endpoints.key) == 0 {
                 let guard = guard.or_else(|| target.acquire_connection(None));
                 // Boxed because it is rare and large. Otherwise every exchange's future would have to hold room for it.
-                let connected = Box::pin(pool.connect_http1(address, &*lease.guard, guard)).await;
-                return connected.map_err(|error| self.unconnected(Some(entry), address, &error));
+                let connect = pool.connect_http1(&endpoints.key, endpoints.proof(), guard, endpoints.limit);
+                match Box::pin(connect).await {
+                    Ok(connected) => return Ok(connected),
+                    Err(error) => self.next_endpoint(Some(entry), endpoints, &error)?,
+                }
+                continue;
             }
             if pending.is_none() {
                 pending =
                     Some(target.acquire_pending(breaker.map(|breaker| breaker.max_pending)).ok_or(Failure::Overflow)?);
             }
-            pool.changed_http1(address).await;
+            pool.changed_http1(&endpoints.key).await;
         }
     }
 
     async fn send_http2(
         &self,
-        key: &Http2Key,
-        instance: Option<(&FunctionEntry, &Lease)>,
+        entry: Option<&FunctionEntry>,
+        endpoints: Endpoints<'_>,
+        head: Box<request::Parts>,
+        body: Body,
+    ) -> Result<(Response<Incoming>, CheckIn), Failure> {
+        let scheme = if self.exchange.scheme == "https" { Scheme::HTTPS } else { Scheme::HTTP };
+        self.send_http2_as(&scheme, entry, endpoints, head, body).await
+    }
+
+    async fn send_http2_as(
+        &self,
+        scheme: &Scheme,
+        entry: Option<&FunctionEntry>,
+        mut endpoints: Endpoints<'_>,
         mut head: Box<request::Parts>,
         body: Body,
     ) -> Result<(Response<Incoming>, CheckIn), Failure> {
         let (worker, target) = (&self.exchange.worker, &self.ruling.target);
-        let scheme = if self.exchange.scheme == "https" { Scheme::HTTPS } else { Scheme::HTTP };
-        head::into_http2(&mut head, &scheme)?;
-        let breaker = instance.and_then(|(entry, _)| breaker(entry));
-        let (entry, lease) = (instance.map(|(entry, _)| entry), instance.map(|(_, lease)| &*lease.guard));
+        head::into_http2(&mut head, scheme)?;
+        let breaker = entry.and_then(breaker);
         let guard = || {
             target
                 .acquire_connection(breaker.map(|breaker| breaker.max_connections))
@@ -376,9 +447,15 @@ impl Forward<'_> {
         };
         let mut request = Request::from_parts(*head, body);
         loop {
-            let connection = worker.pool.http2(key, lease, &worker.node.svids, guard).await;
-            let CheckedOutHttp2 { mut sender, stream, reused } =
-                connection.map_err(|error| self.unconnected(entry, key.address, &error))?;
+            let Endpoints { key, lease, limit, .. } = &endpoints;
+            let connection = worker.pool.http2(key, *lease, &worker.node.svids, guard, *limit).await;
+            let CheckedOutHttp2 { mut sender, stream, reused } = match connection {
+                Ok(connection) => connection,
+                Err(error) => {
+                    self.next_endpoint(entry, &mut endpoints, &error)?;
+                    continue;
+                }
+            };
             let mut error = match sender.try_send_request(request).await {
                 Ok(response) => return Ok((response, CheckIn::Http2(stream))),
                 Err(error) => error,
@@ -388,6 +465,21 @@ impl Forward<'_> {
                 unsent => return Err(broken(error.into_error(), unsent.is_some())),
             };
         }
+    }
+
+    /// Goes on with the next endpoint if there is one: nothing was sent yet.
+    fn next_endpoint(
+        &self,
+        entry: Option<&FunctionEntry>,
+        endpoints: &mut Endpoints<'_>,
+        error: &ConnectError,
+    ) -> Result<(), Failure> {
+        let failure = self.unconnected(entry, endpoints.key.address, error);
+        let Some(next) = endpoints.others.pop_front() else { return Err(failure) };
+        self.exchange.record.attempt(self.endpoint.get(), AttemptResult::Failed(failure.flag()));
+        endpoints.key.address = next;
+        self.endpoint.set(Some(next));
+        Ok(())
     }
 
     fn unconnected(&self, entry: Option<&FunctionEntry>, address: SocketAddr, error: &ConnectError) -> Failure {
@@ -418,13 +510,15 @@ impl Forward<'_> {
     ) -> Result<Reply, Failure> {
         self.endpoint.set(Some(address));
         self.exchange.record.stage(Stage::Upstream);
-        let identities = Some((self.ruling.entry.identity.clone(), callee.identity.as_str().into()));
+        let identities = (self.ruling.entry.identity.clone(), callee.identity.as_str().into());
         let protocol = HeaderValue::from_static(head::protocol_name(self.exchange.protocol));
         head.headers.insert(head::HOP_PROTOCOL, protocol);
         if self.exchange.upgrade {
             head::into_extended_connect(&mut head);
         }
-        let (mut response, connection) = self.send_http2(&Http2Key { address, identities }, None, head, body).await?;
+        let key = ConnectionKey { address, callee: CalleeKey::Sidecar(identities) };
+        let endpoints = Endpoints { key, others: VecDeque::new(), lease: None, limit: CONNECT };
+        let (mut response, connection) = self.send_http2(None, endpoints, head, body).await?;
         if self.exchange.upgrade && response.status() == StatusCode::OK {
             upgrade::switch(&mut response)?;
         }
@@ -433,6 +527,30 @@ impl Forward<'_> {
         }
         let guard = UpstreamGuard { connection: Some(connection), ..UpstreamGuard::default() };
         Ok(Reply { response: response.map(Body::from), guard })
+    }
+}
+
+/// Where a request may go.
+struct Endpoints<'a> {
+    /// Where it goes.
+    key: ConnectionKey,
+    /// Where it goes if there is no connection.
+    others: VecDeque<SocketAddr>,
+    /// Connects, unless it is a sidecar, which authenticates by TLS.
+    lease: Option<&'a dyn InstanceProof>,
+    /// Longest time to connect, including TLS.
+    limit: Duration,
+}
+
+impl<'a> Endpoints<'a> {
+    /// A leased instance.
+    fn one(lease: &'a Lease) -> Self {
+        let key = ConnectionKey::instance(lease.address);
+        Self { key, others: VecDeque::new(), lease: Some(&*lease.guard), limit: CONNECT }
+    }
+
+    fn proof(&self) -> &'a dyn InstanceProof {
+        self.lease.unwrap_or(&())
     }
 }
 

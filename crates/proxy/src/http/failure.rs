@@ -19,8 +19,8 @@ pub enum Failure {
     /// The TLS client asked for a function that this node does not run (RFC 9110, 15.5.20).
     #[error("this node does not run the function that was asked for")]
     Misdirected,
-    /// The host names a port at which the function serves something else than HTTP. Its rules for that port are not about requests.
-    #[error("port {0} of this function serves something else than HTTP")]
+    /// The host names a port at which the callee serves something else than HTTP, or nothing. Its rules for that port are not about requests.
+    #[error("port {0} of this callee does not serve HTTP")]
     NoHttp(u16),
     /// No function is exposed at this host and path.
     #[error("nothing is exposed at this host and path")]
@@ -37,6 +37,18 @@ pub enum Failure {
     /// No connection could be made. Nothing was sent.
     #[error("no connection to the upstream: {cause}")]
     Connect {
+        /// The cause, in words.
+        cause: String,
+    },
+    /// The callee is outside of the mesh, and its name leads nowhere, or where it must not lead. Nothing was sent.
+    #[error("{cause}")]
+    Lookup {
+        /// The cause, in words.
+        cause: String,
+    },
+    /// What the node needs for a call to the outside, certificates or secrets, cannot be used. Nothing was sent.
+    #[error("the node is not ready for this call: {cause}")]
+    Unready {
         /// The cause, in words.
         cause: String,
     },
@@ -108,7 +120,12 @@ impl Failure {
             Self::StolenCredential(_) => StatusCode::FORBIDDEN,
             Self::Misdirected | Self::NoHttp(_) => StatusCode::MISDIRECTED_REQUEST,
             Self::NoRoute => StatusCode::NOT_FOUND,
-            Self::Unavailable(_) | Self::Ejected | Self::Overflow | Self::Connect { .. } => {
+            Self::Unavailable(_)
+            | Self::Ejected
+            | Self::Overflow
+            | Self::Connect { .. }
+            | Self::Lookup { .. }
+            | Self::Unready { .. } => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
             Self::Reset { .. } | Self::BrokenBody(_) | Self::Protocol(_) => StatusCode::BAD_GATEWAY,
@@ -125,7 +142,8 @@ impl Failure {
             Self::NoRoute | Self::Misdirected | Self::NoHttp(_) => "NR",
             Self::Unavailable(_) | Self::Ejected => "UH",
             Self::Overflow => "UO",
-            Self::Connect { .. } => "UF",
+            Self::Connect { .. } | Self::Unready { .. } => "UF",
+            Self::Lookup { .. } => "DF",
             Self::Reset { refused: true, .. } => "UR",
             Self::Reset { .. } | Self::BrokenBody(_) => "UC",
             Self::Protocol(_) => "UPE",

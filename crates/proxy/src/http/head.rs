@@ -23,6 +23,17 @@ pub(crate) const HOP_PROTOCOL: HeaderName = HeaderName::from_static("x-leno-prot
 pub(crate) const HOP_FAILURE: HeaderName = HeaderName::from_static("x-leno-failure");
 pub(crate) const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 pub(crate) const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+/// Fields by which traces go on (W3C Trace Context and Baggage, B3).
+const TRACE_CONTEXT: [HeaderName; 8] = [
+    HeaderName::from_static("traceparent"),
+    HeaderName::from_static("tracestate"),
+    HeaderName::from_static("baggage"),
+    HeaderName::from_static("b3"),
+    HeaderName::from_static("x-b3-traceid"),
+    HeaderName::from_static("x-b3-spanid"),
+    HeaderName::from_static("x-b3-parentspanid"),
+    HeaderName::from_static("x-b3-sampled"),
+];
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 
@@ -190,6 +201,34 @@ pub(crate) fn finalize_request(headers: &mut HeaderMap, callee: &str, caller: Op
         None => headers.remove(CLIENT_CERT),
     };
     headers.insert(REQUEST_ID, request_id.clone());
+}
+
+/// The host of a request, in lower case, without port and without a dot at its end.
+pub(crate) fn host(head: &request::Parts) -> String {
+    let (host, _) = split_authority(authority(head));
+    host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase()
+}
+
+/// Prepares the head of a request that leaves the mesh: it is for `authority`, and tells nothing of the mesh. `traced`: trace context and request ID go
+/// with it.
+pub(crate) fn leave_mesh(head: &mut request::Parts, authority: &str, traced: bool) {
+    let of_the_mesh = |name: &HeaderName| match reserved(name.as_str().as_bytes()) {
+        Some(Reserved::RequestId) => !traced,
+        Some(Reserved::Mesh | Reserved::Client | Reserved::Proxy) => true,
+        // The function wrote it: what came in of these, the gateway has removed.
+        Some(Reserved::Outside) => false,
+        None => !traced && TRACE_CONTEXT.contains(name),
+    };
+    let removed: Vec<HeaderName> = head.headers.keys().filter(|name| of_the_mesh(name)).cloned().collect();
+    for name in removed {
+        head.headers.remove(name);
+    }
+    // The scheme and authority that a request had inside mean nothing outside.
+    let path = head.uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
+    head.uri = Uri::from(path);
+    if let Ok(host) = HeaderValue::from_str(authority) {
+        head.headers.insert(header::HOST, host);
+    }
 }
 
 /// Converts the head for an HTTP/1.1 upstream: origin form and a `Host` field.

@@ -4,7 +4,7 @@ use super::Listener;
 use crate::corridor::exchange::{Arrival, Exchange, Origin};
 use crate::corridor::relay::{self, Path};
 use crate::corridor::worker::{Pinned, Worker};
-use crate::corridor::{reply, route, upgrade};
+use crate::corridor::{reply, upgrade};
 use crate::http::activity::{Activity, Busy, TimeoutCheck, Timeouts};
 use crate::http::body::Body;
 use crate::http::failure::{Failure, Unproven};
@@ -368,7 +368,7 @@ impl Connection {
     fn opens_tunnel(&self, origin: &Origin, head: &request::Parts) -> bool {
         let Origin::Outbound(caller, _) = origin else { return false };
         let Some(authority) = head.uri.authority() else { return false };
-        route::callee(caller, head::split_authority(authority.as_str()).0).is_some()
+        caller.callee(head::split_authority(authority.as_str()).0).is_some()
     }
 
     /// Serves the HTTP inside a CONNECT tunnel. Each of its requests is judged separately.

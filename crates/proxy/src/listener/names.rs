@@ -4,7 +4,6 @@
 mod answer;
 
 use super::listen::give_way;
-use crate::corridor::route;
 use crate::corridor::worker::Worker;
 use crate::state::credential::Caller;
 use crate::telemetry::flows::Refusal;
@@ -24,7 +23,7 @@ pub(super) async fn answer(worker: &Worker, caller: &Caller, socket: &UdpSocket)
         let Ok((length, from)) = asked else { continue };
         let address = |name: &str| {
             let found = worker.snapshot_with(&caller.function);
-            let callee = found.and_then(|(_, entry)| Some(route::callee(&entry, name)?.id.clone()));
+            let callee = found.and_then(|(_, entry)| Some(entry.callee(name)?.id.clone()));
             if callee.is_none() {
                 worker.node.telemetry.others.push(Refusal {
                     kind: "name",

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio_rustls::rustls::crypto::aws_lc_rs;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, pem};
-use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, pem};
+use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
 
 /// HTTP/1.1, with TLS for `https` addresses.
 pub(crate) type Client = HyperClient<HttpsConnector<HttpConnector>, Full<Bytes>>;
@@ -27,9 +27,9 @@ pub(crate) enum ClientError {
     /// The address is neither `http://host…` nor `https://host…`.
     #[error("`{0}` is not an http or https address")]
     Address(String),
-    /// The file with root certificates cannot be used.
+    /// A file with certificates or a key cannot be used.
     #[error("{}: {reason}", file.display())]
-    CaFile {
+    Pem {
         /// Path of the file.
         file: PathBuf,
         /// What is wrong with it.
@@ -52,23 +52,36 @@ pub(crate) fn address(url: &str) -> Result<Uri, ClientError> {
 
 /// Makes a client for this address. It trusts the root certificates in the PEM file `ca_file`, or else the system's. It does not follow redirects.
 pub(crate) async fn client(address: &Uri, ca_file: Option<PathBuf>) -> Result<Client, ClientError> {
-    let roots = match address.scheme_str() {
-        Some("https") => {
-            // Reading files may block.
-            let reading =
-                tokio::task::spawn_blocking(move || ca_file.map_or_else(system_roots, |file| roots_in(&file)));
-            reading.await.map_err(|error| ClientError::Tls(error.to_string()))??
-        }
-        // Without TLS there is no certificate to check.
-        _ => RootCertStore::empty(),
+    // Reading files may block. Without TLS there is no certificate to check.
+    let needs_roots = address.scheme_str() == Some("https");
+    let tls = if needs_roots {
+        let reading = tokio::task::spawn_blocking(move || tls(ca_file.as_deref(), None));
+        reading.await.map_err(|error| ClientError::Tls(error.to_string()))??
+    } else {
+        configuration(RootCertStore::empty(), None)?
     };
-    let tls = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
-        .with_safe_default_protocol_versions()
-        .map_err(|error| ClientError::Tls(error.to_string()))?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
     let connector = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().build();
     Ok(HyperClient::builder(TokioExecutor::new()).build(connector))
+}
+
+/// A TLS configuration that trusts the root certificates in the PEM file `ca_file`, or else the system's, and shows a certificate chain, with its key, to
+/// servers that ask. It blocks.
+pub(crate) fn tls(ca_file: Option<&Path>, certificate: Option<(&Path, &Path)>) -> Result<ClientConfig, ClientError> {
+    configuration(ca_file.map_or_else(system_roots, roots_in)?, certificate)
+}
+
+fn configuration(roots: RootCertStore, certificate: Option<(&Path, &Path)>) -> Result<ClientConfig, ClientError> {
+    let wrong = |error: rustls::Error| ClientError::Tls(error.to_string());
+    let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(wrong)?
+        .with_root_certificates(roots);
+    let Some((chain_file, key_file)) = certificate else { return Ok(builder.with_no_client_auth()) };
+    let unusable = |file: &Path, reason: String| ClientError::Pem { file: file.to_owned(), reason };
+    let chain: Result<Vec<_>, pem::Error> = CertificateDer::pem_file_iter(chain_file).and_then(Iterator::collect);
+    let chain = chain.map_err(|error| unusable(chain_file, error.to_string()))?;
+    let key = PrivateKeyDer::from_pem_file(key_file).map_err(|error| unusable(key_file, error.to_string()))?;
+    builder.with_client_auth_cert(chain, key).map_err(|error| unusable(chain_file, error.to_string()))
 }
 
 /// The text of an error and of its causes. The HTTP library's own text leaves the causes out.
@@ -78,7 +91,7 @@ pub(crate) fn with_causes(error: &dyn Error) -> String {
 }
 
 fn roots_in(file: &Path) -> Result<RootCertStore, ClientError> {
-    let fault = |reason: String| ClientError::CaFile { file: file.to_owned(), reason };
+    let fault = |reason: String| ClientError::Pem { file: file.to_owned(), reason };
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_file_iter(file).map_err(|error| fault(error.to_string()))? {
         let certificate = certificate.map_err(|error: pem::Error| fault(error.to_string()))?;

@@ -23,7 +23,7 @@ pub(crate) fn load(modules: &Modules, function: &str, run: &Run) -> Option<Compo
             let program = program(modules, function, wasm);
             Some(Component { program, grace: wasm.grace, fetched: wasm.url.is_some() })
         }
-        Run::Command(_) | Run::External(_) | Run::Job(_) => None,
+        Run::Command(_) | Run::External(_) | Run::Job(_) | Run::Egress(_) => None,
     }
 }
 

@@ -26,8 +26,10 @@ pub(crate) fn destination<'a>(node: &Node, caller: &'a FunctionEntry, address: I
     if address.is_loopback() {
         return Destination::Requests;
     }
-    let function = node.addresses.function(address);
-    let callee = function.and_then(|id| caller.slice.callees.iter().find(|callee| callee.id == id));
+    let callee = match node.addresses.function(address) {
+        Some(id) => caller.slice.callees.iter().find(|callee| callee.id == id),
+        None => caller.callee_at(address.into()).and_then(|index| caller.slice.callees.get(index)),
+    };
     match callee.map(|callee| (callee, callee.ports.iter().find(|served| served.number == port))) {
         Some((callee, Some(port))) => Destination::Port(callee, *port),
         Some((_, None)) => Destination::Requests,
@@ -52,10 +54,10 @@ pub(crate) fn judge(
     port: u16,
 ) -> Result<(String, Arc<FunctionEntry>), Refused> {
     let refused = |reason: &str| Refused { rule: String::new(), reason: reason.to_owned() };
-    if snapshot.mesh.mtls_same_node {
+    let entry = snapshot.functions.get(callee).ok_or_else(|| refused("this node does not run it"))?;
+    if snapshot.mesh.mtls_same_node && entry.outside.is_none() {
         return Err(refused("all calls of this mesh go through mutual TLS, and connections without requests cannot"));
     }
-    let entry = snapshot.functions.get(callee).ok_or_else(|| refused("this node does not run it"))?;
     let peer = Peer { identity: Some(&caller.identity), address: IpAddr::V4(Ipv4Addr::LOCALHOST) };
     match connection::judge(&entry.inbound.spec, peer, port) {
         Ok(rule) => Ok((rule.to_owned(), entry.clone())),
@@ -66,8 +68,10 @@ pub(crate) fn judge(
 /// What the kernel is to do with connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// The address that they go to.
+    /// The address that they go to, or the first one of a block.
     pub callee: Ipv4Addr,
+    /// How many bits of it matter: 32 of a function's.
+    pub prefix: u8,
     /// The port that they go to; `None`: any that has no rule of its own.
     pub port: Option<u16>,
     /// What is done with them.
@@ -91,15 +95,26 @@ pub fn rules(node: &Node, caller: &FunctionId) -> Vec<Rule> {
     let mut rules = Vec::new();
     for callee in &entry.slice.callees {
         let Some(address) = node.addresses.of(&callee.id) else { continue };
-        rules.push(Rule { callee: address, port: None, way: Way::ToTheNode });
+        rules.push(Rule { callee: address, prefix: 32, port: None, way: Way::ToTheNode });
         for port in &callee.ports {
             let way = match judge(&snapshot, &entry, &callee.id, port.number) {
                 Err(_) => Way::Refused,
                 Ok(_) if port.splice => Way::Spliced,
                 Ok(_) => Way::ToTheNode,
             };
-            rules.push(Rule { callee: address, port: Some(port.number), way });
+            rules.push(Rule { callee: address, prefix: 32, port: Some(port.number), way });
+        }
+        // Rooms have no IPv6.
+        for (block, first) in callee.addresses.iter().filter_map(|block| Some((block, v4(block.address)?))) {
+            rules.push(Rule { callee: first, prefix: block.prefix, port: None, way: Way::ToTheNode });
         }
     }
     rules
+}
+
+fn v4(address: IpAddr) -> Option<Ipv4Addr> {
+    match address {
+        IpAddr::V4(address) => Some(address),
+        IpAddr::V6(_) => None,
+    }
 }

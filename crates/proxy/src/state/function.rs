@@ -1,17 +1,21 @@
 //! A function on this node: its slice, and what was prepared from it.
 
 use super::component;
+use super::egress::{self, Outside};
 use super::extension::Extension;
 use super::modules::Modules;
 use super::revisions::Revisions;
+use super::routes;
 use super::signature::PreparedKeys;
 use crate::runtime::schedule::Class;
 use crate::telemetry::stats::StatsByRevision;
+use leno_config::egress::wildcard;
 use leno_config::{Slice, slice};
 use leno_policy::needs::Needs;
-use leno_policy::spec::ProgramSpec;
+use leno_policy::spec::{Cidr, ProgramSpec};
 use leno_sandbox::{Engine, Image};
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -45,8 +49,12 @@ pub struct FunctionEntry {
     pub keys: PreparedKeys,
     /// Request headers that the inbound program sets from claims. Trailers must not have them.
     pub identity_fields: Arc<[Box<str>]>,
-    /// Index into `slice.callees`, by host name in lower case and without port.
-    pub callees: HashMap<String, usize>,
+    /// Index into `slice.callees`, by host name in lower case and without port, or `*.suffix` for one label more.
+    callees: HashMap<String, usize>,
+    /// Addresses by which callees outside of the mesh may be named, and indices into `slice.callees`; the longest prefix first.
+    networks: Vec<(Cidr, usize)>,
+    /// What it is if it is outside of the mesh.
+    pub(crate) outside: Option<Arc<Outside>>,
 }
 
 impl FunctionEntry {
@@ -73,6 +81,11 @@ impl FunctionEntry {
             outbound_extensions: load_all(modules, &name, &slice.outbound_extensions, true),
             revisions: Revisions::new(&slice, |run| component::load(modules, &name, run)),
             callees: slice.callees.iter().enumerate().flat_map(hosts).collect(),
+            networks: networks(&slice.callees),
+            outside: match &slice.run {
+                slice::Run::Egress(egress) => Some(Arc::new(Outside::new(egress, name.clone()))),
+                _ => None,
+            },
             keys: PreparedKeys::new(&slice.keys),
             class: Class::of(&name),
             name,
@@ -93,12 +106,30 @@ impl FunctionEntry {
         }
     }
 
-    /// Whether it serves something else than HTTP at this port.
+    /// Whether it serves no HTTP at this port.
     pub(crate) fn serves_other(&self, port: u16) -> bool {
         match &self.slice.run {
             slice::Run::Command(command) => command.ports.iter().any(|served| served.number == port),
+            slice::Run::Egress(egress) => egress.http_port(port).is_none(),
             slice::Run::External(_) | slice::Run::Wasm(_) | slice::Run::Job(_) => false,
         }
+    }
+
+    /// The callee that it means by this host, which has no port. `None`: it may call none by this name or address.
+    pub(crate) fn callee(&self, host: &str) -> Option<&slice::Callee> {
+        let host = routes::lower(host);
+        let host = host.strip_suffix('.').unwrap_or(&host);
+        let by_name = || Some(*self.callees.get(host).or_else(|| self.callees.get(&wildcard(host)?))?);
+        let index = match egress::literal(host).filter(|_| !self.networks.is_empty()) {
+            Some(address) => self.callee_at(address),
+            None => by_name(),
+        };
+        self.slice.callees.get(index?)
+    }
+
+    /// Index of the callee outside of the mesh that has this address.
+    pub(crate) fn callee_at(&self, address: IpAddr) -> Option<usize> {
+        self.networks.iter().find(|(block, _)| block.contains(address)).map(|(_, index)| *index)
     }
 
     /// The longest time that an exchange with one of its targets may take; [`Duration::MAX`]: one has no limit.
@@ -106,6 +137,15 @@ impl FunctionEntry {
         let targets = self.inbound.spec.targets.iter().chain(&self.outbound.spec.targets);
         targets.map(|target| limit(Duration::from_millis(target.timeout_ms))).max().unwrap_or_default()
     }
+}
+
+fn networks(callees: &[slice::Callee]) -> Vec<(Cidr, usize)> {
+    let of = |(index, callee): (usize, &slice::Callee)| {
+        callee.addresses.iter().map(move |block| (*block, index)).collect::<Vec<_>>()
+    };
+    let mut networks: Vec<_> = callees.iter().enumerate().flat_map(of).collect();
+    networks.sort_by_key(|(block, _)| std::cmp::Reverse(block.prefix));
+    networks
 }
 
 fn load_all(modules: &Modules, function: &str, list: &[slice::Extension], outbound: bool) -> Box<[Extension]> {

@@ -1,5 +1,6 @@
 //! State that all workers of a node share.
 
+use crate::runtime::resolver::Resolver;
 use crate::state::addresses::Addresses;
 use crate::state::admission::Admission;
 use crate::state::credential::Credentials;
@@ -33,6 +34,8 @@ pub struct Node {
     pub credentials: Credentials,
     /// The addresses by which instances in rooms call functions.
     pub addresses: Addresses,
+    /// Looks up names outside of the mesh.
+    pub(crate) resolver: Resolver,
     /// SVIDs of this node's functions.
     pub svids: Arc<SvidStore>,
     /// Counters and caches that programs see as state.
@@ -65,7 +68,9 @@ impl Node {
         svids: Arc<SvidStore>,
         telemetry: Telemetry,
     ) -> Arc<Self> {
+        let resolver = Resolver::new(snapshot.mesh.name_servers.clone());
         Arc::new(Self {
+            resolver,
             snapshot: ArcSwap::from_pointee(snapshot),
             former: ArcSwap::default(),
             past: Mutex::default(),

@@ -327,7 +327,7 @@ async fn https_trusts_the_named_roots_and_no_others() {
     std::fs::remove_file(&file).unwrap();
     assert!(matches!(
         get(&server.url, Some(&file)).await,
-        Err(FetchError::Download(DownloadError::Client(ClientError::CaFile { .. })))
+        Err(FetchError::Download(DownloadError::Client(ClientError::Pem { .. })))
     ));
 }
 

@@ -1,0 +1,278 @@
+//! An External document.
+
+use super::fields::{self, DAY, MILLISECOND};
+use super::header::{self, Use};
+use super::{Context, Placed, text};
+use crate::document::{self, ExternalCredential, ExternalPort, ExternalSpec, ExternalTls};
+use crate::duration::Duration;
+use crate::egress::{Credential, CredentialForm, Egress, EgressPort, EgressProtocol, EgressTls};
+use crate::id::{FunctionId, is_label};
+use crate::problem::{Problem, Scope};
+use crate::revision::Plan;
+use crate::slice::{self, Run};
+use crate::snapshot::Function;
+use leno_policy::spec::Cidr;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// Nobody waits longer for a connection.
+const LONGEST_CONNECT: Duration = Duration::from_secs(60);
+
+/// To those who call it, it is a function; it calls nobody, and nothing of it runs here.
+pub(super) fn external(
+    context: &Context<'_>,
+    root: &Scope<'_>,
+    document: &document::External,
+    mesh: &slice::MeshSlice,
+) -> Function {
+    let spec = &document.spec;
+    let scope = root.field("spec");
+    let timeouts = scope.field("timeouts");
+    let timeout = spec.timeouts.request.map(|timeout| {
+        fields::millis(&timeouts.field("request"), timeout, Duration::default(), DAY);
+        timeout.0
+    });
+    let connect = fields::within(&timeouts.field("connect"), spec.timeouts.connect, MILLISECOND, LONGEST_CONNECT);
+    if spec.hosts.is_empty() && spec.addresses.is_empty() {
+        scope.problem("it is nowhere", "add `hosts: [api.example.com]` or `addresses: [192.0.2.7]`");
+    }
+    if spec.hosts.is_empty() {
+        fields::not_written_empty(&scope, "resolvesTo", &spec.resolves_to, "all addresses but special ones");
+        if !spec.resolves_to.is_empty() {
+            scope.field("resolvesTo").problem("there are no `hosts` that could be looked up", "remove it");
+        }
+    }
+    fields::not_written_empty(&scope, "resolvesTo", &spec.resolves_to, "all addresses but special ones");
+    let egress = Egress {
+        hosts: hosts(&scope.field("hosts"), &spec.hosts),
+        addresses: cidrs(&scope.field("addresses"), &spec.addresses),
+        resolves_to: cidrs(&scope.field("resolvesTo"), &spec.resolves_to),
+        ports: ports(&scope.field("ports"), spec),
+        tls: tls(context, &scope, spec),
+        credentials: credentials(&scope, spec),
+        connect_timeout: connect,
+        trace_context: spec.trace_context,
+    };
+    Function {
+        labels: document.metadata.labels.clone(),
+        protocol: slice::AppProtocol::default(),
+        run: Run::Egress(egress),
+        place: scope.here(),
+        expose: Vec::new(),
+        callees: Vec::new(),
+        concurrency: 0,
+        queue: 0,
+        scale: slice::Scale::default(),
+        timeout: timeout.unwrap_or(mesh.limits.request_timeout),
+        plan: Plan::default(),
+        policies: Vec::new(),
+    }
+}
+
+fn hosts(list: &Scope<'_>, written: &[String]) -> Vec<String> {
+    let mut hosts: Vec<String> = Vec::new();
+    for (index, written) in written.iter().enumerate() {
+        let scope = list.element(index);
+        let Some(host) = host(&scope, written) else { continue };
+        if hosts.contains(&host) {
+            scope.problem(format!("`{host}` is named twice"), "remove one of the two");
+        }
+        hosts.push(host);
+    }
+    hosts
+}
+
+fn host(scope: &Scope<'_>, written: &str) -> Option<String> {
+    let host = written.to_ascii_lowercase();
+    let body = host.strip_prefix("*.").unwrap_or(&host);
+    let refuse = |message: String, fix: &str| {
+        scope.problem(message, fix);
+        None
+    };
+    if body.parse::<std::net::IpAddr>().is_ok() {
+        return refuse(format!("`{body}` is an address"), "name it in `addresses`");
+    }
+    let labels: Vec<&str> = body.split('.').collect();
+    if body.len() > 253 || labels.len() < 2 || !labels.iter().all(|label| is_label(label)) {
+        let fix = "expected a name with a dot, such as api.example.com, or *.example.com for one label more";
+        return refuse(format!("`{}` is not the name of a host outside", written.escape_debug()), fix);
+    }
+    if body.ends_with(".svc") || body.ends_with(".svc.cluster.local") || body.ends_with(".localhost") {
+        return refuse(format!("`{host}` is a name of the mesh's own"), "name a host outside of the mesh");
+    }
+    Some(host)
+}
+
+fn cidrs(list: &Scope<'_>, written: &[String]) -> Vec<Cidr> {
+    written.iter().enumerate().filter_map(|(index, block)| text::cidr(&list.element(index), block)).collect()
+}
+
+fn ports(list: &Scope<'_>, spec: &ExternalSpec) -> Vec<EgressPort> {
+    if spec.ports.is_empty() {
+        list.problem("it has no port", "add one, such as `{port: 443, protocol: https}`");
+    }
+    let mut ports: Vec<EgressPort> = Vec::new();
+    for (index, ExternalPort { port: number, protocol, http2 }) in spec.ports.iter().copied().enumerate() {
+        let scope = list.element(index);
+        let port = EgressPort { number: fields::port(&scope.field("port"), number), protocol, http2 };
+        let is_http = |protocol| matches!(protocol, EgressProtocol::Http | EgressProtocol::Https);
+        for other in ports.iter().filter(|other| other.number == number) {
+            // What begins TLS itself and what has the node do it can be told apart by the port that they name: 443 or 80.
+            let apart = [other.protocol, protocol]
+                .into_iter()
+                .all(|one| matches!(one, EgressProtocol::Https | EgressProtocol::Tls))
+                && other.protocol != protocol;
+            if !apart {
+                scope.field("port").problem(format!("port {number} is there twice"), "remove one of the two");
+            }
+        }
+        if http2 && !is_http(protocol) {
+            scope.field("http2").problem("it says something about HTTP, which this port is not", "remove it");
+        }
+        if protocol == EgressProtocol::Https && ports.iter().any(|other| other.protocol == EgressProtocol::Https) {
+            let fix = "give each an External document of its own: `http://HOST/` could mean either";
+            scope.problem("there is another port with `https`", fix);
+        }
+        if protocol == EgressProtocol::Tls && spec.hosts.is_empty() {
+            scope.problem("nothing says which name its clients have to ask for", "add `hosts`, or use `tcp`");
+        }
+        if protocol == EgressProtocol::Tcp && (spec.hosts.len() > 1 || spec.hosts.iter().any(|host| host.contains('*')))
+        {
+            let fix = "give it an External document with one host, or with `addresses`";
+            scope.problem("a connection does not tell which of the hosts is meant", fix);
+        }
+        ports.push(port);
+    }
+    ports
+}
+
+fn tls(context: &Context<'_>, scope: &Scope<'_>, spec: &ExternalSpec) -> EgressTls {
+    let Some(ExternalTls { ca_file, certificate, key, server_name }) = &spec.tls else { return EgressTls::default() };
+    let scope = scope.field("tls");
+    if !spec.ports.iter().any(|port| port.protocol == EgressProtocol::Https) {
+        scope.problem("no port has `protocol: https`, so the node begins no TLS", "remove it, or change the port");
+    }
+    let file = |field: &str, path: &PathBuf| fields::file(context.inputs, &scope.field(field), path);
+    let pair = match (certificate, key) {
+        (Some(certificate), Some(key)) => Some((file("certificate", certificate), file("key", key))),
+        (None, None) => None,
+        (Some(_), None) => {
+            scope.field("certificate").problem("there is no key for it", "add `key: FILE`");
+            None
+        }
+        (None, Some(_)) => {
+            scope.field("key").problem("there is no certificate for it", "add `certificate: FILE`");
+            None
+        }
+    };
+    if let Some(name) = server_name
+        && !(name.len() <= 253 && name.split('.').all(is_label))
+    {
+        let fix = "expected a name in lower case, such as api.example.com";
+        scope.field("serverName").problem(format!("`{}` is not a host's name", name.escape_debug()), fix);
+    }
+    EgressTls {
+        ca_file: ca_file.as_ref().map(|path| file("caFile", path)),
+        certificate: pair,
+        server_name: server_name.clone(),
+    }
+}
+
+fn credentials(scope: &Scope<'_>, spec: &ExternalSpec) -> Vec<Credential> {
+    let list = scope.field("credentials");
+    let mut credentials: Vec<Credential> = Vec::new();
+    if !spec.credentials.is_empty() {
+        let has = |wanted| spec.ports.iter().any(|port| port.protocol == wanted);
+        if has(EgressProtocol::Http) || !has(EgressProtocol::Https) {
+            let fix = "use `protocol: https` for its ports with HTTP";
+            list.problem("secrets are not sent without TLS", fix);
+        }
+    }
+    for (index, ExternalCredential { header, scheme, username, from }) in spec.credentials.iter().enumerate() {
+        let scope = list.element(index);
+        let form = match (scheme, username) {
+            (None, None) => CredentialForm::Plain,
+            (Some(scheme), None) => {
+                if scheme.is_empty() || !scheme.bytes().all(header::is_token_byte) {
+                    let message = format!("`{}` is not a scheme", scheme.escape_debug());
+                    list.element(index).field("scheme").problem(message, "expected a word, such as Bearer");
+                }
+                CredentialForm::Scheme(scheme.clone())
+            }
+            (None, Some(user)) => {
+                if user.contains(':') || user.chars().any(char::is_control) {
+                    let fix = "expected characters other than `:` (RFC 7617)";
+                    scope.field("username").problem("this cannot be a user of basic authentication", fix);
+                }
+                CredentialForm::Basic(user.clone())
+            }
+            (Some(_), Some(_)) => {
+                let fix = "keep `username` for basic authentication, or `scheme` for another one";
+                scope.field("scheme").problem("there is a `username` too", fix);
+                CredentialForm::Plain
+            }
+        };
+        let Some(name) = header::name(&scope.field("header"), header, Use::Edit) else { continue };
+        if credentials.iter().any(|other| other.header == name) {
+            scope.field("header").problem(format!("`{name}` is set twice"), "remove one of the two");
+        }
+        credentials.push(Credential { header: name, form, from: fields::relative(&scope.field("from"), from) });
+    }
+    credentials
+}
+
+/// Refuses callees of one function that cannot be told apart: what is called is found by host or address.
+pub(super) fn distinct_callees(
+    functions: &BTreeMap<FunctionId, Function>,
+    scope_of: impl Fn(&FunctionId, &dyn Fn(&Scope<'_>)),
+) {
+    let egress = |id: &FunctionId| match functions.get(id).map(|function| &function.run) {
+        Some(Run::Egress(egress)) => Some(egress.clone()),
+        _ => None,
+    };
+    for (caller, function) in functions {
+        let outside: Vec<(usize, &FunctionId, Egress)> = function
+            .callees
+            .iter()
+            .enumerate()
+            .filter_map(|(index, callee)| Some((index, callee, egress(callee)?)))
+            .collect();
+        for (place, (index, callee, second)) in outside.iter().enumerate() {
+            for (_, other, first) in &outside[..place] {
+                let host = second.hosts.iter().find(|host| first.hosts.contains(host)).cloned();
+                let block = second.addresses.iter().find(|block| first.addresses.contains(block));
+                let block = block.map(|block| format!("{}/{}", block.address, block.prefix));
+                let Some(both) = host.or(block) else { continue };
+                scope_of(caller, &|root| {
+                    let spec = root.field("spec");
+                    let fix = "call one of them, or make one External document of the two, with all ports";
+                    let message = format!("`{callee}` and `{other}` are both {both}");
+                    spec.field("callees").element(*index).problem(message, fix);
+                });
+            }
+        }
+    }
+}
+
+/// External documents by name. Names are identities, so each may appear once among functions, jobs and these.
+pub(super) fn names(
+    externals: &[Placed<document::External>],
+    taken: impl Fn(&FunctionId) -> Option<(&'static str, String)>,
+    problems: &RefCell<Vec<Problem>>,
+) -> BTreeMap<FunctionId, usize> {
+    let mut names = BTreeMap::new();
+    for (index, placed) in externals.iter().enumerate() {
+        let root = placed.scope(problems);
+        let metadata = root.field("metadata");
+        let Some(id) = fields::id(&metadata, &placed.document.metadata) else { continue };
+        let other = names.get(&id).map(|first: &usize| ("External document", externals[*first].scope(problems).line()));
+        if let Some((what, line)) = taken(&id).or(other) {
+            let message = format!("there is a {what} `{id}` too, in {line}, and policies could not tell them apart");
+            metadata.field("name").problem(message, "give each its own name");
+            continue;
+        }
+        names.insert(id, index);
+    }
+    names
+}
