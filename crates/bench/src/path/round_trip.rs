@@ -87,7 +87,8 @@ pub(super) async fn measure(settings: &Settings, report: &mut Report) -> anyhow:
     if let Some(reason) = mesh.unspliced() {
         anyhow::bail!("this kernel does not splice: {reason}");
     }
-    let rule = |port| Rule { caller: CALLER, callee: callee(), prefix: 32, port: Some(port), transport: Transport::Tcp };
+    let rule =
+        |port| Rule { caller: CALLER, callee: callee(), prefix: 32, port: Some(port), transport: Transport::Tcp };
     mesh.set(&rule(CALLED.port()), Verdict::Direct)?;
     let (mut plain, mut kernel, mut node) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..settings.rounds {

@@ -102,7 +102,7 @@ pub struct ExternalCredential {
     /// The user of HTTP's basic authentication (RFC 7617), whose password the secret is.
     #[serde(default)]
     pub username: Option<String>,
-    /// File of the node that holds the secret, relative to the document's folder. A change takes effect within ten seconds.
+    /// File of the node that holds the secret, relative to the document's folder. A change takes effect within two seconds.
     pub from: PathBuf,
 }
 

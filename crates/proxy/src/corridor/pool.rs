@@ -527,10 +527,7 @@ async fn handshake_http2(
     Ok((sender, owner))
 }
 
-async fn within<T>(
-    limit: Duration,
-    connect: impl Future<Output = Result<T, ConnectError>>,
-) -> Result<T, ConnectError> {
+async fn within<T>(limit: Duration, connect: impl Future<Output = Result<T, ConnectError>>) -> Result<T, ConnectError> {
     tokio::time::timeout(limit, connect).await.unwrap_or(Err(ConnectError::Timeout(limit)))
 }
 
@@ -542,7 +539,8 @@ mod tests {
     /// Puts a connection into the pool that has been idle for `time`.
     async fn open(pool: &Pool, listener: &TcpListener, time: Duration) -> TcpStream {
         let key = ConnectionKey::instance(listener.local_addr().unwrap());
-        let CheckedOutHttp1 { mut connection, .. } = pool.connect_http1(&key, &(), None, Duration::from_secs(5)).await.unwrap();
+        let CheckedOutHttp1 { mut connection, .. } =
+            pool.connect_http1(&key, &(), None, Duration::from_secs(5)).await.unwrap();
         let (server, _) = listener.accept().await.unwrap();
         connection.sender.ready().await.unwrap();
         let since = Instant::now().checked_sub(time).unwrap();

@@ -45,7 +45,9 @@ impl Route {
     /// The callee; `None`: the caller may call no function by this host name.
     pub(crate) fn target(&self) -> Option<&FunctionId> {
         match &self.upstream {
-            Upstream::Instance(entry) | Upstream::Outside(entry, _) | Upstream::HandOver(entry) => Some(&entry.slice.id),
+            Upstream::Instance(entry) | Upstream::Outside(entry, _) | Upstream::HandOver(entry) => {
+                Some(&entry.slice.id)
+            }
             Upstream::Tls(callee, _) | Upstream::Unreachable(callee) => Some(&callee.id),
             Upstream::NotACallee => None,
         }
@@ -54,7 +56,9 @@ impl Route {
     /// The callee's name, for the record.
     pub(crate) fn target_name(&self) -> Option<Arc<str>> {
         match &self.upstream {
-            Upstream::Instance(entry) | Upstream::Outside(entry, _) | Upstream::HandOver(entry) => Some(entry.name.clone()),
+            Upstream::Instance(entry) | Upstream::Outside(entry, _) | Upstream::HandOver(entry) => {
+                Some(entry.name.clone())
+            }
             Upstream::Tls(callee, _) | Upstream::Unreachable(callee) => Some(callee.id.to_string().into()),
             Upstream::NotACallee => None,
         }

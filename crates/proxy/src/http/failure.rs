@@ -125,9 +125,7 @@ impl Failure {
             | Self::Overflow
             | Self::Connect { .. }
             | Self::Lookup { .. }
-            | Self::Unready { .. } => {
-                StatusCode::SERVICE_UNAVAILABLE
-            }
+            | Self::Unready { .. } => StatusCode::SERVICE_UNAVAILABLE,
             Self::Reset { .. } | Self::BrokenBody(_) | Self::Protocol(_) => StatusCode::BAD_GATEWAY,
             Self::Timeout(_) => StatusCode::GATEWAY_TIMEOUT,
             Self::SlowClient(_) => StatusCode::REQUEST_TIMEOUT,

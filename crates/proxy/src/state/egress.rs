@@ -19,7 +19,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use zeroize::Zeroizing;
 
 /// How long what was read from files is used before they are looked at again.
-const READ_AGAIN: Duration = Duration::from_secs(10);
+const READ_AGAIN: Duration = Duration::from_secs(2);
 /// Look-ups at a time for one External document, so that one whose names do not exist leaves the others theirs.
 const LOOKUPS: usize = 32;
 
@@ -114,8 +114,7 @@ impl Outside {
             found.iter().copied().filter(|address| self.egress.may_resolve_to(*address)).collect();
         if addresses.is_empty() {
             let found: Vec<String> = found.iter().take(4).map(ToString::to_string).collect();
-            let cause =
-                format!("{host} has the address {}, which `resolvesTo` does not admit", found.join(", "));
+            let cause = format!("{host} has the address {}, which `resolvesTo` does not admit", found.join(", "));
             return Err(Failure::Lookup { cause });
         }
         self.known.store(u32::try_from(addresses.len()).unwrap_or(u32::MAX), Ordering::Relaxed);
@@ -159,7 +158,8 @@ impl Outside {
         for (name, credential, value) in &self.credentials {
             let definition = credential.clone();
             let value = value.get(move || field(&definition)).await;
-            let value = value.map_err(|reason| Failure::Unready { cause: format!("the credential {name}: {reason}") })?;
+            let value =
+                value.map_err(|reason| Failure::Unready { cause: format!("the credential {name}: {reason}") })?;
             fields.push((name.clone(), (*value).clone()));
         }
         Ok(fields)

@@ -1,0 +1,455 @@
+//! Calls to the outside: by name and address, with TLS and secrets of the node's, and what is refused on the way.
+
+mod mesh;
+mod outside;
+
+use mesh::{Mesh, echo, example, policy, public_folder};
+use outside::{Answer, Authority, Names, Server};
+use serde_json::Value;
+use std::fmt::Write as _;
+use std::fs;
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::process::Command;
+
+const HERE: Ipv4Addr = Ipv4Addr::LOCALHOST;
+
+fn external(name: &str, spec: &str) -> String {
+    format!(
+        "---\napiVersion: leno.dev/v1alpha1\nkind: External\nmetadata: {{name: {name}, namespace: test}}\nspec:\n{spec}\n"
+    )
+}
+
+fn caller(callees: &str) -> String {
+    format!(
+        "---\napiVersion: leno.dev/v1alpha1\nkind: Function\nmetadata: {{name: caller, namespace: test}}\nspec:\n  command: [\"{}\"]\n  \
+         expose: [{{hosts: [\"*\"], path: /}}]\n  callees: [{callees}]\n",
+        echo().display()
+    ) + &policy("in", "caller", mesh::ALLOW_ALL)
+}
+
+/// A policy that lets `caller` GET everything but what is below `/admin`.
+fn reading(external: &str, more: &str) -> String {
+    policy(
+        external,
+        external,
+        &format!(
+            "  authorization: {{rules: [{{name: no-admin, action: deny, to: [{{paths: [\"/admin/{{**}}\"]}}]}}, \
+             {{name: read, from: [{{identities: [caller]}}], to: [{{methods: [GET]}}]}}]}}\n{more}"
+        ),
+    )
+}
+
+fn start(names: &Names, documents: &str, prepare: impl FnOnce(&Path)) -> Mesh {
+    let leno = Command::new(env!("CARGO_BIN_EXE_leno"));
+    let mesh = format!("  instances: {{isolation: process, accounts: node}}\n{}", names.mesh());
+    Mesh::start_with_command(leno, &mesh, documents, prepare)
+}
+
+/// What the server saw of a call to it.
+fn seen(mesh: &Mesh, host: &str, path: &str) -> Value {
+    let answer = mesh.get(&format!("/call/{host}{path}"));
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let seen = answer.json();
+    assert_eq!(seen["outside"], true, "{seen}");
+    seen
+}
+
+fn status(mesh: &Mesh, host: &str, path: &str) -> u16 {
+    mesh.get(&format!("/call/{host}{path}")).status
+}
+
+/// Why the latest request to `host` was refused or failed.
+fn reason(mesh: &mut Mesh, host: &str, fragment: &str) -> Value {
+    let mut found = None;
+    mesh.wait_for("the flow", |mesh| {
+        let output = mesh.leno(&["observe", "--json", "--last", "1000"]);
+        let text = String::from_utf8(output.stdout).unwrap();
+        let mut flows = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        found = flows.find(|flow| {
+            flow["host"].as_str().is_some_and(|at| at.starts_with(host))
+                && flow["reason"].as_str().is_some_and(|reason| reason.contains(fragment))
+        });
+        found.is_some()
+    });
+    found.unwrap()
+}
+
+#[test]
+fn the_node_begins_tls_and_adds_the_secret_and_judges_each_request() {
+    let (names, authority) = (Names::start(), Authority::new());
+    names.set("api.shop.example", Answer::Addresses(vec![HERE], 60));
+    let server = Server::https("127.0.0.1:0", &authority, &["api.shop.example"], Some(&authority));
+    let port = server.port();
+    let documents = caller("api")
+        + &external(
+            "api",
+            &format!(
+                "  hosts: [api.shop.example]\n  resolvesTo: [127.0.0.0/8]\n  ports: [{{port: {port}, protocol: https}}]\n  \
+                 tls: {{caFile: ca.pem, certificate: client.pem, key: client.key}}\n  credentials: [{{scheme: Bearer, from: token}}, \
+                 {{header: x-basic, username: shop, from: password}}, {{header: x-plain, from: token}}]"
+            ),
+        )
+        + &reading("api", "");
+    let mut mesh = start(&names, &documents, |folder| {
+        fs::write(folder.join("ca.pem"), authority.pem()).unwrap();
+        authority.write_client(folder, "node.example");
+        fs::write(folder.join("token"), "swordfish\n").unwrap();
+        fs::write(folder.join("password"), "open sesame").unwrap();
+    });
+    let seen = seen(&mesh, "api.shop.example", "/items");
+    assert_eq!((&seen["method"], &seen["uri"]), (&"GET".into(), &"/items".into()));
+    let tls = &seen["tls"];
+    assert_eq!(
+        (&tls["sni"], &tls["alpn"], &tls["client"]),
+        (&"api.shop.example".into(), &"http/1.1".into(), &true.into())
+    );
+    let headers = seen["headers"].as_object().unwrap();
+    assert_eq!(headers["authorization"], "Bearer swordfish");
+    assert_eq!(headers["x-basic"], "Basic c2hvcDpvcGVuIHNlc2FtZQ==");
+    assert_eq!(headers["x-plain"], "swordfish");
+    assert_eq!(headers["host"], format!("api.shop.example:{port}"));
+    // Nothing of the mesh goes out.
+    let mut known = vec!["authorization", "host", "x-basic", "x-plain"];
+    let told: Vec<&str> = headers.keys().map(String::as_str).filter(|name| !known.contains(name)).collect();
+    assert_eq!(told, [""; 0], "{headers:?}");
+
+    // The function cannot put another secret in its place, and its own path and method are judged.
+    let calls = r#"[{"method":"GET","host":"api.shop.example","path":"/","headers":[["authorization","mine"],["x-custom","1"],["traceparent","00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"]],"http2":false}]"#;
+    assert_eq!(mesh.curl("/send", &["--data", calls]).status, 200);
+    known.push("x-custom");
+    assert_eq!(server.requests(), 2);
+    for (path, method) in [("/admin/keys", "GET"), ("/items", "POST"), ("/items/..%2fadmin/keys", "GET")] {
+        let refused = mesh.curl(&format!("/call/api.shop.example{path}"), &["--request", method]);
+        assert!((400..404).contains(&refused.status), "{method} {path}: {refused:?}");
+    }
+    assert_eq!(server.requests(), 2, "nothing that was refused went out");
+    let line = mesh.log_lines("target", "test/api", 2).remove(0);
+    assert!(line.to_string().contains("api/authorization/read"), "the rule that decided is in the log: {line}");
+
+    // A secret that cannot be read: nothing goes out without it. Functions that were running see what the file has now.
+    fs::write(mesh.folder.path().join("token"), "trout").unwrap();
+    mesh.wait_for("the new secret", |mesh| {
+        let answer = mesh.get("/call/api.shop.example/");
+        answer.json()["headers"]["authorization"] == "Bearer trout"
+    });
+    fs::remove_file(mesh.folder.path().join("token")).unwrap();
+    mesh.wait_for("the secret to be missed", |mesh| status(mesh, "api.shop.example", "/") == 503);
+    let flow = reason(&mut mesh, "api.shop.example", "the credential authorization");
+    assert!(!flow.to_string().contains("trout"), "{flow}");
+}
+
+#[test]
+fn names_and_addresses_that_nobody_listed_are_refused() {
+    let names = Names::start();
+    let server = Server::http("127.0.0.1:0");
+    let port = server.port();
+    for (name, addresses) in [
+        ("a.wild.example", vec![HERE]),
+        ("b.a.wild.example", vec![HERE]),
+        ("api.public.example", vec![HERE]),
+        ("meta.public.example", vec![Ipv4Addr::new(169, 254, 169, 254)]),
+        ("mesh.public.example", vec![Ipv4Addr::new(100, 64, 0, 1), Ipv4Addr::new(10, 0, 0, 1)]),
+        ("evil.example", vec![HERE]),
+    ] {
+        names.set(name, Answer::Addresses(addresses, 60));
+    }
+    let documents = caller("wild, public, block")
+        + &external(
+            "wild",
+            &format!(
+                "  hosts: [\"*.wild.example\"]\n  resolvesTo: [127.0.0.0/8]\n  ports: [{{port: {port}, protocol: http}}]"
+            ),
+        )
+        + &external("public", &format!("  hosts: [\"*.public.example\"]\n  ports: [{{port: {port}, protocol: http}}]"))
+        + &external("block", &format!("  addresses: [127.0.0.0/31]\n  ports: [{{port: {port}, protocol: http}}]"))
+        + &reading("wild", "")
+        + &reading("public", "")
+        + &reading("block", "");
+    let mut mesh = start(&names, &documents, |_| ());
+    let at = |host: &str| format!("{host}:{port}");
+    assert_eq!(seen(&mesh, &at("a.wild.example"), "/")["headers"]["host"], at("a.wild.example"));
+    assert_eq!(seen(&mesh, &at("A.Wild.Example."), "/")["headers"]["host"], at("a.wild.example"));
+    assert_eq!(seen(&mesh, &at("127.0.0.1"), "/")["headers"]["host"], at("127.0.0.1"));
+    let before = server.connections();
+
+    // Not callees.
+    for host in
+        ["b.a.wild.example", "wild.example", "evil.example", "127.0.0.2", "169.254.169.254", "[::1]", "localhost"]
+    {
+        assert_eq!(status(&mesh, &at(host), "/"), 403, "{host}");
+    }
+    // A port that nobody listed.
+    assert_eq!(status(&mesh, "a.wild.example:9", "/"), 421);
+    assert_eq!(status(&mesh, "a.wild.example", "/"), 421, "port 80");
+    // Names of public servers that lead to this machine, its metadata service, and the mesh's and others' networks.
+    for (host, address) in [
+        ("api.public.example", "127.0.0.1"),
+        ("meta.public.example", "169.254.169.254"),
+        ("mesh.public.example", "100.64.0.1, 10.0.0.1"),
+    ] {
+        assert_eq!(status(&mesh, &at(host), "/"), 503, "{host}");
+        let flow = reason(&mut mesh, host, "`resolvesTo` does not admit");
+        assert!(flow["reason"].as_str().unwrap().contains(address), "{flow}");
+    }
+    assert_eq!(server.connections(), before, "nobody was connected to");
+    for host in ["b.a.wild.example", "evil.example", "localhost"] {
+        assert_eq!(names.asked(host), 0, "what is refused is not looked up: {host}");
+    }
+}
+
+#[test]
+fn an_answer_is_used_as_long_as_it_says_and_one_that_changes_cannot_lead_elsewhere() {
+    let names = Names::start();
+    let (first, second) = (Server::http("127.0.0.1:0"), Server::http("127.0.0.2:0"));
+    let port = first.port();
+    let documents = caller("api, other")
+        + &external(
+            "api",
+            &format!(
+                "  hosts: [api.shop.example]\n  resolvesTo: [127.0.0.1]\n  ports: [{{port: {port}, protocol: http}}]"
+            ),
+        )
+        + &external(
+            "other",
+            &format!(
+                "  hosts: [other.shop.example]\n  resolvesTo: [127.0.0.2]\n  ports: [{{port: {}, protocol: http}}]",
+                second.port()
+            ),
+        )
+        + &reading("api", "")
+        + &reading("other", "");
+    names.set("api.shop.example", Answer::Addresses(vec![HERE], 3600));
+    names.set("other.shop.example", Answer::Addresses(vec![Ipv4Addr::new(127, 0, 0, 2)], 1));
+    let mut mesh = start(&names, &documents, |_| ());
+    let (api, other) = (format!("api.shop.example:{port}"), format!("other.shop.example:{}", second.port()));
+    for _ in 0..5 {
+        seen(&mesh, &api, "/");
+    }
+    assert_eq!(names.asked("api.shop.example"), 1, "its answer holds for an hour");
+
+    seen(&mesh, &other, "/");
+    // Rebinding: the name leads to where another document leads, which this one does not admit.
+    names.set("other.shop.example", Answer::Addresses(vec![HERE], 1));
+    mesh.wait_for("the answer to be over", |mesh| status(mesh, &other, "/") == 503);
+    reason(&mut mesh, "other.shop.example", "`resolvesTo` does not admit");
+    assert!(names.asked("other.shop.example") >= 2);
+    names.set("other.shop.example", Answer::Addresses(vec![HERE, Ipv4Addr::new(127, 0, 0, 2)], 0));
+    mesh.wait_for("the right address", |mesh| status(mesh, &other, "/") == 200);
+    let before = (first.requests(), second.requests());
+    for _ in 0..4 {
+        seen(&mesh, &other, "/");
+    }
+    assert_eq!((first.requests(), second.requests()), (before.0, before.1 + 4), "of two addresses, one is admitted");
+}
+
+#[test]
+fn hostile_name_servers_harm_nobody_else() {
+    let names = Names::start();
+    let server = Server::http("127.0.0.1:0");
+    let port = server.port();
+    let spec = |hosts: &str| {
+        format!(
+            "  hosts: [{hosts}]\n  resolvesTo: [127.0.0.0/8, 93.184.0.0/16]\n  timeouts: {{connect: 1s}}\n  \
+             ports: [{{port: {port}, protocol: http}}]"
+        )
+    };
+    let documents = caller("wild, good")
+        + &external("wild", &spec("\"*.wild.example\""))
+        + &external("good", &spec("good.example"))
+        + &reading("wild", "")
+        + &reading("good", "");
+    names.set("good.example", Answer::Addresses(vec![HERE], 0));
+    names.set("silent.wild.example", Answer::Silence);
+    names.set("huge.wild.example", Answer::Huge(4000));
+    let mut mesh = start(&names, &documents, |_| ());
+    assert_eq!(status(&mesh, &format!("huge.wild.example:{port}"), "/"), 503, "nobody is at these addresses");
+    reason(&mut mesh, "huge.wild.example", "no connection");
+    assert_eq!(status(&mesh, &format!("silent.wild.example:{port}"), "/"), 503);
+    reason(&mut mesh, "silent.wild.example", "cannot be looked up: no answer within 1s");
+
+    // A storm of names that do not exist, and of one that is never answered.
+    let call =
+        |host: &str| format!(r#"{{"method":"GET","host":"{host}:{port}","path":"/","headers":[],"http2":false}}"#);
+    let mut storm = String::from("[");
+    for number in 0..300 {
+        let _ = write!(storm, "{},", call(&format!("n{number}.wild.example")));
+    }
+    storm += &call("silent.wild.example");
+    storm.push(']');
+    let running = std::thread::scope(|scope| {
+        let storm = scope.spawn(|| mesh.curl("/send", &["--data", &storm]));
+        for _ in 0..20 {
+            seen(&mesh, &format!("good.example:{port}"), "/");
+        }
+        storm.join().unwrap()
+    });
+    let answers = running.json();
+    let answers = answers.as_array().unwrap();
+    assert_eq!(answers.len(), 301);
+    assert!(answers.iter().all(|answer| answer == 503 || answer["status"] == 503), "{answers:?}");
+    reason(&mut mesh, "n7.wild.example", "n7.wild.example cannot be looked up");
+    seen(&mesh, &format!("good.example:{port}"), "/");
+}
+
+#[test]
+fn what_dies_outside_is_told_and_what_lives_there_is_found() {
+    let names = Names::start();
+    let (first, second) = (Server::http("127.0.0.1:0"), None::<Server>);
+    drop(second);
+    let port = first.port();
+    let second = Server::http(&format!("127.0.0.2:{port}"));
+    let documents = caller("api")
+        + &external(
+            "api",
+            &format!(
+                "  hosts: [api.shop.example]\n  resolvesTo: [127.0.0.0/8]\n  ports: [{{port: {port}, protocol: http}}]"
+            ),
+        )
+        + &reading(
+            "api",
+            "  retry: {attempts: 2, on: [5xx]}\n  circuitBreaker: {outlierDetection: {consecutive5xx: 2, baseEjection: 1h, maxEjectionPercent: 50}}",
+        );
+    names.set("api.shop.example", Answer::Addresses(vec![HERE, Ipv4Addr::new(127, 0, 0, 2)], 3600));
+    let mut mesh = start(&names, &documents, |_| ());
+    let api = format!("api.shop.example:{port}");
+    for _ in 0..8 {
+        seen(&mesh, &api, "/");
+    }
+    assert!(first.requests() >= 2 && second.requests() >= 2, "both addresses are used");
+
+    // One answers with errors: the other's answers come, and the one is let alone.
+    first.set_fails(true);
+    for _ in 0..10 {
+        seen(&mesh, &api, "/");
+    }
+    let requests = first.requests();
+    for _ in 0..10 {
+        seen(&mesh, &api, "/");
+    }
+    assert_eq!(first.requests(), requests, "it is ejected");
+
+    second.die();
+    assert_eq!(status(&mesh, &api, "/"), 503);
+    assert_eq!(mesh.get("/hello").status, 200, "the function goes on");
+    reason(&mut mesh, "api.shop.example", "no connection");
+}
+
+#[test]
+fn http2_goes_out_where_it_is_spoken() {
+    let (names, authority) = (Names::start(), Authority::new());
+    names.set("grpc.shop.example", Answer::Addresses(vec![HERE], 60));
+    let server = Server::https("127.0.0.1:0", &authority, &["other.shop.example"], None);
+    let port = server.port();
+    let spec = |tls: &str| {
+        format!(
+            "  hosts: [grpc.shop.example]\n  resolvesTo: [127.0.0.0/8]\n  traceContext: true\n  \
+             ports: [{{port: {port}, protocol: https, http2: true}}]\n  tls: {{{tls}}}"
+        )
+    };
+    let documents = |tls: &str| caller("grpc") + &external("grpc", &spec(tls)) + &reading("grpc", "");
+    let right = "caFile: ca.pem, serverName: other.shop.example";
+    let mut mesh =
+        start(&names, &documents(right), |folder| fs::write(folder.join("ca.pem"), authority.pem()).unwrap());
+    let seen = seen(&mesh, "grpc.shop.example", "/items");
+    assert_eq!((&seen["version"], &seen["tls"]["alpn"]), (&"HTTP/2.0".into(), &"h2".into()), "{seen}");
+    assert_eq!(seen["uri"], format!("https://grpc.shop.example:{port}/items"));
+    assert_eq!(seen["tls"]["sni"], "other.shop.example");
+    assert!(seen["headers"]["x-request-id"].is_string(), "trace context goes out where it is wanted: {seen}");
+    assert!(seen["headers"]["x-forwarded-client-cert"].is_null(), "{seen}");
+
+    // Who proves another name, or a name that nobody trusted vouches for, gets nothing.
+    for (wrong, fragment) in
+        [("caFile: ca.pem", "certificate not valid for name"), ("serverName: other.shop.example", "certificate")]
+    {
+        mesh.write(&documents(wrong));
+        mesh.wait_for("the change", |mesh| status(mesh, "grpc.shop.example", "/") == 503);
+        let before = server.requests();
+        assert_eq!(status(&mesh, "grpc.shop.example", "/"), 503);
+        reason(&mut mesh, "grpc.shop.example", fragment);
+        assert_eq!(server.requests(), before);
+    }
+}
+
+#[test]
+fn connections_that_are_no_http_go_out_by_name_and_by_address() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: without root, only connections to port 80 are intercepted");
+        return;
+    }
+    let (names, authority) = (Names::start(), Authority::new());
+    let server = Server::http("127.0.0.1:0");
+    let secure = Server::https("127.0.0.1:0", &authority, &["api.tls.example"], None);
+    let (port, tls_port) = (server.port(), secure.port());
+    names.set("db.shop.example", Answer::Addresses(vec![HERE], 60));
+    names.set("api.tls.example", Answer::Addresses(vec![HERE], 60));
+    let function = format!(
+        "---\napiVersion: leno.dev/v1alpha1\nkind: Function\nmetadata: {{name: caller, namespace: test}}\nspec:\n  command: [\"{}\"]\n  \
+         workingDirectory: public\n  callees: [db, block, tls]\n  expose: [{{hosts: [\"*\"], path: /}}]\n",
+        example("wire").display()
+    );
+    let tcp =
+        |more: &str, protocol: &str, port: u16| format!("{more}\n  ports: [{{port: {port}, protocol: {protocol}}}]");
+    let by_port = |name: &str, port: u16| {
+        policy(
+            name,
+            name,
+            &format!(
+                "  authorization: {{rules: [{{name: caller, from: [{{identities: [caller]}}], to: [{{ports: [{port}]}}]}}]}}\n  \
+                 circuitBreaker: {{maxConnections: 1}}"
+            ),
+        )
+    };
+    let documents = function
+        + &policy("in", "caller", mesh::ALLOW_ALL)
+        + &external("db", &tcp("  hosts: [db.shop.example]\n  resolvesTo: [127.0.0.0/8]", "tcp", port))
+        + &external("block", &tcp("  addresses: [127.0.0.0/8, 203.0.113.0/24]", "tcp", port))
+        + &external("tls", &tcp("  hosts: [\"*.tls.example\"]\n  resolvesTo: [127.0.0.0/8]", "tls", tls_port))
+        + &by_port("db", port)
+        + &by_port("block", port)
+        + &by_port("tls", tls_port);
+    let leno = Command::new(env!("CARGO_BIN_EXE_leno"));
+    let mesh_fields = format!("  instances: {{isolation: strict, accounts: node}}\n{}", names.mesh());
+    let mut mesh = Mesh::start_with_command(leno, &mesh_fields, &documents, public_folder);
+
+    let request = |mesh: &Mesh, to: &str| mesh.get(&format!("/request/{to}/whatever"));
+    let answer = request(&mesh, &format!("db.shop.example:{port}"));
+    assert!(answer.body.starts_with("HTTP/1.1 200"), "what a port is, its External says: {answer:?}");
+    assert_eq!(server.connections(), 1);
+    // In a room, its own loopback is not the machine's.
+    let refused = request(&mesh, &format!("127.0.0.1:{port}"));
+    assert_eq!(refused.status, 502, "{refused:?}");
+    assert_eq!(server.connections(), 1);
+    // An address of the block that nobody has, one of no block, and another port.
+    for (to, why) in [
+        (format!("203.0.113.9:{port}"), "no connection to 203.0.113.9"),
+        (format!("198.51.100.1:{port}"), "no function that it may call has this address"),
+        ("db.shop.example:1234".to_owned(), ""),
+    ] {
+        assert_ne!(request(&mesh, &to).body.get(..12), Some("HTTP/1.1 200"), "{to}");
+        if !why.is_empty() {
+            let host = to.clone();
+            mesh.wait_for(why, |mesh| {
+                let output = mesh.leno(&["observe", "--json", "--last", "1000", "--kind", "connection"]);
+                let text = String::from_utf8(output.stdout).unwrap();
+                text.lines().any(|line| line.contains(&host) && line.contains(why))
+            });
+        }
+    }
+    assert_eq!(server.connections(), 1);
+
+    // TLS of the function's own: by the name that it asks for.
+    let hello = |name: &str| mesh.get(&format!("/hello/api.tls.example:{tls_port}/{name}")).body;
+    let _ = hello("api.tls.example");
+    assert_eq!(secure.connections(), 1);
+    let _ = hello("db.shop.example");
+    let _ = hello("a.b.tls.example");
+    assert_eq!(secure.connections(), 1, "another name does not get through");
+
+    let output = mesh.leno(&["observe", "--json", "--last", "1000", "--kind", "connection"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let rows: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let db = rows.iter().find(|row| row["target"] == "test/db" && row["verdict"] == "allow").expect("it is recorded");
+    assert_eq!(db["rule"], "db/authorization/caller");
+    assert!(db["sent"].as_u64().unwrap() > 10 && db["received"].as_u64().unwrap() > 10, "{db}");
+}
