@@ -23,6 +23,8 @@ need git git
 need pkg-config pkg-config
 [ -e /usr/include/libelf.h ] || missing+=(libelf-dev)
 [ -e /usr/include/zlib.h ] || missing+=(zlib1g-dev)
+# A database that tests talk to through the mesh.
+need redis-server redis-server
 # For that, and for the example extensions, which tests build and run.
 need clang++ clang
 need wasm-ld lld

@@ -1,6 +1,5 @@
 //! Something outside of the mesh that functions may call.
 
-use crate::slice::{Port, PortProtocol};
 use leno_policy::spec::Cidr;
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -167,19 +166,6 @@ impl Egress {
         let named = all.clone().find(|other| other.number == port);
         // Who sends plain HTTP to `http://HOST/` asks for port 80.
         named.or_else(|| all.find(|other| port == 80 && other.protocol == EgressProtocol::Https)).copied()
-    }
-
-    /// The ports that are not about requests.
-    pub fn other_ports(&self) -> Vec<Port> {
-        let of = |port: &EgressPort| {
-            let protocol = match port.protocol {
-                EgressProtocol::Tcp => PortProtocol::Tcp,
-                EgressProtocol::Tls => PortProtocol::Tls,
-                EgressProtocol::Http | EgressProtocol::Https => return None,
-            };
-            Some(Port { number: port.number, protocol, splice: false })
-        };
-        self.ports.iter().filter_map(of).collect()
     }
 }
 

@@ -32,6 +32,15 @@ impl FunctionId {
     }
 }
 
+impl FunctionId {
+    /// The function with this SPIFFE ID, whatever its trust domain. `None`: it is no function's.
+    pub fn of_identity(identity: &str) -> Option<Self> {
+        let (_, path) = identity.strip_prefix("spiffe://")?.split_once("/ns/")?;
+        let (namespace, name) = path.split_once("/sa/")?;
+        Self::new(namespace, name).ok()
+    }
+}
+
 /// A DNS label as Kubernetes wants it (RFC 1123, lower case).
 pub(crate) fn is_label(text: &str) -> bool {
     let alphanumeric = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());

@@ -4,7 +4,8 @@ use crate::id::FunctionId;
 use crate::problem::Problem;
 use crate::revision::{Plan, Revisions};
 use crate::slice::{
-    self, AppProtocol, Callee, Engine, Expose, JwksFetch, MeshSlice, ModuleHash, Run, Scale, Slice, VerificationKey,
+    self, AppProtocol, Callee, Egress, EgressPort, EgressProtocol, Engine, Expose, JwksFetch, MeshSlice, ModuleHash,
+    Port, PortProtocol, Run, Scale, Slice, VerificationKey,
 };
 use leno_policy::spec;
 use std::collections::BTreeMap;
@@ -318,12 +319,25 @@ impl Snapshot {
         match self.functions.get(id).map(|function| &function.run) {
             Some(Run::Command(command)) => ports.clone_from(&command.ports),
             Some(Run::Egress(egress)) => {
-                (hosts, ports, addresses) = (egress.hosts.clone(), egress.other_ports(), egress.addresses.clone());
+                (hosts, ports, addresses) = (egress.hosts.clone(), other_ports(egress), egress.addresses.clone());
             }
             _ => {}
         }
         Callee { id: id.clone(), identity: identity(&self.mesh.trust_domain, id), hosts, ports, addresses }
     }
+}
+
+/// The ports of something outside that are not about requests.
+fn other_ports(egress: &Egress) -> Vec<Port> {
+    let of = |port: &EgressPort| {
+        let protocol = match port.protocol {
+            EgressProtocol::Tcp => PortProtocol::Tcp,
+            EgressProtocol::Tls => PortProtocol::Tls,
+            EgressProtocol::Http | EgressProtocol::Https => return None,
+        };
+        Some(Port { number: port.number, protocol, splice: false })
+    };
+    egress.ports.iter().filter_map(of).collect()
 }
 
 /// `1 function`, `2 functions`

@@ -120,6 +120,31 @@ fn read_available(stream: &mut TcpStream) -> Vec<u8> {
 }
 
 #[test]
+fn a_block_of_addresses_arrives_at_the_node_and_nothing_beside_it() {
+    if !may_run() {
+        return;
+    }
+    let rooms = Rooms::new();
+    let block = Rule { callee: Ipv4Addr::new(203, 0, 113, 0), prefix: 24, ..rule(None, Transport::Tcp) };
+    let refused = |address| rooms.connect(address).unwrap_err().kind() == ErrorKind::PermissionDenied;
+    assert!(refused("203.0.113.7:5432"));
+    rooms.mesh.set(&block, Verdict::ToTheNode).unwrap();
+    // One of another function, for the same addresses and more, which is not the caller's.
+    let foreign = Rule { caller: CALLEE, callee: Ipv4Addr::new(203, 0, 112, 0), prefix: 22, ..block };
+    rooms.mesh.set(&foreign, Verdict::ToTheNode).unwrap();
+    for address in ["203.0.113.7:5432", "203.0.113.255:80"] {
+        let _client = rooms.connect(address).unwrap();
+        let (near, _) = rooms.listener.accept().unwrap();
+        assert_eq!(near.local_addr().unwrap().to_string(), address, "the address that was called");
+    }
+    for address in ["203.0.112.7:5432", "203.0.114.1:80", "100.64.0.3:80"] {
+        assert!(refused(address), "{address}");
+    }
+    rooms.mesh.unset(&block);
+    assert!(refused("203.0.113.7:5432"));
+}
+
+#[test]
 fn what_is_spliced_does_not_pass_by_the_node_and_nothing_overtakes() {
     if !may_run() {
         return;

@@ -6,6 +6,8 @@
 //! - `/bulk/<host:port>/<bytes>` sends so many bytes, reads them back, and compares
 //! - `/half/<host:port>/<text>` ends its own direction before it reads
 //! - `/request/<host:port>/<authority>` sends an HTTP request for that authority, and answers with the first line of the response
+//! - `/keep/<host:port>` opens one that answers `PING`, and keeps it until `/release`
+//! - `/line/<host:port>/<words+with+plus>` sends a line, and answers with the line that came back
 //! - `/hello/<host:port>/<name>` begins TLS with a server of that name, at a port of `ECHO_PORTS`
 
 use http_body_util::Full;
@@ -23,6 +25,9 @@ type Error = Box<dyn std::error::Error + Send + Sync>;
 
 /// The connection that is kept.
 static HELD: Mutex<Option<BufReader<TcpStream>>> = Mutex::const_new(None);
+
+/// Connections that are kept, several.
+static KEPT: Mutex<Vec<TcpStream>> = Mutex::const_new(Vec::new());
 
 #[tokio::main]
 async fn main() -> Result<(), Error> {
@@ -108,6 +113,27 @@ async fn act(path: &str) -> Result<String, Error> {
             let mut stream = BufReader::new(TcpStream::connect(to).await?);
             let head = format!("GET / HTTP/1.1\r\nhost: {authority}\r\nconnection: close\r\n\r\n");
             stream.write_all(head.as_bytes()).await?;
+            let mut line = String::new();
+            stream.read_line(&mut line).await?;
+            Ok(line)
+        }
+        ["keep", to] => {
+            let mut stream = TcpStream::connect(to).await?;
+            // It is there once something came back.
+            stream.write_all(b"PING\r\n").await?;
+            if stream.read(&mut [0; 16]).await? == 0 {
+                return Err("it was closed".into());
+            }
+            KEPT.lock().await.push(stream);
+            Ok("kept".to_owned())
+        }
+        ["release"] => {
+            KEPT.lock().await.clear();
+            Ok("released".to_owned())
+        }
+        ["line", to, command] => {
+            let mut stream = BufReader::new(TcpStream::connect(to).await?);
+            stream.write_all(format!("{}\r\n", command.replace('+', " ")).as_bytes()).await?;
             let mut line = String::new();
             stream.read_line(&mut line).await?;
             Ok(line)

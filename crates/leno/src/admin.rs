@@ -25,7 +25,7 @@ use prometheus_client::collector::Collector;
 use serde_json::{Value, json};
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 
@@ -93,9 +93,14 @@ impl Admin {
             "/identities" => list(self.identities()),
             "/flows" => list(json!(self.node.telemetry.flows(request.uri().query()))),
             "/recent" => list(json!(self.node.telemetry.ring.latest(RECENT))),
-            _ => match path.strip_prefix("/explain/") {
-                Some(request_id) => self.explain(request_id),
-                None => reply(StatusCode::NOT_FOUND, "text/plain", PATHS.to_owned()),
+            "/externals" => list(self.externals()),
+            _ => match (path.strip_prefix("/explain/"), path.strip_prefix("/destinations/").map(str::parse)) {
+                (Some(request_id), _) => self.explain(request_id),
+                (_, Some(Ok(function))) => {
+                    let (destinations, beyond) = self.node.telemetry.destinations.of(&function);
+                    list(json!({ "destinations": destinations, "beyond": beyond }))
+                }
+                _ => reply(StatusCode::NOT_FOUND, "text/plain", PATHS.to_owned()),
             },
         }
     }
@@ -114,14 +119,15 @@ impl Admin {
         let control = Box::new(Scrape::of(self.control.status()));
         let connections = Box::new(self.node.admission.scrape());
         let extensions = Box::new(self.node.extension_instances.scrape());
-        let others: Vec<Box<dyn Collector>> = vec![scaling, revisions, control, connections, extensions];
+        let destinations = Box::new(self.node.telemetry.destinations.scrape());
+        let others: Vec<Box<dyn Collector>> = vec![scaling, revisions, control, connections, extensions, destinations];
         self.node.telemetry.metrics_text(self.node.ledger.entries(), others)
     }
 
     fn functions(&self) -> Value {
         let mut scaling = scaling::columns(&self.supervisor);
         let snapshot = self.node.snapshot.load();
-        let is_function = |entry: &&Arc<FunctionEntry>| !matches!(entry.slice.run, Run::Job(_));
+        let is_function = |entry: &&Arc<FunctionEntry>| !matches!(entry.slice.run, Run::Job(_) | Run::Egress(_));
         let mut entries: Vec<&Arc<FunctionEntry>> = snapshot.functions.values().filter(is_function).collect();
         entries.sort_by(|a, b| a.name.cmp(&b.name));
         let row = |entry: &Arc<FunctionEntry>| {
@@ -143,6 +149,33 @@ impl Admin {
             row
         };
         entries.into_iter().map(row).collect()
+    }
+
+    /// What is outside of the mesh, and who may call it.
+    fn externals(&self) -> Value {
+        let snapshot = self.node.snapshot.load();
+        let mut rows: Vec<(&str, Value)> = Vec::new();
+        for entry in snapshot.functions.values() {
+            let Run::Egress(egress) = &entry.slice.run else { continue };
+            let calls =
+                |other: &&Arc<FunctionEntry>| other.slice.callees.iter().any(|callee| callee.id == entry.slice.id);
+            let mut callers: Vec<&str> =
+                snapshot.functions.values().filter(calls).map(|caller| &*caller.name).collect();
+            callers.sort_unstable();
+            let addresses = egress.addresses.iter().map(|block| format!("{}/{}", block.address, block.prefix));
+            let load = self.node.ledger.target(&entry.slice.id).load(1, Instant::now());
+            let row = json!({
+                "external": &*entry.name,
+                "hosts": egress.hosts,
+                "addresses": addresses.collect::<Vec<_>>(),
+                "ports": egress.ports.iter().map(|port| format!("{} {}", port.number, json!(port.protocol).as_str().unwrap_or_default())).collect::<Vec<_>>(),
+                "callers": callers,
+                "connections": load.connections,
+            });
+            rows.push((&entry.name, row));
+        }
+        rows.sort_by(|one, other| one.0.cmp(other.0));
+        rows.into_iter().map(|(_, row)| row).collect()
     }
 
     fn instances(&self) -> Value {
@@ -185,7 +218,7 @@ impl Admin {
 }
 
 const RECENT: usize = 100;
-const PATHS: &str = "/healthz /readyz /metrics /functions /revisions /instances /jobs /events /identities /flows /recent /explain/REQUEST-ID\n";
+const PATHS: &str = "/healthz /readyz /metrics /functions /revisions /instances /jobs /events /identities /externals /flows /recent /explain/REQUEST-ID /destinations/NAMESPACE/NAME\n";
 
 fn list(value: Value) -> Response<Full<Bytes>> {
     reply(StatusCode::OK, "application/json", value.to_string())

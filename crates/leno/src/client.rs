@@ -28,6 +28,8 @@ pub(crate) enum Listing {
     Revisions,
     /// Running copies of functions.
     Instances,
+    /// What is outside of the mesh, who may call it, and how many connections there are.
+    Externals,
     /// Jobs, how far they are, and how they ended.
     Jobs,
     /// The last decisions of the autoscaler (in instances) and on rollouts (in per cent), what happened to jobs, and why.
@@ -42,6 +44,7 @@ impl Listing {
             Self::Functions => "/functions",
             Self::Revisions => "/revisions",
             Self::Instances => "/instances",
+            Self::Externals => "/externals",
             Self::Jobs => "/jobs",
             Self::Events => "/events",
             Self::Identities => "/identities",
@@ -88,6 +91,14 @@ impl Listing {
                 ("PID", "pid", Plain),
                 ("ISOLATION", "isolation", Plain),
                 ("RESTARTS", "restarts", Plain),
+            ],
+            Self::Externals => &[
+                ("EXTERNAL", "external", Plain),
+                ("HOSTS", "hosts", Plain),
+                ("ADDRESSES", "addresses", Plain),
+                ("PORTS", "ports", Plain),
+                ("CALLERS", "callers", Plain),
+                ("CONNECTIONS", "connections", Plain),
             ],
             Self::Jobs => &[
                 ("JOB", "job", Plain),

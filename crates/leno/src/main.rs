@@ -13,6 +13,7 @@ mod rooms;
 mod scaling;
 mod scrape;
 mod screen;
+mod suggest;
 mod table;
 mod telemetry;
 mod up;
@@ -25,7 +26,7 @@ use std::process::ExitCode;
 
 /// A service mesh for serverless functions: every request is judged in a fresh sandbox.
 ///
-/// Start with `leno check PATH` on a folder of documents (kinds Mesh, Function, Job and Policy, apiVersion leno.dev/v1alpha1),
+/// Start with `leno check PATH` on a folder of documents (kinds Mesh, Function, Job, External and Policy, apiVersion leno.dev/v1alpha1),
 /// then `leno up PATH`. Nothing is allowed unless a policy allows it; `leno explain ID` says why a request was refused,
 /// where ID is the response's `x-request-id`.
 #[derive(Parser)]
@@ -93,6 +94,9 @@ enum Command {
         /// The shell.
         shell: Shell,
     },
+    /// Write documents for what a function was refused, to be reviewed.
+    #[command(subcommand)]
+    Suggest(Suggest),
     /// Tell every stage of the decision on a recent request.
     Explain {
         /// The response's `x-request-id`, also in the access log.
@@ -102,6 +106,22 @@ enum Command {
         /// Print JSON.
         #[arg(long)]
         json: bool,
+    },
+}
+
+#[derive(Subcommand)]
+enum Suggest {
+    /// What would this function need to be allowed? External documents and policies for the destinations that it was refused.
+    ///
+    /// A node remembers 128 destinations of each function, and counts the others. It forgets them when it ends.
+    Egress {
+        /// Function or job: `name`, or `namespace/name`.
+        function: String,
+        /// Print what was refused, as JSON.
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        node: NodeAddress,
     },
 }
 
@@ -154,6 +174,7 @@ fn main() -> ExitCode {
             Ok(ExitCode::SUCCESS)
         }
         Command::Observe { filter, printing, node } => observe::run(&node, &filter, &printing),
+        Command::Suggest(Suggest::Egress { function, json, node }) => suggest::egress(&function, &node, json),
         Command::Explain { request_id, node, json } => client::explain(&request_id, &node, json),
     };
     match result {

@@ -8,9 +8,10 @@ use outside::{Answer, Authority, Names, Server};
 use serde_json::Value;
 use std::fmt::Write as _;
 use std::fs;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 const HERE: Ipv4Addr = Ipv4Addr::LOCALHOST;
 
@@ -124,8 +125,8 @@ fn the_node_begins_tls_and_adds_the_secret_and_judges_each_request() {
         assert!((400..404).contains(&refused.status), "{method} {path}: {refused:?}");
     }
     assert_eq!(server.requests(), 2, "nothing that was refused went out");
-    let line = mesh.log_lines("target", "test/api", 2).remove(0);
-    assert!(line.to_string().contains("api/authorization/read"), "the rule that decided is in the log: {line}");
+    let lines = mesh.log_lines("rule", "api/authorization/read", 2);
+    assert!(lines.iter().all(|line| line["target"] == "test/api"), "the rule that decided is in the log: {lines:?}");
 
     // A secret that cannot be read: nothing goes out without it. Functions that were running see what the file has now.
     fs::write(mesh.folder.path().join("token"), "trout").unwrap();
@@ -137,6 +138,45 @@ fn the_node_begins_tls_and_adds_the_secret_and_judges_each_request() {
     mesh.wait_for("the secret to be missed", |mesh| status(mesh, "api.shop.example", "/") == 503);
     let flow = reason(&mut mesh, "api.shop.example", "the credential authorization");
     assert!(!flow.to_string().contains("trout"), "{flow}");
+}
+
+#[test]
+fn what_was_refused_becomes_documents_to_review() {
+    let names = Names::start();
+    names.set("api.shop.example", Answer::Addresses(vec![HERE], 60));
+    names.set("known.example", Answer::Addresses(vec![HERE], 60));
+    let server = Server::http("127.0.0.1:0");
+    let port = server.port();
+    let other = external(
+        "known",
+        &format!("  hosts: [known.example]\n  resolvesTo: [127.0.0.0/8]\n  ports: [{{port: {port}, protocol: http}}]"),
+    );
+    let stock = mesh::echo_function("stock", "") + &other;
+    let mut mesh = start(&names, &(caller("known") + &stock), |_| ());
+    for _ in 0..3 {
+        assert_eq!(status(&mesh, "api.shop.example", "/v1/items"), 403);
+    }
+    assert_eq!(status(&mesh, "203.0.113.7:8080", "/x"), 403);
+    assert_eq!(status(&mesh, "stock", "/x"), 403);
+    assert_eq!(status(&mesh, &format!("known.example:{port}"), "/x"), 403, "no policy is about it");
+    mesh.metrics(&[r#"leno_destinations_refused_total{source="test/caller",asked="request"} 6"#]);
+
+    let suggested = mesh.leno(&["suggest", "egress", "caller"]);
+    let text = String::from_utf8(suggested.stdout).unwrap();
+    assert!(suggested.status.success(), "{text}");
+    for expected in ["# 3 times.", "callees: [203-0-113-7, api-shop-example, stock]", "known-from-caller"] {
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
+    mesh.write(&(caller("known, api-shop-example, 203-0-113-7, stock") + &stock + &text));
+    mesh.wait_for("the suggested documents to be in force", |mesh| {
+        status(mesh, "api.shop.example", "/v1/items") == 503
+    });
+    reason(&mut mesh, "api.shop.example", "`resolvesTo` does not admit");
+    assert_eq!(status(&mesh, "api.shop.example", "/v1/other"), 403, "what was not asked for is not allowed");
+    assert_eq!(seen(&mesh, &format!("known.example:{port}"), "/x")["method"], "GET");
+    let listed = String::from_utf8(mesh.leno(&["get", "externals"]).stdout).unwrap();
+    assert!(listed.contains("test/api-shop-example") && listed.contains("443 https"), "{listed}");
+    assert!(!mesh.leno(&["suggest", "egress", "nobody"]).status.success());
 }
 
 #[test]
@@ -452,4 +492,111 @@ fn connections_that_are_no_http_go_out_by_name_and_by_address() {
     let db = rows.iter().find(|row| row["target"] == "test/db" && row["verdict"] == "allow").expect("it is recorded");
     assert_eq!(db["rule"], "db/authorization/caller");
     assert!(db["sent"].as_u64().unwrap() > 10 && db["received"].as_u64().unwrap() > 10, "{db}");
+}
+
+/// A Redis server that is none of the mesh's.
+struct Redis(Child, u16);
+
+impl Redis {
+    fn start() -> Self {
+        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let arguments = ["--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--port"];
+        let child = Command::new("redis-server")
+            .args(arguments)
+            .arg(free.to_string())
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("redis-server is installed (make setup)");
+        let redis = Self(child, free);
+        let begin = Instant::now();
+        while TcpStream::connect(("127.0.0.1", free)).is_err() {
+            assert!(begin.elapsed() < Duration::from_secs(60), "redis-server does not start");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        redis
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn databases_inside_and_outside_are_called_by_those_who_may() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: without root, only connections to port 80 are intercepted");
+        return;
+    }
+    let (names, outside) = (Names::start(), Redis::start());
+    names.set("redis.shop.example", Answer::Addresses(vec![HERE], 60));
+    let port = outside.1;
+    let function = |name: &str, command: &str, spec: &str| {
+        format!(
+            "---\napiVersion: leno.dev/v1alpha1\nkind: Function\nmetadata: {{name: {name}, namespace: test}}\nspec:\n  command: [{command}]\n  \
+             workingDirectory: public\n{spec}\n"
+        )
+    };
+    let wire = format!("\"{}\"", example("wire").display());
+    let by = |caller: &str, name: &str, port: u16| {
+        policy(
+            name,
+            name,
+            &format!(
+                "  authorization: {{rules: [{{name: {caller}, from: [{{identities: [{caller}]}}], to: [{{ports: [{port}]}}]}}]}}\n  \
+                 circuitBreaker: {{maxConnections: 2}}"
+            ),
+        )
+    };
+    let documents = function("cart", &wire, "  callees: [cache, redis]\n  expose: [{hosts: [\"*\"], path: /}]")
+        + &function("other", &wire, "  callees: [cache, redis]\n  expose: [{hosts: [other.example], path: /}]")
+        + &function(
+            "cache",
+            "redis-server, --save, \"\", --appendonly, \"no\", --protected-mode, \"no\", --port, \"6379\"",
+            "  port: 6379\n  ports: [{port: 6379}]",
+        )
+        + &external(
+            "redis",
+            &format!(
+                "  hosts: [redis.shop.example]\n  resolvesTo: [127.0.0.1]\n  ports: [{{port: {port}, protocol: tcp}}]"
+            ),
+        )
+        + &policy("in", "cart", mesh::ALLOW_ALL)
+        + &policy("also", "other", mesh::ALLOW_ALL)
+        + &by("cart", "cache", 6379)
+        + &by("cart", "redis", port);
+    let leno = Command::new(env!("CARGO_BIN_EXE_leno"));
+    let fields = format!("  instances: {{isolation: strict, accounts: node}}\n{}", names.mesh());
+    let mut mesh = Mesh::start_with_command(leno, &fields, &documents, public_folder);
+    let other = ["--header", "host: other.example"];
+    for (at, target) in [("cache:6379".to_owned(), "test/cache"), (format!("redis.shop.example:{port}"), "test/redis")]
+    {
+        let say = |command: &str| mesh.get(&format!("/line/{at}/{command}")).body;
+        assert_eq!(say("SET+items+7"), "+OK\r\n");
+        assert_eq!(say("INCR+items"), ":8\r\n");
+        let refused = mesh.curl(&format!("/line/{at}/GET+items"), &other);
+        assert_ne!(refused.body, "$1\r\n", "no rule allows {target} to the other one");
+        let mut rows: Vec<Value> = Vec::new();
+        mesh.wait_for("the connections", |mesh| {
+            let output = mesh.leno(&["observe", "--json", "--last", "1000", "--kind", "connection"]);
+            let text = String::from_utf8(output.stdout).unwrap();
+            rows = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+            rows.retain(|row: &Value| row["target"] == target);
+            rows.len() >= 3
+        });
+        let allowed: Vec<&Value> = rows.iter().filter(|row| row["verdict"] == "allow").collect();
+        assert_eq!(allowed.len(), 2, "{rows:#?}");
+        assert_eq!((&allowed[0]["sent"], &allowed[0]["received"]), (&13.into(), &5.into()), "{rows:#?}");
+        assert!(allowed[0]["source"].as_str().unwrap().starts_with("test/cart"), "{rows:#?}");
+        assert!(rows.iter().any(|row| row["verdict"] == "deny"), "{rows:#?}");
+        // A third connection is one too many.
+        let hold = |from: &[&str]| mesh.curl(&format!("/keep/{at}"), from).body;
+        assert_eq!((hold(&[]), hold(&[])), ("kept".to_owned(), "kept".to_owned()));
+        let third = mesh.get(&format!("/line/{at}/PING")).body;
+        assert_ne!(third, "+PONG\r\n", "the circuit breaker allows two");
+        assert_eq!(mesh.get("/release").body, "released");
+        mesh.wait_for("the connections to end", |mesh| mesh.get(&format!("/line/{at}/PING")).body == "+PONG\r\n");
+    }
 }

@@ -232,9 +232,13 @@ fn watch(refusals: &Refusals, policy: &Weak<KernelPolicy>, node: &Weak<Node>) {
 fn tell(policy: &KernelPolicy, node: &Node, refusal: &Refusal) {
     let instance = refusal.network.and_then(|network| policy.state().instances.get(&network).cloned());
     let caller = || refusal.caller.and_then(|address| node.addresses.function(address)).map(|id| id.to_string().into());
+    let callee = node.addresses.function(refusal.callee);
+    if let Some(function) = refusal.caller.and_then(|address| node.addresses.function(address)) {
+        let (host, port) = (refusal.callee.to_string(), refusal.port);
+        node.telemetry.destinations.connection(&function, callee.as_ref(), &host, port);
+    }
     // Of a room that has ended meanwhile, only its function is known, or not even that.
     let source = instance.or_else(caller).unwrap_or_else(|| "?".into());
-    let callee = node.addresses.function(refusal.callee);
     let reason = match (refusal.network, &callee, refusal.transport) {
         (None, ..) => "it is not allowed any more: what is sent does not arrive",
         (_, None, _) => "no function that it may call has this address",

@@ -18,10 +18,11 @@ use crate::http::failure::Failure;
 use crate::http::head;
 use crate::runtime::schedule;
 use crate::telemetry::observed::Stage;
-use exchange::Exchange;
+use exchange::{Exchange, Origin};
 use guard::ExchangeGuard;
 use http::{HeaderMap, Response, StatusCode, request};
 use judge::{JudgeInput, Judgement, Permitted, Refusal, Ruling};
+use leno_config::FunctionId;
 use leno_policy::spec::Protocol;
 use route::{Route, Upstream};
 use upstream::{Reply, UpstreamGuard};
@@ -31,7 +32,12 @@ impl Exchange {
     pub(crate) async fn run(self, head: Box<request::Parts>, body: Body) -> Response<Body> {
         let route = match route::find(&self, &head) {
             Ok(route) => route,
-            Err(failure) => return self.fail(failure),
+            Err(failure) => {
+                if let Failure::NoHttp(_) = failure {
+                    self.note_destination();
+                }
+                return self.fail(failure);
+            }
         };
         if let Some(target) = route.target_name() {
             self.record.routed(&target);
@@ -42,7 +48,12 @@ impl Exchange {
         self.record.stage(Stage::Routed);
         let permitted = match self.worker.judge.request(self.ask(&route, &body), head, &self.record) {
             Judgement::Permitted(permitted) => permitted,
-            Judgement::Denied(refusal) => return self.refuse(refusal),
+            Judgement::Denied(refusal) => {
+                if matches!(route.upstream, Upstream::NotACallee | Upstream::Outside(..)) {
+                    self.note_destination();
+                }
+                return self.refuse(refusal);
+            }
         };
         let permitted = if permitted.has_extensions() {
             match Box::pin(self.extend(self.ask(&route, &body), permitted)).await {
@@ -102,6 +113,23 @@ impl Exchange {
             count => self.worker.node.extension_instances.take(&ask.entry.slice.id, count, most).await.map(Some),
         };
         self.worker.judge.extend(ask, permitted, share, &self.record)
+    }
+
+    /// Notes that a function was refused something outside, or a host that it may not call, for `leno suggest egress`.
+    fn note_destination(&self) {
+        let from_identity = || FunctionId::of_identity(self.peer.identity.as_deref()?);
+        let (caller, callee) = match &self.origin {
+            Origin::Outbound(caller, _) => (Some(caller.slice.id.clone()), None),
+            Origin::Inbound(entry) if entry.outside.is_some() => (from_identity(), Some(&entry.slice.id)),
+            Origin::Inbound(_) | Origin::Gateway => return,
+        };
+        let Some(caller) = caller else { return };
+        self.record.note(|observed| {
+            let line = &observed.request_line;
+            let (host, _) = head::split_authority(line.authority());
+            let destinations = &self.worker.node.telemetry.destinations;
+            destinations.request(&caller, callee, (host, self.port), (line.method(), line.path()));
+        });
     }
 
     /// Answers with a refusal. The record says which rule refused; the response does not.

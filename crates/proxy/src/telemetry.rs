@@ -1,6 +1,7 @@
 //! Where records go: metrics, the ring of recent records, access log and spans.
 
 pub(crate) mod access_log;
+pub mod destinations;
 pub mod flows;
 mod kept;
 pub mod metrics;
@@ -14,6 +15,7 @@ pub(crate) mod span;
 pub mod stats;
 
 use access_log::AccessLog;
+use destinations::Destinations;
 use flows::{Flows, Others};
 use leno_config::slice::MeshSlice;
 use metrics::{Gauges, LedgerEntries, Metrics};
@@ -31,6 +33,8 @@ pub struct Telemetry {
     pub ring: Ring,
     /// What was refused before it was a request.
     pub others: Others,
+    /// What functions wanted to reach and were refused.
+    pub destinations: Destinations,
     /// The access log; `None`: no lines are written.
     pub log: Option<AccessLog>,
     /// The span exporter; `None`: spans are not exported.
@@ -52,6 +56,7 @@ impl Telemetry {
             metrics: Metrics::default(),
             ring: Ring::default(),
             others: Others::default(),
+            destinations: Destinations::default(),
             log: None,
             spans: None,
             trust_domain: trust_domain.to_owned(),

@@ -75,6 +75,12 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         let _ = fs::write(self.parent.join("cgroup.procs"), "0");
-        let _ = fs::remove_dir(&self.path);
+        // A thread that has just ended is in it a little longer.
+        for _ in 0..1000 {
+            if fs::remove_dir(&self.path).is_ok() {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
     }
 }

@@ -86,6 +86,12 @@ pub(crate) fn find(worker: &Rc<Worker>, caller: &Arc<Caller>, address: SocketAdd
     };
     let started = (SystemTime::now(), Instant::now());
     let Some((callee, port)) = to else {
+        worker.node.telemetry.destinations.connection(
+            &caller.function,
+            None,
+            &address.ip().to_string(),
+            address.port(),
+        );
         worker.node.telemetry.others.push(Connection {
             instance: &caller.instance,
             target: None,

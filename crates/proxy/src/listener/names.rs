@@ -25,6 +25,7 @@ pub(super) async fn answer(worker: &Worker, caller: &Caller, socket: &UdpSocket)
             let found = worker.snapshot_with(&caller.function);
             let callee = found.and_then(|(_, entry)| Some(entry.callee(name)?.id.clone()));
             if callee.is_none() {
+                worker.node.telemetry.destinations.name(&caller.function, name);
                 worker.node.telemetry.others.push(Refusal {
                     kind: "name",
                     instance: (&*caller.instance).into(),
