@@ -20,17 +20,22 @@
 
 mod account;
 mod children;
+mod container;
 mod error;
 mod filter;
 mod init;
 pub mod launcher;
 mod network;
+mod overlay;
 mod room;
 mod rooms;
+mod runtime;
 mod step;
+mod user;
 mod view;
 mod wire;
 
+pub use container::{Container, DEFAULT_WRITABLE, Image, Volume};
 pub use error::NoRoom;
 pub use room::{Entrances, Exit, Inside, Kept, Prepare, Program, Refusals, Refused, Room};
 pub use rooms::{Launcher, Rooms};
