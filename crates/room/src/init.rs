@@ -205,10 +205,10 @@ fn give_up_rights() -> io::Result<()> {
     give_up_rights_but(CapabilitySet::empty())
 }
 
-/// Like [`give_up_rights`], but this process keeps some.
+/// Like [`give_up_rights`], but this process keeps some, and root's programs may have them.
 pub(crate) fn give_up_rights_but(kept: CapabilitySet) -> io::Result<()> {
     rustix::thread::set_no_new_privs(true)?;
-    for capability in CapabilitySet::all().iter() {
+    for capability in CapabilitySet::all().difference(kept).iter() {
         match rustix::thread::remove_capability_from_bounding_set(capability) {
             // One that this kernel does not know.
             Err(Errno::INVAL) => {}

@@ -279,7 +279,8 @@ impl Room {
         });
         let (task, mounts) = mounted.await.map_err(io::Error::other)??;
         let name = task.argv.first().map_or("", String::as_str);
-        self.begin(name, &Order::Contain, &task, output, errors, &mounts).await
+        let begun = self.begin(name, &Order::Contain, &task, output, errors, &mounts).await;
+        begun.map_err(|error| io::Error::new(error.kind(), format!("`{name}`: {error}")))
     }
 
     /// Has the room run something, and waits until it does.
