@@ -5,9 +5,9 @@ use crate::container::{Container, Prepared};
 use crate::error::{LONGEST, NoRoom};
 use crate::view;
 use crate::wire::{self, Event, MOST_DESCRIPTORS, Order, Task};
-use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::fs::{FileType, MemfdFlags, fchown, fstat, memfd_create};
 use rustix::net::{RecvFlags, SendFlags};
-use rustix::process::{Signal, pidfd_send_signal};
+use rustix::process::{Gid, Signal, Uid, pidfd_send_signal};
 use serde::Serialize;
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
@@ -261,7 +261,7 @@ impl Room {
         Err(io::Error::new(error.kind(), format!("`{name}` in {}: {text}{hint}", task.directory.display())))
     }
 
-    /// Runs a container, with these files as its standard output and standard error. The room has to be one of [`crate::Rooms::take_for_container`]. Returns
+    /// Runs a container, with these files as its standard output and standard error. If they are pipes, they become its user's. The room has to be one of [`crate::Rooms::take_for_container`]. Returns
     /// when the container's program begins. If that fails, the room ends. A program that the kernel cannot execute fails after its beginning: what was
     /// wrong is in its standard error.
     ///
@@ -272,6 +272,12 @@ impl Room {
             return Err(bad("this room was not made for a container".to_owned()));
         };
         let (prepared, owner) = (Prepared::new(container, runtime)?, account.first);
+        for pipe in [&output, &errors] {
+            // So that the container can open /dev/stdout and /dev/stderr, to which images link their logs.
+            if FileType::from_raw_mode(fstat(pipe)?.st_mode) == FileType::Fifo {
+                fchown(pipe, Some(Uid::from_raw(owner)), Some(Gid::from_raw(owner)))?;
+            }
+        }
         let users = OwnedFd::from(File::open(format!("/proc/{}/ns/user", self.pid))?);
         let mounted = tokio::task::spawn_blocking(move || {
             let mounts = prepared.mount(users, owner)?;

@@ -184,6 +184,11 @@ async fn users_are_those_of_the_image() {
         has(&text, line);
     }
     assert!(text.lines().any(|line| line.starts_with("-rw-r--r--    1 33       44 ")), "{text}");
+    let links = "echo to stdout > /dev/stdout; echo to stderr > /dev/stderr";
+    for user in ["root", "web"] {
+        let image = Image { user: user.to_owned(), ..image(&[&busybox]) };
+        assert_eq!(output(&rooms, shell(image, links)).await, "to stdout\nto stderr\n", "{user}");
+    }
     let text = output(&rooms, at_home("1234:data")).await;
     has(&text, "uid=1234 gid=100(data)");
     has(&text, "touch: mine: Permission denied");
