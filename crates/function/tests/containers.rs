@@ -142,7 +142,7 @@ async fn what_a_container_writes_counts_against_its_memory() {
             panic!("limits cannot be enforced here, so this test says nothing: {reason}");
         }
         let error = function.acquire(&[]).await.unwrap_err().to_string();
-        assert!(error.contains("out of memory, the limit is 24MiB"), "{place}: {error}");
+        assert!(error.contains("out of memory, the limit is 24Mi"), "{place}: {error}");
     }
     supervisor.shutdown(FOREVER).await;
 }
