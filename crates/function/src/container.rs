@@ -64,6 +64,7 @@ impl ContainerSpec {
     pub(crate) fn instance(
         &self,
         program: &Program<'_>,
+        own_group: bool,
         environment: BTreeMap<String, String>,
         hostname: String,
         secrets: Vec<(String, Vec<u8>)>,
@@ -84,6 +85,7 @@ impl ContainerSpec {
             volumes,
             descriptors,
             read_only,
+            own_group,
             writable,
         }
     }

@@ -1,7 +1,8 @@
 //! Containers: what the node says of one, and what of that the room has to be told.
 
+use crate::error::bad;
 use crate::overlay::{MOST_LAYERS, Root};
-use crate::room::{bad, real};
+use crate::view::real;
 use crate::wire::{Contained, MOST_DESCRIPTORS};
 use crate::{SECRETS, view};
 use nix::sys::signal::Signal;
@@ -77,6 +78,8 @@ pub struct Container {
     pub descriptors: Option<u64>,
     /// The container may only write to volumes, `/tmp` and `/dev/shm`.
     pub read_only: bool,
+    /// The room was moved into a control group (v2) of its own, which the container sees, read-only: programs look for their limits there.
+    pub own_group: bool,
     /// How many bytes it may write to its root. They are in memory, and count against the container's.
     pub writable: u64,
 }
@@ -96,6 +99,7 @@ impl Default for Container {
             volumes: Vec::new(),
             descriptors: None,
             read_only: false,
+            own_group: false,
             writable: DEFAULT_WRITABLE,
         }
     }
@@ -112,7 +116,7 @@ pub(crate) struct Prepared {
 impl Prepared {
     /// Checks a container.
     pub(crate) fn new(container: Container, runtime: PathBuf) -> io::Result<Self> {
-        let Container { image, secrets, descriptors, hostname, read_only, writable, .. } = &container;
+        let Container { image, secrets, descriptors, hostname, read_only, own_group, writable, .. } = &container;
         if image.layers.is_empty() || image.layers.len() > MOST_LAYERS {
             return Err(bad(format!("an image has 1 to {MOST_LAYERS} layers, not {}", image.layers.len())));
         }
@@ -136,6 +140,7 @@ impl Prepared {
             secrets: secrets.clone(),
             descriptors: *descriptors,
             read_only: *read_only,
+            own_group: *own_group,
             stop_signal: signal(&image.stop_signal)?,
             runtime,
         };

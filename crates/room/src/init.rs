@@ -2,6 +2,7 @@
 //! room ends when the program does, when the node closes its socket, or when the launcher ends.
 
 use crate::filter::{self, Listener, RefusedCall};
+use crate::rights::{give_up_rights, limit};
 use crate::step::{During, Unmade};
 use crate::wire::{self, Contained, Event, Kind, MOST_DESCRIPTORS, Order, Task};
 use crate::{children, network, runtime, view};
@@ -12,8 +13,8 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
-use rustix::process::{Pid, Resource, Rlimit, Signal, WaitOptions, getrlimit, setrlimit, wait};
-use rustix::thread::{CapabilitySet, CapabilitySets, Gid, Uid};
+use rustix::process::{Pid, Resource, Signal, WaitOptions, setrlimit, wait};
+use rustix::thread::{Gid, Uid};
 use seccompiler::BpfProgram;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeSet;
@@ -27,6 +28,9 @@ use std::process::{Command, Stdio};
 pub(crate) const USER: u32 = 1000;
 /// Longest [`Task`] or [`Contained`], in bytes.
 const LONGEST_TASK: u64 = 8 << 20;
+
+/// Longest reason why something is not started, in characters. It has to fit a message.
+const LONGEST_REASON: usize = 500;
 
 /// A program that runs in the room.
 struct Program {
@@ -111,7 +115,11 @@ fn live(control: &OwnedFd, children: &SignalFd, has_account: bool, filter: &BpfP
         };
         return match started {
             Ok(program) => attend(control, children, &program),
-            Err(error) => wire::send(control, &Event::NotStarted(error.to_string()), &[], SendFlags::empty()),
+            Err(error) => {
+                // What a runtime says may name a program, whose name may be long.
+                let reason = error.to_string().chars().take(LONGEST_REASON).collect();
+                wire::send(control, &Event::NotStarted(reason), &[], SendFlags::empty())
+            }
         };
     }
     Ok(())
@@ -190,34 +198,6 @@ fn read<T: DeserializeOwned>(task: OwnedFd) -> io::Result<T> {
     let mut bytes = Vec::new();
     File::from(task).take(LONGEST_TASK).read_to_end(&mut bytes)?;
     postcard::from_bytes(&bytes).map_err(io::Error::other)
-}
-
-/// The program's limit on file descriptors. Where the room shares its account with others, the hard limit is the soft one: how many descriptors an account
-/// may have on their way in sockets is limited too, and the rooms' first processes need some.
-pub(crate) fn limit(descriptors: u64, has_account: bool) -> Rlimit {
-    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
-    let soft = maximum.map_or(descriptors, |maximum| descriptors.min(maximum));
-    Rlimit { current: Some(soft), maximum: if has_account { maximum } else { Some(soft) } }
-}
-
-/// Gives up all capabilities for ever, this process's and those of what it starts.
-fn give_up_rights() -> io::Result<()> {
-    give_up_rights_but(CapabilitySet::empty())
-}
-
-/// Like [`give_up_rights`], but this process keeps some, and root's programs may have them.
-pub(crate) fn give_up_rights_but(kept: CapabilitySet) -> io::Result<()> {
-    rustix::thread::set_no_new_privs(true)?;
-    for capability in CapabilitySet::all().difference(kept).iter() {
-        match rustix::thread::remove_capability_from_bounding_set(capability) {
-            // One that this kernel does not know.
-            Err(Errno::INVAL) => {}
-            removed => removed?,
-        }
-    }
-    rustix::thread::clear_ambient_capability_set()?;
-    let inheritable = CapabilitySet::empty();
-    Ok(rustix::thread::set_capabilities(None, CapabilitySets { effective: kept, permitted: kept, inheritable })?)
 }
 
 /// Attends to a running program until the room is to end.

@@ -5,7 +5,7 @@
 //! the image's program begins, nothing in the room has rights or an unfiltered system call any more.
 
 use crate::filter::Listener;
-use crate::init::{give_up_rights_but, limit};
+use crate::rights::{give_up_rights_but, limit};
 use crate::step::{During, Unmade};
 use crate::user::User;
 use crate::view::{self, At};
@@ -184,7 +184,8 @@ fn mounts(task: &Contained) -> Vec<Value> {
         json!({"destination": "/proc", "source": "proc", "type": "proc", "options": ["nosuid", "nodev", "noexec"]}),
         // Without `nodev`, and without `ro` for what is mounted in it: /dev/shm is writable.
         json!({"destination": "/dev", "source": "/dev", "type": "bind", "options": ["rbind", "ro", "nosuid"]}),
-        bind(Path::new("/sys"), Path::new("/sys"), "rbind"),
+        // What is mounted in it is a control group, which need not be this container's alone.
+        bind(Path::new("/sys"), Path::new("/sys"), if task.own_group { "rbind" } else { "bind" }),
     ];
     for (path, size) in &task.volumes {
         let options = [

@@ -150,7 +150,7 @@ pub(crate) fn contain(task: &Contained, mounts: &[OwnedFd]) -> io::Result<()> {
     fs::write("/etc/hostname", format!("{hostname}\n")).at("/etc/hostname")?;
     let hosts = format!("127.0.0.1 localhost {hostname}\n::1 localhost\n");
     fs::write("/etc/hosts", hosts).at("/etc/hosts")?;
-    // Its own group, as programs look for their limits there. The runtime wants to see one too.
+    // The runtime wants to see it, and the container may, if it has one of its own: programs look for their limits there.
     let groups = "/sys/fs/cgroup";
     DirBuilder::new().recursive(true).create(groups).at(groups)?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::RDONLY;
@@ -184,6 +184,11 @@ fn show(on_machine: &Path, in_room: &Path, missing: Missing) -> io::Result<()> {
             set_attributes(CWD, in_room, READ_ONLY, true).at(on_machine.display())
         }
     }
+}
+
+/// The path of the machine that this one leads to.
+pub(crate) fn real(path: &Path) -> io::Result<PathBuf> {
+    path.canonicalize().map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
 }
 
 /// Makes a read-only mount of a file or a folder that is attached nowhere. It shows that file or folder also to who may not enter the folders above it.

@@ -115,6 +115,8 @@ pub(crate) struct Contained {
     pub secrets: Vec<(String, Vec<u8>)>,
     pub descriptors: Option<u64>,
     pub read_only: bool,
+    /// The room is in a control group of its own, which the container may see.
+    pub own_group: bool,
     /// Number of the signal that asks the program to end.
     pub stop_signal: i32,
     /// The OCI runtime, a program of the machine.

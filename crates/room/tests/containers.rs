@@ -116,7 +116,7 @@ async fn a_container_has_its_image_and_nothing_else() {
     let (rooms, layers) = (open(1).await, Layers::new());
     let script = "hostname; id; pwd; echo $HOME $PATH $GIVEN; ls /; echo --; cat /etc/hostname /etc/hosts /etc/resolv.conf; \
         grep -E '^(CapEff|CapBnd|CapAmb|NoNewPrivs|Seccomp|SigBlk):' /proc/self/status; ulimit -n; cat /run/secrets/key; \
-        stat -c '%u:%g %a %n' /home/web/file /tmp /dev/shm / /run/secrets/key; cat /home/web/file; mount; exit 7";
+        stat -c '%u:%g %a %n' /home/web/file /tmp /dev/shm / /run/secrets/key; cat /home/web/file; echo open $(ls /proc/$$/fd); echo groups $(ls -A /sys/fs/cgroup); mount; exit 7";
     let container = Container {
         secrets: vec![("key".to_owned(), b"swordfish\n".to_vec())],
         descriptors: Some(321),
@@ -147,6 +147,8 @@ async fn a_container_has_its_image_and_nothing_else() {
         "0:0 1777 /dev/shm",
         "0:0 755 /",
         "0:0 444 /run/secrets/key",
+        "open 0 1 2",
+        "groups",
         "of the image",
     ] {
         has(&text, line);
@@ -232,8 +234,9 @@ async fn root_can_do_in_its_container_what_images_count_on_and_no_more() {
         su -s /bin/sh web -c 'exec sleep 1000' & while [ $(stat -c %u /proc/$!) = 0 ]; do :; done; kill $! && echo killed; \
         kill -KILL 1; kill -STOP 1; echo 0 > /proc/sys/net/ipv4/ip_unprivileged_port_start; \
         cat /proc/1/environ; ls /proc/1/root/; mknod /null c 1 3; chroot / true; hostname other; ping -c 1 127.0.0.1; \
-        nc -l -p 81; httpd -f -p 127.0.0.1:80; ls -A /sys/fs/cgroup | grep -c . >/dev/null && echo groups; mkdir /sys/fs/cgroup/x; echo done";
-    let (room, read) = start(&rooms, shell(image(&[&busybox]), script)).await;
+        nc -l -p 81; httpd -f -p 127.0.0.1:80; ls -A /sys/fs/cgroup | grep . >/dev/null && echo groups; mkdir /sys/fs/cgroup/x; echo done";
+    let container = Container { own_group: true, ..shell(image(&[&busybox]), script) };
+    let (room, read) = start(&rooms, container).await;
     let text = all(read).await;
     for line in [
         "web's",
