@@ -30,6 +30,9 @@ need clang++ clang
 need wasm-ld lld
 [ -e /usr/include/wasm32-wasi/stdlib.h ] || missing+=(wasi-libc)
 compgen -G '/usr/lib/llvm-*/lib/clang/*/lib/wasi/libclang_rt.builtins-wasm32.a' >/dev/null || missing+=(libclang-rt-dev-wasm32)
+# For tests of containers in rooms.
+need crun crun
+need busybox busybox-static
 if [ ${#missing[@]} -gt 0 ]; then
   packages=$(printf '%s\n' "${missing[@]}" | sort -u | tr '\n' ' ')
   if [ "$(id -u)" = 0 ]; then run=; elif sudo -n true 2>/dev/null; then run=sudo; else die "missing packages; type: sudo apt-get install $packages"; fi

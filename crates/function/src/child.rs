@@ -1,6 +1,7 @@
 //! A started process with its environment, secrets, limits and output readers. Instances and jobs both start this way.
 
 use crate::cgroup::{Cgroup, Cgroups, RoomLimits};
+use crate::container::ContainerSpec;
 use crate::host::Host;
 use crate::instance_id::InstanceId;
 use crate::orphans;
@@ -54,6 +55,8 @@ pub(crate) struct Belongings {
     /// Its limit on memory, in bytes.
     memory: u64,
     _secrets: Secrets,
+    /// What it runs stays where it is.
+    _container: Option<Arc<ContainerSpec>>,
 }
 
 /// The control group of a process. When it ends, everything in it ends.
@@ -70,6 +73,18 @@ impl Owner {
     /// Starts the program, in a room if it is to have one. Variables in `given` override those of the host, which override the program's own. Later
     /// entries of `given` override earlier ones.
     pub(crate) async fn start(&self, program: &Program<'_>, given: Vec<(String, String)>) -> std::io::Result<Child> {
+        if program.container.is_some() {
+            return match (program.isolation, &self.settings.rooms) {
+                (slice::Isolation::Process, _) => Err(std::io::Error::new(
+                    std::io::ErrorKind::InvalidInput,
+                    "a container runs in a room: `isolation: process` is about programs of the machine",
+                )),
+                (_, Rooms::Open(rooms)) => self.start_in_room(rooms, program, given).await,
+                (_, Rooms::None(reason)) => {
+                    Err(std::io::Error::other(format!("a container runs in a room, and this node has none: {reason}")))
+                }
+            };
+        }
         match (program.isolation, &self.settings.rooms) {
             (slice::Isolation::Strict | slice::Isolation::Auto, Rooms::Open(rooms)) => {
                 self.start_in_room(rooms, program, given).await
@@ -83,9 +98,10 @@ impl Owner {
         }
     }
 
-    /// Whether a process with this setting is started in a room here.
-    pub(crate) fn uses_rooms(&self, isolation: slice::Isolation) -> bool {
-        isolation != slice::Isolation::Process && matches!(self.settings.rooms, Rooms::Open(_))
+    /// Whether a program is started in a room here.
+    pub(crate) fn uses_rooms(&self, program: &Program<'_>) -> bool {
+        let wants = program.container.is_some() || program.isolation != slice::Isolation::Process;
+        wants && matches!(self.settings.rooms, Rooms::Open(_))
     }
 
     async fn start_in_room(
@@ -95,7 +111,8 @@ impl Owner {
         given: Vec<(String, String)>,
     ) -> std::io::Result<Child> {
         let secrets = RoomSecrets::read(program.secrets)?;
-        let mut room = rooms.take().await.map_err(std::io::Error::other)?;
+        let room = if program.container.is_some() { rooms.take_for_container().await } else { rooms.take().await };
+        let mut room = room.map_err(std::io::Error::other)?;
         let limits = self.confine(program.resources, Cgroups::room);
         let started = self.move_in(&mut room, limits.as_ref(), program, secrets, given).await;
         let readers = match started {
@@ -110,7 +127,8 @@ impl Owner {
         let reach = Reach::Room(room.inside());
         let confined = limits.map_or(Confined::No, Confined::Room);
         let memory = program.resources.memory;
-        let belongings = Belongings { readers, confined, memory, _secrets: Secrets::default() };
+        let _container = program.container.cloned();
+        let belongings = Belongings { readers, confined, memory, _secrets: Secrets::default(), _container };
         Ok(Child { tree: ProcessTree::Room(room), reach, isolation: Isolation::Strict, belongings })
     }
 
@@ -127,19 +145,12 @@ impl Owner {
             limits.join(room.pid())?;
         }
         let name = self.id.name(&self.function);
-        let path = std::env::var("PATH").ok().map(|path| ("PATH".to_owned(), path));
+        // A container has what its image says.
+        let path = std::env::var("PATH").ok().filter(|_| program.container.is_none());
+        let path = path.map(|path| ("PATH".to_owned(), path));
         let own = program.env.iter().map(|(name, value)| (name.clone(), value.clone()));
         let environment =
             path.into_iter().chain(own).chain(secrets.environment).chain(self.names(&name)).chain(given).collect();
-        let task = leno_room::Program {
-            argv: program.argv.to_vec(),
-            directory: program.directory.to_owned(),
-            environment,
-            hostname: hostname(&name),
-            visible: program.read_only_paths.to_vec(),
-            secrets: secrets.files,
-            descriptors: self.settings.descriptors,
-        };
         if let Some(entrances) = room.take_entrances() {
             self.host.entered(&self.function, self.id, entrances);
         }
@@ -147,7 +158,24 @@ impl Owner {
         room.tell_refusals(Refusals::to(move |refused| host.refused(&function, id, &refused)));
         let ((out, read_out), (err, read_err)) = (pipe::pipe()?, pipe::pipe()?);
         let readers = [Some(self.read(read_out, Stream::Stdout)), Some(self.read(read_err, Stream::Stderr))];
-        room.run(task, out.into_blocking_fd()?, err.into_blocking_fd()?).await?;
+        let (out, err) = (out.into_blocking_fd()?, err.into_blocking_fd()?);
+        let (hostname, secrets, descriptors) = (hostname(&name), secrets.files, self.settings.descriptors);
+        if let Some(container) = program.container {
+            let own_group = matches!(limits, Some(RoomLimits::Current(_)));
+            room.contain(container.instance(program, own_group, environment, hostname, secrets, descriptors), out, err)
+                .await?;
+        } else {
+            let task = leno_room::Program {
+                argv: program.argv.to_vec(),
+                directory: program.directory.to_owned(),
+                environment,
+                hostname,
+                visible: program.read_only_paths.to_vec(),
+                secrets,
+                descriptors,
+            };
+            room.run(task, out, err).await?;
+        }
         Ok(readers)
     }
 
@@ -182,7 +210,8 @@ impl Owner {
             output.out.map(|out| self.read(out, Stream::Stdout)),
             output.err.map(|err| self.read(err, Stream::Stderr)),
         ];
-        let belongings = Belongings { readers, confined, memory: program.resources.memory, _secrets: secrets };
+        let belongings =
+            Belongings { readers, confined, memory: program.resources.memory, _secrets: secrets, _container: None };
         let (tree, reach) = (ProcessTree::Group(group), Reach::Process(processes));
         Ok(Child { tree, reach, isolation: Isolation::Process, belongings })
     }

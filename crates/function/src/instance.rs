@@ -1,6 +1,7 @@
 //! One instance, from start to end.
 
 use crate::child::{Belongings, Owner};
+use crate::container::ContainerSpec;
 use crate::dispatcher::Dispatcher;
 use crate::dispatcher::Slot;
 use crate::error::AcquireError;
@@ -57,6 +58,8 @@ pub(crate) enum Failure {
 pub(crate) struct Instance {
     pub owner: Owner,
     pub command: Command,
+    /// What runs in place of the command's program.
+    pub container: Option<Arc<ContainerSpec>>,
     pub protocol: AppProtocol,
     pub dispatcher: Arc<Dispatcher>,
     pub target: watch::Receiver<TargetState>,
@@ -92,14 +95,14 @@ impl Instance {
         let port = if self.command.port.is_none() { Some(Port::take()?) } else { None };
         let number = port.as_ref().map(|port| port.number).or(self.command.port).unwrap_or_default();
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, number));
-        if number < LOWEST_PORT_IN_A_ROOM && self.owner.uses_rooms(self.command.isolation) {
-            let text = format!(
-                "port {number} is the mesh's in a room: choose one from {LOWEST_PORT_IN_A_ROOM} on, or `isolation: process`"
-            );
+        let program = Program::from(&self.command).contained(self.container.as_ref());
+        if number < LOWEST_PORT_IN_A_ROOM && self.owner.uses_rooms(&program) {
+            let or = if self.container.is_some() { "" } else { ", or `isolation: process`" };
+            let text = format!("port {number} is the mesh's in a room: choose one from {LOWEST_PORT_IN_A_ROOM} on{or}");
             return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, text));
         }
         let given = vec![("PORT".to_owned(), number.to_string())];
-        let child = self.owner.start(&Program::from(&self.command), given).await?;
+        let child = self.owner.start(&program, given).await?;
         let address = match child.isolation {
             Isolation::Strict => SocketAddr::from((in_a_room(self.owner.id), number)),
             Isolation::Process => address,

@@ -3,6 +3,7 @@
 mod run;
 
 use crate::cgroup::Cgroups;
+use crate::container::ContainerSpec;
 use crate::host::Host;
 use crate::instance::TargetState;
 use crate::output::LogLine;
@@ -19,7 +20,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 /// A job to run.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct JobSpec {
     /// Name of the job.
     pub id: FunctionId,
@@ -27,6 +28,8 @@ pub struct JobSpec {
     pub run: String,
     /// Its command and settings.
     pub job: Job,
+    /// Its processes are containers; `None`: they are processes of the machine.
+    pub container: Option<Arc<ContainerSpec>>,
 }
 
 /// Lifecycle state of a job.

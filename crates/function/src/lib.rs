@@ -4,7 +4,7 @@
 //! instances and the queue of waiting requests), `slot` (an instance and the lease of it), `buffer` (how many requests may wait on the node), `load`
 //! (how much there is to do); [`autoscaler`] (how many instances that takes: a pure function) and `scaling` (when it is asked); `lifecycle` (starts
 //! missing instances and stops surplus ones), `instance` (one instance from start to end), `readiness`; `job` (commands that run to completion);
-//! `child` (a started process, of either kind), `tree` (a process group, or a room), `process`, `accounts`, `cgroup`, `orphans`, `secret`, `output`;
+//! `child` (a started process, of either kind), `container`, `tree` (a process group, or a room), `process`, `accounts`, `cgroup`, `orphans`, `secret`, `output`;
 //! `reach` (how an instance is connected to); `processes` and `sockets` (which process is at the other end of a connection).
 //!
 //! This crate knows neither the proxy nor the control plane. It reports to its [`Host`].
@@ -37,6 +37,7 @@ mod accounts;
 pub mod autoscaler;
 mod cgroup;
 mod child;
+mod container;
 mod dispatcher;
 mod error;
 mod host;
@@ -62,6 +63,7 @@ mod tree;
 
 pub use accounts::Accounts;
 pub use autoscaler::{Mode, Reason};
+pub use container::{ContainerSpec, Lease as ImageLease};
 pub use dispatcher::Lease;
 pub use error::AcquireError;
 pub use host::Host;

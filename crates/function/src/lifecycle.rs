@@ -264,6 +264,7 @@ impl Lifecycle {
         let instance = Instance {
             owner,
             command,
+            container: self.spec.container.clone(),
             protocol: self.spec.protocol,
             dispatcher: Arc::clone(&self.shared.dispatcher),
             target: target_watch,

@@ -1,5 +1,6 @@
 //! A process group: the child that the node starts, and whatever the child starts.
 
+use crate::container::ContainerSpec;
 use crate::orphans;
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, Signal, getrlimit, prlimit};
 use std::ffi::OsString;
@@ -13,6 +14,7 @@ use tokio::process::{Child, ChildStderr, ChildStdout};
 
 use leno_config::slice::{Command, Isolation, Process, Resources, Secret};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Longest wait for a killed group to vanish. After that it is left to the kernel.
 const VANISH: Duration = Duration::from_millis(500);
@@ -27,17 +29,26 @@ pub(crate) struct Program<'a> {
     pub resources: &'a Resources,
     pub isolation: Isolation,
     pub read_only_paths: &'a [PathBuf],
+    /// What runs in place of `argv`.
+    pub container: Option<&'a Arc<ContainerSpec>>,
+}
+
+impl<'a> Program<'a> {
+    /// The same with what is to run in its place.
+    pub(crate) fn contained(self, container: Option<&'a Arc<ContainerSpec>>) -> Self {
+        Self { container, ..self }
+    }
 }
 
 impl<'a> From<&'a Command> for Program<'a> {
     fn from(Command { argv, directory, env, secrets, resources, isolation, read_only_paths, .. }: &'a Command) -> Self {
-        Self { argv, directory, env, secrets, resources, isolation: *isolation, read_only_paths }
+        Self { argv, directory, env, secrets, resources, isolation: *isolation, read_only_paths, container: None }
     }
 }
 
 impl<'a> From<&'a Process> for Program<'a> {
     fn from(Process { argv, directory, env, secrets, resources, isolation, read_only_paths, .. }: &'a Process) -> Self {
-        Self { argv, directory, env, secrets, resources, isolation: *isolation, read_only_paths }
+        Self { argv, directory, env, secrets, resources, isolation: *isolation, read_only_paths, container: None }
     }
 }
 

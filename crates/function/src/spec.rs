@@ -1,10 +1,12 @@
 //! What a node gives the supervisor: specs and settings.
 
 use crate::accounts::Accounts;
+use crate::container::ContainerSpec;
 use backon::ExponentialBuilder;
 use leno_config::id::FunctionId;
 use leno_config::revision::{Revision, Template};
 use leno_config::slice::{AppProtocol, Command, Run, Scale, Slice};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// One function, or one of its revisions, as the supervisor runs it.
@@ -16,6 +18,8 @@ pub struct FunctionSpec {
     pub revision: u32,
     /// What runs: processes to start, external addresses, or a component, whose requests are only counted here.
     pub run: Run,
+    /// For [`Run::Command`]: the instances are containers; `None`: they are processes of the machine.
+    pub container: Option<Arc<ContainerSpec>>,
     /// Protocol of the instances. Readiness probes over HTTP use it.
     pub protocol: AppProtocol,
     /// Requests that one instance handles at a time; 0: no limit.
@@ -32,6 +36,7 @@ impl From<&Slice> for FunctionSpec {
             id: slice.id.clone(),
             revision: slice.revisions.number,
             run: slice.run.clone(),
+            container: None,
             protocol: slice.protocol,
             concurrency: slice.concurrency,
             queue: slice.queue,
@@ -45,7 +50,7 @@ impl FunctionSpec {
     pub fn all(slice: &Slice) -> Vec<Self> {
         let of = |Revision { number, template: Template { run, protocol, concurrency, scale } }| {
             let (id, queue) = (slice.id.clone(), slice.queue);
-            Self { id, revision: number, run, protocol, concurrency, queue, scale }
+            Self { id, revision: number, run, container: None, protocol, concurrency, queue, scale }
         };
         slice.all_revisions().map(of).collect()
     }
@@ -70,6 +75,7 @@ impl FunctionSpec {
                     && a.isolation == b.isolation
                     && a.read_only_paths == b.read_only_paths
                     && a.port == b.port
+                    && self.container == other.container
                     && self.protocol == other.protocol
             }
             (Run::External(_), Run::External(_)) | (Run::Wasm(_), Run::Wasm(_)) => true,

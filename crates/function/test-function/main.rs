@@ -1,13 +1,28 @@
-//! A function for the tests of the supervisor: HTTP/1.1 on `PORT`, without any dependency.
+//! A function for the tests of the supervisor: HTTP/1.1 on `PORT`.
 //!
 //! `GET /env` answers its environment, `/pid` its process number, `/exit` makes it exit with status 3, `/healthz` answers 200
 //! once the file named by the first argument exists (at once, without an argument); everything else 200.
+//!
+//! With the argument `room-launcher` it is the launcher of rooms instead.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 
-fn main() -> std::io::Result<()> {
+fn main() -> std::process::ExitCode {
+    if std::env::args().nth(1).as_deref() == Some("room-launcher") {
+        return leno_room::launcher::run();
+    }
+    match serve() {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            std::process::ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve() -> std::io::Result<()> {
     let port: u16 =
         std::env::var("PORT").ok().and_then(|port| port.parse().ok()).ok_or(std::io::ErrorKind::InvalidInput)?;
     let gate = std::env::args().nth(1);

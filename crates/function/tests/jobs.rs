@@ -30,7 +30,7 @@ impl Scripted {
             grace: FOREVER,
         };
         let job = Job { process, parallelism: 1, completions: 1, backoff_limit: 0, active_deadline: None, ttl: None };
-        Self { folder, spec: JobSpec { id: id(), run: "1".to_owned(), job } }
+        Self { folder, spec: JobSpec { id: id(), run: "1".to_owned(), job, container: None } }
     }
 
     fn with(mut self, change: impl FnOnce(&mut Job)) -> Self {

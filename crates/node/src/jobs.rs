@@ -29,7 +29,7 @@ impl Jobs {
     pub(crate) fn apply(&mut self, slice: &Slice, job: &slice::Job) -> Result<(), String> {
         let run = run_of(slice).ok_or("its run cannot be named")?;
         let identity = slice.identity.parse().map_err(|error| format!("its identity: {error}"))?;
-        let spec = JobSpec { id: slice.id.clone(), run, job: job.clone() };
+        let spec = JobSpec { id: slice.id.clone(), run, job: job.clone(), container: None };
         self.waiting.insert(slice.id.clone(), (identity, spec));
         Ok(())
     }

@@ -1,38 +1,76 @@
-//! User IDs that rooms have outside.
+//! User and group IDs that rooms have outside.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The first user ID that rooms have outside, and how many there are. Beyond those that systemd gives to containers.
+/// How many user IDs a container has: 0 and up.
+pub(crate) const CONTAINER_IDS: u32 = 0x1_0000;
+/// The first ID that rooms of processes have outside, and how many there are. Beyond those that systemd gives to containers.
 const FIRST_ACCOUNT: u32 = 0x7000_0000;
 const ACCOUNTS: u32 = 0x1_0000;
+/// The first ID of those that containers have outside, and how many containers there can be. They end where systemd's range for foreign images begins.
+const FIRST_RANGE: u32 = FIRST_ACCOUNT + ACCOUNTS;
+const RANGES: u32 = (0x7ffe_0000 - FIRST_RANGE) / CONTAINER_IDS;
 
-/// User IDs outside. No two rooms have the same at a time.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Accounts(Arc<Mutex<BTreeSet<u32>>>);
+/// Ranges of IDs outside. No two rooms have the same at a time.
+#[derive(Clone, Debug)]
+pub(crate) struct Accounts {
+    first: u32,
+    length: u32,
+    number: u32,
+    given: Arc<Mutex<BTreeSet<u32>>>,
+}
 
-/// The user and group ID of one room, until this is dropped.
+/// The IDs of one room, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Account {
-    pub number: u32,
-    given: Accounts,
+    /// The first of them, or the only one.
+    pub first: u32,
+    accounts: Accounts,
 }
 
 impl Accounts {
+    /// One for each room: it is both user and group.
+    pub(crate) fn of_processes() -> Self {
+        Self { first: FIRST_ACCOUNT, length: 1, number: ACCOUNTS, given: Arc::default() }
+    }
+
+    /// [`CONTAINER_IDS`] for each room.
+    pub(crate) fn of_containers() -> Self {
+        Self { first: FIRST_RANGE, length: CONTAINER_IDS, number: RANGES, given: Arc::default() }
+    }
+
     pub(crate) fn take(&self) -> Option<Account> {
         let mut given = self.given();
-        let number = (FIRST_ACCOUNT..FIRST_ACCOUNT + ACCOUNTS).find(|number| !given.contains(number))?;
-        given.insert(number);
-        Some(Account { number, given: self.clone() })
+        let first = (0..self.number).map(|index| self.first + index * self.length).find(|id| !given.contains(id))?;
+        given.insert(first);
+        Some(Account { first, accounts: self.clone() })
     }
 
     fn given(&self) -> MutexGuard<'_, BTreeSet<u32>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.given.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Account {
     fn drop(&mut self) {
-        self.given.given().remove(&self.number);
+        self.accounts.given().remove(&self.first);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_rooms_have_an_id_in_common() {
+        let (processes, containers) = (Accounts::of_processes(), Accounts::of_containers());
+        let (first, second) = (containers.take().unwrap(), containers.take().unwrap());
+        assert_eq!(second.first - first.first, CONTAINER_IDS);
+        let processes = processes.take().unwrap();
+        assert!(processes.first + ACCOUNTS <= first.first);
+        let freed = first.first;
+        drop(first);
+        assert_eq!(containers.take().unwrap().first, freed);
     }
 }

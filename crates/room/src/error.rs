@@ -25,3 +25,8 @@ impl From<io::ErrorKind> for NoRoom {
         io::Error::from(kind).into()
     }
 }
+
+/// Says what cannot be asked for.
+pub(crate) fn bad(text: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, text)
+}

@@ -121,9 +121,32 @@ const KILLED: &[Sysno] = &[
     Sysno::settimeofday, Sysno::swapoff, Sysno::swapon, Sysno::umount2,
 ];
 
-/// Compiles the filters: the last one asks this process, the others answer by themselves.
-pub(crate) fn compile() -> Result<[BpfProgram; 4], seccompiler::BackendError> {
-    Ok([without_clone3()?, without_splice()?, without_multipath()?, allow_list()?])
+/// The instruction that ends a filter with a verdict.
+const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+
+/// Compiles the filter. For what it does not allow, it asks the room's first process, but for a few calls that it answers by itself.
+pub(crate) fn compile() -> Result<BpfProgram, seccompiler::BackendError> {
+    Ok(chain([without_clone3()?, without_splice()?, without_multipath()?, allow_list()?]))
+}
+
+/// One filter out of several: what one of them would allow, the next one decides.
+fn chain<const N: usize>(filters: [BpfProgram; N]) -> BpfProgram {
+    const JUMP: u16 = (libc::BPF_JMP | libc::BPF_JA) as u16;
+    let mut chained = BpfProgram::new();
+    for (index, mut filter) in filters.into_iter().enumerate() {
+        let length = filter.len();
+        if index + 1 < N {
+            for (at, instruction) in filter.iter_mut().enumerate() {
+                if instruction.code == RETURN && instruction.k == libc::SECCOMP_RET_ALLOW {
+                    // A jump is relative to the instruction after it. No filter has more instructions than fit.
+                    let rest = u32::try_from(length - at - 1).unwrap_or(u32::MAX);
+                    *instruction = sock_filter { code: JUMP, jt: 0, jf: 0, k: rest };
+                }
+            }
+        }
+        chained.extend(filter);
+    }
+    chained
 }
 
 /// Of `clone` and `clone3` the C library tries the newer one, whose arguments no filter can see, and goes on with the older one if that does not exist.
@@ -155,7 +178,6 @@ fn without(call: Sysno, rules: Vec<SeccompRule>, error: Errno) -> Result<BpfProg
 fn allow_list() -> Result<BpfProgram, seccompiler::BackendError> {
     // The library does not know what is needed here: ask the room's first process. So another action that is used nowhere stands in for it.
     const STAND_IN: SeccompAction = SeccompAction::Log;
-    const RETURN: u16 = 0x06;
     let filter = SeccompFilter::new(rules()?, STAND_IN, SeccompAction::Allow, std::env::consts::ARCH.try_into()?)?;
     let mut program: BpfProgram = filter.try_into()?;
     let stand_in = u32::from(STAND_IN);
@@ -223,15 +245,8 @@ pub(crate) struct RefusedCall {
 }
 
 impl Listener {
-    /// Puts the filters on this process and all that it starts from here on. The process must have set `no_new_privs`.
-    pub(crate) fn install([answering @ .., allow_list]: &[BpfProgram; 4]) -> io::Result<Self> {
-        for filter in answering {
-            seccompiler::apply_filter(filter).map_err(io::Error::other)?;
-        }
-        Self::listen(allow_list)
-    }
-
-    fn listen(program: &[sock_filter]) -> io::Result<Self> {
+    /// Puts the filter on this process and all that it starts from here on. The process must have set `no_new_privs`.
+    pub(crate) fn install(program: &[sock_filter]) -> io::Result<Self> {
         let length = program.len().try_into().map_err(|_| io::ErrorKind::InvalidInput)?;
         let program = libc::sock_fprog { len: length, filter: program.as_ptr().cast_mut().cast() };
         // SAFETY: the kernel copies the program, whose length it is told. Both types are `struct sock_filter`. On success it returns a new descriptor.
@@ -282,6 +297,13 @@ impl Listener {
             (_, error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINTR)) => Ok(false),
             (_, error) => Err(error),
         }
+    }
+}
+
+impl From<OwnedFd> for Listener {
+    /// `descriptor` is one that the kernel gave somebody who put the filter on.
+    fn from(descriptor: OwnedFd) -> Self {
+        Self { descriptor }
     }
 }
 

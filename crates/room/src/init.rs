@@ -2,9 +2,10 @@
 //! room ends when the program does, when the node closes its socket, or when the launcher ends.
 
 use crate::filter::{self, Listener, RefusedCall};
+use crate::rights::{give_up_rights, limit};
 use crate::step::{During, Unmade};
-use crate::wire::{self, Event, MOST_DESCRIPTORS, Order, Task};
-use crate::{children, network, view};
+use crate::wire::{self, Contained, Event, Kind, MOST_DESCRIPTORS, Order, Task};
+use crate::{children, network, runtime, view};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
 use nix::sys::signalfd::SignalFd;
@@ -12,9 +13,10 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
-use rustix::process::{Pid, Resource, Rlimit, Signal, WaitOptions, getrlimit, setrlimit, wait};
-use rustix::thread::{CapabilitySet, CapabilitySets, Gid, Uid};
+use rustix::process::{Pid, Resource, Signal, WaitOptions, setrlimit, wait};
+use rustix::thread::{Gid, Uid};
 use seccompiler::BpfProgram;
+use serde::de::DeserializeOwned;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -22,22 +24,40 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
-/// User and group ID of a room's processes, as they see it.
+/// User and group ID of a room's processes, as they see it, where it is not made for a container.
 pub(crate) const USER: u32 = 1000;
-/// Longest [`Task`], in bytes.
+/// Longest [`Task`] or [`Contained`], in bytes.
 const LONGEST_TASK: u64 = 8 << 20;
 
-/// Runs a room's first process. `gate` is readable when the room's IDs are mapped. `has_account`: the node is root, and has given the room an account of
-/// its own. Returns when the room is to end.
-pub(crate) fn run(control: &OwnedFd, gate: &OwnedFd, has_account: bool, filters: &[BpfProgram; 4]) -> isize {
-    match prepare(gate, has_account).and_then(|(sockets, children)| {
+/// Longest reason why something is not started, in characters. It has to fit a message.
+const LONGEST_REASON: usize = 500;
+
+/// A program that runs in the room.
+struct Program {
+    pid: Pid,
+    end: End,
+    calls: Listener,
+}
+
+/// How a program is asked to end.
+enum End {
+    /// With SIGTERM to its process group.
+    Group,
+    /// With the signal of this number, to it alone.
+    Alone(i32),
+}
+
+/// Runs a room's first process. `gate` is readable when the room's IDs are mapped. `has_account`: the node is root, and has given the room IDs of its own.
+/// Returns when the room is to end.
+pub(crate) fn run(control: &OwnedFd, gate: &OwnedFd, has_account: bool, kind: Kind, filter: &BpfProgram) -> isize {
+    match prepare(gate, has_account, kind).and_then(|(sockets, children)| {
         let sockets: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
         wire::send(control, &Event::Made, &sockets, SendFlags::empty()).during("the node's socket")?;
         Ok(children)
     }) {
         Ok(children) => {
             // An error means that the node is gone.
-            let _ = live(control, &children, has_account, filters);
+            let _ = live(control, &children, has_account, filter);
         }
         Err(error) => drop(wire::send(control, &Event::Failed(error.to_string()), &[], SendFlags::empty())),
     }
@@ -45,13 +65,17 @@ pub(crate) fn run(control: &OwnedFd, gate: &OwnedFd, has_account: bool, filters:
 }
 
 /// Furnishes the room. Returns the sockets of its entrances, and a descriptor of its network.
-fn prepare(gate: &OwnedFd, has_account: bool) -> Result<([OwnedFd; 3], SignalFd), Unmade> {
+fn prepare(gate: &OwnedFd, has_account: bool, kind: Kind) -> Result<([OwnedFd; 3], SignalFd), Unmade> {
     let mut opened = [0];
     if rustix::io::read(gate, &mut opened).during("pipe")? == 0 {
         return Err(io::Error::other("the launcher could not map them")).during("user and group IDs");
     }
     if has_account {
-        become_user().during("user and group IDs")?;
+        become_user(match kind {
+            Kind::Process => USER,
+            Kind::Container => 0,
+        })
+        .during("user and group IDs")?;
     }
     // From here on: changing the user has undone it before.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).during("the launcher")?;
@@ -70,26 +94,33 @@ fn prepare(gate: &OwnedFd, has_account: bool) -> Result<([OwnedFd; 3], SignalFd)
     Ok((sockets, children::ended().during("signals")?))
 }
 
-fn become_user() -> io::Result<()> {
-    let (user, group) = (Uid::from_raw(USER), Gid::from_raw(USER));
+fn become_user(number: u32) -> io::Result<()> {
+    let (user, group) = (Uid::from_raw(number), Gid::from_raw(number));
     rustix::thread::set_thread_groups(&[])?;
     rustix::thread::set_thread_res_gid(group, group, group)?;
     Ok(rustix::thread::set_thread_res_uid(user, user, user)?)
 }
 
 /// Waits for a program and runs it. Returns when the room is to end.
-fn live(control: &OwnedFd, children: &SignalFd, has_account: bool, filters: &[BpfProgram; 4]) -> io::Result<()> {
+fn live(control: &OwnedFd, children: &SignalFd, has_account: bool, filter: &BpfProgram) -> io::Result<()> {
     while let Some((order, descriptors)) = receive(control)? {
-        match order {
-            Order::Run => {
-                return match start(descriptors, has_account, filters) {
-                    Ok((program, listener)) => attend(control, children, program, &listener),
-                    Err(error) => wire::send(control, &Event::NotStarted(error.to_string()), &[], SendFlags::empty()),
-                };
+        let started = match order {
+            Order::Run => start(descriptors, has_account, filter),
+            Order::Contain => contain(descriptors, filter),
+            Order::Sockets(number) => {
+                supply(control, number)?;
+                continue;
             }
-            Order::Sockets(number) => supply(control, number)?,
             Order::Terminate => return Ok(()),
-        }
+        };
+        return match started {
+            Ok(program) => attend(control, children, &program),
+            Err(error) => {
+                // What a runtime says may name a program, whose name may be long.
+                let reason = error.to_string().chars().take(LONGEST_REASON).collect();
+                wire::send(control, &Event::NotStarted(reason), &[], SendFlags::empty())
+            }
+        };
     }
     Ok(())
 }
@@ -104,23 +135,20 @@ fn receive(control: &OwnedFd) -> io::Result<Option<(Order, Vec<OwnedFd>)>> {
 }
 
 /// Starts the program. The descriptors are those of [`Order::Run`].
-fn start(descriptors: Vec<OwnedFd>, has_account: bool, filters: &[BpfProgram; 4]) -> Result<(Pid, Listener), Unmade> {
+fn start(descriptors: Vec<OwnedFd>, has_account: bool, filter: &BpfProgram) -> Result<Program, Unmade> {
     let mut descriptors = descriptors.into_iter();
     let (Some(task), Some(output), Some(errors)) = (descriptors.next(), descriptors.next(), descriptors.next()) else {
         return Err(io::Error::from(io::ErrorKind::InvalidData)).during("the task");
     };
     let mounts: Vec<OwnedFd> = descriptors.collect();
-    let mut bytes = Vec::new();
-    File::from(task).take(LONGEST_TASK).read_to_end(&mut bytes).during("the task")?;
-    let task: Task = postcard::from_bytes(&bytes).map_err(io::Error::other).during("the task")?;
-    drop(bytes);
+    let task: Task = read(task).during("the task")?;
     rustix::system::sethostname(task.hostname.as_bytes()).during("the host name")?;
     view::complete(&task.visible, &mounts, !has_account, &task.secrets).during("the file system")?;
     drop(mounts);
     // The node has put this process into the control groups in which the program stays. Their names are nothing for the program: they are its root.
     unshare(CloneFlags::CLONE_NEWCGROUP).during("the control group")?;
     give_up_rights().during("capabilities")?;
-    let listener = Listener::install(filters).during("the filter of system calls")?;
+    let calls = Listener::install(filter).during("the filter of system calls")?;
 
     let mut command = Command::new(&task.executable);
     if let Some((name, arguments)) = task.argv.split_first() {
@@ -148,54 +176,52 @@ fn start(descriptors: Vec<OwnedFd>, has_account: bool, filters: &[BpfProgram; 4]
     }
     let child = command.spawn().during("the program")?;
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    Ok((pid.ok_or(io::ErrorKind::NotFound).map_err(io::Error::from).during("the program")?, listener))
+    let pid = pid.ok_or(io::ErrorKind::NotFound).map_err(io::Error::from).during("the program")?;
+    Ok(Program { pid, end: End::Group, calls })
 }
 
-/// The program's limit on file descriptors. Where the room shares its account with others, the hard limit is the soft one: how many descriptors an account
-/// may have on their way in sockets is limited too, and the rooms' first processes need some.
-fn limit(descriptors: u64, has_account: bool) -> Rlimit {
-    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
-    let soft = maximum.map_or(descriptors, |maximum| descriptors.min(maximum));
-    Rlimit { current: Some(soft), maximum: if has_account { maximum } else { Some(soft) } }
+/// Starts a container. The descriptors are those of [`Order::Contain`].
+fn contain(descriptors: Vec<OwnedFd>, filter: &BpfProgram) -> Result<Program, Unmade> {
+    let mut descriptors = descriptors.into_iter();
+    let (Some(task), Some(output), Some(errors)) = (descriptors.next(), descriptors.next(), descriptors.next()) else {
+        return Err(io::Error::from(io::ErrorKind::InvalidData)).during("the task");
+    };
+    let mounts: Vec<OwnedFd> = descriptors.collect();
+    let task: Contained = read(task).during("the task")?;
+    rustix::system::sethostname(task.hostname.as_bytes()).during("the host name")?;
+    unshare(CloneFlags::CLONE_NEWCGROUP).during("the control group")?;
+    let (pid, calls) = runtime::start(&task, &mounts, &output, &errors, filter)?;
+    Ok(Program { pid, end: End::Alone(task.stop_signal), calls })
 }
 
-/// Gives up all capabilities for ever, this process's and those of what it starts.
-fn give_up_rights() -> io::Result<()> {
-    rustix::thread::set_no_new_privs(true)?;
-    for capability in CapabilitySet::all().iter() {
-        match rustix::thread::remove_capability_from_bounding_set(capability) {
-            // One that this kernel does not know.
-            Err(Errno::INVAL) => {}
-            removed => removed?,
-        }
-    }
-    rustix::thread::clear_ambient_capability_set()?;
-    let none = CapabilitySet::empty();
-    Ok(rustix::thread::set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?)
+fn read<T: DeserializeOwned>(task: OwnedFd) -> io::Result<T> {
+    let mut bytes = Vec::new();
+    File::from(task).take(LONGEST_TASK).read_to_end(&mut bytes)?;
+    postcard::from_bytes(&bytes).map_err(io::Error::other)
 }
 
 /// Attends to a running program until the room is to end.
-fn attend(control: &OwnedFd, children: &SignalFd, program: Pid, calls: &Listener) -> io::Result<()> {
+fn attend(control: &OwnedFd, children: &SignalFd, program: &Program) -> io::Result<()> {
     wire::send(control, &Event::Started, &[], SendFlags::empty())?;
     let mut told = BTreeSet::new();
     loop {
         let mut ready = [
             PollFd::new(control, PollFlags::IN),
             PollFd::new(children, PollFlags::IN),
-            PollFd::new(calls, PollFlags::IN),
+            PollFd::new(&program.calls, PollFlags::IN),
         ];
         match poll(&mut ready, None) {
             Err(Errno::INTR) => continue,
             polled => polled?,
         };
         let [ordered, ended, called] = ready.map(|ready| !ready.revents().is_empty());
-        if called && let Some(refused) = calls.answer()? {
+        if called && let Some(refused) = program.calls.answer()? {
             refuse(control, refused, &mut told)?;
         }
         if ended {
             while children.read_signal()?.is_some() {}
             while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
-                if pid == program {
+                if pid == program.pid {
                     return wire::send(control, &Event::Ended(status.as_raw()), &[], SendFlags::empty());
                 }
             }
@@ -204,8 +230,22 @@ fn attend(control: &OwnedFd, children: &SignalFd, program: Pid, calls: &Listener
             match receive(control)? {
                 Some((Order::Sockets(number), _)) => supply(control, number)?,
                 // This fails if the program has just ended.
-                Some((Order::Terminate, _)) => drop(rustix::process::kill_process_group(program, Signal::TERM)),
-                Some((Order::Run, _)) | None => return Ok(()),
+                Some((Order::Terminate, _)) => drop(program.ask_to_end()),
+                Some((Order::Run | Order::Contain, _)) | None => return Ok(()),
+            }
+        }
+    }
+}
+
+impl Program {
+    fn ask_to_end(&self) -> io::Result<()> {
+        match self.end {
+            End::Group => Ok(rustix::process::kill_process_group(self.pid, Signal::TERM)?),
+            End::Alone(signal) => {
+                // SAFETY: this reads and writes no memory.
+                #[expect(unsafe_code, reason = "libraries have no type for real-time signals")]
+                let result = unsafe { libc::kill(self.pid.as_raw_nonzero().get(), signal) };
+                if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
             }
         }
     }

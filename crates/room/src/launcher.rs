@@ -3,9 +3,10 @@
 //! A room begins as a copy of the process that makes it. The node is a bad one to copy: it has threads and secrets. The launcher has neither. It is
 //! started when the node starts, and each room's first process shares all of its memory with it until it writes there.
 
+use crate::account::CONTAINER_IDS;
 use crate::init::USER;
 use crate::step::{During, Unmade};
-use crate::wire::{self, Event, Make};
+use crate::wire::{self, Event, Kind, Make};
 use crate::{children, filter, init};
 use nix::sched::CloneFlags;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -53,7 +54,7 @@ fn serve() -> io::Result<()> {
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })?;
     let children = children::ended()?;
     // Compiled once: rooms share it.
-    let filters = filter::compile().map_err(io::Error::other)?;
+    let filter = filter::compile().map_err(io::Error::other)?;
     let mut stack = vec![0; STACK];
     loop {
         let mut ready = [PollFd::new(&node, PollFlags::IN), PollFd::new(&children, PollFlags::IN)];
@@ -69,7 +70,7 @@ fn serve() -> io::Result<()> {
         if asked {
             let Some((make, descriptors)) = wire::receive::<Make>(&node, RecvFlags::empty())? else { return Ok(()) };
             let [control] = <[OwnedFd; 1]>::try_from(descriptors).map_err(|_| io::ErrorKind::InvalidData)?;
-            if let Err(error) = launch(&make, &control, &filters, &mut stack) {
+            if let Err(error) = launch(&make, &control, &filter, &mut stack) {
                 // Sending fails if the node does not want the room any more.
                 let _ = wire::send(&control, &Event::Failed(error.to_string()), &[], SendFlags::empty());
             }
@@ -78,9 +79,9 @@ fn serve() -> io::Result<()> {
 }
 
 /// Starts a room's first process.
-fn launch(make: &Make, control: &OwnedFd, filters: &[BpfProgram; 4], stack: &mut [u8]) -> Result<(), Unmade> {
+fn launch(make: &Make, control: &OwnedFd, filter: &BpfProgram, stack: &mut [u8]) -> Result<(), Unmade> {
     let (gate, opener) = pipe_with(PipeFlags::CLOEXEC).during("pipe")?;
-    let has_account = make.account.is_some();
+    let Make { account, kind } = *make;
     let first = || {
         let kept = [control.as_raw_fd(), gate.as_raw_fd()];
         // SAFETY: this is a copy of the launcher with one thread, and uses no descriptor but these two from here on.
@@ -88,7 +89,7 @@ fn launch(make: &Make, control: &OwnedFd, filters: &[BpfProgram; 4], stack: &mut
         unsafe {
             close_fds::close_open_fds(3, &kept);
         }
-        init::run(control, &gate, has_account, filters)
+        init::run(control, &gate, account.is_some(), kind, filter)
     };
     // SAFETY: without CLONE_VM the child has a copy of this process's memory, stack included, and this process has one thread, so that no lock is held
     // in the copy. The child never returns from `init::run` but to end.
@@ -100,13 +101,13 @@ fn launch(make: &Make, control: &OwnedFd, filters: &[BpfProgram; 4], stack: &mut
     // If any of this fails, the child sees that the gate is closed, and ends.
     let pidfd = pidfd_open(pid, PidfdFlags::empty()).during("pidfd")?;
     wire::send(control, &born, &[pidfd.as_fd()], SendFlags::empty()).during("the node's socket")?;
-    map_ids(child, make.account).during("user and group IDs")?;
+    map_ids(child, account, kind).during("user and group IDs")?;
     let mut opener = fs::File::from(opener);
     opener.write_all(&[1]).during("pipe")
 }
 
-/// Says which account outside a room's only one is.
-fn map_ids(child: i32, account: Option<u32>) -> io::Result<()> {
+/// Says which IDs outside those of a room are.
+fn map_ids(child: i32, account: Option<u32>, kind: Kind) -> io::Result<()> {
     let set = |file: &str, text: String| fs::write(format!("/proc/{child}/{file}"), text);
     let (user, group) = match account {
         Some(account) => (account, account),
@@ -116,6 +117,10 @@ fn map_ids(child: i32, account: Option<u32>) -> io::Result<()> {
             (geteuid().as_raw(), getegid().as_raw())
         }
     };
-    set("uid_map", format!("{USER} {user} 1"))?;
-    set("gid_map", format!("{USER} {group} 1"))
+    let (first, number) = match kind {
+        Kind::Process => (USER, 1),
+        Kind::Container => (0, CONTAINER_IDS),
+    };
+    set("uid_map", format!("{first} {user} {number}"))?;
+    set("gid_map", format!("{first} {group} {number}"))
 }

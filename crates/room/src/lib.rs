@@ -20,19 +20,27 @@
 
 mod account;
 mod children;
+mod container;
 mod error;
 mod filter;
 mod init;
 pub mod launcher;
 mod network;
+mod overlay;
+mod program;
+mod rights;
 mod room;
 mod rooms;
+mod runtime;
 mod step;
+mod user;
 mod view;
 mod wire;
 
+pub use container::{Container, DEFAULT_WRITABLE, Image, Volume};
 pub use error::NoRoom;
-pub use room::{Entrances, Exit, Inside, Kept, Prepare, Program, Refusals, Refused, Room};
+pub use program::Program;
+pub use room::{Entrances, Exit, Inside, Kept, Prepare, Refusals, Refused, Room};
 pub use rooms::{Launcher, Rooms};
 
 /// Where a room shows a program's secrets, each in a file of its own.

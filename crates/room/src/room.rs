@@ -1,18 +1,20 @@
 //! A room as the node sees it.
 
 use crate::account::Account;
-use crate::error::{LONGEST, NoRoom};
-use crate::view;
-use crate::wire::{self, Event, MOST_DESCRIPTORS, Order, Task};
-use rustix::fs::{MemfdFlags, memfd_create};
+use crate::container::{Container, Prepared};
+use crate::error::{LONGEST, NoRoom, bad};
+use crate::program::{Program, mounts, task};
+use crate::wire::{self, Event, MOST_DESCRIPTORS, Order};
+use rustix::fs::{FileType, MemfdFlags, fchown, fstat, memfd_create};
 use rustix::net::{RecvFlags, SendFlags};
-use rustix::process::{Signal, pidfd_send_signal};
-use std::collections::{BTreeMap, VecDeque};
+use rustix::process::{Gid, Signal, Uid, pidfd_send_signal};
+use serde::Serialize;
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Seek, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::path::{Component, Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio::io::Interest;
@@ -22,25 +24,6 @@ use tokio::sync::{Notify, watch};
 
 /// Sockets of a room's network that the node has in hand for its next connections.
 const SPARE_SOCKETS: usize = 4;
-
-/// A program to run in a room. It cannot be printed: it holds secrets.
-#[derive(Clone, Default)]
-pub struct Program {
-    /// Its name and arguments.
-    pub argv: Vec<String>,
-    /// Its working directory. The room shows it.
-    pub directory: PathBuf,
-    /// All of its environment.
-    pub environment: BTreeMap<String, String>,
-    /// The room's host name, at most 64 bytes.
-    pub hostname: String,
-    /// Other files and folders that the room shows, read-only.
-    pub visible: Vec<PathBuf>,
-    /// Names and contents of files in [`crate::SECRETS`].
-    pub secrets: Vec<(String, Vec<u8>)>,
-    /// Soft limit on file descriptors; `None`: the node's.
-    pub descriptors: Option<u64>,
-}
 
 /// The sockets in a room at which its calls arrive. Whoever calls there is in the room.
 #[derive(Debug)]
@@ -91,6 +74,8 @@ pub struct Room {
     pid: u32,
     state: watch::Receiver<State>,
     entrances: Option<Entrances>,
+    /// The OCI runtime, if the room was made for a container.
+    runtime: Option<PathBuf>,
 }
 
 /// A descriptor that a runtime watches. It is never replaced, as `AsyncFd` asks.
@@ -112,7 +97,7 @@ struct Shared {
     supplied: Notify,
     over: AtomicBool,
     /// Given back when the room has ended.
-    _account: Option<Account>,
+    account: Option<Account>,
     refusals: OnceLock<Refusals>,
 }
 
@@ -180,6 +165,7 @@ impl Room {
         control: OwnedFd,
         account: Option<Account>,
         prepare: Option<Prepare>,
+        runtime: Option<PathBuf>,
     ) -> Result<Self, NoRoom> {
         let watched = watch(control.try_clone()?)?;
         let (pid, first) = match next(&watched).await? {
@@ -204,11 +190,10 @@ impl Room {
         }
         let (changes, state) = watch::channel(State::Waiting);
         let (sockets, supplied, over) = (Mutex::default(), Notify::new(), AtomicBool::new(false));
-        let shared =
-            Arc::new(Shared { control, sockets, supplied, over, _account: account, refusals: OnceLock::new() });
+        let shared = Arc::new(Shared { control, sockets, supplied, over, account, refusals: OnceLock::new() });
         tokio::spawn(listen(watched, Arc::downgrade(&shared), changes));
         shared.stock_up(0)?;
-        Ok(Self { shared, first: watch(first)?, pid, state, entrances: Some(entrances) })
+        Ok(Self { shared, first: watch(first)?, pid, state, entrances: Some(entrances), runtime })
     }
 
     /// Process ID of the room's first process.
@@ -241,16 +226,67 @@ impl Room {
     /// # Errors
     /// Names what cannot be shown or started, and why.
     pub async fn run(&mut self, program: Program, output: OwnedFd, errors: OwnedFd) -> io::Result<()> {
+        if self.runtime.is_some() {
+            return Err(bad("this room was made for a container".to_owned()));
+        }
         let name = program.argv.first().cloned().unwrap_or_default();
         let task = task(program)?;
-        let bytes = postcard::to_stdvec(&task).map_err(io::Error::other)?;
+        let mounts = mounts(&task)?;
+        let Err(error) = self.begin(&name, &Order::Run, &task, output, errors, &mounts).await else { return Ok(()) };
+        let text = error.to_string();
+        let hint = if text.contains("os error 2)") || text.contains("os error 13)") {
+            "; a room shows /usr, the function's folder and its `readOnlyPaths`, and what others than their owner may read there"
+        } else {
+            ""
+        };
+        Err(io::Error::new(error.kind(), format!("`{name}` in {}: {text}{hint}", task.directory.display())))
+    }
+
+    /// Runs a container, with these files as its standard output and standard error. If they are pipes, they become its user's. The room has to be one of [`crate::Rooms::take_for_container`]. Returns
+    /// when the container's program begins. If that fails, the room ends. A program that the kernel cannot execute fails after its beginning: what was
+    /// wrong is in its standard error.
+    ///
+    /// # Errors
+    /// Names what the image or the machine lacks.
+    pub async fn contain(&mut self, container: Container, output: OwnedFd, errors: OwnedFd) -> io::Result<()> {
+        let (Some(runtime), Some(account)) = (self.runtime.clone(), self.shared.account.as_ref()) else {
+            return Err(bad("this room was not made for a container".to_owned()));
+        };
+        let (prepared, owner) = (Prepared::new(container, runtime)?, account.first);
+        for pipe in [&output, &errors] {
+            // So that the container can open /dev/stdout and /dev/stderr, to which images link their logs.
+            if FileType::from_raw_mode(fstat(pipe)?.st_mode) == FileType::Fifo {
+                fchown(pipe, Some(Uid::from_raw(owner)), Some(Gid::from_raw(owner)))?;
+            }
+        }
+        let users = OwnedFd::from(File::open(format!("/proc/{}/ns/user", self.pid))?);
+        let mounted = tokio::task::spawn_blocking(move || {
+            let mounts = prepared.mount(users, owner)?;
+            Ok::<_, io::Error>((prepared.task, mounts))
+        });
+        let (task, mounts) = mounted.await.map_err(io::Error::other)??;
+        let name = task.argv.first().map_or("", String::as_str);
+        let begun = self.begin(name, &Order::Contain, &task, output, errors, &mounts).await;
+        begun.map_err(|error| io::Error::new(error.kind(), format!("`{name}`: {error}")))
+    }
+
+    /// Has the room run something, and waits until it does.
+    async fn begin(
+        &mut self,
+        name: &str,
+        order: &Order,
+        task: &impl Serialize,
+        output: OwnedFd,
+        errors: OwnedFd,
+        mounts: &[OwnedFd],
+    ) -> io::Result<()> {
+        let bytes = postcard::to_stdvec(task).map_err(io::Error::other)?;
         let mut file = File::from(memfd_create("task", MemfdFlags::CLOEXEC)?);
         file.write_all(&bytes)?;
         file.rewind()?;
-        let mounts = mounts(&task)?;
         let mut descriptors = vec![file.as_fd(), output.as_fd(), errors.as_fd()];
         descriptors.extend(mounts.iter().map(AsFd::as_fd));
-        wire::send(&self.shared.control, &Order::Run, &descriptors, SendFlags::DONTWAIT)?;
+        wire::send(&self.shared.control, order, &descriptors, SendFlags::DONTWAIT)?;
         let state = tokio::time::timeout(LONGEST, self.state.wait_for(|state| *state != State::Waiting)).await;
         let Ok(state) = state else {
             return Err(io::Error::new(
@@ -261,19 +297,12 @@ impl Room {
         match state.as_deref() {
             // A program may have ended before anybody looked.
             Ok(State::Running | State::Ended { started: true, .. }) => Ok(()),
-            Ok(State::Ended { reason: Some(reason), .. }) => {
-                let hint = if reason.contains("os error 2)") || reason.contains("os error 13)") {
-                    "; a room shows /usr, the function's folder and its `readOnlyPaths`, and what others than their owner may read there"
-                } else {
-                    ""
-                };
-                Err(io::Error::other(format!("`{name}` in {}: {reason}{hint}", task.directory.display())))
-            }
+            Ok(State::Ended { reason: Some(reason), .. }) => Err(io::Error::other(reason.clone())),
             _ => Err(io::Error::other("its room has ended")),
         }
     }
 
-    /// Sends SIGTERM to the program's process group.
+    /// Asks the program to end: with SIGTERM to its process group, or with the image's stop signal to a container's program.
     pub fn terminate(&self) {
         // This fails if the room has ended, which is fine.
         let _ = self.shared.order(&Order::Terminate);
@@ -462,64 +491,4 @@ fn unfurnished(event: Event) -> NoRoom {
         Event::Failed(reason) => NoRoom::Unmade(reason),
         _ => io::Error::from(io::ErrorKind::InvalidData).into(),
     }
-}
-
-/// Decides what the room has to show for a program.
-fn task(program: Program) -> io::Result<Task> {
-    let bad = |text: String| io::Error::new(io::ErrorKind::InvalidInput, text);
-    let Program { argv, directory, environment, hostname, visible, secrets, descriptors } = program;
-    let name = argv.first().ok_or_else(|| bad("the command is empty".to_owned()))?;
-    let directory = without_dots(directory)?;
-    let visible = visible.into_iter().map(without_dots).collect::<io::Result<Vec<_>>>()?;
-    let executable = located(name, &directory, environment.get("PATH"))?;
-    let mut shown: Vec<(PathBuf, PathBuf)> = Vec::new();
-    // The outer ones first, so that those inside them are seen to be there.
-    let mut wanted: Vec<&PathBuf> = visible.iter().chain([&directory, &executable]).collect();
-    wanted.sort();
-    for path in wanted {
-        let real = real(path)?;
-        if view::shows(path) || shown.iter().any(|(_, shown)| path.starts_with(shown)) {
-            continue;
-        }
-        if let Some(reason) = view::unshowable(path) {
-            return Err(bad(format!("a room cannot show {}: {reason}", path.display())));
-        }
-        shown.push((real, path.clone()));
-    }
-    Ok(Task { argv, executable, directory, environment, hostname, visible: shown, secrets, descriptors })
-}
-
-/// The mounts of a task's visible paths. Only root can make them; another node has its rooms open the paths, with the same account and the same result.
-fn mounts(task: &Task) -> io::Result<Vec<OwnedFd>> {
-    if !rustix::process::geteuid().is_root() {
-        return Ok(Vec::new());
-    }
-    if task.visible.len() + 3 > MOST_DESCRIPTORS {
-        let text = format!("a room shows at most {} paths", MOST_DESCRIPTORS - 3);
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
-    }
-    let mount = |(path, _): &(PathBuf, PathBuf)| {
-        view::tree(path).map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
-    };
-    task.visible.iter().map(mount).collect()
-}
-
-/// A path in which `..` is resolved: what it means depends on the links before it.
-fn without_dots(path: PathBuf) -> io::Result<PathBuf> {
-    if path.components().any(|part| part == Component::ParentDir) { real(&path) } else { Ok(path) }
-}
-
-fn real(path: &Path) -> io::Result<PathBuf> {
-    path.canonicalize().map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
-}
-
-/// Finds the file that a command names, as a shell would.
-fn located(name: &str, directory: &Path, path: Option<&String>) -> io::Result<PathBuf> {
-    if name.contains('/') {
-        // Without the `.` of `./program`, which `starts_with` would trip over.
-        return without_dots(directory.join(name).components().collect());
-    }
-    let folders = std::env::split_paths(path.map_or("", String::as_str));
-    let found = folders.map(|folder| folder.join(name)).find(|file| file.is_file());
-    found.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("`{name}` is in no folder of PATH")))
 }

@@ -3,11 +3,12 @@
 use crate::account::Accounts;
 use crate::error::{LONGEST, NoRoom};
 use crate::room::{Prepare, Room};
-use crate::wire::{self, Make};
+use crate::wire::{self, Kind, Make};
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, socketpair};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -15,6 +16,8 @@ use tokio::sync::Semaphore;
 
 /// How many rooms are asked for at a time: the launcher makes one after the other, and its socket has room for so many questions.
 const AT_A_TIME: usize = 32;
+/// The OCI runtime that makes containers.
+const RUNTIME: &str = "crun";
 /// From when a room is taken until the next one is made.
 const REFILL: Duration = Duration::from_millis(20);
 
@@ -74,15 +77,26 @@ pub struct Rooms {
 
 struct Inner {
     launcher: Mutex<Launcher>,
-    accounts: Option<Accounts>,
     prepare: Option<Prepare>,
-    waiting: Mutex<Vec<Room>>,
     /// Limits how many rooms are asked for at a time.
     asking: Semaphore,
+    /// How many rooms of a kind should wait for a program.
+    ahead: usize,
+    for_processes: Pool,
+    for_containers: Pool,
+    /// The OCI runtime, or why there can be no containers.
+    runtime: Result<PathBuf, String>,
+}
+
+/// Rooms of one kind.
+struct Pool {
+    kind: Kind,
+    /// `None`: only the node's own IDs can be had.
+    accounts: Option<Accounts>,
+    /// Those that wait for a program.
+    waiting: Mutex<Vec<Room>>,
     /// Held while rooms are made ahead.
     filling: tokio::sync::Mutex<()>,
-    /// How many rooms should wait for a program.
-    ahead: usize,
 }
 
 impl Rooms {
@@ -93,23 +107,27 @@ impl Rooms {
     /// Says what rooms lack on this machine.
     pub async fn open(launcher: Launcher, ahead: usize, prepare: Option<Prepare>) -> Result<Self, NoRoom> {
         // Only root can give rooms IDs that are not its own.
-        let accounts = rustix::process::geteuid().is_root().then(Accounts::default);
-        let launcher = Mutex::new(launcher);
-        let rooms = Self {
-            inner: Arc::new(Inner {
-                launcher,
-                accounts,
-                prepare,
-                waiting: Mutex::default(),
-                asking: Semaphore::new(AT_A_TIME),
-                filling: tokio::sync::Mutex::default(),
-                ahead,
-            }),
+        let is_root = rustix::process::geteuid().is_root();
+        let inner = Inner {
+            launcher: Mutex::new(launcher),
+            prepare,
+            asking: Semaphore::new(AT_A_TIME),
+            ahead,
+            for_processes: Pool::new(Kind::Process, is_root.then(Accounts::of_processes)),
+            for_containers: Pool::new(Kind::Container, is_root.then(Accounts::of_containers)),
+            runtime: runtime(is_root),
         };
-        let first = rooms.inner.make().await?;
-        rooms.inner.waiting().push(first);
-        rooms.inner.fill().await;
+        let rooms = Self { inner: Arc::new(inner) };
+        let pool = &rooms.inner.for_processes;
+        let first = rooms.inner.make(pool).await?;
+        pool.waiting().push(first);
+        rooms.inner.fill(pool).await;
         Ok(rooms)
+    }
+
+    /// Why no container can be run here; `None`: as far as can be seen without one, it can.
+    pub fn no_containers(&self) -> Option<&str> {
+        self.inner.runtime.as_ref().err().map(String::as_str)
     }
 
     /// Process ID of the launcher that runs now.
@@ -121,18 +139,20 @@ impl Rooms {
     /// here on.
     pub async fn close(&self) {
         self.inner.asking.close();
-        // Who makes a room now has it soon.
-        let _nobody_else = self.inner.filling.lock().await;
-        let waiting = std::mem::take(&mut *self.inner.waiting());
-        for room in waiting {
-            room.end().await;
+        for pool in [&self.inner.for_processes, &self.inner.for_containers] {
+            // Who makes a room now has it soon.
+            let _nobody_else = pool.filling.lock().await;
+            let waiting = std::mem::take(&mut *pool.waiting());
+            for room in waiting {
+                room.end().await;
+            }
         }
         self.inner.launcher().end();
     }
 
     /// Whether each room has a user ID of its own outside.
     pub fn have_accounts(&self) -> bool {
-        self.inner.accounts.is_some()
+        self.inner.for_processes.accounts.is_some()
     }
 
     /// A room for a program. One that was made ahead, if there is one.
@@ -140,21 +160,46 @@ impl Rooms {
     /// # Errors
     /// Says what went wrong. The next call may succeed.
     pub async fn take(&self) -> Result<Room, NoRoom> {
+        self.take_from(|inner| &inner.for_processes).await
+    }
+
+    /// A room for a container ([`Room::contain`]). From the first one on, such rooms are made ahead too.
+    ///
+    /// # Errors
+    /// Says what this machine lacks, or what went wrong. In the latter case the next call may succeed.
+    pub async fn take_for_container(&self) -> Result<Room, NoRoom> {
+        if let Some(reason) = self.no_containers() {
+            return Err(NoRoom::Unmade(reason.to_owned()));
+        }
+        self.take_from(|inner| &inner.for_containers).await
+    }
+
+    async fn take_from(&self, pool: fn(&Inner) -> &Pool) -> Result<Room, NoRoom> {
         let made_ahead = {
-            let mut waiting = self.inner.waiting();
+            let mut waiting = pool(&self.inner).waiting();
             std::iter::from_fn(|| waiting.pop()).find(|room| !room.is_over())
         };
         let inner = Arc::clone(&self.inner);
         tokio::spawn(async move {
             // The program that gets this room starts now, and should have the machine for itself.
             tokio::time::sleep(REFILL).await;
-            inner.fill().await;
+            inner.fill(pool(&inner)).await;
         });
         match made_ahead {
             Some(room) => Ok(room),
-            None => self.inner.make().await,
+            None => self.inner.make(pool(&self.inner)).await,
         }
     }
+}
+
+/// Where the OCI runtime is. The room runs it, so it is one of the programs that every room shows.
+fn runtime(is_root: bool) -> Result<PathBuf, String> {
+    if !is_root {
+        return Err("containers need a node that runs as root: their users have IDs of their own outside".to_owned());
+    }
+    let folders = ["/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin"];
+    let found = folders.map(|folder| Path::new(folder).join(RUNTIME)).into_iter().find(|file| file.is_file());
+    found.ok_or_else(|| format!("containers need `{RUNTIME}`, which is in none of {}; install it", folders.join(", ")))
 }
 
 impl std::fmt::Debug for Inner {
@@ -164,28 +209,29 @@ impl std::fmt::Debug for Inner {
 }
 
 impl Inner {
-    async fn make(&self) -> Result<Room, NoRoom> {
+    async fn make(&self, pool: &Pool) -> Result<Room, NoRoom> {
         let _permit = self.asking.acquire().await.map_err(io::Error::other)?;
-        let account = match &self.accounts {
+        let account = match &pool.accounts {
             None => None,
             Some(accounts) => Some(accounts.take().ok_or_else(|| NoRoom::Unmade("no account is left".to_owned()))?),
         };
         let (control, theirs) = pair()?;
-        let make = Make { account: account.as_ref().map(|account| account.number) };
+        let make = Make { account: account.as_ref().map(|account| account.first), kind: pool.kind };
         self.launcher().ask(&make, &theirs)?;
         drop(theirs);
-        tokio::time::timeout(LONGEST, Room::furnished(control, account, self.prepare.clone()))
+        let runtime = self.runtime.as_ref().ok().filter(|_| pool.kind == Kind::Container).cloned();
+        tokio::time::timeout(LONGEST, Room::furnished(control, account, self.prepare.clone(), runtime))
             .await
             .unwrap_or(Err(NoRoom::Timeout))
     }
 
     /// Makes rooms until enough wait.
-    async fn fill(&self) {
+    async fn fill(&self, pool: &Pool) {
         // One after the other, or a burst would leave as many rooms as it had starts.
-        let _one = self.filling.lock().await;
-        while !self.asking.is_closed() && self.waiting().len() < self.ahead {
-            match self.make().await {
-                Ok(room) => self.waiting().push(room),
+        let _one = pool.filling.lock().await;
+        while !self.asking.is_closed() && pool.waiting().len() < self.ahead {
+            match self.make(pool).await {
+                Ok(room) => pool.waiting().push(room),
                 Err(error) => {
                     tracing::warn!("no room can be made ahead of need: {error}");
                     return;
@@ -196,6 +242,12 @@ impl Inner {
 
     fn launcher(&self) -> MutexGuard<'_, Launcher> {
         self.launcher.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Pool {
+    fn new(kind: Kind, accounts: Option<Accounts>) -> Self {
+        Self { kind, accounts, waiting: Mutex::default(), filling: tokio::sync::Mutex::default() }
     }
 
     fn waiting(&self) -> MutexGuard<'_, Vec<Room>> {

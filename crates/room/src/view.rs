@@ -4,6 +4,7 @@
 //! The base is made ahead of need. Where the node cannot make the mounts of a function's own paths ([`tree`]), the machine's tree stays under [`HOST`] until
 //! the function is known.
 
+use crate::wire::Contained;
 use rustix::fs::{CWD, FileType, RawMode};
 use rustix::mount::{MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags};
 use rustix::mount::{mount, mount_bind_recursive, mount_change, move_mount, open_tree, unmount};
@@ -14,6 +15,11 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
 use std::path::{Component, Path, PathBuf};
 
+/// What an OCI runtime makes a container of, and its root in there. A container cannot name these: its own root is all that it sees.
+pub(crate) const BUNDLE: &str = "/.bundle";
+pub(crate) const CONTAINER_ROOT: &str = "/.bundle/rootfs";
+/// A container's secrets.
+pub(crate) const CONTAINER_SECRETS: &str = "/.bundle/secrets";
 /// Where the machine's tree is while the room is made.
 const HOST: &str = "/.host";
 /// The machine's programs and libraries. What is a symbolic link on the machine is one in the room.
@@ -51,7 +57,7 @@ const LINKS: [(&str, &str); 5] = [
     ("/var/tmp", "/tmp"),
 ];
 /// What the machine's files are in a room.
-const READ_ONLY: u64 = libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
+pub(crate) const READ_ONLY: u64 = libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
 /// Room for folders, links, the files of [`OWN`], and secrets.
 const ROOT_SIZE: &CStr = c"mode=755,size=16m";
 /// What an instance may write to `/tmp` and to `/dev/shm`, each.
@@ -123,6 +129,39 @@ pub(crate) fn complete(
     set_attributes(CWD, Path::new("/"), libc::MOUNT_ATTR_RDONLY, false).at("/")
 }
 
+/// Has the room hold the files of a container, for a runtime to mount. `mounts`: its root, and the paths of the machine that it sees.
+pub(crate) fn contain(task: &Contained, mounts: &[OwnedFd]) -> io::Result<()> {
+    let (root, visible) = mounts.split_first().ok_or(io::ErrorKind::InvalidData)?;
+    DirBuilder::new().mode(0o700).create(BUNDLE).at(BUNDLE)?;
+    attach(root, Path::new(CONTAINER_ROOT)).at("/")?;
+    for (index, (mount, path)) in visible.iter().zip(&task.visible).enumerate() {
+        attach(mount, &shown(index)).at(path.display())?;
+    }
+    if !task.secrets.is_empty() {
+        DirBuilder::new().mode(0o755).create(CONTAINER_SECRETS).at(CONTAINER_SECRETS)?;
+    }
+    for (name, contents) in &task.secrets {
+        let path = Path::new(CONTAINER_SECRETS).join(name);
+        // The users of a container trust each other, and which of them needs it only its program knows.
+        let mut file = File::options().write(true).create_new(true).mode(0o444).open(&path).at(name)?;
+        io::Write::write_all(&mut file, contents).at(name)?;
+    }
+    let Contained { hostname, .. } = task;
+    fs::write("/etc/hostname", format!("{hostname}\n")).at("/etc/hostname")?;
+    let hosts = format!("127.0.0.1 localhost {hostname}\n::1 localhost\n");
+    fs::write("/etc/hosts", hosts).at("/etc/hosts")?;
+    // The runtime wants to see it, and the container may, if it has one of its own: programs look for their limits there.
+    let groups = "/sys/fs/cgroup";
+    DirBuilder::new().recursive(true).create(groups).at(groups)?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::RDONLY;
+    mount("cgroup2", groups, "cgroup2", flags, None).at("cgroup v2")
+}
+
+/// Where a visible path of a container is for the runtime.
+pub(crate) fn shown(index: usize) -> PathBuf {
+    Path::new(BUNDLE).join(format!("visible-{index}"))
+}
+
 /// What to do about something that this machine does not have.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Missing {
@@ -145,6 +184,11 @@ fn show(on_machine: &Path, in_room: &Path, missing: Missing) -> io::Result<()> {
             set_attributes(CWD, in_room, READ_ONLY, true).at(on_machine.display())
         }
     }
+}
+
+/// The path of the machine that this one leads to.
+pub(crate) fn real(path: &Path) -> io::Result<PathBuf> {
+    path.canonicalize().map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
 }
 
 /// Makes a read-only mount of a file or a folder that is attached nowhere. It shows that file or folder also to who may not enter the folders above it.
@@ -188,10 +232,25 @@ fn on_host(path: &Path) -> PathBuf {
 }
 
 /// Adds attributes to a mount, or to all mounts below a path. Those that it has stay, unlike with a remount, which a room may not do to all mounts.
-fn set_attributes(at: BorrowedFd<'_>, path: &Path, attributes: u64, recursive: bool) -> io::Result<()> {
+pub(crate) fn set_attributes(at: BorrowedFd<'_>, path: &Path, attributes: u64, recursive: bool) -> io::Result<()> {
+    let attributes = libc::mount_attr { attr_set: attributes, attr_clr: 0, propagation: 0, userns_fd: 0 };
+    mount_setattr(at, path, &attributes, recursive)
+}
+
+/// Adds attributes to a mount that is attached nowhere, and has it show owners as a user namespace maps them.
+pub(crate) fn set_attributes_mapped(mount: BorrowedFd<'_>, attributes: u64, users: BorrowedFd<'_>) -> io::Result<()> {
+    let attributes = libc::mount_attr {
+        attr_set: attributes | libc::MOUNT_ATTR_IDMAP,
+        attr_clr: 0,
+        propagation: 0,
+        userns_fd: u64::from(users.as_raw_fd().unsigned_abs()),
+    };
+    mount_setattr(mount, Path::new(""), &attributes, false)
+}
+
+fn mount_setattr(at: BorrowedFd<'_>, path: &Path, attributes: &libc::mount_attr, recursive: bool) -> io::Result<()> {
     const AT_RECURSIVE: libc::c_int = 0x8000;
     let path = std::ffi::CString::new(path.as_os_str().as_encoded_bytes())?;
-    let attributes = libc::mount_attr { attr_set: attributes, attr_clr: 0, propagation: 0, userns_fd: 0 };
     let flags = if recursive { AT_RECURSIVE | libc::AT_EMPTY_PATH } else { libc::AT_EMPTY_PATH };
     // SAFETY: the path ends with a zero, and the kernel reads `attributes` only, of the size that it is told.
     #[expect(unsafe_code, reason = "no library has this call yet")]
@@ -201,7 +260,7 @@ fn set_attributes(at: BorrowedFd<'_>, path: &Path, attributes: u64, recursive: b
             at.as_raw_fd(),
             path.as_ptr(),
             flags,
-            &raw const attributes,
+            std::ptr::from_ref(attributes),
             size_of::<libc::mount_attr>(),
         )
     };
@@ -227,7 +286,7 @@ pub(crate) fn unshowable(path: &Path) -> Option<&'static str> {
 }
 
 /// Adds the place to an error.
-trait At<T> {
+pub(crate) trait At<T> {
     fn at(self, place: impl std::fmt::Display) -> io::Result<T>;
 }
 

@@ -21,8 +21,18 @@ pub(crate) const MOST_DESCRIPTORS: usize = 64;
 /// From the node to the launcher, with the room's end of its control socket.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Make {
-    /// The account outside of the room that its processes run under: both user and group ID. `None`: the node's own, because it may use no other.
+    /// The first ID outside of those that the room has, for users and groups. `None`: the node's own, because it may use no other.
     pub account: Option<u32>,
+    pub kind: Kind,
+}
+
+/// What a room is made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Kind {
+    /// Programs of the machine: there is one user.
+    Process,
+    /// A container: its users are those of an image.
+    Container,
 }
 
 /// From the node to a room.
@@ -31,7 +41,10 @@ pub(crate) enum Order {
     /// Run a program. Comes with a file that holds a [`Task`], with the program's standard output and standard error, and with a mount for each path
     /// that is visible, unless the node may not make such.
     Run,
-    /// Send SIGTERM to the program's process group.
+    /// Run a container. Comes with a file that holds a [`Contained`], with the standard output and standard error, with the mount of its root, and with
+    /// one for each path of the machine that is visible.
+    Contain,
+    /// Ask the program to end.
     Terminate,
     /// Send this many more sockets.
     Sockets(u8),
@@ -85,6 +98,31 @@ pub(crate) struct Task {
     pub descriptors: Option<u64>,
 }
 
+/// A container that a room is to run. It cannot be printed: it holds secrets.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Contained {
+    pub argv: Vec<String>,
+    /// The working directory. It is made if it is missing.
+    pub directory: PathBuf,
+    /// The user that the image or the function names: `user`, `user:group`, by name or number. Empty: root.
+    pub user: String,
+    pub environment: BTreeMap<String, String>,
+    pub hostname: String,
+    /// Paths in the container at which it sees those of the machine.
+    pub visible: Vec<PathBuf>,
+    /// Folders in memory: their paths and how many bytes they hold.
+    pub volumes: Vec<(PathBuf, u64)>,
+    pub secrets: Vec<(String, Vec<u8>)>,
+    pub descriptors: Option<u64>,
+    pub read_only: bool,
+    /// The room is in a control group of its own, which the container may see.
+    pub own_group: bool,
+    /// Number of the signal that asks the program to end.
+    pub stop_signal: i32,
+    /// The OCI runtime, a program of the machine.
+    pub runtime: PathBuf,
+}
+
 /// Sends a message. Fails rather than waits if `flags` say so.
 pub(crate) fn send(
     socket: impl AsFd,
@@ -130,4 +168,17 @@ pub(crate) fn receive<T: DeserializeOwned>(
     let message = bytes.get(..received.bytes).map(postcard::from_bytes);
     let message = message.and_then(Result::ok).ok_or(io::ErrorKind::InvalidData)?;
     Ok(Some((message, descriptors)))
+}
+
+/// Receives a descriptor from whoever is at the other end; `None`: there is none with what arrives.
+pub(crate) fn receive_descriptor(socket: impl AsFd) -> io::Result<Option<OwnedFd>> {
+    let mut bytes = [0; LONGEST];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+    let received = ancillary.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut rights) => rights.next(),
+        _ => None,
+    });
+    Ok(received)
 }

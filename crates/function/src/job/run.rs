@@ -2,6 +2,7 @@
 
 use super::{JobSpec, JobState, RunStatus, Shared};
 use crate::child::Owner;
+use crate::container::ContainerSpec;
 use crate::instance::{TargetState, at_least};
 use crate::instance_id::InstanceId;
 use crate::lifecycle::sleep_until;
@@ -145,7 +146,9 @@ impl Run {
             cgroups: self.shared.cgroups.clone(),
             board: Arc::clone(&self.run_status.board),
         };
-        self.processes.spawn(run_to_end(owner, Arc::clone(&self.process), self.process_target.subscribe()));
+        let container = self.spec.container.clone();
+        let process = Arc::clone(&self.process);
+        self.processes.spawn(run_to_end(owner, process, container, self.process_target.subscribe()));
         self.run_status.change(|status| status.active += 1);
     }
 
@@ -198,8 +201,14 @@ impl Run {
 }
 
 /// Runs one process group of a job. The group ends with its leader: what the leader leaves behind is killed, not waited for.
-async fn run_to_end(owner: Owner, process: Arc<Process>, mut target: watch::Receiver<TargetState>) -> Outcome {
-    let outcome = match owner.start(&Program::from(&*process), Vec::new()).await {
+async fn run_to_end(
+    owner: Owner,
+    process: Arc<Process>,
+    container: Option<Arc<ContainerSpec>>,
+    mut target: watch::Receiver<TargetState>,
+) -> Outcome {
+    let program = Program::from(&*process).contained(container.as_ref());
+    let outcome = match owner.start(&program, Vec::new()).await {
         Ok(child) => {
             let exited = tokio::select! {
                 biased;

@@ -106,6 +106,7 @@ pub(crate) fn spec(command: Command) -> FunctionSpec {
         id: id(),
         revision: 0,
         run: Run::Command(command),
+        container: None,
         protocol: AppProtocol::Http1,
         concurrency: 0,
         queue: 1024,

@@ -1,0 +1,337 @@
+//! Containers: what the node says of one, and what of that the room has to be told.
+
+use crate::error::bad;
+use crate::overlay::{MOST_LAYERS, Root};
+use crate::view::real;
+use crate::wire::{Contained, MOST_DESCRIPTORS};
+use crate::{SECRETS, view};
+use nix::sys::signal::Signal;
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Component, Path, PathBuf};
+
+/// What a container may write to its root, and to a folder in memory whose size nobody gave, in bytes.
+pub const DEFAULT_WRITABLE: u64 = 64 << 20;
+/// Descriptors that come with a container besides those of visible paths: the task, two outputs and the root.
+const OTHER_DESCRIPTORS: usize = 4;
+/// Most folders in memory.
+const MOST_VOLUMES: usize = 64;
+/// Where commands are looked for if neither the image nor the function says.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// Folders that the room has in every container.
+const OWN: [&str; 3] = ["/proc", "/dev", "/sys"];
+
+/// An image that is unpacked on this machine. The names are those of the OCI image configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Image {
+    /// One folder for each layer, the bottom one first: with the owners that the image gives (0 to 65535), and with what a layer removes marked as overlayfs
+    /// does it (devices 0/0, `trusted.overlay.opaque`). They must not change while a container uses them.
+    pub layers: Vec<PathBuf>,
+    /// `User`: `user` or `user:group`, by name or number. Empty: root.
+    pub user: String,
+    /// `Env`: `NAME=value`.
+    pub environment: Vec<String>,
+    /// `Entrypoint`.
+    pub entrypoint: Vec<String>,
+    /// `Cmd`.
+    pub command: Vec<String>,
+    /// `WorkingDir`; empty: `/`.
+    pub directory: String,
+    /// `StopSignal`, such as `SIGQUIT`, `QUIT`, `3` or `SIGRTMIN+3`; empty: SIGTERM.
+    pub stop_signal: String,
+}
+
+/// A folder in memory, empty at first. What is in it counts against the container's memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Volume {
+    /// Where the container sees it. It is made if the image has nothing there, and hides what the image has.
+    pub path: PathBuf,
+    /// How many bytes it holds.
+    pub size: u64,
+}
+
+/// A container to run in a room. It cannot be printed: it holds secrets.
+#[derive(Clone)]
+pub struct Container {
+    /// The image.
+    pub image: Image,
+    /// Instead of the image's entrypoint and command.
+    pub command: Option<Vec<String>>,
+    /// Instead of the image's command, after the entrypoint or [`Container::command`].
+    pub args: Option<Vec<String>>,
+    /// Instead of the image's working directory. It is made if it is missing.
+    pub directory: Option<PathBuf>,
+    /// Instead of the image's user.
+    pub user: Option<String>,
+    /// Variables besides those of the image, or in place of them.
+    pub environment: BTreeMap<String, String>,
+    /// The room's host name, at most 64 bytes.
+    pub hostname: String,
+    /// Files and folders of the machine that the container sees under the same path, read-only; what the image has there is hidden.
+    pub visible: Vec<PathBuf>,
+    /// Names and contents of files in [`crate::SECRETS`]. All users of the container may read them.
+    pub secrets: Vec<(String, Vec<u8>)>,
+    /// Folders in memory. `/tmp` is always one.
+    pub volumes: Vec<Volume>,
+    /// Soft limit on file descriptors; `None`: the node's.
+    pub descriptors: Option<u64>,
+    /// The container may only write to volumes, `/tmp` and `/dev/shm`.
+    pub read_only: bool,
+    /// The room was moved into a control group (v2) of its own, which the container sees, read-only: programs look for their limits there.
+    pub own_group: bool,
+    /// How many bytes it may write to its root. They are in memory, and count against the container's.
+    pub writable: u64,
+}
+
+impl Default for Container {
+    fn default() -> Self {
+        Self {
+            image: Image::default(),
+            command: None,
+            args: None,
+            directory: None,
+            user: None,
+            environment: BTreeMap::new(),
+            hostname: String::new(),
+            visible: Vec::new(),
+            secrets: Vec::new(),
+            volumes: Vec::new(),
+            descriptors: None,
+            read_only: false,
+            own_group: false,
+            writable: DEFAULT_WRITABLE,
+        }
+    }
+}
+
+/// What the room is told of a container, and what the node mounts for it.
+pub(crate) struct Prepared {
+    pub task: Contained,
+    layers: Vec<PathBuf>,
+    visible: Vec<PathBuf>,
+    writable: u64,
+}
+
+impl Prepared {
+    /// Checks a container.
+    pub(crate) fn new(container: Container, runtime: PathBuf) -> io::Result<Self> {
+        let Container { image, secrets, descriptors, hostname, read_only, own_group, writable, .. } = &container;
+        if image.layers.is_empty() || image.layers.len() > MOST_LAYERS {
+            return Err(bad(format!("an image has 1 to {MOST_LAYERS} layers, not {}", image.layers.len())));
+        }
+        let directory = container.directory.clone().unwrap_or_else(|| image.directory.clone().into());
+        let directory = if directory == Path::new("") { PathBuf::from("/") } else { directory };
+        plain(&directory)?;
+        if container.visible.len() + OTHER_DESCRIPTORS > MOST_DESCRIPTORS {
+            return Err(bad(format!("a room shows at most {} paths", MOST_DESCRIPTORS - OTHER_DESCRIPTORS)));
+        }
+        for path in &container.visible {
+            separate(path)?;
+        }
+        let task = Contained {
+            argv: argv(&container)?,
+            directory,
+            user: container.user.clone().unwrap_or_else(|| image.user.clone()),
+            environment: environment(&container)?,
+            hostname: hostname.clone(),
+            visible: container.visible.clone(),
+            volumes: volumes(&container.volumes)?,
+            secrets: secrets.clone(),
+            descriptors: *descriptors,
+            read_only: *read_only,
+            own_group: *own_group,
+            stop_signal: signal(&image.stop_signal)?,
+            runtime,
+        };
+        let visible = container.visible.iter().map(|path| real(path)).collect::<io::Result<_>>()?;
+        Ok(Self { task, layers: image.layers.clone(), visible, writable: *writable })
+    }
+
+    /// Makes the mounts: the root's, and those of visible paths. It blocks. `users` and `owner`: see [`Root`].
+    pub(crate) fn mount(&self, users: OwnedFd, owner: u32) -> io::Result<Vec<OwnedFd>> {
+        let root = Root { layers: self.layers.clone(), users, owner, writable: self.writable }.mount()?;
+        let mut mounts = vec![root];
+        for path in &self.visible {
+            let explain = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+            mounts.push(view::tree(path).map_err(explain)?);
+        }
+        Ok(mounts)
+    }
+}
+
+fn argv(Container { image, command, args, .. }: &Container) -> io::Result<Vec<String>> {
+    let (first, then) = match (command, args) {
+        (Some(command), args) => (command, args.as_deref().unwrap_or_default()),
+        (None, args) => (&image.entrypoint, args.as_deref().unwrap_or(&image.command)),
+    };
+    let argv: Vec<String> = first.iter().chain(then).cloned().collect();
+    if argv.first().is_none_or(String::is_empty) {
+        return Err(bad("the image names no program (Entrypoint, Cmd); give a `command`".to_owned()));
+    }
+    match argv.iter().find(|argument| argument.contains('\0')) {
+        Some(argument) => Err(bad(format!("the command: {argument:?} has a zero byte"))),
+        None => Ok(argv),
+    }
+}
+
+fn environment(Container { image, environment: own, .. }: &Container) -> io::Result<BTreeMap<String, String>> {
+    let mut all = BTreeMap::from([("PATH".to_owned(), PATH.to_owned())]);
+    // What is not `NAME=value` no program would find.
+    all.extend(
+        image
+            .environment
+            .iter()
+            .filter_map(|entry| entry.split_once('='))
+            .map(|(name, value)| (name.to_owned(), value.to_owned())),
+    );
+    all.extend(own.clone());
+    match all.iter().find(|(name, value)| name.is_empty() || name.contains(['\0', '=']) || value.contains('\0')) {
+        // A value may be a secret.
+        Some((name, _)) => Err(bad(format!(
+            "the environment variable {name:?} cannot be set: an empty name, `=` in it, or a zero byte"
+        ))),
+        None => Ok(all),
+    }
+}
+
+fn volumes(wanted: &[Volume]) -> io::Result<Vec<(PathBuf, u64)>> {
+    if wanted.len() > MOST_VOLUMES {
+        return Err(bad(format!("a container has at most {MOST_VOLUMES} volumes, not {}", wanted.len())));
+    }
+    let mut all = BTreeMap::from([(PathBuf::from("/tmp"), DEFAULT_WRITABLE)]);
+    for Volume { path, size } in wanted {
+        separate(path)?;
+        if *size == 0 {
+            return Err(bad(format!("the volume {} has no size", path.display())));
+        }
+        all.insert(path.clone(), *size);
+    }
+    // The outer ones first: an inner one is mounted in them.
+    Ok(all.into_iter().collect())
+}
+
+/// Fails unless something can be mounted there.
+fn separate(path: &Path) -> io::Result<()> {
+    plain(path)?;
+    let reserved = OWN.iter().chain([&SECRETS]).find(|reserved| path.starts_with(reserved));
+    match reserved {
+        _ if path == Path::new("/") => Err(bad("`/` is the container's root".to_owned())),
+        Some(reserved) => Err(bad(format!("{}: a container has its own {reserved}", path.display()))),
+        None => Ok(()),
+    }
+}
+
+fn plain(path: &Path) -> io::Result<()> {
+    let up = path.components().any(|part| part == Component::ParentDir);
+    let text = path.to_str().filter(|text| !text.contains('\0'));
+    if path.is_absolute() && !up && text.is_some() {
+        Ok(())
+    } else {
+        Err(bad(format!("{}: give an absolute path without `..`", path.display())))
+    }
+}
+
+/// The number of a signal. `RTMIN` is the C library's, as images mean it.
+fn signal(text: &str) -> io::Result<i32> {
+    let unknown =
+        || bad(format!("the image's StopSignal `{text}` is no signal; it would be such as SIGTERM, QUIT or 3"));
+    if text.is_empty() {
+        return Ok(libc::SIGTERM);
+    }
+    let name = text.to_ascii_uppercase();
+    let name = name.strip_prefix("SIG").unwrap_or(&name);
+    let (first, last) = (libc::SIGRTMIN(), libc::SIGRTMAX());
+    let real_time = |text: &str, sign: char| match text {
+        "" => Some(0),
+        text => text
+            .strip_prefix(sign)
+            .and_then(|number| number.parse::<i32>().ok())
+            .filter(|number| (0..64).contains(number)),
+    };
+    let number = if let Ok(number) = name.parse::<i32>() {
+        Some(number)
+    } else if let Some(more) = name.strip_prefix("RTMIN") {
+        real_time(more, '+').map(|more| first + more)
+    } else if let Some(less) = name.strip_prefix("RTMAX") {
+        real_time(less, '-').map(|less| last - less)
+    } else {
+        format!("SIG{name}").parse::<Signal>().ok().map(|signal| signal as i32)
+    };
+    number.filter(|number| (1..32).contains(number) || (first..=last).contains(number)).ok_or_else(unknown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Vec<String> {
+        text.split_whitespace().map(str::to_owned).collect()
+    }
+
+    fn container(entrypoint: &str, command: &str) -> Container {
+        let image = Image {
+            layers: vec!["/".into()],
+            entrypoint: words(entrypoint),
+            command: words(command),
+            ..Image::default()
+        };
+        Container { image, ..Container::default() }
+    }
+
+    fn refusal(container: Container) -> String {
+        Prepared::new(container, PathBuf::new()).err().unwrap().to_string()
+    }
+
+    #[test]
+    fn command_and_args_replace_what_the_image_has() {
+        let argv = |command: Option<&str>, args: Option<&str>| {
+            let container =
+                Container { command: command.map(words), args: args.map(words), ..container("entry", "one two") };
+            super::argv(&container).unwrap().join(" ")
+        };
+        assert_eq!(argv(None, None), "entry one two");
+        assert_eq!(argv(None, Some("three")), "entry three");
+        assert_eq!(argv(Some("other"), None), "other", "the image's command belongs to its entrypoint");
+        assert_eq!(argv(Some("other"), Some("three")), "other three");
+        assert!(refusal(container("", "")).contains("give a `command`"));
+    }
+
+    #[test]
+    fn the_functions_variables_win() {
+        let mut container = container("entry", "");
+        container.image.environment = words("A=image B=image nonsense");
+        container.environment = BTreeMap::from([("B".to_owned(), "own".to_owned())]);
+        let all = environment(&container).unwrap();
+        let expected = [("A", "image"), ("B", "own"), ("PATH", PATH)];
+        assert_eq!(all, expected.map(|(name, value)| (name.to_owned(), value.to_owned())).into());
+        container.environment.insert("BAD".to_owned(), "secret\0".to_owned());
+        let error = refusal(container);
+        assert!(error.contains("BAD") && !error.contains("secret"), "{error}");
+    }
+
+    #[test]
+    fn signals_have_names_and_numbers() {
+        for (text, number) in [("", 15), ("SIGQUIT", 3), ("quit", 3), ("2", 2), ("SIGRTMIN+3", 37), ("RTMAX-1", 63)] {
+            assert_eq!(signal(text).unwrap(), number, "{text}");
+        }
+        for text in ["SIGNOTHING", "0", "32", "65", "-1", "RTMIN+99", "RTMIN-1"] {
+            assert!(signal(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        let volume =
+            |path: &str, size| Container { volumes: vec![Volume { path: path.into(), size }], ..container("a", "") };
+        assert!(refusal(volume("/proc/x", 1)).contains("its own /proc"));
+        assert!(refusal(volume("/run/secrets", 1)).contains("its own /run/secrets"));
+        assert!(refusal(volume("/", 1)).contains("root"));
+        assert!(refusal(volume("data", 1)).contains("absolute"));
+        assert!(refusal(volume("/a/../b", 1)).contains("absolute"));
+        assert!(refusal(volume("/data", 0)).contains("no size"));
+        let layers = vec![PathBuf::from("/"); MOST_LAYERS + 1];
+        let image = Image { layers, ..Image::default() };
+        assert!(refusal(Container { image, ..container("a", "") }).contains("1 to 500 layers, not 501"));
+    }
+}

@@ -1,0 +1,82 @@
+//! Programs of the machine: what the node says of one, and what of that the room has to be told.
+
+use crate::error::bad;
+use crate::view::{self, real};
+use crate::wire::{MOST_DESCRIPTORS, Task};
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Component, Path, PathBuf};
+
+/// A program to run in a room. It cannot be printed: it holds secrets.
+#[derive(Clone, Default)]
+pub struct Program {
+    /// Its name and arguments.
+    pub argv: Vec<String>,
+    /// Its working directory. The room shows it.
+    pub directory: PathBuf,
+    /// All of its environment.
+    pub environment: BTreeMap<String, String>,
+    /// The room's host name, at most 64 bytes.
+    pub hostname: String,
+    /// Other files and folders that the room shows, read-only.
+    pub visible: Vec<PathBuf>,
+    /// Names and contents of files in [`crate::SECRETS`].
+    pub secrets: Vec<(String, Vec<u8>)>,
+    /// Soft limit on file descriptors; `None`: the node's.
+    pub descriptors: Option<u64>,
+}
+
+/// Decides what the room has to show for a program.
+pub(crate) fn task(program: Program) -> io::Result<Task> {
+    let Program { argv, directory, environment, hostname, visible, secrets, descriptors } = program;
+    let name = argv.first().ok_or_else(|| bad("the command is empty".to_owned()))?;
+    let directory = without_dots(directory)?;
+    let visible = visible.into_iter().map(without_dots).collect::<io::Result<Vec<_>>>()?;
+    let executable = located(name, &directory, environment.get("PATH"))?;
+    let mut shown: Vec<(PathBuf, PathBuf)> = Vec::new();
+    // The outer ones first, so that those inside them are seen to be there.
+    let mut wanted: Vec<&PathBuf> = visible.iter().chain([&directory, &executable]).collect();
+    wanted.sort();
+    for path in wanted {
+        let real = real(path)?;
+        if view::shows(path) || shown.iter().any(|(_, shown)| path.starts_with(shown)) {
+            continue;
+        }
+        if let Some(reason) = view::unshowable(path) {
+            return Err(bad(format!("a room cannot show {}: {reason}", path.display())));
+        }
+        shown.push((real, path.clone()));
+    }
+    Ok(Task { argv, executable, directory, environment, hostname, visible: shown, secrets, descriptors })
+}
+
+/// The mounts of a task's visible paths. Only root can make them; another node has its rooms open the paths, with the same account and the same result.
+pub(crate) fn mounts(task: &Task) -> io::Result<Vec<OwnedFd>> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(Vec::new());
+    }
+    if task.visible.len() + 3 > MOST_DESCRIPTORS {
+        return Err(bad(format!("a room shows at most {} paths", MOST_DESCRIPTORS - 3)));
+    }
+    let mount = |(path, _): &(PathBuf, PathBuf)| {
+        view::tree(path).map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
+    };
+    task.visible.iter().map(mount).collect()
+}
+
+/// A path in which `..` is resolved: what it means depends on the links before it.
+fn without_dots(path: PathBuf) -> io::Result<PathBuf> {
+    if path.components().any(|part| part == Component::ParentDir) { real(&path) } else { Ok(path) }
+}
+
+/// Finds the file that a command names, as a shell would.
+fn located(name: &str, directory: &Path, path: Option<&String>) -> io::Result<PathBuf> {
+    if name.contains('/') {
+        // Without the `.` of `./program`, which `starts_with` would trip over.
+        return without_dots(directory.join(name).components().collect());
+    }
+    let folders = std::env::split_paths(path.map_or("", String::as_str));
+    let found = folders.map(|folder| folder.join(name)).find(|file| file.is_file());
+    found.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("`{name}` is in no folder of PATH")))
+}

@@ -1,0 +1,217 @@
+//! A container in a room: the first process has an OCI runtime, `crun`, make it, and looks after it as it does after other programs.
+//!
+//! The room is there already: its network, its users, its processes, its control group. What is left for the runtime is the container's root, its mounts,
+//! its user and its rights, and the start of the program. The runtime does not stay. It works in two steps, and what comes between them is why: when
+//! the image's program begins, nothing in the room has rights or an unfiltered system call any more.
+
+use crate::filter::Listener;
+use crate::rights::{give_up_rights_but, limit};
+use crate::step::{During, Unmade};
+use crate::user::User;
+use crate::view::{self, At};
+use crate::wire::{Contained, receive_descriptor};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use nix::sched::{CloneFlags, setns};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{CWD, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::process::Pid;
+use rustix::thread::CapabilitySet;
+use seccompiler::{BpfProgram, sock_filter};
+use serde_json::{Value, json};
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// What a container's root user may do to the files, processes and users of its own container: enough for the start of common images, which change the
+/// owner of their folders and then become somebody else. Nothing here is about networks, mounts or the kernel. Another user has none of it.
+const ROOTS_CAPABILITIES: CapabilitySet = CapabilitySet::CHOWN
+    .union(CapabilitySet::DAC_OVERRIDE)
+    .union(CapabilitySet::FOWNER)
+    .union(CapabilitySet::FSETID)
+    .union(CapabilitySet::KILL)
+    .union(CapabilitySet::SETGID)
+    .union(CapabilitySet::SETUID);
+/// Where the runtime keeps its state, what it says, and where it sends the listener of refused system calls.
+const STATE: &str = "/run/crun";
+const LOG: &str = "/run/crun.log";
+const PID: &str = "/run/crun.pid";
+const LISTENER: &str = "/run/refused.sock";
+/// The only container of the room.
+const ID: &str = "container";
+/// Settings of the machine, which its owner may change: the container's root user is the owner of those of the room's network.
+const READ_ONLY_PATHS: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+/// What says something about the machine that is nothing for a container.
+const MASKED_PATHS: [&str; 9] = [
+    "/proc/acpi",
+    "/proc/asound",
+    "/proc/interrupts",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/proc/timer_list",
+];
+
+/// Makes the container and starts its program. `mounts`: the root, and what is visible. Returns the program, and who asks about its system calls.
+pub(crate) fn start(
+    task: &Contained,
+    mounts: &[OwnedFd],
+    output: &OwnedFd,
+    errors: &OwnedFd,
+    filter: &BpfProgram,
+) -> Result<(Pid, Listener), Unmade> {
+    view::contain(task, mounts).during("the container's files")?;
+    let root = rustix::fs::open(view::CONTAINER_ROOT, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+    let user = User::find(root.during("the container's root")?.as_fd(), &task.user).during("the container's user")?;
+    let bundle = bundle(task, &user, filter).to_string();
+    fs::write(Path::new(view::BUNDLE).join("config.json"), bundle).during("the container's configuration")?;
+    let receiver = UnixListener::bind(LISTENER).during("the filter of system calls")?;
+
+    let run = |arguments: &[&str]| run(&task.runtime, arguments, output, errors).during("the container");
+    run(&["create", "--bundle", view::BUNDLE, "--pid-file", PID, ID])?;
+    let program = program().during("the container's process")?;
+    let (connection, _) = receiver.accept().during("the filter of system calls")?;
+    seal(program, task.read_only).during("the container's root")?;
+    // This process ends programs of other users.
+    give_up_rights_but(CapabilitySet::KILL).during("capabilities")?;
+    // Here nobody answers for what the filter does not allow: it fails.
+    seccompiler::apply_filter(filter).map_err(io::Error::other).during("the filter of system calls")?;
+    run(&["start", ID])?;
+    // The runtime sends it before the program begins. It comes from the container's process, so it ends if that does.
+    let descriptor = arrived(&connection).during("the filter of system calls")?;
+    Ok((program, Listener::from(descriptor)))
+}
+
+/// Runs a step of the runtime. What it says is the error.
+fn run(runtime: &Path, arguments: &[&str], output: &OwnedFd, errors: &OwnedFd) -> io::Result<()> {
+    let status = Command::new(runtime)
+        .args(["--root", STATE, "--cgroup-manager", "disabled", "--log", LOG])
+        .args(arguments)
+        .env_clear()
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(output.try_clone()?)
+        .stderr(errors.try_clone()?)
+        .status()
+        .at(runtime.display())?;
+    if status.success() {
+        return Ok(());
+    }
+    let said = fs::read_to_string(LOG).unwrap_or_default();
+    let said = said.lines().last().unwrap_or_default();
+    Err(io::Error::other(if said.is_empty() { format!("{}: {status}", runtime.display()) } else { said.to_owned() }))
+}
+
+/// The container's process, as the runtime tells it.
+fn program() -> io::Result<Pid> {
+    let text = fs::read_to_string(PID)?;
+    text.trim().parse().ok().and_then(Pid::from_raw).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// Sets what the container's root is. The runtime would drop the other attributes with the one that makes it read-only.
+fn seal(program: Pid, read_only: bool) -> io::Result<()> {
+    let open = |path: &str| rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+    let (home, there) = (open("/proc/self/ns/mnt")?, open(&format!("/proc/{}/ns/mnt", program.as_raw_nonzero()))?);
+    let read_only = if read_only { libc::MOUNT_ATTR_RDONLY } else { 0 };
+    setns(there, CloneFlags::CLONE_NEWNS)?;
+    let attributes = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV | read_only;
+    let set = view::set_attributes(CWD, Path::new("/"), attributes, false);
+    setns(home, CloneFlags::CLONE_NEWNS)?;
+    set
+}
+
+/// The descriptor that arrives on this connection.
+fn arrived(connection: impl AsFd) -> io::Result<OwnedFd> {
+    loop {
+        match poll(&mut [PollFd::new(&connection, PollFlags::IN)], None) {
+            Err(Errno::INTR) => {}
+            polled => {
+                polled?;
+                let missing = || io::Error::other("the runtime has not put it in force");
+                return receive_descriptor(&connection)?.ok_or_else(missing);
+            }
+        }
+    }
+}
+
+/// The configuration of the OCI runtime.
+fn bundle(task: &Contained, user: &User, filter: &BpfProgram) -> Value {
+    let mut environment = task.environment.clone();
+    environment.entry("HOME".to_owned()).or_insert_with(|| user.home.clone().unwrap_or_else(|| "/".to_owned()));
+    let environment: Vec<String> = environment.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let capabilities = if user.user == 0 { ROOTS_CAPABILITIES } else { CapabilitySet::empty() };
+    let capabilities: Vec<String> = capabilities.iter_names().map(|(name, _)| format!("CAP_{name}")).collect();
+    let limits = task.descriptors.map(|descriptors| {
+        let limit = limit(descriptors, true);
+        json!({"type": "RLIMIT_NOFILE", "soft": limit.current.unwrap_or(u64::MAX), "hard": limit.maximum.unwrap_or(u64::MAX)})
+    });
+    json!({
+        "ociVersion": "1.0.0",
+        // The filter is that of every room, as it is. The `seccomp` section below names who answers; its own rules, which would be in force if a
+        // runtime did not know this annotation, let nothing run.
+        "annotations": {"run.oci.seccomp_bpf_data": STANDARD.encode(bytes(filter))},
+        "root": {"path": view::CONTAINER_ROOT},
+        "process": {
+            "terminal": false,
+            "args": task.argv,
+            "env": environment,
+            "cwd": task.directory,
+            "user": {"uid": user.user, "gid": user.group, "additionalGids": user.groups, "umask": 0o022},
+            "capabilities": {"bounding": capabilities, "effective": capabilities, "permitted": capabilities},
+            "noNewPrivileges": true,
+            "rlimits": limits.as_slice(),
+        },
+        "mounts": mounts(task),
+        "linux": {
+            "namespaces": [{"type": "mount"}],
+            "readonlyPaths": READ_ONLY_PATHS,
+            "maskedPaths": MASKED_PATHS,
+            "seccomp": {"defaultAction": "SCMP_ACT_KILL_PROCESS", "listenerPath": LISTENER},
+        },
+    })
+}
+
+/// What is mounted in the container, in this order.
+fn mounts(task: &Contained) -> Vec<Value> {
+    let bind = |from: &Path, to: &Path, kind: &str| json!({"destination": to, "source": from, "type": "bind", "options": [kind, "ro", "nosuid", "nodev"]});
+    let mut mounts = vec![
+        json!({"destination": "/proc", "source": "proc", "type": "proc", "options": ["nosuid", "nodev", "noexec"]}),
+        // Without `nodev`, and without `ro` for what is mounted in it: /dev/shm is writable.
+        json!({"destination": "/dev", "source": "/dev", "type": "bind", "options": ["rbind", "ro", "nosuid"]}),
+        // What is mounted in it is a control group, which need not be this container's alone.
+        bind(Path::new("/sys"), Path::new("/sys"), if task.own_group { "rbind" } else { "bind" }),
+    ];
+    for (path, size) in &task.volumes {
+        let options = [
+            "nosuid".to_owned(),
+            "nodev".to_owned(),
+            "mode=1777".to_owned(),
+            format!("size={size}"),
+            format!("nr_inodes={}", (size / 4096).max(1024)),
+        ];
+        mounts.push(json!({"destination": path, "source": "tmpfs", "type": "tmpfs", "options": options}));
+    }
+    for (index, path) in task.visible.iter().enumerate() {
+        mounts.push(bind(&view::shown(index), path, "rbind"));
+    }
+    // Last, so that nothing hides them.
+    if !task.secrets.is_empty() {
+        mounts.push(bind(&PathBuf::from(view::CONTAINER_SECRETS), Path::new(crate::SECRETS), "bind"));
+    }
+    mounts.extend(
+        ["/etc/hosts", "/etc/hostname", "/etc/resolv.conf"].map(|file| bind(Path::new(file), Path::new(file), "bind")),
+    );
+    mounts
+}
+
+/// A filter as the kernel reads it.
+fn bytes(filter: &[sock_filter]) -> Vec<u8> {
+    let bytes = |it: &sock_filter| [&it.code.to_ne_bytes()[..], &[it.jt, it.jf], &it.k.to_ne_bytes()].concat();
+    filter.iter().flat_map(bytes).collect()
+}
