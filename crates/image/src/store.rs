@@ -139,7 +139,10 @@ impl Store {
                 match manifest::read(&name, &bytes)? {
                     Document::Manifest(manifest) => (Some(document), bytes, manifest),
                     Document::Index(_) => {
-                        return Err(Error::Image { image: name, reason: "its index leads to another index".to_owned() });
+                        return Err(Error::Image {
+                            image: name,
+                            reason: "its index leads to another index".to_owned(),
+                        });
                     }
                 }
             }

@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::SystemTime;
 
-/// In what pieces room is taken, in bytes, as long as there is enough.
+/// In what pieces room is taken, in bytes, while there is plenty.
 const PIECE: u64 = 4 << 20;
 
 pub(crate) struct Disk {
@@ -273,15 +273,22 @@ impl Disk {
         Room { disk: Some(self.clone()), taken: 0, used: 0 }
     }
 
-    fn take(&self, bytes: u64) -> Result<()> {
+    /// Takes room, and returns how much: more than is asked for if it is free anyway.
+    fn take(&self, bytes: u64) -> Result<u64> {
         let mut state = self.state();
+        let free = self.limit.saturating_sub(state.used);
+        let piece = bytes.max(PIECE.min(free / 64));
+        if piece <= free {
+            state.used += piece;
+            return Ok(piece);
+        }
         let room = self.make_room(&mut state, bytes);
         if room.is_ok() {
             state.used += bytes;
         }
         drop(state);
         match room {
-            Ok(removed) => self.remove_all(removed),
+            Ok(removed) => self.remove_all(removed).map(|()| bytes),
             Err((removed, error)) => self.remove_all(removed).and(Err(error)),
         }
     }
@@ -371,15 +378,7 @@ impl Room {
             && let Some(disk) = &self.disk
         {
             let missing = used - self.taken;
-            let piece = missing.max(PIECE);
-            match disk.take(piece) {
-                Ok(()) => self.taken += piece,
-                Err(_) if missing < piece => {
-                    disk.take(missing)?;
-                    self.taken += missing;
-                }
-                Err(error) => return Err(error),
-            }
+            self.taken += disk.take(missing)?;
         }
         self.used = used;
         Ok(())

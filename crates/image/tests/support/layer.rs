@@ -12,7 +12,13 @@ use tar_core::builder::EntryBuilder;
 pub struct Tar(pub Vec<u8>);
 
 impl Tar {
-    pub fn entry(mut self, kind: EntryType, path: &str, content: &[u8], change: impl FnOnce(&mut EntryBuilder)) -> Self {
+    pub fn entry(
+        mut self,
+        kind: EntryType,
+        path: &str,
+        content: &[u8],
+        change: impl FnOnce(&mut EntryBuilder) -> &mut EntryBuilder,
+    ) -> Self {
         let mut header = EntryBuilder::new_ustar();
         header.path(path).entry_type(kind).mode(0o644).unwrap().uid(0).unwrap().gid(0).unwrap().mtime(0).unwrap();
         header.size(content.len() as u64).unwrap();
@@ -24,19 +30,19 @@ impl Tar {
     }
 
     pub fn file(self, path: &str, content: &[u8]) -> Self {
-        self.entry(EntryType::Regular, path, content, |_| {})
+        self.entry(EntryType::Regular, path, content, |header| header)
     }
 
     pub fn folder(self, path: &str) -> Self {
-        self.entry(EntryType::Directory, path, b"", |header| drop(header.mode(0o755).unwrap()))
+        self.entry(EntryType::Directory, path, b"", |header| header.mode(0o755).unwrap())
     }
 
     pub fn symlink(self, path: &str, target: &str) -> Self {
-        self.entry(EntryType::Symlink, path, b"", |header| drop(header.link_name(target)))
+        self.entry(EntryType::Symlink, path, b"", |header| header.link_name(target))
     }
 
     pub fn hard_link(self, path: &str, target: &str) -> Self {
-        self.entry(EntryType::Link, path, b"", |header| drop(header.link_name(target)))
+        self.entry(EntryType::Link, path, b"", |header| header.link_name(target))
     }
 
     pub fn end(mut self) -> Vec<u8> {
@@ -52,7 +58,15 @@ pub struct Raw {
 
 impl Raw {
     pub fn plain(layers: impl IntoIterator<Item = Vec<u8>>) -> Self {
-        Self { layers: layers.into_iter().map(|layer| { let id = Digest::of(&layer); (layer, id) }).collect() }
+        Self {
+            layers: layers
+                .into_iter()
+                .map(|layer| {
+                    let id = Digest::of(&layer);
+                    (layer, id)
+                })
+                .collect(),
+        }
     }
 
     /// All blobs by digest; the last is the manifest.
@@ -68,7 +82,8 @@ impl Raw {
             }));
         }
         let ids: Vec<String> = self.layers.iter().map(|(_, id)| id.to_string()).collect();
-        let config = json!({ "os": "linux", "architecture": "amd64", "rootfs": { "type": "layers", "diff_ids": ids } }).to_string();
+        let config = json!({ "os": "linux", "architecture": "amd64", "rootfs": { "type": "layers", "diff_ids": ids } })
+            .to_string();
         let manifest = json!({
             "schemaVersion": 2,
             "mediaType": "application/vnd.oci.image.manifest.v1+json",

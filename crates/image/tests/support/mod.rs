@@ -1,5 +1,5 @@
 //! What the tests share. Each uses some of it.
-#![allow(dead_code)]
+#![allow(dead_code, unreachable_pub)]
 
 pub mod layer;
 pub mod registry;
@@ -15,7 +15,8 @@ use std::process::Command;
 
 /// Another tool. Fails with the name of its package.
 pub fn tool(name: &str) -> Command {
-    let found = std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()).any(|folder| folder.join(name).exists());
+    let found =
+        std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()).any(|folder| folder.join(name).exists());
     assert!(found, "{name} is missing; type: sudo apt-get install {name}");
     Command::new(name)
 }

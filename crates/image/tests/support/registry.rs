@@ -47,7 +47,11 @@ impl DockerRegistry {
             .unwrap();
         let deadline = Instant::now() + Duration::from_secs(30);
         while TcpStream::connect(&host).is_err() {
-            assert!(process.try_wait().unwrap().is_none(), "docker-registry ended: {}", std::fs::read_to_string(folder.join("registry.log")).unwrap());
+            assert!(
+                process.try_wait().unwrap().is_none(),
+                "docker-registry ended: {}",
+                std::fs::read_to_string(folder.join("registry.log")).unwrap()
+            );
             assert!(Instant::now() < deadline, "docker-registry does not listen");
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -108,7 +112,9 @@ impl Fake {
                 let answer = answer.clone();
                 tokio::spawn(async move {
                     let service = service_fn(move |request| std::future::ready(Ok::<_, Infallible>(answer(request))));
-                    let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+                    let _ = hyper::server::conn::http1::Builder::new()
+                        .serve_connection(TokioIo::new(stream), service)
+                        .await;
                 });
             }
         });
