@@ -70,7 +70,7 @@ struct InFlight {
 }
 
 impl Store {
-    /// Opens or makes a store. Removes what an earlier process left half done.
+    /// Opens or makes a store. Removes what an earlier process left half done. Blocks while it reads the folder.
     ///
     /// # Errors
     /// [`Error::NotRoot`], [`Error::InUse`] (another process has it, or an [`Image`] of an earlier store of this process), or what is wrong with
@@ -172,16 +172,7 @@ impl Store {
         progress.stage(Stage::Sync);
         let disk = inner.disk.clone();
         let documents = Documents { index, manifest: manifest_bytes, config: config_bytes };
-        // The layers are held until the image is taken out, so that nobody makes room between.
-        let image = blocking(move || {
-            disk.keep_image(digest, &documents, config, &layers)?;
-            Ok(disk.image(digest))
-        });
-        let gone = || Error::Image {
-            image: name.clone(),
-            reason: "it was removed as soon as it was there; raise the limit of the store".to_owned(),
-        };
-        let image = image.await?.ok_or_else(gone)?;
+        let image = blocking(move || disk.keep_image(digest, &documents, config, &layers)).await?;
         progress.stage(Stage::Done);
         Ok(image)
     }

@@ -204,6 +204,20 @@ async fn skopeo_and_umoci_see_the_same_image() {
         assert_eq!(fs::read_dir(elsewhere.path().join("tmp")).unwrap().count(), 0);
     }
 
+    // With zstd, as the C library makes it.
+    let (plain, zstd) = (folder.path().join("plain"), folder.path().join("zstd"));
+    example().uncompressed().write(&plain, "1").unwrap();
+    run(tool("skopeo")
+        .args(["--insecure-policy", "copy", "-q", "--dest-compress-format=zstd"])
+        .arg(format!("oci:{}:1", plain.display()))
+        .arg(format!("oci:{}:1", zstd.display())));
+    let blobs = fs::read_dir(zstd.join("blobs/sha256")).unwrap().map(|blob| fs::read(blob.unwrap().path()).unwrap());
+    assert_eq!(blobs.filter(|blob| blob.starts_with(&[0x28, 0xb5, 0x2f, 0xfd])).count(), 2);
+    let elsewhere = tempfile::tempdir().unwrap();
+    let compressed = pull(&support::store(elsewhere.path()), &format!("oci:{}:1", zstd.display())).await.unwrap();
+    assert_ne!(compressed.digest(), digest);
+    assert_eq!(tree(&compressed.layers()[1]), tree(&image.layers()[1]));
+
     let bundle = folder.path().join("bundle");
     run(tool("umoci").args(["unpack", "--image"]).arg(format!("{}:1", back.display())).arg(&bundle));
     compare(&image.layers(), &bundle.join("rootfs"), folder.path());

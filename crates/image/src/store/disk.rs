@@ -18,7 +18,7 @@ use oci_spec::image::ImageConfiguration;
 use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, hash_map};
 use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::fd::AsFd;
@@ -191,13 +191,15 @@ impl Disk {
     }
 
     pub(crate) fn image(self: &Arc<Self>, digest: Digest) -> Option<Image> {
-        let mut state = self.state();
-        let State { images, layers, .. } = &mut *state;
-        let stored = images.get_mut(&digest)?;
+        self.lease(&mut self.state(), digest)
+    }
+
+    fn lease(self: &Arc<Self>, state: &mut State, digest: Digest) -> Option<Image> {
+        let stored = state.images.get_mut(&digest)?;
         if let Some(lease) = stored.lease.upgrade() {
             return Some(Image(lease));
         }
-        let layers = stored.layers.iter().map(|chain| layers.get(chain).cloned()).collect::<Option<Vec<_>>>()?;
+        let layers = stored.layers.iter().map(|chain| state.layers.get(chain).cloned()).collect::<Option<Vec<_>>>()?;
         let lease = Arc::new(Lease { digest, config: stored.config.clone(), layers, disk: self.clone() });
         stored.lease = Arc::downgrade(&lease);
         Some(Image(lease))
@@ -236,12 +238,12 @@ impl Disk {
 
     /// Keeps an image whose layers are there, once all of it is on the disk.
     pub(crate) fn keep_image(
-        &self,
+        self: &Arc<Self>,
         digest: Digest,
         documents: &Documents,
         config: ImageConfiguration,
         layers: &[Arc<Layer>],
-    ) -> Result<()> {
+    ) -> Result<Image> {
         let folder = File::open(&self.folder).map_err(Error::io("cannot open", &self.folder))?;
         rustix::fs::syncfs(&folder).map_err(Error::io("cannot write to the disk", &self.folder))?;
         let temp = self.temp()?;
@@ -259,14 +261,15 @@ impl Disk {
         sync(&temp.path).map_err(Error::io("cannot write", &temp.path))?;
         let place = self.image_folder(digest);
         let mut state = self.state();
-        if state.images.contains_key(&digest) {
-            return Ok(());
+        // Another pull may have been first.
+        if let hash_map::Entry::Vacant(entry) = state.images.entry(digest) {
+            fs::rename(&temp.path, &place).map_err(Error::io("cannot make", &place))?;
+            sync(&self.folder.join("images")).map_err(Error::io("cannot write", &place))?;
+            let layers = layers.iter().map(|layer| layer.chain).collect();
+            entry.insert(Stored { config: Arc::new(config), layers, lease: Weak::new() });
         }
-        fs::rename(&temp.path, &place).map_err(Error::io("cannot make", &place))?;
-        sync(&self.folder.join("images")).map_err(Error::io("cannot write", &place))?;
-        let layers = layers.iter().map(|layer| layer.chain).collect();
-        state.images.insert(digest, Stored { config: Arc::new(config), layers, lease: Weak::new() });
-        Ok(())
+        let lost = || Error::Io { doing: "cannot find", path: place, source: Arc::new(io::ErrorKind::NotFound.into()) };
+        self.lease(&mut state, digest).ok_or_else(lost)
     }
 
     pub(crate) fn room(self: &Arc<Self>) -> Room {
