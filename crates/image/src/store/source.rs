@@ -19,8 +19,8 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 
-/// How many pieces of a download may wait to be unpacked.
-const PIECES_AHEAD: usize = 16;
+/// How many pieces of a download (each up to some 400 KiB) may wait to be unpacked.
+const PIECES_AHEAD: usize = 4;
 /// Opens a blob on the thread that unpacks it.
 type OpenBlob = Box<dyn FnOnce() -> Result<Box<dyn Read>> + Send>;
 
