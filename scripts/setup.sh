@@ -33,6 +33,10 @@ compgen -G '/usr/lib/llvm-*/lib/clang/*/lib/wasi/libclang_rt.builtins-wasm32.a' 
 # For tests of containers in rooms.
 need crun crun
 need busybox busybox-static
+# What the tests of images compare with.
+need docker-registry docker-registry
+need skopeo skopeo
+need umoci umoci
 if [ ${#missing[@]} -gt 0 ]; then
   packages=$(printf '%s\n' "${missing[@]}" | sort -u | tr '\n' ' ')
   if [ "$(id -u)" = 0 ]; then run=; elif sudo -n true 2>/dev/null; then run=sudo; else die "missing packages; type: sudo apt-get install $packages"; fi

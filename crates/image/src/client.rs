@@ -1,0 +1,331 @@
+//! Speaks to registries: requests with the right credentials, and blobs that go on where they broke off.
+
+mod authorization;
+mod blob;
+
+pub(crate) use blob::Abandoned;
+
+use crate::registries::{Credentials, Registries, docker_credentials};
+use crate::{Digest, Error, Result};
+use authorization::Tokens;
+use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderValue};
+use reqwest::{Method, NoProxy, Proxy, Response, StatusCode, redirect};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+use url::Url;
+
+/// How often a registry may redirect one request.
+const MAX_REDIRECTS: usize = 5;
+/// How much of an error's text is read.
+const MAX_ERROR_BYTES: usize = 8 << 10;
+
+const MANIFESTS: &str = "application/vnd.oci.image.manifest.v1+json, application/vnd.oci.image.index.v1+json, \
+    application/vnd.docker.distribution.manifest.v2+json, application/vnd.docker.distribution.manifest.list.v2+json";
+
+pub(crate) struct Client {
+    http: reqwest::Client,
+    registries: Registries,
+    /// From the Docker configuration, by host.
+    found: BTreeMap<String, Credentials>,
+    tokens: Tokens,
+}
+
+/// A repository in a registry, or in one of its mirrors.
+#[derive(Clone, Debug)]
+pub(crate) struct Endpoint {
+    /// The host as configured, which credentials belong to.
+    host: String,
+    /// Ends in `/v2/`.
+    base: Url,
+    repository: String,
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.host, self.repository)
+    }
+}
+
+impl Endpoint {
+    pub(crate) fn url(&self, rest: &str) -> Result<Url> {
+        let path = format!("{}/{rest}", self.repository);
+        self.base
+            .join(&path)
+            .map_err(|error| Error::Settings { place: format!("registry {}", self.host), reason: error.to_string() })
+    }
+}
+
+/// What is done in a repository; part of a token's scope.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Access {
+    Pull,
+    Push,
+}
+
+/// A request that can be made again, with other credentials.
+pub(crate) struct Request<'a> {
+    pub(crate) method: Method,
+    pub(crate) url: Url,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Option<&'a (dyn Fn() -> reqwest::Body + Sync)>,
+}
+
+impl Request<'_> {
+    pub(crate) fn new(method: Method, url: Url) -> Self {
+        Self { method, url, headers: HeaderMap::new(), body: None }
+    }
+}
+
+impl Client {
+    pub(crate) fn new(registries: Registries) -> Result<Self> {
+        let found = registries.docker_config.as_deref().map(docker_credentials).transpose()?.unwrap_or_default();
+        let insecure: Vec<String> = registries
+            .registries
+            .iter()
+            .filter(|(_, registry)| registry.insecure)
+            .map(|(host, _)| host.clone())
+            .collect();
+        // Between hosts, reqwest itself takes the credentials off.
+        let redirects = redirect::Policy::custom(move |attempt| {
+            let url = attempt.url();
+            let plain = url.scheme() != "https" && !host_of(url).is_some_and(|host| insecure.contains(&host));
+            if attempt.previous().len() > MAX_REDIRECTS {
+                attempt.error(format!("more than {MAX_REDIRECTS} redirects"))
+            } else if plain {
+                let reason = format!(
+                    "redirected to {}, which is no HTTPS; list its host as insecure to allow that",
+                    without_query(url)
+                );
+                attempt.error(reason)
+            } else {
+                attempt.follow()
+            }
+        });
+        let mut builder = reqwest::Client::builder()
+            .tls_backend_preconfigured(tls(registries.ca_bundle.as_deref())?)
+            .user_agent(concat!("leno/", env!("CARGO_PKG_VERSION")))
+            .redirect(redirects)
+            .referer(false)
+            .connect_timeout(registries.connect_timeout)
+            .read_timeout(registries.idle_timeout)
+            .no_proxy();
+        let proxies = &registries.proxies;
+        let except = proxies.no_proxy.as_deref().and_then(NoProxy::from_string);
+        type MakeProxy = fn(&str) -> reqwest::Result<Proxy>;
+        let kinds: [(&str, &Option<String>, MakeProxy); 2] = [
+            ("HTTPS_PROXY", &proxies.https_proxy, |url| Proxy::https(url)),
+            ("HTTP_PROXY", &proxies.http_proxy, |url| Proxy::http(url)),
+        ];
+        for (name, url, proxy) in kinds {
+            if let Some(url) = url {
+                let wrong = |error: reqwest::Error| Error::Settings {
+                    place: name.to_owned(),
+                    reason: causes(&error.without_url()),
+                };
+                builder = builder.proxy(proxy(url).map_err(wrong)?.no_proxy(except.clone()));
+            }
+        }
+        let http = builder
+            .build()
+            .map_err(|error| Error::Settings { place: "registries".to_owned(), reason: causes(&error) })?;
+        Ok(Self { http, registries, found, tokens: Tokens::default() })
+    }
+
+    /// The mirrors of a registry in their order, and then the registry itself.
+    pub(crate) fn endpoints(&self, registry: &str, repository: &str) -> Result<Vec<Endpoint>> {
+        let mirrors = self.registries.registries.get(registry).map_or(&[][..], |registry| &registry.mirrors);
+        let mut endpoints = Vec::new();
+        for host in mirrors {
+            endpoints.push(self.endpoint(host, repository)?);
+        }
+        endpoints.push(self.endpoint(registry, repository)?);
+        Ok(endpoints)
+    }
+
+    fn endpoint(&self, host: &str, repository: &str) -> Result<Endpoint> {
+        let scheme = if self.registries.registries.get(host).is_some_and(|registry| registry.insecure) {
+            "http"
+        } else {
+            "https"
+        };
+        // Docker Hub's registry has another name than its images say.
+        let address = if host == "docker.io" { "registry-1.docker.io" } else { host };
+        let wrong = |reason: String| Error::Settings { place: format!("registry `{host}`"), reason };
+        let base = Url::parse(&format!("{scheme}://{address}/v2/")).map_err(|error| wrong(error.to_string()))?;
+        if base.host_str().is_none()
+            || base.path() != "/v2/"
+            || !base.username().is_empty()
+            || base.password().is_some()
+        {
+            return Err(wrong("expected a host, or a host and `:port`".to_owned()));
+        }
+        Ok(Endpoint { host: host.to_owned(), base, repository: repository.to_owned() })
+    }
+
+    fn credentials(&self, host: &str) -> Option<&Credentials> {
+        let configured = self.registries.registries.get(host).and_then(|registry| registry.credentials.as_ref());
+        configured.or_else(|| self.found.get(host))
+    }
+
+    /// A manifest or index, by tag or digest.
+    pub(crate) async fn manifest(&self, endpoint: &Endpoint, reference: &str, limit: usize) -> Result<Vec<u8>> {
+        let mut request = Request::new(Method::GET, endpoint.url(&format!("manifests/{reference}"))?);
+        request.headers.insert(ACCEPT, HeaderValue::from_static(MANIFESTS));
+        let response = self.send(endpoint, Access::Pull, &request).await?;
+        read(ok(response).await?, limit).await
+    }
+
+    /// A blob that fits into memory.
+    pub(crate) async fn small_blob(&self, endpoint: &Endpoint, digest: Digest, limit: usize) -> Result<Vec<u8>> {
+        let request = Request::new(Method::GET, endpoint.url(&format!("blobs/{digest}"))?);
+        let response = self.send(endpoint, Access::Pull, &request).await?;
+        read(ok(response).await?, limit).await
+    }
+
+    /// Sends a request, with what the registry wants to see, once it has said so. Any status is an answer.
+    pub(crate) async fn send(&self, endpoint: &Endpoint, access: Access, request: &Request<'_>) -> Result<Response> {
+        let known = self.tokens.get(endpoint, access);
+        let response = self.send_with(request, known).await?;
+        if response.status() != StatusCode::UNAUTHORIZED {
+            return Ok(response);
+        }
+        // A token that was good before may have expired.
+        let authorization = Arc::new(self.authorize(endpoint, access, response).await?);
+        self.tokens.put(endpoint, access, authorization.clone());
+        self.send_with(request, Some(authorization)).await
+    }
+
+    async fn send_with(&self, request: &Request<'_>, authorization: Option<Arc<HeaderValue>>) -> Result<Response> {
+        let mut builder =
+            self.http.request(request.method.clone(), request.url.clone()).headers(request.headers.clone());
+        if let Some(authorization) = authorization {
+            builder = builder.header(AUTHORIZATION, (*authorization).clone());
+        }
+        if let Some(body) = request.body {
+            builder = builder.body(body());
+        }
+        builder.send().await.map_err(|error| unreachable(&request.url, error))
+    }
+}
+
+/// The machine's certificate authorities, and those of the bundle.
+fn tls(bundle: Option<&Path>) -> Result<rustls::ClientConfig> {
+    use rustls::pki_types::{CertificateDer, pem::PemObject};
+    let mut roots = rustls::RootCertStore::empty();
+    let native = rustls_native_certs::load_native_certs();
+    for error in &native.errors {
+        tracing::warn!(%error, "certificate authorities of this machine are left out");
+    }
+    roots.add_parsable_certificates(native.certs);
+    if let Some(path) = bundle {
+        let wrong = |reason: String| Error::Settings { place: path.display().to_string(), reason };
+        let pem = std::fs::read(path).map_err(Error::io("cannot read the CA bundle", path))?;
+        let before = roots.len();
+        for certificate in CertificateDer::pem_slice_iter(&pem) {
+            let certificate = certificate.map_err(|error| wrong(format!("no PEM: {error}")))?;
+            roots
+                .add(certificate)
+                .map_err(|error| wrong(format!("certificate {}: {error}", roots.len() - before + 1)))?;
+        }
+        if roots.len() == before {
+            return Err(wrong("no certificate in it; expected PEM (`-----BEGIN CERTIFICATE-----`)".to_owned()));
+        }
+    }
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let config = config.map_err(|error| Error::Settings { place: "TLS".to_owned(), reason: error.to_string() })?;
+    Ok(config.with_root_certificates(roots).with_no_client_auth())
+}
+
+/// The response, if it is a success.
+pub(crate) async fn ok(response: Response) -> Result<Response> {
+    if response.status().is_success() { Ok(response) } else { Err(refusal(response).await) }
+}
+
+/// What a registry says with an error.
+pub(crate) async fn refusal(mut response: Response) -> Error {
+    #[derive(serde::Deserialize)]
+    struct Errors {
+        errors: Vec<Reason>,
+    }
+    #[derive(serde::Deserialize)]
+    struct Reason {
+        #[serde(default)]
+        code: String,
+        #[serde(default)]
+        message: String,
+    }
+    let (status, url) = (response.status(), without_query(response.url()));
+    let mut text = Vec::new();
+    while let Ok(Some(chunk)) = response.chunk().await {
+        if text.len() + chunk.len() > MAX_ERROR_BYTES {
+            break;
+        }
+        text.extend_from_slice(&chunk);
+    }
+    let mut reason = format!("the registry answers {status}");
+    if let Ok(Errors { errors }) = serde_json::from_slice(&text) {
+        for error in errors.iter().take(3) {
+            let said: String =
+                format!("{} {}", error.code, error.message).chars().filter(|c| !c.is_control()).take(200).collect();
+            reason.push_str(&format!(": {}", said.trim()));
+        }
+    }
+    if status == StatusCode::UNAUTHORIZED || status == StatusCode::FORBIDDEN {
+        reason.push_str("; check the credentials for this registry");
+    }
+    Error::Answer { url, status: Some(status.as_u16()), reason }
+}
+
+/// The body, if it is no longer than `limit`.
+async fn read(mut response: Response, limit: usize) -> Result<Vec<u8>> {
+    let url = response.url().clone();
+    let too_long = || Error::Answer {
+        url: without_query(&url),
+        status: None,
+        reason: format!("the answer is longer than {limit} bytes"),
+    };
+    if response.content_length().is_some_and(|length| length > limit as u64) {
+        return Err(too_long());
+    }
+    let mut body = Vec::new();
+    while let Some(chunk) = response.chunk().await.map_err(|error| unreachable(&url, error))? {
+        if body.len() + chunk.len() > limit {
+            return Err(too_long());
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(body)
+}
+
+pub(crate) fn unreachable(url: &Url, error: reqwest::Error) -> Error {
+    Error::Unreachable { url: without_query(url), reason: causes(&error.without_url()) }
+}
+
+/// Queries of blob stores are signatures: as good as a password.
+fn without_query(url: &Url) -> String {
+    let mut url = url.clone();
+    url.set_query(None);
+    url.to_string()
+}
+
+fn causes(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+/// The host as it is configured: with its port, if that is not the scheme's own.
+fn host_of(url: &Url) -> Option<String> {
+    let host = url.host_str()?;
+    Some(url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}")))
+}

@@ -1,0 +1,272 @@
+//! The store: what is pulled is verified, unpacked and kept until others need the room.
+
+mod disk;
+mod image;
+mod layer;
+mod source;
+
+pub use image::Image;
+
+use crate::client::Client;
+use crate::manifest::{self, Blob, Document};
+use crate::progress::{LayerProgress, Progress, Stage};
+use crate::registries::Registries;
+use crate::settle::settle;
+use crate::tree::Refusal;
+use crate::unpack::Limits as LayerLimits;
+use crate::{Digest, Error, Reference, Result};
+use disk::{Disk, Documents, Layer};
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, Shared, WeakShared, try_join_all};
+use source::{Fetched, Source, blocking};
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::Semaphore;
+
+/// What images may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// How much the store keeps, in bytes on the disk (as files and folders take them, roughly). Images that are not in use make room, least recently used
+    /// first. A pull for which there is no room fails.
+    pub store_bytes: u64,
+    /// How large an image may be, in bytes: all layers on the disk, and each layer as an archive.
+    pub image_bytes: u64,
+    /// How many entries a layer may have.
+    pub entries: u64,
+    /// How many layers are fetched and unpacked at once, all pulls together.
+    pub parallel: usize,
+}
+
+impl Default for Limits {
+    /// 32 GiB for the store, 8 GiB and layers of a million entries for an image, 3 layers at once.
+    fn default() -> Self {
+        Self { store_bytes: 32 << 30, image_bytes: 8 << 30, entries: 1_000_000, parallel: 3 }
+    }
+}
+
+/// Unpacked images in a folder. One process has it at a time. Cloned, it is the same store.
+#[derive(Clone)]
+pub struct Store(Arc<Inner>);
+
+struct Inner {
+    disk: Arc<Disk>,
+    client: Arc<Client>,
+    default_registry: Option<String>,
+    limits: Limits,
+    flights: Mutex<HashMap<FlightKey, InFlight>>,
+    permits: Semaphore,
+}
+
+/// A layer on its way, for all who wait for it. Its result is the layer with all below it, bottom to top.
+type Flight = Shared<BoxFuture<'static, Result<Vec<Arc<Layer>>>>>;
+
+/// Where a layer comes from is part of it: nobody waits for another's registry.
+type FlightKey = (Digest, Digest, String);
+
+struct InFlight {
+    flight: WeakShared<BoxFuture<'static, Result<Vec<Arc<Layer>>>>>,
+    progress: Arc<LayerProgress>,
+}
+
+impl Store {
+    /// Opens or makes a store. Removes what an earlier process left half done. Blocks while it reads the folder.
+    ///
+    /// # Errors
+    /// [`Error::NotRoot`], [`Error::InUse`] (another process has it, or an [`Image`] of an earlier store of this process), or what is wrong with
+    /// `registries` or the folder.
+    pub fn open(folder: &Path, limits: Limits, registries: Registries) -> Result<Self> {
+        let default_registry = registries.default_registry.clone();
+        let disk = Disk::open(folder, limits.store_bytes)?;
+        let client = Arc::new(Client::new(registries)?);
+        let permits = Semaphore::new(limits.parallel.clamp(1, 64));
+        Ok(Self(Arc::new(Inner { disk, client, default_registry, limits, flights: Mutex::default(), permits })))
+    }
+
+    /// Reads a reference; names without a registry are in this store's default registry.
+    ///
+    /// # Errors
+    /// [`Error::Reference`].
+    pub fn reference(&self, text: &str) -> Result<Reference> {
+        Reference::parse(text, self.0.default_registry.as_deref())
+    }
+
+    /// What a reference means now: its digest, or that of what its tag names. Keep it, and pull by it ([`Reference::with_digest`]): tags change.
+    ///
+    /// # Errors
+    /// When the registry, its mirrors, or the layout do not have it.
+    pub async fn resolve(&self, reference: &Reference) -> Result<Digest> {
+        match reference.digest() {
+            Some(digest) => Ok(digest),
+            None => {
+                let source = Source::new(reference, &self.0.client, &self.0.disk, self.0.layer_limits()).await?;
+                source.resolve(reference.tag.as_deref()).await
+            }
+        }
+    }
+
+    /// The image, if it is here.
+    pub fn image(&self, digest: Digest) -> Option<Image> {
+        self.0.disk.image(digest)
+    }
+
+    /// Bytes of the limit that are taken.
+    pub fn used_bytes(&self) -> u64 {
+        self.0.disk.used()
+    }
+
+    /// Brings an image here, if it is not here. The reference needs a digest. Pulls of the same layers share one download. A pull that is dropped ends,
+    /// unless another waits for the same.
+    ///
+    /// # Errors
+    /// What the registry says, or what is wrong with the image. Nothing of an image that is refused is left.
+    pub async fn pull(&self, reference: &Reference, progress: &Progress) -> Result<Image> {
+        let digest = reference
+            .digest()
+            .ok_or_else(|| reference.wrong("it has no digest; resolve its tag first, and keep the digest"))?;
+        let inner = &self.0;
+        if let Some(image) = inner.disk.image(digest) {
+            progress.stage(Stage::Done);
+            return Ok(image);
+        }
+        let name = reference.to_string();
+        let source = Arc::new(Source::new(reference, &inner.client, &inner.disk, inner.layer_limits()).await?);
+        let document = source.manifest(digest).await?;
+        let (index, manifest_bytes, manifest) = match manifest::read(&name, &document)? {
+            Document::Manifest(manifest) => (None, document, manifest),
+            Document::Index(chosen) => {
+                let bytes = source.manifest(chosen.digest).await?;
+                match manifest::read(&name, &bytes)? {
+                    Document::Manifest(manifest) => (Some(document), bytes, manifest),
+                    Document::Index(_) => {
+                        return Err(Error::Image {
+                            image: name,
+                            reason: "its index leads to another index".to_owned(),
+                        });
+                    }
+                }
+            }
+        };
+        let compressed = manifest.layers.iter().fold(0, |all: u64, layer| all.saturating_add(layer.size));
+        if compressed > inner.limits.image_bytes {
+            let reason = format!(
+                "its layers have {compressed} bytes, still compressed; the limit is {}",
+                inner.limits.image_bytes
+            );
+            return Err(Error::Image { image: name, reason });
+        }
+        let config_bytes = source.config(manifest.config).await?;
+        let (config, diff_ids) = manifest::config(&name, &config_bytes, manifest.layers.len())?;
+
+        let (mut flights, mut parts, mut below) = (Vec::new(), Vec::new(), None);
+        for ((blob, diff_id), chain) in manifest.layers.iter().zip(&diff_ids).zip(Digest::chain(&diff_ids)) {
+            let (flight, part) = inner.flight(&source, *blob, *diff_id, chain, below);
+            below = Some(flight.clone());
+            flights.push(flight);
+            parts.push(part);
+        }
+        progress.layers(parts);
+        drop(below);
+        let layers = try_join_all(flights).await?.pop().unwrap_or_default();
+
+        progress.stage(Stage::Sync);
+        let disk = inner.disk.clone();
+        let documents = Documents { index, manifest: manifest_bytes, config: config_bytes };
+        let image = blocking(move || disk.keep_image(digest, &documents, config, &layers)).await?;
+        progress.stage(Stage::Done);
+        Ok(image)
+    }
+}
+
+impl Inner {
+    fn layer_limits(&self) -> LayerLimits {
+        LayerLimits { entries: self.limits.entries, file_bytes: self.limits.image_bytes }
+    }
+
+    /// A layer that is on its way already, or from now on.
+    fn flight(
+        self: &Arc<Self>,
+        source: &Arc<Source>,
+        blob: Blob,
+        diff_id: Digest,
+        chain: Digest,
+        below: Option<Flight>,
+    ) -> (Flight, Arc<LayerProgress>) {
+        let mut flights = self.flights.lock().unwrap_or_else(PoisonError::into_inner);
+        flights.retain(|_, flight| flight.flight.upgrade().is_some_and(|flight| flight.peek().is_none()));
+        let key = (chain, blob.digest, source.key.clone());
+        if let Some(under_way) = flights.get(&key)
+            && let Some(flight) = under_way.flight.upgrade()
+        {
+            return (flight, under_way.progress.clone());
+        }
+        let progress = LayerProgress::new(blob.size);
+        let flight = self.clone().bring(source.clone(), blob, diff_id, chain, below, progress.clone()).boxed().shared();
+        if let Some(weak) = flight.downgrade() {
+            flights.insert(key, InFlight { flight: weak, progress: progress.clone() });
+        }
+        (flight, progress)
+    }
+
+    async fn bring(
+        self: Arc<Self>,
+        source: Arc<Source>,
+        blob: Blob,
+        diff_id: Digest,
+        chain: Digest,
+        below: Option<Flight>,
+        progress: Arc<LayerProgress>,
+    ) -> Result<Vec<Arc<Layer>>> {
+        enum Found {
+            /// Held from here on, so that it does not make room for others.
+            Here(Arc<Layer>),
+            Fetched(Fetched),
+        }
+        let found = match self.disk.layer(chain) {
+            Some(layer) => Found::Here(layer),
+            None => {
+                let _permit = self.permits.acquire().await;
+                Found::Fetched(source.layer(&self.disk, blob, diff_id, self.layer_limits(), &progress).await?)
+            }
+        };
+        let mut layers = match below {
+            Some(below) => below.await?,
+            None => Vec::new(),
+        };
+        let layer = match found {
+            Found::Here(layer) => layer,
+            Found::Fetched(Fetched { temp, room, implied }) => {
+                let (disk, lower) = (self.disk.clone(), layers.clone());
+                blocking(move || {
+                    let lower: Vec<&Path> = lower.iter().rev().map(|layer| layer.root.as_path()).collect();
+                    settle(&temp.path.join("root"), &implied, &lower).map_err(|refusal| Error::Layer {
+                        layer: blob.digest,
+                        reason: match refusal {
+                            Refusal::Entry(reason) => reason,
+                            Refusal::System(error) => format!("its folders cannot be written: {error}"),
+                        },
+                    })?;
+                    disk.keep_layer(&temp, chain, room)
+                })
+                .await?
+            }
+        };
+        layers.push(layer);
+        let bytes = layers.iter().fold(0, |all: u64, layer| all.saturating_add(layer.bytes));
+        if bytes > self.limits.image_bytes {
+            let reason = format!(
+                "with those below it, it takes {bytes} bytes on the disk; the limit of an image is {}",
+                self.limits.image_bytes
+            );
+            return Err(Error::Layer { layer: blob.digest, reason });
+        }
+        progress.done();
+        Ok(layers)
+    }
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Store").field("limits", &self.0.limits).finish_non_exhaustive()
+    }
+}

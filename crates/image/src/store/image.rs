@@ -1,0 +1,94 @@
+use super::disk::{Disk, Layer};
+use crate::Digest;
+use oci_spec::image::{Config, ImageConfiguration};
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// An unpacked image. While it or a clone of it is there, its layers stay on the disk: it is a lease.
+#[derive(Clone)]
+pub struct Image(pub(super) Arc<Lease>);
+
+pub(crate) struct Lease {
+    pub(super) digest: Digest,
+    pub(super) config: Arc<ImageConfiguration>,
+    /// Bottom to top.
+    pub(super) layers: Vec<Arc<Layer>>,
+    pub(super) disk: Arc<Disk>,
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.disk.touch(self.digest);
+    }
+}
+
+impl Image {
+    /// The digest that it was pulled by: that of its manifest, or of an index that the manifest is in.
+    pub fn digest(&self) -> Digest {
+        self.0.digest
+    }
+
+    /// The folders of its layers, bottom to top, as overlayfs takes them (`lowerdir` lists them the other way round). Nobody may write to them.
+    ///
+    /// Layers that a layer above hides altogether are left out.
+    pub fn layers(&self) -> Vec<PathBuf> {
+        let lowest = self.0.layers.iter().rposition(|layer| layer.opaque).unwrap_or(0);
+        self.0.layers[lowest..].iter().map(|layer| layer.root.clone()).collect()
+    }
+
+    /// What its layers take on the disk, in bytes. Other images may share them.
+    pub fn bytes(&self) -> u64 {
+        self.0.layers.iter().map(|layer| layer.bytes).sum()
+    }
+
+    /// The whole configuration.
+    pub fn configuration(&self) -> &ImageConfiguration {
+        &self.0.config
+    }
+
+    /// `user`, `user:group`, names or numbers. `None` (or empty): root.
+    pub fn user(&self) -> Option<&str> {
+        self.config()?.user().as_deref().filter(|user| !user.is_empty())
+    }
+
+    /// `NAME=value`.
+    pub fn env(&self) -> &[String] {
+        self.config().and_then(|config| config.env().as_deref()).unwrap_or_default()
+    }
+
+    /// The beginning of the command.
+    pub fn entrypoint(&self) -> &[String] {
+        self.config().and_then(|config| config.entrypoint().as_deref()).unwrap_or_default()
+    }
+
+    /// The rest of the command, which who starts it may replace.
+    pub fn cmd(&self) -> &[String] {
+        self.config().and_then(|config| config.cmd().as_deref()).unwrap_or_default()
+    }
+
+    /// `None` (or empty): `/`.
+    pub fn working_dir(&self) -> Option<&str> {
+        self.config()?.working_dir().as_deref().filter(|folder| !folder.is_empty())
+    }
+
+    /// A name or number, such as `SIGINT`. `None`: SIGTERM.
+    pub fn stop_signal(&self) -> Option<&str> {
+        self.config()?.stop_signal().as_deref().filter(|signal| !signal.is_empty())
+    }
+
+    /// Such as `8080/tcp`.
+    pub fn exposed_ports(&self) -> &[String] {
+        self.config().and_then(|config| config.exposed_ports().as_deref()).unwrap_or_default()
+    }
+
+    fn config(&self) -> Option<&Config> {
+        self.0.config.config().as_ref()
+    }
+}
+
+impl fmt::Debug for Image {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Image").field("digest", &self.digest()).field("layers", &self.layers()).finish()
+    }
+}

@@ -1,0 +1,143 @@
+//! A blob becomes a folder: decompressed, unpacked and verified in one pass.
+
+use super::disk::Room;
+use crate::decompress::decompress;
+use crate::digest::Hasher;
+use crate::manifest::Blob;
+use crate::progress::LayerProgress;
+use crate::tree::Inside;
+use crate::unpack::{self, Failure, Limits};
+use crate::{Digest, Error, Result};
+use bytes::{Buf, Bytes};
+use std::io::{self, BufReader, Read};
+use std::path::Path;
+use tokio::sync::mpsc::Receiver;
+
+/// Of a blob that is refused anyway, how much more is read to tell whether it is the right one, in bytes.
+const MAX_REST: u64 = 64 << 20;
+
+/// Unpacks `blob`, whose archive has to be `diff_id`, into the empty folder `root`. Blocks. Returns the folders that the archive implies.
+///
+/// An error of kind [`io::ErrorKind::BrokenPipe`] of `source` means that another knows why it ended.
+pub(crate) fn unpack(
+    source: impl Read,
+    blob: Blob,
+    diff_id: Digest,
+    root: &Path,
+    limits: Limits,
+    room: &mut Room,
+    progress: &LayerProgress,
+) -> Result<Vec<Inside>> {
+    let wrong = |reason: String| Error::Layer { layer: blob.digest, reason };
+    let mut compressed = Checked::new(source, blob.size, Some(progress));
+    let outcome = unpack_archive(&mut compressed, root, limits, room);
+    if outcome.is_ok() || compressed.left <= MAX_REST && !matches!(outcome, Err(Failure::Write(..))) {
+        // Whatever is wrong with it: if it is not even the right blob, that is what has to be said.
+        let rest = io::copy(&mut compressed, &mut io::sink());
+        if let Err(error) = rest {
+            return Err(read_error(error, blob));
+        }
+        let found = compressed.hasher.finish();
+        if found != blob.digest {
+            return Err(wrong(format!(
+                "its content has the digest {found}; the registry or the layout holds something else under its name"
+            )));
+        }
+        if compressed.left > 0 {
+            return Err(wrong(format!(
+                "it is {} bytes shorter than the {} of its manifest",
+                compressed.left, blob.size
+            )));
+        }
+    }
+    let (implied, found) = outcome.map_err(|failure| match failure {
+        Failure::Layer(reason) => wrong(reason),
+        Failure::Read(error) => read_error(error, blob),
+        Failure::Write(entry, error) => wrong(format!("entry `{entry}` cannot be written: {error}")),
+    })?;
+    if found != diff_id {
+        return Err(wrong(format!("unpacked it has the digest {found}; the image's configuration says {diff_id}")));
+    }
+    Ok(implied)
+}
+
+fn unpack_archive(
+    compressed: &mut Checked<'_, impl Read>,
+    root: &Path,
+    limits: Limits,
+    room: &mut Room,
+) -> std::result::Result<(Vec<Inside>, Digest), Failure> {
+    let blob = BufReader::with_capacity(64 << 10, compressed);
+    let archive = decompress(blob).map_err(Failure::Read)?;
+    let mut archive = Checked::new(archive, limits.file_bytes, None);
+    let unpacked = unpack::unpack(&mut archive, root, limits, &mut |bytes| room.take(bytes).map_err(io::Error::other))?;
+    // The digest is that of all of it, what follows the end included.
+    io::copy(&mut archive, &mut io::sink()).map_err(Failure::Read)?;
+    Ok((unpacked.implied, archive.hasher.finish()))
+}
+
+fn read_error(error: io::Error, blob: Blob) -> Error {
+    match error.downcast::<Error>() {
+        Ok(error) => error,
+        Err(error) => Error::Layer { layer: blob.digest, reason: format!("it cannot be unpacked: {error}") },
+    }
+}
+
+/// Reads no more than it should, and takes the digest.
+struct Checked<'a, R> {
+    source: R,
+    hasher: Hasher,
+    most: u64,
+    left: u64,
+    progress: Option<&'a LayerProgress>,
+}
+
+impl<'a, R> Checked<'a, R> {
+    fn new(source: R, most: u64, progress: Option<&'a LayerProgress>) -> Self {
+        Self { source, hasher: Hasher::default(), most, left: most, progress }
+    }
+}
+
+impl<R: Read> Read for Checked<'_, R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let count = self.source.read(into)?;
+        let Some(left) = self.left.checked_sub(count as u64) else {
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("it has more than {} bytes", self.most)));
+        };
+        self.left = left;
+        self.hasher.update(&into[..count]);
+        if let Some(progress) = self.progress {
+            progress.at(self.most - left);
+        }
+        Ok(count)
+    }
+}
+
+/// What a download sends.
+pub(crate) struct Received {
+    from: Receiver<Bytes>,
+    piece: Bytes,
+    left: u64,
+}
+
+impl Received {
+    pub(crate) fn new(from: Receiver<Bytes>, size: u64) -> Self {
+        Self { from, piece: Bytes::new(), left: size }
+    }
+}
+
+impl Read for Received {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        while self.piece.is_empty() {
+            match self.from.blocking_recv() {
+                Some(piece) => self.piece = piece,
+                None if self.left == 0 => return Ok(0),
+                None => return Err(io::Error::new(io::ErrorKind::BrokenPipe, "the download ended")),
+            }
+        }
+        let count = into.len().min(self.piece.len());
+        self.piece.copy_to_slice(&mut into[..count]);
+        self.left = self.left.saturating_sub(count as u64);
+        Ok(count)
+    }
+}

@@ -1,0 +1,310 @@
+//! Where the parts of an image come from: a registry with its mirrors, or an OCI layout on this machine.
+
+use super::disk::{Disk, Room, Temp};
+use super::layer::{self, Received};
+use crate::client::{Abandoned, Client, Endpoint};
+use crate::decompress::decompress;
+use crate::manifest::{Blob, MAX_CONFIG_BYTES, MAX_MANIFEST_BYTES};
+use crate::progress::LayerProgress;
+use crate::reference::{Place, Reference};
+use crate::tree::Inside;
+use crate::unpack::{self, Limits};
+use crate::{Digest, Error, Result};
+use oci_spec::image::ImageIndex;
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
+use std::fs::File;
+use std::io::{self, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tokio::sync::mpsc;
+use tokio::task::spawn_blocking;
+
+/// How many pieces of a download (each up to some 400 KiB) may wait to be unpacked.
+const PIECES_AHEAD: usize = 4;
+/// Opens a blob on the thread that unpacks it.
+type OpenBlob = Box<dyn FnOnce() -> Result<Box<dyn Read>> + Send>;
+
+const TAG: &str = "org.opencontainers.image.ref.name";
+
+pub(crate) struct Source {
+    kind: Kind,
+    /// For messages.
+    image: String,
+    /// What tells downloads of one blob from those of another.
+    pub(crate) key: String,
+}
+
+/// A layer in `root` of a folder, not yet among others.
+pub(crate) struct Fetched {
+    pub(crate) temp: Temp,
+    pub(crate) room: Room,
+    /// Folders that its archive has no entries for.
+    pub(crate) implied: Vec<Inside>,
+}
+
+enum Kind {
+    Registry { client: Arc<Client>, endpoints: Vec<Endpoint> },
+    Layout(Arc<Layout>),
+}
+
+struct Layout {
+    folder: PathBuf,
+    /// What it has been unpacked into, with the room for it.
+    _temp: Option<(Temp, Room)>,
+}
+
+impl Source {
+    pub(crate) async fn new(
+        reference: &Reference,
+        client: &Arc<Client>,
+        disk: &Arc<Disk>,
+        limits: Limits,
+    ) -> Result<Self> {
+        let (kind, key) = match &reference.place {
+            Place::Registry { registry, repository } => {
+                let endpoints = client.endpoints(registry, repository)?;
+                (Kind::Registry { client: client.clone(), endpoints }, registry.clone())
+            }
+            Place::Layout(folder) => {
+                let layout = Layout { folder: folder.clone(), _temp: None };
+                (Kind::Layout(Arc::new(layout)), format!("oci:{}", folder.display()))
+            }
+            Place::Archive(file) => {
+                let (file, disk, key) = (file.clone(), disk.clone(), format!("oci-archive:{}", file.display()));
+                let layout = blocking(move || open_archive(&file, &disk, limits)).await?;
+                (Kind::Layout(Arc::new(layout)), key)
+            }
+        };
+        Ok(Self { kind, image: reference.to_string(), key })
+    }
+
+    /// The digest of what a tag names now; without a tag, of the only image of a layout.
+    pub(crate) async fn resolve(&self, tag: Option<&str>) -> Result<Digest> {
+        match &self.kind {
+            Kind::Registry { client, endpoints } => {
+                let manifest = self.ask(client, endpoints, Wanted::Tag(tag.unwrap_or("latest"))).await?;
+                Ok(Digest::of(&manifest))
+            }
+            Kind::Layout(layout) => {
+                let (layout, tag, image) = (layout.clone(), tag.map(str::to_owned), self.image.clone());
+                blocking(move || layout.resolve(tag.as_deref(), &image)).await
+            }
+        }
+    }
+
+    /// A manifest or an index; verified.
+    pub(crate) async fn manifest(&self, digest: Digest) -> Result<Vec<u8>> {
+        match &self.kind {
+            Kind::Registry { client, endpoints } => self.ask(client, endpoints, Wanted::Manifest(digest)).await,
+            Kind::Layout(layout) => self.local(layout, digest, MAX_MANIFEST_BYTES).await,
+        }
+    }
+
+    /// A configuration; verified.
+    pub(crate) async fn config(&self, blob: Blob) -> Result<Vec<u8>> {
+        let bytes = match &self.kind {
+            Kind::Registry { client, endpoints } => self.ask(client, endpoints, Wanted::Config(blob.digest)).await?,
+            Kind::Layout(layout) => self.local(layout, blob.digest, MAX_CONFIG_BYTES).await?,
+        };
+        if bytes.len() as u64 != blob.size {
+            let reason = format!("its configuration has {} bytes; its manifest says {}", bytes.len(), blob.size);
+            return Err(Error::Image { image: self.image.clone(), reason });
+        }
+        Ok(bytes)
+    }
+
+    /// Asks one endpoint after another.
+    async fn ask(&self, client: &Client, endpoints: &[Endpoint], wanted: Wanted<'_>) -> Result<Vec<u8>> {
+        let mut answer = Err(nobody());
+        for endpoint in endpoints {
+            answer = match wanted {
+                Wanted::Tag(tag) => client.manifest(endpoint, tag, MAX_MANIFEST_BYTES).await,
+                Wanted::Manifest(digest) => {
+                    let bytes = client.manifest(endpoint, &digest.to_string(), MAX_MANIFEST_BYTES).await;
+                    bytes.and_then(|bytes| self.verified(digest, bytes))
+                }
+                Wanted::Config(digest) => {
+                    let bytes = client.small_blob(endpoint, digest, MAX_CONFIG_BYTES).await;
+                    bytes.and_then(|bytes| self.verified(digest, bytes))
+                }
+            };
+            if counts(&answer, endpoint) {
+                break;
+            }
+        }
+        answer
+    }
+
+    fn verified(&self, digest: Digest, bytes: Vec<u8>) -> Result<Vec<u8>> {
+        let found = Digest::of(&bytes);
+        if found == digest {
+            return Ok(bytes);
+        }
+        let reason = format!("what comes for {digest} has the digest {found}");
+        Err(Error::Image { image: self.image.clone(), reason })
+    }
+
+    async fn local(&self, layout: &Arc<Layout>, digest: Digest, limit: usize) -> Result<Vec<u8>> {
+        let layout = layout.clone();
+        let bytes = blocking(move || layout.read(&blob_path(digest), limit)).await?;
+        self.verified(digest, bytes)
+    }
+
+    /// Unpacks a layer into `root` of a new folder.
+    pub(crate) async fn layer(
+        &self,
+        disk: &Arc<Disk>,
+        blob: Blob,
+        diff_id: Digest,
+        limits: Limits,
+        progress: &Arc<LayerProgress>,
+    ) -> Result<Fetched> {
+        let start = |disk: Arc<Disk>, progress: Arc<LayerProgress>, open: OpenBlob| {
+            blocking(move || {
+                let source = open()?;
+                let (temp, mut room) = (disk.temp()?, disk.room());
+                let root = temp.path.join("root");
+                std::fs::create_dir(&root).map_err(Error::io("cannot make the folder", &root))?;
+                let implied = layer::unpack(source, blob, diff_id, &root, limits, &mut room, &progress)?;
+                Ok(Fetched { temp, room, implied })
+            })
+        };
+        match &self.kind {
+            Kind::Layout(layout) => {
+                let layout = layout.clone();
+                let open: OpenBlob = Box::new(move || Ok(Box::new(layout.open(&blob_path(blob.digest))?)));
+                start(disk.clone(), progress.clone(), open).await
+            }
+            Kind::Registry { client, endpoints } => {
+                let mut answer = Err(nobody());
+                for endpoint in endpoints {
+                    let (to, from) = mpsc::channel(PIECES_AHEAD);
+                    let open: OpenBlob = Box::new(move || Ok(Box::new(Received::new(from, blob.size))));
+                    let unpacked = start(disk.clone(), progress.clone(), open);
+                    let downloaded = client.blob(endpoint, blob.digest, blob.size, to);
+                    let (unpacked, downloaded) = futures_util::future::join(unpacked, downloaded).await;
+                    answer = match downloaded {
+                        // The unpacker ended last, or first and knows why.
+                        Ok(Ok(()) | Err(Abandoned)) => unpacked,
+                        Err(error) => Err(error),
+                    };
+                    if counts(&answer, endpoint) {
+                        break;
+                    }
+                }
+                answer
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Wanted<'a> {
+    Tag(&'a str),
+    Manifest(Digest),
+    Config(Digest),
+}
+
+fn nobody() -> Error {
+    Error::Settings { place: "registries".to_owned(), reason: "none is there to ask".to_owned() }
+}
+
+/// Whether no further endpoint is to be asked. The last is the registry itself, whose error counts in any case.
+fn counts<T>(answer: &Result<T>, endpoint: &Endpoint) -> bool {
+    match answer {
+        // No other endpoint changes what is wrong with this machine.
+        Ok(_) | Err(Error::Full { .. } | Error::Io { .. }) => true,
+        Err(error) => {
+            tracing::warn!(%error, "{endpoint} does not have what is asked for");
+            false
+        }
+    }
+}
+
+impl Layout {
+    fn resolve(&self, tag: Option<&str>, image: &str) -> Result<Digest> {
+        let wrong = |reason: String| Error::Image { image: image.to_owned(), reason };
+        let bytes = self.read("index.json", MAX_MANIFEST_BYTES)?;
+        let index: ImageIndex = serde_json::from_slice(&bytes).map_err(|error| {
+            wrong(format!("{}: {error}; expected an OCI layout", self.folder.join("index.json").display()))
+        })?;
+        let tag_of = |at: usize| index.manifests().get(at)?.annotations().as_ref()?.get(TAG).map(String::as_str);
+        let found: Vec<usize> = (0..index.manifests().len()).filter(|at| tag.is_none() || tag_of(*at) == tag).collect();
+        match found[..] {
+            [at] => index.manifests()[at].digest().to_string().parse().map_err(wrong),
+            _ => {
+                let tags: Vec<&str> = (0..index.manifests().len()).filter_map(tag_of).take(20).collect();
+                let asked = tag.map_or_else(|| "of any tag".to_owned(), |tag| format!("with the tag `{tag}`"));
+                Err(wrong(format!("the layout has {} images {asked}; its tags are: {}", found.len(), tags.join(", "))))
+            }
+        }
+    }
+
+    fn read(&self, name: &str, limit: usize) -> Result<Vec<u8>> {
+        let path = self.folder.join(name);
+        let mut bytes = Vec::new();
+        self.open(name)?.take(limit as u64 + 1).read_to_end(&mut bytes).map_err(Error::io("cannot read", &path))?;
+        if bytes.len() > limit {
+            return Err(Error::Image {
+                image: path.display().to_string(),
+                reason: format!("it is longer than {limit} bytes"),
+            });
+        }
+        Ok(bytes)
+    }
+
+    /// A file of the layout; no link leads out of it.
+    fn open(&self, name: &str) -> Result<File> {
+        let path = self.folder.join(name);
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let open = || -> io::Result<File> {
+            let folder = rustix::fs::openat(CWD, &self.folder, flags | OFlags::DIRECTORY, Mode::empty())?;
+            // A FIFO would be waited for.
+            let flags = flags | OFlags::NONBLOCK;
+            let file = File::from(rustix::fs::openat2(
+                &folder,
+                name,
+                flags,
+                Mode::empty(),
+                ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS,
+            )?);
+            if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is no file")) }
+        };
+        open().map_err(Error::io("cannot open", &path))
+    }
+}
+
+fn blob_path(digest: Digest) -> String {
+    format!("blobs/sha256/{}", digest.hex())
+}
+
+/// Unpacks an archive of a layout next to the store's layers.
+fn open_archive(path: &Path, disk: &Arc<Disk>, limits: Limits) -> Result<Layout> {
+    let wrong = |reason: String| Error::Image { image: path.display().to_string(), reason };
+    let file = File::open(path).map_err(Error::io("cannot open", path))?;
+    let (temp, mut room) = (disk.temp()?, disk.room());
+    let folder = temp.path.join("layout");
+    std::fs::create_dir(&folder).map_err(Error::io("cannot make the folder", &folder))?;
+    let archive = decompress(BufReader::with_capacity(64 << 10, file)).map_err(Error::io("cannot read", path))?;
+    let archive = archive.take(limits.file_bytes);
+    unpack::unpack(archive, &folder, limits, &mut |bytes| room.take(bytes).map_err(io::Error::other)).map_err(
+        |failure| match failure {
+            unpack::Failure::Layer(reason) => wrong(reason),
+            unpack::Failure::Read(error) => match error.downcast::<Error>() {
+                Ok(error) => error,
+                Err(error) => wrong(format!("it cannot be unpacked: {error}; expected a tar archive of an OCI layout")),
+            },
+            unpack::Failure::Write(entry, error) => wrong(format!("entry `{entry}` cannot be written: {error}")),
+        },
+    )?;
+    Ok(Layout { folder, _temp: Some((temp, room)) })
+}
+
+/// Runs what blocks on a thread for that.
+pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    let stopped = |error: tokio::task::JoinError| Error::Settings {
+        place: "this process".to_owned(),
+        reason: format!("it is stopping: {error}"),
+    };
+    spawn_blocking(work).await.map_err(stopped)?
+}

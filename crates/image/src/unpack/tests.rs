@@ -1,0 +1,128 @@
+//! Whatever is in an archive: nothing outside of the folder changes, and inside there is only what an image may have.
+
+use super::*;
+use proptest::prelude::*;
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use tar_core::builder::EntryBuilder;
+
+#[derive(Clone, Debug)]
+struct Wanted {
+    kind: EntryType,
+    path: String,
+    target: String,
+    content: Vec<u8>,
+}
+
+/// Few names, so that entries meet each other.
+fn path() -> impl Strategy<Value = String> {
+    let name = prop_oneof![
+        6 => Just("a"), 6 => Just("b"), 4 => Just("c"), 1 => Just(".."), 1 => Just("."), 1 => Just(""),
+        1 => Just(".wh.a"), 1 => Just(".wh.b"), 1 => Just(".wh..wh..opq"), 1 => Just("outside"),
+    ];
+    (any::<bool>(), prop::collection::vec(name, 1..5)).prop_map(|(absolute, names)| {
+        let path = names.join("/");
+        if absolute { format!("/{path}") } else { path }
+    })
+}
+
+fn target() -> impl Strategy<Value = String> {
+    prop_oneof![
+        3 => path(), 1 => Just("../outside".to_owned()), 1 => Just("../../outside".to_owned()), 1 => Just("/".to_owned()),
+        1 => Just("/proc/self/root".to_owned()), 1 => Just("../outside/file".to_owned()),
+    ]
+}
+
+fn wanted() -> impl Strategy<Value = Wanted> {
+    let kind = prop_oneof![
+        5 => Just(EntryType::Regular), 5 => Just(EntryType::Directory), 5 => Just(EntryType::Symlink), 3 => Just(EntryType::Link),
+    ];
+    (kind, path(), target(), prop::collection::vec(any::<u8>(), 0..600)).prop_map(|(kind, path, target, content)| {
+        let content = if kind == EntryType::Regular && !path.ends_with('/') { content } else { Vec::new() };
+        Wanted { kind, path, target, content }
+    })
+}
+
+fn archive(entries: &[Wanted]) -> Vec<u8> {
+    let mut archive = Vec::new();
+    for entry in entries {
+        let mut header = EntryBuilder::new_gnu();
+        header
+            .path(&entry.path)
+            .entry_type(entry.kind)
+            .mode(0o4777)
+            .unwrap()
+            .uid(1)
+            .unwrap()
+            .gid(2)
+            .unwrap()
+            .mtime(3)
+            .unwrap();
+        header.size(entry.content.len() as u64).unwrap();
+        if matches!(entry.kind, EntryType::Symlink | EntryType::Link) {
+            header.link_name(&entry.target);
+        }
+        archive.extend(header.finish_bytes());
+        archive.extend(&entry.content);
+        archive.resize(archive.len().next_multiple_of(512), 0);
+    }
+    archive.extend([0; 1024]);
+    archive
+}
+
+/// Everything about the files outside, but when they were read.
+fn outside(folder: &Path) -> Vec<String> {
+    let mut all = Vec::new();
+    for path in [folder.to_owned(), folder.join("outside"), folder.join("outside/file")] {
+        let found = fs::symlink_metadata(&path).unwrap();
+        let content = if found.is_file() { fs::read(&path).unwrap() } else { Vec::new() };
+        all.push(format!(
+            "{path:?} {} {:o} {} {}.{} {content:?}",
+            found.nlink(),
+            found.mode(),
+            found.uid(),
+            found.ctime(),
+            found.ctime_nsec()
+        ));
+    }
+    assert_eq!(fs::read_dir(folder).unwrap().count(), 2);
+    assert_eq!(fs::read_dir(folder.join("outside")).unwrap().count(), 1);
+    all
+}
+
+fn only_what_an_image_may_have(folder: &Path) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let found = fs::symlink_metadata(&path).unwrap();
+        let kind = found.file_type();
+        let whiteout = kind.is_char_device() && found.rdev() == 0;
+        assert!(kind.is_file() || kind.is_dir() || kind.is_symlink() || whiteout, "{}", path.display());
+        assert!(!path.file_name().unwrap().to_string_lossy().starts_with(".wh."), "{}", path.display());
+        if kind.is_dir() {
+            only_what_an_image_may_have(&path);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2_000, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn nothing_outside_changes(entries in prop::collection::vec(wanted(), 1..12)) {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().join("root");
+        fs::create_dir(&root).unwrap();
+        fs::create_dir(folder.path().join("outside")).unwrap();
+        fs::write(folder.path().join("outside/file"), "untouched").unwrap();
+        let before = outside(folder.path());
+        let limits = Limits { entries: 100, file_bytes: 1 << 20 };
+        let mut room = 0;
+        let result = unpack(&archive(&entries)[..], &root, limits, &mut |bytes| { room += bytes; Ok(()) });
+        prop_assert_eq!(outside(folder.path()), before);
+        only_what_an_image_may_have(&root);
+        match result {
+            Ok(_) => prop_assert!(room >= entries.len() as u64 * INODE),
+            Err(Failure::Layer(reason)) => prop_assert!(reason.starts_with("entry `") || reason.ends_with("empty path"), "{}", reason),
+            Err(other) => prop_assert!(false, "an entry is refused by us, not by the system: {:?}", other),
+        }
+    }
+}

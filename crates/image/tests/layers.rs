@@ -1,0 +1,373 @@
+//! Layers: what they become, and which are refused.
+
+mod support;
+
+use leno_image::{Digest, Error, Limits, Result, Store};
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use support::layer::{Raw, Tar};
+use support::{pull, registries, store, tree, xattrs};
+use tar_core::{EntryType, SparseEntry};
+
+/// Pulls an image of these layers. Returns where they are.
+async fn unpack(folder: &Path, layers: impl IntoIterator<Item = Vec<u8>>) -> Result<Vec<PathBuf>> {
+    let reference = Raw::plain(layers).layout(&folder.join("layout"));
+    let image = pull(&store(&folder.join("store")), &reference).await?;
+    let layers = image.layers();
+    // The store stays, the lease does not matter: nothing else needs the room.
+    Ok(layers)
+}
+
+/// The error for an image of one such layer.
+async fn refused(layer: Vec<u8>, expected: &str) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(folder.path().join("outside")).unwrap();
+    fs::write(folder.path().join("outside/file"), "untouched").unwrap();
+    let error = unpack(folder.path(), [layer]).await.expect_err(expected);
+    assert!(matches!(error, Error::Layer { .. }), "{error:?}");
+    assert_eq!(fs::read_to_string(folder.path().join("outside/file")).unwrap(), "untouched");
+    assert_eq!(fs::read_dir(folder.path().join("outside")).unwrap().count(), 1);
+    for left in ["layers", "images", "tmp"] {
+        let left = folder.path().join("store").join(left);
+        assert_eq!(fs::read_dir(&left).unwrap().count(), 0, "{} is left", left.display());
+    }
+    error.to_string()
+}
+
+#[tokio::test]
+async fn files_keep_what_they_have() {
+    let folder = tempfile::tempdir().unwrap();
+    let long = format!("{}/{}", "d".repeat(120), "f".repeat(200));
+    let capability = b"\x01\x00\x00\x02\x00\x04\x00\x00\x0a\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00";
+    let layer = Tar::default()
+        .entry(EntryType::Directory, "./", b"", |header| header.mode(0o750).unwrap())
+        .entry(EntryType::Directory, "tmp/", b"", |header| header.mode(0o1777).unwrap().mtime(7).unwrap())
+        .entry(EntryType::Regular, "/bin/su", b"su", |header| {
+            header.mode(0o4755).unwrap().uid(0).unwrap().gid(42).unwrap().mtime(1_700_000_000).unwrap();
+            header.add_pax("mtime", "1700000000.25");
+            header.add_pax("SCHILY.xattr.security.capability", capability);
+            header.add_pax("SCHILY.xattr.user.note", "two\nlines");
+            header.add_pax("SCHILY.xattr.security.selinux", "label")
+        })
+        .entry(EntryType::Regular, &long, b"long", |header| header.uid(70_000).unwrap().gid(3_000_000).unwrap())
+        .file("tmp/a", b"A")
+        .hard_link("tmp/b", "./tmp/a")
+        .symlink("tmp/c", "/etc/passwd")
+        .hard_link("tmp/d", "/tmp/c")
+        .end();
+    let layers = unpack(folder.path(), [layer]).await.unwrap();
+    let seen = tree(&layers[0]);
+    let at = |path: &str| seen.get(Path::new(path)).unwrap_or_else(|| panic!("{path} is missing: {:?}", seen.keys()));
+    assert_eq!(at("").mode & 0o7777, 0o750);
+    assert_eq!(
+        (at("tmp").mode & 0o7777, at("tmp").mtime),
+        (0o1777, (7, 0)),
+        "not the time at which its entries were made"
+    );
+    assert_eq!((at("bin/su").mode & 0o7777, at("bin/su").owner), (0o4755, (0, 42)));
+    assert_eq!(at("bin/su").mtime, (1_700_000_000, 250_000_000));
+    let kept =
+        [("security.capability".to_owned(), capability.to_vec()), ("user.note".to_owned(), b"two\nlines".to_vec())];
+    assert_eq!(at("bin/su").xattrs, kept.into());
+    assert_eq!((at("bin").mode & 0o7777, at("bin").owner, at("bin").mtime), (0o755, (0, 0), (0, 0)));
+    assert_eq!((at(&long).owner, at(&long).content.as_slice()), ((70_000, 3_000_000), &b"long"[..]));
+    assert_eq!((at("tmp/b").same_as.as_path(), at("tmp/b").content.as_slice()), (Path::new("tmp/a"), &b"A"[..]));
+    assert_eq!(
+        (at("tmp/d").same_as.as_path(), at("tmp/d").content.as_slice()),
+        (Path::new("tmp/c"), &b"/etc/passwd"[..])
+    );
+}
+
+#[tokio::test]
+async fn a_sparse_file_stays_sparse() {
+    for gnu in [true, false] {
+        let folder = tempfile::tempdir().unwrap();
+        let map = [SparseEntry { offset: 1 << 20, length: 3 }, SparseEntry { offset: 8 << 20, length: 4 }];
+        let mut header =
+            if gnu { tar_core::builder::EntryBuilder::new_gnu() } else { tar_core::builder::EntryBuilder::new_ustar() };
+        header
+            .path("sparse")
+            .entry_type(EntryType::Regular)
+            .mode(0o600)
+            .unwrap()
+            .uid(0)
+            .unwrap()
+            .gid(0)
+            .unwrap()
+            .mtime(0)
+            .unwrap();
+        header.size(7).unwrap().sparse(&map, 64 << 20);
+        let mut layer = Tar::default();
+        layer.0.extend(header.finish_bytes());
+        layer.0.extend(b"onetwo!");
+        layer.0.resize(layer.0.len().next_multiple_of(512), 0);
+        let layers = unpack(folder.path(), [layer.file("after", b"x").end()]).await.unwrap();
+        let content = fs::read(layers[0].join("sparse")).unwrap();
+        assert_eq!(content.len(), 64 << 20);
+        assert_eq!(
+            (&content[1 << 20..(1 << 20) + 4], &content[8 << 20..(8 << 20) + 5]),
+            (&b"one\0"[..], &b"two!\0"[..])
+        );
+        let blocks = std::os::unix::fs::MetadataExt::blocks(&fs::metadata(layers[0].join("sparse")).unwrap());
+        assert!(blocks * 512 < 1 << 20, "{blocks} blocks");
+        assert_eq!(fs::read(layers[0].join("after")).unwrap(), b"x");
+    }
+}
+
+#[tokio::test]
+async fn whiteouts_are_what_overlayfs_wants() {
+    let folder = tempfile::tempdir().unwrap();
+    let below =
+        Tar::default().file("gone", b"").file("folder/old", b"").file("kept/x", b"").file("again/old", b"").end();
+    let above = Tar::default()
+        .file(".wh.gone", b"")
+        .file("folder/.wh..wh..opq", b"")
+        .file("folder/new", b"")
+        .file(".wh..wh.plnk/1.2", b"")
+        .file(".wh..wh.aufs", b"")
+        .file("again/new", b"")
+        .file(".wh.again", b"")
+        .file("file", b"stays")
+        .file(".wh.file", b"")
+        .file(".wh.later", b"")
+        .folder("later/")
+        .file(".wh.parent", b"")
+        .file("parent/child", b"")
+        .end();
+    let layers = unpack(folder.path(), [below, above]).await.unwrap();
+    let names: Vec<String> = tree(&layers[1]).keys().map(|path| path.display().to_string()).collect();
+    let expected =
+        ["", "again", "again/new", "file", "folder", "folder/new", "gone", "later", "parent", "parent/child"];
+    assert_eq!(names, expected);
+    let gone = &tree(&layers[1])[Path::new("gone")];
+    assert_eq!((gone.mode & 0o170000, gone.device), (0o020000, 0), "a character device 0/0");
+    let opaque =
+        |name: &str| xattrs(&layers[1].join(name)).get("trusted.overlay.opaque").map(Vec::as_slice) == Some(b"y");
+    assert!(opaque("folder") && opaque("again") && opaque("later") && opaque("parent") && !opaque(""));
+
+    let merged = mount(folder.path(), &layers);
+    let seen: Vec<String> = tree(&merged.0).keys().map(|path| path.display().to_string()).collect();
+    let expected =
+        ["", "again", "again/new", "file", "folder", "folder/new", "kept", "kept/x", "later", "parent", "parent/child"];
+    assert_eq!(seen, expected);
+}
+
+/// What overlayfs makes of layers, until it is dropped.
+struct Mounted(PathBuf);
+
+fn mount(folder: &Path, layers: &[PathBuf]) -> Mounted {
+    let place = folder.join("merged");
+    fs::create_dir(&place).unwrap();
+    let lower: Vec<String> = layers.iter().rev().map(|layer| layer.display().to_string()).collect();
+    let lower = match lower.len() {
+        1 => format!("{}:{}", lower[0], folder.join("store").display()),
+        _ => lower.join(":"),
+    };
+    support::run(
+        support::tool("mount").args(["-t", "overlay", "overlay", "-o", &format!("lowerdir={lower}")]).arg(&place),
+    );
+    Mounted(place)
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        support::run(support::tool("umount").arg(&self.0));
+    }
+}
+
+#[tokio::test]
+async fn an_opaque_root_hides_all_layers_below() {
+    let folder = tempfile::tempdir().unwrap();
+    let layers = [
+        Tar::default().file("a", b"").end(),
+        Tar::default().file("b", b"").file(".wh..wh..opq", b"").end(),
+        Tar::default().file("c", b"").end(),
+    ];
+    let layers = unpack(folder.path(), layers).await.unwrap();
+    assert_eq!(layers.len(), 2);
+    let merged = mount(folder.path(), &layers);
+    let seen: Vec<String> = tree(&merged.0).keys().map(|path| path.display().to_string()).collect();
+    assert_eq!(seen, ["", "b", "c"]);
+}
+
+#[tokio::test]
+async fn folders_without_an_entry_are_those_of_the_layer_below() {
+    let folder = tempfile::tempdir().unwrap();
+    let private = |path: &str, tar: Tar| {
+        tar.entry(EntryType::Directory, path, b"", |header| {
+            header.mode(0o1770).unwrap().uid(7).unwrap().gid(8).unwrap().mtime(9).unwrap()
+        })
+    };
+    let below = private("tmp/", Tar::default().folder("./"));
+    let below = private("gone/", private("hidden/inner/", private("tmp/inner/", below)));
+    let between = Tar::default().file(".wh.gone", b"").file("hidden/.wh..wh..opq", b"").end();
+    let above = Tar::default()
+        .file("tmp/inner/x", b"")
+        .file("gone/x", b"")
+        .file("hidden/inner/x", b"")
+        .file("new/x", b"")
+        .end();
+    let layers = unpack(folder.path(), [below.end(), between, above]).await.unwrap();
+    let seen = tree(&layers[2]);
+    let at =
+        |path: &str| (seen[Path::new(path)].mode & 0o7777, seen[Path::new(path)].owner, seen[Path::new(path)].mtime.0);
+    for (path, expected) in [
+        ("tmp", (0o1770, (7, 8), 9)),
+        ("tmp/inner", (0o1770, (7, 8), 9)),
+        ("gone", (0o755, (0, 0), 0)),
+        ("hidden/inner", (0o755, (0, 0), 0)),
+        ("new", (0o755, (0, 0), 0)),
+    ] {
+        assert_eq!(at(path), expected, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn entries_below_a_link_of_another_layer_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let below = Tar::default().folder("usr/lib/").symlink("lib", "usr/lib").end();
+    let above = Tar::default().file("lib/x", b"").end();
+    let error = unpack(folder.path(), [below, above]).await.unwrap_err().to_string();
+    assert!(error.contains("entries below `lib`") && error.contains("symbolic link"), "{error}");
+}
+
+#[tokio::test]
+async fn what_leads_out_of_a_layer_is_refused() {
+    let device = |kind| Tar::default().entry(kind, "device", b"", |header| header.device(1, 3).unwrap()).end();
+    let attribute = |key: &str, value: &str| {
+        Tar::default()
+            .entry(EntryType::Directory, "d/", b"", |header| header.mode(0o755).unwrap().add_pax(key, value))
+            .end()
+    };
+    let deep = "a/".repeat(200) + "x";
+    for (layer, expected) in [
+        (Tar::default().file("../outside/file", b"!").end(), "entry `../outside/file`: its path has `..`"),
+        (Tar::default().file("a/../../outside/file", b"!").end(), "its path has `..`"),
+        (
+            Tar::default().symlink("a", "../../../../outside").file("a/file", b"!").end(),
+            "entry `a/file`: it is below `a`, which is no folder",
+        ),
+        (
+            Tar::default().symlink("a", "/etc").file("a/leno-was-here", b"!").end(),
+            "it is below `a`, which is no folder",
+        ),
+        (Tar::default().symlink("a", "/etc").folder("a/b/").end(), "it is below `a`, which is no folder"),
+        (
+            Tar::default().folder("d/").symlink("d/a", ".").file("d/a/a/x", b"").end(),
+            "entry `d/a/a/x`: its path goes through a symbolic link",
+        ),
+        (Tar::default().file("f", b"").file("f/x", b"").end(), "it is below `f`, which is no folder"),
+        (
+            Tar::default().symlink("a", "/etc").hard_link("p", "a/passwd").end(),
+            "it is a hard link to `a/passwd`, which this layer does not have",
+        ),
+        (Tar::default().hard_link("p", "../../../../etc/passwd").end(), "its path has `..`"),
+        (
+            Tar::default().hard_link("p", "/etc/passwd").end(),
+            "it is a hard link to `etc/passwd`, which this layer does not have",
+        ),
+        (Tar::default().file("p", b"").hard_link("p", "p").end(), "hard link to itself"),
+        (Tar::default().folder("d/").hard_link("p", "d").end(), "hard link to `d`, which is no file"),
+        (Tar::default().file(".wh.x", b"").hard_link("p", "x").end(), "hard link to `x`, which is no file"),
+        (Tar::default().file("..", b"").end(), "its path has `..`"),
+        (Tar::default().file("/", b"x").end(), "it has content"),
+        (Tar::default().symlink("./", "/").end(), "root of the image"),
+        (Tar::default().file("a/.wh.", b"").end(), "whiteout without a name"),
+        (Tar::default().file("a/.wh...", b"").end(), "whiteout without a name"),
+        (Tar::default().file(".wh.a/b", b"").end(), "below a whiteout"),
+        (Tar::default().file("d/x", b"").file("d", b"").end(), "would replace a folder of this layer that has entries"),
+        (Tar::default().entry(EntryType::Directory, "d/", b"content", |header| header).end(), "it has content"),
+        (
+            Tar::default().entry(EntryType::Symlink, "s", b"content", |header| header.link_name("x")).end(),
+            "it has content",
+        ),
+        (device(EntryType::Char), "it is a device"),
+        (device(EntryType::Block), "it is a device"),
+        (device(EntryType::Fifo), "it is a FIFO"),
+        (Tar::default().entry(EntryType::Other(b'Z'), "z", b"", |header| header).end(), "it has the type 'Z'"),
+        (attribute("SCHILY.xattr.trusted.overlay.redirect", "/etc"), "`trusted.overlay.redirect` is refused"),
+        (attribute("SCHILY.xattr.trusted.overlay.opaque", "y"), "`trusted.overlay.opaque` is refused"),
+        (attribute("SCHILY.xattr.user.overlay.opaque", "y"), "`user.overlay.opaque` is refused"),
+        (attribute("path", "a\0b"), "zero byte"),
+        (attribute("uid", "4294967295"), "beyond what Linux has"),
+        (Tar::default().file(&deep, b"").end(), "deeper than 128"),
+        (Tar::default().file(&"n".repeat(256), b"").end(), "longer than 255"),
+        (Tar::default().file("x", &[0; 1000]).0[..700].to_vec(), "ends within an entry"),
+        (b"no archive, but long enough to be one".repeat(100), "archive is broken"),
+    ] {
+        let error = refused(layer, expected).await;
+        assert!(error.contains(expected), "expected {expected}\n{error}");
+    }
+    assert!(!Path::new("/etc/leno-was-here").exists());
+}
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
+async fn pull_limited(layer: Vec<u8>, id: Digest, limits: Limits) -> Error {
+    let folder = tempfile::tempdir().unwrap();
+    let reference = Raw { layers: vec![(layer, id)] }.layout(&folder.path().join("layout"));
+    let store = Store::open(&folder.path().join("store"), limits, registries()).unwrap();
+    let error = pull(&store, &reference).await.unwrap_err();
+    assert_eq!(store.used_bytes(), 0, "{error}");
+    assert_eq!(fs::read_dir(folder.path().join("store/tmp")).unwrap().count(), 0);
+    error
+}
+
+#[tokio::test]
+async fn bombs_are_refused() {
+    let limits = Limits { image_bytes: 4 << 20, entries: 100, ..Limits::default() };
+    let large = Tar::default().file("zeros", &vec![0; 64 << 20]).end();
+    let error = pull_limited(gzip(&large), Digest::of(&large), limits).await.to_string();
+    assert!(error.contains("entry `zeros`: it has 67108864 bytes; the limit of an image is 4194304"), "{error}");
+
+    let behind_the_end = [Tar::default().file("x", b"").end(), vec![0; 64 << 20]].concat();
+    let error = pull_limited(gzip(&behind_the_end), Digest::of(&behind_the_end), limits).await.to_string();
+    assert!(error.contains("more than 4194304 bytes"), "{error}");
+
+    let many = (0..101).fold(Tar::default(), |tar, i| tar.file(&i.to_string(), b"")).end();
+    let error = pull_limited(gzip(&many), Digest::of(&many), limits).await.to_string();
+    assert!(error.contains("more than 100 entries"), "{error}");
+
+    let extended = Tar::default()
+        .entry(EntryType::Regular, "x", b"", |header| header.add_pax("comment", vec![b'x'; 2 << 20]))
+        .end();
+    let error = pull_limited(gzip(&extended), Digest::of(&extended), limits).await.to_string();
+    assert!(error.contains("metadata exceeds limit"), "{error}");
+
+    let fits = Tar::default().file("x", &vec![7; 3 << 20]).end();
+    let error = pull_limited(gzip(&fits), Digest::of(&fits), Limits { store_bytes: 2 << 20, ..limits }).await;
+    assert!(matches!(error, Error::Full { limit, .. } if limit == 2 << 20), "{error}");
+}
+
+#[tokio::test]
+async fn a_layer_has_to_be_what_the_configuration_says() {
+    let layer = Tar::default().file("x", b"x").end();
+    let error = pull_limited(layer, Digest::of(b"another"), Limits::default()).await.to_string();
+    assert!(
+        error.contains("unpacked it has the digest") && error.contains(&Digest::of(b"another").to_string()),
+        "{error}"
+    );
+    let broken = gzip(&Tar::default().file("x", &[1; 5000]).end());
+    let error =
+        pull_limited(broken[..broken.len() - 20].to_vec(), Digest::of(b""), Limits::default()).await.to_string();
+    assert!(error.contains("it cannot be unpacked"), "{error}");
+}
+
+#[tokio::test]
+async fn zstd_in_several_frames_is_unpacked() {
+    let folder = tempfile::tempdir().unwrap();
+    let layer = Tar::default().file("x", &b"0123456789".repeat(50_000)).end();
+    let (first, second) = layer.split_at(100_000);
+    // A frame that has to be skipped stands between those with the content.
+    let skipped = [&[0x51, 0x2a, 0x4d, 0x18, 3, 0, 0, 0][..], b"???"].concat();
+    let frame = |bytes: &[u8]| ruzstd::encoding::compress_to_vec(bytes, ruzstd::encoding::CompressionLevel::Fastest);
+    let blob = [frame(first), skipped, frame(second)].concat();
+    let reference = Raw { layers: vec![(blob, Digest::of(&layer))] }.layout(&folder.path().join("layout"));
+    let image = pull(&store(&folder.path().join("store")), &reference).await.unwrap();
+    assert_eq!(fs::read(image.layers()[0].join("x")).unwrap(), b"0123456789".repeat(50_000));
+}

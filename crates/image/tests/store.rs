@@ -1,0 +1,162 @@
+//! What the store keeps, and for how long.
+
+mod support;
+
+use leno_image::layout::{Builder, Layer};
+use leno_image::{Digest, Error, Limits, Store};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use support::{pull, registries, run, tool};
+
+const MIB: usize = 1 << 20;
+
+fn noise(seed: u32, length: usize) -> Vec<u8> {
+    (0..length as u32)
+        .map(|i| (i.wrapping_mul(2_654_435_761).wrapping_add(seed.wrapping_mul(40_503)) >> 13) as u8)
+        .collect()
+}
+
+/// An image of these layers, a MiB each, named by a letter.
+fn image(folder: &Path, layers: &str) -> String {
+    let layer = |name: char| Layer::new().file(&name.to_string(), noise(name as u32, MIB), 0o644);
+    let builder = layers.chars().fold(Builder::new().uncompressed(), |builder, name| builder.layer(layer(name)));
+    builder.write(&folder.join("layout"), layers).unwrap();
+    format!("oci:{}:{layers}", folder.join("layout").display())
+}
+
+fn open(folder: &Path, mib: u64) -> Store {
+    Store::open(&folder.join("store"), Limits { store_bytes: mib << 20, ..Limits::default() }, registries()).unwrap()
+}
+
+fn layers(folder: &Path) -> usize {
+    fs::read_dir(folder.join("store/layers")).unwrap().count()
+}
+
+#[tokio::test]
+async fn the_least_recently_used_image_makes_room() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let store = open(folder, 4);
+    let (a, b, c, d) = (image(folder, "a"), image(folder, "b"), image(folder, "c"), image(folder, "d"));
+    let a_digest = pull(&store, &a).await.unwrap().digest();
+    let b_digest = pull(&store, &b).await.unwrap().digest();
+    let c_digest = pull(&store, &c).await.unwrap().digest();
+    assert!(store.used_bytes() > 3 << 20 && store.used_bytes() < 4 << 20, "{}", store.used_bytes());
+    // Used again: now `b` is the one that was used least recently.
+    drop(store.image(a_digest).unwrap());
+    let d_digest = pull(&store, &d).await.unwrap().digest();
+    let there = [a_digest, b_digest, c_digest, d_digest].map(|digest| store.image(digest).is_some());
+    assert_eq!(there, [true, false, true, true]);
+    assert_eq!(layers(folder), 3);
+    assert_eq!(fs::read_dir(folder.join("store/tmp")).unwrap().count(), 0);
+}
+
+#[tokio::test]
+async fn what_is_in_use_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let store = open(folder, 4);
+    let shared = pull(&store, &image(folder, "xa")).await.unwrap();
+    let clone = shared.clone();
+    let other = pull(&store, &image(folder, "xb")).await.unwrap();
+    let other_digest = other.digest();
+    assert_eq!(layers(folder), 3, "`x` is there once");
+    assert_eq!(shared.layers()[0], other.layers()[0]);
+    let too_much = image(folder, "pq");
+    let error = pull(&store, &too_much).await.unwrap_err();
+    assert!(matches!(error, Error::Full { .. }), "{error}");
+    assert!(error.to_string().contains("raise the limit"), "{error}");
+    assert!(shared.layers().iter().chain(&other.layers()).all(|layer| layer.exists()));
+
+    drop(other);
+    drop(shared);
+    let new = pull(&store, &image(folder, "p")).await.unwrap();
+    assert!(store.image(other_digest).is_none(), "`xb` made room");
+    assert!(
+        clone.layers().iter().all(|layer| fs::read_dir(layer).unwrap().count() == 1),
+        "`x` is still used by the clone"
+    );
+    drop((clone, new));
+    let last = pull(&store, &too_much).await.unwrap();
+    assert_eq!(last.layers().len(), 2);
+    assert!(layers(folder) <= 3);
+}
+
+#[tokio::test]
+async fn one_process_has_a_store() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path(), 100);
+    let again = Store::open(&folder.path().join("store"), Limits::default(), registries()).unwrap_err();
+    assert!(matches!(again, Error::InUse { .. }), "{again}");
+    assert!(again.to_string().contains("is open in another process"), "{again}");
+    let image = pull(&store, &image(folder.path(), "a")).await.unwrap();
+    drop(store);
+    assert!(
+        Store::open(&folder.path().join("store"), Limits::default(), registries()).is_err(),
+        "the lease still counts"
+    );
+    drop(image);
+    open(folder.path(), 100);
+}
+
+#[tokio::test]
+async fn images_survive_a_restart_and_leftovers_do_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let digest = pull(&open(folder, 100), &image(folder, "ab")).await.unwrap().digest();
+    let broken = pull(&open(folder, 100), &image(folder, "c")).await.unwrap().digest();
+    let place = folder.join("store");
+    // As a crash leaves it: something half unpacked, a layer of no image, an image without its layer, files that are cut.
+    fs::create_dir_all(place.join("tmp/7/root/etc")).unwrap();
+    fs::write(place.join("tmp/file"), "").unwrap();
+    let orphan = place.join("layers").join(Digest::of(b"orphan").hex());
+    fs::create_dir_all(orphan.join("root")).unwrap();
+    fs::write(orphan.join("layer.json"), r#"{"bytes":5}"#).unwrap();
+    fs::create_dir_all(place.join("layers").join(Digest::of(b"no size").hex()).join("root")).unwrap();
+    fs::create_dir(place.join("layers/strange")).unwrap();
+    let config = place.join("images").join(broken.hex()).join("config.json");
+    fs::write(&config, &fs::read(&config).unwrap()[..20]).unwrap();
+
+    let store = open(folder, 100);
+    assert_eq!(fs::read_dir(place.join("tmp")).unwrap().count(), 0);
+    assert_eq!((layers(folder), fs::read_dir(place.join("images")).unwrap().count()), (2, 1));
+    assert!(store.image(broken).is_none());
+    let image = store.image(digest).unwrap();
+    assert_eq!(image.layers().len(), 2);
+    assert_eq!(store.used_bytes(), image.bytes());
+    drop((store, image));
+    fs::remove_dir_all(fs::read_dir(place.join("layers")).unwrap().next().unwrap().unwrap().path()).unwrap();
+    let store = open(folder, 100);
+    assert!(store.image(digest).is_none());
+    assert_eq!((layers(folder), store.used_bytes()), (0, 0));
+    drop(store);
+
+    // A limit that has become lower.
+    pull(&open(folder, 100), &self::image(folder, "abc")).await.unwrap();
+    let store = open(folder, 2);
+    assert_eq!(fs::read_dir(place.join("images")).unwrap().count(), 0);
+    assert!(layers(folder) == 1 && store.used_bytes() <= 2 << 20);
+}
+
+/// Run again by the next test, in a user namespace.
+#[test]
+fn as_somebody_else() {
+    let Ok(folder) = std::env::var("LENO_TEST_STORE") else { return };
+    let error = Store::open(Path::new(&folder), Limits::default(), registries()).unwrap_err();
+    assert!(matches!(error, Error::NotRoot { .. }), "{error}");
+    assert!(error.to_string().contains("run the node as root"), "{error}");
+    println!("refused: {error}");
+}
+
+#[test]
+fn without_root_there_is_no_store() {
+    for (options, expected) in [(&["-U"][..], "runs as another user"), (&["-U", "-r", "-m"], "is not permitted")] {
+        let folder = tempfile::tempdir().unwrap();
+        let exe = std::env::current_exe().unwrap();
+        let mut command: Command = tool("unshare");
+        command.args(options).arg(exe).args(["--exact", "as_somebody_else", "--nocapture"]);
+        let output = run(command.env("LENO_TEST_STORE", folder.path().join("store")));
+        assert!(output.contains("refused: ") && output.contains(expected), "{output}");
+    }
+}
