@@ -15,7 +15,9 @@ use crate::input::Peer;
 use crate::matching::{self, Clause, compare, decide};
 use crate::outcome::{Denial, PolicyKind};
 use crate::path;
-use crate::spec::{Action, AuthorizationRule, Cidr, Condition, ConditionKey, Matches, Operation, Source, StringMatch};
+use crate::spec::{
+    Action, AuthorizationRule, Cidr, Condition, ConditionKey, Labelled, Matches, Operation, Source, StringMatch,
+};
 use crate::words;
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -113,11 +115,12 @@ pub(crate) fn operation_matches(operation: &Operation, asked: &Asked<'_>) -> boo
 
 type Field<T> = fn(&T, &Asked<'_>) -> Clause;
 
-const SOURCE_FIELDS: [Field<Source>; 4] = [
+const SOURCE_FIELDS: [Field<Source>; 5] = [
     |source, asked| compare(&source.identities, asked.peer.identity, matching::text),
     |source, asked| compare(&source.namespaces, asked.namespace, matching::text),
     |source, asked| compare(&source.request_principals, asked.principal, matching::principal),
     |source, asked| compare(&source.addresses, Some(asked.peer.address), Cidr::contains),
+    |source, asked| source.labels.as_ref().map_or(Clause::Unset, |labelled| labels_clause(labelled, asked)),
 ];
 
 const OPERATION_FIELDS: [Field<Operation>; 4] = [
@@ -126,6 +129,11 @@ const OPERATION_FIELDS: [Field<Operation>; 4] = [
     |operation, asked| compare(&operation.ports, Some(asked.port), |port, asked| *port == asked),
     |operation, asked| compare(&operation.paths, present(asked.path), matching::path),
 ];
+
+fn labels_clause(Labelled { identities, .. }: &Labelled, asked: &Asked<'_>) -> Clause {
+    let carries = |identity| identities.binary_search_by(|other| other.as_str().cmp(identity)).is_ok();
+    if asked.peer.identity.is_some_and(carries) { Clause::Holds } else { Clause::Missed }
+}
 
 fn present(text: &str) -> Option<&str> {
     Some(text).filter(|text| !text.is_empty())
@@ -243,7 +251,14 @@ fn source_words(source: &Source, field: usize, clause: Clause, asked: &Asked<'_>
                 .ok_or("the request has no verified token with a subject");
             missed("from.requestPrincipals", who, &source.request_principals, clause, words::principal)
         }
-        _ => missed("from.addresses", Ok(asked.peer.address.to_string()), &source.addresses, clause, words::cidr),
+        3 => missed("from.addresses", Ok(asked.peer.address.to_string()), &source.addresses, clause, words::cidr),
+        _ => {
+            let selector = source.labels.as_ref().map_or("", |labelled| labelled.selector.as_str());
+            match asked.peer.identity.map(words::shown) {
+                Some(who) => format!("from.labels: {who} is not among the functions with {selector}"),
+                None => format!("from.labels: the peer has no identity; expected a function with {selector}"),
+            }
+        }
     }
 }
 

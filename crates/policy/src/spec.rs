@@ -210,12 +210,23 @@ pub struct AuthorizationRule {
 pub struct Source {
     /// SPIFFE IDs, in full: `spiffe://td/ns/x/sa/y`, as string matches.
     pub identities: Matches<StringMatch>,
+    /// Whom the calling function's labels make match; `None`: whoever.
+    pub labels: Option<Labelled>,
     /// Namespaces of the SPIFFE ID.
     pub namespaces: Matches<StringMatch>,
     /// Issuer and subject of the verified token.
     pub request_principals: Matches<PrincipalMatch>,
     /// Addresses of the peer that opened the connection.
     pub addresses: Matches<Cidr>,
+}
+
+/// The functions that carry certain labels. Whoever compiles a program knows them all, so that no caller can claim a label.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Labelled {
+    /// What the labels must be, in words: `app=web`.
+    pub selector: String,
+    /// Their SPIFFE IDs, sorted. Empty: nobody matches.
+    pub identities: Vec<String>,
 }
 
 /// Who a verified token speaks for. Its two halves are matched apart: joined by a slash, `https://a` with `b/x` and `https://a/b` with

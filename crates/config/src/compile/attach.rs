@@ -1,5 +1,6 @@
 //! Which policies apply to which functions.
 
+use super::label::{self, Selector};
 use super::{Context, Placed, fields};
 use crate::document;
 use crate::id::FunctionId;
@@ -86,6 +87,10 @@ fn selected(
     }
     let namespaces = scope.field("namespaces");
     let Some(labels) = &spec.selector else {
+        if !spec.selector_expressions.is_empty() {
+            let fix = "add `selector: {}`";
+            scope.field("selectorExpressions").problem("there is no `selector` that they could narrow", fix);
+        }
         if spec.functions.is_empty() {
             scope.problem(
                 "the policy is for no function",
@@ -100,6 +105,8 @@ fn selected(
         }
         return selected;
     };
+    label::check(&scope.field("selectorExpressions"), &spec.selector_expressions);
+    let selector = Selector { labels: Some(labels), expressions: &spec.selector_expressions };
     let own = [own.clone()];
     let wanted = spec.namespaces.as_deref().unwrap_or(&own);
     for (index, name) in wanted.iter().enumerate() {
@@ -109,7 +116,7 @@ fn selected(
     }
     let mut found = false;
     for (id, function) in wanted.iter().flat_map(|namespace| of_namespace(functions, namespace)) {
-        if labels.iter().all(|(key, value)| function.labels.get(key) == Some(value)) {
+        if selector.holds(&function.labels) {
             found = true;
             selected.insert(id.clone());
         }

@@ -1,7 +1,7 @@
 //! `spec.authorization`.
 
 use super::header::{self, Use};
-use super::{Context, fields, template, text};
+use super::{Context, fields, label, template, text};
 use crate::document::{Action, Authorization, AuthorizationRule, Condition, Operation, Source};
 use crate::problem::Scope;
 use leno_policy::spec;
@@ -73,7 +73,16 @@ fn source(context: &Context<'_>, scope: &Scope<'_>, namespace: &str, source: &So
         empty(scope, "anybody", "from");
     }
     let identity = |scope: &Scope<'_>, name: &String| text::identity(context, scope, namespace, name);
+    let namespaces = text::matches(
+        scope,
+        ("namespaces", source.namespaces.as_deref()),
+        ("notNamespaces", &source.not_namespaces),
+        "any namespace",
+        |scope, name| text::namespace(scope, name),
+    );
+    let labels = (source.labels.as_ref(), source.label_expressions.as_deref());
     spec::Source {
+        labels: label::callers(context, scope, namespace, &namespaces, labels),
         identities: text::matches(
             scope,
             ("identities", source.identities.as_deref()),
@@ -81,13 +90,7 @@ fn source(context: &Context<'_>, scope: &Scope<'_>, namespace: &str, source: &So
             "anybody",
             identity,
         ),
-        namespaces: text::matches(
-            scope,
-            ("namespaces", source.namespaces.as_deref()),
-            ("notNamespaces", &source.not_namespaces),
-            "any namespace",
-            |scope, name| text::namespace(scope, name),
-        ),
+        namespaces,
         request_principals: text::matches(
             scope,
             ("requestPrincipals", source.request_principals.as_deref()),

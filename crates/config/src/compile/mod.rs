@@ -10,6 +10,7 @@ mod fields;
 mod function;
 mod header;
 mod job;
+mod label;
 mod mesh;
 mod module;
 mod observe;
@@ -67,6 +68,8 @@ struct Context<'a> {
     functions: &'a BTreeMap<FunctionId, usize>,
     /// Jobs by name.
     jobs: &'a BTreeMap<FunctionId, usize>,
+    /// Labels of functions and jobs.
+    labels: BTreeMap<&'a FunctionId, &'a label::Labels>,
     incomplete: bool,
     /// How instances are kept apart that do not say so themselves.
     isolation: Isolation,
@@ -76,6 +79,16 @@ struct Context<'a> {
     inputs: &'a RefCell<Vec<PathBuf>>,
     /// Modules of extensions that were read.
     modules: &'a RefCell<BTreeMap<ModuleHash, Arc<[u8]>>>,
+}
+
+fn labels<'a>(
+    documents: &'a Documents,
+    functions: &'a BTreeMap<FunctionId, usize>,
+    jobs: &'a BTreeMap<FunctionId, usize>,
+) -> BTreeMap<&'a FunctionId, &'a label::Labels> {
+    let of_functions = functions.iter().map(|(id, index)| (id, &documents.functions[*index].document.metadata.labels));
+    let of_jobs = jobs.iter().map(|(id, index)| (id, &documents.jobs[*index].document.metadata.labels));
+    of_functions.chain(of_jobs).collect()
 }
 
 /// Checks and compiles everything. A snapshot comes out in any case; it may only be used if no problem was reported.
@@ -90,6 +103,7 @@ pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -
         trust_domain: &mesh.trust_domain,
         functions: &names,
         jobs: &jobs,
+        labels: labels(documents, &names, &jobs),
         incomplete: documents.incomplete,
         isolation: documents.meshes.first().map(|mesh| mesh.document.spec.instances.isolation).unwrap_or_default(),
         issuers: &issuers,

@@ -1,9 +1,11 @@
 //! `spec.authorization` of a policy.
 
 use super::claim::ClaimPath;
+use super::label::LabelExpression;
 use super::principal::RequestPrincipal;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// Which requests may enter.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -58,6 +60,12 @@ pub struct Source {
     pub namespaces: Option<Vec<String>>,
     /// None of these namespaces.
     pub not_namespaces: Vec<String>,
+    /// Functions and jobs that are calling and carry all these labels: `{app: web}`. They are looked up in the policy's namespace, or in the
+    /// namespaces that `namespaces` matches. The documents say who carries which labels; a caller cannot claim one. Requests from outside
+    /// have no labels.
+    pub labels: Option<BTreeMap<String, String>>,
+    /// Conditions on the calling function's labels, all of which must hold. Looked up as `labels` are.
+    pub label_expressions: Option<Vec<LabelExpression>>,
     /// Users, by issuer and subject of the verified token: `{issuer: https://login.example, subject: ann}`, or `*`: anybody with a valid
     /// token. `https://login.example/ann` is short for the first, where an `authentication` section names the issuer.
     pub request_principals: Option<Vec<RequestPrincipal>>,

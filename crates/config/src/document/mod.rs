@@ -7,6 +7,7 @@ mod confine;
 mod extension;
 mod function;
 mod job;
+mod label;
 mod mesh;
 mod observe;
 mod policy;
@@ -26,6 +27,7 @@ pub use confine::{Resources, Secret, SecretAs};
 pub use extension::{Direction, Extension, FailMode, Phase};
 pub use function::{Expose, External, Function, FunctionKind, FunctionSpec, FunctionTimeouts, Port, Readiness};
 pub use job::{Job, JobKind, JobSpec};
+pub use label::{LabelExpression, LabelOperator};
 pub use mesh::{
     AccessLogFormat, AccountChoice, EngineChoice, Gateway, GatewayHttps, Instances, Listeners, Mesh, MeshAccessLog,
     MeshKind, MeshLimits, MeshMetadata, MeshSpec, MeshTracing, Mtls, ProxyProtocol, SameNode, TrustedProxies,

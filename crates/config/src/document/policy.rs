@@ -3,6 +3,7 @@
 use super::authentication::Authentication;
 use super::authorization::Authorization;
 use super::extension::Extension;
+use super::label::LabelExpression;
 use super::observe::{AccessLog, Tracing};
 use super::rate_limit::RateLimit;
 use super::resilience::{CircuitBreaker, Retry};
@@ -42,6 +43,8 @@ pub struct PolicySpec {
     pub functions: Vec<String>,
     /// Functions that carry all these labels; `{}`: all functions.
     pub selector: Option<BTreeMap<String, String>>,
+    /// Further conditions on the functions' labels, all of which must hold. Together with `selector`.
+    pub selector_expressions: Vec<LabelExpression>,
     /// Namespaces in which `selector` looks; `["*"]`: all. Without it: the policy's own.
     pub namespaces: Option<Vec<String>>,
     /// Who vouches for the users behind requests: JSON Web Tokens.

@@ -2,7 +2,8 @@
 
 use leno_policy::matching;
 use leno_policy::spec::{
-    AuthorizationRule, Cidr, Condition, Matches, Operation, PathMatch, PrincipalMatch, Segment, Source, StringMatch,
+    AuthorizationRule, Cidr, Condition, Labelled, Matches, Operation, PathMatch, PrincipalMatch, Segment, Source,
+    StringMatch,
 };
 
 /// How many values may be compared with each other to tell whether one of these rules covers the other.
@@ -19,6 +20,7 @@ fn values(rule: &AuthorizationRule) -> u64 {
             + count(&source.namespaces)
             + count(&source.request_principals)
             + count(&source.addresses)
+            + source.labels.as_ref().map_or(0, |labelled| labelled.identities.len())
     });
     let to = rule.to.iter().map(|operation| {
         count(&operation.methods) + count(&operation.hosts) + count(&operation.ports) + count(&operation.paths)
@@ -45,6 +47,13 @@ fn source(wide: &Source, narrow: &Source) -> bool {
         && matches(&wide.namespaces, &narrow.namespaces, text)
         && matches(&wide.request_principals, &narrow.request_principals, principal)
         && matches(&wide.addresses, &narrow.addresses, cidr)
+        && wide.labels.as_ref().is_none_or(|wide| narrow.labels.as_ref().is_some_and(|narrow| labelled(wide, narrow)))
+}
+
+fn labelled(wide: &Labelled, narrow: &Labelled) -> bool {
+    // That nobody is meant is told by itself.
+    !narrow.identities.is_empty()
+        && narrow.identities.iter().all(|identity| wide.identities.binary_search(identity).is_ok())
 }
 
 fn operation(wide: &Operation, narrow: &Operation) -> bool {
