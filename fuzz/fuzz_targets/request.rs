@@ -71,6 +71,7 @@ fn spec() -> ProgramSpec {
         preflight: false,
         require_expiration: false,
         keys_pending: false,
+        space_delimited_claims: vec![],
         claims_to_headers: vec![(vec!["sub".to_owned()], "x-user".to_owned())],
     };
     let limit = RateLimit {

@@ -117,6 +117,8 @@ pub struct Issuer {
     pub preflight: bool,
     /// A token without `exp` is denied.
     pub require_expiration: bool,
+    /// Claims whose text is a list separated by spaces, besides `scope`, `scp` and `permission`.
+    pub space_delimited_claims: Vec<ClaimPath>,
     /// Claims copied to request headers: (claim path, header). The header is removed when the claim is absent, so that a client cannot forge it.
     pub claims_to_headers: Vec<(ClaimPath, String)>,
 }

@@ -101,6 +101,7 @@ fn issuer() -> Issuer {
         preflight: false,
         require_expiration: false,
         keys_pending: false,
+        space_delimited_claims: vec![],
         claims_to_headers: vec![(vec!["sub".into()], "x-user".into())],
     }
 }

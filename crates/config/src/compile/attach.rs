@@ -7,7 +7,7 @@ use crate::id::FunctionId;
 use crate::problem::{Problem, Scope};
 use crate::snapshot::{Function, Policy};
 use leno_policy::reserved::is_same;
-use leno_policy::spec::HeaderRule;
+use leno_policy::spec::{HeaderRule, Issuer};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -165,6 +165,15 @@ fn edited_claim<'p>(claims: &Policy, edits: &'p Policy) -> Option<&'p str> {
     names.into_iter().find(|name| claimed.iter().any(|claimed| is_same(claimed.as_bytes(), name.as_bytes())))
 }
 
+/// An issuer of whose claims two policies do not read the same as lists.
+fn differently_spaced<'p>(first: &'p Policy, second: &Policy) -> Option<&'p str> {
+    let differs = |one: &&Issuer| {
+        let mut same = second.authentication.iter().filter(|other| other.issuer == one.issuer);
+        same.any(|other| other.space_delimited_claims != one.space_delimited_claims)
+    };
+    first.authentication.iter().find(differs).map(|issuer| issuer.issuer.as_str())
+}
+
 /// What two policies of one function cannot both say: (field of the second, what, fix).
 fn conflicts(id: &FunctionId, first: &Policy, second: &Policy) -> Vec<(&'static str, String, String)> {
     let (a, b) = (format!("{}/{}", first.namespace, first.name), format!("{}/{}", second.namespace, second.name));
@@ -173,6 +182,10 @@ fn conflicts(id: &FunctionId, first: &Policy, second: &Policy) -> Vec<(&'static 
         let message =
             format!("`{a}` and `{b}` both apply to function `{id}`, and their rules would have the same names");
         conflicts.push(("", message, "rename one of the two".to_owned()));
+    }
+    if let Some(issuer) = differently_spaced(first, second) {
+        let message = format!("`{a}` has other `spaceDelimitedClaims` for the issuer {issuer} of function `{id}`");
+        conflicts.push(("authentication", message, "write the same in both: a claim is read in one way".to_owned()));
     }
     let both = [
         ("retry", first.retry.is_some() && second.retry.is_some()),

@@ -46,6 +46,7 @@ fn wants_tokens(slice: &mut Slice, url: String) {
         required: true,
         require_expiration: true,
         preflight: false,
+        space_delimited_claims: vec![],
         claims_to_headers: vec![],
     });
     slice.inbound.rate_limits.push(RateLimit {

@@ -141,6 +141,7 @@ fn token_slice(key: &SigningKey) -> Slice {
         preflight: false,
         require_expiration: false,
         keys_pending: false,
+        space_delimited_claims: vec![],
         claims_to_headers: vec![(vec!["sub".into()], "x-user".into())],
     });
     slice
