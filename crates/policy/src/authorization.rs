@@ -7,7 +7,7 @@
 //! without an identity too. Only an allow rule with nothing but negations lets in those of whom nothing is known.
 //!
 //! A path with parameters (`/admin;x/1`) is the same as the path without them to some servers and another one to others. Such a
-//! request is allowed only if both readings are.
+//! request is allowed only if both readings are. Parameters of the query may have several readings too ([`crate::query`]).
 
 use crate::claims::Claims;
 use crate::fields::Fields;
@@ -15,6 +15,7 @@ use crate::input::Peer;
 use crate::matching::{self, Clause, compare, decide};
 use crate::outcome::{Denial, PolicyKind};
 use crate::path;
+use crate::query::Query;
 use crate::spec::{
     Action, AuthorizationRule, Cidr, Condition, ConditionKey, Labelled, Matches, Operation, Source, StringMatch,
 };
@@ -43,6 +44,13 @@ pub(crate) struct Asked<'a> {
     pub path: &'a str,
     /// Header fields.
     pub fields: &'a Fields<'a>,
+    /// The query's parameters; `None`: no rule looks at them, or there is no request.
+    pub query: Option<&'a Query<'a>>,
+}
+
+/// Whether a rule looks at the query.
+pub(crate) fn reads_query(rules: &[AuthorizationRule]) -> bool {
+    rules.iter().flat_map(|rule| &rule.when).any(|condition| matches!(condition.key, ConditionKey::Query(_)))
 }
 
 /// Inbound: the name of the rule that allows, or the denial.
@@ -101,7 +109,7 @@ fn refuse_denied(rules: &[AuthorizationRule], asked: &Asked<'_>) -> Result<(), D
 fn matches(rule: &AuthorizationRule, asked: &Asked<'_>) -> bool {
     (rule.from.is_empty() || rule.from.iter().any(|source| source_matches(source, asked)))
         && (rule.to.is_empty() || rule.to.iter().any(|operation| operation_matches(operation, asked)))
-        && rule.when.iter().all(|condition| !condition_clause(condition, asked).fails())
+        && rule.when.iter().all(|condition| !condition_clause(rule.action, condition, asked).fails())
 }
 
 fn source_matches(source: &Source, asked: &Asked<'_>) -> bool {
@@ -139,13 +147,17 @@ fn present(text: &str) -> Option<&str> {
     Some(text).filter(|text| !text.is_empty())
 }
 
-fn condition_clause(condition: &Condition, asked: &Asked<'_>) -> Clause {
+fn condition_clause(action: Action, condition: &Condition, asked: &Asked<'_>) -> Clause {
     let meets = |list: &[StringMatch], value: &str| list.iter().any(|matcher| matching::text(matcher, value));
     let values = &condition.values;
     match &condition.key {
         ConditionKey::Header(name) => decide(values, |list| {
             asked.fields.values(name).any(|value| list.iter().any(|matcher| matching::bytes(matcher, value)))
         }),
+        ConditionKey::Query(name) => match asked.query {
+            Some(query) => query.clause(action, name, values),
+            None => decide(values, |_| false),
+        },
         ConditionKey::Claim(path) => {
             decide(values, |list| asked.claims.is_some_and(|claims| claims.any(path, |value| meets(list, value))))
         }
@@ -191,7 +203,7 @@ fn how_near(rule: &AuthorizationRule, asked: &Asked<'_>) -> ((bool, u32), String
     let mut held = from.held + to.held;
     let mut failed = None;
     for condition in &rule.when {
-        match condition_clause(condition, asked) {
+        match condition_clause(rule.action, condition, asked) {
             Clause::Unset => {}
             Clause::Holds => held += 1,
             clause => failed = failed.or(Some((condition, clause))),
@@ -275,6 +287,7 @@ fn operation_words(operation: &Operation, field: usize, clause: Clause, asked: &
 fn condition_words(condition: &Condition, clause: Clause) -> String {
     let name = match &condition.key {
         ConditionKey::Header(name) => format!("when.header `{name}`"),
+        ConditionKey::Query(name) => format!("when.query `{name}`"),
         ConditionKey::Claim(path) => format!("when.claim `{}`", path.join(".")),
         ConditionKey::Audience => "when.audience".to_string(),
     };

@@ -25,6 +25,7 @@ pub fn judge<'r>(inbound: &'r ProgramSpec, peer: Peer<'_>, port: u16) -> Result<
         port,
         path: "",
         fields: &Fields::new(&[], Vec::new()),
+        query: None,
     };
     sidecar::check_port(&inbound.sidecar, port)?;
     authorization::judge(&inbound.authorization, &asked)

@@ -27,6 +27,7 @@ pub mod needs;
 pub mod outcome;
 pub mod path;
 pub mod program;
+mod query;
 pub mod quota;
 pub mod reserved;
 mod sidecar;

@@ -9,6 +9,7 @@ pub fn text(matcher: &StringMatch, value: &str) -> bool {
         StringMatch::Prefix(prefix) => value.starts_with(prefix.as_str()),
         StringMatch::Suffix(suffix) => value.ends_with(suffix.as_str()),
         StringMatch::Present => !value.is_empty(),
+        StringMatch::Any => true,
     }
 }
 
@@ -19,6 +20,7 @@ pub fn bytes(matcher: &StringMatch, value: &[u8]) -> bool {
         StringMatch::Prefix(prefix) => value.starts_with(prefix.as_bytes()),
         StringMatch::Suffix(suffix) => value.ends_with(suffix.as_bytes()),
         StringMatch::Present => !value.is_empty(),
+        StringMatch::Any => true,
     }
 }
 

@@ -268,6 +268,9 @@ pub struct Condition {
 pub enum ConditionKey {
     /// A request header (lower case); each field value counts by itself.
     Header(String),
+    /// A parameter of the query, by its decoded name. It may be read in several ways: where it is repeated, or where `;` may separate.
+    /// A rule that allows must hold for all readings, a rule that denies for one.
+    Query(String),
     /// A claim of the verified token; a list matches if one element does, numbers and booleans by their JSON text.
     Claim(ClaimPath),
     /// `aud` of the verified token.
@@ -304,6 +307,8 @@ pub enum StringMatch {
     Prefix(String),
     Suffix(String),
     Present,
+    /// Whatever is there, even an empty text.
+    Any,
 }
 
 /// Match of a normalised path.

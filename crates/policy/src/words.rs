@@ -46,6 +46,7 @@ pub(crate) fn text(matcher: &StringMatch) -> String {
         StringMatch::Prefix(text) => format!("\"{text}*\""),
         StringMatch::Suffix(text) => format!("\"*{text}\""),
         StringMatch::Present => "\"*\"".to_string(),
+        StringMatch::Any => "present".to_string(),
     }
 }
 

@@ -143,21 +143,43 @@ pub(super) fn operation(scope: &Scope<'_>, operation: &Operation) -> spec::Opera
 }
 
 fn condition(scope: &Scope<'_>, condition: &Condition) -> Option<spec::Condition> {
-    let key = match (&condition.header, &condition.claim, condition.audience) {
-        (Some(name), None, None) => {
+    let Condition { header, query, claim, audience, .. } = condition;
+    let key = match (header, query, claim, audience) {
+        (Some(name), None, None, None) => {
             header::name(&scope.field("header"), name, Use::Read).map(spec::ConditionKey::Header)
         }
-        (None, Some(claim), None) => Some(spec::ConditionKey::Claim(claim.0.clone())),
-        (None, None, Some(true)) => Some(spec::ConditionKey::Audience),
+        (None, Some(name), None, None) => {
+            if name.is_empty() {
+                scope.field("query").problem("the name is empty", "expected the name of a query parameter");
+            }
+            Some(spec::ConditionKey::Query(name.clone()))
+        }
+        (None, None, Some(claim), None) => Some(spec::ConditionKey::Claim(claim.0.clone())),
+        (None, None, None, Some(true)) => Some(spec::ConditionKey::Audience),
         _ => {
-            scope.problem("a condition looks at one thing", "expected one of `header`, `claim` and `audience: true`");
+            scope.problem(
+                "a condition looks at one thing",
+                "expected one of `header`, `query`, `claim` and `audience: true`",
+            );
             None
         }
     };
+    if let Some(present) = condition.present {
+        if condition.values.is_some() || !condition.not_values.is_empty() {
+            scope.field("present").problem("the condition has values too", "keep either `present` or the values");
+        }
+        let any = vec![spec::StringMatch::Any];
+        let values = if present {
+            spec::Matches { any, none: Vec::new() }
+        } else {
+            spec::Matches { any: Vec::new(), none: any }
+        };
+        return Some(spec::Condition { key: key?, values });
+    }
     if condition.values.is_none() && condition.not_values.is_empty() {
         scope.problem(
             "the condition has no values",
-            "add `values` or `notValues`; `values: [\"*\"]` means any that is not empty",
+            "add `values`, `notValues` or `present`; `values: [\"*\"]` means any that is not empty",
         );
     }
     let values = text::matches(

@@ -17,7 +17,7 @@ pub(super) fn path(scope: &Scope<'_>, text: &str) -> Option<PathMatch> {
     }
     let matched = text::string(scope, text)?;
     let (body, from_start): (&String, bool) = match &matched {
-        StringMatch::Present => return Some(PathMatch::Text(matched)),
+        StringMatch::Present | StringMatch::Any => return Some(PathMatch::Text(matched)),
         StringMatch::Suffix(body) => (body, false),
         StringMatch::Exact(body) | StringMatch::Prefix(body) => (body, true),
     };

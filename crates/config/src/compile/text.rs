@@ -50,7 +50,7 @@ pub(super) fn string(scope: &Scope<'_>, text: &str) -> Option<StringMatch> {
 fn literal(matched: &StringMatch) -> &str {
     match matched {
         StringMatch::Exact(text) | StringMatch::Prefix(text) | StringMatch::Suffix(text) => text,
-        StringMatch::Present => "",
+        StringMatch::Present | StringMatch::Any => "",
     }
 }
 

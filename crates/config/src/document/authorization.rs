@@ -100,16 +100,23 @@ pub struct Operation {
     pub not_paths: Vec<String>,
 }
 
-/// A further condition: one of `header`, `claim` and `audience`, and what its value must or must not be: `abc`, `abc*`, `*abc`, or `*` (not empty).
+/// A further condition: one of `header`, `query`, `claim` and `audience`, and what its value must or must not be: `abc`, `abc*`, `*abc`, or `*` (not empty).
+/// A condition on what is absent meets no value: `values` does not hold, `notValues` alone does.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Condition {
     /// A request header.
     pub header: Option<String>,
+    /// A parameter of the query, by its decoded name, letter by letter. A rule that allows holds only if all of its values do, where it is
+    /// repeated; a rule that denies if one does. A `;` may or may not separate parameters, so both ways count. A query with a broken
+    /// escape is refused (400) where a rule looks at parameters.
+    pub query: Option<String>,
     /// A claim of the verified token. Of a list one element is enough.
     pub claim: Option<ClaimPath>,
     /// `true`: the audience of the verified token.
     pub audience: Option<bool>,
+    /// Instead of values: `true`: it is there, even if it is empty; `false`: it is not.
+    pub present: Option<bool>,
     /// One of these.
     pub values: Option<Vec<String>>,
     /// None of these.

@@ -75,6 +75,7 @@ fn matches<T>(wide: &Matches<T>, narrow: &Matches<T>, covers: impl Fn(&T, &T) ->
 
 fn text(wide: &StringMatch, narrow: &StringMatch) -> bool {
     match (wide, narrow) {
+        (StringMatch::Any, _) => true,
         (wide, StringMatch::Exact(narrow)) => matching::text(wide, narrow),
         (StringMatch::Prefix(wide), StringMatch::Prefix(narrow)) => narrow.starts_with(wide.as_str()),
         (StringMatch::Suffix(wide), StringMatch::Suffix(narrow)) => narrow.ends_with(wide.as_str()),
@@ -148,6 +149,7 @@ mod tests {
             "[ab]{1,2}".prop_map(StringMatch::Prefix),
             "[ab]{1,2}".prop_map(StringMatch::Suffix),
             Just(StringMatch::Present),
+            Just(StringMatch::Any),
         ]
     }
 

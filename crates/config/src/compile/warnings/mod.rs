@@ -148,7 +148,7 @@ impl Mesh<'_> {
             match condition.key {
                 ConditionKey::Claim(_) => element.field("claim").problem(&message, fix),
                 ConditionKey::Audience => element.field("audience").problem(&message, fix),
-                ConditionKey::Header(_) => {}
+                ConditionKey::Header(_) | ConditionKey::Query(_) => {}
             }
         }
     }
@@ -256,10 +256,10 @@ impl Mesh<'_> {
     fn lets_in(&self, rule: &AuthorizationRule, function: &Function, callers: &[&FunctionId]) -> bool {
         let users = |source: &Source| !source.request_principals.any.is_empty();
         let about_users = (!rule.from.is_empty() && rule.from.iter().all(users))
-            || rule
-                .when
-                .iter()
-                .any(|condition| !matches!(condition.key, ConditionKey::Header(_)) && !condition.values.any.is_empty());
+            || rule.when.iter().any(|condition| {
+                matches!(condition.key, ConditionKey::Claim(_) | ConditionKey::Audience)
+                    && !condition.values.any.is_empty()
+            });
         if about_users && !self.authenticates(function) || self.denied(function, rule).is_some() {
             return false;
         }
