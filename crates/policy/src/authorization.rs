@@ -42,6 +42,8 @@ pub(crate) struct Asked<'a> {
     pub port: u16,
     /// Normalised.
     pub path: &'a str,
+    /// What was sent after a `?`; `None`: there was none.
+    pub sent_query: Option<&'a str>,
     /// Header fields.
     pub fields: &'a Fields<'a>,
     /// The query's parameters; `None`: no rule looks at them, or there is no request.
@@ -135,7 +137,10 @@ const OPERATION_FIELDS: [Field<Operation>; 4] = [
     |operation, asked| compare(&operation.methods, present(asked.method), matching::text),
     |operation, asked| compare(&operation.hosts, present(asked.host), matching::text),
     |operation, asked| compare(&operation.ports, Some(asked.port), |port, asked| *port == asked),
-    |operation, asked| compare(&operation.paths, present(asked.path), matching::path),
+    |operation, asked| {
+        let path = present(asked.path);
+        compare(&operation.paths, path, |matcher, path| matching::path(matcher, path, asked.sent_query))
+    },
 ];
 
 fn labels_clause(Labelled { identities, .. }: &Labelled, asked: &Asked<'_>) -> Clause {

@@ -24,6 +24,7 @@ pub fn judge<'r>(inbound: &'r ProgramSpec, peer: Peer<'_>, port: u16) -> Result<
         host: "",
         port,
         path: "",
+        sent_query: None,
         fields: &Fields::new(&[], Vec::new()),
         query: None,
     };

@@ -29,6 +29,7 @@ pub mod path;
 pub mod program;
 mod query;
 pub mod quota;
+pub mod regex;
 pub mod reserved;
 mod sidecar;
 pub mod spec;

@@ -145,6 +145,7 @@ impl Program {
             host: &host,
             port: input.port,
             path: &path,
+            sent_query: path::split(input.path).1,
             fields: &fields,
             query: query.as_ref(),
         };
@@ -182,6 +183,7 @@ impl Program {
             host,
             port: input.port,
             path,
+            sent_query: path::split(input.path).1,
             fields: &fields,
             query: None,
         };

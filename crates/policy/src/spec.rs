@@ -3,6 +3,7 @@
 //! Durations are milliseconds unless the name says otherwise. Every rule carries the name under which it appears in
 //! verdicts, logs and `leno explain`: `<policy>/<section>/<rule>`, for example `orders/authorization/from-frontend`.
 
+use crate::regex::Regex;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
@@ -250,7 +251,7 @@ pub struct Operation {
     pub hosts: Matches<StringMatch>,
     /// Destination ports.
     pub ports: Matches<u16>,
-    /// Normalised paths, without query.
+    /// Normalised paths.
     pub paths: Matches<PathMatch>,
 }
 
@@ -309,6 +310,7 @@ pub enum StringMatch {
     Present,
     /// Whatever is there, even an empty text.
     Any,
+    Regex(Regex),
 }
 
 /// Match of a normalised path.
@@ -318,6 +320,8 @@ pub enum PathMatch {
     Text(StringMatch),
     /// By segments: `/orders/{id}`, `/files/{**}`.
     Template(Vec<Segment>),
+    /// The path and, after a `?`, the query as sent, if there is one.
+    WithQuery(Regex),
 }
 
 /// One segment of a path template.

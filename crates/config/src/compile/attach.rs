@@ -1,7 +1,7 @@
 //! Which policies apply to which functions.
 
 use super::label::{self, Selector};
-use super::{Context, Placed, fields};
+use super::{Context, Placed, fields, regex};
 use crate::document;
 use crate::id::FunctionId;
 use crate::problem::{Problem, Scope};
@@ -27,6 +27,7 @@ pub(super) fn attach(
             functions.entry(id).and_modify(|function| function.policies.push(index));
         }
     }
+    regexes(documents, policies, functions, problems);
     let mut reported = BTreeSet::new();
     for (id, function) in functions {
         for (position, second) in function.policies.iter().enumerate() {
@@ -56,6 +57,31 @@ pub(super) fn attach(
                     }
                 }
             }
+        }
+    }
+}
+
+/// Reports a function whose regular expressions are too large together.
+fn regexes(
+    documents: &[Placed<document::Policy>],
+    policies: &[Policy],
+    functions: &BTreeMap<FunctionId, Function>,
+    problems: &RefCell<Vec<Problem>>,
+) {
+    let sizes: Vec<usize> = policies.iter().map(regex::size).collect();
+    if sizes.iter().sum::<usize>() <= regex::LARGEST_TOTAL {
+        return;
+    }
+    for (id, function) in functions {
+        let mut total = 0;
+        let over = |index: &&usize| {
+            total += sizes[**index];
+            total > regex::LARGEST_TOTAL
+        };
+        if let Some(index) = function.policies.iter().find(over) {
+            let root = documents[*index].scope(problems);
+            let message = format!("the regular expressions of function `{id}` are larger than 128 KiB together");
+            root.field("spec").problem(message, "use fewer, or texts and templates instead");
         }
     }
 }

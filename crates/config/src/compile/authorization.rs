@@ -116,14 +116,14 @@ pub(super) fn operation(scope: &Scope<'_>, operation: &Operation) -> spec::Opera
             ("methods", operation.methods.as_deref()),
             ("notMethods", &operation.not_methods),
             "any method",
-            |scope, method| text::method(scope, method),
+            |scope, method| text::or_regex(scope, method, text::method),
         ),
         hosts: text::matches(
             scope,
             ("hosts", operation.hosts.as_deref()),
             ("notHosts", &operation.not_hosts),
             "any host",
-            |scope, host| text::host(scope, host),
+            |scope, host| text::or_regex(scope, host, text::host),
         ),
         ports: text::matches(
             scope,
@@ -187,7 +187,7 @@ fn condition(scope: &Scope<'_>, condition: &Condition) -> Option<spec::Condition
         ("values", condition.values.as_deref()),
         ("notValues", &condition.not_values),
         "any value",
-        |scope, value| text::string(scope, value),
+        |scope, value| text::or_regex(scope, value, text::string),
     );
     Some(spec::Condition { key: key?, values })
 }

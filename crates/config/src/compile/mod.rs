@@ -17,6 +17,7 @@ mod observe;
 mod policy;
 mod process;
 mod rate_limit;
+mod regex;
 mod resilience;
 mod rollout;
 mod scale;

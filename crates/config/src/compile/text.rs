@@ -1,8 +1,8 @@
 //! Matches of text: strings, identities, address blocks, hosts, methods.
 
 use super::Context;
-use super::fields;
-use crate::document::RequestPrincipal;
+use super::{fields, regex};
+use crate::document::{RequestPrincipal, TextMatch};
 use crate::id::is_label;
 use crate::problem::Scope;
 use leno_policy::spec::{Cidr, Matches, PrincipalMatch, StringMatch};
@@ -24,6 +24,23 @@ pub(super) fn matches<S, T>(
         fields::not_empty(&scope.field(field), any, without);
     }
     Matches { any: any.map(|any| each(field, any)).unwrap_or_default(), none: each(not_field, none) }
+}
+
+/// A text of some kind, or a regular expression.
+pub(super) fn or_regex(
+    scope: &Scope<'_>,
+    matched: &TextMatch,
+    text: impl Fn(&Scope<'_>, &str) -> Option<StringMatch>,
+) -> Option<StringMatch> {
+    match matched {
+        TextMatch::Text(written) => text(scope, written),
+        TextMatch::Regex { regex, with_query } => {
+            if *with_query {
+                scope.field("withQuery").problem("only a path is followed by a query", "remove it");
+            }
+            regex::regex(&scope.field("regex"), regex).map(StringMatch::Regex)
+        }
+    }
 }
 
 /// `abc`, `abc*`, `*abc` or `*`.
@@ -50,7 +67,7 @@ pub(super) fn string(scope: &Scope<'_>, text: &str) -> Option<StringMatch> {
 fn literal(matched: &StringMatch) -> &str {
     match matched {
         StringMatch::Exact(text) | StringMatch::Prefix(text) | StringMatch::Suffix(text) => text,
-        StringMatch::Present | StringMatch::Any => "",
+        StringMatch::Present | StringMatch::Any | StringMatch::Regex(_) => "",
     }
 }
 

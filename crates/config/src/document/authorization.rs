@@ -3,6 +3,7 @@
 use super::claim::ClaimPath;
 use super::label::LabelExpression;
 use super::principal::RequestPrincipal;
+use super::text::TextMatch;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -81,27 +82,29 @@ pub struct Source {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Operation {
-    /// Methods: `GET`. They are case-sensitive. gRPC uses `POST`.
-    pub methods: Option<Vec<String>>,
+    /// Methods: `GET`, `{regex: "GET|HEAD"}`. They are case-sensitive. gRPC uses `POST`.
+    pub methods: Option<Vec<TextMatch>>,
     /// None of these methods.
-    pub not_methods: Vec<String>,
-    /// Hosts without port: `shop.example`, `*.shop.example`.
-    pub hosts: Option<Vec<String>>,
+    pub not_methods: Vec<TextMatch>,
+    /// Hosts without port: `shop.example`, `*.shop.example`, `{regex: "[a-z]+[.]example"}`; they are in lower case.
+    pub hosts: Option<Vec<TextMatch>>,
     /// None of these hosts.
-    pub not_hosts: Vec<String>,
+    pub not_hosts: Vec<TextMatch>,
     /// Ports that the caller asked for.
     pub ports: Option<Vec<u16>>,
     /// None of these ports.
     pub not_ports: Vec<u16>,
     /// Paths without query: `/orders`, `/static/*`, `*.css`, or a template: `/orders/{id}` (one segment), `/files/{**}` (everything below
-    /// `/files/`, but not `/files`; at the end only). They are compared with normalised paths. For gRPC: `/package.Service/Method`.
-    pub paths: Option<Vec<String>>,
+    /// `/files/`, but not `/files`; at the end only), or a regular expression for the whole path: `{regex: "/orders/[0-9]+"}`. They are compared
+    /// with normalised paths. For gRPC: `/package.Service/Method`. `{regex: …, withQuery: true}` is about the path, `?` and the query
+    /// as it was sent.
+    pub paths: Option<Vec<TextMatch>>,
     /// None of these paths.
-    pub not_paths: Vec<String>,
+    pub not_paths: Vec<TextMatch>,
 }
 
-/// A further condition: one of `header`, `query`, `claim` and `audience`, and what its value must or must not be: `abc`, `abc*`, `*abc`, or `*` (not empty).
-/// A condition on what is absent meets no value: `values` does not hold, `notValues` alone does.
+/// A further condition: one of `header`, `query`, `claim` and `audience`, and what its value must or must not be: `abc`, `abc*`, `*abc`, `*` (not empty),
+/// or `{regex: "v[0-9]+"}` for the whole value. A condition on what is absent meets no value: `values` does not hold, `notValues` alone does.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Condition {
@@ -118,7 +121,7 @@ pub struct Condition {
     /// Instead of values: `true`: it is there, even if it is empty; `false`: it is not.
     pub present: Option<bool>,
     /// One of these.
-    pub values: Option<Vec<String>>,
+    pub values: Option<Vec<TextMatch>>,
     /// None of these.
-    pub not_values: Vec<String>,
+    pub not_values: Vec<TextMatch>,
 }

@@ -17,6 +17,7 @@ mod resilience;
 mod rollout;
 mod scale;
 mod sidecar;
+mod text;
 mod value;
 mod wasm;
 
@@ -40,5 +41,6 @@ pub use resilience::{Backoff, CircuitBreaker, OutlierDetection, Retry, RetryBudg
 pub use rollout::{MaxLatency, Rollout, TrafficTarget};
 pub use scale::Scale;
 pub use sidecar::{HeaderEdits, Protocol, ResponseHeaderEdits, Sidecar};
+pub use text::TextMatch;
 pub use value::{Address, AdminAddress, ApiVersion, Metadata};
 pub use wasm::Wasm;
