@@ -11,6 +11,7 @@
 
 use crate::claims::Claims;
 use crate::fields::Fields;
+use crate::host;
 use crate::input::Peer;
 use crate::matching::{self, Clause, compare, decide};
 use crate::outcome::{Denial, PolicyKind};
@@ -114,7 +115,30 @@ fn matches(rule: &AuthorizationRule, asked: &Asked<'_>) -> bool {
         && rule.when.iter().all(|condition| !condition_clause(rule.action, condition, asked).fails())
 }
 
-fn source_matches(source: &Source, asked: &Asked<'_>) -> bool {
+/// Whether a source matches a peer; `None`: that depends on the user.
+pub(crate) fn known_to_match(source: &Source, peer: Peer<'_>) -> Option<bool> {
+    let namespace = peer.identity.and_then(host::namespace_of_identity);
+    let fields = Fields::default();
+    let asked = Asked {
+        peer,
+        namespace,
+        principal: None,
+        claims: None,
+        method: "",
+        host: "",
+        port: 0,
+        path: "",
+        sent_query: None,
+        fields: &fields,
+        query: None,
+    };
+    let others = SOURCE_FIELDS.iter().enumerate().filter(|(index, _)| *index != PRINCIPALS);
+    let matches = others.map(|(_, field)| field(source, &asked)).all(|clause| !clause.fails());
+    if matches && !source.request_principals.is_empty() { None } else { Some(matches) }
+}
+
+/// Whether a source matches; rate limits use it too.
+pub(crate) fn source_matches(source: &Source, asked: &Asked<'_>) -> bool {
     SOURCE_FIELDS.iter().all(|field| !field(source, asked).fails())
 }
 
@@ -124,6 +148,9 @@ pub(crate) fn operation_matches(operation: &Operation, asked: &Asked<'_>) -> boo
 }
 
 type Field<T> = fn(&T, &Asked<'_>) -> Clause;
+
+/// Index of the users among the fields.
+const PRINCIPALS: usize = 2;
 
 const SOURCE_FIELDS: [Field<Source>; 5] = [
     |source, asked| compare(&source.identities, asked.peer.identity, matching::text),
@@ -261,7 +288,7 @@ fn source_words(source: &Source, field: usize, clause: Clause, asked: &Asked<'_>
             let who = asked.namespace.map(words::shown).ok_or("the peer has no namespace");
             missed("from.namespaces", who, &source.namespaces, clause, words::text)
         }
-        2 => {
+        PRINCIPALS => {
             let who = asked
                 .principal
                 .map(|_| "the token's".to_string())

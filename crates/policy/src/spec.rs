@@ -370,6 +370,10 @@ pub struct RateLimit {
     pub counts: Counts,
     /// Which requests count. `None`: all.
     pub only: Option<Operation>,
+    /// Whose requests count. Empty: everybody's.
+    pub from: Vec<Source>,
+    /// Whose requests do not: an override of this limit counts them.
+    pub except: Vec<Source>,
     /// Requests with equal values share one counter; empty: one counter for all. A request that lacks a part shares the counter of all that lack it.
     pub key: Vec<KeyPart>,
     /// How it is counted.

@@ -53,6 +53,8 @@ pub(super) fn program(function: &str) -> ProgramSpec {
             counts: Counts::Requests,
             name: "orders/rateLimits/per-user".into(),
             only: None,
+            from: vec![],
+            except: vec![],
             key: per_user,
             algorithm: QuotaAlgorithm::TokenBucket { requests: 100, period_ms: 1000, burst: 200 },
         }],

@@ -68,7 +68,8 @@ fn empty(scope: &Scope<'_>, means: &str, field: &str) {
     );
 }
 
-fn source(context: &Context<'_>, scope: &Scope<'_>, namespace: &str, source: &Source) -> spec::Source {
+/// Who is asking; also selects the callers that a rate limit has an override for.
+pub(super) fn source(context: &Context<'_>, scope: &Scope<'_>, namespace: &str, source: &Source) -> spec::Source {
     if *source == Source::default() {
         empty(scope, "anybody", "from");
     }

@@ -47,7 +47,8 @@ pub(super) fn policy(context: &Context<'_>, root: &Scope<'_>, document: &documen
         policy.authorization =
             authorization::authorization(context, &scope.field("authorization"), (namespace, name), section);
     }
-    policy.rate_limits = rate_limit::rate_limits(&scope.field("rateLimits"), name, &spec.rate_limits);
+    let limits = scope.field("rateLimits");
+    policy.rate_limits = rate_limit::rate_limits(context, &limits, (namespace, name), &spec.rate_limits);
     policy.retry = spec.retry.as_ref().map(|section| resilience::retry(&scope.field("retry"), name, section));
     policy.breaker =
         spec.circuit_breaker.as_ref().map(|section| resilience::breaker(&scope.field("circuitBreaker"), name, section));

@@ -36,7 +36,7 @@ pub use mesh::{
 pub use observe::{AccessLog, Tracing};
 pub use policy::{Policy, PolicyKind, PolicySpec};
 pub use principal::RequestPrincipal;
-pub use rate_limit::{Algorithm, Counts, KeyPart, RateLimit};
+pub use rate_limit::{Algorithm, Counts, KeyPart, RateLimit, RateLimitOverride};
 pub use resilience::{Backoff, CircuitBreaker, OutlierDetection, Retry, RetryBudget};
 pub use rollout::{MaxLatency, Rollout, TrafficTarget};
 pub use scale::Scale;

@@ -53,6 +53,8 @@ fn wants_tokens(slice: &mut Slice, url: String) {
         name: "p/rateLimits/failures".into(),
         counts: Counts::AuthenticationFailures,
         only: None,
+        from: vec![],
+        except: vec![],
         key: vec![KeyPart::Address],
         algorithm: QuotaAlgorithm::TokenBucket { requests: 2, period_ms: 3_600_000, burst: 2 },
     });
