@@ -10,6 +10,8 @@ pub mod document;
 pub mod duration;
 mod folder;
 pub mod id;
+mod import;
+mod imported;
 pub mod jwks;
 mod load;
 mod nearest;
@@ -25,6 +27,7 @@ pub mod watch;
 mod yaml;
 
 pub use id::FunctionId;
+pub use imported::{Row as ImportRow, Standing};
 pub use load::{load, load_text};
 pub use problem::Problem;
 pub use slice::{MeshSlice, ModuleHash, Slice};

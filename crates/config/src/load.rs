@@ -3,6 +3,7 @@
 use crate::compile::{self, Documents, Placed};
 use crate::deserialize::deserialize;
 use crate::folder::{self, Found};
+use crate::import::{self, Foreign, Kind};
 use crate::nearest::did_you_mean;
 use crate::problem::{Problem, Scope};
 use crate::snapshot::{Read, Snapshot};
@@ -63,12 +64,13 @@ fn text(file: &Path, total: &mut u64) -> Result<String, Problem> {
 
 fn build(texts: &[(PathBuf, String)], problems: Vec<Problem>) -> Result<Snapshot, Vec<Problem>> {
     let mut documents = Documents { incomplete: !problems.is_empty(), ..Documents::default() };
+    let mut foreign = Vec::new();
     let problems = RefCell::new(problems);
     for (file, text) in texts {
         for document in yaml::documents(text) {
             let before = problems.borrow().len();
             match document {
-                Ok(node) => place(&mut documents, file, node, &problems),
+                Ok(node) => place(&mut documents, &mut foreign, file, node, &problems),
                 Err(broken) => {
                     let field = String::new();
                     let (line, column) = (broken.mark.line, broken.mark.column);
@@ -90,10 +92,14 @@ fn build(texts: &[(PathBuf, String)], problems: Vec<Problem>) -> Result<Snapshot
         && documents.functions.is_empty()
         && documents.jobs.is_empty()
         && documents.policies.is_empty()
+        && foreign.is_empty()
     {
         problems.borrow_mut().push(Problem::of_file(file, "there is no document", "add a Function to begin with"));
     }
+    let (own, translated) = (documents.policies.len(), foreign.len());
+    let imports = import::translate(foreign, &mut documents, &problems);
     let mut snapshot = compile::compile(&documents, &problems);
+    snapshot.imports = imports;
     let mut problems = problems.into_inner();
     if !problems.is_empty() {
         problems.sort();
@@ -107,7 +113,8 @@ fn build(texts: &[(PathBuf, String)], problems: Vec<Problem>) -> Result<Snapshot
             ("Mesh", documents.meshes.len()),
             ("Function", documents.functions.len()),
             ("Job", documents.jobs.len()),
-            ("Policy", documents.policies.len()),
+            ("Policy", own),
+            ("translated policy", translated),
         ],
         ..Read::default()
     };
@@ -116,8 +123,14 @@ fn build(texts: &[(PathBuf, String)], problems: Vec<Problem>) -> Result<Snapshot
 }
 
 /// Puts a document to its kind.
-fn place(documents: &mut Documents, file: &Path, node: Node, problems: &RefCell<Vec<Problem>>) {
-    const KINDS: [&str; 4] = ["Mesh", "Function", "Job", "Policy"];
+fn place(
+    documents: &mut Documents,
+    foreign: &mut Vec<Foreign>,
+    file: &Path,
+    node: Node,
+    problems: &RefCell<Vec<Problem>>,
+) {
+    const KINDS: [&str; 7] = ["Mesh", "Function", "Job", "Policy", Kind::NAMES[0], Kind::NAMES[1], Kind::NAMES[2]];
     let root = Scope::root(file, &node, problems);
     let Some(kind) = node.get("kind").and_then(Node::text) else {
         let fix = "expected `apiVersion: leno.dev/v1alpha1` and `kind: Mesh`, `Function`, `Job` or `Policy`";
@@ -129,10 +142,13 @@ fn place(documents: &mut Documents, file: &Path, node: Node, problems: &RefCell<
         "Function" => documents.functions.extend(typed(file, node, problems)),
         "Job" => documents.jobs.extend(typed(file, node, problems)),
         "Policy" => documents.policies.extend(typed(file, node, problems)),
-        kind => {
-            let message = format!("there is no kind `{}`", kind.escape_debug());
-            root.field("kind").problem(message, did_you_mean(kind, KINDS));
-        }
+        other => match Kind::named(other) {
+            Some(kind) => foreign.push(Foreign { file: file.to_owned(), node, kind }),
+            None => {
+                let message = format!("there is no kind `{}`", other.escape_debug());
+                root.field("kind").problem(message, did_you_mean(other, KINDS));
+            }
+        },
     }
 }
 

@@ -1,6 +1,6 @@
 //! Which policies apply to which functions.
 
-use super::label::{self, Selector};
+use super::label;
 use super::{Context, Placed, fields, regex};
 use crate::document;
 use crate::id::FunctionId;
@@ -132,7 +132,7 @@ fn selected(
         return selected;
     };
     label::check(&scope.field("selectorExpressions"), &spec.selector_expressions);
-    let selector = Selector { labels: Some(labels), expressions: &spec.selector_expressions };
+    let selector = document::LabelSelector { labels: Some(labels), expressions: &spec.selector_expressions };
     let own = [own.clone()];
     let wanted = spec.namespaces.as_deref().unwrap_or(&own);
     for (index, name) in wanted.iter().enumerate() {

@@ -110,7 +110,7 @@ pub(super) fn source(context: &Context<'_>, scope: &Scope<'_>, namespace: &str, 
 }
 
 /// What is asked for; also selects the requests that a rate limit counts.
-pub(super) fn operation(scope: &Scope<'_>, operation: &Operation) -> spec::Operation {
+pub(crate) fn operation(scope: &Scope<'_>, operation: &Operation) -> spec::Operation {
     spec::Operation {
         methods: text::matches(
             scope,
@@ -143,7 +143,8 @@ pub(super) fn operation(scope: &Scope<'_>, operation: &Operation) -> spec::Opera
     }
 }
 
-fn condition(scope: &Scope<'_>, condition: &Condition) -> Option<spec::Condition> {
+/// A further condition. `None`: a problem was reported.
+pub(super) fn condition(scope: &Scope<'_>, condition: &Condition) -> Option<spec::Condition> {
     let Condition { header, query, claim, audience, .. } = condition;
     let key = match (header, query, claim, audience) {
         (Some(name), None, None, None) => {

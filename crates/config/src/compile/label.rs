@@ -1,52 +1,12 @@
 //! Selections of functions by their labels.
 
 use super::{Context, fields};
-use crate::document::{LabelExpression, LabelOperator};
+use crate::document::{LabelExpression, LabelOperator, LabelSelector, Labels};
 use crate::problem::Scope;
 use crate::snapshot;
 use leno_policy::matching;
 use leno_policy::spec::{Labelled, Matches, StringMatch};
 use std::collections::BTreeMap;
-
-/// The labels of a function, by key.
-pub(crate) type Labels = BTreeMap<String, String>;
-
-/// Holds for labels that have all of `labels` and meet all of `expressions`.
-#[derive(Clone, Copy)]
-pub(super) struct Selector<'a> {
-    pub labels: Option<&'a Labels>,
-    pub expressions: &'a [LabelExpression],
-}
-
-impl Selector<'_> {
-    pub(super) fn holds(&self, labels: &Labels) -> bool {
-        self.labels.into_iter().flatten().all(|(key, value)| labels.get(key) == Some(value))
-            && self.expressions.iter().all(|expression| meets(expression, labels))
-    }
-
-    /// `app=web,tier in (a,b),!canary`
-    fn words(&self) -> String {
-        let equal = self.labels.into_iter().flatten().map(|(key, value)| format!("{key}={value}"));
-        let expressions = self.expressions.iter().map(|LabelExpression { key, operator, values }| match operator {
-            LabelOperator::In => format!("{key} in ({})", values.join(",")),
-            LabelOperator::NotIn => format!("{key} notin ({})", values.join(",")),
-            LabelOperator::Exists => key.clone(),
-            LabelOperator::DoesNotExist => format!("!{key}"),
-        });
-        equal.chain(expressions).collect::<Vec<_>>().join(",")
-    }
-}
-
-fn meets(expression: &LabelExpression, labels: &Labels) -> bool {
-    let value = labels.get(&expression.key);
-    let listed = || value.is_some_and(|value| expression.values.contains(value));
-    match expression.operator {
-        LabelOperator::In => listed(),
-        LabelOperator::NotIn => !listed(),
-        LabelOperator::Exists => value.is_some(),
-        LabelOperator::DoesNotExist => value.is_none(),
-    }
-}
 
 /// Reports expressions that cannot be meant.
 pub(super) fn check(list: &Scope<'_>, expressions: &[LabelExpression]) {
@@ -81,7 +41,7 @@ pub(super) fn callers(
     if labels.is_some_and(BTreeMap::is_empty) {
         scope.field("labels").problem("the mapping is empty", "name a label, or use `identities: [\"namespace/*\"]`");
     }
-    let selector = Selector { labels, expressions: expressions.unwrap_or_default() };
+    let selector = LabelSelector { labels, expressions: expressions.unwrap_or_default() };
     if let Some(expressions) = expressions {
         let list = scope.field("labelExpressions");
         fields::not_empty(&list, expressions, "any labels");
@@ -96,37 +56,4 @@ pub(super) fn callers(
     let mut identities: Vec<String> = found.map(|(id, _)| snapshot::identity(context.trust_domain, id)).collect();
     identities.sort_unstable();
     Some(Labelled { selector: selector.words(), identities })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_operator() {
-        let labels = |text: &[(&str, &str)]| -> Labels {
-            text.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
-        };
-        let expression = |operator, values: &[&str]| LabelExpression {
-            key: "app".to_owned(),
-            operator,
-            values: values.iter().map(|value| (*value).to_owned()).collect(),
-        };
-        let (web, other, none) = (labels(&[("app", "web")]), labels(&[("app", "x")]), labels(&[("tier", "a")]));
-        for (operator, values, expected, words) in [
-            (LabelOperator::In, &["web", "api"][..], [true, false, false], "app in (web,api)"),
-            (LabelOperator::NotIn, &["web"], [false, true, true], "app notin (web)"),
-            (LabelOperator::Exists, &[], [true, true, false], "app"),
-            (LabelOperator::DoesNotExist, &[], [false, false, true], "!app"),
-        ] {
-            let expressions = [expression(operator, values)];
-            let selector = Selector { labels: None, expressions: &expressions };
-            assert_eq!([&web, &other, &none].map(|labels| selector.holds(labels)), expected, "{operator:?}");
-            assert_eq!(selector.words(), words);
-        }
-        let both = labels(&[("app", "web"), ("tier", "a")]);
-        let selector = Selector { labels: Some(&both), expressions: &[] };
-        assert!(selector.holds(&both) && !selector.holds(&web));
-        assert_eq!(selector.words(), "app=web,tier=a");
-    }
 }

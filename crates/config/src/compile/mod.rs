@@ -5,10 +5,11 @@ mod attach;
 mod authentication;
 mod authorization;
 mod confine;
+mod egress;
 mod extension;
 mod fields;
 mod function;
-mod header;
+pub(crate) mod header;
 mod job;
 mod label;
 mod mesh;
@@ -22,8 +23,8 @@ mod resilience;
 mod rollout;
 mod scale;
 mod sidecar;
-mod template;
-mod text;
+pub(crate) mod template;
+pub(crate) mod text;
 mod warnings;
 mod wasm;
 
@@ -70,7 +71,7 @@ struct Context<'a> {
     /// Jobs by name.
     jobs: &'a BTreeMap<FunctionId, usize>,
     /// Labels of functions and jobs.
-    labels: BTreeMap<&'a FunctionId, &'a label::Labels>,
+    labels: BTreeMap<&'a FunctionId, &'a document::Labels>,
     incomplete: bool,
     /// How instances are kept apart that do not say so themselves.
     isolation: Isolation,
@@ -86,7 +87,7 @@ fn labels<'a>(
     documents: &'a Documents,
     functions: &'a BTreeMap<FunctionId, usize>,
     jobs: &'a BTreeMap<FunctionId, usize>,
-) -> BTreeMap<&'a FunctionId, &'a label::Labels> {
+) -> BTreeMap<&'a FunctionId, &'a document::Labels> {
     let of_functions = functions.iter().map(|(id, index)| (id, &documents.functions[*index].document.metadata.labels));
     let of_jobs = jobs.iter().map(|(id, index)| (id, &documents.jobs[*index].document.metadata.labels));
     of_functions.chain(of_jobs).collect()
@@ -137,5 +138,5 @@ pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -
     let (inputs, modules) = (inputs.into_inner(), modules.into_inner());
     let mesh_file = documents.meshes.first().map(|placed| placed.file.clone()).unwrap_or_default();
     let (version, read) = (String::new(), Read::default());
-    Snapshot { version, read, mesh, mesh_file, functions, policies, inputs, modules, warnings }
+    Snapshot { version, read, mesh, mesh_file, functions, policies, inputs, modules, warnings, imports: Vec::new() }
 }

@@ -8,7 +8,7 @@ use leno_policy::path::{Ambiguous, normalise};
 use leno_policy::spec::{PathMatch, Segment, StringMatch};
 
 /// `/orders`, `/static/*`, `*.css`, `*`, `/orders/{id}`, `/files/{**}`, or a regular expression.
-pub(super) fn path(scope: &Scope<'_>, matched: &TextMatch) -> Option<PathMatch> {
+pub(crate) fn path(scope: &Scope<'_>, matched: &TextMatch) -> Option<PathMatch> {
     match matched {
         TextMatch::Text(text) => written(scope, text),
         TextMatch::Regex { regex, with_query } => {

@@ -27,7 +27,7 @@ pub(super) fn matches<S, T>(
 }
 
 /// A text of some kind, or a regular expression.
-pub(super) fn or_regex(
+pub(crate) fn or_regex(
     scope: &Scope<'_>,
     matched: &TextMatch,
     text: impl Fn(&Scope<'_>, &str) -> Option<StringMatch>,
@@ -179,7 +179,7 @@ pub(super) fn namespace(scope: &Scope<'_>, text: &str) -> Option<StringMatch> {
 }
 
 /// An address or a block of them.
-pub(super) fn cidr(scope: &Scope<'_>, text: &str) -> Option<Cidr> {
+pub(crate) fn cidr(scope: &Scope<'_>, text: &str) -> Option<Cidr> {
     let (address, prefix) = text.split_once('/').map_or((text, None), |(address, prefix)| (address, Some(prefix)));
     let bad = |fix: String| {
         scope.problem(format!("`{}` is not an address or a block of addresses", text.escape_debug()), fix);
@@ -221,7 +221,7 @@ fn first(address: IpAddr, length: u8) -> IpAddr {
 }
 
 /// A host as part of a condition, in lower case.
-pub(super) fn host(scope: &Scope<'_>, text: &str) -> Option<StringMatch> {
+pub(crate) fn host(scope: &Scope<'_>, text: &str) -> Option<StringMatch> {
     let text = text.to_ascii_lowercase();
     let matched = string(scope, &text)?;
     let body = literal(&matched);
@@ -268,7 +268,7 @@ pub(super) fn exposed_host(scope: &Scope<'_>, text: &str) -> Option<String> {
 }
 
 /// A method.
-pub(super) fn method(scope: &Scope<'_>, text: &str) -> Option<StringMatch> {
+pub(crate) fn method(scope: &Scope<'_>, text: &str) -> Option<StringMatch> {
     const KNOWN: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
     let matched = string(scope, text)?;
     let upper = text.to_ascii_uppercase();

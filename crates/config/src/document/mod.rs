@@ -4,6 +4,7 @@ mod authentication;
 mod authorization;
 mod claim;
 mod confine;
+mod egress;
 mod extension;
 mod function;
 mod job;
@@ -25,10 +26,12 @@ pub use authentication::{Authentication, ClaimToHeader, Issuer, Jwks, TokenLocat
 pub use authorization::{Action, Authorization, AuthorizationRule, Condition, Operation, Source};
 pub use claim::ClaimPath;
 pub use confine::{Resources, Secret, SecretAs};
+pub(crate) use egress::{Egress, EgressRule, FunctionSelector, selects};
 pub use extension::{Direction, Extension, FailMode, Phase};
 pub use function::{Expose, External, Function, FunctionKind, FunctionSpec, FunctionTimeouts, Port, Readiness};
 pub use job::{Job, JobKind, JobSpec};
 pub use label::{LabelExpression, LabelOperator};
+pub(crate) use label::{LabelSelector, Labels};
 pub use mesh::{
     AccessLogFormat, AccountChoice, EngineChoice, Gateway, GatewayHttps, Instances, Listeners, Mesh, MeshAccessLog,
     MeshKind, MeshLimits, MeshMetadata, MeshSpec, MeshTracing, Mtls, ProxyProtocol, SameNode, TrustedProxies,

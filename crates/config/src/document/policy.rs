@@ -2,6 +2,7 @@
 
 use super::authentication::Authentication;
 use super::authorization::Authorization;
+use super::egress::Egress;
 use super::extension::Extension;
 use super::label::LabelExpression;
 use super::observe::{AccessLog, Tracing};
@@ -65,4 +66,8 @@ pub struct PolicySpec {
     pub sidecar: Option<Sidecar>,
     /// Policies of your own, which see what all others allow, in this order. Those of several policies add up, by the policies' names.
     pub extensions: Vec<Extension>,
+    /// Of a policy that was translated.
+    #[serde(skip)]
+    #[schemars(skip)]
+    pub(crate) egress: Option<Egress>,
 }
