@@ -71,6 +71,7 @@ fn spec() -> ProgramSpec {
         preflight: false,
         require_expiration: false,
         keys_pending: false,
+        space_delimited_claims: vec![],
         claims_to_headers: vec![(vec!["sub".to_owned()], "x-user".to_owned())],
     };
     let limit = RateLimit {
@@ -80,6 +81,8 @@ fn spec() -> ProgramSpec {
             methods: Matches { any: vec![StringMatch::Exact("LIMITED".to_owned())], none: Vec::new() },
             ..Operation::default()
         }),
+        from: vec![],
+        except: vec![],
         key: vec![KeyPart::Header("x-team".to_owned()), KeyPart::Path, KeyPart::Claim(vec!["sub".to_owned()])],
         algorithm: QuotaAlgorithm::FixedWindow { requests: 1, period_ms: 1_000 },
     };

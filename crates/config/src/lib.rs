@@ -11,6 +11,8 @@ pub mod duration;
 pub mod egress;
 mod folder;
 pub mod id;
+mod import;
+mod imported;
 pub mod jwks;
 mod load;
 mod nearest;
@@ -26,6 +28,7 @@ pub mod watch;
 mod yaml;
 
 pub use id::FunctionId;
+pub use imported::{Row as ImportRow, Standing};
 pub use load::{load, load_text};
 pub use problem::Problem;
 pub use slice::{MeshSlice, ModuleHash, Slice};

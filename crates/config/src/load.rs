@@ -3,6 +3,7 @@
 use crate::compile::{self, Documents, Placed};
 use crate::deserialize::deserialize;
 use crate::folder::{self, Found};
+use crate::import::{self, Foreign, Kind};
 use crate::nearest::did_you_mean;
 use crate::problem::{Problem, Scope};
 use crate::snapshot::{Read, Snapshot};
@@ -63,12 +64,13 @@ fn text(file: &Path, total: &mut u64) -> Result<String, Problem> {
 
 fn build(texts: &[(PathBuf, String)], problems: Vec<Problem>) -> Result<Snapshot, Vec<Problem>> {
     let mut documents = Documents { incomplete: !problems.is_empty(), ..Documents::default() };
+    let mut foreign = Vec::new();
     let problems = RefCell::new(problems);
     for (file, text) in texts {
         for document in yaml::documents(text) {
             let before = problems.borrow().len();
             match document {
-                Ok(node) => place(&mut documents, file, node, &problems),
+                Ok(node) => place(&mut documents, &mut foreign, file, node, &problems),
                 Err(broken) => {
                     let field = String::new();
                     let (line, column) = (broken.mark.line, broken.mark.column);
@@ -91,10 +93,14 @@ fn build(texts: &[(PathBuf, String)], problems: Vec<Problem>) -> Result<Snapshot
         && documents.jobs.is_empty()
         && documents.externals.is_empty()
         && documents.policies.is_empty()
+        && foreign.is_empty()
     {
         problems.borrow_mut().push(Problem::of_file(file, "there is no document", "add a Function to begin with"));
     }
+    let (own, translated) = (documents.policies.len(), foreign.len());
+    let imports = import::translate(foreign, &mut documents, &problems);
     let mut snapshot = compile::compile(&documents, &problems);
+    snapshot.imports = imports;
     let mut problems = problems.into_inner();
     if !problems.is_empty() {
         problems.sort();
@@ -109,7 +115,8 @@ fn build(texts: &[(PathBuf, String)], problems: Vec<Problem>) -> Result<Snapshot
             ("Function", documents.functions.len()),
             ("Job", documents.jobs.len()),
             ("External", documents.externals.len()),
-            ("Policy", documents.policies.len()),
+            ("Policy", own),
+            ("translated policy", translated),
         ],
         ..Read::default()
     };
@@ -118,8 +125,15 @@ fn build(texts: &[(PathBuf, String)], problems: Vec<Problem>) -> Result<Snapshot
 }
 
 /// Puts a document to its kind.
-fn place(documents: &mut Documents, file: &Path, node: Node, problems: &RefCell<Vec<Problem>>) {
-    const KINDS: [&str; 5] = ["Mesh", "Function", "Job", "External", "Policy"];
+fn place(
+    documents: &mut Documents,
+    foreign: &mut Vec<Foreign>,
+    file: &Path,
+    node: Node,
+    problems: &RefCell<Vec<Problem>>,
+) {
+    const KINDS: [&str; 8] =
+        ["Mesh", "Function", "Job", "External", "Policy", Kind::NAMES[0], Kind::NAMES[1], Kind::NAMES[2]];
     let root = Scope::root(file, &node, problems);
     let Some(kind) = node.get("kind").and_then(Node::text) else {
         let fix =
@@ -133,10 +147,13 @@ fn place(documents: &mut Documents, file: &Path, node: Node, problems: &RefCell<
         "Job" => documents.jobs.extend(typed(file, node, problems)),
         "External" => documents.externals.extend(typed(file, node, problems)),
         "Policy" => documents.policies.extend(typed(file, node, problems)),
-        kind => {
-            let message = format!("there is no kind `{}`", kind.escape_debug());
-            root.field("kind").problem(message, did_you_mean(kind, KINDS));
-        }
+        other => match Kind::named(other) {
+            Some(kind) => foreign.push(Foreign { file: file.to_owned(), node, kind }),
+            None => {
+                let message = format!("there is no kind `{}`", other.escape_debug());
+                root.field("kind").problem(message, did_you_mean(other, KINDS));
+            }
+        },
     }
 }
 

@@ -1,11 +1,13 @@
 //! Checked configuration of a whole mesh, and what each function gets of it.
 
+use crate::document::{FunctionSelector, selects};
 use crate::id::FunctionId;
+use crate::imported::Row;
 use crate::problem::Problem;
 use crate::revision::{Plan, Revisions};
 use crate::slice::{
-    self, AppProtocol, Callee, Egress, EgressPort, EgressProtocol, Engine, Expose, JwksFetch, MeshSlice, ModuleHash,
-    Port, PortProtocol, Run, Scale, Slice, VerificationKey,
+    self, AppProtocol, Callee, EgressPort, EgressProtocol, Engine, Expose, JwksFetch, MeshSlice, ModuleHash, Port,
+    PortProtocol, Run, Scale, Slice, VerificationKey,
 };
 use leno_policy::spec;
 use std::collections::BTreeMap;
@@ -27,6 +29,7 @@ pub struct Snapshot {
     pub(crate) inputs: Vec<PathBuf>,
     pub(crate) modules: BTreeMap<ModuleHash, Arc<[u8]>>,
     pub(crate) warnings: Vec<Problem>,
+    pub(crate) imports: Vec<Row>,
 }
 
 /// What was read, so that whoever misses something sees that it was not.
@@ -34,7 +37,7 @@ pub struct Snapshot {
 pub(crate) struct Read {
     pub files: usize,
     /// Documents of each kind.
-    pub documents: [(&'static str, usize); 5],
+    pub documents: [(&'static str, usize); 6],
     /// Files and folders that were not read because of their names.
     pub hidden: usize,
     pub others: usize,
@@ -104,6 +107,25 @@ pub(crate) struct Policy {
     pub access_log: Option<spec::AccessLog>,
     pub sidecar: Option<Sidecar>,
     pub extensions: Vec<Extension>,
+    pub egress: Option<Egress>,
+}
+
+/// Whom a policy's functions may call, of those that they list as callees.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Egress {
+    /// Only whom a rule allows.
+    pub default_deny: bool,
+    pub allow: Vec<EgressRule>,
+    pub deny: Vec<FunctionSelector>,
+}
+
+/// Who may be called, and how.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct EgressRule {
+    pub name: String,
+    pub to: Vec<FunctionSelector>,
+    /// One of these; empty: in any way.
+    pub calls: Vec<(spec::Operation, Vec<spec::Condition>)>,
 }
 
 /// The sidecar section: part of the program and how to run it.
@@ -162,6 +184,11 @@ impl Snapshot {
     /// What is allowed and very likely not meant, ordered by file and line: rules that decide nothing, functions that nobody reaches.
     pub fn warnings(&self) -> &[Problem] {
         &self.warnings
+    }
+
+    /// What became of each field of policies that were translated, in the order of the documents.
+    pub fn imports(&self) -> &[Row] {
+        &self.imports
     }
 
     /// What every node needs to know.
@@ -226,7 +253,7 @@ impl Snapshot {
             direction: spec::Direction::Outbound,
             sidecar: spec::Sidecar::default(),
             authentication: Vec::new(),
-            authorization: Vec::new(),
+            authorization: self.calls(id, function),
             rate_limits: Vec::new(),
             tracing: self.tracing(function),
             access_log: self.access_log(function),
@@ -244,7 +271,7 @@ impl Snapshot {
             jwks,
             run: function.run.clone(),
             expose: function.expose.clone(),
-            callees: self.callees(function).map(|(callee, _)| self.callee(id, callee)).collect(),
+            callees: self.callees(function).map(|(callee, known)| self.narrowed(id, function, callee, known)).collect(),
             concurrency: function.concurrency,
             queue: function.queue,
             scale: function.scale,
@@ -259,7 +286,75 @@ impl Snapshot {
     }
 
     fn callees<'a>(&'a self, function: &'a Function) -> impl Iterator<Item = (&'a FunctionId, &'a Function)> {
-        function.callees.iter().filter_map(|id| self.functions.get_key_value(id))
+        let callees = function.callees.iter().filter_map(|id| self.functions.get_key_value(id));
+        callees.filter(|(id, callee)| self.may_call(function, id, callee))
+    }
+
+    fn egresses<'a>(&'a self, function: &'a Function) -> impl Iterator<Item = &'a Egress> {
+        self.applied(function).filter_map(|policy| policy.egress.as_ref())
+    }
+
+    /// Whether the function's translated policies let it call a callee in some way.
+    fn may_call(&self, function: &Function, id: &FunctionId, callee: &Function) -> bool {
+        let denied = self.egresses(function).any(|egress| selects(&egress.deny, &id.namespace, &callee.labels));
+        let mut rules = self.egresses(function).flat_map(|egress| &egress.allow);
+        let narrowed = self.egresses(function).any(|egress| egress.default_deny);
+        !denied && (!narrowed || rules.any(|rule| selects(&rule.to, &id.namespace, &callee.labels)))
+    }
+
+    /// A callee, with those of its ports that serve something else than HTTP that the function's translated policies let it connect to.
+    fn narrowed(&self, id: &FunctionId, function: &Function, callee: &FunctionId, known: &Function) -> Callee {
+        let mut callee = self.callee(id, callee);
+        if self.egresses(function).any(|egress| egress.default_deny) {
+            let rules = || self.egresses(function).flat_map(|egress| &egress.allow);
+            let allows = |port: u16, (operation, when): &(spec::Operation, Vec<spec::Condition>)| {
+                let spec::Operation { methods, hosts, ports, paths } = operation;
+                let http = !(methods.is_empty() && hosts.is_empty() && paths.is_empty() && when.is_empty());
+                !http && (ports.any.is_empty() || ports.any.contains(&port))
+            };
+            callee.ports.retain(|port| {
+                rules()
+                    .filter(|rule| selects(&rule.to, &callee.id.namespace, &known.labels))
+                    .any(|rule| rule.calls.is_empty() || rule.calls.iter().any(|call| allows(port.number, call)))
+            });
+        }
+        callee
+    }
+
+    /// Rules for how the callees may be called, if translated policies say that it may not be in any way.
+    fn calls(&self, id: &FunctionId, function: &Function) -> Vec<spec::AuthorizationRule> {
+        let narrowed = self.egresses(function).any(|egress| egress.default_deny);
+        let rules = || self.egresses(function).flat_map(|egress| &egress.allow);
+        if !narrowed || rules().all(|rule| rule.calls.is_empty()) {
+            return Vec::new();
+        }
+        let anyhow = vec![(spec::Operation::default(), Vec::new())];
+        let mut compiled = Vec::new();
+        for rule in rules() {
+            let selected =
+                self.callees(function).filter(|(callee, known)| selects(&rule.to, &callee.namespace, &known.labels));
+            let hosts: Vec<_> = selected.flat_map(|(callee, _)| self.callee(id, callee).hosts).collect();
+            if hosts.is_empty() {
+                continue;
+            }
+            for (operation, when) in if rule.calls.is_empty() { &anyhow } else { &rule.calls } {
+                let to_callees = spec::Operation {
+                    hosts: spec::Matches {
+                        any: hosts.iter().cloned().map(spec::StringMatch::Exact).collect(),
+                        none: Vec::new(),
+                    },
+                    ..operation.clone()
+                };
+                compiled.push(spec::AuthorizationRule {
+                    name: rule.name.clone(),
+                    action: spec::Action::Allow,
+                    from: Vec::new(),
+                    to: vec![to_callees],
+                    when: when.clone(),
+                });
+            }
+        }
+        compiled
     }
 
     fn extended(&self, function: &Function, outbound: bool) -> Vec<slice::Extension> {
@@ -328,7 +423,7 @@ impl Snapshot {
 }
 
 /// The ports of something outside that are not about requests.
-fn other_ports(egress: &Egress) -> Vec<Port> {
+fn other_ports(egress: &slice::Egress) -> Vec<Port> {
     let of = |port: &EgressPort| {
         let protocol = match port.protocol {
             EgressProtocol::Tcp => PortProtocol::Tcp,

@@ -329,3 +329,22 @@ spec:
     assert_eq!(slice.jwks[0].issuer, 1, "its keys are added to the one that fetches them");
     assert_eq!(slice.inbound.rate_limits[0].counts, Counts::AuthenticationFailures);
 }
+
+#[test]
+fn a_change_of_a_callers_labels_changes_the_slice_of_the_callee() {
+    let slice_with = |labels: &str| {
+        let text = format!(
+            "{{apiVersion: leno.dev/v1alpha1, kind: Function, metadata: {{name: web, labels: {labels}}}, spec: {{command: [web], callees: [a]}}}}
+---
+{{apiVersion: leno.dev/v1alpha1, kind: Function, metadata: {{name: a}}, spec: {{command: [a]}}}}
+---
+{{apiVersion: leno.dev/v1alpha1, kind: Policy, metadata: {{name: p}}, spec: {{functions: [a], authorization: {{rules: [{{from: [{{labels: {{app: web}}}}]}}]}}}}}}"
+        );
+        slice(&parse(&text), "default/a")
+    };
+    let callers = |slice: &Slice| slice.inbound.authorization[0].from[0].labels.clone().unwrap().identities;
+    let (with, without) = (slice_with("{app: web}"), slice_with("{}"));
+    assert_eq!(callers(&with), ["spiffe://leno.local/ns/default/sa/web"]);
+    assert_eq!(callers(&without), [""; 0]);
+    assert_ne!(with, without);
+}

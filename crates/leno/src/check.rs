@@ -1,8 +1,9 @@
 //! `leno check`: everything that `leno up` would refuse, found without starting anything.
 
 use crate::screen::shown;
+use crate::table;
 use anyhow::Result;
-use leno_config::{Problem, Snapshot};
+use leno_config::{ImportRow, Problem, Snapshot};
 use leno_proxy::extension;
 use leno_proxy::modules::Modules;
 use std::path::Path;
@@ -14,6 +15,7 @@ pub(crate) fn run(path: &Path, strict: bool) -> Result<ExitCode> {
         Ok(snapshot) => {
             let warnings = snapshot.warnings();
             println!("{}: {}", path.display(), snapshot.read());
+            print_imports(&snapshot);
             let rest = match warnings.len() {
                 0 => "all fine".to_owned(),
                 count => counted(count, "warning"),
@@ -29,6 +31,20 @@ pub(crate) fn run(path: &Path, strict: bool) -> Result<ExitCode> {
             Ok(ExitCode::from(2))
         }
     }
+}
+
+/// What became of each field of policies of other projects.
+fn print_imports(snapshot: &Snapshot) {
+    if snapshot.imports().is_empty() {
+        return;
+    }
+    let heading = ["PLACE", "POLICY", "FIELD", "STANDING", "NOTE"].map(str::to_owned).to_vec();
+    let row = |row: &ImportRow| {
+        let ImportRow { place, policy, field, standing, note } = row;
+        [place, policy, field, standing.words(), note].map(|cell| shown(cell).into_owned()).to_vec()
+    };
+    let rows: Vec<Vec<String>> = std::iter::once(heading).chain(snapshot.imports().iter().map(row)).collect();
+    table::print(&rows);
 }
 
 /// Loads documents, and finds out whether the modules that they name can be run. What is compiled for that stays in `modules`.

@@ -8,7 +8,7 @@ use crate::harden;
 use crate::rooms;
 use crate::telemetry;
 use anyhow::{Context, Result};
-use leno_config::{MeshSlice, Problem, Snapshot};
+use leno_config::{MeshSlice, Problem, Snapshot, Standing};
 use leno_control::{Admission, Control, Definitions, Options, Placement, Store, gateway_identity};
 use leno_function::Settings;
 use leno_identity::{Authority, TrustDomain};
@@ -157,8 +157,20 @@ fn announce(running: &Running, admin: &Address, path: &Path, snapshot: &Snapshot
     tracing::info!("sidecars  outbound {}, inbound {}", addresses.outbound, addresses.inbound);
     tracing::info!("admin     {admin}");
     tracing::info!("{}: {}", path.display(), snapshot.read());
+    tell_imports(snapshot);
     snapshot.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
     tracing::info!("ready: {}", snapshot.summary());
+}
+
+/// How many fields of policies of other projects are not in force as they are written.
+fn tell_imports(snapshot: &Snapshot) {
+    let count = |standing| snapshot.imports().iter().filter(|row| row.standing == standing).count();
+    let (approximated, left_out) = (count(Standing::Approximated), count(Standing::LeftOut));
+    if approximated + left_out > 0 {
+        tracing::warn!(
+            "translated policies: {approximated} fields are approximated and {left_out} left out; `leno check` says which, and how"
+        );
+    }
 }
 
 /// Puts a change of the documents into force, or says why not.
@@ -204,6 +216,7 @@ fn apply(
                 "the documents have changed: {}",
                 snapshot.read()
             );
+            tell_imports(&snapshot);
             warn_of_more(warned, snapshot.warnings());
         }
         Err(error) => tracing::error!("the change is refused: {error}; what was in force goes on"),

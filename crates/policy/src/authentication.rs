@@ -97,6 +97,7 @@ pub(crate) fn judge<'a>(
 
     let accept = |issuer: &'a Issuer, claims: Claims<'a>, unverified: Option<SignatureWant>| {
         let sources = located.iter().map(|one| one.source).collect();
+        let claims = claims.with_spaced(&issuer.space_delimited_claims);
         Ok(Some(Checked { issuer, sources, claims, unverified }))
     };
     let sought = Sought::by(&header);

@@ -7,15 +7,19 @@
 //! without an identity too. Only an allow rule with nothing but negations lets in those of whom nothing is known.
 //!
 //! A path with parameters (`/admin;x/1`) is the same as the path without them to some servers and another one to others. Such a
-//! request is allowed only if both readings are.
+//! request is allowed only if both readings are. Parameters of the query may have several readings too ([`crate::query`]).
 
 use crate::claims::Claims;
 use crate::fields::Fields;
+use crate::host;
 use crate::input::Peer;
 use crate::matching::{self, Clause, compare, decide};
 use crate::outcome::{Denial, PolicyKind};
 use crate::path;
-use crate::spec::{Action, AuthorizationRule, Cidr, Condition, ConditionKey, Matches, Operation, Source, StringMatch};
+use crate::query::Query;
+use crate::spec::{
+    Action, AuthorizationRule, Cidr, Condition, ConditionKey, Labelled, Matches, Operation, Source, StringMatch,
+};
 use crate::words;
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -39,8 +43,17 @@ pub(crate) struct Asked<'a> {
     pub port: u16,
     /// Normalised.
     pub path: &'a str,
+    /// What was sent after a `?`; `None`: there was none.
+    pub sent_query: Option<&'a str>,
     /// Header fields.
     pub fields: &'a Fields<'a>,
+    /// The query's parameters; `None`: no rule looks at them, or there is no request.
+    pub query: Option<&'a Query<'a>>,
+}
+
+/// Whether a rule looks at the query.
+pub(crate) fn reads_query(rules: &[AuthorizationRule]) -> bool {
+    rules.iter().flat_map(|rule| &rule.when).any(|condition| matches!(condition.key, ConditionKey::Query(_)))
 }
 
 /// Inbound: the name of the rule that allows, or the denial.
@@ -99,10 +112,33 @@ fn refuse_denied(rules: &[AuthorizationRule], asked: &Asked<'_>) -> Result<(), D
 fn matches(rule: &AuthorizationRule, asked: &Asked<'_>) -> bool {
     (rule.from.is_empty() || rule.from.iter().any(|source| source_matches(source, asked)))
         && (rule.to.is_empty() || rule.to.iter().any(|operation| operation_matches(operation, asked)))
-        && rule.when.iter().all(|condition| !condition_clause(condition, asked).fails())
+        && rule.when.iter().all(|condition| !condition_clause(rule.action, condition, asked).fails())
 }
 
-fn source_matches(source: &Source, asked: &Asked<'_>) -> bool {
+/// Whether a source matches a peer; `None`: that depends on the user.
+pub(crate) fn known_to_match(source: &Source, peer: Peer<'_>) -> Option<bool> {
+    let namespace = peer.identity.and_then(host::namespace_of_identity);
+    let fields = Fields::default();
+    let asked = Asked {
+        peer,
+        namespace,
+        principal: None,
+        claims: None,
+        method: "",
+        host: "",
+        port: 0,
+        path: "",
+        sent_query: None,
+        fields: &fields,
+        query: None,
+    };
+    let others = SOURCE_FIELDS.iter().enumerate().filter(|(index, _)| *index != PRINCIPALS);
+    let matches = others.map(|(_, field)| field(source, &asked)).all(|clause| !clause.fails());
+    if matches && !source.request_principals.is_empty() { None } else { Some(matches) }
+}
+
+/// Whether a source matches; rate limits use it too.
+pub(crate) fn source_matches(source: &Source, asked: &Asked<'_>) -> bool {
     SOURCE_FIELDS.iter().all(|field| !field(source, asked).fails())
 }
 
@@ -113,31 +149,47 @@ pub(crate) fn operation_matches(operation: &Operation, asked: &Asked<'_>) -> boo
 
 type Field<T> = fn(&T, &Asked<'_>) -> Clause;
 
-const SOURCE_FIELDS: [Field<Source>; 4] = [
+/// Index of the users among the fields.
+const PRINCIPALS: usize = 2;
+
+const SOURCE_FIELDS: [Field<Source>; 5] = [
     |source, asked| compare(&source.identities, asked.peer.identity, matching::text),
     |source, asked| compare(&source.namespaces, asked.namespace, matching::text),
     |source, asked| compare(&source.request_principals, asked.principal, matching::principal),
     |source, asked| compare(&source.addresses, Some(asked.peer.address), Cidr::contains),
+    |source, asked| source.labels.as_ref().map_or(Clause::Unset, |labelled| labels_clause(labelled, asked)),
 ];
 
 const OPERATION_FIELDS: [Field<Operation>; 4] = [
     |operation, asked| compare(&operation.methods, present(asked.method), matching::text),
     |operation, asked| compare(&operation.hosts, present(asked.host), matching::text),
     |operation, asked| compare(&operation.ports, Some(asked.port), |port, asked| *port == asked),
-    |operation, asked| compare(&operation.paths, present(asked.path), matching::path),
+    |operation, asked| {
+        let path = present(asked.path);
+        compare(&operation.paths, path, |matcher, path| matching::path(matcher, path, asked.sent_query))
+    },
 ];
+
+fn labels_clause(Labelled { identities, .. }: &Labelled, asked: &Asked<'_>) -> Clause {
+    let carries = |identity| identities.binary_search_by(|other| other.as_str().cmp(identity)).is_ok();
+    if asked.peer.identity.is_some_and(carries) { Clause::Holds } else { Clause::Missed }
+}
 
 fn present(text: &str) -> Option<&str> {
     Some(text).filter(|text| !text.is_empty())
 }
 
-fn condition_clause(condition: &Condition, asked: &Asked<'_>) -> Clause {
+fn condition_clause(action: Action, condition: &Condition, asked: &Asked<'_>) -> Clause {
     let meets = |list: &[StringMatch], value: &str| list.iter().any(|matcher| matching::text(matcher, value));
     let values = &condition.values;
     match &condition.key {
         ConditionKey::Header(name) => decide(values, |list| {
             asked.fields.values(name).any(|value| list.iter().any(|matcher| matching::bytes(matcher, value)))
         }),
+        ConditionKey::Query(name) => match asked.query {
+            Some(query) => query.clause(action, name, values),
+            None => decide(values, |_| false),
+        },
         ConditionKey::Claim(path) => {
             decide(values, |list| asked.claims.is_some_and(|claims| claims.any(path, |value| meets(list, value))))
         }
@@ -183,7 +235,7 @@ fn how_near(rule: &AuthorizationRule, asked: &Asked<'_>) -> ((bool, u32), String
     let mut held = from.held + to.held;
     let mut failed = None;
     for condition in &rule.when {
-        match condition_clause(condition, asked) {
+        match condition_clause(rule.action, condition, asked) {
             Clause::Unset => {}
             Clause::Holds => held += 1,
             clause => failed = failed.or(Some((condition, clause))),
@@ -236,14 +288,21 @@ fn source_words(source: &Source, field: usize, clause: Clause, asked: &Asked<'_>
             let who = asked.namespace.map(words::shown).ok_or("the peer has no namespace");
             missed("from.namespaces", who, &source.namespaces, clause, words::text)
         }
-        2 => {
+        PRINCIPALS => {
             let who = asked
                 .principal
                 .map(|_| "the token's".to_string())
                 .ok_or("the request has no verified token with a subject");
             missed("from.requestPrincipals", who, &source.request_principals, clause, words::principal)
         }
-        _ => missed("from.addresses", Ok(asked.peer.address.to_string()), &source.addresses, clause, words::cidr),
+        3 => missed("from.addresses", Ok(asked.peer.address.to_string()), &source.addresses, clause, words::cidr),
+        _ => {
+            let selector = source.labels.as_ref().map_or("", |labelled| labelled.selector.as_str());
+            match asked.peer.identity.map(words::shown) {
+                Some(who) => format!("from.labels: {who} is not among the functions with {selector}"),
+                None => format!("from.labels: the peer has no identity; expected a function with {selector}"),
+            }
+        }
     }
 }
 
@@ -260,6 +319,7 @@ fn operation_words(operation: &Operation, field: usize, clause: Clause, asked: &
 fn condition_words(condition: &Condition, clause: Clause) -> String {
     let name = match &condition.key {
         ConditionKey::Header(name) => format!("when.header `{name}`"),
+        ConditionKey::Query(name) => format!("when.query `{name}`"),
         ConditionKey::Claim(path) => format!("when.claim `{}`", path.join(".")),
         ConditionKey::Audience => "when.audience".to_string(),
     };

@@ -1,6 +1,7 @@
 //! The claims of a token: a JSON object (RFC 7519, 4) of which nothing can be read in two ways.
 
 use crate::json::{self, Json, Members};
+use crate::spec::ClaimPath;
 use alloc::borrow::Cow;
 use alloc::string::String;
 
@@ -9,7 +10,11 @@ const LATEST_MS: u64 = 253_402_300_799_999;
 
 /// A JSON object without duplicate members.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Claims<'a>(Members<'a>);
+pub(crate) struct Claims<'a> {
+    members: Members<'a>,
+    /// Lists separated by spaces, by the word of the issuer.
+    spaced: &'a [ClaimPath],
+}
 
 /// A claim is not of the kind that its name demands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,12 +23,17 @@ pub(crate) struct WrongKind;
 impl<'a> Claims<'a> {
     /// Reads an object; `None` if it is none, has a member twice, or is nested too deep.
     pub(crate) fn parse(text: &'a [u8]) -> Option<Self> {
-        json::object(core::str::from_utf8(text).ok()?).map(Self)
+        json::object(core::str::from_utf8(text).ok()?).map(|members| Self { members, spaced: &[] })
+    }
+
+    /// With these claims read as lists separated by spaces.
+    pub(crate) fn with_spaced(self, spaced: &'a [ClaimPath]) -> Self {
+        Self { spaced, ..self }
     }
 
     /// A member of the top level.
     pub(crate) fn member(&self, name: &str) -> Option<&Json<'a>> {
-        member(&self.0, name)
+        member(&self.members, name)
     }
 
     /// A string of the top level.
@@ -77,13 +87,14 @@ impl<'a> Claims<'a> {
     }
 
     /// Whether the value at a path, or one element of the list there, meets something. `scope`, `scp` and `permission` are lists
-    /// separated by spaces (RFC 8693, 4.2; Istio's `spaceDelimitedClaims`).
+    /// separated by spaces (RFC 8693, 4.2), and so are those that the issuer says are.
     pub(crate) fn any(&self, path: &[String], meets: impl Fn(&str) -> bool) -> bool {
         match self.at(path) {
             None => false,
             Some(Json::List(items)) => items.iter().filter_map(text).any(meets),
             Some(value) => text(value).is_some_and(|text| {
-                let spaced = matches!(path, [only] if matches!(only.as_str(), "scope" | "scp" | "permission"));
+                let usual = matches!(path, [only] if matches!(only.as_str(), "scope" | "scp" | "permission"));
+                let spaced = usual || self.spaced.iter().any(|spaced| spaced == path);
                 meets(text) || (spaced && text.split(' ').any(&meets))
             }),
         }
@@ -215,6 +226,11 @@ mod tests {
         assert!(!claims.any(&path("scope"), |text| text == "rea"));
         assert!(!claims.any(&path("other"), |text| text == "write"));
         assert!(!claims.any(&path("in.scope"), |text| text == "write"));
+        let more = [path("other"), path("in.scope")];
+        let claims = claims.with_spaced(&more);
+        for at in ["other", "in.scope", "scope"] {
+            assert!(claims.any(&path(at), |text| text == "write"), "{at}");
+        }
     }
 
     #[test]

@@ -24,7 +24,9 @@ pub fn judge<'r>(inbound: &'r ProgramSpec, peer: Peer<'_>, port: u16) -> Result<
         host: "",
         port,
         path: "",
+        sent_query: None,
         fields: &Fields::new(&[], Vec::new()),
+        query: None,
     };
     sidecar::check_port(&inbound.sidecar, port)?;
     authorization::judge(&inbound.authorization, &asked)

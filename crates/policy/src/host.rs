@@ -49,7 +49,7 @@ pub(crate) fn prepare(hosts: &mut Matches<StringMatch>) {
             StringMatch::Exact(host) => *host = whole(host),
             StringMatch::Suffix(part) => *part = part.strip_suffix('.').unwrap_or(part).to_ascii_lowercase(),
             StringMatch::Prefix(part) => part.make_ascii_lowercase(),
-            StringMatch::Present => {}
+            StringMatch::Present | StringMatch::Any | StringMatch::Regex(_) => {}
         }
     }
 }

@@ -9,6 +9,8 @@ pub fn text(matcher: &StringMatch, value: &str) -> bool {
         StringMatch::Prefix(prefix) => value.starts_with(prefix.as_str()),
         StringMatch::Suffix(suffix) => value.ends_with(suffix.as_str()),
         StringMatch::Present => !value.is_empty(),
+        StringMatch::Any => true,
+        StringMatch::Regex(regex) => regex.matches(&[value.as_bytes()]),
     }
 }
 
@@ -19,12 +21,18 @@ pub fn bytes(matcher: &StringMatch, value: &[u8]) -> bool {
         StringMatch::Prefix(prefix) => value.starts_with(prefix.as_bytes()),
         StringMatch::Suffix(suffix) => value.ends_with(suffix.as_bytes()),
         StringMatch::Present => !value.is_empty(),
+        StringMatch::Any => true,
+        StringMatch::Regex(regex) => regex.matches(&[value]),
     }
 }
 
-/// Whether a normalised path matches.
-pub fn path(matcher: &PathMatch, value: &str) -> bool {
+/// Whether a normalised path matches. `query`: what was sent after a `?`, if there was one.
+pub fn path(matcher: &PathMatch, value: &str, query: Option<&str>) -> bool {
     match matcher {
+        PathMatch::WithQuery(regex) => match query {
+            Some(query) => regex.matches(&[value.as_bytes(), b"?", query.as_bytes()]),
+            None => regex.matches(&[value.as_bytes()]),
+        },
         PathMatch::Text(matcher) => text(matcher, value),
         PathMatch::Template(segments) => template(segments, value),
     }

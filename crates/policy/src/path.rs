@@ -27,6 +27,10 @@ pub enum Ambiguous {
     OnlyParameters,
     /// `#`: fragments are not sent in requests.
     Fragment,
+    /// In a query that rules look at, `%` without two hexadecimal digits.
+    BadQueryEscape,
+    /// In a query that rules look at, an encoded null byte.
+    QueryNull,
     /// `*` with another method than OPTIONS (RFC 9110, 7.1).
     Asterisk,
 }
@@ -45,6 +49,8 @@ impl Ambiguous {
             Self::DotParameters => "the path has a dot segment with parameters (`..;`)",
             Self::OnlyParameters => "the path has a segment of parameters only (`/;`)",
             Self::Fragment => "the path has a fragment (`#`)",
+            Self::BadQueryEscape => "the query has a `%` that is not followed by two hexadecimal digits",
+            Self::QueryNull => "the query has an encoded null byte (`%00`)",
             Self::Asterisk => "only OPTIONS can ask for `*`",
         }
     }

@@ -12,6 +12,7 @@ use crate::outcome::{
     Wants,
 };
 use crate::path::{self, Ambiguous};
+use crate::query::Query;
 use crate::quota;
 use crate::reserved;
 use crate::sidecar;
@@ -28,6 +29,7 @@ use alloc::vec::Vec;
 pub struct Program {
     spec: ProgramSpec,
     needs: Needs,
+    reads_query: bool,
 }
 
 /// What a request run has found out so far.
@@ -49,7 +51,7 @@ impl Program {
         let rules = spec.authorization.iter_mut().flat_map(|rule| &mut rule.to);
         let limits = spec.rate_limits.iter_mut().filter_map(|limit| limit.only.as_mut());
         rules.chain(limits).for_each(|operation| host::prepare(&mut operation.hosts));
-        Self { needs: Needs::of(&spec), spec }
+        Self { needs: Needs::of(&spec), reads_query: authorization::reads_query(&spec.authorization), spec }
     }
 
     /// Whether every request with a readable path and host gets the same verdict. Then there is no policy to isolate.
@@ -115,6 +117,7 @@ impl Program {
     fn allow(&self, input: &RequestInput<'_>, findings: &mut Findings) -> Result<String, Stop> {
         let path = normal_path(input).map_err(|ambiguous| bad_request(ambiguous.words()))?;
         let host = host::of_authority(input.authority).ok_or_else(|| bad_request("the host is not valid"))?;
+        let query = self.query(input).map_err(|ambiguous| bad_request(ambiguous.words()))?;
         let (_, target) = self.target(input).ok_or_else(|| self.not_a_callee(input))?;
         sidecar::check(&self.spec.sidecar, input)?;
 
@@ -142,7 +145,9 @@ impl Program {
             host: &host,
             port: input.port,
             path: &path,
+            sent_query: path::split(input.path).1,
             fields: &fields,
+            query: query.as_ref(),
         };
         if let Some(mut signature) = token.as_ref().and_then(|token| token.unverified.clone()) {
             signature.failure = self.failure(&signature.denial, input, &host, &path);
@@ -178,7 +183,9 @@ impl Program {
             host,
             port: input.port,
             path,
+            sent_query: path::split(input.path).1,
             fields: &fields,
+            query: None,
         };
         quota::failure(&self.spec, &asked)
     }
@@ -205,6 +212,14 @@ impl Program {
             findings.facts = facts.collect();
         }
         findings.path = changed(input.path, path, query.as_deref());
+    }
+
+    /// The query's parameters, if a rule looks at them.
+    fn query<'a>(&self, input: &RequestInput<'a>) -> Result<Option<Query<'a>>, Ambiguous> {
+        if !self.reads_query {
+            return Ok(None);
+        }
+        Query::parse(path::split(input.path).1.unwrap_or_default()).map(Some)
     }
 
     fn target(&self, input: &RequestInput<'_>) -> Option<(usize, &Target)> {

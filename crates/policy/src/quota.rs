@@ -1,8 +1,8 @@
 //! Policy 4: how often. The arithmetic of counters is here and nowhere else: programs decide by it, and the runtime's ledger,
 //! which has the last word, commits by it.
 
-use crate::authorization::{Asked, operation_matches};
-use crate::input::{QuotaEntry, QuotaState, RequestInput};
+use crate::authorization::{Asked, known_to_match, operation_matches, source_matches};
+use crate::input::{Peer, QuotaEntry, QuotaState, RequestInput};
 use crate::outcome::{Denial, HeaderEdit, PolicyKind, Stop, Take, Wants};
 use crate::path;
 use crate::spec::{ClaimPath, Counts, KeyPart, ProgramSpec, QuotaAlgorithm, RateLimit};
@@ -210,13 +210,29 @@ fn counted<'a>(
     what: Counts,
 ) -> impl Iterator<Item = (u16, &'a RateLimit, String)> {
     let plain = if spec.rate_limits.is_empty() { None } else { path::without_parameters(asked.path) };
-    (0u16..).zip(&spec.rate_limits).filter(move |(_, limit)| limit.counts == what).filter_map(move |(index, limit)| {
-        let path = plain.as_deref().unwrap_or(asked.path);
-        let counts = limit.only.as_ref().is_none_or(|only| {
-            operation_matches(only, asked) || (plain.is_some() && operation_matches(only, &Asked { path, ..*asked }))
-        });
-        counts.then(|| (index, limit, key(&limit.key, asked, path)))
-    })
+    (0u16..).zip(&spec.rate_limits).filter(move |(_, limit)| limit.counts == what && is_of(limit, asked)).filter_map(
+        move |(index, limit)| {
+            let path = plain.as_deref().unwrap_or(asked.path);
+            let counts = limit.only.as_ref().is_none_or(|only| {
+                operation_matches(only, asked)
+                    || (plain.is_some() && operation_matches(only, &Asked { path, ..*asked }))
+            });
+            counts.then(|| (index, limit, key(&limit.key, asked, path)))
+        },
+    )
+}
+
+/// Whether the limit is for this caller.
+fn is_of(limit: &RateLimit, asked: &Asked<'_>) -> bool {
+    (limit.from.is_empty() || limit.from.iter().any(|source| source_matches(source, asked)))
+        && !limit.except.iter().any(|source| source_matches(source, asked))
+}
+
+/// Whether the limit may be for this caller, as far as one can tell before the program has run: lets the runtime leave out the counters
+/// of other callers.
+pub fn may_be_of(limit: &RateLimit, peer: Peer<'_>) -> bool {
+    (limit.from.is_empty() || limit.from.iter().any(|source| known_to_match(source, peer) != Some(false)))
+        && !limit.except.iter().any(|source| known_to_match(source, peer) == Some(true))
 }
 
 fn key(parts: &[KeyPart], asked: &Asked<'_>, path: &str) -> String {

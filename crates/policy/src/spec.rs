@@ -3,6 +3,7 @@
 //! Durations are milliseconds unless the name says otherwise. Every rule carries the name under which it appears in
 //! verdicts, logs and `leno explain`: `<policy>/<section>/<rule>`, for example `orders/authorization/from-frontend`.
 
+use crate::regex::Regex;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
@@ -117,6 +118,8 @@ pub struct Issuer {
     pub preflight: bool,
     /// A token without `exp` is denied.
     pub require_expiration: bool,
+    /// Claims whose text is a list separated by spaces, besides `scope`, `scp` and `permission`.
+    pub space_delimited_claims: Vec<ClaimPath>,
     /// Claims copied to request headers: (claim path, header). The header is removed when the claim is absent, so that a client cannot forge it.
     pub claims_to_headers: Vec<(ClaimPath, String)>,
 }
@@ -210,12 +213,23 @@ pub struct AuthorizationRule {
 pub struct Source {
     /// SPIFFE IDs, in full: `spiffe://td/ns/x/sa/y`, as string matches.
     pub identities: Matches<StringMatch>,
+    /// Whom the calling function's labels make match; `None`: whoever.
+    pub labels: Option<Labelled>,
     /// Namespaces of the SPIFFE ID.
     pub namespaces: Matches<StringMatch>,
     /// Issuer and subject of the verified token.
     pub request_principals: Matches<PrincipalMatch>,
     /// Addresses of the peer that opened the connection.
     pub addresses: Matches<Cidr>,
+}
+
+/// The functions that carry certain labels. Whoever compiles a program knows them all, so that no caller can claim a label.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Labelled {
+    /// What the labels must be, in words: `app=web`.
+    pub selector: String,
+    /// Their SPIFFE IDs, sorted. Empty: nobody matches.
+    pub identities: Vec<String>,
 }
 
 /// Who a verified token speaks for. Its two halves are matched apart: joined by a slash, `https://a` with `b/x` and `https://a/b` with
@@ -237,7 +251,7 @@ pub struct Operation {
     pub hosts: Matches<StringMatch>,
     /// Destination ports.
     pub ports: Matches<u16>,
-    /// Normalised paths, without query.
+    /// Normalised paths.
     pub paths: Matches<PathMatch>,
 }
 
@@ -255,6 +269,9 @@ pub struct Condition {
 pub enum ConditionKey {
     /// A request header (lower case); each field value counts by itself.
     Header(String),
+    /// A parameter of the query, by its decoded name. It may be read in several ways: where it is repeated, or where `;` may separate.
+    /// A rule that allows must hold for all readings, a rule that denies for one.
+    Query(String),
     /// A claim of the verified token; a list matches if one element does, numbers and booleans by their JSON text.
     Claim(ClaimPath),
     /// `aud` of the verified token.
@@ -291,6 +308,9 @@ pub enum StringMatch {
     Prefix(String),
     Suffix(String),
     Present,
+    /// Whatever is there, even an empty text.
+    Any,
+    Regex(Regex),
 }
 
 /// Match of a normalised path.
@@ -300,6 +320,8 @@ pub enum PathMatch {
     Text(StringMatch),
     /// By segments: `/orders/{id}`, `/files/{**}`.
     Template(Vec<Segment>),
+    /// The path and, after a `?`, the query as sent, if there is one.
+    WithQuery(Regex),
 }
 
 /// One segment of a path template.
@@ -348,6 +370,10 @@ pub struct RateLimit {
     pub counts: Counts,
     /// Which requests count. `None`: all.
     pub only: Option<Operation>,
+    /// Whose requests count. Empty: everybody's.
+    pub from: Vec<Source>,
+    /// Whose requests do not: an override of this limit counts them.
+    pub except: Vec<Source>,
     /// Requests with equal values share one counter; empty: one counter for all. A request that lacks a part shares the counter of all that lack it.
     pub key: Vec<KeyPart>,
     /// How it is counted.

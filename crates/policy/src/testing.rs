@@ -90,6 +90,7 @@ pub(crate) fn issuer() -> Issuer {
         preflight: false,
         require_expiration: false,
         keys_pending: false,
+        space_delimited_claims: vec![],
         claims_to_headers: Vec::new(),
     }
 }

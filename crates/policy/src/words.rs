@@ -46,6 +46,8 @@ pub(crate) fn text(matcher: &StringMatch) -> String {
         StringMatch::Prefix(text) => format!("\"{text}*\""),
         StringMatch::Suffix(text) => format!("\"*{text}\""),
         StringMatch::Present => "\"*\"".to_string(),
+        StringMatch::Any => "present".to_string(),
+        StringMatch::Regex(regex) => format!("{{regex: \"{}\"}}", regex.pattern()),
     }
 }
 
@@ -64,6 +66,7 @@ pub(crate) fn principal(matcher: &PrincipalMatch) -> String {
 pub(crate) fn path(matcher: &PathMatch) -> String {
     match matcher {
         PathMatch::Text(matcher) => text(matcher),
+        PathMatch::WithQuery(regex) => format!("{{regex: \"{}\", withQuery: true}}", regex.pattern()),
         PathMatch::Template(segments) => {
             let part = |segment: &Segment| match segment {
                 Segment::Literal(text) => text.clone(),

@@ -71,6 +71,8 @@ impl Bench {
             name: LIMIT.into(),
             counts: Counts::Requests,
             only: None,
+            from: vec![],
+            except: vec![],
             key: Vec::new(),
             algorithm,
         });

@@ -53,6 +53,8 @@ pub(super) fn program(function: &str) -> ProgramSpec {
             counts: Counts::Requests,
             name: "orders/rateLimits/per-user".into(),
             only: None,
+            from: vec![],
+            except: vec![],
             key: per_user,
             algorithm: QuotaAlgorithm::TokenBucket { requests: 100, period_ms: 1000, burst: 200 },
         }],
@@ -101,6 +103,7 @@ fn issuer() -> Issuer {
         preflight: false,
         require_expiration: false,
         keys_pending: false,
+        space_delimited_claims: vec![],
         claims_to_headers: vec![(vec!["sub".into()], "x-user".into())],
     }
 }

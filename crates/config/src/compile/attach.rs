@@ -1,13 +1,14 @@
 //! Which policies apply to which functions.
 
-use super::{Context, Placed, fields};
+use super::label;
+use super::{Context, Placed, fields, regex};
 use crate::document;
 use crate::id::FunctionId;
 use crate::problem::{Problem, Scope};
 use crate::slice::Run;
 use crate::snapshot::{Function, Policy};
 use leno_policy::reserved::is_same;
-use leno_policy::spec::HeaderRule;
+use leno_policy::spec::{HeaderRule, Issuer};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,6 +28,7 @@ pub(super) fn attach(
             functions.entry(id).and_modify(|function| function.policies.push(index));
         }
     }
+    regexes(documents, policies, functions, problems);
     let mut reported = BTreeSet::new();
     for (id, function) in functions {
         for (position, second) in function.policies.iter().enumerate() {
@@ -60,6 +62,31 @@ pub(super) fn attach(
     }
 }
 
+/// Reports a function whose regular expressions are too large together.
+fn regexes(
+    documents: &[Placed<document::Policy>],
+    policies: &[Policy],
+    functions: &BTreeMap<FunctionId, Function>,
+    problems: &RefCell<Vec<Problem>>,
+) {
+    let sizes: Vec<usize> = policies.iter().map(regex::size).collect();
+    if sizes.iter().sum::<usize>() <= regex::LARGEST_TOTAL {
+        return;
+    }
+    for (id, function) in functions {
+        let mut total = 0;
+        let over = |index: &&usize| {
+            total += sizes[**index];
+            total > regex::LARGEST_TOTAL
+        };
+        if let Some(index) = function.policies.iter().find(over) {
+            let root = documents[*index].scope(problems);
+            let message = format!("the regular expressions of function `{id}` are larger than 128 KiB together");
+            root.field("spec").problem(message, "use fewer, or texts and templates instead");
+        }
+    }
+}
+
 /// The functions that a policy names or selects.
 fn selected(
     context: &Context<'_>,
@@ -87,6 +114,10 @@ fn selected(
     }
     let namespaces = scope.field("namespaces");
     let Some(labels) = &spec.selector else {
+        if !spec.selector_expressions.is_empty() {
+            let fix = "add `selector: {}`";
+            scope.field("selectorExpressions").problem("there is no `selector` that they could narrow", fix);
+        }
         if spec.functions.is_empty() {
             scope.problem(
                 "the policy is for no function",
@@ -101,6 +132,8 @@ fn selected(
         }
         return selected;
     };
+    label::check(&scope.field("selectorExpressions"), &spec.selector_expressions);
+    let selector = document::LabelSelector { labels: Some(labels), expressions: &spec.selector_expressions };
     let own = [own.clone()];
     let wanted = spec.namespaces.as_deref().unwrap_or(&own);
     for (index, name) in wanted.iter().enumerate() {
@@ -110,9 +143,7 @@ fn selected(
     }
     let mut found = false;
     for (id, function) in wanted.iter().flat_map(|namespace| of_namespace(functions, namespace)) {
-        if !matches!(function.run, Run::Egress(_))
-            && labels.iter().all(|(key, value)| function.labels.get(key) == Some(value))
-        {
+        if !matches!(function.run, Run::Egress(_)) && selector.holds(&function.labels) {
             found = true;
             selected.insert(id.clone());
         }
@@ -161,6 +192,15 @@ fn edited_claim<'p>(claims: &Policy, edits: &'p Policy) -> Option<&'p str> {
     names.into_iter().find(|name| claimed.iter().any(|claimed| is_same(claimed.as_bytes(), name.as_bytes())))
 }
 
+/// An issuer of whose claims two policies do not read the same as lists.
+fn differently_spaced<'p>(first: &'p Policy, second: &Policy) -> Option<&'p str> {
+    let differs = |one: &&Issuer| {
+        let mut same = second.authentication.iter().filter(|other| other.issuer == one.issuer);
+        same.any(|other| other.space_delimited_claims != one.space_delimited_claims)
+    };
+    first.authentication.iter().find(differs).map(|issuer| issuer.issuer.as_str())
+}
+
 /// What two policies of one function cannot both say: (field of the second, what, fix).
 fn conflicts(id: &FunctionId, first: &Policy, second: &Policy) -> Vec<(&'static str, String, String)> {
     let (a, b) = (format!("{}/{}", first.namespace, first.name), format!("{}/{}", second.namespace, second.name));
@@ -169,6 +209,10 @@ fn conflicts(id: &FunctionId, first: &Policy, second: &Policy) -> Vec<(&'static 
         let message =
             format!("`{a}` and `{b}` both apply to function `{id}`, and their rules would have the same names");
         conflicts.push(("", message, "rename one of the two".to_owned()));
+    }
+    if let Some(issuer) = differently_spaced(first, second) {
+        let message = format!("`{a}` has other `spaceDelimitedClaims` for the issuer {issuer} of function `{id}`");
+        conflicts.push(("authentication", message, "write the same in both: a claim is read in one way".to_owned()));
     }
     let both = [
         ("retry", first.retry.is_some() && second.retry.is_some()),

@@ -2,7 +2,7 @@
 
 use super::header::{self, Use};
 use super::{Context, fields};
-use crate::document::{Authentication, ClaimToHeader, Issuer, Jwks, TokenLocation};
+use crate::document::{Authentication, ClaimPath, ClaimToHeader, Issuer, Jwks, TokenLocation};
 use crate::duration::Duration;
 use crate::jwks::{self, KeySet};
 use crate::problem::Scope;
@@ -64,6 +64,7 @@ fn issuer(
         required: issuer.required,
         preflight: false,
         require_expiration: issuer.require_expiration,
+        space_delimited_claims: spaced(&scope.field("spaceDelimitedClaims"), &issuer.space_delimited_claims),
         claims_to_headers: claims_to_headers(&scope.field("claimsToHeaders"), &issuer.claims_to_headers),
     }
 }
@@ -110,6 +111,15 @@ fn named(scope: &Scope<'_>, name: &str) {
     if name.is_empty() || !name.bytes().all(header::is_token_byte) {
         scope.problem(format!("`{}` cannot be its name", name.escape_debug()), "expected letters, digits, `-` and `_`");
     }
+}
+
+fn spaced(list: &Scope<'_>, claims: &[ClaimPath]) -> Vec<spec::ClaimPath> {
+    for (index, claim) in claims.iter().enumerate() {
+        if claims[..index].contains(claim) {
+            list.element(index).problem("this claim appears twice", "remove it");
+        }
+    }
+    claims.iter().map(|claim| claim.0.clone()).collect()
 }
 
 fn claims_to_headers(list: &Scope<'_>, copies: &[ClaimToHeader]) -> Vec<(spec::ClaimPath, String)> {

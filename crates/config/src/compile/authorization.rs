@@ -1,7 +1,7 @@
 //! `spec.authorization`.
 
 use super::header::{self, Use};
-use super::{Context, fields, template, text};
+use super::{Context, fields, label, template, text};
 use crate::document::{Action, Authorization, AuthorizationRule, Condition, Operation, Source};
 use crate::problem::Scope;
 use leno_policy::spec;
@@ -68,12 +68,22 @@ fn empty(scope: &Scope<'_>, means: &str, field: &str) {
     );
 }
 
-fn source(context: &Context<'_>, scope: &Scope<'_>, namespace: &str, source: &Source) -> spec::Source {
+/// Who is asking; also selects the callers that a rate limit has an override for.
+pub(super) fn source(context: &Context<'_>, scope: &Scope<'_>, namespace: &str, source: &Source) -> spec::Source {
     if *source == Source::default() {
         empty(scope, "anybody", "from");
     }
     let identity = |scope: &Scope<'_>, name: &String| text::identity(context, scope, namespace, name);
+    let namespaces = text::matches(
+        scope,
+        ("namespaces", source.namespaces.as_deref()),
+        ("notNamespaces", &source.not_namespaces),
+        "any namespace",
+        |scope, name| text::namespace(scope, name),
+    );
+    let labels = (source.labels.as_ref(), source.label_expressions.as_deref());
     spec::Source {
+        labels: label::callers(context, scope, namespace, &namespaces, labels),
         identities: text::matches(
             scope,
             ("identities", source.identities.as_deref()),
@@ -81,13 +91,7 @@ fn source(context: &Context<'_>, scope: &Scope<'_>, namespace: &str, source: &So
             "anybody",
             identity,
         ),
-        namespaces: text::matches(
-            scope,
-            ("namespaces", source.namespaces.as_deref()),
-            ("notNamespaces", &source.not_namespaces),
-            "any namespace",
-            |scope, name| text::namespace(scope, name),
-        ),
+        namespaces,
         request_principals: text::matches(
             scope,
             ("requestPrincipals", source.request_principals.as_deref()),
@@ -106,21 +110,21 @@ fn source(context: &Context<'_>, scope: &Scope<'_>, namespace: &str, source: &So
 }
 
 /// What is asked for; also selects the requests that a rate limit counts.
-pub(super) fn operation(scope: &Scope<'_>, operation: &Operation) -> spec::Operation {
+pub(crate) fn operation(scope: &Scope<'_>, operation: &Operation) -> spec::Operation {
     spec::Operation {
         methods: text::matches(
             scope,
             ("methods", operation.methods.as_deref()),
             ("notMethods", &operation.not_methods),
             "any method",
-            |scope, method| text::method(scope, method),
+            |scope, method| text::or_regex(scope, method, text::method),
         ),
         hosts: text::matches(
             scope,
             ("hosts", operation.hosts.as_deref()),
             ("notHosts", &operation.not_hosts),
             "any host",
-            |scope, host| text::host(scope, host),
+            |scope, host| text::or_regex(scope, host, text::host),
         ),
         ports: text::matches(
             scope,
@@ -139,22 +143,45 @@ pub(super) fn operation(scope: &Scope<'_>, operation: &Operation) -> spec::Opera
     }
 }
 
-fn condition(scope: &Scope<'_>, condition: &Condition) -> Option<spec::Condition> {
-    let key = match (&condition.header, &condition.claim, condition.audience) {
-        (Some(name), None, None) => {
+/// A further condition. `None`: a problem was reported.
+pub(super) fn condition(scope: &Scope<'_>, condition: &Condition) -> Option<spec::Condition> {
+    let Condition { header, query, claim, audience, .. } = condition;
+    let key = match (header, query, claim, audience) {
+        (Some(name), None, None, None) => {
             header::name(&scope.field("header"), name, Use::Read).map(spec::ConditionKey::Header)
         }
-        (None, Some(claim), None) => Some(spec::ConditionKey::Claim(claim.0.clone())),
-        (None, None, Some(true)) => Some(spec::ConditionKey::Audience),
+        (None, Some(name), None, None) => {
+            if name.is_empty() {
+                scope.field("query").problem("the name is empty", "expected the name of a query parameter");
+            }
+            Some(spec::ConditionKey::Query(name.clone()))
+        }
+        (None, None, Some(claim), None) => Some(spec::ConditionKey::Claim(claim.0.clone())),
+        (None, None, None, Some(true)) => Some(spec::ConditionKey::Audience),
         _ => {
-            scope.problem("a condition looks at one thing", "expected one of `header`, `claim` and `audience: true`");
+            scope.problem(
+                "a condition looks at one thing",
+                "expected one of `header`, `query`, `claim` and `audience: true`",
+            );
             None
         }
     };
+    if let Some(present) = condition.present {
+        if condition.values.is_some() || !condition.not_values.is_empty() {
+            scope.field("present").problem("the condition has values too", "keep either `present` or the values");
+        }
+        let any = vec![spec::StringMatch::Any];
+        let values = if present {
+            spec::Matches { any, none: Vec::new() }
+        } else {
+            spec::Matches { any: Vec::new(), none: any }
+        };
+        return Some(spec::Condition { key: key?, values });
+    }
     if condition.values.is_none() && condition.not_values.is_empty() {
         scope.problem(
             "the condition has no values",
-            "add `values` or `notValues`; `values: [\"*\"]` means any that is not empty",
+            "add `values`, `notValues` or `present`; `values: [\"*\"]` means any that is not empty",
         );
     }
     let values = text::matches(
@@ -162,7 +189,7 @@ fn condition(scope: &Scope<'_>, condition: &Condition) -> Option<spec::Condition
         ("values", condition.values.as_deref()),
         ("notValues", &condition.not_values),
         "any value",
-        |scope, value| text::string(scope, value),
+        |scope, value| text::or_regex(scope, value, text::string),
     );
     Some(spec::Condition { key: key?, values })
 }

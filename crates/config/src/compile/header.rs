@@ -5,7 +5,7 @@ use leno_policy::reserved::is_reserved;
 
 /// What a name is wanted for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Use {
+pub(crate) enum Use {
     /// To look at.
     Read,
     /// To change.
@@ -37,7 +37,7 @@ const FRAMING: [&str; 14] = [
 const SECRET: [&str; 5] = ["authorization", "cookie", "proxy-authorization", "set-cookie", "x-api-key"];
 
 /// A header's name in lower case.
-pub(super) fn name(scope: &Scope<'_>, text: &str, purpose: Use) -> Option<String> {
+pub(crate) fn name(scope: &Scope<'_>, text: &str, purpose: Use) -> Option<String> {
     let name = text.to_ascii_lowercase();
     if name.starts_with(':') {
         scope.problem(

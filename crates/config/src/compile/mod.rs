@@ -5,24 +5,27 @@ mod attach;
 mod authentication;
 mod authorization;
 mod confine;
+mod egress;
 mod extension;
 mod external;
 mod fields;
 mod function;
-mod header;
+pub(crate) mod header;
 mod job;
+mod label;
 mod mesh;
 mod module;
 mod observe;
 mod policy;
 mod process;
 mod rate_limit;
+mod regex;
 mod resilience;
 mod rollout;
 mod scale;
 mod sidecar;
-mod template;
-mod text;
+pub(crate) mod template;
+pub(crate) mod text;
 mod warnings;
 mod wasm;
 
@@ -71,6 +74,8 @@ struct Context<'a> {
     jobs: &'a BTreeMap<FunctionId, usize>,
     /// External documents by name.
     externals: &'a BTreeMap<FunctionId, usize>,
+    /// Labels of functions and jobs.
+    labels: BTreeMap<&'a FunctionId, &'a document::Labels>,
     incomplete: bool,
     /// How instances are kept apart that do not say so themselves.
     isolation: Isolation,
@@ -89,6 +94,16 @@ impl Context<'_> {
     }
 }
 
+fn labels<'a>(
+    documents: &'a Documents,
+    functions: &'a BTreeMap<FunctionId, usize>,
+    jobs: &'a BTreeMap<FunctionId, usize>,
+) -> BTreeMap<&'a FunctionId, &'a document::Labels> {
+    let of_functions = functions.iter().map(|(id, index)| (id, &documents.functions[*index].document.metadata.labels));
+    let of_jobs = jobs.iter().map(|(id, index)| (id, &documents.jobs[*index].document.metadata.labels));
+    of_functions.chain(of_jobs).collect()
+}
+
 /// Checks and compiles everything. A snapshot comes out in any case; it may only be used if no problem was reported.
 pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -> Snapshot {
     let (inputs, modules) = (RefCell::default(), RefCell::default());
@@ -103,6 +118,7 @@ pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -
         functions: &names,
         jobs: &jobs,
         externals: &externals,
+        labels: labels(documents, &names, &jobs),
         incomplete: documents.incomplete,
         isolation: documents.meshes.first().map(|mesh| mesh.document.spec.instances.isolation).unwrap_or_default(),
         issuers: &issuers,
@@ -144,7 +160,7 @@ pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -
     let (inputs, modules) = (inputs.into_inner(), modules.into_inner());
     let mesh_file = documents.meshes.first().map(|placed| placed.file.clone()).unwrap_or_default();
     let (version, read) = (String::new(), Read::default());
-    Snapshot { version, read, mesh, mesh_file, functions, policies, inputs, modules, warnings }
+    Snapshot { version, read, mesh, mesh_file, functions, policies, inputs, modules, warnings, imports: Vec::new() }
 }
 
 /// The function or job that has a name, and where it stands.

@@ -1,7 +1,7 @@
 //! A Policy document.
 
 use super::{
-    Context, Placed, authentication, authorization, extension, fields, observe, rate_limit, resilience, sidecar,
+    Context, Placed, authentication, authorization, egress, extension, fields, observe, rate_limit, resilience, sidecar,
 };
 use crate::document;
 use crate::problem::{Problem, Scope};
@@ -47,7 +47,8 @@ pub(super) fn policy(context: &Context<'_>, root: &Scope<'_>, document: &documen
         policy.authorization =
             authorization::authorization(context, &scope.field("authorization"), (namespace, name), section);
     }
-    policy.rate_limits = rate_limit::rate_limits(&scope.field("rateLimits"), name, &spec.rate_limits);
+    let limits = scope.field("rateLimits");
+    policy.rate_limits = rate_limit::rate_limits(context, &limits, (namespace, name), &spec.rate_limits);
     policy.retry = spec.retry.as_ref().map(|section| resilience::retry(&scope.field("retry"), name, section));
     policy.breaker =
         spec.circuit_breaker.as_ref().map(|section| resilience::breaker(&scope.field("circuitBreaker"), name, section));
@@ -55,6 +56,7 @@ pub(super) fn policy(context: &Context<'_>, root: &Scope<'_>, document: &documen
     policy.access_log =
         spec.access_log.as_ref().map(|section| observe::access_log(&scope.field("accessLog"), name, section));
     policy.sidecar = spec.sidecar.as_ref().map(|section| sidecar::sidecar(&scope.field("sidecar"), name, section));
+    policy.egress = spec.egress.as_ref().map(|section| egress::egress(&scope, name, section));
     policy.extensions = extension::extensions(context, &scope.field("extensions"), name, &spec.extensions);
     policy
 }

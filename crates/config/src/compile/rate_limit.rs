@@ -2,36 +2,31 @@
 
 use super::fields::{self, DAY, MILLISECOND};
 use super::header::{self, Use};
-use crate::document::{Algorithm, Counts, KeyPart, RateLimit};
+use super::{Context, authorization};
+use crate::document::{Algorithm, Counts, KeyPart, RateLimit, RateLimitOverride};
+use crate::duration::Duration;
 use crate::problem::Scope;
 use leno_policy::spec;
 
-pub(super) fn rate_limits(list: &Scope<'_>, policy: &str, limits: &[RateLimit]) -> Vec<spec::RateLimit> {
+/// Each override is a limit of its own, before the one that it is an override of.
+pub(super) fn rate_limits(
+    context: &Context<'_>,
+    list: &Scope<'_>,
+    policy: (&str, &str),
+    limits: &[RateLimit],
+) -> Vec<spec::RateLimit> {
     fields::unique_names(list, limits.iter().map(|limit| limit.name.as_deref()));
-    limits.iter().enumerate().map(|(index, one)| rate_limit(&list.element(index), policy, one, index)).collect()
+    let compile = |(index, one)| rate_limit(context, &list.element(index), policy, one, index);
+    limits.iter().enumerate().flat_map(compile).collect()
 }
 
-fn rate_limit(scope: &Scope<'_>, policy: &str, limit: &RateLimit, index: usize) -> spec::RateLimit {
-    if limit.requests == 0 {
-        scope
-            .field("requests")
-            .problem("0 requests would refuse all", "expected at least 1; to refuse requests, use `authorization`");
-    }
-    let period_ms = fields::millis(&scope.field("per"), limit.per, MILLISECOND, DAY);
-    let requests = limit.requests;
-    let algorithm = match (limit.algorithm, limit.burst) {
-        (Algorithm::TokenBucket, burst) => {
-            spec::QuotaAlgorithm::TokenBucket { requests, period_ms, burst: burst.unwrap_or(requests) }
-        }
-        (Algorithm::FixedWindow, None) => spec::QuotaAlgorithm::FixedWindow { requests, period_ms },
-        (Algorithm::FixedWindow, Some(_)) => {
-            scope.field("burst").problem("a fixed window has no burst", "remove it, or use `algorithm: tokenBucket`");
-            spec::QuotaAlgorithm::FixedWindow { requests, period_ms }
-        }
-    };
-    if limit.burst == Some(0) {
-        scope.field("burst").problem("a burst of 0 would refuse all requests", "expected at least 1");
-    }
+fn rate_limit(
+    context: &Context<'_>,
+    scope: &Scope<'_>,
+    (namespace, policy): (&str, &str),
+    limit: &RateLimit,
+    index: usize,
+) -> Vec<spec::RateLimit> {
     let counts = match limit.counts {
         Counts::Requests => spec::Counts::Requests,
         Counts::AuthenticationFailures => spec::Counts::AuthenticationFailures,
@@ -44,12 +39,85 @@ fn rate_limit(scope: &Scope<'_>, policy: &str, limit: &RateLimit, index: usize) 
             "use `address` or `identity`, or count `requests`",
         );
     }
-    spec::RateLimit {
+    let match_ = scope.field("match");
+    let mut base = spec::RateLimit {
         counts,
         name: fields::rule_name(scope, policy, "rateLimits", limit.name.as_deref(), index),
-        only: limit.r#match.as_ref().map(|operation| super::authorization::operation(&scope.field("match"), operation)),
+        only: limit.r#match.as_ref().map(|operation| authorization::operation(&match_, operation)),
+        from: Vec::new(),
+        except: Vec::new(),
         key: key(&scope.field("key"), &limit.key),
-        algorithm,
+        algorithm: algorithm(scope, limit.algorithm, limit.requests, limit.per, limit.burst),
+    };
+    let list = scope.field("overrides");
+    fields::unique_names(&list, limit.overrides.iter().map(|other| other.name.as_deref()));
+    let section = base.name.clone();
+    let section = section.strip_prefix(policy).and_then(|name| name.strip_prefix('/')).unwrap_or_default();
+    let mut limits = Vec::new();
+    for (index, other) in limit.overrides.iter().enumerate() {
+        let scope = list.element(index);
+        let RateLimitOverride { name, from, requests, per, burst } = other;
+        let sources = callers(context, &scope.field("from"), namespace, from, limit.counts);
+        limits.push(spec::RateLimit {
+            name: fields::rule_name(&scope, policy, section, name.as_deref(), index),
+            from: sources.clone(),
+            algorithm: algorithm(&scope, limit.algorithm, *requests, per.unwrap_or(limit.per), *burst),
+            ..base.clone()
+        });
+        // What one counts, no later one does.
+        base.except.extend(sources);
+    }
+    limits.push(base);
+    limits
+}
+
+fn callers(
+    context: &Context<'_>,
+    list: &Scope<'_>,
+    namespace: &str,
+    from: &[crate::document::Source],
+    counts: Counts,
+) -> Vec<spec::Source> {
+    fields::not_empty(list, from, "nothing: it is required");
+    let compile = |(index, one): (usize, &crate::document::Source)| {
+        let scope = list.element(index);
+        let users = one.request_principals.is_some() || !one.not_request_principals.is_empty();
+        if users && counts == Counts::AuthenticationFailures {
+            scope.problem(
+                "of a request that authentication refuses no user is known",
+                "use `identities` or `addresses`",
+            );
+        }
+        authorization::source(context, &scope, namespace, one)
+    };
+    from.iter().enumerate().map(compile).collect()
+}
+
+fn algorithm(
+    scope: &Scope<'_>,
+    algorithm: Algorithm,
+    requests: u32,
+    per: Duration,
+    burst: Option<u32>,
+) -> spec::QuotaAlgorithm {
+    if requests == 0 {
+        scope
+            .field("requests")
+            .problem("0 requests would refuse all", "expected at least 1; to refuse requests, use `authorization`");
+    }
+    let period_ms = fields::millis(&scope.field("per"), per, MILLISECOND, DAY);
+    if burst == Some(0) {
+        scope.field("burst").problem("a burst of 0 would refuse all requests", "expected at least 1");
+    }
+    match (algorithm, burst) {
+        (Algorithm::TokenBucket, burst) => {
+            spec::QuotaAlgorithm::TokenBucket { requests, period_ms, burst: burst.unwrap_or(requests) }
+        }
+        (Algorithm::FixedWindow, None) => spec::QuotaAlgorithm::FixedWindow { requests, period_ms },
+        (Algorithm::FixedWindow, Some(_)) => {
+            scope.field("burst").problem("a fixed window has no burst", "remove it, or use `algorithm: tokenBucket`");
+            spec::QuotaAlgorithm::FixedWindow { requests, period_ms }
+        }
     }
 }
 

@@ -1,13 +1,33 @@
 //! Paths in conditions: text matches and templates. They are compared with normalised paths, so they must be normalised themselves,
 //! or they would never match.
 
-use super::text;
+use super::{regex, text};
+use crate::document::TextMatch;
 use crate::problem::Scope;
 use leno_policy::path::{Ambiguous, normalise};
 use leno_policy::spec::{PathMatch, Segment, StringMatch};
 
-/// `/orders`, `/static/*`, `*.css`, `*`, `/orders/{id}`, `/files/{**}`.
-pub(super) fn path(scope: &Scope<'_>, text: &str) -> Option<PathMatch> {
+/// `/orders`, `/static/*`, `*.css`, `*`, `/orders/{id}`, `/files/{**}`, or a regular expression.
+pub(crate) fn path(scope: &Scope<'_>, matched: &TextMatch) -> Option<PathMatch> {
+    match matched {
+        TextMatch::Text(text) => written(scope, text),
+        TextMatch::Regex { regex, with_query } => {
+            let place = scope.field("regex");
+            let compiled = regex::regex(&place, regex)?;
+            if !compiled.may_begin_with(b"/") {
+                let message = format!("`{}` matches no path", regex.escape_debug());
+                place.problem(message, "paths begin with `/`, and the whole path has to match");
+            }
+            Some(if *with_query {
+                PathMatch::WithQuery(compiled)
+            } else {
+                PathMatch::Text(StringMatch::Regex(compiled))
+            })
+        }
+    }
+}
+
+fn written(scope: &Scope<'_>, text: &str) -> Option<PathMatch> {
     if let Some((message, fix)) = foreign(text) {
         scope.problem(format!("`{}` {message}", text.escape_debug()), fix);
         return None;
@@ -17,7 +37,7 @@ pub(super) fn path(scope: &Scope<'_>, text: &str) -> Option<PathMatch> {
     }
     let matched = text::string(scope, text)?;
     let (body, from_start): (&String, bool) = match &matched {
-        StringMatch::Present => return Some(PathMatch::Text(matched)),
+        StringMatch::Present | StringMatch::Any | StringMatch::Regex(_) => return Some(PathMatch::Text(matched)),
         StringMatch::Suffix(body) => (body, false),
         StringMatch::Exact(body) | StringMatch::Prefix(body) => (body, true),
     };
@@ -39,8 +59,7 @@ fn foreign(text: &str) -> Option<(&'static str, String)> {
     let regular =
         text.contains(['^', '[', ']', '|', '\\']) || [".*", ".+", "(?"].iter().any(|part| text.contains(part));
     if regular || (text.len() > 1 && text.ends_with('$')) {
-        let fix =
-            "paths are texts with `*` at one end, or templates: `/orders/*`, `*.css`, `/orders/{id}`, `/files/{**}`";
+        let fix = "write {regex: \"…\"} for one; paths are texts with `*` at one end, or templates: `/orders/*`, `*.css`, `/orders/{id}`, `/files/{**}`";
         return Some(("looks like a regular expression", fix.to_owned()));
     }
     let variable = text.split('/').find_map(|segment| segment.strip_prefix(':'))?;

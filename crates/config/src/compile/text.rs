@@ -1,8 +1,8 @@
 //! Matches of text: strings, identities, address blocks, hosts, methods.
 
 use super::Context;
-use super::fields;
-use crate::document::RequestPrincipal;
+use super::{fields, regex};
+use crate::document::{RequestPrincipal, TextMatch};
 use crate::id::is_label;
 use crate::problem::Scope;
 use leno_policy::spec::{Cidr, Matches, PrincipalMatch, StringMatch};
@@ -24,6 +24,23 @@ pub(super) fn matches<S, T>(
         fields::not_empty(&scope.field(field), any, without);
     }
     Matches { any: any.map(|any| each(field, any)).unwrap_or_default(), none: each(not_field, none) }
+}
+
+/// A text of some kind, or a regular expression.
+pub(crate) fn or_regex(
+    scope: &Scope<'_>,
+    matched: &TextMatch,
+    text: impl Fn(&Scope<'_>, &str) -> Option<StringMatch>,
+) -> Option<StringMatch> {
+    match matched {
+        TextMatch::Text(written) => text(scope, written),
+        TextMatch::Regex { regex, with_query } => {
+            if *with_query {
+                scope.field("withQuery").problem("only a path is followed by a query", "remove it");
+            }
+            regex::regex(&scope.field("regex"), regex).map(StringMatch::Regex)
+        }
+    }
 }
 
 /// `abc`, `abc*`, `*abc` or `*`.
@@ -50,7 +67,7 @@ pub(super) fn string(scope: &Scope<'_>, text: &str) -> Option<StringMatch> {
 fn literal(matched: &StringMatch) -> &str {
     match matched {
         StringMatch::Exact(text) | StringMatch::Prefix(text) | StringMatch::Suffix(text) => text,
-        StringMatch::Present => "",
+        StringMatch::Present | StringMatch::Any | StringMatch::Regex(_) => "",
     }
 }
 
@@ -165,7 +182,7 @@ pub(super) fn namespace(scope: &Scope<'_>, text: &str) -> Option<StringMatch> {
 }
 
 /// An address or a block of them.
-pub(super) fn cidr(scope: &Scope<'_>, text: &str) -> Option<Cidr> {
+pub(crate) fn cidr(scope: &Scope<'_>, text: &str) -> Option<Cidr> {
     let (address, prefix) = text.split_once('/').map_or((text, None), |(address, prefix)| (address, Some(prefix)));
     let bad = |fix: String| {
         scope.problem(format!("`{}` is not an address or a block of addresses", text.escape_debug()), fix);
@@ -207,7 +224,7 @@ fn first(address: IpAddr, length: u8) -> IpAddr {
 }
 
 /// A host as part of a condition, in lower case.
-pub(super) fn host(scope: &Scope<'_>, text: &str) -> Option<StringMatch> {
+pub(crate) fn host(scope: &Scope<'_>, text: &str) -> Option<StringMatch> {
     let text = text.to_ascii_lowercase();
     let matched = string(scope, &text)?;
     let body = literal(&matched);
@@ -254,7 +271,7 @@ pub(super) fn exposed_host(scope: &Scope<'_>, text: &str) -> Option<String> {
 }
 
 /// A method.
-pub(super) fn method(scope: &Scope<'_>, text: &str) -> Option<StringMatch> {
+pub(crate) fn method(scope: &Scope<'_>, text: &str) -> Option<StringMatch> {
     const KNOWN: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
     let matched = string(scope, text)?;
     let upper = text.to_ascii_uppercase();

@@ -50,6 +50,9 @@ pub struct Issuer {
     /// Whether a token must say when it expires (`exp`). One that says so and has expired is refused in any case.
     #[serde(default)]
     pub require_expiration: bool,
+    /// Claims whose text is a list separated by spaces, so that a rule looks at each word; `scope`, `scp` and `permission` always are.
+    #[serde(default)]
+    pub space_delimited_claims: Vec<ClaimPath>,
     /// Claims that are copied to request headers. What a client sends in these headers, or in headers that differ from them in `_` for
     /// `-` only, is removed. [Some fields](../headers.md) only the mesh writes.
     #[serde(default)]

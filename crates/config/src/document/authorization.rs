@@ -1,9 +1,12 @@
 //! `spec.authorization` of a policy.
 
 use super::claim::ClaimPath;
+use super::label::LabelExpression;
 use super::principal::RequestPrincipal;
+use super::text::TextMatch;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// Which requests may enter.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -58,6 +61,12 @@ pub struct Source {
     pub namespaces: Option<Vec<String>>,
     /// None of these namespaces.
     pub not_namespaces: Vec<String>,
+    /// Functions and jobs that are calling and carry all these labels: `{app: web}`. They are looked up in the policy's namespace, or in the
+    /// namespaces that `namespaces` matches. The documents say who carries which labels; a caller cannot claim one. Requests from outside
+    /// have no labels.
+    pub labels: Option<BTreeMap<String, String>>,
+    /// Conditions on the calling function's labels, all of which must hold. Looked up as `labels` are.
+    pub label_expressions: Option<Vec<LabelExpression>>,
     /// Users, by issuer and subject of the verified token: `{issuer: https://login.example, subject: ann}`, or `*`: anybody with a valid
     /// token. `https://login.example/ann` is short for the first, where an `authentication` section names the issuer.
     pub request_principals: Option<Vec<RequestPrincipal>>,
@@ -73,37 +82,46 @@ pub struct Source {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Operation {
-    /// Methods: `GET`. They are case-sensitive. gRPC uses `POST`.
-    pub methods: Option<Vec<String>>,
+    /// Methods: `GET`, `{regex: "GET|HEAD"}`. They are case-sensitive. gRPC uses `POST`.
+    pub methods: Option<Vec<TextMatch>>,
     /// None of these methods.
-    pub not_methods: Vec<String>,
-    /// Hosts without port: `shop.example`, `*.shop.example`.
-    pub hosts: Option<Vec<String>>,
+    pub not_methods: Vec<TextMatch>,
+    /// Hosts without port: `shop.example`, `*.shop.example`, `{regex: "[a-z]+[.]example"}`; they are in lower case.
+    pub hosts: Option<Vec<TextMatch>>,
     /// None of these hosts.
-    pub not_hosts: Vec<String>,
+    pub not_hosts: Vec<TextMatch>,
     /// Ports that the caller asked for.
     pub ports: Option<Vec<u16>>,
     /// None of these ports.
     pub not_ports: Vec<u16>,
     /// Paths without query: `/orders`, `/static/*`, `*.css`, or a template: `/orders/{id}` (one segment), `/files/{**}` (everything below
-    /// `/files/`, but not `/files`; at the end only). They are compared with normalised paths. For gRPC: `/package.Service/Method`.
-    pub paths: Option<Vec<String>>,
+    /// `/files/`, but not `/files`; at the end only), or a regular expression for the whole path: `{regex: "/orders/[0-9]+"}`. They are compared
+    /// with normalised paths. For gRPC: `/package.Service/Method`. `{regex: …, withQuery: true}` is about the path, `?` and the query
+    /// as it was sent.
+    pub paths: Option<Vec<TextMatch>>,
     /// None of these paths.
-    pub not_paths: Vec<String>,
+    pub not_paths: Vec<TextMatch>,
 }
 
-/// A further condition: one of `header`, `claim` and `audience`, and what its value must or must not be: `abc`, `abc*`, `*abc`, or `*` (not empty).
+/// A further condition: one of `header`, `query`, `claim` and `audience`, and what its value must or must not be: `abc`, `abc*`, `*abc`, `*` (not empty),
+/// or `{regex: "v[0-9]+"}` for the whole value. A condition on what is absent meets no value: `values` does not hold, `notValues` alone does.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Condition {
     /// A request header.
     pub header: Option<String>,
+    /// A parameter of the query, by its decoded name, letter by letter. A rule that allows holds only if all of its values do, where it is
+    /// repeated; a rule that denies if one does. A `;` may or may not separate parameters, so both ways count. A query with a broken
+    /// escape is refused (400) where a rule looks at parameters.
+    pub query: Option<String>,
     /// A claim of the verified token. Of a list one element is enough.
     pub claim: Option<ClaimPath>,
     /// `true`: the audience of the verified token.
     pub audience: Option<bool>,
+    /// Instead of values: `true`: it is there, even if it is empty; `false`: it is not.
+    pub present: Option<bool>,
     /// One of these.
-    pub values: Option<Vec<String>>,
+    pub values: Option<Vec<TextMatch>>,
     /// None of these.
-    pub not_values: Vec<String>,
+    pub not_values: Vec<TextMatch>,
 }

@@ -4,10 +4,12 @@ mod authentication;
 mod authorization;
 mod claim;
 mod confine;
+mod egress;
 mod extension;
 mod external;
 mod function;
 mod job;
+mod label;
 mod mesh;
 mod observe;
 mod policy;
@@ -17,6 +19,7 @@ mod resilience;
 mod rollout;
 mod scale;
 mod sidecar;
+mod text;
 mod value;
 mod wasm;
 
@@ -24,6 +27,7 @@ pub use authentication::{Authentication, ClaimToHeader, Issuer, Jwks, TokenLocat
 pub use authorization::{Action, Authorization, AuthorizationRule, Condition, Operation, Source};
 pub use claim::ClaimPath;
 pub use confine::{Resources, Secret, SecretAs};
+pub(crate) use egress::{Egress, EgressRule, FunctionSelector, selects};
 pub use extension::{Direction, Extension, FailMode, Phase};
 pub use external::{
     External, ExternalCredential, ExternalKind, ExternalPort, ExternalSpec, ExternalTimeouts, ExternalTls, MeshEgress,
@@ -32,6 +36,8 @@ pub use function::{
     Expose, ExternalInstances, Function, FunctionKind, FunctionSpec, FunctionTimeouts, Port, Readiness,
 };
 pub use job::{Job, JobKind, JobSpec};
+pub use label::{LabelExpression, LabelOperator};
+pub(crate) use label::{LabelSelector, Labels};
 pub use mesh::{
     AccessLogFormat, AccountChoice, EngineChoice, Gateway, GatewayHttps, Instances, Listeners, Mesh, MeshAccessLog,
     MeshKind, MeshLimits, MeshMetadata, MeshSpec, MeshTracing, Mtls, ProxyProtocol, SameNode, TrustedProxies,
@@ -39,10 +45,11 @@ pub use mesh::{
 pub use observe::{AccessLog, Tracing};
 pub use policy::{Policy, PolicyKind, PolicySpec};
 pub use principal::RequestPrincipal;
-pub use rate_limit::{Algorithm, Counts, KeyPart, RateLimit};
+pub use rate_limit::{Algorithm, Counts, KeyPart, RateLimit, RateLimitOverride};
 pub use resilience::{Backoff, CircuitBreaker, OutlierDetection, Retry, RetryBudget};
 pub use rollout::{MaxLatency, Rollout, TrafficTarget};
 pub use scale::Scale;
 pub use sidecar::{HeaderEdits, Protocol, ResponseHeaderEdits, Sidecar};
+pub use text::TextMatch;
 pub use value::{Address, AdminAddress, ApiVersion, Metadata};
 pub use wasm::Wasm;

@@ -2,7 +2,9 @@
 
 use super::authentication::Authentication;
 use super::authorization::Authorization;
+use super::egress::Egress;
 use super::extension::Extension;
+use super::label::LabelExpression;
 use super::observe::{AccessLog, Tracing};
 use super::rate_limit::RateLimit;
 use super::resilience::{CircuitBreaker, Retry};
@@ -42,6 +44,8 @@ pub struct PolicySpec {
     pub functions: Vec<String>,
     /// Functions that carry all these labels; `{}`: all functions. External documents are only meant where they are named.
     pub selector: Option<BTreeMap<String, String>>,
+    /// Further conditions on the functions' labels, all of which must hold. Together with `selector`.
+    pub selector_expressions: Vec<LabelExpression>,
     /// Namespaces in which `selector` looks; `["*"]`: all. Without it: the policy's own.
     pub namespaces: Option<Vec<String>>,
     /// Who vouches for the users behind requests: JSON Web Tokens.
@@ -62,4 +66,8 @@ pub struct PolicySpec {
     pub sidecar: Option<Sidecar>,
     /// Policies of your own, which see what all others allow, in this order. Those of several policies add up, by the policies' names.
     pub extensions: Vec<Extension>,
+    /// Of a policy that was translated.
+    #[serde(skip)]
+    #[schemars(skip)]
+    pub(crate) egress: Option<Egress>,
 }

@@ -1,6 +1,6 @@
 //! `spec.rateLimits` of a policy.
 
-use super::authorization::Operation;
+use super::authorization::{Operation, Source};
 use super::claim::ClaimPath;
 use crate::duration::Duration;
 use schemars::JsonSchema;
@@ -35,6 +35,31 @@ pub struct RateLimit {
     /// Which requests count. Without it: all.
     #[serde(default)]
     pub r#match: Option<Operation>,
+    /// Other limits for some callers. The first that matches is in place of this one, with counters of its own; it has the same
+    /// `algorithm`, `key` and `match`.
+    #[serde(default)]
+    pub overrides: Vec<RateLimitOverride>,
+}
+
+/// Another limit for some callers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RateLimitOverride {
+    /// Name of the override in logs, after that of the limit; its counters go by it. Without it: its index.
+    #[serde(default)]
+    pub name: Option<String>,
+    /// Whom it is for: one of these.
+    pub from: Vec<Source>,
+    /// How many requests may come in the time `per`.
+    #[schemars(range(min = 1))]
+    pub requests: u32,
+    /// The time in which `requests` may come. Without it: the limit's.
+    #[serde(default)]
+    pub per: Option<Duration>,
+    /// Token bucket: requests that may come at once after a pause. Without it: as many as `requests`.
+    #[serde(default)]
+    #[schemars(range(min = 1))]
+    pub burst: Option<u32>,
 }
 
 /// How requests are counted.

@@ -17,13 +17,13 @@ pub(crate) struct Mark {
 }
 
 /// A value with its position.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Node {
     pub mark: Mark,
     pub value: Value,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Value {
     Scalar {
         text: String,
@@ -35,7 +35,7 @@ pub(crate) enum Value {
     Map(Vec<(Key, Node)>),
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Key {
     pub mark: Mark,
     pub text: String,

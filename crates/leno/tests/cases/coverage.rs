@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 /// Fields that say where keys come from, how programs are run, which functions a policy is for, and what comes after programs:
 /// their verdicts do not depend on them.
-const NO_PART_IN_VERDICTS: [(&str, &str); 11] = [
+const NO_PART_IN_VERDICTS: [(&str, &str); 10] = [
     ("Jwks", "file"),
     ("Jwks", "url"),
     ("Jwks", "caFile"),
@@ -16,7 +16,6 @@ const NO_PART_IN_VERDICTS: [(&str, &str); 11] = [
     ("Jwks", "timeout"),
     ("Sidecar", "engine"),
     ("Sidecar", "deadline"),
-    ("PolicySpec", "selector"),
     ("PolicySpec", "namespaces"),
     ("PolicySpec", "extensions"),
     ("Metadata", "labels"),

@@ -174,15 +174,15 @@ fn refused(denial: Denial) -> Decision {
 
 /// The documents of a small mesh, and the group's policies. `shop/cart` is the function that is judged.
 fn documents(group: &Group, keys: &Keys) -> String {
-    let function = |namespace: &str, name: &str| {
+    let function = |namespace: &str, name: &str, labels: Value| {
         json!({
             "apiVersion": "leno.dev/v1alpha1",
             "kind": "Function",
-            "metadata": {"namespace": namespace, "name": name},
+            "metadata": {"namespace": namespace, "name": name, "labels": labels},
             "spec": {"external": {"addresses": ["127.0.0.1:9000"]}},
         })
     };
-    let mut cart = function("shop", "cart");
+    let mut cart = function("shop", "cart", json!({"app": "cart"}));
     merge(&mut cart["spec"], Value::Object(group.function.clone()));
     let mesh = json!({
         "apiVersion": "leno.dev/v1alpha1",
@@ -190,7 +190,13 @@ fn documents(group: &Group, keys: &Keys) -> String {
         "metadata": {"name": "cases"},
         "spec": {"trustDomain": "mesh.example"},
     });
-    let mut documents = vec![mesh, cart, function("shop", "web"), function("shop", "pay"), function("ops", "audit")];
+    let mut documents = vec![
+        mesh,
+        cart,
+        function("shop", "web", json!({"app": "web", "tier": "front"})),
+        function("shop", "pay", json!({"app": "pay"})),
+        function("ops", "audit", json!({"app": "audit", "tier": "back"})),
+    ];
     documents.extend(policies(group, keys));
     // JSON is YAML.
     let texts: Vec<String> = documents.iter().map(|document| serde_json::to_string_pretty(document).unwrap()).collect();

@@ -18,7 +18,15 @@ fn nine() -> ProgramSpec {
     ProgramSpec {
         sidecar: Sidecar { name: "s".to_string(), ports: vec![80, 443], ..Sidecar::default() },
         authentication: vec![issuer],
-        rate_limits: vec![RateLimit { name: "r".to_string(), counts: Counts::Requests, only: None, key, algorithm }],
+        rate_limits: vec![RateLimit {
+            name: "r".to_string(),
+            counts: Counts::Requests,
+            only: None,
+            from: vec![],
+            except: vec![],
+            key,
+            algorithm,
+        }],
         tracing: Tracing { name: "t".to_string(), enabled: true, sampling_per_10k: 100, accept_b3: true },
         ..testing::inbound()
     }

@@ -401,6 +401,7 @@ fn claim(path: &str) -> Vec<String> {
 fn claims_become_headers_and_nobody_can_forge_them() {
     let copy = |path: &str, header: &str| (claim(path), header.to_string());
     let copying = Issuer {
+        space_delimited_claims: vec![],
         claims_to_headers: vec![
             copy("sub", "x-sub"),
             copy("n.level", "x-level"),

@@ -231,6 +231,8 @@ fn a_program_is_constant_if_no_request_can_change_its_verdict() {
         name: "limit".to_string(),
         counts: Counts::Requests,
         only: None,
+        from: vec![],
+        except: vec![],
         key: vec![],
         algorithm: QuotaAlgorithm::FixedWindow { requests: 1, period_ms: 1000 },
     };

@@ -214,7 +214,15 @@ proptest! {
 
 fn limit(name: &str, key: Vec<KeyPart>, requests: u32) -> RateLimit {
     let algorithm = QuotaAlgorithm::FixedWindow { requests, period_ms: 60_000 };
-    RateLimit { name: name.to_string(), counts: Counts::Requests, only: None, key, algorithm }
+    RateLimit {
+        name: name.to_string(),
+        counts: Counts::Requests,
+        only: None,
+        from: vec![],
+        except: vec![],
+        key,
+        algorithm,
+    }
 }
 
 fn spec(limits: Vec<RateLimit>) -> ProgramSpec {

@@ -301,6 +301,7 @@ mod tests {
             require_expiration: false,
             keys_pending: false,
             preflight: false,
+            space_delimited_claims: vec![],
             claims_to_headers: vec![(vec!["sub".into()], "x-user".into())],
         };
         let set = |name: &[u8]| [Change::Set(name.into(), b"root"[..].into())];

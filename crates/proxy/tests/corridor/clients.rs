@@ -27,6 +27,8 @@ async fn mesh(trusted: TrustedProxies, proxy_protocol: bool) -> (Mesh, Upstream)
             name: "test/limit".into(),
             counts: Counts::Requests,
             only: None,
+            from: vec![],
+            except: vec![],
             key: vec![KeyPart::Address],
             algorithm: QuotaAlgorithm::FixedWindow { requests: 3, period_ms: 365 * 86_400_000 },
         });

@@ -149,6 +149,7 @@ async fn twins_with_underscores_do_not_reach_a_function() {
         require_expiration: false,
         keys_pending: false,
         preflight: false,
+        space_delimited_claims: vec![],
         claims_to_headers: vec![claim("x-user"), claim("x_role")],
     };
     let mesh = Builder::new()

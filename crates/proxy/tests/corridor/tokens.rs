@@ -46,12 +46,15 @@ fn wants_tokens(slice: &mut Slice, url: String) {
         required: true,
         require_expiration: true,
         preflight: false,
+        space_delimited_claims: vec![],
         claims_to_headers: vec![],
     });
     slice.inbound.rate_limits.push(RateLimit {
         name: "p/rateLimits/failures".into(),
         counts: Counts::AuthenticationFailures,
         only: None,
+        from: vec![],
+        except: vec![],
         key: vec![KeyPart::Address],
         algorithm: QuotaAlgorithm::TokenBucket { requests: 2, period_ms: 3_600_000, burst: 2 },
     });

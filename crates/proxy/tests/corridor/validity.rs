@@ -155,6 +155,7 @@ async fn trailers_say_nothing_that_belongs_into_a_head() {
                 required: false,
                 require_expiration: false,
                 preflight: false,
+                space_delimited_claims: vec![],
                 claims_to_headers: vec![(vec!["sub".into()], "x-user".into())],
             });
         })

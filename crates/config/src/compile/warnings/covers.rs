@@ -2,7 +2,8 @@
 
 use leno_policy::matching;
 use leno_policy::spec::{
-    AuthorizationRule, Cidr, Condition, Matches, Operation, PathMatch, PrincipalMatch, Segment, Source, StringMatch,
+    AuthorizationRule, Cidr, Condition, Labelled, Matches, Operation, PathMatch, PrincipalMatch, Segment, Source,
+    StringMatch,
 };
 
 /// How many values may be compared with each other to tell whether one of these rules covers the other.
@@ -19,6 +20,7 @@ fn values(rule: &AuthorizationRule) -> u64 {
             + count(&source.namespaces)
             + count(&source.request_principals)
             + count(&source.addresses)
+            + source.labels.as_ref().map_or(0, |labelled| labelled.identities.len())
     });
     let to = rule.to.iter().map(|operation| {
         count(&operation.methods) + count(&operation.hosts) + count(&operation.ports) + count(&operation.paths)
@@ -45,6 +47,13 @@ fn source(wide: &Source, narrow: &Source) -> bool {
         && matches(&wide.namespaces, &narrow.namespaces, text)
         && matches(&wide.request_principals, &narrow.request_principals, principal)
         && matches(&wide.addresses, &narrow.addresses, cidr)
+        && wide.labels.as_ref().is_none_or(|wide| narrow.labels.as_ref().is_some_and(|narrow| labelled(wide, narrow)))
+}
+
+fn labelled(wide: &Labelled, narrow: &Labelled) -> bool {
+    // That nobody is meant is told by itself.
+    !narrow.identities.is_empty()
+        && narrow.identities.iter().all(|identity| wide.identities.binary_search(identity).is_ok())
 }
 
 fn operation(wide: &Operation, narrow: &Operation) -> bool {
@@ -66,11 +75,13 @@ fn matches<T>(wide: &Matches<T>, narrow: &Matches<T>, covers: impl Fn(&T, &T) ->
 
 fn text(wide: &StringMatch, narrow: &StringMatch) -> bool {
     match (wide, narrow) {
+        (StringMatch::Any, _) => true,
         (wide, StringMatch::Exact(narrow)) => matching::text(wide, narrow),
         (StringMatch::Prefix(wide), StringMatch::Prefix(narrow)) => narrow.starts_with(wide.as_str()),
         (StringMatch::Suffix(wide), StringMatch::Suffix(narrow)) => narrow.ends_with(wide.as_str()),
         (StringMatch::Present, StringMatch::Prefix(narrow) | StringMatch::Suffix(narrow)) => !narrow.is_empty(),
         (StringMatch::Present, StringMatch::Present) => true,
+        (StringMatch::Regex(wide), StringMatch::Regex(narrow)) => wide == narrow,
         _ => false,
     }
 }
@@ -86,7 +97,9 @@ fn cidr(wide: &Cidr, narrow: &Cidr) -> bool {
 
 fn path(wide: &PathMatch, narrow: &PathMatch) -> bool {
     match (wide, narrow) {
-        (wide, PathMatch::Text(StringMatch::Exact(narrow))) => matching::path(wide, narrow),
+        (PathMatch::WithQuery(wide), PathMatch::WithQuery(narrow)) => wide == narrow,
+        (PathMatch::WithQuery(_), _) => false,
+        (wide, PathMatch::Text(StringMatch::Exact(narrow))) => matching::path(wide, narrow, None),
         (PathMatch::Text(wide), PathMatch::Text(narrow)) => text(wide, narrow),
         (PathMatch::Text(StringMatch::Present), PathMatch::Template(_)) => true,
         (PathMatch::Text(StringMatch::Prefix(wide)), PathMatch::Template(narrow)) => {
@@ -139,6 +152,7 @@ mod tests {
             "[ab]{1,2}".prop_map(StringMatch::Prefix),
             "[ab]{1,2}".prop_map(StringMatch::Suffix),
             Just(StringMatch::Present),
+            Just(StringMatch::Any),
         ]
     }
 
@@ -173,7 +187,7 @@ mod tests {
 
         #[test]
         fn nor_does_a_path(wide in path_match(), narrow in path_match(), value in "/[ab/]{0,6}") {
-            prop_assert!(!(path(&wide, &narrow) && matching::path(&narrow, &value)) || matching::path(&wide, &value));
+            prop_assert!(!(path(&wide, &narrow) && matching::path(&narrow, &value, None)) || matching::path(&wide, &value, None));
         }
 
         #[test]

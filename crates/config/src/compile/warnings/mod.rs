@@ -8,7 +8,7 @@ use crate::id::FunctionId;
 use crate::problem::{Problem, Scope};
 use crate::snapshot::{self, Function, Policy};
 use leno_policy::matching;
-use leno_policy::spec::{Action, AuthorizationRule, ConditionKey, Matches, Source, StringMatch};
+use leno_policy::spec::{Action, AuthorizationRule, ConditionKey, Labelled, Matches, Source, StringMatch};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
@@ -148,7 +148,7 @@ impl Mesh<'_> {
             match condition.key {
                 ConditionKey::Claim(_) => element.field("claim").problem(&message, fix),
                 ConditionKey::Audience => element.field("audience").problem(&message, fix),
-                ConditionKey::Header(_) => {}
+                ConditionKey::Header(_) | ConditionKey::Query(_) => {}
             }
         }
     }
@@ -164,12 +164,40 @@ impl Mesh<'_> {
                     self.identity(&field.element(position), identity);
                 }
             }
+            if let Some(labelled) = &source.labels {
+                self.labelled(&element, index, rule.action, labelled);
+            }
             let identities = element.field("identities");
             for (position, identity) in source.identities.any.iter().enumerate() {
                 if rule.action == Action::Allow {
                     self.caller(&identities.element(position), index, identity);
                 }
             }
+        }
+    }
+
+    /// Labels that nobody carries, or nobody who calls.
+    fn labelled(&self, element: &Scope<'_>, index: usize, action: Action, labelled: &Labelled) {
+        let written = if element.has("labels") { "labels" } else { "labelExpressions" };
+        let scope = element.field(written);
+        if labelled.identities.is_empty() {
+            let message = format!("no function or job there has {}", labelled.selector);
+            return scope.problem(
+                message,
+                "labels are looked up in the policy's namespace, or in those that `namespaces` matches",
+            );
+        }
+        let functions = &self.of_policy[index];
+        let calls = |(callee, _): &(&FunctionId, &Function)| {
+            let callers = self.callers.get(callee).map_or(&[][..], Vec::as_slice);
+            callers
+                .iter()
+                .any(|caller| labelled.identities.binary_search(&snapshot::identity(self.trust_domain, caller)).is_ok())
+        };
+        if action == Action::Allow && !functions.iter().any(calls) {
+            let callees = some(functions.iter().map(|(id, _)| *id));
+            let message = format!("no function with {} calls {callees}", labelled.selector);
+            scope.problem(message, "add it to the `callees` of one: without that its calls are refused there");
         }
     }
 
@@ -228,18 +256,21 @@ impl Mesh<'_> {
     fn lets_in(&self, rule: &AuthorizationRule, function: &Function, callers: &[&FunctionId]) -> bool {
         let users = |source: &Source| !source.request_principals.any.is_empty();
         let about_users = (!rule.from.is_empty() && rule.from.iter().all(users))
-            || rule
-                .when
-                .iter()
-                .any(|condition| !matches!(condition.key, ConditionKey::Header(_)) && !condition.values.any.is_empty());
+            || rule.when.iter().any(|condition| {
+                matches!(condition.key, ConditionKey::Claim(_) | ConditionKey::Audience)
+                    && !condition.values.any.is_empty()
+            });
         if about_users && !self.authenticates(function) || self.denied(function, rule).is_some() {
             return false;
         }
         let named = |source: &Source| {
-            let wants_one = !source.identities.any.is_empty() || !source.namespaces.any.is_empty();
+            let wants_one =
+                !source.identities.any.is_empty() || !source.namespaces.any.is_empty() || source.labels.is_some();
             (!wants_one && !function.expose.is_empty())
                 || callers.iter().any(|caller| {
-                    holds(&source.identities, &snapshot::identity(self.trust_domain, caller))
+                    let identity = snapshot::identity(self.trust_domain, caller);
+                    holds(&source.identities, &identity)
+                        && source.labels.as_ref().is_none_or(|known| known.identities.binary_search(&identity).is_ok())
                         && holds(&source.namespaces, &caller.namespace)
                 })
         };

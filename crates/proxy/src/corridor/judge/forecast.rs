@@ -156,6 +156,8 @@ fn read_counters(
         let held = evaluation.state.quotas.read(&limit.name, &key);
         Counter { limit: index, key, held }
     };
-    let counts_it = |(_, (limit, _)): &(u16, (&RateLimit, &Vec<KeyPart>))| limit.counts == Counts::Requests;
+    let counts_it = |(_, (limit, _)): &(u16, (&RateLimit, &Vec<KeyPart>))| {
+        limit.counts == Counts::Requests && quota::may_be_of(limit, peer)
+    };
     (0..).zip(limits).filter(counts_it).map(read).collect()
 }

@@ -141,6 +141,7 @@ fn token_slice(key: &SigningKey) -> Slice {
         preflight: false,
         require_expiration: false,
         keys_pending: false,
+        space_delimited_claims: vec![],
         claims_to_headers: vec![(vec!["sub".into()], "x-user".into())],
     });
     slice
@@ -150,7 +151,15 @@ const CLAIMS: &str = r#"{"iss":"https://login.example","sub":"ann","exp":4102444
 
 fn limit(requests: u32, key: Vec<KeyPart>) -> RateLimit {
     let algorithm = QuotaAlgorithm::FixedWindow { requests, period_ms: 1 << 40 };
-    RateLimit { name: format!("p/rateLimits/{requests}"), counts: Counts::Requests, only: None, key, algorithm }
+    RateLimit {
+        name: format!("p/rateLimits/{requests}"),
+        counts: Counts::Requests,
+        only: None,
+        from: vec![],
+        except: vec![],
+        key,
+        algorithm,
+    }
 }
 
 #[test]

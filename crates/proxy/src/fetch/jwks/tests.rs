@@ -107,6 +107,7 @@ fn slice(name: &str, url: &str) -> Slice {
         preflight: false,
         require_expiration: false,
         keys_pending: true,
+        space_delimited_claims: vec![],
         claims_to_headers: Vec::new(),
     });
     slice.jwks.push(JwksFetch {

@@ -7,12 +7,28 @@ const NOW: u64 = 1_700_000_000_000;
 
 fn bucket(name: &str, requests: u32, burst: u32) -> RateLimit {
     let algorithm = QuotaAlgorithm::TokenBucket { requests, period_ms: 60_000, burst };
-    RateLimit { name: name.into(), counts: Counts::Requests, only: None, key: Vec::new(), algorithm }
+    RateLimit {
+        name: name.into(),
+        counts: Counts::Requests,
+        only: None,
+        from: vec![],
+        except: vec![],
+        key: Vec::new(),
+        algorithm,
+    }
 }
 
 fn window(name: &str, requests: u32) -> RateLimit {
     let algorithm = QuotaAlgorithm::FixedWindow { requests, period_ms: 60_000 };
-    RateLimit { name: name.into(), counts: Counts::Requests, only: None, key: Vec::new(), algorithm }
+    RateLimit {
+        name: name.into(),
+        counts: Counts::Requests,
+        only: None,
+        from: vec![],
+        except: vec![],
+        key: Vec::new(),
+        algorithm,
+    }
 }
 
 fn one<'a>(limit: &'a RateLimit, key: &'a str) -> Demand<'a> {

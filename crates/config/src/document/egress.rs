@@ -1,0 +1,54 @@
+//! Whom functions may call, of those that they list as callees. Only policies that were translated say that.
+
+use super::authorization::{Condition, Operation};
+use super::label::{LabelExpression, LabelSelector, Labels};
+
+/// What a translated policy says of its functions' own calls.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Egress {
+    /// Calls that no rule allows are refused. Otherwise all callees may be called.
+    pub(crate) default_deny: bool,
+    /// Who may be called, of the functions that are listed as callees anyway.
+    pub(crate) allow: Vec<EgressRule>,
+    /// Who may not be called.
+    pub(crate) deny: Vec<FunctionSelector>,
+}
+
+/// Who may be called, and how.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct EgressRule {
+    /// Name of the rule in its policy.
+    pub(crate) name: String,
+    /// One of these.
+    pub(crate) to: Vec<FunctionSelector>,
+    /// One of these; empty: in any way.
+    pub(crate) calls: Vec<(Operation, Vec<Condition>)>,
+}
+
+/// Functions and jobs by their labels and namespaces.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct FunctionSelector {
+    /// In one of these; empty: in any.
+    pub(crate) namespaces: Vec<String>,
+    /// In none of these.
+    pub(crate) not_namespaces: Vec<String>,
+    /// With all of these labels.
+    pub(crate) labels: Labels,
+    /// Whose labels meet all of these.
+    pub(crate) expressions: Vec<LabelExpression>,
+}
+
+impl FunctionSelector {
+    /// Whether it selects a function of this namespace with these labels.
+    pub(crate) fn holds(&self, namespace: &str, labels: &Labels) -> bool {
+        let named = |list: &[String]| list.iter().any(|name| name == namespace);
+        (self.namespaces.is_empty() || named(&self.namespaces))
+            && !named(&self.not_namespaces)
+            && LabelSelector { labels: Some(&self.labels), expressions: &self.expressions }.holds(labels)
+    }
+}
+
+/// Whether one of these selects a function.
+pub(crate) fn selects(selectors: &[FunctionSelector], namespace: &str, labels: &Labels) -> bool {
+    selectors.iter().any(|selector| selector.holds(namespace, labels))
+}

@@ -1,0 +1,155 @@
+//! `NetworkPolicy` of Kubernetes.
+
+use super::peers;
+use super::ports::{self, Ports};
+use super::report::Report;
+use super::{Translated, cilium, walk};
+use crate::document::{Action, AuthorizationRule, Egress, EgressRule, FunctionSelector, Operation, Source};
+use crate::problem::Scope;
+
+pub(super) fn spec(report: &Report<'_>, scope: &Scope<'_>, namespace: &str) -> Option<Translated> {
+    let place = scope.field("podSelector");
+    let selector = peers::selector(report, &place, Some(namespace))?;
+    report.enforced(if scope.has("podSelector") { &place } else { scope });
+    let mut types = vec!["Ingress"];
+    if scope.has("policyTypes") {
+        types = walk::texts(&scope.field("policyTypes"));
+    } else if scope.has("egress") {
+        types.push("Egress");
+    }
+    let mut rules = Vec::new();
+    let mut egress = types.contains(&"Egress").then(|| Egress { default_deny: true, ..Egress::default() });
+    let mut good = true;
+    for field in walk::fields(scope) {
+        let place = scope.field(field);
+        match field {
+            "podSelector" => {}
+            "policyTypes" => match types.iter().find(|name| !["Ingress", "Egress"].contains(*name)) {
+                Some(_) => {
+                    report.refused(&place, "expected Ingress and Egress");
+                    good = false;
+                }
+                None if !types.contains(&"Ingress") => {
+                    report.approximated(
+                        &place,
+                        "what no policy allows to enter is refused all the same: the mesh allows nothing by itself",
+                    );
+                }
+                None => report.enforced(&place),
+            },
+            "ingress" | "egress" if !types.contains(&if field == "ingress" { "Ingress" } else { "Egress" }) => {
+                report.left_out(&place, "policyTypes does not name the direction");
+            }
+            "ingress" if walk::is_list(&place) => {
+                for index in 0..walk::length(&place) {
+                    match ingress(report, &place.element(index), namespace, index) {
+                        Some(more) => rules.extend(more),
+                        None => good = false,
+                    }
+                }
+            }
+            "egress" if walk::is_list(&place) => {
+                for index in 0..walk::length(&place) {
+                    match (self::egress(report, &place.element(index), namespace, index), &mut egress) {
+                        (Some(rule), Some(egress)) => egress.allow.extend(rule),
+                        _ => good = false,
+                    }
+                }
+            }
+            "ingress" | "egress" => good = false,
+            _ => {
+                report.refused(&place, "the field is not known");
+                good = false;
+            }
+        }
+    }
+    let rules = types.contains(&"Ingress").then_some(rules);
+    good.then_some(Translated { selector, rules, egress })
+}
+
+fn ingress(report: &Report<'_>, scope: &Scope<'_>, namespace: &str, index: usize) -> Option<Vec<AuthorizationRule>> {
+    known(report, scope, &["from", "ports"])?;
+    let list = scope.field("from");
+    let mut from = Vec::new();
+    for index in 0..walk::length(&list) {
+        let element = list.element(index);
+        from.push(match peer(report, &element, namespace)? {
+            Peer::Functions(selector) => {
+                report.enforced(&element);
+                peers::source(&selector)
+            }
+            Peer::Block => peers::block(report, &element.field("ipBlock"))?,
+        });
+    }
+    let operation = match ports::ports(report, &scope.field("ports"), "TCP")? {
+        Ports::Any => Operation::default(),
+        Ports::These(ports) => Operation { ports: Some(ports), ..Operation::default() },
+        Ports::None => return Some(Vec::new()),
+    };
+    if walk::fields(scope).is_empty() {
+        report.enforced(scope);
+    }
+    // No peers at all: anybody.
+    let from = (!from.is_empty()).then_some(from);
+    let from: Option<&[Source]> = from.as_deref();
+    Some(cilium::rules(&format!("ingress-{index}"), Action::Allow, from, vec![(operation, Vec::new())]))
+}
+
+fn egress(report: &Report<'_>, scope: &Scope<'_>, namespace: &str, index: usize) -> Option<Option<EgressRule>> {
+    known(report, scope, &["to", "ports"])?;
+    let list = scope.field("to");
+    let mut to = Vec::new();
+    for index in 0..walk::length(&list) {
+        let element = list.element(index);
+        match peer(report, &element, namespace)? {
+            Peer::Functions(selector) => {
+                report.approximated(&element, "of these, those that the function lists as `callees`");
+                to.push(selector);
+            }
+            Peer::Block => report.left_out(&element, cilium::EXTERNAL),
+        }
+    }
+    if walk::length(&list) == 0 {
+        report.approximated(scope, "the functions that the function lists as `callees`");
+        to.push(FunctionSelector::default());
+    }
+    let calls = match ports::ports(report, &scope.field("ports"), "TCP")? {
+        Ports::Any => Vec::new(),
+        Ports::These(ports) => vec![(Operation { ports: Some(ports), ..Operation::default() }, Vec::new())],
+        Ports::None => return Some(None),
+    };
+    Some((!to.is_empty()).then(|| EgressRule { name: format!("egress-{index}"), to, calls }))
+}
+
+enum Peer {
+    Functions(FunctionSelector),
+    Block,
+}
+
+fn peer(report: &Report<'_>, scope: &Scope<'_>, namespace: &str) -> Option<Peer> {
+    known(report, scope, &["podSelector", "namespaceSelector", "ipBlock"])?;
+    let (pods, namespaces) = (scope.field("podSelector"), scope.field("namespaceSelector"));
+    match (scope.has("podSelector"), scope.has("namespaceSelector"), scope.has("ipBlock")) {
+        (false, false, true) => Some(Peer::Block),
+        (true, false, false) => peers::selector(report, &pods, Some(namespace)).map(Peer::Functions),
+        (false, true, false) => peers::namespaces(report, &namespaces).map(Peer::Functions),
+        (true, true, false) => {
+            let place = peers::namespaces(report, &namespaces)?;
+            let selector = peers::selector(report, &pods, None)?;
+            let FunctionSelector { namespaces, not_namespaces, .. } = place;
+            Some(Peer::Functions(FunctionSelector { namespaces, not_namespaces, ..selector }))
+        }
+        _ => {
+            report.refused(scope, "expected podSelector, namespaceSelector or both, or ipBlock alone");
+            None
+        }
+    }
+}
+
+fn known(report: &Report<'_>, scope: &Scope<'_>, fields: &[&str]) -> Option<()> {
+    let unknown = walk::fields(scope).into_iter().find(|field| !fields.contains(field));
+    if let Some(field) = unknown {
+        report.refused(&scope.field(field), "the field is not known");
+    }
+    unknown.is_none().then_some(())
+}

@@ -1,0 +1,41 @@
+//! What became of each field.
+
+use crate::imported::{Row, Standing};
+use crate::problem::Scope;
+use std::cell::RefCell;
+
+/// Takes down what becomes of the fields of one policy.
+pub(super) struct Report<'r> {
+    policy: String,
+    rows: RefCell<&'r mut Vec<Row>>,
+}
+
+impl<'r> Report<'r> {
+    pub(super) fn new(policy: String, rows: &'r mut Vec<Row>) -> Self {
+        Self { policy, rows: RefCell::new(rows) }
+    }
+
+    pub(super) fn enforced(&self, scope: &Scope<'_>) {
+        self.add(scope, Standing::Enforced, "");
+    }
+
+    pub(super) fn approximated(&self, scope: &Scope<'_>, how: &str) {
+        self.add(scope, Standing::Approximated, how);
+    }
+
+    pub(super) fn left_out(&self, scope: &Scope<'_>, why: &str) {
+        self.add(scope, Standing::LeftOut, why);
+    }
+
+    /// It is a problem too.
+    pub(super) fn refused(&self, scope: &Scope<'_>, why: &str) {
+        self.add(scope, Standing::Refused, why);
+        scope.problem(format!("this cannot be translated: {why}"), "remove it, or write a Policy document instead");
+    }
+
+    fn add(&self, scope: &Scope<'_>, standing: Standing, note: &str) {
+        let (place, field) = (scope.line(), scope.here().field);
+        let (policy, note) = (self.policy.clone(), note.to_owned());
+        self.rows.borrow_mut().push(Row { place, policy, field, standing, note });
+    }
+}
