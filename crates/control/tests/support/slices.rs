@@ -90,7 +90,13 @@ pub(crate) fn exposed(mut slice: Slice) -> Slice {
 }
 
 fn callee(name: &str) -> Callee {
-    Callee { id: function(name), identity: identity(name), hosts: vec![function(name).name], ports: Vec::new() }
+    Callee {
+        id: function(name),
+        identity: identity(name),
+        hosts: vec![function(name).name],
+        ports: Vec::new(),
+        addresses: Vec::new(),
+    }
 }
 
 fn program(name: &str, direction: Direction) -> ProgramSpec {
@@ -129,6 +135,7 @@ pub(crate) fn mesh() -> MeshSlice {
         control: local,
         access_log: AccessLogSink { json: true, file: None },
         otlp: None,
+        name_servers: Vec::new(),
         accounts: leno_config::slice::Accounts::Node,
         limits: Limits {
             head_bytes: 32768,

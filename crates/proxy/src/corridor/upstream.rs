@@ -1,28 +1,29 @@
 //! Forwards a permitted request: chooses an endpoint, sends, and retries what the plan allows and what is safe to repeat.
 
+mod outside;
+mod send;
+
 use crate::corridor::component::Running;
 use crate::corridor::exchange::{Exchange, Origin};
 use crate::corridor::judge::{Permitted, Ruling};
-use crate::corridor::pool::{CalleeKey, CheckIn, CheckedOutHttp1, CheckedOutHttp2, ConnectError, ConnectionKey};
+use crate::corridor::pool::{CalleeKey, CheckIn, ConnectionKey};
 use crate::corridor::route::Upstream;
 use crate::corridor::{component, retry, upgrade};
-use crate::http::body::{Body, BodyError, Replayable};
+use crate::http::body::{Body, Replayable};
 use crate::http::failure::{Failure, Unavailable};
 use crate::http::head;
 use crate::http::upload::Upload;
 use crate::state::component::Component;
 use crate::state::credential::{HandlingGuard, InFlight};
-use crate::state::egress::{self, Outside};
 use crate::state::function::FunctionEntry;
-use crate::state::instances::{InstanceProof, Lease};
+use crate::state::instances::Lease;
 use crate::state::ledger::Attempt;
 use crate::state::revisions::Revision;
 use crate::telemetry::observed::{AttemptResult, Stage};
-use http::uri::Scheme;
-use http::{HeaderValue, Request, Response, StatusCode, header, request};
-use hyper::body::Incoming;
-use leno_config::slice::{AppProtocol, Callee, EgressProtocol, IN_NODE};
+use http::{HeaderValue, Request, Response, StatusCode, request};
+use leno_config::slice::{AppProtocol, Callee, IN_NODE};
 use leno_policy::spec::{Breaker, Retry};
+use send::{CONNECT, Endpoints};
 use std::borrow::Cow;
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -31,15 +32,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A connection that was idle for longer than this may just have been closed by its server. So a copy of a repeatable request is kept, to
-/// be sent again.
-const STALE_AFTER: Duration = Duration::from_millis(500);
-
 /// When an exchange or an attempt is to be over, and how long that is from its beginning.
 type Deadline = (tokio::time::Instant, Duration);
-
-/// Longest time to connect to an instance or a sidecar, including TLS.
-const CONNECT: Duration = Duration::from_secs(5);
 
 /// How often to check whether the supervisor has learned that a function is no longer a component.
 const REVISION_POLL: Duration = Duration::from_millis(1);
@@ -306,190 +300,6 @@ impl Forward<'_> {
         }
     }
 
-    /// Sends the request to something outside of the mesh.
-    async fn to_outside(
-        &self,
-        entry: &FunctionEntry,
-        outside: &Outside,
-        mut head: Box<request::Parts>,
-        body: Body,
-        avoid: &[SocketAddr],
-    ) -> Result<Reply, Failure> {
-        let exchange = self.exchange;
-        let port = outside.egress.http_port(exchange.port).ok_or(Failure::NoHttp(exchange.port))?;
-        if exchange.upgrade && port.http2 {
-            return Err(Failure::Protocol("it speaks HTTP/2, over which no WebSocket is opened to the outside"));
-        }
-        let host = head::host(&head);
-        let found = outside.addresses(&exchange.worker.node.resolver, &host).await?;
-        let mut addresses: VecDeque<_> = found.iter().map(|ip| SocketAddr::new(*ip, port.number)).collect();
-        let (target, now) = (&self.ruling.target, Instant::now());
-        addresses.retain(|address| !target.ejected(*address, now));
-        // Those that were tried last.
-        addresses.make_contiguous().sort_by_key(|address| avoid.contains(address));
-        let address = addresses.pop_front().ok_or(Failure::Ejected)?;
-        let tls = port.protocol == EgressProtocol::Https;
-        let key = outside.key(&host, tls, port.http2).await?;
-        let credentials = outside.credentials().await?;
-        self.endpoint.set(Some(address));
-        exchange.record.stage(Stage::Upstream);
-        let authority = egress::authority(&host, port);
-        head::leave_mesh(&mut head, &authority, outside.egress.trace_context);
-        for (name, value) in credentials {
-            head.headers.insert(name, value);
-        }
-        let key = ConnectionKey { address, callee: CalleeKey::Outside(key) };
-        let limit = outside.egress.connect_timeout;
-        let endpoints = Endpoints { key, others: addresses, lease: Some(&()), limit };
-        let (response, connection) = if port.http2 {
-            let scheme = if tls { Scheme::HTTPS } else { Scheme::HTTP };
-            self.send_http2_as(&scheme, Some(entry), endpoints, head, body.deliver(&entry.identity_fields)).await?
-        } else {
-            self.send_http1(entry, endpoints, head, body.deliver(&entry.identity_fields)).await?
-        };
-        let guard = UpstreamGuard { connection: Some(connection), ..UpstreamGuard::default() };
-        Ok(Reply { response: response.map(Body::from), guard })
-    }
-
-    async fn send_http1(
-        &self,
-        entry: &FunctionEntry,
-        mut endpoints: Endpoints<'_>,
-        mut head: Box<request::Parts>,
-        body: Body,
-    ) -> Result<(Response<Incoming>, CheckIn), Failure> {
-        let pool = &self.exchange.worker.pool;
-        head::into_http1(&mut head, body.is_over());
-        let mut request = Request::from_parts(*head, body);
-        loop {
-            let repeatable = request.body().is_over() && retry::is_idempotent(request.method());
-            let CheckedOutHttp1 { mut connection, idle } = self.http1(entry, &mut endpoints, repeatable).await?;
-            let stale = idle.is_some_and(|idle| idle > STALE_AFTER);
-            let spare = (stale && repeatable).then(|| Box::new(copy(&request)));
-            let mut error = match connection.sender.try_send_request(request).await {
-                Ok(response) if is_encoded(&response) => {
-                    let cause = "the response has a transfer coding that is not understood".to_owned();
-                    return Err(Failure::Reset { cause, refused: false });
-                }
-                Ok(response) => return Ok((response, pool.check_in_http1(connection, endpoints.key))),
-                Err(error) => error,
-            };
-            // The server may have closed the idle connection. A request that was not sent, or may be sent twice, goes out on another
-            // connection.
-            request = match (error.take_message(), spare) {
-                (Some(unsent), _) if idle.is_some() => unsent,
-                (None, Some(spare)) if is_lost(error.error()) => *spare,
-                (unsent, _) => return Err(broken(error.into_error(), unsent.is_some())),
-            };
-        }
-    }
-
-    /// A connection for one request, within the circuit breaker's limit. Each worker may have one in any case, so that no worker starves
-    /// while others hold idle connections.
-    async fn http1(
-        &self,
-        entry: &FunctionEntry,
-        endpoints: &mut Endpoints<'_>,
-        repeatable: bool,
-    ) -> Result<CheckedOutHttp1, Failure> {
-        let (pool, target) = (&self.exchange.worker.pool, &self.ruling.target);
-        let breaker = breaker(entry);
-        let mut pending = None;
-        loop {
-            if let Some(idle) = pool.idle_http1(&endpoints.key, repeatable) {
-                return Ok(idle);
-            }
-            let guard = target.acquire_connection(breaker.map(|breaker| breaker.max_connections));
-            if guard.is_some() || pool.open_http1(&endpoints.key) == 0 {
-                let guard = guard.or_else(|| target.acquire_connection(None));
-                // Boxed because it is rare and large. Otherwise every exchange's future would have to hold room for it.
-                let connect = pool.connect_http1(&endpoints.key, endpoints.proof(), guard, endpoints.limit);
-                match Box::pin(connect).await {
-                    Ok(connected) => return Ok(connected),
-                    Err(error) => self.next_endpoint(Some(entry), endpoints, &error)?,
-                }
-                continue;
-            }
-            if pending.is_none() {
-                pending =
-                    Some(target.acquire_pending(breaker.map(|breaker| breaker.max_pending)).ok_or(Failure::Overflow)?);
-            }
-            pool.changed_http1(&endpoints.key).await;
-        }
-    }
-
-    async fn send_http2(
-        &self,
-        entry: Option<&FunctionEntry>,
-        endpoints: Endpoints<'_>,
-        head: Box<request::Parts>,
-        body: Body,
-    ) -> Result<(Response<Incoming>, CheckIn), Failure> {
-        let scheme = if self.exchange.scheme == "https" { Scheme::HTTPS } else { Scheme::HTTP };
-        self.send_http2_as(&scheme, entry, endpoints, head, body).await
-    }
-
-    async fn send_http2_as(
-        &self,
-        scheme: &Scheme,
-        entry: Option<&FunctionEntry>,
-        mut endpoints: Endpoints<'_>,
-        mut head: Box<request::Parts>,
-        body: Body,
-    ) -> Result<(Response<Incoming>, CheckIn), Failure> {
-        let (worker, target) = (&self.exchange.worker, &self.ruling.target);
-        head::into_http2(&mut head, scheme)?;
-        let breaker = entry.and_then(breaker);
-        let guard = || {
-            target
-                .acquire_connection(breaker.map(|breaker| breaker.max_connections))
-                .or_else(|| target.acquire_connection(None))
-        };
-        let mut request = Request::from_parts(*head, body);
-        loop {
-            let Endpoints { key, lease, limit, .. } = &endpoints;
-            let connection = worker.pool.http2(key, *lease, &worker.node.svids, guard, *limit).await;
-            let CheckedOutHttp2 { mut sender, stream, reused } = match connection {
-                Ok(connection) => connection,
-                Err(error) => {
-                    self.next_endpoint(entry, &mut endpoints, &error)?;
-                    continue;
-                }
-            };
-            let mut error = match sender.try_send_request(request).await {
-                Ok(response) => return Ok((response, CheckIn::Http2(stream))),
-                Err(error) => error,
-            };
-            request = match error.take_message() {
-                Some(unsent) if reused => unsent,
-                unsent => return Err(broken(error.into_error(), unsent.is_some())),
-            };
-        }
-    }
-
-    /// Goes on with the next endpoint if there is one: nothing was sent yet.
-    fn next_endpoint(
-        &self,
-        entry: Option<&FunctionEntry>,
-        endpoints: &mut Endpoints<'_>,
-        error: &ConnectError,
-    ) -> Result<(), Failure> {
-        let failure = self.unconnected(entry, endpoints.key.address, error);
-        let Some(next) = endpoints.others.pop_front() else { return Err(failure) };
-        self.exchange.record.attempt(self.endpoint.get(), AttemptResult::Failed(failure.flag()));
-        endpoints.key.address = next;
-        self.endpoint.set(Some(next));
-        Ok(())
-    }
-
-    fn unconnected(&self, entry: Option<&FunctionEntry>, address: SocketAddr, error: &ConnectError) -> Failure {
-        if let (ConnectError::Unproven(_), Some(entry)) = (error, entry) {
-            tracing::error!(function = %entry.name, %address, %error, "no request is sent there");
-            self.exchange.record.metrics().unproven(&entry.name, "instance");
-        }
-        Failure::Connect { cause: format!("{address}: {error}") }
-    }
-
     /// Hands the request to the callee's inbound judge, on this thread.
     async fn hand_over(&self, callee: &Arc<FunctionEntry>, head: Box<request::Parts>, body: Body) -> Reply {
         let exchange = self.exchange.hand_over(callee, &self.ruling.entry, &head);
@@ -530,30 +340,6 @@ impl Forward<'_> {
     }
 }
 
-/// Where a request may go.
-struct Endpoints<'a> {
-    /// Where it goes.
-    key: ConnectionKey,
-    /// Where it goes if there is no connection.
-    others: VecDeque<SocketAddr>,
-    /// Connects, unless it is a sidecar, which authenticates by TLS.
-    lease: Option<&'a dyn InstanceProof>,
-    /// Longest time to connect, including TLS.
-    limit: Duration,
-}
-
-impl<'a> Endpoints<'a> {
-    /// A leased instance.
-    fn one(lease: &'a Lease) -> Self {
-        let key = ConnectionKey::instance(lease.address);
-        Self { key, others: VecDeque::new(), lease: Some(&*lease.guard), limit: CONNECT }
-    }
-
-    fn proof(&self) -> &'a dyn InstanceProof {
-        self.lease.unwrap_or(&())
-    }
-}
-
 impl Reply {
     /// The failure that the callee's sidecar reported instead of an instance's response, if it did.
     pub(super) fn failure(&self) -> Option<&Failure> {
@@ -564,11 +350,6 @@ impl Reply {
 /// The circuit breaker towards this function's instances. It is the same for all callers.
 fn breaker(entry: &FunctionEntry) -> Option<&Breaker> {
     entry.inbound.spec.targets.first()?.breaker.as_ref()
-}
-
-/// Whether the response has a transfer coding besides chunked. Passed on without that coding, the body would mean something else.
-fn is_encoded(response: &Response<Incoming>) -> bool {
-    response.headers().contains_key(header::TRANSFER_ENCODING) && !head::is_chunked(response.headers())
 }
 
 /// What the retry decision needs to know about an attempt.
@@ -589,38 +370,4 @@ fn copy_head(head: &request::Parts) -> Box<request::Parts> {
     copy.version = head.version;
     copy.headers = head.headers.clone();
     Box::new(copy)
-}
-
-fn copy(request: &Request<Body>) -> Request<Body> {
-    let mut copy = Request::new(Body::empty());
-    *copy.method_mut() = request.method().clone();
-    *copy.uri_mut() = request.uri().clone();
-    *copy.headers_mut() = request.headers().clone();
-    copy
-}
-
-/// Whether the connection ended before there was a response.
-fn is_lost(error: &hyper::Error) -> bool {
-    let cause = std::error::Error::source(error);
-    error.is_incomplete_message() || error.is_closed() || cause.is_some_and(|cause| cause.is::<std::io::Error>())
-}
-
-/// Turns hyper's error into a failure. `unsent`: no byte was sent.
-fn broken(error: hyper::Error, unsent: bool) -> Failure {
-    if error.is_user() && std::error::Error::source(&error).is_some_and(|cause| cause.is::<BodyError>()) {
-        // The request's body fails when its sender does.
-        return Failure::ClientGone;
-    }
-    let mut source: Option<&dyn std::error::Error> = Some(&error);
-    let mut refused = unsent;
-    let mut cause = error.to_string();
-    while let Some(error) = source {
-        cause = error.to_string();
-        if let Some(error) = error.downcast_ref::<h2::Error>() {
-            // After GOAWAY, only streams that the peer did not process fail with it (RFC 9113, 6.8).
-            refused |= error.reason() == Some(h2::Reason::REFUSED_STREAM) || (error.is_go_away() && error.is_remote());
-        }
-        source = error.source();
-    }
-    Failure::Reset { cause, refused }
 }

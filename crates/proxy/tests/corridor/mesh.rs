@@ -144,6 +144,7 @@ impl Builder {
             control: free,
             access_log: AccessLogSink { json: true, file: None },
             otlp: None,
+            name_servers: Vec::new(),
             accounts: leno_config::slice::Accounts::Node,
             limits: Limits {
                 head_bytes: 16 * 1024,
@@ -192,7 +193,13 @@ impl Builder {
         let slice = self.functions.iter_mut().find(|slice| slice.id == id(caller)).unwrap();
         slice.outbound.targets.push(target(callee));
         let hosts = vec![callee.to_owned(), format!("{callee}.shop")];
-        slice.callees.push(Callee { id: id(callee), identity: spiffe(callee).to_string(), hosts, ports: Vec::new() });
+        slice.callees.push(Callee {
+            id: id(callee),
+            identity: spiffe(callee).to_string(),
+            hosts,
+            ports: Vec::new(),
+            addresses: Vec::new(),
+        });
         self
     }
 

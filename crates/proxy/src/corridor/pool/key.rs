@@ -1,0 +1,41 @@
+//! Which connections requests may share.
+
+use crate::state::egress::{OutsideKey, OutsideTls};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// Identifies connections that requests may share: to one address, and to one kind of callee there.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct ConnectionKey {
+    pub address: SocketAddr,
+    pub callee: CalleeKey,
+}
+
+/// Whom connections lead to.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum CalleeKey {
+    /// An instance, without TLS.
+    Instance,
+    /// A sidecar, with mutual TLS between these identities.
+    Sidecar(Identities),
+    /// Something outside of the mesh.
+    Outside(OutsideKey),
+}
+
+impl ConnectionKey {
+    /// Of an instance.
+    pub(crate) fn instance(address: SocketAddr) -> Self {
+        Self { address, callee: CalleeKey::Instance }
+    }
+
+    /// The TLS of something outside.
+    pub(super) fn outside_tls(&self) -> Option<&OutsideTls> {
+        match &self.callee {
+            CalleeKey::Outside(outside) => outside.tls.as_ref(),
+            CalleeKey::Instance | CalleeKey::Sidecar(_) => None,
+        }
+    }
+}
+
+/// SPIFFE IDs of caller and callee.
+pub(crate) type Identities = (Arc<str>, Arc<str>);

@@ -1,0 +1,64 @@
+//! Forwards a permitted request to something outside of the mesh.
+
+use super::send::Endpoints;
+use super::{Forward, Reply, UpstreamGuard};
+use crate::corridor::pool::{CalleeKey, ConnectionKey};
+use crate::http::body::Body;
+use crate::http::failure::Failure;
+use crate::http::head;
+use crate::state::egress::{self, Outside};
+use crate::state::function::FunctionEntry;
+use crate::telemetry::observed::Stage;
+use http::request;
+use http::uri::Scheme;
+use leno_config::slice::EgressProtocol;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::time::Instant;
+
+impl Forward<'_> {
+    /// Sends the request to something outside of the mesh.
+    pub(super) async fn to_outside(
+        &self,
+        entry: &FunctionEntry,
+        outside: &Outside,
+        mut head: Box<request::Parts>,
+        body: Body,
+        avoid: &[SocketAddr],
+    ) -> Result<Reply, Failure> {
+        let exchange = self.exchange;
+        let port = outside.egress.http_port(exchange.port).ok_or(Failure::NoHttp(exchange.port))?;
+        if exchange.upgrade && port.http2 {
+            return Err(Failure::Protocol("it speaks HTTP/2, over which no WebSocket is opened to the outside"));
+        }
+        let host = head::host(&head);
+        let found = outside.addresses(&exchange.worker.node.resolver, &host).await?;
+        let mut addresses: VecDeque<_> = found.iter().map(|ip| SocketAddr::new(*ip, port.number)).collect();
+        let (target, now) = (&self.ruling.target, Instant::now());
+        addresses.retain(|address| !target.ejected(*address, now));
+        // Those that were tried last.
+        addresses.make_contiguous().sort_by_key(|address| avoid.contains(address));
+        let address = addresses.pop_front().ok_or(Failure::Ejected)?;
+        let tls = port.protocol == EgressProtocol::Https;
+        let key = outside.key(&host, tls, port.http2).await?;
+        let credentials = outside.credentials().await?;
+        self.endpoint.set(Some(address));
+        exchange.record.stage(Stage::Upstream);
+        let authority = egress::authority(&host, port);
+        head::leave_mesh(&mut head, &authority, outside.egress.trace_context);
+        for (name, value) in credentials {
+            head.headers.insert(name, value);
+        }
+        let key = ConnectionKey { address, callee: CalleeKey::Outside(key) };
+        let limit = outside.egress.connect_timeout;
+        let endpoints = Endpoints { key, others: addresses, lease: Some(&()), limit };
+        let (response, connection) = if port.http2 {
+            let scheme = if tls { Scheme::HTTPS } else { Scheme::HTTP };
+            self.send_http2_as(&scheme, Some(entry), endpoints, head, body.deliver(&entry.identity_fields)).await?
+        } else {
+            self.send_http1(entry, endpoints, head, body.deliver(&entry.identity_fields)).await?
+        };
+        let guard = UpstreamGuard { connection: Some(connection), ..UpstreamGuard::default() };
+        Ok(Reply { response: response.map(Body::from), guard })
+    }
+}
