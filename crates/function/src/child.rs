@@ -161,9 +161,16 @@ impl Owner {
         let (out, err) = (out.into_blocking_fd()?, err.into_blocking_fd()?);
         let (hostname, secrets, descriptors) = (hostname(&name), secrets.files, self.settings.descriptors);
         if let Some(container) = program.container {
-            let own_group = matches!(limits, Some(RoomLimits::Current(_)));
-            room.contain(container.instance(program, own_group, environment, hostname, secrets, descriptors), out, err)
-                .await?;
+            let container = leno_room::Container {
+                environment,
+                hostname,
+                visible: program.read_only_paths.to_vec(),
+                secrets,
+                descriptors,
+                own_group: matches!(limits, Some(RoomLimits::Current(_))),
+                ..container.container()
+            };
+            room.contain(container, out, err).await?;
         } else {
             let task = leno_room::Program {
                 argv: program.argv.to_vec(),

@@ -1,9 +1,7 @@
 //! Instances that are containers.
 
-use crate::process::Program;
 use leno_room::{Container, Image, Volume};
 use std::any::Any;
-use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -60,33 +58,9 @@ impl PartialEq for Lease {
 impl Eq for Lease {}
 
 impl ContainerSpec {
-    /// The container of one instance.
-    pub(crate) fn instance(
-        &self,
-        program: &Program<'_>,
-        own_group: bool,
-        environment: BTreeMap<String, String>,
-        hostname: String,
-        secrets: Vec<(String, Vec<u8>)>,
-        descriptors: Option<u64>,
-    ) -> Container {
+    /// The container, without what differs from instance to instance.
+    pub(crate) fn container(&self) -> Container {
         let Self { image, command, args, directory, user, volumes, read_only, writable, lease: _ } = self.clone();
-        let visible = program.read_only_paths.to_vec();
-        Container {
-            image,
-            command,
-            args,
-            directory,
-            user,
-            environment,
-            hostname,
-            visible,
-            secrets,
-            volumes,
-            descriptors,
-            read_only,
-            own_group,
-            writable,
-        }
+        Container { image, command, args, directory, user, volumes, read_only, writable, ..Container::default() }
     }
 }

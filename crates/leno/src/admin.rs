@@ -119,8 +119,10 @@ impl Admin {
         let control = Box::new(Scrape::of(self.control.status()));
         let connections = Box::new(self.node.admission.scrape());
         let extensions = Box::new(self.node.extension_instances.scrape());
-        let destinations = Box::new(self.node.telemetry.destinations.scrape());
-        let others: Vec<Box<dyn Collector>> = vec![scaling, revisions, control, connections, extensions, destinations];
+        let (without_requests, destinations) =
+            (Box::new(self.node.telemetry.connections.scrape()), Box::new(self.node.telemetry.destinations.scrape()));
+        let others: Vec<Box<dyn Collector>> =
+            vec![scaling, revisions, control, connections, extensions, without_requests, destinations];
         self.node.telemetry.metrics_text(self.node.ledger.entries(), others)
     }
 

@@ -591,6 +591,14 @@ fn databases_inside_and_outside_are_called_by_those_who_may() {
         assert_eq!((&allowed[0]["sent"], &allowed[0]["received"]), (&13.into(), &5.into()), "{rows:#?}");
         assert!(allowed[0]["source"].as_str().unwrap().starts_with("test/cart"), "{rows:#?}");
         assert!(rows.iter().any(|row| row["verdict"] == "deny"), "{rows:#?}");
+        let name = target.trim_start_matches("test/");
+        let labels = format!(
+            "reporter=\"source\",source_workload=\"cart\",source_workload_namespace=\"test\",destination_workload=\"{name}\",\
+             destination_workload_namespace=\"test\""
+        );
+        let closed = format!("istio_tcp_connections_closed_total{{{labels}}} 2");
+        let sent = format!("istio_tcp_received_bytes_total{{{labels}}} 25");
+        mesh.metrics(&[&closed, &sent]);
         // A third connection is one too many.
         let hold = |from: &[&str]| mesh.curl(&format!("/keep/{at}"), from).body;
         assert_eq!((hold(&[]), hold(&[])), ("kept".to_owned(), "kept".to_owned()));

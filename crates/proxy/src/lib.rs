@@ -37,4 +37,4 @@ pub use state::snapshot::NodeSnapshot;
 pub use state::{addresses, connections, credential, extension, instances, kernel, ledger, modules, shards, signature};
 pub use telemetry::record::Record;
 pub use telemetry::recorder::Recorder;
-pub use telemetry::{Telemetry, destinations, flows, metrics, ring, stats};
+pub use telemetry::{Telemetry, connection_counts, destinations, flows, metrics, ring, stats};

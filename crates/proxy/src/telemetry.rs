@@ -1,6 +1,7 @@
 //! Where records go: metrics, the ring of recent records, access log and spans.
 
 pub(crate) mod access_log;
+pub mod connection_counts;
 pub mod destinations;
 pub mod flows;
 mod kept;
@@ -15,6 +16,7 @@ pub(crate) mod span;
 pub mod stats;
 
 use access_log::AccessLog;
+use connection_counts::Connections;
 use destinations::Destinations;
 use flows::{Flows, Others};
 use leno_config::slice::MeshSlice;
@@ -33,6 +35,8 @@ pub struct Telemetry {
     pub ring: Ring,
     /// What was refused before it was a request.
     pub others: Others,
+    /// Connections without requests.
+    pub connections: Connections,
     /// What functions wanted to reach and were refused.
     pub destinations: Destinations,
     /// The access log; `None`: no lines are written.
@@ -56,6 +60,7 @@ impl Telemetry {
             metrics: Metrics::default(),
             ring: Ring::default(),
             others: Others::default(),
+            connections: Connections::default(),
             destinations: Destinations::default(),
             log: None,
             spans: None,

@@ -1,10 +1,9 @@
 //! User and group IDs that rooms have outside.
 
+use crate::user::CONTAINER_IDS;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// How many user IDs a container has: 0 and up.
-pub(crate) const CONTAINER_IDS: u32 = 0x1_0000;
 /// The first ID that rooms of processes have outside, and how many there are. Beyond those that systemd gives to containers.
 const FIRST_ACCOUNT: u32 = 0x7000_0000;
 const ACCOUNTS: u32 = 0x1_0000;

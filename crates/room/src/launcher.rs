@@ -3,9 +3,9 @@
 //! A room begins as a copy of the process that makes it. The node is a bad one to copy: it has threads and secrets. The launcher has neither. It is
 //! started when the node starts, and each room's first process shares all of its memory with it until it writes there.
 
-use crate::account::CONTAINER_IDS;
 use crate::init::USER;
 use crate::step::{During, Unmade};
+use crate::user::CONTAINER_IDS;
 use crate::wire::{self, Event, Kind, Make};
 use crate::{children, filter, init};
 use nix::sched::CloneFlags;

@@ -13,6 +13,11 @@
 //! The kernel ends a room with its first process. That process ends when the program has ended, when the node closes its socket (also by being killed),
 //! or when the launcher ends. So no room outlives its node.
 //!
+//! # Containers
+//! A room may also be made for a container ([`Rooms::take_for_container`], [`Room::contain`]). It has a range of user IDs instead of one, its program's
+//! files are those of an image, and the image's root user has a few capabilities, for these files and users. An OCI runtime of the machine puts the files
+//! in their places and starts the program; all else is as in other rooms. The node has to be root.
+//!
 //! # Rights
 //! Rooms need no root. With root, each has a user ID of its own outside, and no two are alike; without, the kernel only lets the node map its own account,
 //! and rooms are kept apart by the other namespaces alone.

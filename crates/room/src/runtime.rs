@@ -7,7 +7,7 @@
 use crate::filter::Listener;
 use crate::rights::{give_up_rights_but, limit};
 use crate::step::{During, Unmade};
-use crate::user::User;
+use crate::user::{self, User};
 use crate::view::{self, At};
 use crate::wire::{Contained, receive_descriptor};
 use base64::Engine;
@@ -68,7 +68,7 @@ pub(crate) fn start(
 ) -> Result<(Pid, Listener), Unmade> {
     view::contain(task, mounts).during("the container's files")?;
     let root = rustix::fs::open(view::CONTAINER_ROOT, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
-    let user = User::find(root.during("the container's root")?.as_fd(), &task.user).during("the container's user")?;
+    let user = user::find(root.during("the container's root")?.as_fd(), &task.user).during("the container's user")?;
     let bundle = bundle(task, &user, filter).to_string();
     fs::write(Path::new(view::BUNDLE).join("config.json"), bundle).during("the container's configuration")?;
     let receiver = UnixListener::bind(LISTENER).during("the filter of system calls")?;
@@ -105,7 +105,11 @@ fn run(runtime: &Path, arguments: &[&str], output: &OwnedFd, errors: &OwnedFd) -
     }
     let said = fs::read_to_string(LOG).unwrap_or_default();
     let said = said.lines().last().unwrap_or_default();
-    Err(io::Error::other(if said.is_empty() { format!("{}: {status}", runtime.display()) } else { said.to_owned() }))
+    Err(io::Error::other(if said.is_empty() {
+        format!("{}: {status}; its output says why", runtime.display())
+    } else {
+        said.to_owned()
+    }))
 }
 
 /// The container's process, as the runtime tells it.

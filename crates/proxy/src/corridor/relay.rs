@@ -60,6 +60,8 @@ pub(crate) struct Relay {
     /// Bytes from the caller, and to it.
     bytes: [u64; 2],
     spliced: bool,
+    /// It was connected to its callee.
+    carried: bool,
 }
 
 /// Why a connection ends before its ends are done.
@@ -116,6 +118,7 @@ pub(crate) fn find(worker: &Rc<Worker>, caller: &Arc<Caller>, address: SocketAdd
         rule: String::new(),
         bytes: [0; 2],
         spliced: false,
+        carried: false,
     }))
 }
 
@@ -150,6 +153,11 @@ impl Relay {
             Err(Stop::Failed(reason)) => Err(Ended::Failed(reason)),
         };
         stream.done = outcome.is_ok();
+        let counts = &self.worker.node.telemetry.connections;
+        match self.carried {
+            true => counts.closed(&self.caller.function, &self.callee.id, self.bytes),
+            false => counts.refused(&self.caller.function, &self.callee.id),
+        }
         self.worker.node.telemetry.others.push(Connection {
             instance: &self.caller.instance,
             target: Some(&self.callee.id),
@@ -182,6 +190,8 @@ impl Relay {
             None => self.connect(&callee).await.map(|(lease, upstream)| (Some(lease), upstream))?,
         };
         let mut upstream = ResetUnlessDone { stream: upstream, done: false };
+        self.worker.node.telemetry.connections.opened(&self.caller.function, &self.callee.id);
+        self.carried = true;
         // A snapshot may have come meanwhile.
         self.judge(entry)?;
         let spliced = match self.worker.node.kernel() {
