@@ -46,7 +46,8 @@ pub(crate) fn egress(function: &str, node: &NodeAddress, json: bool) -> Result<E
         return Ok(ExitCode::SUCCESS);
     }
     let refused: Refused = serde_json::from_str(&body).context("the node's answer is not a list of destinations")?;
-    print!("{}", tell(&id, &refused, &functions)?);
+    let externals = names(&node, "/externals", "external")?;
+    print!("{}", tell(&id, &refused, &functions, &externals)?);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -67,7 +68,7 @@ fn find(known: &[FunctionId], text: &str) -> Result<FunctionId> {
     }
 }
 
-fn tell(id: &FunctionId, refused: &Refused, functions: &[FunctionId]) -> Result<String> {
+fn tell(id: &FunctionId, refused: &Refused, functions: &[FunctionId], externals: &[FunctionId]) -> Result<String> {
     let mut text = String::new();
     if refused.destinations.is_empty() && refused.beyond == 0 {
         let _ = writeln!(text, "# {id} was refused nothing outside of the mesh since the node started.");
@@ -108,8 +109,10 @@ fn tell(id: &FunctionId, refused: &Refused, functions: &[FunctionId]) -> Result<
             suggested.entry(&destination.host).or_default().add(destination);
         }
     }
+    let own = functions.iter().chain(externals).filter(|known| known.namespace == id.namespace);
+    let mut taken: BTreeSet<String> = own.map(|known| known.name.clone()).collect();
     for (host, suggested) in &suggested {
-        let name = label(host);
+        let name = label(host, &mut taken);
         text += &suggested.documents(id, host, &name)?;
         callees.push(name);
     }
@@ -261,11 +264,17 @@ fn shortest(id: &FunctionId, callee: &FunctionId) -> String {
     if id.namespace == callee.namespace { callee.name.clone() } else { callee.to_string() }
 }
 
-/// A name for a document about a host.
-fn label(host: &str) -> String {
-    let dashed: String = host.chars().map(|letter| if letter.is_ascii_alphanumeric() { letter } else { '-' }).collect();
-    let cut = dashed.get(..63).unwrap_or(&dashed);
-    cut.trim_matches('-').to_owned()
+/// A name for a document about a host that nothing has yet.
+fn label(host: &str, taken: &mut BTreeSet<String>) -> String {
+    let dashed: String =
+        bare(host).chars().map(|letter| if letter.is_ascii_alphanumeric() { letter } else { '-' }).collect();
+    let cut = dashed.get(..56).unwrap_or(&dashed).trim_matches('-');
+    let stem = if cut.is_empty() { "outside" } else { cut };
+    let numbered = (2..).map(|number| format!("{stem}-{number}"));
+    let free = std::iter::once(stem.to_owned()).chain(numbered).find(|name| !taken.contains(name));
+    let name = free.unwrap_or_default();
+    taken.insert(name.clone());
+    name
 }
 
 #[cfg(test)]
@@ -282,7 +291,7 @@ mod tests {
     fn told(destinations: Vec<Destination>) -> String {
         let id = FunctionId::new("shop", "cart").unwrap();
         let stock = FunctionId::new("shop", "stock").unwrap();
-        tell(&id, &Refused { destinations, beyond: 0 }, &[id.clone(), stock]).unwrap()
+        tell(&id, &Refused { destinations, beyond: 0 }, &[id.clone(), stock], &[]).unwrap()
     }
 
     #[test]
@@ -315,6 +324,10 @@ mod tests {
     fn hostile_texts_stay_texts() {
         let text = told(vec![
             destination(Asked::Name, "a\nkind: Policy\n.example", None),
+            destination(Asked::Name, "a-b.example", None),
+            destination(Asked::Name, "a.b.example", None),
+            destination(Asked::Request, "[::]", Some(80)),
+            destination(Asked::Name, "cart.", None),
             Destination {
                 paths: BTreeSet::from(["/a*".to_owned(), "/\u{1b}[2J\n- x".to_owned()]),
                 ..destination(Asked::Request, "api.example.com", Some(80))

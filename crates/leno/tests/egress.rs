@@ -141,6 +141,50 @@ fn the_node_begins_tls_and_adds_the_secret_and_judges_each_request() {
 }
 
 #[test]
+fn rules_are_about_where_a_call_goes() {
+    let (names, authority) = (Names::start(), Authority::new());
+    names.set("api.shop.example", Answer::Addresses(vec![HERE], 60));
+    let server = Server::https("127.0.0.1:0", &authority, &["api.shop.example"], None);
+    let plain = Server::http("127.0.0.1:0");
+    let (port, plain_port) = (server.port(), plain.port());
+    let documents = |rules: &str| {
+        caller("api, block")
+            + &external(
+                "api",
+                &format!(
+                    "  hosts: [api.shop.example]\n  resolvesTo: [127.0.0.1]\n  ports: [{{port: {port}, protocol: https}}]\n  \
+                     tls: {{caFile: ca.pem}}"
+                ),
+            )
+            + &external(
+                "block",
+                &format!("  addresses: [127.0.0.1]\n  ports: [{{port: {plain_port}, protocol: http}}]"),
+            )
+            + &policy("api", "api", &format!("  authorization: {{rules: [{rules}]}}"))
+            + &policy(
+                "block",
+                "block",
+                "  authorization: {rules: [{name: not-this, action: deny, to: [{hosts: [127.0.0.9]}]}, {name: all}]}",
+            )
+    };
+    let only = format!("{{name: only, to: [{{ports: [{port}]}}]}}");
+    let mut mesh =
+        start(&names, &documents(&only), |folder| fs::write(folder.join("ca.pem"), authority.pem()).unwrap());
+    // By the port that it goes to, whatever port it was called at.
+    seen(&mesh, "api.shop.example", "/");
+    seen(&mesh, &format!("api.shop.example:{port}"), "/");
+    mesh.write(&documents(&format!("{{name: deny, action: deny, to: [{{ports: [{port}]}}]}}, {{name: all}}")));
+    mesh.wait_for("the change", |mesh| status(mesh, &format!("api.shop.example:{port}"), "/") == 403);
+    assert_eq!(status(&mesh, "api.shop.example", "/"), 403);
+    // An address has one form, so that rules about hosts mean it.
+    seen(&mesh, &format!("127.0.0.1:{plain_port}"), "/");
+    for other in ["[::ffff:127.0.0.1]", "[::ffff:7f00:1]", "127.1", "0x7f000001", "2130706433"] {
+        let refused = status(&mesh, &format!("{other}:{plain_port}"), "/");
+        assert!((400..404).contains(&refused), "{other}: {refused}");
+    }
+}
+
+#[test]
 fn what_was_refused_becomes_documents_to_review() {
     let names = Names::start();
     names.set("api.shop.example", Answer::Addresses(vec![HERE], 60));
@@ -447,7 +491,14 @@ fn connections_that_are_no_http_go_out_by_name_and_by_address() {
         + &external("tls", &tcp("  hosts: [\"*.tls.example\"]\n  resolvesTo: [127.0.0.0/8]", "tls", tls_port))
         + &by_port("db", port)
         + &by_port("block", port)
-        + &by_port("tls", tls_port);
+        + &policy(
+            "tls",
+            "tls",
+            &format!(
+                "  authorization: {{rules: [{{name: not-admin, action: deny, to: [{{hosts: [admin.tls.example]}}]}}, \
+                 {{name: caller, from: [{{identities: [caller]}}], to: [{{ports: [{tls_port}]}}]}}]}}"
+            ),
+        );
     let leno = Command::new(env!("CARGO_BIN_EXE_leno"));
     let mesh_fields = format!("  instances: {{isolation: strict, accounts: node}}\n{}", names.mesh());
     let mut mesh = Mesh::start_with_command(leno, &mesh_fields, &documents, public_folder);
@@ -484,12 +535,15 @@ fn connections_that_are_no_http_go_out_by_name_and_by_address() {
     assert_eq!(secure.connections(), 1);
     let _ = hello("db.shop.example");
     let _ = hello("a.b.tls.example");
+    let _ = hello("admin.tls.example");
     assert_eq!(secure.connections(), 1, "another name does not get through");
 
     let output = mesh.leno(&["observe", "--json", "--last", "1000", "--kind", "connection"]);
     let text = String::from_utf8(output.stdout).unwrap();
     let rows: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let db = rows.iter().find(|row| row["target"] == "test/db" && row["verdict"] == "allow").expect("it is recorded");
+    let admin = rows.iter().find(|row| row["rule"] == "tls/authorization/not-admin").expect("a rule about its name");
+    assert_eq!(admin["verdict"], "deny");
     assert_eq!(db["rule"], "db/authorization/caller");
     assert!(db["sent"].as_u64().unwrap() > 10 && db["received"].as_u64().unwrap() > 10, "{db}");
 }

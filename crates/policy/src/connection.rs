@@ -2,26 +2,27 @@
 
 use crate::authorization::{self, Asked};
 use crate::fields::Fields;
-use crate::host;
+use crate::host as hosts;
 use crate::input::Peer;
 use crate::outcome::Denial;
 use crate::sidecar;
 use crate::spec::ProgramSpec;
 use alloc::vec::Vec;
 
-/// The name of the authorization rule that allows a connection to `port`, or the denial. It is judged as a request without method, host, path, header
-/// fields and user would be. Of the other policies, only the sidecar's list of ports concerns it.
+/// The name of the authorization rule that allows a connection to `port`, or the denial. It is judged as a request without method, path, header fields and
+/// user would be. `host` is the name that its TLS asks for, once that is known, and empty before. Of the other policies, only the sidecar's list of ports
+/// concerns it.
 ///
 /// # Errors
 /// Returns the denial.
-pub fn judge<'r>(inbound: &'r ProgramSpec, peer: Peer<'_>, port: u16) -> Result<&'r str, Denial> {
+pub fn judge<'r>(inbound: &'r ProgramSpec, peer: Peer<'_>, port: u16, host: &str) -> Result<&'r str, Denial> {
     let asked = Asked {
         peer,
-        namespace: peer.identity.and_then(host::namespace_of_identity),
+        namespace: peer.identity.and_then(hosts::namespace_of_identity),
         principal: None,
         claims: None,
         method: "",
-        host: "",
+        host,
         port,
         path: "",
         sent_query: None,
@@ -69,7 +70,7 @@ mod tests {
         let program = ProgramSpec { authorization: rules, ..crate::testing::inbound() };
         let identity = identity(caller);
         let peer = Peer { identity: Some(&identity), address: IpAddr::V4(Ipv4Addr::LOCALHOST) };
-        judge(&program, peer, port).map(ToString::to_string)
+        judge(&program, peer, port, "").map(ToString::to_string)
     }
 
     #[test]

@@ -98,7 +98,8 @@ fn host(scope: &Scope<'_>, written: &str) -> Option<String> {
         let fix = "expected a name with a dot, such as api.example.com, or *.example.com for one label more";
         return refuse(format!("`{}` is not the name of a host outside", written.escape_debug()), fix);
     }
-    if body.ends_with(".svc") || body.ends_with(".svc.cluster.local") || body.ends_with(".localhost") {
+    let inside = ["svc", "svc.cluster.local", "localhost"];
+    if inside.iter().any(|end| body.strip_suffix(end).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))) {
         return refuse(format!("`{host}` is a name of the mesh's own"), "name a host outside of the mesh");
     }
     Some(host)
@@ -238,6 +239,18 @@ pub(super) fn distinct_callees(
             .enumerate()
             .filter_map(|(index, callee)| Some((index, callee, egress(callee)?)))
             .collect();
+        for (index, callee, egress) in &outside {
+            let named = |function: &&FunctionId| {
+                let name = format!("{}.{}", function.name, function.namespace);
+                !outside.iter().any(|(_, other, _)| other == function) && egress.hosts.contains(&name)
+            };
+            let Some(inside) = function.callees.iter().find(named) else { continue };
+            scope_of(caller, &|root| {
+                let message = format!("`{callee}` has the name of the function `{inside}`");
+                let fix = "call one of them";
+                root.field("spec").field("callees").element(*index).problem(message, fix);
+            });
+        }
         for (place, (index, callee, second)) in outside.iter().enumerate() {
             for (_, other, first) in &outside[..place] {
                 let host = second.hosts.iter().find(|host| first.hosts.contains(host)).cloned();

@@ -153,7 +153,7 @@ pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -
     policy::names(&documents.policies, problems);
     attach::attach(&context, &documents.policies, &policies, &mut functions, problems);
     let warnings = if problems.borrow().is_empty() {
-        warnings::find(&mesh.trust_domain, documents, &policies, &functions, &names)
+        warnings::find(&mesh.trust_domain, documents, &policies, &functions, &names, &externals)
     } else {
         Vec::new()
     };

@@ -156,6 +156,8 @@ impl Exchange {
         let peer = Peer { identity: Some(caller.identity.clone()), address };
         let name = self.request_id.to_str().unwrap_or_default();
         let record = Record::new(&self.worker.recorder, TrafficDirection::Inbound, &peer, self.protocol, head, name);
+        // What is outside is judged by the port that the request goes to.
+        let outside = callee.outside.as_deref().and_then(|outside| outside.egress.http_port(self.port));
         Self {
             worker: self.worker.clone(),
             snapshot: self.snapshot.clone(),
@@ -164,7 +166,7 @@ impl Exchange {
             protocol: self.protocol,
             upgrade: self.upgrade,
             scheme: self.scheme,
-            port: self.port,
+            port: outside.map_or(self.port, |port| port.number),
             request_id: self.request_id.clone(),
             parent: None,
             record,

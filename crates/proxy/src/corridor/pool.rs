@@ -146,6 +146,9 @@ pub(crate) enum ConnectError {
     /// Nothing proves that the connection leads to the instance. No byte was sent.
     #[error("{0}; nothing was sent")]
     Unproven(#[from] Unproven),
+    /// The circuit breaker of something outside allows no more connections.
+    #[error("its circuit breaker allows no more connections")]
+    Full,
     /// Connecting took longer than this.
     #[error("no connection within {0:?}")]
     Timeout(Duration),
@@ -206,16 +209,26 @@ impl Pool {
         None
     }
 
-    /// How many connections to this address this worker has open.
+    /// How many connections to this callee this worker has open.
     pub(crate) fn open_http1(&self, key: &ConnectionKey) -> u32 {
-        self.http1.borrow().get(key).map_or(0, |host| host.open)
+        self.http1.borrow().get(&key.together()).map_or(0, |host| host.open)
     }
 
-    /// Completes when a connection to this address has become idle or has closed.
+    /// Closes an idle connection to another name or address of this callee, if there is one: it makes room for one to this.
+    pub(crate) fn close_another_http1(&self, key: &ConnectionKey) {
+        let CalleeKey::Outside(outside) = &key.callee else { return };
+        let of_it = |other: &ConnectionKey| matches!(&other.callee, CalleeKey::Outside(of) if of.name == outside.name);
+        let mut hosts = self.http1.borrow_mut();
+        let idle = hosts.iter_mut().filter(|(other, _)| of_it(other)).find_map(|(_, host)| host.idle.pop());
+        drop(hosts);
+        drop(idle);
+    }
+
+    /// Completes when a connection to this callee has become idle or has closed.
     pub(crate) fn changed_http1(&self, key: &ConnectionKey) -> impl Future<Output = ()> + use<> {
         let (sender, receiver) = oneshot::channel();
         let mut hosts = self.http1.borrow_mut();
-        hosts.entry(key.clone()).or_default().waiting.push_back(sender);
+        hosts.entry(key.together()).or_default().waiting.push_back(sender);
         async move { drop(receiver.await) }
     }
 
@@ -247,12 +260,11 @@ impl Pool {
 
     fn return_http1(&self, connection: Http1Connection, key: ConnectionKey) {
         let mut hosts = self.http1.borrow_mut();
-        let address = key.address;
-        let host = hosts.entry(key).or_default();
-        if !self.terminating.contains(address) {
-            host.idle.push(Idle { connection, since: Instant::now() });
+        let together = key.together();
+        if !self.terminating.contains(key.address) {
+            hosts.entry(key).or_default().idle.push(Idle { connection, since: Instant::now() });
         }
-        host.wake_one();
+        hosts.entry(together).or_default().wake_one();
     }
 
     /// A stream of a connection that is already open, if one is free.
@@ -285,7 +297,14 @@ impl Pool {
         match self.shared_http2(key) {
             Some(shared) => Ok(shared),
             // Boxed because it is rare and large. Otherwise every exchange's future would have to hold room for it.
-            None => Box::pin(within(limit, self.connect_http2(key, lease, svids, guard()))).await,
+            None => {
+                let guard = guard();
+                // Callers choose to how many names and addresses they connect.
+                if guard.is_none() && matches!(key.callee, CalleeKey::Outside(_)) {
+                    return Err(ConnectError::Full);
+                }
+                Box::pin(within(limit, self.connect_http2(key, lease, svids, guard))).await
+            }
         }
     }
 
@@ -360,7 +379,7 @@ impl Pool {
             host.idle.drain(..old.saturating_sub(MAX_LONG_IDLE));
             host.waiting.retain(|waiting| !waiting.is_closed());
         }
-        http1.retain(|_, host| host.open > 0 || !host.waiting.is_empty());
+        http1.retain(|_, host| host.open > 0 || !host.idle.is_empty() || !host.waiting.is_empty());
         let mut http2 = self.http2.borrow_mut();
         for host in http2.values_mut() {
             host.connections.retain(|shared| {
@@ -388,8 +407,9 @@ struct Open(Weak<Pool>, ConnectionKey);
 
 impl Open {
     fn count(pool: &Pool, key: &ConnectionKey) -> Self {
+        let key = key.together();
         pool.http1.borrow_mut().entry(key.clone()).or_default().open += 1;
-        Self(pool.myself.clone(), key.clone())
+        Self(pool.myself.clone(), key)
     }
 }
 

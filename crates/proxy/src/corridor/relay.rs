@@ -31,6 +31,8 @@ use tokio_rustls::rustls;
 const CONNECT: Duration = Duration::from_secs(5);
 /// How long what an instance has sent before it ended is still carried.
 const LAST_BYTES: Duration = Duration::from_secs(5);
+/// Addresses of something outside that are tried for one connection.
+const MOST_TRIED: usize = 4;
 /// Bytes that are carried at a time, in each direction.
 const BUFFER: usize = 16 * 1024;
 /// The longest hello of a TLS client that is read. Those of today have some hundred bytes to two thousand.
@@ -62,6 +64,10 @@ pub(crate) struct Relay {
     spliced: bool,
     /// It was connected to its callee.
     carried: bool,
+    /// The name that its TLS asked for; empty: it is not known.
+    name: String,
+    /// What it led to outside of the mesh: the name or address that was called, and the address that was connected to.
+    outside: Option<(String, IpAddr)>,
 }
 
 /// Why a connection ends before its ends are done.
@@ -119,6 +125,8 @@ pub(crate) fn find(worker: &Rc<Worker>, caller: &Arc<Caller>, address: SocketAdd
         bytes: [0; 2],
         spliced: false,
         carried: false,
+        name: String::new(),
+        outside: None,
     }))
 }
 
@@ -177,16 +185,15 @@ impl Relay {
     async fn carry(&mut self, entry: &FunctionEntry, stream: &mut TcpStream) -> Result<(), Stop> {
         let callee = self.judge(entry)?;
         let mut first = Vec::new();
-        // The name that its TLS asked for.
-        let mut name = None;
         if self.port.protocol == PortProtocol::Tls {
             let longest = self.worker.snapshot().mesh.limits.head_timeout;
             let hello = tokio::time::timeout(longest, self.hello(stream, &mut first)).await;
-            name = Some(hello.map_err(|_| Stop::Refused(format!("no whole TLS hello came within {longest:?}")))??);
+            self.name = hello.map_err(|_| Stop::Refused(format!("no whole TLS hello came within {longest:?}")))??;
+            self.judge(entry)?;
         }
         let counted = self.count(&callee)?;
         let (lease, upstream) = match &callee.outside {
-            Some(outside) => (None, self.connect_outside(outside, name.as_deref()).await?),
+            Some(outside) => (None, self.connect_outside(outside).await?),
             None => self.connect(&callee).await.map(|(lease, upstream)| (Some(lease), upstream))?,
         };
         let mut upstream = ResetUnlessDone { stream: upstream, done: false };
@@ -216,9 +223,14 @@ impl Relay {
         {
             return Err(Stop::Refused(format!("{} may not call {} any more", entry.name, self.callee.id)));
         }
-        match connections::judge(&snapshot, &current, &self.callee.id, self.port.number) {
+        match connections::judge(&snapshot, &current, &self.callee.id, self.port.number, &self.name) {
             Ok((rule, callee)) => {
                 self.rule = rule;
+                if let (Some(outside), Some((host, address))) = (&callee.outside, &self.outside)
+                    && !outside.admits(host, *address)
+                {
+                    return Err(Stop::Refused(format!("{} does not admit {host} at {address} any more", callee.name)));
+                }
                 Ok(callee)
             }
             Err(refused) => {
@@ -280,8 +292,9 @@ impl Relay {
 
     /// Connects to something outside of the mesh: by the address that the caller called or, if that only means something in rooms, by the name that its
     /// TLS asked for, or the only one that there is.
-    async fn connect_outside(&self, outside: &Outside, name: Option<&str>) -> Result<TcpStream, Stop> {
+    async fn connect_outside(&mut self, outside: &Outside) -> Result<TcpStream, Stop> {
         let node = &self.worker.node;
+        let name = (!self.name.is_empty()).then_some(self.name.as_str());
         let called = self.address.ip().to_string();
         let host = match node.addresses.function(self.called()) {
             None => called.as_str(),
@@ -293,12 +306,13 @@ impl Relay {
         let addresses = addresses.map_err(|failure| Stop::Failed(failure.to_string()))?;
         let limit = outside.egress.connect_timeout;
         let mut failed = String::new();
-        for address in addresses {
+        for address in addresses.into_iter().take(MOST_TRIED) {
             let address = SocketAddr::new(address, self.port.number);
             match tokio::time::timeout(limit, TcpStream::connect(address)).await {
                 Ok(Ok(stream)) => {
                     // Small messages must not wait for acknowledgements. If it cannot be set, the connection is already gone.
                     let _ = stream.set_nodelay(true);
+                    self.outside = Some((host.to_owned(), address.ip()));
                     return Ok(stream);
                 }
                 Ok(Err(error)) => failed = format!("no connection to {address}: {error}"),

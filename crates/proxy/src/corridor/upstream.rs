@@ -189,26 +189,28 @@ impl Forward<'_> {
             Err(failure) => AttemptResult::Failed(failure.flag()),
         };
         self.exchange.record.attempt(self.endpoint.get(), outcome);
-        if let (Upstream::Instance(entry) | Upstream::Outside(entry, _), Some(endpoint)) =
-            (self.upstream, self.endpoint.get())
-            && let Some(outlier) = breaker(entry).and_then(|breaker| breaker.outlier)
-        {
+        if let Some(endpoint) = self.endpoint.get() {
             let attempt = match &result {
                 Ok(reply) => Some(Attempt::Status(reply.response.status().as_u16())),
                 Err(Failure::ClientGone | Failure::SlowClient(_) | Failure::Overflow) => None,
                 Err(_) => Some(Attempt::LocalFailure),
             };
-            let endpoints = match self.upstream {
-                Upstream::Outside(_, outside) => outside.known(),
-                _ => self.exchange.worker.node.instances.count(&entry.slice.id),
-            };
-            if let Some(attempt) = attempt
-                && self.ruling.target.report(endpoint, attempt, &outlier, endpoints, Instant::now())
-            {
-                self.exchange.record.metrics().ejection(&entry.name);
-            }
+            attempt.into_iter().for_each(|attempt| self.report(endpoint, attempt));
         }
         result
+    }
+
+    /// Tells the outlier detection how an attempt at this endpoint ended.
+    fn report(&self, endpoint: SocketAddr, attempt: Attempt) {
+        let (entry, endpoints) = match self.upstream {
+            Upstream::Instance(entry) => (entry, self.exchange.worker.node.instances.count(&entry.slice.id)),
+            Upstream::Outside(entry, outside) => (entry, outside.known()),
+            _ => return,
+        };
+        let Some(outlier) = breaker(entry).and_then(|breaker| breaker.outlier) else { return };
+        if self.ruling.target.report(endpoint, attempt, &outlier, endpoints, Instant::now()) {
+            self.exchange.record.metrics().ejection(&entry.name);
+        }
     }
 
     async fn to_instance(

@@ -24,7 +24,7 @@ pub(crate) const HOP_FAILURE: HeaderName = HeaderName::from_static("x-leno-failu
 pub(crate) const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 pub(crate) const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 /// Fields by which traces go on (W3C Trace Context and Baggage, B3).
-const TRACE_CONTEXT: [HeaderName; 8] = [
+pub(crate) const TRACE_CONTEXT: [HeaderName; 9] = [
     HeaderName::from_static("traceparent"),
     HeaderName::from_static("tracestate"),
     HeaderName::from_static("baggage"),
@@ -33,6 +33,7 @@ const TRACE_CONTEXT: [HeaderName; 8] = [
     HeaderName::from_static("x-b3-spanid"),
     HeaderName::from_static("x-b3-parentspanid"),
     HeaderName::from_static("x-b3-sampled"),
+    HeaderName::from_static("x-b3-flags"),
 ];
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
@@ -207,6 +208,16 @@ pub(crate) fn finalize_request(headers: &mut HeaderMap, callee: &str, caller: Op
 pub(crate) fn host(head: &request::Parts) -> String {
     let (host, _) = split_authority(authority(head));
     host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase()
+}
+
+/// Sets a field whose value the function must not choose. Whatever a server could take for it goes.
+pub(crate) fn set_alone(headers: &mut HeaderMap, name: HeaderName, value: HeaderValue) {
+    let twin = |other: &&HeaderName| is_same(other.as_str().as_bytes(), name.as_str().as_bytes());
+    let twins: Vec<HeaderName> = headers.keys().filter(twin).cloned().collect();
+    for twin in twins {
+        headers.remove(twin);
+    }
+    headers.insert(name, value);
 }
 
 /// Prepares the head of a request that leaves the mesh: it is for `authority`, and tells nothing of the mesh. `traced`: trace context and request ID go

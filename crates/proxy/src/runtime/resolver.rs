@@ -1,25 +1,29 @@
 //! Looks up names outside of the mesh.
 //!
-//! Look-ups run on the node's own runtime: they share sockets and a cache, whichever worker asks. An answer is used as long as its TTL says. What a name
-//! server can make this node hold is bounded: names, addresses for each, and look-ups at a time.
+//! Look-ups run on the node's own runtime: they share sockets and a cache, whichever worker asks. Whoever asks for a name that is being looked up waits for
+//! the same answer, which is used as long as its TTL says. What a name server, or a function that asks for names, can make this node hold is bounded: names,
+//! addresses for each, and look-ups at a time, of a namespace and in all.
 
 use hickory_resolver::TokioResolver;
-use hickory_resolver::config::LookupIpStrategy;
-use hickory_resolver::config::{NameServerConfig, ResolverConfig, ResolverOpts};
+use hickory_resolver::config::{LookupIpStrategy, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts};
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
+use tokio::sync::watch;
 
-/// Names that are remembered. When there are more, those are forgotten whose time is over, and otherwise all.
+/// Names that are remembered. When there are so many, no more are, until some of their answers are over.
 const MOST_NAMES: usize = 4096;
 /// Addresses of one name that are used.
 const MOST_ADDRESSES: usize = 32;
 /// Look-ups at a time.
-const AT_A_TIME: usize = 256;
+const AT_A_TIME: usize = 512;
+/// Of these, for one namespace.
+const OF_NAMESPACE: usize = 64;
+/// A look-up takes no longer, whoever waits for it.
+const LONGEST: Duration = Duration::from_secs(10);
 /// An answer is not used for longer, whatever its TTL.
 const LONGEST_TTL: Duration = Duration::from_secs(3600);
 /// A name that does not exist is not asked for again for at least so long, and at most so long.
@@ -45,7 +49,7 @@ pub(crate) enum LookupError {
         limit: Duration,
     },
     /// There are too many look-ups.
-    #[error("{name} cannot be looked up: too many other names are being looked up")]
+    #[error("{name} cannot be looked up: too many other names of this namespace, or in all, are being looked up")]
     TooMany {
         /// The name.
         name: String,
@@ -62,8 +66,18 @@ struct Inner {
     servers: Vec<SocketAddr>,
     client: Mutex<Option<TokioResolver>>,
     known: Mutex<HashMap<Box<str>, Known>>,
-    room: Arc<Semaphore>,
+    flights: Mutex<Flights>,
 }
+
+/// Look-ups that are under way.
+#[derive(Default)]
+struct Flights {
+    by_name: HashMap<Box<str>, watch::Receiver<Option<Answer>>>,
+    by_namespace: HashMap<Box<str>, usize>,
+}
+
+/// What comes of a look-up.
+type Answer = Result<Arc<[IpAddr]>, LookupError>;
 
 impl std::fmt::Debug for Inner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -86,29 +100,57 @@ impl Resolver {
             servers,
             client: Mutex::default(),
             known: Mutex::default(),
-            room: Arc::new(Semaphore::new(AT_A_TIME)),
+            flights: Mutex::default(),
         }))
     }
 
-    /// The addresses of a name, IPv4 before IPv6; never none. It can be dropped at any time.
-    pub(crate) async fn look_up(&self, name: &str, limit: Duration) -> Result<Arc<[IpAddr]>, LookupError> {
+    /// The addresses of a name, IPv4 before IPv6; never none. `namespace` pays for the look-up. It can be dropped at any time; the look-up goes on for
+    /// others.
+    pub(crate) async fn look_up(&self, name: &str, namespace: &str, limit: Duration) -> Answer {
         if let Some(known) = self.known(name) {
             return Ok(known);
         }
+        let mut answer = self.fly(name, namespace)?;
+        let answered = tokio::time::timeout(limit, answer.wait_for(Option::is_some)).await;
+        match answered.map(|answer| answer.ok().and_then(|answer| answer.clone())) {
+            Ok(Some(answer)) => answer,
+            Ok(None) => Err(LookupError::Failed { name: name.to_owned(), reason: "the node is ending".to_owned() }),
+            Err(_) => Err(LookupError::Timeout { name: name.to_owned(), limit }),
+        }
+    }
+
+    /// Looks a name up in the background, if that is not being done.
+    fn fly(&self, name: &str, namespace: &str) -> Result<watch::Receiver<Option<Answer>>, LookupError> {
         let failed = |reason: String| LookupError::Failed { name: name.to_owned(), reason };
         let runtime = self.0.runtime.clone().ok_or_else(|| failed("there is no runtime".to_owned()))?;
-        let Ok(permit) = self.0.room.clone().try_acquire_owned() else {
-            return Err(LookupError::TooMany { name: name.to_owned() });
-        };
         let client = self.client().map_err(|error| failed(error.to_string()))?;
-        // The dot at its end keeps search domains out.
-        let asked = format!("{name}.");
-        let looked_up = runtime.spawn(async move {
-            let _permit = permit;
-            tokio::time::timeout(limit, client.lookup_ip(asked)).await
+        let mut flights = self.flights();
+        if let Some(flight) = flights.by_name.get(name) {
+            return Ok(flight.clone());
+        }
+        let full = flights.by_name.len() >= AT_A_TIME;
+        let of_namespace = flights.by_namespace.entry(namespace.into()).or_default();
+        if full || *of_namespace >= OF_NAMESPACE {
+            return Err(LookupError::TooMany { name: name.to_owned() });
+        }
+        *of_namespace += 1;
+        let (told, flight) = watch::channel(None);
+        flights.by_name.insert(name.into(), flight.clone());
+        let (resolver, name, namespace) = (self.clone(), name.to_owned(), namespace.to_owned());
+        runtime.spawn(async move {
+            let answer = resolver.ask(&client, &name).await;
+            // First it is known, then nobody waits for it any more: whoever comes between asks for nothing.
+            resolver.flights().end(&name, &namespace);
+            told.send_replace(Some(answer));
         });
-        let answer = looked_up.await.map_err(|error| failed(error.to_string()))?;
-        let answer = answer.map_err(|_| LookupError::Timeout { name: name.to_owned(), limit })?;
+        Ok(flight)
+    }
+
+    async fn ask(&self, client: &TokioResolver, name: &str) -> Answer {
+        let failed = |reason: String| LookupError::Failed { name: name.to_owned(), reason };
+        // The dot at its end keeps search domains out.
+        let answer = tokio::time::timeout(LONGEST, client.lookup_ip(format!("{name}."))).await;
+        let answer = answer.map_err(|_| LookupError::Timeout { name: name.to_owned(), limit: LONGEST })?;
         let answer = answer.map_err(|error| failed(error.to_string()))?;
         let addresses: Arc<[IpAddr]> = answer.iter().take(MOST_ADDRESSES).collect();
         if addresses.is_empty() {
@@ -116,6 +158,10 @@ impl Resolver {
         }
         self.remember(name, Known { addresses: addresses.clone(), until: answer.valid_until() });
         Ok(addresses)
+    }
+
+    fn flights(&self) -> MutexGuard<'_, Flights> {
+        self.0.flights.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn known(&self, name: &str) -> Option<Arc<[IpAddr]>> {
@@ -130,10 +176,7 @@ impl Resolver {
         if known.len() >= MOST_NAMES {
             known.retain(|_, known| known.until > now);
         }
-        if known.len() >= MOST_NAMES {
-            known.clear();
-        }
-        if answer.until > now {
+        if answer.until > now && known.len() < MOST_NAMES {
             known.insert(name.into(), answer);
         }
     }
@@ -144,6 +187,7 @@ impl Resolver {
             return Ok(client.clone());
         }
         let mut builder = if self.0.servers.is_empty() {
+            // With its file of hosts, as every program of the machine.
             TokioResolver::builder_tokio()?
         } else {
             let server = |address: &SocketAddr| {
@@ -158,6 +202,9 @@ impl Resolver {
             )
         };
         let options: &mut ResolverOpts = builder.options_mut();
+        if !self.0.servers.is_empty() {
+            options.use_hosts_file = ResolveHosts::Never;
+        }
         options.ip_strategy = LookupIpStrategy::Ipv4thenIpv6;
         options.cache_size = MOST_NAMES as u64;
         options.positive_max_ttl = Some(LONGEST_TTL);
@@ -166,5 +213,88 @@ impl Resolver {
         let client = builder.build()?;
         *made = Some(client.clone());
         Ok(client)
+    }
+}
+
+impl Flights {
+    fn end(&mut self, name: &str, namespace: &str) {
+        self.by_name.remove(name);
+        if let Some(count) = self.by_namespace.get_mut(namespace) {
+            *count -= 1;
+            if *count == 0 {
+                self.by_namespace.remove(namespace);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use domain::base::iana::Rcode;
+    use domain::base::{Message, MessageBuilder, Rtype, Ttl};
+    use domain::rdata::A;
+    use std::net::Ipv4Addr;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use tokio::net::UdpSocket;
+
+    const LIMIT: Duration = Duration::from_secs(30);
+
+    /// A name server that answers for names that begin with `good`, after a while, and says nothing about others. Counts questions for addresses.
+    async fn name_server() -> (SocketAddr, Arc<AtomicUsize>) {
+        let socket = Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
+        let (address, count) = (socket.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
+        let counted = count.clone();
+        tokio::spawn(async move {
+            let mut question = [0; 512];
+            while let Ok((length, from)) = socket.recv_from(&mut question).await {
+                let message = Message::from_octets(question[..length].to_vec()).unwrap();
+                let asked = message.sole_question().unwrap();
+                if !asked.qname().to_string().starts_with("good") || asked.qtype() != Rtype::A {
+                    continue;
+                }
+                counted.fetch_add(1, Ordering::SeqCst);
+                let mut reply = MessageBuilder::new_vec().start_answer(&message, Rcode::NOERROR).unwrap();
+                reply.push((asked.qname(), Ttl::from_secs(60), A::new(Ipv4Addr::new(192, 0, 2, 7)))).unwrap();
+                let (socket, reply) = (socket.clone(), reply.finish());
+                tokio::spawn(async move {
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    socket.send_to(&reply, from).await
+                });
+            }
+        });
+        (address, count)
+    }
+
+    #[tokio::test]
+    async fn those_who_ask_for_one_name_wait_for_one_answer() {
+        let (server, count) = name_server().await;
+        let resolver = Resolver::new(vec![server]);
+        let all: Vec<_> = (0..1000)
+            .map(|_| {
+                let resolver = resolver.clone();
+                tokio::spawn(async move { resolver.look_up("good.example", "a", LIMIT).await })
+            })
+            .collect();
+        for one in all {
+            assert_eq!(one.await.unwrap().unwrap()[..], [IpAddr::from([192, 0, 2, 7])]);
+        }
+        assert_eq!(count.load(Ordering::SeqCst), 1);
+        assert!(resolver.flights().by_namespace.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_namespace_whose_names_are_not_answered_leaves_the_others_theirs() {
+        let (server, _) = name_server().await;
+        let resolver = Resolver::new(vec![server]);
+        resolver.look_up("good.a.example", "a", LIMIT).await.unwrap();
+        for number in 0..OF_NAMESPACE {
+            let given_up = resolver.look_up(&format!("n{number}.example"), "a", Duration::ZERO).await;
+            assert!(matches!(given_up, Err(LookupError::Timeout { .. })), "{given_up:?}");
+        }
+        let refused = resolver.look_up("good.other.example", "a", LIMIT).await;
+        assert!(matches!(refused, Err(LookupError::TooMany { .. })), "{refused:?}");
+        assert!(resolver.look_up("good.a.example", "a", LIMIT).await.is_ok(), "what is known needs no look-up");
+        assert!(resolver.look_up("good.b.example", "b", LIMIT).await.is_ok(), "it is another namespace's");
     }
 }

@@ -46,12 +46,14 @@ pub(crate) struct Refused {
     pub reason: String,
 }
 
-/// Whether a function may connect to a port of a callee, by `snapshot`. Returns the rule that allows it, and the callee.
+/// Whether a function may connect to a port of a callee, by `snapshot`. `host` is the name that its TLS asks for, once that is known, and empty before.
+/// Returns the rule that allows it, and the callee.
 pub(crate) fn judge(
     snapshot: &NodeSnapshot,
     caller: &FunctionEntry,
     callee: &FunctionId,
     port: u16,
+    host: &str,
 ) -> Result<(String, Arc<FunctionEntry>), Refused> {
     let refused = |reason: &str| Refused { rule: String::new(), reason: reason.to_owned() };
     let entry = snapshot.functions.get(callee).ok_or_else(|| refused("this node does not run it"))?;
@@ -59,7 +61,7 @@ pub(crate) fn judge(
         return Err(refused("all calls of this mesh go through mutual TLS, and connections without requests cannot"));
     }
     let peer = Peer { identity: Some(&caller.identity), address: IpAddr::V4(Ipv4Addr::LOCALHOST) };
-    match connection::judge(&entry.inbound.spec, peer, port) {
+    match connection::judge(&entry.inbound.spec, peer, port, host) {
         Ok(rule) => Ok((rule.to_owned(), entry.clone())),
         Err(denial) => Err(Refused { rule: denial.rule, reason: denial.clause }),
     }
@@ -97,7 +99,7 @@ pub fn rules(node: &Node, caller: &FunctionId) -> Vec<Rule> {
         let Some(address) = node.addresses.of(&callee.id) else { continue };
         rules.push(Rule { callee: address, prefix: 32, port: None, way: Way::ToTheNode });
         for port in &callee.ports {
-            let way = match judge(&snapshot, &entry, &callee.id, port.number) {
+            let way = match judge(&snapshot, &entry, &callee.id, port.number, "") {
                 Err(_) => Way::Refused,
                 Ok(_) if port.splice => Way::Spliced,
                 Ok(_) => Way::ToTheNode,

@@ -1,6 +1,7 @@
 //! Something outside of the mesh: the addresses that its names have now, and what the node needs to speak to it.
 
 use crate::http::failure::Failure;
+use crate::http::head;
 use crate::runtime::client::{self, ClientError};
 use crate::runtime::resolver::{LookupError, Resolver};
 use base64::Engine as _;
@@ -9,19 +10,17 @@ use http::{HeaderName, HeaderValue};
 use leno_config::slice::{Credential, CredentialForm, Egress, EgressPort, EgressProtocol, EgressTls, Secret};
 use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
-use tokio::sync::Semaphore;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::pki_types::ServerName;
 use zeroize::Zeroizing;
 
 /// How long what was read from files is used before they are looked at again.
 const READ_AGAIN: Duration = Duration::from_secs(2);
-/// Look-ups at a time for one External document, so that one whose names do not exist leaves the others theirs.
-const LOOKUPS: usize = 32;
 
 /// Something outside of the mesh, ready to be called.
 #[derive(Debug)]
@@ -33,7 +32,8 @@ pub(crate) struct Outside {
     /// TLS configurations for HTTP/1.1 and for HTTP/2.
     tls: [FromFiles<ClientConfig>; 2],
     credentials: Vec<(HeaderName, Credential, FromFiles<HeaderValue>)>,
-    lookups: Semaphore,
+    /// Fields that must not be in trailers: whose values the node writes, and those that stay inside.
+    pub(crate) not_in_trailers: Arc<[Box<str>]>,
     /// Which of its addresses is next.
     turn: AtomicUsize,
     /// How many addresses there were last.
@@ -84,10 +84,12 @@ impl Outside {
             let name = HeaderName::try_from(credential.header.as_str()).ok()?;
             Some((name, credential.clone(), FromFiles::new(vec![credential.from.clone()])))
         };
+        let traced = if egress.trace_context { &[][..] } else { &head::TRACE_CONTEXT[..] };
+        let own = egress.credentials.iter().map(|credential| credential.header.as_str());
         Self {
+            not_in_trailers: own.chain(traced.iter().map(HeaderName::as_str)).map(Into::into).collect(),
             tls: [FromFiles::new(files.clone()), FromFiles::new(files)],
             credentials: egress.credentials.iter().filter_map(credential).collect(),
-            lookups: Semaphore::new(LOOKUPS),
             turn: AtomicUsize::new(0),
             known: AtomicU32::new(1),
             egress: egress.clone(),
@@ -108,8 +110,8 @@ impl Outside {
         if !self.egress.has_host(host) {
             return Err(Failure::Misdirected);
         }
-        let _lookup = self.lookups.try_acquire().map_err(|_| LookupError::TooMany { name: host.to_owned() })?;
-        let found = resolver.look_up(host, self.egress.connect_timeout).await?;
+        let namespace = self.name.split('/').next().unwrap_or_default();
+        let found = resolver.look_up(host, namespace, self.egress.connect_timeout).await?;
         let mut addresses: Vec<IpAddr> =
             found.iter().copied().filter(|address| self.egress.may_resolve_to(*address)).collect();
         if addresses.is_empty() {
@@ -121,6 +123,14 @@ impl Outside {
         let first = self.turn.fetch_add(1, Ordering::Relaxed) % addresses.len();
         addresses.rotate_left(first);
         Ok(addresses)
+    }
+
+    /// Whether a connection to `address`, which was called by `host`, is one of its own.
+    pub(crate) fn admits(&self, host: &str, address: IpAddr) -> bool {
+        match literal(host) {
+            Some(literal) => literal == address && self.egress.has_address(address),
+            None => self.egress.has_host(host) && self.egress.may_resolve_to(address),
+        }
     }
 
     /// How many addresses it had when it was called last.
@@ -175,10 +185,12 @@ pub(crate) fn authority(host: &str, port: EgressPort) -> String {
     if port.number == usual { host.to_owned() } else { format!("{host}:{}", port.number) }
 }
 
-/// An address, as it stands in an authority.
+/// An address, as it stands in an authority. Only in the one form that rules compare with: not `[::ffff:192.0.2.7]`, not `[2001:0db8::1]`.
 pub(crate) fn literal(host: &str) -> Option<IpAddr> {
-    let bare = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
-    bare.parse().ok()
+    let bare = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    let address: IpAddr = bare.unwrap_or(host).parse().ok()?;
+    let plain = address == address.to_canonical() && address.to_string() == bare.unwrap_or(host);
+    (plain && address.is_ipv6() == bare.is_some()).then_some(address)
 }
 
 impl From<LookupError> for Failure {
@@ -217,48 +229,87 @@ fn field(credential: &Credential) -> Result<HeaderValue, String> {
 struct FromFiles<T> {
     files: Vec<PathBuf>,
     made: Mutex<Option<Made<T>>>,
+    /// Held by the one who reads.
+    reading: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug)]
 struct Made<T> {
-    value: Arc<T>,
+    /// What came of it; an error, too, is not looked for again at once.
+    value: Result<Arc<T>, String>,
     stamps: Vec<Stamp>,
     looked: Instant,
 }
 
-/// Tells one state of a file from another.
-type Stamp = Option<(SystemTime, u64)>;
+/// Tells one state of a file from another: its number, its length, and when it was changed.
+type Stamp = Option<(u64, u64, i64, i64)>;
 
 impl<T: Send + Sync + 'static> FromFiles<T> {
     fn new(files: Vec<PathBuf>) -> Self {
-        Self { files, made: Mutex::default() }
+        Self { files, made: Mutex::default(), reading: tokio::sync::Mutex::default() }
     }
 
     async fn get(&self, make: impl FnOnce() -> Result<T, String> + Send + 'static) -> Result<Arc<T>, String> {
-        let before = {
-            let made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-            match &*made {
-                Some(made) if made.looked.elapsed() < READ_AGAIN => return Ok(made.value.clone()),
-                other => other.as_ref().map(|made| (made.value.clone(), made.stamps.clone())),
-            }
-        };
+        if let Some(value) = self.fresh() {
+            return value;
+        }
+        let _one_reads = self.reading.lock().await;
+        if let Some(value) = self.fresh() {
+            return value;
+        }
+        let before = self.made().as_ref().and_then(|made| Some((made.value.clone().ok()?, made.stamps.clone())));
         let files = self.files.clone();
         // Reading files may block.
         let reading = tokio::task::spawn_blocking(move || {
             let stamps: Vec<Stamp> = files.iter().map(stamp).collect();
-            match before {
-                Some((value, same)) if same == stamps => Ok((value, stamps)),
-                _ => make().map(|value| (Arc::new(value), stamps)),
-            }
+            let value = match before {
+                Some((value, same)) if same == stamps && !stamps.contains(&None) => Ok(value),
+                _ => make().map(Arc::new),
+            };
+            (value, stamps)
         });
-        let (value, stamps) = reading.await.map_err(|error| error.to_string())??;
-        let made = Made { value: value.clone(), stamps, looked: Instant::now() };
-        *self.made.lock().unwrap_or_else(PoisonError::into_inner) = Some(made);
-        Ok(value)
+        let (value, stamps) = reading.await.map_err(|error| error.to_string())?;
+        *self.made() = Some(Made { value: value.clone(), stamps, looked: Instant::now() });
+        value
+    }
+
+    fn fresh(&self) -> Option<Result<Arc<T>, String>> {
+        let made = self.made();
+        let made = made.as_ref().filter(|made| made.looked.elapsed() < READ_AGAIN)?;
+        Some(made.value.clone())
+    }
+
+    fn made(&self) -> MutexGuard<'_, Option<Made<T>>> {
+        self.made.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 fn stamp(file: &PathBuf) -> Stamp {
     let metadata = std::fs::metadata(file).ok()?;
-    Some((metadata.modified().ok()?, metadata.len()))
+    Some((metadata.ino(), metadata.len(), metadata.ctime(), metadata.ctime_nsec()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_has_one_form() {
+        for good in ["192.0.2.7", "[2001:db8::1]", "[::1]"] {
+            assert!(literal(good).is_some(), "{good}");
+        }
+        for other in [
+            "[::ffff:192.0.2.7]",
+            "::1",
+            "[192.0.2.7]",
+            "[2001:0db8::1]",
+            "[2001:DB8::1]",
+            "127.1",
+            "0x7f.1",
+            "[::1%1]",
+            "",
+        ] {
+            assert_eq!(literal(other), None, "{other}");
+        }
+    }
 }

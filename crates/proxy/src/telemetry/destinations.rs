@@ -113,7 +113,7 @@ impl Destinations {
         }
         let function = functions.entry(caller.clone()).or_default();
         *function.counts.entry(asked).or_default() += 1;
-        let mut host: Box<str> = host.to_ascii_lowercase().into();
+        let mut host: Box<str> = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase().into();
         cut(&mut host);
         let key = (asked, String::from(host), port, callee.cloned());
         if function.known.len() >= MOST && !function.known.contains_key(&key) {

@@ -6,6 +6,7 @@ use super::{Documents, Placed};
 use crate::document;
 use crate::id::FunctionId;
 use crate::problem::{Problem, Scope};
+use crate::slice::{EgressPort, EgressProtocol, Run};
 use crate::snapshot::{self, Function, Policy};
 use leno_policy::matching;
 use leno_policy::spec::{Action, AuthorizationRule, ConditionKey, Labelled, Matches, Source, StringMatch};
@@ -36,6 +37,7 @@ pub(super) fn find(
     policies: &[Policy],
     functions: &BTreeMap<FunctionId, Function>,
     names: &BTreeMap<FunctionId, usize>,
+    externals: &BTreeMap<FunctionId, usize>,
 ) -> Vec<Problem> {
     let mut of_policy = vec![Vec::new(); policies.len()];
     let mut callers: BTreeMap<&FunctionId, Vec<&FunctionId>> = BTreeMap::new();
@@ -52,6 +54,9 @@ pub(super) fn find(
     }
     for (id, index) in names {
         mesh.function(id, &documents.functions[*index]);
+    }
+    for (id, index) in externals {
+        mesh.external(id, &documents.externals[*index]);
     }
     if let (0, Some(placed)) = (mesh.budget.get(), documents.policies.last()) {
         let root = placed.scope(&mesh.found);
@@ -242,6 +247,12 @@ impl Mesh<'_> {
             }
             return;
         }
+        self.refused(id, function, &scope);
+    }
+
+    /// Nobody who can call it is let in.
+    fn refused(&self, id: &FunctionId, function: &Function, scope: &Scope<'_>) {
+        let callers = self.callers.get(id).map_or(&[][..], Vec::as_slice);
         let mut allowing = self.rules(function).filter(|rule| rule.action == Action::Allow).peekable();
         if allowing.peek().is_none() {
             let fix = "add a policy with `authorization: {rules: [...]}` for it";
@@ -249,6 +260,37 @@ impl Mesh<'_> {
         } else if allowing.all(|rule| !self.lets_in(rule, function, callers)) {
             let fix = "see which of its callers, and whether the gateway, the rules name; deny rules come first";
             scope.problem(format!("every request to `{id}` is refused: no rule allows anybody who can call it"), fix);
+        }
+    }
+
+    fn external(&self, id: &FunctionId, placed: &Placed<document::External>) {
+        let Some(function) = self.functions.get(id) else { return };
+        let Run::Egress(egress) = &function.run else { return };
+        let root = placed.scope(&self.found);
+        let (metadata, spec) = (root.field("metadata"), root.field("spec"));
+        let name = metadata.field("name");
+        if self.callers.contains_key(id) {
+            self.refused(id, function, &name);
+        } else {
+            let fix = "add it to the `callees` of a function";
+            name.problem(format!("nobody can call `{id}`: no function names it"), fix);
+        }
+        if !egress.credentials.is_empty() && egress.hosts.iter().any(|host| host.starts_with('*')) {
+            let message =
+                "functions choose to which of the names below `*` a secret goes, and who has such a name gets it";
+            spec.field("credentials").problem(message, "name the hosts, unless all names there are of one hand");
+        }
+        let is_http = |port: &EgressPort| matches!(port.protocol, EgressProtocol::Http | EgressProtocol::Https);
+        if !egress.ports.iter().any(is_http) {
+            let of_requests = |policy: &&Policy| !policy.rate_limits.is_empty() || policy.retry.is_some();
+            let mut policies = function.policies.iter().map(|index| &self.policies[*index]);
+            if let Some(policy) = policies.find(of_requests) {
+                let message = format!(
+                    "rate limits and retries of `{}` are about requests, and `{id}` has no port with `http` or `https`",
+                    policy.name
+                );
+                spec.field("ports").problem(message, "use `circuitBreaker: {maxConnections: N}`");
+            }
         }
     }
 

@@ -1,7 +1,7 @@
 //! Which connections requests may share.
 
 use crate::state::egress::{OutsideKey, OutsideTls};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 /// Identifies connections that requests may share: to one address, and to one kind of callee there.
@@ -26,6 +26,19 @@ impl ConnectionKey {
     /// Of an instance.
     pub(crate) fn instance(address: SocketAddr) -> Self {
         Self { address, callee: CalleeKey::Instance }
+    }
+
+    /// Where connections are counted, and waited for, together: by the callee. Of something outside, those to all of its names and addresses, which its
+    /// callers choose; an instance is one address.
+    pub(super) fn together(&self) -> Self {
+        let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+        match &self.callee {
+            CalleeKey::Outside(outside) => {
+                let outside = OutsideKey { name: outside.name.clone(), tls: None };
+                Self { address, callee: CalleeKey::Outside(outside) }
+            }
+            CalleeKey::Instance | CalleeKey::Sidecar(_) => self.clone(),
+        }
     }
 
     /// The TLS of something outside.

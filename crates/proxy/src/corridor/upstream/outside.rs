@@ -47,16 +47,16 @@ impl Forward<'_> {
         let authority = egress::authority(&host, port);
         head::leave_mesh(&mut head, &authority, outside.egress.trace_context);
         for (name, value) in credentials {
-            head.headers.insert(name, value);
+            head::set_alone(&mut head.headers, name, value);
         }
         let key = ConnectionKey { address, callee: CalleeKey::Outside(key) };
         let limit = outside.egress.connect_timeout;
         let endpoints = Endpoints { key, others: addresses, lease: Some(&()), limit };
         let (response, connection) = if port.http2 {
             let scheme = if tls { Scheme::HTTPS } else { Scheme::HTTP };
-            self.send_http2_as(&scheme, Some(entry), endpoints, head, body.deliver(&entry.identity_fields)).await?
+            self.send_http2_as(&scheme, Some(entry), endpoints, head, body.deliver(&outside.not_in_trailers)).await?
         } else {
-            self.send_http1(entry, endpoints, head, body.deliver(&entry.identity_fields)).await?
+            self.send_http1(entry, endpoints, head, body.deliver(&outside.not_in_trailers)).await?
         };
         let guard = UpstreamGuard { connection: Some(connection), ..UpstreamGuard::default() };
         Ok(Reply { response: response.map(Body::from), guard })

@@ -1,13 +1,14 @@
 //! Sends a request to one of its endpoints, over a connection of the pool.
 
 use super::{Forward, breaker};
-use crate::corridor::pool::{CheckIn, CheckedOutHttp1, CheckedOutHttp2, ConnectError, ConnectionKey};
+use crate::corridor::pool::{CalleeKey, CheckIn, CheckedOutHttp1, CheckedOutHttp2, ConnectError, ConnectionKey};
 use crate::corridor::retry;
 use crate::http::body::{Body, BodyError};
 use crate::http::failure::Failure;
 use crate::http::head;
 use crate::state::function::FunctionEntry;
 use crate::state::instances::{InstanceProof, Lease};
+use crate::state::ledger::Attempt;
 use crate::telemetry::observed::AttemptResult;
 use http::uri::Scheme;
 use http::{Request, Response, header, request};
@@ -110,7 +111,9 @@ impl Forward<'_> {
                 pending =
                     Some(target.acquire_pending(breaker.map(|breaker| breaker.max_pending)).ok_or(Failure::Overflow)?);
             }
-            pool.changed_http1(&endpoints.key).await;
+            let changed = pool.changed_http1(&endpoints.key);
+            pool.close_another_http1(&endpoints.key);
+            changed.await;
         }
     }
 
@@ -136,10 +139,11 @@ impl Forward<'_> {
         let (worker, target) = (&self.exchange.worker, &self.ruling.target);
         head::into_http2(&mut head, scheme)?;
         let breaker = entry.and_then(breaker);
+        let inside = !matches!(endpoints.key.callee, CalleeKey::Outside(_));
         let guard = || {
-            target
-                .acquire_connection(breaker.map(|breaker| breaker.max_connections))
-                .or_else(|| target.acquire_connection(None))
+            let guard = target.acquire_connection(breaker.map(|breaker| breaker.max_connections));
+            // Each worker may have one in any case.
+            guard.or_else(|| if inside { target.acquire_connection(None) } else { None })
         };
         let mut request = Request::from_parts(*head, body);
         loop {
@@ -170,9 +174,13 @@ impl Forward<'_> {
         endpoints: &mut Endpoints<'_>,
         error: &ConnectError,
     ) -> Result<(), Failure> {
+        if let ConnectError::Full = error {
+            return Err(Failure::Overflow);
+        }
         let failure = self.unconnected(entry, endpoints.key.address, error);
         let Some(next) = endpoints.others.pop_front() else { return Err(failure) };
         self.exchange.record.attempt(self.endpoint.get(), AttemptResult::Failed(failure.flag()));
+        self.report(endpoints.key.address, Attempt::LocalFailure);
         endpoints.key.address = next;
         self.endpoint.set(Some(next));
         Ok(())
