@@ -5,8 +5,9 @@ use leno_policy::input::{Header, Peer, RequestInput, TargetLoad};
 use leno_policy::outcome::{HeaderEdit, Outcome, Verdict};
 use leno_policy::program::Program;
 use leno_policy::spec::{
-    AccessLog, Action, Algorithm, AuthorizationRule, Counts, Direction, Issuer, Key, KeyId, KeyPart, Matches,
-    Operation, ProgramSpec, Protocol, QuotaAlgorithm, RateLimit, Sidecar, StringMatch, Target, TokenSource, Tracing,
+    AccessLog, Action, Algorithm, AuthorizationRule, Condition, ConditionKey, Counts, Direction, Issuer, Key, KeyId,
+    KeyPart, Matches, Operation, ProgramSpec, Protocol, QuotaAlgorithm, RateLimit, Sidecar, StringMatch, Target,
+    TokenSource, Tracing,
 };
 use leno_policy::{path, token};
 use libfuzzer_sys::fuzz_target;
@@ -83,17 +84,27 @@ fn spec() -> ProgramSpec {
         }),
         from: vec![],
         except: vec![],
+        audit: false,
         key: vec![KeyPart::Header("x-team".to_owned()), KeyPart::Path, KeyPart::Claim(vec!["sub".to_owned()])],
         algorithm: QuotaAlgorithm::FixedWindow { requests: 1, period_ms: 1_000 },
     };
-    let rule =
-        AuthorizationRule { name: "all".to_owned(), action: Action::Allow, from: vec![], to: vec![], when: vec![] };
+    let rule = |name: &str, action, when| AuthorizationRule {
+        name: name.to_owned(),
+        action,
+        from: vec![],
+        to: vec![],
+        when,
+        audit: false,
+    };
+    let values = Matches { any: vec![StringMatch::Exact("1".to_owned())], none: Vec::new() };
+    let debug = Condition { key: ConditionKey::Query("d".to_owned()), values };
     ProgramSpec {
         function: "shop/orders".to_owned(),
         direction: Direction::Inbound,
         sidecar: Sidecar::default(),
         authentication: vec![issuer],
-        authorization: vec![rule],
+        authorization: vec![rule("debug", Action::Deny, vec![debug]), rule("all", Action::Allow, vec![])],
+        audit_default: false,
         rate_limits: vec![limit],
         tracing: Tracing { name: "t".to_owned(), enabled: true, sampling_per_10k: 1, accept_b3: true },
         access_log: AccessLog { name: String::new(), enabled: true, statuses: vec![], request_headers: vec![] },

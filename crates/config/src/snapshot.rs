@@ -108,6 +108,10 @@ pub(crate) struct Policy {
     pub sidecar: Option<Sidecar>,
     pub extensions: Vec<Extension>,
     pub egress: Option<Egress>,
+    /// It has an authorization section.
+    pub authorizes: bool,
+    /// Its authorization and its rate limits are not in force.
+    pub audit: bool,
 }
 
 /// Whom a policy's functions may call, of those that they list as callees.
@@ -243,6 +247,7 @@ impl Snapshot {
             sidecar: sidecar.map(|sidecar| sidecar.rules.clone()).unwrap_or_default(),
             authentication,
             authorization: self.applied(function).flat_map(|policy| policy.authorization.iter().cloned()).collect(),
+            audit_default: self.audits_default(function),
             rate_limits: self.applied(function).flat_map(|policy| policy.rate_limits.iter().cloned()).collect(),
             tracing: self.tracing(function),
             access_log: self.access_log(function),
@@ -254,6 +259,7 @@ impl Snapshot {
             sidecar: spec::Sidecar::default(),
             authentication: Vec::new(),
             authorization: self.calls(id, function),
+            audit_default: false,
             rate_limits: Vec::new(),
             tracing: self.tracing(function),
             access_log: self.access_log(function),
@@ -283,6 +289,12 @@ impl Snapshot {
 
     fn applied<'a>(&'a self, function: &'a Function) -> impl Iterator<Item = &'a Policy> {
         function.policies.iter().filter_map(|index| self.policies.get(*index))
+    }
+
+    /// Whether what no rule allows enters: all policies that authorize are audited, and there is one.
+    pub(crate) fn audits_default(&self, function: &Function) -> bool {
+        let mut authorizing = self.applied(function).filter(|policy| policy.authorizes).peekable();
+        authorizing.peek().is_some() && authorizing.all(|policy| policy.audit)
     }
 
     fn callees<'a>(&'a self, function: &'a Function) -> impl Iterator<Item = (&'a FunctionId, &'a Function)> {
@@ -351,6 +363,7 @@ impl Snapshot {
                     from: Vec::new(),
                     to: vec![to_callees],
                     when: when.clone(),
+                    audit: false,
                 });
             }
         }

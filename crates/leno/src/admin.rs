@@ -140,6 +140,7 @@ impl Admin {
                 "engine": entry.inbound.image.as_ref().ok().map(|image| image.kind().to_string()),
                 "protocol": slice.protocol,
                 "instances": self.supervisor.instances(&slice.id).len(),
+                "audited": slice.inbound.audited(),
                 "callees": slice.callees.iter().map(|callee| callee.id.to_string()).collect::<Vec<_>>(),
                 "exposed": slice.expose.iter().flat_map(|expose| expose.hosts.iter().map(|host| format!("{host}{}", expose.path))).collect::<Vec<_>>(),
                 "program_bytes": entry.inbound.image.as_ref().map_or(0, |image| image.bytes()) + entry.outbound.image.as_ref().map_or(0, |image| image.bytes()),

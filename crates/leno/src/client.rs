@@ -64,6 +64,7 @@ impl Listing {
                 ("MODE", "mode", Plain),
                 ("CALLEES", "callees", Plain),
                 ("EXPOSED", "exposed", Plain),
+                ("NOT IN FORCE", "audited", Plain),
                 ("SCALED BY", "reason", Plain),
                 ("STARTING", "starting", Wide),
                 ("PROGRAM BYTES", "program_bytes", Wide),

@@ -179,6 +179,9 @@ fn line(flow: &Flow, colour: bool) -> String {
     if !flow.rule.is_empty() {
         let _ = write!(line, " [{}]", shown(&flow.rule));
     }
+    if !flow.audit.is_empty() {
+        let _ = write!(line, " [audit: {}]", shown(&flow.audit));
+    }
     if !flow.reason.is_empty() {
         let _ = write!(line, " {}", shown(&flow.reason));
     }

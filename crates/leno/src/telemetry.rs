@@ -52,6 +52,11 @@ fn tell_hop(text: &mut String, hop: &Explanation) -> std::fmt::Result {
         if !judgement.clause.is_empty() {
             writeln!(text, "  because    {}", judgement.clause)?;
         }
+        if let Some(audit) = &judgement.audit {
+            let why = if audit.clause.is_empty() { String::new() } else { format!(": {}", audit.clause) };
+            let what = if audit.verdict == "allow" { "allowed" } else { "denied" };
+            writeln!(text, "  audit      would have been {what} by {}{why}", audit.rule)?;
+        }
         if let Some(principal) = &judgement.principal {
             writeln!(text, "  user       {principal}")?;
         }

@@ -51,13 +51,36 @@ pub(crate) struct Asked<'a> {
     pub query: Option<&'a Query<'a>>,
 }
 
+/// Rules, with or without those that are audited.
+#[derive(Clone, Copy)]
+pub(crate) struct Rules<'r> {
+    rules: &'r [AuthorizationRule],
+    audited: bool,
+}
+
+impl<'r> Rules<'r> {
+    /// Those that are in force.
+    pub(crate) fn in_force(rules: &'r [AuthorizationRule]) -> Self {
+        Self { rules, audited: false }
+    }
+
+    /// All, as if nothing were audited.
+    pub(crate) fn all(rules: &'r [AuthorizationRule]) -> Self {
+        Self { rules, audited: true }
+    }
+
+    fn iter(self) -> impl Iterator<Item = &'r AuthorizationRule> {
+        self.rules.iter().filter(move |rule| self.audited || !rule.audit)
+    }
+}
+
 /// Whether a rule looks at the query.
 pub(crate) fn reads_query(rules: &[AuthorizationRule]) -> bool {
     rules.iter().flat_map(|rule| &rule.when).any(|condition| matches!(condition.key, ConditionKey::Query(_)))
 }
 
 /// Inbound: the name of the rule that allows, or the denial.
-pub(crate) fn judge<'r>(rules: &'r [AuthorizationRule], asked: &Asked<'_>) -> Result<&'r str, Denial> {
+pub(crate) fn judge<'r>(rules: Rules<'r>, asked: &Asked<'_>) -> Result<&'r str, Denial> {
     if let Some(plain) = path::without_parameters(asked.path) {
         judge_reading(rules, &Asked { path: &plain, ..*asked })?;
     }
@@ -65,7 +88,7 @@ pub(crate) fn judge<'r>(rules: &'r [AuthorizationRule], asked: &Asked<'_>) -> Re
 }
 
 /// Outbound: the callees are the allow-list; deny rules refuse, and allow rules, if there are any, must match.
-pub(crate) fn narrow<'r>(rules: &'r [AuthorizationRule], asked: &Asked<'_>) -> Result<Option<&'r str>, Denial> {
+pub(crate) fn narrow<'r>(rules: Rules<'r>, asked: &Asked<'_>) -> Result<Option<&'r str>, Denial> {
     if allowing(rules).next().is_some() {
         return judge(rules, asked).map(Some);
     }
@@ -81,10 +104,10 @@ pub(crate) fn is_constant(rules: &[AuthorizationRule]) -> bool {
         let is_unconditional = rule.from.is_empty() && rule.to.is_empty() && rule.when.is_empty();
         rule.action == Action::Allow && is_unconditional
     };
-    rules.first().is_none_or(allows_everything) && rules.iter().all(|rule| rule.action == Action::Allow)
+    rules.first().is_none_or(allows_everything) && rules.iter().all(|rule| rule.action == Action::Allow && !rule.audit)
 }
 
-fn judge_reading<'r>(rules: &'r [AuthorizationRule], asked: &Asked<'_>) -> Result<&'r str, Denial> {
+fn judge_reading<'r>(rules: Rules<'r>, asked: &Asked<'_>) -> Result<&'r str, Denial> {
     refuse_denied(rules, asked)?;
     match allowing(rules).find(|rule| matches(rule, asked)) {
         Some(rule) => Ok(&rule.name),
@@ -92,11 +115,11 @@ fn judge_reading<'r>(rules: &'r [AuthorizationRule], asked: &Asked<'_>) -> Resul
     }
 }
 
-fn allowing(rules: &[AuthorizationRule]) -> impl Iterator<Item = &AuthorizationRule> {
+fn allowing(rules: Rules<'_>) -> impl Iterator<Item = &AuthorizationRule> {
     rules.iter().filter(|rule| rule.action == Action::Allow)
 }
 
-fn refuse_denied(rules: &[AuthorizationRule], asked: &Asked<'_>) -> Result<(), Denial> {
+fn refuse_denied(rules: Rules<'_>, asked: &Asked<'_>) -> Result<(), Denial> {
     match rules.iter().find(|rule| rule.action == Action::Deny && matches(rule, asked)) {
         Some(rule) => {
             let clause = match present(asked.method) {
@@ -201,7 +224,7 @@ fn condition_clause(action: Action, condition: &Condition, asked: &Asked<'_>) ->
 
 /// The denial of a request that no rule allows: it names the rule that is about what was asked for, or, where none or several are,
 /// the one of which most fields hold.
-fn no_rule_allows(rules: &[AuthorizationRule], asked: &Asked<'_>) -> Denial {
+fn no_rule_allows(rules: Rules<'_>, asked: &Asked<'_>) -> Denial {
     let mut nearest: Option<((bool, u32), &AuthorizationRule, String)> = None;
     for rule in allowing(rules) {
         let (nearness, clause) = how_near(rule, asked);

@@ -1,10 +1,11 @@
 //! Judges connections that carry no requests: by who connects, and to which port.
 
-use crate::authorization::{self, Asked};
+use crate::authorization::{self, Asked, Rules};
 use crate::fields::Fields;
 use crate::host as hosts;
 use crate::input::Peer;
 use crate::outcome::Denial;
+use crate::program::AUDIT;
 use crate::sidecar;
 use crate::spec::ProgramSpec;
 use alloc::vec::Vec;
@@ -12,6 +13,8 @@ use alloc::vec::Vec;
 /// The name of the authorization rule that allows a connection to `port`, or the denial. It is judged as a request without method, path, header fields and
 /// user would be. `host` is the name that its TLS asks for, once that is known, and empty before. Of the other policies, only the sidecar's list of ports
 /// concerns it.
+///
+/// What is audited is not in force here either; what it would refuse is told of requests only.
 ///
 /// # Errors
 /// Returns the denial.
@@ -30,7 +33,10 @@ pub fn judge<'r>(inbound: &'r ProgramSpec, peer: Peer<'_>, port: u16, host: &str
         query: None,
     };
     sidecar::check_port(&inbound.sidecar, port)?;
-    authorization::judge(&inbound.authorization, &asked)
+    match authorization::judge(Rules::in_force(&inbound.authorization), &asked) {
+        Err(denial) if denial.default && inbound.audit_default => Ok(AUDIT),
+        verdict => verdict,
+    }
 }
 
 #[cfg(test)]
@@ -58,7 +64,7 @@ mod tests {
     }
 
     fn rule(name: &str, action: Action, from: Vec<Source>, to: Vec<Operation>) -> AuthorizationRule {
-        AuthorizationRule { name: name.to_string(), action, from, to, when: Vec::new() }
+        AuthorizationRule { name: name.to_string(), action, from, to, when: Vec::new(), audit: false }
     }
 
     fn ports(ports: &[u16]) -> Operation {

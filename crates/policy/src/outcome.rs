@@ -84,6 +84,8 @@ pub struct Decision {
     /// Values of the claims that [`crate::needs::Needs::claims`] lists, of the token that was accepted: lets the
     /// runtime foresee counter keys when it sees the same token again.
     pub facts: Vec<Option<String>>,
+    /// The verdict that there would be if what is audited were in force, where that is another one.
+    pub audit: Option<Verdict>,
     /// The runtime's marching orders.
     pub plan: Plan,
 }

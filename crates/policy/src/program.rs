@@ -1,7 +1,7 @@
 //! The program: all of one function's policies for one direction, judged in one straight line.
 
 use crate::authentication::{self, Checked};
-use crate::authorization::{self, Asked};
+use crate::authorization::{self, Asked, Rules};
 use crate::breaker;
 use crate::fields::Fields;
 use crate::host;
@@ -30,6 +30,8 @@ pub struct Program {
     spec: ProgramSpec,
     needs: Needs,
     reads_query: bool,
+    /// Some of it is audited.
+    audits: bool,
 }
 
 /// What a request run has found out so far.
@@ -43,7 +45,11 @@ struct Findings {
     failure: Vec<Take>,
     principal: Option<String>,
     facts: Vec<Option<String>>,
+    audit: Option<Verdict>,
 }
+
+/// Stands for the rule that lets a request in that no rule allows, where all that authorizes is audited.
+pub const AUDIT: &str = "leno/audit";
 
 impl Program {
     /// Makes a program of its description.
@@ -51,7 +57,8 @@ impl Program {
         let rules = spec.authorization.iter_mut().flat_map(|rule| &mut rule.to);
         let limits = spec.rate_limits.iter_mut().filter_map(|limit| limit.only.as_mut());
         rules.chain(limits).for_each(|operation| host::prepare(&mut operation.hosts));
-        Self { needs: Needs::of(&spec), reads_query: authorization::reads_query(&spec.authorization), spec }
+        let audits = spec.audit_default || spec.authorization.iter().any(|rule| rule.audit);
+        Self { needs: Needs::of(&spec), reads_query: authorization::reads_query(&spec.authorization), audits, spec }
     }
 
     /// Whether every request with a readable path and host gets the same verdict. Then there is no policy to isolate.
@@ -104,6 +111,7 @@ impl Program {
             takes: findings.takes,
             principal: findings.principal,
             facts: findings.facts,
+            audit: findings.audit,
             plan: Plan { target: target.and_then(|(index, _)| u16::try_from(index).ok()), trace: traced },
         })
     }
@@ -155,16 +163,43 @@ impl Program {
             let quotas = quota::missing(&self.spec, input, &asked);
             return Err(Stop::Wants(Box::new(Wants { signature: Some(signature), quotas, ..Wants::default() })));
         }
-        let rule = match self.spec.direction {
-            Direction::Inbound => authorization::judge(&self.spec.authorization, &asked)?.to_string(),
-            Direction::Outbound => authorization::narrow(&self.spec.authorization, &asked)?
-                .map_or_else(|| format!("{}/callees", self.spec.function), ToString::to_string),
-        };
-        quota::judge(&self.spec, input, &asked, &mut findings.takes, &mut findings.response_edits)?;
+        let rule = self.authorize(&asked, findings)?;
+        let exhausted = quota::judge(&self.spec, input, &asked, &mut findings.takes, &mut findings.response_edits)?;
+        if findings.audit.is_none() {
+            findings.audit = exhausted.map(Verdict::Deny);
+        }
         breaker::check(target, input)?;
 
         self.edit(input, &path, token.as_ref(), fields, findings);
         Ok(rule)
+    }
+
+    /// The rule that allows, and what would be decided if nothing were audited.
+    fn authorize(&self, asked: &Asked<'_>, findings: &mut Findings) -> Result<String, Denial> {
+        let judge = |rules| match self.spec.direction {
+            Direction::Inbound => authorization::judge(rules, asked).map(ToString::to_string),
+            Direction::Outbound => authorization::narrow(rules, asked)
+                .map(|rule| rule.map_or_else(|| format!("{}/callees", self.spec.function), ToString::to_string)),
+        };
+        let verdict = judge(Rules::in_force(&self.spec.authorization));
+        if !self.audits {
+            return verdict;
+        }
+        let whole = judge(Rules::all(&self.spec.authorization));
+        let verdict = match (verdict, &whole) {
+            (Err(denial), Ok(rule)) if denial.default && self.spec.audit_default => Ok(rule.clone()),
+            (Err(denial), Err(_)) if denial.default && self.spec.audit_default => Ok(AUDIT.to_string()),
+            (verdict, _) => verdict,
+        };
+        findings.audit = match (&verdict, whole) {
+            (Ok(_), Err(mut denial)) => {
+                words::cut(&mut denial.clause, MAX_CLAUSE);
+                Some(Verdict::Deny(denial))
+            }
+            (Err(_), Ok(rule)) => Some(Verdict::Allow { rule }),
+            _ => None,
+        };
+        verdict
     }
 
     /// What a request takes whose token is refused: nothing that the token says counts.

@@ -152,23 +152,29 @@ fn push_text(key: &mut String, value: Option<&str>) {
     }
 }
 
-/// Judges all limits that count this request. On success `takes` says what to take, and `edits` what to tell the client.
+/// Judges all limits that count this request. On success `takes` says what to take, and `edits` what to tell the client. Returns
+/// the denial of an exhausted limit that is audited.
 pub(crate) fn judge(
     spec: &ProgramSpec,
     input: &RequestInput<'_>,
     asked: &Asked<'_>,
     takes: &mut Vec<Take>,
     edits: &mut Vec<HeaderEdit>,
-) -> Result<(), Stop> {
+) -> Result<Option<Denial>, Stop> {
     let mut wants = Vec::new();
     let mut tightest: Option<Taken> = None;
     let mut refused: Option<(Taken, &str)> = None;
+    let mut audited = None;
     for (index, limit, key) in counted(spec, asked, Counts::Requests) {
         let Some(entry) = entry(input, index, &key) else {
             wants.push((index, key));
             continue;
         };
         let taken = take(&limit.algorithm, entry.state, input.now_ms, 1);
+        if limit.audit && !taken.allowed {
+            audited.get_or_insert_with(|| exhausted(&limit.name, &taken));
+            continue;
+        }
         if tightest.is_none_or(|other| taken.remaining < other.remaining) {
             tightest = Some(taken);
         }
@@ -185,7 +191,7 @@ pub(crate) fn judge(
     }
     match refused {
         Some((taken, name)) => Err(exhausted(name, &taken).into()),
-        None => Ok(()),
+        None => Ok(audited),
     }
 }
 

@@ -34,6 +34,8 @@ pub struct ProgramSpec {
     /// Outbound: [`ProgramSpec::targets`] is the allow-list, and these rules narrow it (deny rules only apply if any;
     /// allow rules, if there are any, must match).
     pub authorization: Vec<AuthorizationRule>,
+    /// Inbound: what no rule allows enters, and is told: all policies that authorize are audited.
+    pub audit_default: bool,
     /// Policy 4. All of them apply; any that is exhausted denies.
     pub rate_limits: Vec<RateLimit>,
     /// Policy 5.
@@ -43,6 +45,15 @@ pub struct ProgramSpec {
     /// Where requests judged by this program may go. Inbound: exactly one, the function itself. Outbound: the allowed
     /// callees; a call to anything else is denied.
     pub targets: Vec<Target>,
+}
+
+impl ProgramSpec {
+    /// Names of the rules and rate limits that are audited: what they decide is told, and not done.
+    pub fn audited(&self) -> Vec<&str> {
+        let rules = self.authorization.iter().filter(|rule| rule.audit).map(|rule| rule.name.as_str());
+        let limits = self.rate_limits.iter().filter(|limit| limit.audit).map(|limit| limit.name.as_str());
+        rules.chain(limits).collect()
+    }
 }
 
 /// Policy 2, sidecar configuration.
@@ -205,6 +216,8 @@ pub struct AuthorizationRule {
     pub to: Vec<Operation>,
     /// On which further conditions.
     pub when: Vec<Condition>,
+    /// What it decides is told, and not done.
+    pub audit: bool,
 }
 
 /// Who is asking. Fields are ANDed, values of a field are ORed, an empty field holds. A positive field that looks at
@@ -374,6 +387,8 @@ pub struct RateLimit {
     pub from: Vec<Source>,
     /// Whose requests do not: an override of this limit counts them.
     pub except: Vec<Source>,
+    /// That it is exhausted is told, and refuses nobody.
+    pub audit: bool,
     /// Requests with equal values share one counter; empty: one counter for all. A request that lacks a part shares the counter of all that lack it.
     pub key: Vec<KeyPart>,
     /// How it is counted.

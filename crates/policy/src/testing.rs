@@ -45,6 +45,7 @@ pub(crate) fn inbound() -> ProgramSpec {
         sidecar: Sidecar::default(),
         authentication: Vec::new(),
         authorization: vec![rule("all")],
+        audit_default: false,
         rate_limits: Vec::new(),
         tracing: Tracing { name: String::new(), enabled: false, sampling_per_10k: 0, accept_b3: false },
         access_log: AccessLog { name: String::new(), enabled: true, statuses: Vec::new(), request_headers: Vec::new() },
@@ -64,6 +65,7 @@ pub(crate) fn rule(name: &str) -> AuthorizationRule {
         from: Vec::new(),
         to: Vec::new(),
         when: Vec::new(),
+        audit: false,
     }
 }
 

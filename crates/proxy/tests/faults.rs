@@ -73,6 +73,7 @@ impl Bench {
             only: None,
             from: vec![],
             except: vec![],
+            audit: false,
             key: Vec::new(),
             algorithm,
         });

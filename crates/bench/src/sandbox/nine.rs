@@ -26,6 +26,7 @@ pub(super) fn empty(function: &str) -> ProgramSpec {
         sidecar: Sidecar::default(),
         authentication: vec![],
         authorization: vec![],
+        audit_default: false,
         rate_limits: vec![],
         tracing: Tracing { name: String::new(), enabled: false, sampling_per_10k: 0, accept_b3: false },
         access_log: AccessLog { name: String::new(), enabled: false, statuses: vec![], request_headers: vec![] },
@@ -49,12 +50,14 @@ pub(super) fn program(function: &str) -> ProgramSpec {
         },
         authentication: vec![issuer()],
         authorization: rules(),
+        audit_default: false,
         rate_limits: vec![RateLimit {
             counts: Counts::Requests,
             name: "orders/rateLimits/per-user".into(),
             only: None,
             from: vec![],
             except: vec![],
+            audit: false,
             key: per_user,
             algorithm: QuotaAlgorithm::TokenBucket { requests: 100, period_ms: 1000, burst: 200 },
         }],
@@ -114,6 +117,7 @@ fn rules() -> Vec<AuthorizationRule> {
     let rule = |name: &str, action, paths, methods: &[&str], role: &str| AuthorizationRule {
         name: format!("orders/authorization/{name}"),
         action,
+        audit: false,
         from: vec![Source { identities: any(vec![exact(FRONTEND)]), ..Source::default() }],
         to: vec![Operation {
             methods: any(methods.iter().map(|method| exact(method)).collect()),

@@ -2,7 +2,7 @@
 
 use super::header::{self, Use};
 use super::{Context, fields, label, template, text};
-use crate::document::{Action, Authorization, AuthorizationRule, Condition, Operation, Source};
+use crate::document::{Action, Authorization, AuthorizationRule, Condition, Mode, Operation, Source};
 use crate::problem::Scope;
 use leno_policy::spec;
 
@@ -46,6 +46,7 @@ fn rule(
             operation(scope, one)
         }),
         when: elements(&when, rule.when.as_deref(), "no further condition", condition).into_iter().flatten().collect(),
+        audit: rule.mode == Mode::Audit,
     }
 }
 

@@ -48,6 +48,10 @@ pub(super) fn mesh(
 }
 
 fn checked(scope: &Scope<'_>, spec: &MeshSpec, inputs: &RefCell<Vec<PathBuf>>) -> MeshSlice {
+    let namespaces = scope.field("auditNamespaces");
+    for (index, name) in spec.audit_namespaces.iter().enumerate() {
+        fields::label(&namespaces.element(index), name);
+    }
     if !text::is_trust_domain(&spec.trust_domain) {
         let fix = "expected a name such as shop.example: a-z, 0-9, `-`, `_` and `.`";
         scope

@@ -77,6 +77,8 @@ struct Context<'a> {
     /// Labels of functions and jobs.
     labels: BTreeMap<&'a FunctionId, &'a document::Labels>,
     incomplete: bool,
+    /// Namespaces whose policies are audited.
+    audited: &'a [String],
     /// How instances are kept apart that do not say so themselves.
     isolation: Isolation,
     /// Of all authentication sections.
@@ -120,6 +122,7 @@ pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -
         externals: &externals,
         labels: labels(documents, &names, &jobs),
         incomplete: documents.incomplete,
+        audited: documents.meshes.first().map_or(&[], |mesh| &mesh.document.spec.audit_namespaces),
         isolation: documents.meshes.first().map(|mesh| mesh.document.spec.instances.isolation).unwrap_or_default(),
         issuers: &issuers,
         inputs: &inputs,

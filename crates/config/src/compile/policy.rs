@@ -3,7 +3,7 @@
 use super::{
     Context, Placed, authentication, authorization, egress, extension, fields, observe, rate_limit, resilience, sidecar,
 };
-use crate::document;
+use crate::document::{self, Mode};
 use crate::problem::{Problem, Scope};
 use crate::snapshot::Policy;
 use std::cell::RefCell;
@@ -40,6 +40,8 @@ pub(super) fn policy(context: &Context<'_>, root: &Scope<'_>, document: &documen
     let spec = &document.spec;
     let scope = root.field("spec");
     let mut policy = Policy { namespace: namespace.to_owned(), name: name.to_owned(), ..Policy::default() };
+    policy.audit = spec.mode == Mode::Audit || context.audited.iter().any(|audited| audited == namespace);
+    policy.authorizes = spec.authorization.is_some();
     if let Some(section) = &spec.authentication {
         authentication::authentication(context, &scope.field("authentication"), section, &mut policy);
     }
@@ -49,6 +51,8 @@ pub(super) fn policy(context: &Context<'_>, root: &Scope<'_>, document: &documen
     }
     let limits = scope.field("rateLimits");
     policy.rate_limits = rate_limit::rate_limits(context, &limits, (namespace, name), &spec.rate_limits);
+    policy.authorization.iter_mut().for_each(|rule| rule.audit |= policy.audit);
+    policy.rate_limits.iter_mut().for_each(|limit| limit.audit |= policy.audit);
     policy.retry = spec.retry.as_ref().map(|section| resilience::retry(&scope.field("retry"), name, section));
     policy.breaker =
         spec.circuit_breaker.as_ref().map(|section| resilience::breaker(&scope.field("circuitBreaker"), name, section));

@@ -3,7 +3,7 @@
 use super::fields::{self, DAY, MILLISECOND};
 use super::header::{self, Use};
 use super::{Context, authorization};
-use crate::document::{Algorithm, Counts, KeyPart, RateLimit, RateLimitOverride};
+use crate::document::{Algorithm, Counts, KeyPart, Mode, RateLimit, RateLimitOverride};
 use crate::duration::Duration;
 use crate::problem::Scope;
 use leno_policy::spec;
@@ -46,6 +46,7 @@ fn rate_limit(
         only: limit.r#match.as_ref().map(|operation| authorization::operation(&match_, operation)),
         from: Vec::new(),
         except: Vec::new(),
+        audit: limit.mode == Mode::Audit,
         key: key(&scope.field("key"), &limit.key),
         algorithm: algorithm(scope, limit.algorithm, limit.requests, limit.per, limit.burst),
     };

@@ -26,6 +26,9 @@ pub struct AuthorizationRule {
     /// What the rule does.
     #[serde(default)]
     pub action: Action,
+    /// Whether it is in force.
+    #[serde(default)]
+    pub mode: Mode,
     /// Who is asking.
     #[serde(default)]
     pub from: Option<Vec<Source>>,
@@ -35,6 +38,18 @@ pub struct AuthorizationRule {
     /// Further conditions.
     #[serde(default)]
     pub when: Option<Vec<Condition>>,
+}
+
+/// Whether something is in force.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// It is in force.
+    #[default]
+    Enforce,
+    /// It decides nothing. What it would decide is told: in the access log, by `leno explain`, and in
+    /// `leno_policy_decisions_total`. A rule that allows lets nobody in, one that denies refuses nobody.
+    Audit,
 }
 
 /// What a matching rule does.

@@ -45,6 +45,8 @@ pub struct MeshMetadata {
 pub struct MeshSpec {
     /// Trust domain of all identities: function `name` in `namespace` is `spiffe://<trustDomain>/ns/<namespace>/sa/<name>`.
     pub trust_domain: String,
+    /// Namespaces whose policies are audited, as if each said `mode: audit`.
+    pub audit_namespaces: Vec<String>,
     /// How sidecars are isolated, unless a policy chooses for its functions.
     pub engine: EngineChoice,
     /// Mutual TLS between functions. It is always on; these are its details.
@@ -69,6 +71,7 @@ impl Default for MeshSpec {
     fn default() -> Self {
         Self {
             trust_domain: "leno.local".to_owned(),
+            audit_namespaces: Vec::new(),
             engine: EngineChoice::default(),
             mtls: Mtls::default(),
             gateway: Gateway { http: Some(local(8080)), ..Gateway::default() },

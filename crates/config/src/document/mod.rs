@@ -24,7 +24,7 @@ mod value;
 mod wasm;
 
 pub use authentication::{Authentication, ClaimToHeader, Issuer, Jwks, TokenLocation};
-pub use authorization::{Action, Authorization, AuthorizationRule, Condition, Operation, Source};
+pub use authorization::{Action, Authorization, AuthorizationRule, Condition, Mode, Operation, Source};
 pub use claim::ClaimPath;
 pub use confine::{Resources, Secret, SecretAs};
 pub(crate) use egress::{Egress, EgressRule, FunctionSelector, selects};

@@ -1,7 +1,7 @@
 //! `kind: Policy`.
 
 use super::authentication::Authentication;
-use super::authorization::Authorization;
+use super::authorization::{Authorization, Mode};
 use super::egress::Egress;
 use super::extension::Extension;
 use super::label::LabelExpression;
@@ -40,6 +40,10 @@ pub enum PolicyKind {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct PolicySpec {
+    /// `audit`: its `authorization` and `rateLimits` decide nothing, and what they would decide is told. Its other sections are in force, and so
+    /// are other policies. What no rule allows enters only where all policies of a function that have an `authorization` section are audited.
+    /// `auditNamespaces` of the Mesh document audits all policies of a namespace.
+    pub mode: Mode,
     /// Functions, jobs and External documents by name: `name` in the policy's namespace, or `namespace/name`.
     pub functions: Vec<String>,
     /// Functions that carry all these labels; `{}`: all functions. External documents are only meant where they are named.

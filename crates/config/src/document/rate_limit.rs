@@ -1,6 +1,6 @@
 //! `spec.rateLimits` of a policy.
 
-use super::authorization::{Operation, Source};
+use super::authorization::{Mode, Operation, Source};
 use super::claim::ClaimPath;
 use crate::duration::Duration;
 use schemars::JsonSchema;
@@ -25,6 +25,9 @@ pub struct RateLimit {
     /// How requests are counted.
     #[serde(default)]
     pub algorithm: Algorithm,
+    /// Whether it is in force. An audited one counts, and refuses nobody.
+    #[serde(default)]
+    pub mode: Mode,
     /// What is counted.
     #[serde(default)]
     pub counts: Counts,

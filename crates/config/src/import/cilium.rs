@@ -4,7 +4,9 @@ use super::peers;
 use super::ports::{self, Ports};
 use super::report::Report;
 use super::{Translated, http, walk};
-use crate::document::{Action, AuthorizationRule, Condition, Egress, EgressRule, FunctionSelector, Operation, Source};
+use crate::document::{
+    Action, AuthorizationRule, Condition, Egress, EgressRule, FunctionSelector, Mode, Operation, Source,
+};
 use crate::problem::Scope;
 use crate::yaml::Node;
 
@@ -409,6 +411,7 @@ pub(super) fn rules(name: &str, action: Action, from: Option<&[Source]>, calls: 
     let rule = |(index, (conditions, operations)): (usize, (Vec<Condition>, Vec<Operation>))| AuthorizationRule {
         name: Some(if single { name.to_owned() } else { format!("{name}-{index}") }),
         action,
+        mode: Mode::Enforce,
         from: from.map(<[Source]>::to_vec),
         // An operation without fields is any request.
         to: (!operations.contains(&Operation::default())).then_some(operations),

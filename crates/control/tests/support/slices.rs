@@ -106,6 +106,7 @@ fn program(name: &str, direction: Direction) -> ProgramSpec {
         sidecar: Sidecar::default(),
         authentication: Vec::new(),
         authorization: Vec::new(),
+        audit_default: false,
         rate_limits: Vec::new(),
         tracing: Tracing { name: String::new(), enabled: true, sampling_per_10k: 100, accept_b3: true },
         access_log: AccessLog {

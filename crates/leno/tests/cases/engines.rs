@@ -168,6 +168,7 @@ fn refused(denial: Denial) -> Decision {
         takes: Vec::new(),
         principal: None,
         facts: Vec::new(),
+        audit: None,
         plan: Default::default(),
     }
 }

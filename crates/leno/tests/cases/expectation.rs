@@ -44,6 +44,13 @@ pub(crate) fn differences(case: &Case, head: &Head, judged: &Judged) -> Vec<Stri
     if let Some(expected) = &expect.trace {
         traced(expected, decision, &mut found);
     }
+    let audited = decision.audit.as_ref().map(|verdict| match verdict {
+        Verdict::Allow { rule } => BTreeMap::from([("allow".to_owned(), rule.clone())]),
+        Verdict::Deny(denial) => BTreeMap::from([("deny".to_owned(), denial.rule.clone())]),
+    });
+    if audited != expect.audit {
+        found.push(format!("the audit is {audited:?}"));
+    }
     if let Some(expected) = &expect.plan {
         part("plan", expected, &judged.plan, &mut found);
     }

@@ -205,6 +205,9 @@ pub(crate) struct Expect {
     /// `off`, or what the span must be.
     #[serde(default)]
     pub trace: Option<Trace>,
+    /// What would be decided if what is audited were in force, `allow: RULE` or `deny: RULE`; without it: the same.
+    #[serde(default)]
+    pub audit: Option<BTreeMap<String, String>>,
     /// A part of the plan.
     #[serde(default)]
     pub plan: Option<Value>,

@@ -24,6 +24,7 @@ fn nine() -> ProgramSpec {
             only: None,
             from: vec![],
             except: vec![],
+            audit: false,
             key,
             algorithm,
         }],

@@ -233,6 +233,7 @@ fn a_program_is_constant_if_no_request_can_change_its_verdict() {
         only: None,
         from: vec![],
         except: vec![],
+        audit: false,
         key: vec![],
         algorithm: QuotaAlgorithm::FixedWindow { requests: 1, period_ms: 1000 },
     };

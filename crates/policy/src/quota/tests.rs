@@ -220,6 +220,7 @@ fn limit(name: &str, key: Vec<KeyPart>, requests: u32) -> RateLimit {
         only: None,
         from: vec![],
         except: vec![],
+        audit: false,
         key,
         algorithm,
     }

@@ -334,6 +334,7 @@ struct Runs {
     count: u8,
     time: Duration,
     verdict: Option<RecordedVerdict>,
+    audit: Option<RecordedVerdict>,
     principal: Option<Box<str>>,
     path_changed: bool,
 }
@@ -458,6 +459,7 @@ impl Evaluation<'_> {
                 run_time: self.runs.time,
                 time: ended.saturating_duration_since(started),
                 verdict,
+                audit: self.runs.audit,
                 principal: self.runs.principal,
                 path_changed: self.runs.path_changed,
             });

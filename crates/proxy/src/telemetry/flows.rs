@@ -66,6 +66,9 @@ pub struct Flow {
     /// Why, if it was not allowed, or got no response.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
+    /// What would have been decided if what is audited were in force, where that is something else: `deny: <rule>`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub audit: String,
     /// For `leno explain`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub request_id: String,
@@ -96,6 +99,7 @@ impl Flow {
             None if (400..500).contains(&observed.status) => ("deny", String::new(), failure.to_owned()),
             None => ("error", String::new(), failure.to_owned()),
         };
+        let audit = observed.judged.as_ref().and_then(|judged| judged.audit.as_ref());
         let peer = &observed.peer;
         let port = line.authority().rsplit_once(':').and_then(|(_, port)| port.parse().ok());
         Self {
@@ -105,6 +109,7 @@ impl Flow {
             target: observed.target.as_deref().map(str::to_owned),
             verdict: verdict.to_owned(),
             rule,
+            audit: audit.map(|audit| format!("{}: {}", audit.word(), audit.rule_and_clause().0)).unwrap_or_default(),
             what: line.method().to_owned(),
             host: line.authority().to_owned(),
             path: line.path().to_owned(),

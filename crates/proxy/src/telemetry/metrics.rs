@@ -151,6 +151,17 @@ impl Shard {
             };
             let outbound = observed.direction == TrafficDirection::Outbound;
             self.count_decision(&mut numbers, &judged.function, outbound, policy, verdict, rule);
+            match &judged.audit {
+                Some(RecordedVerdict::Deny { policy, rule, .. }) => {
+                    let policy = policy_name(*policy);
+                    self.count_decision(&mut numbers, &judged.function, outbound, policy, "audit_deny", rule);
+                }
+                Some(RecordedVerdict::Allow { rule }) => {
+                    let policy = "authorization";
+                    self.count_decision(&mut numbers, &judged.function, outbound, policy, "audit_allow", rule);
+                }
+                _ => {}
+            }
             for check in observed.rate_limit_checks.iter().filter(|check| check.shared) {
                 let key = (judged.function.clone(), check.limit.clone());
                 self.count(&mut numbers.overflows, &key, Clone::clone);

@@ -114,6 +114,8 @@ pub struct Judged<S = &'static str> {
     pub time: Duration,
     /// The verdict that the judge reached.
     pub verdict: RecordedVerdict<S>,
+    /// The verdict that it would have been if what is audited were in force; `None`: the same.
+    pub audit: Option<RecordedVerdict<S>>,
     /// The token's principal: `<iss>/<sub>`.
     pub principal: Option<Box<str>>,
     /// Whether the path was normalised.
@@ -153,6 +155,49 @@ pub enum RecordedVerdict<S = &'static str> {
         /// What went wrong, in words.
         reason: Box<str>,
     },
+}
+
+impl<S> RecordedVerdict<S> {
+    fn bound(&mut self) {
+        match self {
+            Self::Allow { rule } => request_line::cut(rule),
+            Self::Deny { rule, clause, .. } | Self::Extension { rule, clause } => {
+                request_line::cut(rule);
+                request_line::cut(clause);
+            }
+            Self::Fault { reason, .. } => request_line::cut(reason),
+        }
+    }
+
+    /// `allow`, `deny` or `error`.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Allow { .. } => "allow",
+            Self::Deny { .. } | Self::Extension { .. } => "deny",
+            Self::Fault { .. } => "error",
+        }
+    }
+
+    /// The rule that decided, or came nearest, and why.
+    pub fn rule_and_clause(&self) -> (&str, &str) {
+        match self {
+            Self::Allow { rule } => (rule, ""),
+            Self::Deny { rule, clause, .. } | Self::Extension { rule, clause } => (rule, clause),
+            Self::Fault { reason, .. } => ("", reason),
+        }
+    }
+}
+
+impl From<leno_policy::outcome::Verdict> for RecordedVerdict {
+    fn from(verdict: leno_policy::outcome::Verdict) -> Self {
+        use leno_policy::outcome::{Denial, Verdict};
+        match verdict {
+            Verdict::Allow { rule } => Self::Allow { rule: rule.into() },
+            Verdict::Deny(Denial { policy, rule, default, clause, .. }) => {
+                Self::Deny { policy, rule: rule.into(), default, clause: clause.into() }
+            }
+        }
+    }
 }
 
 /// One signature check.
@@ -232,14 +277,8 @@ impl Observed {
     /// Cuts what policies and peers said to the limits of a record.
     pub(super) fn bound(&mut self) {
         if let Some(judged) = &mut self.judged {
-            match &mut judged.verdict {
-                RecordedVerdict::Allow { rule } => request_line::cut(rule),
-                RecordedVerdict::Deny { rule, clause, .. } | RecordedVerdict::Extension { rule, clause } => {
-                    request_line::cut(rule);
-                    request_line::cut(clause);
-                }
-                RecordedVerdict::Fault { reason, .. } => request_line::cut(reason),
-            }
+            judged.verdict.bound();
+            judged.audit.iter_mut().for_each(RecordedVerdict::bound);
             judged.principal.iter_mut().for_each(request_line::cut);
         }
         self.failure.iter_mut().for_each(request_line::cut);
@@ -280,11 +319,7 @@ impl<S> Observed<S> {
 
     /// `allow` or `deny`; `error` if there is no verdict, or none that could be relied on.
     pub fn verdict(&self) -> &'static str {
-        match self.judged.as_ref().map(|judged| &judged.verdict) {
-            Some(RecordedVerdict::Allow { .. }) => "allow",
-            Some(RecordedVerdict::Deny { .. } | RecordedVerdict::Extension { .. }) => "deny",
-            Some(RecordedVerdict::Fault { .. }) | None => "error",
-        }
+        self.judged.as_ref().map_or("error", |judged| judged.verdict.word())
     }
 
     /// Namespace and name of the caller, if it is a function of the mesh.

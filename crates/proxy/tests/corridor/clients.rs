@@ -29,6 +29,7 @@ async fn mesh(trusted: TrustedProxies, proxy_protocol: bool) -> (Mesh, Upstream)
             only: None,
             from: vec![],
             except: vec![],
+            audit: false,
             key: vec![KeyPart::Address],
             algorithm: QuotaAlgorithm::FixedWindow { requests: 3, period_ms: 365 * 86_400_000 },
         });

@@ -76,14 +76,21 @@ pub(crate) fn spiffe(name: &str) -> SpiffeId {
 }
 
 pub(crate) fn allow_all() -> AuthorizationRule {
-    AuthorizationRule { name: "test/allow".into(), action: Action::Allow, from: vec![], to: vec![], when: vec![] }
+    AuthorizationRule {
+        name: "test/allow".into(),
+        action: Action::Allow,
+        from: vec![],
+        to: vec![],
+        when: vec![],
+        audit: false,
+    }
 }
 
 /// Refuses requests with the field `x-deny`.
 fn deny_marked() -> AuthorizationRule {
     let present = Matches { any: vec![StringMatch::Present], none: vec![] };
     let when = vec![Condition { key: ConditionKey::Header("x-deny".into()), values: present }];
-    AuthorizationRule { name: "test/marked".into(), action: Action::Deny, from: vec![], to: vec![], when }
+    AuthorizationRule { name: "test/marked".into(), action: Action::Deny, from: vec![], to: vec![], when, audit: false }
 }
 
 pub(crate) fn retry(on: &[RetryOn]) -> Retry {
@@ -112,6 +119,7 @@ fn program(function: &str, direction: Direction, targets: Vec<Target>) -> Progra
         sidecar: Sidecar::default(),
         authentication: vec![],
         authorization: if inbound { vec![deny_marked(), allow_all()] } else { vec![] },
+        audit_default: false,
         rate_limits: vec![],
         tracing: Tracing { name: String::new(), enabled: false, sampling_per_10k: 0, accept_b3: false },
         access_log: AccessLog { name: String::new(), enabled: true, statuses: vec![], request_headers: vec![] },

@@ -55,6 +55,7 @@ fn wants_tokens(slice: &mut Slice, url: String) {
         only: None,
         from: vec![],
         except: vec![],
+        audit: false,
         key: vec![KeyPart::Address],
         algorithm: QuotaAlgorithm::TokenBucket { requests: 2, period_ms: 3_600_000, burst: 2 },
     });

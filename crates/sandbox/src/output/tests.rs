@@ -11,6 +11,7 @@ fn decision() -> Decision {
         takes: vec![],
         principal: None,
         facts: vec![],
+        audit: None,
         plan: Plan::default(),
     }
 }

@@ -18,6 +18,7 @@ pub(crate) fn empty(function: &str) -> ProgramSpec {
         sidecar: Sidecar::default(),
         authentication: vec![],
         authorization: vec![],
+        audit_default: false,
         rate_limits: vec![],
         tracing: Tracing { name: String::new(), enabled: false, sampling_per_10k: 0, accept_b3: false },
         access_log: AccessLog { name: String::new(), enabled: false, statuses: vec![], request_headers: vec![] },

@@ -72,6 +72,7 @@ impl Mesh<'_> {
     fn policy(&self, index: usize, placed: &Placed<document::Policy>) {
         let root = placed.scope(&self.found);
         let spec = root.field("spec");
+        self.audited(&spec, index, &placed.document.spec);
         let section = spec.field("authorization");
         let rules = section.field("rules");
         for (number, rule) in self.policies[index].authorization.iter().enumerate() {
@@ -82,8 +83,52 @@ impl Mesh<'_> {
         }
     }
 
+    /// What is not in force.
+    fn audited(&self, spec: &Scope<'_>, index: usize, document: &document::PolicySpec) {
+        let policy = &self.policies[index];
+        let fix =
+            "what it would decide is told in the access log, by `leno explain` and in `leno_policy_decisions_total`";
+        if policy.audit {
+            let in_force = [
+                ("authentication", document.authentication.is_some()),
+                ("sidecar", document.sidecar.is_some()),
+                ("circuitBreaker", document.circuit_breaker.is_some()),
+                ("extensions", !document.extensions.is_empty()),
+            ];
+            let in_force: Vec<_> = in_force.iter().filter(|(_, there)| *there).map(|(name, _)| *name).collect();
+            let rest = match in_force.as_slice() {
+                [] => String::new(),
+                sections => format!(" (its other sections are: {})", sections.join(", ")),
+            };
+            let place = if spec.has("mode") { spec.field("mode") } else { *spec };
+            let message = format!(
+                "`{}/{}` is audited: its rules and rate limits are not in force{rest}",
+                policy.namespace, policy.name
+            );
+            return place.problem(message, fix);
+        }
+        let rules = spec.field("authorization");
+        let rules = rules.field("rules");
+        for (number, rule) in policy.authorization.iter().enumerate().filter(|(_, rule)| rule.audit) {
+            rules.element(number).field("mode").problem(format!("`{}` is audited: it is not in force", rule.name), fix);
+        }
+        let limits = spec.field("rateLimits");
+        for (number, limit) in document.rate_limits.iter().enumerate() {
+            if limit.mode == document::Mode::Audit {
+                let message = "the limit is audited: it refuses nobody";
+                limits.element(number).field("mode").problem(message, fix);
+            }
+        }
+    }
+
     fn rules<'s>(&'s self, function: &'s Function) -> impl Iterator<Item = &'s AuthorizationRule> {
         function.policies.iter().flat_map(|index| &self.policies[*index].authorization)
+    }
+
+    fn audits_default(&self, function: &Function) -> bool {
+        let mut authorizing =
+            function.policies.iter().map(|index| &self.policies[*index]).filter(|one| one.authorizes).peekable();
+        authorizing.peek().is_some() && authorizing.all(|policy| policy.audit)
     }
 
     fn authenticates(&self, function: &Function) -> bool {
@@ -98,13 +143,16 @@ impl Mesh<'_> {
     }
 
     fn denied<'s>(&'s self, function: &'s Function, rule: &AuthorizationRule) -> Option<&'s AuthorizationRule> {
-        self.rules(function).find(|other| other.action == Action::Deny && self.covers(other, rule))
+        self.rules(function).find(|other| other.action == Action::Deny && !other.audit && self.covers(other, rule))
     }
 
     /// A rule that decides nothing: an earlier one of its policy is as wide, or deny rules come before it wherever it applies.
     fn shadowed(&self, scope: &Scope<'_>, index: usize, number: usize, rule: &AuthorizationRule) {
         let earlier = &self.policies[index].authorization[..number];
-        if let Some(wider) = earlier.iter().find(|other| other.action == rule.action && self.covers(other, rule)) {
+        if let Some(wider) = earlier
+            .iter()
+            .find(|other| other.action == rule.action && other.audit == rule.audit && self.covers(other, rule))
+        {
             let what = if rule.action == Action::Allow { "allows" } else { "refuses" };
             let message =
                 format!("`{}` decides nothing: whatever it {what}, `{}` {what} before it", rule.name, wider.name);
@@ -253,10 +301,20 @@ impl Mesh<'_> {
     /// Nobody who can call it is let in.
     fn refused(&self, id: &FunctionId, function: &Function, scope: &Scope<'_>) {
         let callers = self.callers.get(id).map_or(&[][..], Vec::as_slice);
-        let mut allowing = self.rules(function).filter(|rule| rule.action == Action::Allow).peekable();
+        if self.audits_default(function) {
+            return;
+        }
+        let allows = |rule: &&AuthorizationRule| rule.action == Action::Allow && !rule.audit;
+        let mut allowing = self.rules(function).filter(allows).peekable();
         if allowing.peek().is_none() {
-            let fix = "add a policy with `authorization: {rules: [...]}` for it";
-            scope.problem(format!("every request to `{id}` is refused: no rule allows any"), fix);
+            let audited = self.rules(function).any(|rule| rule.action == Action::Allow);
+            let (what, fix) = match audited {
+                true => {
+                    ("no rule that is in force allows any", "audit all policies that authorize, or none that allows")
+                }
+                false => ("no rule allows any", "add a policy with `authorization: {rules: [...]}` for it"),
+            };
+            scope.problem(format!("every request to `{id}` is refused: {what}"), fix);
         } else if allowing.all(|rule| !self.lets_in(rule, function, callers)) {
             let fix = "see which of its callers, and whether the gateway, the rules name; deny rules come first";
             scope.problem(format!("every request to `{id}` is refused: no rule allows anybody who can call it"), fix);

@@ -110,6 +110,7 @@ impl Evaluation<'_> {
     ) -> Result<Judgement, JudgeError> {
         self.note_plan(decision.plan.trace.as_ref(), &head)?;
         self.runs.principal = decision.principal.map(String::into_boxed_str);
+        self.runs.audit = decision.audit.map(RecordedVerdict::from);
         match decision.verdict {
             Verdict::Deny(denial) => self.deny(denial, decision.response_edits, &decision.takes, now_ms),
             Verdict::Allow { rule } => {
@@ -192,7 +193,7 @@ impl Evaluation<'_> {
     }
 
     /// Takes from all counters, or from none. Returns the denial if one is exhausted.
-    fn take(&self, takes: &[Take], now_ms: u64) -> Result<Option<(Denial, Vec<HeaderEdit>)>, JudgeError> {
+    fn take(&mut self, takes: &[Take], now_ms: u64) -> Result<Option<(Denial, Vec<HeaderEdit>)>, JudgeError> {
         if takes.is_empty() {
             return Ok(None);
         }
@@ -203,11 +204,22 @@ impl Evaluation<'_> {
             let limit = limits.get(index).ok_or(BadOutput::Index { what: "rate limit", index, count: limits.len() })?;
             Ok((limit, take.cost))
         };
-        let demands = takes
+        let mut demands = takes
             .iter()
             .map(|take| demand(take).map(|(limit, cost)| Demand { limit, key: &take.key, cost }))
             .collect::<Result<Vec<_>, BadOutput>>()?;
-        match self.state.quotas.take(&demands, now_ms) {
+        let taken = loop {
+            match self.state.quotas.take(&demands, now_ms) {
+                // An audited limit refuses nobody.
+                Err(Refused { index, taken, .. }) if demands.get(index).is_some_and(|demand| demand.limit.audit) => {
+                    let limit = demands.remove(index).limit;
+                    let denial = Verdict::Deny(quota::exhausted(&limit.name, &taken));
+                    self.runs.audit.get_or_insert_with(|| denial.into());
+                }
+                taken => break taken,
+            }
+        };
+        match taken {
             Ok(granted) => {
                 self.record.note(|observed| {
                     let checks =

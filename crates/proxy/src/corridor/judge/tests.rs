@@ -113,7 +113,7 @@ fn denied(judgement: Judgement) -> Refusal {
 }
 
 fn rule(name: &str, action: Action) -> AuthorizationRule {
-    AuthorizationRule { name: name.into(), action, from: Vec::new(), to: Vec::new(), when: Vec::new() }
+    AuthorizationRule { name: name.into(), action, from: Vec::new(), to: Vec::new(), when: Vec::new(), audit: false }
 }
 
 /// A function that lets everybody in.
@@ -157,6 +157,7 @@ fn limit(requests: u32, key: Vec<KeyPart>) -> RateLimit {
         only: None,
         from: vec![],
         except: vec![],
+        audit: false,
         key,
         algorithm,
     }

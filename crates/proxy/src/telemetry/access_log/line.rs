@@ -44,6 +44,7 @@ struct Line<'a> {
     rule: &'a str,
     clause: &'a str,
     default: Option<bool>,
+    audit: Option<(&'static str, &'a str, &'a str)>,
     principal: Option<&'a str>,
     duration_ms: f64,
     upstream_ms: Option<f64>,
@@ -92,6 +93,10 @@ impl<'a> Line<'a> {
             rule,
             clause,
             default,
+            audit: judged.and_then(|judged| judged.audit.as_ref()).map(|audit| {
+                let (rule, clause) = audit.rule_and_clause();
+                (audit.word(), rule, clause)
+            }),
             principal: judged.and_then(|judged| judged.principal.as_deref()),
             duration_ms: observed.duration().as_micros() as f64 / 1e3,
             upstream_ms: observed.upstream_time().map(|time| time.as_micros() as f64 / 1e3),
@@ -136,6 +141,11 @@ pub(super) fn json(buffer: &mut Vec<u8>, observed: &Observed) -> io::Result<()> 
         object.text("clause", line.clause)?;
     }
     line.default.map_or(Ok(()), |default| object.value("default", default))?;
+    if let Some((verdict, rule, clause)) = line.audit {
+        object.text("audit_verdict", verdict)?;
+        object.text("audit_rule", rule)?;
+        object.text("audit_clause", clause)?;
+    }
     line.principal.map_or(Ok(()), |principal| object.text("principal", principal))?;
     object.value("duration_ms", line.duration_ms)?;
     line.upstream_ms.map_or(Ok(()), |ms| object.value("upstream_ms", ms))?;
@@ -173,6 +183,10 @@ pub(super) fn text(buffer: &mut Vec<u8>, observed: &Observed) -> io::Result<()> 
     field("rule", filled(line.rule).as_ref().map(|value| value as _))?;
     field("clause", filled(line.clause).as_ref().map(|value| value as _))?;
     field("default", line.default.as_ref().map(|value| value as _))?;
+    let (verdict, rule, clause) = line.audit.unwrap_or_default();
+    field("audit_verdict", filled(verdict).as_ref().map(|value| value as _))?;
+    field("audit_rule", filled(rule).as_ref().map(|value| value as _))?;
+    field("audit_clause", filled(clause).as_ref().map(|value| value as _))?;
     field("principal", line.principal.map(Quoted).as_ref().map(|value| value as _))?;
     field("trace_id", line.trace_id.as_ref().map(|value| value as _))?;
     field("span_id", line.span_id.as_ref().map(|value| value as _))?;

@@ -100,6 +100,9 @@ pub struct Judgement {
     /// The clause that decided or missed, or what went wrong.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub clause: String,
+    /// What would have been decided if what is audited were in force, where that is something else.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub audit: Option<Audit>,
     /// The token's principal: `<iss>/<sub>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub principal: Option<String>,
@@ -114,6 +117,18 @@ pub struct Judgement {
     pub judge_us: f64,
     /// Whether the path was normalised.
     pub path_changed: bool,
+}
+
+/// A verdict that was not carried out.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Audit {
+    /// `allow` or `deny`.
+    pub verdict: String,
+    /// The rule that would have decided, or that came nearest.
+    pub rule: String,
+    /// Why.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub clause: String,
 }
 
 /// One signature check.
@@ -284,6 +299,10 @@ fn judgement(observed: &Kept) -> Option<Judgement> {
         rule: rule.to_owned(),
         default,
         clause: clause.to_owned(),
+        audit: judged.audit.as_ref().map(|audit| {
+            let (rule, clause) = audit.rule_and_clause();
+            Audit { verdict: audit.word().to_owned(), rule: rule.to_owned(), clause: clause.to_owned() }
+        }),
         principal: judged.principal.as_deref().map(str::to_owned),
         engine: judged.engine.map(|engine| engine.to_string()),
         runs: judged.runs,

@@ -117,6 +117,7 @@ fn carry_out(change: impl FnOnce(&mut Decision)) -> (Result<Judgement, JudgeErro
         takes: Vec::new(),
         principal: None,
         facts: Vec::new(),
+        audit: None,
         plan: Plan { target: Some(0), trace: None },
     };
     change(&mut decision);

@@ -13,6 +13,7 @@ fn bucket(name: &str, requests: u32, burst: u32) -> RateLimit {
         only: None,
         from: vec![],
         except: vec![],
+        audit: false,
         key: Vec::new(),
         algorithm,
     }
@@ -26,6 +27,7 @@ fn window(name: &str, requests: u32) -> RateLimit {
         only: None,
         from: vec![],
         except: vec![],
+        audit: false,
         key: Vec::new(),
         algorithm,
     }
