@@ -1,7 +1,7 @@
 //! The Mesh document, or its defaults.
 
 use super::fields::{self, DAY, MILLISECOND};
-use super::{Placed, text};
+use super::{Placed, images, text};
 use crate::document::{
     self, AccessLogFormat, AccountChoice, Address, AdminAddress, EngineChoice, Gateway, Listeners, MeshLimits,
     MeshSpec, ProxyProtocol, SameNode,
@@ -85,6 +85,7 @@ fn checked(scope: &Scope<'_>, spec: &MeshSpec, inputs: &RefCell<Vec<PathBuf>>) -
         https.certificate = fields::file(inputs, &gateway.field("certificate"), &https.certificate);
         https.key = fields::file(inputs, &gateway.field("key"), &https.key);
     }
+    mesh.images = images::images(&scope.field("images"), &spec.images, inputs);
     mesh.access_log.file = mesh.access_log.file.map(|file| fields::relative(scope, &file));
     mesh
 }
@@ -135,6 +136,7 @@ fn compiled(spec: &MeshSpec) -> MeshSlice {
             (AccountChoice::PerNamespace, first) => Accounts::PerNamespace { first, required: true },
             (AccountChoice::Node, _) => Accounts::Node,
         },
+        images: images::usual(&spec.images),
         name_servers: spec.egress.name_servers.iter().map(|address| address.0).collect(),
         limits: Limits {
             head_bytes,

@@ -7,6 +7,7 @@ mod confine;
 mod extension;
 mod external;
 mod function;
+mod image;
 mod job;
 mod mesh;
 mod observe;
@@ -31,6 +32,7 @@ pub use external::{
 pub use function::{
     Expose, ExternalInstances, Function, FunctionKind, FunctionSpec, FunctionTimeouts, Port, Readiness,
 };
+pub use image::{ImageRegistry, Images, Volume};
 pub use job::{Job, JobKind, JobSpec};
 pub use mesh::{
     AccessLogFormat, AccountChoice, EngineChoice, Gateway, GatewayHttps, Instances, Listeners, Mesh, MeshAccessLog,
