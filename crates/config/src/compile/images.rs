@@ -6,11 +6,22 @@ use crate::problem::Scope;
 use crate::size::Size;
 use crate::slice::{ImageRegistry, Images, RegistryCredentials};
 use std::cell::RefCell;
-use std::path::PathBuf;
+use std::path::{Component, Path, PathBuf};
 
 const LEAST: Size = Size::from_mib(1);
 
-pub(super) fn images(scope: &Scope<'_>, written: &document::Images, inputs: &RefCell<Vec<PathBuf>>) -> Images {
+/// `documents`: the folder whose documents are read.
+pub(super) fn images(
+    scope: &Scope<'_>,
+    written: &document::Images,
+    documents: Option<&Path>,
+    inputs: &RefCell<Vec<PathBuf>>,
+) -> Images {
+    let folder = fields::relative(scope, &written.folder);
+    if documents.is_some_and(|documents| is_read(documents, &folder)) {
+        let fix = "expected a folder elsewhere, or one whose name begins with a dot";
+        scope.field("folder").problem("an image could bring documents: this folder is in that of the documents", fix);
+    }
     if written.size < LEAST {
         scope.field("size").problem(format!("{} is too little", written.size), format!("expected at least {LEAST}"));
     }
@@ -47,7 +58,7 @@ pub(super) fn images(scope: &Scope<'_>, written: &document::Images, inputs: &Ref
         });
     }
     Images {
-        folder: fields::relative(scope, &written.folder),
+        folder,
         size: written.size.0,
         default_registry: written.default_registry.clone(),
         docker_config: written
@@ -56,6 +67,22 @@ pub(super) fn images(scope: &Scope<'_>, written: &document::Images, inputs: &Ref
             .map(|path| fields::file(inputs, &scope.field("dockerConfig"), path)),
         registries,
     }
+}
+
+/// Whether files of a folder, which may not be there yet, are read as documents.
+fn is_read(documents: &Path, folder: &Path) -> bool {
+    let mut plain = PathBuf::new();
+    for component in folder.components() {
+        match component {
+            Component::ParentDir => drop(plain.pop()),
+            component => plain.push(component),
+        }
+    }
+    let there = plain.ancestors().find_map(|ancestor| Some((ancestor, ancestor.canonicalize().ok()?)));
+    let real = there.and_then(|(ancestor, real)| Some(real.join(plain.strip_prefix(ancestor).ok()?)));
+    let (Some(real), Ok(documents)) = (real, documents.canonicalize()) else { return false };
+    let hidden = |name: Component<'_>| name.as_os_str().as_encoded_bytes().starts_with(b".");
+    real.strip_prefix(documents).is_ok_and(|inside| !inside.components().any(hidden))
 }
 
 /// Without a document there are no paths to resolve and nothing to check.
@@ -111,5 +138,30 @@ fn registry_host(scope: &Scope<'_>, text: &str) {
     if host.is_empty() || !host.bytes().all(good) || !is_port {
         let message = format!("`{}` is no registry's host", text.escape_debug());
         scope.problem(message, "expected a host and possibly a port, such as ghcr.io or registry.example:5000");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn images_are_not_where_documents_are_read() {
+        let folder = std::env::temp_dir().join(format!("leno-images-{}", std::process::id()));
+        let documents = folder.join("documents");
+        std::fs::create_dir_all(&documents).unwrap();
+        for (images, expected) in [
+            ("documents", true),
+            ("documents/images", true),
+            ("documents/not/there/yet", true),
+            ("elsewhere/../documents/images", true),
+            ("documents/.images", false),
+            ("documents/../images", false),
+            ("documents-2", false),
+            (".", false),
+        ] {
+            assert_eq!(is_read(&documents, &folder.join(images)), expected, "{images}");
+        }
+        std::fs::remove_dir_all(folder).unwrap();
     }
 }

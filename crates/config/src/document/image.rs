@@ -20,7 +20,8 @@ pub struct Volume {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Images {
-    /// The folder in which images are kept, unpacked, relative to the document's folder. Each node needs one of its own.
+    /// The folder in which images are kept, unpacked, relative to the document's folder. Each node needs one of its own. It must
+    /// not be in the folder of the documents, unless its name begins with a dot: images may bring documents.
     pub folder: PathBuf,
     /// What all images together may take on the disk, at least 1Mi. Images that nothing in force uses make room for others, least recently used first.
     pub size: Size,
