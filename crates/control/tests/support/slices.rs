@@ -61,6 +61,7 @@ pub(crate) fn job(name: &str, callees: &[&str], edition: u32) -> Slice {
         resources: Resources::default(),
         isolation: Isolation::Auto,
         read_only_paths: vec![],
+        container: None,
         grace: Duration::ZERO,
     };
     let job = Job { process, parallelism: 1, completions: edition, backoff_limit: 6, active_deadline: None, ttl: None };
@@ -90,7 +91,13 @@ pub(crate) fn exposed(mut slice: Slice) -> Slice {
 }
 
 fn callee(name: &str) -> Callee {
-    Callee { id: function(name), identity: identity(name), hosts: vec![function(name).name], ports: Vec::new() }
+    Callee {
+        id: function(name),
+        identity: identity(name),
+        hosts: vec![function(name).name],
+        ports: Vec::new(),
+        addresses: Vec::new(),
+    }
 }
 
 fn program(name: &str, direction: Direction) -> ProgramSpec {
@@ -129,7 +136,15 @@ pub(crate) fn mesh() -> MeshSlice {
         control: local,
         access_log: AccessLogSink { json: true, file: None },
         otlp: None,
+        name_servers: Vec::new(),
         accounts: leno_config::slice::Accounts::Node,
+        images: leno_config::slice::Images {
+            folder: "/var/lib/leno/images".into(),
+            size: 1 << 30,
+            default_registry: None,
+            docker_config: None,
+            registries: Vec::new(),
+        },
         limits: Limits {
             head_bytes: 32768,
             headers: 100,
