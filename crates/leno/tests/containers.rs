@@ -11,6 +11,9 @@ use mesh::{ALLOW_ALL, Mesh, echo, echo_function, policy};
 use serde_json::Value;
 use std::fs;
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
 
 const EXPOSE: &str = "  expose: [{hosts: [\"*\"], path: /}]";
 /// A busy machine is no reason to refuse anything.
@@ -64,6 +67,9 @@ fn a_function_from_a_tag_serves_calls_and_is_judged() {
             "  sidecar: {deadline: 100ms}\n  authorization: {rules: [{name: ok, from: [{identities: [front]}], to: [{paths: [/ok]}]}]}",
         );
     let mut mesh = Mesh::start_with(&settings(&registry, ""), &documents);
+    // Nobody has asked for it yet.
+    says(&mut mesh, "the image is here");
+    assert!(mesh.instances("test/front").is_empty());
     let answer = mesh.get("/somewhere");
     assert_eq!(answer.status, 200, "{answer:?}");
     let told = answer.json();
@@ -78,7 +84,6 @@ fn a_function_from_a_tag_serves_calls_and_is_judged() {
     assert_eq!((&revision["image"], &revision["digest"]), (&image.into(), &digest.to_string().into()));
     let wide = mesh.leno(&["get", "revisions", "-o", "wide"]);
     assert!(String::from_utf8_lossy(&wide.stdout).contains(&digest.to_string()), "{wide:?}");
-    says(&mut mesh, "the image is here");
 }
 
 #[test]
@@ -115,8 +120,15 @@ fn a_revision_keeps_its_digest_though_the_tag_moves() {
     assert!(told.contains("app.yaml:6:") && told.contains("spec.image") && told.contains("MANIFEST_UNKNOWN"), "{told}");
     assert_eq!(version(&mesh), "2");
 
+    // An image that cannot be pulled does not take the place of one that runs.
+    let missing = Digest::of(b"no such image");
+    mesh.write(&documents("  scale: {min: 1}").replace("/echo\"", &format!("/echo@{missing}\"")));
+    says(&mut mesh, "its image is not here");
+    assert_eq!((version(&mesh).as_str(), revisions(&mesh, "test/echo").len()), ("2", 3));
+
     // Nobody is asked for what has not changed: back at the last document, without the registry.
     mesh.write(&documents("  env: {RELEASE: \"2\"}"));
+    mesh.wait_for("the fourth", |mesh| revisions(mesh, "test/echo").len() == 4);
     registry.stop();
     mesh.restart(&["--store", "store"]);
     assert_eq!(version(&mesh), "2");
@@ -300,4 +312,42 @@ fn an_image_makes_room_when_nothing_uses_it_any_more() {
     let images = fs::read_dir(mesh.folder.path().join(".images/images")).unwrap();
     let images: Vec<String> = images.map(|image| image.unwrap().file_name().into_string().unwrap()).collect();
     assert_eq!(images, [second.hex()]);
+}
+
+#[test]
+fn a_node_that_cannot_run_containers_says_so_and_runs_the_rest() {
+    let registry = DockerRegistry::start();
+    registry.push(&busybox(""), "web:1");
+    let programs = tempfile::tempdir().unwrap();
+    fs::set_permissions(programs.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let copy = |from: &Path| {
+        let to = programs.path().join(from.file_name().unwrap());
+        fs::copy(from, &to).unwrap();
+        to
+    };
+    let (leno, program) = (copy(Path::new(env!("CARGO_BIN_EXE_leno"))), copy(&echo()));
+    let fine = echo_function("fine", "  workingDirectory: /\n  expose: [{hosts: [fine.example], path: /}]")
+        .replace(&echo().display().to_string(), &program.display().to_string());
+    let documents = function("web", &format!("{}/web:1", registry.host), "  expose: [{hosts: [web.example], path: /}]")
+        + &fine
+        + &policy("fine", "fine", &format!("{ALLOW_ALL}\n{PATIENT}"));
+    let mut nobody = Command::new("setpriv");
+    nobody.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(&leno);
+    let mut without = Command::new("unshare");
+    let hidden = "mount --bind /dev/null \"$(command -v crun)\" && exec \"$0\" \"$@\"";
+    without.args(["--mount", "sh", "-c", hidden]).arg(&leno);
+    let reasons = ["containers need a node that runs as root", "containers need `crun`, which is in none of"];
+    for (command, reason) in [nobody, without].into_iter().zip(reasons) {
+        let mesh = Mesh::start_with_command(command, &settings(&registry, ""), &documents, |folder| {
+            let status = Command::new("chown").args(["-R", "65534:65534"]).arg(folder).status().unwrap();
+            assert!(status.success());
+        });
+        let get = |host: &str| mesh.curl("/", &["-H", &format!("host: {host}")]);
+        let answer = get("web.example");
+        assert_eq!(answer.status, 503, "{answer:?}");
+        let told = mesh.explain(answer.header("x-request-id").unwrap());
+        assert!(told.contains(reason), "{told}");
+        assert!(mesh.output().iter().any(|line| line.contains(reason)), "{reason}");
+        assert_eq!(get("fine.example").status, 200);
+    }
 }
