@@ -11,10 +11,10 @@ help: ## List the targets.
 setup: ## Install what building needs (Debian packages, a wasm32 toolchain under target/), or say what is missing.
 	@scripts/setup.sh
 
-run: setup ## Start the example application behind the mesh and drive it with real requests.
+run: setup ## Start the example application behind the mesh and drive it with real requests (ARGUMENTS=--containers: as images, as root).
 	@echo "== building leno and the example application (the first time takes a few minutes)"
 	@$(CARGO) build --release -p leno -p orders
-	@target/release/orders-demo
+	@target/release/orders-demo $(ARGUMENTS)
 
 test: setup ## Run all tests.
 	@$(CARGO) test --release --workspace --no-fail-fast

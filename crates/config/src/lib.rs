@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod compile;
+mod container;
 mod deserialize;
 pub mod document;
 pub mod duration;

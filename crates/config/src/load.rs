@@ -34,7 +34,8 @@ pub fn load(path: &Path) -> Result<Snapshot, Vec<Problem>> {
             Err(problem) => problems.push(problem),
         }
     }
-    let mut snapshot = build(&texts, problems)?;
+    let folder = path.is_dir().then_some(path);
+    let mut snapshot = build(&texts, problems, folder)?;
     (snapshot.read.hidden, snapshot.read.others) = (hidden, others);
     Ok(snapshot)
 }
@@ -44,7 +45,7 @@ pub fn load(path: &Path) -> Result<Snapshot, Vec<Problem>> {
 /// # Errors
 /// As [`load`].
 pub fn load_text(file: &Path, text: &str) -> Result<Snapshot, Vec<Problem>> {
-    build(&[(file.to_owned(), text.to_owned())], Vec::new())
+    build(&[(file.to_owned(), text.to_owned())], Vec::new(), None)
 }
 
 fn text(file: &Path, total: &mut u64) -> Result<String, Problem> {
@@ -62,8 +63,9 @@ fn text(file: &Path, total: &mut u64) -> Result<String, Problem> {
     })
 }
 
-fn build(texts: &[(PathBuf, String)], problems: Vec<Problem>) -> Result<Snapshot, Vec<Problem>> {
-    let mut documents = Documents { incomplete: !problems.is_empty(), ..Documents::default() };
+fn build(texts: &[(PathBuf, String)], problems: Vec<Problem>, folder: Option<&Path>) -> Result<Snapshot, Vec<Problem>> {
+    let folder = folder.map(Path::to_owned);
+    let mut documents = Documents { incomplete: !problems.is_empty(), folder, ..Documents::default() };
     let mut foreign = Vec::new();
     let problems = RefCell::new(problems);
     for (file, text) in texts {

@@ -61,7 +61,7 @@ fn markdown(kind: &str, schema: &Value) -> String {
     writer.text.push_str(
         "\n## Durations, sizes and addresses\n\n\
          A *duration* is whole numbers with units, the largest first: `us`, `ms`, `s`, `m`, `h`, `d`; for example `250ms` or `1m30s`.\n\
-         A *size* is a whole number of `Ki` or `Mi` (1024 or 1024² bytes): `512Ki`, `8Mi`.\n\
+         A *size* is a whole number of `Ki`, `Mi` or `Gi` (1024, 1024² or 1024³ bytes): `512Ki`, `8Mi`.\n\
          An *address* is an IP address and a port: `127.0.0.1:8080`, `[::1]:8080`.\n\
          Unknown fields, fields that appear twice, and values that cannot be meant are refused with file, line and the fix.\n",
     );

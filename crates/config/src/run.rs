@@ -1,5 +1,6 @@
 //! What instances of a function run, and how many of them.
 
+use crate::container::Container;
 use crate::egress::Egress;
 use aws_lc_rs::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
@@ -33,6 +34,24 @@ impl Run {
             Self::Command(_) | Self::External(_) | Self::Job(_) | Self::Egress(_) => None,
         }
     }
+
+    /// Its container, if it is one.
+    pub fn container(&self) -> Option<&Container> {
+        match self {
+            Self::Command(command) => command.container.as_ref(),
+            Self::Job(job) => job.process.container.as_ref(),
+            Self::External(_) | Self::Wasm(_) | Self::Egress(_) => None,
+        }
+    }
+
+    /// The same, to say which image it is.
+    pub fn container_mut(&mut self) -> Option<&mut Container> {
+        match self {
+            Self::Command(command) => command.container.as_mut(),
+            Self::Job(job) => job.process.container.as_mut(),
+            Self::External(_) | Self::Wasm(_) | Self::Egress(_) => None,
+        }
+    }
 }
 
 /// Protocol that a function's instances speak.
@@ -51,7 +70,7 @@ pub enum AppProtocol {
 /// A process that the node starts and that serves nobody.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
-    /// Program and arguments.
+    /// Program and arguments; of a container, nothing.
     pub argv: Vec<String>,
     /// Working directory; relative programs are looked up here.
     pub directory: PathBuf,
@@ -65,6 +84,8 @@ pub struct Process {
     pub isolation: Isolation,
     /// Files and folders that its room shows besides.
     pub read_only_paths: Vec<PathBuf>,
+    /// The container that runs in place of the program; `None`: the program does.
+    pub container: Option<Container>,
     /// Between SIGTERM and SIGKILL.
     pub grace: Duration,
 }
@@ -72,7 +93,7 @@ pub struct Process {
 /// A process that the node starts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Command {
-    /// Program and arguments.
+    /// Program and arguments; of a container, nothing.
     pub argv: Vec<String>,
     /// Working directory; relative programs are looked up here.
     pub directory: PathBuf,
@@ -94,6 +115,8 @@ pub struct Command {
     pub readiness: Readiness,
     /// Longest wait for readiness, by an instance and by the requests that wait for it.
     pub startup_timeout: Duration,
+    /// The container that runs in place of the program; `None`: the program does.
+    pub container: Option<Container>,
     /// Between SIGTERM and SIGKILL.
     pub grace: Duration,
 }

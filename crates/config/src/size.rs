@@ -6,16 +6,16 @@ use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
-/// An amount of memory in bytes; in documents a whole number with a unit: `Ki` or `Mi`.
+/// An amount of memory in bytes; in documents a whole number with a unit: `Ki`, `Mi` or `Gi`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Size(pub u64);
 
 /// Why a text is not an amount of memory.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("\"{0}\" is not an amount of memory; expected a whole number of Ki or Mi, such as 512Ki or 8Mi")]
+#[error("\"{0}\" is not an amount of memory; expected a whole number of Ki, Mi or Gi, such as 512Ki or 8Mi")]
 pub struct BadSize(String);
 
-const UNITS: [(&str, u64); 2] = [("Mi", 1 << 20), ("Ki", 1 << 10)];
+const UNITS: [(&str, u64); 3] = [("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10)];
 
 impl Size {
     /// So many MiB.
@@ -64,7 +64,7 @@ impl JsonSchema for Size {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "string", "pattern": "^[0-9]+(Ki|Mi)$" })
+        json_schema!({ "type": "string", "pattern": "^[0-9]+(Ki|Mi|Gi)$" })
     }
 }
 
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn sizes_are_read_as_they_are_written() {
-        for (text, bytes) in [("64Ki", 65_536), ("8Mi", 8 << 20), ("1536Ki", 1536 << 10)] {
+        for (text, bytes) in [("64Ki", 65_536), ("8Mi", 8 << 20), ("1536Ki", 1536 << 10), ("32Gi", 32 << 30)] {
             assert_eq!(text.parse(), Ok(Size(bytes)), "{text}");
             assert_eq!(Size(bytes).to_string(), text);
         }

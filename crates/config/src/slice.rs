@@ -1,6 +1,7 @@
 //! What leaves the configuration: a [`Slice`] is everything that one function's sidecars and its supervisor need, and nothing
 //! else; a [`MeshSlice`] is what every node needs. Both are plain data; the control plane delivers them to nodes.
 
+pub use crate::container::{Container, ImageRegistry, Images, Pull, RegistryCredentials, Volume};
 pub use crate::egress::{Credential, CredentialForm, Egress, EgressPort, EgressProtocol, EgressTls};
 pub use crate::run::{
     AppProtocol, BadHash, Command, IN_NODE, Isolation, Job, Metric, ModuleHash, ModuleUrl, Port, PortProtocol, Process,
@@ -222,6 +223,8 @@ pub struct MeshSlice {
     pub otlp: Option<String>,
     /// Under which accounts instances run.
     pub accounts: Accounts,
+    /// Images of containers.
+    pub images: Images,
     /// Limits.
     pub limits: Limits,
 }
@@ -246,6 +249,7 @@ impl MeshSlice {
             name_servers,
             otlp,
             accounts,
+            images,
             limits: _,
         } = self;
         let differing = [
@@ -262,6 +266,7 @@ impl MeshSlice {
             ("spec.egress.nameServers", *name_servers != new.name_servers),
             ("spec.tracing.otlp", *otlp != new.otlp),
             ("spec.instances", *accounts != new.accounts),
+            ("spec.images", *images != new.images),
         ];
         differing.into_iter().filter_map(|(field, differs)| differs.then_some(field)).collect()
     }

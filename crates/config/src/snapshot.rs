@@ -77,7 +77,7 @@ pub(crate) struct Function {
     pub labels: BTreeMap<String, String>,
     pub protocol: AppProtocol,
     pub run: Run,
-    /// Of its component, if it is one.
+    /// Of its component or its image, if it is one or has one.
     pub place: Problem,
     pub expose: Vec<Expose>,
     pub callees: Vec<FunctionId>,
@@ -211,6 +211,11 @@ impl Snapshot {
             Run::Wasm(wasm) => Some((wasm, &function.place)),
             Run::Command(_) | Run::External(_) | Run::Job(_) | Run::Egress(_) => None,
         })
+    }
+
+    /// All containers, whose they are, and where the document names the image, for what is found wrong with it: a problem without words.
+    pub fn containers(&self) -> impl Iterator<Item = (&FunctionId, &slice::Container, &Problem)> {
+        self.functions.iter().filter_map(|(id, function)| Some((id, function.run.container()?, &function.place)))
     }
 
     /// Modules of extensions, and components, that are files. Those with an address are fetched by the nodes.

@@ -3,13 +3,15 @@
 use crate::admission::{Admission, AdmitError, Admitted, JoinToken};
 use crate::definitions::{Compiled, Definitions, Modules};
 use crate::error::DefinitionsError;
-use crate::history::Histories;
+use crate::history::{Histories, History};
 use crate::job::{JobReport, Outcome};
 use crate::resource::Subject;
 use crate::rollout::Verdict;
 use crate::state::State;
 use crate::status::{Counters, RolloutEvent, Status};
 use crate::store::{Store, StoreError};
+use leno_config::revision::Template;
+use leno_config::slice::Container;
 use leno_config::{FunctionId, Slice, revision};
 use leno_identity::{Authority, CertificateDer, TrustBundle};
 use std::fmt;
@@ -237,6 +239,21 @@ impl Control {
         let now = SystemTime::now();
         status.jobs.retain(|job| !job.is_past(now));
         status
+    }
+
+    /// What makes the latest revision of a function or job, as it was published; `None`: it never was.
+    pub fn latest(&self, id: &FunctionId) -> Option<Template> {
+        self.state().histories().0.get(id)?.latest_template(id)
+    }
+
+    /// The kept revisions that are containers, by name.
+    pub fn containers(&self) -> Vec<(FunctionId, String, Container)> {
+        let state = self.state();
+        let of = |(id, history): (&FunctionId, &History)| {
+            let named = |(number, container)| (id.clone(), revision::name(id, number), container);
+            history.containers(id).map(named).collect::<Vec<_>>()
+        };
+        state.histories().0.iter().flat_map(of).collect()
     }
 
     /// Takes in a node's report on a job. The end of a job is stored before it counts; from then on the job is not run again.

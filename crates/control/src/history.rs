@@ -4,7 +4,7 @@
 use crate::error::DefinitionsError;
 use crate::status::RevisionStatus;
 use leno_config::revision::{self, Plan, Revision, Revisions, Split, Target, Template};
-use leno_config::slice::{Run, Wasm};
+use leno_config::slice::{Container, Run, Wasm};
 use leno_config::{FunctionId, ModuleHash, Slice};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -88,6 +88,16 @@ impl Histories {
 impl History {
     pub(crate) fn latest(&self) -> u32 {
         self.kept.last().map_or(0, |kept| kept.number)
+    }
+
+    pub(crate) fn latest_template(&self, id: &FunctionId) -> Option<Template> {
+        self.kept.last()?.template(id).ok()
+    }
+
+    /// The containers among the kept revisions, by number.
+    pub(crate) fn containers(&self, id: &FunctionId) -> impl Iterator<Item = (u32, Container)> {
+        let container = |kept: &Kept| Some((kept.number, kept.template(id).ok()?.run.container()?.clone()));
+        self.kept.iter().filter_map(container)
     }
 
     fn record_publication(&mut self, slice: &Slice, now_ms: u64) -> Result<(), DefinitionsError> {

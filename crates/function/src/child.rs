@@ -1,7 +1,7 @@
 //! A started process with its environment, secrets, limits and output readers. Instances and jobs both start this way.
 
 use crate::cgroup::{Cgroup, Cgroups, RoomLimits};
-use crate::container::ContainerSpec;
+use crate::container::Contained;
 use crate::host::Host;
 use crate::instance_id::InstanceId;
 use crate::orphans;
@@ -56,7 +56,7 @@ pub(crate) struct Belongings {
     memory: u64,
     _secrets: Secrets,
     /// What it runs stays where it is.
-    _container: Option<Arc<ContainerSpec>>,
+    _container: Option<Contained>,
 }
 
 /// The control group of a process. When it ends, everything in it ends.
@@ -161,16 +161,13 @@ impl Owner {
         let (out, err) = (out.into_blocking_fd()?, err.into_blocking_fd()?);
         let (hostname, secrets, descriptors) = (hostname(&name), secrets.files, self.settings.descriptors);
         if let Some(container) = program.container {
-            let container = leno_room::Container {
-                environment,
-                hostname,
-                visible: program.read_only_paths.to_vec(),
-                secrets,
-                descriptors,
-                own_group: matches!(limits, Some(RoomLimits::Current(_))),
-                ..container.container()
-            };
-            room.contain(container, out, err).await?;
+            let own_group = matches!(limits, Some(RoomLimits::Current(_)));
+            room.contain(
+                container.instance(program.read_only_paths, own_group, environment, hostname, secrets, descriptors),
+                out,
+                err,
+            )
+            .await?;
         } else {
             let task = leno_room::Program {
                 argv: program.argv.to_vec(),

@@ -17,6 +17,12 @@ pub enum AcquireError {
         /// The system's error.
         reason: String,
     },
+    /// The instance is a container, and its image is not on this node.
+    #[error("its image is not here: {reason}")]
+    Image {
+        /// Why, or how far it is.
+        reason: String,
+    },
     /// The instance ended before it was ready.
     #[error("the instance ended before it was ready: {status}")]
     Exited {

@@ -1,7 +1,7 @@
 //! One instance, from start to end.
 
 use crate::child::{Belongings, Owner};
-use crate::container::ContainerSpec;
+use crate::container::{Contained, ContainerSpec, ImageState};
 use crate::dispatcher::Dispatcher;
 use crate::dispatcher::Slot;
 use crate::error::AcquireError;
@@ -69,13 +69,15 @@ pub(crate) struct Instance {
 impl Instance {
     /// Runs the instance from start to end.
     pub(crate) async fn live(mut self) {
-        match self.start().await {
+        match self.begin().await {
             Ok(Started { tree, reach, address, mut belongings, port }) => {
                 self.serve(tree, reach, address, &mut belongings).await;
                 belongings.end().await;
                 drop(port);
             }
-            Err(error) => self.failed(Failure::NeverReady(AcquireError::Start { reason: error.to_string() })),
+            Err(Some(error)) => self.failed(Failure::NeverReady(error)),
+            // It is not wanted any more.
+            Err(None) => {}
         }
         self.owner.board.ended(self.owner.id);
         self.owner.host.ended(&self.owner.function, self.owner.id);
@@ -91,11 +93,33 @@ impl Instance {
         let _ = self.reports.send(report);
     }
 
-    async fn start(&mut self) -> std::io::Result<Started> {
+    /// Starts it, once its image is here. `None`: it is not wanted any more.
+    async fn begin(&mut self) -> Result<Started, Option<AcquireError>> {
+        let contained = match self.container.clone() {
+            Some(container) => Some(self.image(&container).await?),
+            None => None,
+        };
+        let started = self.start(contained.as_ref()).await;
+        started.map_err(|error| Some(AcquireError::Start { reason: error.to_string() }))
+    }
+
+    /// Waits for the image, however long that takes: requests have limits of their own.
+    async fn image(&mut self, container: &Arc<ContainerSpec>) -> Result<Contained, Option<AcquireError>> {
+        if container.state() != ImageState::Here {
+            self.note(InstanceState::Pulling, None, SocketAddr::from((in_a_room(self.owner.id), 0)));
+        }
+        tokio::select! {
+            biased;
+            contained = container.ready() => contained.map_err(|reason| Some(AcquireError::Image { reason })),
+            () = at_least(&mut self.target, TargetState::Drain) => Err(None),
+        }
+    }
+
+    async fn start(&mut self, contained: Option<&Contained>) -> std::io::Result<Started> {
         let port = if self.command.port.is_none() { Some(Port::take()?) } else { None };
         let number = port.as_ref().map(|port| port.number).or(self.command.port).unwrap_or_default();
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, number));
-        let program = Program::from(&self.command).contained(self.container.as_ref());
+        let program = Program::from(&self.command).contained(contained);
         if number < LOWEST_PORT_IN_A_ROOM && self.owner.uses_rooms(&program) {
             let or = if self.container.is_some() { "" } else { ", or `isolation: process`" };
             let text = format!("port {number} is the mesh's in a room: choose one from {LOWEST_PORT_IN_A_ROOM} on{or}");
@@ -107,20 +131,23 @@ impl Instance {
             Isolation::Strict => SocketAddr::from((in_a_room(self.owner.id), number)),
             Isolation::Process => address,
         };
+        self.note(InstanceState::Starting, Some((child.tree.pid(), child.isolation)), address);
+        Ok(Started { tree: child.tree, reach: child.reach, address, belongings: child.belongings, port })
+    }
+
+    fn note(&self, state: InstanceState, process: Option<(u32, Isolation)>, address: SocketAddr) {
         let mut notes = self.owner.board.notes();
         let status = InstanceStatus {
             function: self.owner.function.clone(),
             id: self.owner.id,
-            state: InstanceState::Starting,
-            pid: Some(child.tree.pid()),
-            isolation: Some(child.isolation),
+            state,
+            pid: process.map(|(pid, _)| pid),
+            isolation: process.map(|(_, isolation)| isolation),
             address,
             restarts: notes.restarts,
             since: SystemTime::now(),
         };
         notes.instances.insert(self.owner.id, status);
-        drop(notes);
-        Ok(Started { tree: child.tree, reach: child.reach, address, belongings: child.belongings, port })
     }
 
     async fn serve(&mut self, tree: ProcessTree, reach: Reach, address: SocketAddr, belongings: &mut Belongings) {

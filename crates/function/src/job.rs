@@ -3,7 +3,7 @@
 mod run;
 
 use crate::cgroup::Cgroups;
-use crate::container::ContainerSpec;
+use crate::container::{ContainerSpec, ImageState};
 use crate::host::Host;
 use crate::instance::TargetState;
 use crate::output::LogLine;
@@ -157,6 +157,13 @@ impl Jobs {
 
     pub(crate) fn status(&self) -> Vec<JobStatus> {
         self.entries().jobs.values().map(|entry| entry.run_status.read()).collect()
+    }
+
+    /// The images of jobs that are containers.
+    pub(crate) fn images(&self) -> Vec<(FunctionId, ImageState)> {
+        let entries = self.entries();
+        let state = |(id, entry): (&FunctionId, &Entry)| Some((id.clone(), entry.run_status.board.image()?));
+        entries.jobs.iter().filter_map(state).collect()
     }
 
     pub(crate) fn changes(&self) -> watch::Receiver<u64> {

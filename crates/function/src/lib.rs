@@ -63,7 +63,7 @@ mod tree;
 
 pub use accounts::Accounts;
 pub use autoscaler::{Mode, Reason};
-pub use container::{ContainerSpec, Lease as ImageLease};
+pub use container::{ContainerSpec, ImageSource, ImageState, Lease as ImageLease, Source, Unpacked};
 pub use dispatcher::Lease;
 pub use error::AcquireError;
 pub use host::Host;

@@ -156,6 +156,7 @@ impl Lifecycle {
     }
 
     fn configure(&mut self) {
+        self.shared.board.set_container(self.spec.container.as_ref());
         self.shared.dispatcher.configure(self.spec.concurrency, self.spec.queue, self.spec.longest_wait());
         match self.spec.run.clone() {
             Run::External(addresses) => self.set_external(&addresses),

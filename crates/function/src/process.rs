@@ -1,6 +1,6 @@
 //! A process group: the child that the node starts, and whatever the child starts.
 
-use crate::container::ContainerSpec;
+use crate::container::Contained;
 use crate::orphans;
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, Signal, getrlimit, prlimit};
 use std::ffi::OsString;
@@ -14,7 +14,6 @@ use tokio::process::{Child, ChildStderr, ChildStdout};
 
 use leno_config::slice::{Command, Isolation, Process, Resources, Secret};
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 /// Longest wait for a killed group to vanish. After that it is left to the kernel.
 const VANISH: Duration = Duration::from_millis(500);
@@ -30,12 +29,12 @@ pub(crate) struct Program<'a> {
     pub isolation: Isolation,
     pub read_only_paths: &'a [PathBuf],
     /// What runs in place of `argv`.
-    pub container: Option<&'a Arc<ContainerSpec>>,
+    pub container: Option<&'a Contained>,
 }
 
 impl<'a> Program<'a> {
     /// The same with what is to run in its place.
-    pub(crate) fn contained(self, container: Option<&'a Arc<ContainerSpec>>) -> Self {
+    pub(crate) fn contained(self, container: Option<&'a Contained>) -> Self {
         Self { container, ..self }
     }
 }

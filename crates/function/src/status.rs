@@ -5,10 +5,11 @@ use serde::Serialize;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 
 use crate::autoscaler::{Mode, Reason};
+use crate::container::{ContainerSpec, ImageState};
 use crate::instance_id::InstanceId;
 use crate::output::LogLine;
 
@@ -16,6 +17,8 @@ use crate::output::LogLine;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum InstanceState {
+    /// Waits for its image.
+    Pulling,
     /// Started, but not ready yet.
     Starting,
     /// Ready: gets requests.
@@ -29,6 +32,7 @@ pub enum InstanceState {
 impl fmt::Display for InstanceState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
+            Self::Pulling => "pulling",
             Self::Starting => "starting",
             Self::Ready => "ready",
             Self::Draining => "draining",
@@ -56,9 +60,9 @@ pub struct InstanceStatus {
     pub id: InstanceId,
     /// Lifecycle state.
     pub state: InstanceState,
-    /// Process ID, which is also the process group's; `None` for external instances and components.
+    /// Process ID, which is also the process group's; `None` for external instances and components, and while it waits for its image.
     pub pid: Option<u32>,
-    /// How its processes are kept apart; `None` for external instances and components.
+    /// How its processes are kept apart; `None` for external instances and components, and while it waits for its image.
     pub isolation: Option<Isolation>,
     /// Address on which it listens. In a room it listens on 127.0.0.1 and this port; the address names it, and leads nowhere. A component does not listen and has [`leno_config::slice::IN_NODE`].
     pub address: SocketAddr,
@@ -151,6 +155,8 @@ pub(crate) struct Notes {
     pub resume_at: Option<tokio::time::Instant>,
     pub unenforced: Option<String>,
     pub scaling: Scaling,
+    /// What its instances are, if they are containers.
+    pub container: Weak<ContainerSpec>,
     /// The last scale decisions, oldest first.
     pub events: VecDeque<ScaleEvent>,
 }
@@ -187,6 +193,18 @@ impl Notes {
 impl Board {
     pub(crate) fn notes(&self) -> MutexGuard<'_, Notes> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How far the image of its instances is; `None`: they are no containers.
+    pub(crate) fn image(&self) -> Option<ImageState> {
+        // Not under the lock.
+        let container = self.notes().container.upgrade()?;
+        Some(container.state())
+    }
+
+    /// Sets what its instances are.
+    pub(crate) fn set_container(&self, container: Option<&Arc<ContainerSpec>>) {
+        self.notes().container = container.map(Arc::downgrade).unwrap_or_default();
     }
 
     pub(crate) fn set_state(&self, id: InstanceId, state: InstanceState) {

@@ -1,6 +1,7 @@
 //! The supervisor, which is the node's interface, and a function, which is a request's.
 
 use crate::cgroup::Cgroups;
+use crate::container::ImageState;
 use crate::dispatcher::Buffer;
 use crate::dispatcher::Dispatcher;
 use crate::dispatcher::Lease;
@@ -279,6 +280,21 @@ impl Supervisor {
         self.functions(|functions| functions.values().flatten().map(|entry| entry.function.status()).collect())
     }
 
+    /// The images of functions' revisions and of jobs (revision 0) that are containers, sorted by name.
+    pub fn images(&self) -> Vec<(FunctionId, u32, ImageState)> {
+        let mut images = self.functions(|functions| {
+            let entries = functions.values().flatten();
+            let state = |entry: &Entry| {
+                let function = &entry.function;
+                Some(((*function.id).clone(), function.revision, function.board.image()?))
+            };
+            entries.filter_map(state).collect::<Vec<_>>()
+        });
+        images.extend(self.inner.jobs.images().into_iter().map(|(id, state)| (id, 0, state)));
+        images.sort_by(|one, other| (&one.0, one.1).cmp(&(&other.0, other.1)));
+        images
+    }
+
     /// The last scale decisions of all functions, sorted by time.
     pub fn scale_events(&self) -> Vec<ScaleEvent> {
         let each = |functions: &BTreeMap<FunctionId, Vec<Entry>>| {
@@ -377,12 +393,23 @@ impl Function {
     /// start-up timeout. It may be called on any runtime with time enabled, and is cancel-safe. An address in `avoid` is used only if every ready one
     /// is in `avoid`.
     pub async fn acquire(&self, avoid: &[SocketAddr]) -> Result<Lease, AcquireError> {
-        self.dispatcher.acquire(avoid, None).await
+        self.dispatcher.acquire(avoid, None).await.map_err(|error| self.explained(error))
     }
 
     /// Like [`Function::acquire`], but waits until the deadline at most, and fails at once if no instance can be had by then.
     pub async fn acquire_by(&self, avoid: &[SocketAddr], deadline: Instant) -> Result<Lease, AcquireError> {
-        self.dispatcher.acquire(avoid, Some(deadline)).await
+        self.dispatcher.acquire(avoid, Some(deadline)).await.map_err(|error| self.explained(error))
+    }
+
+    /// Who waited in vain for an image is told so.
+    fn explained(&self, error: AcquireError) -> AcquireError {
+        match (&error, self.board.image()) {
+            (AcquireError::Timeout { .. }, Some(ImageState::Pulling(progress))) => {
+                AcquireError::Image { reason: format!("it is on its way ({progress})") }
+            }
+            (AcquireError::Timeout { .. }, Some(ImageState::Failed(reason))) => AcquireError::Image { reason },
+            _ => error,
+        }
     }
 
     /// Like [`Function::acquire`], but never waits and starts nothing.

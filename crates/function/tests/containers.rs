@@ -4,13 +4,15 @@ mod support;
 
 use leno_config::slice::{Command, Isolation, Job, Process, Resources};
 use leno_function::{
-    AcquireError, ContainerSpec, FunctionSpec, ImageLease, JobSpec, JobState, Rooms, Settings, Supervisor,
+    AcquireError, ContainerSpec, FunctionSpec, ImageLease, ImageSource, ImageState, InstanceState, JobSpec, JobState,
+    Rooms, Settings, Source, Supervisor, Unpacked,
 };
 use leno_room::{DEFAULT_WRITABLE, Image, Launcher};
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use support::*;
@@ -31,7 +33,8 @@ impl Busybox {
     fn run(&self, script: &str) -> ContainerSpec {
         let command = Some(["/bin/sh", "-c", script].map(str::to_owned).to_vec());
         ContainerSpec {
-            image: Image { layers: vec![self.0.clone()], ..Image::default() },
+            image: self.0.display().to_string(),
+            source: self.leased(ImageLease::default()),
             command,
             args: None,
             directory: None,
@@ -39,8 +42,15 @@ impl Busybox {
             volumes: Vec::new(),
             read_only: false,
             writable: DEFAULT_WRITABLE,
-            lease: ImageLease::default(),
         }
+    }
+
+    fn unpacked(&self, lease: ImageLease) -> Unpacked {
+        Unpacked { image: Image { layers: vec![self.0.clone()], ..Image::default() }, lease }
+    }
+
+    fn leased(&self, lease: ImageLease) -> Source {
+        Source::new(Arc::new(self.unpacked(lease)))
     }
 }
 
@@ -88,7 +98,7 @@ async fn a_function_can_be_a_container() {
     let (witness, busybox, gone) = (Witness::default(), Busybox::new(), Arc::new(AtomicBool::new(false)));
     let supervisor = supervisor(&witness).await;
     let lease = ImageLease::new(Watched(Arc::clone(&gone)));
-    let container = ContainerSpec { lease, ..busybox.run(WEB) };
+    let container = ContainerSpec { source: busybox.leased(lease), ..busybox.run(WEB) };
     let env = BTreeMap::from([("GREETING".to_owned(), "hello".to_owned())]);
     let function = supervisor.apply(contained(container, Command { env, ..nothing() }));
     let lease = function.acquire(&[]).await.unwrap();
@@ -159,6 +169,7 @@ async fn a_job_can_be_a_container() {
         resources: Resources::default(),
         isolation: Isolation::Auto,
         read_only_paths: vec![],
+        container: None,
         grace: FOREVER,
     };
     let job = Job { process, parallelism: 1, completions: 1, backoff_limit: 0, active_deadline: None, ttl: None };
@@ -196,4 +207,62 @@ async fn a_container_runs_in_a_room_or_not_at_all() {
     let reason = refusal(supervisor(&witness).await, Command { port: Some(80), ..nothing() }).await;
     assert!(reason.contains("port 80 is the mesh's") && !reason.contains("isolation"), "{reason}");
     assert_eq!(witness.starts(), 0);
+}
+
+/// An image that comes when the test lets it.
+struct Slow {
+    image: tokio::sync::watch::Receiver<Option<Result<Unpacked, String>>>,
+}
+
+impl ImageSource for Slow {
+    fn image(&self) -> Pin<Box<dyn Future<Output = Result<Unpacked, String>> + Send + '_>> {
+        let mut image = self.image.clone();
+        Box::pin(async move {
+            let image = image.wait_for(Option::is_some).await.unwrap();
+            image.clone().unwrap()
+        })
+    }
+
+    fn state(&self) -> ImageState {
+        match &*self.image.borrow() {
+            None => ImageState::Pulling("1/2 MiB".to_owned()),
+            Some(Ok(_)) => ImageState::Here,
+            Some(Err(reason)) => ImageState::Failed(reason.clone()),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_waits_for_the_image_and_requests_do_within_their_limits() {
+    let (witness, busybox) = (Witness::default(), Busybox::new());
+    let supervisor = supervisor(&witness).await;
+    let (arrives, image) = tokio::sync::watch::channel(None);
+    let container = ContainerSpec { source: Source::new(Arc::new(Slow { image })), ..busybox.run(WEB) };
+    let function = supervisor.apply(contained(container, nothing()));
+    // The limit on a start is not for the pull.
+    let soon = tokio::time::Instant::now() + std::time::Duration::from_millis(100);
+    let error = function.acquire_by(&[], soon).await.unwrap_err();
+    assert_eq!(error, AcquireError::Image { reason: "it is on its way (1/2 MiB)".to_owned() });
+    assert_eq!(supervisor.images(), [(id(), 0, ImageState::Pulling("1/2 MiB".to_owned()))]);
+    let waiting = tokio::spawn({
+        let function = function.clone();
+        async move { function.acquire(&[]).await.map(|lease| drop(lease)) }
+    });
+    let begin = std::time::Instant::now();
+    while function.status().count(InstanceState::Pulling) == 0 {
+        assert!(begin.elapsed() < FOREVER);
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    arrives.send_replace(Some(Ok(busybox.unpacked(ImageLease::default()))));
+    waiting.await.unwrap().unwrap();
+
+    // An image that does not come is a start that fails.
+    let (_arrives, image) = tokio::sync::watch::channel(Some(Err("no such image".to_owned())));
+    let name = "another".to_owned();
+    let container = ContainerSpec { image: name, source: Source::new(Arc::new(Slow { image })), ..busybox.run(WEB) };
+    supervisor.remove(&id());
+    let function = supervisor.apply(contained(container, nothing()));
+    let error = function.acquire(&[]).await.unwrap_err().to_string();
+    assert!(error.contains("its image is not here: no such image"), "{error}");
+    supervisor.shutdown(FOREVER).await;
 }

@@ -27,6 +27,7 @@ impl Scripted {
             resources: Resources::default(),
             isolation: Isolation::Process,
             read_only_paths: vec![],
+            container: None,
             grace: FOREVER,
         };
         let job = Job { process, parallelism: 1, completions: 1, backoff_limit: 0, active_deadline: None, ttl: None };

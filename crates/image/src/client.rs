@@ -26,6 +26,8 @@ const MANIFESTS: &str = "application/vnd.oci.image.manifest.v1+json, application
 
 pub(crate) struct Client {
     http: reqwest::Client,
+    /// For registries that have authorities of their own, by host.
+    own: BTreeMap<String, reqwest::Client>,
     registries: Registries,
     /// From the Docker configuration, by host.
     found: BTreeMap<String, Credentials>,
@@ -81,56 +83,18 @@ impl Request<'_> {
 impl Client {
     pub(crate) fn new(registries: Registries) -> Result<Self> {
         let found = registries.docker_config.as_deref().map(docker_credentials).transpose()?.unwrap_or_default();
-        let insecure: Vec<String> = registries
-            .registries
-            .iter()
-            .filter(|(_, registry)| registry.insecure)
-            .map(|(host, _)| host.clone())
-            .collect();
-        // Between hosts, reqwest itself takes the credentials off.
-        let redirects = redirect::Policy::custom(move |attempt| {
-            let url = attempt.url();
-            let plain = url.scheme() != "https" && !host_of(url).is_some_and(|host| insecure.contains(&host));
-            if attempt.previous().len() > MAX_REDIRECTS {
-                attempt.error(format!("more than {MAX_REDIRECTS} redirects"))
-            } else if plain {
-                let reason = format!(
-                    "redirected to {}, which is no HTTPS; list its host as insecure to allow that",
-                    without_query(url)
-                );
-                attempt.error(reason)
-            } else {
-                attempt.follow()
-            }
+        let http = http(&registries, None)?;
+        let own = registries.registries.iter().filter_map(|(host, registry)| {
+            let file = registry.ca_file.as_deref()?;
+            Some(self::http(&registries, Some(file)).map(|http| (host.clone(), http)))
         });
-        let mut builder = reqwest::Client::builder()
-            .tls_backend_preconfigured(tls(registries.ca_bundle.as_deref())?)
-            .user_agent(concat!("leno/", env!("CARGO_PKG_VERSION")))
-            .redirect(redirects)
-            .referer(false)
-            .connect_timeout(registries.connect_timeout)
-            .read_timeout(registries.idle_timeout)
-            .no_proxy();
-        let proxies = &registries.proxies;
-        let except = proxies.no_proxy.as_deref().and_then(NoProxy::from_string);
-        type MakeProxy = fn(&str) -> reqwest::Result<Proxy>;
-        let kinds: [(&str, &Option<String>, MakeProxy); 2] = [
-            ("HTTPS_PROXY", &proxies.https_proxy, |url| Proxy::https(url)),
-            ("HTTP_PROXY", &proxies.http_proxy, |url| Proxy::http(url)),
-        ];
-        for (name, url, proxy) in kinds {
-            if let Some(url) = url {
-                let wrong = |error: reqwest::Error| Error::Settings {
-                    place: name.to_owned(),
-                    reason: causes(&error.without_url()),
-                };
-                builder = builder.proxy(proxy(url).map_err(wrong)?.no_proxy(except.clone()));
-            }
-        }
-        let http = builder
-            .build()
-            .map_err(|error| Error::Settings { place: "registries".to_owned(), reason: causes(&error) })?;
-        Ok(Self { http, registries, found, tokens: Tokens::default() })
+        let own = own.collect::<Result<_>>()?;
+        Ok(Self { http, own, registries, found, tokens: Tokens::default() })
+    }
+
+    /// Connections to this registry and to where it leads.
+    fn http(&self, endpoint: &Endpoint) -> &reqwest::Client {
+        self.own.get(&endpoint.host).unwrap_or(&self.http)
     }
 
     /// The mirrors of a registry in their order, and then the registry itself.
@@ -187,19 +151,24 @@ impl Client {
     /// Sends a request, with what the registry wants to see, once it has said so. Any status is an answer.
     pub(crate) async fn send(&self, endpoint: &Endpoint, access: Access, request: &Request<'_>) -> Result<Response> {
         let known = self.tokens.get(endpoint, access);
-        let response = self.send_with(request, known).await?;
+        let response = self.send_with(endpoint, request, known).await?;
         if response.status() != StatusCode::UNAUTHORIZED {
             return Ok(response);
         }
         // A token that was good before may have expired.
         let authorization = Arc::new(self.authorize(endpoint, access, response).await?);
         self.tokens.put(endpoint, access, authorization.clone());
-        self.send_with(request, Some(authorization)).await
+        self.send_with(endpoint, request, Some(authorization)).await
     }
 
-    async fn send_with(&self, request: &Request<'_>, authorization: Option<Arc<HeaderValue>>) -> Result<Response> {
+    async fn send_with(
+        &self,
+        endpoint: &Endpoint,
+        request: &Request<'_>,
+        authorization: Option<Arc<HeaderValue>>,
+    ) -> Result<Response> {
         let mut builder =
-            self.http.request(request.method.clone(), request.url.clone()).headers(request.headers.clone());
+            self.http(endpoint).request(request.method.clone(), request.url.clone()).headers(request.headers.clone());
         if let Some(authorization) = authorization {
             builder = builder.header(AUTHORIZATION, (*authorization).clone());
         }
@@ -210,8 +179,55 @@ impl Client {
     }
 }
 
-/// The machine's certificate authorities, and those of the bundle.
-fn tls(bundle: Option<&Path>) -> Result<rustls::ClientConfig> {
+/// A pool of connections, which trusts these authorities besides those of all registries.
+fn http(registries: &Registries, ca_file: Option<&Path>) -> Result<reqwest::Client> {
+    let insecure: Vec<String> =
+        registries.registries.iter().filter(|(_, registry)| registry.insecure).map(|(host, _)| host.clone()).collect();
+    // Between hosts, reqwest itself takes the credentials off.
+    let redirects = redirect::Policy::custom(move |attempt| {
+        let url = attempt.url();
+        let plain = url.scheme() != "https" && !host_of(url).is_some_and(|host| insecure.contains(&host));
+        if attempt.previous().len() > MAX_REDIRECTS {
+            attempt.error(format!("more than {MAX_REDIRECTS} redirects"))
+        } else if plain {
+            let reason = format!(
+                "redirected to {}, which is no HTTPS; list its host as insecure to allow that",
+                without_query(url)
+            );
+            attempt.error(reason)
+        } else {
+            attempt.follow()
+        }
+    });
+    let mut builder = reqwest::Client::builder()
+        .tls_backend_preconfigured(tls(registries.ca_bundle.as_deref().into_iter().chain(ca_file))?)
+        .user_agent(concat!("leno/", env!("CARGO_PKG_VERSION")))
+        .redirect(redirects)
+        .referer(false)
+        .connect_timeout(registries.connect_timeout)
+        .read_timeout(registries.idle_timeout)
+        .no_proxy();
+    let proxies = &registries.proxies;
+    let except = proxies.no_proxy.as_deref().and_then(NoProxy::from_string);
+    type MakeProxy = fn(&str) -> reqwest::Result<Proxy>;
+    let kinds: [(&str, &Option<String>, MakeProxy); 2] = [
+        ("HTTPS_PROXY", &proxies.https_proxy, |url| Proxy::https(url)),
+        ("HTTP_PROXY", &proxies.http_proxy, |url| Proxy::http(url)),
+    ];
+    for (name, url, proxy) in kinds {
+        if let Some(url) = url {
+            let wrong = |error: reqwest::Error| Error::Settings {
+                place: name.to_owned(),
+                reason: causes(&error.without_url()),
+            };
+            builder = builder.proxy(proxy(url).map_err(wrong)?.no_proxy(except.clone()));
+        }
+    }
+    builder.build().map_err(|error| Error::Settings { place: "registries".to_owned(), reason: causes(&error) })
+}
+
+/// The machine's certificate authorities, and those of these files.
+fn tls<'a>(files: impl Iterator<Item = &'a Path>) -> Result<rustls::ClientConfig> {
     use rustls::pki_types::{CertificateDer, pem::PemObject};
     let mut roots = rustls::RootCertStore::empty();
     let native = rustls_native_certs::load_native_certs();
@@ -219,9 +235,9 @@ fn tls(bundle: Option<&Path>) -> Result<rustls::ClientConfig> {
         tracing::warn!(%error, "certificate authorities of this machine are left out");
     }
     roots.add_parsable_certificates(native.certs);
-    if let Some(path) = bundle {
+    for path in files {
         let wrong = |reason: String| Error::Settings { place: path.display().to_string(), reason };
-        let pem = std::fs::read(path).map_err(Error::io("cannot read the CA bundle", path))?;
+        let pem = std::fs::read(path).map_err(Error::io("cannot read the certificate authorities", path))?;
         let before = roots.len();
         for certificate in CertificateDer::pem_slice_iter(&pem) {
             let certificate = certificate.map_err(|error| wrong(format!("no PEM: {error}")))?;

@@ -1,6 +1,6 @@
 //! OCI images on a node: pulled, verified, unpacked and kept.
 //!
-//! A [`Store`] is a folder. [`Store::resolve`] says which digest a tag means now; [`Store::pull`] brings the image with that digest, and returns an
+//! A [`Store`] is a folder. [`Resolver`] says which digest a tag means now, and needs no store; [`Store::pull`] brings the image with that digest, and returns an
 //! [`Image`]: what its configuration says, and one folder per layer for overlayfs. The image is a lease: as long as it is there, its layers stay.
 //!
 //! Read in this order: [`Reference`] (where an image is), [`Registries`] (how to speak to registries), `store` (pulls), `store/disk` (what is kept and
@@ -30,6 +30,7 @@ mod manifest;
 mod progress;
 mod reference;
 mod registries;
+mod resolve;
 mod settle;
 mod store;
 mod tree;
@@ -41,4 +42,5 @@ pub use oci_spec::image::ImageConfiguration;
 pub use progress::{Progress, Snapshot, Stage};
 pub use reference::Reference;
 pub use registries::{Credentials, Proxies, Registries, Registry};
+pub use resolve::Resolver;
 pub use store::{Image, Limits, Store};

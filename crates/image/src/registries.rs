@@ -51,6 +51,8 @@ pub struct Registry {
     pub mirrors: Vec<String>,
     /// It speaks plain HTTP. Anybody on the way can read credentials and private images, and answer for it where a tag is resolved; digests still hold.
     pub insecure: bool,
+    /// A PEM file of certificate authorities that are trusted for it, besides the machine's own and the bundle's. Where it redirects to, they are trusted too.
+    pub ca_file: Option<PathBuf>,
     /// What it wants to see. `None`: what the Docker configuration has for it, or nothing.
     pub credentials: Option<Credentials>,
 }

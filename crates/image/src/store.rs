@@ -3,7 +3,7 @@
 mod disk;
 mod image;
 mod layer;
-mod source;
+pub(crate) mod source;
 
 pub use image::Image;
 
@@ -18,7 +18,7 @@ use crate::{Digest, Error, Reference, Result};
 use disk::{Disk, Documents, Layer};
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared, WeakShared, try_join_all};
-use source::{Fetched, Source, blocking};
+use source::{Fetched, Source, blocking, resolve};
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -91,18 +91,12 @@ impl Store {
         Reference::parse(text, self.0.default_registry.as_deref())
     }
 
-    /// What a reference means now: its digest, or that of what its tag names. Keep it, and pull by it ([`Reference::with_digest`]): tags change.
+    /// As [`Resolver::resolve`](crate::Resolver::resolve), by the store's own connections.
     ///
     /// # Errors
-    /// When the registry, its mirrors, or the layout do not have it.
+    /// When the registry, its mirrors, the layout or the archive do not have it.
     pub async fn resolve(&self, reference: &Reference) -> Result<Digest> {
-        match reference.digest() {
-            Some(digest) => Ok(digest),
-            None => {
-                let source = Source::new(reference, &self.0.client, &self.0.disk, self.0.layer_limits()).await?;
-                source.resolve(reference.tag.as_deref()).await
-            }
-        }
+        resolve(reference, &self.0.client).await
     }
 
     /// The image, if it is here.

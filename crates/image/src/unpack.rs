@@ -53,16 +53,35 @@ pub(crate) fn unpack(
     room: &mut dyn FnMut(u64) -> io::Result<()>,
 ) -> Result<Unpacked, Failure> {
     let tree = Tree::new(root).map_err(|error| Failure::Write(".".to_owned(), error))?;
-    let mut parser = Parser::new(ParserLimits {
-        max_metadata_size: MAX_EXTENSIONS,
-        max_path_len: Some(4096),
-        max_sparse_entries: MAX_SPARSE_PIECES,
-        ..ParserLimits::default()
-    });
-    // A fuzzer does not find out how checksums are computed.
-    parser.set_verify_checksums(!cfg!(fuzzing));
-    let archive = Archive { source: archive, parser, ahead: Vec::new(), content: 0, padding: 0 };
-    Unpacker { archive, tree, limits, room, piece: vec![0; PIECE] }.run()
+    Unpacker { archive: Archive::new(archive), tree, limits, room, piece: vec![0; PIECE] }.run()
+}
+
+/// The content of one file of an archive, of which nothing is unpacked; `None`: it is not in it.
+pub(crate) fn find(archive: impl Read, name: &str, most: usize) -> Result<Option<Vec<u8>>, Failure> {
+    let mut archive = Archive::new(archive);
+    let wanted = Inside::new(name.as_bytes()).ok();
+    while let Some(entry) = archive.next()? {
+        let path = match Inside::new(&entry.path) {
+            Ok(path) => path,
+            Err(Refusal::Entry(reason)) => {
+                return Err(Failure::Layer(format!("entry `{}`: {reason}", printable(&entry.path))));
+            }
+            Err(Refusal::System(error)) => return Err(Failure::Read(error)),
+        };
+        if Some(path) != wanted || entry.kind != EntryType::Regular {
+            continue;
+        }
+        let Some(length) = usize::try_from(entry.size).ok().filter(|length| *length <= most) else {
+            return Err(Failure::Layer(format!("its `{name}` is longer than {most} bytes")));
+        };
+        let mut content = vec![0; length];
+        let mut done = 0;
+        while done < length {
+            done += archive.read(&mut content[done..]).map_err(Failure::Read)?;
+        }
+        return Ok(Some(content));
+    }
+    Ok(None)
 }
 
 struct Unpacker<'a, R> {
@@ -307,6 +326,18 @@ struct Archive<R> {
 }
 
 impl<R: Read> Archive<R> {
+    fn new(source: R) -> Self {
+        let mut parser = Parser::new(ParserLimits {
+            max_metadata_size: MAX_EXTENSIONS,
+            max_path_len: Some(4096),
+            max_sparse_entries: MAX_SPARSE_PIECES,
+            ..ParserLimits::default()
+        });
+        // A fuzzer does not find out how checksums are computed.
+        parser.set_verify_checksums(!cfg!(fuzzing));
+        Self { source, parser, ahead: Vec::new(), content: 0, padding: 0 }
+    }
+
     fn next(&mut self) -> Result<Option<Entry>, Failure> {
         self.skip().map_err(Failure::Read)?;
         loop {

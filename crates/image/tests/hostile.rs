@@ -452,7 +452,7 @@ async fn a_mirror_that_lies_is_passed_over() {
     let mut registries = insecure(&[&mirror.host, &registry.host]);
     registries.registries.insert(
         registry.host.clone(),
-        Registry { mirrors: vec![mirror.host.clone()], insecure: true, credentials: None },
+        Registry { mirrors: vec![mirror.host.clone()], insecure: true, ..Registry::default() },
     );
     let image = pull_from(folder.path(), &registry.host, shelf.manifest, registries).await.unwrap();
     assert_eq!(fs::read(image.layers()[0].join("x")).unwrap(), noise(100_000));

@@ -3,7 +3,7 @@
 mod support;
 
 use leno_image::layout::{Builder, Layer, push};
-use leno_image::{Credentials, Error, Progress, Reference, Registries, Registry, Stage, Store};
+use leno_image::{Credentials, Error, Progress, Reference, Registries, Registry, Resolver, Stage, Store};
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -164,6 +164,19 @@ async fn a_registry_may_have_a_certificate_of_a_private_authority() {
     let error = pull(&opened(folder.path(), support::registries()), &name).await.unwrap_err();
     assert!(matches!(&error, Error::Unreachable { reason, .. } if reason.contains("UnknownIssuer")), "{error}");
     pull(&opened(folder.path(), trusting()), &name).await.unwrap();
+
+    // Authorities of one registry are that one's only.
+    let of = |host: &str| {
+        let registry = Registry { ca_file: Some(write("ca.pem", ca_certificate.pem())), ..Registry::default() };
+        Registries { registries: [(host.to_owned(), registry)].into(), ..support::registries() }
+    };
+    let resolve = async |registries| {
+        let resolver = Resolver::new(registries).unwrap();
+        resolver.resolve(&resolver.reference(&name).unwrap()).await
+    };
+    resolve(of(&registry.host)).await.unwrap();
+    let error = resolve(of("other.example")).await.unwrap_err();
+    assert!(matches!(&error, Error::Unreachable { reason, .. } if reason.contains("UnknownIssuer")), "{error}");
 
     let empty = Registries { ca_bundle: Some(write("empty.pem", String::new())), ..support::registries() };
     let error = Store::open(&folder.path().join("other"), Default::default(), empty).unwrap_err().to_string();

@@ -15,9 +15,10 @@ use hyper::header::{HeaderValue, WWW_AUTHENTICATE};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use leno_config::FunctionId;
 use leno_config::slice::{IN_NODE, Run};
 use leno_control::Control;
-use leno_function::Supervisor;
+use leno_function::{ImageState, InstanceState, Supervisor};
 use leno_proxy::metrics::CONTENT_TYPE;
 use leno_proxy::{FunctionEntry, Node};
 use listener::Access;
@@ -183,18 +184,35 @@ impl Admin {
 
     fn instances(&self) -> Value {
         let statuses = self.supervisor.status();
-        let rows = statuses.iter().flat_map(|status| &status.instances).map(|instance| {
+        let mut images = self.supervisor.images();
+        images.retain(|(.., state)| *state != ImageState::Here);
+        let instances = || statuses.iter().flat_map(|status| &status.instances);
+        let running = instances().map(|instance| {
+            let image = images.iter().find(|(id, revision, _)| (id, *revision) == (&instance.function, instance.id.revision));
+            let (state, reason) = match image {
+                Some((.., image)) if instance.state == InstanceState::Pulling => told(image),
+                _ => (instance.state.to_string(), None),
+            };
             json!({
                 "instance": &*instance.id.name(&instance.function),
                 "function": instance.function.to_string(),
-                "state": instance.state,
+                "state": state,
+                "reason": reason,
                 "address": if instance.address == IN_NODE { "in the node".to_owned() } else { instance.address.to_string() },
                 "pid": instance.pid,
                 "isolation": instance.isolation,
                 "restarts": instance.restarts,
             })
         });
-        rows.collect()
+        let waits = |(id, revision, _): &&(FunctionId, u32, ImageState)| {
+            !instances().any(|instance| (&instance.function, instance.id.revision) == (id, *revision))
+        };
+        let asked_for = images.iter().filter(|(.., state)| *state != ImageState::Elsewhere);
+        let images = asked_for.filter(waits).map(|(id, _, image)| {
+            let (state, reason) = told(image);
+            json!({ "instance": null, "function": id.to_string(), "state": state, "reason": reason })
+        });
+        running.chain(images).collect()
     }
 
     /// Of scaling and of rollouts, oldest first.
@@ -217,6 +235,15 @@ impl Admin {
             })
         });
         rows.collect()
+    }
+}
+
+/// How far an image is that is not here, and why it is not.
+fn told(image: &ImageState) -> (String, Option<&str>) {
+    match image {
+        ImageState::Pulling(progress) => (format!("pulling {progress}"), None),
+        ImageState::Failed(reason) => ("no image".to_owned(), Some(reason)),
+        ImageState::Elsewhere | ImageState::Here => ("pulling".to_owned(), None),
     }
 }
 

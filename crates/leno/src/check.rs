@@ -1,5 +1,6 @@
 //! `leno check`: everything that `leno up` would refuse, found without starting anything.
 
+use crate::images;
 use crate::screen::shown;
 use crate::table;
 use anyhow::Result;
@@ -54,7 +55,7 @@ pub(crate) fn load(path: &Path, modules: &Modules) -> Result<Snapshot, Vec<Probl
     if problems.is_empty() { Ok(snapshot) } else { Err(problems) }
 }
 
-/// What is wrong with the modules of extensions, and with components. Those with an address are not fetched for this.
+/// What is wrong with the modules of extensions, with components, and with the names of images. Nothing that has an address is fetched for this.
 pub(crate) fn compile(snapshot: &Snapshot, modules: &Modules) -> Vec<Problem> {
     let mut problems = Vec::new();
     for extension in snapshot.extensions() {
@@ -71,6 +72,7 @@ pub(crate) fn compile(snapshot: &Snapshot, modules: &Modules) -> Vec<Problem> {
             problems.push(Problem { message, ..place.clone() });
         }
     }
+    problems.extend(images::check(snapshot));
     problems
 }
 

@@ -83,6 +83,8 @@ impl Listing {
                 ("ROLLED BACK", "failed", Plain),
                 ("AGE", "created", Age),
                 ("HEADERS", "headers", Wide),
+                ("IMAGE", "image", Wide),
+                ("DIGEST", "digest", Wide),
             ],
             Self::Instances => &[
                 ("INSTANCE", "instance", Plain),
@@ -92,6 +94,7 @@ impl Listing {
                 ("PID", "pid", Plain),
                 ("ISOLATION", "isolation", Plain),
                 ("RESTARTS", "restarts", Plain),
+                ("REASON", "reason", Wide),
             ],
             Self::Externals => &[
                 ("EXTERNAL", "external", Plain),

@@ -6,6 +6,7 @@ mod allocator;
 mod check;
 mod client;
 mod harden;
+mod images;
 mod jobs;
 mod observe;
 mod revisions;

@@ -1,5 +1,6 @@
 //! Revisions, what they get and how they do, for people and for Prometheus.
 
+use leno_config::slice::Container;
 use leno_config::{FunctionId, revision};
 use leno_control::{Control, RolloutEvent};
 use leno_proxy::Node;
@@ -15,9 +16,12 @@ use std::fmt;
 pub(crate) fn rows(control: &Control, node: &Node) -> Value {
     let counted: HashMap<(FunctionId, String), Counts> = counted(node).into_iter().collect();
     let status = control.status();
+    let containers: HashMap<(FunctionId, String), Container> =
+        control.containers().into_iter().map(|(id, revision, container)| ((id, revision), container)).collect();
     let rows = status.functions.iter().flat_map(|function| {
         function.revisions.iter().map(|revision| {
-            let counts = counted.get(&(function.function.clone(), revision.revision.clone()));
+            let key = (function.function.clone(), revision.revision.clone());
+            let (counts, container) = (counted.get(&key), containers.get(&key));
             json!({
                 "revision": revision.revision,
                 "function": function.function.to_string(),
@@ -30,6 +34,8 @@ pub(crate) fn rows(control: &Control, node: &Node) -> Value {
                 "failures": counts.map(|counts| counts.failed),
                 "slow": counts.map(|counts| counts.slow),
                 "failed": revision.failed,
+                "image": container.map(|container| &container.image),
+                "digest": container.and_then(|container| container.digest.as_ref()),
             })
         })
     });

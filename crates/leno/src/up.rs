@@ -5,11 +5,12 @@ use crate::admin::{self, Address, Admin, Listener};
 use crate::allocator;
 use crate::check;
 use crate::harden;
+use crate::images;
 use crate::rooms;
 use crate::telemetry;
 use anyhow::{Context, Result};
 use leno_config::{MeshSlice, Problem, Snapshot, Standing};
-use leno_control::{Admission, Control, Definitions, Options, Placement, Store, gateway_identity};
+use leno_control::{Admission, Control, Options, Placement, Store, gateway_identity};
 use leno_function::Settings;
 use leno_identity::{Authority, TrustDomain};
 use leno_node::{Engines, Join, Running};
@@ -23,10 +24,14 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until};
 
 /// Threads of the control plane, the supervisor and the admin listener, unless there are fewer cores: they would only wake one another.
 /// Requests have workers of their own.
 const MANAGEMENT_THREADS: usize = 2;
+
+/// When registries are asked again that could not say what a tag means.
+const ASK_AGAIN: Duration = Duration::from_secs(30);
 
 /// Runs until a signal ends it.
 pub(crate) fn run(path: &Path, workers: Option<usize>, store: Option<&Path>, guards: &Guards) -> Result<ExitCode> {
@@ -48,10 +53,10 @@ pub(crate) fn run(path: &Path, workers: Option<usize>, store: Option<&Path>, gua
         .thread_name("leno-manage")
         .enable_all()
         .build()?;
-    runtime.block_on(up(path, snapshot, (modules, store), workers, guards))?;
+    let code = runtime.block_on(up(path, snapshot, (modules, store), workers, guards))?;
     // Nothing that is left is worth waiting for.
     runtime.shutdown_timeout(Duration::from_secs(1));
-    Ok(ExitCode::SUCCESS)
+    Ok(code)
 }
 
 async fn up(
@@ -60,7 +65,7 @@ async fn up(
     (modules, store): (Arc<Modules>, Store),
     workers: Option<NonZeroUsize>,
     guards: &Guards,
-) -> Result<()> {
+) -> Result<ExitCode> {
     // Signals first, so that none is lost.
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let mesh = snapshot.mesh_slice().clone();
@@ -76,7 +81,18 @@ async fn up(
         .await
         .with_context(|| format!("cannot listen on {} (control); is another `leno up` running?", mesh.control))?;
     let control_address = listener.local_addr()?;
-    control.publish(&definitions(&snapshot))?;
+    let resolved = tokio::select! {
+        resolved = images::resolve(&control, &snapshot) => resolved,
+        _ = terminate.recv() => return Ok(ExitCode::SUCCESS),
+        _ = interrupt.recv() => return Ok(ExitCode::SUCCESS),
+    };
+    match resolved {
+        Ok(definitions) => control.publish(&definitions)?,
+        Err(problems) => {
+            check::report(&problems);
+            return Ok(ExitCode::from(2));
+        }
+    };
     let token = control.admit(NODE, Admission { placement: Placement::Everything, gateway: true })?;
     let serving = control.clone();
     tokio::spawn(async move {
@@ -119,7 +135,8 @@ async fn up(
         _ = interrupt.recv() => false,
     };
     if !started {
-        return running.stop().await;
+        running.stop().await?;
+        return Ok(ExitCode::SUCCESS);
     }
     announce(&running, &admin, path, &snapshot);
     tokio::spawn(allocator::give_back());
@@ -128,24 +145,33 @@ async fn up(
     // The channel's end is this function's end.
     let _watching = leno_config::watch::watch(path, &snapshot, move |change| drop(changed.send(change)));
     let mut warned = snapshot.warnings().to_vec();
+    // A change whose tags nobody could say the meaning of, and when they are asked for again.
+    let mut unresolved: Option<(Instant, Snapshot)> = None;
     loop {
-        tokio::select! {
-            Some(change) = changes.recv() => apply(&control, &modules, (&engines, &mesh), change, &mut warned),
+        let again = unresolved.as_ref().map_or_else(Instant::now, |(again, _)| *again);
+        let change = tokio::select! {
+            Some(change) = changes.recv() => change,
+            () = sleep_until(again), if unresolved.is_some() => match unresolved.take() {
+                Some((_, snapshot)) => Ok(snapshot),
+                None => continue,
+            },
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
-        }
+        };
+        // Registries may take their time.
+        unresolved = tokio::select! {
+            applied = apply(&control, &modules, (&engines, &mesh), change, &mut warned) => applied,
+            _ = terminate.recv() => break,
+            _ = interrupt.recv() => break,
+        };
     }
     tracing::info!("ending: no new connections, requests under way may end");
-    running.stop().await
+    running.stop().await?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// The one node of this process.
 const NODE: &str = "local";
-
-fn definitions(snapshot: &Snapshot) -> Definitions {
-    let slices = snapshot.functions().filter_map(|id| Some((id.clone(), snapshot.slice(id)?))).collect();
-    Definitions { mesh: snapshot.mesh_slice().clone(), slices, modules: snapshot.modules().clone() }
-}
 
 fn announce(running: &Running, admin: &Address, path: &Path, snapshot: &Snapshot) {
     let addresses = running.addresses;
@@ -173,14 +199,14 @@ fn tell_imports(snapshot: &Snapshot) {
     }
 }
 
-/// Puts a change of the documents into force, or says why not.
-fn apply(
+/// Puts a change of the documents into force, or says why not. Returns what may be put into force later, and when to try.
+async fn apply(
     control: &Control,
     modules: &Modules,
     (engines, running): (&Engines, &MeshSlice),
     change: Result<Snapshot, Vec<Problem>>,
     warned: &mut Vec<Problem>,
-) {
+) -> Option<(Instant, Snapshot)> {
     let checked = change.and_then(|snapshot| {
         let fixed = running.fixed_at_start(snapshot.mesh_slice());
         if !fixed.is_empty() {
@@ -193,21 +219,23 @@ fn apply(
     let snapshot = match checked {
         Ok(snapshot) => snapshot,
         Err(problems) => {
-            for problem in &problems {
-                tracing::error!("{problem}");
-            }
-            tracing::error!(
-                "the change is refused ({}); what was in force goes on",
-                check::counted(problems.len(), "problem")
-            );
-            return;
+            refused(&problems);
+            return None;
         }
     };
     if let Err(error) = tokio::task::block_in_place(|| engines.refuse(&snapshot)) {
         tracing::error!("the change is refused: {error}; what was in force goes on");
-        return;
+        return None;
     }
-    match control.publish(&definitions(&snapshot)) {
+    let definitions = match images::resolve(control, &snapshot).await {
+        Ok(definitions) => definitions,
+        Err(problems) => {
+            refused(&problems);
+            tracing::info!("registries are asked again in {ASK_AGAIN:?}");
+            return Some((Instant::now() + ASK_AGAIN, snapshot));
+        }
+    };
+    match tokio::task::block_in_place(|| control.publish(&definitions)) {
         Ok(published) => {
             tracing::info!(
                 functions = published.functions,
@@ -221,6 +249,14 @@ fn apply(
         }
         Err(error) => tracing::error!("the change is refused: {error}; what was in force goes on"),
     }
+    None
+}
+
+fn refused(problems: &[Problem]) {
+    for problem in problems {
+        tracing::error!("{problem}");
+    }
+    tracing::error!("the change is refused ({}); what was in force goes on", check::counted(problems.len(), "problem"));
 }
 
 /// Tells those warnings that were not there before the change. Lines and numbers of rules move; what is wrong stays the same.

@@ -15,6 +15,7 @@ use leno_proxy::shards::Shards;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
 use tokio::time::Instant;
 
 /// The functions that this node runs.
@@ -135,6 +136,9 @@ fn unavailable(error: AcquireError) -> Unavailable {
         AcquireError::NotReady { limit, .. } => Unavailable::Timeout(limit),
         AcquireError::QueueFull { .. } | AcquireError::NodeFull { .. } => Unavailable::QueueFull,
         AcquireError::Removed => Unavailable::Unknown,
+        AcquireError::Image { .. } => {
+            Unavailable::Failed { reason: error.to_string(), retry_after: Some(Duration::from_secs(1)) }
+        }
         AcquireError::Backoff { retry_after, ref reason } => {
             Unavailable::Failed { reason: reason.clone(), retry_after: Some(retry_after) }
         }
@@ -274,7 +278,9 @@ pub(crate) fn reported(supervisor: &Supervisor, function: &FunctionId) -> Vec<le
     let report = |status: leno_function::InstanceStatus| leno_control::Instance {
         id: status.id.number,
         state: match status.state {
-            leno_function::InstanceState::Starting => leno_control::InstanceState::Starting,
+            leno_function::InstanceState::Pulling | leno_function::InstanceState::Starting => {
+                leno_control::InstanceState::Starting
+            }
             leno_function::InstanceState::Ready => leno_control::InstanceState::Ready,
             leno_function::InstanceState::Draining => leno_control::InstanceState::Draining,
             leno_function::InstanceState::Stopping => leno_control::InstanceState::Stopping,

@@ -1,5 +1,6 @@
 //! Starts jobs on this node once they can call other functions, and reports them to the control plane.
 
+use crate::images::Images;
 use leno_config::{FunctionId, Slice, slice};
 use leno_control::node::Agent;
 use leno_control::{JobReport, JobState, run_of};
@@ -14,6 +15,7 @@ pub(crate) struct Jobs {
     agent: Agent,
     supervisor: Supervisor,
     svids: Arc<SvidStore>,
+    images: Arc<Images>,
     /// Jobs that were not started yet.
     waiting: BTreeMap<FunctionId, (SpiffeId, JobSpec)>,
     /// When each job changed last, as reported to the control plane.
@@ -21,15 +23,16 @@ pub(crate) struct Jobs {
 }
 
 impl Jobs {
-    pub(crate) fn new(agent: Agent, supervisor: Supervisor, svids: Arc<SvidStore>) -> Self {
-        Self { agent, supervisor, svids, waiting: BTreeMap::new(), last_reported: HashMap::new() }
+    pub(crate) fn new(agent: Agent, supervisor: Supervisor, svids: Arc<SvidStore>, images: Arc<Images>) -> Self {
+        Self { agent, supervisor, svids, images, waiting: BTreeMap::new(), last_reported: HashMap::new() }
     }
 
     /// Adds a job, or another run of it.
     pub(crate) fn apply(&mut self, slice: &Slice, job: &slice::Job) -> Result<(), String> {
         let run = run_of(slice).ok_or("its run cannot be named")?;
         let identity = slice.identity.parse().map_err(|error| format!("its identity: {error}"))?;
-        let spec = JobSpec { id: slice.id.clone(), run, job: job.clone(), container: None };
+        let container = job.process.container.as_ref().map(|container| self.images.container(container));
+        let spec = JobSpec { id: slice.id.clone(), run, job: job.clone(), container };
         self.waiting.insert(slice.id.clone(), (identity, spec));
         Ok(())
     }

@@ -6,6 +6,7 @@
 
 mod draining;
 mod engines;
+mod images;
 mod instances;
 mod jobs;
 mod kernel;
@@ -15,4 +16,5 @@ mod retries;
 mod start;
 
 pub use engines::{Engines, NoEngine};
+pub use images::registries;
 pub use start::{Join, Running, start};

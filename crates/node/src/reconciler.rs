@@ -5,6 +5,7 @@
 //! them.
 
 use crate::draining::{self, Draining};
+use crate::images::Images;
 use crate::instances::{Hosted, Revisions, reported};
 use crate::jobs::Jobs;
 use crate::loader::{Loaded, Loader, Wanted};
@@ -44,6 +45,7 @@ pub(crate) struct Reconciler {
     pub loader: Loader,
     pub supervisor: Supervisor,
     pub hosted: Arc<Hosted>,
+    pub images: Arc<Images>,
     /// The identities to certify.
     pub wanted: watch::Sender<BTreeSet<SpiffeId>>,
     /// The gateway's own identity, which is certified whatever the node hosts.
@@ -101,7 +103,7 @@ impl Reconciler {
         let (modules, mut fetched_modules) = ModuleFetcher::new(self.loader.modules.clone());
         let mut tick = tokio::time::interval(REQUEST_COUNTS_INTERVAL);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let jobs = Jobs::new(self.agent.clone(), self.supervisor.clone(), self.node.svids.clone());
+        let jobs = Jobs::new(self.agent.clone(), self.supervisor.clone(), self.node.svids.clone(), self.images.clone());
         let (functions, draining, retries) = Default::default();
         let mut state = LoopState { functions, draining, jobs, retries, keys, modules };
         let mut job_changes = self.supervisor.job_changes();
@@ -256,7 +258,9 @@ impl Reconciler {
                             jobs.remove(id);
                         } else {
                             jobs.remove(id);
-                            let revisions = self.supervisor.apply_all(FunctionSpec::all(&entry.slice));
+                            let specs =
+                                FunctionSpec::all(&entry.slice).into_iter().map(|spec| self.images.contain(spec));
+                            let revisions = self.supervisor.apply_all(specs.collect());
                             if let Some(revisions) = Revisions::new(revisions) {
                                 replaced |= functions.insert(id.clone(), revisions).is_some();
                             }

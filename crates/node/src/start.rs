@@ -1,6 +1,7 @@
 //! Starts a node: engines, supervisor, corridor, and the reconciler that keeps them configured.
 
 use crate::engines::Engines;
+use crate::images::Images;
 use crate::instances::{Hosted, InstanceHost};
 use crate::kernel::KernelPolicy;
 use crate::loader::Loader;
@@ -62,6 +63,7 @@ pub async fn start(
     let hosted = Arc::new(Hosted::default());
     let host = InstanceHost::new(join.any_caller);
     let rooms = matches!(join.settings.rooms, Rooms::Open(_));
+    let images = Images::new(mesh.images.clone(), &join.settings.rooms);
     let supervisor = Supervisor::start(join.settings, host.clone());
     let svids = SvidStore::new(join.bundle);
     let telemetry = Telemetry::start(&mesh).context("the access log or the span exporter cannot be started")?;
@@ -90,6 +92,7 @@ pub async fn start(
         loader: Loader { engines, modules, node: node.clone() },
         supervisor: supervisor.clone(),
         hosted,
+        images,
         wanted,
         gateway: join.gateway,
         applied,

@@ -2,7 +2,7 @@
 
 use super::fields::{self, DAY, MILLISECOND};
 use super::process::{self, Kind};
-use super::{Context, Placed, confine, rollout, scale, template, text, wasm};
+use super::{Context, Placed, confine, container, rollout, scale, template, text, wasm};
 use crate::document::{self, FunctionSpec, FunctionTimeouts, Readiness};
 use crate::duration::Duration;
 use crate::id::FunctionId;
@@ -53,7 +53,7 @@ pub(super) fn function(
         labels: document.metadata.labels.clone(),
         protocol: spec.protocol,
         run: run(context, &scope, spec),
-        place: scope.field("wasm").here(),
+        place: scope.field(if spec.image.is_some() { "image" } else { "wasm" }).here(),
         expose: expose(&scope.field("expose"), &spec.expose),
         callees: callees(context, &scope.field("callees"), id, &spec.callees),
         concurrency: spec.concurrency,
@@ -83,24 +83,29 @@ pub(super) fn callees(context: &Context<'_>, list: &Scope<'_>, id: &FunctionId, 
 }
 
 fn run(context: &Context<'_>, scope: &Scope<'_>, spec: &FunctionSpec) -> slice::Run {
-    match (&spec.command, &spec.wasm, &spec.external) {
-        (Some(argv), None, None) => slice::Run::Command(command(context, scope, spec, argv)),
+    let program = spec.image.is_some() || spec.command.is_some();
+    if spec.image.is_none() {
+        container::none(scope);
+    }
+    match (program.then_some(()), &spec.wasm, &spec.external) {
+        (Some(()), None, None) => slice::Run::Command(command(context, scope, spec)),
         (None, Some(component), None) => {
             wasm::wasm(context, scope, spec, component).map_or(slice::Run::External(Vec::new()), slice::Run::Wasm)
         }
         (None, None, Some(addresses)) => slice::Run::External(external(scope, addresses)),
         (None, None, None) => {
-            let fix = "add `command: [program, argument]`, `wasm: {path: component.wasm}`, or `external: {addresses: [ip:port]}`";
+            let fix = "add `command: [program, argument]`, `image: registry/repository:tag`, `wasm: {path: component.wasm}`, or `external: {addresses: [ip:port]}`";
             scope.problem("the function has nothing to run", fix);
             slice::Run::External(Vec::new())
         }
-        (command, component, external) => {
-            let (place, what) = match (command, component, external) {
-                (Some(_), None, _) => ("external", "a command and external addresses"),
-                (None, _, _) => ("external", "a component and external addresses"),
-                (Some(_), Some(_), _) => ("wasm", "a command and a component"),
+        (program, component, _) => {
+            let own = if spec.image.is_some() { "an image" } else { "a command" };
+            let (place, what) = match (program, component) {
+                (Some(()), None) => ("external", format!("{own} and external addresses")),
+                (None, _) => ("external", "a component and external addresses".to_owned()),
+                (Some(()), Some(_)) => ("wasm", format!("{own} and a component")),
             };
-            let fix = "keep one of `command`, `wasm` and `external`";
+            let fix = "keep one of `command` (or `image`), `wasm` and `external`";
             scope.field(place).problem(format!("the function has {what}"), fix);
             slice::Run::External(Vec::new())
         }
@@ -140,8 +145,29 @@ fn external(scope: &Scope<'_>, external: &document::ExternalInstances) -> Vec<So
     external.addresses.iter().map(|address| address.0).collect()
 }
 
-fn command(context: &Context<'_>, scope: &Scope<'_>, spec: &FunctionSpec, argv: &[String]) -> slice::Command {
-    process::argv(&scope.field("command"), argv);
+fn command(context: &Context<'_>, scope: &Scope<'_>, spec: &FunctionSpec) -> slice::Command {
+    let container = spec.image.as_ref().map(|image| {
+        let written = container::Written {
+            command: spec.command.as_deref(),
+            args: spec.args.as_deref(),
+            user: spec.user.as_deref(),
+            volumes: &spec.volumes,
+            read_only_root: spec.read_only_root,
+            writable: spec.writable,
+            pull: spec.pull,
+            working_directory: spec.working_directory.as_deref(),
+        };
+        container::container(scope, image, &written)
+    });
+    let argv = spec.command.as_deref().filter(|_| container.is_none()).unwrap_or_default();
+    if container.is_none() {
+        process::argv(&scope.field("command"), argv);
+    }
+    let isolation = match container {
+        Some(_) => container::isolation(context, scope, spec.isolation),
+        None => isolation(context, scope, spec),
+    };
+    let directory = spec.working_directory.as_deref().filter(|_| container.is_none()).unwrap_or(Path::new("."));
     process::environment(Kind::Instance, &scope.field("env"), &spec.env);
     if spec.port == Some(0) {
         scope
@@ -152,14 +178,15 @@ fn command(context: &Context<'_>, scope: &Scope<'_>, spec: &FunctionSpec, argv: 
     let timeouts = scope.field("timeouts");
     slice::Command {
         argv: argv.to_vec(),
-        directory: fields::relative(scope, spec.working_directory.as_deref().unwrap_or(Path::new("."))),
+        directory: fields::relative(scope, directory),
         env: spec.env.clone(),
         secrets: confine::secrets(Kind::Instance, &scope.field("secrets"), &spec.secrets, &spec.env),
         resources: confine::resources(&scope.field("resources"), &spec.resources),
-        isolation: isolation(context, scope, spec),
+        isolation,
         read_only_paths: confine::read_only_paths(scope, &spec.read_only_paths),
         port: spec.port,
         ports: ports(&scope.field("ports"), &spec.ports),
+        container,
         readiness: readiness(&scope.field("readiness"), spec.readiness.as_ref()),
         startup_timeout: fields::within(&timeouts.field("startup"), startup, MILLISECOND, DAY),
         grace: fields::within(&timeouts.field("grace"), grace, Duration::default(), DAY),

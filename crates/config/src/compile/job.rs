@@ -2,7 +2,7 @@
 
 use super::fields::{self, DAY, MILLISECOND};
 use super::process::{self, Kind};
-use super::{Context, Placed, confine, function};
+use super::{Context, Placed, confine, container, function};
 use crate::document;
 use crate::duration::Duration;
 use crate::id::FunctionId;
@@ -52,17 +52,23 @@ pub(super) fn job(
 ) -> Function {
     let spec = &document.spec;
     let scope = root.field("spec");
-    process::argv(&scope.field("command"), &spec.command);
     process::environment(Kind::Job, &scope.field("env"), &spec.env);
     let grace = scope.field("terminationGracePeriod");
+    let (argv, container) = program(&scope, spec);
+    let isolation = match container {
+        Some(_) => container::isolation(context, &scope, spec.isolation),
+        None => spec.isolation.unwrap_or(context.isolation),
+    };
+    let directory = spec.working_directory.as_deref().filter(|_| container.is_none()).unwrap_or(Path::new("."));
     let process = slice::Process {
-        argv: spec.command.clone(),
-        directory: fields::relative(&scope, spec.working_directory.as_deref().unwrap_or(Path::new("."))),
+        argv,
+        directory: fields::relative(&scope, directory),
         env: spec.env.clone(),
         secrets: confine::secrets(Kind::Job, &scope.field("secrets"), &spec.secrets, &spec.env),
         resources: confine::resources(&scope.field("resources"), &spec.resources),
-        isolation: spec.isolation.unwrap_or(context.isolation),
+        isolation,
         read_only_paths: confine::read_only_paths(&scope, &spec.read_only_paths),
+        container,
         grace: fields::within(&grace, spec.termination_grace_period, Duration::default(), DAY),
     };
     let limit = |name, limit: Option<Duration>, least| {
@@ -87,7 +93,7 @@ pub(super) fn job(
         labels: document.metadata.labels.clone(),
         protocol: slice::AppProtocol::default(),
         run: slice::Run::Job(job),
-        place: scope.here(),
+        place: scope.field("image").here(),
         expose: Vec::new(),
         callees: function::callees(context, &scope.field("callees"), id, &spec.callees),
         concurrency: 0,
@@ -97,6 +103,29 @@ pub(super) fn job(
         plan: Plan::default(),
         policies: Vec::new(),
     }
+}
+
+/// The program to start, or the container.
+fn program(scope: &Scope<'_>, spec: &document::JobSpec) -> (Vec<String>, Option<slice::Container>) {
+    if let Some(image) = &spec.image {
+        let written = container::Written {
+            command: spec.command.as_deref(),
+            args: spec.args.as_deref(),
+            user: spec.user.as_deref(),
+            volumes: &spec.volumes,
+            read_only_root: spec.read_only_root,
+            writable: spec.writable,
+            pull: spec.pull,
+            working_directory: spec.working_directory.as_deref(),
+        };
+        return (Vec::new(), Some(container::container(scope, image, &written)));
+    }
+    container::none(scope);
+    match &spec.command {
+        Some(argv) => process::argv(&scope.field("command"), argv),
+        None => scope.problem("the job has nothing to run", "add `command: [program, argument]`, or `image`"),
+    }
+    (spec.command.clone().unwrap_or_default(), None)
 }
 
 fn count(scope: &Scope<'_>, count: u32, range: RangeInclusive<u32>) -> u32 {

@@ -1,7 +1,7 @@
 //! The Mesh document, or its defaults.
 
 use super::fields::{self, DAY, MILLISECOND};
-use super::{Placed, text};
+use super::{Placed, images, text};
 use crate::document::{
     self, AccessLogFormat, AccountChoice, Address, AdminAddress, EngineChoice, Gateway, Listeners, MeshLimits,
     MeshSpec, ProxyProtocol, SameNode,
@@ -13,7 +13,7 @@ use crate::slice::{
     AccessLogSink, Accounts, AdminListener, Engine, ExtensionInstances, GatewayTls, Limits, MeshSlice, TrustedProxies,
 };
 use std::cell::RefCell;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A rotation every half minute is already more than anybody wants.
 const SHORTEST_SVID: Duration = Duration::from_secs(60);
@@ -29,6 +29,7 @@ const FIRST_IDS: std::ops::RangeInclusive<u32> = 1000..=2_000_000_000;
 
 pub(super) fn mesh(
     documents: &[Placed<document::Mesh>],
+    folder: Option<&Path>,
     problems: &RefCell<Vec<Problem>>,
     inputs: &RefCell<Vec<PathBuf>>,
 ) -> MeshSlice {
@@ -41,13 +42,13 @@ pub(super) fn mesh(
             let root = placed.scope(problems);
             let metadata = root.field("metadata");
             fields::label(&metadata.field("name"), &placed.document.metadata.name);
-            checked(&root.field("spec"), &placed.document.spec, inputs)
+            checked(&root.field("spec"), &placed.document.spec, folder, inputs)
         }
         None => compiled(&MeshSpec::default()),
     }
 }
 
-fn checked(scope: &Scope<'_>, spec: &MeshSpec, inputs: &RefCell<Vec<PathBuf>>) -> MeshSlice {
+fn checked(scope: &Scope<'_>, spec: &MeshSpec, folder: Option<&Path>, inputs: &RefCell<Vec<PathBuf>>) -> MeshSlice {
     let namespaces = scope.field("auditNamespaces");
     for (index, name) in spec.audit_namespaces.iter().enumerate() {
         fields::label(&namespaces.element(index), name);
@@ -89,6 +90,7 @@ fn checked(scope: &Scope<'_>, spec: &MeshSpec, inputs: &RefCell<Vec<PathBuf>>) -
         https.certificate = fields::file(inputs, &gateway.field("certificate"), &https.certificate);
         https.key = fields::file(inputs, &gateway.field("key"), &https.key);
     }
+    mesh.images = images::images(&scope.field("images"), &spec.images, folder, inputs);
     mesh.access_log.file = mesh.access_log.file.map(|file| fields::relative(scope, &file));
     mesh
 }
@@ -139,6 +141,7 @@ fn compiled(spec: &MeshSpec) -> MeshSlice {
             (AccountChoice::PerNamespace, first) => Accounts::PerNamespace { first, required: true },
             (AccountChoice::Node, _) => Accounts::Node,
         },
+        images: images::usual(&spec.images),
         name_servers: spec.egress.name_servers.iter().map(|address| address.0).collect(),
         limits: Limits {
             head_bytes,

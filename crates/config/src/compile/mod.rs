@@ -5,12 +5,14 @@ mod attach;
 mod authentication;
 mod authorization;
 mod confine;
+mod container;
 mod egress;
 mod extension;
 mod external;
 mod fields;
 mod function;
 pub(crate) mod header;
+mod images;
 mod job;
 mod label;
 mod mesh;
@@ -61,6 +63,8 @@ pub(crate) struct Documents {
     pub jobs: Vec<Placed<document::Job>>,
     pub externals: Vec<Placed<document::External>>,
     pub policies: Vec<Placed<document::Policy>>,
+    /// The folder whose documents they are; `None`: a file's.
+    pub folder: Option<PathBuf>,
     /// Some could not be read. Names that are not found may be in those, so they are not reported.
     pub incomplete: bool,
 }
@@ -109,7 +113,7 @@ fn labels<'a>(
 /// Checks and compiles everything. A snapshot comes out in any case; it may only be used if no problem was reported.
 pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -> Snapshot {
     let (inputs, modules) = (RefCell::default(), RefCell::default());
-    let mesh = mesh::mesh(&documents.meshes, problems, &inputs);
+    let mesh = mesh::mesh(&documents.meshes, documents.folder.as_deref(), problems, &inputs);
     let names = function::names(&documents.functions, problems);
     let jobs = job::names(&documents.jobs, &documents.functions, &names, problems);
     let externals = external::names(&documents.externals, |id| taken(documents, &names, &jobs, id, problems), problems);

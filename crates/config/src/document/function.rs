@@ -1,13 +1,15 @@
 //! `kind: Function`.
 
 use super::confine::{Resources, Secret};
+use super::image::Volume;
 use super::rollout::{Rollout, TrafficTarget};
 use super::scale::Scale;
 use super::value::{Address, ApiVersion, Metadata};
 use super::wasm::Wasm;
 use crate::duration::Duration;
 use crate::revision::HISTORY;
-use crate::slice::{AppProtocol, Isolation, PortProtocol};
+use crate::size::Size;
+use crate::slice::{AppProtocol, Isolation, PortProtocol, Pull};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -35,20 +37,38 @@ pub enum FunctionKind {
     Function,
 }
 
-/// What a function is like. It has a `command`, a `wasm` component, or `external` addresses.
+/// What a function is like. It has a `command`, an `image`, a `wasm` component, or `external` addresses.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct FunctionSpec {
     /// Program and arguments of an instance. It must listen on `127.0.0.1`, on the port in its environment variable `PORT`. It calls another
-    /// function by its name: `http://stock/…`; with `isolation: process`, through the proxy in `HTTP_PROXY`. No shell is involved.
+    /// function by its name: `http://stock/…`; with `isolation: process`, through the proxy in `HTTP_PROXY`. No shell is involved. With an `image`: instead of
+    /// its `Entrypoint` and `Cmd`.
     pub command: Option<Vec<String>>,
+    /// A container image to run: `registry/repository:tag`, `registry/repository@sha256:…`, `oci:FOLDER:tag` or `oci-archive:FILE:tag` (an OCI layout, or an
+    /// archive of one, relative to the document's folder). Names without a registry are in the mesh's `images.defaultRegistry`. A tag is resolved once, when
+    /// a revision is made, and the digest is kept.
+    pub image: Option<String>,
+    /// Arguments of a container, instead of the image's `Cmd`.
+    pub args: Option<Vec<String>>,
+    /// User of a container, instead of the image's: `user`, `user:group`, names of the image or numbers.
+    pub user: Option<String>,
+    /// Folders in memory that a container sees.
+    pub volumes: Vec<Volume>,
+    /// `true`: a container may write to its volumes, `/tmp` and `/dev/shm` only.
+    pub read_only_root: bool,
+    /// What a container may write to its root, in memory, at least 4Ki. Without it: 64Mi.
+    pub writable: Option<Size>,
+    /// When a container's image is brought to a node.
+    pub pull: Pull,
     /// A WebAssembly component that the node runs itself, each request in an instance of its own.
     pub wasm: Option<Wasm>,
     /// Instances that somebody else runs.
     pub external: Option<ExternalInstances>,
-    /// Working directory of the command, relative to the document's folder. Without it: that folder.
+    /// Working directory of the command, relative to the document's folder. Without it: that folder. With an `image`: an absolute path in it, instead of its
+    /// `WorkingDir`.
     pub working_directory: Option<PathBuf>,
-    /// Environment variables. A command gets none of the node's but `PATH`, a component none at all.
+    /// Environment variables. A command gets none of the node's but `PATH`, a component none at all; a container has its image's too.
     pub env: BTreeMap<String, String>,
     /// Secrets of the command or the component.
     pub secrets: Vec<Secret>,
@@ -96,6 +116,13 @@ impl Default for FunctionSpec {
     fn default() -> Self {
         Self {
             command: None,
+            image: None,
+            args: None,
+            user: None,
+            volumes: Vec::new(),
+            read_only_root: false,
+            writable: None,
+            pull: Pull::default(),
             wasm: None,
             external: None,
             working_directory: None,

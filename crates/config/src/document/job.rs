@@ -1,9 +1,11 @@
 //! `kind: Job`.
 
 use super::confine::{Resources, Secret};
+use super::image::Volume;
 use super::value::{ApiVersion, Metadata};
 use crate::duration::Duration;
-use crate::slice::Isolation;
+use crate::size::Size;
+use crate::slice::{Isolation, Pull};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -32,15 +34,40 @@ pub enum JobKind {
     Job,
 }
 
-/// What a job is like.
+/// What a job is like. It has a `command` or an `image`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct JobSpec {
     /// Program and arguments. It calls a function by its name: `http://stock/…`; with `isolation: process`, through the proxy in `HTTP_PROXY`. It
     /// has succeeded when it exits with status 0; what it
-    /// started and left behind ends with it. No shell is involved.
-    pub command: Vec<String>,
-    /// Working directory of the command, relative to the document's folder. Without it: that folder.
+    /// started and left behind ends with it. No shell is involved. With an `image`: instead of its `Entrypoint` and `Cmd`.
+    #[serde(default)]
+    pub command: Option<Vec<String>>,
+    /// A container image to run: `registry/repository:tag`, `registry/repository@sha256:…`, `oci:FOLDER:tag` or `oci-archive:FILE:tag` (an OCI layout, or an
+    /// archive of one, relative to the document's folder). Names without a registry are in the mesh's `images.defaultRegistry`. A tag is resolved once, when
+    /// the job is made or changed, and the digest is kept.
+    #[serde(default)]
+    pub image: Option<String>,
+    /// Arguments of a container, instead of the image's `Cmd`.
+    #[serde(default)]
+    pub args: Option<Vec<String>>,
+    /// User of a container, instead of the image's: `user`, `user:group`, names of the image or numbers.
+    #[serde(default)]
+    pub user: Option<String>,
+    /// Folders in memory that a container sees.
+    #[serde(default)]
+    pub volumes: Vec<Volume>,
+    /// `true`: a container may write to its volumes, `/tmp` and `/dev/shm` only.
+    #[serde(default)]
+    pub read_only_root: bool,
+    /// What a container may write to its root, in memory, at least 4Ki. Without it: 64Mi.
+    #[serde(default)]
+    pub writable: Option<Size>,
+    /// When a container's image is brought to a node.
+    #[serde(default)]
+    pub pull: Pull,
+    /// Working directory of the command, relative to the document's folder. Without it: that folder. With an `image`: an absolute path in it, instead of its
+    /// `WorkingDir`.
     #[serde(default)]
     pub working_directory: Option<PathBuf>,
     /// Environment variables of the command. It gets none of the node's but `PATH`.

@@ -1,6 +1,7 @@
 //! `kind: Mesh`.
 
 use super::external::MeshEgress;
+use super::image::Images;
 use super::value::{Address, AdminAddress, ApiVersion};
 use crate::duration::Duration;
 use crate::slice::Isolation;
@@ -61,6 +62,8 @@ pub struct MeshSpec {
     pub tracing: MeshTracing,
     /// How the processes of functions and jobs are kept apart.
     pub instances: Instances,
+    /// Images of containers.
+    pub images: Images,
     /// Calls to the outside, of which External documents tell.
     pub egress: MeshEgress,
     /// Limits on what clients and functions may send.
@@ -79,6 +82,7 @@ impl Default for MeshSpec {
             access_log: MeshAccessLog::default(),
             tracing: MeshTracing::default(),
             instances: Instances::default(),
+            images: Images::default(),
             egress: MeshEgress::default(),
             limits: MeshLimits::default(),
         }

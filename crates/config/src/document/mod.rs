@@ -8,6 +8,7 @@ mod egress;
 mod extension;
 mod external;
 mod function;
+mod image;
 mod job;
 mod label;
 mod mesh;
@@ -35,6 +36,7 @@ pub use external::{
 pub use function::{
     Expose, ExternalInstances, Function, FunctionKind, FunctionSpec, FunctionTimeouts, Port, Readiness,
 };
+pub use image::{ImageRegistry, Images, Volume};
 pub use job::{Job, JobKind, JobSpec};
 pub use label::{LabelExpression, LabelOperator};
 pub(crate) use label::{LabelSelector, Labels};

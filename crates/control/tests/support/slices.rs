@@ -61,6 +61,7 @@ pub(crate) fn job(name: &str, callees: &[&str], edition: u32) -> Slice {
         resources: Resources::default(),
         isolation: Isolation::Auto,
         read_only_paths: vec![],
+        container: None,
         grace: Duration::ZERO,
     };
     let job = Job { process, parallelism: 1, completions: edition, backoff_limit: 6, active_deadline: None, ttl: None };
@@ -138,6 +139,13 @@ pub(crate) fn mesh() -> MeshSlice {
         otlp: None,
         name_servers: Vec::new(),
         accounts: leno_config::slice::Accounts::Node,
+        images: leno_config::slice::Images {
+            folder: "/var/lib/leno/images".into(),
+            size: 1 << 30,
+            default_registry: None,
+            docker_config: None,
+            registries: Vec::new(),
+        },
         limits: Limits {
             head_bytes: 32768,
             headers: 100,

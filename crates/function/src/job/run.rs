@@ -3,6 +3,7 @@
 use super::{JobSpec, JobState, RunStatus, Shared};
 use crate::child::Owner;
 use crate::container::ContainerSpec;
+use crate::error::AcquireError;
 use crate::instance::{TargetState, at_least};
 use crate::instance_id::InstanceId;
 use crate::lifecycle::sleep_until;
@@ -82,6 +83,7 @@ impl Run {
             return;
         }
         self.run_status.change(|status| status.started = SystemTime::now());
+        self.run_status.board.set_container(self.spec.container.as_ref());
         tracing::info!(job = %self.spec.id, "the job begins");
         let end = self.until_the_end().await;
         self.stop_all().await;
@@ -207,28 +209,51 @@ async fn run_to_end(
     container: Option<Arc<ContainerSpec>>,
     mut target: watch::Receiver<TargetState>,
 ) -> Outcome {
-    let program = Program::from(&*process).contained(container.as_ref());
-    let outcome = match owner.start(&program, Vec::new()).await {
+    let outcome = run_in(&owner, &process, container.as_ref(), &mut target).await;
+    owner.board.ended(owner.id);
+    owner.host.ended(&owner.function, owner.id);
+    outcome
+}
+
+async fn run_in(
+    owner: &Owner,
+    process: &Process,
+    container: Option<&Arc<ContainerSpec>>,
+    target: &mut watch::Receiver<TargetState>,
+) -> Outcome {
+    let contained = match container {
+        Some(container) => {
+            let ready = tokio::select! {
+                biased;
+                ready = container.ready() => ready,
+                () = at_least(target, TargetState::Stop) => return Outcome::Stopped,
+            };
+            match ready {
+                Ok(contained) => Some(contained),
+                Err(reason) => return Outcome::NotStarted(std::io::Error::other(AcquireError::Image { reason })),
+            }
+        }
+        None => None,
+    };
+    let program = Program::from(process).contained(contained.as_ref());
+    match owner.start(&program, Vec::new()).await {
         Ok(child) => {
             let exited = tokio::select! {
                 biased;
                 () = child.tree.exited() => true,
-                () = at_least(&mut target, TargetState::Stop) => false,
+                () = at_least(target, TargetState::Stop) => false,
             };
             let outcome = if exited {
                 let status = child.tree.end().await;
                 let code = status.as_ref().ok().and_then(ExitStatus::code);
                 Outcome::Exited { code, failure: (code != Some(0)).then(|| child.belongings.describe(status)) }
             } else {
-                child.tree.finish(process.grace, at_least(&mut target, TargetState::Kill)).await;
+                child.tree.finish(process.grace, at_least(target, TargetState::Kill)).await;
                 Outcome::Stopped
             };
             child.belongings.end().await;
             outcome
         }
         Err(error) => Outcome::NotStarted(error),
-    };
-    owner.board.ended(owner.id);
-    owner.host.ended(&owner.function, owner.id);
-    outcome
+    }
 }

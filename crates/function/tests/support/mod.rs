@@ -93,6 +93,7 @@ pub(crate) fn command(argv: &[&str]) -> Command {
         resources: Resources::default(),
         isolation: Isolation::Process,
         read_only_paths: vec![],
+        container: None,
         port: None,
         ports: vec![],
         readiness: Readiness::Tcp,

@@ -116,12 +116,12 @@ impl Client {
                     ("client_id", "leno"),
                     ("refresh_token", token.as_str()),
                 ]);
-                self.http.post(realm.clone()).form(&parameters)
+                self.http(endpoint).post(realm.clone()).form(&parameters)
             }
             Some(Credentials::Basic { username, password }) => {
-                self.http.get(realm.clone()).query(&parameters).basic_auth(username, Some(password))
+                self.http(endpoint).get(realm.clone()).query(&parameters).basic_auth(username, Some(password))
             }
-            Some(Credentials::Token(_)) | None => self.http.get(realm.clone()).query(&parameters),
+            Some(Credentials::Token(_)) | None => self.http(endpoint).get(realm.clone()).query(&parameters),
         };
         let response = request.send().await.map_err(|error| unreachable(&realm, error))?;
         let body = read(ok(response).await?, MAX_TOKEN_BYTES).await?;

@@ -24,6 +24,7 @@ const PIECES_AHEAD: usize = 4;
 /// Opens a blob on the thread that unpacks it.
 type OpenBlob = Box<dyn FnOnce() -> Result<Box<dyn Read>> + Send>;
 
+const INDEX: &str = "index.json";
 const TAG: &str = "org.opencontainers.image.ref.name";
 
 pub(crate) struct Source {
@@ -60,26 +61,29 @@ impl Source {
         disk: &Arc<Disk>,
         limits: Limits,
     ) -> Result<Self> {
+        let Place::Archive(file) = &reference.place else { return Self::direct(reference, client) };
+        let (file, disk, key) = (file.clone(), disk.clone(), format!("oci-archive:{}", file.display()));
+        let layout = blocking(move || open_archive(&file, &disk, limits)).await?;
+        Ok(Self { kind: Kind::Layout(Arc::new(layout)), image: reference.to_string(), key })
+    }
+
+    /// A source that needs nothing unpacked: a registry or a layout.
+    pub(crate) fn direct(reference: &Reference, client: &Arc<Client>) -> Result<Self> {
         let (kind, key) = match &reference.place {
             Place::Registry { registry, repository } => {
                 let endpoints = client.endpoints(registry, repository)?;
                 (Kind::Registry { client: client.clone(), endpoints }, registry.clone())
             }
-            Place::Layout(folder) => {
+            Place::Layout(folder) | Place::Archive(folder) => {
                 let layout = Layout { folder: folder.clone(), _temp: None };
                 (Kind::Layout(Arc::new(layout)), format!("oci:{}", folder.display()))
-            }
-            Place::Archive(file) => {
-                let (file, disk, key) = (file.clone(), disk.clone(), format!("oci-archive:{}", file.display()));
-                let layout = blocking(move || open_archive(&file, &disk, limits)).await?;
-                (Kind::Layout(Arc::new(layout)), key)
             }
         };
         Ok(Self { kind, image: reference.to_string(), key })
     }
 
     /// The digest of what a tag names now; without a tag, of the only image of a layout.
-    pub(crate) async fn resolve(&self, tag: Option<&str>) -> Result<Digest> {
+    async fn resolve(&self, tag: Option<&str>) -> Result<Digest> {
         match &self.kind {
             Kind::Registry { client, endpoints } => {
                 let manifest = self.ask(client, endpoints, Wanted::Tag(tag.unwrap_or("latest"))).await?;
@@ -223,21 +227,8 @@ fn counts<T>(answer: &Result<T>, endpoint: &Endpoint) -> bool {
 
 impl Layout {
     fn resolve(&self, tag: Option<&str>, image: &str) -> Result<Digest> {
-        let wrong = |reason: String| Error::Image { image: image.to_owned(), reason };
-        let bytes = self.read("index.json", MAX_MANIFEST_BYTES)?;
-        let index: ImageIndex = serde_json::from_slice(&bytes).map_err(|error| {
-            wrong(format!("{}: {error}; expected an OCI layout", self.folder.join("index.json").display()))
-        })?;
-        let tag_of = |at: usize| index.manifests().get(at)?.annotations().as_ref()?.get(TAG).map(String::as_str);
-        let found: Vec<usize> = (0..index.manifests().len()).filter(|at| tag.is_none() || tag_of(*at) == tag).collect();
-        match found[..] {
-            [at] => index.manifests()[at].digest().to_string().parse().map_err(wrong),
-            _ => {
-                let tags: Vec<&str> = (0..index.manifests().len()).filter_map(tag_of).take(20).collect();
-                let asked = tag.map_or_else(|| "of any tag".to_owned(), |tag| format!("with the tag `{tag}`"));
-                Err(wrong(format!("the layout has {} images {asked}; its tags are: {}", found.len(), tags.join(", "))))
-            }
-        }
+        let bytes = self.read(INDEX, MAX_MANIFEST_BYTES)?;
+        chosen(&bytes, tag, image)
     }
 
     fn read(&self, name: &str, limit: usize) -> Result<Vec<u8>> {
@@ -272,6 +263,55 @@ impl Layout {
         };
         open().map_err(Error::io("cannot open", &path))
     }
+}
+
+/// The image in a layout's index that has this tag; without one, the only image.
+fn chosen(index: &[u8], tag: Option<&str>, image: &str) -> Result<Digest> {
+    let wrong = |reason: String| Error::Image { image: image.to_owned(), reason };
+    let index: ImageIndex =
+        serde_json::from_slice(index).map_err(|error| wrong(format!("{INDEX}: {error}; expected an OCI layout")))?;
+    let tag_of = |at: usize| index.manifests().get(at)?.annotations().as_ref()?.get(TAG).map(String::as_str);
+    let found: Vec<usize> = (0..index.manifests().len()).filter(|at| tag.is_none() || tag_of(*at) == tag).collect();
+    match found[..] {
+        [at] => index.manifests()[at].digest().to_string().parse().map_err(wrong),
+        _ => {
+            let tags: Vec<&str> = (0..index.manifests().len()).filter_map(tag_of).take(20).collect();
+            let asked = tag.map_or_else(|| "of any tag".to_owned(), |tag| format!("with the tag `{tag}`"));
+            Err(wrong(format!("the layout has {} images {asked}; its tags are: {}", found.len(), tags.join(", "))))
+        }
+    }
+}
+
+/// The digest of what a reference means now.
+pub(crate) async fn resolve(reference: &Reference, client: &Arc<Client>) -> Result<Digest> {
+    if let Some(digest) = reference.digest() {
+        return Ok(digest);
+    }
+    let tag = reference.tag.as_deref();
+    if let Place::Archive(file) = &reference.place {
+        return resolve_archive(file, tag, &reference.to_string()).await;
+    }
+    Source::direct(reference, client)?.resolve(tag).await
+}
+
+/// What a tag names in an archive of a layout. Nothing of it is unpacked.
+async fn resolve_archive(path: &Path, tag: Option<&str>, image: &str) -> Result<Digest> {
+    let (path, tag, image) = (path.to_owned(), tag.map(str::to_owned), image.to_owned());
+    blocking(move || {
+        let wrong = |reason: String| Error::Image { image: path.display().to_string(), reason };
+        let file = File::open(&path).map_err(Error::io("cannot open", &path))?;
+        let archive = decompress(BufReader::with_capacity(64 << 10, file)).map_err(Error::io("cannot read", &path))?;
+        let index = unpack::find(archive, INDEX, MAX_MANIFEST_BYTES).map_err(|failure| match failure {
+            unpack::Failure::Layer(reason) => wrong(reason),
+            unpack::Failure::Read(error) | unpack::Failure::Write(_, error) => {
+                wrong(format!("it cannot be read: {error}; expected a tar archive of an OCI layout"))
+            }
+        })?;
+        let index =
+            index.ok_or_else(|| wrong(format!("it has no {INDEX}; expected a tar archive of an OCI layout")))?;
+        chosen(&index, tag.as_deref(), &image)
+    })
+    .await
 }
 
 fn blob_path(digest: Digest) -> String {

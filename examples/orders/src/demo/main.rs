@@ -1,8 +1,11 @@
 //! Starts the shop behind Leno, drives it with real requests, and prints what each of the nine policies did: what was sent, what
 //! came back, and which rule decided. Ends with a failure if anything is not as expected. On a terminal the shop then stays open.
+//!
+//! With `--containers` the functions are images from a registry that this program starts.
 #![forbid(unsafe_code)]
 
 mod client;
+mod containers;
 mod log;
 mod node;
 mod policies;
@@ -15,7 +18,7 @@ mod token;
 use node::Leno;
 use orders::server::told_to_end;
 use report::Report;
-use stage::{Ports, Stage};
+use stage::{Ports, Programs, Stage};
 use std::io::IsTerminal;
 use std::process::ExitCode;
 use token::{Claims, Issuer};
@@ -36,11 +39,18 @@ async fn main() -> ExitCode {
 
 /// The number of expectations that were not met.
 async fn run() -> Result<usize> {
+    let programs = match std::env::args().skip(1).collect::<Vec<_>>()[..] {
+        [] => Programs::OfThisMachine,
+        [ref option] if option == "--containers" => Programs::InContainers,
+        _ => return Err("expected no arguments, or --containers".into()),
+    };
     let issuer = Issuer::generate()?;
-    let (stage, mut leno) = match start(&issuer, Ports::Documented).await {
+    let (stage, mut leno) = match start(&issuer, Ports::Documented, programs).await {
         Ok(started) => started,
         // Somebody else, another demo perhaps, was faster to take a port.
-        Err(error) if error.to_string().contains("Address already in use") => start(&issuer, Ports::Any).await?,
+        Err(error) if error.to_string().contains("Address already in use") => {
+            start(&issuer, Ports::Any, programs).await?
+        }
         Err(error) => return Err(error),
     };
     let mut report = Report::default();
@@ -66,8 +76,15 @@ async fn run() -> Result<usize> {
     Ok(report.failures())
 }
 
-async fn start(issuer: &Issuer, ports: Ports) -> Result<(Stage, Leno)> {
-    let stage = Stage::prepare(issuer, ports)?;
+async fn start(issuer: &Issuer, ports: Ports, programs: Programs) -> Result<(Stage, Leno)> {
+    let mut stage = Stage::prepare(issuer, ports)?;
+    if programs == Programs::InContainers {
+        println!("== making images of the functions, and pushing them to a registry of our own");
+        if let Err(error) = stage.contain().await {
+            stage.remove()?;
+            return Err(error);
+        }
+    }
     println!("== starting leno with the documents in {}", stage.folder.display());
     match Leno::start(&stage).await {
         Ok(leno) => Ok((stage, leno)),

@@ -1,6 +1,7 @@
 //! A folder with the documents, made to fit this machine and this run.
 
 use crate::Result;
+use crate::containers::LocalRegistry;
 use crate::token::Issuer;
 use std::fs::{self, DirBuilder};
 use std::io::ErrorKind;
@@ -13,6 +14,8 @@ const FUNCTIONS: &str = include_str!("../../mesh/functions.yaml");
 const POLICIES: &str = include_str!("../../mesh/policies.yaml");
 /// Where the documents look for the programs in a checkout.
 const PROGRAMS: &str = "../../../target/release";
+/// The programs of the functions.
+const FUNCTION_PROGRAMS: [&str; 4] = ["frontend-api", "order-service", "inventory-service", "intruder"];
 
 /// Where everything is.
 pub(crate) struct Stage {
@@ -28,6 +31,19 @@ pub(crate) struct Stage {
     pub inbound: SocketAddr,
     /// For operators.
     pub admin: PathBuf,
+    /// Where the programs are.
+    programs: PathBuf,
+    /// Where the images are, if there are some.
+    registry: Option<LocalRegistry>,
+}
+
+/// What the functions are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Programs {
+    /// Programs of this machine.
+    OfThisMachine,
+    /// Images.
+    InContainers,
 }
 
 /// Where to listen.
@@ -44,7 +60,7 @@ impl Stage {
     pub(crate) fn prepare(issuer: &Issuer, ports: Ports) -> Result<Self> {
         let programs = std::env::current_exe()?.parent().ok_or("this program is nowhere")?.to_owned();
         let leno = programs.join("leno");
-        for program in ["leno", "frontend-api", "order-service", "inventory-service", "intruder"] {
+        for program in ["leno"].iter().chain(&FUNCTION_PROGRAMS) {
             if !programs.join(program).is_file() {
                 return Err(format!(
                     "{} is missing; build it with `make run`, or `cargo build --release -p leno -p orders`",
@@ -66,12 +82,31 @@ impl Stage {
         let admin = folder.join("admin.sock");
         let mesh =
             replaced(&mesh, "  listeners:\n", &format!("  listeners:\n    admin: \"unix:{}\"\n", admin.display()))?;
-        let programs = programs.to_str().ok_or("the path of this program is not UTF-8")?;
+        let path = programs.to_str().ok_or("the path of this program is not UTF-8")?;
         fs::write(folder.join("mesh.yaml"), mesh)?;
-        fs::write(folder.join("functions.yaml"), replaced(FUNCTIONS, PROGRAMS, &format!("\"{programs}\""))?)?;
+        fs::write(folder.join("functions.yaml"), replaced(FUNCTIONS, PROGRAMS, &format!("\"{path}\""))?)?;
         fs::write(folder.join("policies.yaml"), POLICIES)?;
         fs::write(folder.join("jwks.json"), issuer.key_set().to_string())?;
-        Ok(Self { folder, leno, gateway, outbound, inbound, admin })
+        Ok(Self { folder, leno, gateway, outbound, inbound, admin, programs, registry: None })
+    }
+
+    /// Has the functions run as images, which come from a registry that ends with this.
+    pub(crate) async fn contain(&mut self) -> Result<()> {
+        let registry = self.registry.insert(LocalRegistry::start(&self.folder.join(".registry")).await?);
+        let (functions, mesh) = (self.folder.join("functions.yaml"), self.folder.join("mesh.yaml"));
+        let mut text = fs::read_to_string(&functions)?;
+        for program in FUNCTION_PROGRAMS {
+            let image = registry.push(&self.programs.join(program), &self.folder.join(".layouts")).await?;
+            let command =
+                format!("  command: [\"./{program}\"]\n  workingDirectory: \"{}\"\n", self.programs.display());
+            text = replaced(&text, &command, &format!("  image: \"{image}\"\n"))?;
+        }
+        fs::write(functions, text)?;
+        let images = format!(
+            "  images: {{folder: .images, registries: [{{host: \"{}\", insecure: true}}]}}\n  instances:",
+            registry.host
+        );
+        Ok(fs::write(&mesh, replaced(&fs::read_to_string(&mesh)?, "  instances:", &images)?)?)
     }
 
     /// Changes how functions of this node reach each other, as an editor would: by saving the document.
@@ -95,7 +130,8 @@ impl Stage {
         self.folder.join("leno.log")
     }
 
-    pub(crate) fn remove(&self) -> Result<()> {
+    pub(crate) fn remove(self) -> Result<()> {
+        drop(self.registry);
         Ok(fs::remove_dir_all(&self.folder)?)
     }
 }

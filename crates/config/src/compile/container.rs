@@ -1,0 +1,151 @@
+//! `spec.image` of functions and jobs, and the fields that go with it.
+
+use super::{Context, fields, process};
+use crate::document::Volume;
+use crate::problem::Scope;
+use crate::size::Size;
+use crate::slice::{self, Isolation, Pull};
+use std::path::{Component, Path, PathBuf};
+
+/// Fields that say something about containers only.
+pub(super) const FIELDS: [&str; 6] = ["args", "user", "volumes", "readOnlyRoot", "writable", "pull"];
+
+/// A page of memory, which holds nothing less.
+const LEAST: Size = Size(4 << 10);
+const MOST_VOLUMES: usize = 64;
+const LONGEST_IMAGE: usize = 1024;
+/// Folders that every container has from its room.
+const ROOMS: [&str; 4] = ["/proc", "/dev", "/sys", "/run/secrets"];
+
+/// What a document says of its container.
+pub(super) struct Written<'a> {
+    pub command: Option<&'a [String]>,
+    pub args: Option<&'a [String]>,
+    pub user: Option<&'a str>,
+    pub volumes: &'a [Volume],
+    pub read_only_root: bool,
+    pub writable: Option<Size>,
+    pub pull: Pull,
+    pub working_directory: Option<&'a Path>,
+}
+
+/// Refuses fields of containers where there is none.
+pub(super) fn none(scope: &Scope<'_>) {
+    for field in FIELDS {
+        if scope.has(field) {
+            scope.field(field).problem(format!("`{field}` is for containers"), "add `image`, or remove it");
+        }
+    }
+}
+
+/// The container of a function or job with an image.
+pub(super) fn container(scope: &Scope<'_>, text: &str, written: &Written<'_>) -> slice::Container {
+    if let Some(command) = written.command {
+        process::argv(&scope.field("command"), command);
+    }
+    if written.args.is_some_and(|args| args.iter().any(|argument| argument.contains('\0'))) {
+        scope.field("args").problem("an argument contains a NUL character", "remove it");
+    }
+    if let Some(user) = written.user
+        && (user.is_empty() || !user.bytes().all(|byte| byte.is_ascii_graphic()))
+    {
+        let fix = "expected `user`, `user:group`, `1000` or `1000:1000`";
+        scope.field("user").problem(format!("`{}` is no user", user.escape_debug()), fix);
+    }
+    if let Some(directory) = written.working_directory.filter(|directory| !is_inside(directory)) {
+        let message = format!("`{}` is no path in an image", directory.display());
+        scope.field("workingDirectory").problem(message, "expected an absolute path without `..`");
+    }
+    let writable = scope.field("writable");
+    least(&writable, written.writable);
+    if written.read_only_root && written.writable.is_some() {
+        writable.problem("nothing is written to a root that is read-only", "remove it, or `readOnlyRoot`");
+    }
+    slice::Container {
+        image: image(&scope.field("image"), text),
+        digest: None,
+        command: written.command.map(<[String]>::to_vec),
+        args: written.args.map(<[String]>::to_vec),
+        directory: written.working_directory.map(Path::to_owned),
+        user: written.user.map(str::to_owned),
+        volumes: volumes(&scope.field("volumes"), written.volumes),
+        read_only: written.read_only_root,
+        writable: written.writable.map(|size| size.0),
+        pull: written.pull,
+    }
+}
+
+/// A container has a room in any case.
+pub(super) fn isolation(context: &Context<'_>, scope: &Scope<'_>, written: Option<Isolation>) -> Isolation {
+    match written.unwrap_or(context.isolation) {
+        Isolation::Auto | Isolation::Strict => Isolation::Strict,
+        Isolation::Process => {
+            let (place, fix) = match written {
+                Some(_) => ("isolation", "remove it, or write `isolation: strict`"),
+                None => ("image", "write `isolation: strict`: the Mesh document's `instances` say `process`"),
+            };
+            scope.field(place).problem("a container runs in a room, and `isolation: process` is without one", fix);
+            Isolation::Strict
+        }
+    }
+}
+
+/// Whether the name can be read at all. What names a registry and what does not depends on the mesh, and is seen by who speaks to registries.
+fn image(scope: &Scope<'_>, text: &str) -> String {
+    const FIX: &str = "expected `registry/repository:tag`, `registry/repository@sha256:…`, `oci:FOLDER:tag` or `oci-archive:FILE:tag`";
+    if text.is_empty() || text.len() > LONGEST_IMAGE || text.contains(|c: char| c.is_whitespace() || c.is_control()) {
+        scope.problem(format!("`{}` is no image", text.chars().take(80).collect::<String>().escape_debug()), FIX);
+        return text.to_owned();
+    }
+    for kind in ["oci:", "oci-archive:"] {
+        let Some(rest) = text.strip_prefix(kind) else { continue };
+        let (path, what) = rest.split_at(rest.find([':', '@']).unwrap_or(rest.len()));
+        if path.is_empty() {
+            scope.problem("the path is missing", FIX);
+        }
+        let path = fields::relative(scope, Path::new(path));
+        if path.to_str().is_none_or(|path| path.contains([':', '@']) || path.contains(char::is_whitespace)) {
+            let message = format!("{} has a `:`, a `@` or a space in its path", path.display());
+            scope.problem(message, "move it where paths have none");
+        }
+        return format!("{kind}{}{what}", path.display());
+    }
+    text.to_owned()
+}
+
+fn volumes(list: &Scope<'_>, written: &[Volume]) -> Vec<slice::Volume> {
+    if written.len() > MOST_VOLUMES {
+        list.problem(format!("there are {} volumes", written.len()), format!("expected {MOST_VOLUMES} at most"));
+    }
+    let mut volumes: Vec<slice::Volume> = Vec::new();
+    for (index, Volume { path, size }) in written.iter().enumerate() {
+        let element = list.element(index);
+        let place = element.field("path");
+        let normal: PathBuf = path.components().collect();
+        if !is_inside(path) || normal == Path::new("/") || ROOMS.iter().any(|own| normal.starts_with(own)) {
+            let fix = format!(
+                "expected an absolute path without `..`, below `/`, and not in one of {}",
+                ROOMS.map(|own| format!("`{own}`")).join(", ")
+            );
+            place.problem(format!("`{}` cannot be a volume", path.display()), fix);
+        }
+        if volumes.iter().any(|other| other.path == normal) {
+            place.problem(format!("`{}` is there twice", path.display()), "remove one of the two");
+        }
+        least(&element.field("size"), *size);
+        volumes.push(slice::Volume { path: normal, size: size.map(|size| size.0) });
+    }
+    volumes
+}
+
+fn least(scope: &Scope<'_>, size: Option<Size>) {
+    if let Some(size) = size.filter(|size| *size < LEAST) {
+        scope.problem(format!("{size} is too little"), format!("expected at least {LEAST}"));
+    }
+}
+
+fn is_inside(path: &Path) -> bool {
+    path.is_absolute()
+        && !path.components().any(|component| component == Component::ParentDir)
+        && path.to_str().is_some_and(|path| !path.contains('\0'))
+}

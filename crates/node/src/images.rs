@@ -1,0 +1,109 @@
+//! The images of this node's containers. The store is opened with the first that is wanted: a node without containers needs neither its folder nor root.
+
+mod pull;
+mod registries;
+
+pub use registries::registries;
+
+use leno_config::slice;
+use leno_function::{ContainerSpec, FunctionSpec, Rooms, Source};
+use leno_image::{Image, Limits, Progress, Store};
+use leno_room::{DEFAULT_WRITABLE, Volume};
+use pull::Pull;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use tokio::sync::OnceCell;
+use tokio::task::spawn_blocking;
+
+/// Brings images to this node.
+pub(crate) struct Images {
+    settings: slice::Images,
+    /// Why this node runs no containers; `None`: as far as is known, it does.
+    no_containers: Option<String>,
+    store: OnceCell<Store>,
+    /// Those that something in force or running uses, by name with digest.
+    pulls: Mutex<HashMap<String, Weak<Pull>>>,
+}
+
+impl Images {
+    pub(crate) fn new(settings: slice::Images, rooms: &Rooms) -> Arc<Self> {
+        let no_containers = match rooms {
+            Rooms::Open(rooms) => rooms.no_containers().map(str::to_owned),
+            Rooms::None(reason) => Some(format!("a container runs in a room, and this node has none: {reason}")),
+        };
+        Arc::new(Self { settings, no_containers, store: OnceCell::new(), pulls: Mutex::default() })
+    }
+
+    /// Says in a function's spec what its container is, if it is one.
+    pub(crate) fn contain(self: &Arc<Self>, mut spec: FunctionSpec) -> FunctionSpec {
+        spec.container = spec.run.container().map(|container| self.container(container));
+        spec
+    }
+
+    /// A container, whose image comes ahead of its first start if it says so.
+    pub(crate) fn container(self: &Arc<Self>, container: &slice::Container) -> Arc<ContainerSpec> {
+        let slice::Container { image, digest, command, args, directory, user, volumes, read_only, writable, pull } =
+            container.clone();
+        let name = match &digest {
+            Some(digest) if !image.contains('@') => format!("{image}@{digest}"),
+            _ => image.clone(),
+        };
+        let source = self.pull(&name, image, digest);
+        if pull == slice::Pull::Ahead {
+            source.begin_ahead();
+        }
+        let volume =
+            |slice::Volume { path, size }: slice::Volume| Volume { path, size: size.unwrap_or(DEFAULT_WRITABLE) };
+        Arc::new(ContainerSpec {
+            image: name,
+            source: Source::new(source),
+            command,
+            args,
+            directory,
+            user,
+            volumes: volumes.into_iter().map(volume).collect(),
+            read_only,
+            writable: writable.unwrap_or(DEFAULT_WRITABLE),
+        })
+    }
+
+    /// One for all who use the same image.
+    fn pull(self: &Arc<Self>, name: &str, image: String, digest: Option<String>) -> Arc<Pull> {
+        let mut pulls = self.pulls.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(pull) = pulls.get(name).and_then(Weak::upgrade) {
+            return pull;
+        }
+        pulls.retain(|_, pull| pull.strong_count() > 0);
+        let pull = Arc::new(Pull::new(self.clone(), image, digest));
+        pulls.insert(name.to_owned(), Arc::downgrade(&pull));
+        pull
+    }
+
+    /// Brings an image here, or says why not.
+    async fn bring(&self, image: &str, digest: Option<&str>, progress: &Progress) -> Result<Image, String> {
+        if let Some(reason) = &self.no_containers {
+            return Err(reason.clone());
+        }
+        let digest = digest.ok_or("nobody has said which image its tag means")?.parse()?;
+        let store = self.store.get_or_try_init(|| self.open()).await?;
+        let reference = store.reference(image).map_err(|error| error.to_string())?.with_digest(digest);
+        store.pull(&reference, progress).await.map_err(|error| error.to_string())
+    }
+
+    async fn open(&self) -> Result<Store, String> {
+        let settings = self.settings.clone();
+        let open = move || {
+            let registries = registries(&settings)?;
+            let limits = Limits { store_bytes: settings.size, ..Limits::default() };
+            let limits = Limits { image_bytes: limits.image_bytes.min(settings.size), ..limits };
+            // The folders above it belong to everybody.
+            if let Some(parent) = settings.folder.parent() {
+                std::fs::create_dir_all(parent).map_err(|error| format!("{}: {error}", parent.display()))?;
+            }
+            let store = Store::open(&settings.folder, limits, registries).map_err(|error| error.to_string())?;
+            tracing::info!("images are kept in {}", settings.folder.display());
+            Ok(store)
+        };
+        spawn_blocking(open).await.map_err(|error| error.to_string())?
+    }
+}

@@ -1,0 +1,183 @@
+//! One image on its way to this node. It is brought by a task of its own, so that nobody who stops waiting ends that.
+
+use super::Images;
+use backon::{BackoffBuilder, ExponentialBuilder};
+use leno_function::{ImageLease, ImageSource, ImageState, Unpacked};
+use leno_image::{Image, Progress, Stage};
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::{Notify, watch};
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, interval_at, sleep};
+
+/// How often the log says how far a pull is.
+const TELL: Duration = Duration::from_secs(5);
+/// A pause between tries ahead of the first start is no longer, before jitter.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// Jitter adds up to the same time again, so that nodes do not ask a registry at the same moment.
+const PAUSES: ExponentialBuilder = ExponentialBuilder::new()
+    .with_min_delay(Duration::from_secs(1))
+    .with_max_delay(LONGEST_PAUSE)
+    .with_factor(2.0)
+    .with_jitter()
+    .without_max_times();
+
+/// An image, on its way or here. While this is there, the image stays on the disk.
+pub(super) struct Pull {
+    inner: Arc<Inner>,
+    task: Mutex<Option<AbortHandle>>,
+}
+
+struct Inner {
+    images: Arc<Images>,
+    image: String,
+    digest: Option<String>,
+    state: watch::Sender<State>,
+    /// It is tried again although nobody waits.
+    ahead: AtomicBool,
+    /// Somebody waits, so the next try is due.
+    asked: Notify,
+}
+
+enum State {
+    Elsewhere,
+    Pulling(Progress),
+    Here(Unpacked),
+    Failed(String),
+}
+
+impl Pull {
+    pub(super) fn new(images: Arc<Images>, image: String, digest: Option<String>) -> Self {
+        let state = watch::Sender::new(State::Elsewhere);
+        let inner = Inner { images, image, digest, state, ahead: AtomicBool::new(false), asked: Notify::new() };
+        Self { inner: Arc::new(inner), task: Mutex::default() }
+    }
+
+    /// Begins to bring it, and goes on until it is here.
+    pub(super) fn begin_ahead(&self) {
+        self.inner.ahead.store(true, Ordering::Relaxed);
+        self.begin();
+    }
+
+    /// Begins to bring it, unless that is under way or done.
+    fn begin(&self) {
+        let begins = self.inner.state.send_if_modified(|state| match state {
+            State::Elsewhere | State::Failed(_) => {
+                *state = State::Pulling(Progress::default());
+                true
+            }
+            State::Pulling(_) | State::Here(_) => false,
+        });
+        if !begins {
+            return;
+        }
+        let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*task {
+            Some(_) => self.inner.asked.notify_one(),
+            None => *task = Some(tokio::spawn(self.inner.clone().run()).abort_handle()),
+        }
+    }
+}
+
+impl Drop for Pull {
+    fn drop(&mut self) {
+        if let Some(task) = &*self.task.lock().unwrap_or_else(PoisonError::into_inner) {
+            task.abort();
+        }
+    }
+}
+
+impl ImageSource for Pull {
+    fn image(&self) -> Pin<Box<dyn Future<Output = Result<Unpacked, String>> + Send + '_>> {
+        Box::pin(async {
+            self.begin();
+            let mut state = self.inner.state.subscribe();
+            let ended = state.wait_for(|state| matches!(state, State::Here(_) | State::Failed(_))).await;
+            match ended.as_deref() {
+                Ok(State::Here(unpacked)) => Ok(unpacked.clone()),
+                Ok(State::Failed(reason)) => Err(reason.clone()),
+                Ok(State::Elsewhere | State::Pulling(_)) | Err(_) => Err("the node is stopping".to_owned()),
+            }
+        })
+    }
+
+    fn state(&self) -> ImageState {
+        match &*self.inner.state.borrow() {
+            State::Elsewhere => ImageState::Elsewhere,
+            State::Pulling(progress) => ImageState::Pulling(words(progress)),
+            State::Here(_) => ImageState::Here,
+            State::Failed(reason) => ImageState::Failed(reason.clone()),
+        }
+    }
+}
+
+impl Inner {
+    /// Tries until it is here.
+    async fn run(self: Arc<Self>) {
+        let mut pauses = PAUSES.build();
+        loop {
+            let progress = Progress::default();
+            self.state.send_replace(State::Pulling(progress.clone()));
+            let begin = Instant::now();
+            match self.try_once(&progress).await {
+                Ok(image) => {
+                    let (bytes, milliseconds) = (image.bytes(), begin.elapsed().as_millis());
+                    tracing::info!(image = self.image, digest = %image.digest(), bytes, milliseconds, "the image is here");
+                    self.state.send_replace(State::Here(unpacked(image)));
+                    return;
+                }
+                Err(reason) => {
+                    tracing::warn!(image = self.image, "the image is not here: {reason}");
+                    self.state.send_replace(State::Failed(reason));
+                }
+            }
+            let pause = pauses.next().unwrap_or(LONGEST_PAUSE);
+            tokio::select! {
+                () = sleep(pause), if self.ahead.load(Ordering::Relaxed) => {}
+                () = self.asked.notified() => {}
+            }
+        }
+    }
+
+    async fn try_once(&self, progress: &Progress) -> Result<Image, String> {
+        let mut tell = interval_at(Instant::now() + TELL, TELL);
+        let mut pull = pin!(self.images.bring(&self.image, self.digest.as_deref(), progress));
+        loop {
+            tokio::select! {
+                pulled = &mut pull => return pulled,
+                _ = tell.tick() => tracing::info!(image = self.image, "pulling: {}", words(progress)),
+            }
+        }
+    }
+}
+
+/// The image as a room takes it. It is a lease of itself.
+fn unpacked(image: Image) -> Unpacked {
+    let text = |text: Option<&str>| text.unwrap_or_default().to_owned();
+    let of_room = leno_room::Image {
+        layers: image.layers(),
+        user: text(image.user()),
+        environment: image.env().to_vec(),
+        entrypoint: image.entrypoint().to_vec(),
+        command: image.cmd().to_vec(),
+        directory: text(image.working_dir()),
+        stop_signal: text(image.stop_signal()),
+    };
+    Unpacked { image: of_room, lease: ImageLease::new(image) }
+}
+
+/// `34/200 MiB`
+fn words(progress: &Progress) -> String {
+    const MIB: u64 = 1 << 20;
+    let now = progress.snapshot();
+    match now.stage {
+        Stage::Manifest => "asking the registry".to_owned(),
+        Stage::Layers if now.bytes_total < MIB => {
+            format!("{}/{} KiB", now.bytes >> 10, now.bytes_total.div_ceil(1 << 10))
+        }
+        Stage::Layers => format!("{}/{} MiB", now.bytes / MIB, now.bytes_total.div_ceil(MIB)),
+        Stage::Sync | Stage::Done => "writing it to the disk".to_owned(),
+    }
+}
