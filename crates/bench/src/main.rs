@@ -7,6 +7,7 @@ mod affinity;
 mod arguments;
 mod azure;
 mod coldstart;
+mod containers;
 mod contenders;
 mod cpu;
 mod density;
@@ -70,6 +71,8 @@ enum Command {
     Pipeline(arguments::Plain),
     /// The way into a room and out of it, and what a room costs: against processes and connections of the machine.
     Path(path::Arguments),
+    /// Functions that are container images: cold starts beside the bare runtime, warm requests beside a process, pulls beside skopeo and umoci.
+    Containers(containers::Arguments),
     /// In under two minutes, for CI: whether the hot path still costs about what it did.
     Smoke(smoke::Arguments),
     /// (part of the others) A service that does nothing, fast.
@@ -135,6 +138,7 @@ fn main() -> anyhow::Result<ExitCode> {
         Command::PathEcho(arguments) => path::round_trip::echo(&arguments),
         Command::PathTalk(arguments) => path::round_trip::talk(&arguments),
         Command::Greeter => pipeline::greeter::run(),
+        Command::Containers(arguments) => containers::run(&arguments),
         Command::Smoke(arguments) => smoke::run(&arguments),
         Command::Upstream(arguments) => upstream::run(&arguments),
         Command::Sinks(arguments) => sinks::run(&arguments),

@@ -89,7 +89,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
 }
 
-async fn open(ahead: usize) -> anyhow::Result<Rooms> {
+pub(crate) async fn open(ahead: usize) -> anyhow::Result<Rooms> {
     let mut launcher = Command::new(std::env::current_exe()?);
     launcher.arg(LAUNCHER).current_dir("/");
     Rooms::open(Launcher::start(launcher)?, ahead, Some(prepare())).await.context("there are no rooms here")

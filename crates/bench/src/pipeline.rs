@@ -40,6 +40,8 @@ enum Kind {
     Process,
     /// A process in a room.
     Room,
+    /// A container in a room, of the image in an OCI layout.
+    Container,
 }
 
 impl Kind {
@@ -51,12 +53,14 @@ impl Kind {
             Self::Wasm => "wasm",
             Self::Process => "process",
             Self::Room => "room",
+            Self::Container => "container",
         }
     }
 
     /// The fields of a function document that say what is run.
     fn spec(self, component: &Path) -> anyhow::Result<Value> {
         Ok(match self {
+            Self::Container => json!({"image": format!("oci:{}:{}", component.display(), crate::containers::TAG)}),
             Self::Wasm => json!({"wasm": {"path": component, "memory": "16Mi"}}),
             Self::Process | Self::Room => {
                 let isolation = if self == Self::Room { "strict" } else { "process" };
@@ -133,6 +137,46 @@ pub(crate) fn strict_against_process(rig: &Rig, quick: bool, report: &mut Report
         }
     }
     Ok(())
+}
+
+/// What a container costs requests that find it running, beside a process in a room.
+pub(crate) fn container_against_process(
+    rig: &Rig,
+    layout: &Path,
+    repeats: usize,
+    quick: bool,
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    let seconds = Duration::from_secs(if quick { 3 } else { 8 });
+    let lengths = Lengths { warm_up: Duration::from_secs(1), closed: seconds, open: seconds, retakes: 2 };
+    let contenders =
+        [Running::start(rig, layout, Kind::Container, false)?, Running::start(rig, Path::new(""), Kind::Room, false)?];
+    let mut trials = Trials::default();
+    for repeat in 0..repeats {
+        for index in 0..contenders.len() {
+            let contender = &contenders[(index + repeat) % contenders.len()];
+            trials.0.push(trial::run(rig, contender, HTTP1, Pace::Open(HTTP1.rate), repeat, lengths)?);
+        }
+    }
+    let which = [("container_alone", "http1", "open"), ("room_alone", "http1", "open")];
+    if let Some(ratio) = trials.combined(which, |[container, process]| container.cpu_us / process.cpu_us) {
+        report.add_figure("warm_request_vs_process", ratio);
+    }
+    if let Some(ratio) = trials.combined(which, |[container, process]| container.p50_us / process.p50_us) {
+        report.add_figure("warm_request_p50_vs_process", ratio);
+    }
+    Ok(())
+}
+
+/// First requests to containers, whose image is on the node, and to processes in rooms.
+pub(crate) fn container_starts(rig: &Rig, layout: &Path, count: usize) -> anyhow::Result<[Sample; 2]> {
+    Ok([first_requests(rig, layout, Kind::Container, count)?, first_requests(rig, Path::new(""), Kind::Room, count)?])
+}
+
+/// The Mesh document, with a folder of its own for images.
+fn with_images(rig: &Rig, mut mesh: Value) -> Value {
+    mesh["spec"]["images"] = json!({"folder": rig.folder().join(".images")});
+    mesh
 }
 
 fn tell(trials: &Trials, report: &mut Report, page: &mut Page) {
@@ -214,7 +258,7 @@ impl Running {
         if kind != Kind::Wasm {
             greeter["scale"] = json!({"min": 1, "max": 1});
         }
-        let mut documents = vec![mesh.mesh(), mesh.policy("greeter", &["greeter"])];
+        let mut documents = vec![with_images(rig, mesh.mesh()), mesh.policy("greeter", &["greeter"])];
         if chain {
             let mut words = kind.spec(component)?;
             words["scale"] = greeter["scale"].clone();
@@ -267,7 +311,7 @@ fn first_requests(rig: &Rig, component: &Path, kind: Kind, count: usize) -> anyh
     let name = format!("first-{}", kind.name());
     let (folder, listeners) = (new_folder(rig, &name)?, listeners()?);
     let mesh = mesh(rig, &folder, "wasm", POLICIES, listeners);
-    let mut documents = vec![mesh.mesh()];
+    let mut documents = vec![with_images(rig, mesh.mesh())];
     for index in 0..=count {
         let (name, mut spec) = (format!("greeter-{index}"), kind.spec(component)?);
         spec["expose"] = json!([{"hosts": [host_of(index)], "path": "/"}]);

@@ -153,6 +153,7 @@ impl Builder {
             access_log: AccessLogSink { json: true, file: None },
             otlp: None,
             name_servers: Vec::new(),
+            images: Default::default(),
             accounts: leno_config::slice::Accounts::Node,
             limits: Limits {
                 head_bytes: 16 * 1024,
