@@ -3,7 +3,7 @@
 //! Servers differ in which of several parameters of one name they take, and a few also split at `;`. So a parameter has *readings*, one
 //! for each value that some server may see. A rule that allows must hold in all of them; for a rule that denies, one is enough.
 
-use crate::matching::{Clause, compare};
+use crate::matching::{self, Clause, compare};
 use crate::path::Ambiguous;
 use crate::spec::{Action, Matches, StringMatch};
 use alloc::borrow::Cow;
@@ -40,7 +40,7 @@ impl<'a> Query<'a> {
             let mut named = parameters.iter().filter(|parameter| *parameter.name == *name.as_bytes()).peekable();
             let absent = named.peek().is_none().then_some(None);
             for value in named.map(|parameter| Some(&*parameter.value)).chain(absent) {
-                let clause = compare(values, value, |matcher, value| crate::matching::bytes(matcher, value));
+                let clause = compare(values, value, matching::bytes);
                 // One reading decides: against a rule that allows, for a rule that denies.
                 if clause.fails() == (action == Action::Allow) {
                     return clause;

@@ -4,6 +4,7 @@
 //! verdicts, logs and `leno explain`: `<policy>/<section>/<rule>`, for example `orders/authorization/from-frontend`.
 
 use crate::regex::Regex;
+use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
@@ -323,7 +324,7 @@ pub enum StringMatch {
     Present,
     /// Whatever is there, even an empty text.
     Any,
-    Regex(Regex),
+    Regex(Box<Regex>),
 }
 
 /// Match of a normalised path.
@@ -334,7 +335,7 @@ pub enum PathMatch {
     /// By segments: `/orders/{id}`, `/files/{**}`.
     Template(Vec<Segment>),
     /// The path and, after a `?`, the query as sent, if there is one.
-    WithQuery(Regex),
+    WithQuery(Box<Regex>),
 }
 
 /// One segment of a path template.

@@ -128,6 +128,7 @@ fn rules() -> Vec<AuthorizationRule> {
             key: ConditionKey::Claim(vec!["realm_access".into(), "roles".into()]),
             values: any(vec![exact(role)]),
         }],
+        audit: false,
     };
     let template = vec![Segment::Literal("orders".into()), Segment::One("id".into()), Segment::Literal("items".into())];
     let prefix = |text: &str| PathMatch::Text(StringMatch::Prefix(text.into()));

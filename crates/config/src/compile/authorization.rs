@@ -139,7 +139,7 @@ pub(crate) fn operation(scope: &Scope<'_>, operation: &Operation) -> spec::Opera
             ("paths", operation.paths.as_deref()),
             ("notPaths", &operation.not_paths),
             "any path",
-            |scope, path| template::path(scope, path),
+            template::path,
         ),
     }
 }

@@ -85,7 +85,7 @@ pub(super) fn size(policy: &Policy) -> usize {
 
 fn operation(operation: &Operation) -> impl Iterator<Item = &Regex> {
     let paths = operation.paths.any.iter().chain(&operation.paths.none).filter_map(|path| match path {
-        PathMatch::WithQuery(regex) | PathMatch::Text(StringMatch::Regex(regex)) => Some(regex),
+        PathMatch::WithQuery(regex) | PathMatch::Text(StringMatch::Regex(regex)) => Some(&**regex),
         _ => None,
     });
     texts(&operation.methods).chain(texts(&operation.hosts)).chain(paths)
@@ -93,7 +93,7 @@ fn operation(operation: &Operation) -> impl Iterator<Item = &Regex> {
 
 fn texts(matches: &Matches<StringMatch>) -> impl Iterator<Item = &Regex> {
     let all = matches.any.iter().chain(&matches.none);
-    all.filter_map(|text| if let StringMatch::Regex(regex) = text { Some(regex) } else { None })
+    all.filter_map(|text| if let StringMatch::Regex(regex) = text { Some(&**regex) } else { None })
 }
 
 #[cfg(test)]

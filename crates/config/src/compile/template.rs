@@ -18,6 +18,7 @@ pub(crate) fn path(scope: &Scope<'_>, matched: &TextMatch) -> Option<PathMatch> 
                 let message = format!("`{}` matches no path", regex.escape_debug());
                 place.problem(message, "paths begin with `/`, and the whole path has to match");
             }
+            let compiled = Box::new(compiled);
             Some(if *with_query {
                 PathMatch::WithQuery(compiled)
             } else {

@@ -38,7 +38,7 @@ pub(crate) fn or_regex(
             if *with_query {
                 scope.field("withQuery").problem("only a path is followed by a query", "remove it");
             }
-            regex::regex(&scope.field("regex"), regex).map(StringMatch::Regex)
+            regex::regex(&scope.field("regex"), regex).map(|regex| StringMatch::Regex(Box::new(regex)))
         }
     }
 }

@@ -124,7 +124,7 @@ impl Context<'_, '_> {
                 "fromEndpoints" | "fromEntities" | "fromCIDR" | "fromCIDRSet" => {
                     from.get_or_insert_default().extend(self.from(&place, field)?);
                 }
-                "toPorts" => calls = Some(self.to_ports(&place, deny)?),
+                "toPorts" => calls = Some(self.calls(&place, deny)?),
                 "icmps" => {
                     report.left_out(&place, "the mesh carries TCP only");
                     calls = None;
@@ -178,7 +178,7 @@ impl Context<'_, '_> {
     }
 
     /// `toPorts`: the ways to call. For a rule that denies, ports only say that there is one: which port is asked for is up to the caller.
-    fn to_ports(&self, list: &Scope<'_>, deny: bool) -> Option<Vec<Call>> {
+    fn calls(&self, list: &Scope<'_>, deny: bool) -> Option<Vec<Call>> {
         let mut calls = Vec::new();
         if !walk::is_list(list) {
             return None;
@@ -258,7 +258,7 @@ impl Context<'_, '_> {
                     none = true;
                 }
                 "toPorts" => {
-                    calls = self.to_ports(&place, false)?;
+                    calls = self.calls(&place, false)?;
                     none |= calls.is_empty();
                     if calls.iter().any(|(operation, _)| operation.hosts.is_some()) {
                         report.refused(
