@@ -246,7 +246,7 @@ async fn a_start_waits_for_the_image_and_requests_do_within_their_limits() {
     assert_eq!(supervisor.images(), [(id(), 0, ImageState::Pulling("1/2 MiB".to_owned()))]);
     let waiting = tokio::spawn({
         let function = function.clone();
-        async move { function.acquire(&[]).await.map(|lease| drop(lease)) }
+        async move { function.acquire(&[]).await.map(drop) }
     });
     let begin = std::time::Instant::now();
     while function.status().count(InstanceState::Pulling) == 0 {
