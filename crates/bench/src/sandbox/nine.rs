@@ -117,7 +117,6 @@ fn rules() -> Vec<AuthorizationRule> {
     let rule = |name: &str, action, paths, methods: &[&str], role: &str| AuthorizationRule {
         name: format!("orders/authorization/{name}"),
         action,
-        audit: false,
         from: vec![Source { identities: any(vec![exact(FRONTEND)]), ..Source::default() }],
         to: vec![Operation {
             methods: any(methods.iter().map(|method| exact(method)).collect()),

@@ -153,7 +153,13 @@ impl Builder {
             access_log: AccessLogSink { json: true, file: None },
             otlp: None,
             name_servers: Vec::new(),
-            images: Default::default(),
+            images: leno_config::slice::Images {
+                folder: "/nonexistent".into(),
+                size: 0,
+                default_registry: None,
+                docker_config: None,
+                registries: Vec::new(),
+            },
             accounts: leno_config::slice::Accounts::Node,
             limits: Limits {
                 head_bytes: 16 * 1024,
