@@ -200,10 +200,11 @@ impl Mesh {
             Verdict::Direct if self.unspliced.is_none() => 2,
             Verdict::ToTheNode | Verdict::Direct => 1,
         };
-        Ok(match rule.block() {
+        match rule.block() {
             Some(key) => self.blocks.update(&key, &[value], MapFlags::ANY)?,
             None => self.rules.update(&rule.key(), &[value], MapFlags::ANY)?,
-        })
+        }
+        Ok(())
     }
 
     /// Removes a verdict. What it was about is refused from now on.
