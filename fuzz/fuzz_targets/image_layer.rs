@@ -1,5 +1,5 @@
-//! A layer, unpacked: nothing outside of its folder changes, and in it is only what an image may have. Wants root, as the store does: otherwise most
-//! entries end at their owner.
+//! A layer, unpacked: nothing outside of its folder changes, and in it is only what an image may have. And a file looked for in it. Wants root, as the store
+//! does: otherwise most entries end at their owner.
 #![no_main]
 
 // The files themselves, because the crate around them brings an HTTP client along.
@@ -29,6 +29,9 @@ static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
 });
 
 fuzz_target!(|archive: &[u8]| {
+    if let Ok(Some(found)) = unpack::find(archive, "index.json", 4096) {
+        assert!(found.len() <= 4096);
+    }
     let root = FOLDER.join("root");
     fs::create_dir(&root).unwrap();
     let mut left: u64 = 16 << 20;

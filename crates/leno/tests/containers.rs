@@ -230,9 +230,13 @@ fn what_cannot_be_pulled_is_told_and_harms_nobody_else() {
     says(&mut mesh, "the change is refused (1 problem)");
     assert_eq!(get(&mesh, "fine.example").status, 200);
 
-    // What comes to be there is taken, by somebody who asks again.
-    mesh.write(&documents.replace(&format!("web@{missing}"), "web:1"));
-    mesh.wait_for("the image", |mesh| get(mesh, "missing.example").status != 503);
+    // What comes to be there is taken: the registry is asked again.
+    mesh.write(&documents.replace(&format!("web@{missing}"), "web:later"));
+    mesh.wait_for("another refusal", |mesh| {
+        mesh.output().iter().any(|line| line.contains("cannot be found out") && line.contains("MANIFEST_UNKNOWN"))
+    });
+    registry.push(&busybox("echo later > /www/index.html"), "web:later");
+    mesh.wait_for("the image", |mesh| get(mesh, "missing.example").body == "later\n");
 }
 
 #[test]

@@ -120,7 +120,7 @@ impl Source {
     /// Asks one endpoint after another.
     async fn ask(&self, client: &Client, endpoints: &[Endpoint], wanted: Wanted<'_>) -> Result<Vec<u8>> {
         let mut answer = Err(nobody());
-        for endpoint in endpoints {
+        for (others, endpoint) in (0..endpoints.len()).rev().zip(endpoints) {
             answer = match wanted {
                 Wanted::Tag(tag) => client.manifest(endpoint, tag, MAX_MANIFEST_BYTES).await,
                 Wanted::Manifest(digest) => {
@@ -132,7 +132,7 @@ impl Source {
                     bytes.and_then(|bytes| self.verified(digest, bytes))
                 }
             };
-            if counts(&answer, endpoint) {
+            if counts(&answer, endpoint, others) {
                 break;
             }
         }
@@ -181,7 +181,7 @@ impl Source {
             }
             Kind::Registry { client, endpoints } => {
                 let mut answer = Err(nobody());
-                for endpoint in endpoints {
+                for (others, endpoint) in (0..endpoints.len()).rev().zip(endpoints) {
                     let (to, from) = mpsc::channel(PIECES_AHEAD);
                     let open: OpenBlob = Box::new(move || Ok(Box::new(Received::new(from, blob.size))));
                     let unpacked = start(disk.clone(), progress.clone(), open);
@@ -192,7 +192,7 @@ impl Source {
                         Ok(Ok(()) | Err(Abandoned)) => unpacked,
                         Err(error) => Err(error),
                     };
-                    if counts(&answer, endpoint) {
+                    if counts(&answer, endpoint, others) {
                         break;
                     }
                 }
@@ -213,13 +213,14 @@ fn nobody() -> Error {
     Error::Settings { place: "registries".to_owned(), reason: "none is there to ask".to_owned() }
 }
 
-/// Whether no further endpoint is to be asked. The last is the registry itself, whose error counts in any case.
-fn counts<T>(answer: &Result<T>, endpoint: &Endpoint) -> bool {
+/// Whether no further endpoint is to be asked, of which there are so many. The last is the registry itself, whose error counts in any case.
+fn counts<T>(answer: &Result<T>, endpoint: &Endpoint, others: usize) -> bool {
     match answer {
         // No other endpoint changes what is wrong with this machine.
         Ok(_) | Err(Error::Full { .. } | Error::Io { .. }) => true,
+        Err(_) if others == 0 => true,
         Err(error) => {
-            tracing::warn!(%error, "{endpoint} does not have what is asked for");
+            tracing::warn!(%error, "{endpoint} does not have what is asked for; the next one is asked");
             false
         }
     }

@@ -126,3 +126,35 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn one_file_is_found_without_unpacking() {
+    fn archive(entries: &[(&str, EntryType, &[u8])]) -> Vec<u8> {
+        let mut archive = Vec::new();
+        for (path, kind, content) in entries {
+            let mut header = EntryBuilder::new_ustar();
+            header.path(path).entry_type(*kind).mode(0o644).unwrap().size(content.len() as u64).unwrap();
+            if *kind == EntryType::Symlink {
+                header.link_name("elsewhere");
+            }
+            archive.extend(header.finish_bytes());
+            archive.extend_from_slice(content);
+            archive.resize(archive.len().next_multiple_of(512), 0);
+        }
+        archive.resize(archive.len() + 1024, 0);
+        archive
+    }
+    let file = EntryType::Regular;
+    let whole =
+        archive(&[("blobs/index.json", file, b"no"), ("./index.json", file, b"{}"), ("index.json", file, b"late")]);
+    assert_eq!(find(&whole[..], "index.json", 2).unwrap().as_deref(), Some(&b"{}"[..]));
+    assert!(
+        matches!(find(&whole[..], "index.json", 1), Err(Failure::Layer(reason)) if reason.contains("longer than 1"))
+    );
+    assert_eq!(find(&whole[..], "oci-layout", 9).unwrap(), None);
+    let link = archive(&[("index.json", EntryType::Symlink, b"")]);
+    assert_eq!(find(&link[..], "index.json", 9).unwrap(), None);
+    let outside = archive(&[("../index.json", file, b"{}")]);
+    assert!(matches!(find(&outside[..], "index.json", 9), Err(Failure::Layer(reason)) if reason.contains("`..`")));
+    assert!(matches!(find(&whole[..1536], "index.json", 9), Err(Failure::Read(_) | Failure::Layer(_))));
+}

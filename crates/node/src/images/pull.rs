@@ -3,7 +3,7 @@
 use super::Images;
 use backon::{BackoffBuilder, ExponentialBuilder};
 use leno_function::{ImageLease, ImageSource, ImageState, Unpacked};
-use leno_image::{Image, Progress, Stage};
+use leno_image::{Image, Progress, Snapshot, Stage};
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -106,7 +106,7 @@ impl ImageSource for Pull {
     fn state(&self) -> ImageState {
         match &*self.inner.state.borrow() {
             State::Elsewhere => ImageState::Elsewhere,
-            State::Pulling(progress) => ImageState::Pulling(words(progress)),
+            State::Pulling(progress) => ImageState::Pulling(words(progress.snapshot())),
             State::Here(_) => ImageState::Here,
             State::Failed(reason) => ImageState::Failed(reason.clone()),
         }
@@ -147,7 +147,7 @@ impl Inner {
         loop {
             tokio::select! {
                 pulled = &mut pull => return pulled,
-                _ = tell.tick() => tracing::info!(image = self.image, "pulling: {}", words(progress)),
+                _ = tell.tick() => tracing::info!(image = self.image, "pulling: {}", words(progress.snapshot())),
             }
         }
     }
@@ -169,15 +169,29 @@ fn unpacked(image: Image) -> Unpacked {
 }
 
 /// `34/200 MiB`
-fn words(progress: &Progress) -> String {
+fn words(now: Snapshot) -> String {
+    const KIB: u64 = 1 << 10;
     const MIB: u64 = 1 << 20;
-    let now = progress.snapshot();
     match now.stage {
         Stage::Manifest => "asking the registry".to_owned(),
         Stage::Layers if now.bytes_total < MIB => {
-            format!("{}/{} KiB", now.bytes >> 10, now.bytes_total.div_ceil(1 << 10))
+            format!("{}/{} KiB", now.bytes / KIB, now.bytes_total.div_ceil(KIB))
         }
         Stage::Layers => format!("{}/{} MiB", now.bytes / MIB, now.bytes_total.div_ceil(MIB)),
         Stage::Sync | Stage::Done => "writing it to the disk".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_is_told_in_units_that_fit() {
+        let at = |stage, bytes, bytes_total| words(Snapshot { stage, bytes, bytes_total, ..Snapshot::default() });
+        assert_eq!(at(Stage::Manifest, 0, 0), "asking the registry");
+        assert_eq!(at(Stage::Layers, 35 << 20, (199 << 20) + 1), "35/200 MiB");
+        assert_eq!(at(Stage::Layers, 1500, 2500), "1/3 KiB");
+        assert_eq!(at(Stage::Sync, 1, 1), "writing it to the disk");
     }
 }
