@@ -37,6 +37,7 @@ pub(crate) fn slice(name: &str, callees: &[&str], edition: u32) -> Slice {
         concurrency: 1,
         queue: edition,
         scale: Default::default(),
+        authorizers: Vec::new(),
         inbound_extensions: Vec::new(),
         outbound_extensions: Vec::new(),
         revisions: Default::default(),
