@@ -105,6 +105,7 @@ fn spec() -> ProgramSpec {
         authentication: vec![issuer],
         authorization: vec![rule("debug", Action::Deny, vec![debug]), rule("all", Action::Allow, vec![])],
         audit_default: false,
+        authorizers: vec![],
         rate_limits: vec![limit],
         tracing: Tracing { name: "t".to_owned(), enabled: true, sampling_per_10k: 1, accept_b3: true },
         access_log: AccessLog { name: String::new(), enabled: true, statuses: vec![], request_headers: vec![] },

@@ -169,6 +169,15 @@ impl Egress {
     }
 }
 
+/// What a request for `host` at this port names.
+pub fn authority(host: &str, port: EgressPort) -> String {
+    let usual = match port.protocol {
+        EgressProtocol::Https => 443,
+        _ => 80,
+    };
+    if port.number == usual { host.to_owned() } else { format!("{host}:{}", port.number) }
+}
+
 /// The `*.suffix` that would stand for this name.
 pub fn wildcard(name: &str) -> Option<String> {
     let (_, suffix) = name.split_once('.')?;

@@ -4,6 +4,7 @@
 //! fix. [`Snapshot::slice`] is what one function's sidecars get of it. [`watch`] notices changes of the files.
 #![forbid(unsafe_code)]
 
+mod authorizer;
 mod compile;
 mod container;
 mod deserialize;

@@ -1,6 +1,7 @@
 //! What leaves the configuration: a [`Slice`] is everything that one function's sidecars and its supervisor need, and nothing
 //! else; a [`MeshSlice`] is what every node needs. Both are plain data; the control plane delivers them to nodes.
 
+pub use crate::authorizer::{Authorizer, AuthorizerCache, AuthorizerProtocol};
 pub use crate::container::{Container, ImageRegistry, Images, Pull, RegistryCredentials, Volume};
 pub use crate::egress::{Credential, CredentialForm, Egress, EgressPort, EgressProtocol, EgressTls};
 pub use crate::run::{
@@ -49,6 +50,8 @@ pub struct Slice {
     pub queue: u32,
     /// How many instances there are, unless somebody else runs them.
     pub scale: Scale,
+    /// Whom to ask about calls to it, in order.
+    pub authorizers: Vec<Authorizer>,
     /// User-written policies for calls to it, in order.
     pub inbound_extensions: Vec<Extension>,
     /// User-written policies for its own calls, in order.

@@ -71,6 +71,16 @@ pub struct Extension {
     pub place: Problem,
 }
 
+/// A checked authorizer of a policy.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Authorizer {
+    /// Who is asked; `None`: nobody of that name is there, which was reported.
+    pub service: Option<FunctionId>,
+    pub only: Vec<spec::Operation>,
+    /// What nodes are told.
+    pub slice: slice::Authorizer,
+}
+
 /// A checked function.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Function {
@@ -106,6 +116,7 @@ pub(crate) struct Policy {
     pub tracing: Option<spec::Tracing>,
     pub access_log: Option<spec::AccessLog>,
     pub sidecar: Option<Sidecar>,
+    pub authorizers: Vec<Authorizer>,
     pub extensions: Vec<Extension>,
     pub egress: Option<Egress>,
     /// It has an authorization section.
@@ -254,6 +265,7 @@ impl Snapshot {
             authorization: self.applied(function).flat_map(|policy| policy.authorization.iter().cloned()).collect(),
             audit_default: self.audits_default(function),
             rate_limits: self.applied(function).flat_map(|policy| policy.rate_limits.iter().cloned()).collect(),
+            authorizers: self.authorizers(function).map(asked).collect(),
             tracing: self.tracing(function),
             access_log: self.access_log(function),
             targets: vec![self.target(id, function)],
@@ -266,6 +278,7 @@ impl Snapshot {
             authorization: self.calls(id, function),
             audit_default: false,
             rate_limits: Vec::new(),
+            authorizers: Vec::new(),
             tracing: self.tracing(function),
             access_log: self.access_log(function),
             targets: self.callees(function).map(|(id, callee)| self.target(id, callee)).collect(),
@@ -286,6 +299,7 @@ impl Snapshot {
             concurrency: function.concurrency,
             queue: function.queue,
             scale: function.scale,
+            authorizers: self.authorizers(function).map(|authorizer| authorizer.slice.clone()).collect(),
             inbound_extensions: self.extended(function, false),
             outbound_extensions: self.extended(function, true),
             revisions: Revisions { plan: function.plan.clone(), ..Revisions::default() },
@@ -294,6 +308,10 @@ impl Snapshot {
 
     fn applied<'a>(&'a self, function: &'a Function) -> impl Iterator<Item = &'a Policy> {
         function.policies.iter().filter_map(|index| self.policies.get(*index))
+    }
+
+    fn authorizers<'a>(&'a self, function: &'a Function) -> impl Iterator<Item = &'a Authorizer> {
+        self.applied(function).flat_map(|policy| &policy.authorizers)
     }
 
     /// Whether what no rule allows enters: all policies that authorize are audited, and there is one.
@@ -437,6 +455,16 @@ impl Snapshot {
             _ => {}
         }
         Callee { id: id.clone(), identity: identity(&self.mesh.trust_domain, id), hosts, ports, addresses }
+    }
+}
+
+/// What a program needs to know of an authorizer.
+fn asked(Authorizer { only, slice, .. }: &Authorizer) -> spec::Authorizer {
+    spec::Authorizer {
+        name: slice.name.clone(),
+        only: only.clone(),
+        headers: slice.upstream_headers.clone(),
+        audit: slice.audit,
     }
 }
 

@@ -82,6 +82,10 @@ fn tell_hop(text: &mut String, hop: &Explanation) -> std::fmt::Result {
         let shared = if quota.shared { " (the counter is shared: the limit has too many keys)" } else { "" };
         writeln!(text, "  quota      {}: {left}{shared}", quota.limit)?;
     }
+    for asked in &hop.authorizers {
+        let how = if asked.remembered { " (remembered)" } else { "" };
+        writeln!(text, "  authorizer {}: {}{how}, {} us", asked.name, asked.result, asked.asked_us)?;
+    }
     for run in &hop.extensions {
         writeln!(text, "  extension  {} ({}): {}, {} us", run.name, run.phase, run.result, run.run_us)?;
     }

@@ -269,9 +269,11 @@ fn check_claims(issuer: &Issuer, claims: &Claims<'_>, now_ms: u64) -> Result<(),
     Ok(())
 }
 
-/// The header fields that are made of claims. All of them are written or removed, whatever a client sent: nobody can forge one.
+/// The header fields that are made of claims, and those that an authorizer's answer may set later. All of them are written or removed, whatever a
+/// client sent: nobody can forge one.
 pub(crate) fn written<'a>(spec: &'a ProgramSpec, checked: Option<&'a Checked<'_>>) -> Vec<Written<'a>> {
-    let mut written: Vec<Written<'a>> = Vec::new();
+    let answered = spec.authorizers.iter().flat_map(|authorizer| &authorizer.headers);
+    let mut written: Vec<Written<'a>> = answered.map(|name| Written { name, value: None }).collect();
     for issuer in &spec.authentication {
         for (claim, name) in &issuer.claims_to_headers {
             let accepted = checked.filter(|checked| core::ptr::eq(checked.issuer, issuer));

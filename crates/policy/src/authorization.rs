@@ -170,6 +170,17 @@ pub(crate) fn operation_matches(operation: &Operation, asked: &Asked<'_>) -> boo
     OPERATION_FIELDS.iter().all(|field| !field(operation, asked).fails())
 }
 
+/// Whether one of these operations (all requests, if there are none) may be what is asked for. Where a path has two readings, one is enough: nobody is
+/// spared a question by parameters in a path.
+pub(crate) fn may_be_one_of(operations: &[Operation], asked: &Asked<'_>) -> bool {
+    let plain = path::without_parameters(asked.path);
+    let matches = |operation: &Operation| {
+        let as_plain = |plain: &str| operation_matches(operation, &Asked { path: plain, ..*asked });
+        operation_matches(operation, asked) || plain.as_deref().is_some_and(as_plain)
+    };
+    operations.is_empty() || operations.iter().any(matches)
+}
+
 type Field<T> = fn(&T, &Asked<'_>) -> Clause;
 
 /// Index of the users among the fields.

@@ -102,7 +102,7 @@ pub enum Verdict {
     Deny(Denial),
 }
 
-/// Which of the nine policies (S0, Table 1) spoke.
+/// Which policy spoke.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub enum PolicyKind {
@@ -110,6 +110,7 @@ pub enum PolicyKind {
     Sidecar,
     Authorization,
     RateLimit,
+    ExternalAuthorization,
     Tracing,
     AccessLog,
     MutualTls,
@@ -166,6 +167,8 @@ pub struct Plan {
     pub target: Option<u16>,
     /// Policy 5; `None`: tracing is off.
     pub trace: Option<TracePlan>,
+    /// Authorizers to ask before the request is forwarded: indices into [`crate::spec::ProgramSpec::authorizers`], in order.
+    pub asks: Vec<u16>,
 }
 
 /// The span that this exchange is.

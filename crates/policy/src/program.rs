@@ -46,6 +46,7 @@ struct Findings {
     principal: Option<String>,
     facts: Vec<Option<String>>,
     audit: Option<Verdict>,
+    asks: Vec<u16>,
 }
 
 /// Stands for the rule that lets a request in that no rule allows, where all that authorizes is audited.
@@ -56,7 +57,8 @@ impl Program {
     pub fn new(mut spec: ProgramSpec) -> Self {
         let rules = spec.authorization.iter_mut().flat_map(|rule| &mut rule.to);
         let limits = spec.rate_limits.iter_mut().filter_map(|limit| limit.only.as_mut());
-        rules.chain(limits).for_each(|operation| host::prepare(&mut operation.hosts));
+        let authorizers = spec.authorizers.iter_mut().flat_map(|authorizer| &mut authorizer.only);
+        rules.chain(limits).chain(authorizers).for_each(|operation| host::prepare(&mut operation.hosts));
         let audits = spec.audit_default || spec.authorization.iter().any(|rule| rule.audit);
         Self { needs: Needs::of(&spec), reads_query: authorization::reads_query(&spec.authorization), audits, spec }
     }
@@ -67,6 +69,7 @@ impl Program {
         spec.authentication.is_empty()
             && authorization::is_constant(&spec.authorization)
             && spec.rate_limits.is_empty()
+            && spec.authorizers.is_empty()
             && !spec.tracing.enabled
             && sidecar::is_unrestricted(&spec.sidecar)
             && spec.targets.iter().all(|target| target.breaker.is_none())
@@ -102,6 +105,7 @@ impl Program {
             // A refused request is not forwarded, and takes from no counter but those that count what is refused.
             findings.takes = findings.failure;
             findings.request_edits.clear();
+            findings.asks.clear();
         }
         Outcome::Decided(Decision {
             verdict,
@@ -112,7 +116,11 @@ impl Program {
             principal: findings.principal,
             facts: findings.facts,
             audit: findings.audit,
-            plan: Plan { target: target.and_then(|(index, _)| u16::try_from(index).ok()), trace: traced },
+            plan: Plan {
+                target: target.and_then(|(index, _)| u16::try_from(index).ok()),
+                trace: traced,
+                asks: findings.asks,
+            },
         })
     }
 
@@ -169,6 +177,9 @@ impl Program {
             findings.audit = exhausted.map(Verdict::Deny);
         }
         breaker::check(target, input)?;
+        let asks = (0..).zip(&self.spec.authorizers);
+        let asks = asks.filter(|(_, authorizer)| authorization::may_be_one_of(&authorizer.only, &asked));
+        findings.asks.extend(asks.map(|(index, _): (u16, _)| index));
 
         self.edit(input, &path, token.as_ref(), fields, findings);
         Ok(rule)

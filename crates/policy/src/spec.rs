@@ -39,6 +39,8 @@ pub struct ProgramSpec {
     pub audit_default: bool,
     /// Policy 4. All of them apply; any that is exhausted denies.
     pub rate_limits: Vec<RateLimit>,
+    /// Inbound: whom the runtime asks about requests that all else allows, in order.
+    pub authorizers: Vec<Authorizer>,
     /// Policy 5.
     pub tracing: Tracing,
     /// Policy 6.
@@ -53,8 +55,23 @@ impl ProgramSpec {
     pub fn audited(&self) -> Vec<&str> {
         let rules = self.authorization.iter().filter(|rule| rule.audit).map(|rule| rule.name.as_str());
         let limits = self.rate_limits.iter().filter(|limit| limit.audit).map(|limit| limit.name.as_str());
-        rules.chain(limits).collect()
+        let authorizers = self.authorizers.iter().filter(|one| one.audit).map(|one| one.name.as_str());
+        rules.chain(limits).chain(authorizers).collect()
     }
+}
+
+/// An external authorizer. The program only says which requests it is asked about.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Authorizer {
+    /// Rule name for verdicts.
+    pub name: String,
+    /// Which requests it is asked about: those that one of these matches; empty: all.
+    pub only: Vec<Operation>,
+    /// Request headers (lower case) that its answers may set. They are removed from every request before rules look at it, so that a client cannot
+    /// forge them.
+    pub headers: Vec<String>,
+    /// What it refuses is told, and not refused.
+    pub audit: bool,
 }
 
 /// Policy 2, sidecar configuration.

@@ -46,6 +46,7 @@ pub(crate) fn inbound() -> ProgramSpec {
         authentication: Vec::new(),
         authorization: vec![rule("all")],
         audit_default: false,
+        authorizers: Vec::new(),
         rate_limits: Vec::new(),
         tracing: Tracing { name: String::new(), enabled: false, sampling_per_10k: 0, accept_b3: false },
         access_log: AccessLog { name: String::new(), enabled: true, statuses: Vec::new(), request_headers: Vec::new() },

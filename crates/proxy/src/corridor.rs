@@ -1,5 +1,6 @@
 //! **The corridor**: one request, from its head to the head of its response.
 
+mod authorize;
 mod component;
 pub(crate) mod exchange;
 mod guard;
@@ -28,7 +29,7 @@ use route::{Route, Upstream};
 use upstream::{Reply, UpstreamGuard};
 
 impl Exchange {
-    /// Runs one exchange: route, judge, forward, judge the response, finish. The snapshot was pinned when the exchange began.
+    /// Runs one exchange: route, judge, ask and show, forward, judge the response, finish. The snapshot was pinned when the exchange began.
     pub(crate) async fn run(self, head: Box<request::Parts>, body: Body) -> Response<Body> {
         let route = match route::find(&self, &head) {
             Ok(route) => route,
@@ -54,6 +55,14 @@ impl Exchange {
                 }
                 return self.refuse(refusal);
             }
+        };
+        let permitted = if permitted.has_asks() {
+            match Box::pin(self.authorize(permitted, body.is_over())).await {
+                Judgement::Permitted(permitted) => permitted,
+                Judgement::Denied(refusal) => return self.refuse(refusal),
+            }
+        } else {
+            permitted
         };
         let permitted = if permitted.has_extensions() {
             match Box::pin(self.extend(self.ask(&route, &body), permitted)).await {

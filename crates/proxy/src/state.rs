@@ -2,6 +2,7 @@
 
 pub mod addresses;
 pub(crate) mod admission;
+pub(crate) mod authorizer;
 pub(crate) mod component;
 pub mod connections;
 pub mod credential;

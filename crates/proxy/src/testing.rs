@@ -146,6 +146,7 @@ pub(crate) fn observed() -> Observed {
             remembered: false,
             error: None,
         }],
+        authorizers: Vec::new(),
         extensions: Vec::new(),
         rate_limit_checks: vec![RateLimitCheck {
             limit: "orders/rateLimits/per-user".into(),
@@ -188,6 +189,7 @@ pub(crate) fn slice(name: &str) -> Slice {
         authentication: Vec::new(),
         authorization: Vec::new(),
         audit_default: false,
+        authorizers: Vec::new(),
         rate_limits: Vec::new(),
         tracing: Tracing { name: String::new(), enabled: true, sampling_per_10k: 10_000, accept_b3: true },
         access_log: AccessLog { name: String::new(), enabled: true, statuses: Vec::new(), request_headers: Vec::new() },
@@ -209,6 +211,7 @@ pub(crate) fn slice(name: &str) -> Slice {
         concurrency: 0,
         queue: 1024,
         scale: Default::default(),
+        authorizers: Vec::new(),
         inbound_extensions: Vec::new(),
         outbound_extensions: Vec::new(),
         revisions: Default::default(),

@@ -27,6 +27,7 @@ pub(super) fn empty(function: &str) -> ProgramSpec {
         authentication: vec![],
         authorization: vec![],
         audit_default: false,
+        authorizers: vec![],
         rate_limits: vec![],
         tracing: Tracing { name: String::new(), enabled: false, sampling_per_10k: 0, accept_b3: false },
         access_log: AccessLog { name: String::new(), enabled: false, statuses: vec![], request_headers: vec![] },
@@ -51,6 +52,7 @@ pub(super) fn program(function: &str) -> ProgramSpec {
         authentication: vec![issuer()],
         authorization: rules(),
         audit_default: false,
+        authorizers: vec![],
         rate_limits: vec![RateLimit {
             counts: Counts::Requests,
             name: "orders/rateLimits/per-user".into(),

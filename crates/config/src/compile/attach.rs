@@ -162,6 +162,7 @@ fn of_callees(spec: &document::PolicySpec) -> Option<&'static str> {
         ("authentication", spec.authentication.is_some()),
         ("authorization", spec.authorization.is_some()),
         ("rateLimits", !spec.rate_limits.is_empty()),
+        ("externalAuthorization", !spec.external_authorization.is_empty()),
         ("retry", spec.retry.is_some()),
         ("circuitBreaker", spec.circuit_breaker.is_some()),
     ];

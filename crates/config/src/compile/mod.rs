@@ -4,6 +4,7 @@
 mod attach;
 mod authentication;
 mod authorization;
+mod authorizer;
 mod confine;
 mod container;
 mod egress;
@@ -146,19 +147,24 @@ pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -
         let placed = &documents.externals[*index];
         functions.insert(id.clone(), external::external(&context, &placed.scope(problems), &placed.document, &mesh));
     }
-    external::distinct_callees(&functions, |caller, report| match (names.get(caller), jobs.get(caller)) {
-        (Some(index), _) => report(&documents.functions[*index].scope(problems)),
-        (None, Some(index)) => report(&documents.jobs[*index].scope(problems)),
-        (None, None) => {}
-    });
     function::exposed_once(&documents.functions, &names, problems);
-    let policies: Vec<_> = documents
+    let mut policies: Vec<_> = documents
         .policies
         .iter()
         .map(|placed| policy::policy(&context, &placed.scope(problems), &placed.document))
         .collect();
     policy::names(&documents.policies, problems);
     attach::attach(&context, &documents.policies, &policies, &mut functions, problems);
+    authorizer::connect(&documents.policies, &mut policies, &mut functions, problems);
+    external::distinct_callees(&functions, |caller, report| {
+        let (function, job, external) = (names.get(caller), jobs.get(caller), externals.get(caller));
+        match (function, job, external) {
+            (Some(index), ..) => report(&documents.functions[*index].scope(problems)),
+            (None, Some(index), _) => report(&documents.jobs[*index].scope(problems)),
+            (None, None, Some(index)) => report(&documents.externals[*index].scope(problems)),
+            (None, None, None) => {}
+        }
+    });
     let warnings = if problems.borrow().is_empty() {
         warnings::find(&mesh.trust_domain, documents, &policies, &functions, &names, &externals)
     } else {

@@ -1,7 +1,8 @@
 //! A Policy document.
 
 use super::{
-    Context, Placed, authentication, authorization, egress, extension, fields, observe, rate_limit, resilience, sidecar,
+    Context, Placed, authentication, authorization, authorizer, egress, extension, fields, observe, rate_limit,
+    resilience, sidecar,
 };
 use crate::document::{self, Mode};
 use crate::problem::{Problem, Scope};
@@ -51,6 +52,10 @@ pub(super) fn policy(context: &Context<'_>, root: &Scope<'_>, document: &documen
     }
     let limits = scope.field("rateLimits");
     policy.rate_limits = rate_limit::rate_limits(context, &limits, (namespace, name), &spec.rate_limits);
+    let authorizers = scope.field("externalAuthorization");
+    policy.authorizers =
+        authorizer::authorizers(context, &authorizers, (namespace, name), &spec.external_authorization);
+    policy.authorizers.iter_mut().for_each(|authorizer| authorizer.slice.audit = policy.audit);
     policy.authorization.iter_mut().for_each(|rule| rule.audit |= policy.audit);
     policy.rate_limits.iter_mut().for_each(|limit| limit.audit |= policy.audit);
     policy.retry = spec.retry.as_ref().map(|section| resilience::retry(&scope.field("retry"), name, section));

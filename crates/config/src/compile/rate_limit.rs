@@ -122,7 +122,7 @@ fn algorithm(
     }
 }
 
-fn key(list: &Scope<'_>, parts: &[KeyPart]) -> Vec<spec::KeyPart> {
+pub(super) fn key(list: &Scope<'_>, parts: &[KeyPart]) -> Vec<spec::KeyPart> {
     let mut key = Vec::new();
     for (index, part) in parts.iter().enumerate() {
         let scope = list.element(index);

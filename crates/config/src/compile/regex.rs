@@ -80,7 +80,8 @@ pub(super) fn size(policy: &Policy) -> usize {
         rule.to.iter().flat_map(operation).chain(values)
     });
     let in_limits = policy.rate_limits.iter().filter_map(|limit| limit.only.as_ref()).flat_map(operation);
-    in_rules.chain(in_limits).map(Regex::size).sum()
+    let in_questions = policy.authorizers.iter().flat_map(|authorizer| &authorizer.only).flat_map(operation);
+    in_rules.chain(in_limits).chain(in_questions).map(Regex::size).sum()
 }
 
 fn operation(operation: &Operation) -> impl Iterator<Item = &Regex> {

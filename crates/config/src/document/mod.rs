@@ -7,6 +7,7 @@ mod confine;
 mod egress;
 mod extension;
 mod external;
+mod external_authorization;
 mod function;
 mod image;
 mod job;
@@ -33,6 +34,7 @@ pub use extension::{Direction, Extension, FailMode, Phase};
 pub use external::{
     External, ExternalCredential, ExternalKind, ExternalPort, ExternalSpec, ExternalTimeouts, ExternalTls, MeshEgress,
 };
+pub use external_authorization::{Authorizer, AuthorizerCache};
 pub use function::{
     Expose, ExternalInstances, Function, FunctionKind, FunctionSpec, FunctionTimeouts, Port, Readiness,
 };

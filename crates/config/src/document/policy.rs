@@ -4,6 +4,7 @@ use super::authentication::Authentication;
 use super::authorization::{Authorization, Mode};
 use super::egress::Egress;
 use super::extension::Extension;
+use super::external_authorization::Authorizer;
 use super::label::LabelExpression;
 use super::observe::{AccessLog, Tracing};
 use super::rate_limit::RateLimit;
@@ -14,8 +15,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Rules for calls to functions. Several policies may apply to one function: their issuers, authorization rules, rate limits and extensions add up;
-/// of the other sections each may be set by one of them only.
+/// Rules for calls to functions. Several policies may apply to one function: their issuers, authorization rules, rate limits, authorizers and extensions add
+/// up; of the other sections each may be set by one of them only.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Policy {
@@ -40,8 +41,8 @@ pub enum PolicyKind {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct PolicySpec {
-    /// `audit`: its `authorization` and `rateLimits` decide nothing, and what they would decide is told. Its other sections are in force, and so
-    /// are other policies. What no rule allows enters only where all policies of a function that have an `authorization` section are audited.
+    /// `audit`: its `authorization`, `rateLimits` and `externalAuthorization` decide nothing, and what they would decide is told. Its other sections are
+    /// in force, and so are other policies. What no rule allows enters only where all policies of a function that have an `authorization` section are audited.
     /// `auditNamespaces` of the Mesh document audits all policies of a namespace.
     pub mode: Mode,
     /// Functions, jobs and External documents by name: `name` in the policy's namespace, or `namespace/name`.
@@ -58,6 +59,8 @@ pub struct PolicySpec {
     pub authorization: Option<Authorization>,
     /// How many requests may enter. All limits apply; one that is exhausted refuses with 429.
     pub rate_limits: Vec<RateLimit>,
+    /// Programs that are asked about requests which all else allows, in this order. Those of several policies add up, by the policies' names.
+    pub external_authorization: Vec<Authorizer>,
     /// Which failed calls to the functions are tried again. Without it none is.
     pub retry: Option<Retry>,
     /// How much may be under way to the functions at once, and when a failing instance gets a pause.

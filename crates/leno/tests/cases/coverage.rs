@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 /// Fields that say where keys come from, how programs are run, which functions a policy is for, and what comes after programs:
 /// their verdicts do not depend on them.
-const NO_PART_IN_VERDICTS: [(&str, &str); 10] = [
+const NO_PART_IN_VERDICTS: [(&str, &str); 11] = [
     ("Jwks", "file"),
     ("Jwks", "url"),
     ("Jwks", "caFile"),
@@ -18,6 +18,7 @@ const NO_PART_IN_VERDICTS: [(&str, &str); 10] = [
     ("Sidecar", "deadline"),
     ("PolicySpec", "namespaces"),
     ("PolicySpec", "extensions"),
+    ("PolicySpec", "externalAuthorization"),
     ("Metadata", "labels"),
 ];
 
@@ -37,7 +38,8 @@ pub(crate) fn unused(groups: &[Group], keys: &Keys) -> Vec<(String, String)> {
         fields.map(move |(field, _)| (name.clone(), field.clone()))
     });
     let matters = |(name, field): &(String, String)| {
-        name != "Extension" && !NO_PART_IN_VERDICTS.contains(&(name.as_str(), field.as_str()))
+        !["Extension", "Authorizer", "AuthorizerCache"].contains(&name.as_str())
+            && !NO_PART_IN_VERDICTS.contains(&(name.as_str(), field.as_str()))
     };
     fields.filter(|field| !used.contains(field)).filter(matters).collect()
 }

@@ -2,8 +2,9 @@ use super::Program;
 use crate::input::{RequestInput, ResponseInput, TargetLoad};
 use crate::outcome::{HeaderEdit, Outcome, PolicyKind, Verdict};
 use crate::spec::{
-    Action, Breaker, Counts, Direction, HeaderRule, Matches, Operation, Outlier, ProgramSpec, Protocol, QuotaAlgorithm,
-    RateLimit, ResponseHeaderRule, Retry, RetryOn, Sidecar, Target, Tracing,
+    Action, Authorizer, Breaker, Condition, ConditionKey, Counts, Direction, HeaderRule, Matches, Operation, Outlier,
+    PathMatch, ProgramSpec, Protocol, QuotaAlgorithm, RateLimit, ResponseHeaderRule, Retry, RetryOn, Sidecar,
+    StringMatch, Target, Tracing,
 };
 use crate::testing::{self, allowed, decide, denied, header, request};
 use alloc::string::{String, ToString};
@@ -249,4 +250,62 @@ fn a_program_is_constant_if_no_request_can_change_its_verdict() {
     ] {
         assert!(!constant(changing.clone()), "{changing:?}");
     }
+}
+
+/// Two authorizers: one of them is asked about all requests, the other about all but those below `/open/`.
+fn authorized() -> ProgramSpec {
+    let authorizer = |name: &str, only, header: &str| Authorizer {
+        name: name.to_string(),
+        only,
+        headers: vec![header.to_string()],
+        audit: false,
+    };
+    let open = Matches { any: vec![], none: vec![PathMatch::Text(StringMatch::Prefix("/open/".to_string()))] };
+    let closed = Operation { paths: open, ..Operation::default() };
+    let authorizers = vec![authorizer("p/all", vec![], "x-user"), authorizer("p/some", vec![closed], "x-team")];
+    ProgramSpec { authorizers, ..testing::inbound() }
+}
+
+#[test]
+fn authorizers_are_asked_about_what_they_are_for() {
+    assert!(!Program::new(authorized()).is_constant());
+    // A path with parameters is asked about if one of its readings is.
+    for (path, asks) in [
+        ("/items/1", &[0, 1][..]),
+        ("/open/1", &[0]),
+        ("/open/1;a=b", &[0]),
+        ("/open;a/1", &[0, 1]),
+        ("/open/..;/items", &[0, 1]),
+        ("/open/../items", &[0, 1]),
+        ("/open/1?x=/items", &[0]),
+    ] {
+        let decision = decide(authorized(), &RequestInput { path, ..request() });
+        assert_eq!((decision.plan.asks.as_slice(), decision.plan.target), (asks, Some(0)), "{path}");
+    }
+}
+
+#[test]
+fn nobody_is_asked_about_a_request_that_is_refused() {
+    let unauthorized = ProgramSpec { authorization: vec![], ..authorized() };
+    let elsewhere = ProgramSpec { sidecar: Sidecar { ports: vec![81], ..Sidecar::default() }, ..authorized() };
+    for spec in [unauthorized, elsewhere] {
+        let decision = decide(spec, &request());
+        assert!(matches!(decision.verdict, Verdict::Deny(_)) && decision.plan.asks.is_empty());
+    }
+}
+
+#[test]
+fn what_an_answer_may_set_is_gone_before_rules_look_at_it() {
+    let sent = vec![header("x-user", "root"), header("x_team", "root"), header("x-other", "1")];
+    for path in ["/items", "/open/1"] {
+        let decision = decide(authorized(), &RequestInput { path, headers: sent.clone(), ..request() });
+        let removed = ["x-user", "x-team", "x_team"].map(|name| HeaderEdit::Remove(name.to_string()));
+        assert_eq!(decision.request_edits, removed, "{path}");
+    }
+    let mut spec = authorized();
+    spec.authorization[0].when = vec![Condition {
+        key: ConditionKey::Header("x-user".to_string()),
+        values: Matches { any: vec![StringMatch::Exact("root".to_string())], none: vec![] },
+    }];
+    assert_eq!(denied(spec, &RequestInput { headers: sent, ..request() }).rule, "all");
 }

@@ -45,6 +45,8 @@ pub(crate) struct Exchange {
     pub handed_over: bool,
     /// The method is HEAD, so the response has no body.
     pub head_only: bool,
+    /// A response that the proxy makes itself says so ([`crate::corridor::reply::OwnResponse`]).
+    pub tells_own: bool,
 }
 
 /// What is known about a request from a socket besides its head and body.
@@ -145,6 +147,7 @@ impl Exchange {
             started: Instant::now(),
             handed_over: false,
             head_only,
+            tells_own: false,
         };
         (exchange, admitted.map(|_| ()))
     }
@@ -173,6 +176,7 @@ impl Exchange {
             started: Instant::now(),
             handed_over: true,
             head_only: self.head_only,
+            tells_own: self.tells_own,
         }
     }
 

@@ -15,6 +15,7 @@ mod shown;
 mod verdict;
 
 pub use outcome::{Permitted, Refusal, Ruling};
+pub(crate) use verdict::{add_time, audit, overrule};
 
 use crate::http::edits::BadOutput;
 use crate::http::peer::{Peer, TrafficDirection};

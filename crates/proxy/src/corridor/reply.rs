@@ -16,15 +16,24 @@ use leno_policy::spec::Protocol;
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 
+/// Goes with a response that no upstream gave, if the exchange tells such responses apart: why there is none.
+#[derive(Clone, Debug)]
+pub(crate) struct OwnResponse(pub String);
+
 /// The response to a refused request.
 pub(crate) fn denied(refusal: Refusal, exchange: &Exchange) -> Response<Body> {
-    match refusal.own {
+    let status = refusal.status;
+    let mut response = match refusal.own {
         Some(answer) => {
             let (body, grpc_status) = *answer;
             own(refusal.status, refusal.headers, body, grpc_status, exchange)
         }
         None => answer(refusal.status, refusal.headers, None, exchange),
+    };
+    if exchange.tells_own {
+        response.extensions_mut().insert(OwnResponse(format!("a policy refused the call with {}", status.as_u16())));
     }
+    response
 }
 
 /// The response that an extension gave instead of the function.
@@ -75,6 +84,9 @@ pub(crate) fn failed(failure: &Failure, exchange: &Exchange) -> Response<Body> {
     if let Origin::Inbound(_) = exchange.origin {
         // The caller's sidecar decides about a retry, so it must know the failure.
         response.extensions_mut().insert(failure.clone());
+    }
+    if exchange.tells_own {
+        response.extensions_mut().insert(OwnResponse(failure.to_string()));
     }
     response
 }

@@ -32,6 +32,16 @@ pub(crate) enum Edit {
     Remove(HeaderName),
 }
 
+impl Edit {
+    /// Bytes of its name and value.
+    pub(crate) fn size(&self) -> usize {
+        match self {
+            Self::Set(name, value) | Self::Append(name, value) => name.as_str().len() + value.len(),
+            Self::Remove(name) => name.as_str().len(),
+        }
+    }
+}
+
 /// What is wrong with a program's output. It contains names and numbers, never values.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BadOutput {

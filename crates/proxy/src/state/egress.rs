@@ -7,7 +7,7 @@ use crate::runtime::resolver::{LookupError, Resolver};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::{HeaderName, HeaderValue};
-use leno_config::slice::{Credential, CredentialForm, Egress, EgressPort, EgressProtocol, EgressTls, Secret};
+use leno_config::slice::{Credential, CredentialForm, Egress, EgressTls, Secret};
 use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
@@ -174,15 +174,6 @@ impl Outside {
         }
         Ok(fields)
     }
-}
-
-/// What a request for `host` at this port names.
-pub(crate) fn authority(host: &str, port: EgressPort) -> String {
-    let usual = match port.protocol {
-        EgressProtocol::Https => 443,
-        _ => 80,
-    };
-    if port.number == usual { host.to_owned() } else { format!("{host}:{}", port.number) }
 }
 
 /// An address, as it stands in an authority. Only in the one form that rules compare with: not `[::ffff:192.0.2.7]`, not `[2001:0db8::1]`.

@@ -1,5 +1,6 @@
 //! A function on this node: its slice, and what was prepared from it.
 
+use super::authorizer::Authorizer;
 use super::component;
 use super::egress::{self, Outside};
 use super::extension::Extension;
@@ -41,13 +42,15 @@ pub struct FunctionEntry {
     pub inbound: LoadedProgram,
     /// The program that judges this function's own calls.
     pub outbound: LoadedProgram,
+    /// Whom to ask about requests to this function.
+    pub(crate) authorizers: Box<[Authorizer]>,
     /// Extensions that see requests to this function, in order.
     pub inbound_extensions: Box<[Extension]>,
     /// Extensions that see this function's own calls, in order.
     pub outbound_extensions: Box<[Extension]>,
     /// Public keys that the programs name.
     pub keys: PreparedKeys,
-    /// Request headers that the inbound program sets from claims. Trailers must not have them.
+    /// Request headers that the inbound program sets from claims, and those that authorizers set. Trailers must not have them.
     pub identity_fields: Arc<[Box<str>]>,
     /// Index into `slice.callees`, by host name in lower case and without port, or `*.suffix` for one label more.
     callees: HashMap<String, usize>,
@@ -72,8 +75,14 @@ impl FunctionEntry {
             callee.hosts.iter().map(move |host| (host.clone(), index)).collect::<Vec<_>>()
         };
         let claims = slice.inbound.authentication.iter().flat_map(|issuer| &issuer.claims_to_headers);
+        let answered = slice.authorizers.iter().flat_map(|authorizer| &authorizer.upstream_headers);
         Self {
-            identity_fields: claims.map(|(_, header)| header.as_str().into()).collect(),
+            identity_fields: claims
+                .map(|(_, header)| header)
+                .chain(answered)
+                .map(|name| name.as_str().into())
+                .collect(),
+            authorizers: slice.authorizers.iter().map(Authorizer::new).collect(),
             identity: slice.identity.as_str().into(),
             inbound: LoadedProgram::load(engine, &slice.inbound, slice.deadline),
             outbound: LoadedProgram::load(engine, &slice.outbound, slice.deadline),

@@ -22,6 +22,7 @@ pub(crate) fn policy_name(policy: PolicyKind) -> &'static str {
         PolicyKind::Sidecar => "sidecar",
         PolicyKind::Authorization => "authorization",
         PolicyKind::RateLimit => "rateLimits",
+        PolicyKind::ExternalAuthorization => "externalAuthorization",
         PolicyKind::Tracing => "tracing",
         PolicyKind::AccessLog => "accessLog",
         PolicyKind::MutualTls => "mutualTls",

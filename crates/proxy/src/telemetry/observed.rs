@@ -53,6 +53,8 @@ pub struct Observed<S = &'static str> {
     pub signatures: Vec<SignatureCheck<S>>,
     /// Counters of rate limits that were taken from.
     pub rate_limit_checks: Vec<RateLimitCheck>,
+    /// External authorizers that were asked, in order.
+    pub authorizers: Vec<AuthorizerCheck>,
     /// Runs of extensions, in order.
     pub extensions: Vec<Observation<S>>,
     /// Names of request headers that were edited.
@@ -242,6 +244,19 @@ pub struct RateLimitCheck {
     pub shared: bool,
 }
 
+/// What came of asking an external authorizer.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct AuthorizerCheck {
+    /// The authorizer: `<policy>/externalAuthorization/<name>`.
+    pub name: Box<str>,
+    /// `allowed`, or why it did not.
+    pub result: Box<str>,
+    /// The answer is known from an earlier request, so nobody was asked.
+    pub remembered: bool,
+    /// Until the answer was there.
+    pub time: Duration,
+}
+
 /// A header that a program edited. Its value is not recorded.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct EditedHeader<S = &'static str> {
@@ -284,6 +299,8 @@ impl Observed {
         self.failure.iter_mut().for_each(request_line::cut);
         request_line::cut_list(&mut self.signatures);
         request_line::cut_list(&mut self.rate_limit_checks);
+        request_line::cut_list(&mut self.authorizers);
+        self.authorizers.iter_mut().for_each(|check| request_line::cut(&mut check.result));
         request_line::cut_list(&mut self.extensions);
         request_line::cut_list(&mut self.request_edits);
         request_line::cut_list(&mut self.response_edits);

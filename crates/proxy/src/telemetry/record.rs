@@ -57,6 +57,7 @@ impl Record {
             judged: None,
             signatures: Vec::new(),
             rate_limit_checks: Vec::new(),
+            authorizers: Vec::new(),
             extensions: Vec::new(),
             request_edits: Vec::new(),
             response_edits: Vec::new(),

@@ -19,6 +19,7 @@ pub(crate) fn empty(function: &str) -> ProgramSpec {
         authentication: vec![],
         authorization: vec![],
         audit_default: false,
+        authorizers: Vec::new(),
         rate_limits: vec![],
         tracing: Tracing { name: String::new(), enabled: false, sampling_per_10k: 0, accept_b3: false },
         access_log: AccessLog { name: String::new(), enabled: false, statuses: vec![], request_headers: vec![] },

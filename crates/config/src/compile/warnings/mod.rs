@@ -101,8 +101,10 @@ impl Mesh<'_> {
                 sections => format!(" (its other sections are: {})", sections.join(", ")),
             };
             let place = if spec.has("mode") { spec.field("mode") } else { *spec };
+            let authorizers =
+                if policy.authorizers.is_empty() { "" } else { ", and what its authorizers refuse enters" };
             let message = format!(
-                "`{}/{}` is audited: its rules and rate limits are not in force{rest}",
+                "`{}/{}` is audited: its rules and rate limits are not in force{authorizers}{rest}",
                 policy.namespace, policy.name
             );
             return place.problem(message, fix);
@@ -296,6 +298,22 @@ impl Mesh<'_> {
             return;
         }
         self.refused(id, function, &scope);
+        self.unasked(id, function, &scope);
+    }
+
+    /// Connections without requests, about which no authorizer is asked.
+    fn unasked(&self, id: &FunctionId, function: &Function, scope: &Scope<'_>) {
+        let other = |protocol| matches!(protocol, EgressProtocol::Tcp | EgressProtocol::Tls);
+        let port = match &function.run {
+            Run::Command(command) => command.ports.first().map(|port| port.number),
+            Run::Egress(egress) => egress.ports.iter().find(|port| other(port.protocol)).map(|port| port.number),
+            _ => None,
+        };
+        let authorizers = function.policies.iter().flat_map(|index| &self.policies[*index].authorizers);
+        if let (Some(port), Some(authorizer)) = (port, authorizers.map(|authorizer| &authorizer.slice.name).next()) {
+            let message = format!("connections to port {port} of `{id}` have no requests: `{authorizer}` is not asked");
+            scope.problem(message, "have a rule of `authorization` deny them, with `to: [{ports: [N]}]`");
+        }
     }
 
     /// Nobody who can call it is let in.
@@ -333,6 +351,7 @@ impl Mesh<'_> {
             let fix = "add it to the `callees` of a function";
             name.problem(format!("nobody can call `{id}`: no function names it"), fix);
         }
+        self.unasked(id, function, &name);
         if !egress.credentials.is_empty() && egress.hosts.iter().any(|host| host.starts_with('*')) {
             let message =
                 "functions choose to which of the names below `*` a secret goes, and who has such a name gets it";

@@ -2,7 +2,7 @@
 
 use super::outcome::{Permitted, Refusal, edited};
 use super::shown::{self, Context};
-use super::verdict::{self, Answer, ModuleDecision};
+use super::verdict::{self, Answer, ModuleDecision, overrule};
 use super::{Judge, JudgeInput, Judgement};
 use crate::http::edits;
 use crate::http::edits::BadOutput;
@@ -10,7 +10,7 @@ use crate::http::peer::TrafficDirection;
 use crate::runtime::schedule::Class;
 use crate::state::extension::{Exhausted, Extension, Share};
 use crate::state::function::FunctionEntry;
-use crate::telemetry::observed::{Ended, Observation, RecordedVerdict, Stage};
+use crate::telemetry::observed::{Ended, Observation, RecordedVerdict};
 use crate::telemetry::record::Record;
 use http::{HeaderMap, StatusCode, response};
 use leno_policy::spec::ProgramSpec;
@@ -66,13 +66,7 @@ impl Judge {
             }
             Err(exhausted) => Err(Box::new(self.crowded(input.entry, &exhausted))),
         };
-        let ended = Instant::now();
-        record.note(|observed| {
-            observed.stages[Stage::Judged as usize] = Some(ended);
-            if let Some(judged) = &mut observed.judged {
-                judged.time += ended.saturating_duration_since(started);
-            }
-        });
+        verdict::add_time(record, started);
         match extended {
             Ok(()) => Judgement::Permitted(permitted),
             Err(refused) => {
@@ -131,15 +125,6 @@ impl Judge {
         self.log.extension_failure(&entry.name, "any", &reason);
         (RecordedVerdict::Fault { fault: "extension", reason: reason.into() }, unavailable())
     }
-}
-
-/// Replaces the program's verdict in the record.
-fn overrule(record: &Record, recorded: RecordedVerdict) {
-    record.note(|observed| {
-        if let Some(judged) = &mut observed.judged {
-            judged.verdict = recorded;
-        }
-    });
 }
 
 /// Shows a response to the extensions that see responses, the last one first.

@@ -15,6 +15,7 @@ use crate::telemetry::request_line;
 use bytes::Bytes;
 use http::header::{HeaderMap, HeaderName};
 use http::{StatusCode, Uri, request};
+use leno_policy::input::TraceContext;
 use leno_policy::outcome::{Decision, Denial, HeaderEdit, Plan, PolicyKind, Take, TracePlan, Verdict};
 use leno_policy::quota;
 use leno_policy::spec::Target;
@@ -33,6 +34,37 @@ pub struct Permitted {
 }
 
 impl Permitted {
+    /// Whether somebody else is to be asked first.
+    pub fn has_asks(&self) -> bool {
+        !self.ruling.asks.is_empty()
+    }
+
+    /// Who is to be asked: indices of the function's authorizers.
+    pub(crate) fn take_asks(&mut self) -> Vec<u16> {
+        std::mem::take(&mut self.ruling.asks)
+    }
+
+    /// The head as it would be forwarded.
+    pub(crate) fn head(&self) -> &request::Parts {
+        &self.head
+    }
+
+    /// The function whose program judged.
+    pub(crate) fn entry(&self) -> &Arc<FunctionEntry> {
+        &self.ruling.entry
+    }
+
+    /// The context of this hop's span.
+    pub(crate) fn trace(&self) -> Option<TraceContext> {
+        self.ruling.trace.as_ref().map(|trace| trace.context)
+    }
+
+    /// Edits the head.
+    pub(crate) fn edit(&mut self, edits: Vec<Edit>, record: &Record) {
+        record.note(|observed| observed.request_edits.extend(edits.iter().map(edited)));
+        edits::apply(edits, &mut self.head.headers);
+    }
+
     /// Whether the function has extensions in this direction.
     pub fn has_extensions(&self) -> bool {
         !self.extensions().is_empty()
@@ -67,6 +99,8 @@ pub struct Ruling {
     pub target: Arc<TargetState>,
     /// Index into the program's targets. It is checked when the ruling is made.
     terms: usize,
+    /// Whom to ask: indices of the function's authorizers. They are checked when the ruling is made.
+    asks: Vec<u16>,
     response_edits: RefCell<Vec<Edit>>,
     /// What the extensions keep for the response.
     pub(super) response_extensions: RefCell<ResponseExtensions>,
@@ -144,6 +178,11 @@ impl Evaluation<'_> {
             Some(terms) if *terms.function == *state.name => terms.breaker.as_ref(),
             _ => return Err(BadOutput::Index { what: "target", index: terms, count: targets.len() }.into()),
         };
+        let authorizers = self.input.entry.authorizers.len();
+        edits::at_most("questions", plan.asks.len(), authorizers)?;
+        if let Some(index) = plan.asks.iter().map(|index| usize::from(*index)).find(|index| *index >= authorizers) {
+            return Err(BadOutput::Index { what: "authorizer", index, count: authorizers }.into());
+        }
         if let Some(path) = edited.path {
             replace_path(&mut head, path)?;
             self.runs.path_changed = true;
@@ -169,6 +208,7 @@ impl Evaluation<'_> {
         let ruling = Ruling {
             trace: plan.trace,
             terms,
+            asks: plan.asks,
             entry: self.input.entry.clone(),
             direction: self.input.direction,
             target,
@@ -365,11 +405,11 @@ fn overflow(breaker: &leno_policy::spec::Breaker) -> Denial {
 }
 
 /// Envoy's response flag for a denial.
-fn flag(policy: PolicyKind) -> Option<&'static str> {
+pub(super) fn flag(policy: PolicyKind) -> Option<&'static str> {
     match policy {
         PolicyKind::RateLimit => Some("RL"),
         PolicyKind::CircuitBreaker => Some("UO"),
-        PolicyKind::Authentication | PolicyKind::MutualTls => Some("UAEX"),
+        PolicyKind::Authentication | PolicyKind::ExternalAuthorization | PolicyKind::MutualTls => Some("UAEX"),
         _ => None,
     }
 }

@@ -1,10 +1,14 @@
-//! Validates what an extension's module decided. This is as untrusted as a program's output, and the same rules apply.
+//! Validates what an extension's module decided, and records what comes after a program's verdict. A module's output is as untrusted as a program's, and the same
+//! rules apply.
 
 use crate::http::edits;
 use crate::http::edits::{BadOutput, Edit};
+use crate::telemetry::observed::{RecordedVerdict, Stage};
+use crate::telemetry::record::Record;
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use leno_sandbox::extension::{Change, Failure, Local, Outcome};
+use std::time::Instant;
 
 /// A module's decision, validated.
 #[derive(Debug)]
@@ -59,4 +63,36 @@ fn answer(local: Local) -> Result<Answer, BadOutput> {
         grpc_status: u8::try_from(grpc_status).ok().filter(|status| *status <= 16),
         details: details.into(),
     })
+}
+
+/// Replaces the program's verdict in the record.
+pub(crate) fn overrule(record: &Record, recorded: RecordedVerdict) {
+    record.note(|observed| {
+        if let RecordedVerdict::Deny { policy, .. } = &recorded {
+            observed.flag = super::outcome::flag(*policy);
+        }
+        if let Some(judged) = &mut observed.judged {
+            judged.verdict = recorded;
+        }
+    });
+}
+
+/// Records what would have been refused if it were not audited. The first one counts.
+pub(crate) fn audit(record: &Record, recorded: RecordedVerdict) {
+    record.note(|observed| {
+        if let Some(judged) = &mut observed.judged {
+            judged.audit.get_or_insert(recorded);
+        }
+    });
+}
+
+/// Adds the time since `started` to that of the judgement.
+pub(crate) fn add_time(record: &Record, started: Instant) {
+    let ended = Instant::now();
+    record.note(|observed| {
+        observed.stages[Stage::Judged as usize] = Some(ended);
+        if let Some(judged) = &mut observed.judged {
+            judged.time += ended.saturating_duration_since(started);
+        }
+    });
 }

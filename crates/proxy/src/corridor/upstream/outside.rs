@@ -6,11 +6,12 @@ use crate::corridor::pool::{CalleeKey, ConnectionKey};
 use crate::http::body::Body;
 use crate::http::failure::Failure;
 use crate::http::head;
-use crate::state::egress::{self, Outside};
+use crate::state::egress::Outside;
 use crate::state::function::FunctionEntry;
 use crate::telemetry::observed::Stage;
 use http::request;
 use http::uri::Scheme;
+use leno_config::egress::authority;
 use leno_config::slice::EgressProtocol;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -44,7 +45,7 @@ impl Forward<'_> {
         let credentials = outside.credentials().await?;
         self.endpoint.set(Some(address));
         exchange.record.stage(Stage::Upstream);
-        let authority = egress::authority(&host, port);
+        let authority = authority(&host, port);
         head::leave_mesh(&mut head, &authority, outside.egress.trace_context);
         for (name, value) in credentials {
             head::set_alone(&mut head.headers, name, value);

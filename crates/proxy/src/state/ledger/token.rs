@@ -105,7 +105,7 @@ const GENERATION: usize = 256;
 
 /// A bounded map. The less recently used half is dropped first.
 #[derive(Debug)]
-struct Recent<V>([Mutex<Generations<V>>; SHARDS]);
+pub(crate) struct Recent<V>([Mutex<Generations<V>>; SHARDS]);
 
 /// Entries move to `young` when they are used. When `young` is full, it becomes `old`, and the previous `old` is dropped.
 #[derive(Debug)]
@@ -115,7 +115,7 @@ struct Generations<V> {
 }
 
 impl<V: Clone> Recent<V> {
-    fn look_up(&self, digest: &Digest) -> Option<V> {
+    pub(crate) fn look_up(&self, digest: &Digest) -> Option<V> {
         self.with_shard(digest, |shard| {
             if let Some(known) = shard.young.get(digest) {
                 return Some(known.clone());
@@ -126,7 +126,7 @@ impl<V: Clone> Recent<V> {
         })
     }
 
-    fn insert(&self, digest: Digest, value: V) {
+    pub(crate) fn insert(&self, digest: Digest, value: V) {
         self.with_shard(&digest, |shard| shard.insert(digest, value));
     }
 

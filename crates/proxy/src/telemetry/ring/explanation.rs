@@ -3,7 +3,7 @@
 use crate::runtime::clock::rfc3339;
 use crate::telemetry::names::{EXTENSIONS, algorithm_name, direction_name, policy_name, protocol_name};
 use crate::telemetry::observed::{
-    AttemptResult, EditedHeader, Observation, Observed, RecordedVerdict, SignatureCheck, Stage, Try,
+    AttemptResult, AuthorizerCheck, EditedHeader, Observation, Observed, RecordedVerdict, SignatureCheck, Stage, Try,
 };
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -39,6 +39,9 @@ pub struct Explanation {
     /// Counters of rate limits that were taken from.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub quotas: Vec<Quota>,
+    /// External authorizers that were asked, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub authorizers: Vec<Authorizer>,
     /// Runs of extensions, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub extensions: Vec<ExtensionRun>,
@@ -154,6 +157,19 @@ pub struct Quota {
     pub shared: bool,
 }
 
+/// An external authorizer that was asked.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Authorizer {
+    /// The authorizer: `<policy>/externalAuthorization/<name>`.
+    pub name: String,
+    /// `allowed`, or why it did not.
+    pub result: String,
+    /// The answer is known from an earlier request.
+    pub remembered: bool,
+    /// Microseconds until the answer was there.
+    pub asked_us: f64,
+}
+
 /// One run of an extension.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ExtensionRun {
@@ -257,6 +273,7 @@ impl Explanation {
                 .iter()
                 .map(|check| Quota { limit: check.limit.to_string(), remaining: check.remaining, shared: check.shared })
                 .collect(),
+            authorizers: observed.authorizers.iter().map(authorizer).collect(),
             extensions: extensions(observed),
             request_edits: edits(&observed.request_edits),
             response_edits: edits(&observed.response_edits),
@@ -319,6 +336,15 @@ fn signatures(observed: &Kept) -> Vec<Signature> {
         result: check.result().to_owned(),
     };
     observed.signatures.iter().map(tell).collect()
+}
+
+fn authorizer(check: &AuthorizerCheck) -> Authorizer {
+    Authorizer {
+        name: check.name.to_string(),
+        result: check.result.to_string(),
+        remembered: check.remembered,
+        asked_us: micros(check.time),
+    }
 }
 
 fn extensions(observed: &Kept) -> Vec<ExtensionRun> {

@@ -118,7 +118,7 @@ fn carry_out(change: impl FnOnce(&mut Decision)) -> (Result<Judgement, JudgeErro
         principal: None,
         facts: Vec::new(),
         audit: None,
-        plan: Plan { target: Some(0), trace: None },
+        plan: Plan { target: Some(0), trace: None, asks: vec![] },
     };
     change(&mut decision);
     let record = bench.record(&head);
@@ -190,6 +190,7 @@ fn invalid_decisions_are_not_carried_out() {
     assert!(matches!(bad(|d| d.takes = vec![take(1)]), BadOutput::Index { what: "rate limit", index: 1, count: 1 }));
     assert!(matches!(bad(|d| d.takes = vec![take(0); 65]), BadOutput::TooMany { what: "takes", .. }));
     assert!(matches!(bad(|d| d.plan.target = Some(1)), BadOutput::Index { what: "target", index: 1, count: 1 }));
+    assert!(matches!(bad(|d| d.plan.asks = vec![0]), BadOutput::TooMany { what: "questions", count: 1, most: 0 }));
     assert_eq!(bad(|d| d.plan.trace = trace(0, 1)), BadOutput::TraceContext);
     assert_eq!(bad(|d| d.plan.trace = trace(1, 0)), BadOutput::TraceContext);
     assert_eq!(bad(|d| d.verdict = Verdict::Deny(denial(200))), BadOutput::Status(200));

@@ -1,0 +1,285 @@
+//! `spec.externalAuthorization`.
+
+use super::fields::{self, MILLISECOND};
+use super::header::{self, Use};
+use super::{Context, Placed, authorization, rate_limit};
+use crate::document::{self, KeyPart, Operation};
+use crate::duration::Duration;
+use crate::egress::{Egress, EgressProtocol, authority};
+use crate::id::FunctionId;
+use crate::problem::{Problem, Scope};
+use crate::slice::{self, AppProtocol, AuthorizerProtocol, Run};
+use crate::snapshot::{Authorizer, Function, Policy};
+use leno_policy::reserved::is_same;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+
+const LONGEST_TIMEOUT: Duration = Duration::from_secs(60);
+const LONGEST_TTL: Duration = Duration::from_secs(3600);
+/// Authorizers of one policy.
+const MOST: usize = 8;
+/// Longest prefix of a path, in bytes.
+const LONGEST_PREFIX: usize = 256;
+
+/// The authorizers of one policy. [`connect`] finds out how each is called, once all functions and policies are known.
+pub(super) fn authorizers(
+    context: &Context<'_>,
+    list: &Scope<'_>,
+    (namespace, policy): (&str, &str),
+    authorizers: &[document::Authorizer],
+) -> Vec<Authorizer> {
+    fields::unique_names(list, authorizers.iter().map(|authorizer| Some(authorizer.name.as_str())));
+    if authorizers.len() > MOST {
+        let fix = format!("expected at most {MOST} in a policy");
+        list.problem(format!("{} authorizers are many", authorizers.len()), fix);
+    }
+    let compile = |(index, one)| authorizer(context, &list.element(index), (namespace, policy), one, index);
+    authorizers.iter().enumerate().map(compile).collect()
+}
+
+fn authorizer(
+    context: &Context<'_>,
+    scope: &Scope<'_>,
+    (namespace, policy): (&str, &str),
+    authorizer: &document::Authorizer,
+    index: usize,
+) -> Authorizer {
+    let when = scope.field("when");
+    if let Some(operations) = &authorizer.when {
+        fields::not_empty(&when, operations, "all requests");
+    }
+    let operation = |(index, one): (usize, &Operation)| {
+        let element = when.element(index);
+        if *one == Operation::default() {
+            element.problem("an element without fields would match any request", "name something, or remove `when`");
+        }
+        authorization::operation(&element, one)
+    };
+    let names = |field: &str, names: &[String], purpose| headers(&scope.field(field), names, purpose);
+    if !(400..=599).contains(&authorizer.status_on_error) {
+        let message = format!("{} is not the status of a refusal", authorizer.status_on_error);
+        scope.field("statusOnError").problem(message, "expected 400 to 599");
+    }
+    path_prefix(scope, authorizer);
+    Authorizer {
+        service: service(context, &scope.field("service"), namespace, &authorizer.service),
+        only: authorizer.when.iter().flatten().enumerate().map(operation).collect(),
+        slice: slice::Authorizer {
+            name: fields::rule_name(scope, policy, "externalAuthorization", Some(&authorizer.name), index),
+            authority: String::new(),
+            protocol: authorizer.protocol,
+            path_prefix: authorizer.path_prefix.clone(),
+            timeout: fields::within(&scope.field("timeout"), authorizer.timeout, MILLISECOND, LONGEST_TIMEOUT),
+            status_on_error: authorizer.status_on_error,
+            shown: shown(scope, authorizer),
+            upstream_headers: names("upstreamHeaders", &authorizer.upstream_headers, Use::Edit),
+            client_headers: names("clientHeaders", &authorizer.client_headers, Use::Edit),
+            cache: authorizer.cache.as_ref().map(|section| cache(&scope.field("cache"), section)),
+            audit: false,
+        },
+    }
+}
+
+fn service(context: &Context<'_>, scope: &Scope<'_>, namespace: &str, name: &str) -> Option<FunctionId> {
+    let id = fields::function(context, scope, namespace, name)?;
+    if context.jobs.contains_key(&id) {
+        scope.problem(format!("`{id}` is a job, and nobody can call a job"), "name a function or an External document");
+        return None;
+    }
+    Some(id)
+}
+
+fn path_prefix(scope: &Scope<'_>, authorizer: &document::Authorizer) {
+    let (prefix, scope) = (&authorizer.path_prefix, scope.field("pathPrefix"));
+    if prefix.is_empty() {
+        return;
+    }
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/-._~".contains(&byte);
+    let dots = prefix.split('/').any(|segment| matches!(segment, "." | ".."));
+    let good = prefix.starts_with('/') && !prefix.ends_with('/') && !prefix.contains("//") && !dots;
+    if authorizer.protocol == AuthorizerProtocol::Grpc {
+        scope.problem("a gRPC call has the path of its method", "remove it, or use `protocol: http`");
+    } else if !good || !prefix.bytes().all(plain) || prefix.len() > LONGEST_PREFIX {
+        let fix = "expected a path such as /check: letters, digits, `-`, `.`, `_` and `~`, without a slash at its end";
+        scope.problem(format!("`{}` cannot stand before a path", prefix.escape_debug()), fix);
+    }
+}
+
+/// The headers that are shown.
+fn shown(scope: &Scope<'_>, authorizer: &document::Authorizer) -> Option<Vec<String>> {
+    let list = authorizer.include_headers.as_deref();
+    let mut names = headers(&scope.field("includeHeaders"), list.unwrap_or_default(), Use::Read);
+    match authorizer.protocol {
+        AuthorizerProtocol::Grpc => list.is_some().then_some(names),
+        AuthorizerProtocol::Http => {
+            names.extend(["authorization", "cookie"].map(str::to_owned));
+            Some(names)
+        }
+    }
+}
+
+fn headers(list: &Scope<'_>, names: &[String], purpose: Use) -> Vec<String> {
+    let mut headers: Vec<String> = Vec::new();
+    for (index, name) in names.iter().enumerate() {
+        let scope = list.element(index);
+        let Some(name) = header::name(&scope, name, purpose) else { continue };
+        if headers.contains(&name) {
+            scope.problem(format!("`{name}` is named twice"), "remove one of the two");
+        }
+        headers.push(name);
+    }
+    headers
+}
+
+fn cache(scope: &Scope<'_>, section: &document::AuthorizerCache) -> slice::AuthorizerCache {
+    let key = scope.field("key");
+    if section.key.is_empty() {
+        let fix = "name all that its answers depend on, such as `[header: authorization, method, path]`";
+        key.problem("all requests would get the same answer", fix);
+    }
+    for (index, part) in section.key.iter().enumerate() {
+        if matches!(part, KeyPart::Claim(_)) {
+            let fix = "copy the claim to a header with `claimsToHeaders`, and name that";
+            key.element(index).problem("claims do not tell answers apart", fix);
+        }
+    }
+    slice::AuthorizerCache {
+        ttl: fields::within(&scope.field("ttl"), section.ttl, MILLISECOND, LONGEST_TTL),
+        key: rate_limit::key(&key, &section.key),
+    }
+}
+
+/// Finds out how the authorizers are called, and makes them callees of the functions that ask them. Refuses what could not work: nobody who could answer, and
+/// questions about questions without end.
+pub(super) fn connect(
+    documents: &[Placed<document::Policy>],
+    policies: &mut [Policy],
+    functions: &mut BTreeMap<FunctionId, Function>,
+    problems: &RefCell<Vec<Problem>>,
+) {
+    if policies.iter().all(|policy| policy.authorizers.is_empty()) {
+        return;
+    }
+    for (placed, policy) in documents.iter().zip(policies.iter_mut()) {
+        let root = placed.scope(problems);
+        let spec = root.field("spec");
+        let list = spec.field("externalAuthorization");
+        for (index, authorizer) in policy.authorizers.iter_mut().enumerate() {
+            let service = list.element(index);
+            let service = service.field("service");
+            let Some((id, called)) = authorizer.service.as_ref().and_then(|id| functions.get_key_value(id)) else {
+                continue;
+            };
+            match reached(id, called, authorizer.slice.protocol) {
+                Ok(authority) => authorizer.slice.authority = authority,
+                Err((message, fix)) => service.problem(message, fix),
+            }
+        }
+    }
+    endless(documents, policies, functions, problems);
+    claims(documents, policies, functions, problems);
+    for function in functions.values_mut().filter(|function| !matches!(function.run, Run::Job(_))) {
+        let authorizers = function.policies.iter().flat_map(|index| &policies[*index].authorizers);
+        for id in authorizers.filter_map(|authorizer| authorizer.service.clone()) {
+            if !function.callees.contains(&id) {
+                function.callees.push(id);
+            }
+        }
+    }
+}
+
+/// The authority by which an authorizer is called.
+fn reached(id: &FunctionId, called: &Function, protocol: AuthorizerProtocol) -> Result<String, (String, &'static str)> {
+    let grpc = protocol == AuthorizerProtocol::Grpc;
+    let Run::Egress(egress) = &called.run else {
+        if grpc && called.protocol == AppProtocol::Http1 {
+            return Err((format!("`{id}` speaks HTTP/1.1, and gRPC needs HTTP/2"), "give it `protocol: grpc`"));
+        }
+        return Ok(format!("{}.{}", id.name, id.namespace));
+    };
+    let Egress { hosts, addresses, ports, .. } = egress;
+    let http = |protocol| matches!(protocol, EgressProtocol::Http | EgressProtocol::Https);
+    let Some(port) = ports.iter().find(|port| http(port.protocol) && (port.http2 || !grpc)) else {
+        let fix = "give it a port with `protocol: http` or `https`, for gRPC with `http2: true`";
+        return Err((format!("`{id}` has no port at which it could be asked"), fix));
+    };
+    let single = addresses.iter().find(|block| block.prefix == if block.address.is_ipv4() { 32 } else { 128 });
+    let host = hosts.iter().find(|host| !host.starts_with('*')).cloned();
+    let literal = single.map(|block| match block.address {
+        std::net::IpAddr::V4(address) => address.to_string(),
+        std::net::IpAddr::V6(address) => format!("[{address}]"),
+    });
+    match host.or(literal) {
+        Some(host) => Ok(authority(&host, *port)),
+        None => Err((format!("`{id}` may be many: nothing says which of them to ask"), "give it a host without `*`")),
+    }
+}
+
+/// Refuses authorizers that would be asked, at the end of however many questions, about requests to themselves.
+fn endless(
+    documents: &[Placed<document::Policy>],
+    policies: &[Policy],
+    functions: &BTreeMap<FunctionId, Function>,
+    problems: &RefCell<Vec<Problem>>,
+) {
+    let asked = |id: &FunctionId| -> Vec<&FunctionId> {
+        let applied = functions.get(id).into_iter().flat_map(|function| &function.policies);
+        applied.flat_map(|index| &policies[*index].authorizers).filter_map(|one| one.service.as_ref()).collect()
+    };
+    let mut selected = vec![Vec::new(); policies.len()];
+    for (id, function) in functions {
+        function.policies.iter().for_each(|policy| selected[*policy].push(id));
+    }
+    for ((placed, policy), selected) in documents.iter().zip(policies).zip(selected) {
+        for (index, authorizer) in policy.authorizers.iter().enumerate() {
+            let Some(service) = &authorizer.service else { continue };
+            let (mut seen, mut next) = (BTreeSet::new(), asked(service));
+            while let Some(id) = next.pop() {
+                if seen.insert(id) {
+                    next.extend(asked(id));
+                }
+            }
+            if selected.iter().any(|id| *id == service || seen.contains(id)) {
+                let root = placed.scope(problems);
+                let spec = root.field("spec");
+                let list = spec.field("externalAuthorization");
+                let message = format!("`{service}` would be asked about each question to itself, without end");
+                let fix = "do not select it: name the `functions`, or use labels that it does not carry";
+                list.element(index).field("service").problem(message, fix);
+            }
+        }
+    }
+}
+
+/// Refuses answers that would overwrite what a verified token says.
+fn claims(
+    documents: &[Placed<document::Policy>],
+    policies: &[Policy],
+    functions: &BTreeMap<FunctionId, Function>,
+    problems: &RefCell<Vec<Problem>>,
+) {
+    let mut reported = BTreeSet::new();
+    for function in functions.values() {
+        let issuers = || function.policies.iter().flat_map(|index| &policies[*index].authentication);
+        let claimed = |name: &str| {
+            let mut names = issuers().flat_map(|issuer| &issuer.claims_to_headers).map(|(_, claimed)| claimed);
+            names.any(|claimed| is_same(claimed.as_bytes(), name.as_bytes()))
+        };
+        for policy in &function.policies {
+            let written = &documents[*policy].document.spec.external_authorization;
+            for (index, authorizer) in written.iter().enumerate() {
+                for (number, name) in authorizer.upstream_headers.iter().enumerate() {
+                    if claimed(name) && reported.insert((*policy, index, number)) {
+                        let root = documents[*policy].scope(problems);
+                        let spec = root.field("spec");
+                        let list = spec.field("externalAuthorization");
+                        let element = list.element(index);
+                        let message = format!("`{name}` is made of a claim, in a policy of the same function");
+                        let fix = "a claim is not to be overwritten; use another header";
+                        element.field("upstreamHeaders").element(number).problem(message, fix);
+                    }
+                }
+            }
+        }
+    }
+}

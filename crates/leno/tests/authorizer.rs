@@ -1,0 +1,281 @@
+//! External authorizers: asked over gRPC and over HTTP, outside of the mesh and as functions, and all that they may say instead of yes.
+
+mod authorizer_server;
+mod mesh;
+
+use authorizer_server::{Asked, Authorizer, Say};
+use mesh::{Answer, Mesh, echo_function, policy};
+use serde_json::{Value, json};
+
+/// Some of what the functions' policies allow.
+const RULES: &str =
+    "  authorization: {rules: [{name: shop, to: [{paths: [\"/items/*\", \"/open/*\", \"/call/*\", \"/status/*\"]}]}]}";
+
+/// How an authorizer is asked, and what it is.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    Grpc { outside: bool },
+    Http { outside: bool },
+}
+
+const WAYS: [Way; 4] = [
+    Way::Grpc { outside: true },
+    Way::Grpc { outside: false },
+    Way::Http { outside: true },
+    Way::Http { outside: false },
+];
+
+impl Way {
+    fn protocol(self) -> &'static str {
+        match self {
+            Self::Grpc { .. } => "grpc",
+            Self::Http { .. } => "http",
+        }
+    }
+
+    /// The document of the authorizer `authz`, and the policy that lets these functions ask it.
+    fn authorizer(self, port: u16, callers: &str) -> String {
+        let (grpc, outside) = match self {
+            Self::Grpc { outside } => (true, outside),
+            Self::Http { outside } => (false, outside),
+        };
+        let document = if outside {
+            let http2 = if grpc { ", http2: true" } else { "" };
+            format!(
+                "kind: External\nmetadata: {{name: authz, namespace: test}}\nspec:\n  addresses: [127.0.0.1]\n  ports: [{{port: {port}, protocol: http{http2}}}]\n"
+            )
+        } else {
+            let protocol = if grpc { "grpc" } else { "http1" };
+            format!(
+                "kind: Function\nmetadata: {{name: authz, namespace: test}}\nspec:\n  protocol: {protocol}\n  external: {{addresses: [\"127.0.0.1:{port}\"]}}\n"
+            )
+        };
+        let callers = format!("  authorization: {{rules: [{{name: shops, from: [{{identities: [{callers}]}}]}}]}}");
+        format!("---\napiVersion: leno.dev/v1alpha1\n{document}") + &policy("authz", "authz", &callers)
+    }
+}
+
+/// A function at `<name>.example`, and the policy by which its requests are asked about.
+fn function(name: &str, protocol: &str, more: &str, policy_more: &str) -> String {
+    let expose = format!("  expose: [{{hosts: [{name}.example], path: /}}]\n  isolation: process");
+    let asks = format!(
+        "{RULES}\n  externalAuthorization:\n  - name: ext\n    service: authz\n    protocol: {protocol}\n{more}{policy_more}"
+    );
+    echo_function(name, &expose) + &policy(&format!("guard-{name}"), name, &asks)
+}
+
+fn shop(way: Way, more: &str) -> String {
+    let more = format!(
+        "    timeout: 20s\n    upstreamHeaders: [x-user]\n    clientHeaders: [www-authenticate, location]\n    when: [{{notPaths: [\"/open/*\"]}}]\n{more}"
+    );
+    function("shop", way.protocol(), &more, "")
+}
+
+fn get(mesh: &Mesh, name: &str, path: &str, headers: &[&str]) -> Answer {
+    let host = format!("host: {name}.example");
+    let mut arguments = vec!["--header", &host];
+    headers.iter().for_each(|header| arguments.extend(["--header", header]));
+    mesh.curl(path, &arguments)
+}
+
+fn explained(mesh: &Mesh, answer: &Answer) -> String {
+    mesh.explain(answer.header("x-request-id").unwrap_or_else(|| panic!("{answer:?}")))
+}
+
+#[test]
+fn an_authorizer_allows_refuses_and_says_who_it_is_whichever_way_it_is_asked() {
+    for way in WAYS {
+        let server = Authorizer::start();
+        let mesh = Mesh::start(&(way.authorizer(server.port(), "shop") + &shop(way, "    includeHeaders: [x-team]\n")));
+        // Allowed, with headers: those that are named go on, and nobody can forge them.
+        server.say(Say::Allow(vec![("x-user", "ann"), ("x-other", "1")]));
+        let sent = ["x-user: root", "X_User: root", "x-team: red", "x-secret: 1", "authorization: Bearer a"];
+        let answer = get(&mesh, "shop", "/items/1?q=%2f", &sent);
+        assert_eq!(answer.status, 200, "{way:?}: {answer:?}");
+        let headers = answer.json()["headers"].clone();
+        assert_eq!(headers["x-user"], json!(["ann"]), "{way:?}: {headers}");
+        assert!(headers.get("x_user").is_none() && headers.get("x-other").is_none(), "{way:?}: {headers}");
+        let asked = server.asked().pop().unwrap();
+        assert_eq!((&*asked.method, &*asked.path), ("GET", "/items/1?q=%2f"), "{way:?}");
+        assert_eq!(asked.headers.get("x-team").map(String::as_str), Some("red"), "{way:?}: {asked:?}");
+        let is_there = |name: &str| asked.headers.contains_key(name);
+        assert!(!is_there("x-user") && !is_there("x_user") && !is_there("x-secret"), "{way:?}: {asked:?}");
+        assert_eq!(is_there("authorization"), matches!(way, Way::Http { .. }), "{way:?}: {asked:?}");
+        if let Way::Grpc { .. } = way {
+            assert_eq!((&*asked.host, &*asked.scheme), ("shop.example", "http"), "{asked:?}");
+            assert_eq!(asked.destination, "spiffe://test.example/ns/test/sa/shop");
+            assert_eq!(Some(asked.id.as_str()), answer.header("x-request-id"));
+        }
+        assert!(explained(&mesh, &answer).contains("guard-shop/externalAuthorization/ext: allowed"), "{way:?}");
+        // Allowed without headers: what the caller sent under their names is gone all the same, asked or not.
+        server.say(Say::Allow(vec![]));
+        for (path, asks) in [("/items/1", 1), ("/open/1", 0)] {
+            let before = server.count();
+            let headers = get(&mesh, "shop", path, &["x-user: root", "X_User: root"]).json()["headers"].clone();
+            assert!(headers.get("x-user").is_none() && headers.get("x_user").is_none(), "{way:?} {path}: {headers}");
+            assert_eq!(server.count() - before, asks, "{way:?} {path}");
+        }
+        // What no rule allows is refused without a question.
+        let before = server.count();
+        assert_eq!(get(&mesh, "shop", "/secret", &[]).status, 403);
+        assert_eq!(server.count(), before, "{way:?}");
+        // Refused.
+        let headers =
+            vec![("www-authenticate", "Bearer realm=\"x\""), ("x-inside", "1"), ("content-type", "text/html")];
+        server.say(Say::Refuse(401, headers, "<p>no</p>"));
+        let answer = get(&mesh, "shop", "/items/1", &[]);
+        assert_eq!((answer.status, &*answer.body), (401, "<p>no</p>"), "{way:?}: {answer:?}");
+        assert_eq!(answer.header("www-authenticate"), Some("Bearer realm=\"x\""));
+        assert_eq!(answer.header("content-type"), Some("text/html"));
+        assert_eq!(answer.header("x-inside"), None);
+        let told = explained(&mesh, &answer);
+        assert!(
+            told.contains("guard-shop/externalAuthorization/ext") && told.contains("it refused with 401"),
+            "{told}"
+        );
+        server.say(Say::Refuse(302, vec![("location", "https://login.example/")], ""));
+        let answer = get(&mesh, "shop", "/items/1", &[]);
+        assert_eq!((answer.status, answer.header("location")), (302, Some("https://login.example/")), "{way:?}");
+        mesh.metrics(&["policy=\"externalAuthorization\"", "rule=\"guard-shop/externalAuthorization/ext\""]);
+    }
+}
+
+#[test]
+fn without_an_answer_to_rely_on_the_request_is_refused() {
+    for way in WAYS {
+        let mut server = Authorizer::start();
+        let documents = way.authorizer(server.port(), "shop, quick")
+            + &shop(way, "    statusOnError: 500\n")
+            + &function("quick", way.protocol(), "    timeout: 100ms\n", "");
+        let mut mesh = Mesh::start(&documents);
+        let refused = |mesh: &mut Mesh, name: &str, status: u16, why: &str| {
+            let answer = get(mesh, name, "/items/1", &[]);
+            assert_eq!(answer.status, status, "{way:?} {why}: {answer:?}");
+            let told = explained(mesh, &answer);
+            let rule = format!("guard-{name}/externalAuthorization/ext");
+            assert!(told.contains(&rule) && told.contains(why), "{way:?} {why}: {told}");
+            assert!(!answer.body.contains(why), "why is for the operator only: {answer:?}");
+        };
+        server.say(Say::Silence);
+        refused(&mut mesh, "quick", 503, "it did not answer within 100ms");
+        server.say(Say::Huge);
+        refused(&mut mesh, "shop", 500, "larger than 65536 bytes");
+        server.say(Say::Break);
+        refused(&mut mesh, "shop", 500, "it could not be asked");
+        server.say(Say::Allow(vec![("x-user", "a\tb\u{7f}")]));
+        if let Way::Grpc { .. } = way {
+            refused(&mut mesh, "shop", 500, "the value for header `x-user`");
+            for bytes in [&b""[..], b"\0\0\0\0\0", b"garbage", b"\0\0\0\0\x01\xff", b"\x01\0\0\0\0"] {
+                server.say(Say::Bytes(bytes.to_vec()));
+                refused(&mut mesh, "shop", 500, "its answer is not understood");
+            }
+            server.say(Say::Grpc(14));
+            refused(&mut mesh, "shop", 500, "its gRPC call failed with status 14");
+            server.say(Say::Refuse(200, vec![], ""));
+            refused(&mut mesh, "shop", 500, "200 is not the status of a refusal");
+        } else {
+            for status in [204, 500, 503] {
+                server.say(Say::Refuse(status, vec![], ""));
+                refused(&mut mesh, "shop", 500, &format!("it answered with status {status}"));
+            }
+        }
+        server.die();
+        refused(&mut mesh, "shop", 500, "it could not be asked");
+    }
+}
+
+#[test]
+fn an_authorizer_that_does_not_let_the_function_ask_refuses() {
+    let way = Way::Http { outside: false };
+    let server = Authorizer::start();
+    server.say(Say::Allow(vec![]));
+    let documents =
+        way.authorizer(server.port(), "other") + &shop(way, "") + &echo_function("other", "  isolation: process");
+    let mesh = Mesh::start(&documents);
+    let answer = get(&mesh, "shop", "/items/1", &[]);
+    assert_eq!((answer.status, server.count()), (503, 0), "{answer:?}");
+    let told = explained(&mesh, &answer);
+    assert!(told.contains("a policy refused the call with 403"), "{told}");
+    assert!(told.contains("spiffe://test.example/ns/test/sa/shop"), "the call itself is told too: {told}");
+}
+
+#[test]
+fn answers_are_remembered_by_the_key_that_the_policy_names() {
+    for way in [Way::Grpc { outside: true }, Way::Http { outside: false }] {
+        let server = Authorizer::start();
+        let cache = "    timeout: 20s\n    upstreamHeaders: [x-user]\n    includeHeaders: [x-key]\n    cache: {ttl: 1h, key: [{header: x-key}, method, path]}\n";
+        let mesh =
+            Mesh::start(&(way.authorizer(server.port(), "cached") + &function("cached", way.protocol(), cache, "")));
+        server.say(Say::Allow(vec![("x-user", "ann")]));
+        let ask = |path: &str, headers: &[&str]| {
+            let before = server.count();
+            let answer = get(&mesh, "cached", path, headers);
+            (answer.status, server.count() - before, answer)
+        };
+        let (status, asked, _) = ask("/items/1", &["x-key: a"]);
+        assert_eq!((status, asked), (200, 1), "{way:?}");
+        let (status, asked, answer) = ask("/items/1", &["x-key: a", "x-other: 1", "x-user: root"]);
+        assert_eq!((status, asked), (200, 0), "{way:?}");
+        assert_eq!(answer.json()["headers"]["x-user"], json!(["ann"]), "{way:?}");
+        assert!(explained(&mesh, &answer).contains("allowed (remembered)"), "{way:?}");
+        for (path, headers) in [
+            ("/items/2", &["x-key: a"][..]),
+            ("/items/1?q", &["x-key: a"]),
+            ("/items/1", &["x-key: b"]),
+            ("/items/1", &["x-key: a", "x-key: b"]),
+        ] {
+            assert_eq!(ask(path, headers).1, 1, "{way:?} {path} {headers:?}");
+            assert_eq!(ask(path, headers).1, 0, "{way:?} {path} {headers:?}");
+        }
+        // Who lacks a part of the key is asked about each time.
+        assert_eq!((ask("/items/1", &[]).1, ask("/items/1", &[]).1), (1, 1), "{way:?}");
+        // Refusals are remembered, failures are not.
+        server.say(Say::Refuse(403, vec![], "no"));
+        for asked in [1, 0] {
+            let (status, count, answer) = ask("/items/3", &["x-key: a"]);
+            assert_eq!((status, count, &*answer.body), (403, asked, "no"), "{way:?}");
+        }
+        server.say(Say::Break);
+        assert_eq!(ask("/items/4", &["x-key: a"]).0, 503, "{way:?}");
+        server.say(Say::Allow(vec![]));
+        assert_eq!(ask("/items/4", &["x-key: a"]).0, 200, "{way:?}");
+        assert_eq!(ask("/items/1", &["x-key: a"]).1, 0, "{way:?}: what was known is known");
+    }
+}
+
+#[test]
+fn an_audited_authorizer_is_asked_and_told_and_refuses_nobody() {
+    let way = Way::Grpc { outside: false };
+    let server = Authorizer::start();
+    let documents = way.authorizer(server.port(), "watched")
+        + &function("watched", way.protocol(), "    timeout: 20s\n", "  mode: audit\n");
+    let mut mesh = Mesh::start(&documents);
+    server.say(Say::Refuse(401, vec![], "no"));
+    let answer = get(&mesh, "watched", "/items/1", &[]);
+    assert_eq!((answer.status, server.count()), (200, 1), "{answer:?}");
+    server.say(Say::Break);
+    assert_eq!(get(&mesh, "watched", "/items/2", &[]).status, 200);
+    // Each worker writes its own lines.
+    let mut lines = mesh.log_lines("audit_rule", "guard-watched/externalAuthorization/ext", 2);
+    lines.sort_by_key(|line| line["path"].to_string());
+    let clauses: Vec<&Value> = lines.iter().map(|line| &line["audit_clause"]).collect();
+    assert_eq!(clauses[0], "it refused with 401");
+    assert!(clauses[1].as_str().unwrap().contains("it could not be asked"), "{clauses:?}");
+    assert!(lines.iter().all(|line| line["audit_verdict"] == "deny" && line["verdict"] == "allow"), "{lines:?}");
+}
+
+#[test]
+fn a_call_between_functions_is_asked_about_with_the_caller() {
+    let way = Way::Grpc { outside: true };
+    let server = Authorizer::start();
+    server.say(Say::Allow(vec![]));
+    let caller = echo_function(
+        "caller",
+        "  expose: [{hosts: [caller.example], path: /}]\n  callees: [shop]\n  isolation: process",
+    ) + &policy("in", "caller", mesh::ALLOW_ALL);
+    let mesh = Mesh::start(&(way.authorizer(server.port(), "shop") + &shop(way, "") + &caller));
+    assert_eq!(get(&mesh, "caller", "/call/shop/items/7", &[]).status, 200);
+    let asked: Vec<Asked> = server.asked();
+    assert_eq!(asked.len(), 1, "{asked:?}");
+    assert_eq!((&*asked[0].source, &*asked[0].path), ("spiffe://test.example/ns/test/sa/caller", "/items/7"));
+}

@@ -1,0 +1,112 @@
+//! External authorizers of a function, and the answers that are remembered of each.
+
+use super::ledger::token::{Digest, Recent};
+use crate::http::edits::Edit;
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode};
+use leno_config::slice;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Bytes of the largest answer that is remembered.
+const LARGEST_REMEMBERED: usize = 2048;
+
+/// An authorizer of one function. A change of the function's configuration makes another one, which remembers nothing.
+#[derive(Debug)]
+pub(crate) struct Authorizer {
+    /// Its definition.
+    pub spec: slice::Authorizer,
+    /// Answers, and when they are forgotten: at most 4096 of each authorizer, less than 10 MB.
+    remembered: Recent<(Instant, Arc<Answer>)>,
+}
+
+/// What an authorizer said, validated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// The request may go on, with these edits.
+    Allows(Vec<Edit>),
+    /// It may not.
+    Refuses(Refused),
+}
+
+/// A refusal, as the client gets it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Refused {
+    /// 3xx, 4xx or 5xx.
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+    /// The authorizer's own words, for the record; often empty.
+    pub details: Box<str>,
+}
+
+impl Authorizer {
+    pub(super) fn new(spec: &slice::Authorizer) -> Self {
+        Self { spec: spec.clone(), remembered: Recent::default() }
+    }
+
+    /// The answer to an equal question that is still good.
+    pub(crate) fn look_up(&self, digest: &Digest, now: Instant) -> Option<Arc<Answer>> {
+        self.remembered.look_up(digest).filter(|(until, _)| now < *until).map(|(_, answer)| answer)
+    }
+
+    /// Remembers an answer, unless it is large.
+    pub(crate) fn remember(&self, digest: Digest, answer: &Answer, now: Instant) {
+        let until = self.spec.cache.as_ref().and_then(|cache| now.checked_add(cache.ttl));
+        if let Some(until) = until.filter(|_| answer.size() <= LARGEST_REMEMBERED) {
+            self.remembered.insert(digest, (until, Arc::new(answer.clone())));
+        }
+    }
+}
+
+impl Answer {
+    fn size(&self) -> usize {
+        match self {
+            Self::Allows(edits) => edits.iter().map(Edit::size).sum(),
+            Self::Refuses(Refused { headers, body, details, .. }) => {
+                let fields = headers.iter().map(|(name, value)| name.as_str().len() + value.len());
+                fields.sum::<usize>() + body.len() + details.len()
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use leno_config::slice::{AuthorizerCache, AuthorizerProtocol};
+    use std::time::Duration;
+
+    #[test]
+    fn answers_are_forgotten_and_large_ones_not_remembered() {
+        let authorizer = Authorizer::new(&slice::Authorizer {
+            name: "p/externalAuthorization/a".to_owned(),
+            authority: "a.b".to_owned(),
+            protocol: AuthorizerProtocol::Http,
+            path_prefix: String::new(),
+            timeout: Duration::from_secs(1),
+            status_on_error: 503,
+            shown: None,
+            upstream_headers: Vec::new(),
+            client_headers: Vec::new(),
+            cache: Some(AuthorizerCache { ttl: Duration::from_secs(10), key: Vec::new() }),
+            audit: false,
+        });
+        let refused = |length| {
+            Answer::Refuses(Refused {
+                status: StatusCode::FORBIDDEN,
+                headers: HeaderMap::new(),
+                body: vec![b'a'; length].into(),
+                details: "".into(),
+            })
+        };
+        let now = Instant::now();
+        authorizer.remember([1; 32], &refused(10), now);
+        authorizer.remember([2; 32], &refused(LARGEST_REMEMBERED + 1), now);
+        let almost = now + Duration::from_millis(9_999);
+        assert_eq!(authorizer.look_up(&[1; 32], almost).as_deref(), Some(&refused(10)));
+        assert_eq!(authorizer.look_up(&[1; 32], now + Duration::from_secs(10)), None);
+        assert_eq!(authorizer.look_up(&[2; 32], now), None);
+        assert_eq!(authorizer.look_up(&[3; 32], now), None);
+    }
+}
