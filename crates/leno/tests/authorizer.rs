@@ -2,9 +2,12 @@
 
 mod authorizer_server;
 mod mesh;
+#[expect(dead_code, reason = "the other half is for calls to the outside")]
+mod outside;
 
 use authorizer_server::{Asked, Authorizer, Say};
 use mesh::{Answer, Mesh, echo_function, policy};
+use outside::Server;
 use serde_json::{Value, json};
 
 /// Some of what the functions' policies allow.
@@ -42,12 +45,12 @@ impl Way {
         let document = if outside {
             let http2 = if grpc { ", http2: true" } else { "" };
             format!(
-                "kind: External\nmetadata: {{name: authz, namespace: test}}\nspec:\n  addresses: [127.0.0.1]\n  ports: [{{port: {port}, protocol: http{http2}}}]\n"
+                "kind: External\nmetadata: {{name: authz, namespace: test}}\nspec:\n  addresses: [127.0.0.9]\n  ports: [{{port: {port}, protocol: http{http2}}}]\n"
             )
         } else {
             let protocol = if grpc { "grpc" } else { "http1" };
             format!(
-                "kind: Function\nmetadata: {{name: authz, namespace: test}}\nspec:\n  protocol: {protocol}\n  external: {{addresses: [\"127.0.0.1:{port}\"]}}\n"
+                "kind: Function\nmetadata: {{name: authz, namespace: test}}\nspec:\n  protocol: {protocol}\n  external: {{addresses: [\"127.0.0.9:{port}\"]}}\n"
             )
         };
         let callers = format!("  authorization: {{rules: [{{name: shops, from: [{{identities: [{callers}]}}]}}]}}");
@@ -278,4 +281,47 @@ fn a_call_between_functions_is_asked_about_with_the_caller() {
     let asked: Vec<Asked> = server.asked();
     assert_eq!(asked.len(), 1, "{asked:?}");
     assert_eq!((&*asked[0].source, &*asked[0].path), ("spiffe://test.example/ns/test/sa/caller", "/items/7"));
+}
+
+#[test]
+fn a_call_to_the_outside_is_asked_about() {
+    let (server, api) = (Authorizer::start(), Server::http("127.0.0.9:0"));
+    let way = Way::Http { outside: false };
+    let external = format!(
+        "---\napiVersion: leno.dev/v1alpha1\nkind: External\nmetadata: {{name: api, namespace: test}}\nspec:\n  addresses: [127.0.0.9]\n  \
+         ports: [{{port: {}, protocol: http}}]\n",
+        api.port()
+    );
+    let asks = "  authorization: {rules: [{from: [{identities: [caller]}]}]}\n  externalAuthorization: [{name: ext, service: authz, protocol: http, \
+                timeout: 20s, upstreamHeaders: [x-user]}]";
+    let caller = echo_function(
+        "caller",
+        "  expose: [{hosts: [caller.example], path: /}]\n  callees: [api]\n  isolation: process",
+    ) + &policy("in", "caller", mesh::ALLOW_ALL);
+    let mesh = Mesh::start(&(way.authorizer(server.port(), "api") + &external + &policy("out", "api", asks) + &caller));
+    let path = format!("/call/127.0.0.9:{}/items/7", api.port());
+    server.say(Say::Allow(vec![("x-user", "ann")]));
+    let answer = get(&mesh, "caller", &path, &[]);
+    assert_eq!((answer.status, server.count(), api.requests()), (200, 1, 1), "{answer:?}");
+    assert_eq!(answer.json()["headers"]["x-user"], "ann");
+    server.say(Say::Refuse(403, vec![], ""));
+    assert_eq!(get(&mesh, "caller", &path, &[]).status, 403);
+    assert_eq!((server.count(), api.requests()), (2, 1));
+}
+
+#[test]
+fn an_authorizer_behind_tls_is_asked_like_any_other() {
+    for way in [Way::Grpc { outside: false }, Way::Http { outside: false }] {
+        let server = Authorizer::start();
+        let documents = way.authorizer(server.port(), "shop") + &shop(way, "");
+        let mut mesh = Mesh::start_with("  mtls: {sameNode: always}\n", &documents);
+        server.say(Say::Allow(vec![("x-user", "ann")]));
+        let answer = get(&mesh, "shop", "/items/1", &[]);
+        assert_eq!(answer.status, 200, "{way:?}: {answer:?}");
+        assert_eq!(answer.json()["headers"]["x-user"], json!(["ann"]), "{way:?}");
+        server.say(Say::Break);
+        let answer = get(&mesh, "shop", "/items/1", &[]);
+        assert_eq!(answer.status, 503, "{way:?}: {answer:?}");
+        mesh.log_lines("direction", "inbound", 2);
+    }
 }

@@ -21,6 +21,20 @@ const MOST: usize = 8;
 /// Longest prefix of a path, in bytes.
 const LONGEST_PREFIX: usize = 256;
 
+/// All that policies with authorizers name, whether it is there or not.
+pub(super) fn asking(policies: &[Placed<document::Policy>]) -> BTreeSet<FunctionId> {
+    let with_authorizers =
+        policies.iter().map(|placed| &placed.document).filter(|policy| !policy.spec.external_authorization.is_empty());
+    let named = with_authorizers.flat_map(|policy| {
+        let namespace = &policy.metadata.namespace;
+        policy.spec.functions.iter().filter_map(move |name| match name.contains('/') {
+            true => name.parse().ok(),
+            false => FunctionId::new(namespace, name).ok(),
+        })
+    });
+    named.collect()
+}
+
 /// The authorizers of one policy. [`connect`] finds out how each is called, once all functions and policies are known.
 pub(super) fn authorizers(
     context: &Context<'_>,

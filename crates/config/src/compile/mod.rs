@@ -79,6 +79,8 @@ struct Context<'a> {
     jobs: &'a BTreeMap<FunctionId, usize>,
     /// External documents by name.
     externals: &'a BTreeMap<FunctionId, usize>,
+    /// What is outside and has an authorizer asked in its name: it calls nobody else.
+    asking: BTreeSet<FunctionId>,
     /// Labels of functions and jobs.
     labels: BTreeMap<&'a FunctionId, &'a document::Labels>,
     incomplete: bool,
@@ -125,6 +127,7 @@ pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -
         functions: &names,
         jobs: &jobs,
         externals: &externals,
+        asking: authorizer::asking(&documents.policies),
         labels: labels(documents, &names, &jobs),
         incomplete: documents.incomplete,
         audited: documents.meshes.first().map_or(&[], |mesh| &mesh.document.spec.audit_namespaces),

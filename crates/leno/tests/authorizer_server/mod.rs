@@ -65,9 +65,10 @@ struct State {
 }
 
 impl Authorizer {
+    /// At an address at which nothing else listens: the ports that a mesh is about to use are those of another one.
     pub(crate) fn start() -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+        let listener = runtime.block_on(TcpListener::bind("127.0.0.9:0")).unwrap();
         let address = listener.local_addr().unwrap();
         let state = Arc::new(Mutex::new(State { say: Say::Silence, asked: Vec::new() }));
         let shared = state.clone();

@@ -135,6 +135,8 @@ impl Exchange {
         let (worker, snapshot) = (self.worker.clone(), self.snapshot.clone());
         let (mut exchange, admitted) = Self::call(worker, snapshot, origin, peer, in_flight, &mut head);
         exchange.tells_own = true;
+        // The worker's time stays charged to whom it is charged to now.
+        exchange.handed_over = true;
         let response = match admitted {
             Ok(()) => {
                 let body = body.count_in(exchange.record.meter());

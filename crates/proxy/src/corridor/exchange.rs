@@ -41,7 +41,7 @@ pub(crate) struct Exchange {
     pub record: Record,
     /// When the exchange began: its head was complete.
     pub started: Instant,
-    /// Another exchange on this thread handed this one over. The worker's time stays charged to the other one's function.
+    /// Another exchange on this thread handed this one over, or asks by it. The worker's time stays charged to the other one's function.
     pub handed_over: bool,
     /// The method is HEAD, so the response has no body.
     pub head_only: bool,
