@@ -242,9 +242,9 @@ impl Room {
         Err(io::Error::new(error.kind(), format!("`{name}` in {}: {text}{hint}", task.directory.display())))
     }
 
-    /// Runs a container, with these files as its standard output and standard error. If they are pipes, they become its user's. The room has to be one of [`crate::Rooms::take_for_container`]. Returns
-    /// when the container's program begins. If that fails, the room ends. A program that the kernel cannot execute fails after its beginning: what was
-    /// wrong is in its standard error.
+    /// Runs a container, with these files as its standard output and standard error. If they are pipes, they become its user's. The room has to be one
+    /// of [`crate::Rooms::take_for_container`]. Returns when the container's program begins. If that fails, the room ends. A program that the kernel
+    /// cannot execute fails after its beginning: what was wrong is in its standard error.
     ///
     /// # Errors
     /// Names what the image or the machine lacks.
