@@ -262,8 +262,8 @@ async fn a_program_that_ends_at_once_has_run() {
 async fn a_launcher_that_has_ended_is_started_again() {
     let rooms = open(2).await;
     let (room, _output) = shell(&rooms, "sleep 1000").await;
-    let inside = processes_of(room.pid());
     let first = rooms.launcher();
+    let inside = processes_of(first);
     assert!(Command::new("kill").args(["-KILL", &first.to_string()]).status().unwrap().success());
     vanish(&inside).await;
     assert_eq!(room.end().await, Exit(9), "its rooms end with it");
