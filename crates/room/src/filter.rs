@@ -10,6 +10,7 @@ use seccompiler::{
     sock_filter,
 };
 use std::collections::BTreeMap;
+use std::fs;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -238,6 +239,8 @@ pub(crate) struct Listener {
 pub(crate) struct RefusedCall {
     /// Its name.
     pub call: String,
+    /// Name of the program that made it.
+    pub program: String,
     /// The thread that made it, as this process sees it.
     pub thread: u32,
     /// The thread's process has to be killed. Otherwise the call has failed.
@@ -278,13 +281,16 @@ impl Listener {
         let answered = ANSWERED.iter().find(|(answered, _)| Some(*answered) == call).map(|(_, error)| *error);
         let kills = call.is_some_and(|call| KILLED.contains(&call));
         let error = if kills { None } else { Some(answered.unwrap_or(Errno::ENOSYS)) };
+        // Before the answer: with it, the program may end.
+        let program = fs::read_to_string(format!("/proc/{}/comm", asked.pid)).unwrap_or_default();
+        let program = program.trim_end().to_owned();
         if let Some(error) = error {
             let mut answer = libc::seccomp_notif_resp { id: asked.id, val: 0, error: -(error as i32), flags: 0 };
             self.ioctl(libc::SECCOMP_IOCTL_NOTIF_SEND, &raw mut answer)?;
         }
         // All that have no name are one kind: there are billions of numbers.
         let name = call.map_or("of an unknown number", |call| call.name()).to_owned();
-        Ok(Some(RefusedCall { call: name, thread: asked.pid, kill: error.is_none() }))
+        Ok(Some(RefusedCall { call: name, program, thread: asked.pid, kill: error.is_none() }))
     }
 
     /// Returns false if the process that asked is gone.

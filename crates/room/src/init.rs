@@ -18,7 +18,7 @@ use rustix::thread::{Gid, Uid};
 use seccompiler::BpfProgram;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeSet;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -254,10 +254,9 @@ impl Program {
 /// Kills whoever made a call that ends its process. Tells the node of each kind of call once: a program must not be able to fill the node's log.
 fn refuse(
     control: &OwnedFd,
-    RefusedCall { call, thread, kill }: RefusedCall,
+    RefusedCall { call, program, thread, kill }: RefusedCall,
     told: &mut BTreeSet<String>,
 ) -> io::Result<()> {
-    let program = fs::read_to_string(format!("/proc/{thread}/comm")).unwrap_or_default();
     if kill && let Some(pid) = i32::try_from(thread).ok().and_then(Pid::from_raw) {
         // A thread's number is as good as its process's. It fails if the process has ended.
         let _ = rustix::process::kill_process(pid, Signal::KILL);
@@ -265,7 +264,7 @@ fn refuse(
     if !told.insert(call.clone()) {
         return Ok(());
     }
-    let refused = Event::Refused { call, program: program.trim_end().to_owned(), killed: kill };
+    let refused = Event::Refused { call, program, killed: kill };
     wire::send(control, &refused, &[], SendFlags::empty())
 }
 

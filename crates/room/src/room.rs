@@ -5,6 +5,7 @@ use crate::container::{Container, Prepared};
 use crate::error::{LONGEST, NoRoom, bad};
 use crate::program::{Program, mounts, task};
 use crate::wire::{self, Event, MOST_DESCRIPTORS, Order};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, MemfdFlags, fchown, fstat, memfd_create};
 use rustix::net::{RecvFlags, SendFlags};
 use rustix::process::{Gid, Signal, Uid, pidfd_send_signal};
@@ -218,7 +219,10 @@ impl Room {
 
     /// Whether no program can be started here any more.
     pub(crate) fn is_over(&self) -> bool {
-        *self.state.borrow() != State::Waiting
+        // The task that hears of its end may not have had its turn.
+        let mut ended = [PollFd::new(&self.first.get_ref().0, PollFlags::IN)];
+        let has_ended = poll(&mut ended, Some(&Timespec::default())).is_ok_and(|number| number > 0);
+        has_ended || *self.state.borrow() != State::Waiting
     }
 
     /// Runs the program, with these files as its standard output and standard error. Returns when it runs. If that fails, the room ends.
@@ -242,9 +246,9 @@ impl Room {
         Err(io::Error::new(error.kind(), format!("`{name}` in {}: {text}{hint}", task.directory.display())))
     }
 
-    /// Runs a container, with these files as its standard output and standard error. If they are pipes, they become its user's. The room has to be one of [`crate::Rooms::take_for_container`]. Returns
-    /// when the container's program begins. If that fails, the room ends. A program that the kernel cannot execute fails after its beginning: what was
-    /// wrong is in its standard error.
+    /// Runs a container, with these files as its standard output and standard error. If they are pipes, they become its user's. The room has to be one
+    /// of [`crate::Rooms::take_for_container`]. Returns when the container's program begins. If that fails, the room ends. A program that the kernel
+    /// cannot execute fails after its beginning: what was wrong is in its standard error.
     ///
     /// # Errors
     /// Names what the image or the machine lacks.

@@ -265,3 +265,13 @@ impl Drop for Launcher {
 fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_containers_lack_is_named() {
+        assert!(runtime(false).unwrap_err().contains("a node that runs as root"));
+    }
+}

@@ -649,8 +649,9 @@ async fn rooms_for_containers_are_made_ahead_once_they_are_used() {
     let (rooms, layers) = (open(2).await, Layers::new());
     let waiting = || processes_of(rooms.launcher()).len() - 1;
     assert_eq!(waiting(), 2, "those for processes");
-    let text = output(&rooms, shell(image(&[&layers.busybox()]), "echo ran")).await;
-    assert_eq!(text, "ran\n");
+    let (room, read) = start(&rooms, shell(image(&[&layers.busybox()]), "echo ran")).await;
+    assert_eq!(all(read).await, "ran\n");
+    room.end().await;
     let begin = Instant::now();
     while waiting() != 4 {
         assert!(begin.elapsed() < TIMEOUT, "{} rooms wait", waiting());

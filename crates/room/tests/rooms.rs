@@ -79,6 +79,32 @@ async fn a_program_has_nothing_but_what_it_is_given() {
 }
 
 #[tokio::test]
+async fn each_part_of_the_filter_answers() {
+    let rooms = open(1).await;
+    let script = "
+import ctypes, errno, os, socket
+libc = ctypes.CDLL(None, use_errno=True)
+def call(*arguments):
+    ctypes.set_errno(0)
+    libc.syscall(*arguments)
+    return errno.errorcode[ctypes.get_errno()]
+near, far = os.pipe(), os.pipe()
+print('clone3', call(435, 0, 0))
+print('splice', call(275, near[0], 0, far[1], 0, 1, 2))
+print('multipath', call(41, socket.AF_INET, socket.SOCK_STREAM, 262))
+print('vsock', call(41, 40, socket.SOCK_STREAM, 0))
+print('unshare', call(272, 0x20000))
+print('nameless', call(4000))
+print('tcp', socket.socket().fileno() > 0)
+";
+    let mut room = rooms.take().await.unwrap();
+    let task = Program { argv: ["/usr/bin/python3", "-c", script].map(str::to_owned).to_vec(), ..program("") };
+    let output = run(&mut room, task).await.unwrap();
+    let expected = "clone3 ENOSYS\nsplice EINVAL\nmultipath EPROTONOSUPPORT\nvsock EAFNOSUPPORT\nunshare EPERM\nnameless ENOSYS\ntcp True\n";
+    assert_eq!(all(output).await, expected);
+}
+
+#[tokio::test]
 async fn the_node_connects_to_a_program_and_the_program_to_the_node() {
     let rooms = open(1).await;
     let mut room = rooms.take().await.unwrap();
@@ -236,8 +262,8 @@ async fn a_program_that_ends_at_once_has_run() {
 async fn a_launcher_that_has_ended_is_started_again() {
     let rooms = open(2).await;
     let (room, _output) = shell(&rooms, "sleep 1000").await;
-    let inside = processes_of(room.pid());
     let first = rooms.launcher();
+    let inside = processes_of(first);
     assert!(Command::new("kill").args(["-KILL", &first.to_string()]).status().unwrap().success());
     vanish(&inside).await;
     assert_eq!(room.end().await, Exit(9), "its rooms end with it");
