@@ -37,11 +37,8 @@ pub(super) fn external(
     if spec.hosts.is_empty() && spec.addresses.is_empty() {
         scope.problem("it is nowhere", "add `hosts: [api.example.com]` or `addresses: [192.0.2.7]`");
     }
-    if spec.hosts.is_empty() {
-        fields::not_written_empty(&scope, "resolvesTo", &spec.resolves_to, "all addresses but special ones");
-        if !spec.resolves_to.is_empty() {
-            scope.field("resolvesTo").problem("there are no `hosts` that could be looked up", "remove it");
-        }
+    if spec.hosts.is_empty() && !spec.resolves_to.is_empty() {
+        scope.field("resolvesTo").problem("there are no `hosts` that could be looked up", "remove it");
     }
     fields::not_written_empty(&scope, "resolvesTo", &spec.resolves_to, "all addresses but special ones");
     let egress = Egress {

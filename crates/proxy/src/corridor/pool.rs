@@ -260,11 +260,16 @@ impl Pool {
 
     fn return_http1(&self, connection: Http1Connection, key: ConnectionKey) {
         let mut hosts = self.http1.borrow_mut();
-        let together = key.together();
-        if !self.terminating.contains(key.address) {
-            hosts.entry(key).or_default().idle.push(Idle { connection, since: Instant::now() });
+        let together = key.counted_apart().then(|| key.together());
+        let terminating = self.terminating.contains(key.address);
+        let host = hosts.entry(key).or_default();
+        if !terminating {
+            host.idle.push(Idle { connection, since: Instant::now() });
         }
-        hosts.entry(together).or_default().wake_one();
+        match together {
+            None => host.wake_one(),
+            Some(together) => hosts.entry(together).or_default().wake_one(),
+        }
     }
 
     /// A stream of a connection that is already open, if one is free.

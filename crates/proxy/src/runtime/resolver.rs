@@ -76,6 +76,19 @@ struct Flights {
     by_namespace: HashMap<Box<str>, usize>,
 }
 
+/// A look-up that is under way until this is dropped, also by a panic.
+struct Flight {
+    resolver: Resolver,
+    name: String,
+    namespace: String,
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        self.resolver.flights().end(&self.name, &self.namespace);
+    }
+}
+
 /// What comes of a look-up.
 type Answer = Result<Arc<[IpAddr]>, LookupError>;
 
@@ -114,7 +127,7 @@ impl Resolver {
         let answered = tokio::time::timeout(limit, answer.wait_for(Option::is_some)).await;
         match answered.map(|answer| answer.ok().and_then(|answer| answer.clone())) {
             Ok(Some(answer)) => answer,
-            Ok(None) => Err(LookupError::Failed { name: name.to_owned(), reason: "the node is ending".to_owned() }),
+            Ok(None) => Err(LookupError::Failed { name: name.to_owned(), reason: "the look-up broke off".to_owned() }),
             Err(_) => Err(LookupError::Timeout { name: name.to_owned(), limit }),
         }
     }
@@ -136,11 +149,11 @@ impl Resolver {
         *of_namespace += 1;
         let (told, flight) = watch::channel(None);
         flights.by_name.insert(name.into(), flight.clone());
-        let (resolver, name, namespace) = (self.clone(), name.to_owned(), namespace.to_owned());
+        let of = Flight { resolver: self.clone(), name: name.to_owned(), namespace: namespace.to_owned() };
         runtime.spawn(async move {
-            let answer = resolver.ask(&client, &name).await;
+            let answer = of.resolver.ask(&client, &of.name).await;
             // First it is known, then nobody waits for it any more: whoever comes between asks for nothing.
-            resolver.flights().end(&name, &namespace);
+            drop(of);
             told.send_replace(Some(answer));
         });
         Ok(flight)

@@ -128,10 +128,10 @@ impl FunctionEntry {
     pub(crate) fn callee(&self, host: &str) -> Option<&slice::Callee> {
         let host = routes::lower(host);
         let host = host.strip_suffix('.').unwrap_or(&host);
-        let by_name = || Some(*self.callees.get(host).or_else(|| self.callees.get(&wildcard(host)?))?);
-        let index = match egress::literal(host).filter(|_| !self.networks.is_empty()) {
+        let address = if self.networks.is_empty() { None } else { egress::literal(host) };
+        let index = match address {
             Some(address) => self.callee_at(address),
-            None => by_name(),
+            None => self.callees.get(host).or_else(|| self.callees.get(&wildcard(host)?)).copied(),
         };
         self.slice.callees.get(index?)
     }

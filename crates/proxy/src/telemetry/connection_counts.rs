@@ -1,5 +1,5 @@
-//! Counts of connections without requests, by caller and callee, for `/metrics`. Both are functions that the configuration names, so there are no more of
-//! these than pairs of them.
+//! Counts of connections without requests, by caller and callee, for `/metrics`. Both are functions that the configuration names, and those that are gone
+//! are forgotten, so there are no more of these than pairs of them.
 
 use leno_config::FunctionId;
 use prometheus_client::collector::Collector;
@@ -48,6 +48,12 @@ impl Connections {
     fn change(&self, caller: &FunctionId, callee: &FunctionId, change: impl FnOnce(&mut Totals)) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         change(all.entry((caller.clone(), callee.clone())).or_default());
+    }
+
+    /// Forgets functions that are gone for good.
+    pub fn retain(&self, keep: impl Fn(&FunctionId) -> bool) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|(caller, callee), _| keep(caller) && keep(callee));
     }
 
     /// The counts, for `/metrics`.

@@ -142,6 +142,11 @@ impl Destinations {
         (known, function.counts.values().sum::<u64>() - told)
     }
 
+    /// Forgets functions that are gone for good.
+    pub fn retain(&self, keep: impl Fn(&FunctionId) -> bool) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|function, _| keep(function));
+    }
+
     /// The counts, for `/metrics`.
     pub fn scrape(&self) -> Scrape {
         let functions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -202,6 +207,7 @@ mod tests {
         let (known, beyond) = destinations.of(&other);
         assert_eq!((known.len(), beyond), (2, 0));
         assert_eq!((known[0].count, known[0].paths.len()), (2 * MOST_PATHS as u64, MOST_PATHS));
-        assert!(destinations.of(&FunctionId::new("shop", "nobody").unwrap()).0.is_empty());
+        destinations.retain(|function| *function == other);
+        assert!(destinations.of(&id).0.is_empty() && !destinations.of(&other).0.is_empty());
     }
 }

@@ -41,6 +41,11 @@ impl ConnectionKey {
         }
     }
 
+    /// Whether [`ConnectionKey::together`] is another key than this.
+    pub(super) fn counted_apart(&self) -> bool {
+        matches!(self.callee, CalleeKey::Outside(_))
+    }
+
     /// The TLS of something outside.
     pub(super) fn outside_tls(&self) -> Option<&OutsideTls> {
         match &self.callee {
