@@ -7,7 +7,7 @@
 use anyhow::{Context, anyhow, bail};
 use clap::ValueEnum;
 use leno_config::Snapshot;
-use leno_control::{Admission, Control, Definitions, Placement, Store, gateway_identity};
+use leno_control::{Admission, Control, Definitions, Placement, Store};
 use leno_function::Settings;
 use leno_identity::{Authority, SpiffeId, TrustDomain};
 use leno_node::{Engines, Join};
@@ -74,15 +74,17 @@ async fn serve(arguments: &Arguments) -> anyhow::Result<()> {
     let listener = TcpListener::bind(mesh.control).await?;
     let address = listener.local_addr()?;
     control.publish(&next)?;
-    let token = control.admit(NODE, Admission { placement: Placement::Everything, gateway: true })?;
+    let admission = Admission { placement: Placement::Everything, gateway: true };
+    let membership = control.admit_at(NODE, admission, &[mesh.inbound.ip()])?;
     let serving = control.clone();
     tokio::spawn(async move { drop(serving.serve(listener, std::future::pending()).await) });
 
     let join = Join {
-        control: address,
-        token,
-        bundle: control.bundle().clone(),
-        gateway: gateway_identity(&trust_domain)?,
+        control: vec![address.to_string()],
+        membership,
+        advertised: None,
+        gateway: true,
+        listeners: leno_node::Listeners::default(),
         any_caller: false,
         settings: Settings::default(),
     };

@@ -1,17 +1,27 @@
-//! Node admission: each node is admitted under a name and gets a join token of its own.
+//! Which nodes there are, and how a machine becomes one.
+//!
+//! A join token lets one machine join once. It holds a secret, and the hash of a root certificate, by which the machine knows the
+//! control plane. After that the node proves itself by a certificate, as long as it is a member.
 
 use aws_lc_rs::digest::{SHA256, digest};
 use aws_lc_rs::rand;
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ipnet::IpNet;
 use leno_config::FunctionId;
+use leno_identity::{RootPin, TrustDomain};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
-use std::sync::{Arc, PoisonError, RwLock};
-use tonic::metadata::{Ascii, MetadataMap, MetadataValue};
+use std::net::IpAddr;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::SystemTime;
 use zeroize::Zeroizing;
 
 /// What an admitted node is for.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Admission {
     /// The functions that the node hosts.
     pub placement: Placement,
@@ -38,10 +48,36 @@ impl Placement {
     }
 }
 
-/// Proves that a node is the one that was admitted under its name. The token is handed over within the process, or by whoever starts the node. It is
-/// never printed: `Debug` shows the type's name only.
+/// What a join token allows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TokenGrant {
+    /// The name that the node must have; it replaces a member of that name. `None`: any name that no member has.
+    pub node: Option<String>,
+    /// What the node will be for.
+    pub admission: Admission,
+    /// Where other nodes may reach the node. Empty: only at the address from which it joins.
+    pub addresses: Vec<IpNet>,
+    /// When the token ceases to be valid.
+    pub expires: SystemTime,
+}
+
+/// Lets one machine join once. It is never printed: `Debug` shows the type's name only.
 #[derive(Clone)]
-pub struct JoinToken(Zeroizing<String>);
+pub struct JoinToken {
+    secret: Zeroizing<[u8; SECRET]>,
+    pin: RootPin,
+    trust_domain: TrustDomain,
+}
+
+const SECRET: usize = 16;
+const PIN: usize = 32;
+const PREFIX: &str = "leno-join-";
+
+/// A text that is no join token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("this is not a join token: one begins with `leno-join-` and is made by `leno token create`")]
+pub struct NoToken;
 
 /// Why a node was not admitted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -52,42 +88,97 @@ pub enum AdmitError {
     /// The operating system could not provide random bytes for a token.
     #[error("no join token could be generated")]
     NoRandomness,
+    /// The authority did not sign.
+    #[error("the node's certificate cannot be made: {0}")]
+    Certificate(String),
 }
 
-/// Admitted nodes by the SHA-256 of their join tokens. The tokens themselves are not kept, so a comparison reveals nothing about a token and nothing
-/// here can print one.
-#[derive(Default)]
-pub(crate) struct Admitted(RwLock<HashMap<[u8; 32], Arc<str>>>);
+/// Why a join was refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum JoinRefused {
+    #[error("the join token is not valid: it is unknown, expired, or was used")]
+    Token,
+    #[error(transparent)]
+    Name(AdmitError),
+    #[error("the join token is for a node of another name")]
+    OtherName,
+    #[error(
+        "there is a node `{0}` already; choose another name, or make a token for this one (`leno token create --node {0}`)"
+    )]
+    NameTaken(String),
+    #[error("the join token does not allow the address {0}; it joins from {1}")]
+    Address(IpAddr, IpAddr),
+}
+
+/// A node that joined.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Member {
+    pub admission: Admission,
+    /// Where other nodes may reach it, confirmed by its certificate.
+    pub addresses: Vec<IpAddr>,
+    /// SHA-256 of the join token's secret that made it a member; `None`: it was admitted within the process.
+    pub joined_by: Option<[u8; 32]>,
+}
+
+/// Members and unused tokens. Tokens are kept as the SHA-256 of their secrets, so a comparison reveals nothing about a token and nothing here can
+/// print one.
+#[derive(Debug, Default)]
+pub(crate) struct Members {
+    members: BTreeMap<Arc<str>, Member>,
+    tokens: HashMap<[u8; 32], Token>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Token {
+    pub grant: TokenGrant,
+    /// SHA-256 of the certificate request that used it, and the name that was given to it. The answer may have been lost, so the same request is
+    /// answered again.
+    pub used: Option<([u8; 32], String)>,
+}
 
 impl JoinToken {
-    fn generate() -> Result<Self, AdmitError> {
-        let mut bytes = Zeroizing::new([0; 32]);
-        rand::fill(&mut *bytes).map_err(|_| AdmitError::NoRandomness)?;
-        let mut text = Zeroizing::new(String::with_capacity(64));
-        for byte in bytes.iter() {
-            for digit in [byte >> 4, byte & 15] {
-                text.push(char::from_digit(digit.into(), 16).unwrap_or('0'));
-            }
-        }
-        Ok(Self(text))
+    fn generate(pin: RootPin, trust_domain: TrustDomain) -> Result<Self, AdmitError> {
+        let mut secret = Zeroizing::new([0; SECRET]);
+        rand::fill(&mut *secret).map_err(|_| AdmitError::NoRandomness)?;
+        Ok(Self { secret, pin, trust_domain })
     }
 
-    /// Makes a token from the text that [`JoinToken::reveal`] returned.
-    pub fn from_text(text: String) -> Self {
-        Self(Zeroizing::new(text))
+    /// The token as text, for the node. Pass it only over a channel that nobody else can read.
+    pub fn reveal(&self) -> Zeroizing<String> {
+        let mut bytes = Zeroizing::new(Vec::with_capacity(SECRET + PIN + self.trust_domain.as_str().len()));
+        bytes.extend_from_slice(&*self.secret);
+        bytes.extend_from_slice(self.pin.as_bytes());
+        bytes.extend_from_slice(self.trust_domain.as_str().as_bytes());
+        Zeroizing::new(format!("{PREFIX}{}", *Zeroizing::new(URL_SAFE_NO_PAD.encode(&*bytes))))
     }
 
-    /// The token as text, for a node in another process. Pass it only over a channel that nobody else can read.
-    pub fn reveal(&self) -> &str {
-        &self.0
+    /// The root by which the control plane is known.
+    pub fn pin(&self) -> RootPin {
+        self.pin
     }
 
-    /// The value of the `authorization` header, `Bearer …`, marked as sensitive.
-    pub(crate) fn header(&self) -> Option<MetadataValue<Ascii>> {
-        let text = Zeroizing::new(format!("Bearer {}", *self.0));
-        let mut value = MetadataValue::try_from(text.as_str()).ok()?;
-        value.set_sensitive(true);
-        Some(value)
+    /// The trust domain that the node joins.
+    pub fn trust_domain(&self) -> &TrustDomain {
+        &self.trust_domain
+    }
+
+    pub(crate) fn secret(&self) -> &[u8; SECRET] {
+        &self.secret
+    }
+}
+
+impl FromStr for JoinToken {
+    type Err = NoToken;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let encoded = text.trim().strip_prefix(PREFIX).ok_or(NoToken)?;
+        let bytes = Zeroizing::new(URL_SAFE_NO_PAD.decode(encoded).map_err(|_| NoToken)?);
+        let (secret, rest) = bytes.split_first_chunk::<SECRET>().ok_or(NoToken)?;
+        let (pin, trust_domain) = rest.split_first_chunk::<PIN>().ok_or(NoToken)?;
+        let trust_domain = std::str::from_utf8(trust_domain).ok().and_then(|text| text.parse().ok()).ok_or(NoToken)?;
+        Ok(Self { secret: Zeroizing::new(*secret), pin: RootPin::from_bytes(*pin), trust_domain })
     }
 }
 
@@ -97,76 +188,203 @@ impl fmt::Debug for JoinToken {
     }
 }
 
-impl Admitted {
-    /// Generates a token for `node`. An earlier token of the node becomes invalid.
-    pub(crate) fn admit(&self, node: &str) -> Result<JoinToken, AdmitError> {
-        let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b".-".contains(&byte);
-        if node.is_empty() || node.len() > 63 || !node.bytes().all(allowed) {
-            return Err(AdmitError::Name(node.to_owned()));
-        }
-        let token = JoinToken::generate()?;
-        let mut admitted = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        admitted.retain(|_, name| **name != *node);
-        admitted.insert(hash(&token.0), node.into());
+/// Fails unless `name` is 1 to 63 characters out of `a-z`, `0-9`, `.` and `-`.
+pub(crate) fn check_name(name: &str) -> Result<(), AdmitError> {
+    let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b".-".contains(&byte);
+    // A segment of dots is no name in a SPIFFE ID.
+    if name.is_empty() || name.len() > 63 || !name.bytes().all(allowed) || name.bytes().all(|byte| byte == b'.') {
+        return Err(AdmitError::Name(name.to_owned()));
+    }
+    Ok(())
+}
+
+impl Members {
+    /// Makes a token. Expired ones are dropped on the way.
+    pub(crate) fn grant(
+        &mut self,
+        grant: TokenGrant,
+        pin: RootPin,
+        trust_domain: &TrustDomain,
+        now: SystemTime,
+    ) -> Result<JoinToken, AdmitError> {
+        grant.node.as_deref().map(check_name).transpose()?;
+        let token = JoinToken::generate(pin, trust_domain.clone())?;
+        self.tokens.retain(|_, token| now < token.grant.expires);
+        self.tokens.insert(hash(token.secret()), Token { grant, used: None });
         Ok(token)
     }
 
-    /// The node whose token the request carries; `None` if it carries no valid token.
-    pub(crate) fn node(&self, metadata: &MetadataMap) -> Option<Arc<str>> {
-        let token = metadata.get("authorization")?.to_str().ok()?.strip_prefix("Bearer ")?;
-        self.0.read().unwrap_or_else(PoisonError::into_inner).get(&hash(token)).cloned()
+    /// Makes `name` a member, if the token with this secret allows it. `from` is where the request came from, `address` where the node says that it
+    /// can be reached.
+    pub(crate) fn join(
+        &mut self,
+        secret: &[u8],
+        (name, csr): (&str, &[u8]),
+        (from, address): (IpAddr, IpAddr),
+        now: SystemTime,
+    ) -> Result<Member, JoinRefused> {
+        check_name(name).map_err(JoinRefused::Name)?;
+        let secret = hash(secret);
+        let token = self.tokens.get_mut(&secret).filter(|token| now < token.grant.expires).ok_or(JoinRefused::Token)?;
+        let request = (hash(csr), name.to_owned());
+        if token.used.as_ref().is_some_and(|used| *used != request) {
+            return Err(JoinRefused::Token);
+        }
+        match &token.grant.node {
+            Some(node) if node != name => return Err(JoinRefused::OtherName),
+            None if self.members.get(name).is_some_and(|member| member.joined_by != Some(secret)) => {
+                return Err(JoinRefused::NameTaken(name.to_owned()));
+            }
+            _ => (),
+        }
+        let addresses = &token.grant.addresses;
+        let allowed = if addresses.is_empty() {
+            address.to_canonical() == from.to_canonical()
+        } else {
+            addresses.iter().any(|block| block.contains(&address.to_canonical()))
+        };
+        if !allowed {
+            return Err(JoinRefused::Address(address, from));
+        }
+        token.used = Some(request);
+        let member =
+            Member { admission: token.grant.admission.clone(), addresses: vec![address], joined_by: Some(secret) };
+        self.members.insert(name.into(), member.clone());
+        Ok(member)
+    }
+
+    /// Adds a member or replaces it.
+    pub(crate) fn insert(&mut self, name: &str, member: Member) {
+        self.members.insert(name.into(), member);
+    }
+
+    /// Changes what a member is for.
+    pub(crate) fn place(&mut self, name: &str, admission: Admission) {
+        if let Some(member) = self.members.get_mut(name) {
+            member.admission = admission;
+        }
+    }
+
+    /// Returns whether there was such a member.
+    pub(crate) fn remove(&mut self, name: &str) -> bool {
+        self.members.remove(name).is_some()
+    }
+
+    /// The member with its name as it is kept.
+    pub(crate) fn get(&self, name: &str) -> Option<(&Arc<str>, &Member)> {
+        self.members.get_key_value(name)
     }
 }
 
-fn hash(token: &str) -> [u8; 32] {
+pub(crate) fn hash(bytes: &[u8]) -> [u8; 32] {
     let mut hash = [0; 32];
-    hash.iter_mut().zip(digest(&SHA256, token.as_bytes()).as_ref()).for_each(|(to, from)| *to = *from);
+    hash.iter_mut().zip(digest(&SHA256, bytes).as_ref()).for_each(|(to, from)| *to = *from);
     hash
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use leno_identity::Authority;
+    use std::time::Duration;
 
-    fn metadata(value: MetadataValue<Ascii>) -> MetadataMap {
-        let mut metadata = MetadataMap::new();
-        metadata.insert("authorization", value);
-        metadata
+    const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
+    const THERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
+
+    struct Mesh {
+        members: Members,
+        pin: RootPin,
+        now: SystemTime,
     }
 
-    #[test]
-    fn a_token_is_one_nodes_and_ends_with_the_next() {
-        let admitted = Admitted::default();
-        let (one, two) = (admitted.admit("one").unwrap(), admitted.admit("two").unwrap());
-        let node = |token: &JoinToken| admitted.node(&metadata(token.header().unwrap()));
-        assert_eq!((node(&one).as_deref(), node(&two).as_deref()), (Some("one"), Some("two")));
-        let again = admitted.admit("one").unwrap();
-        assert_eq!((node(&one), node(&again).as_deref(), node(&two).as_deref()), (None, Some("one"), Some("two")));
-        assert_eq!(admitted.node(&MetadataMap::new()), None);
-        for wrong in ["", "Bearer ", "Bearer 00", "Basic one"] {
-            assert_eq!(admitted.node(&metadata(wrong.parse().unwrap())), None, "{wrong}");
+    impl Mesh {
+        fn new() -> Self {
+            let authority = Authority::new(&"orders.example".parse().unwrap()).unwrap();
+            let pin = RootPin::of(authority.bundle().roots().next().unwrap());
+            Self { members: Members::default(), pin, now: SystemTime::UNIX_EPOCH + Duration::from_secs(1 << 30) }
         }
-        let bare = one.0.parse::<MetadataValue<Ascii>>().unwrap();
-        assert_eq!(admitted.node(&metadata(bare)), None);
+
+        fn token(&mut self, node: Option<&str>, addresses: &[&str]) -> JoinToken {
+            let grant = TokenGrant {
+                node: node.map(str::to_owned),
+                admission: Admission { placement: Placement::Everything, gateway: false },
+                addresses: addresses.iter().map(|block| block.parse().unwrap()).collect(),
+                expires: self.now + Duration::from_secs(60),
+            };
+            self.members.grant(grant, self.pin, &"orders.example".parse().unwrap(), self.now).unwrap()
+        }
+
+        fn join(&mut self, token: &JoinToken, name: &str, csr: &[u8], address: IpAddr) -> Result<Member, JoinRefused> {
+            self.members.join(token.secret(), (name, csr), (HERE, address), self.now)
+        }
     }
 
     #[test]
-    fn nothing_prints_a_token() {
-        let admitted = Admitted::default();
-        let token = admitted.admit("one").unwrap();
-        assert_eq!(token.0.len(), 64);
-        let printed = format!("{token:?} {token:#?} {:?} {:#?}", token.header(), metadata(token.header().unwrap()));
-        assert!(!printed.contains(&token.0[..8]), "{printed}");
+    fn a_token_is_used_once_but_its_answer_may_be_asked_for_again() {
+        let mut mesh = Mesh::new();
+        let token = mesh.token(None, &[]);
+        let member = mesh.join(&token, "one", b"a", HERE).unwrap();
+        assert_eq!(member.addresses, [HERE]);
+        assert_eq!(mesh.join(&token, "one", b"a", HERE), Ok(member));
+        for (name, csr) in [("one", b"b"), ("two", b"a")] {
+            assert_eq!(mesh.join(&token, name, csr, HERE), Err(JoinRefused::Token), "{name}");
+        }
+        assert!(mesh.members.get("one").is_some() && mesh.members.get("two").is_none());
+    }
+
+    #[test]
+    fn a_token_expires() {
+        let mut mesh = Mesh::new();
+        let token = mesh.token(None, &[]);
+        mesh.now += Duration::from_secs(60);
+        assert_eq!(mesh.join(&token, "one", b"a", HERE), Err(JoinRefused::Token));
+    }
+
+    #[test]
+    fn a_name_is_taken_over_only_with_a_token_for_it() {
+        let mut mesh = Mesh::new();
+        let (first, second, third) = (mesh.token(None, &[]), mesh.token(None, &[]), mesh.token(Some("one"), &[]));
+        mesh.join(&first, "one", b"a", HERE).unwrap();
+        assert_eq!(mesh.join(&second, "one", b"b", HERE), Err(JoinRefused::NameTaken("one".to_owned())));
+        assert_eq!(mesh.join(&third, "two", b"c", HERE), Err(JoinRefused::OtherName));
+        mesh.join(&third, "one", b"c", HERE).unwrap();
+        // The first token is no way back.
+        assert_eq!(mesh.join(&first, "one", b"a", HERE), Err(JoinRefused::NameTaken("one".to_owned())));
+    }
+
+    #[test]
+    fn an_address_is_that_of_the_connection_or_one_that_the_token_allows() {
+        let mut mesh = Mesh::new();
+        let (own, block) = (mesh.token(None, &[]), mesh.token(None, &["10.0.0.2/31", "fd00::/8"]));
+        assert_eq!(mesh.join(&own, "one", b"a", THERE), Err(JoinRefused::Address(THERE, HERE)));
+        let mapped = "::ffff:10.0.0.1".parse().unwrap();
+        assert!(mesh.join(&own, "one", b"a", mapped).is_ok());
+        assert_eq!(mesh.join(&block, "two", b"a", HERE), Err(JoinRefused::Address(HERE, HERE)));
+        assert!(mesh.join(&block, "two", b"a", THERE).is_ok());
+    }
+
+    #[test]
+    fn a_token_as_text_and_never_in_a_log() {
+        let mut mesh = Mesh::new();
+        let token = mesh.token(None, &[]);
+        let text = token.reveal();
+        let read: JoinToken = text.parse().unwrap();
+        assert_eq!((read.secret(), read.pin(), read.trust_domain()), (token.secret(), mesh.pin, token.trust_domain()));
+        assert_eq!(format!("{token:?} {token:#?}"), "JoinToken JoinToken");
+        for wrong in
+            ["", "leno-join-", "leno-join-!", "leno-join-AAAA", &text[1..], &text[..60], &format!("{}_", *text)]
+        {
+            assert!(wrong.parse::<JoinToken>().is_err(), "{wrong}");
+        }
     }
 
     #[test]
     fn names_of_nodes() {
-        let admitted = Admitted::default();
         for name in ["a", "node-1.example", &"n".repeat(63)] {
-            admitted.admit(name).unwrap();
+            check_name(name).unwrap();
         }
-        for name in ["", "A", "a b", "ä", "a/b", &"n".repeat(64)] {
-            assert_eq!(admitted.admit(name).unwrap_err(), AdmitError::Name(name.to_owned()));
+        for name in ["", "A", "a b", "ä", "a/b", ".", "..", &"n".repeat(64)] {
+            assert_eq!(check_name(name).unwrap_err().to_string(), AdmitError::Name(name.to_owned()).to_string());
         }
     }
 }

@@ -1,10 +1,11 @@
 //! The control plane's handle: publishes definitions, admits nodes, reports the status.
 
-use crate::admission::{Admission, AdmitError, Admitted, JoinToken};
+use crate::admission::{Admission, AdmitError, JoinRefused, JoinToken, Member, Members, TokenGrant, check_name};
 use crate::definitions::{Compiled, Definitions, Modules};
 use crate::error::DefinitionsError;
 use crate::history::{Histories, History};
 use crate::job::{JobReport, Outcome};
+use crate::membership::Membership;
 use crate::resource::Subject;
 use crate::rollout::Verdict;
 use crate::state::State;
@@ -13,11 +14,18 @@ use crate::store::{Store, StoreError};
 use leno_config::revision::Template;
 use leno_config::slice::Container;
 use leno_config::{FunctionId, Slice, revision};
-use leno_identity::{Authority, CertificateDer, TrustBundle};
+use leno_identity::{
+    Authority, CertificateDer, KeyRequest, RequestError, RootPin, SignError, SpiffeId, SvidError, SvidStore,
+    TrustBundle,
+};
 use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 use tokio::sync::Notify;
+
+/// How long certificates of nodes and of the control plane are valid. They are renewed at half of it.
+pub(crate) const NODE_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 
 /// A control plane. Clones share one state.
 #[derive(Clone)]
@@ -28,8 +36,11 @@ pub(crate) struct WeakControl(Weak<Inner>);
 
 struct Inner {
     state: Mutex<State>,
-    admitted: Admitted,
+    members: Mutex<Members>,
     authority: Authority,
+    /// The control plane's own certificate, for its listener.
+    svids: Arc<SvidStore>,
+    identity: SpiffeId,
     /// This authority's root certificate and that of the process before it.
     bundle: TrustBundle,
     /// Locked for a whole publication, so that two publications cannot interleave.
@@ -73,6 +84,35 @@ pub enum StartError {
     /// The stored definitions cannot be compiled.
     #[error("the stored definitions cannot be used: {0}")]
     Definitions(#[from] DefinitionsError),
+    /// The control plane has no certificate.
+    #[error("the control plane's own certificate cannot be made: {0}")]
+    Certificate(String),
+}
+
+impl StartError {
+    fn own(error: &dyn fmt::Display) -> Self {
+        Self::Certificate(error.to_string())
+    }
+}
+
+/// Why a machine could not join.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum JoinError {
+    #[error(transparent)]
+    Refused(#[from] JoinRefused),
+    #[error("{0}")]
+    Request(String),
+}
+
+/// Why the control plane could not certify itself or a node of its process.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CertifyError {
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    #[error(transparent)]
+    Sign(#[from] SignError),
+    #[error(transparent)]
+    Svid(#[from] SvidError),
 }
 
 /// Why definitions were not published. What was in force stays in force.
@@ -105,9 +145,14 @@ impl Control {
         state.recall(store.outcomes()?);
         let state = Mutex::new(state);
         let store = Mutex::new(store);
+        let identity = SpiffeId::control(bundle.trust_domain()).map_err(|error| StartError::own(&error))?;
+        let svids = SvidStore::new(bundle.clone());
+        certify(&authority, &svids, &identity, &[]).map_err(|error| StartError::own(&error))?;
         Ok(Self(Arc::new(Inner {
             state,
-            admitted: Admitted::default(),
+            members: Mutex::default(),
+            svids,
+            identity,
             authority,
             bundle,
             store,
@@ -216,15 +261,62 @@ impl Control {
         self.0.rollouts.clone()
     }
 
-    /// Admits a node under its permanent name and returns its join token. Admitting the node again invalidates the earlier token.
-    pub fn admit(&self, node: &str, admission: Admission) -> Result<JoinToken, AdmitError> {
-        let token = self.0.admitted.admit(node)?;
-        self.state().admit(node, admission);
-        Ok(token)
+    /// Admits a node of this process under its permanent name, or another one on this machine that shares its memory with nobody else. It can be
+    /// reached at loopback addresses only.
+    pub fn admit(&self, node: &str, admission: Admission) -> Result<Membership, AdmitError> {
+        self.admit_at(node, admission, &[])
     }
 
-    /// Changes the placement and gateway role of an admitted node. Its token stays valid.
+    /// Admits a node of this process, which can be reached at these addresses as well.
+    pub fn admit_at(&self, node: &str, admission: Admission, addresses: &[IpAddr]) -> Result<Membership, AdmitError> {
+        check_name(node)?;
+        let failed = |error: &dyn fmt::Display| AdmitError::Certificate(error.to_string());
+        let trust_domain = self.0.bundle.trust_domain();
+        let identity = SpiffeId::node(trust_domain, node).map_err(|error| failed(&error))?;
+        let svids = SvidStore::new(self.0.bundle.clone());
+        let loopback = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+        let addresses: Vec<IpAddr> = loopback.into_iter().chain(addresses.iter().copied()).collect();
+        certify(&self.0.authority, &svids, &identity, &addresses).map_err(|error| failed(&error))?;
+        let member = Member { admission: admission.clone(), addresses, joined_by: None };
+        self.members().insert(node, member);
+        self.state().admit(node, admission);
+        Membership::new(identity, trust_domain, svids).map_err(|error| failed(&error))
+    }
+
+    /// Makes a token with which a machine can join once.
+    pub fn grant(&self, grant: TokenGrant) -> Result<JoinToken, AdmitError> {
+        let bundle = self.0.authority.bundle();
+        let root = bundle.roots().next().ok_or_else(|| AdmitError::Certificate("there is no root".to_owned()))?;
+        self.members().grant(grant, RootPin::of(root), bundle.trust_domain(), SystemTime::now())
+    }
+
+    /// Makes a machine a node: the chain of its certificate, leaf first.
+    pub(crate) fn join(
+        &self,
+        secret: &[u8],
+        (name, csr): (&str, &[u8]),
+        (from, address): (IpAddr, IpAddr),
+    ) -> Result<Vec<CertificateDer<'static>>, JoinError> {
+        let identity = SpiffeId::node(self.0.bundle.trust_domain(), name)
+            .map_err(|error| JoinError::Request(error.to_string()))?;
+        let member = self.members().join(secret, (name, csr), (from, address), SystemTime::now())?;
+        let signed = self.0.authority.sign_node(csr, &identity, &member.addresses, NODE_LIFETIME);
+        let chain = signed.map_err(|error| JoinError::Request(error.to_string()))?;
+        self.state().admit(name, member.admission);
+        Ok(chain)
+    }
+
+    /// Ends a node's membership: its stream and its endpoints end at once, and its certificate is worth nothing here any more. Returns whether there
+    /// was such a node. Other nodes take its certificates for functions until they expire; replace the authority's root if that is too long.
+    pub fn revoke(&self, node: &str) -> bool {
+        let was_there = self.members().remove(node);
+        self.state().expel(node);
+        was_there
+    }
+
+    /// Changes the placement and gateway role of an admitted node. Its certificate stays valid.
     pub fn place(&self, node: &str, admission: Admission) {
+        self.members().place(node, admission.clone());
         self.state().admit(node, admission);
     }
 
@@ -290,12 +382,23 @@ impl Control {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn admitted(&self) -> &Admitted {
-        &self.0.admitted
+    /// Like [`Control::state`]; never locked together with it.
+    pub(crate) fn members(&self) -> MutexGuard<'_, Members> {
+        self.0.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn authority(&self) -> &Authority {
         &self.0.authority
+    }
+
+    /// The store with the control plane's own certificate, and its SPIFFE ID.
+    pub(crate) fn own(&self) -> (&Arc<SvidStore>, &SpiffeId) {
+        (&self.0.svids, &self.0.identity)
+    }
+
+    /// Renews the control plane's own certificate.
+    pub(crate) fn renew(&self) -> Result<(), CertifyError> {
+        certify(&self.0.authority, &self.0.svids, &self.0.identity, &[])
     }
 
     pub(crate) fn options(&self) -> Options {
@@ -311,6 +414,19 @@ impl WeakControl {
     pub(crate) fn upgrade(&self) -> Option<Control> {
         self.0.upgrade().map(Control)
     }
+}
+
+/// Has the authority sign a certificate for an identity of this process, and puts it into the store.
+fn certify(
+    authority: &Authority,
+    svids: &SvidStore,
+    identity: &SpiffeId,
+    addresses: &[IpAddr],
+) -> Result<(), CertifyError> {
+    let request = KeyRequest::new(identity)?;
+    let chain = authority.sign_node(request.csr(), identity, addresses, NODE_LIFETIME)?;
+    svids.install(request, chain)?;
+    Ok(())
 }
 
 /// Milliseconds since the Unix epoch.

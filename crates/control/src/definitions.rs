@@ -7,7 +7,7 @@ use crate::resource::{Content, Subject};
 use leno_config::revision::Revisions;
 use leno_config::slice::Run;
 use leno_config::{FunctionId, MeshSlice, ModuleHash, Slice};
-use leno_identity::{BadSpiffeId, SpiffeId, TrustBundle, TrustDomain};
+use leno_identity::{SpiffeId, TrustBundle, TrustDomain};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,11 +21,6 @@ pub struct Definitions {
     pub slices: BTreeMap<FunctionId, Slice>,
     /// WebAssembly modules that slices name, by SHA-256. Modules that nodes fetch by URL are not included.
     pub modules: BTreeMap<ModuleHash, Arc<[u8]>>,
-}
-
-/// The SPIFFE ID with which gateways call functions over mutual TLS: `spiffe://<trust domain>/ns/leno-system/sa/gateway`.
-pub fn gateway_identity(trust_domain: &TrustDomain) -> Result<SpiffeId, BadSpiffeId> {
-    SpiffeId::function(trust_domain, "leno-system", "gateway")
 }
 
 pub(crate) type Modules = BTreeMap<ModuleHash, Arc<[u8]>>;
@@ -101,7 +96,7 @@ impl Function {
 impl Compiled {
     /// The state before anything is published: only the trust bundle.
     pub(crate) fn nothing(bundle: &TrustBundle) -> Result<Self, DefinitionsError> {
-        let mut compiled = Self { gateway: gateway_identity(bundle.trust_domain()).ok(), ..Self::default() };
+        let mut compiled = Self { gateway: SpiffeId::gateway(bundle.trust_domain()).ok(), ..Self::default() };
         compiled.add(Subject::Bundle, Content::of_bundle(bundle))?;
         Ok(compiled)
     }
@@ -166,7 +161,7 @@ impl Compiled {
         is_there: impl Fn(&ModuleHash) -> bool,
     ) -> Result<Prepared, DefinitionsError> {
         let id = slice.id.clone();
-        let identity = identity(slice, trust_domain, self.gateway.as_ref())?;
+        let identity = identity(slice, trust_domain)?;
         let modules = delivered(slice);
         if let Some(missing) = modules.iter().find(|hash| !is_there(hash)) {
             return Err(DefinitionsError::Module { function: id, module: *missing });
@@ -227,14 +222,10 @@ fn job(slice: &Slice) -> Result<Option<JobDefinition>, DefinitionsError> {
     Ok(Some(JobDefinition { run, completions: job.completions, ttl: job.ttl }))
 }
 
-fn identity(
-    slice: &Slice,
-    trust_domain: &TrustDomain,
-    gateway: Option<&SpiffeId>,
-) -> Result<SpiffeId, DefinitionsError> {
+fn identity(slice: &Slice, trust_domain: &TrustDomain) -> Result<SpiffeId, DefinitionsError> {
     let bad = |reason| DefinitionsError::Identity { function: slice.id.clone(), reason };
     let identity: SpiffeId = slice.identity.parse().map_err(bad)?;
-    if identity.trust_domain() != trust_domain.as_str() || identity.path().is_empty() || Some(&identity) == gateway {
+    if identity.trust_domain() != trust_domain.as_str() || identity.path().is_empty() || identity.is_reserved() {
         return Err(DefinitionsError::Foreign { function: slice.id.clone(), identity });
     }
     Ok(identity)

@@ -11,14 +11,18 @@
 
 mod active_rollouts;
 mod admission;
+pub mod channel;
 mod control;
 mod definitions;
+mod enrol;
 mod error;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub mod fuzzing;
 mod history;
 mod job;
+mod listener;
+mod membership;
 pub mod node;
 mod resource;
 mod rollout;
@@ -32,11 +36,13 @@ mod wire;
 #[path = "../tests/support/slices.rs"]
 mod slices;
 
-pub use admission::{Admission, AdmitError, JoinToken, Placement};
+pub use admission::{Admission, AdmitError, JoinToken, NoToken, Placement, TokenGrant};
 pub use control::{Control, Options, PublishError, Published, StartError};
-pub use definitions::{Definitions, gateway_identity};
+pub use definitions::Definitions;
+pub use enrol::{JoinFailure, JoinOptions, enrol, settings};
 pub use error::DefinitionsError;
 pub use job::{JobEvent, JobReport, JobState, JobStatus, run_of};
+pub use membership::Membership;
 pub use resource::{Endpoint, Instance, InstanceState, Resource, Subject, Version};
 pub use rollout::RevisionCounts;
 pub use server::ServeError;

@@ -1,53 +1,53 @@
 //! The control plane's gRPC server.
 
-use crate::control::{Control, WeakControl};
+use crate::control::{Control, JoinError, NODE_LIFETIME, WeakControl};
+use crate::listener;
+use crate::listener::Peer;
 use crate::resource::Subject;
 use crate::state::{Greeting, Next};
 use crate::wire::v1::discovery_server::{Discovery, DiscoveryServer};
 use crate::wire::v1::from_node::Message;
 use crate::wire::v1::identity_server::{Identity, IdentityServer};
+use crate::wire::v1::membership_server::{Membership, MembershipServer};
 use crate::wire::v1::status_server::{Status as StatusService, StatusServer};
 use crate::wire::{self, MAX_MESSAGE, RELEASE, v1};
-use leno_identity::SpiffeId;
+use leno_identity::{SpiffeId, TlsError, control_server_config};
 use std::convert::Infallible;
 use std::future::Future;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status, Streaming};
 
 /// Deltas that may wait for a node to read them. Further changes are merged.
 const QUEUE: usize = 4;
 /// Interval between decisions on active rollouts.
 const ROLLOUT_TICK: Duration = Duration::from_millis(250);
+/// Interval between looks at the control plane's own certificate.
+const RENEWAL_TICK: Duration = Duration::from_secs(30);
+/// Bytes of a request to join.
+const MAX_JOIN: usize = 16 << 10;
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 const KEEPALIVE: Duration = Duration::from_secs(10);
 
 /// Why the control plane cannot serve.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The listener is not on a loopback address: join tokens would cross a network unencrypted.
-    #[error("the control plane cannot listen on {0}: it has no TLS yet, so it must be a loopback address")]
-    NotLoopback(SocketAddr),
-    /// The listener's address cannot be read.
+    /// The TLS library refused.
     #[error("the control plane's listener: {0}")]
-    Listener(#[from] std::io::Error),
+    Tls(#[from] TlsError),
     /// The gRPC server failed.
     #[error("the control plane's server: {0}")]
     Server(#[from] tonic::transport::Error),
 }
 
 impl Control {
-    /// Serves nodes until `shutdown` resolves. The listener must be on a loopback address, because join tokens are not protected by TLS yet.
+    /// Serves nodes, over TLS, until `shutdown` resolves.
     pub async fn serve(&self, listener: TcpListener, shutdown: impl Future<Output = ()>) -> Result<(), ServeError> {
-        let address = listener.local_addr()?;
-        if !address.ip().is_loopback() {
-            return Err(ServeError::NotLoopback(address));
-        }
+        let (svids, identity) = self.own();
+        let connections = listener::accept(listener, control_server_config(svids, identity)?);
         let (grace, awaiting) = (self.options().node_grace, self.downgrade());
         tokio::spawn(async move {
             tokio::time::sleep(grace).await;
@@ -58,6 +58,7 @@ impl Control {
         // The streams of nodes never end by themselves, so a graceful shutdown has to end them.
         let (closing, closed) = tokio::sync::watch::channel(false);
         let rolling_out = roll_out(self.downgrade(), self.rollouts());
+        let renewing = renew(self.downgrade());
         let service = Service { control: self.clone(), closed };
         let discovery = DiscoveryServer::new(service.clone()).max_decoding_message_size(MAX_MESSAGE);
         let shutdown = async {
@@ -68,12 +69,13 @@ impl Control {
             .http2_keepalive_interval(Some(KEEPALIVE))
             .add_service(discovery)
             .add_service(IdentityServer::new(service.clone()))
-            .add_service(StatusServer::new(service))
-            // Messages are small and awaited. Waiting to fill a packet would cost a delayed acknowledgement, 40 ms.
-            .serve_with_incoming_shutdown(TcpIncoming::from(listener).with_nodelay(Some(true)), shutdown);
+            .add_service(StatusServer::new(service.clone()))
+            .add_service(MembershipServer::new(service).max_decoding_message_size(MAX_JOIN))
+            .serve_with_incoming_shutdown(connections, shutdown);
         tokio::select! {
             served = serving => Ok(served?),
             never = rolling_out => match never {},
+            never = renewing => match never {},
         }
     }
 }
@@ -96,6 +98,19 @@ async fn roll_out(control: WeakControl, begun: Arc<Notify>) -> Infallible {
     }
 }
 
+/// Renews the control plane's own certificate at half of its lifetime.
+async fn renew(control: WeakControl) -> Infallible {
+    loop {
+        tokio::time::sleep(RENEWAL_TICK).await;
+        let Some(control) = control.upgrade() else { continue };
+        let (svids, identity) = control.own();
+        let due = svids.now().is_some_and(|now| svids.renew_due(now).contains(identity));
+        if due && let Err(error) = control.renew() {
+            tracing::error!(%error, "the control plane's certificate was not renewed; it is tried again");
+        }
+    }
+}
+
 #[derive(Clone)]
 struct Service {
     control: Control,
@@ -103,12 +118,21 @@ struct Service {
 }
 
 impl Service {
-    /// The node that sent a request, as its join token proves. A node never states its own name.
-    fn node<T>(&self, request: &Request<T>) -> Result<Arc<str>, Status> {
-        let refused =
-            || Status::unauthenticated("a join token is needed: the one that this node was given when it was admitted");
-        self.control.admitted().node(request.metadata()).ok_or_else(refused)
+    /// The node that sent a request, as its certificate proves. A node never states its own name.
+    fn node<T>(&self, request: &Request<T>) -> Result<(Arc<str>, Peer), Status> {
+        let peer = peer(request)?;
+        let none =
+            || Status::unauthenticated("a node's certificate is needed: join with a token of `leno token create`");
+        let identity = peer.identity.as_ref().ok_or_else(none)?;
+        let is_none = || Status::permission_denied(format!("`{identity}` is no node of this mesh, or was revoked"));
+        let name = identity.node_name().ok_or_else(is_none)?;
+        let name = self.control.members().get(name).map(|(name, _)| name.clone()).ok_or_else(is_none)?;
+        Ok((name, peer.clone()))
     }
+}
+
+fn peer<T>(request: &Request<T>) -> Result<&Peer, Status> {
+    request.extensions().get().ok_or_else(|| Status::internal("the connection is not known"))
 }
 
 #[tonic::async_trait]
@@ -116,10 +140,10 @@ impl Discovery for Service {
     type DeltasStream = ReceiverStream<Result<v1::ToNode, Status>>;
 
     async fn deltas(&self, request: Request<Streaming<v1::FromNode>>) -> Result<Response<Self::DeltasStream>, Status> {
-        let node = self.node(&request)?;
+        let (node, peer) = self.node(&request)?;
         let (to_node, queue) = mpsc::channel(QUEUE);
         let conversation =
-            Conversation { control: self.control.clone(), node, from_node: request.into_inner(), to_node };
+            Conversation { control: self.control.clone(), node, peer, from_node: request.into_inner(), to_node };
         tokio::spawn(conversation.run(self.closed.clone()));
         Ok(Response::new(ReceiverStream::new(queue)))
     }
@@ -129,6 +153,7 @@ impl Discovery for Service {
 struct Conversation {
     control: Control,
     node: Arc<str>,
+    peer: Peer,
     from_node: Streaming<v1::FromNode>,
     to_node: mpsc::Sender<Result<v1::ToNode, Status>>,
 }
@@ -164,7 +189,7 @@ impl Conversation {
             // The node may have stopped reading. It need not learn the reason.
             let _ = self.to_node.try_send(Err(status));
         }
-        let Self { control, node, from_node, to_node } = self;
+        let Self { control, node, from_node, to_node, .. } = self;
         drop((from_node, to_node));
         let grace = control.options().node_grace;
         // During the grace period only a weak handle is held, so that a control plane that ends can close its store.
@@ -181,7 +206,14 @@ impl Conversation {
         let Some(Message::Hello(hello)) = first else {
             return Err(Status::failed_precondition("a stream begins with a hello"));
         };
-        greeting(&hello)
+        let greeting = greeting(&hello)?;
+        match greeting.inbound {
+            Some(inbound) if !self.peer.confirms(inbound.ip()) => Err(Status::permission_denied(format!(
+                "the inbound listener {inbound} is not at an address that this node's certificate confirms: {}",
+                self.peer.confirmed()
+            ))),
+            _ => Ok(greeting),
+        }
     }
 
     async fn end(self, status: Status) {
@@ -233,7 +265,11 @@ async fn push(
                 drop(place);
                 wake.notified().await;
             }
-            Next::Ended => return Some(Status::aborted("another stream of this node took this one's place")),
+            Next::Ended => {
+                return Some(Status::aborted(
+                    "another stream of this node took this one's place, or the node was revoked",
+                ));
+            }
         }
     }
 }
@@ -293,9 +329,12 @@ async fn take(control: &Control, node: &str, session: u64, message: v1::FromNode
 #[tonic::async_trait]
 impl Identity for Service {
     async fn sign(&self, request: Request<v1::SignRequest>) -> Result<Response<v1::SignResponse>, Status> {
-        let node = self.node(&request)?;
+        let (node, _) = self.node(&request)?;
         let v1::SignRequest { identity, csr } = request.into_inner();
         let identity: SpiffeId = identity.parse().map_err(|error| Status::invalid_argument(format!("{error}")))?;
+        if identity.node_name() == Some(&node) {
+            return self.sign_node(&node, &identity, &csr);
+        }
         let lifetime = self.control.state().may_sign(&node, &identity);
         let Some(lifetime) = lifetime else {
             tracing::warn!(node = &*node, %identity, "a node asked for an identity that it does not host");
@@ -306,7 +345,46 @@ impl Identity for Service {
         if let Some(not_after) = chain.first().and_then(leno_identity::not_after) {
             self.control.state().signed(&node, identity, not_after.as_secs());
         }
-        Ok(Response::new(v1::SignResponse { chain: chain.iter().map(|der| der.to_vec().into()).collect() }))
+        Ok(Response::new(v1::SignResponse { chain: wire::chain(&chain) }))
+    }
+}
+
+impl Service {
+    /// Renews a node's own certificate.
+    fn sign_node(&self, node: &str, identity: &SpiffeId, csr: &[u8]) -> Result<Response<v1::SignResponse>, Status> {
+        let addresses = self.control.members().get(node).map(|(_, member)| member.addresses.clone());
+        let addresses = addresses.ok_or_else(|| Status::permission_denied("this node was revoked"))?;
+        let signed = self.control.authority().sign_node(csr, identity, &addresses, NODE_LIFETIME);
+        let chain = signed.map_err(|error| Status::invalid_argument(error.to_string()))?;
+        Ok(Response::new(v1::SignResponse { chain: wire::chain(&chain) }))
+    }
+}
+
+#[tonic::async_trait]
+impl Membership for Service {
+    async fn join(&self, request: Request<v1::JoinRequest>) -> Result<Response<v1::JoinResponse>, Status> {
+        let from = peer(&request)?.from.ip();
+        let v1::JoinRequest { secret, name, csr, address } = request.into_inner();
+        let address = Some(address).filter(|address| !address.is_empty()).map(|address| address.parse()).transpose();
+        let address =
+            address.map_err(|_| Status::invalid_argument("the address is not an IP address"))?.unwrap_or(from);
+        let chain = self.control.join(&secret, (&name, &csr), (from, address)).map_err(|error| {
+            tracing::warn!(node = name, %from, %error, "a machine was not let in");
+            match error {
+                JoinError::Refused(error) => Status::permission_denied(error.to_string()),
+                JoinError::Request(error) => Status::invalid_argument(error),
+            }
+        })?;
+        tracing::info!(node = name, %from, %address, "a node joined");
+        let roots = self.control.bundle().roots().map(|root| root.to_vec().into()).collect();
+        Ok(Response::new(v1::JoinResponse { chain: wire::chain(&chain), roots }))
+    }
+
+    async fn settings(&self, request: Request<v1::SettingsRequest>) -> Result<Response<v1::SettingsResponse>, Status> {
+        self.node(&request)?;
+        let mesh = self.control.state().mesh();
+        let mesh = mesh.ok_or_else(|| Status::unavailable("the control plane has no Mesh document yet"))?;
+        Ok(Response::new(v1::SettingsResponse { mesh }))
     }
 }
 

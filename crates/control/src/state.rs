@@ -19,6 +19,7 @@ use crate::status::{
     Counters, FunctionStatus, HostedInstance, IssuedIdentity, NodeStatus, RejectedVersion, RolloutEvent, Status,
 };
 use crate::wire::{self, MAX_REASON, v1};
+use bytes::Bytes;
 use leno_config::{FunctionId, Slice};
 use leno_identity::{SpiffeId, TrustDomain};
 use prost::Message;
@@ -123,6 +124,23 @@ impl State {
             .filter(|id| before.as_ref().is_some_and(|b| hosts(b, id)) != hosts(&after, id));
         let moved: Vec<_> = moved.cloned().collect();
         self.endpoints_changed(&moved, name);
+        self.place_jobs();
+    }
+
+    /// The encoded settings of the mesh; `None`: nothing was published yet.
+    pub(crate) fn mesh(&self) -> Option<Bytes> {
+        self.compiled.contents.get(&Subject::Mesh).map(|content| content.payload.clone())
+    }
+
+    /// Removes a node with its endpoints, and ends its stream.
+    pub(crate) fn expel(&mut self, name: &str) {
+        let hosted: Vec<_> = self.hosted(name).into_iter().collect();
+        let Some(node) = self.nodes.remove(name) else { return };
+        if let Some(session) = node.session {
+            session.wake.notify_one();
+        }
+        self.issued.retain(|(_, node), _| **node != *name);
+        self.endpoints_changed(&hosted, name);
         self.place_jobs();
     }
 

@@ -3,7 +3,9 @@
 use crate::job::{JobReport, JobState};
 use crate::resource::{Content, Instance, InstanceState, Subject, Version};
 use crate::rollout::RevisionCounts;
+use bytes::Bytes;
 use leno_config::{FunctionId, ModuleHash};
+use leno_identity::CertificateDer;
 use std::time::{Duration, SystemTime};
 use tonic::Status;
 
@@ -192,6 +194,10 @@ pub(crate) fn reported_job(sent: v1::JobReport) -> Result<(FunctionId, JobReport
         changed: time(sent.changed_ms)?,
     };
     Ok((job, report))
+}
+
+pub(crate) fn chain(chain: &[CertificateDer<'_>]) -> Vec<Bytes> {
+    chain.iter().map(|der| Bytes::copy_from_slice(der)).collect()
 }
 
 /// Milliseconds since the Unix epoch.

@@ -20,9 +20,9 @@ async fn each_node_gets_what_it_subscribed_to_and_nothing_else() {
     let (frontend, orders) = (slice(FRONTEND, &[ORDERS], 1), slice(ORDERS, &[], 1));
     control.publish(&definitions([frontend.clone(), orders.clone(), slice(INVENTORY, &[], 1)])).unwrap();
     let served = Served::start(&control).await;
-    let (token_one, token_two) = (control.admit("one", only(&[])).unwrap(), control.admit("two", only(&[])).unwrap());
-    let (one, mut updates_one) = node(&served, &token_one, 1);
-    let (two, mut updates_two) = node(&served, &token_two, 2);
+    let (member_one, member_two) = (control.admit("one", only(&[])).unwrap(), control.admit("two", only(&[])).unwrap());
+    let (one, mut updates_one) = node(&served, &member_one, 1);
+    let (two, mut updates_two) = node(&served, &member_two, 2);
     one.subscribe([slice_of(FRONTEND), Subject::Mesh]);
     two.subscribe([slice_of(ORDERS)]);
     let mut got = Vec::new();
@@ -52,8 +52,8 @@ async fn a_function_can_be_added_alone() {
     assert!(early.to_string().contains("nothing was published yet"), "{early}");
     control.publish(&definitions([exposed(slice(FRONTEND, &[ORDERS], 1))])).unwrap();
     let served = Served::start(&control).await;
-    let token = control.admit("one", everything()).unwrap();
-    let (agent, mut updates) = node(&served, &token, 1);
+    let member = control.admit("one", everything()).unwrap();
+    let (agent, mut updates) = node(&served, &member, 1);
     agent.subscribe([Subject::Hosted, Subject::Routes]);
     while !accepted(&mut updates).await.iter().any(|change| change.subject() == Subject::Hosted) {}
 
@@ -83,8 +83,8 @@ async fn a_change_pushes_just_the_difference() {
     };
     assert_eq!(control.publish(&edition(0, 1)).unwrap().changed, 100);
     let served = Served::start(&control).await;
-    let token = control.admit("one", everything()).unwrap();
-    let (agent, mut updates) = node(&served, &token, 1);
+    let member = control.admit("one", everything()).unwrap();
+    let (agent, mut updates) = node(&served, &member, 1);
     agent.subscribe([Subject::Hosted, Subject::Mesh, Subject::Bundle, Subject::Routes]);
     let first = accepted(&mut updates).await;
     assert_eq!(first.len(), 104);
@@ -110,8 +110,8 @@ async fn a_change_pushes_just_the_difference() {
 async fn bytes_are_counted_as_they_are_sent() {
     let control = control();
     let served = Served::start(&control).await;
-    let token = control.admit("one", everything()).unwrap();
-    let (agent, mut updates) = node(&served, &token, 1);
+    let member = control.admit("one", everything()).unwrap();
+    let (agent, mut updates) = node(&served, &member, 1);
     control.publish(&definitions([slice(FRONTEND, &[], 1)])).unwrap();
     agent.subscribe([slice_of(FRONTEND)]);
     accepted(&mut updates).await;
@@ -128,8 +128,8 @@ async fn a_rejection_is_recorded_and_the_old_version_stays() {
     let control = control();
     control.publish(&definitions([slice(FRONTEND, &[], 1), slice(ORDERS, &[], 1)])).unwrap();
     let served = Served::start(&control).await;
-    let token = control.admit("one", everything()).unwrap();
-    let (agent, mut updates) = node(&served, &token, 1);
+    let member = control.admit("one", everything()).unwrap();
+    let (agent, mut updates) = node(&served, &member, 1);
     agent.subscribe([slice_of(FRONTEND), slice_of(ORDERS)]);
     accepted(&mut updates).await;
     let before = agent.held();
@@ -159,8 +159,8 @@ async fn an_update_that_is_dropped_or_refused_as_a_whole_is_rejected() {
     let control = control();
     control.publish(&definitions([slice(FRONTEND, &[], 1)])).unwrap();
     let served = Served::start(&control).await;
-    let token = control.admit("one", everything()).unwrap();
-    let (agent, mut updates) = node(&served, &token, 1);
+    let member = control.admit("one", everything()).unwrap();
+    let (agent, mut updates) = node(&served, &member, 1);
     agent.subscribe([slice_of(FRONTEND)]);
     drop(next(&mut updates).await);
     eventually(|| control.counters("one").unwrap().rejections == 1).await;
@@ -178,8 +178,8 @@ async fn removals_are_explicit() {
     let control = control();
     control.publish(&definitions([slice(FRONTEND, &[ORDERS], 1), slice(ORDERS, &[], 1)])).unwrap();
     let served = Served::start(&control).await;
-    let token = control.admit("one", only(&[FRONTEND])).unwrap();
-    let (agent, mut updates) = node(&served, &token, 1);
+    let member = control.admit("one", only(&[FRONTEND])).unwrap();
+    let (agent, mut updates) = node(&served, &member, 1);
     agent.subscribe([Subject::Hosted]);
     assert_eq!(subjects(&accepted(&mut updates).await), [slice_of(FRONTEND), endpoints_of(ORDERS), Subject::Hosted]);
 
@@ -215,8 +215,8 @@ async fn a_new_function_costs_its_node_one_message() {
     let control = control();
     control.publish(&definitions([slice(FRONTEND, &[], 1)])).unwrap();
     let served = Served::start(&control).await;
-    let token = control.admit("one", everything()).unwrap();
-    let (agent, mut updates) = node(&served, &token, 1);
+    let member = control.admit("one", everything()).unwrap();
+    let (agent, mut updates) = node(&served, &member, 1);
     agent.subscribe([Subject::Hosted]);
     accepted(&mut updates).await;
     let before = control.counters("one").unwrap();
@@ -231,10 +231,10 @@ async fn placement_moves_functions_between_nodes() {
     let control = control();
     control.publish(&definitions([slice(FRONTEND, &[ORDERS], 1), slice(ORDERS, &[], 1)])).unwrap();
     let served = Served::start(&control).await;
-    let (token_one, token_two) =
+    let (member_one, member_two) =
         (control.admit("one", only(&[FRONTEND])).unwrap(), control.admit("two", only(&[ORDERS])).unwrap());
-    let (one, mut updates_one) = node(&served, &token_one, 1001);
-    let (two, mut updates_two) = node(&served, &token_two, 1002);
+    let (one, mut updates_one) = node(&served, &member_one, 1001);
+    let (two, mut updates_two) = node(&served, &member_two, 1002);
     connected(&two).await;
     eventually(|| control.status().nodes[1].connected).await;
     one.subscribe([Subject::Hosted]);
@@ -265,11 +265,11 @@ async fn endpoints_go_to_callers_at_once_and_to_nobody_else() {
         .publish(&definitions([slice(FRONTEND, &[ORDERS], 1), slice(ORDERS, &[], 1), slice(INVENTORY, &[], 1)]))
         .unwrap();
     let served = Served::start(&control).await;
-    let tokens = [("caller", FRONTEND), ("callee", ORDERS), ("other", INVENTORY)]
+    let members = [("caller", FRONTEND), ("callee", ORDERS), ("other", INVENTORY)]
         .map(|(name, function)| control.admit(name, only(&[function])).unwrap());
-    let (caller, mut to_caller) = node(&served, &tokens[0], 1001);
-    let (callee, mut to_callee) = node(&served, &tokens[1], 1002);
-    let (other, mut to_other) = node(&served, &tokens[2], 1003);
+    let (caller, mut to_caller) = node(&served, &members[0], 1001);
+    let (callee, mut to_callee) = node(&served, &members[1], 1002);
+    let (other, mut to_other) = node(&served, &members[2], 1003);
     eventually(|| control.status().nodes.iter().all(|node| node.connected)).await;
     for (agent, updates) in [(&caller, &mut to_caller), (&callee, &mut to_callee), (&other, &mut to_other)] {
         agent.subscribe([Subject::Hosted]);
@@ -309,8 +309,8 @@ async fn a_gateway_follows_the_routes() {
     let control = control();
     control.publish(&definitions([exposed(slice(FRONTEND, &[ORDERS], 1)), slice(ORDERS, &[], 1)])).unwrap();
     let served = Served::start(&control).await;
-    let token = control.admit("edge", only(&[])).unwrap();
-    let (agent, mut updates) = node(&served, &token, 1);
+    let member = control.admit("edge", only(&[])).unwrap();
+    let (agent, mut updates) = node(&served, &member, 1);
     agent.subscribe([Subject::Routes]);
     let changes = accepted(&mut updates).await;
     assert_eq!(subjects(&changes), [slice_of(FRONTEND), endpoints_of(FRONTEND), Subject::Routes]);
@@ -331,8 +331,8 @@ async fn thousands_of_functions_arrive_in_pieces_and_completely() {
     let names: Vec<String> = (0..5000).map(|number| format!("many/function-{number:04}")).collect();
     control.publish(&definitions(names.iter().map(|name| slice(name, &[], 1)))).unwrap();
     let served = Served::start(&control).await;
-    let token = control.admit("one", everything()).unwrap();
-    let (agent, mut updates) = node(&served, &token, 1);
+    let member = control.admit("one", everything()).unwrap();
+    let (agent, mut updates) = node(&served, &member, 1);
     agent.subscribe([Subject::Hosted]);
     let mut order = Vec::new();
     let mut pieces = 0;
@@ -358,8 +358,8 @@ async fn a_node_that_reads_slowly_gets_the_latest_and_not_the_history() {
     let control = control();
     control.publish(&definitions([slice(FRONTEND, &[], 0)])).unwrap();
     let served = Served::start(&control).await;
-    let token = control.admit("one", everything()).unwrap();
-    let (agent, mut updates) = node(&served, &token, 1);
+    let member = control.admit("one", everything()).unwrap();
+    let (agent, mut updates) = node(&served, &member, 1);
     agent.subscribe([slice_of(FRONTEND)]);
     let first = next(&mut updates).await;
     for edition in 1..=500 {
@@ -384,11 +384,11 @@ async fn a_second_stream_of_a_node_ends_the_first() {
     let control = control();
     control.publish(&definitions([slice(FRONTEND, &[], 1)])).unwrap();
     let served = Served::start(&control).await;
-    let token = control.admit("one", everything()).unwrap();
-    let (first, _updates) = node(&served, &token, 1);
+    let member = control.admit("one", everything()).unwrap();
+    let (first, _updates) = node(&served, &member, 1);
     connected(&first).await;
     eventually(|| control.counters("one").unwrap().streams == 1).await;
-    let (second, mut updates) = node(&served, &token, 1);
+    let (second, mut updates) = node(&served, &member, 1);
     second.subscribe([slice_of(FRONTEND)]);
     assert_eq!(subjects(&accepted(&mut updates).await), [slice_of(FRONTEND)]);
     drop(first);
@@ -409,12 +409,12 @@ async fn endpoints_of_a_lost_node_go_after_a_while() {
     let control = control_with(leno_control::Store::memory(), options);
     control.publish(&definitions([slice(FRONTEND, &[ORDERS], 1), slice(ORDERS, &[], 1)])).unwrap();
     let served = Served::start(&control).await;
-    let (token_one, token_two) =
+    let (member_one, member_two) =
         (control.admit("one", only(&[FRONTEND])).unwrap(), control.admit("two", only(&[ORDERS])).unwrap());
-    let (two, _updates_two) = node(&served, &token_two, 1002);
+    let (two, _updates_two) = node(&served, &member_two, 1002);
     two.report(&function(ORDERS), instances(1));
     eventually(|| control.status().functions[1].instances.len() == 1).await;
-    let (one, mut updates_one) = node(&served, &token_one, 1001);
+    let (one, mut updates_one) = node(&served, &member_one, 1001);
     one.subscribe([Subject::Hosted]);
     let expected = Endpoint { node: "two".to_owned(), address: SocketAddr::from(([127, 0, 0, 1], 1002)), ready: 1 };
     assert_eq!(accepted(&mut updates_one).await[1], Change::Set(Resource::Endpoints(function(ORDERS), vec![expected])));
@@ -438,8 +438,8 @@ async fn a_module_comes_before_its_slice_and_goes_when_nothing_names_it() {
     };
     control.publish(&with(1)).unwrap();
     let served = Served::start(&control).await;
-    let token = control.admit("one", everything()).unwrap();
-    let (agent, mut updates) = node(&served, &token, 1);
+    let member = control.admit("one", everything()).unwrap();
+    let (agent, mut updates) = node(&served, &member, 1);
     agent.subscribe([Subject::Hosted]);
     // One delivery for both, first of all.
     let first = accepted(&mut updates).await;

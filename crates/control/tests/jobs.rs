@@ -4,7 +4,7 @@ mod support;
 
 use leno_config::Slice;
 use leno_control::node::{Agent, Updates};
-use leno_control::{Control, JobReport, JobState, JobStatus, JoinToken, Options, Store, Subject, run_of};
+use leno_control::{Control, JobReport, JobState, JobStatus, Membership, Options, Store, Subject, run_of};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 use support::slices::{function, identity, job, slice};
@@ -45,8 +45,8 @@ fn state(control: &Control) -> JobState {
 }
 
 /// A node that has all that it is for. Those that there are get their jobs, if any, before this returns.
-async fn joined(control: &Control, served: &Served, token: &JoinToken, port: u16) -> (Agent, Updates) {
-    let (agent, mut updates) = node(served, token, port);
+async fn joined(control: &Control, served: &Served, member: &Membership, port: u16) -> (Agent, Updates) {
+    let (agent, mut updates) = node(served, member, port);
     agent.subscribe([Subject::Hosted]);
     while !accepted(&mut updates).await.iter().any(|change| change.subject() == Subject::Hosted) {}
     assert!(control.status().nodes.iter().any(|node| node.connected));
@@ -74,11 +74,11 @@ fn published(store: Store, options: Options, edition: u32) -> Control {
 async fn a_job_is_one_nodes_until_it_has_ended() {
     let control = published(Store::memory(), LONG, 1);
     let served = Served::start(&control).await;
-    let (token_one, token_two) =
+    let (member_one, member_two) =
         (control.admit("one", everything()).unwrap(), control.admit("two", everything()).unwrap());
     assert_eq!((state(&control), status(&control).node), (JobState::Pending, None));
-    let (two, mut updates_two) = joined(&control, &served, &token_two, 2).await;
-    let (one, mut updates_one) = joined(&control, &served, &token_one, 1).await;
+    let (two, mut updates_two) = joined(&control, &served, &member_two, 2).await;
+    let (one, mut updates_one) = joined(&control, &served, &member_one, 1).await;
     // The first that was there keeps it, and only that one may speak in its name.
     assert_eq!((has_job(&one), has_job(&two)), (false, true));
     assert_eq!(status(&control).node.as_deref(), Some("two"));
@@ -118,9 +118,9 @@ async fn a_job_is_one_nodes_until_it_has_ended() {
 async fn a_job_of_a_node_that_is_away_begins_anew_elsewhere() {
     let control = published(Store::memory(), Options { node_grace: Duration::from_millis(20) }, 1);
     let served = Served::start(&control).await;
-    let tokens = ["one", "two"].map(|name| control.admit(name, everything()).unwrap());
-    let (one, updates_one) = joined(&control, &served, &tokens[0], 1).await;
-    let (two, mut updates_two) = joined(&control, &served, &tokens[1], 2).await;
+    let members = ["one", "two"].map(|name| control.admit(name, everything()).unwrap());
+    let (one, updates_one) = joined(&control, &served, &members[0], 1).await;
+    let (two, mut updates_two) = joined(&control, &served, &members[1], 2).await;
     one.report_job(&function(REPORT), report(1, JobState::Running));
     eventually(|| state(&control) == JobState::Running).await;
     drop((one, updates_one));
@@ -179,11 +179,11 @@ async fn a_job_under_way_stays_where_it_is_when_the_control_plane_restarts() {
     drop(stored(&path, 1));
     let control = stored(&path, 1);
     let served = Served::start(&control).await;
-    let tokens = ["one", "two"].map(|name| control.admit(name, everything()).unwrap());
+    let members = ["one", "two"].map(|name| control.admit(name, everything()).unwrap());
     // The node that runs it has yet to come back.
-    let (one, _updates_one) = joined(&control, &served, &tokens[0], 1).await;
+    let (one, _updates_one) = joined(&control, &served, &members[0], 1).await;
     assert!(!has_job(&one));
-    let (two, mut updates_two) = node(&served, &tokens[1], 2);
+    let (two, mut updates_two) = node(&served, &members[1], 2);
     two.report_job(&function(REPORT), report(1, JobState::Running));
     two.subscribe([Subject::Hosted]);
     until_job(&two, &mut updates_two, true).await;

@@ -31,8 +31,8 @@ fn edition(component: &[u8], half: bool) -> Definitions {
 
 async fn modules_at_a_node(control: &Control) -> BTreeSet<Subject> {
     let served = Served::start(control).await;
-    let token = control.admit("one", everything()).unwrap();
-    let (agent, mut updates) = node(&served, &token, 1);
+    let member = control.admit("one", everything()).unwrap();
+    let (agent, mut updates) = node(&served, &member, 1);
     agent.subscribe([Subject::Hosted]);
     let changes = subjects(&accepted(&mut updates).await);
     served.stop().await;

@@ -19,8 +19,8 @@ async fn after_a_reconnect_nothing_is_sent_again() {
     first.publish(&before).unwrap();
     let served = Served::start(&first).await;
     let address = served.address;
-    let token = first.admit("one", everything()).unwrap();
-    let (agent, mut updates) = node(&served, &token, 1);
+    let member = first.admit("one", everything()).unwrap();
+    let (agent, mut updates) = node(&served, &member, 1);
     agent.subscribe([Subject::Mesh, Subject::Hosted]);
     assert_eq!(accepted(&mut updates).await.len(), 5);
     let held = agent.held();
@@ -49,8 +49,8 @@ async fn changes_that_a_node_missed_come_as_one_difference() {
     control.publish(&definitions([slice(FRONTEND, &[], 1), slice(ORDERS, &[], 1)])).unwrap();
     let served = Served::start(&control).await;
     let address = served.address;
-    let token = control.admit("one", everything()).unwrap();
-    let (agent, mut updates) = node(&served, &token, 1);
+    let member = control.admit("one", everything()).unwrap();
+    let (agent, mut updates) = node(&served, &member, 1);
     agent.subscribe([Subject::Mesh, Subject::Hosted]);
     accepted(&mut updates).await;
     served.stop().await;
@@ -71,8 +71,8 @@ async fn what_was_not_in_force_is_sent_again() {
     control.publish(&definitions([slice(FRONTEND, &[], 1)])).unwrap();
     let served = Served::start(&control).await;
     let address = served.address;
-    let token = control.admit("one", everything()).unwrap();
-    let (agent, mut updates) = node(&served, &token, 1);
+    let member = control.admit("one", everything()).unwrap();
+    let (agent, mut updates) = node(&served, &member, 1);
     agent.subscribe([slice_of(FRONTEND)]);
     let unanswered = next(&mut updates).await;
     served.stop().await;
@@ -93,8 +93,8 @@ async fn subscriptions_and_reports_made_while_it_is_away_arrive() {
     control.publish(&definitions([slice(FRONTEND, &[], 1), slice(ORDERS, &[], 1)])).unwrap();
     let served = Served::start(&control).await;
     let address = served.address;
-    let token = control.admit("one", everything()).unwrap();
-    let (agent, mut updates) = node(&served, &token, 1);
+    let member = control.admit("one", everything()).unwrap();
+    let (agent, mut updates) = node(&served, &member, 1);
     agent.report(&function(ORDERS), instances(2));
     eventually(|| control.status().functions[1].instances.len() == 2).await;
     served.stop().await;
@@ -115,8 +115,8 @@ async fn identities_last_while_it_is_away_and_are_renewed_when_it_is_back() {
     control.publish(&definitions([slice(FRONTEND, &[], 1)])).unwrap();
     let served = Served::start(&control).await;
     let address = served.address;
-    let token = control.admit("one", everything()).unwrap();
-    let (agent, _updates) = node(&served, &token, 1);
+    let member = control.admit("one", everything()).unwrap();
+    let (agent, _updates) = node(&served, &member, 1);
     let store = SvidStore::new(control.bundle().clone());
     let identities = Identities::new(agent.clone(), store.clone());
     let frontend: SpiffeId = identity(FRONTEND).parse().unwrap();
@@ -141,8 +141,8 @@ async fn identities_last_while_it_is_away_and_are_renewed_when_it_is_back() {
     let second = support::control();
     second.publish(&definitions([slice(FRONTEND, &[], 1)])).unwrap();
     let _served = Served::start_at(&second, address).await;
-    let token = second.admit("one", everything()).unwrap();
-    let (agent, mut updates) = join_at(address, &token);
+    let member = second.admit("one", everything()).unwrap();
+    let (agent, mut updates) = join_at(address, &member);
     agent.subscribe([Subject::Bundle]);
     let changes = accepted(&mut updates).await;
     let [Change::Set(Resource::Bundle(bundle))] = &changes[..] else { panic!("{changes:?}") };
@@ -158,11 +158,11 @@ async fn identities_last_while_it_is_away_and_are_renewed_when_it_is_back() {
 
 fn join_at(
     address: std::net::SocketAddr,
-    token: &leno_control::JoinToken,
+    member: &leno_control::Membership,
 ) -> (leno_control::node::Agent, leno_control::node::Updates) {
     let options = leno_control::node::Options {
-        control: address,
-        token: token.clone(),
+        control: vec![address.to_string()],
+        membership: member.clone(),
         inbound: None,
         backoff: leno_control::node::BACKOFF,
     };
@@ -174,8 +174,8 @@ async fn identities_are_kept_until_nobody_wants_them() {
     let control = control();
     control.publish(&definitions([slice(FRONTEND, &[], 1), slice(ORDERS, &[], 1)])).unwrap();
     let served = Served::start(&control).await;
-    let token = control.admit("one", everything()).unwrap();
-    let (agent, _updates) = node(&served, &token, 1);
+    let member = control.admit("one", everything()).unwrap();
+    let (agent, _updates) = node(&served, &member, 1);
     let store = SvidStore::new(control.bundle().clone());
     let (wanted, receiver) = tokio::sync::watch::channel(BTreeSet::new());
     let keeping = tokio::spawn(Identities::new(agent, store.clone()).keep(receiver));
@@ -196,15 +196,15 @@ async fn only_what_a_node_hosts_is_signed() {
     let control = control();
     control.publish(&definitions([slice(FRONTEND, &[], 1), slice(ORDERS, &[], 1)])).unwrap();
     let served = Served::start(&control).await;
-    let token = control.admit("one", only(&[FRONTEND])).unwrap();
-    let (agent, _updates) = node(&served, &token, 1);
+    let member = control.admit("one", only(&[FRONTEND])).unwrap();
+    let (agent, _updates) = node(&served, &member, 1);
     let sign = async |name: &str| {
         let id: SpiffeId = name.parse().unwrap();
         let request = leno_identity::KeyRequest::new(&id).unwrap();
         agent.sign(&id, request.csr().to_vec()).await
     };
     assert_eq!(sign(&identity(FRONTEND)).await.unwrap().len(), 1);
-    let gateway = leno_control::gateway_identity(&"orders.example".parse().unwrap()).unwrap().to_string();
+    let gateway = SpiffeId::gateway(&"orders.example".parse().unwrap()).unwrap().to_string();
     let others = [identity(ORDERS), identity("orders/unknown"), "spiffe://orders.example".to_owned(), gateway.clone()];
     for other in &others {
         let error = sign(other).await.unwrap_err();

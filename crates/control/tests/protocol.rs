@@ -4,30 +4,21 @@ mod support;
 
 use leno_control::v1::discovery_client::DiscoveryClient;
 use leno_control::v1::from_node::Message;
-use leno_control::v1::identity_client::IdentityClient;
 use leno_control::v1::status_client::StatusClient;
 use leno_control::v1::{self, ToNode};
-use leno_control::{Control, JoinToken, ServeError, Subject};
+use leno_control::{Control, Membership, Subject};
 use support::slices::{function, identity, slice};
 use support::*;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
-use tonic::{Code, Request, Status, Streaming};
+use tonic::{Code, Status, Streaming};
 
 const FRONTEND: &str = "orders/frontend";
 
-/// A client by hand, with whatever in its `authorization`.
-async fn channel(served: &Served) -> Channel {
-    Channel::from_shared(format!("http://{}", served.address)).unwrap().connect().await.unwrap()
-}
-
-fn with<T>(authorization: Option<&str>, message: T) -> Request<T> {
-    let mut request = Request::new(message);
-    if let Some(authorization) = authorization {
-        request.metadata_mut().insert("authorization", authorization.parse().unwrap());
-    }
-    request
+/// A client by hand.
+fn channel(served: &Served, member: &Membership) -> Channel {
+    leno_control::channel::of_member(&[served.address.to_string()], member).unwrap()
 }
 
 /// A node by hand.
@@ -37,16 +28,15 @@ struct RawNode {
 }
 
 impl RawNode {
-    async fn open(served: &Served, token: &JoinToken) -> Self {
+    async fn open(served: &Served, member: &Membership) -> Self {
         let (to_control, outgoing) = mpsc::channel(16);
-        let authorization = format!("Bearer {}", token.reveal());
-        let request = with(Some(&authorization), ReceiverStream::new(outgoing));
-        let response = DiscoveryClient::new(channel(served).await).deltas(request).await.unwrap();
+        let response = DiscoveryClient::new(channel(served, member)).deltas(ReceiverStream::new(outgoing)).await;
+        let response = response.unwrap();
         Self { to_control, from_control: response.into_inner() }
     }
 
-    async fn hello(served: &Served, token: &JoinToken, hello: v1::Hello) -> Self {
-        let node = Self::open(served, token).await;
+    async fn hello(served: &Served, member: &Membership, hello: v1::Hello) -> Self {
+        let node = Self::open(served, member).await;
         node.send(Message::Hello(hello)).await;
         node
     }
@@ -80,65 +70,35 @@ fn subject(kind: v1::Kind, name: &str) -> v1::Subject {
     v1::Subject { kind: kind.into(), name: name.to_owned() }
 }
 
-async fn served_one() -> (Control, Served, JoinToken) {
+async fn served_one() -> (Control, Served, Membership) {
     let control = control();
     control.publish(&definitions([slice(FRONTEND, &[], 1)])).unwrap();
     let served = Served::start(&control).await;
-    let token = control.admit("one", everything()).unwrap();
-    (control, served, token)
-}
-
-#[tokio::test]
-async fn nobody_is_served_without_a_token() {
-    let control = control();
-    control.publish(&definitions([slice(FRONTEND, &[], 1)])).unwrap();
-    let served = Served::start(&control).await;
-    control.admit("one", everything()).unwrap();
-    let channel = channel(&served).await;
-    let zeros = format!("Bearer {}", "0".repeat(64));
-    for authorization in [None, Some(""), Some("Bearer "), Some(&*zeros), Some("Basic b25lOg==")] {
-        let code = |status: Status| status.code();
-        let (_keep, outgoing) = mpsc::channel(1);
-        let deltas =
-            DiscoveryClient::new(channel.clone()).deltas(with(authorization, ReceiverStream::new(outgoing))).await;
-        assert_eq!(deltas.map(drop).map_err(code), Err(Code::Unauthenticated));
-        let sign = v1::SignRequest { identity: identity(FRONTEND), csr: Default::default() };
-        let signed = IdentityClient::new(channel.clone()).sign(with(authorization, sign)).await;
-        assert_eq!(signed.map(drop).map_err(code), Err(Code::Unauthenticated));
-        let list = StatusClient::new(channel.clone()).list(with(authorization, v1::ListRequest {})).await;
-        assert_eq!(list.map(drop).map_err(code), Err(Code::Unauthenticated));
-    }
-    assert!(!control.status().nodes[0].connected);
-}
-
-#[tokio::test]
-async fn a_wrong_token_is_said_to_the_node() {
-    let (_control, served, _) = served_one().await;
-    let (agent, _updates) = node(&served, &JoinToken::from_text("0".repeat(64)), 1);
-    assert!(away(&agent).await.contains("a join token is needed"));
+    let member = control.admit("one", everything()).unwrap();
+    (control, served, member)
 }
 
 #[tokio::test]
 async fn a_stream_begins_with_one_hello_of_the_same_release() {
-    let (control, served, token) = served_one().await;
-    let mut node = RawNode::open(&served, &token).await;
+    let (control, served, member) = served_one().await;
+    let mut node = RawNode::open(&served, &member).await;
     node.send(Message::Subscribe(v1::Subscribe::default())).await;
     assert_eq!(node.end().await.code(), Code::FailedPrecondition);
 
-    let mut node = RawNode::hello(&served, &token, v1::Hello { release: "0.0.9".to_owned(), ..hello(&[]) }).await;
+    let mut node = RawNode::hello(&served, &member, v1::Hello { release: "0.0.9".to_owned(), ..hello(&[]) }).await;
     let status = node.end().await;
     assert_eq!(status.code(), Code::FailedPrecondition);
     assert!(status.message().contains("0.0.9"), "{}", status.message());
     assert_eq!(control.counters("one").unwrap().streams, 0);
 
-    let mut node = RawNode::hello(&served, &token, hello(&[])).await;
+    let mut node = RawNode::hello(&served, &member, hello(&[])).await;
     node.send(Message::Hello(hello(&[]))).await;
     assert_eq!(node.end().await.message(), "a second hello");
 }
 
 #[tokio::test]
 async fn what_makes_no_sense_ends_the_stream() {
-    let (_control, served, token) = served_one().await;
+    let (_control, served, member) = served_one().await;
     let bad_hellos = [
         v1::Hello { inbound: "somewhere".to_owned(), ..hello(&[]) },
         v1::Hello {
@@ -153,7 +113,7 @@ async fn what_makes_no_sense_ends_the_stream() {
     ];
     for bad in bad_hellos {
         let text = format!("{bad:?}");
-        let status = RawNode::hello(&served, &token, bad).await.end().await;
+        let status = RawNode::hello(&served, &member, bad).await.end().await;
         assert_eq!(status.code(), Code::InvalidArgument, "{text}");
     }
     let instance = v1::Instance {
@@ -171,7 +131,7 @@ async fn what_makes_no_sense_ends_the_stream() {
     ];
     for bad in bad_messages {
         let text = format!("{bad:?}");
-        let mut node = RawNode::hello(&served, &token, hello(&[])).await;
+        let mut node = RawNode::hello(&served, &member, hello(&[])).await;
         node.send(bad).await;
         assert_eq!(node.end().await.code(), Code::InvalidArgument, "{text}");
     }
@@ -179,8 +139,8 @@ async fn what_makes_no_sense_ends_the_stream() {
 
 #[tokio::test]
 async fn versions_name_contents() {
-    let (control, served, token) = served_one().await;
-    let mut node = RawNode::hello(&served, &token, hello(&[subject(v1::Kind::Slice, FRONTEND)])).await;
+    let (control, served, member) = served_one().await;
+    let mut node = RawNode::hello(&served, &member, hello(&[subject(v1::Kind::Slice, FRONTEND)])).await;
     let delta = node.delta().await;
     let sent = delta.resources[0].clone();
     drop(node);
@@ -189,13 +149,13 @@ async fn versions_name_contents() {
     let held = |version: bytes::Bytes, name: &str| v1::Held { subject: Some(subject(v1::Kind::Slice, name)), version };
     let both = [subject(v1::Kind::Slice, FRONTEND), subject(v1::Kind::Bundle, "")];
     let known = v1::Hello { held: vec![held(sent.version.clone(), FRONTEND)], ..hello(&both) };
-    let delta = RawNode::hello(&served, &token, known).await.delta().await;
+    let delta = RawNode::hello(&served, &member, known).await.delta().await;
     assert_eq!(delta.resources.iter().map(|resource| resource.subject.clone().unwrap()).collect::<Vec<_>>(), both[1..]);
     let other = v1::Hello { held: vec![held(vec![7; 16].into(), FRONTEND)], ..hello(&both[..1]) };
-    assert_eq!(RawNode::hello(&served, &token, other).await.delta().await.resources, std::slice::from_ref(&sent));
+    assert_eq!(RawNode::hello(&served, &member, other).await.delta().await.resources, std::slice::from_ref(&sent));
     let gone = v1::Hello { held: vec![held(sent.version.clone(), "orders/gone")], ..hello(&[]) };
     assert_eq!(
-        RawNode::hello(&served, &token, gone).await.delta().await.removed,
+        RawNode::hello(&served, &member, gone).await.delta().await.removed,
         [subject(v1::Kind::Slice, "orders/gone")]
     );
 
@@ -207,8 +167,8 @@ async fn versions_name_contents() {
 
 #[tokio::test]
 async fn answers_to_nothing_change_nothing() {
-    let (control, served, token) = served_one().await;
-    let mut node = RawNode::hello(&served, &token, hello(&[subject(v1::Kind::Slice, FRONTEND)])).await;
+    let (control, served, member) = served_one().await;
+    let mut node = RawNode::hello(&served, &member, hello(&[subject(v1::Kind::Slice, FRONTEND)])).await;
     let delta = node.delta().await;
     let rejection =
         |name: &str| v1::Rejection { subject: Some(subject(v1::Kind::Slice, name)), reason: "no".to_owned() };
@@ -225,8 +185,8 @@ async fn answers_to_nothing_change_nothing() {
 
 #[tokio::test]
 async fn a_long_reason_is_cut() {
-    let (control, served, token) = served_one().await;
-    let mut node = RawNode::hello(&served, &token, hello(&[subject(v1::Kind::Slice, FRONTEND)])).await;
+    let (control, served, member) = served_one().await;
+    let mut node = RawNode::hello(&served, &member, hello(&[subject(v1::Kind::Slice, FRONTEND)])).await;
     let nonce = node.delta().await.nonce;
     let reason = "ä".repeat(100_000);
     let rejected = vec![v1::Rejection { subject: Some(subject(v1::Kind::Slice, FRONTEND)), reason }];
@@ -237,8 +197,8 @@ async fn a_long_reason_is_cut() {
 
 #[tokio::test]
 async fn the_status_service_tells_what_the_control_plane_knows() {
-    let (control, served, token) = served_one().await;
-    let (agent, mut updates) = node(&served, &token, 7);
+    let (control, served, member) = served_one().await;
+    let (agent, mut updates) = node(&served, &member, 7);
     agent.subscribe([Subject::Hosted]);
     accepted(&mut updates).await;
     agent.report(&function(FRONTEND), instances(1));
@@ -247,9 +207,7 @@ async fn the_status_service_tells_what_the_control_plane_knows() {
     agent.sign(&frontend, request.csr().to_vec()).await.unwrap();
     eventually(|| control.counters("one").unwrap().reports == 1 && control.counters("one").unwrap().acks == 1).await;
 
-    let authorization = format!("Bearer {}", token.reveal());
-    let request = with(Some(&authorization), v1::ListRequest {});
-    let list = StatusClient::new(channel(&served).await).list(request).await.unwrap().into_inner();
+    let list = StatusClient::new(channel(&served, &member)).list(v1::ListRequest {}).await.unwrap().into_inner();
     assert_eq!((list.functions.len(), list.nodes.len(), list.identities.len()), (1, 1, 1));
     let (function, node, issued) = (&list.functions[0], &list.nodes[0], &list.identities[0]);
     assert_eq!(
@@ -268,17 +226,10 @@ async fn the_status_service_tells_what_the_control_plane_knows() {
 }
 
 #[tokio::test]
-async fn only_loopback_is_listened_on() {
-    let listener = tokio::net::TcpListener::bind("0.0.0.0:0").await.unwrap();
-    let error = patient(control().serve(listener, std::future::pending())).await.unwrap_err();
-    assert!(matches!(error, ServeError::NotLoopback(_)), "{error}");
-}
-
-#[tokio::test]
 async fn a_silent_stream_does_not_count_as_a_node() {
-    let (control, served, token) = served_one().await;
-    let silent = RawNode::open(&served, &token).await;
-    let _speaking = RawNode::hello(&served, &token, hello(&[])).await;
+    let (control, served, member) = served_one().await;
+    let silent = RawNode::open(&served, &member).await;
+    let _speaking = RawNode::hello(&served, &member, hello(&[])).await;
     eventually(|| control.status().nodes[0].connected).await;
     assert_eq!(control.counters("one").unwrap().streams, 1);
     // Nor does it keep the control plane from stopping.

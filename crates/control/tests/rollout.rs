@@ -60,8 +60,8 @@ async fn a_good_revision_goes_step_by_step_and_a_bad_one_back() {
     let path = folder.path().join("control.redb");
     let control = control_at(&path);
     let served = Served::start(&control).await;
-    let token = control.admit("one", everything()).unwrap();
-    let (agent, mut updates) = node(&served, &token, 1);
+    let member = control.admit("one", everything()).unwrap();
+    let (agent, mut updates) = node(&served, &member, 1);
     agent.subscribe([slice_of(ORDERS)]);
     connected(&agent).await;
     control.publish(&definitions([with_content(1)])).unwrap();

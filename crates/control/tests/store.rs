@@ -116,8 +116,8 @@ async fn a_control_plane_that_ends_closes_its_file_at_once() {
     let path = folder.path().join("control.redb");
     let control = control_at(&path);
     let served = Served::start(&control).await;
-    let token = control.admit("one", everything()).unwrap();
-    let (_agent, _updates) = node(&served, &token, 1);
+    let member = control.admit("one", everything()).unwrap();
+    let (_agent, _updates) = node(&served, &member, 1);
     eventually(|| control.status().nodes[0].connected).await;
     served.stop().await;
     drop(control);

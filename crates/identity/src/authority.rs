@@ -1,31 +1,35 @@
-//! The embedded certificate authority: one root, which signs leaves directly.
+//! The embedded certificate authority: a root that signs leaves, or an intermediate under somebody else's root.
 
-use crate::bundle::{BundleError, TrustBundle};
+use crate::bundle::{BundleError, TrustBundle, unix_time};
 use crate::key::{NoKey, PrivateKey};
 use crate::request::{self, RequestError};
 use crate::spiffe::{SpiffeId, TrustDomain};
+use crate::verify;
 use aws_lc_rs::rand;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
     KeyUsagePurpose, SanType, SerialNumber,
 };
-use rustls::pki_types::CertificateDer;
+use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::time_provider::{DefaultTimeProvider, TimeProvider};
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use time::OffsetDateTime;
 
-/// How long a root is valid. It lives in memory only, so it never outlives its process.
+/// How long a root is valid.
 const ROOT_LIFETIME: Duration = Duration::from_secs(3 * 365 * 24 * 3600);
 /// Certificates are valid from a little before they were made, for peers whose clocks run late.
 const CLOCK_SKEW: Duration = Duration::from_secs(120);
 
-/// A trust domain's certificate authority. Its key exists in memory only: it is never written anywhere, and a new process means
-/// a new root.
+/// A trust domain's certificate authority. Unless it was opened from a [file](Authority::open), its key exists in memory only, and a new process
+/// means a new root.
 pub struct Authority {
     trust_domain: TrustDomain,
     issuer: Issuer<'static, PrivateKey>,
+    /// What stands between leaves and the root: its own certificate, and those above it. Empty: it is the root.
+    intermediates: Vec<CertificateDer<'static>>,
     bundle: TrustBundle,
     not_after: OffsetDateTime,
     clock: Arc<dyn TimeProvider>,
@@ -76,6 +80,15 @@ impl Authority {
 
     /// A new root for `trust_domain`, by `clock`.
     pub fn with_clock(trust_domain: &TrustDomain, clock: Arc<dyn TimeProvider>) -> Result<Self, SignError> {
+        Ok(Self::new_root(trust_domain, PrivateKey::generate()?, clock)?.0)
+    }
+
+    /// A new root with this key, and its certificate.
+    pub(crate) fn new_root(
+        trust_domain: &TrustDomain,
+        key: PrivateKey,
+        clock: Arc<dyn TimeProvider>,
+    ) -> Result<(Self, CertificateDer<'static>), SignError> {
         let now = wall_clock(&*clock)?;
         let not_after = now + ROOT_LIFETIME;
         let mut params = CertificateParams::default();
@@ -87,11 +100,36 @@ impl Authority {
         // No intermediates: a leaf that claims to be one cannot sign either way.
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        let key = PrivateKey::generate()?;
-        let root = params.self_signed(&key).map_err(unwritable)?;
-        let bundle = TrustBundle::new(trust_domain, [root.der().clone()])?;
+        let root = params.self_signed(&key).map_err(unwritable)?.der().clone();
+        let bundle = TrustBundle::new(trust_domain, [root.clone()])?;
         let issuer = Issuer::new(params, key);
-        Ok(Self { trust_domain: trust_domain.clone(), issuer, bundle, not_after, clock })
+        let (trust_domain, intermediates) = (trust_domain.clone(), Vec::new());
+        Ok((Self { trust_domain, issuer, intermediates, bundle, not_after, clock }, root))
+    }
+
+    /// An authority with this key, whose certificate is the first of `chain`; the last one is the root, and may be the same.
+    pub(crate) fn of_chain(
+        trust_domain: &TrustDomain,
+        key: PrivateKey,
+        chain: Vec<CertificateDer<'static>>,
+        clock: Arc<dyn TimeProvider>,
+    ) -> Result<Self, SignError> {
+        let (Some(own), Some(root)) = (chain.first(), chain.last()) else {
+            return Err(SignError::Root(BundleError::Empty(trust_domain.clone())));
+        };
+        let bundle = TrustBundle::new(trust_domain, [root.clone()])?;
+        let ends = chain.iter().filter_map(|certificate| verify::not_after(certificate)).min();
+        let ends = ends.and_then(|ends| i64::try_from(ends.as_secs()).ok());
+        let not_after =
+            ends.and_then(|ends| OffsetDateTime::from_unix_timestamp(ends).ok()).ok_or(SignError::NoTime)?;
+        let issuer = Issuer::from_ca_cert_der(own, key).map_err(unwritable)?;
+        let intermediates = chain.split_last().map(|(_, intermediates)| intermediates.to_vec()).unwrap_or_default();
+        Ok(Self { trust_domain: trust_domain.clone(), issuer, intermediates, bundle, not_after, clock })
+    }
+
+    /// When nothing that it signs is valid any more: the end of its own certificate, or of one above it.
+    pub fn not_after(&self) -> UnixTime {
+        unix_time(self.not_after.unix_timestamp())
     }
 
     /// What peers must trust to accept its signatures.
@@ -109,6 +147,27 @@ impl Authority {
         id: &SpiffeId,
         lifetime: Duration,
     ) -> Result<Vec<CertificateDer<'static>>, SignError> {
+        self.sign_with(csr, id, &[], lifetime)
+    }
+
+    /// The same for a node: the certificate also confirms its addresses, as IP names. They are the caller's word, never the request's.
+    pub fn sign_node(
+        &self,
+        csr: &[u8],
+        id: &SpiffeId,
+        addresses: &[IpAddr],
+        lifetime: Duration,
+    ) -> Result<Vec<CertificateDer<'static>>, SignError> {
+        self.sign_with(csr, id, addresses, lifetime)
+    }
+
+    fn sign_with(
+        &self,
+        csr: &[u8],
+        id: &SpiffeId,
+        addresses: &[IpAddr],
+        lifetime: Duration,
+    ) -> Result<Vec<CertificateDer<'static>>, SignError> {
         if id.trust_domain() != self.trust_domain.as_str() {
             return Err(SignError::OtherTrustDomain { id: id.clone(), trust_domain: self.trust_domain.clone() });
         }
@@ -124,9 +183,10 @@ impl Authority {
         }
         let key = request::approve(csr, id)?;
         let lifetime = lifetime.min(ROOT_LIFETIME);
-        let params = leaf(id, now - CLOCK_SKEW, (now + lifetime).min(self.not_after))?;
+        let mut params = leaf(id, now - CLOCK_SKEW, (now + lifetime).min(self.not_after))?;
+        params.subject_alt_names.extend(addresses.iter().copied().map(SanType::IpAddress));
         let certificate = params.signed_by(&key, &self.issuer).map_err(unwritable)?;
-        Ok(vec![certificate.der().clone()])
+        Ok([certificate.der().clone()].into_iter().chain(self.intermediates.iter().cloned()).collect())
     }
 }
 
@@ -149,7 +209,7 @@ fn leaf(id: &SpiffeId, not_before: OffsetDateTime, not_after: OffsetDateTime) ->
 }
 
 /// Each root has a subject of its own, so that path building never has to try several.
-fn root_name(trust_domain: &TrustDomain) -> Result<DistinguishedName, SignError> {
+pub(crate) fn root_name(trust_domain: &TrustDomain) -> Result<DistinguishedName, SignError> {
     let mut number = [0; 8];
     rand::fill(&mut number).map_err(|_| NoKey)?;
     let mut name = DistinguishedName::new();
@@ -171,16 +231,16 @@ fn serial_number() -> Result<SerialNumber, NoKey> {
     Ok(SerialNumber::from_slice(&bytes))
 }
 
-fn uri(id: &SpiffeId) -> Result<SanType, SignError> {
+pub(crate) fn uri(id: &SpiffeId) -> Result<SanType, SignError> {
     Ok(SanType::URI(id.as_str().try_into().map_err(unwritable)?))
 }
 
-fn unwritable(error: rcgen::Error) -> SignError {
+pub(crate) fn unwritable(error: rcgen::Error) -> SignError {
     SignError::Unwritable(error.to_string())
 }
 
 /// Now, where the certificate's dates around it are within the years that X.509 can write.
-fn wall_clock(clock: &dyn TimeProvider) -> Result<OffsetDateTime, SignError> {
+pub(crate) fn wall_clock(clock: &dyn TimeProvider) -> Result<OffsetDateTime, SignError> {
     let now = clock.current_time().ok_or(SignError::NoTime)?;
     let now = i64::try_from(now.as_secs()).map_err(|_| SignError::NoTime)?;
     let now = OffsetDateTime::from_unix_timestamp(now).map_err(|_| SignError::NoTime)?;

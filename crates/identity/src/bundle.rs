@@ -1,6 +1,7 @@
 //! The roots that a trust domain's identities chain to.
 
 use crate::spiffe::{BadSpiffeId, TrustDomain};
+use aws_lc_rs::digest::{SHA256, digest};
 use rustls::pki_types::{CertificateDer, TrustAnchor, UnixTime};
 use std::borrow::Cow;
 use std::fmt;
@@ -23,6 +24,29 @@ struct Root {
     der: CertificateDer<'static>,
     not_before: UnixTime,
     not_after: UnixTime,
+}
+
+/// SHA-256 of a root certificate in DER: enough to recognise it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RootPin([u8; 32]);
+
+impl RootPin {
+    /// The pin of this certificate.
+    pub fn of(root: &CertificateDer<'_>) -> Self {
+        let mut pin = [0; 32];
+        pin.iter_mut().zip(digest(&SHA256, root).as_ref()).for_each(|(to, from)| *to = *from);
+        Self(pin)
+    }
+
+    /// The pin in its 32 bytes.
+    pub fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    /// Its 32 bytes.
+    pub fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
 }
 
 /// Why a certificate cannot be a trust domain's root.

@@ -1,4 +1,4 @@
-//! A private key on P-256. It is made inside `aws-lc` and has no way out: no accessor, no serialisation, no `Debug`.
+//! A private key on P-256. It is made inside `aws-lc` and has no `Debug`. Its one way out is the file of a node's own identity.
 //! `aws-lc` wipes its memory when the last clone is dropped.
 
 use aws_lc_rs::rand::SystemRandom;
@@ -8,6 +8,7 @@ use rustls::sign::{Signer, SigningKey};
 use rustls::{SignatureAlgorithm, SignatureScheme};
 use std::fmt;
 use std::sync::Arc;
+use zeroize::Zeroizing;
 
 #[derive(Clone)]
 pub(crate) struct PrivateKey(Arc<EcdsaKeyPair>);
@@ -17,9 +18,24 @@ pub(crate) struct PrivateKey(Arc<EcdsaKeyPair>);
 #[error("no key could be generated")]
 pub struct NoKey;
 
+/// Bytes that are no key on P-256.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the private key is not one on P-256 in PKCS #8")]
+pub(crate) struct NotAKey;
+
 impl PrivateKey {
     pub(crate) fn generate() -> Result<Self, NoKey> {
         let pair = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_ASN1_SIGNING).map_err(|_| NoKey)?;
+        Ok(Self(Arc::new(pair)))
+    }
+
+    /// For the file of a node's identity. The document wipes itself.
+    pub(crate) fn to_pkcs8(&self) -> Result<Zeroizing<Vec<u8>>, NoKey> {
+        self.0.to_pkcs8v1().map(|document| Zeroizing::new(document.as_ref().to_vec())).map_err(|_| NoKey)
+    }
+
+    pub(crate) fn from_pkcs8(bytes: &[u8]) -> Result<Self, NotAKey> {
+        let pair = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, bytes).map_err(|_| NotAKey)?;
         Ok(Self(Arc::new(pair)))
     }
 

@@ -6,16 +6,19 @@
 //! back and holds it. [`server_config`] and [`client_config`] read the store at each handshake, so that a renewal needs no
 //! new configuration and drops no connection. [`peer_identity`] says who is at the other end.
 //!
-//! Private keys are generated inside `aws-lc`, are never serialised, and are wiped by it when they are dropped. No type of this
-//! crate prints one.
+//! Private keys are generated inside `aws-lc` and wiped by it when they are dropped. Only a node's own identity can be saved, in a file
+//! that nobody else can read. No type of this crate prints a key.
 #![forbid(unsafe_code)]
 
 mod authority;
+mod authority_file;
 mod bundle;
+mod control;
 mod crypto;
 mod gateway;
 mod key;
 mod request;
+mod saved;
 mod spiffe;
 mod store;
 mod svid;
@@ -24,12 +27,15 @@ mod verifier;
 mod verify;
 
 pub use authority::{Authority, SignError};
-pub use bundle::{BundleError, TrustBundle};
+pub use authority_file::AuthorityFileError;
+pub use bundle::{BundleError, RootPin, TrustBundle};
+pub use control::{control_server_config, joining_client_config, peer_addresses};
 pub use gateway::gateway_server_config;
 pub use key::NoKey;
 pub use request::{KeyRequest, RequestError};
 pub use rustls::pki_types::{CertificateDer, UnixTime};
 pub use rustls::time_provider::{DefaultTimeProvider, TimeProvider};
+pub use saved::SavedError;
 pub use spiffe::{BadSpiffeId, SpiffeId, TrustDomain, function_of_server_name};
 pub use store::{RenewError, SvidStore};
 pub use svid::{Svid, SvidError};

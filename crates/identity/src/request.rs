@@ -56,6 +56,11 @@ impl KeyRequest {
         Ok(Self { id: id.clone(), key, csr: csr.der().to_vec() })
     }
 
+    /// A key that has its certificate already.
+    pub(crate) fn of(id: &SpiffeId, key: PrivateKey) -> Self {
+        Self { id: id.clone(), key, csr: Vec::new() }
+    }
+
     /// The identity that it asks for.
     pub fn id(&self) -> &SpiffeId {
         &self.id

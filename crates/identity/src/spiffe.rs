@@ -11,6 +11,10 @@ const MAX_ID: usize = 2048;
 const MAX_TRUST_DOMAIN: usize = 255;
 /// Names under it exist in Leno's certificates and TLS handshakes only; `internal` is reserved for private use.
 const SERVER_NAME_SUFFIX: &str = ".leno.internal";
+/// The namespace of what belongs to the mesh itself: its control plane and its gateways.
+const SYSTEM: &str = "leno-system";
+/// The namespace of nodes.
+const NODES: &str = "leno-nodes";
 
 /// The name of a trust domain: lower-case letters, digits, `.`, `-` and `_`, 1 to 255 bytes.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -64,6 +68,31 @@ impl SpiffeId {
         } else {
             Err(bad(id.as_str(), "a namespace or name holds a `/`"))
         }
+    }
+
+    /// The identity with which a node joins the control plane: `spiffe://<trust domain>/ns/leno-nodes/sa/<name>`.
+    pub fn node(trust_domain: &TrustDomain, name: &str) -> Result<Self, BadSpiffeId> {
+        Self::function(trust_domain, NODES, name)
+    }
+
+    /// The identity of the control plane: `spiffe://<trust domain>/ns/leno-system/sa/control`.
+    pub fn control(trust_domain: &TrustDomain) -> Result<Self, BadSpiffeId> {
+        Self::function(trust_domain, SYSTEM, "control")
+    }
+
+    /// The identity with which gateways call functions: `spiffe://<trust domain>/ns/leno-system/sa/gateway`.
+    pub fn gateway(trust_domain: &TrustDomain) -> Result<Self, BadSpiffeId> {
+        Self::function(trust_domain, SYSTEM, "gateway")
+    }
+
+    /// The name of the node, where it is the identity of one.
+    pub fn node_name(&self) -> Option<&str> {
+        self.function_path().and_then(|(namespace, name)| (namespace == NODES).then_some(name))
+    }
+
+    /// Whether no function can have it, because it is in a namespace of the mesh itself.
+    pub fn is_reserved(&self) -> bool {
+        self.namespace().is_some_and(|namespace| [SYSTEM, NODES].contains(&namespace))
     }
 
     /// The ID in full.
@@ -209,6 +238,20 @@ mod tests {
         assert_eq!((id.namespace(), id.name()), (Some("orders"), Some("order-service")));
         assert_eq!(id.to_string(), "spiffe://orders.example/ns/orders/sa/order-service");
         assert_eq!(id, SpiffeId::function(&"orders.example".parse().unwrap(), "orders", "order-service").unwrap());
+    }
+
+    #[test]
+    fn what_belongs_to_the_mesh_itself() {
+        let domain = "d".parse().unwrap();
+        let node = SpiffeId::node(&domain, "node-1.example").unwrap();
+        assert_eq!(node.as_str(), "spiffe://d/ns/leno-nodes/sa/node-1.example");
+        assert_eq!(node.node_name(), Some("node-1.example"));
+        for id in [&node, &SpiffeId::control(&domain).unwrap(), &SpiffeId::gateway(&domain).unwrap()] {
+            assert!(id.is_reserved(), "{id}");
+        }
+        let function = SpiffeId::function(&domain, "orders", "leno-nodes").unwrap();
+        assert_eq!((function.node_name(), function.is_reserved()), (None, false));
+        assert!(SpiffeId::node(&domain, "a/b").is_err());
     }
 
     #[test]

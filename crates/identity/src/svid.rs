@@ -1,6 +1,7 @@
 //! An identity that can be proved: a certificate chain and the key that belongs to it.
 
 use crate::bundle::TrustBundle;
+use crate::key::PrivateKey;
 use crate::request::{KeyRequest, RequestError};
 use crate::spiffe::SpiffeId;
 use crate::verify::{self, PeerError, Role};
@@ -14,6 +15,7 @@ use std::time::Duration;
 /// An X.509 SVID with its private key.
 pub struct Svid {
     id: SpiffeId,
+    key: PrivateKey,
     certified: Arc<CertifiedKey>,
     renew_at: UnixTime,
     not_after: UnixTime,
@@ -75,7 +77,8 @@ impl Svid {
             return Err(SvidError::OtherKey(id));
         }
         let renew_at = UnixTime::since_unix_epoch(Duration::from_secs(now.as_secs().midpoint(not_after.as_secs())));
-        Ok(Self { id, certified: Arc::new(CertifiedKey::new(chain, Arc::new(key))), renew_at, not_after })
+        let certified = Arc::new(CertifiedKey::new(chain, Arc::new(key.clone())));
+        Ok(Self { id, key, certified, renew_at, not_after })
     }
 
     /// Whose it is.
@@ -111,7 +114,12 @@ impl Svid {
 
     /// The same, to be renewed at `renew_at`.
     pub(crate) fn due_at(&self, renew_at: UnixTime) -> Self {
-        Self { id: self.id.clone(), certified: self.certified.clone(), renew_at, not_after: self.not_after }
+        let Self { id, key, certified, not_after, .. } = self;
+        Self { id: id.clone(), key: key.clone(), certified: certified.clone(), renew_at, not_after: *not_after }
+    }
+
+    pub(crate) fn private_key(&self) -> &PrivateKey {
+        &self.key
     }
 
     pub(crate) fn certified(&self) -> &Arc<CertifiedKey> {

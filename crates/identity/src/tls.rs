@@ -4,7 +4,7 @@
 //! longer trusted; connections are pooled and long, so a resumption would save little.
 
 use crate::crypto::{PROVIDER, algorithms};
-use crate::spiffe::SpiffeId;
+use crate::spiffe::{BadSpiffeId, SpiffeId};
 use crate::store::{Slot, SvidStore};
 use crate::verifier::{AnyOfTrustDomain, Exactly};
 use crate::verify;
@@ -38,17 +38,20 @@ pub enum TlsError {
     /// An identity by whose form no server can be asked for.
     #[error("`{0}` is not of the form spiffe://<trust domain>/ns/<namespace>/sa/<name> with DNS labels")]
     NoServerName(SpiffeId),
+    /// No SPIFFE ID can be made.
+    #[error(transparent)]
+    Identity(#[from] BadSpiffeId),
     /// The TLS library refused.
     #[error("TLS: {0}")]
     Tls(#[from] rustls::Error),
 }
 
-const ALPN_H2: &[u8] = b"h2";
+pub(crate) const ALPN_H2: &[u8] = b"h2";
 
 /// For the node's inbound listener: shows the SVID that the client asks for by [`server_name`], and requires one of the trust
 /// domain from the client. One configuration serves all functions of the node and every renewal.
 pub fn server_config(store: &Arc<SvidStore>) -> Result<Arc<ServerConfig>, TlsError> {
-    let verifier = AnyOfTrustDomain { store: store.clone(), algorithms: algorithms() };
+    let verifier = AnyOfTrustDomain { store: store.clone(), algorithms: algorithms(), or_none: false };
     let mut config = ServerConfig::builder_with_details(PROVIDER.clone(), store.clock().clone())
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .with_client_cert_verifier(Arc::new(verifier))
@@ -84,7 +87,7 @@ pub fn server_name(id: &SpiffeId) -> Result<ServerName<'static>, TlsError> {
     name.ok_or_else(|| TlsError::NoServerName(id.clone()))
 }
 
-/// Who is at the other end of a connection made with [`server_config`] or [`client_config`], after its handshake.
+/// Who is at the other end of a connection made with one of these configurations, after its handshake. `None`: it has shown no certificate.
 pub fn peer_identity(connection: &CommonState) -> Option<SpiffeId> {
     verify::leaf_identity(connection.peer_certificates()?.first()?).ok()
 }

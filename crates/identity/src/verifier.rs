@@ -1,6 +1,7 @@
 //! What peers must show in a TLS handshake.
 
-use crate::spiffe::SpiffeId;
+use crate::bundle::{RootPin, TrustBundle};
+use crate::spiffe::{SpiffeId, TrustDomain};
 use crate::store::SvidStore;
 use crate::verify::{PeerError, Role, identity};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -17,12 +18,18 @@ use std::sync::Arc;
 pub(crate) struct AnyOfTrustDomain {
     pub(crate) store: Arc<SvidStore>,
     pub(crate) algorithms: WebPkiSupportedAlgorithms,
+    /// Accepts clients without any certificate too.
+    pub(crate) or_none: bool,
 }
 
 impl ClientCertVerifier for AnyOfTrustDomain {
     /// No hints: a client has one identity, and need not be told which roots there are.
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        !self.or_none
     }
 
     fn verify_client_cert(
@@ -77,6 +84,59 @@ impl ServerCertVerifier for Exactly {
     ) -> Result<ServerCertVerified, rustls::Error> {
         let presented = identity(&self.store.bundle(), leaf, intermediates, Role::Server, now, &self.algorithms)
             .map_err(refusal)?;
+        if presented == self.expected {
+            Ok(ServerCertVerified::assertion())
+        } else {
+            Err(refusal(PeerError::Unexpected { expected: self.expected.clone(), presented }))
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Err(PeerIncompatible::Tls12NotOffered.into())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        leaf: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, leaf, signature, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}
+
+/// Accepts one server that shows, at the end of its chain, the one root that is pinned. For a node that joins and knows nothing else.
+#[derive(Debug)]
+pub(crate) struct Pinned {
+    pub(crate) pin: RootPin,
+    pub(crate) expected: SpiffeId,
+    pub(crate) trust_domain: TrustDomain,
+    pub(crate) algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl ServerCertVerifier for Pinned {
+    fn verify_server_cert(
+        &self,
+        leaf: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let root = intermediates.iter().find(|certificate| RootPin::of(certificate) == self.pin);
+        let root = root.ok_or_else(|| refusal(PeerError::OtherRoot))?;
+        let bundle = TrustBundle::new(&self.trust_domain, [root.clone().into_owned()])
+            .map_err(|error| refusal(PeerError::BadRoot(error)))?;
+        let presented = identity(&bundle, leaf, intermediates, Role::Server, now, &self.algorithms).map_err(refusal)?;
         if presented == self.expected {
             Ok(ServerCertVerified::assertion())
         } else {

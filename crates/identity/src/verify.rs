@@ -3,11 +3,12 @@
 //! Source: the SPIFFE standard *X.509-SVID*, sections 4 and 5, on top of RFC 5280 path validation. Stricter in one point: the
 //! extended key usage must be there.
 
-use crate::bundle::{TrustBundle, unix_time};
+use crate::bundle::{BundleError, TrustBundle, unix_time};
 use crate::spiffe::{BadSpiffeId, SpiffeId};
 use rustls::crypto::WebPkiSupportedAlgorithms;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::{CertificateError, OtherError};
+use std::net::IpAddr;
 use webpki::{EndEntityCert, KeyUsage};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
@@ -45,6 +46,14 @@ pub enum PeerError {
     /// The key usage must be there and include digital signatures.
     #[error("the certificate's key usage does not include digital signatures")]
     NoDigitalSignature,
+    /// The server shows no certificate with the pinned hash.
+    #[error(
+        "the server does not show the root certificate that the join token names; is the token of another mesh, or older than a new root?"
+    )]
+    OtherRoot,
+    /// The pinned certificate is no root.
+    #[error("the root certificate that the join token names is no root: {0}")]
+    BadRoot(BundleError),
     /// A proper identity, but another one.
     #[error("the server is `{presented}` and not `{expected}`")]
     Unexpected {
@@ -134,6 +143,21 @@ pub(crate) fn leaf_identity(leaf: &CertificateDer<'_>) -> Result<SpiffeId, PeerE
 pub(crate) fn end_and_key(leaf: &CertificateDer<'_>) -> Result<(UnixTime, Vec<u8>), PeerError> {
     let certificate = parse(leaf)?;
     Ok((unix_time(certificate.validity().not_after.timestamp()), certificate.public_key().raw.to_vec()))
+}
+
+/// The IP addresses that a certificate confirms.
+pub(crate) fn addresses(leaf: &CertificateDer<'_>) -> Vec<IpAddr> {
+    let Ok(certificate) = parse(leaf) else { return Vec::new() };
+    let Ok(names) = certificate.subject_alternative_name() else { return Vec::new() };
+    let names = names.iter().flat_map(|names| &names.value.general_names);
+    let address = |name: &GeneralName<'_>| match name {
+        GeneralName::IPAddress(bytes) => <[u8; 4]>::try_from(*bytes)
+            .map(IpAddr::from)
+            .or_else(|_| <[u8; 16]>::try_from(*bytes).map(IpAddr::from))
+            .ok(),
+        _ => None,
+    };
+    names.filter_map(address).collect()
 }
 
 /// A certificate's last second.

@@ -35,12 +35,16 @@ const MOST_CONNECTIONS: usize = 64;
 /// A connection is for one request, and for no longer.
 const LONGEST_EXCHANGE: Duration = Duration::from_secs(10);
 
+/// The answer of a node to what only the control plane knows.
+const ELSEWHERE: &str =
+    "the control plane of this node is another process, and knows: ask it with `leno get --server`\n";
+
 /// What the listener tells about.
 pub(crate) struct Admin {
     pub node: Arc<Node>,
     pub supervisor: Supervisor,
-    /// The control plane, which is in the same process.
-    pub control: Control,
+    /// The control plane, if it is in the same process.
+    pub control: Option<Control>,
     /// Whether the configuration is in force and every identity certified.
     pub ready: watch::Receiver<bool>,
 }
@@ -88,8 +92,11 @@ impl Admin {
             "/metrics" => reply(StatusCode::OK, CONTENT_TYPE, self.metrics()),
             "/functions" => list(self.functions()),
             "/instances" => list(self.instances()),
-            "/revisions" => list(revisions::rows(&self.control, &self.node)),
-            "/jobs" => list(jobs::rows(&self.control.status().jobs)),
+            "/revisions" | "/jobs" => match &self.control {
+                Some(control) if path == "/jobs" => list(jobs::rows(&control.status().jobs)),
+                Some(control) => list(revisions::rows(control, &self.node)),
+                None => reply(StatusCode::NOT_FOUND, "text/plain", ELSEWHERE.to_owned()),
+            },
             "/events" => list(self.events()),
             "/identities" => list(self.identities()),
             "/flows" => list(json!(self.node.telemetry.flows(request.uri().query()))),
@@ -117,13 +124,14 @@ impl Admin {
     fn metrics(&self) -> String {
         let scaling = Box::new(scaling::Scrape::of(&self.supervisor));
         let revisions = Box::new(revisions::Scrape::of(&self.node));
-        let control = Box::new(Scrape::of(self.control.status()));
+        let control = self.control.as_ref().map(|control| Box::new(Scrape::of(control.status())) as Box<dyn Collector>);
         let connections = Box::new(self.node.admission.scrape());
         let extensions = Box::new(self.node.extension_instances.scrape());
         let (without_requests, destinations) =
             (Box::new(self.node.telemetry.connections.scrape()), Box::new(self.node.telemetry.destinations.scrape()));
-        let others: Vec<Box<dyn Collector>> =
-            vec![scaling, revisions, control, connections, extensions, without_requests, destinations];
+        let mut others: Vec<Box<dyn Collector>> =
+            vec![scaling, revisions, connections, extensions, without_requests, destinations];
+        others.extend(control);
         self.node.telemetry.metrics_text(self.node.ledger.entries(), others)
     }
 
@@ -218,8 +226,10 @@ impl Admin {
     /// Of scaling and of rollouts, oldest first.
     fn events(&self) -> Value {
         let mut rows = scaling::events(&self.supervisor);
-        rows.extend(self.control.rollout_events().iter().map(revisions::event));
-        rows.extend(jobs::events(&self.control.status().jobs));
+        if let Some(control) = &self.control {
+            rows.extend(control.rollout_events().iter().map(revisions::event));
+            rows.extend(jobs::events(&control.status().jobs));
+        }
         let time = |row: &Value| row["time"].as_f64().unwrap_or_default();
         rows.sort_by(|one, other| time(one).total_cmp(&time(other)));
         Value::Array(rows)

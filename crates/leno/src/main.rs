@@ -8,6 +8,7 @@ mod client;
 mod harden;
 mod images;
 mod jobs;
+mod node;
 mod observe;
 mod revisions;
 mod rooms;
@@ -58,6 +59,18 @@ enum Command {
         #[command(flatten)]
         guards: Guards,
     },
+    /// Start one node of a mesh whose control plane is another process (`leno control`).
+    ///
+    /// It hosts the functions that the control plane places on it. While the control plane is away, it goes on with what it has.
+    Node {
+        #[command(flatten)]
+        arguments: node::Arguments,
+        /// Let traffic from outside in as well. The join token must allow it.
+        #[arg(long)]
+        gateway: bool,
+    },
+    /// Start a gateway of a mesh whose control plane is another process: a node that lets traffic from outside in.
+    Gateway(node::Arguments),
     /// Check documents without starting anything.
     ///
     /// Warns, besides, of what is allowed and very likely not meant: rules that decide nothing, rules about users where nobody looks for
@@ -151,6 +164,10 @@ struct NodeAddress {
     admin_token: Option<PathBuf>,
 }
 
+fn start(arguments: &node::Arguments, gateway: bool) -> anyhow::Result<ExitCode> {
+    harden::process(arguments.guards().debuggable).and_then(|()| node::run(arguments, gateway))
+}
+
 fn main() -> ExitCode {
     // Before anything that could start a thread: the launcher must have none.
     if std::env::args_os().nth(1).is_some_and(|argument| argument == rooms::LAUNCHER) {
@@ -168,6 +185,8 @@ fn main() -> ExitCode {
         Command::Up { path, workers, store, guards } => {
             harden::process(guards.debuggable).and_then(|()| up::run(&path, workers, store.as_deref(), &guards))
         }
+        Command::Node { arguments, gateway } => start(&arguments, gateway),
+        Command::Gateway(arguments) => start(&arguments, true),
         Command::Check { path, strict } => check::run(&path, strict),
         Command::Get { what, node, printing } => client::list(what, &node, printing),
         Command::Completions { shell } => {

@@ -10,7 +10,7 @@ use crate::rooms;
 use crate::telemetry;
 use anyhow::{Context, Result};
 use leno_config::{MeshSlice, Problem, Snapshot, Standing};
-use leno_control::{Admission, Control, Options, Placement, Store, gateway_identity};
+use leno_control::{Admission, Control, Options, Placement, Store};
 use leno_function::Settings;
 use leno_identity::{Authority, TrustDomain};
 use leno_node::{Engines, Join, Running};
@@ -93,7 +93,8 @@ async fn up(
             return Ok(ExitCode::from(2));
         }
     };
-    let token = control.admit(NODE, Admission { placement: Placement::Everything, gateway: true })?;
+    let admission = Admission { placement: Placement::Everything, gateway: true };
+    let membership = control.admit_at(NODE, admission, &[mesh.inbound.ip()])?;
     let serving = control.clone();
     tokio::spawn(async move {
         if let Err(error) = serving.serve(listener, std::future::pending()).await {
@@ -111,10 +112,11 @@ async fn up(
         ..Settings::default()
     };
     let join = Join {
-        control: control_address,
-        token,
-        bundle: control.bundle().clone(),
-        gateway: gateway_identity(&trust_domain)?,
+        control: vec![control_address.to_string()],
+        membership,
+        advertised: None,
+        gateway: true,
+        listeners: leno_node::Listeners::default(),
         any_caller: guards.any_caller,
         settings,
     };
@@ -124,7 +126,7 @@ async fn up(
     let told = Admin {
         node: running.node.clone(),
         supervisor: running.supervisor.clone(),
-        control: control.clone(),
+        control: Some(control.clone()),
         ready: running.ready.clone(),
     };
     tokio::spawn(admin::serve(Arc::new(told), admin_listener));

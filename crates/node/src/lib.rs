@@ -10,6 +10,7 @@ mod images;
 mod instances;
 mod jobs;
 mod kernel;
+mod listeners;
 mod loader;
 mod reconciler;
 mod retries;
@@ -17,4 +18,5 @@ mod start;
 
 pub use engines::{Engines, NoEngine};
 pub use images::registries;
+pub use listeners::Listeners;
 pub use start::{Join, Running, start};

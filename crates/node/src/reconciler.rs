@@ -8,6 +8,7 @@ use crate::draining::{self, Draining};
 use crate::images::Images;
 use crate::instances::{Hosted, Revisions, reported};
 use crate::jobs::Jobs;
+use crate::listeners::Listeners;
 use crate::loader::{Loaded, Loader, Wanted};
 use crate::retries::Retries;
 use leno_config::slice::Run;
@@ -48,8 +49,12 @@ pub(crate) struct Reconciler {
     pub images: Arc<Images>,
     /// The identities to certify.
     pub wanted: watch::Sender<BTreeSet<SpiffeId>>,
-    /// The gateway's own identity, which is certified whatever the node hosts.
-    pub gateway: SpiffeId,
+    /// The identities of the node itself and, if it is a gateway, of gateways. They are certified whatever the node hosts.
+    pub own: BTreeSet<SpiffeId>,
+    /// Whether the node is a gateway.
+    pub gateway: bool,
+    /// Where it listens.
+    pub listeners: Listeners,
     /// Becomes true when this node's functions are in force for the first time.
     pub applied: watch::Sender<bool>,
 }
@@ -97,7 +102,8 @@ async fn finished(loading: &mut Option<Loading>) -> (Purpose, Loaded) {
 impl Reconciler {
     /// Applies updates until the control plane's client ends.
     pub(crate) async fn run(self, mut updates: Updates) {
-        self.agent.subscribe([Subject::Mesh, Subject::Bundle, Subject::Hosted, Subject::Routes]);
+        let routes = self.gateway.then_some(Subject::Routes);
+        self.agent.subscribe([Subject::Mesh, Subject::Bundle, Subject::Hosted].into_iter().chain(routes));
         let mut changes = self.supervisor.changes();
         let (keys, mut fetched_keys) = JwksFetcher::start(self.node.ledger.unknown_keys.clone(), Pace::default());
         let (modules, mut fetched_modules) = ModuleFetcher::new(self.loader.modules.clone());
@@ -235,7 +241,13 @@ impl Reconciler {
             let subject = change.subject();
             match change {
                 Change::Set(Resource::Mesh(mesh)) => {
-                    next.mesh(*mesh);
+                    let mesh = self.listeners.apply(*mesh);
+                    let fixed = before.mesh.fixed_at_start(&mesh);
+                    if fixed.is_empty() {
+                        next.mesh(mesh);
+                    } else {
+                        rejected.push((subject, format!("{}: needs a restart of this node", fixed.join(", "))));
+                    }
                 }
                 Change::Set(Resource::Bundle(bundle)) => self.node.svids.set_bundle(bundle),
                 Change::Set(Resource::Slice(slice)) => match loaded.functions.remove(&slice.id) {
@@ -400,14 +412,14 @@ impl Reconciler {
     }
 
     fn set_wanted<'a>(&self, entries: impl Iterator<Item = &'a Arc<FunctionEntry>>) {
-        let wanted: BTreeSet<SpiffeId> = entries.filter_map(identity).chain([self.gateway.clone()]).collect();
+        let wanted: BTreeSet<SpiffeId> = entries.filter_map(identity).chain(self.own.iter().cloned()).collect();
         self.wanted.send_replace(wanted);
     }
 
     /// Notifies even if nothing is new: a new trust bundle may call for new certificates.
     fn extend_wanted(&self, updated: &[Arc<FunctionEntry>]) {
         self.wanted
-            .send_modify(|wanted| wanted.extend(updated.iter().filter_map(identity).chain([self.gateway.clone()])));
+            .send_modify(|wanted| wanted.extend(updated.iter().filter_map(identity).chain(self.own.iter().cloned())));
     }
 }
 

@@ -4,19 +4,20 @@ use crate::engines::Engines;
 use crate::images::Images;
 use crate::instances::{Hosted, InstanceHost};
 use crate::kernel::KernelPolicy;
+use crate::listeners::Listeners;
 use crate::loader::Loader;
 use crate::reconciler::Reconciler;
 use anyhow::{Context, Result};
 use leno_config::MeshSlice;
-use leno_control::JoinToken;
+use leno_control::Membership;
 use leno_control::node::{BACKOFF, Identities, Options};
 use leno_function::{Rooms, Settings, Supervisor};
-use leno_identity::{SpiffeId, SvidStore, TrustBundle};
+use leno_identity::{SpiffeId, SvidStore};
 use leno_proxy::Telemetry;
 use leno_proxy::modules::Modules;
 use leno_proxy::{Addresses, Handle, Node, NodeSnapshot};
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,14 +38,16 @@ pub struct Running {
 
 /// How a node joins the control plane.
 pub struct Join {
-    /// The control plane's gRPC address.
-    pub control: SocketAddr,
-    /// The join token that the node got when it was admitted.
-    pub token: JoinToken,
-    /// The root certificates to begin with.
-    pub bundle: TrustBundle,
-    /// The gateway's SPIFFE ID.
-    pub gateway: SpiffeId,
+    /// `host:port` of the control planes' gRPC listeners. They are tried in turn.
+    pub control: Vec<String>,
+    /// The node's identity.
+    pub membership: Membership,
+    /// Where other nodes reach the inbound listener, if not at the address that it is bound to.
+    pub advertised: Option<IpAddr>,
+    /// Whether the node is a gateway.
+    pub gateway: bool,
+    /// Where it listens.
+    pub listeners: Listeners,
     /// Accept an instance's credential from any process.
     pub any_caller: bool,
     /// Settings of the supervisor.
@@ -60,12 +63,16 @@ pub async fn start(
     modules: Arc<Modules>,
     join: Join,
 ) -> Result<Running> {
+    let mesh = join.listeners.apply(mesh);
     let hosted = Arc::new(Hosted::default());
     let host = InstanceHost::new(join.any_caller);
     let rooms = matches!(join.settings.rooms, Rooms::Open(_));
     let images = Images::new(mesh.images.clone(), &join.settings.rooms);
     let supervisor = Supervisor::start(join.settings, host.clone());
-    let svids = SvidStore::new(join.bundle);
+    let svids = join.membership.svids().clone();
+    let node_identity = join.membership.identity().clone();
+    let gateway = join.gateway.then(|| SpiffeId::gateway(svids.bundle().trust_domain())).transpose()?;
+    let own: BTreeSet<SpiffeId> = gateway.into_iter().chain([node_identity]).collect();
     let telemetry = Telemetry::start(&mesh).context("the access log or the span exporter cannot be started")?;
 
     let node = Node::new(NodeSnapshot::new(mesh), hosted.clone(), svids.clone(), telemetry);
@@ -80,10 +87,10 @@ pub async fn start(
     }
     host.attach(&node, addresses.outbound, corridor.interceptor.clone(), kernel);
 
-    let options =
-        Options { control: join.control, token: join.token, inbound: Some(addresses.inbound), backoff: BACKOFF };
+    let inbound = advertised(addresses.inbound, join.advertised);
+    let options = Options { control: join.control, membership: join.membership, inbound, backoff: BACKOFF };
     let (agent, updates) = leno_control::node::join(options)?;
-    let (wanted, wanted_by) = watch::channel(BTreeSet::new());
+    let (wanted, wanted_by) = watch::channel(own.clone());
     let (applied, is_applied) = watch::channel(false);
     Identities::new(agent.clone(), svids.clone()).start(wanted_by.clone())?;
     let reconciler = Reconciler {
@@ -94,7 +101,9 @@ pub async fn start(
         hosted,
         images,
         wanted,
+        own,
         gateway: join.gateway,
+        listeners: join.listeners,
         applied,
     };
     tokio::spawn(reconciler.run(updates));
@@ -102,6 +111,12 @@ pub async fn start(
     let (ready, is_ready) = watch::channel(false);
     tokio::spawn(watch_readiness(is_applied, wanted_by, svids, ready));
     Ok(Running { addresses, ready: is_ready, node, supervisor, corridor })
+}
+
+/// Where other nodes reach the inbound listener; `None`: it is bound to all addresses, and nobody has said which one of them.
+fn advertised(bound: SocketAddr, address: Option<IpAddr>) -> Option<SocketAddr> {
+    let address = address.unwrap_or(bound.ip());
+    (!address.is_unspecified()).then(|| SocketAddr::new(address, bound.port()))
 }
 
 /// Sets `ready` when functions are in force and each identity has a certificate. It stays true: what comes later is a change, not a start.

@@ -3,8 +3,9 @@
 use super::desired::{Desired, from_node};
 use super::stream;
 use super::update::Update;
-use crate::admission::JoinToken;
+use crate::channel;
 use crate::job::JobReport;
+use crate::membership::Membership;
 use crate::resource::{Instance, Subject, Version};
 use crate::rollout::RevisionCounts;
 use crate::wire::v1::from_node::Message;
@@ -12,7 +13,7 @@ use crate::wire::v1::identity_client::IdentityClient;
 use crate::wire::{self, v1};
 use backon::ExponentialBuilder;
 use leno_config::FunctionId;
-use leno_identity::{CertificateDer, SpiffeId};
+use leno_identity::{CertificateDer, SpiffeId, TlsError};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
@@ -20,11 +21,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tonic::Request;
-use tonic::metadata::{Ascii, MetadataValue};
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-const KEEPALIVE: Duration = Duration::from_secs(10);
 const SIGN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Updates that may wait for the node to apply them. Further changes wait at the control plane and are merged there.
 const QUEUE: usize = 4;
@@ -32,25 +30,15 @@ const QUEUE: usize = 4;
 /// How to reach and join the control plane.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The control plane's gRPC address.
-    pub control: SocketAddr,
-    /// The join token that the node got when it was admitted.
-    pub token: JoinToken,
-    /// This node's inbound listener, where other nodes reach its functions. `None`: other nodes get no endpoints of this node.
+    /// `host:port` of the control planes' gRPC listeners. They are tried in turn.
+    pub control: Vec<String>,
+    /// The node's identity.
+    pub membership: Membership,
+    /// This node's inbound listener, where other nodes reach its functions. Its address must be one that the node's certificate confirms. `None`:
+    /// other nodes get no endpoints of this node.
     pub inbound: Option<SocketAddr>,
     /// Pauses between attempts to reach the control plane. The number of attempts is not limited.
     pub backoff: ExponentialBuilder,
-}
-
-/// Why a node cannot even try to join.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum JoinError {
-    /// The address does not form a valid URI.
-    #[error("{0} cannot be connected to")]
-    Address(SocketAddr),
-    /// The token cannot be sent in a header.
-    #[error("the join token cannot be sent")]
-    Token,
 }
 
 /// Why a certificate was not signed.
@@ -89,7 +77,6 @@ pub type Updates = mpsc::Receiver<Update>;
 struct Handle {
     shared: Arc<Shared>,
     channel: Channel,
-    authorization: MetadataValue<Ascii>,
     connection: watch::Receiver<Connection>,
     /// Dropping this ends the stream.
     _alive: mpsc::Sender<()>,
@@ -108,15 +95,9 @@ pub(crate) struct Outgoing {
 }
 
 /// Opens a stream to the control plane and keeps it open, on the current tokio runtime. It has no subscriptions yet.
-pub fn join(options: Options) -> Result<(Agent, Updates), JoinError> {
-    let Options { control, token, inbound, backoff } = options;
-    let endpoint = Endpoint::from_shared(format!("http://{control}")).map_err(|_| JoinError::Address(control))?;
-    let channel = endpoint
-        .connect_timeout(CONNECT_TIMEOUT)
-        .http2_keep_alive_interval(KEEPALIVE)
-        .keep_alive_while_idle(true)
-        .connect_lazy();
-    let authorization = token.header().ok_or(JoinError::Token)?;
+pub fn join(options: Options) -> Result<(Agent, Updates), TlsError> {
+    let Options { control, membership, inbound, backoff } = options;
+    let channel = channel::of_member(&control, &membership)?;
     let (outbox, outgoing) = mpsc::unbounded_channel();
     let shared = Arc::new(Shared { desired: Mutex::default(), outbox });
     let (updates, queue) = mpsc::channel(QUEUE);
@@ -125,7 +106,6 @@ pub fn join(options: Options) -> Result<(Agent, Updates), JoinError> {
     let session = stream::Session {
         shared: shared.clone(),
         channel: channel.clone(),
-        authorization: authorization.clone(),
         inbound,
         backoff,
         outgoing,
@@ -134,7 +114,7 @@ pub fn join(options: Options) -> Result<(Agent, Updates), JoinError> {
         ended,
     };
     tokio::spawn(session.run());
-    Ok((Agent(Arc::new(Handle { shared, channel, authorization, connection, _alive: alive })), queue))
+    Ok((Agent(Arc::new(Handle { shared, channel, connection, _alive: alive })), queue))
 }
 
 impl Agent {
@@ -183,7 +163,6 @@ impl Agent {
     /// Has the control plane sign a certificate for an identity that this node hosts. `csr` is DER; the returned chain is DER, leaf first.
     pub async fn sign(&self, identity: &SpiffeId, csr: Vec<u8>) -> Result<Vec<CertificateDer<'static>>, SignFailure> {
         let mut request = Request::new(v1::SignRequest { identity: identity.to_string(), csr: csr.into() });
-        request.metadata_mut().insert("authorization", self.0.authorization.clone());
         request.set_timeout(SIGN_TIMEOUT);
         let answer =
             IdentityClient::new(self.0.channel.clone()).sign(request).await.map_err(|status| failure(&status))?;
@@ -202,11 +181,10 @@ impl Agent {
 }
 
 fn failure(status: &tonic::Status) -> SignFailure {
-    match status.code() {
-        tonic::Code::Unavailable | tonic::Code::DeadlineExceeded | tonic::Code::Cancelled | tonic::Code::Unknown => {
-            SignFailure::Away(status.message().to_owned())
-        }
-        _ => SignFailure::Refused(status.message().to_owned()),
+    if channel::is_away(status) {
+        SignFailure::Away(channel::reason(status))
+    } else {
+        SignFailure::Refused(status.message().to_owned())
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::agent::{Connection, Outgoing, Shared};
 use super::update::{Change, Update};
+use crate::channel;
 use crate::resource::{Resource, Subject, Version};
 use crate::wire::v1::discovery_client::DiscoveryClient;
 use crate::wire::v1::to_node::Message;
@@ -14,7 +15,6 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::Channel;
 use tonic::{Request, Status, Streaming};
 
@@ -29,7 +29,6 @@ const STABLE_STREAM: Duration = Duration::from_secs(5);
 pub(crate) struct Session {
     pub shared: Arc<Shared>,
     pub channel: Channel,
-    pub authorization: MetadataValue<Ascii>,
     pub inbound: Option<SocketAddr>,
     pub backoff: ExponentialBuilder,
     pub outgoing: mpsc::UnboundedReceiver<Outgoing>,
@@ -59,7 +58,7 @@ impl Session {
                 (failures, pauses) = (0, self.backoff.build());
             }
             failures += 1;
-            let reason = format!("{:?}: {}", status.code(), status.message());
+            let reason = format!("{:?}: {}", status.code(), channel::reason(&status));
             let wait = pauses.next().unwrap_or(STABLE_STREAM);
             tracing::warn!(
                 reason,
@@ -84,8 +83,7 @@ impl Session {
             return End::Failed(Status::internal("no room for a hello"));
         }
         let mut client = DiscoveryClient::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE);
-        let mut request = Request::new(ReceiverStream::new(messages));
-        request.metadata_mut().insert("authorization", self.authorization.clone());
+        let request = Request::new(ReceiverStream::new(messages));
         let from_control = tokio::select! {
             response = client.deltas(request) => match response {
                 Ok(response) => response.into_inner(),

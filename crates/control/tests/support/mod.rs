@@ -6,7 +6,7 @@ pub(crate) mod slices;
 use leno_config::Slice;
 use leno_control::node::{Agent, BACKOFF, Change, Connection, Update, Updates, join};
 use leno_control::{
-    Admission, Control, Definitions, Instance, InstanceState, JoinToken, Placement, Resource, Store, Subject,
+    Admission, Control, Definitions, Instance, InstanceState, Membership, Placement, Resource, Store, Subject,
 };
 use leno_identity::Authority;
 use slices::{DOMAIN, function, mesh};
@@ -89,10 +89,10 @@ pub(crate) fn only(functions: &[&str]) -> Admission {
 }
 
 /// A node with its inbound listener at this port.
-pub(crate) fn node(served: &Served, token: &JoinToken, port: u16) -> (Agent, Updates) {
+pub(crate) fn node(served: &Served, membership: &Membership, port: u16) -> (Agent, Updates) {
     join(leno_control::node::Options {
-        control: served.address,
-        token: token.clone(),
+        control: vec![served.address.to_string()],
+        membership: membership.clone(),
         inbound: Some(SocketAddr::from(([127, 0, 0, 1], port))),
         backoff: BACKOFF.with_min_delay(Duration::from_millis(5)).with_max_delay(Duration::from_millis(50)),
     })

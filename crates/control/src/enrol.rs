@@ -1,0 +1,126 @@
+//! How a machine becomes a node: it joins with a token, and asks for the settings of the mesh.
+
+use crate::admission::{JoinToken, check_name};
+use crate::channel;
+use crate::membership::Membership;
+use crate::resource::{Resource, Subject};
+use crate::wire::v1;
+use crate::wire::v1::membership_client::MembershipClient;
+use backon::{BackoffBuilder, ExponentialBuilder};
+use leno_config::MeshSlice;
+use leno_identity::{CertificateDer, KeyRequest, SpiffeId, SvidStore, TrustBundle};
+use std::fmt;
+use std::net::IpAddr;
+use std::time::Duration;
+use tonic::Request;
+use tonic::transport::Channel;
+
+/// How long the control plane may take to answer.
+const JOIN_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Why a machine could not join.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum JoinFailure {
+    /// The control plane refused: another attempt will not help.
+    #[error("the control plane refuses this node: {0}")]
+    Refused(String),
+    /// The control plane cannot be reached, or does not answer, or is not the one that the token names.
+    #[error("the control plane cannot be reached: {0}")]
+    Away(String),
+    /// The answer is no use.
+    #[error("the control plane's answer cannot be used: {0}")]
+    Answer(String),
+}
+
+/// How a machine joins.
+#[derive(Clone, Debug)]
+pub struct JoinOptions {
+    /// `host:port` of the control planes, tried in turn.
+    pub control: Vec<String>,
+    /// What lets it join.
+    pub token: JoinToken,
+    /// The name of the node.
+    pub name: String,
+    /// Where other nodes reach it; `None`: at the address from which it joins.
+    pub address: Option<IpAddr>,
+}
+
+/// Joins the mesh. Tries again with pauses of `backoff` as long as the control plane cannot be reached; returns why it refused.
+pub async fn enrol(options: &JoinOptions, backoff: ExponentialBuilder) -> Result<Membership, JoinFailure> {
+    let JoinOptions { control, token, name, .. } = options;
+    let refused = |error: &dyn fmt::Display| JoinFailure::Refused(error.to_string());
+    check_name(name).map_err(|error| refused(&error))?;
+    let trust_domain = token.trust_domain();
+    let identity = SpiffeId::node(trust_domain, name).map_err(|error| refused(&error))?;
+    let key = KeyRequest::new(&identity).map_err(|error| refused(&error))?;
+    let channel = channel::joining(control, trust_domain, token.pin()).map_err(|error| refused(&error))?;
+    let client = MembershipClient::new(channel);
+    let mut pauses = backoff.build();
+    let answer = loop {
+        // The same request each time: an answer may have been lost.
+        match ask(client.clone(), options, key.csr()).await {
+            Ok(answer) => break answer,
+            Err(JoinFailure::Away(reason)) => {
+                let wait = pauses.next().unwrap_or(JOIN_TIMEOUT);
+                tracing::warn!(reason, ?wait, "the control plane cannot be joined yet");
+                tokio::time::sleep(wait).await;
+            }
+            Err(failure) => return Err(failure),
+        }
+    };
+    let unusable = |error: &dyn fmt::Display| JoinFailure::Answer(error.to_string());
+    let roots = answer.roots.into_iter().map(|root| CertificateDer::from(root.to_vec()));
+    let svids = SvidStore::new(TrustBundle::new(trust_domain, roots).map_err(|error| unusable(&error))?);
+    let chain = answer.chain.into_iter().map(|der| CertificateDer::from(der.to_vec())).collect();
+    svids.install(key, chain).map_err(|error| unusable(&error))?;
+    Membership::new(identity, trust_domain, svids).map_err(|error| unusable(&error))
+}
+
+/// Asks for the settings of the mesh, which a node needs before it can start. Tries again with pauses of `backoff` as long as the control plane cannot be
+/// reached or has none.
+pub async fn settings(
+    control: &[String],
+    membership: &Membership,
+    backoff: ExponentialBuilder,
+) -> Result<MeshSlice, JoinFailure> {
+    let refused = |error: &dyn fmt::Display| JoinFailure::Refused(error.to_string());
+    let client = MembershipClient::new(channel::of_member(control, membership).map_err(|error| refused(&error))?);
+    let mut pauses = backoff.build();
+    loop {
+        let mut request = Request::new(v1::SettingsRequest {});
+        request.set_timeout(JOIN_TIMEOUT);
+        let status = match client.clone().settings(request).await {
+            Ok(answer) => {
+                let decoded = Resource::decode(&Subject::Mesh, &answer.into_inner().mesh);
+                return match decoded.map_err(|error| JoinFailure::Answer(error.to_string()))? {
+                    Resource::Mesh(mesh) => Ok(*mesh),
+                    _ => Err(JoinFailure::Answer("it is not the mesh".to_owned())),
+                };
+            }
+            Err(status) if channel::is_away(&status) => status,
+            Err(status) => return Err(JoinFailure::Refused(status.message().to_owned())),
+        };
+        let wait = pauses.next().unwrap_or(JOIN_TIMEOUT);
+        tracing::warn!(reason = channel::reason(&status), ?wait, "the settings of the mesh cannot be had yet");
+        tokio::time::sleep(wait).await;
+    }
+}
+
+async fn ask(
+    mut client: MembershipClient<Channel>,
+    options: &JoinOptions,
+    csr: &[u8],
+) -> Result<v1::JoinResponse, JoinFailure> {
+    let mut request = Request::new(v1::JoinRequest {
+        secret: options.token.secret().to_vec().into(),
+        name: options.name.clone(),
+        csr: csr.to_vec().into(),
+        address: options.address.map(|address| address.to_string()).unwrap_or_default(),
+    });
+    request.set_timeout(JOIN_TIMEOUT);
+    let answer = client.join(request).await.map_err(|status| match channel::is_away(&status) {
+        true => JoinFailure::Away(channel::reason(&status)),
+        false => JoinFailure::Refused(status.message().to_owned()),
+    })?;
+    Ok(answer.into_inner())
+}

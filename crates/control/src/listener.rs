@@ -1,0 +1,141 @@
+//! The control plane's listener: TLS, and who is at the other end.
+
+use leno_identity::{SpiffeId, peer_addresses, peer_identity};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, mpsc};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::server::TlsStream;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::server::Connected;
+
+/// How long a handshake may take.
+const HANDSHAKE: Duration = Duration::from_secs(5);
+/// Handshakes at a time. Further connections wait in the kernel.
+const HANDSHAKES: usize = 64;
+/// Pause after an error of `accept`, such as too many open files.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// A connection after its handshake.
+pub(crate) struct Connection {
+    stream: TlsStream<TcpStream>,
+    peer: Peer,
+}
+
+/// Who is at the other end of a connection, as its certificate proves.
+#[derive(Clone, Debug)]
+pub(crate) struct Peer {
+    /// `None`: it has shown no certificate, because it has yet to join.
+    pub identity: Option<SpiffeId>,
+    /// The addresses that its certificate confirms.
+    pub addresses: Arc<[IpAddr]>,
+    /// Where the connection comes from.
+    pub from: SocketAddr,
+}
+
+impl Peer {
+    /// Whether its certificate confirms this address.
+    pub(crate) fn confirms(&self, address: IpAddr) -> bool {
+        self.addresses.iter().any(|confirmed| confirmed.to_canonical() == address.to_canonical())
+    }
+
+    /// The addresses in words.
+    pub(crate) fn confirmed(&self) -> String {
+        let addresses: Vec<_> = self.addresses.iter().map(IpAddr::to_string).collect();
+        if addresses.is_empty() { "none".to_owned() } else { addresses.join(", ") }
+    }
+}
+
+/// Accepts connections, and does their handshakes beside one another, until the stream is dropped.
+pub(crate) fn accept(listener: TcpListener, config: Arc<ServerConfig>) -> ReceiverStream<io::Result<Connection>> {
+    let (connections, accepted) = mpsc::channel(1);
+    tokio::spawn(async move {
+        let (acceptor, room) = (TlsAcceptor::from(config), Arc::new(Semaphore::new(HANDSHAKES)));
+        loop {
+            // The semaphore is never closed, so this does not fail.
+            let permit = room.clone().acquire_owned().await;
+            let (stream, from) = tokio::select! {
+                accepted = listener.accept() => match accepted {
+                    Ok(accepted) => accepted,
+                    Err(error) => {
+                        tracing::warn!(%error, "the control plane could not accept a connection");
+                        tokio::time::sleep(PAUSE).await;
+                        continue;
+                    }
+                },
+                () = connections.closed() => return,
+            };
+            let (acceptor, connections) = (acceptor.clone(), connections.clone());
+            tokio::spawn(async move {
+                match tokio::time::timeout(HANDSHAKE, handshake(acceptor, stream, from)).await {
+                    Ok(Ok(connection)) => {
+                        // Nobody takes connections any more when the server has ended.
+                        let _ = connections.send(Ok(connection)).await;
+                    }
+                    Ok(Err(error)) => tracing::warn!(%from, %error, "a connection to the control plane was refused"),
+                    Err(_) => {
+                        tracing::warn!(%from, "a handshake with the control plane took longer than {HANDSHAKE:?}")
+                    }
+                }
+                drop(permit);
+            });
+        }
+    });
+    ReceiverStream::new(accepted)
+}
+
+async fn handshake(acceptor: TlsAcceptor, stream: TcpStream, from: SocketAddr) -> io::Result<Connection> {
+    // Messages are small and awaited. Waiting to fill a packet would cost a delayed acknowledgement, 40 ms.
+    stream.set_nodelay(true)?;
+    let stream = acceptor.accept(stream).await?;
+    let state = stream.get_ref().1;
+    let peer = Peer { identity: peer_identity(state), addresses: peer_addresses(state).into(), from };
+    Ok(Connection { stream, peer })
+}
+
+impl Connected for Connection {
+    type ConnectInfo = Peer;
+
+    fn connect_info(&self) -> Peer {
+        self.peer.clone()
+    }
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_read(cx, buffer)
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write_vectored(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}

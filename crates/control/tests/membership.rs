@@ -1,0 +1,229 @@
+//! Who may speak to the control plane, how a machine becomes a node, and how a node ceases to be one.
+
+mod support;
+
+use leno_control::node::{BACKOFF, Options, SignFailure};
+use leno_control::v1::discovery_client::DiscoveryClient;
+use leno_control::v1::identity_client::IdentityClient;
+use leno_control::v1::status_client::StatusClient;
+use leno_control::{Control, JoinFailure, JoinOptions, JoinToken, Membership, Subject, TokenGrant, channel, enrol, v1};
+use leno_identity::{Authority, KeyRequest, SpiffeId, SvidStore, client_config, server_name};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+use support::slices::{function, identity, slice};
+use support::*;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsConnector;
+use tonic::Code;
+
+const FRONTEND: &str = "orders/frontend";
+
+fn published() -> Control {
+    let control = control();
+    control.publish(&definitions([slice(FRONTEND, &[], 1)])).unwrap();
+    control
+}
+
+fn token(control: &Control, node: Option<&str>) -> JoinToken {
+    let expires = SystemTime::now() + Duration::from_secs(600);
+    let grant = TokenGrant { node: node.map(str::to_owned), admission: everything(), addresses: Vec::new(), expires };
+    // As it reaches the node: in a text.
+    control.grant(grant).unwrap().reveal().parse().unwrap()
+}
+
+fn joins(served: &Served, token: &JoinToken, name: &str) -> JoinOptions {
+    let control = vec![served.address.to_string()];
+    JoinOptions { control, token: token.clone(), name: name.to_owned(), address: None }
+}
+
+async fn refusal(options: &JoinOptions) -> String {
+    match patient(enrol(options, BACKOFF)).await.unwrap_err() {
+        JoinFailure::Refused(reason) => reason,
+        other => panic!("{other}"),
+    }
+}
+
+#[tokio::test]
+async fn a_machine_joins_with_a_token_and_hosts_functions_with_its_certificate() {
+    let control = published();
+    let served = Served::start(&control).await;
+    let token = token(&control, None);
+    let member = patient(enrol(&joins(&served, &token, "one"), BACKOFF)).await.unwrap();
+    assert_eq!(member.identity().as_str(), "spiffe://orders.example/ns/leno-nodes/sa/one");
+    let (agent, mut updates) = node(&served, &member, 1);
+    agent.subscribe([Subject::Mesh, Subject::Hosted]);
+    assert_eq!(accepted(&mut updates).await.len(), 3);
+    let frontend: SpiffeId = identity(FRONTEND).parse().unwrap();
+    let request = KeyRequest::new(&frontend).unwrap();
+    agent.sign(&frontend, request.csr().to_vec()).await.unwrap();
+    // Its own certificate is renewed without a token.
+    let renewed = member.svids().renew(member.identity(), |csr| agent.sign(member.identity(), csr)).await.unwrap();
+    assert_eq!(renewed.id(), member.identity());
+    // The token is used up.
+    assert!(refusal(&joins(&served, &token, "two")).await.contains("was used"));
+}
+
+#[tokio::test]
+async fn what_a_join_is_refused_for() {
+    let control = published();
+    let served = Served::start(&control).await;
+    let _one = patient(enrol(&joins(&served, &token(&control, None), "one"), BACKOFF)).await.unwrap();
+    let again = refusal(&joins(&served, &token(&control, None), "one")).await;
+    assert!(again.contains("there is a node `one` already"), "{again}");
+    let other = refusal(&joins(&served, &token(&control, Some("two")), "three")).await;
+    assert!(other.contains("for a node of another name"), "{other}");
+    let name = refusal(&joins(&served, &token(&control, None), "No Name")).await;
+    assert!(name.contains("is not a node name"), "{name}");
+    let elsewhere = JoinOptions { address: "10.1.2.3".parse().ok(), ..joins(&served, &token(&control, None), "four") };
+    let address = refusal(&elsewhere).await;
+    assert!(address.contains("does not allow the address 10.1.2.3"), "{address}");
+    // A token of another mesh, that is, of another root: this is not the control plane that it names, so nothing is sent to it.
+    let stranger = published();
+    let options = joins(&served, &token(&stranger, None), "five");
+    let attempt = tokio::time::timeout(Duration::from_millis(500), enrol(&options, BACKOFF)).await;
+    assert!(attempt.is_err(), "it is tried again, as if nobody were there");
+    let names: Vec<_> = control.status().nodes.into_iter().map(|node| node.name).collect();
+    assert_eq!(names, ["one"]);
+}
+
+#[tokio::test]
+async fn nobody_is_served_without_a_nodes_certificate() {
+    let control = published();
+    let served = Served::start(&control).await;
+    let addresses = [served.address.to_string()];
+    let nobody = channel::joining(&addresses, control.bundle().trust_domain(), token(&control, None).pin()).unwrap();
+    assert_eq!(codes(nobody).await, [Code::Unauthenticated; 3]);
+    assert!(control.status().nodes.is_empty());
+}
+
+/// The answers to a client that asks for everything.
+async fn codes(channel: tonic::transport::Channel) -> [Code; 3] {
+    let (_keep, outgoing) = tokio::sync::mpsc::channel(1);
+    let outgoing = tokio_stream::wrappers::ReceiverStream::new(outgoing);
+    let deltas = DiscoveryClient::new(channel.clone()).deltas(outgoing).await.map(drop);
+    let sign = v1::SignRequest { identity: identity(FRONTEND), csr: Default::default() };
+    let signed = IdentityClient::new(channel.clone()).sign(sign).await.map(drop);
+    let listed = StatusClient::new(channel).list(v1::ListRequest {}).await.map(drop);
+    [deltas, signed, listed].map(|answer| answer.unwrap_err().code())
+}
+
+/// A TLS handshake with the certificate that `store` has for `identity`. The server's refusal arrives with the first read.
+async fn handshake(address: SocketAddr, store: &Arc<SvidStore>, identity: &SpiffeId) -> std::io::Result<()> {
+    let control = SpiffeId::control(&"orders.example".parse().unwrap()).unwrap();
+    let config = client_config(store, identity, &control).unwrap();
+    let stream = TcpStream::connect(address).await.unwrap();
+    let mut stream = TlsConnector::from(config).connect(server_name(&control).unwrap(), stream).await?;
+    let mut byte = [0];
+    tokio::io::AsyncReadExt::read(&mut stream, &mut byte).await.map(drop)
+}
+
+#[tokio::test]
+async fn a_functions_certificate_is_no_nodes_and_a_strangers_is_none() {
+    let control = published();
+    let served = Served::start(&control).await;
+    let member = control.admit("one", everything()).unwrap();
+    let (agent, _updates) = node(&served, &member, 1);
+    connected(&agent).await;
+    let frontend: SpiffeId = identity(FRONTEND).parse().unwrap();
+    member.svids().renew(&frontend, |csr| agent.sign(&frontend, csr)).await.unwrap();
+    let of_function = channel_as(&served, member.svids(), &frontend);
+    assert_eq!(codes(of_function).await, [Code::PermissionDenied; 3]);
+
+    // One of the same name, signed by another root.
+    let stranger = Authority::new(&"orders.example".parse().unwrap()).unwrap();
+    let store = SvidStore::new(control.bundle().merge(stranger.bundle()).unwrap());
+    let request = KeyRequest::new(member.identity()).unwrap();
+    let chain = stranger.sign(request.csr(), member.identity(), Duration::from_secs(60)).unwrap();
+    store.install(request, chain).unwrap();
+    let error = patient(handshake(served.address, &store, member.identity())).await.unwrap_err();
+    assert!(error.to_string().contains("UnknownCA"), "{error}");
+}
+
+/// A client with another identity than a node's.
+fn channel_as(served: &Served, store: &Arc<SvidStore>, identity: &SpiffeId) -> tonic::transport::Channel {
+    let control = SpiffeId::control(&"orders.example".parse().unwrap()).unwrap();
+    let config = client_config(store, identity, &control).unwrap();
+    let (address, name) = (served.address, server_name(&control).unwrap());
+    tonic::transport::Endpoint::from_static("http://control").connect_with_connector_lazy(tower::service_fn(
+        move |_| {
+            let (config, name) = (config.clone(), name.clone());
+            async move {
+                let stream = TcpStream::connect(address).await?;
+                let stream = TlsConnector::from(config).connect(name, stream).await?;
+                std::io::Result::Ok(hyper_util::rt::TokioIo::new(stream))
+            }
+        },
+    ))
+}
+
+#[tokio::test]
+async fn a_revoked_node_loses_its_stream_and_gets_nothing_more() {
+    let control = published();
+    let served = Served::start(&control).await;
+    let member = patient(enrol(&joins(&served, &token(&control, None), "one"), BACKOFF)).await.unwrap();
+    let (agent, _updates) = node(&served, &member, 1);
+    connected(&agent).await;
+    assert!(control.revoke("one"));
+    let reason = away(&agent).await;
+    assert!(reason.contains("was revoked"), "{reason}");
+    let frontend: SpiffeId = identity(FRONTEND).parse().unwrap();
+    let request = KeyRequest::new(&frontend).unwrap();
+    for identity in [&frontend, member.identity()] {
+        let error = agent.sign(identity, request.csr().to_vec()).await.unwrap_err();
+        let SignFailure::Refused(reason) = error else { panic!("{error}") };
+        assert!(reason.contains("was revoked"), "{reason}");
+    }
+    assert!(control.status().nodes.is_empty());
+    assert!(!control.revoke("one"));
+    // Its name is free again, for a machine with another token.
+    let _again = patient(enrol(&joins(&served, &token(&control, None), "one"), BACKOFF)).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_address_that_the_certificate_does_not_confirm_is_refused() {
+    let control = published();
+    let served = Served::start(&control).await;
+    let member = control.admit("one", everything()).unwrap();
+    let options = Options {
+        control: vec![served.address.to_string()],
+        membership: member,
+        inbound: Some("10.9.8.7:15006".parse().unwrap()),
+        backoff: BACKOFF,
+    };
+    let (agent, _updates) = leno_control::node::join(options).unwrap();
+    let reason = away(&agent).await;
+    assert!(reason.contains("10.9.8.7:15006 is not at an address that this node's certificate confirms"), "{reason}");
+}
+
+#[tokio::test]
+async fn a_control_plane_that_is_away_is_left_for_another() {
+    let control = published();
+    let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let served = Served::start(&control).await;
+    let addresses = vec![gone.to_string(), served.address.to_string()];
+    let options = JoinOptions { control: addresses.clone(), ..joins(&served, &token(&control, None), "one") };
+    let member: Membership = patient(enrol(&options, BACKOFF)).await.unwrap();
+    let inbound = Some("127.0.0.1:1".parse().unwrap());
+    let (agent, _updates) =
+        leno_control::node::join(Options { control: addresses, membership: member, inbound, backoff: BACKOFF })
+            .unwrap();
+    connected(&agent).await;
+    agent.report(&function(FRONTEND), instances(1));
+    eventually(|| control.counters("one").is_some_and(|counters| counters.reports == 1)).await;
+}
+
+#[tokio::test]
+async fn a_connection_that_never_begins_tls_keeps_nobody_out() {
+    let control = published();
+    let served = Served::start(&control).await;
+    let mut silent = Vec::new();
+    for _ in 0..40 {
+        silent.push(TcpStream::connect(served.address).await.unwrap());
+    }
+    let member = control.admit("one", everything()).unwrap();
+    let (agent, _updates) = node(&served, &member, 1);
+    connected(&agent).await;
+    served.stop().await;
+    drop(silent);
+}

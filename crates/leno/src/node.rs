@@ -1,0 +1,264 @@
+//! `leno node` and `leno gateway`: one node of a mesh whose control plane is another process.
+
+use crate::admin::{self, Address, Admin, Listener};
+use crate::{Guards, allocator, harden, rooms, telemetry};
+use anyhow::{Context, Result, bail, ensure};
+use leno_config::slice::AdminListener;
+use leno_control::node::BACKOFF;
+use leno_control::{JoinOptions, JoinToken, Membership, enrol, settings};
+use leno_function::Settings;
+use leno_node::{Engines, Join, Listeners};
+use rustix::process::{Resource, getrlimit};
+use std::fs::DirBuilder;
+use std::future::Future;
+use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroUsize;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Threads of the supervisor and the admin listener, unless there are fewer cores. Requests have workers of their own.
+const MANAGEMENT_THREADS: usize = 2;
+/// How often to look whether the node's certificate or the roots were renewed, and must be kept for the next start.
+const SAVE_INTERVAL: Duration = Duration::from_secs(30);
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// `host:port` of the control plane. Of several, separated by commas, one is used, and the next one when it is away.
+    #[arg(long, value_name = "HOST:PORT", env = "LENO_CONTROL", value_delimiter = ',', required = true)]
+    control: Vec<String>,
+    /// File with a join token (`leno token create --join`), for the first start. It is used up by it.
+    #[arg(long, value_name = "FILE", env = "LENO_JOIN_TOKEN_FILE")]
+    join: Option<PathBuf>,
+    /// Name of the node, with which it joins. Without it: the machine's host name.
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// Folder in which the node keeps its certificate and key, so that it needs no token when it starts again.
+    #[arg(long, value_name = "FOLDER", env = "LENO_STATE", default_value = "/var/lib/leno/node")]
+    state: PathBuf,
+    /// Where other nodes reach this one, if not at the address from which it joins. The join token must allow it.
+    #[arg(long, value_name = "IP")]
+    advertise: Option<IpAddr>,
+    /// Where to listen for other nodes, instead of where the Mesh document says.
+    #[arg(long, value_name = "IP:PORT")]
+    inbound: Option<SocketAddr>,
+    /// Where to listen for calls of instances that are not in rooms, instead of where the Mesh document says.
+    #[arg(long, value_name = "IP:PORT")]
+    outbound: Option<SocketAddr>,
+    /// Where to answer operators: `unix:PATH`, or an IP address and a port on loopback; instead of where the Mesh document says.
+    #[arg(long, value_name = "ADDRESS")]
+    admin: Option<Address>,
+    /// File with the token that an IP address asks for.
+    #[arg(long, value_name = "FILE")]
+    admin_token: Option<PathBuf>,
+    /// Worker threads that carry requests; default: one per core.
+    #[arg(long, value_name = "N")]
+    workers: Option<usize>,
+    /// Where the gateway listens for HTTP, instead of where the Mesh document says.
+    #[arg(long, value_name = "IP:PORT")]
+    gateway_http: Option<SocketAddr>,
+    /// Where the gateway listens for HTTPS, instead of where the Mesh document says.
+    #[arg(long, value_name = "IP:PORT")]
+    gateway_https: Option<SocketAddr>,
+    #[command(flatten)]
+    guards: Guards,
+}
+
+impl Arguments {
+    pub(crate) fn guards(&self) -> &Guards {
+        &self.guards
+    }
+
+    fn listeners(&self, gateway: bool) -> Result<Listeners> {
+        let admin = match (&self.admin, &self.admin_token) {
+            (None, None) => None,
+            (None, Some(_)) => bail!("--admin-token is for an IP address: say which with --admin"),
+            (Some(Address::Socket(path)), None) => Some(AdminListener::Socket(path.clone())),
+            (Some(Address::Socket(_)), Some(_)) => bail!("a Unix socket asks for no token; leave --admin-token out"),
+            (Some(Address::Tcp(address)), Some(token)) => Some(AdminListener::Address(*address, token.clone())),
+            (Some(Address::Tcp(address)), None) => {
+                bail!("--admin {address} needs --admin-token FILE: whoever bears the token may ask")
+            }
+        };
+        let (http, https) = (self.gateway_http, self.gateway_https);
+        ensure!(gateway || (http, https) == (None, None), "only a gateway listens there; add --gateway");
+        Ok(Listeners {
+            inbound: self.inbound,
+            outbound: self.outbound,
+            admin,
+            gateway_http: http,
+            gateway_https: https,
+            no_gateway: !gateway,
+        })
+    }
+
+    fn name(&self) -> Result<String> {
+        if let Some(name) = &self.name {
+            return Ok(name.clone());
+        }
+        let name = rustix::system::uname();
+        let name = name.nodename().to_str().context("the host name is not text; give the node a --name")?;
+        Ok(name.to_ascii_lowercase())
+    }
+}
+
+/// Runs until a signal ends it.
+pub(crate) fn run(arguments: &Arguments, gateway: bool) -> Result<ExitCode> {
+    telemetry::start();
+    let workers = arguments.workers.map(|count| NonZeroUsize::new(count).context("--workers must be at least 1"));
+    let workers = workers.transpose()?;
+    let listeners = arguments.listeners(gateway)?;
+    let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(MANAGEMENT_THREADS.min(cores))
+        .thread_name("leno-manage")
+        .enable_all()
+        .build()?;
+    let code = runtime.block_on(node(arguments, gateway, workers, listeners))?;
+    // Nothing that is left is worth waiting for.
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    Ok(code)
+}
+
+async fn node(
+    arguments: &Arguments,
+    gateway: bool,
+    workers: Option<NonZeroUsize>,
+    listeners: Listeners,
+) -> Result<ExitCode> {
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let mut ended = std::pin::pin!(async {
+        tokio::select! {
+            _ = terminate.recv() => (),
+            _ = interrupt.recv() => (),
+        }
+    });
+    let Some(membership) = or(ended.as_mut(), membership(arguments)).await else { return Ok(ExitCode::SUCCESS) };
+    let membership = membership?;
+    let mesh = settings(&arguments.control, &membership, BACKOFF);
+    let Some(mesh) = or(ended.as_mut(), mesh).await else { return Ok(ExitCode::SUCCESS) };
+    let mesh = listeners.apply(mesh?);
+    if gateway && mesh.gateway_http.is_none() && mesh.gateway_https.is_none() {
+        bail!("a gateway listens nowhere: set spec.gateway in the Mesh document, or --gateway-http");
+    }
+    let engines = Arc::new(Engines::default());
+    tracing::info!("sandbox engine: {}", engines.describe(mesh.engine)?);
+
+    let settings = Settings {
+        cgroups: true,
+        adopt_orphans: true,
+        accounts: harden::accounts(mesh.accounts, arguments.guards.node_account)?,
+        rooms: rooms::open().await,
+        // Before it is raised for this process: programs that use select(2) must not be given numbers that it cannot take.
+        descriptors: getrlimit(Resource::Nofile).current,
+        ..Settings::default()
+    };
+    let join = Join {
+        control: arguments.control.clone(),
+        membership: membership.clone(),
+        advertised: arguments.advertise,
+        gateway,
+        listeners,
+        any_caller: arguments.guards.any_caller,
+        settings,
+    };
+    let admin_listener = Listener::open(&mesh.admin).await?;
+    let admin = admin_listener.address()?;
+    let running = leno_node::start(mesh, workers, engines, Arc::default(), join).await?;
+    let told = Admin {
+        node: running.node.clone(),
+        supervisor: running.supervisor.clone(),
+        control: None,
+        ready: running.ready.clone(),
+    };
+    tokio::spawn(admin::serve(Arc::new(told), admin_listener));
+    tokio::spawn(keep(membership, arguments.state.clone()));
+    let addresses = running.addresses;
+    for (scheme, address) in [("http", addresses.gateway_http), ("https", addresses.gateway_https)] {
+        if let Some(address) = address {
+            tracing::info!("gateway   {scheme}://{address}");
+        }
+    }
+    tracing::info!("sidecars  outbound {}, inbound {}", addresses.outbound, addresses.inbound);
+    tracing::info!("admin     {admin}");
+    let mut is_ready = running.ready.clone();
+    let ready = async { is_ready.wait_for(|ready| *ready).await.is_ok() };
+    if or(ended.as_mut(), ready).await == Some(true) {
+        tracing::info!("ready");
+        tokio::spawn(allocator::give_back());
+        ended.await;
+    }
+    tracing::info!("ending: no new connections, requests under way may end");
+    running.stop().await?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Waits for `future`; `None`: a signal came first.
+async fn or<T>(ended: impl Future<Output = ()>, future: impl Future<Output = T>) -> Option<T> {
+    tokio::select! {
+        done = future => Some(done),
+        () = ended => None,
+    }
+}
+
+/// The node's identity: the one that it kept, or else a new one, by the join token.
+async fn membership(arguments: &Arguments) -> Result<Membership> {
+    let folder = &arguments.state;
+    let mut builder = DirBuilder::new();
+    builder.recursive(true).mode(0o700).create(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let kept = match (Membership::restore(folder), &arguments.join) {
+        (Ok(kept), _) => kept,
+        (Err(error), Some(_)) => {
+            tracing::warn!(%error, "the kept identity cannot be used; joining anew");
+            None
+        }
+        (Err(error), None) => {
+            return Err(error).context("the kept identity cannot be used; to join anew, give a --join token");
+        }
+    };
+    if let Some(membership) = kept {
+        tracing::info!("this node is {}", membership.identity());
+        return Ok(membership);
+    }
+    let Some(path) = &arguments.join else {
+        bail!(
+            "this node has no identity in {} yet: give it a --join token (`leno token create --join`)",
+            folder.display()
+        );
+    };
+    let token = token(path)?;
+    let (control, name) = (arguments.control.clone(), arguments.name()?);
+    let options = JoinOptions { control, token, name, address: arguments.advertise };
+    let membership = enrol(&options, BACKOFF).await?;
+    membership.save(folder)?;
+    tracing::info!("joined as {}", membership.identity());
+    Ok(membership)
+}
+
+fn token(path: &Path) -> Result<JoinToken> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("the join token: {}", path.display()))?;
+    text.parse().with_context(|| path.display().to_string())
+}
+
+/// Keeps the identity for the next start, as often as it is renewed.
+async fn keep(membership: Membership, folder: PathBuf) {
+    let state = || {
+        let chain = membership.svids().current(membership.identity()).map(|svid| svid.chain().to_vec());
+        (chain, membership.svids().bundle())
+    };
+    let mut saved = state();
+    loop {
+        tokio::time::sleep(SAVE_INTERVAL).await;
+        let now = state();
+        if now == saved || now.0.is_none() {
+            continue;
+        }
+        match membership.save(&folder) {
+            Ok(()) => saved = now,
+            Err(error) => tracing::error!(%error, "the node's identity was not kept; it is tried again"),
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! Where a node listens.
+
+use leno_config::MeshSlice;
+use leno_config::slice::AdminListener;
+use std::net::SocketAddr;
+
+/// Where this node listens, as far as it is not where the Mesh document says. Nodes on one machine, or with addresses of their own, differ in it.
+#[derive(Clone, Debug, Default)]
+pub struct Listeners {
+    /// `spec.listeners.inbound`
+    pub inbound: Option<SocketAddr>,
+    /// `spec.listeners.outbound`
+    pub outbound: Option<SocketAddr>,
+    /// `spec.listeners.admin`
+    pub admin: Option<AdminListener>,
+    /// `spec.gateway.http`
+    pub gateway_http: Option<SocketAddr>,
+    /// The address of `spec.gateway.https`. Its certificate is the document's.
+    pub gateway_https: Option<SocketAddr>,
+    /// The node is no gateway: it has neither of the two.
+    pub no_gateway: bool,
+}
+
+impl Listeners {
+    /// The settings of the mesh as they are on this node.
+    pub fn apply(&self, mut mesh: MeshSlice) -> MeshSlice {
+        mesh.inbound = self.inbound.unwrap_or(mesh.inbound);
+        mesh.outbound = self.outbound.unwrap_or(mesh.outbound);
+        if let Some(admin) = &self.admin {
+            mesh.admin = admin.clone();
+        }
+        if self.no_gateway {
+            (mesh.gateway_http, mesh.gateway_https) = (None, None);
+        }
+        mesh.gateway_http = self.gateway_http.or(mesh.gateway_http);
+        if let (Some(https), Some(address)) = (&mut mesh.gateway_https, self.gateway_https) {
+            https.listen = address;
+        }
+        mesh
+    }
+}
