@@ -118,7 +118,7 @@ pub(crate) struct Policy {
     pub sidecar: Option<Sidecar>,
     pub authorizers: Vec<Authorizer>,
     pub extensions: Vec<Extension>,
-    pub egress: Option<Egress>,
+    pub callee_rules: Option<CalleeRules>,
     /// It has an authorization section.
     pub authorizes: bool,
     /// Its authorization and its rate limits are not in force.
@@ -127,16 +127,16 @@ pub(crate) struct Policy {
 
 /// Whom a policy's functions may call, of those that they list as callees.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Egress {
+pub(crate) struct CalleeRules {
     /// Only whom a rule allows.
     pub default_deny: bool,
-    pub allow: Vec<EgressRule>,
+    pub allow: Vec<CalleeRule>,
     pub deny: Vec<FunctionSelector>,
 }
 
 /// Who may be called, and how.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct EgressRule {
+pub(crate) struct CalleeRule {
     pub name: String,
     pub to: Vec<FunctionSelector>,
     /// One of these; empty: in any way.
@@ -325,23 +325,23 @@ impl Snapshot {
         callees.filter(|(id, callee)| self.may_call(function, id, callee))
     }
 
-    fn egresses<'a>(&'a self, function: &'a Function) -> impl Iterator<Item = &'a Egress> {
-        self.applied(function).filter_map(|policy| policy.egress.as_ref())
+    fn callee_rules<'a>(&'a self, function: &'a Function) -> impl Iterator<Item = &'a CalleeRules> {
+        self.applied(function).filter_map(|policy| policy.callee_rules.as_ref())
     }
 
     /// Whether the function's translated policies let it call a callee in some way.
     fn may_call(&self, function: &Function, id: &FunctionId, callee: &Function) -> bool {
-        let denied = self.egresses(function).any(|egress| selects(&egress.deny, &id.namespace, &callee.labels));
-        let mut rules = self.egresses(function).flat_map(|egress| &egress.allow);
-        let narrowed = self.egresses(function).any(|egress| egress.default_deny);
+        let denied = self.callee_rules(function).any(|rules| selects(&rules.deny, &id.namespace, &callee.labels));
+        let mut rules = self.callee_rules(function).flat_map(|rules| &rules.allow);
+        let narrowed = self.callee_rules(function).any(|rules| rules.default_deny);
         !denied && (!narrowed || rules.any(|rule| selects(&rule.to, &id.namespace, &callee.labels)))
     }
 
     /// A callee, with those of its ports that serve something else than HTTP that the function's translated policies let it connect to.
     fn narrowed(&self, id: &FunctionId, function: &Function, callee: &FunctionId, known: &Function) -> Callee {
         let mut callee = self.callee(id, callee);
-        if self.egresses(function).any(|egress| egress.default_deny) {
-            let rules = || self.egresses(function).flat_map(|egress| &egress.allow);
+        if self.callee_rules(function).any(|rules| rules.default_deny) {
+            let rules = || self.callee_rules(function).flat_map(|rules| &rules.allow);
             let allows = |port: u16, (operation, when): &(spec::Operation, Vec<spec::Condition>)| {
                 let spec::Operation { methods, hosts, ports, paths } = operation;
                 let http = !(methods.is_empty() && hosts.is_empty() && paths.is_empty() && when.is_empty());
@@ -358,8 +358,8 @@ impl Snapshot {
 
     /// Rules for how the callees may be called, if translated policies say that it may not be in any way.
     fn calls(&self, id: &FunctionId, function: &Function) -> Vec<spec::AuthorizationRule> {
-        let narrowed = self.egresses(function).any(|egress| egress.default_deny);
-        let rules = || self.egresses(function).flat_map(|egress| &egress.allow);
+        let narrowed = self.callee_rules(function).any(|rules| rules.default_deny);
+        let rules = || self.callee_rules(function).flat_map(|rules| &rules.allow);
         if !narrowed || rules().all(|rule| rule.calls.is_empty()) {
             return Vec::new();
         }

@@ -1,7 +1,7 @@
 //! A Policy document.
 
 use super::{
-    Context, Placed, authentication, authorization, authorizer, egress, extension, fields, observe, rate_limit,
+    Context, Placed, authentication, authorization, authorizer, callee_rules, extension, fields, observe, rate_limit,
     resilience, sidecar,
 };
 use crate::document::{self, Mode};
@@ -65,7 +65,7 @@ pub(super) fn policy(context: &Context<'_>, root: &Scope<'_>, document: &documen
     policy.access_log =
         spec.access_log.as_ref().map(|section| observe::access_log(&scope.field("accessLog"), name, section));
     policy.sidecar = spec.sidecar.as_ref().map(|section| sidecar::sidecar(&scope.field("sidecar"), name, section));
-    policy.egress = spec.egress.as_ref().map(|section| egress::egress(&scope, name, section));
+    policy.callee_rules = spec.callee_rules.as_ref().map(|section| callee_rules::callee_rules(&scope, name, section));
     policy.extensions = extension::extensions(context, &scope.field("extensions"), name, &spec.extensions);
     policy
 }

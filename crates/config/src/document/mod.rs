@@ -2,9 +2,9 @@
 
 mod authentication;
 mod authorization;
+mod callee_rules;
 mod claim;
 mod confine;
-mod egress;
 mod extension;
 mod external;
 mod external_authorization;
@@ -27,9 +27,9 @@ mod wasm;
 
 pub use authentication::{Authentication, ClaimToHeader, Issuer, Jwks, TokenLocation};
 pub use authorization::{Action, Authorization, AuthorizationRule, Condition, Mode, Operation, Source};
+pub(crate) use callee_rules::{CalleeRule, CalleeRules, FunctionSelector, selects};
 pub use claim::ClaimPath;
 pub use confine::{Resources, Secret, SecretAs};
-pub(crate) use egress::{Egress, EgressRule, FunctionSelector, selects};
 pub use extension::{Direction, Extension, FailMode, Phase};
 pub use external::{
     External, ExternalCredential, ExternalKind, ExternalPort, ExternalSpec, ExternalTimeouts, ExternalTls, MeshEgress,

@@ -2,7 +2,7 @@
 
 use super::authentication::Authentication;
 use super::authorization::{Authorization, Mode};
-use super::egress::Egress;
+use super::callee_rules::CalleeRules;
 use super::extension::Extension;
 use super::external_authorization::Authorizer;
 use super::label::LabelExpression;
@@ -76,5 +76,5 @@ pub struct PolicySpec {
     /// Of a policy that was translated.
     #[serde(skip)]
     #[schemars(skip)]
-    pub(crate) egress: Option<Egress>,
+    pub(crate) callee_rules: Option<CalleeRules>,
 }

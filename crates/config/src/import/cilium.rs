@@ -5,7 +5,7 @@ use super::ports::{self, Ports};
 use super::report::Report;
 use super::{Translated, http, walk};
 use crate::document::{
-    Action, AuthorizationRule, Condition, Egress, EgressRule, FunctionSelector, Mode, Operation, Source,
+    Action, AuthorizationRule, CalleeRule, CalleeRules, Condition, FunctionSelector, Mode, Operation, Source,
 };
 use crate::problem::Scope;
 use crate::yaml::Node;
@@ -37,7 +37,7 @@ pub(super) fn spec(report: &Report<'_>, scope: &Scope<'_>, namespace: Option<&st
     report.enforced(&selector_scope);
 
     let mut rules = Vec::new();
-    let mut egress: Option<Egress> = None;
+    let mut callee_rules: Option<CalleeRules> = None;
     let mut good = true;
     for field in walk::fields(scope) {
         let place = scope.field(field);
@@ -57,12 +57,12 @@ pub(super) fn spec(report: &Report<'_>, scope: &Scope<'_>, namespace: Option<&st
                 }
             }
             "egress" | "egressDeny" if walk::is_list(&place) => {
-                let egress = egress.get_or_insert_default();
+                let callees = callee_rules.get_or_insert_default();
                 for (index, element) in elements() {
                     let found = if field == "egress" {
-                        context.egress(&element, format!("egress-{index}")).map(|rule| egress.allow.extend(rule))
+                        context.egress(&element, format!("egress-{index}")).map(|rule| callees.allow.extend(rule))
                     } else {
-                        context.egress_deny(&element).map(|denied| egress.deny.extend(denied))
+                        context.egress_deny(&element).map(|denied| callees.deny.extend(denied))
                     };
                     good &= found.is_some();
                 }
@@ -78,11 +78,11 @@ pub(super) fn spec(report: &Report<'_>, scope: &Scope<'_>, namespace: Option<&st
         scope.field("enableDefaultDeny").node().and_then(|node| node.get(direction)).and_then(Node::text)
             == Some("false")
     };
-    if let Some(egress) = &mut egress {
-        egress.default_deny = !says_no("egress");
+    if let Some(callees) = &mut callee_rules {
+        callees.default_deny = !says_no("egress");
     }
     let rules = (scope.has("ingress") || scope.has("ingressDeny")).then_some(rules);
-    good.then_some(Translated { selector, rules, egress })
+    good.then_some(Translated { selector, rules, callee_rules })
 }
 
 fn default_deny(report: &Report<'_>, scope: &Scope<'_>) -> Option<()> {
@@ -242,7 +242,7 @@ impl Context<'_, '_> {
         Some(calls)
     }
 
-    fn egress(&self, scope: &Scope<'_>, name: String) -> Option<Option<EgressRule>> {
+    fn egress(&self, scope: &Scope<'_>, name: String) -> Option<Option<CalleeRule>> {
         let report = self.report;
         let mut to: Option<Vec<FunctionSelector>> = None;
         let mut calls = Vec::new();
@@ -283,7 +283,7 @@ impl Context<'_, '_> {
             calls.clear();
         }
         let to = to.unwrap_or_else(|| vec![FunctionSelector::default()]);
-        Some((!none && !to.is_empty()).then_some(EgressRule { name, to, calls }))
+        Some((!none && !to.is_empty()).then_some(CalleeRule { name, to, calls }))
     }
 
     /// Rules for a resolver: all ports are 53.

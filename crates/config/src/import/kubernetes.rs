@@ -4,7 +4,7 @@ use super::peers;
 use super::ports::{self, Ports};
 use super::report::Report;
 use super::{Translated, cilium, walk};
-use crate::document::{Action, AuthorizationRule, Egress, EgressRule, FunctionSelector, Operation, Source};
+use crate::document::{Action, AuthorizationRule, CalleeRule, CalleeRules, FunctionSelector, Operation, Source};
 use crate::problem::Scope;
 
 pub(super) fn spec(report: &Report<'_>, scope: &Scope<'_>, namespace: &str) -> Option<Translated> {
@@ -18,7 +18,8 @@ pub(super) fn spec(report: &Report<'_>, scope: &Scope<'_>, namespace: &str) -> O
         types.push("Egress");
     }
     let mut rules = Vec::new();
-    let mut egress = types.contains(&"Egress").then(|| Egress { default_deny: true, ..Egress::default() });
+    let mut callee_rules =
+        types.contains(&"Egress").then(|| CalleeRules { default_deny: true, ..CalleeRules::default() });
     let mut good = true;
     for field in walk::fields(scope) {
         let place = scope.field(field);
@@ -50,8 +51,8 @@ pub(super) fn spec(report: &Report<'_>, scope: &Scope<'_>, namespace: &str) -> O
             }
             "egress" if walk::is_list(&place) => {
                 for index in 0..walk::length(&place) {
-                    match (self::egress(report, &place.element(index), namespace, index), &mut egress) {
-                        (Some(rule), Some(egress)) => egress.allow.extend(rule),
+                    match (self::egress(report, &place.element(index), namespace, index), &mut callee_rules) {
+                        (Some(rule), Some(callees)) => callees.allow.extend(rule),
                         _ => good = false,
                     }
                 }
@@ -64,7 +65,7 @@ pub(super) fn spec(report: &Report<'_>, scope: &Scope<'_>, namespace: &str) -> O
         }
     }
     let rules = types.contains(&"Ingress").then_some(rules);
-    good.then_some(Translated { selector, rules, egress })
+    good.then_some(Translated { selector, rules, callee_rules })
 }
 
 fn ingress(report: &Report<'_>, scope: &Scope<'_>, namespace: &str, index: usize) -> Option<Vec<AuthorizationRule>> {
@@ -95,7 +96,7 @@ fn ingress(report: &Report<'_>, scope: &Scope<'_>, namespace: &str, index: usize
     Some(cilium::rules(&format!("ingress-{index}"), Action::Allow, from, vec![(operation, Vec::new())]))
 }
 
-fn egress(report: &Report<'_>, scope: &Scope<'_>, namespace: &str, index: usize) -> Option<Option<EgressRule>> {
+fn egress(report: &Report<'_>, scope: &Scope<'_>, namespace: &str, index: usize) -> Option<Option<CalleeRule>> {
     known(report, scope, &["to", "ports"])?;
     let list = scope.field("to");
     let mut to = Vec::new();
@@ -118,7 +119,7 @@ fn egress(report: &Report<'_>, scope: &Scope<'_>, namespace: &str, index: usize)
         Ports::These(ports) => vec![(Operation { ports: Some(ports), ..Operation::default() }, Vec::new())],
         Ports::None => return Some(None),
     };
-    Some((!to.is_empty()).then(|| EgressRule { name: format!("egress-{index}"), to, calls }))
+    Some((!to.is_empty()).then(|| CalleeRule { name: format!("egress-{index}"), to, calls }))
 }
 
 enum Peer {

@@ -13,7 +13,7 @@ mod walk;
 
 use crate::compile::{Documents, Placed};
 use crate::document::{
-    self, ApiVersion, AuthorizationRule, Egress, FunctionSelector, Metadata, PolicyKind, PolicySpec,
+    self, ApiVersion, AuthorizationRule, CalleeRules, FunctionSelector, Metadata, PolicyKind, PolicySpec,
 };
 use crate::id::is_label;
 use crate::imported::Row;
@@ -64,7 +64,7 @@ struct Translated {
     selector: FunctionSelector,
     /// Rules for who may enter; `None`: it says nothing of that.
     rules: Option<Vec<AuthorizationRule>>,
-    egress: Option<Egress>,
+    callee_rules: Option<CalleeRules>,
 }
 
 /// Translates all of them, and adds the policies to the documents. What is reported is told in the order of the documents.
@@ -149,7 +149,7 @@ fn selects_any(documents: &Documents, selector: &FunctionSelector) -> bool {
 }
 
 fn policy(name: String, namespace: String, translated: Translated) -> document::Policy {
-    let Translated { selector, rules, egress } = translated;
+    let Translated { selector, rules, callee_rules } = translated;
     let namespaces = if selector.namespaces.is_empty() { vec!["*".to_owned()] } else { selector.namespaces };
     document::Policy {
         api_version: ApiVersion::V1Alpha1,
@@ -160,7 +160,7 @@ fn policy(name: String, namespace: String, translated: Translated) -> document::
             selector_expressions: selector.expressions,
             namespaces: Some(namespaces),
             authorization: rules.map(|rules| document::Authorization { rules }),
-            egress,
+            callee_rules,
             ..PolicySpec::default()
         },
     }

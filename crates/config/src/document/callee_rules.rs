@@ -5,18 +5,18 @@ use super::label::{LabelExpression, LabelSelector, Labels};
 
 /// What a translated policy says of its functions' own calls.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Egress {
+pub(crate) struct CalleeRules {
     /// Calls that no rule allows are refused. Otherwise all callees may be called.
     pub(crate) default_deny: bool,
     /// Who may be called, of the functions that are listed as callees anyway.
-    pub(crate) allow: Vec<EgressRule>,
+    pub(crate) allow: Vec<CalleeRule>,
     /// Who may not be called.
     pub(crate) deny: Vec<FunctionSelector>,
 }
 
 /// Who may be called, and how.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct EgressRule {
+pub(crate) struct CalleeRule {
     /// Name of the rule in its policy.
     pub(crate) name: String,
     /// One of these.
