@@ -127,6 +127,11 @@ fn special(address: IpAddr) -> impl Iterator<Item = Cidr> {
     v4.chain(v6).filter(move |block| block.contains(address))
 }
 
+/// The blocks of special addresses that all of a block is in.
+pub(crate) fn special_around(block: Cidr) -> impl Iterator<Item = Cidr> {
+    special(block.address).filter(move |special| special.prefix <= block.prefix)
+}
+
 /// Whether `list` admits an address: one of its blocks has it and, if the address is special, has none outside of a special block that it is in.
 fn admits(list: &[Cidr], address: IpAddr) -> bool {
     let has = |listed: &&Cidr| listed.contains(address);

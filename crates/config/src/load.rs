@@ -99,7 +99,7 @@ fn build(texts: &[(PathBuf, String)], problems: Vec<Problem>, folder: Option<&Pa
     {
         problems.borrow_mut().push(Problem::of_file(file, "there is no document", "add a Function to begin with"));
     }
-    let (own, translated) = (documents.policies.len(), foreign.len());
+    let (own, externals, translated) = (documents.policies.len(), documents.externals.len(), foreign.len());
     let imports = import::translate(foreign, &mut documents, &problems);
     let mut snapshot = compile::compile(&documents, &problems);
     snapshot.imports = imports;
@@ -116,7 +116,7 @@ fn build(texts: &[(PathBuf, String)], problems: Vec<Problem>, folder: Option<&Pa
             ("Mesh", documents.meshes.len()),
             ("Function", documents.functions.len()),
             ("Job", documents.jobs.len()),
-            ("External", documents.externals.len()),
+            ("External", externals),
             ("Policy", own),
             ("translated policy", translated),
         ],

@@ -1,6 +1,6 @@
 //! Checked configuration of a whole mesh, and what each function gets of it.
 
-use crate::document::{FunctionSelector, selects};
+use crate::document::CalleeSelector;
 use crate::id::FunctionId;
 use crate::imported::Row;
 use crate::problem::Problem;
@@ -131,14 +131,14 @@ pub(crate) struct CalleeRules {
     /// Only whom a rule allows.
     pub default_deny: bool,
     pub allow: Vec<CalleeRule>,
-    pub deny: Vec<FunctionSelector>,
+    pub deny: CalleeSelector,
 }
 
 /// Who may be called, and how.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct CalleeRule {
     pub name: String,
-    pub to: Vec<FunctionSelector>,
+    pub to: CalleeSelector,
     /// One of these; empty: in any way.
     pub calls: Vec<(spec::Operation, Vec<spec::Condition>)>,
 }
@@ -331,16 +331,17 @@ impl Snapshot {
 
     /// Whether the function's translated policies let it call a callee in some way.
     fn may_call(&self, function: &Function, id: &FunctionId, callee: &Function) -> bool {
-        let denied = self.callee_rules(function).any(|rules| selects(&rules.deny, &id.namespace, &callee.labels));
+        let denied = self.callee_rules(function).any(|rules| selects(&rules.deny, id, callee));
         let mut rules = self.callee_rules(function).flat_map(|rules| &rules.allow);
         let narrowed = self.callee_rules(function).any(|rules| rules.default_deny);
-        !denied && (!narrowed || rules.any(|rule| selects(&rule.to, &id.namespace, &callee.labels)))
+        !denied && (!narrowed || rules.any(|rule| selects(&rule.to, id, callee)))
     }
 
     /// A callee, with those of its ports that serve something else than HTTP that the function's translated policies let it connect to.
     fn narrowed(&self, id: &FunctionId, function: &Function, callee: &FunctionId, known: &Function) -> Callee {
         let mut callee = self.callee(id, callee);
-        if self.callee_rules(function).any(|rules| rules.default_deny) {
+        let narrowed = self.callee_rules(function).any(|rules| rules.default_deny);
+        if narrowed && !is_outside(known) {
             let rules = || self.callee_rules(function).flat_map(|rules| &rules.allow);
             let allows = |port: u16, (operation, when): &(spec::Operation, Vec<spec::Condition>)| {
                 let spec::Operation { methods, hosts, ports, paths } = operation;
@@ -349,7 +350,7 @@ impl Snapshot {
             };
             callee.ports.retain(|port| {
                 rules()
-                    .filter(|rule| selects(&rule.to, &callee.id.namespace, &known.labels))
+                    .filter(|rule| selects(&rule.to, &callee.id, known))
                     .any(|rule| rule.calls.is_empty() || rule.calls.iter().any(|call| allows(port.number, call)))
             });
         }
@@ -364,11 +365,24 @@ impl Snapshot {
             return Vec::new();
         }
         let anyhow = vec![(spec::Operation::default(), Vec::new())];
+        let inside = self.callees(function).filter(|(_, known)| !is_outside(known));
+        let hosts = inside.flat_map(|(callee, _)| self.callee(id, callee).hosts).map(spec::StringMatch::Exact);
+        // All callees but functions.
+        let outside = spec::Matches { any: Vec::new(), none: hosts.collect() };
         let mut compiled = Vec::new();
         for rule in rules() {
-            let selected =
-                self.callees(function).filter(|(callee, known)| selects(&rule.to, &callee.namespace, &known.labels));
-            let hosts: Vec<_> = selected.flat_map(|(callee, _)| self.callee(id, callee).hosts).collect();
+            let selected = |outside| {
+                let chosen = self
+                    .callees(function)
+                    .filter(move |(callee, known)| is_outside(known) == outside && selects(&rule.to, callee, known));
+                chosen.map(|(callee, _)| callee)
+            };
+            if selected(true).next().is_some() {
+                // Their own policies say how they may be called.
+                let to = vec![spec::Operation { hosts: outside.clone(), ..spec::Operation::default() }];
+                compiled.push(allowing(rule.name.clone(), to, Vec::new()));
+            }
+            let hosts: Vec<_> = selected(false).flat_map(|callee| self.callee(id, callee).hosts).collect();
             if hosts.is_empty() {
                 continue;
             }
@@ -380,14 +394,7 @@ impl Snapshot {
                     },
                     ..operation.clone()
                 };
-                compiled.push(spec::AuthorizationRule {
-                    name: rule.name.clone(),
-                    action: spec::Action::Allow,
-                    from: Vec::new(),
-                    to: vec![to_callees],
-                    when: when.clone(),
-                    audit: false,
-                });
+                compiled.push(allowing(rule.name.clone(), vec![to_callees], when.clone()));
             }
         }
         compiled
@@ -466,6 +473,22 @@ fn asked(Authorizer { only, slice, .. }: &Authorizer) -> spec::Authorizer {
         headers: slice.upstream_headers.clone(),
         audit: slice.audit,
     }
+}
+
+fn is_outside(function: &Function) -> bool {
+    matches!(function.run, Run::Egress(_))
+}
+
+/// Whether a callee is meant.
+fn selects(selector: &CalleeSelector, id: &FunctionId, callee: &Function) -> bool {
+    match callee.run {
+        Run::Egress(_) => selector.externals.contains(id),
+        _ => selector.functions.iter().any(|functions| functions.holds(&id.namespace, &callee.labels)),
+    }
+}
+
+fn allowing(name: String, to: Vec<spec::Operation>, when: Vec<spec::Condition>) -> spec::AuthorizationRule {
+    spec::AuthorizationRule { name, action: spec::Action::Allow, from: Vec::new(), to, when, audit: false }
 }
 
 /// The ports of something outside that are not about requests.

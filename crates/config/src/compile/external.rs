@@ -82,24 +82,30 @@ fn hosts(list: &Scope<'_>, written: &[String]) -> Vec<String> {
 
 fn host(scope: &Scope<'_>, written: &str) -> Option<String> {
     let host = written.to_ascii_lowercase();
-    let body = host.strip_prefix("*.").unwrap_or(&host);
-    let refuse = |message: String, fix: &str| {
-        scope.problem(message, fix);
-        None
-    };
+    check_host(&host).map_err(|(message, fix)| scope.problem(message, fix)).ok()?;
+    Some(host)
+}
+
+/// Whether this can be a host of an External document. It is in lower case.
+///
+/// # Errors
+/// Why not, and what would be right.
+pub(crate) fn check_host(host: &str) -> Result<(), (String, &'static str)> {
+    let body = host.strip_prefix("*.").unwrap_or(host);
+    let refuse = |message: String, fix| Err((message, fix));
     if body.parse::<std::net::IpAddr>().is_ok() {
         return refuse(format!("`{body}` is an address"), "name it in `addresses`");
     }
     let labels: Vec<&str> = body.split('.').collect();
     if body.len() > 253 || labels.len() < 2 || !labels.iter().all(|label| is_label(label)) {
         let fix = "expected a name with a dot, such as api.example.com, or *.example.com for one label more";
-        return refuse(format!("`{}` is not the name of a host outside", written.escape_debug()), fix);
+        return refuse(format!("`{}` is not the name of a host outside", host.escape_debug()), fix);
     }
     let inside = ["svc", "svc.cluster.local", "localhost"];
     if inside.iter().any(|end| body.strip_suffix(end).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))) {
         return refuse(format!("`{host}` is a name of the mesh's own"), "name a host outside of the mesh");
     }
-    Some(host)
+    Ok(())
 }
 
 fn cidrs(list: &Scope<'_>, written: &[String]) -> Vec<Cidr> {

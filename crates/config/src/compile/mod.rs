@@ -9,7 +9,7 @@ mod callee_rules;
 mod confine;
 mod container;
 mod extension;
-mod external;
+pub(crate) mod external;
 mod fields;
 mod function;
 pub(crate) mod header;

@@ -183,35 +183,38 @@ pub(super) fn namespace(scope: &Scope<'_>, text: &str) -> Option<StringMatch> {
 
 /// An address or a block of them.
 pub(crate) fn cidr(scope: &Scope<'_>, text: &str) -> Option<Cidr> {
+    let report =
+        |fix| scope.problem(format!("`{}` is not an address or a block of addresses", text.escape_debug()), fix);
+    parse_cidr(text).map_err(report).ok()
+}
+
+/// The same; the error says what would be right.
+pub(crate) fn parse_cidr(text: &str) -> Result<Cidr, String> {
     let (address, prefix) = text.split_once('/').map_or((text, None), |(address, prefix)| (address, Some(prefix)));
-    let bad = |fix: String| {
-        scope.problem(format!("`{}` is not an address or a block of addresses", text.escape_debug()), fix);
-        None
-    };
     let Ok(address) = address.parse::<IpAddr>() else {
-        return bad("expected for example 10.0.0.0/8, 2001:db8::/32 or 192.0.2.7".to_owned());
+        return Err("expected for example 10.0.0.0/8, 2001:db8::/32 or 192.0.2.7".to_owned());
     };
     let bits: u8 = if address.is_ipv4() { 32 } else { 128 };
     let length = match prefix {
         None => bits,
         Some(digits) => match digits.parse::<u8>() {
             Ok(length) if length <= bits && (digits == "0" || !digits.starts_with(['0', '+'])) => length,
-            _ => return bad(format!("expected a prefix length from 0 to {bits}")),
+            _ => return Err(format!("expected a prefix length from 0 to {bits}")),
         },
     };
     if let IpAddr::V6(v6) = address
         && let Some(v4) = v6.to_ipv4_mapped()
     {
-        return bad(format!(
+        return Err(format!(
             "write the IPv4 address: {v4}{}",
             if length >= 96 { format!("/{}", length - 96) } else { String::new() }
         ));
     }
     let first = first(address, length);
     if first != address {
-        return bad(format!("{text} has bits set after its prefix; write {first}/{length}"));
+        return Err(format!("{text} has bits set after its prefix; write {first}/{length}"));
     }
-    Some(Cidr { address, prefix: length })
+    Ok(Cidr { address, prefix: length })
 }
 
 /// The first address of the block that an address is in.

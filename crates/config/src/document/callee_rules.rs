@@ -2,16 +2,17 @@
 
 use super::authorization::{Condition, Operation};
 use super::label::{LabelExpression, LabelSelector, Labels};
+use crate::id::FunctionId;
 
 /// What a translated policy says of its functions' own calls.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct CalleeRules {
     /// Calls that no rule allows are refused. Otherwise all callees may be called.
     pub(crate) default_deny: bool,
-    /// Who may be called, of the functions that are listed as callees anyway.
+    /// Who may be called, of those that are listed as callees anyway.
     pub(crate) allow: Vec<CalleeRule>,
     /// Who may not be called.
-    pub(crate) deny: Vec<FunctionSelector>,
+    pub(crate) deny: CalleeSelector,
 }
 
 /// Who may be called, and how.
@@ -19,10 +20,19 @@ pub(crate) struct CalleeRules {
 pub(crate) struct CalleeRule {
     /// Name of the rule in its policy.
     pub(crate) name: String,
-    /// One of these.
-    pub(crate) to: Vec<FunctionSelector>,
-    /// One of these; empty: in any way.
+    /// Whom.
+    pub(crate) to: CalleeSelector,
+    /// Functions in one of these ways; empty: in any way. External documents in any way that their own policies allow.
     pub(crate) calls: Vec<(Operation, Vec<Condition>)>,
+}
+
+/// Callees: functions by what they are, External documents by name.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct CalleeSelector {
+    /// Functions that one of these selects.
+    pub(crate) functions: Vec<FunctionSelector>,
+    /// These External documents.
+    pub(crate) externals: Vec<FunctionId>,
 }
 
 /// Functions and jobs by their labels and namespaces.
@@ -46,9 +56,4 @@ impl FunctionSelector {
             && !named(&self.not_namespaces)
             && LabelSelector { labels: Some(&self.labels), expressions: &self.expressions }.holds(labels)
     }
-}
-
-/// Whether one of these selects a function.
-pub(crate) fn selects(selectors: &[FunctionSelector], namespace: &str, labels: &Labels) -> bool {
-    selectors.iter().any(|selector| selector.holds(namespace, labels))
 }

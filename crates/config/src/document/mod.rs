@@ -27,7 +27,7 @@ mod wasm;
 
 pub use authentication::{Authentication, ClaimToHeader, Issuer, Jwks, TokenLocation};
 pub use authorization::{Action, Authorization, AuthorizationRule, Condition, Mode, Operation, Source};
-pub(crate) use callee_rules::{CalleeRule, CalleeRules, FunctionSelector, selects};
+pub(crate) use callee_rules::{CalleeRule, CalleeRules, CalleeSelector, FunctionSelector};
 pub use claim::ClaimPath;
 pub use confine::{Resources, Secret, SecretAs};
 pub use extension::{Direction, Extension, FailMode, Phase};

@@ -1,7 +1,8 @@
 //! `CiliumNetworkPolicy` and `CiliumClusterwideNetworkPolicy`.
 
+use super::outside::{self, Destination, OutsideRule, OutsideRules};
 use super::peers;
-use super::ports::{self, Ports};
+use super::ports::{self, Call, PortRule, Ports};
 use super::report::Report;
 use super::{Translated, http, walk};
 use crate::document::{
@@ -18,8 +19,12 @@ struct Context<'a, 'r> {
     namespace: Option<&'a str>,
 }
 
-/// A way to call: an operation, and further conditions.
-type Call = (Operation, Vec<Condition>);
+/// Who may be called: functions, and what is outside of the mesh.
+#[derive(Default)]
+struct Callees {
+    functions: Vec<FunctionSelector>,
+    outside: Vec<Destination>,
+}
 
 pub(super) fn spec(report: &Report<'_>, scope: &Scope<'_>, namespace: Option<&str>) -> Option<Translated> {
     let context = Context { report, namespace };
@@ -38,6 +43,7 @@ pub(super) fn spec(report: &Report<'_>, scope: &Scope<'_>, namespace: Option<&st
 
     let mut rules = Vec::new();
     let mut callee_rules: Option<CalleeRules> = None;
+    let mut outside = OutsideRules::default();
     let mut good = true;
     for field in walk::fields(scope) {
         let place = scope.field(field);
@@ -60,9 +66,15 @@ pub(super) fn spec(report: &Report<'_>, scope: &Scope<'_>, namespace: Option<&st
                 let callees = callee_rules.get_or_insert_default();
                 for (index, element) in elements() {
                     let found = if field == "egress" {
-                        context.egress(&element, format!("egress-{index}")).map(|rule| callees.allow.extend(rule))
+                        context.egress(&element, &format!("egress-{index}")).map(|(rule, beyond)| {
+                            callees.allow.extend(rule);
+                            outside.allow.extend(beyond);
+                        })
                     } else {
-                        context.egress_deny(&element).map(|denied| callees.deny.extend(denied))
+                        context.egress_deny(&element).map(|denied| {
+                            callees.deny.functions.extend(denied.functions);
+                            outside.deny.extend(denied.outside);
+                        })
                     };
                     good &= found.is_some();
                 }
@@ -82,7 +94,7 @@ pub(super) fn spec(report: &Report<'_>, scope: &Scope<'_>, namespace: Option<&st
         callees.default_deny = !says_no("egress");
     }
     let rules = (scope.has("ingress") || scope.has("ingressDeny")).then_some(rules);
-    good.then_some(Translated { selector, rules, callee_rules })
+    good.then_some(Translated { selector, rules, callee_rules, outside })
 }
 
 fn default_deny(report: &Report<'_>, scope: &Scope<'_>) -> Option<()> {
@@ -124,7 +136,7 @@ impl Context<'_, '_> {
                 "fromEndpoints" | "fromEntities" | "fromCIDR" | "fromCIDRSet" => {
                     from.get_or_insert_default().extend(self.from(&place, field)?);
                 }
-                "toPorts" => calls = Some(self.calls(&place, deny)?),
+                "toPorts" => calls = Some(self.ports(&place, deny)?.iter().flat_map(PortRule::calls).collect()),
                 "icmps" => {
                     report.left_out(&place, "the mesh carries TCP only");
                     calls = None;
@@ -177,9 +189,9 @@ impl Context<'_, '_> {
         Some(sources)
     }
 
-    /// `toPorts`: the ways to call. For a rule that denies, ports only say that there is one: which port is asked for is up to the caller.
-    fn calls(&self, list: &Scope<'_>, deny: bool) -> Option<Vec<Call>> {
-        let mut calls = Vec::new();
+    /// `toPorts`. For a rule that denies, ports only say that there is one: which port is asked for is up to the caller.
+    fn ports(&self, list: &Scope<'_>, deny: bool) -> Option<Vec<PortRule>> {
+        let mut rules = Vec::new();
         if !walk::is_list(list) {
             return None;
         }
@@ -193,7 +205,7 @@ impl Context<'_, '_> {
                 }
             }
             let ports = ports::ports(self.report, &scope.field("ports"), "ANY")?;
-            let rules = if scope.has("rules") { Some(self.http(&scope.field("rules"), deny)?) } else { None };
+            let http = if scope.has("rules") { Some(self.http(&scope.field("rules"), deny)?) } else { None };
             let ports = match ports {
                 Ports::None => continue,
                 Ports::These(_) if deny => {
@@ -204,11 +216,9 @@ impl Context<'_, '_> {
                 Ports::These(ports) => Some(ports),
                 Ports::Any => None,
             };
-            for (operation, conditions) in rules.unwrap_or_else(|| vec![Call::default()]) {
-                calls.push((Operation { ports: ports.clone(), ..operation }, conditions));
-            }
+            rules.push(PortRule { ports, http });
         }
-        Some(calls)
+        Some(rules)
     }
 
     fn http(&self, scope: &Scope<'_>, deny: bool) -> Option<Vec<Call>> {
@@ -242,25 +252,30 @@ impl Context<'_, '_> {
         Some(calls)
     }
 
-    fn egress(&self, scope: &Scope<'_>, name: String) -> Option<Option<CalleeRule>> {
+    /// Rules about functions, and about what is outside.
+    fn egress(&self, scope: &Scope<'_>, name: &str) -> Option<(Option<CalleeRule>, Option<OutsideRule>)> {
         let report = self.report;
-        let mut to: Option<Vec<FunctionSelector>> = None;
-        let mut calls = Vec::new();
+        let mut to: Option<Callees> = None;
+        let mut ports = Vec::new();
         let mut none = walk::fields(scope).is_empty();
+        let mut required = false;
         for field in walk::fields(scope) {
             let place = scope.field(field);
             match field {
                 "toEndpoints" | "toEntities" | "toCIDR" | "toCIDRSet" | "toFQDNs" => {
-                    to.get_or_insert_default().extend(self.to(&place, field)?);
+                    let found = self.to(&place, field, scope.has("toPorts"))?;
+                    let to = to.get_or_insert_default();
+                    to.functions.extend(found.functions);
+                    to.outside.extend(found.outside);
                 }
                 "toPorts" if self.names_only(&place) => {
                     report.left_out(&place, "names are answered by the node, whatever policies say");
                     none = true;
                 }
                 "toPorts" => {
-                    calls = self.calls(&place, false)?;
-                    none |= calls.is_empty();
-                    if calls.iter().any(|(operation, _)| operation.hosts.is_some()) {
+                    ports = self.ports(&place, false)?;
+                    none |= ports.iter().all(|rule| rule.calls().next().is_none());
+                    if ports.iter().flat_map(PortRule::calls).any(|(operation, _)| operation.hosts.is_some()) {
                         report.refused(
                             &place,
                             "a function calls its callees by their own names: `host` says nothing here",
@@ -272,18 +287,24 @@ impl Context<'_, '_> {
                     report.left_out(&place, "the mesh carries TCP only");
                     none = true;
                 }
-                "authentication" => drop(authentication(report, &place)?),
+                "authentication" => required = authentication(report, &place)?,
                 _ => {
                     report.refused(&place, "the mesh has no such destinations");
                     return None;
                 }
             }
         }
-        if calls.iter().all(|(operation, conditions)| *operation == Operation::default() && conditions.is_empty()) {
-            calls.clear();
+        // Nobody is named: anybody.
+        let anybody = || Callees {
+            functions: vec![FunctionSelector::default()],
+            outside: vec![Destination::Anywhere(Vec::new())],
+        };
+        let Callees { functions, outside } = to.unwrap_or_else(anybody);
+        if required && outside.iter().any(|destination| *destination != Destination::Anywhere(Vec::new())) {
+            report.refused(&scope.field("authentication"), "what is outside of the mesh has no mutual authentication");
+            return None;
         }
-        let to = to.unwrap_or_else(|| vec![FunctionSelector::default()]);
-        Some((!none && !to.is_empty()).then_some(CalleeRule { name, to, calls }))
+        Some(if none { (None, None) } else { outside::callee_rules(name, functions, outside, ports) })
     }
 
     /// Rules for a resolver: all ports are 53.
@@ -298,39 +319,54 @@ impl Context<'_, '_> {
         walk::length(list) > 0 && (0..walk::length(list)).all(ports)
     }
 
-    fn to(&self, list: &Scope<'_>, field: &str) -> Option<Vec<FunctionSelector>> {
+    fn to(&self, list: &Scope<'_>, field: &str, with_ports: bool) -> Option<Callees> {
         if !walk::is_list(list) {
             return None;
         }
-        let mut selectors = Vec::new();
+        let mut callees = Callees::default();
         for index in 0..walk::length(list) {
             let element = list.element(index);
             match field {
                 "toEndpoints" => {
-                    selectors.push(peers::selector(self.report, &element, self.namespace)?);
+                    callees.functions.push(peers::selector(self.report, &element, self.namespace)?);
                     self.report.approximated(&element, "of these, those that the function lists as `callees`");
                 }
-                "toEntities" => match walk::text(&element)? {
-                    "all" | "cluster" => {
-                        selectors.push(FunctionSelector::default());
-                        self.report.approximated(&element, "the functions that the function lists as `callees`");
-                    }
-                    "world" => self.report.left_out(&element, EXTERNAL),
-                    _ => self.report.left_out(&element, "functions call no such destinations"),
-                },
-                _ => self.report.left_out(&element, EXTERNAL),
+                "toEntities" => self.entity_called(&element, with_ports, &mut callees)?,
+                "toFQDNs" => callees.outside.extend(outside::names(self.report, &element, with_ports)?),
+                _ => callees.outside.extend(outside::block(self.report, &element, with_ports)?),
             }
         }
-        Some(selectors)
+        Some(callees)
     }
 
-    fn egress_deny(&self, scope: &Scope<'_>) -> Option<Vec<FunctionSelector>> {
-        let mut denied: Option<Vec<FunctionSelector>> = None;
+    fn entity_called(&self, scope: &Scope<'_>, with_ports: bool, callees: &mut Callees) -> Option<()> {
+        let report = self.report;
+        match walk::text(scope)? {
+            "all" => {
+                callees.functions.push(FunctionSelector::default());
+                callees.outside.push(Destination::Anywhere(Vec::new()));
+                report.approximated(scope, outside::LISTED);
+            }
+            "cluster" => {
+                callees.functions.push(FunctionSelector::default());
+                report.approximated(scope, "the functions that the function lists as `callees`");
+            }
+            "world" | "world-ipv4" => {
+                callees.outside.push(Destination::Anywhere(outside::world()));
+                report.approximated(scope, outside::world_note(with_ports));
+            }
+            _ => report.left_out(scope, "functions call no such destinations"),
+        }
+        Some(())
+    }
+
+    fn egress_deny(&self, scope: &Scope<'_>) -> Option<Callees> {
+        let mut denied: Option<Callees> = None;
         for field in walk::fields(scope) {
             let place = scope.field(field);
             match field {
                 "toEndpoints" | "toEntities" | "toCIDR" | "toCIDRSet" => {
-                    denied.get_or_insert_default().extend(self.to(&place, field)?);
+                    self.denied(&place, field, denied.get_or_insert_default())?
                 }
                 "toPorts" => {
                     self.report
@@ -338,7 +374,7 @@ impl Context<'_, '_> {
                 }
                 "icmps" => {
                     self.report.left_out(&place, "the mesh carries TCP only");
-                    return Some(Vec::new());
+                    return Some(Callees::default());
                 }
                 _ => {
                     self.report.refused(&place, "the mesh has no such destinations");
@@ -346,14 +382,43 @@ impl Context<'_, '_> {
                 }
             }
         }
-        let anybody = || if walk::fields(scope).is_empty() { Vec::new() } else { vec![FunctionSelector::default()] };
+        let everybody = || Callees {
+            functions: vec![FunctionSelector::default()],
+            outside: vec![Destination::Anywhere(Vec::new())],
+        };
+        let anybody = || if walk::fields(scope).is_empty() { Callees::default() } else { everybody() };
         Some(denied.unwrap_or_else(anybody))
     }
-}
 
-/// Why a destination outside of the mesh is left out.
-pub(super) const EXTERNAL: &str =
-    "functions call nobody outside of the mesh; a destination outside is a document of its own (kind: External)";
+    fn denied(&self, list: &Scope<'_>, field: &str, denied: &mut Callees) -> Option<()> {
+        if !walk::is_list(list) {
+            return None;
+        }
+        for index in 0..walk::length(list) {
+            let element = list.element(index);
+            match field {
+                "toEndpoints" => {
+                    denied.functions.push(peers::selector(self.report, &element, self.namespace)?);
+                    self.report.approximated(&element, "of these, those that the function lists as `callees`");
+                }
+                "toEntities" => match walk::text(&element)? {
+                    entity @ ("all" | "cluster") => {
+                        denied.functions.push(FunctionSelector::default());
+                        denied.outside.extend((entity == "all").then(|| Destination::Anywhere(Vec::new())));
+                        self.report.approximated(&element, "whom the function lists as `callees`");
+                    }
+                    "world" | "world-ipv4" | "world-ipv6" => {
+                        denied.outside.push(Destination::Anywhere(Vec::new()));
+                        self.report.approximated(&element, "whatever is outside of the mesh, by name or address");
+                    }
+                    _ => self.report.left_out(&element, "functions call no such destinations"),
+                },
+                _ => denied.outside.push(outside::denied_block(self.report, &element)?),
+            }
+        }
+        Some(())
+    }
+}
 
 fn authentication(report: &Report<'_>, scope: &Scope<'_>) -> Option<bool> {
     let mode = scope.field("mode");

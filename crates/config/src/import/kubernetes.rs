@@ -1,7 +1,8 @@
 //! `NetworkPolicy` of Kubernetes.
 
+use super::outside::{self, Destination, OutsideRule, OutsideRules};
 use super::peers;
-use super::ports::{self, Ports};
+use super::ports::{self, PortRule, Ports};
 use super::report::Report;
 use super::{Translated, cilium, walk};
 use crate::document::{Action, AuthorizationRule, CalleeRule, CalleeRules, FunctionSelector, Operation, Source};
@@ -18,6 +19,7 @@ pub(super) fn spec(report: &Report<'_>, scope: &Scope<'_>, namespace: &str) -> O
         types.push("Egress");
     }
     let mut rules = Vec::new();
+    let mut outside = OutsideRules::default();
     let mut callee_rules =
         types.contains(&"Egress").then(|| CalleeRules { default_deny: true, ..CalleeRules::default() });
     let mut good = true;
@@ -52,7 +54,10 @@ pub(super) fn spec(report: &Report<'_>, scope: &Scope<'_>, namespace: &str) -> O
             "egress" if walk::is_list(&place) => {
                 for index in 0..walk::length(&place) {
                     match (self::egress(report, &place.element(index), namespace, index), &mut callee_rules) {
-                        (Some(rule), Some(callees)) => callees.allow.extend(rule),
+                        (Some((rule, beyond)), Some(callees)) => {
+                            callees.allow.extend(rule);
+                            outside.allow.extend(beyond);
+                        }
                         _ => good = false,
                     }
                 }
@@ -65,7 +70,7 @@ pub(super) fn spec(report: &Report<'_>, scope: &Scope<'_>, namespace: &str) -> O
         }
     }
     let rules = types.contains(&"Ingress").then_some(rules);
-    good.then_some(Translated { selector, rules, callee_rules })
+    good.then_some(Translated { selector, rules, callee_rules, outside })
 }
 
 fn ingress(report: &Report<'_>, scope: &Scope<'_>, namespace: &str, index: usize) -> Option<Vec<AuthorizationRule>> {
@@ -96,10 +101,16 @@ fn ingress(report: &Report<'_>, scope: &Scope<'_>, namespace: &str, index: usize
     Some(cilium::rules(&format!("ingress-{index}"), Action::Allow, from, vec![(operation, Vec::new())]))
 }
 
-fn egress(report: &Report<'_>, scope: &Scope<'_>, namespace: &str, index: usize) -> Option<Option<CalleeRule>> {
+fn egress(
+    report: &Report<'_>,
+    scope: &Scope<'_>,
+    namespace: &str,
+    index: usize,
+) -> Option<(Option<CalleeRule>, Option<OutsideRule>)> {
     known(report, scope, &["to", "ports"])?;
     let list = scope.field("to");
-    let mut to = Vec::new();
+    let with_ports = walk::length(&scope.field("ports")) > 0;
+    let (mut to, mut outside) = (Vec::new(), Vec::new());
     for index in 0..walk::length(&list) {
         let element = list.element(index);
         match peer(report, &element, namespace)? {
@@ -107,19 +118,21 @@ fn egress(report: &Report<'_>, scope: &Scope<'_>, namespace: &str, index: usize)
                 report.approximated(&element, "of these, those that the function lists as `callees`");
                 to.push(selector);
             }
-            Peer::Block => report.left_out(&element, cilium::EXTERNAL),
+            Peer::Block => outside.extend(outside::block(report, &element.field("ipBlock"), with_ports)?),
         }
     }
     if walk::length(&list) == 0 {
-        report.approximated(scope, "the functions that the function lists as `callees`");
+        report.approximated(scope, outside::LISTED);
         to.push(FunctionSelector::default());
+        outside.push(Destination::Anywhere(Vec::new()));
     }
-    let calls = match ports::ports(report, &scope.field("ports"), "TCP")? {
-        Ports::Any => Vec::new(),
-        Ports::These(ports) => vec![(Operation { ports: Some(ports), ..Operation::default() }, Vec::new())],
-        Ports::None => return Some(None),
+    let ports = match ports::ports(report, &scope.field("ports"), "TCP")? {
+        Ports::Any => None,
+        Ports::These(ports) => Some(ports),
+        Ports::None => return Some((None, None)),
     };
-    Some((!to.is_empty()).then(|| CalleeRule { name: format!("egress-{index}"), to, calls }))
+    let ports = vec![PortRule { ports, http: None }];
+    Some(outside::callee_rules(&format!("egress-{index}"), to, outside, ports))
 }
 
 enum Peer {

@@ -3,9 +3,13 @@
 //! Nothing is translated into something weaker. Each field is told in a report: what is enforced, what is only approximated and how, what is
 //! left out because nothing depends on it. What cannot be translated without letting in more is a problem.
 
+mod blocks;
 mod cilium;
+mod externals;
+mod fqdn;
 mod http;
 mod kubernetes;
+mod outside;
 mod peers;
 mod ports;
 mod report;
@@ -19,6 +23,8 @@ use crate::id::is_label;
 use crate::imported::Row;
 use crate::problem::{Problem, Scope};
 use crate::yaml::Node;
+use externals::Translation;
+use outside::OutsideRules;
 use report::Report;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -65,27 +71,38 @@ struct Translated {
     /// Rules for who may enter; `None`: it says nothing of that.
     rules: Option<Vec<AuthorizationRule>>,
     callee_rules: Option<CalleeRules>,
+    outside: OutsideRules,
 }
 
-/// Translates all of them, and adds the policies to the documents. What is reported is told in the order of the documents.
+/// Translates all of them, and adds the policies to the documents, and External documents for what they allow outside. What is reported is told in the order of the documents.
 pub(crate) fn translate(
     foreign: Vec<Foreign>,
     documents: &mut Documents,
     problems: &RefCell<Vec<Problem>>,
 ) -> Vec<Row> {
-    let mut rows = Vec::new();
+    let (mut rows, mut translations) = (Vec::new(), Vec::new());
     for Foreign { file, node, kind } in foreign {
         let before = problems.borrow().len();
         let root = Scope::root(&file, &node, problems);
         let translated = document(documents, &root, kind, &mut rows);
         documents.incomplete |= problems.borrow().len() > before;
-        let placed = translated.into_iter().map(|document| Placed { file: file.clone(), node: node.clone(), document });
-        documents.policies.extend(placed);
+        for (name, namespace, Translated { selector, rules, callee_rules, outside }) in translated {
+            let document = policy(name, namespace, selector.clone(), rules, callee_rules);
+            translations.push(Translation { policy: documents.policies.len(), selector, outside });
+            documents.policies.push(Placed { file: file.clone(), node: node.clone(), document });
+        }
     }
+    externals::add(documents, &translations);
     rows
 }
 
-fn document(documents: &Documents, root: &Scope<'_>, kind: Kind, rows: &mut Vec<Row>) -> Vec<document::Policy> {
+/// Name, namespace and content of each policy in a document.
+fn document(
+    documents: &Documents,
+    root: &Scope<'_>,
+    kind: Kind,
+    rows: &mut Vec<Row>,
+) -> Vec<(String, String, Translated)> {
     let version = root.node().and_then(|node| node.get("apiVersion")).and_then(Node::text).unwrap_or_default();
     if version != kind.api_version() {
         let message = format!("`{}` is no version of {} that is known", version.escape_debug(), kind.name());
@@ -108,7 +125,7 @@ fn document(documents: &Documents, root: &Scope<'_>, kind: Kind, rows: &mut Vec<
         Some(namespace) => format!("{} {namespace}/{name}", kind.name()),
         None => format!("{} {name}", kind.name()),
     };
-    let report = Report::new(shown, rows);
+    let report = Report::new(shown, rows, documents);
     for field in walk::fields(root) {
         if !["apiVersion", "kind", "metadata", "spec", "specs", "status"].contains(&field) {
             report.refused(&root.field(field), "the field is not known");
@@ -125,7 +142,7 @@ fn document(documents: &Documents, root: &Scope<'_>, kind: Kind, rows: &mut Vec<
                 report.left_out(spec, "it selects no function: it says nothing here");
                 return;
             }
-            translated.push(policy(name, namespace.clone().unwrap_or_else(|| "default".to_owned()), found));
+            translated.push((name, namespace.clone().unwrap_or_else(|| "default".to_owned()), found));
         }
     };
     if root.has("spec") {
@@ -148,8 +165,13 @@ fn selects_any(documents: &Documents, selector: &FunctionSelector) -> bool {
         || of_functions.chain(of_jobs).any(|metadata| selector.holds(&metadata.namespace, &metadata.labels))
 }
 
-fn policy(name: String, namespace: String, translated: Translated) -> document::Policy {
-    let Translated { selector, rules, callee_rules } = translated;
+fn policy(
+    name: String,
+    namespace: String,
+    selector: FunctionSelector,
+    rules: Option<Vec<AuthorizationRule>>,
+    callee_rules: Option<CalleeRules>,
+) -> document::Policy {
     let namespaces = if selector.namespaces.is_empty() { vec!["*".to_owned()] } else { selector.namespaces };
     document::Policy {
         api_version: ApiVersion::V1Alpha1,

@@ -2,10 +2,32 @@
 
 use super::report::Report;
 use super::walk;
+use crate::document::{Condition, Operation};
 use crate::problem::Scope;
 
 /// A range of more is not written out.
 const MOST: usize = 1024;
+
+/// Ports, and what is allowed at them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct PortRule {
+    /// `None`: all.
+    pub(super) ports: Option<Vec<u16>>,
+    /// Requests that meet one of these, and nothing that is no HTTP; `None`: whatever is said there.
+    pub(super) http: Option<Vec<Call>>,
+}
+
+impl PortRule {
+    /// The ways to call that it allows.
+    pub(super) fn calls(&self) -> impl Iterator<Item = Call> {
+        let anyhow = self.http.is_none().then(Call::default);
+        let calls = self.http.iter().flatten().cloned().chain(anyhow);
+        calls.map(|(operation, conditions)| (Operation { ports: self.ports.clone(), ..operation }, conditions))
+    }
+}
+
+/// A way to call: an operation, and further conditions.
+pub(super) type Call = (Operation, Vec<Condition>);
 
 /// What a list of ports allows.
 #[derive(Debug, PartialEq, Eq)]

@@ -1,5 +1,7 @@
 //! What became of each field.
 
+use crate::compile::Documents;
+use crate::document::Metadata;
 use crate::imported::{Row, Standing};
 use crate::problem::Scope;
 use std::cell::RefCell;
@@ -8,11 +10,20 @@ use std::cell::RefCell;
 pub(super) struct Report<'r> {
     policy: String,
     rows: RefCell<&'r mut Vec<Row>>,
+    documents: &'r Documents,
 }
 
 impl<'r> Report<'r> {
-    pub(super) fn new(policy: String, rows: &'r mut Vec<Row>) -> Self {
-        Self { policy, rows: RefCell::new(rows) }
+    pub(super) fn new(policy: String, rows: &'r mut Vec<Row>, documents: &'r Documents) -> Self {
+        Self { policy, rows: RefCell::new(rows), documents }
+    }
+
+    /// Whether this is a name of a function or a job: `name.namespace`.
+    pub(super) fn is_function(&self, host: &str) -> bool {
+        let of_functions = self.documents.functions.iter().map(|placed| &placed.document.metadata);
+        let of_jobs = self.documents.jobs.iter().map(|placed| &placed.document.metadata);
+        let is = |metadata: &Metadata| host.split_once('.') == Some((&metadata.name, &metadata.namespace));
+        of_functions.chain(of_jobs).any(is)
     }
 
     pub(super) fn enforced(&self, scope: &Scope<'_>) {

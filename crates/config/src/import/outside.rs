@@ -1,0 +1,238 @@
+//! Destinations outside of the mesh, as egress rules name them.
+
+use super::blocks;
+use super::fqdn::Fqdn;
+use super::ports::{Call, PortRule};
+use super::report::Report;
+use super::walk;
+use crate::compile::{external, text};
+use crate::document::{CalleeRule, CalleeSelector, ExternalSpec, FunctionSelector, Operation};
+use crate::problem::Scope;
+use crate::yaml::Node;
+use leno_policy::spec::Cidr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// What a translated policy says of calls to the outside.
+#[derive(Debug, Default)]
+pub(super) struct OutsideRules {
+    pub(super) allow: Vec<OutsideRule>,
+    /// Where nobody may call, at whatever port.
+    pub(super) deny: Vec<Destination>,
+}
+
+/// Where its functions may call, and how.
+#[derive(Debug)]
+pub(super) struct OutsideRule {
+    /// Name of the rule in its policy.
+    pub(super) name: String,
+    /// One of these.
+    pub(super) to: Vec<Destination>,
+    /// One of these; empty: at whatever port.
+    pub(super) ports: Vec<PortRule>,
+}
+
+/// A selector of what is outside.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Destination {
+    /// Names. The host that an External document can have for them, if there is one.
+    Names(Fqdn, Option<String>),
+    /// Addresses, in blocks that have none in common.
+    Blocks(Vec<Cidr>),
+    /// All addresses and names outside; External documents are made for these addresses, if there are any.
+    Anywhere(Vec<Cidr>),
+}
+
+impl Destination {
+    /// The host that External documents are to have.
+    pub(super) fn host(&self) -> Option<&str> {
+        match self {
+            Self::Names(_, host) => host.as_deref(),
+            Self::Blocks(_) | Self::Anywhere(_) => None,
+        }
+    }
+
+    /// The addresses that External documents are to have.
+    pub(super) fn blocks(&self) -> &[Cidr] {
+        match self {
+            Self::Names(..) => &[],
+            Self::Blocks(blocks) | Self::Anywhere(blocks) => blocks,
+        }
+    }
+
+    pub(super) fn covers_host(&self, host: &str) -> bool {
+        match self {
+            Self::Names(fqdn, _) => fqdn.covers(host),
+            Self::Blocks(_) => false,
+            Self::Anywhere(_) => true,
+        }
+    }
+
+    pub(super) fn covers_block(&self, block: &Cidr) -> bool {
+        match self {
+            Self::Names(..) => false,
+            Self::Blocks(blocks) => blocks.iter().any(|one| blocks::contains(one, block)),
+            Self::Anywhere(_) => true,
+        }
+    }
+}
+
+/// Whether one of these destinations has an address, or a name with an address, that calls to an External document may lead to.
+pub(super) fn leads_to(external: &ExternalSpec, denied: &[Destination]) -> bool {
+    let (addresses, resolves_to) = (blocks_of(&external.addresses), blocks_of(&external.resolves_to));
+    let meets = |list: &[Cidr], blocks: &[Cidr]| {
+        blocks.iter().any(|block| list.iter().any(|listed| blocks::overlap(listed, block)))
+    };
+    denied.iter().any(|destination| match destination {
+        Destination::Anywhere(_) => true,
+        Destination::Names(fqdn, _) => external.hosts.iter().any(|host| fqdn.covers(host)),
+        Destination::Blocks(blocks) => {
+            // Without `resolvesTo`, names lead to no special address.
+            let public = |block: &Cidr| crate::egress::special_around(*block).next().is_none();
+            let by_name = match resolves_to.as_slice() {
+                [] => blocks.iter().any(public),
+                listed => meets(listed, blocks),
+            };
+            meets(&addresses, blocks) || (!external.hosts.is_empty() && by_name)
+        }
+    })
+}
+
+/// Blocks as External documents have them. What is none is reported where the document is compiled.
+pub(super) fn blocks_of(texts: &[String]) -> Vec<Cidr> {
+    texts.iter().filter_map(|text| text::parse_cidr(text).ok()).collect()
+}
+
+/// Anybody, as a destination.
+pub(super) const LISTED: &str = "the functions and External documents that the function lists as `callees`";
+
+/// What an egress rule says of functions, and of what is outside. The External documents of the former are named when all policies are known.
+pub(super) fn callee_rules(
+    name: &str,
+    functions: Vec<FunctionSelector>,
+    outside: Vec<Destination>,
+    ports: Vec<PortRule>,
+) -> (Option<CalleeRule>, Option<OutsideRule>) {
+    let mut calls: Vec<Call> = ports.iter().flat_map(PortRule::calls).collect();
+    if calls.iter().all(|(operation, conditions)| *operation == Operation::default() && conditions.is_empty()) {
+        calls.clear();
+    }
+    let beyond = (!outside.is_empty()).then(|| OutsideRule { name: name.to_owned(), to: outside, ports });
+    let to = CalleeSelector { functions, externals: Vec::new() };
+    let rule = (!to.functions.is_empty() || beyond.is_some()).then(|| CalleeRule { name: name.to_owned(), to, calls });
+    (rule, beyond)
+}
+
+/// An element of `toFQDNs`. `None`: a problem was reported.
+pub(super) fn names(report: &Report<'_>, scope: &Scope<'_>, with_ports: bool) -> Option<Option<Destination>> {
+    let field = match walk::fields(scope)[..] {
+        [field @ ("matchName" | "matchPattern")] => field,
+        _ => {
+            report.refused(scope, "expected matchName or matchPattern");
+            return None;
+        }
+    };
+    let place = scope.field(field);
+    let Some(fqdn) = Fqdn::new(walk::text(&place)?, field == "matchPattern") else {
+        report.refused(&place, "the name has characters that are in no name");
+        return None;
+    };
+    let Some(host) = fqdn.host() else {
+        report.left_out(
+            scope,
+            "an External document has no host for that: write `*.example.com` or the names; those that the function lists keep it",
+        );
+        return Some(Some(Destination::Names(fqdn, None)));
+    };
+    if let Err((what, _)) = external::check_host(&host) {
+        report.left_out(scope, &format!("{what}: no External document can have it"));
+        return Some(None);
+    }
+    if report.is_function(&host) {
+        report.left_out(scope, "that is a function's name: toEndpoints is about functions");
+        return Some(None);
+    }
+    let how = match fqdn.is_deep() {
+        true => "one label more only; ",
+        false => "",
+    };
+    let ports = if with_ports { BY_NAME } else { NAMES_WITHOUT_PORTS };
+    report.approximated(scope, &format!("{how}{ports}; none of its special addresses"));
+    Some(Some(Destination::Names(fqdn, Some(host))))
+}
+
+const BY_NAME: &str = "port 80 is HTTP, port 443 TLS that names it (SNI), others the addresses that it has";
+const NAMES_WITHOUT_PORTS: &str =
+    "only port 80, as HTTP, and 443, as TLS that names it (SNI): others have to be listed as ports";
+const BY_ADDRESS: &str = "connections by address; what is special only where all of the block is";
+const ADDRESSES_WITHOUT_PORTS: &str = "connections by address, to ports 80 and 443 only: others have to be listed as ports; what is special only where all of the block is";
+
+/// A block without some blocks in it: a text, or `cidr` and `except`. `None`: a problem was reported.
+pub(super) fn block(report: &Report<'_>, scope: &Scope<'_>, with_ports: bool) -> Option<Option<Destination>> {
+    let (block, except) = written(report, scope)?;
+    if block.address.is_ipv6() {
+        report.left_out(scope, "connections to the outside by IPv6 address are not carried; names may have one");
+        return Some(None);
+    }
+    if own(&block) {
+        report.left_out(scope, "there, these addresses are the pod's own, and here the node's");
+        return Some(None);
+    }
+    let blocks = blocks::without(block, &[&except[..], &OWN_V4].concat());
+    report.approximated(scope, if with_ports { BY_ADDRESS } else { ADDRESSES_WITHOUT_PORTS });
+    Some(Some(Destination::Blocks(blocks)))
+}
+
+/// A block that nobody may call. `None`: a problem was reported.
+pub(super) fn denied_block(report: &Report<'_>, scope: &Scope<'_>) -> Option<Destination> {
+    let (block, except) = written(report, scope)?;
+    report.approximated(
+        scope,
+        "by address, and names that may lead there: of an External document that the function lists, none is called",
+    );
+    // What is special is denied with the rest.
+    Some(Destination::Blocks(blocks::pieces(block, &except)))
+}
+
+fn written(report: &Report<'_>, scope: &Scope<'_>) -> Option<(Cidr, Vec<Cidr>)> {
+    let place = scope.field("cidr");
+    let is_text = scope.node().is_some_and(Node::is_scalar);
+    if let Some(field) = walk::fields(scope).into_iter().find(|field| !["cidr", "except"].contains(field)) {
+        report.refused(&scope.field(field), "the field is not known");
+        return None;
+    }
+    let block = if is_text { text::cidr(scope, walk::text(scope)?)? } else { text::cidr(&place, walk::text(&place)?)? };
+    let list = scope.field("except");
+    let except = match scope.has("except") {
+        true => walk::texts(&list).into_iter().map(|one| text::cidr(&list, one)).collect::<Option<_>>()?,
+        false => Vec::new(),
+    };
+    Some((block, except))
+}
+
+/// What becomes of `world`.
+pub(super) fn world_note(with_ports: bool) -> &'static str {
+    match with_ports {
+        true => {
+            "connections by address, none that is special; names have to be in toFQDNs, or in External documents that the function lists"
+        }
+        false => {
+            "connections by address, none that is special, to ports 80 and 443 only; names have to be in toFQDNs, or in External documents that the function lists"
+        }
+    }
+}
+
+/// All addresses that connections can be made to by address.
+pub(super) fn world() -> Vec<Cidr> {
+    blocks::without(Cidr { address: IpAddr::V4(Ipv4Addr::UNSPECIFIED), prefix: 0 }, &OWN_V4)
+}
+
+/// Addresses that a machine has for itself. A pod has its own; a node that connects to them reaches what listens on the node.
+const OWN_V4: [Cidr; 2] = [
+    Cidr { address: IpAddr::V4(Ipv4Addr::UNSPECIFIED), prefix: 8 },
+    Cidr { address: IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0)), prefix: 8 },
+];
+const OWN_V6: Cidr = Cidr { address: IpAddr::V6(Ipv6Addr::UNSPECIFIED), prefix: 8 };
+
+fn own(block: &Cidr) -> bool {
+    OWN_V4.iter().chain([&OWN_V6]).any(|own| blocks::contains(own, block))
+}
