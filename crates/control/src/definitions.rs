@@ -1,5 +1,6 @@
 //! Compiled user documents: the input of the control plane.
 
+use crate::encoding::EncodingError;
 use crate::error::DefinitionsError;
 use crate::history::Histories;
 use crate::job::{JobDefinition, run_of};
@@ -197,7 +198,7 @@ impl Compiled {
         self.contents.insert(Subject::Slice(id), content);
     }
 
-    fn add(&mut self, subject: Subject, content: Result<Content, postcard::Error>) -> Result<(), DefinitionsError> {
+    fn add(&mut self, subject: Subject, content: Result<Content, EncodingError>) -> Result<(), DefinitionsError> {
         match content {
             Ok(content) => {
                 self.contents.insert(subject, content);

@@ -1,12 +1,13 @@
 //! Entry points for the targets in `fuzz/`: what each end of a stream does with bytes from the other end. Each function panics if a property does not
 //! hold.
 
+use crate::encoding::from_bytes;
 use crate::job::JobReport;
 use crate::resource::{Content, Instance, Resource, Subject};
 use crate::server::greeting;
 use crate::wire::v1::{from_node, to_node};
-use crate::wire::{self, MAX_REASON, RELEASE, v1};
-use leno_config::{FunctionId, ModuleHash};
+use crate::wire::{self, MAX_REASON, PROTOCOLS, v1};
+use leno_config::{FunctionId, ModuleHash, Slice};
 use prost::Message;
 
 /// Decodes a node's message as the control plane does. What is understood must survive a round trip unchanged.
@@ -15,8 +16,10 @@ pub fn from_node(bytes: &[u8]) {
     assert_eq!(v1::FromNode::decode(&*message.encode_to_vec()).as_ref(), Ok(&message));
     match message.message {
         Some(from_node::Message::Hello(hello)) => {
-            // Fuzzers do not guess the release, so each hello gets the right one.
-            let Ok(greeting) = greeting(&v1::Hello { release: RELEASE.to_owned(), ..hello }) else { return };
+            if let Ok(protocol) = wire::shared_protocol(&hello) {
+                assert!(PROTOCOLS.contains(&protocol));
+            }
+            let Ok(greeting) = greeting(&hello) else { return };
             let named = greeting.held.iter().map(|(subject, _)| subject).chain(&greeting.subscribe);
             named.for_each(same_subject);
             greeting.instances.into_iter().for_each(same_report);
@@ -61,17 +64,21 @@ pub fn to_node(bytes: &[u8]) {
 
 /// Decodes a payload as a resource of the given kind, modulo the number of kinds.
 pub fn payload(kind: u8, payload: &[u8]) {
-    // A slice must carry the name under which it is sent, so the name is read from the payload.
-    let name = postcard::take_from_bytes::<FunctionId>(payload).map(|(name, _)| name);
-    let subject = match (kind % 7, name) {
-        (0, _) => Subject::Mesh,
-        (1, _) => Subject::Bundle,
-        (2, _) => Subject::Module(ModuleHash::of(payload)),
-        (3, _) => Subject::Routes,
-        (4, _) => Subject::Hosted,
-        (5, Ok(name)) => Subject::Slice(name),
-        (_, Ok(name)) => Subject::Endpoints(name),
-        _ => return,
+    let subject = match kind % 7 {
+        0 => Subject::Mesh,
+        1 => Subject::Bundle,
+        2 => Subject::Module(ModuleHash::of(payload)),
+        3 => Subject::Routes,
+        4 => Subject::Hosted,
+        // A slice must carry the name under which it is sent, so the name is read from the payload.
+        5 => match from_bytes::<Slice>(payload) {
+            Ok(slice) => Subject::Slice(slice.id),
+            Err(_) => return,
+        },
+        _ => match FunctionId::new("shop", "checkout") {
+            Ok(name) => Subject::Endpoints(name),
+            Err(_) => return,
+        },
     };
     same_resource(&subject, payload);
 }

@@ -1,6 +1,7 @@
 //! The revisions of each function. A changed template makes a new, numbered revision. Old revisions are kept or collected, and traffic is divided
 //! between revisions.
 
+use crate::encoding::{EncodingError, from_bytes, to_bytes};
 use crate::error::DefinitionsError;
 use crate::status::RevisionStatus;
 use leno_config::revision::{self, Plan, Revision, Revisions, Split, Target, Template};
@@ -101,7 +102,7 @@ impl History {
     }
 
     fn record_publication(&mut self, slice: &Slice, now_ms: u64) -> Result<(), DefinitionsError> {
-        let template = postcard::to_allocvec(&slice.template()).map_err(|error| encoding(&slice.id, &error))?;
+        let template = to_bytes(&slice.template()).map_err(|error| encoding(&slice.id, &error))?;
         let new = self.kept.last().is_none_or(|last| last.template != template);
         if new {
             let number = self.latest() + 1;
@@ -240,11 +241,11 @@ impl History {
 
 impl Kept {
     fn template(&self, id: &FunctionId) -> Result<Template, DefinitionsError> {
-        postcard::from_bytes(&self.template).map_err(|error| encoding(id, &error))
+        from_bytes(&self.template).map_err(|error| encoding(id, &error))
     }
 }
 
-fn encoding(id: &FunctionId, error: &postcard::Error) -> DefinitionsError {
+fn encoding(id: &FunctionId, error: &EncodingError) -> DefinitionsError {
     let subject = crate::resource::Subject::Slice(id.clone());
     DefinitionsError::Encoding { subject, reason: error.to_string() }
 }

@@ -14,6 +14,7 @@ mod admission;
 pub mod channel;
 mod control;
 mod definitions;
+mod encoding;
 mod enrol;
 mod error;
 #[cfg(fuzzing)]

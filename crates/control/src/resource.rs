@@ -1,14 +1,13 @@
 //! Resources, which the control plane delivers: their names, versions and payloads.
 //!
-//! Payloads are postcard. Slices are full of byte strings and nested enumerations, which would take several times the size in JSON. In return, both
-//! ends must be of the same release; the stream's first message checks that.
+//! Payloads are encoded so that nodes and control planes of different releases read the same in them, or refuse them: see [`crate::encoding`].
 
 use crate::admission::Placement;
+use crate::encoding::{EncodingError, from_bytes, to_bytes};
 use aws_lc_rs::digest::{SHA256, digest};
 use bytes::Bytes;
 use leno_config::{FunctionId, MeshSlice, ModuleHash, Slice};
 use leno_identity::{CertificateDer, TrustBundle};
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::SocketAddr;
@@ -101,7 +100,7 @@ pub struct Version([u8; 16]);
 
 /// A payload that cannot be decoded as its subject's kind.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the payload of {subject} cannot be read: {reason}")]
+#[error("{subject} cannot be read: {reason}")]
 pub(crate) struct BadPayload {
     subject: Subject,
     reason: String,
@@ -137,35 +136,28 @@ impl Resource {
 
     pub(crate) fn decode(subject: &Subject, payload: &[u8]) -> Result<Self, BadPayload> {
         let bad = |reason: String| BadPayload { subject: subject.clone(), reason };
+        let unread = |error: EncodingError| bad(error.to_string());
         Ok(match subject {
-            Subject::Mesh => Self::Mesh(from_payload(payload).map_err(bad)?),
-            Subject::Bundle => Self::Bundle(bundle(from_payload(payload).map_err(bad)?).map_err(bad)?),
+            Subject::Mesh => Self::Mesh(from_bytes(payload).map_err(unread)?),
+            Subject::Bundle => Self::Bundle(bundle(from_bytes(payload).map_err(unread)?).map_err(bad)?),
             Subject::Module(hash) if ModuleHash::of(payload) == *hash => {
                 Self::Module(*hash, Bytes::copy_from_slice(payload))
             }
             Subject::Module(_) => return Err(bad("it has another hash".to_owned())),
             Subject::Slice(id) => {
-                let slice: Box<Slice> = from_payload(payload).map_err(bad)?;
+                let slice: Box<Slice> = from_bytes(payload).map_err(unread)?;
                 if slice.id != *id {
                     return Err(bad(format!("it is that of {}", slice.id)));
                 }
                 Self::Slice(slice)
             }
-            Subject::Endpoints(id) => Self::Endpoints(id.clone(), from_payload(payload).map_err(bad)?),
+            Subject::Endpoints(id) => Self::Endpoints(id.clone(), from_bytes(payload).map_err(unread)?),
             Subject::Routes => {
-                from_payload::<()>(payload).map_err(bad)?;
+                from_bytes::<()>(payload).map_err(unread)?;
                 Self::Routes
             }
-            Subject::Hosted => Self::Hosted(from_payload(payload).map_err(bad)?),
+            Subject::Hosted => Self::Hosted(from_bytes(payload).map_err(unread)?),
         })
-    }
-}
-
-fn from_payload<T: DeserializeOwned>(payload: &[u8]) -> Result<T, String> {
-    match postcard::take_from_bytes(payload) {
-        Ok((value, [])) => Ok(value),
-        Ok(_) => Err("it is too long".to_owned()),
-        Err(error) => Err(error.to_string()),
     }
 }
 
@@ -175,9 +167,9 @@ fn bundle(sent: Roots) -> Result<TrustBundle, String> {
 }
 
 impl Content {
-    /// Encodes a value. Postcard only refuses types that do not know their length, and no resource has any.
-    pub(crate) fn new(value: &impl Serialize) -> Result<Self, postcard::Error> {
-        let payload = Bytes::from(postcard::to_allocvec(value)?);
+    /// Encodes a value. What cannot be encoded is, for example, a path that is not UTF-8.
+    pub(crate) fn new(value: &impl Serialize) -> Result<Self, EncodingError> {
+        let payload = Bytes::from(to_bytes(value)?);
         Ok(Self { version: Version::of(&payload), payload })
     }
 
@@ -187,7 +179,7 @@ impl Content {
         Self { version: Version::of(&payload), payload }
     }
 
-    pub(crate) fn of_bundle(bundle: &TrustBundle) -> Result<Self, postcard::Error> {
+    pub(crate) fn of_bundle(bundle: &TrustBundle) -> Result<Self, EncodingError> {
         let roots = bundle.roots().map(|root| root.to_vec()).collect();
         Self::new(&Roots { trust_domain: bundle.trust_domain().to_string(), roots })
     }

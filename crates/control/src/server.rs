@@ -10,6 +10,7 @@ use crate::wire::v1::from_node::Message;
 use crate::wire::v1::identity_server::{Identity, IdentityServer};
 use crate::wire::v1::membership_server::{Membership, MembershipServer};
 use crate::wire::v1::status_server::{Status as StatusService, StatusServer};
+use crate::wire::v1::to_node;
 use crate::wire::{self, MAX_MESSAGE, RELEASE, v1};
 use leno_identity::{SpiffeId, TlsError, control_server_config};
 use std::convert::Infallible;
@@ -164,8 +165,8 @@ impl Conversation {
             hello = tokio::time::timeout(HELLO_TIMEOUT, self.hello()) => hello,
             _ = closed.wait_for(|closed| *closed) => Ok(Err(stopping())),
         };
-        let greeting = match hello.unwrap_or_else(|_| Err(Status::deadline_exceeded("no hello arrived"))) {
-            Ok(greeting) => greeting,
+        let (greeting, welcome) = match hello.unwrap_or_else(|_| Err(Status::deadline_exceeded("no hello arrived"))) {
+            Ok(hello) => hello,
             Err(status) => return self.end(status).await,
         };
         let wake = Arc::new(Notify::new());
@@ -174,6 +175,8 @@ impl Conversation {
             return self.end(Status::permission_denied("this node is not admitted")).await;
         };
         tracing::info!(node = &*self.node, "a node connected");
+        // The queue is empty, so there is room. A node that is gone already ends the stream below.
+        let _ = self.to_node.try_send(Ok(v1::ToNode { message: Some(to_node::Message::Welcome(welcome)) }));
         for (id, report) in jobs {
             self.control.job(&self.node, session, &id, report).await;
         }
@@ -201,18 +204,19 @@ impl Conversation {
         }
     }
 
-    async fn hello(&mut self) -> Result<Greeting, Status> {
+    async fn hello(&mut self) -> Result<(Greeting, v1::Welcome), Status> {
         let first = self.from_node.message().await?.and_then(|first| first.message);
         let Some(Message::Hello(hello)) = first else {
             return Err(Status::failed_precondition("a stream begins with a hello"));
         };
+        let protocol = wire::shared_protocol(&hello)?;
         let greeting = greeting(&hello)?;
         match greeting.inbound {
             Some(inbound) if !self.peer.confirms(inbound.ip()) => Err(Status::permission_denied(format!(
                 "the inbound listener {inbound} is not at an address that this node's certificate confirms: {}",
                 self.peer.confirmed()
             ))),
-            _ => Ok(greeting),
+            _ => Ok((greeting, v1::Welcome { protocol, release: RELEASE.to_owned() })),
         }
     }
 
@@ -228,13 +232,6 @@ fn stopping() -> Status {
 }
 
 pub(crate) fn greeting(hello: &v1::Hello) -> Result<Greeting, Status> {
-    if hello.release != RELEASE {
-        let text = format!(
-            "the node is of release {} and the control plane of {RELEASE}; they must be the same",
-            hello.release
-        );
-        return Err(Status::failed_precondition(text));
-    }
     let held = |held: &v1::Held| Ok((wire::subject(held.subject.as_ref())?, wire::version(&held.version)?));
     let inbound = Some(&hello.inbound).filter(|inbound| !inbound.is_empty());
     let inbound = inbound.map(|inbound| inbound.parse()).transpose();

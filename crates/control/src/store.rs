@@ -4,6 +4,7 @@
 //! that it signed have expired.
 
 use crate::definitions::{Definitions, Modules};
+use crate::encoding::{from_bytes, to_bytes};
 use crate::history::{Histories, History};
 use crate::job::{Outcome, run_of};
 use crate::wire::RELEASE;
@@ -217,7 +218,7 @@ impl File {
     }
 
     fn save_outcome(&self, id: &FunctionId, outcome: &Outcome) -> Result<(), StoreError> {
-        let encoded = postcard::to_allocvec(outcome).map_err(|error| self.failed(error))?;
+        let encoded = to_bytes(outcome).map_err(|error| self.failed(error))?;
         let writing = self.database.begin_write().map_err(|error| self.failed(error))?;
         {
             let mut table = writing.open_table(OUTCOMES).map_err(|error| self.failed(error))?;
@@ -233,7 +234,7 @@ impl File {
         wanted: impl Fn(&str, &Outcome) -> bool,
     ) -> Result<(), StoreError> {
         let mut table = writing.open_table(OUTCOMES).map_err(|error| self.failed(error))?;
-        let keep = |key: &str, value: &[u8]| postcard::from_bytes(value).is_ok_and(|outcome| wanted(key, &outcome));
+        let keep = |key: &str, value: &[u8]| from_bytes(value).is_ok_and(|outcome| wanted(key, &outcome));
         table.retain(keep).map_err(|error| self.failed(error))
     }
 
@@ -242,16 +243,16 @@ impl File {
             definitions.slices.iter().filter_map(|(id, slice)| Some((id.to_string(), run_of(slice)?))).collect();
         let (mut wanted, mut revisions) = (BTreeMap::new(), BTreeMap::new());
         for (id, slice) in &definitions.slices {
-            wanted.insert(id.to_string(), postcard::to_allocvec(slice).map_err(|error| self.failed(error))?);
+            wanted.insert(id.to_string(), to_bytes(slice).map_err(|error| self.failed(error))?);
         }
         for (id, history) in &histories.0 {
-            revisions.insert(id.to_string(), postcard::to_allocvec(history).map_err(|error| self.failed(error))?);
+            revisions.insert(id.to_string(), to_bytes(history).map_err(|error| self.failed(error))?);
         }
         let mut modules = BTreeMap::new();
         for (hash, module) in named {
             modules.insert(hash.to_string(), module.to_vec());
         }
-        let mesh = postcard::to_allocvec(&definitions.mesh).map_err(|error| self.failed(error))?;
+        let mesh = to_bytes(&definitions.mesh).map_err(|error| self.failed(error))?;
         let writing = self.database.begin_write().map_err(|error| self.failed(error))?;
         {
             let mut meta = writing.open_table(META).map_err(|error| self.failed(error))?;
@@ -275,8 +276,8 @@ impl File {
     }
 
     fn put(&self, slice: &Slice, history: &History) -> Result<(), StoreError> {
-        let encoded = postcard::to_allocvec(slice).map_err(|error| self.failed(error))?;
-        let revisions = postcard::to_allocvec(history).map_err(|error| self.failed(error))?;
+        let encoded = to_bytes(slice).map_err(|error| self.failed(error))?;
+        let revisions = to_bytes(history).map_err(|error| self.failed(error))?;
         let writing = self.database.begin_write().map_err(|error| self.failed(error))?;
         for (table, value) in [(SLICES, encoded), (REVISIONS, revisions)] {
             let mut table = writing.open_table(table).map_err(|error| self.failed(error))?;
@@ -288,7 +289,7 @@ impl File {
     }
 
     fn put_history(&self, id: &FunctionId, history: &History) -> Result<(), StoreError> {
-        let revisions = postcard::to_allocvec(history).map_err(|error| self.failed(error))?;
+        let revisions = to_bytes(history).map_err(|error| self.failed(error))?;
         let writing = self.database.begin_write().map_err(|error| self.failed(error))?;
         {
             let mut table = writing.open_table(REVISIONS).map_err(|error| self.failed(error))?;
@@ -319,7 +320,7 @@ impl File {
     }
 
     fn decode<T: DeserializeOwned>(&self, entry: &str, bytes: &[u8]) -> Result<T, StoreError> {
-        postcard::from_bytes(bytes).map_err(|_| self.damaged(entry))
+        from_bytes(bytes).map_err(|_| self.damaged(entry))
     }
 
     fn damaged(&self, entry: &str) -> StoreError {

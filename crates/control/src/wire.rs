@@ -6,6 +6,7 @@ use crate::rollout::RevisionCounts;
 use bytes::Bytes;
 use leno_config::{FunctionId, ModuleHash};
 use leno_identity::CertificateDer;
+use std::ops::RangeInclusive;
 use std::time::{Duration, SystemTime};
 use tonic::Status;
 
@@ -15,12 +16,35 @@ pub mod v1 {
     tonic::include_proto!("leno.v1");
 }
 
-/// The release of this crate. Payloads are not compatible between releases yet.
+/// The release of this crate, for people.
 pub(crate) const RELEASE: &str = env!("CARGO_PKG_VERSION");
+/// The versions of the protocol that this crate speaks. `Protocols` in the definition of the protocol tells when a version is new.
+pub(crate) const PROTOCOLS: RangeInclusive<u32> = 1..=1;
 /// Bytes that are kept of a reason that a node gives.
 pub(crate) const MAX_REASON: usize = 1024;
 /// Bytes of one message. Deltas are cut long before that, unless a single resource is larger.
 pub(crate) const MAX_MESSAGE: usize = 64 << 20;
+
+pub(crate) fn protocols() -> v1::Protocols {
+    v1::Protocols { oldest: *PROTOCOLS.start(), newest: *PROTOCOLS.end() }
+}
+
+/// The version of the protocol to speak with a node.
+pub(crate) fn shared_protocol(hello: &v1::Hello) -> Result<u32, Status> {
+    // A node that names no versions is older than the first one.
+    let v1::Protocols { oldest, newest } = hello.protocols.unwrap_or_default();
+    let shared = newest.min(*PROTOCOLS.end());
+    if shared >= oldest && PROTOCOLS.contains(&shared) {
+        return Ok(shared);
+    }
+    let text = format!(
+        "the node (release {:?}) speaks versions {oldest} to {newest} of the protocol and the control plane (release {RELEASE}) versions {} to {}",
+        hello.release,
+        PROTOCOLS.start(),
+        PROTOCOLS.end()
+    );
+    Err(Status::failed_precondition(text))
+}
 
 impl From<&Subject> for v1::Subject {
     fn from(subject: &Subject) -> Self {

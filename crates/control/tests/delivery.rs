@@ -116,11 +116,15 @@ async fn bytes_are_counted_as_they_are_sent() {
     agent.subscribe([slice_of(FRONTEND)]);
     accepted(&mut updates).await;
     let once = control.counters("one").unwrap().bytes;
-    let payload = postcard::to_allocvec(&slice(FRONTEND, &[], 1)).unwrap().len() as u64;
-    assert!((payload..payload + 100).contains(&once), "{once} for a payload of {payload}");
     control.publish(&definitions([slice(FRONTEND, &[], 2)])).unwrap();
     accepted(&mut updates).await;
     assert_eq!(control.counters("one").unwrap().bytes, 2 * once);
+    let mut longer = slice(FRONTEND, &[], 2);
+    longer.identity.push_str(&"x".repeat(1000));
+    control.publish(&definitions([longer])).unwrap();
+    accepted(&mut updates).await;
+    let more = control.counters("one").unwrap().bytes - 3 * once;
+    assert!((1000..1010).contains(&more), "{more} more bytes for 1000 more characters");
 }
 
 #[tokio::test]

@@ -45,9 +45,17 @@ impl RawNode {
         self.to_control.send(v1::FromNode { message: Some(message) }).await.unwrap();
     }
 
+    async fn next(&mut self) -> v1::to_node::Message {
+        patient(self.from_control.message()).await.unwrap().unwrap().message.unwrap()
+    }
+
+    /// The next delta, after the welcome.
     async fn delta(&mut self) -> v1::Delta {
-        match patient(self.from_control.message()).await.unwrap().unwrap().message.unwrap() {
-            v1::to_node::Message::Delta(delta) => delta,
+        loop {
+            match self.next().await {
+                v1::to_node::Message::Delta(delta) => return delta,
+                v1::to_node::Message::Welcome(_) => (),
+            }
         }
     }
 
@@ -63,7 +71,12 @@ impl RawNode {
 }
 
 fn hello(subscribe: &[v1::Subject]) -> v1::Hello {
-    v1::Hello { release: env!("CARGO_PKG_VERSION").to_owned(), subscribe: subscribe.to_vec(), ..Default::default() }
+    v1::Hello { subscribe: subscribe.to_vec(), ..speaking(1, 1) }
+}
+
+fn speaking(oldest: u32, newest: u32) -> v1::Hello {
+    let protocols = Some(v1::Protocols { oldest, newest });
+    v1::Hello { release: "0.0.9".to_owned(), protocols, ..Default::default() }
 }
 
 fn subject(kind: v1::Kind, name: &str) -> v1::Subject {
@@ -79,21 +92,44 @@ async fn served_one() -> (Control, Served, Membership) {
 }
 
 #[tokio::test]
-async fn a_stream_begins_with_one_hello_of_the_same_release() {
+async fn a_stream_begins_with_one_hello() {
     let (control, served, member) = served_one().await;
     let mut node = RawNode::open(&served, &member).await;
     node.send(Message::Subscribe(v1::Subscribe::default())).await;
     assert_eq!(node.end().await.code(), Code::FailedPrecondition);
 
-    let mut node = RawNode::hello(&served, &member, v1::Hello { release: "0.0.9".to_owned(), ..hello(&[]) }).await;
-    let status = node.end().await;
-    assert_eq!(status.code(), Code::FailedPrecondition);
-    assert!(status.message().contains("0.0.9"), "{}", status.message());
     assert_eq!(control.counters("one").unwrap().streams, 0);
 
     let mut node = RawNode::hello(&served, &member, hello(&[])).await;
     node.send(Message::Hello(hello(&[]))).await;
     assert_eq!(node.end().await.message(), "a second hello");
+}
+
+#[tokio::test]
+async fn releases_talk_if_they_share_a_version_of_the_protocol() {
+    let (_control, served, member) = served_one().await;
+    for (oldest, newest) in [(1, 1), (1, 7), (0, 1), (0, 7)] {
+        let mut node = RawNode::hello(&served, &member, speaking(oldest, newest)).await;
+        let v1::to_node::Message::Welcome(welcome) = node.next().await else { panic!("no welcome") };
+        assert_eq!((welcome.protocol, welcome.release.as_str()), (1, env!("CARGO_PKG_VERSION")));
+    }
+    let strangers = [
+        speaking(2, 7),
+        speaking(0, 0),
+        speaking(7, 1),
+        // A release from before versions.
+        v1::Hello { protocols: None, ..speaking(0, 0) },
+    ];
+    for hello in strangers {
+        let v1::Protocols { oldest, newest } = hello.protocols.unwrap_or_default();
+        let status = RawNode::hello(&served, &member, hello).await.end().await;
+        assert_eq!(status.code(), Code::FailedPrecondition);
+        let text = format!(
+            "the node (release \"0.0.9\") speaks versions {oldest} to {newest} of the protocol and the control plane (release {}) versions 1 to 1",
+            env!("CARGO_PKG_VERSION")
+        );
+        assert_eq!(status.message(), text);
+    }
 }
 
 #[tokio::test]

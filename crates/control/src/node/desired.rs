@@ -22,6 +22,7 @@ impl Desired {
         let reports = self.instances.iter().map(|(function, instances)| wire::report(function, instances));
         from_node(Message::Hello(v1::Hello {
             release: RELEASE.to_owned(),
+            protocols: Some(wire::protocols()),
             subscribe: self.subscribed.iter().map(Into::into).collect(),
             held: self.held.iter().map(wire::held).collect(),
             inbound: inbound.map(|address| address.to_string()).unwrap_or_default(),

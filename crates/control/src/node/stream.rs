@@ -6,7 +6,7 @@ use crate::channel;
 use crate::resource::{Resource, Subject, Version};
 use crate::wire::v1::discovery_client::DiscoveryClient;
 use crate::wire::v1::to_node::Message;
-use crate::wire::{self, MAX_MESSAGE, v1};
+use crate::wire::{self, MAX_MESSAGE, PROTOCOLS, RELEASE, v1};
 use backon::{BackoffBuilder, ExponentialBuilder};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -104,13 +104,24 @@ impl Session {
     ) -> End {
         let mut read: VecDeque<Update> = VecDeque::new();
         let mut to_send = None;
+        let mut welcome: Option<v1::Welcome> = None;
         loop {
             tokio::select! {
                 message = from_control.message(), if read.len() < READ_AHEAD => {
                     match message.map(|message| message.and_then(|message| message.message)) {
+                        Ok(Some(Message::Welcome(sent))) if welcome.is_none() && PROTOCOLS.contains(&sent.protocol) => {
+                            welcome = Some(sent);
+                        }
+                        Ok(Some(Message::Welcome(sent))) => {
+                            let reason = format!("the control plane (release {:?}) wants to speak version {} of the protocol", sent.release, sent.protocol);
+                            return End::Failed(Status::failed_precondition(reason));
+                        }
                         Ok(Some(Message::Delta(delta))) => {
+                            let Some(welcome) = &welcome else {
+                                return End::Failed(Status::failed_precondition("a stream begins with a welcome"));
+                            };
                             *lived = true;
-                            match self.update(number, delta) {
+                            match self.update(number, delta, &welcome.release) {
                                 Ok(update) => read.push_back(update),
                                 Err(status) => return End::Failed(status),
                             }
@@ -140,15 +151,19 @@ impl Session {
         }
     }
 
-    /// Resources that cannot be decoded are rejected here. The node never sees them.
-    fn update(&self, number: u64, delta: v1::Delta) -> Result<Update, Status> {
+    /// Resources that cannot be decoded are rejected here. The node never sees them. `release` is the control plane's.
+    fn update(&self, number: u64, delta: v1::Delta, release: &str) -> Result<Update, Status> {
         let (mut changes, mut delivered, mut rejected) = (Vec::new(), Vec::new(), BTreeMap::new());
         for sent in &delta.resources {
             let (subject, version) = (wire::subject(sent.subject.as_ref())?, wire::version(&sent.version)?);
             match read(&subject, version, &sent.payload) {
                 Ok(resource) => changes.push(Change::Set(resource)),
-                Err(reason) => {
+                Err(reason) if release == RELEASE => {
                     rejected.insert(subject.clone(), reason);
+                }
+                Err(reason) => {
+                    let releases = format!("this node is of release {RELEASE} and the control plane of {release}");
+                    rejected.insert(subject.clone(), format!("{reason}; {releases}"));
                 }
             }
             delivered.push((subject, Some(version)));
