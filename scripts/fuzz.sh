@@ -44,7 +44,10 @@ trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$logs"' EXIT
 # Inputs to begin with, beside those that earlier runs have left.
 seeds() {
   [ ! -d "fuzz/seeds/$1" ] || echo "fuzz/seeds/$1"
-  [ "$1" != yaml ] || printf 'crates/config/tests/%s\n' documents refused warned
+  case $1 in
+    yaml) printf 'crates/config/tests/%s\n' documents refused warned ;;
+    payload | wire) echo crates/control/tests/golden ;;
+  esac
 }
 
 run() {

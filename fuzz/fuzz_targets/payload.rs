@@ -1,11 +1,10 @@
-//! What the control plane delivers, of every kind, as a node decodes it.
+//! What the control plane delivers and stores, of every kind, as its reader decodes it. The seeds are the golden files.
 #![no_main]
 
 use leno_control::fuzzing;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
-    if let [kind, payload @ ..] = bytes {
-        fuzzing::payload(*kind, payload);
-    }
+    fuzzing::payload(bytes);
+    fuzzing::stored(bytes);
 });

@@ -94,5 +94,27 @@ fn is_zero(encoded: &[u8]) -> bool {
     }
 }
 
+/// What decoding has met on this thread.
+#[cfg(test)]
+pub(crate) mod coverage {
+    use std::cell::RefCell;
+    use std::collections::BTreeMap;
+
+    thread_local! {
+        /// By type and field or variant: whether it was in any input.
+        static MET: RefCell<BTreeMap<(&'static str, &'static str), bool>> = RefCell::default();
+    }
+
+    pub(super) fn note(of: &'static str, name: &'static str, written: bool) {
+        MET.with_borrow_mut(|met| *met.entry((of, name)).or_default() |= written);
+    }
+
+    /// The fields and variants that a decoder has asked for, and that no input had.
+    pub(crate) fn never_met() -> Vec<String> {
+        let never = |((of, name), met): (&(_, _), &bool)| (!met).then(|| format!("{of}::{name}"));
+        MET.with_borrow(|met| met.iter().filter_map(never).collect())
+    }
+}
+
 #[cfg(test)]
 mod tests;

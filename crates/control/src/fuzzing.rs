@@ -1,14 +1,18 @@
 //! Entry points for the targets in `fuzz/`: what each end of a stream does with bytes from the other end. Each function panics if a property does not
 //! hold.
 
-use crate::encoding::from_bytes;
-use crate::job::JobReport;
+use crate::encoding::{from_bytes, to_bytes};
+use crate::history::History;
+use crate::job::{JobReport, Outcome};
 use crate::resource::{Content, Instance, Resource, Subject};
 use crate::server::greeting;
 use crate::wire::v1::{from_node, to_node};
 use crate::wire::{self, MAX_REASON, PROTOCOLS, v1};
+use leno_config::revision::Template;
 use leno_config::{FunctionId, ModuleHash, Slice};
 use prost::Message;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 /// Decodes a node's message as the control plane does. What is understood must survive a round trip unchanged.
 pub fn from_node(bytes: &[u8]) {
@@ -62,25 +66,32 @@ pub fn to_node(bytes: &[u8]) {
     }
 }
 
-/// Decodes a payload as a resource of the given kind, modulo the number of kinds.
-pub fn payload(kind: u8, payload: &[u8]) {
-    let subject = match kind % 7 {
-        0 => Subject::Mesh,
-        1 => Subject::Bundle,
-        2 => Subject::Module(ModuleHash::of(payload)),
-        3 => Subject::Routes,
-        4 => Subject::Hosted,
-        // A slice must carry the name under which it is sent, so the name is read from the payload.
-        5 => match from_bytes::<Slice>(payload) {
-            Ok(slice) => Subject::Slice(slice.id),
-            Err(_) => return,
-        },
-        _ => match FunctionId::new("shop", "checkout") {
-            Ok(name) => Subject::Endpoints(name),
-            Err(_) => return,
-        },
-    };
-    same_resource(&subject, payload);
+/// Decodes a payload as a resource of each kind.
+pub fn payload(payload: &[u8]) {
+    let mut subjects = vec![
+        Subject::Mesh,
+        Subject::Bundle,
+        Subject::Module(ModuleHash::of(payload)),
+        Subject::Routes,
+        Subject::Hosted,
+    ];
+    subjects.extend(FunctionId::new("shop", "checkout").map(Subject::Endpoints));
+    // A slice must carry the name under which it is sent, so the name is read from the payload.
+    subjects.extend(from_bytes::<Slice>(payload).map(|slice| Subject::Slice(slice.id)));
+    subjects.iter().for_each(|subject| same_resource(subject, payload));
+}
+
+/// Decodes what a control plane stores. What is understood must survive a round trip unchanged.
+pub fn stored(value: &[u8]) {
+    fn same<T: Serialize + DeserializeOwned>(value: &[u8]) {
+        let Ok(read) = from_bytes::<T>(value) else { return };
+        let written = to_bytes(&read).expect("what was read can be written");
+        let again = from_bytes::<T>(&written).expect("what was written can be read");
+        assert_eq!(to_bytes(&again), Ok(written));
+    }
+    same::<History>(value);
+    same::<Outcome>(value);
+    same::<Template>(value);
 }
 
 fn same_subject(subject: &Subject) {

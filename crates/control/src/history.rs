@@ -87,6 +87,14 @@ impl Histories {
 }
 
 impl History {
+    /// Two revisions with the same template.
+    #[cfg(test)]
+    pub(crate) fn of_template(template: &Template) -> Self {
+        let template = to_bytes(template).unwrap();
+        let kept = |number| Kept { number, template: template.clone(), created_ms: 1_900_000_000_000, failed: None };
+        Self { kept: vec![kept(1), kept(2)], stable: 0, candidate: None }
+    }
+
     pub(crate) fn latest(&self) -> u32 {
         self.kept.last().map_or(0, |kept| kept.number)
     }

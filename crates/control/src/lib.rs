@@ -34,6 +34,8 @@ mod store;
 mod wire;
 
 #[cfg(test)]
+mod golden;
+#[cfg(test)]
 #[path = "../tests/support/slices.rs"]
 mod slices;
 

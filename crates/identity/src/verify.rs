@@ -54,6 +54,9 @@ pub enum PeerError {
     /// The pinned certificate is no root.
     #[error("the root certificate that the join token names is no root: {0}")]
     BadRoot(BundleError),
+    /// The extended key usage must be there.
+    #[error("the certificate does not say that it is for TLS (extended key usage)")]
+    NoExtendedKeyUsage,
     /// A proper identity, but another one.
     #[error("the server is `{presented}` and not `{expected}`")]
     Unexpected {
@@ -88,8 +91,8 @@ impl Role {
         const SERVER_AUTH: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 3, 1];
         const CLIENT_AUTH: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 3, 2];
         match self {
-            Role::Server => KeyUsage::required(SERVER_AUTH),
-            Role::Client => KeyUsage::required(CLIENT_AUTH),
+            Role::Server => KeyUsage::required_if_present(SERVER_AUTH),
+            Role::Client => KeyUsage::required_if_present(CLIENT_AUTH),
         }
     }
 }
@@ -108,6 +111,10 @@ pub(crate) fn identity(
     end_entity
         .verify_for_usage(algorithms.all, &anchors, intermediates, now, role.usage(), None, None)
         .map_err(PeerError::Path)?;
+    // The path validation above would also ask intermediates for it, and those of other authorities have none.
+    if parse(leaf)?.extended_key_usage().map_err(|_| PeerError::Malformed)?.is_none() {
+        return Err(PeerError::NoExtendedKeyUsage);
+    }
     let id = leaf_identity(leaf)?;
     if id.trust_domain() == bundle.trust_domain().as_str() {
         Ok(id)

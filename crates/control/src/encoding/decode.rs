@@ -268,6 +268,8 @@ impl<'de> Deserializer<'de> for &mut Decoder<'de> {
         let written = self.name()?;
         let name = variants.iter().find(|name| **name == written);
         let name = name.ok_or_else(|| EncodingError::new(format!("unknown variant `{written}` of {of}")))?;
+        #[cfg(test)]
+        variants.iter().for_each(|variant| super::coverage::note(of, variant, variant == name));
         visitor.visit_enum(Variant { decoder: self, of, name, has_content })
     }
 
@@ -325,6 +327,8 @@ impl<'de> MapAccess<'de> for Fields<'_, 'de> {
         } else {
             return Ok(None);
         }
+        #[cfg(test)]
+        super::coverage::note(self.of, self.current, self.left > 0);
         seed.deserialize(BorrowedStrDeserializer::new(self.current)).map(Some)
     }
 

@@ -90,8 +90,12 @@ pub(crate) fn only(functions: &[&str]) -> Admission {
 
 /// A node with its inbound listener at this port.
 pub(crate) fn node(served: &Served, membership: &Membership, port: u16) -> (Agent, Updates) {
+    join_at(served.address, membership, port)
+}
+
+pub(crate) fn join_at(control: SocketAddr, membership: &Membership, port: u16) -> (Agent, Updates) {
     join(leno_control::node::Options {
-        control: vec![served.address.to_string()],
+        control: vec![control.to_string()],
         membership: membership.clone(),
         inbound: Some(SocketAddr::from(([127, 0, 0, 1], port))),
         backoff: BACKOFF.with_min_delay(Duration::from_millis(5)).with_max_delay(Duration::from_millis(50)),

@@ -1,0 +1,232 @@
+//! Frozen payloads, stored values and messages, in `tests/golden`, stand for the releases that wrote them. Today's code must read them as the same
+//! values and write the same bytes.
+//!
+//! A field or variant that is new is in no file yet, and a test says so: use it in a value here, under a new name, and have the file written with
+//! `LENO_BLESS=1 cargo test --release -p leno-control golden`. That never changes a file which is there. Beside each file is a readable form of it.
+
+mod dump;
+mod messages;
+mod programs;
+mod slices;
+
+use crate::admission::Placement;
+use crate::encoding::{coverage, from_bytes, to_bytes};
+use crate::history::{Candidate, History};
+use crate::job::{JobReport, JobState, Outcome};
+use crate::resource::{Content, Endpoint, Resource, Subject};
+use leno_config::revision::Template;
+use leno_config::slice::{
+    AccessLogSink, Accounts, AdminListener, Engine, ExtensionInstances, GatewayTls, ImageRegistry, Images, Limits,
+    RegistryCredentials, TrustedProxies,
+};
+use leno_config::{FunctionId, MeshSlice};
+use leno_identity::{Authority, CertificateDer, TrustBundle};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::collections::BTreeSet;
+use std::fmt::Debug;
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+/// The content of a file, which is written if there is none and `LENO_BLESS` is set.
+fn file(name: &str, written: impl FnOnce() -> Vec<u8>) -> Vec<u8> {
+    let path = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden")).join(name);
+    if std::env::var_os("LENO_BLESS").is_some() && !path.exists() {
+        std::fs::write(&path, written()).unwrap();
+    }
+    let missing = |error| panic!("{}: {error}; with LENO_BLESS=1 it is written", path.display());
+    std::fs::read(&path).unwrap_or_else(missing)
+}
+
+/// A resource is read as this value, and written as it was read.
+fn resource(name: &str, expected: &Resource) {
+    let encoded = file(&format!("{name}.msgpack"), || content(expected).payload.to_vec());
+    let read = Resource::decode(&expected.subject(), &encoded).unwrap_or_else(|error| panic!("{name}: {error}"));
+    assert_eq!(read, *expected, "{name}");
+    assert_eq!(content(&read).payload, encoded, "{name} is written in other bytes than it was");
+    readable(name, &encoded);
+}
+
+/// A stored value is read as this one, and written as it was read.
+fn stored<T: Serialize + DeserializeOwned + PartialEq + Debug>(name: &str, expected: &T) {
+    let encoded = file(&format!("{name}.msgpack"), || to_bytes(expected).unwrap());
+    let read: T = from_bytes(&encoded).unwrap_or_else(|error| panic!("{name}: {error}"));
+    assert_eq!(read, *expected, "{name}");
+    assert_eq!(to_bytes(&read).unwrap(), encoded, "{name} is written in other bytes than it was");
+    readable(name, &encoded);
+}
+
+fn readable(name: &str, encoded: &[u8]) {
+    let text = dump::msgpack(encoded);
+    assert_eq!(String::from_utf8(file(&format!("{name}.txt"), || text.clone().into_bytes())).unwrap(), text, "{name}");
+}
+
+fn content(resource: &Resource) -> Content {
+    let content = match resource {
+        Resource::Mesh(mesh) => Content::new(mesh),
+        Resource::Bundle(bundle) => Content::of_bundle(bundle),
+        Resource::Module(_, module) => Ok(Content::of_module(&module.to_vec().into())),
+        Resource::Slice(slice) => Content::new(slice),
+        Resource::Endpoints(_, endpoints) => Content::new(endpoints),
+        Resource::Routes => Content::new(&()),
+        Resource::Hosted(placement) => Content::new(placement),
+    };
+    content.unwrap()
+}
+
+#[test]
+fn golden_files_are_read_and_written_as_they_were() {
+    resource("mesh", &Resource::Mesh(Box::new(mesh())));
+    let other = MeshSlice {
+        admin: AdminListener::Socket("/run/leno/admin.sock".into()),
+        trusted_proxies: TrustedProxies::Hops(2),
+        accounts: Accounts::Node,
+        ..mesh()
+    };
+    resource("mesh-socket", &Resource::Mesh(Box::new(other)));
+    let other = MeshSlice { admin: AdminListener::Usual, trusted_proxies: TrustedProxies::None, ..mesh() };
+    resource("mesh-usual", &Resource::Mesh(Box::new(other)));
+    let domain = "orders.example".parse().unwrap();
+    let root = file("root.der", || Authority::new(&domain).unwrap().bundle().roots().next().unwrap().to_vec());
+    resource("bundle", &Resource::Bundle(TrustBundle::new(&domain, [CertificateDer::from(root)]).unwrap()));
+    resource("slice-command", &Resource::Slice(Box::new(slices::command())));
+    resource("slice-external", &Resource::Slice(Box::new(slices::external())));
+    resource("slice-job", &Resource::Slice(Box::new(slices::job())));
+    resource("slice-egress", &Resource::Slice(Box::new(slices::egress())));
+    resource("endpoints", &Resource::Endpoints(id("shop/checkout"), endpoints()));
+    resource("routes", &Resource::Routes);
+    resource("hosted-everything", &Resource::Hosted(Placement::Everything));
+    let functions = BTreeSet::from([id("shop/checkout"), id("shop/stock")]);
+    resource("hosted-only", &Resource::Hosted(Placement::Only(functions)));
+
+    stored::<Template>("stored-template", &slices::other_template());
+    stored::<History>("stored-history", &history());
+    for state in [JobState::Pending, JobState::Running, JobState::Succeeded, JobState::Failed] {
+        stored::<Outcome>(&format!("stored-outcome-{state:?}").to_lowercase(), &outcome(state));
+    }
+
+    let never = coverage::never_met();
+    assert!(
+        never.is_empty(),
+        "no golden file has these, so nothing shows that the next release can read them: {never:?}"
+    );
+}
+
+/// What a node of this release makes of a slice of the next one.
+#[test]
+fn a_later_slice_is_refused_with_its_place() {
+    let mut later =
+        rmpv::decode::read_value(&mut &*content(&Resource::Slice(Box::new(slices::command()))).payload).unwrap();
+    let rmpv::Value::Map(fields) = &mut later else { panic!("a slice is a map") };
+    let rmpv::Value::Map(inbound) =
+        &mut fields.iter_mut().find(|(name, _)| name.as_str() == Some("inbound")).unwrap().1
+    else {
+        panic!("a program is a map")
+    };
+    inbound.push(("quarantine".into(), true.into()));
+    let mut encoded = Vec::new();
+    rmpv::encode::write_value(&mut encoded, &later).unwrap();
+    let refused = Resource::decode(&Subject::Slice(id("shop/checkout")), &encoded).unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "the slice of shop/checkout cannot be read: inbound: unknown or repeated field `quarantine` of ProgramSpec"
+    );
+}
+
+fn id(name: &str) -> FunctionId {
+    name.parse().unwrap()
+}
+
+fn at(seconds: u64) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_millis(1_900_000_000_000 + seconds * 1000 + 5)
+}
+
+fn endpoints() -> Vec<Endpoint> {
+    let endpoint =
+        |node: &str, address: &str, ready| Endpoint { node: node.to_owned(), address: address.parse().unwrap(), ready };
+    vec![endpoint("one", "192.0.2.1:15008", 3), endpoint("two", "[2001:db8::2]:15008", 0)]
+}
+
+fn history() -> History {
+    let mut history = History::of_template(&slices::other_template());
+    history.stable = 1;
+    history.candidate = Some(Candidate { number: 1, step: 2, since_ms: 1_900_000_000_000 });
+    history.roll_back("5 of 100 requests failed".to_owned());
+    history.candidate = Some(Candidate { number: 2, step: 1, since_ms: 1_900_000_001_000 });
+    history
+}
+
+fn outcome(state: JobState) -> Outcome {
+    let report = JobReport {
+        run: "0123456789abcdef".to_owned(),
+        state,
+        active: 1,
+        succeeded: 2,
+        failed: 3,
+        started: Some(at(1)),
+        ended: Some(at(2)),
+        exit_code: Some(-7),
+        reason: Some("it was killed".to_owned()),
+        changed: at(3),
+    };
+    Outcome { node: "one".to_owned(), report }
+}
+
+fn mesh() -> MeshSlice {
+    let address = |port: u16| format!("127.0.0.1:{port}").parse().unwrap();
+    let credentials = [
+        RegistryCredentials::Password { username: "ci".to_owned(), file: "/etc/leno/password".into() },
+        RegistryCredentials::Token("/etc/leno/token".into()),
+    ];
+    let registry = |credentials| ImageRegistry {
+        host: "registry.example".to_owned(),
+        mirrors: vec!["mirror.example".to_owned()],
+        ca_file: Some("/etc/leno/ca.pem".into()),
+        insecure: true,
+        credentials: Some(credentials),
+    };
+    MeshSlice {
+        trust_domain: "orders.example".to_owned(),
+        engine: Some(Engine::Wasm),
+        mtls_same_node: true,
+        svid_lifetime: Duration::from_secs(3600),
+        gateway_http: Some(address(8080)),
+        gateway_https: Some(GatewayTls {
+            listen: address(8443),
+            certificate: "/etc/leno/chain.pem".into(),
+            key: "/etc/leno/key.pem".into(),
+        }),
+        trusted_proxies: TrustedProxies::Addresses(vec![leno_policy::spec::Cidr {
+            address: "10.0.0.0".parse().unwrap(),
+            prefix: 8,
+        }]),
+        proxy_protocol: true,
+        outbound: address(15001),
+        inbound: address(15008),
+        admin: AdminListener::Address(address(15000), "/etc/leno/admin".into()),
+        control: address(15010),
+        access_log: AccessLogSink { json: true, file: Some("/var/log/leno/access.log".into()) },
+        name_servers: vec![address(53)],
+        otlp: Some("http://127.0.0.1:4318".to_owned()),
+        accounts: Accounts::PerNamespace { first: 70_000, required: true },
+        images: Images {
+            folder: "/var/lib/leno/images".into(),
+            size: 1 << 33,
+            default_registry: Some("registry.example".to_owned()),
+            docker_config: Some("/root/.docker/config.json".into()),
+            registries: credentials.into_iter().map(registry).collect(),
+        },
+        limits: Limits {
+            head_bytes: 32_768,
+            headers: 100,
+            head_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(60),
+            request_timeout: Duration::from_secs(30),
+            h2_streams: 100,
+            drain_timeout: Duration::from_secs(10),
+            connections: 70_000,
+            connections_per_address: 200,
+            extension_instances: ExtensionInstances { per_function: 100, per_namespace: 250 },
+        },
+    }
+}

@@ -1,0 +1,100 @@
+//! Messages of the protocol.
+
+use super::{at, dump, file, id, outcome};
+use crate::job::JobState;
+use crate::resource::{Content, Instance, InstanceState, Subject};
+use crate::rollout::RevisionCounts;
+use crate::server::greeting;
+use crate::wire;
+use crate::wire::v1::{self, from_node, to_node};
+use leno_config::ModuleHash;
+use prost::Message;
+
+/// A message is read as this one, and written as it was read. `name` is the file's, `kind` the message's.
+fn message<M: Message + Default + PartialEq + std::fmt::Debug>(name: &str, kind: &str, expected: &M) {
+    let encoded = file(&format!("{name}.pb"), || expected.encode_to_vec());
+    let read = M::decode(&*encoded).unwrap();
+    assert_eq!(read, *expected, "{name}");
+    assert_eq!(read.encode_to_vec(), encoded, "{name} is written in other bytes than it was");
+    let text = dump::message(kind, &encoded);
+    assert_eq!(String::from_utf8(file(&format!("{name}.txt"), || text.clone().into_bytes())).unwrap(), text, "{name}");
+}
+
+fn from_node(name: &str, sent: from_node::Message) {
+    message(name, "FromNode", &v1::FromNode { message: Some(sent) });
+}
+
+fn to_node(name: &str, sent: to_node::Message) {
+    message(name, "ToNode", &v1::ToNode { message: Some(sent) });
+}
+
+#[test]
+fn golden_messages_are_read_and_written_as_they_were() {
+    let greeted = greeting(&hello()).unwrap();
+    assert_eq!((greeted.subscribe.len(), greeted.held.len(), greeted.inbound.is_some()), (7, 7, true));
+    assert_eq!((greeted.instances.len(), greeted.jobs.len()), (1, 1));
+    from_node("hello", from_node::Message::Hello(hello()));
+    let subjects = || subjects().iter().map(v1::Subject::from).collect::<Vec<_>>();
+    let subscribe = v1::Subscribe { subscribe: subjects(), unsubscribe: subjects() };
+    from_node("subscribe", from_node::Message::Subscribe(subscribe));
+    let rejection = |subject| v1::Rejection { subject: Some(subject), reason: "its program does not load".to_owned() };
+    let ack = v1::Ack { nonce: 300, rejected: subjects().into_iter().map(rejection).collect() };
+    from_node("ack", from_node::Message::Ack(ack));
+    from_node("report", from_node::Message::Report(wire::report(&id("shop/checkout"), &instances())));
+    let counts = [(6, RevisionCounts { requests: 1000, failed: 10, slow: 20 }), (7, RevisionCounts::default())];
+    from_node("traffic", from_node::Message::Traffic(wire::traffic(&id("shop/checkout"), &counts)));
+    for state in [JobState::Running, JobState::Succeeded, JobState::Failed] {
+        let report = wire::job_report(&id("shop/report"), &outcome(state).report);
+        from_node(&format!("job-{state:?}").to_lowercase(), from_node::Message::Job(report));
+    }
+
+    let welcome = v1::Welcome { protocol: 1, release: "0.0.9".to_owned() };
+    to_node("welcome", to_node::Message::Welcome(welcome));
+    let content = Content::new(&()).unwrap();
+    let resources = self::subjects().iter().map(|subject| wire::resource(subject, &content)).collect();
+    to_node("delta", to_node::Message::Delta(v1::Delta { nonce: 300, resources, removed: subjects() }));
+
+    let identity = "spiffe://orders.example/ns/shop/sa/checkout".to_owned();
+    message("sign-request", "SignRequest", &v1::SignRequest { identity, csr: vec![0x30, 0].into() });
+    message("sign-response", "SignResponse", &v1::SignResponse { chain: vec![vec![0x30, 0].into(); 2] });
+}
+
+fn hello() -> v1::Hello {
+    let version = Content::new(&()).unwrap().version;
+    v1::Hello {
+        release: "0.0.9".to_owned(),
+        subscribe: subjects().iter().map(Into::into).collect(),
+        held: subjects().iter().map(|subject| wire::held((subject, &version))).collect(),
+        inbound: "192.0.2.1:15008".to_owned(),
+        reports: vec![wire::report(&id("shop/checkout"), &instances())],
+        jobs: vec![wire::job_report(&id("shop/report"), &outcome(JobState::Running).report)],
+        protocols: Some(v1::Protocols { oldest: 1, newest: 2 }),
+    }
+}
+
+/// One of each kind.
+fn subjects() -> Vec<Subject> {
+    vec![
+        Subject::Mesh,
+        Subject::Bundle,
+        Subject::Module(ModuleHash::of(b"a module")),
+        Subject::Slice(id("shop/checkout")),
+        Subject::Endpoints(id("shop/checkout")),
+        Subject::Routes,
+        Subject::Hosted,
+    ]
+}
+
+/// One in each state.
+fn instances() -> Vec<Instance> {
+    let states = [InstanceState::Starting, InstanceState::Ready, InstanceState::Draining, InstanceState::Stopping];
+    let instance = |(id, state)| Instance {
+        id,
+        state,
+        address: "127.0.0.1:9000".parse().unwrap(),
+        pid: Some(4711),
+        restarts: 2,
+        since: at(id),
+    };
+    (1..).zip(states).map(instance).collect()
+}

@@ -1,0 +1,302 @@
+//! Slices that together use every field and every variant.
+
+use super::programs::{inbound, outbound};
+use leno_config::revision::{Latency, Plan, Revision, Revisions, Rollout, Split, Target, Template};
+use leno_config::slice::{
+    AppProtocol, Authorizer, AuthorizerCache, AuthorizerProtocol, Callee, Command, Container, Credential,
+    CredentialForm, Egress, EgressPort, EgressProtocol, EgressTls, Engine, Expose, Extension, Isolation, Job,
+    JwksFetch, Metric, ModuleUrl, Port, PortProtocol, Process, PublicKey, Pull, Readiness, Resources, Run, Scale,
+    Secret, VerificationKey, Volume, Wasm,
+};
+use leno_config::{FunctionId, ModuleHash, Slice};
+use leno_policy::spec::{Cidr, Direction, KeyId, KeyPart, ProgramSpec};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// A function of processes, with a rollout and everything that policies can say.
+pub(super) fn command() -> Slice {
+    let template = Template { run: component(), protocol: AppProtocol::Grpc, concurrency: 10, scale: scale() };
+    let target = |revision, percent| Target {
+        revision,
+        percent,
+        tag: Some("canary".to_owned()),
+        headers: vec![("x-canary".to_owned(), "1".to_owned())],
+    };
+    let rollout = Rollout {
+        steps: vec![5, 25, 50],
+        interval: Duration::from_secs(60),
+        max_error_rate: 0.01,
+        latency: Some(Latency { limit: Duration::from_millis(250), slow_share: 0.05 }),
+        min_requests: 100,
+    };
+    Slice {
+        id: id("shop/checkout"),
+        identity: "spiffe://orders.example/ns/shop/sa/checkout".to_owned(),
+        inbound: inbound(),
+        outbound: outbound(),
+        engine: Some(Engine::Microvm),
+        deadline: Duration::from_micros(2500),
+        protocol: AppProtocol::H2c,
+        keys: keys(),
+        jwks: vec![JwksFetch {
+            issuer: 1,
+            url: "https://idp.example/keys".to_owned(),
+            ca_file: Some("/etc/leno/idp.pem".into()),
+            refresh: Duration::from_secs(300),
+            timeout: Duration::from_secs(5),
+        }],
+        run: Run::Command(processes()),
+        expose: vec![Expose { hosts: vec!["*.shop.example".to_owned()], path: "/checkout".to_owned() }],
+        callees: vec![Callee {
+            id: id("shop/stock"),
+            identity: "spiffe://orders.example/ns/shop/sa/stock".to_owned(),
+            hosts: vec!["stock".to_owned(), "stock.shop".to_owned()],
+            ports: ports(),
+            addresses: vec![block("192.0.2.0", 24)],
+        }],
+        concurrency: 100,
+        queue: 1000,
+        scale: scale(),
+        authorizers: vec![authorizer(AuthorizerProtocol::Grpc), authorizer(AuthorizerProtocol::Http)],
+        inbound_extensions: vec![extension("p/extensions/in")],
+        outbound_extensions: vec![extension("p/extensions/out")],
+        revisions: Revisions {
+            number: 7,
+            plan: Plan { traffic: vec![target(6, 10), target(0, 90)], rollout: Some(rollout), history: 10 },
+            split: Some(Box::new(Split {
+                targets: vec![target(7, 90), target(6, 10)],
+                others: vec![Revision { number: 6, template }],
+            })),
+        },
+    }
+}
+
+/// A function that somebody else runs, with hardly anything else.
+pub(super) fn external() -> Slice {
+    let addresses = vec!["127.0.0.1:9000".parse().unwrap(), "[::1]:9000".parse().unwrap()];
+    plain("shop/legacy", Run::External(addresses))
+}
+
+pub(super) fn job() -> Slice {
+    let process = Process {
+        argv: vec!["report".to_owned()],
+        directory: "/srv/report".into(),
+        env: env(),
+        secrets: secrets(),
+        resources: resources(),
+        isolation: Isolation::Process,
+        read_only_paths: vec!["/etc/ssl".into()],
+        container: Some(container(Pull::OnDemand)),
+        grace: Duration::from_secs(10),
+    };
+    let job = Job {
+        process,
+        parallelism: 2,
+        completions: 4,
+        backoff_limit: 6,
+        active_deadline: Some(Duration::from_secs(3600)),
+        ttl: Some(Duration::from_secs(86_400)),
+    };
+    Slice { engine: Some(Engine::Wasm), ..plain("shop/report", Run::Job(job)) }
+}
+
+pub(super) fn egress() -> Slice {
+    let protocols = [EgressProtocol::Http, EgressProtocol::Https, EgressProtocol::Tls, EgressProtocol::Tcp];
+    let port = |(number, protocol)| EgressPort { number, protocol, http2: true };
+    let forms =
+        [CredentialForm::Plain, CredentialForm::Scheme("Bearer".into()), CredentialForm::Basic("user".to_owned())];
+    let credential = |form| Credential { header: "authorization".to_owned(), form, from: "/etc/leno/token".into() };
+    plain(
+        "shop/payments",
+        Run::Egress(Egress {
+            hosts: vec!["api.example.com".to_owned()],
+            addresses: vec![block("192.0.2.7", 32)],
+            resolves_to: vec![block("10.0.0.0", 8)],
+            ports: (1..).zip(protocols).map(port).collect(),
+            tls: EgressTls {
+                ca_file: Some("/etc/leno/ca.pem".into()),
+                certificate: Some(("/etc/leno/client.pem".into(), "/etc/leno/client.key".into())),
+                server_name: Some("api.internal".to_owned()),
+            },
+            credentials: forms.into_iter().map(credential).collect(),
+            connect_timeout: Duration::from_secs(5),
+            trace_context: true,
+        }),
+    )
+}
+
+fn plain(name: &str, run: Run) -> Slice {
+    Slice {
+        id: id(name),
+        run,
+        inbound: ProgramSpec { direction: Direction::Inbound, ..outbound() },
+        protocol: AppProtocol::Http1,
+        scale: Scale { metric: Metric::Concurrency, ..scale() },
+        revisions: Revisions { number: 1, plan: Plan::default(), split: None },
+        engine: None,
+        deadline: Duration::ZERO,
+        keys: Vec::new(),
+        jwks: Vec::new(),
+        expose: Vec::new(),
+        callees: Vec::new(),
+        concurrency: 0,
+        queue: 0,
+        authorizers: Vec::new(),
+        inbound_extensions: Vec::new(),
+        outbound_extensions: Vec::new(),
+        ..command()
+    }
+}
+
+fn id(name: &str) -> FunctionId {
+    name.parse().unwrap()
+}
+
+fn block(address: &str, prefix: u8) -> Cidr {
+    Cidr { address: address.parse().unwrap(), prefix }
+}
+
+fn keys() -> Vec<VerificationKey> {
+    let keys = [
+        PublicKey::Rsa { n: vec![0xff; 256], e: vec![1, 0, 1] },
+        PublicKey::P256(vec![4; 65]),
+        PublicKey::P384(vec![4; 97]),
+        PublicKey::P521(vec![4; 133]),
+        PublicKey::Ed25519(vec![0; 32]),
+    ];
+    (1..).zip(keys).map(|(number, key)| VerificationKey { id: KeyId([number; 32]), key }).collect()
+}
+
+fn module() -> ModuleHash {
+    ModuleHash::of(b"a module")
+}
+
+fn module_url() -> Option<ModuleUrl> {
+    Some(ModuleUrl { url: "https://modules.example/a.wasm".to_owned(), ca_file: Some("/etc/leno/ca.pem".into()) })
+}
+
+fn processes() -> Command {
+    Command {
+        argv: vec!["python3".to_owned(), "shop.py".to_owned()],
+        directory: "/srv/shop".into(),
+        env: env(),
+        secrets: secrets(),
+        resources: resources(),
+        isolation: Isolation::Strict,
+        read_only_paths: vec!["/etc/ssl".into()],
+        port: Some(8080),
+        ports: ports(),
+        readiness: Readiness::Http("/ready".to_owned()),
+        startup_timeout: Duration::from_secs(30),
+        container: Some(container(Pull::Ahead)),
+        grace: Duration::from_secs(10),
+    }
+}
+
+/// The module's kind of run, which a function's other revision has.
+fn component() -> Run {
+    Run::Wasm(Wasm {
+        module: module(),
+        url: module_url(),
+        memory: 64 << 20,
+        env: env(),
+        secrets: secrets(),
+        grace: Duration::from_secs(10),
+    })
+}
+
+/// A revision with what no slice of this file has.
+pub(super) fn other_template() -> Template {
+    let run = Run::Command(Command {
+        isolation: Isolation::Auto,
+        readiness: Readiness::Tcp,
+        port: None,
+        container: None,
+        ..processes()
+    });
+    Template { run, protocol: AppProtocol::Http1, concurrency: 1, scale: scale() }
+}
+
+fn ports() -> Vec<Port> {
+    vec![
+        Port { number: 5432, protocol: PortProtocol::Tcp, splice: true },
+        Port { number: 6432, protocol: PortProtocol::Tls, splice: false },
+    ]
+}
+
+/// Empty values are values.
+fn env() -> BTreeMap<String, String> {
+    BTreeMap::from([("DEBUG".to_owned(), String::new()), ("MODE".to_owned(), "live".to_owned())])
+}
+
+fn secrets() -> Vec<Secret> {
+    vec![Secret { name: "TOKEN".to_owned(), from: "/etc/leno/token".into(), environment: true }]
+}
+
+fn resources() -> Resources {
+    Resources { memory: 256 << 20, cpu_millis: 500, pids: 64 }
+}
+
+fn container(pull: Pull) -> Container {
+    Container {
+        image: "registry.example/shop:1".to_owned(),
+        digest: Some(format!("sha256:{}", "ab".repeat(32))),
+        command: Some(Vec::new()),
+        args: Some(vec!["serve".to_owned()]),
+        directory: Some("/srv".into()),
+        user: Some("1000:1000".to_owned()),
+        volumes: vec![Volume { path: "/data".into(), size: Some(1 << 20) }],
+        read_only: true,
+        writable: Some(1 << 30),
+        pull,
+    }
+}
+
+fn scale() -> Scale {
+    Scale {
+        min: 1,
+        max: 20,
+        initial: 2,
+        activation: 3,
+        metric: Metric::Rps,
+        per_instance: 50.0,
+        utilization: 0.7,
+        window: Duration::from_secs(60),
+        panic_window: Duration::from_secs(6),
+        panic_threshold: 2.0,
+        scale_down_delay: Duration::from_secs(1),
+        last_instance: Duration::from_secs(30),
+        up_rate: 1000.0,
+        down_rate: 2.0,
+    }
+}
+
+fn authorizer(protocol: AuthorizerProtocol) -> Authorizer {
+    Authorizer {
+        name: "p/externalAuthorization/opa".to_owned(),
+        authority: "opa.shop".to_owned(),
+        protocol,
+        path_prefix: "/check".to_owned(),
+        timeout: Duration::from_millis(200),
+        status_on_error: 503,
+        shown: Some(vec!["authorization".to_owned()]),
+        upstream_headers: vec!["x-user".to_owned()],
+        client_headers: vec!["www-authenticate".to_owned()],
+        cache: Some(AuthorizerCache { ttl: Duration::from_secs(10), key: vec![KeyPart::Path] }),
+        audit: true,
+    }
+}
+
+fn extension(name: &str) -> Extension {
+    Extension {
+        name: name.to_owned(),
+        module: module(),
+        url: module_url(),
+        request: true,
+        response: true,
+        configuration: b"{}".to_vec(),
+        deadline: Duration::from_millis(2),
+        memory: 1 << 20,
+        fail_open: true,
+    }
+}
