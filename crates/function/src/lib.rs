@@ -34,7 +34,6 @@
 #![forbid(unsafe_code)]
 
 mod accounts;
-pub mod autoscaler;
 mod cgroup;
 mod child;
 mod container;
@@ -62,13 +61,13 @@ mod supervisor;
 mod tree;
 
 pub use accounts::Accounts;
-pub use autoscaler::{Mode, Reason};
 pub use container::{ContainerSpec, ImageSource, ImageState, Lease as ImageLease, Source, Unpacked};
 pub use dispatcher::Lease;
 pub use error::AcquireError;
 pub use host::Host;
 pub use instance_id::InstanceId;
 pub use job::{JobSpec, JobState, JobStatus};
+pub use leno_autoscaler::{Mode, Reason};
 pub use leno_room::{Entrances, Refused};
 pub use output::{LogLine, Stream};
 pub use processes::{NotTheInstance, Processes, descends_from_the_node};

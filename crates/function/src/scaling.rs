@@ -1,9 +1,9 @@
 //! Runs the autoscaler: collects observations, schedules decisions and records them.
 
-use crate::autoscaler::{Autoscaler, Observation, Reason};
 use crate::dispatcher::Dispatcher;
 use crate::spec::FunctionSpec;
 use crate::status::{Board, ScaleEvent};
+use leno_autoscaler::{Autoscaler, Observation, Reason};
 use leno_config::slice::Scale;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};

@@ -8,10 +8,10 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 
-use crate::autoscaler::{Mode, Reason};
 use crate::container::{ContainerSpec, ImageState};
 use crate::instance_id::InstanceId;
 use crate::output::LogLine;
+use leno_autoscaler::{Mode, Reason};
 
 /// Lifecycle state of an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

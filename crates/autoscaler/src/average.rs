@@ -9,13 +9,13 @@ const SHORTEST: Duration = Duration::from_secs(1);
 /// Samples of a total that only grows and whose slope is the load. The total holds all load, so none is missed however rarely it is sampled. Times
 /// are measured from any fixed moment.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Averages {
+pub(crate) struct Averages {
     samples: VecDeque<(Duration, f64)>,
 }
 
 impl Averages {
     /// Adds a sample. Drops samples that no window up to `longest` needs.
-    pub(super) fn record(&mut self, at: Duration, total: f64, longest: Duration) {
+    pub(crate) fn record(&mut self, at: Duration, total: f64, longest: Duration) {
         self.samples.push_back((at, total));
         let begin = at.saturating_sub(longest);
         // One sample at or before the window's beginning is needed, to know the total there.
@@ -25,7 +25,7 @@ impl Averages {
     }
 
     /// The average over `window` before the last sample, or since the first sample if that is later.
-    pub(super) fn over(&self, window: Duration) -> f64 {
+    pub(crate) fn over(&self, window: Duration) -> f64 {
         let (Some(&(first, _)), Some(&(last, total))) = (self.samples.front(), self.samples.back()) else { return 0.0 };
         let begin = last.saturating_sub(window).max(first);
         let time = (last - begin).max(SHORTEST.min(window));
@@ -42,21 +42,21 @@ impl Averages {
         }
     }
 
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.samples.clear();
     }
 }
 
 /// The largest number of a recent window.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Largest {
+pub(crate) struct Largest {
     /// In descending order. A number that a later one reaches is never the largest again.
     falling: VecDeque<(Duration, u32)>,
 }
 
 impl Largest {
     /// Adds a number. Returns the largest one added less than `window` ago.
-    pub(super) fn record(&mut self, at: Duration, number: u32, window: Duration) -> u32 {
+    pub(crate) fn record(&mut self, at: Duration, number: u32, window: Duration) -> u32 {
         while self.falling.back().is_some_and(|(_, earlier)| *earlier <= number) {
             self.falling.pop_back();
         }
@@ -67,7 +67,7 @@ impl Largest {
         self.falling.front().map_or(number, |(_, largest)| *largest)
     }
 
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.falling.clear();
     }
 }
