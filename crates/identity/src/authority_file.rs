@@ -110,6 +110,9 @@ fn proven(
 ) -> Result<Authority, AuthorityFileError> {
     let unusable = |reason: &dyn std::fmt::Display| AuthorityFileError::from(content(path, reason));
     let own = chain.first().ok_or_else(|| unusable(&"there is no certificate in it"))?;
+    if !chain.last().is_some_and(verify::is_self_issued) {
+        return Err(unusable(&"the last certificate must be the root, which is its own issuer"));
+    }
     let (_, public_key) = verify::end_and_key(own).map_err(|error| unusable(&error))?;
     if public_key != key.public_key_info() {
         return Err(unusable(&"the first certificate is for another key than the one in the file"));

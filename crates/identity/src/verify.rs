@@ -167,6 +167,11 @@ pub(crate) fn addresses(leaf: &CertificateDer<'_>) -> Vec<IpAddr> {
     names.filter_map(address).collect()
 }
 
+/// Whether a certificate names itself as its issuer, as roots do.
+pub(crate) fn is_self_issued(certificate: &CertificateDer<'_>) -> bool {
+    parse(certificate).is_ok_and(|certificate| certificate.issuer() == certificate.subject())
+}
+
 /// A certificate's last second.
 pub fn not_after(certificate: &CertificateDer<'_>) -> Option<UnixTime> {
     end_and_key(certificate).ok().map(|(not_after, _)| not_after)
