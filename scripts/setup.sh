@@ -23,6 +23,10 @@ need git git
 need pkg-config pkg-config
 [ -e /usr/include/libelf.h ] || missing+=(libelf-dev)
 [ -e /usr/include/zlib.h ] || missing+=(zlib1g-dev)
+# The etcd client is generated from etcd's own messages.
+need protoc protobuf-compiler
+# What control planes share, in tests.
+need etcd etcd-server
 # A database that tests talk to through the mesh.
 need redis-server redis-server
 # For that, and for the example extensions, which tests build and run.

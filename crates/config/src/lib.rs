@@ -1,10 +1,11 @@
 //! Documents become checked, immutable configuration; policies become programs.
 //!
 //! [`load`] reads YAML documents ([`document`]) and yields a [`Snapshot`] of the whole mesh, or all [`Problem`]s with file, line, field and
-//! fix. [`Snapshot::slice`] is what one function's sidecars get of it. [`watch`] notices changes of the files.
+//! fix; documents that come in requests are read by [`Document::read`]. [`Snapshot::slice`] is what one function's sidecars get of it. [`watch`] notices changes of the files.
 #![forbid(unsafe_code)]
 
 mod authorizer;
+mod collection;
 mod compile;
 mod container;
 mod deserialize;
@@ -29,6 +30,7 @@ mod snapshot;
 pub mod watch;
 mod yaml;
 
+pub use collection::{Document, DocumentId, Reach};
 pub use id::FunctionId;
 pub use imported::{Row as ImportRow, Standing};
 pub use load::{load, load_text};

@@ -2,17 +2,19 @@
 
 use crate::compile::{self, Documents, Placed};
 use crate::deserialize::deserialize;
+use crate::document;
 use crate::folder::{self, Found};
 use crate::import::{self, Foreign, Kind};
 use crate::nearest::did_you_mean;
-use crate::problem::{Problem, Scope};
+use crate::problem::{Origin, Problem, Scope};
 use crate::snapshot::{Read, Snapshot};
-use crate::yaml::{self, Node};
+use crate::yaml::{self, Broken, Node};
 use aws_lc_rs::digest;
 use serde::de::DeserializeOwned;
 use std::cell::RefCell;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// A file of this many bytes holds tens of thousands of functions.
 const LARGEST_FILE: u64 = 16 << 20;
@@ -72,19 +74,12 @@ fn build(texts: &[(PathBuf, String)], problems: Vec<Problem>, folder: Option<&Pa
         for document in yaml::documents(text) {
             let before = problems.borrow().len();
             match document {
-                Ok(node) => place(&mut documents, &mut foreign, file, node, &problems),
-                Err(broken) => {
-                    let field = String::new();
-                    let (line, column) = (broken.mark.line, broken.mark.column);
-                    problems.borrow_mut().push(Problem {
-                        file: file.clone(),
-                        line,
-                        column,
-                        field,
-                        message: broken.message,
-                        fix: broken.fix,
-                    });
+                Ok(node) => {
+                    if let Some(parsed) = parse(file, node, Origin::File, &problems) {
+                        parsed.add_to(&mut documents, &mut foreign);
+                    }
                 }
+                Err(broken) => problems.borrow_mut().push(broken_document(file, broken)),
             }
             documents.incomplete |= problems.borrow().len() > before;
         }
@@ -99,41 +94,70 @@ fn build(texts: &[(PathBuf, String)], problems: Vec<Problem>, folder: Option<&Pa
     {
         problems.borrow_mut().push(Problem::of_file(file, "there is no document", "add a Function to begin with"));
     }
-    let (own, externals, translated) = (documents.policies.len(), documents.externals.len(), foreign.len());
+    let mut snapshot = finish(documents, &foreign, problems)?;
+    snapshot.version = version(texts, &snapshot.inputs);
+    snapshot.read.files = texts.len();
+    snapshot.inputs.splice(0..0, texts.iter().map(|(file, _)| file.clone()));
+    Ok(snapshot)
+}
+
+/// Translates, checks and compiles documents.
+pub(crate) fn finish(
+    mut documents: Documents,
+    foreign: &[Arc<Foreign>],
+    problems: RefCell<Vec<Problem>>,
+) -> Result<Snapshot, Vec<Problem>> {
+    let (own, externals) = (documents.policies.len(), documents.externals.len());
     let imports = import::translate(foreign, &mut documents, &problems);
     let mut snapshot = compile::compile(&documents, &problems);
-    snapshot.imports = imports;
     let mut problems = problems.into_inner();
     if !problems.is_empty() {
         problems.sort();
         problems.dedup();
         return Err(problems);
     }
-    snapshot.version = version(texts, &snapshot.inputs);
+    snapshot.imports = imports;
     snapshot.read = Read {
-        files: texts.len(),
         documents: [
             ("Mesh", documents.meshes.len()),
             ("Function", documents.functions.len()),
             ("Job", documents.jobs.len()),
             ("External", externals),
             ("Policy", own),
-            ("translated policy", translated),
+            ("translated policy", foreign.len()),
         ],
         ..Read::default()
     };
-    snapshot.inputs.splice(0..0, texts.iter().map(|(file, _)| file.clone()));
     Ok(snapshot)
 }
 
-/// Puts a document to its kind.
-fn place(
-    documents: &mut Documents,
-    foreign: &mut Vec<Foreign>,
-    file: &Path,
-    node: Node,
-    problems: &RefCell<Vec<Problem>>,
-) {
+/// A typed document of any kind.
+#[derive(Clone)]
+pub(crate) enum Parsed {
+    Mesh(Arc<Placed<document::Mesh>>),
+    Function(Arc<Placed<document::Function>>),
+    Job(Arc<Placed<document::Job>>),
+    External(Arc<Placed<document::External>>),
+    Policy(Arc<Placed<document::Policy>>),
+    Foreign(Arc<Foreign>),
+}
+
+impl Parsed {
+    /// Puts the document to its kind.
+    pub(crate) fn add_to(self, documents: &mut Documents, foreign: &mut Vec<Arc<Foreign>>) {
+        match self {
+            Self::Mesh(document) => documents.meshes.push(document),
+            Self::Function(document) => documents.functions.push(document),
+            Self::Job(document) => documents.jobs.push(document),
+            Self::External(document) => documents.externals.push(document),
+            Self::Policy(document) => documents.policies.push(document),
+            Self::Foreign(document) => foreign.push(document),
+        }
+    }
+}
+
+/// The typed document; `None`: problems were reported.
+pub(crate) fn parse(file: &Path, node: Node, origin: Origin, problems: &RefCell<Vec<Problem>>) -> Option<Parsed> {
     const KINDS: [&str; 8] =
         ["Mesh", "Function", "Job", "External", "Policy", Kind::NAMES[0], Kind::NAMES[1], Kind::NAMES[2]];
     let root = Scope::root(file, &node, problems);
@@ -141,27 +165,39 @@ fn place(
         let fix =
             "expected `apiVersion: leno.dev/v1alpha1` and `kind: Mesh`, `Function`, `Job`, `External` or `Policy`";
         root.problem("this is no document of the mesh: it has no `kind`", fix);
-        return;
+        return None;
     };
     match kind {
-        "Mesh" => documents.meshes.extend(typed(file, node, problems)),
-        "Function" => documents.functions.extend(typed(file, node, problems)),
-        "Job" => documents.jobs.extend(typed(file, node, problems)),
-        "External" => documents.externals.extend(typed(file, node, problems)),
-        "Policy" => documents.policies.extend(typed(file, node, problems)),
+        "Mesh" => typed(file, node, origin, problems).map(Parsed::Mesh),
+        "Function" => typed(file, node, origin, problems).map(Parsed::Function),
+        "Job" => typed(file, node, origin, problems).map(Parsed::Job),
+        "External" => typed(file, node, origin, problems).map(Parsed::External),
+        "Policy" => typed(file, node, origin, problems).map(Parsed::Policy),
         other => match Kind::named(other) {
-            Some(kind) => foreign.push(Foreign { file: file.to_owned(), node, kind }),
+            Some(kind) => Some(Parsed::Foreign(Arc::new(Foreign { file: file.to_owned(), node, origin, kind }))),
             None => {
                 let message = format!("there is no kind `{}`", other.escape_debug());
                 root.field("kind").problem(message, did_you_mean(other, KINDS));
+                None
             }
         },
     }
 }
 
-fn typed<T: DeserializeOwned>(file: &Path, node: Node, problems: &RefCell<Vec<Problem>>) -> Option<Placed<T>> {
+fn typed<T: DeserializeOwned>(
+    file: &Path,
+    node: Node,
+    origin: Origin,
+    problems: &RefCell<Vec<Problem>>,
+) -> Option<Arc<Placed<T>>> {
     let document = deserialize(&Scope::root(file, &node, problems))?;
-    Some(Placed { file: file.to_owned(), node, document })
+    Some(Arc::new(Placed { file: file.to_owned(), node, origin, document }))
+}
+
+/// A document that is no YAML.
+pub(crate) fn broken_document(file: &Path, broken: Broken) -> Problem {
+    let (line, column) = (broken.mark.line, broken.mark.column);
+    Problem { file: file.to_owned(), line, column, field: String::new(), message: broken.message, fix: broken.fix }
 }
 
 /// Hash over the documents and all files that they refer to.

@@ -50,6 +50,16 @@ impl fmt::Display for Problem {
 
 impl std::error::Error for Problem {}
 
+/// Where a document comes from. It decides what the paths in it mean.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// A file. Paths start from its folder, and what must be known of a file is read when the document is compiled.
+    #[default]
+    File,
+    /// A request. Paths are absolute and those of the nodes; nothing is read when the document is compiled.
+    Request,
+}
+
 /// A place in a document, for reporting problems there: follows fields and elements, and stays at the last place that
 /// exists.
 #[derive(Clone, Copy)]
@@ -58,6 +68,7 @@ pub(crate) struct Scope<'a> {
     node: Option<&'a Node>,
     mark: Mark,
     path: PathTo<'a>,
+    origin: Origin,
     problems: &'a RefCell<Vec<Problem>>,
 }
 
@@ -71,7 +82,16 @@ enum PathTo<'a> {
 impl<'a> Scope<'a> {
     /// The whole document.
     pub(crate) fn root(file: &'a Path, node: &'a Node, problems: &'a RefCell<Vec<Problem>>) -> Self {
-        Self { file, node: Some(node), mark: node.mark, path: PathTo::Root, problems }
+        Self { file, node: Some(node), mark: node.mark, path: PathTo::Root, origin: Origin::File, problems }
+    }
+
+    /// The same place in a document of this origin.
+    pub(crate) fn of(self, origin: Origin) -> Self {
+        Self { origin, ..self }
+    }
+
+    pub(crate) fn origin(&self) -> Origin {
+        self.origin
     }
 
     /// A field of the mapping here.
@@ -86,7 +106,14 @@ impl<'a> Scope<'a> {
             Some((_, node)) => (Some(node), node.mark),
             None => (None, self.mark),
         };
-        Scope { file: self.file, node, mark, path: PathTo::Field(self, name), problems: self.problems }
+        Scope {
+            file: self.file,
+            node,
+            mark,
+            path: PathTo::Field(self, name),
+            origin: self.origin,
+            problems: self.problems,
+        }
     }
 
     /// An element of the list here.
@@ -96,7 +123,14 @@ impl<'a> Scope<'a> {
             _ => None,
         };
         let mark = node.map_or(self.mark, |node| node.mark);
-        Scope { file: self.file, node, mark, path: PathTo::Element(self, index), problems: self.problems }
+        Scope {
+            file: self.file,
+            node,
+            mark,
+            path: PathTo::Element(self, index),
+            origin: self.origin,
+            problems: self.problems,
+        }
     }
 
     /// The node here, if it exists in the document.

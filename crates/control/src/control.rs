@@ -136,10 +136,12 @@ impl Control {
             Some(stored) if stored.mesh.trust_domain == bundle.trust_domain().as_str() => {
                 Compiled::new(stored, &stored.modules, &histories, &bundle)?
             }
-            _ => {
+            Some(_) => {
                 histories = Histories::default();
+                store.forget_histories()?;
                 Compiled::nothing(&bundle)?
             }
+            None => Compiled::nothing(&bundle)?,
         };
         let mut state = State::new(compiled, histories);
         state.recall(store.outcomes()?);
@@ -170,7 +172,7 @@ impl Control {
         let modules = self.modules(definitions, &histories)?;
         let compiled = Compiled::new(definitions, &modules, &histories, &self.0.bundle)?;
         let functions = compiled.functions.len();
-        store.save(definitions, &modules, &histories)?;
+        store.save(definitions, &modules, &before, &histories)?;
         let changed = self.state().publish(compiled, histories);
         self.0.rollouts.notify_one();
         drop(store);

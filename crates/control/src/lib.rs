@@ -53,5 +53,7 @@ pub use status::{
     Counters, FunctionStatus, HostedInstance, IssuedIdentity, NodeStatus, RejectedVersion, RevisionStatus,
     RolloutEvent, Status,
 };
-pub use store::{Store, StoreError};
+pub use store::{
+    Backend, Commit, Entry, Etcd, EtcdOptions, Limits, Listing, Redb, Store, StoreError, Term, Transaction, Watch,
+};
 pub use wire::v1;

@@ -179,29 +179,39 @@ fn errors_name_the_file() {
 }
 
 #[test]
-fn a_store_of_another_release_or_with_damage_is_refused() {
+fn a_store_of_another_format_or_with_damage_is_refused() {
     use redb::{Database, TableDefinition};
     const META: TableDefinition<'static, &'static str, &'static [u8]> = TableDefinition::new("meta");
-    const SLICES: TableDefinition<'static, &'static str, &'static [u8]> = TableDefinition::new("slices");
+    const ENTRIES: TableDefinition<'static, &'static str, &'static [u8]> = TableDefinition::new("entries");
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("control.redb");
-    let tamper = |table: TableDefinition<'static, &'static str, &'static [u8]>, key: &str, value: &[u8]| {
-        let database = Database::open(&path).unwrap();
-        let writing = database.begin_write().unwrap();
-        writing.open_table(table).unwrap().insert(key, value).unwrap();
-        writing.commit().unwrap();
-    };
+    let tamper =
+        |path: &Path, table: TableDefinition<'static, &'static str, &'static [u8]>, key: &str, value: &[u8]| {
+            let database = Database::create(path).unwrap();
+            let writing = database.begin_write().unwrap();
+            writing.open_table(table).unwrap().insert(key, value).unwrap();
+            writing.commit().unwrap();
+        };
     let authority = || Authority::new(&slices::DOMAIN.parse().unwrap()).unwrap();
     let start = || leno_control::Control::new(authority(), Store::open(&path).unwrap(), Default::default());
     start().unwrap().publish(&definitions([slice(FRONTEND, &[], 1)])).unwrap();
     start().unwrap();
 
-    tamper(SLICES, FRONTEND, &[1, 2, 3]);
+    let entry = format!("compiled/slices/{FRONTEND}");
+    tamper(&path, ENTRIES, &entry, &[0, 0, 0, 0, 0, 0, 0, 1, 1, 2, 3]);
     let error = start().unwrap_err().to_string();
-    assert!(error.contains("the entry of orders/frontend cannot be read"), "{error}");
-    tamper(META, "release", b"9.9.9");
+    assert!(error.contains(&format!("the entry {entry} cannot be read")), "{error}");
+    tamper(&path, ENTRIES, &entry, &[1, 2, 3]);
+    assert!(start().unwrap_err().to_string().contains("it has no version"));
+    tamper(&path, META, "format", b"3");
     let error = Store::open(&path).map(drop).unwrap_err();
-    assert!(matches!(&error, StoreError::Release { found, .. } if found == "9.9.9"), "{error}");
+    assert!(matches!(&error, StoreError::Format { found, .. } if found == "3"), "{error}");
+
+    // What the first format has.
+    let earlier = folder.path().join("earlier.redb");
+    tamper(&earlier, META, "release", b"0.1.0");
+    let error = Store::open(&earlier).map(drop).unwrap_err();
+    assert!(matches!(&error, StoreError::Format { found, .. } if found == "1"), "{error}");
     assert!(error.to_string().contains("publish the definitions again"));
 }
 

@@ -11,11 +11,12 @@ use leno_policy::reserved::is_same;
 use leno_policy::spec::{HeaderRule, Issuer};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// Fills in the functions' policies, ordered by name, and reports policies that cannot stand together.
 pub(super) fn attach(
     context: &Context<'_>,
-    documents: &[Placed<document::Policy>],
+    documents: &[Arc<Placed<document::Policy>>],
     policies: &[Policy],
     functions: &mut BTreeMap<FunctionId, Function>,
     problems: &RefCell<Vec<Problem>>,
@@ -64,7 +65,7 @@ pub(super) fn attach(
 
 /// Reports a function whose regular expressions are too large together.
 fn regexes(
-    documents: &[Placed<document::Policy>],
+    documents: &[Arc<Placed<document::Policy>>],
     policies: &[Policy],
     functions: &BTreeMap<FunctionId, Function>,
     problems: &RefCell<Vec<Problem>>,

@@ -152,6 +152,9 @@ fn jwks(context: &Context<'_>, scope: &Scope<'_>, jwks: &Jwks, issuer: usize, po
         (Some(value), None, None) => keys(&scope.field("inline"), jwks::from_json(value), policy),
         (None, Some(file), None) => {
             let scope = scope.field("file");
+            if !fields::is_read(&scope, "expected `inline` or `url`") {
+                return Vec::new();
+            }
             let path = fields::file(context.inputs, &scope, file);
             // A file that is missing has been reported.
             if !path.is_file() {

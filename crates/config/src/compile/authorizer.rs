@@ -13,6 +13,7 @@ use crate::snapshot::{Authorizer, Function, Policy};
 use leno_policy::reserved::is_same;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(60);
 const LONGEST_TTL: Duration = Duration::from_secs(3600);
@@ -22,7 +23,7 @@ const MOST: usize = 8;
 const LONGEST_PREFIX: usize = 256;
 
 /// All that policies with authorizers name, whether it is there or not.
-pub(super) fn asking(policies: &[Placed<document::Policy>]) -> BTreeSet<FunctionId> {
+pub(super) fn asking(policies: &[Arc<Placed<document::Policy>>]) -> BTreeSet<FunctionId> {
     let with_authorizers =
         policies.iter().map(|placed| &placed.document).filter(|policy| !policy.spec.external_authorization.is_empty());
     let named = with_authorizers.flat_map(|policy| {
@@ -166,7 +167,7 @@ fn cache(scope: &Scope<'_>, section: &document::AuthorizerCache) -> slice::Autho
 /// Finds out how the authorizers are called, and makes them callees of the functions that ask them. Refuses what could not work: nobody who could answer, and
 /// questions about questions without end.
 pub(super) fn connect(
-    documents: &[Placed<document::Policy>],
+    documents: &[Arc<Placed<document::Policy>>],
     policies: &mut [Policy],
     functions: &mut BTreeMap<FunctionId, Function>,
     problems: &RefCell<Vec<Problem>>,
@@ -231,7 +232,7 @@ fn reached(id: &FunctionId, called: &Function, protocol: AuthorizerProtocol) -> 
 
 /// Refuses authorizers that would be asked, at the end of however many questions, about requests to themselves.
 fn endless(
-    documents: &[Placed<document::Policy>],
+    documents: &[Arc<Placed<document::Policy>>],
     policies: &[Policy],
     functions: &BTreeMap<FunctionId, Function>,
     problems: &RefCell<Vec<Problem>>,
@@ -267,7 +268,7 @@ fn endless(
 
 /// Refuses answers that would overwrite what a verified token says.
 fn claims(
-    documents: &[Placed<document::Policy>],
+    documents: &[Arc<Placed<document::Policy>>],
     policies: &[Policy],
     functions: &BTreeMap<FunctionId, Function>,
     problems: &RefCell<Vec<Problem>>,

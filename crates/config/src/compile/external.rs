@@ -15,6 +15,7 @@ use leno_policy::spec::Cidr;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Nobody waits longer for a connection.
 const LONGEST_CONNECT: Duration = Duration::from_secs(60);
@@ -273,7 +274,7 @@ pub(super) fn distinct_callees(
 
 /// External documents by name. Names are identities, so each may appear once among functions, jobs and these.
 pub(super) fn names(
-    externals: &[Placed<document::External>],
+    externals: &[Arc<Placed<document::External>>],
     taken: impl Fn(&FunctionId) -> Option<(&'static str, String)>,
     problems: &RefCell<Vec<Problem>>,
 ) -> BTreeMap<FunctionId, usize> {

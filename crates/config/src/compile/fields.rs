@@ -5,7 +5,7 @@ use crate::document::Metadata;
 use crate::duration::Duration;
 use crate::id::{FunctionId, is_label};
 use crate::nearest::did_you_mean;
-use crate::problem::Scope;
+use crate::problem::{Origin, Scope};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -119,6 +119,14 @@ pub(super) const MILLISECOND: Duration = Duration::from_millis(1);
 
 /// A path relative to the document's folder, made absolute: who uses it may have another working directory.
 pub(super) fn relative(scope: &Scope<'_>, path: &Path) -> PathBuf {
+    if scope.origin() == Origin::Request {
+        // What a document leaves out is `.`: it is in no folder, so its functions start in the root.
+        if path != Path::new(".") && !path.is_absolute() {
+            let fix = "expected an absolute path: a document that comes in a request is in no folder";
+            scope.problem(format!("{} is a relative path", path.display()), fix);
+        }
+        return Path::new("/").join(path).components().collect();
+    }
     let path = scope.folder().join(path);
     std::path::absolute(&path).unwrap_or(path)
 }
@@ -126,11 +134,24 @@ pub(super) fn relative(scope: &Scope<'_>, path: &Path) -> PathBuf {
 /// A file that must exist; a change of it is a change of the configuration.
 pub(super) fn file(context: &std::cell::RefCell<Vec<PathBuf>>, scope: &Scope<'_>, path: &Path) -> PathBuf {
     let path = relative(scope, path);
+    if scope.origin() == Origin::Request {
+        // It is a file of the nodes, which say themselves if it is not there.
+        return path;
+    }
     if !path.is_file() {
         scope.problem(format!("there is no file {}", path.display()), "paths are relative to the document's folder");
     }
     context.borrow_mut().push(path.clone());
     path
+}
+
+/// Whether a file may be read now. Reports one that a document of a request names: whoever may send documents could have any file read.
+pub(super) fn is_read(scope: &Scope<'_>, fix: &str) -> bool {
+    let read = scope.origin() == Origin::File;
+    if !read {
+        scope.problem("no files are read for documents that come in a request", fix);
+    }
+    read
 }
 
 /// A port that a caller may ask for.

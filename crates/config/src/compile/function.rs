@@ -13,10 +13,11 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
+use std::sync::Arc;
 
 /// Functions by name; each name may appear once.
 pub(super) fn names(
-    functions: &[Placed<document::Function>],
+    functions: &[Arc<Placed<document::Function>>],
     problems: &RefCell<Vec<Problem>>,
 ) -> BTreeMap<FunctionId, usize> {
     let mut names = BTreeMap::new();
@@ -25,7 +26,7 @@ pub(super) fn names(
         let metadata = root.field("metadata");
         let Some(id) = fields::id(&metadata, &placed.document.metadata) else { continue };
         if let Some(first) = names.get(&id) {
-            let first: &Placed<document::Function> = &functions[*first];
+            let first: &Arc<Placed<document::Function>> = &functions[*first];
             let message = format!("there is another function `{id}`, in {}", first.scope(problems).line());
             metadata.field("name").problem(message, "give each its own name");
             continue;
@@ -260,7 +261,7 @@ fn expose(list: &Scope<'_>, exposes: &[document::Expose]) -> Vec<slice::Expose> 
 
 /// Reports hosts and paths that two functions, or one function twice, claim.
 pub(super) fn exposed_once(
-    functions: &[Placed<document::Function>],
+    functions: &[Arc<Placed<document::Function>>],
     names: &BTreeMap<FunctionId, usize>,
     problems: &RefCell<Vec<Problem>>,
 ) {

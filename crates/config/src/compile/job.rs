@@ -14,14 +14,15 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Nobody waits longer for a job, or for its entry to go.
 const LONGEST: Duration = Duration::from_secs(365 * 86_400);
 
 /// Jobs by name. Names are identities, so each may appear once among jobs and functions.
 pub(super) fn names(
-    jobs: &[Placed<document::Job>],
-    functions: &[Placed<document::Function>],
+    jobs: &[Arc<Placed<document::Job>>],
+    functions: &[Arc<Placed<document::Function>>],
     named: &BTreeMap<FunctionId, usize>,
     problems: &RefCell<Vec<Problem>>,
 ) -> BTreeMap<FunctionId, usize> {

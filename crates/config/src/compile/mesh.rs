@@ -14,6 +14,7 @@ use crate::slice::{
 };
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// A rotation every half minute is already more than anybody wants.
 const SHORTEST_SVID: Duration = Duration::from_secs(60);
@@ -28,7 +29,7 @@ const LONGEST_SVID: Duration = Duration::from_secs(90 * 86_400);
 const FIRST_IDS: std::ops::RangeInclusive<u32> = 1000..=2_000_000_000;
 
 pub(super) fn mesh(
-    documents: &[Placed<document::Mesh>],
+    documents: &[Arc<Placed<document::Mesh>>],
     folder: Option<&Path>,
     problems: &RefCell<Vec<Problem>>,
     inputs: &RefCell<Vec<PathBuf>>,

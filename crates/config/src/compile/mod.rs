@@ -34,7 +34,7 @@ mod wasm;
 
 use crate::document;
 use crate::id::FunctionId;
-use crate::problem::{Problem, Scope};
+use crate::problem::{Origin, Problem, Scope};
 use crate::slice::{Isolation, ModuleHash};
 use crate::snapshot::{Read, Snapshot};
 use crate::yaml::Node;
@@ -44,26 +44,28 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 /// A typed document with its source.
+#[derive(Clone)]
 pub(crate) struct Placed<T> {
     pub file: PathBuf,
     pub node: Node,
+    pub origin: Origin,
     pub document: T,
 }
 
 impl<T> Placed<T> {
     fn scope<'a>(&'a self, problems: &'a RefCell<Vec<Problem>>) -> Scope<'a> {
-        Scope::root(&self.file, &self.node, problems)
+        Scope::root(&self.file, &self.node, problems).of(self.origin)
     }
 }
 
 /// All documents of a mesh.
 #[derive(Default)]
 pub(crate) struct Documents {
-    pub meshes: Vec<Placed<document::Mesh>>,
-    pub functions: Vec<Placed<document::Function>>,
-    pub jobs: Vec<Placed<document::Job>>,
-    pub externals: Vec<Placed<document::External>>,
-    pub policies: Vec<Placed<document::Policy>>,
+    pub meshes: Vec<Arc<Placed<document::Mesh>>>,
+    pub functions: Vec<Arc<Placed<document::Function>>>,
+    pub jobs: Vec<Arc<Placed<document::Job>>>,
+    pub externals: Vec<Arc<Placed<document::External>>>,
+    pub policies: Vec<Arc<Placed<document::Policy>>>,
     /// The folder whose documents they are; `None`: a file's.
     pub folder: Option<PathBuf>,
     /// Some could not be read. Names that are not found may be in those, so they are not reported.

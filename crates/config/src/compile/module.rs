@@ -94,6 +94,9 @@ fn file(
     kind: &Kind,
 ) -> Option<ModuleHash> {
     let place = scope.field("path");
+    if !fields::is_read(&place, "expected `url` with `sha256`") {
+        return None;
+    }
     let path = fields::file(context.inputs, &place, path);
     // A file that is missing has been reported.
     let size = std::fs::metadata(&path).ok().filter(std::fs::Metadata::is_file)?.len();

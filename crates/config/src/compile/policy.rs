@@ -9,9 +9,10 @@ use crate::problem::{Problem, Scope};
 use crate::snapshot::Policy;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Checks that names are unique in their namespace.
-pub(super) fn names(policies: &[Placed<document::Policy>], problems: &RefCell<Vec<Problem>>) {
+pub(super) fn names(policies: &[Arc<Placed<document::Policy>>], problems: &RefCell<Vec<Problem>>) {
     let mut seen: BTreeMap<(&str, &str), String> = BTreeMap::new();
     for placed in policies {
         let metadata = &placed.document.metadata;

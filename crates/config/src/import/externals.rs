@@ -18,6 +18,7 @@ use crate::slice::EgressProtocol;
 use leno_policy::spec::Cidr;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
 
 /// A translated policy, as far as it is about calls to the outside.
 pub(super) struct Translation {
@@ -64,8 +65,10 @@ pub(super) fn add(documents: &mut Documents, translations: &[Translation]) {
         .filter_map(|placed| Some((id(&placed.document.metadata)?, placed.document.spec.clone())))
         .collect();
     for Translation { policy, outside, .. } in translations {
-        if let Some(rules) =
-            documents.policies.get_mut(*policy).and_then(|placed| placed.document.spec.callee_rules.as_mut())
+        if let Some(rules) = documents
+            .policies
+            .get_mut(*policy)
+            .and_then(|placed| Arc::make_mut(placed).document.spec.callee_rules.as_mut())
         {
             name_written(rules, outside, &written);
         }
@@ -272,7 +275,9 @@ fn put(documents: &mut Documents, translations: &[Translation], names: &mut Name
     };
     let Some((policy, first)) = rule_of(&origin.0) else { return };
     let rules: Vec<(usize, &OutsideRule)> = rules.iter().filter_map(rule_of).collect();
-    let Some(Placed { file, node, document }) = documents.policies.get(policy) else { return };
+    let Some(placed) = documents.policies.get(policy) else { return };
+    let Placed { file, node, origin: placed_at, document } = &**placed;
+    let placed_at = *placed_at;
     let (file, node, Metadata { name, namespace, .. }) = (file.clone(), node.clone(), document.metadata.clone());
     let name = names.take(&namespace, &name, &format!("{}-{}", first.name, origin.1));
     let id = format!("{namespace}/{name}");
@@ -287,7 +292,7 @@ fn put(documents: &mut Documents, translations: &[Translation], names: &mut Name
     }
     for (policy, rule) in &rules {
         let Some(placed) = documents.policies.get_mut(*policy) else { continue };
-        let allow = placed.document.spec.callee_rules.iter_mut().flat_map(|rules| &mut rules.allow);
+        let allow = Arc::make_mut(placed).document.spec.callee_rules.iter_mut().flat_map(|rules| &mut rules.allow);
         let external = FunctionId { namespace: namespace.clone(), name: name.clone() };
         allow.filter(|one| one.name == rule.name).for_each(|one| one.to.externals.push(external.clone()));
     }
@@ -317,14 +322,18 @@ fn put(documents: &mut Documents, translations: &[Translation], names: &mut Name
             ..PolicySpec::default()
         },
     };
-    documents.externals.push(Placed { file: file.clone(), node: node.clone(), document: external });
-    documents.policies.push(Placed { file, node, document: policy });
-    let functions = documents.functions.iter_mut().map(|one| (&one.document.metadata, &mut one.document.spec.callees));
-    let jobs = documents.jobs.iter_mut().map(|one| (&one.document.metadata, &mut one.document.spec.callees));
-    for (metadata, callees) in functions.chain(jobs) {
-        if callers.iter().any(|caller| caller.namespace == metadata.namespace && caller.name == metadata.name) {
-            callees.push(id.clone());
-        }
+    let external = Placed { file: file.clone(), node: node.clone(), origin: placed_at, document: external };
+    documents.externals.push(Arc::new(external));
+    documents.policies.push(Arc::new(Placed { file, node, origin: placed_at, document: policy }));
+    let calls = |metadata: &Metadata| {
+        callers.iter().any(|caller| caller.namespace == metadata.namespace && caller.name == metadata.name)
+    };
+    // Only documents that change are copied.
+    for function in documents.functions.iter_mut().filter(|one| calls(&one.document.metadata)) {
+        Arc::make_mut(function).document.spec.callees.push(id.clone());
+    }
+    for job in documents.jobs.iter_mut().filter(|one| calls(&one.document.metadata)) {
+        Arc::make_mut(job).document.spec.callees.push(id.clone());
     }
 }
 

@@ -21,7 +21,7 @@ use crate::document::{
 };
 use crate::id::is_label;
 use crate::imported::Row;
-use crate::problem::{Problem, Scope};
+use crate::problem::{Origin, Problem, Scope};
 use crate::yaml::Node;
 use externals::Translation;
 use outside::OutsideRules;
@@ -29,6 +29,7 @@ use report::Report;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// A policy of another project.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +63,7 @@ impl Kind {
 pub(crate) struct Foreign {
     pub file: PathBuf,
     pub node: Node,
+    pub origin: Origin,
     pub kind: Kind,
 }
 
@@ -76,20 +78,22 @@ struct Translated {
 
 /// Translates all of them, and adds the policies to the documents, and External documents for what they allow outside. What is reported is told in the order of the documents.
 pub(crate) fn translate(
-    foreign: Vec<Foreign>,
+    foreign: &[Arc<Foreign>],
     documents: &mut Documents,
     problems: &RefCell<Vec<Problem>>,
 ) -> Vec<Row> {
     let (mut rows, mut translations) = (Vec::new(), Vec::new());
-    for Foreign { file, node, kind } in foreign {
+    for foreign in foreign {
+        let Foreign { file, node, origin, kind } = &**foreign;
         let before = problems.borrow().len();
-        let root = Scope::root(&file, &node, problems);
-        let translated = document(documents, &root, kind, &mut rows);
+        let root = Scope::root(file, node, problems).of(*origin);
+        let translated = document(documents, &root, *kind, &mut rows);
         documents.incomplete |= problems.borrow().len() > before;
         for (name, namespace, Translated { selector, rules, callee_rules, outside }) in translated {
             let document = policy(name, namespace, selector.clone(), rules, callee_rules);
             translations.push(Translation { policy: documents.policies.len(), selector, outside });
-            documents.policies.push(Placed { file: file.clone(), node: node.clone(), document });
+            let placed = Placed { file: file.clone(), node: node.clone(), origin: *origin, document };
+            documents.policies.push(Arc::new(placed));
         }
     }
     externals::add(documents, &translations);

@@ -5,7 +5,7 @@
 
 mod tree;
 
-pub(crate) use tree::documents;
+pub(crate) use tree::{Broken, documents};
 
 /// A position in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +42,25 @@ pub(crate) struct Key {
 }
 
 impl Node {
+    /// Whether both say the same, wherever they stand.
+    pub(crate) fn says_the_same(&self, other: &Self) -> bool {
+        match (&self.value, &other.value) {
+            (Value::Scalar { text, plain }, Value::Scalar { text: other, plain: other_plain }) => {
+                (text, plain) == (other, other_plain)
+            }
+            (Value::List(nodes), Value::List(others)) => {
+                nodes.len() == others.len() && nodes.iter().zip(others).all(|(node, other)| node.says_the_same(other))
+            }
+            (Value::Map(entries), Value::Map(others)) => {
+                let same = |((key, node), (other_key, other)): (&(Key, Self), &(Key, Self))| {
+                    key.text == other_key.text && node.says_the_same(other)
+                };
+                entries.len() == others.len() && entries.iter().zip(others).all(same)
+            }
+            _ => false,
+        }
+    }
+
     pub(crate) fn is_scalar(&self) -> bool {
         matches!(self.value, Value::Scalar { .. })
     }

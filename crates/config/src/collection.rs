@@ -1,0 +1,268 @@
+//! Documents that come one by one, in requests, and are kept by their names.
+//!
+//! A document is read once. What was read of it is shared by all compilations that it takes part in.
+
+use crate::compile::Documents;
+use crate::document::{Metadata, PolicySpec};
+use crate::import::{Foreign, Kind};
+use crate::load::{Parsed, broken_document, finish, parse};
+use crate::problem::{Origin, Problem};
+use crate::snapshot::Snapshot;
+use crate::yaml::{self, Node};
+use serde::{Deserialize, Serialize};
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+/// The name of a document: no two documents of a mesh have the same.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DocumentId {
+    /// As the document writes it: `Function`.
+    pub kind: String,
+    /// Empty for documents of the whole mesh: `Mesh` and `CiliumClusterwideNetworkPolicy`.
+    pub namespace: String,
+    /// As the document writes it.
+    pub name: String,
+}
+
+/// A document that was read.
+#[derive(Clone)]
+pub struct Document {
+    id: DocumentId,
+    text: Arc<str>,
+    parsed: Parsed,
+}
+
+/// The namespaces whose functions a document says something about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// These only.
+    Namespaces(BTreeSet<String>),
+    /// Any, also those to come.
+    Mesh,
+}
+
+impl DocumentId {
+    /// The kinds that a document may be of.
+    pub const KINDS: [&str; 8] =
+        ["Mesh", "Function", "Job", "External", "Policy", Kind::NAMES[0], Kind::NAMES[1], Kind::NAMES[2]];
+
+    /// Whether documents of a kind are of the whole mesh and in no namespace.
+    pub fn is_of_the_mesh(kind: &str) -> bool {
+        kind == "Mesh" || kind == Kind::NAMES[1]
+    }
+}
+
+impl fmt::Display for DocumentId {
+    /// `Function demo/shop`, `Mesh main`
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kind, namespace, name } = self;
+        if namespace.is_empty() { write!(f, "{kind} {name}") } else { write!(f, "{kind} {namespace}/{name}") }
+    }
+}
+
+impl Document {
+    /// Reads all documents of a text. `file` is what problems name.
+    ///
+    /// # Errors
+    /// All problems of all documents that can be found in each alone, in the order of their lines.
+    pub fn read(file: &Path, text: &str) -> Result<Vec<Self>, Vec<Problem>> {
+        let problems = RefCell::new(Vec::new());
+        let mut documents: Vec<Self> = Vec::new();
+        for found in yaml::documents(text) {
+            let node = match found {
+                Ok(node) => node,
+                Err(broken) => {
+                    problems.borrow_mut().push(broken_document(file, broken));
+                    continue;
+                }
+            };
+            let (line, column) = (node.mark.line, node.mark.column);
+            let fail = |message: &str, fix: &str| {
+                let problem = Problem::of_file(file, message, fix);
+                problems.borrow_mut().push(Problem { line, column, ..problem });
+            };
+            let own = own_text(text, line);
+            let Some(parsed) = parse(file, node, Origin::Request, &problems) else { continue };
+            let Some(id) = parsed.id() else {
+                fail("the document has no name", "add `metadata: {name: …}`");
+                continue;
+            };
+            // Names are keys of the store and parts of paths, so they are checked before anything is compiled.
+            if let Some(wrong) = [&id.namespace, &id.name].into_iter().find(|name| !is_plain(name)) {
+                let fix = "expected a DNS label: a-z, 0-9 and `-`, at most 63 characters";
+                fail(&format!("`{}` cannot be a name", wrong.escape_debug()), fix);
+                continue;
+            }
+            // What is kept must say what was checked.
+            let again = yaml::documents(own);
+            if !matches!(&again[..], [Ok(again)] if again.says_the_same(parsed.node())) {
+                fail("the document cannot be kept by itself", "begin each document on a line after `---`");
+                continue;
+            }
+            if documents.iter().any(|other| other.id == id) {
+                fail(&format!("{id} is there twice"), "keep one of the two");
+                continue;
+            }
+            documents.push(Self { id, text: own.into(), parsed });
+        }
+        let mut problems = problems.into_inner();
+        if problems.is_empty() {
+            return Ok(documents);
+        }
+        problems.sort();
+        problems.dedup();
+        Err(problems)
+    }
+
+    /// Reads one document that was kept. Problems name the document, and lines of its own text.
+    ///
+    /// # Errors
+    /// As [`Document::read`], and if the text is not one document of this name.
+    pub fn restore(id: &DocumentId, text: &str) -> Result<Self, Vec<Problem>> {
+        let file = id.to_string();
+        let mut documents = Self::read(Path::new(&file), text)?;
+        match (documents.pop(), documents.is_empty()) {
+            (Some(document), true) if document.id == *id => Ok(document),
+            _ => Err(vec![Problem::of_file(Path::new(&file), "the kept text is not this document", "apply it again")]),
+        }
+    }
+
+    /// Its name.
+    pub fn id(&self) -> &DocumentId {
+        &self.id
+    }
+
+    /// Its own part of the text that it was read from.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Whose functions it says something about. Nobody should be able to say something about functions of a namespace that is not theirs.
+    pub fn reach(&self) -> Reach {
+        let own = || BTreeSet::from([self.id.namespace.clone()]);
+        match &self.parsed {
+            Parsed::Mesh(_) => Reach::Mesh,
+            Parsed::Function(_) | Parsed::Job(_) | Parsed::External(_) => Reach::Namespaces(own()),
+            Parsed::Policy(placed) => reach_of_policy(own(), &placed.document.spec),
+            Parsed::Foreign(foreign) if foreign.kind == Kind::CiliumClusterwide => Reach::Mesh,
+            Parsed::Foreign(_) => Reach::Namespaces(own()),
+        }
+    }
+}
+
+/// Empty for the namespace of a document that is in none. Kubernetes has dots in names.
+fn is_plain(name: &str) -> bool {
+    name.len() <= 63
+        && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte))
+}
+
+fn reach_of_policy(mut namespaces: BTreeSet<String>, spec: &PolicySpec) -> Reach {
+    for namespace in spec.namespaces.iter().flatten() {
+        if namespace == "*" {
+            return Reach::Mesh;
+        }
+        namespaces.insert(namespace.clone());
+    }
+    let elsewhere = spec.functions.iter().filter_map(|function| function.split_once('/'));
+    namespaces.extend(elsewhere.map(|(namespace, _)| namespace.to_owned()));
+    Reach::Namespaces(namespaces)
+}
+
+impl fmt::Debug for Document {
+    /// Without its text, which may hold secrets of functions' environments.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Document({})", self.id)
+    }
+}
+
+impl Snapshot {
+    /// Checks and compiles documents that were read from requests, as those of files are.
+    ///
+    /// # Errors
+    /// All problems that were found, ordered by file and line.
+    pub fn of_documents<'a>(all: impl IntoIterator<Item = &'a Document>) -> Result<Self, Vec<Problem>> {
+        let (mut documents, mut foreign) = (Documents::default(), Vec::new());
+        for document in all {
+            document.parsed.clone().add_to(&mut documents, &mut foreign);
+        }
+        finish(documents, &foreign, RefCell::default())
+    }
+}
+
+impl Parsed {
+    fn id(&self) -> Option<DocumentId> {
+        let placed = |kind: &str, Metadata { name, namespace, .. }: &Metadata| {
+            Some(DocumentId { kind: kind.to_owned(), namespace: namespace.clone(), name: name.clone() })
+        };
+        match self {
+            Self::Mesh(mesh) => Some(DocumentId {
+                kind: "Mesh".to_owned(),
+                namespace: String::new(),
+                name: mesh.document.metadata.name.clone(),
+            }),
+            Self::Function(function) => placed("Function", &function.document.metadata),
+            Self::Job(job) => placed("Job", &job.document.metadata),
+            Self::External(external) => placed("External", &external.document.metadata),
+            Self::Policy(policy) => placed("Policy", &policy.document.metadata),
+            Self::Foreign(foreign) => foreign.id(),
+        }
+    }
+
+    fn node(&self) -> &Node {
+        match self {
+            Self::Mesh(mesh) => &mesh.node,
+            Self::Function(function) => &function.node,
+            Self::Job(job) => &job.node,
+            Self::External(external) => &external.node,
+            Self::Policy(policy) => &policy.node,
+            Self::Foreign(foreign) => &foreign.node,
+        }
+    }
+}
+
+impl Foreign {
+    fn id(&self) -> Option<DocumentId> {
+        let metadata = self.node.get("metadata")?;
+        let namespace = match self.kind {
+            Kind::CiliumClusterwide => String::new(),
+            Kind::Cilium | Kind::Kubernetes => {
+                metadata.get("namespace").and_then(Node::text).unwrap_or("default").to_owned()
+            }
+        };
+        let name = metadata.get("name").and_then(Node::text)?.to_owned();
+        Some(DocumentId { kind: self.node.get("kind")?.text()?.to_owned(), namespace, name })
+    }
+}
+
+/// The part of a text that holds the document whose first value is in this line, counted from 1. `---` in the first column separates documents
+/// wherever it stands, even in the midst of a text.
+fn own_text(text: &str, line: u32) -> &str {
+    let line = usize::try_from(line).unwrap_or(usize::MAX);
+    let (mut begin, mut end, mut offset) = (0, text.len(), 0);
+    for (index, content) in text.split_inclusive('\n').enumerate() {
+        let is_separator = |mark: &str| {
+            let rest = content.strip_prefix(mark);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t', '\r', '\n']))
+        };
+        if index < line {
+            if is_separator("---") {
+                // The document may begin on the line of its separator.
+                begin = if index + 1 == line { offset } else { offset + content.len() };
+            } else if is_separator("...") {
+                begin = offset + content.len();
+            }
+        } else if is_separator("---") || is_separator("...") {
+            end = offset;
+            break;
+        }
+        offset += content.len();
+    }
+    text.get(begin..end).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,495 @@
+//! Entries in etcd, for several control planes of which one leads.
+//!
+//! Who leads is an entry with a lease. Each commit compares the revision that created that entry, so a control plane that lost its lease without
+//! noticing commits nothing.
+
+use crate::store::backend::{Backend, Commit, Entry, Limits, Listing, StoreError, Term, Transaction, Watch};
+use etcd_client::{
+    Certificate, Client, Compare, CompareOp, ConnectOptions, Error, EventType, GetOptions, Identity, KvClient,
+    PutOptions, SortOrder, SortTarget, TlsOptions, Txn, TxnOp, TxnOpResponse, WatchOptions,
+};
+use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::runtime::Runtime;
+use tokio::sync::{mpsc, watch};
+use tokio::time::timeout;
+use tonic::Code;
+
+/// Format of the entries. It changes when an older release could not read them.
+const FORMAT: &str = "2";
+const KEY_FORMAT: &str = "format";
+const KEY_LEADER: &str = "leader";
+/// How long one operation may take.
+const LONGEST: Duration = Duration::from_secs(5);
+/// Entries of one answer to a listing.
+const PAGE: i64 = 256;
+/// An answer: a page of the largest entries that etcd takes would have 384 MiB, but documents are small.
+const LARGEST_ANSWER: usize = 256 << 20;
+/// etcd refuses more than 128 operations and 1.5 MiB, unless it is told otherwise. A few are for the lease and the framing.
+const LIMITS: Limits = Limits { changes: 120, bytes: 1 << 20 };
+/// Commits that a watch may be behind.
+const BEHIND: usize = 256;
+
+/// Where etcd is and how it is asked.
+#[derive(Clone, Debug, Default)]
+pub struct EtcdOptions {
+    /// `https://HOST:PORT`, or `http://` on a loopback address.
+    pub endpoints: Vec<String>,
+    /// What all keys begin with, such as `/leno`.
+    pub prefix: String,
+    /// PEM of the authorities that may have signed etcd's certificate.
+    pub ca: Option<Vec<u8>>,
+    /// PEM of a certificate and its key, with which etcd knows this control plane.
+    pub identity: Option<(Vec<u8>, Vec<u8>)>,
+    /// How long a control plane leads after its last sign of life, in whole seconds, at least 2.
+    pub lease: Duration,
+}
+
+/// A store in etcd 3.4 or later.
+pub struct Etcd(Arc<Inner>);
+
+struct Inner {
+    client: Client,
+    /// Operations run here, so that callers may be threads of any runtime or of none. `None` while it is dropped.
+    runtime: Option<Runtime>,
+    options: EtcdOptions,
+    /// The revision that created the entry of this leader; `None`: this one does not lead.
+    term: Mutex<Option<i64>>,
+}
+
+impl Etcd {
+    /// Connects, and checks the format of what is there. Blocks on the network.
+    pub fn connect(options: EtcdOptions) -> Result<Self, StoreError> {
+        let name = options.endpoints.join(",");
+        let failed = |reason: String| StoreError::Failed { store: name.clone(), reason };
+        check(&options).map_err(failed)?;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("leno-etcd")
+            .enable_all()
+            .build()
+            .map_err(|error| failed(error.to_string()))?;
+        let (endpoints, connecting) = (options.endpoints.clone(), connect_options(&options));
+        let client = wait(&runtime, async move { Client::connect(endpoints, Some(connecting)).await });
+        let client = client.map_err(|error| failed(words(&error)))?;
+        let inner = Inner { client, runtime: Some(runtime), options, term: Mutex::new(None) };
+        inner.check_format()?;
+        Ok(Self(Arc::new(inner)))
+    }
+}
+
+/// Definitions hold the environment of functions, so they cross no network in the clear.
+fn check(options: &EtcdOptions) -> Result<(), String> {
+    if options.endpoints.is_empty() {
+        return Err("there is no address of etcd".to_owned());
+    }
+    for endpoint in &options.endpoints {
+        let plain = endpoint.strip_prefix("http://");
+        let host = plain.map(|rest| rest.trim_end_matches('/').rsplit_once(':').map_or(rest, |(host, _)| host));
+        match host {
+            Some("127.0.0.1" | "localhost" | "[::1]") => {}
+            Some(_) => return Err(format!("{endpoint} is not on loopback and has no TLS; expected https://HOST:PORT")),
+            None if endpoint.starts_with("https://") => {}
+            None => return Err(format!("`{endpoint}` is no address of etcd; expected https://HOST:PORT")),
+        }
+    }
+    if options.lease < Duration::from_secs(2) {
+        return Err(format!("a lease of {:?} is too short; expected at least 2 s", options.lease));
+    }
+    Ok(())
+}
+
+fn connect_options(options: &EtcdOptions) -> ConnectOptions {
+    let mut connecting = ConnectOptions::new()
+        .with_connect_timeout(LONGEST)
+        .with_keep_alive(LONGEST, LONGEST)
+        .with_keep_alive_while_idle(true)
+        // A member that is cut off from the others ends its watches instead of keeping quiet.
+        .with_require_leader(true);
+    if options.endpoints.iter().any(|endpoint| endpoint.starts_with("https://")) {
+        let mut tls = TlsOptions::new();
+        if let Some(ca) = &options.ca {
+            tls = tls.ca_certificate(Certificate::from_pem(ca));
+        }
+        if let Some((certificate, key)) = &options.identity {
+            tls = tls.identity(Identity::from_pem(certificate, key));
+        }
+        connecting = connecting.with_tls(tls);
+    }
+    connecting
+}
+
+/// Runs an operation on the store's own runtime. Unlike `block_on` this is allowed on any thread.
+fn wait<T: Send + 'static>(
+    runtime: &Runtime,
+    operation: impl Future<Output = Result<T, Error>> + Send + 'static,
+) -> Result<T, Error> {
+    let (sender, receiver) = sync_channel(1);
+    runtime.spawn(async move {
+        let late = || Error::GRpcStatus(tonic::Status::deadline_exceeded(format!("no answer within {LONGEST:?}")));
+        let outcome = timeout(LONGEST, operation).await.unwrap_or_else(|_| Err(late()));
+        // Who asked waits for this.
+        let _ = sender.send(outcome);
+    });
+    receiver.recv().unwrap_or_else(|_| Err(Error::Internal("the operation was given up".to_owned())))
+}
+
+/// Without the debugging form that the library prints.
+fn words(error: &Error) -> String {
+    match error {
+        Error::GRpcStatus(status) => format!("{} ({:?})", status.message(), status.code()),
+        error => error.to_string(),
+    }
+}
+
+impl Inner {
+    fn wait<T: Send + 'static>(
+        &self,
+        operation: impl Future<Output = Result<T, Error>> + Send + 'static,
+    ) -> Result<T, Error> {
+        match &self.runtime {
+            Some(runtime) => wait(runtime, operation),
+            None => Err(Error::Internal("the store is closed".to_owned())),
+        }
+    }
+
+    fn kv(&self) -> KvClient {
+        self.client.kv_client().max_decoding_message_size(LARGEST_ANSWER)
+    }
+
+    fn name(&self) -> String {
+        format!("{}{}", self.options.endpoints.join(","), self.options.prefix)
+    }
+
+    fn key(&self, key: &str) -> String {
+        format!("{}/{key}", self.options.prefix)
+    }
+
+    fn failed(&self, error: &Error) -> StoreError {
+        StoreError::Failed { store: self.name(), reason: words(error) }
+    }
+
+    fn entry(&self, found: etcd_client::KeyValue) -> Result<Entry, StoreError> {
+        let version = found.mod_revision().unsigned_abs();
+        let (key, value) = found.into_key_value();
+        let damaged = |reason: &str| StoreError::Damaged {
+            store: self.name(),
+            entry: String::from_utf8_lossy(&key).into_owned(),
+            reason: reason.to_owned(),
+        };
+        let key = std::str::from_utf8(&key).map_err(|_| damaged("its key is not UTF-8"))?;
+        let own = key.strip_prefix(&self.key("")).ok_or_else(|| damaged("its key has another prefix"))?;
+        Ok(Entry { key: own.to_owned(), value, version })
+    }
+
+    fn check_format(&self) -> Result<(), StoreError> {
+        let (mut kv, key) = (self.kv(), self.key(KEY_FORMAT));
+        let absent = Compare::create_revision(key.clone(), CompareOp::Equal, 0);
+        let write = TxnOp::put(key.clone(), FORMAT, None);
+        let txn = Txn::new().when([absent]).and_then([write]).or_else([TxnOp::get(key, None)]);
+        let answer = self.wait(async move { kv.txn(txn).await }).map_err(|error| self.failed(&error))?;
+        let found = answer.op_responses().into_iter().find_map(|response| match response {
+            TxnOpResponse::Get(found) => found.kvs().first().map(|entry| entry.value().to_vec()),
+            _ => None,
+        });
+        match found {
+            Some(found) if found != FORMAT.as_bytes() => Err(StoreError::Format {
+                store: self.name(),
+                found: String::from_utf8_lossy(&found).into_owned(),
+                expected: FORMAT,
+                fix: "use another prefix, or the release that wrote it",
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// The term in which this control plane leads.
+    fn term(&self) -> Option<i64> {
+        *self.term.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set_term(&self, term: Option<i64>) {
+        *self.term.lock().unwrap_or_else(PoisonError::into_inner) = term;
+    }
+
+    /// The first entry that is not as expected; `None`: all are, so this one no longer leads.
+    fn conflict(&self, expected: &[(String, u64)]) -> Result<Option<String>, StoreError> {
+        for (key, version) in expected {
+            if self.get(key)?.map_or(0, |entry| entry.version) != *version {
+                return Ok(Some(key.clone()));
+            }
+        }
+        Ok(None)
+    }
+
+    fn get(&self, key: &str) -> Result<Option<Entry>, StoreError> {
+        let (mut kv, key) = (self.kv(), self.key(key));
+        let answer = self.wait(async move { kv.get(key, None).await });
+        let mut answer = answer.map_err(|error| self.failed(&error))?;
+        answer.take_kvs().pop().map(|found| self.entry(found)).transpose()
+    }
+}
+
+impl Backend for Etcd {
+    fn name(&self) -> String {
+        self.0.name()
+    }
+
+    fn is_shared(&self) -> bool {
+        true
+    }
+
+    fn limits(&self) -> Limits {
+        LIMITS
+    }
+
+    fn get(&self, key: &str) -> Result<Option<Entry>, StoreError> {
+        self.0.get(key)
+    }
+
+    fn list(&self, prefix: &str) -> Result<Listing, StoreError> {
+        let prefix = self.0.key(prefix);
+        let (mut listing, mut next) = (Listing::default(), prefix.clone());
+        loop {
+            let (mut kv, from, prefix) = (self.0.kv(), next.clone(), prefix.clone());
+            // All pages are of the moment of the first one.
+            let revision = i64::try_from(listing.revision).unwrap_or(i64::MAX);
+            let options = GetOptions::new()
+                .with_range(after_prefix(&prefix))
+                .with_limit(PAGE)
+                .with_revision(revision)
+                .with_sort(SortTarget::Key, SortOrder::Ascend);
+            let answer = self.0.wait(async move { kv.get(from, Some(options)).await });
+            let mut answer = answer.map_err(|error| self.0.failed(&error))?;
+            if listing.revision == 0 {
+                listing.revision = answer.header().map_or(0, |header| header.revision().unsigned_abs());
+            }
+            let more = answer.more();
+            for found in answer.take_kvs() {
+                listing.entries.push(self.0.entry(found)?);
+            }
+            match listing.entries.last() {
+                // The key that comes next after this one.
+                Some(last) if more => next = format!("{}\0", self.0.key(&last.key)),
+                _ => return Ok(listing),
+            }
+        }
+    }
+
+    fn commit(&self, transaction: &Transaction) -> Result<u64, StoreError> {
+        transaction.check(LIMITS)?;
+        let not_leader = || StoreError::NotLeader { store: self.name() };
+        let term = self.0.term().ok_or_else(not_leader)?;
+        let mut compares = vec![Compare::create_revision(self.0.key(KEY_LEADER), CompareOp::Equal, term)];
+        for (key, version) in &transaction.expected {
+            let version = i64::try_from(*version).unwrap_or(i64::MAX);
+            compares.push(Compare::mod_revision(self.0.key(key), CompareOp::Equal, version));
+        }
+        let operation = |(key, value): &(String, Option<Vec<u8>>)| match value {
+            Some(value) => TxnOp::put(self.0.key(key), value.clone(), None),
+            None => TxnOp::delete(self.0.key(key), None),
+        };
+        let operations: Vec<TxnOp> = transaction.changes.iter().map(operation).collect();
+        let (mut kv, txn) = (self.0.kv(), Txn::new().when(compares).and_then(operations));
+        let answer = self.0.wait(async move { kv.txn(txn).await }).map_err(|error| self.commit_failed(&error))?;
+        if answer.succeeded() {
+            return Ok(answer.header().map_or(0, |header| header.revision().unsigned_abs()));
+        }
+        match self.0.conflict(&transaction.expected)? {
+            Some(key) => Err(StoreError::Conflict { key }),
+            None => {
+                self.0.set_term(None);
+                Err(not_leader())
+            }
+        }
+    }
+
+    fn watch(&self, prefix: &str, after: u64) -> Result<Watch, StoreError> {
+        let (sender, receiver) = mpsc::channel(BEHIND);
+        let options = WatchOptions::new()
+            .with_prefix()
+            .with_start_revision(i64::try_from(after.saturating_add(1)).unwrap_or(i64::MAX));
+        let (mut client, key) = (self.0.client.watch_client(), self.0.key(prefix));
+        let mut stream = self
+            .0
+            .wait(async move { client.watch(key, Some(options)).await })
+            .map_err(|error| self.0.failed(&error))?;
+        let own = self.0.key("");
+        if let Some(runtime) = &self.0.runtime {
+            runtime.spawn(async move {
+                loop {
+                    let message = tokio::select! {
+                        message = stream.message() => message,
+                        () = sender.closed() => return,
+                    };
+                    // Ended, or what was missed is compacted: the reader lists again.
+                    let Ok(Some(message)) = message else { return };
+                    if message.canceled() {
+                        return;
+                    }
+                    for commit in commits(&own, message.events()) {
+                        if sender.send(commit).await.is_err() {
+                            return;
+                        }
+                    }
+                }
+            });
+        }
+        Ok(Watch(receiver))
+    }
+
+    fn try_lead(&self, address: &str) -> Result<Option<Term>, StoreError> {
+        if self.leader()?.is_some() {
+            return Ok(None);
+        }
+        let seconds = i64::try_from(self.0.options.lease.as_secs()).unwrap_or(i64::MAX);
+        let asked = Instant::now();
+        let mut leases = self.0.client.lease_client();
+        let lease = self.0.wait(async move { leases.grant(seconds, None).await });
+        let lease = lease.map_err(|error| self.0.failed(&error))?.id();
+        let key = self.0.key(KEY_LEADER);
+        let nobody = Compare::create_revision(key.clone(), CompareOp::Equal, 0);
+        let lead = TxnOp::put(key, address, Some(PutOptions::new().with_lease(lease)));
+        let (mut kv, txn) = (self.0.kv(), Txn::new().when([nobody]).and_then([lead]));
+        let answer = self.0.wait(async move { kv.txn(txn).await });
+        let revision = match &answer {
+            Ok(answer) if answer.succeeded() => answer.header().map(etcd_client::ResponseHeader::revision),
+            _ => None,
+        };
+        let Some(revision) = revision else {
+            // Should the entry be there after all, it goes with its lease.
+            self.0.revoke(lease);
+            return answer.map(|_| None).map_err(|error| self.0.failed(&error));
+        };
+        self.0.set_term(Some(revision));
+        let (lose, lost) = watch::channel(false);
+        let keeping = self.0.runtime.as_ref().map(|runtime| {
+            runtime.spawn(keep(Arc::downgrade(&self.0), lease, self.0.options.lease, asked, lose)).abort_handle()
+        });
+        let resign = Resign { store: self.0.clone(), lease, revision, keeping };
+        Ok(Some(Term { lost, _resign: Box::new(resign) }))
+    }
+
+    fn leader(&self) -> Result<Option<String>, StoreError> {
+        let entry = self.0.get(KEY_LEADER)?;
+        Ok(entry.map(|entry| String::from_utf8_lossy(&entry.value).into_owned()))
+    }
+}
+
+impl Etcd {
+    fn commit_failed(&self, error: &Error) -> StoreError {
+        let nothing_written = match error {
+            Error::GRpcStatus(status) => matches!(
+                status.code(),
+                Code::InvalidArgument
+                    | Code::ResourceExhausted
+                    | Code::PermissionDenied
+                    | Code::Unauthenticated
+                    | Code::OutOfRange
+            ),
+            Error::InvalidArgs(_) => true,
+            _ => false,
+        };
+        if nothing_written {
+            return self.0.failed(error);
+        }
+        StoreError::Unknown { store: self.name(), reason: words(error) }
+    }
+}
+
+impl Inner {
+    /// Ends a lease as far as possible; it ends by itself otherwise.
+    fn revoke(&self, lease: i64) {
+        let mut leases = self.client.lease_client();
+        if let Err(error) = self.wait(async move { leases.revoke(lease).await }) {
+            tracing::debug!(error = words(&error), "a lease was not ended; it ends by itself");
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// Ends a term.
+struct Resign {
+    store: Arc<Inner>,
+    lease: i64,
+    revision: i64,
+    keeping: Option<tokio::task::AbortHandle>,
+}
+
+impl Drop for Resign {
+    fn drop(&mut self) {
+        if let Some(keeping) = &self.keeping {
+            keeping.abort();
+        }
+        if self.store.term() == Some(self.revision) {
+            self.store.set_term(None);
+        }
+        self.store.revoke(self.lease);
+    }
+}
+
+/// Renews a lease until it is lost. It counts as lost a little before it can end at etcd.
+async fn keep(
+    store: std::sync::Weak<Inner>,
+    lease: i64,
+    length: Duration,
+    mut renewed: Instant,
+    lose: watch::Sender<bool>,
+) {
+    let tick = length / 5;
+    loop {
+        tokio::time::sleep(tick).await;
+        let Some(inner) = store.upgrade() else { return };
+        let mut leases = inner.client.lease_client();
+        drop(inner);
+        let asked = Instant::now();
+        let gone = match timeout(tick, leases.keep_alive(lease)).await {
+            Ok(Ok(_)) => {
+                renewed = asked;
+                false
+            }
+            Ok(Err(Error::LeaseKeepAliveError(_))) => true,
+            Ok(Err(_)) | Err(_) => false,
+        };
+        if gone || renewed.elapsed() + 2 * tick > length {
+            if let Some(inner) = store.upgrade() {
+                inner.set_term(None);
+            }
+            lose.send_replace(true);
+            return;
+        }
+    }
+}
+
+/// Events of one answer, by commit.
+fn commits(prefix: &str, events: &[etcd_client::Event]) -> Vec<Commit> {
+    let mut commits: Vec<Commit> = Vec::new();
+    for event in events {
+        let Some(found) = event.kv() else { continue };
+        let Some(key) = found.key_str().ok().and_then(|key| key.strip_prefix(prefix)) else { continue };
+        let revision = found.mod_revision().unsigned_abs();
+        let value = (event.event_type() == EventType::Put).then(|| found.value().to_vec());
+        match commits.last_mut() {
+            Some(last) if last.revision == revision => last.changes.push((key.to_owned(), value)),
+            _ => commits.push(Commit { revision, changes: vec![(key.to_owned(), value)] }),
+        }
+    }
+    commits
+}
+
+/// The first key after all that begin with `prefix`, which is not empty and ASCII at its end.
+fn after_prefix(prefix: &str) -> Vec<u8> {
+    let mut end = prefix.as_bytes().to_vec();
+    if let Some(last) = end.last_mut() {
+        *last = last.saturating_add(1);
+    }
+    end
+}

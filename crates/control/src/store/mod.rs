@@ -1,0 +1,234 @@
+//! What a control plane remembers: documents, the revisions of functions, how jobs ended, and records such as tokens. Instances, endpoints and
+//! counters are not stored; nodes tell them again.
+//!
+//! There are two back ends: [`Redb`], a file of one control plane, and [`Etcd`], which several control planes share. In etcd nothing is kept that
+//! can be made of the documents again.
+//!
+//! The authority's private key is never stored. Its root certificate is: the next process trusts it beside its own new root, until the certificates
+//! that it signed have expired.
+
+mod backend;
+mod etcd;
+mod redb;
+
+pub use backend::{Backend, Commit, Entry, Limits, Listing, StoreError, Term, Transaction, Watch};
+pub use etcd::{Etcd, EtcdOptions};
+pub use redb::Redb;
+
+use crate::definitions::{Definitions, Modules};
+use crate::encoding::{from_bytes, to_bytes};
+use crate::history::{Histories, History};
+use crate::job::{Outcome, run_of};
+use leno_config::{FunctionId, ModuleHash, Slice};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+const MESH: &str = "compiled/mesh";
+const SLICES: &str = "compiled/slices/";
+const MODULES: &str = "compiled/modules/";
+const REVISIONS: &str = "revisions/";
+const OUTCOMES: &str = "outcomes/";
+const ROOT: &str = "root";
+
+/// The control plane's persistent storage. Clones are the same store.
+#[derive(Clone)]
+pub struct Store(Option<Arc<dyn Backend>>);
+
+impl Store {
+    /// A store that stores nothing. Everything is forgotten when the process ends.
+    pub fn memory() -> Self {
+        Self(None)
+    }
+
+    /// Opens or creates the file.
+    pub fn open(path: &Path) -> Result<Self, StoreError> {
+        Ok(Self::new(Arc::new(Redb::open(path)?)))
+    }
+
+    /// A store in this back end.
+    pub fn new(backend: Arc<dyn Backend>) -> Self {
+        Self(Some(backend))
+    }
+
+    /// The definitions that were saved last, for a start without their documents.
+    pub(crate) fn definitions(&self) -> Result<Option<Definitions>, StoreError> {
+        let Some(backend) = &self.0 else { return Ok(None) };
+        let Some(mesh) = backend.get(MESH)? else { return Ok(None) };
+        let mesh = decode(&**backend, &mesh)?;
+        let mut slices = BTreeMap::new();
+        for entry in backend.list(SLICES)?.entries {
+            slices.insert(function(&**backend, &entry, SLICES)?, decode::<Slice>(&**backend, &entry)?);
+        }
+        let mut modules = BTreeMap::new();
+        for entry in backend.list(MODULES)?.entries {
+            let hash = ModuleHash::of(&entry.value);
+            if entry.key.strip_prefix(MODULES) != Some(hash.to_string().as_str()) {
+                return Err(damaged(&**backend, &entry, "it has another SHA-256"));
+            }
+            modules.insert(hash, Arc::from(entry.value));
+        }
+        Ok(Some(Definitions { mesh, slices, modules }))
+    }
+
+    /// The revisions that were saved last, by function.
+    pub(crate) fn histories(&self) -> Result<Histories, StoreError> {
+        Ok(Histories(self.of_functions(REVISIONS)?))
+    }
+
+    /// How jobs ended, by job.
+    pub(crate) fn outcomes(&self) -> Result<BTreeMap<FunctionId, Outcome>, StoreError> {
+        self.of_functions(OUTCOMES)
+    }
+
+    fn of_functions<T: DeserializeOwned>(&self, prefix: &str) -> Result<BTreeMap<FunctionId, T>, StoreError> {
+        let Some(backend) = &self.0 else { return Ok(BTreeMap::new()) };
+        let entries = backend.list(prefix)?.entries;
+        entries.iter().map(|entry| Ok((function(&**backend, entry, prefix)?, decode(&**backend, entry)?))).collect()
+    }
+
+    /// Saves a publication, whose revisions were `before`. In a file it is all or nothing. In etcd it may take several transactions; what is missing
+    /// after a failure is saved by the next publication.
+    pub(crate) fn save(
+        &self,
+        definitions: &Definitions,
+        modules: &Modules,
+        before: &Histories,
+        after: &Histories,
+    ) -> Result<(), StoreError> {
+        let Some(backend) = &self.0 else { return Ok(()) };
+        let backend = &**backend;
+        let mut transaction = Transaction::default();
+        for (id, history) in &after.0 {
+            if before.0.get(id) != Some(history) {
+                transaction.put(format!("{REVISIONS}{id}"), encode(backend, history)?);
+            }
+        }
+        for id in before.0.keys().filter(|id| !after.0.contains_key(*id)) {
+            transaction.delete(format!("{REVISIONS}{id}"));
+        }
+        let runs: BTreeMap<&FunctionId, String> =
+            definitions.slices.iter().filter_map(|(id, slice)| Some((id, run_of(slice)?))).collect();
+        for (id, outcome) in self.outcomes()? {
+            // A job that goes back to an earlier definition runs again.
+            if runs.get(&id) != Some(&outcome.report.run) {
+                transaction.delete(format!("{OUTCOMES}{id}"));
+            }
+        }
+        if !backend.is_shared() {
+            let mut wanted = BTreeMap::from([(MESH.to_owned(), encode(backend, &definitions.mesh)?)]);
+            for (id, slice) in &definitions.slices {
+                wanted.insert(format!("{SLICES}{id}"), encode(backend, slice)?);
+            }
+            wanted.extend(modules.iter().map(|(hash, module)| (format!("{MODULES}{hash}"), module.to_vec())));
+            for entry in backend.list("compiled/")?.entries {
+                match wanted.remove(&entry.key) {
+                    Some(value) if value == entry.value => {}
+                    Some(value) => transaction.put(entry.key, value),
+                    None => transaction.delete(entry.key),
+                }
+            }
+            wanted.into_iter().for_each(|(key, value)| transaction.put(key, value));
+        }
+        commit_in_parts(backend, transaction)
+    }
+
+    /// Adds or replaces one function.
+    pub(crate) fn put(&self, slice: &Slice, history: &History) -> Result<(), StoreError> {
+        let Some(backend) = &self.0 else { return Ok(()) };
+        let backend = &**backend;
+        let (id, mut transaction) = (&slice.id, Transaction::default());
+        if !backend.is_shared() {
+            transaction.put(format!("{SLICES}{id}"), encode(backend, slice)?);
+        }
+        transaction.put(format!("{REVISIONS}{id}"), encode(backend, history)?);
+        let key = format!("{OUTCOMES}{id}");
+        let outcome = backend.get(&key)?.map(|entry| decode::<Outcome>(backend, &entry)).transpose()?;
+        if outcome.is_some_and(|outcome| run_of(slice).as_ref() != Some(&outcome.report.run)) {
+            transaction.delete(key);
+        }
+        backend.commit(&transaction).map(drop)
+    }
+
+    /// Replaces the revisions of one function.
+    pub(crate) fn put_history(&self, id: &FunctionId, history: &History) -> Result<(), StoreError> {
+        self.put_one(&format!("{REVISIONS}{id}"), history)
+    }
+
+    /// Forgets the revisions of all functions, which were those of another trust domain.
+    pub(crate) fn forget_histories(&self) -> Result<(), StoreError> {
+        let Some(backend) = &self.0 else { return Ok(()) };
+        let mut transaction = Transaction::default();
+        backend.list(REVISIONS)?.entries.into_iter().for_each(|entry| transaction.delete(entry.key));
+        commit_in_parts(&**backend, transaction)
+    }
+
+    /// Saves how a job ended. The outcome is kept until the job's definition changes.
+    pub(crate) fn save_outcome(&self, id: &FunctionId, outcome: &Outcome) -> Result<(), StoreError> {
+        self.put_one(&format!("{OUTCOMES}{id}"), outcome)
+    }
+
+    /// The root certificate (DER) of the process that last used this store.
+    pub(crate) fn root(&self) -> Result<Option<Vec<u8>>, StoreError> {
+        let Some(backend) = &self.0 else { return Ok(None) };
+        Ok(backend.get(ROOT)?.map(|entry| entry.value))
+    }
+
+    pub(crate) fn save_root(&self, der: &[u8]) -> Result<(), StoreError> {
+        let Some(backend) = &self.0 else { return Ok(()) };
+        let mut transaction = Transaction::default();
+        transaction.put(ROOT, der);
+        backend.commit(&transaction).map(drop)
+    }
+
+    fn put_one(&self, key: &str, value: &impl Serialize) -> Result<(), StoreError> {
+        let Some(backend) = &self.0 else { return Ok(()) };
+        let mut transaction = Transaction::default();
+        transaction.put(key, encode(&**backend, value)?);
+        backend.commit(&transaction).map(drop)
+    }
+}
+
+/// Commits what does not have to be done together.
+fn commit_in_parts(backend: &dyn Backend, transaction: Transaction) -> Result<(), StoreError> {
+    if transaction.changes.is_empty() {
+        return Ok(());
+    }
+    if transaction.check(backend.limits()).is_ok() {
+        return backend.commit(&transaction).map(drop);
+    }
+    let mut part = Transaction::default();
+    for change in transaction.changes {
+        part.changes.push(change);
+        if part.check(backend.limits()).is_err() {
+            let last = part.changes.split_off(part.changes.len() - 1);
+            if !part.changes.is_empty() {
+                backend.commit(&part)?;
+            }
+            part.changes = last;
+        }
+    }
+    backend.commit(&part).map(drop)
+}
+
+/// Names of fields are stored, so that a field that is added does not make entries unreadable.
+fn encode(backend: &dyn Backend, value: &impl Serialize) -> Result<Vec<u8>, StoreError> {
+    let encoded = to_bytes(value);
+    encoded.map_err(|error| StoreError::Failed { store: backend.name(), reason: error.to_string() })
+}
+
+fn decode<T: DeserializeOwned>(backend: &dyn Backend, entry: &Entry) -> Result<T, StoreError> {
+    from_bytes(&entry.value).map_err(|error| damaged(backend, entry, &error.to_string()))
+}
+
+/// The function that an entry is about.
+fn function(backend: &dyn Backend, entry: &Entry, prefix: &str) -> Result<FunctionId, StoreError> {
+    let id = entry.key.strip_prefix(prefix).and_then(|id| id.parse().ok());
+    id.ok_or_else(|| damaged(backend, entry, "its key names no function"))
+}
+
+fn damaged(backend: &dyn Backend, entry: &Entry, reason: &str) -> StoreError {
+    StoreError::Damaged { store: backend.name(), entry: entry.key.clone(), reason: reason.to_owned() }
+}
