@@ -3,6 +3,7 @@
 //! A join token lets one machine join once. It holds a secret, and the hash of a root certificate, by which the machine knows the
 //! control plane. After that the node proves itself by a certificate, as long as it is a member.
 
+use crate::store::StoreError;
 use aws_lc_rs::digest::{SHA256, digest};
 use aws_lc_rs::rand;
 use base64::Engine;
@@ -11,7 +12,7 @@ use ipnet::IpNet;
 use leno_config::FunctionId;
 use leno_identity::{RootPin, TrustDomain};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -80,11 +81,14 @@ const PREFIX: &str = "leno-join-";
 pub struct NoToken;
 
 /// Why a node was not admitted.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 pub enum AdmitError {
     /// Not a node name: 1 to 63 characters out of `a-z`, `0-9`, `.` and `-`.
     #[error("`{0}` is not a node name: expected 1 to 63 characters out of a-z, 0-9, `.` and `-`")]
     Name(String),
+    /// The store cannot be written.
+    #[error(transparent)]
+    Store(#[from] StoreError),
     /// The operating system could not provide random bytes for a token.
     #[error("no join token could be generated")]
     NoRandomness,
@@ -98,8 +102,8 @@ pub enum AdmitError {
 pub(crate) enum JoinRefused {
     #[error("the join token is not valid: it is unknown, expired, or was used")]
     Token,
-    #[error(transparent)]
-    Name(AdmitError),
+    #[error("{0}")]
+    Name(String),
     #[error("the join token is for a node of another name")]
     OtherName,
     #[error(
@@ -123,10 +127,10 @@ pub(crate) struct Member {
 
 /// Members and unused tokens. Tokens are kept as the SHA-256 of their secrets, so a comparison reveals nothing about a token and nothing here can
 /// print one.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Members {
-    members: BTreeMap<Arc<str>, Member>,
-    tokens: HashMap<[u8; 32], Token>,
+    pub members: BTreeMap<Arc<str>, Member>,
+    pub tokens: BTreeMap<[u8; 32], Token>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -223,7 +227,7 @@ impl Members {
         (from, address): (IpAddr, IpAddr),
         now: SystemTime,
     ) -> Result<Member, JoinRefused> {
-        check_name(name).map_err(JoinRefused::Name)?;
+        check_name(name).map_err(|error| JoinRefused::Name(error.to_string()))?;
         let secret = hash(secret);
         let token = self.tokens.get_mut(&secret).filter(|token| now < token.grant.expires).ok_or(JoinRefused::Token)?;
         let request = (hash(csr), name.to_owned());
@@ -268,6 +272,11 @@ impl Members {
     /// Returns whether there was such a member.
     pub(crate) fn remove(&mut self, name: &str) -> bool {
         self.members.remove(name).is_some()
+    }
+
+    /// Members by name.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (&Arc<str>, &Member)> {
+        self.members.iter()
     }
 
     /// The member with its name as it is kept.

@@ -1,11 +1,14 @@
-//! The control plane's handle: publishes definitions, admits nodes, reports the status.
+//! The control plane's handle: publishes definitions, reports the status.
 
-use crate::admission::{Admission, AdmitError, JoinRefused, JoinToken, Member, Members, TokenGrant, check_name};
+mod nodes;
+
+pub(crate) use nodes::JoinError;
+
+use crate::admission::Members;
 use crate::definitions::{Compiled, Definitions, Modules};
 use crate::error::DefinitionsError;
 use crate::history::{Histories, History};
 use crate::job::{JobReport, Outcome};
-use crate::membership::Membership;
 use crate::resource::Subject;
 use crate::rollout::Verdict;
 use crate::state::State;
@@ -15,11 +18,10 @@ use leno_config::revision::Template;
 use leno_config::slice::Container;
 use leno_config::{FunctionId, Slice, revision};
 use leno_identity::{
-    Authority, CertificateDer, KeyRequest, RequestError, RootPin, SignError, SpiffeId, SvidError, SvidStore,
-    TrustBundle,
+    Authority, CertificateDer, KeyRequest, RequestError, SignError, SpiffeId, SvidError, SvidStore, TrustBundle,
 };
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 use tokio::sync::Notify;
@@ -95,15 +97,6 @@ impl StartError {
     }
 }
 
-/// Why a machine could not join.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum JoinError {
-    #[error(transparent)]
-    Refused(#[from] JoinRefused),
-    #[error("{0}")]
-    Request(String),
-}
-
 /// Why the control plane could not certify itself or a node of its process.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CertifyError {
@@ -145,6 +138,8 @@ impl Control {
         };
         let mut state = State::new(compiled, histories);
         state.recall(store.outcomes()?);
+        let members = store.members()?;
+        members.all().for_each(|(name, member)| state.admit(name, member.admission.clone()));
         let state = Mutex::new(state);
         let store = Mutex::new(store);
         let identity = SpiffeId::control(bundle.trust_domain()).map_err(|error| StartError::own(&error))?;
@@ -152,7 +147,7 @@ impl Control {
         certify(&authority, &svids, &identity, &[]).map_err(|error| StartError::own(&error))?;
         Ok(Self(Arc::new(Inner {
             state,
-            members: Mutex::default(),
+            members: Mutex::new(members),
             svids,
             identity,
             authority,
@@ -261,65 +256,6 @@ impl Control {
     /// Notified when a rollout may have begun.
     pub(crate) fn rollouts(&self) -> Arc<Notify> {
         self.0.rollouts.clone()
-    }
-
-    /// Admits a node of this process under its permanent name, or another one on this machine that shares its memory with nobody else. It can be
-    /// reached at loopback addresses only.
-    pub fn admit(&self, node: &str, admission: Admission) -> Result<Membership, AdmitError> {
-        self.admit_at(node, admission, &[])
-    }
-
-    /// Admits a node of this process, which can be reached at these addresses as well.
-    pub fn admit_at(&self, node: &str, admission: Admission, addresses: &[IpAddr]) -> Result<Membership, AdmitError> {
-        check_name(node)?;
-        let failed = |error: &dyn fmt::Display| AdmitError::Certificate(error.to_string());
-        let trust_domain = self.0.bundle.trust_domain();
-        let identity = SpiffeId::node(trust_domain, node).map_err(|error| failed(&error))?;
-        let svids = SvidStore::new(self.0.bundle.clone());
-        let loopback = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
-        let addresses: Vec<IpAddr> = loopback.into_iter().chain(addresses.iter().copied()).collect();
-        certify(&self.0.authority, &svids, &identity, &addresses).map_err(|error| failed(&error))?;
-        let member = Member { admission: admission.clone(), addresses, joined_by: None };
-        self.members().insert(node, member);
-        self.state().admit(node, admission);
-        Membership::new(identity, trust_domain, svids).map_err(|error| failed(&error))
-    }
-
-    /// Makes a token with which a machine can join once.
-    pub fn grant(&self, grant: TokenGrant) -> Result<JoinToken, AdmitError> {
-        let bundle = self.0.authority.bundle();
-        let root = bundle.roots().next().ok_or_else(|| AdmitError::Certificate("there is no root".to_owned()))?;
-        self.members().grant(grant, RootPin::of(root), bundle.trust_domain(), SystemTime::now())
-    }
-
-    /// Makes a machine a node: the chain of its certificate, leaf first.
-    pub(crate) fn join(
-        &self,
-        secret: &[u8],
-        (name, csr): (&str, &[u8]),
-        (from, address): (IpAddr, IpAddr),
-    ) -> Result<Vec<CertificateDer<'static>>, JoinError> {
-        let identity = SpiffeId::node(self.0.bundle.trust_domain(), name)
-            .map_err(|error| JoinError::Request(error.to_string()))?;
-        let member = self.members().join(secret, (name, csr), (from, address), SystemTime::now())?;
-        let signed = self.0.authority.sign_node(csr, &identity, &member.addresses, NODE_LIFETIME);
-        let chain = signed.map_err(|error| JoinError::Request(error.to_string()))?;
-        self.state().admit(name, member.admission);
-        Ok(chain)
-    }
-
-    /// Ends a node's membership: its stream and its endpoints end at once, and its certificate is worth nothing here any more. Returns whether there
-    /// was such a node. Other nodes take its certificates for functions until they expire; replace the authority's root if that is too long.
-    pub fn revoke(&self, node: &str) -> bool {
-        let was_there = self.members().remove(node);
-        self.state().expel(node);
-        was_there
-    }
-
-    /// Changes the placement and gateway role of an admitted node. Its certificate stays valid.
-    pub fn place(&self, node: &str, admission: Admission) {
-        self.members().place(node, admission.clone());
-        self.state().admit(node, admission);
     }
 
     /// The root certificates of the trust domain: this authority's and, if the store has it, that of the process before.

@@ -365,11 +365,16 @@ impl Membership for Service {
         let address = Some(address).filter(|address| !address.is_empty()).map(|address| address.parse()).transpose();
         let address =
             address.map_err(|_| Status::invalid_argument("the address is not an IP address"))?.unwrap_or(from);
-        let chain = self.control.join(&secret, (&name, &csr), (from, address)).map_err(|error| {
+        let (control, asked) = (self.control.clone(), name.clone());
+        let joining = move || control.join(&secret, (&asked, &csr), (from, address));
+        let joined = tokio::task::spawn_blocking(joining).await;
+        let joined = joined.map_err(|error| Status::internal(error.to_string()))?;
+        let chain = joined.map_err(|error| {
             tracing::warn!(node = name, %from, %error, "a machine was not let in");
             match error {
                 JoinError::Refused(error) => Status::permission_denied(error.to_string()),
                 JoinError::Request(error) => Status::invalid_argument(error),
+                JoinError::Store(error) => Status::unavailable(error.to_string()),
             }
         })?;
         tracing::info!(node = name, %from, %address, "a node joined");

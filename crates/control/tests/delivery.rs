@@ -252,10 +252,10 @@ async fn placement_moves_functions_between_nodes() {
     assert_eq!(accepted(&mut updates_one).await[1], endpoints(vec![at("two", 1002, 0)]));
     assert_eq!(accepted(&mut updates_two).await.len(), 2);
 
-    control.place("two", only(&[]));
+    control.place("two", only(&[])).unwrap();
     assert_eq!(accepted(&mut updates_one).await, [endpoints(vec![])]);
     assert_eq!(accepted(&mut updates_two).await, [part(only(&[])), Change::Removed(slice_of(ORDERS))]);
-    control.place("one", everything());
+    control.place("one", everything()).unwrap();
     assert_eq!(
         accepted(&mut updates_one).await,
         [Change::Set(Resource::Slice(Box::new(delivered(slice(ORDERS, &[], 1))))), part(everything())]

@@ -129,7 +129,7 @@ async fn a_job_of_a_node_that_is_away_begins_anew_elsewhere() {
     assert_eq!((now.node.as_deref(), now.report.state), (Some("two"), JobState::Pending));
     assert!(now.events.last().unwrap().reason.contains("node one is away"), "{:?}", now.events);
     // A placement that does not cover it any more takes it away too.
-    control.place("two", only(&[SERVER]));
+    control.place("two", only(&[SERVER])).unwrap();
     until_job(&two, &mut updates_two, false).await;
     assert_eq!(status(&control).node, None);
 }

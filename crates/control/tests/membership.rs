@@ -6,7 +6,9 @@ use leno_control::node::{BACKOFF, Options, SignFailure};
 use leno_control::v1::discovery_client::DiscoveryClient;
 use leno_control::v1::identity_client::IdentityClient;
 use leno_control::v1::status_client::StatusClient;
-use leno_control::{Control, JoinFailure, JoinOptions, JoinToken, Membership, Subject, TokenGrant, channel, enrol, v1};
+use leno_control::{
+    Control, JoinFailure, JoinOptions, JoinToken, Membership, Store, Subject, TokenGrant, channel, enrol, v1,
+};
 use leno_identity::{Authority, KeyRequest, SpiffeId, SvidStore, client_config, server_name};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -164,7 +166,7 @@ async fn a_revoked_node_loses_its_stream_and_gets_nothing_more() {
     let member = patient(enrol(&joins(&served, &token(&control, None), "one"), BACKOFF)).await.unwrap();
     let (agent, _updates) = node(&served, &member, 1);
     connected(&agent).await;
-    assert!(control.revoke("one"));
+    assert!(control.revoke("one").unwrap());
     let reason = away(&agent).await;
     assert!(reason.contains("was revoked"), "{reason}");
     let frontend: SpiffeId = identity(FRONTEND).parse().unwrap();
@@ -175,9 +177,39 @@ async fn a_revoked_node_loses_its_stream_and_gets_nothing_more() {
         assert!(reason.contains("was revoked"), "{reason}");
     }
     assert!(control.status().nodes.is_empty());
-    assert!(!control.revoke("one"));
+    assert!(!control.revoke("one").unwrap());
     // Its name is free again, for a machine with another token.
     let _again = patient(enrol(&joins(&served, &token(&control, None), "one"), BACKOFF)).await.unwrap();
+}
+
+#[tokio::test]
+async fn members_and_unused_tokens_outlast_the_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, ca) = (folder.path().join("store"), folder.path().join("ca.pem"));
+    let start = || {
+        let authority = Authority::open(&ca, b"correct horse battery", &"orders.example".parse().unwrap()).unwrap();
+        let control = Control::new(authority, Store::open(&path).unwrap(), Default::default()).unwrap();
+        control.publish(&definitions([slice(FRONTEND, &[], 1)])).unwrap();
+        control
+    };
+    let control = start();
+    let served = Served::start(&control).await;
+    let address = served.address;
+    let (used, unused, revoked) = (token(&control, None), token(&control, None), token(&control, None));
+    let member = patient(enrol(&joins(&served, &used, "one"), BACKOFF)).await.unwrap();
+    let _gone = patient(enrol(&joins(&served, &revoked, "gone"), BACKOFF)).await.unwrap();
+    assert!(control.revoke("gone").unwrap());
+    served.stop().await;
+    drop(control);
+
+    let control = start();
+    let served = Served::start_at(&control, address).await;
+    let (agent, _updates) = node(&served, &member, 1);
+    connected(&agent).await;
+    let _two = patient(enrol(&joins(&served, &unused, "two"), BACKOFF)).await.unwrap();
+    assert!(refusal(&joins(&served, &used, "three")).await.contains("was used"));
+    let names: Vec<_> = control.status().nodes.into_iter().map(|node| node.name).collect();
+    assert_eq!(names, ["one", "two"]);
 }
 
 #[tokio::test]

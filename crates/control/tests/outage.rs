@@ -222,7 +222,7 @@ async fn only_what_a_node_hosts_is_signed() {
     assert_eq!(control.status().identities.len(), 1);
 
     // A gateway has an identity of its own.
-    control.place("one", leno_control::Admission { gateway: true, ..only(&[]) });
+    control.place("one", leno_control::Admission { gateway: true, ..only(&[]) }).unwrap();
     assert_eq!(sign(&gateway).await.unwrap().len(), 1);
     assert!(sign(&identity(FRONTEND)).await.is_err(), "it was moved away");
 }

@@ -15,6 +15,7 @@ pub use backend::{Backend, Commit, Entry, Limits, Listing, StoreError, Term, Tra
 pub use etcd::{Etcd, EtcdOptions};
 pub use redb::Redb;
 
+use crate::admission::{Member, Members};
 use crate::definitions::{Definitions, Modules};
 use crate::encoding::{from_bytes, to_bytes};
 use crate::history::{Histories, History};
@@ -23,6 +24,7 @@ use leno_config::{FunctionId, ModuleHash, Slice};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
+use std::fmt::Write;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -32,6 +34,8 @@ const MODULES: &str = "compiled/modules/";
 const REVISIONS: &str = "revisions/";
 const OUTCOMES: &str = "outcomes/";
 const ROOT: &str = "root";
+const NODES: &str = "nodes/";
+const JOIN_TOKENS: &str = "join-tokens/";
 
 /// The control plane's persistent storage. Clones are the same store.
 #[derive(Clone)]
@@ -170,6 +174,47 @@ impl Store {
         self.put_one(&format!("{OUTCOMES}{id}"), outcome)
     }
 
+    /// Nodes that joined, and join tokens.
+    pub(crate) fn members(&self) -> Result<Members, StoreError> {
+        let Some(backend) = &self.0 else { return Ok(Members::default()) };
+        let mut members = Members::default();
+        for entry in backend.list(NODES)?.entries {
+            let name = entry.key.strip_prefix(NODES).unwrap_or_default();
+            members.members.insert(name.into(), decode(&**backend, &entry)?);
+        }
+        for entry in backend.list(JOIN_TOKENS)?.entries {
+            let hash = entry.key.strip_prefix(JOIN_TOKENS).and_then(from_hex);
+            let hash = hash.ok_or_else(|| damaged(&**backend, &entry, "its key is not a SHA-256"))?;
+            members.tokens.insert(hash, decode(&**backend, &entry)?);
+        }
+        Ok(members)
+    }
+
+    /// Saves what differs. Nodes that were admitted within the process end with it and are not saved.
+    pub(crate) fn save_members(&self, before: &Members, after: &Members) -> Result<(), StoreError> {
+        let Some(backend) = &self.0 else { return Ok(()) };
+        let backend = &**backend;
+        let mut transaction = Transaction::default();
+        let joined = |members: &Members| -> BTreeMap<Arc<str>, Member> {
+            let joined = members.members.iter().filter(|(_, member)| member.joined_by.is_some());
+            joined.map(|(name, member)| (name.clone(), member.clone())).collect()
+        };
+        let (nodes_before, nodes) = (joined(before), joined(after));
+        for (name, member) in nodes.iter().filter(|(name, member)| nodes_before.get(*name) != Some(*member)) {
+            transaction.put(format!("{NODES}{name}"), encode(backend, member)?);
+        }
+        for name in nodes_before.keys().filter(|name| !nodes.contains_key(*name)) {
+            transaction.delete(format!("{NODES}{name}"));
+        }
+        for (hash, token) in after.tokens.iter().filter(|(hash, token)| before.tokens.get(*hash) != Some(*token)) {
+            transaction.put(format!("{JOIN_TOKENS}{}", hex(hash)), encode(backend, token)?);
+        }
+        for hash in before.tokens.keys().filter(|hash| !after.tokens.contains_key(*hash)) {
+            transaction.delete(format!("{JOIN_TOKENS}{}", hex(hash)));
+        }
+        commit_in_parts(backend, transaction)
+    }
+
     /// The root certificate (DER) of the process that last used this store.
     pub(crate) fn root(&self) -> Result<Option<Vec<u8>>, StoreError> {
         let Some(backend) = &self.0 else { return Ok(None) };
@@ -189,6 +234,24 @@ impl Store {
         transaction.put(key, encode(&**backend, value)?);
         backend.commit(&transaction).map(drop)
     }
+}
+
+fn hex(bytes: &[u8; 32]) -> String {
+    bytes.iter().fold(String::with_capacity(64), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+fn from_hex(text: &str) -> Option<[u8; 32]> {
+    let mut bytes = [0; 32];
+    if text.len() != 64 {
+        return None;
+    }
+    for (byte, digits) in bytes.iter_mut().zip(text.as_bytes().chunks(2)) {
+        *byte = u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
+    }
+    Some(bytes)
 }
 
 /// Commits what does not have to be done together.

@@ -1,0 +1,104 @@
+//! Admits nodes, lets machines join, and ends memberships.
+
+use super::{Control, NODE_LIFETIME, certify};
+use crate::admission::{Admission, AdmitError, JoinRefused, JoinToken, Member, TokenGrant, check_name};
+use crate::membership::Membership;
+use crate::store::StoreError;
+use leno_identity::{CertificateDer, RootPin, SpiffeId, SvidStore};
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::PoisonError;
+use std::time::SystemTime;
+
+/// Why a machine could not join.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum JoinError {
+    #[error(transparent)]
+    Refused(#[from] JoinRefused),
+    #[error("{0}")]
+    Request(String),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl Control {
+    /// Admits a node of this process under its permanent name, or another one on this machine that shares its memory with nobody else. It can be
+    /// reached at loopback addresses only.
+    pub fn admit(&self, node: &str, admission: Admission) -> Result<Membership, AdmitError> {
+        self.admit_at(node, admission, &[])
+    }
+
+    /// Admits a node of this process, which can be reached at these addresses as well.
+    pub fn admit_at(&self, node: &str, admission: Admission, addresses: &[IpAddr]) -> Result<Membership, AdmitError> {
+        check_name(node)?;
+        let failed = |error: &dyn fmt::Display| AdmitError::Certificate(error.to_string());
+        let trust_domain = self.0.bundle.trust_domain();
+        let identity = SpiffeId::node(trust_domain, node).map_err(|error| failed(&error))?;
+        let svids = SvidStore::new(self.0.bundle.clone());
+        let loopback = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+        let addresses: Vec<IpAddr> = loopback.into_iter().chain(addresses.iter().copied()).collect();
+        certify(&self.0.authority, &svids, &identity, &addresses).map_err(|error| failed(&error))?;
+        let member = Member { admission: admission.clone(), addresses, joined_by: None };
+        self.members().insert(node, member);
+        self.state().admit(node, admission);
+        Membership::new(identity, trust_domain, svids).map_err(|error| failed(&error))
+    }
+
+    /// Makes a token with which a machine can join once. Blocks on the store.
+    pub fn grant(&self, grant: TokenGrant) -> Result<JoinToken, AdmitError> {
+        let bundle = self.0.authority.bundle();
+        let root = bundle.roots().next().ok_or_else(|| AdmitError::Certificate("there is no root".to_owned()))?;
+        let store = self.0.store.lock().unwrap_or_else(PoisonError::into_inner);
+        // Changed in a copy, and in force only when it is stored.
+        let mut members = self.members().clone();
+        let token = members.grant(grant, RootPin::of(root), bundle.trust_domain(), SystemTime::now())?;
+        store.save_members(&self.members().clone(), &members)?;
+        *self.members() = members;
+        Ok(token)
+    }
+
+    /// Makes a machine a node: the chain of its certificate, leaf first. Blocks on the store.
+    pub(crate) fn join(
+        &self,
+        secret: &[u8],
+        (name, csr): (&str, &[u8]),
+        (from, address): (IpAddr, IpAddr),
+    ) -> Result<Vec<CertificateDer<'static>>, JoinError> {
+        let request = |error: &dyn fmt::Display| JoinError::Request(error.to_string());
+        let identity = SpiffeId::node(self.0.bundle.trust_domain(), name).map_err(|error| request(&error))?;
+        let store = self.0.store.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = self.members().clone();
+        let mut members = before.clone();
+        let member = members.join(secret, (name, csr), (from, address), SystemTime::now())?;
+        let signed = self.0.authority.sign_node(csr, &identity, &member.addresses, NODE_LIFETIME);
+        let chain = signed.map_err(|error| request(&error))?;
+        store.save_members(&before, &members)?;
+        *self.members() = members;
+        self.state().admit(name, member.admission);
+        Ok(chain)
+    }
+
+    /// Ends a node's membership: its stream and its endpoints end at once, and its certificate is worth nothing here any more. Returns whether there
+    /// was such a node. Other nodes take its certificates for functions until they expire; replace the authority's root if that is too long. Blocks
+    /// on the store; if it cannot be written, the node is out until the control plane starts again.
+    pub fn revoke(&self, node: &str) -> Result<bool, StoreError> {
+        let store = self.0.store.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = self.members().clone();
+        let was_there = self.members().remove(node);
+        self.state().expel(node);
+        store.save_members(&before, &self.members().clone())?;
+        Ok(was_there)
+    }
+
+    /// Changes the placement and gateway role of an admitted node. Its certificate stays valid. Blocks on the store.
+    pub fn place(&self, node: &str, admission: Admission) -> Result<(), StoreError> {
+        let store = self.0.store.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = self.members().clone();
+        let mut members = before.clone();
+        members.place(node, admission.clone());
+        store.save_members(&before, &members)?;
+        *self.members() = members;
+        self.state().admit(node, admission);
+        Ok(())
+    }
+}
