@@ -156,15 +156,15 @@ pub(super) fn names(report: &Report<'_>, scope: &Scope<'_>, with_ports: bool) ->
         false => "",
     };
     let ports = if with_ports { BY_NAME } else { NAMES_WITHOUT_PORTS };
-    report.approximated(scope, &format!("{how}{ports}; none of its special addresses"));
+    report.approximated(scope, &format!("{how}{ports}; all but HTTP needs a room; none of its special addresses"));
     Some(Some(Destination::Names(fqdn, Some(host))))
 }
 
 const BY_NAME: &str = "port 80 is HTTP, port 443 TLS that names it (SNI), others the addresses that it has";
 const NAMES_WITHOUT_PORTS: &str =
     "only port 80, as HTTP, and 443, as TLS that names it (SNI): others have to be listed as ports";
-const BY_ADDRESS: &str = "connections by address; what is special only where all of the block is";
-const ADDRESSES_WITHOUT_PORTS: &str = "connections by address, to ports 80 and 443 only: others have to be listed as ports; what is special only where all of the block is";
+const BY_ADDRESS: &str = "connections by address, which need a room; what is special only where all of the block is";
+const ADDRESSES_WITHOUT_PORTS: &str = "connections by address, which need a room, to ports 80 and 443 only: others have to be listed as ports; what is special only where all of the block is";
 
 /// A block without some blocks in it: a text, or `cidr` and `except`. `None`: a problem was reported.
 pub(super) fn block(report: &Report<'_>, scope: &Scope<'_>, with_ports: bool) -> Option<Option<Destination>> {
@@ -213,10 +213,10 @@ fn written(report: &Report<'_>, scope: &Scope<'_>) -> Option<(Cidr, Vec<Cidr>)> 
 pub(super) fn world_note(with_ports: bool) -> &'static str {
     match with_ports {
         true => {
-            "connections by address, none that is special; names have to be in toFQDNs, or in External documents that the function lists"
+            "connections by address, which need a room, none that is special; names have to be in toFQDNs, or in External documents that the function lists"
         }
         false => {
-            "connections by address, none that is special, to ports 80 and 443 only; names have to be in toFQDNs, or in External documents that the function lists"
+            "connections by address, which need a room, none that is special, to ports 80 and 443 only; names have to be in toFQDNs, or in External documents that the function lists"
         }
     }
 }
