@@ -340,7 +340,9 @@ proptest! {
                 let special = SPECIAL.iter().find(|special| block(special).contains(call.address));
                 if let (true, Some(special)) = (allowed, special) {
                     let listed = own.iter().flat_map(|policy| &policy.allow).any(|rule| {
-                        matches!(rule.to, To::Block(one, _) if block(special).contains(block(one).address) && block(one).prefix >= block(special).prefix)
+                        let by_itself = matches!(rule.to, To::Block(one, _) if block(special).contains(block(one).address)
+                            && block(one).prefix >= block(special).prefix);
+                        by_itself && cilium(&[&Policy { web: true, allow: vec![rule.clone()], deny: Vec::new() }], call)
                     });
                     prop_assert!(call.name.is_none() && listed, "{caller} must not, it is special: {call:?}\n{text}");
                     prop_assert!(!call.address.is_loopback(), "{caller} reaches the node itself: {call:?}\n{text}");

@@ -304,6 +304,7 @@ impl Context<'_, '_> {
             report.refused(&scope.field("authentication"), "what is outside of the mesh has no mutual authentication");
             return None;
         }
+        let outside = if required { Vec::new() } else { outside };
         Some(if none { (None, None) } else { outside::callee_rules(name, functions, outside, ports) })
     }
 

@@ -53,12 +53,6 @@ struct Planned {
 
 /// Adds External documents, policies for them, and the callees of those who may call them.
 pub(super) fn add(documents: &mut Documents, translations: &[Translation]) {
-    if translations
-        .iter()
-        .all(|translation| translation.outside.allow.is_empty() && translation.outside.deny.is_empty())
-    {
-        return;
-    }
     let written: BTreeMap<FunctionId, ExternalSpec> = documents
         .externals
         .iter()
@@ -135,7 +129,10 @@ fn allows_all(rule: &OutsideRule, external: &ExternalSpec) -> bool {
         rule.ports.is_empty() || rule.ports.iter().any(has)
     };
     let block = |block: &Cidr| rule.to.iter().any(|destination| destination.covers_block(block));
-    let host = |host: &String| rule.to.iter().any(|destination| destination.covers_host(host));
+    let host = |host: &String| {
+        let host = host.to_ascii_lowercase();
+        rule.to.iter().any(|destination| destination.covers_host(&host))
+    };
     let (addresses, resolves_to) = (outside::blocks_of(&external.addresses), outside::blocks_of(&external.resolves_to));
     let all_known = addresses.len() == external.addresses.len() && resolves_to.len() == external.resolves_to.len();
     let names = || external.hosts.iter().all(host) || (!resolves_to.is_empty() && resolves_to.iter().all(block));
@@ -217,7 +214,7 @@ fn addresses(rules: &[(Rule, &OutsideRule)], denied: &[Cidr], listed: &[&Externa
     let mut found: BTreeMap<Vec<Rule>, (Origin, Vec<Cidr>)> = BTreeMap::new();
     for index in order {
         let (block, origin) = written[index];
-        let covering = rules.iter().filter(|(_, rule)| rule.to.iter().any(|one| one.covers_block(&block)));
+        let covering = rules.iter().filter(|(_, rule)| rule.to.iter().any(|one| one.names_block(&block)));
         let rules: Vec<Rule> = covering.map(|(rule, _)| *rule).collect();
         let within: Vec<Cidr> = taken.iter().filter(|other| blocks::overlap(other, &block)).copied().collect();
         found.entry(rules).or_insert_with(|| (origin, Vec::new())).1.extend(blocks::without(block, &within));

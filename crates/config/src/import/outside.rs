@@ -7,6 +7,7 @@ use super::report::Report;
 use super::walk;
 use crate::compile::{external, text};
 use crate::document::{CalleeRule, CalleeSelector, ExternalSpec, FunctionSelector, Operation};
+use crate::egress::special_around;
 use crate::problem::Scope;
 use crate::yaml::Node;
 use leno_policy::spec::Cidr;
@@ -67,11 +68,22 @@ impl Destination {
         }
     }
 
+    /// Whether all of a block is meant.
     pub(super) fn covers_block(&self, block: &Cidr) -> bool {
         match self {
             Self::Names(..) => false,
             Self::Blocks(blocks) => blocks.iter().any(|one| blocks::contains(one, block)),
             Self::Anywhere(_) => true,
+        }
+    }
+
+    /// Whether all of a block is meant, and, where it is special, meant by itself: not as a part of a wider block that is not.
+    pub(super) fn names_block(&self, block: &Cidr) -> bool {
+        let by_itself = |one: &Cidr| special_around(*block).all(|special| blocks::contains(&special, one));
+        match self {
+            Self::Names(..) => false,
+            Self::Blocks(blocks) => blocks.iter().any(|one| blocks::contains(one, block) && by_itself(one)),
+            Self::Anywhere(_) => special_around(*block).next().is_none(),
         }
     }
 }
@@ -87,7 +99,7 @@ pub(super) fn leads_to(external: &ExternalSpec, denied: &[Destination]) -> bool 
         Destination::Names(fqdn, _) => external.hosts.iter().any(|host| fqdn.covers(host)),
         Destination::Blocks(blocks) => {
             // Without `resolvesTo`, names lead to no special address.
-            let public = |block: &Cidr| crate::egress::special_around(*block).next().is_none();
+            let public = |block: &Cidr| special_around(*block).next().is_none();
             let by_name = match resolves_to.as_slice() {
                 [] => blocks.iter().any(public),
                 listed => meets(listed, blocks),
@@ -105,7 +117,7 @@ pub(super) fn blocks_of(texts: &[String]) -> Vec<Cidr> {
 /// Anybody, as a destination.
 pub(super) const LISTED: &str = "the functions and External documents that the function lists as `callees`";
 
-/// What an egress rule says of functions, and of what is outside. The External documents of the former are named when all policies are known.
+/// What an egress rule says of functions, and of what is outside. The External documents in the former are named when all policies are known.
 pub(super) fn callee_rules(
     name: &str,
     functions: Vec<FunctionSelector>,

@@ -1,4 +1,5 @@
 //! What is outside of a test's mesh: a name server that answers as the test wants, and servers that tell what came.
+#![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
