@@ -252,7 +252,10 @@ impl Names {
     fn take(&mut self, namespace: &str, policy: &str, rest: &str) -> String {
         for number in 1_usize.. {
             let end = if number == 1 { rest.to_owned() } else { format!("{rest}-{number}") };
-            let start = policy.get(..policy.len().min(62 - end.len())).unwrap_or(policy).trim_end_matches('-');
+            let start = policy
+                .get(..policy.len().min(62_usize.saturating_sub(end.len())))
+                .unwrap_or(policy)
+                .trim_end_matches('-');
             let name = (namespace.to_owned(), format!("{start}-{end}"));
             if !self.callees.contains(&name) && !self.policies.contains(&name) {
                 self.callees.insert(name.clone());
