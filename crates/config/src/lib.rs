@@ -33,7 +33,7 @@ mod yaml;
 pub use collection::{Document, DocumentId, Reach};
 pub use id::FunctionId;
 pub use imported::{Row as ImportRow, Standing};
-pub use load::{load, load_text};
+pub use load::{load, load_text, texts};
 pub use problem::Problem;
 pub use slice::{MeshSlice, ModuleHash, Slice};
 pub use snapshot::{Extension, Snapshot};

@@ -27,7 +27,25 @@ const LARGEST_TOTAL: u64 = 128 << 20;
 /// # Errors
 /// All problems that were found, ordered by file and line. Nothing of the documents can be used then.
 pub fn load(path: &Path) -> Result<Snapshot, Vec<Problem>> {
-    let Found { files, mut problems, hidden, others } = folder::find(path);
+    let Found { files, problems, hidden, others } = folder::find(path);
+    let (texts, problems) = read(files, problems);
+    let folder = path.is_dir().then_some(path);
+    let mut snapshot = build(&texts, problems, folder)?;
+    (snapshot.read.hidden, snapshot.read.others) = (hidden, others);
+    Ok(snapshot)
+}
+
+/// The texts of the files that [`load`] reads, without looking into them.
+///
+/// # Errors
+/// Files that cannot be read.
+pub fn texts(path: &Path) -> Result<Vec<(PathBuf, String)>, Vec<Problem>> {
+    let Found { files, problems, .. } = folder::find(path);
+    let (texts, problems) = read(files, problems);
+    if problems.is_empty() { Ok(texts) } else { Err(problems) }
+}
+
+fn read(files: Vec<PathBuf>, mut problems: Vec<Problem>) -> (Vec<(PathBuf, String)>, Vec<Problem>) {
     let mut texts = Vec::new();
     let mut total = 0;
     for file in files {
@@ -36,10 +54,7 @@ pub fn load(path: &Path) -> Result<Snapshot, Vec<Problem>> {
             Err(problem) => problems.push(problem),
         }
     }
-    let folder = path.is_dir().then_some(path);
-    let mut snapshot = build(&texts, problems, folder)?;
-    (snapshot.read.hidden, snapshot.read.others) = (hidden, others);
-    Ok(snapshot)
+    (texts, problems)
 }
 
 /// Loads one text; relative paths in it start from the folder of the file that it is said to come from.

@@ -161,13 +161,22 @@ impl Control {
     /// Replaces all definitions: first in the store, then for all nodes. Each node is sent at once what changed among its subscriptions. A function
     /// whose template differs from its latest revision gets a new revision. Blocks on the store.
     pub fn publish(&self, definitions: &Definitions) -> Result<Published, PublishError> {
+        self.publish_after(definitions, || Ok(()))
+    }
+
+    /// The same for definitions that were made of documents, which `commit` stores. It is called when nothing but the store can refuse the
+    /// definitions any more; if it fails, nothing changes.
+    pub fn publish_after<E: From<PublishError>>(
+        &self,
+        definitions: &Definitions,
+        commit: impl FnOnce() -> Result<(), E>,
+    ) -> Result<Published, E> {
         let store = self.0.store.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.state().histories().clone();
-        let histories = before.record_publication(&definitions.slices, now_ms())?;
-        let modules = self.modules(definitions, &histories)?;
-        let compiled = Compiled::new(definitions, &modules, &histories, &self.0.bundle)?;
+        let (compiled, modules, histories) = self.compile(definitions, &before)?;
         let functions = compiled.functions.len();
-        store.save(definitions, &modules, &before, &histories)?;
+        commit()?;
+        store.save(definitions, &modules, &before, &histories).map_err(PublishError::from)?;
         let changed = self.state().publish(compiled, histories);
         self.0.rollouts.notify_one();
         drop(store);
@@ -180,6 +189,24 @@ impl Control {
             }
         }
         Ok(published)
+    }
+
+    /// Whether definitions could be published, apart from the store.
+    pub fn check(&self, definitions: &Definitions) -> Result<(), PublishError> {
+        let before = self.state().histories().clone();
+        self.compile(definitions, &before).map(drop)
+    }
+
+    /// The definitions, their modules and the revisions after their publication.
+    fn compile(
+        &self,
+        definitions: &Definitions,
+        before: &Histories,
+    ) -> Result<(Compiled, Modules, Histories), PublishError> {
+        let histories = before.record_publication(&definitions.slices, now_ms())?;
+        let modules = self.modules(definitions, &histories)?;
+        let compiled = Compiled::new(definitions, &modules, &histories, &self.0.bundle)?;
+        Ok((compiled, modules, histories))
     }
 
     /// The modules of the definitions, and of kept revisions that no document names any more.
@@ -269,6 +296,11 @@ impl Control {
         let now = SystemTime::now();
         status.jobs.retain(|job| !job.is_past(now));
         status
+    }
+
+    /// Whether definitions were published or stored: without any, nodes would be told that nothing exists.
+    pub fn has_definitions(&self) -> bool {
+        self.state().has_definitions()
     }
 
     /// What makes the latest revision of a function or job, as it was published; `None`: it never was.

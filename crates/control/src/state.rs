@@ -144,6 +144,10 @@ impl State {
         self.place_jobs();
     }
 
+    pub(crate) fn has_definitions(&self) -> bool {
+        self.compiled.contents.contains_key(&Subject::Mesh)
+    }
+
     pub(crate) fn histories(&self) -> &Histories {
         &self.histories
     }

@@ -2,6 +2,7 @@
 
 use crate::NodeAddress;
 use crate::admin::{self, Address};
+use crate::remote::{self, Server};
 use crate::screen::{shown, shown_all, shown_json};
 use crate::table::{self, Column, Show};
 use anyhow::{Context, Result, bail, ensure};
@@ -36,11 +37,32 @@ pub(crate) enum Listing {
     Events,
     /// SPIFFE IDs and their certificates.
     Identities,
+    /// Documents that were applied; of a control plane.
+    Documents,
+    /// Nodes and what they host; of a control plane.
+    Nodes,
+    /// Who changed what; of a control plane.
+    Audit,
 }
 
 impl Listing {
+    /// What a control plane is asked; `None`: it does not know this, only a node does. `named`: a control plane is, so it is asked what both know.
+    pub(crate) fn of_control_plane(self, named: bool) -> Option<remote::Listing> {
+        match self {
+            Self::Documents => Some(remote::Listing::Documents),
+            Self::Nodes => Some(remote::Listing::Nodes),
+            Self::Audit => Some(remote::Listing::Audit),
+            Self::Functions if named => Some(remote::Listing::Functions),
+            Self::Revisions if named => Some(remote::Listing::Revisions),
+            Self::Jobs if named => Some(remote::Listing::Jobs),
+            Self::Identities if named => Some(remote::Listing::Identities),
+            _ => None,
+        }
+    }
+
     fn path(self) -> &'static str {
         match self {
+            Self::Documents | Self::Nodes | Self::Audit => "/",
             Self::Functions => "/functions",
             Self::Revisions => "/revisions",
             Self::Instances => "/instances",
@@ -54,6 +76,7 @@ impl Listing {
     fn columns(self) -> &'static [Column] {
         use Show::{Age, Plain, Time, Wide};
         match self {
+            Self::Documents | Self::Nodes | Self::Audit => &[],
             Self::Functions => &[
                 ("FUNCTION", "function", Plain),
                 ("ENGINE", "engine", Plain),
@@ -160,10 +183,30 @@ enum Form {
     Yaml,
 }
 
-/// Prints one listing.
-pub(crate) fn list(what: Listing, node: &NodeAddress, printing: Printing) -> Result<ExitCode> {
-    let node = Node::of(node)?;
+/// Prints one listing: of the control plane if it alone has it, or if one is named and has it; else of the node. `which` chooses documents.
+pub(crate) fn list(
+    what: Listing,
+    which: &[String],
+    (node, server): (&NodeAddress, &Server),
+    printing: Printing,
+) -> Result<ExitCode> {
     let form = if printing.json { Form::Json } else { printing.output };
+    if let Some(what) = what.of_control_plane(server.is_named()) {
+        ensure!(!printing.watch, "--watch is for listings of a node");
+        let form = match form {
+            Form::Table => remote::Form::Table { wide: false },
+            Form::Wide => remote::Form::Table { wide: true },
+            Form::Json => remote::Form::Json,
+            Form::Yaml => remote::Form::Yaml,
+        };
+        return remote::list(server, what, which, form);
+    }
+    ensure!(
+        !server.is_named(),
+        "a control plane does not have this listing, only nodes do: leave out --server (LENO_SERVER) and --context"
+    );
+    ensure!(which.is_empty(), "only `documents` can be chosen by KIND and NAME");
+    let node = Node::of(node)?;
     let columns: Vec<Column> =
         what.columns().iter().filter(|(_, _, show)| form == Form::Wide || *show != Show::Wide).copied().collect();
     let mut seen = Vec::new();

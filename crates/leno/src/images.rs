@@ -70,7 +70,7 @@ async fn digests(
         let known = reference.digest().map(|digest| digest.to_string());
         match known.or_else(|| unchanged(control, slices.get(id)?)) {
             Some(digest) => drop(digests.insert(id.clone(), digest)),
-            None => unknown.entry(reference).or_insert_with(Vec::new).push((id.clone(), place)),
+            None => unknown.entry(reference).or_insert_with(Vec::new).push((id.clone(), place.clone())),
         }
     }
     let answers = stream::iter(unknown).map(|(reference, who)| {
@@ -86,8 +86,7 @@ async fn digests(
             }
             Err(message) => {
                 let message = format!("which image that is cannot be found out: {message}");
-                problems
-                    .extend(who.into_iter().map(|(_, place)| Problem { message: message.clone(), ..place.clone() }));
+                problems.extend(who.into_iter().map(|(_, place)| Problem { message: message.clone(), ..place }));
             }
         }
     }

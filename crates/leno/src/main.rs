@@ -3,13 +3,16 @@
 
 mod admin;
 mod allocator;
+mod api;
 mod check;
 mod client;
+mod control;
 mod harden;
 mod images;
 mod jobs;
 mod node;
 mod observe;
+mod remote;
 mod revisions;
 mod rooms;
 mod scaling;
@@ -82,10 +85,56 @@ enum Command {
         #[arg(long)]
         strict: bool,
     },
-    /// List what is running.
+    /// Start a control plane whose definitions are applied through its API, and which serves nodes.
+    ///
+    /// The first token, of an admin, is written to a file. Several control planes that share an etcd stand in for each other.
+    Control(Box<control::Options>),
+    /// Add or replace documents at a control plane: all of them, or none if one is wrong.
+    Apply {
+        #[command(flatten)]
+        sources: remote::Sources,
+        /// Only if the document has this version, which `leno get documents` lists; 0: only if there is none.
+        #[arg(long, value_name = "VERSION")]
+        if_version: Option<u64>,
+        #[command(flatten)]
+        server: remote::Server,
+    },
+    /// Remove documents from a control plane: `leno delete Function demo/shop`, or those that files have.
+    Delete {
+        /// Kind and name: `Function demo/shop`.
+        #[arg(value_names = ["KIND", "NAME"], num_args = 0..=2)]
+        document: Vec<String>,
+        /// Files with the documents to remove.
+        #[arg(short, long, value_name = "PATH", conflicts_with = "document")]
+        file: Vec<PathBuf>,
+        #[command(flatten)]
+        server: remote::Server,
+    },
+    /// Show what `leno apply` would change, without changing anything. Ends with 1 if there is a difference.
+    Diff {
+        #[command(flatten)]
+        sources: remote::Sources,
+        #[command(flatten)]
+        server: remote::Server,
+    },
+    /// Make, list and revoke tokens of a control plane.
+    Token {
+        #[command(subcommand)]
+        command: remote::Token,
+        #[command(flatten)]
+        server: remote::Server,
+    },
+    /// List what is running, at a node; or what was applied, at a control plane.
+    ///
+    /// The node of this account is asked, unless --server, LENO_SERVER or --context names a control plane, or only a control plane has the listing.
     Get {
         /// What to list.
         what: client::Listing,
+        /// Of documents: kind, and `namespace/name`.
+        #[arg(value_names = ["KIND", "NAME"], num_args = 0..=2)]
+        which: Vec<String>,
+        #[command(flatten)]
+        server: remote::Server,
         #[command(flatten)]
         node: NodeAddress,
         #[command(flatten)]
@@ -188,7 +237,12 @@ fn main() -> ExitCode {
         Command::Node { arguments, gateway } => start(&arguments, gateway),
         Command::Gateway(arguments) => start(&arguments, true),
         Command::Check { path, strict } => check::run(&path, strict),
-        Command::Get { what, node, printing } => client::list(what, &node, printing),
+        Command::Control(options) => harden::process(false).and_then(|()| control::run(&options)),
+        Command::Apply { sources, if_version, server } => remote::apply(&server, &sources, if_version),
+        Command::Delete { document, file, server } => remote::delete(&server, &document, &file),
+        Command::Diff { sources, server } => remote::diff(&server, &sources),
+        Command::Token { command, server } => remote::token(&server, command),
+        Command::Get { what, which, server, node, printing } => client::list(what, &which, (&node, &server), printing),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "leno", &mut std::io::stdout());
             Ok(ExitCode::SUCCESS)

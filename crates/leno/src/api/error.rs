@@ -1,0 +1,95 @@
+//! Why a request is refused, and what that is in HTTP.
+
+use super::types::{Refusal, Wrong};
+use axum::Json;
+use axum::http::StatusCode;
+use axum::http::header::{HeaderValue, WWW_AUTHENTICATE};
+use axum::response::{IntoResponse, Response};
+use leno_config::Problem;
+use leno_control::{PublishError, StoreError};
+
+/// Why a request is refused.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ApiError {
+    /// There is no token, or not a valid one.
+    #[error("a valid token is needed: `Authorization: Bearer …`, which `leno token create` makes")]
+    Unauthenticated,
+    /// The token does not allow this.
+    #[error("{0}")]
+    Forbidden(String),
+    /// The request makes no sense.
+    #[error("{0}")]
+    Bad(String),
+    /// The documents are wrong.
+    #[error("the documents are refused; what was in force goes on")]
+    Problems(Vec<Problem>),
+    /// Something has changed since the client looked.
+    #[error("{0} has another version than expected; look at it again")]
+    Conflict(String),
+    /// There is no such thing.
+    #[error("there is no {0}")]
+    NotFound(String),
+    /// Another control plane takes changes.
+    #[error("this control plane does not lead; changes are taken by the one that does")]
+    NotLeader(Option<String>),
+    /// The request is more than can be taken at once.
+    #[error("{0}")]
+    TooLarge(String),
+    /// It failed, and that is not the client's fault.
+    #[error("{0}")]
+    Unavailable(String),
+}
+
+impl ApiError {
+    fn status(&self) -> StatusCode {
+        match self {
+            Self::Unauthenticated => StatusCode::UNAUTHORIZED,
+            Self::Forbidden(_) => StatusCode::FORBIDDEN,
+            Self::Bad(_) => StatusCode::BAD_REQUEST,
+            Self::Problems(_) => StatusCode::UNPROCESSABLE_ENTITY,
+            Self::Conflict(_) => StatusCode::CONFLICT,
+            Self::NotFound(_) => StatusCode::NOT_FOUND,
+            Self::NotLeader(_) => StatusCode::MISDIRECTED_REQUEST,
+            Self::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let status = self.status();
+        let error = self.to_string();
+        let (problems, leader) = match self {
+            Self::Problems(problems) => (problems.iter().map(Wrong::from).collect(), None),
+            Self::NotLeader(leader) => (Vec::new(), leader),
+            _ => (Vec::new(), None),
+        };
+        let mut response = (status, Json(Refusal { error, problems, leader })).into_response();
+        if status == StatusCode::UNAUTHORIZED {
+            response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}
+
+impl From<StoreError> for ApiError {
+    fn from(error: StoreError) -> Self {
+        match error {
+            // Documents are kept under their names.
+            StoreError::Conflict { key } => Self::Conflict(key),
+            StoreError::NotLeader { .. } => Self::NotLeader(None),
+            StoreError::TooLarge { .. } => Self::TooLarge(error.to_string()),
+            error => Self::Unavailable(error.to_string()),
+        }
+    }
+}
+
+impl From<PublishError> for ApiError {
+    fn from(error: PublishError) -> Self {
+        match error {
+            PublishError::Store(error) => error.into(),
+            error @ PublishError::Definitions(_) => Self::Bad(error.to_string()),
+        }
+    }
+}

@@ -1,0 +1,483 @@
+//! The control plane that leads: it takes changes of documents, stores them and puts them into force.
+//!
+//! A change is checked with all other documents before anything is stored, as files are before `leno up` takes them.
+
+use super::audit;
+use super::error::ApiError;
+use super::service::{DocumentValue, Kept, Service, entry, key, now};
+use super::tokens::Caller;
+use super::types::{Action, AuditChange, ChangeAnswer, ChangeRequest, Changed, Role, Wrong};
+use crate::{check, images};
+use anyhow::{Context, Result};
+use leno_config::{Document, DocumentId, FunctionId, Problem, Slice, Snapshot};
+use leno_control::{Control, Definitions, Store, StoreError, Transaction};
+use leno_identity::{Authority, TrustDomain};
+use leno_proxy::modules::Modules;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+use tokio::sync::Mutex;
+use tokio::task::block_in_place;
+
+/// Changes after which the audit log is looked through for entries that are too old.
+const TRIM_EVERY: u32 = 500;
+
+/// What is there while a control plane leads.
+pub(crate) struct Leading {
+    pub control: Control,
+    /// What is compiled to see whether it can be.
+    modules: Modules,
+    /// Locked for a whole change: one is checked against what the one before it has left.
+    writer: Mutex<Writer>,
+}
+
+#[derive(Default)]
+struct Writer {
+    documents: BTreeMap<DocumentId, Document>,
+    /// Stored documents that cannot be read, and why. Until they are replaced or deleted nothing else changes.
+    broken: BTreeMap<DocumentId, Vec<Problem>>,
+    in_force: Option<Definitions>,
+    /// The store may have something else than `documents`, or than what is in force.
+    stale: bool,
+    since_trimmed: u32,
+}
+
+/// A change that was checked.
+struct Checked {
+    /// All documents, as they would be.
+    documents: BTreeMap<DocumentId, Document>,
+    actions: Vec<(DocumentId, Action, Option<Document>)>,
+    snapshot: Snapshot,
+}
+
+impl Leading {
+    /// Begins to lead: with the trust domain of the stored Mesh document, and what the store has of earlier. Blocks on the store.
+    pub(crate) fn begin(service: &Service) -> Result<Arc<Self>> {
+        let trust_domain = trust_domain(service)?;
+        let store = Store::new(service.backend.clone());
+        let control = Control::new(Authority::new(&trust_domain)?, store, leno_control::Options::default())?;
+        let writer = Writer { stale: true, since_trimmed: TRIM_EVERY, ..Writer::default() };
+        Ok(Arc::new(Self { control, modules: Modules::default(), writer: Mutex::new(writer) }))
+    }
+
+    /// Puts the stored documents into force if they are not. What is wrong with them is told by the service.
+    pub(crate) async fn put_into_force(&self, service: &Service) -> Result<(), ApiError> {
+        let mut writer = self.writer.lock().await;
+        self.refresh(service, &mut writer).await
+    }
+
+    async fn refresh(&self, service: &Service, writer: &mut Writer) -> Result<(), ApiError> {
+        if !writer.stale {
+            return Ok(());
+        }
+        block_in_place(|| {
+            service.read()?;
+            let state = service.state();
+            (writer.documents, writer.broken) = read_all(&state.documents);
+            Ok::<_, StoreError>(())
+        })?;
+        let outcome = self.publish_stored(writer).await;
+        match &outcome {
+            Ok(()) => {
+                writer.stale = false;
+                service.state_mut().not_in_force.clear();
+            }
+            Err(ApiError::Problems(problems)) => {
+                for problem in problems {
+                    tracing::error!("{problem}");
+                }
+                tracing::error!("the stored documents are not in force; what was before goes on");
+                service.state_mut().not_in_force.clone_from(problems);
+            }
+            Err(error) => tracing::error!(%error, "the stored documents are not in force; what was before goes on"),
+        }
+        outcome
+    }
+
+    async fn publish_stored(&self, writer: &mut Writer) -> Result<(), ApiError> {
+        if !writer.broken.is_empty() {
+            return Err(ApiError::Problems(writer.broken.values().flatten().cloned().collect()));
+        }
+        let snapshot = block_in_place(|| self.compile(&writer.documents))?;
+        let definitions = images::resolve(&self.control, &snapshot).await.map_err(ApiError::Problems)?;
+        let published = block_in_place(|| self.control.publish(&definitions))?;
+        tracing::info!(
+            documents = writer.documents.len(),
+            functions = published.functions,
+            changed = published.changed,
+            "the stored documents are in force"
+        );
+        writer.in_force = Some(definitions);
+        Ok(())
+    }
+
+    /// Whether something is in force that nodes can be given.
+    pub(crate) fn has_definitions(&self) -> bool {
+        self.control.has_definitions()
+    }
+
+    /// Checks a change, and unless it is a dry run stores it and puts it into force.
+    pub(crate) async fn change(
+        &self,
+        service: &Service,
+        caller: &Caller,
+        request: ChangeRequest,
+    ) -> Result<ChangeAnswer, ApiError> {
+        caller.needs(if request.dry_run { Role::Reader } else { Role::Editor })?;
+        let mut writer = self.writer.lock().await;
+        // Stored documents that are wrong stay so until this change, or another one, mends them.
+        if let Err(error) = self.refresh(service, &mut writer).await
+            && !matches!(error, ApiError::Problems(_))
+        {
+            return Err(error);
+        }
+        let files: BTreeSet<String> = request.apply.iter().map(|file| file.name.clone()).collect();
+        let checked = block_in_place(|| self.checked(service, &writer, caller, &request));
+        let Checked { documents, actions, snapshot } =
+            checked.map_err(|error| error.without_what_is_hidden(caller, &files))?;
+        let is_change = actions.iter().any(|(_, action, _)| *action != Action::Unchanged);
+        let warnings = warnings(&snapshot, &files, writer.in_force.as_ref());
+        let mut answer = ChangeAnswer { revision: None, documents: Vec::new(), functions: Vec::new(), warnings };
+        let text = |id: &DocumentId| service.state().documents.get(id).map(|kept| kept.value.text.clone());
+        for (id, action, document) in &actions {
+            let (before, after) = (text(id), document.as_ref().map(|document| document.text().to_owned()));
+            let shown = |text: Option<String>| text.filter(|_| request.dry_run);
+            answer.documents.push(Changed {
+                document: id.into(),
+                action: *action,
+                before: shown(before),
+                after: shown(after),
+            });
+        }
+        if !is_change && !writer.stale {
+            return Ok(answer);
+        }
+        let definitions = if request.dry_run {
+            // Registries are not asked.
+            let slices = snapshot.functions().filter_map(|id| Some((id.clone(), snapshot.slice(id)?))).collect();
+            Definitions { mesh: snapshot.mesh_slice().clone(), slices, modules: snapshot.modules().clone() }
+        } else {
+            images::resolve(&self.control, &snapshot).await.map_err(ApiError::Problems)?
+        };
+        answer.functions = affected(writer.in_force.as_ref(), &definitions);
+        if request.dry_run {
+            block_in_place(|| self.control.check(&definitions))?;
+            return Ok(answer);
+        }
+        let committed = block_in_place(|| self.commit(service, &mut writer, caller, &actions, &definitions));
+        answer.revision = Some(committed?);
+        writer.documents = documents;
+        writer.broken.clear();
+        writer.in_force = Some(definitions);
+        writer.stale = false;
+        service.state_mut().not_in_force.clear();
+        self.trim(service, &mut writer);
+        Ok(answer)
+    }
+
+    fn checked(
+        &self,
+        service: &Service,
+        writer: &Writer,
+        caller: &Caller,
+        request: &ChangeRequest,
+    ) -> Result<Checked, ApiError> {
+        let mut given: BTreeMap<DocumentId, Document> = BTreeMap::new();
+        let mut problems = Vec::new();
+        for file in &request.apply {
+            match Document::read(Path::new(&file.name), &file.text) {
+                Ok(documents) => {
+                    for document in documents {
+                        let id = document.id().clone();
+                        if given.insert(id.clone(), document).is_some() {
+                            return Err(ApiError::Bad(format!("{id} is there twice")));
+                        }
+                    }
+                }
+                Err(found) => problems.extend(found),
+            }
+        }
+        if !problems.is_empty() {
+            return Err(ApiError::Problems(problems));
+        }
+        let state = service.state();
+        let version = |id: &DocumentId| state.documents.get(id).map_or(0, |kept| kept.version);
+        for expected in &request.expect {
+            let id = DocumentId::from(expected.document.clone());
+            if version(&id) != expected.version {
+                return Err(ApiError::Conflict(id.to_string()));
+            }
+        }
+        let (mut documents, mut actions) = (writer.documents.clone(), Vec::new());
+        let mut broken: BTreeSet<&DocumentId> = writer.broken.keys().collect();
+        for (id, document) in given {
+            caller.may_write(&id, &document.reach())?;
+            broken.remove(&id);
+            let before = documents.get(&id);
+            if let Some(before) = before {
+                // What is replaced may have reached further.
+                caller.may_write(&id, &before.reach())?;
+            }
+            let action = match before {
+                Some(before) if before.text() == document.text() => Action::Unchanged,
+                _ if version(&id) > 0 => Action::Changed,
+                _ => Action::Created,
+            };
+            documents.insert(id.clone(), document.clone());
+            actions.push((id, action, Some(document)));
+        }
+        for name in &request.delete {
+            let id = DocumentId::from(name.clone());
+            if actions.iter().any(|(other, ..)| *other == id) {
+                return Err(ApiError::Bad(format!("{id} is there twice")));
+            }
+            if version(&id) == 0 || !caller.may_read(&id) {
+                return Err(ApiError::NotFound(id.to_string()));
+            }
+            if let Some(before) = documents.remove(&id) {
+                caller.may_write(&id, &before.reach())?;
+            } else if !caller.is_everywhere() {
+                return Err(ApiError::Forbidden(format!(
+                    "{id} cannot be read, so only a token for everything can delete it"
+                )));
+            }
+            broken.remove(&id);
+            actions.push((id, Action::Deleted, None));
+        }
+        if actions.is_empty() {
+            return Err(ApiError::Bad("there is no document in the request".to_owned()));
+        }
+        if !broken.is_empty() {
+            let problems = broken.iter().filter_map(|id| writer.broken.get(id)).flatten();
+            return Err(ApiError::Problems(problems.cloned().collect()));
+        }
+        drop(state);
+        let snapshot = self.compile(&documents)?;
+        // From now on problems are told by the stored text.
+        for (id, action, document) in &mut actions {
+            if let Some(document) = document
+                && *action != Action::Unchanged
+            {
+                *document = Document::restore(id, document.text()).map_err(ApiError::Problems)?;
+                documents.insert(id.clone(), document.clone());
+            }
+        }
+        Ok(Checked { documents, actions, snapshot })
+    }
+
+    fn compile(&self, documents: &BTreeMap<DocumentId, Document>) -> Result<Snapshot, ApiError> {
+        let snapshot = Snapshot::of_documents(documents.values()).map_err(ApiError::Problems)?;
+        let problems = check::compile(&snapshot, &self.modules);
+        if problems.is_empty() { Ok(snapshot) } else { Err(ApiError::Problems(problems)) }
+    }
+
+    /// Stores the documents and puts the definitions into force. Returns the revision.
+    fn commit(
+        &self,
+        service: &Service,
+        writer: &mut Writer,
+        caller: &Caller,
+        actions: &[(DocumentId, Action, Option<Document>)],
+        definitions: &Definitions,
+    ) -> Result<u64, ApiError> {
+        let (mut transaction, mut changes, at) = (Transaction::default(), Vec::new(), now().as_secs_f64());
+        let versions: BTreeMap<&DocumentId, u64> = {
+            let state = service.state();
+            let version = |id| state.documents.get(id).map_or(0, |kept: &Kept| kept.version);
+            actions.iter().map(|(id, ..)| (id, version(id))).collect()
+        };
+        for (id, action, document) in actions.iter().filter(|(_, action, _)| *action != Action::Unchanged) {
+            let before = versions.get(id).copied().unwrap_or_default();
+            let value = document.as_ref().map(|document| {
+                let value = DocumentValue { text: document.text().to_owned(), by: caller.name.clone(), at };
+                serde_json::to_vec(&value)
+            });
+            let value = value.transpose().map_err(|error| ApiError::Unavailable(error.to_string()))?;
+            transaction.expect(key(id), before);
+            transaction.changes.push((key(id), value));
+            changes.push(AuditChange { what: id.to_string(), action: *action, before });
+        }
+        let entry = entry(caller, changes);
+        audit::add(&mut transaction, &entry)?;
+        let mut revision = None;
+        let published = self.control.publish_after(definitions, || {
+            revision = Some(service.backend.commit(&transaction)?);
+            Ok::<_, ApiError>(())
+        });
+        match (published, revision) {
+            (Ok(published), Some(revision)) => {
+                tracing::info!(
+                    revision,
+                    by = caller.name,
+                    functions = published.functions,
+                    changed = published.changed,
+                    removed = published.removed,
+                    "documents have changed"
+                );
+                self.remember(service, actions, caller, revision, at);
+                service.log(&entry);
+                Ok(revision)
+            }
+            (Err(error), Some(revision)) => {
+                writer.stale = true;
+                service.log(&entry);
+                Err(ApiError::Unavailable(format!("stored as revision {revision}, and not in force yet: {error}")))
+            }
+            (Err(error), None) => {
+                // Perhaps it was stored and the answer was lost.
+                writer.stale = true;
+                Err(error)
+            }
+            (Ok(_), None) => Err(ApiError::Unavailable("nothing was stored".to_owned())),
+        }
+    }
+
+    fn remember(
+        &self,
+        service: &Service,
+        actions: &[(DocumentId, Action, Option<Document>)],
+        caller: &Caller,
+        revision: u64,
+        at: f64,
+    ) {
+        let mut state = service.state_mut();
+        state.revision = revision;
+        for (id, action, document) in actions {
+            match (action, document) {
+                (Action::Unchanged, _) => {}
+                (_, Some(document)) => {
+                    let value = DocumentValue { text: document.text().to_owned(), by: caller.name.clone(), at };
+                    state.documents.insert(id.clone(), Kept { version: revision, value });
+                }
+                (_, None) => drop(state.documents.remove(id)),
+            }
+        }
+    }
+
+    fn trim(&self, service: &Service, writer: &mut Writer) {
+        writer.since_trimmed += 1;
+        if writer.since_trimmed < TRIM_EVERY {
+            return;
+        }
+        writer.since_trimmed = 0;
+        if let Err(error) = block_in_place(|| audit::trim(&*service.backend)) {
+            tracing::warn!(%error, "old entries of the audit log are not removed yet");
+        }
+    }
+}
+
+impl ApiError {
+    /// Hides what is said of stored documents that a caller may not read.
+    fn without_what_is_hidden(self, caller: &Caller, files: &BTreeSet<String>) -> Self {
+        let Self::Problems(problems) = self else { return self };
+        if caller.is_everywhere() {
+            return Self::Problems(problems);
+        }
+        let shown = |problem: &Problem| {
+            let file = problem.file.to_string_lossy();
+            let namespace =
+                file.split_once(' ').and_then(|(_, name)| name.split_once('/')).map(|(namespace, _)| namespace);
+            files.contains(&*file) || namespace.is_some_and(|namespace| caller.namespaces.contains(namespace))
+        };
+        let (mut shown, hidden): (Vec<_>, Vec<_>) = problems.into_iter().partition(shown);
+        if !hidden.is_empty() {
+            shown.push(Problem {
+                file: "documents of other namespaces".into(),
+                line: 0,
+                column: 0,
+                field: String::new(),
+                message: "they would not be right any more, and this token may not read them".to_owned(),
+                fix: "ask somebody with a token for the whole mesh".to_owned(),
+            });
+        }
+        Self::Problems(shown)
+    }
+}
+
+/// Reads all stored documents, as far as they can be.
+#[expect(clippy::type_complexity, reason = "documents, and what is wrong with the others")]
+fn read_all(
+    stored: &BTreeMap<DocumentId, Kept>,
+) -> (BTreeMap<DocumentId, Document>, BTreeMap<DocumentId, Vec<Problem>>) {
+    let (mut documents, mut broken) = (BTreeMap::new(), BTreeMap::new());
+    for (id, kept) in stored {
+        match Document::restore(id, &kept.value.text) {
+            Ok(document) => drop(documents.insert(id.clone(), document)),
+            Err(problems) => drop(broken.insert(id.clone(), problems)),
+        }
+    }
+    (documents, broken)
+}
+
+/// The trust domain of the stored Mesh document, or what holds without one.
+fn trust_domain(service: &Service) -> Result<TrustDomain> {
+    let state = service.state();
+    let mesh = state.documents.iter().find(|(id, _)| id.kind == "Mesh");
+    let document = mesh.map(|(id, kept)| Document::restore(id, &kept.value.text));
+    let snapshot = match document {
+        Some(document) => document.and_then(|document| Snapshot::of_documents([&document])),
+        None => Snapshot::of_documents([]),
+    };
+    match snapshot {
+        Ok(snapshot) => Ok(snapshot.mesh_slice().trust_domain.parse()?),
+        // Another trust domain than before would give every function another identity.
+        Err(problems) => {
+            let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
+            anyhow::bail!("the stored Mesh document cannot be used: {}", lines.join("; "))
+        }
+    }
+}
+
+/// Stores the first Mesh document, if there is none. Blocks on the store.
+pub(crate) fn first_mesh(service: &Service, file: &Path) -> Result<()> {
+    if service.state().documents.keys().any(|id| id.kind == "Mesh") {
+        return Ok(());
+    }
+    let text = std::fs::read_to_string(file).with_context(|| format!("{} cannot be read", file.display()))?;
+    let told = |problems: Vec<Problem>| {
+        let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        anyhow::anyhow!("{}", lines.join("\n"))
+    };
+    let documents = Document::read(file, &text).map_err(told)?;
+    let [document] = &documents[..] else { anyhow::bail!("{}: expected one Mesh document", file.display()) };
+    anyhow::ensure!(
+        document.id().kind == "Mesh",
+        "{}: expected a Mesh document, found {}",
+        file.display(),
+        document.id()
+    );
+    Snapshot::of_documents([document]).map_err(told)?;
+    let (id, caller) = (document.id().clone(), Caller::control_plane());
+    let value = DocumentValue { text: document.text().to_owned(), by: caller.name.clone(), at: now().as_secs_f64() };
+    let mut transaction = Transaction::default();
+    transaction.expect(key(&id), 0);
+    transaction.put(key(&id), serde_json::to_vec(&value)?);
+    let entry = entry(&caller, vec![AuditChange { what: id.to_string(), action: Action::Created, before: 0 }]);
+    audit::add(&mut transaction, &entry)?;
+    let version = service.backend.commit(&transaction)?;
+    service.log(&entry);
+    service.state_mut().documents.insert(id, Kept { version, value });
+    Ok(())
+}
+
+/// Warnings about documents of the request, and about what nodes take up only when they are started again.
+fn warnings(snapshot: &Snapshot, files: &BTreeSet<String>, in_force: Option<&Definitions>) -> Vec<Wrong> {
+    let of_request = |problem: &&Problem| files.contains(&*problem.file.to_string_lossy());
+    let mut warnings: Vec<Wrong> = snapshot.warnings().iter().filter(of_request).map(Wrong::from).collect();
+    if let Some(in_force) = in_force {
+        for field in in_force.mesh.fixed_at_start(snapshot.mesh_slice()) {
+            let message = "each node takes this up when it is started again";
+            warnings.push(Wrong::from(&snapshot.mesh_problem(field, message)));
+        }
+    }
+    warnings
+}
+
+/// Functions whose slices differ.
+fn affected(before: Option<&Definitions>, after: &Definitions) -> Vec<String> {
+    let nothing = BTreeMap::new();
+    let before: &BTreeMap<FunctionId, Slice> = before.map_or(&nothing, |before| &before.slices);
+    let changed = after.slices.iter().filter(|(id, slice)| before.get(*id) != Some(slice)).map(|(id, _)| id);
+    let removed = before.keys().filter(|id| !after.slices.contains_key(*id));
+    changed.chain(removed).map(ToString::to_string).collect()
+}

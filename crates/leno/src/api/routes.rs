@@ -1,0 +1,314 @@
+//! The paths of the API. Their comments are its description at `/openapi.json`.
+
+use super::audit;
+use super::error::ApiError;
+use super::service::Service;
+use super::tokens::Caller;
+use super::types::{
+    AuditEntry, ChangeAnswer, ChangeRequest, Documents, NewToken, Refusal, Role, Stored, TokenInfo, TokenRequest,
+};
+use axum::extract::{DefaultBodyLimit, FromRequest, FromRequestParts, Path, Query, Request, State};
+use axum::http::StatusCode;
+use axum::http::request::Parts;
+use axum::middleware::{Next, from_fn};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{delete, get, post};
+use axum::{Json, Router};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::block_in_place;
+use tokio::time::timeout;
+use utoipa::{IntoParams, OpenApi};
+
+/// Bytes of a request. A change of more documents can be made in several.
+pub(crate) const LARGEST_BODY: usize = 16 << 20;
+/// Registries may be asked what tags mean, and nodes need none of this.
+const LONGEST: Duration = Duration::from_secs(60);
+/// Entries of the audit log, unless the client says how many.
+const AUDIT: usize = 100;
+
+/// All paths.
+pub(crate) fn router(service: Arc<Service>) -> Router {
+    Router::new()
+        .route("/v1/changes", post(change))
+        .route("/v1/documents", get(documents))
+        .route("/v1/documents/{kind}/{namespace}/{name}", get(document))
+        .route("/v1/status", get(status))
+        .route("/v1/audit", get(audit_log))
+        .route("/v1/tokens", get(tokens).post(create_token))
+        .route("/v1/tokens/{id}", delete(revoke_token))
+        .route("/openapi.json", get(|| async { Json(description()) }))
+        .route("/healthz", get(|| async { "ok\n" }))
+        .route("/readyz", get(ready))
+        .fallback(|| async { ApiError::NotFound("such path; see /openapi.json".to_owned()) })
+        .layer(DefaultBodyLimit::max(LARGEST_BODY))
+        .layer(from_fn(bounded))
+        .with_state(service)
+}
+
+/// The description of the API.
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "The API of leno control",
+        description = "Documents, tokens and the audit log of a mesh. Each request bears a token: `Authorization: Bearer …`."
+    ),
+    paths(change, documents, document, status, audit_log, tokens, create_token, revoke_token, ready)
+)]
+struct Description;
+
+/// The description of the API, in OpenAPI.
+pub(crate) fn description() -> utoipa::openapi::OpenApi {
+    Description::openapi()
+}
+
+async fn bounded(request: Request, next: Next) -> Response {
+    match timeout(LONGEST, next.run(request)).await {
+        Ok(response) => response,
+        Err(_) => {
+            ApiError::Unavailable(format!("no answer within {LONGEST:?}; what was begun goes on")).into_response()
+        }
+    }
+}
+
+/// The client's address, which the listener adds to each request.
+#[derive(Clone, Copy)]
+pub(super) struct Peer(pub SocketAddr);
+
+impl FromRequestParts<Arc<Service>> for Caller {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, service: &Arc<Service>) -> Result<Self, ApiError> {
+        let header = parts.headers.get("authorization").and_then(|value| value.to_str().ok());
+        let bearer = header.and_then(|value| value.strip_prefix("Bearer "));
+        let from = parts.extensions.get::<Peer>().map(|peer| peer.0.ip().to_string());
+        service.caller(bearer, &from.unwrap_or_default())
+    }
+}
+
+/// A body in JSON. What cannot be read is refused as everything else is.
+struct Body<T>(T);
+
+impl<T: serde::de::DeserializeOwned> FromRequest<Arc<Service>> for Body<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, service: &Arc<Service>) -> Result<Self, ApiError> {
+        match Json::from_request(request, service).await {
+            Ok(Json(body)) => Ok(Self(body)),
+            Err(rejection) if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE => {
+                Err(ApiError::TooLarge(format!("the request has more than {} MiB", LARGEST_BODY >> 20)))
+            }
+            Err(rejection) => Err(ApiError::Bad(rejection.body_text())),
+        }
+    }
+}
+
+/// Applies and deletes documents: all of it, or nothing.
+#[utoipa::path(
+    post, path = "/v1/changes",
+    responses(
+        (status = 200, description = "It is in force, or would be.", body = ChangeAnswer),
+        (status = 400, description = "The request makes no sense.", body = Refusal),
+        (status = 401, description = "There is no valid token.", body = Refusal),
+        (status = 403, description = "The token does not allow it.", body = Refusal),
+        (status = 404, description = "A document to be deleted is not there.", body = Refusal),
+        (status = 409, description = "A document has another version than expected.", body = Refusal),
+        (status = 413, description = "It is too much at once.", body = Refusal),
+        (status = 421, description = "Another control plane takes changes; `leader` is its address.", body = Refusal),
+        (status = 422, description = "The documents are wrong.", body = Refusal),
+        (status = 503, description = "The store, or a registry, does not answer.", body = Refusal),
+    )
+)]
+async fn change(
+    caller: Caller,
+    State(service): State<Arc<Service>>,
+    Body(request): Body<ChangeRequest>,
+) -> Result<Json<ChangeAnswer>, ApiError> {
+    let leading = service.leading()?;
+    // A client that goes away does not leave half a change behind.
+    let changing = tokio::spawn(async move { leading.change(&service, &caller, request).await });
+    changing.await.map_err(|error| ApiError::Unavailable(format!("the change was given up: {error}")))?.map(Json)
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+struct Filter {
+    /// Only documents of this kind.
+    #[serde(default)]
+    kind: String,
+    /// Only documents of this namespace.
+    #[serde(default)]
+    namespace: String,
+    /// Only documents of this name.
+    #[serde(default)]
+    name: String,
+}
+
+/// Stored documents.
+#[utoipa::path(
+    get, path = "/v1/documents", params(Filter),
+    responses(
+        (status = 200, description = "Those that the token may read.", body = Documents),
+        (status = 401, description = "There is no valid token.", body = Refusal),
+    )
+)]
+async fn documents(
+    caller: Caller,
+    State(service): State<Arc<Service>>,
+    filter: Result<Query<Filter>, axum::extract::rejection::QueryRejection>,
+) -> Result<Json<Documents>, ApiError> {
+    let Query(Filter { kind, namespace, name }) = filter.map_err(|rejection| ApiError::Bad(rejection.body_text()))?;
+    Ok(Json(service.documents(&caller, &kind, &namespace, &name)))
+}
+
+/// One stored document. The namespace of documents of the whole mesh is `-`.
+#[utoipa::path(
+    get, path = "/v1/documents/{kind}/{namespace}/{name}",
+    params(
+        ("kind" = String, Path, description = "Such as `Function`."),
+        ("namespace" = String, Path, description = "`-`: of the whole mesh."),
+        ("name" = String, Path, description = "Name of the document."),
+    ),
+    responses(
+        (status = 200, description = "The document.", body = Stored),
+        (status = 401, description = "There is no valid token.", body = Refusal),
+        (status = 404, description = "There is none that the token may read.", body = Refusal),
+    )
+)]
+async fn document(
+    caller: Caller,
+    State(service): State<Arc<Service>>,
+    Path((kind, namespace, name)): Path<(String, String, String)>,
+) -> Result<Json<Stored>, ApiError> {
+    let wanted = if namespace == "-" { "" } else { &namespace };
+    let found = service.documents(&caller, &kind, wanted, &name).documents;
+    let found = found.into_iter().find(|stored| stored.document.namespace == wanted);
+    found.map(Json).ok_or_else(|| ApiError::NotFound(format!("{kind} {namespace}/{name}")))
+}
+
+/// Functions, nodes, jobs and certificates, as they are now.
+#[utoipa::path(
+    get, path = "/v1/status",
+    responses(
+        (status = 200, description = "`functions`, `nodes`, `jobs` and `identities`, as far as the token may read them.", body = Value),
+        (status = 401, description = "There is no valid token.", body = Refusal),
+        (status = 421, description = "Another control plane leads; `leader` is its address.", body = Refusal),
+    )
+)]
+async fn status(caller: Caller, State(service): State<Arc<Service>>) -> Result<Json<Value>, ApiError> {
+    let mut status = service.leading()?.control.status();
+    if !caller.is_everywhere() {
+        status.functions.retain(|function| caller.namespaces.contains(&function.function.namespace));
+        status.jobs.retain(|job| caller.namespaces.contains(&job.job.namespace));
+        // Nodes and their certificates are of the whole mesh.
+        status.nodes.clear();
+        status.identities.clear();
+    }
+    Ok(Json(json!(status)))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+struct Last {
+    /// How many entries; 100 unless it is said.
+    limit: Option<usize>,
+}
+
+/// Who changed what, latest first. For tokens of admins of the whole mesh.
+#[utoipa::path(
+    get, path = "/v1/audit", params(Last),
+    responses(
+        (status = 200, description = "The last entries.", body = Vec<AuditEntry>),
+        (status = 401, description = "There is no valid token.", body = Refusal),
+        (status = 403, description = "The token does not allow it.", body = Refusal),
+    )
+)]
+async fn audit_log(
+    caller: Caller,
+    State(service): State<Arc<Service>>,
+    last: Result<Query<Last>, axum::extract::rejection::QueryRejection>,
+) -> Result<Json<Vec<AuditEntry>>, ApiError> {
+    caller.needs(Role::Admin)?;
+    if !caller.is_everywhere() {
+        return Err(ApiError::Forbidden("the audit log is of the whole mesh, and the token is not".to_owned()));
+    }
+    let Query(Last { limit }) = last.map_err(|rejection| ApiError::Bad(rejection.body_text()))?;
+    Ok(Json(block_in_place(|| audit::list(&*service.backend, limit.unwrap_or(AUDIT)))?))
+}
+
+/// Tokens, without their secrets.
+#[utoipa::path(
+    get, path = "/v1/tokens",
+    responses(
+        (status = 200, description = "Those that this token could have made.", body = Vec<TokenInfo>),
+        (status = 401, description = "There is no valid token.", body = Refusal),
+        (status = 403, description = "The token does not allow it.", body = Refusal),
+    )
+)]
+async fn tokens(caller: Caller, State(service): State<Arc<Service>>) -> Result<Json<Vec<TokenInfo>>, ApiError> {
+    caller.needs(Role::Admin)?;
+    Ok(Json(service.tokens(&caller)))
+}
+
+/// Makes a token.
+#[utoipa::path(
+    post, path = "/v1/tokens",
+    responses(
+        (status = 200, description = "The token, once.", body = NewToken),
+        (status = 401, description = "There is no valid token.", body = Refusal),
+        (status = 403, description = "The token does not allow it.", body = Refusal),
+        (status = 421, description = "Another control plane takes changes; `leader` is its address.", body = Refusal),
+    )
+)]
+async fn create_token(
+    caller: Caller,
+    State(service): State<Arc<Service>>,
+    Body(request): Body<TokenRequest>,
+) -> Result<Json<NewToken>, ApiError> {
+    block_in_place(|| service.create_token(&caller, request)).map(Json)
+}
+
+/// Ends a token at once.
+#[utoipa::path(
+    delete, path = "/v1/tokens/{id}",
+    params(("id" = String, Path, description = "Public part of the token.")),
+    responses(
+        (status = 204, description = "It is not valid any more."),
+        (status = 401, description = "There is no valid token.", body = Refusal),
+        (status = 403, description = "The token does not allow it.", body = Refusal),
+        (status = 404, description = "There is no such token.", body = Refusal),
+        (status = 421, description = "Another control plane takes changes; `leader` is its address.", body = Refusal),
+    )
+)]
+async fn revoke_token(
+    caller: Caller,
+    State(service): State<Arc<Service>>,
+    Path(id): Path<String>,
+) -> Result<StatusCode, ApiError> {
+    caller.needs(Role::Admin)?;
+    block_in_place(|| service.revoke_token(&caller, &id))?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Whether this control plane leads and what is stored is in force, or follows one that it knows. Takes no token.
+#[utoipa::path(
+    get, path = "/readyz",
+    responses(
+        (status = 200, description = "`leads`, or `follows` and whom."),
+        (status = 503, description = "Neither, or the stored documents are not in force."),
+    )
+)]
+async fn ready(State(service): State<Arc<Service>>) -> (StatusCode, String) {
+    let state = service.state();
+    match (&state.leading, &state.leader) {
+        (Some(_), _) if !state.not_in_force.is_empty() => {
+            (StatusCode::SERVICE_UNAVAILABLE, "leads; the stored documents are not in force\n".to_owned())
+        }
+        (Some(_), _) => (StatusCode::OK, "leads\n".to_owned()),
+        (None, Some(leader)) if state.read => (StatusCode::OK, format!("follows {leader}\n")),
+        (None, _) => (StatusCode::SERVICE_UNAVAILABLE, "nobody leads\n".to_owned()),
+    }
+}

@@ -1,0 +1,316 @@
+//! What every control plane of a mesh knows, whether it leads or not: documents and tokens, as the store has them.
+
+use super::audit::{self, Lines};
+use super::error::ApiError;
+use super::leading::Leading;
+use super::tokens::{self, Caller, Token};
+use super::types::{
+    Action, AuditChange, AuditEntry, Documents, NewToken, Role, Stored, TokenInfo, TokenRequest, Wrong,
+};
+use anyhow::Result;
+use leno_config::{DocumentId, Problem};
+use leno_control::{Backend, Commit, StoreError, Transaction};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::{Duration, SystemTime};
+use tokio::task::block_in_place;
+
+/// What is read by all control planes.
+const SHARED: &str = "api/";
+const DOCUMENTS: &str = "api/documents/";
+const TOKENS: &str = "api/tokens/";
+/// Between two tries to read the store.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// A control plane, as its API sees it.
+pub(crate) struct Service {
+    pub backend: Arc<dyn Backend>,
+    pub lines: Option<Lines>,
+    state: RwLock<State>,
+}
+
+/// What is known of the store, and who leads.
+#[derive(Default)]
+pub(crate) struct State {
+    /// Of the store, when this was read.
+    pub revision: u64,
+    pub documents: BTreeMap<DocumentId, Kept>,
+    pub tokens: BTreeMap<String, Token>,
+    /// The store was read at least once.
+    pub read: bool,
+    /// There while this control plane leads.
+    pub leading: Option<Arc<Leading>>,
+    /// The address of the one that leads, if it is another one.
+    pub leader: Option<String>,
+    /// Why the stored documents are not in force.
+    pub not_in_force: Vec<Problem>,
+}
+
+/// A stored document.
+#[derive(Clone)]
+pub(crate) struct Kept {
+    pub version: u64,
+    pub value: DocumentValue,
+}
+
+/// A document as it is stored.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct DocumentValue {
+    pub text: String,
+    /// Who applied it.
+    pub by: String,
+    /// When, in seconds since 1970.
+    pub at: f64,
+}
+
+impl Service {
+    pub(crate) fn new(backend: Arc<dyn Backend>, lines: Option<Lines>) -> Arc<Self> {
+        Arc::new(Self { backend, lines, state: RwLock::default() })
+    }
+
+    /// The lock is never held across an await.
+    pub(crate) fn state(&self) -> RwLockReadGuard<'_, State> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn state_mut(&self) -> RwLockWriteGuard<'_, State> {
+        self.state.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads everything from the store. Blocks on it.
+    pub(crate) fn read(&self) -> Result<u64, StoreError> {
+        let listing = self.backend.list(SHARED)?;
+        let (mut documents, mut tokens) = (BTreeMap::new(), BTreeMap::new());
+        for entry in listing.entries {
+            let damaged =
+                |reason: String| StoreError::Damaged { store: self.backend.name(), entry: entry.key.clone(), reason };
+            if let Some(id) = document_of(&entry.key) {
+                let value = serde_json::from_slice(&entry.value).map_err(|error| damaged(error.to_string()))?;
+                documents.insert(id, Kept { version: entry.version, value });
+            } else if let Some(id) = entry.key.strip_prefix(TOKENS) {
+                let token = serde_json::from_slice(&entry.value).map_err(|error| damaged(error.to_string()))?;
+                tokens.insert(id.to_owned(), token);
+            } else {
+                return Err(damaged("this release knows no such entry".to_owned()));
+            }
+        }
+        let mut state = self.state_mut();
+        (state.revision, state.documents, state.tokens, state.read) = (listing.revision, documents, tokens, true);
+        Ok(listing.revision)
+    }
+
+    /// Keeps up with the store, while another control plane writes to it.
+    pub(crate) async fn follow(&self) {
+        loop {
+            match block_in_place(|| self.read().and_then(|revision| self.backend.watch(SHARED, revision))) {
+                Ok(mut watch) => {
+                    while let Some(commit) = watch.next().await {
+                        if !self.take(commit) {
+                            break;
+                        }
+                    }
+                }
+                Err(error) => tracing::warn!(%error, "the store cannot be read; what was read goes on"),
+            }
+            tokio::time::sleep(AGAIN).await;
+        }
+    }
+
+    /// Takes in a commit. Returns whether it could be read.
+    fn take(&self, commit: Commit) -> bool {
+        let mut state = self.state_mut();
+        for (key, value) in commit.changes {
+            if let Some(id) = document_of(&key) {
+                match value.map(|value| serde_json::from_slice(&value)) {
+                    Some(Ok(value)) => drop(state.documents.insert(id, Kept { version: commit.revision, value })),
+                    Some(Err(_)) => return false,
+                    None => drop(state.documents.remove(&id)),
+                }
+            } else if let Some(id) = key.strip_prefix(TOKENS) {
+                match value.map(|value| serde_json::from_slice(&value)) {
+                    Some(Ok(token)) => drop(state.tokens.insert(id.to_owned(), token)),
+                    Some(Err(_)) => return false,
+                    None => drop(state.tokens.remove(id)),
+                }
+            }
+        }
+        state.revision = commit.revision;
+        true
+    }
+
+    /// What takes changes here.
+    pub(crate) fn leading(&self) -> Result<Arc<Leading>, ApiError> {
+        let state = self.state();
+        state.leading.clone().ok_or_else(|| ApiError::NotLeader(state.leader.clone()))
+    }
+
+    /// Who bears this token.
+    pub(crate) fn caller(&self, bearer: Option<&str>, from: &str) -> Result<Caller, ApiError> {
+        let state = self.state();
+        if !state.read {
+            return Err(ApiError::Unavailable("the store was not read yet".to_owned()));
+        }
+        tokens::caller(&state.tokens, bearer.ok_or(ApiError::Unauthenticated)?, from, now().as_secs())
+    }
+
+    /// Stored documents that a caller may read. Empty texts are not looked at.
+    pub(crate) fn documents(&self, caller: &Caller, kind: &str, namespace: &str, name: &str) -> Documents {
+        let state = self.state();
+        let is = |wanted: &str, found: &str| wanted.is_empty() || wanted == found;
+        let wanted = |id: &DocumentId| {
+            is(kind, &id.kind) && is(namespace, &id.namespace) && is(name, &id.name) && caller.may_read(id)
+        };
+        let documents = state.documents.iter().filter(|(id, _)| wanted(id));
+        let not_in_force = if caller.is_everywhere() { &state.not_in_force[..] } else { &[] };
+        Documents {
+            revision: state.revision,
+            documents: documents.map(|(id, kept)| kept.stored(id)).collect(),
+            not_in_force: not_in_force.iter().map(Wrong::from).collect(),
+        }
+    }
+
+    /// Tokens that a caller may see.
+    pub(crate) fn tokens(&self, caller: &Caller) -> Vec<TokenInfo> {
+        let state = self.state();
+        let seen = state.tokens.iter().filter(|(_, token)| caller.may_give(token.role, &token.namespaces).is_ok());
+        seen.map(|(id, token)| token.info(id)).collect()
+    }
+
+    /// Makes a token. Blocks on the store.
+    pub(crate) fn create_token(&self, caller: &Caller, request: TokenRequest) -> Result<NewToken, ApiError> {
+        caller.may_give(request.role, &request.namespaces)?;
+        self.leading()?;
+        let TokenRequest { role, namespaces, lifetime, note } = request;
+        if note.len() > 200 || note.chars().any(char::is_control) {
+            return Err(ApiError::Bad("the note is longer than 200 bytes, or has control characters".to_owned()));
+        }
+        let (id, secret) = tokens::generate().map_err(|error| ApiError::Unavailable(error.to_string()))?;
+        let created = now().as_secs();
+        let expires = lifetime.map(|lifetime| created.saturating_add(lifetime));
+        let hash = tokens::hash(&secret);
+        let token = Token { hash, role, namespaces, note, by: caller.name.clone(), created, expires };
+        self.put_token(caller, &id, Some(&token))?;
+        self.state_mut().tokens.insert(id.clone(), token);
+        let token = tokens::text(&id, &secret);
+        Ok(NewToken { id, token })
+    }
+
+    /// Ends a token. Blocks on the store.
+    pub(crate) fn revoke_token(&self, caller: &Caller, id: &str) -> Result<(), ApiError> {
+        let not_found = || ApiError::NotFound(format!("token {id}"));
+        let token = self.state().tokens.get(id).cloned().ok_or_else(not_found)?;
+        caller.may_give(token.role, &token.namespaces)?;
+        self.leading()?;
+        self.put_token(caller, id, None)?;
+        self.state_mut().tokens.remove(id);
+        Ok(())
+    }
+
+    fn put_token(&self, caller: &Caller, id: &str, token: Option<&Token>) -> Result<(), ApiError> {
+        let mut transaction = Transaction::default();
+        let key = format!("{TOKENS}{id}");
+        let action = match token {
+            Some(token) => {
+                let value = serde_json::to_vec(token).map_err(|error| ApiError::Unavailable(error.to_string()))?;
+                transaction.expect(key.clone(), 0);
+                transaction.put(key, value);
+                Action::Created
+            }
+            None => {
+                transaction.delete(key);
+                Action::Deleted
+            }
+        };
+        let entry = entry(caller, vec![AuditChange { what: format!("token {id}"), action, before: 0 }]);
+        audit::add(&mut transaction, &entry)?;
+        self.backend.commit(&transaction)?;
+        self.log(&entry);
+        Ok(())
+    }
+
+    /// Makes the first token, for whoever can read this file. Blocks on the store.
+    pub(crate) fn first_token(&self, file: &Path) -> Result<()> {
+        if !self.state().tokens.is_empty() {
+            return Ok(());
+        }
+        let (id, secret) = tokens::generate()?;
+        // A token that nobody has would lock everybody out, so the file comes first.
+        tokens::write(file, &tokens::text(&id, &secret))?;
+        let (role, namespaces, note) = (Role::Admin, Default::default(), "the first".to_owned());
+        let by = "leno control".to_owned();
+        let token =
+            Token { hash: tokens::hash(&secret), role, namespaces, note, by, created: now().as_secs(), expires: None };
+        self.put_token(&Caller::control_plane(), &id, Some(&token)).map_err(|error| anyhow::anyhow!("{error}"))?;
+        self.state_mut().tokens.insert(id, token);
+        tracing::info!("the first token, of an admin, is in {}", file.display());
+        Ok(())
+    }
+
+    /// Adds an entry to the file of the audit log, if there is one.
+    pub(crate) fn log(&self, entry: &AuditEntry) {
+        if let Some(lines) = &self.lines {
+            lines.add(entry);
+        }
+    }
+}
+
+impl Kept {
+    fn stored(&self, id: &DocumentId) -> Stored {
+        let DocumentValue { text, by, at } = &self.value;
+        let (document, text) = (id.into(), text.clone());
+        Stored { document, version: self.version, by: by.clone(), changed: *at, text }
+    }
+}
+
+impl Caller {
+    /// The control plane itself, when it is started.
+    pub(crate) fn control_plane() -> Self {
+        let (name, from) = ("leno control".to_owned(), "its own process".to_owned());
+        Self { name, from, role: Role::Admin, namespaces: Default::default() }
+    }
+}
+
+/// An entry of the audit log, as of now.
+pub(crate) fn entry(caller: &Caller, changes: Vec<AuditChange>) -> AuditEntry {
+    let (by, from) = (caller.name.clone(), caller.from.clone());
+    AuditEntry { time: now().as_secs_f64(), by, from, revision: 0, changes }
+}
+
+/// Since 1970.
+pub(crate) fn now() -> Duration {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
+}
+
+/// The key of a document's entry. A namespace is never `-`.
+pub(crate) fn key(id: &DocumentId) -> String {
+    let namespace = if id.namespace.is_empty() { "-" } else { &id.namespace };
+    format!("{DOCUMENTS}{}/{namespace}/{}", id.kind, id.name)
+}
+
+fn document_of(key: &str) -> Option<DocumentId> {
+    let mut parts = key.strip_prefix(DOCUMENTS)?.split('/');
+    let (kind, namespace, name) = (parts.next()?, parts.next()?, parts.next()?);
+    let namespace = if namespace == "-" { "" } else { namespace };
+    let id = DocumentId { kind: kind.to_owned(), namespace: namespace.to_owned(), name: name.to_owned() };
+    parts.next().is_none().then_some(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_of_one_document() {
+        for (kind, namespace, name) in [("Function", "demo", "shop"), ("Mesh", "", "main")] {
+            let [kind, namespace, name] = [kind, namespace, name].map(str::to_owned);
+            let id = DocumentId { kind, namespace, name };
+            assert_eq!(document_of(&key(&id)), Some(id));
+        }
+        for bad in ["api/documents/a/b", "api/documents/a/b/c/d", "api/tokens/a/b/c"] {
+            assert_eq!(document_of(bad), None, "{bad}");
+        }
+    }
+}

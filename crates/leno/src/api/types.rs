@@ -1,0 +1,270 @@
+//! What the API takes and gives, as JSON.
+
+use leno_config::{DocumentId, Problem};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use utoipa::ToSchema;
+
+/// The name of a document.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Name {
+    /// `Mesh`, `Function`, `Job`, `External`, `Policy`, `NetworkPolicy`, `CiliumNetworkPolicy` or `CiliumClusterwideNetworkPolicy`.
+    pub kind: String,
+    /// Empty for documents of the whole mesh.
+    #[serde(default)]
+    pub namespace: String,
+    /// Name within the namespace.
+    pub name: String,
+}
+
+/// Documents to be applied and deleted together: all of it happens, or nothing.
+#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct ChangeRequest {
+    /// Texts with documents that are added or replaced.
+    #[serde(default)]
+    pub apply: Vec<File>,
+    /// Documents that are removed.
+    #[serde(default)]
+    pub delete: Vec<Name>,
+    /// Versions that documents must still have.
+    #[serde(default)]
+    pub expect: Vec<Expected>,
+    /// Only tell what would change.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// A text with any number of YAML or JSON documents.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct File {
+    /// What problems call it.
+    pub name: String,
+    /// Its documents, separated by `---`.
+    pub text: String,
+}
+
+/// A document and the version that it must have; 0: there must be none.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Expected {
+    /// The document.
+    pub document: Name,
+    /// As it was listed.
+    pub version: u64,
+}
+
+/// What was done, or what would be.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ChangeAnswer {
+    /// The revision that it made; `null`: nothing changed.
+    pub revision: Option<u64>,
+    /// Each document of the request.
+    pub documents: Vec<Changed>,
+    /// Functions, jobs and External documents whose configuration is another one.
+    pub functions: Vec<String>,
+    /// What is allowed and very likely not meant, in the documents of the request.
+    pub warnings: Vec<Wrong>,
+}
+
+/// What became of one document.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Changed {
+    /// The document.
+    pub document: Name,
+    /// What was done.
+    pub action: Action,
+    /// Its text before; `null`: there was none. In dry runs only.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub before: Option<String>,
+    /// Its text afterwards; `null`: there is none. In dry runs only.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub after: Option<String>,
+}
+
+/// What is done to a document.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Action {
+    /// There was none of the name.
+    Created,
+    /// There was one with another text.
+    Changed,
+    /// There was one with this text.
+    Unchanged,
+    /// It was removed.
+    Deleted,
+}
+
+/// A stored document.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Stored {
+    /// Its name.
+    #[serde(flatten)]
+    pub document: Name,
+    /// The revision that last changed it.
+    pub version: u64,
+    /// Who last changed it.
+    pub by: String,
+    /// When, in seconds since 1970.
+    pub changed: f64,
+    /// As it was applied.
+    pub text: String,
+}
+
+/// Stored documents.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Documents {
+    /// The revision of which they are.
+    pub revision: u64,
+    /// Ordered by kind, namespace and name.
+    pub documents: Vec<Stored>,
+    /// Why the stored documents are not in force; what was before goes on. Empty: they are.
+    pub not_in_force: Vec<Wrong>,
+}
+
+/// What somebody may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Role {
+    /// Read documents and status.
+    Reader,
+    /// Also apply and delete documents.
+    Editor,
+    /// Also make and revoke tokens, and read the audit log.
+    Admin,
+}
+
+/// A token to be made.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct TokenRequest {
+    /// What its bearer may do.
+    pub role: Role,
+    /// Where; empty: everywhere.
+    #[serde(default)]
+    pub namespaces: BTreeSet<String>,
+    /// For how many seconds from now; `null`: until it is revoked.
+    #[serde(default)]
+    pub lifetime: Option<u64>,
+    /// What it is for.
+    #[serde(default)]
+    pub note: String,
+}
+
+/// A token that was made. Nobody can ask for it again.
+#[derive(Serialize, Deserialize, ToSchema)]
+pub(crate) struct NewToken {
+    /// Its public part.
+    pub id: String,
+    /// What `Authorization: Bearer` wants.
+    pub token: String,
+}
+
+/// A token without its secret.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct TokenInfo {
+    /// Its public part.
+    pub id: String,
+    /// What its bearer may do.
+    pub role: Role,
+    /// Where; empty: everywhere.
+    pub namespaces: BTreeSet<String>,
+    /// What it is for.
+    pub note: String,
+    /// Who made it.
+    pub by: String,
+    /// When, in seconds since 1970.
+    pub created: f64,
+    /// When it ends, in seconds since 1970; `null`: when it is revoked.
+    pub expires: Option<f64>,
+}
+
+/// Something that somebody changed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub(crate) struct AuditEntry {
+    /// When, in seconds since 1970.
+    pub time: f64,
+    /// Who.
+    pub by: String,
+    /// From which address.
+    pub from: String,
+    /// The revision that it made; 0 in the log's file, which is written with it.
+    #[serde(default)]
+    pub revision: u64,
+    /// What.
+    pub changes: Vec<AuditChange>,
+}
+
+/// One change of a document or a token.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub(crate) struct AuditChange {
+    /// `Function demo/shop`, `token 8c1f…`.
+    pub what: String,
+    /// What was done.
+    pub action: Action,
+    /// Its version before; 0: there was none.
+    pub before: u64,
+}
+
+/// Something that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Wrong {
+    /// The file, as the request names it; `Function demo/shop`: a stored document.
+    pub file: String,
+    /// Line, from 1; 0: the file as a whole.
+    pub line: u32,
+    /// Column in characters, from 1; 0: the file as a whole.
+    pub column: u32,
+    /// `spec.retry.attempts`; empty: the document as a whole.
+    pub field: String,
+    /// What is wrong.
+    pub message: String,
+    /// What would be right; empty: that is clear.
+    pub fix: String,
+}
+
+/// Why a request was refused.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Refusal {
+    /// In words.
+    pub error: String,
+    /// What is wrong with documents.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub problems: Vec<Wrong>,
+    /// The address of the control plane that takes changes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leader: Option<String>,
+}
+
+impl From<&DocumentId> for Name {
+    fn from(id: &DocumentId) -> Self {
+        let DocumentId { kind, namespace, name } = id.clone();
+        Self { kind, namespace, name }
+    }
+}
+
+impl From<Name> for DocumentId {
+    fn from(Name { kind, namespace, name }: Name) -> Self {
+        Self { kind, namespace, name }
+    }
+}
+
+impl From<&Problem> for Wrong {
+    fn from(problem: &Problem) -> Self {
+        let Problem { file, line, column, field, message, fix } = problem.clone();
+        Self { file: file.display().to_string(), line, column, field, message, fix }
+    }
+}
+
+impl From<Wrong> for Problem {
+    fn from(Wrong { file, line, column, field, message, fix }: Wrong) -> Self {
+        Self { file: PathBuf::from(file), line, column, field, message, fix }
+    }
+}

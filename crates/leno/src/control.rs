@@ -1,0 +1,268 @@
+//! `leno control`: a control plane of its own, whose definitions are documents that users apply through its API.
+//!
+//! Of several control planes that share a store one leads: it takes changes and serves nodes. The others follow: they answer what they read, and take
+//! over when nobody leads any more.
+
+use crate::api::{self, Certificate, Leading, Lines, Service};
+use crate::telemetry;
+use anyhow::{Context, Result, ensure};
+use leno_control::{Backend, Control, Etcd, EtcdOptions, Redb, Term};
+use rustix::process::geteuid;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::oneshot;
+use tokio::task::{JoinHandle, block_in_place};
+use tokio::time::sleep;
+
+/// Between two tries to lead.
+const CAMPAIGN: Duration = Duration::from_secs(1);
+/// Between two tries to put into force what is stored.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// What a control plane is started with.
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// Folder of this control plane's files, for its account only. Default: /var/lib/leno for root, else ~/.local/state/leno.
+    #[arg(long, value_name = "FOLDER", env = "LENO_DATA")]
+    data: Option<PathBuf>,
+    /// File with the documents and all else that is remembered. Default: control.redb in the data folder.
+    #[arg(long, value_name = "FILE", conflicts_with = "etcd")]
+    store: Option<PathBuf>,
+    /// Address of an etcd that several control planes share: https://HOST:PORT, or http:// on loopback. For each member of a cluster.
+    #[arg(long, value_name = "URL")]
+    etcd: Vec<String>,
+    /// What the keys in etcd begin with; control planes of one mesh have the same.
+    #[arg(long, value_name = "PREFIX", default_value = "/leno", requires = "etcd")]
+    etcd_prefix: String,
+    /// PEM file with the authorities of etcd's certificates.
+    #[arg(long, value_name = "FILE", requires = "etcd")]
+    etcd_ca: Option<PathBuf>,
+    /// PEM file with the certificate that etcd knows this control plane by.
+    #[arg(long, value_name = "FILE", requires_all = ["etcd", "etcd_key"])]
+    etcd_certificate: Option<PathBuf>,
+    /// PEM file with its private key.
+    #[arg(long, value_name = "FILE", requires = "etcd_certificate")]
+    etcd_key: Option<PathBuf>,
+    /// Seconds after which another control plane takes over from one that gives no sign of life.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(2..=600), requires = "etcd")]
+    etcd_lease: u64,
+    /// Address at which nodes are served.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:15010")]
+    listen: SocketAddr,
+    /// Address of the API, over HTTPS.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:15443")]
+    api: SocketAddr,
+    /// Where users find this API, if it is not at its address: https://HOST:PORT. Other control planes name it while this one leads.
+    #[arg(long, value_name = "URL")]
+    api_url: Option<String>,
+    #[command(flatten)]
+    certificate: Certificate,
+    /// File with the Mesh document to begin with. It counts only while the store has none.
+    #[arg(long, value_name = "FILE")]
+    mesh: Option<PathBuf>,
+    /// File to which the audit log is written too, one JSON object for each line.
+    #[arg(long, value_name = "FILE")]
+    audit: Option<PathBuf>,
+    /// File for the first token, which is made when the store has none. Default: admin.token in the data folder.
+    #[arg(long, value_name = "FILE")]
+    first_token: Option<PathBuf>,
+}
+
+/// Runs until a signal ends it.
+pub(crate) fn run(options: &Options) -> Result<ExitCode> {
+    telemetry::start();
+    let data = options.data.clone().map_or_else(data_folder, Ok)?;
+    api::make_folder(&data)?;
+    let address = options.api.ip().to_string();
+    let (tls, made) = options.certificate.config(&data, &address)?;
+    let lines = options.audit.as_deref().map(Lines::open).transpose()?;
+    let backend = backend(options, &data)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .thread_name("leno-control")
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        let mut stop = Stop::new()?;
+        let listener = TcpListener::bind(options.api).await;
+        let listener = listener.with_context(|| format!("cannot listen on {} (--api)", options.api))?;
+        let url = match &options.api_url {
+            Some(url) => url.clone(),
+            None => format!("https://{}", listener.local_addr()?),
+        };
+        tracing::info!("API       {url}{}", made.map(|ca| format!(" (--ca {})", ca.display())).unwrap_or_default());
+        tracing::info!("store     {}", backend.name());
+        let service = Service::new(backend, lines);
+        tokio::spawn(api::serve(service.clone(), listener, tls));
+        let first_token = options.first_token.clone().unwrap_or_else(|| data.join("admin.token"));
+        while let Some(term) = follow(&service, &url, &mut stop).await {
+            if lead(&service, options, &first_token, term, &mut stop).await? {
+                break;
+            }
+        }
+        anyhow::Ok(())
+    })?;
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn data_folder() -> Result<PathBuf> {
+    if geteuid().is_root() {
+        return Ok("/var/lib/leno".into());
+    }
+    let state = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".local/state"));
+    let state = state.or_else(home).context("there is no HOME; give --data FOLDER")?;
+    Ok(state.join("leno"))
+}
+
+fn backend(options: &Options, data: &Path) -> Result<Arc<dyn Backend>> {
+    if options.etcd.is_empty() {
+        let path = options.store.clone().unwrap_or_else(|| data.join("control.redb"));
+        return Ok(Arc::new(Redb::open(&path)?));
+    }
+    let read = |path: &Option<PathBuf>| {
+        let read = |path: &PathBuf| std::fs::read(path).with_context(|| format!("{} cannot be read", path.display()));
+        path.as_ref().map(read).transpose()
+    };
+    ensure!(
+        options.etcd_prefix.starts_with('/') && !options.etcd_prefix.ends_with('/'),
+        "`{}` is no prefix of keys; expected something like /leno",
+        options.etcd_prefix
+    );
+    let identity = read(&options.etcd_certificate)?.zip(read(&options.etcd_key)?);
+    Ok(Arc::new(Etcd::connect(EtcdOptions {
+        endpoints: options.etcd.clone(),
+        prefix: options.etcd_prefix.clone(),
+        ca: read(&options.etcd_ca)?,
+        identity,
+        lease: Duration::from_secs(options.etcd_lease),
+    })?))
+}
+
+/// The signals that end the process.
+struct Stop {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Stop {
+    fn new() -> Result<Self> {
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    async fn asked(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+/// Follows until nobody else leads. `None`: the process is to end.
+async fn follow(service: &Arc<Service>, url: &str, stop: &mut Stop) -> Option<Term> {
+    let following = service.clone();
+    let following = tokio::spawn(async move { following.follow().await });
+    let mut told = None;
+    let term = loop {
+        let backend = &service.backend;
+        match block_in_place(|| Ok::<_, leno_control::StoreError>((backend.try_lead(url)?, backend.leader()?))) {
+            Ok((Some(term), _)) => break Some(term),
+            Ok((None, leader)) => {
+                if told != leader {
+                    tracing::info!("following {}", leader.as_deref().unwrap_or("nobody yet"));
+                    told.clone_from(&leader);
+                }
+                service.state_mut().leader = leader;
+            }
+            Err(error) => tracing::warn!(%error, "nobody can be followed, and nobody can lead"),
+        }
+        tokio::select! {
+            () = sleep(CAMPAIGN) => {}
+            () = stop.asked() => break None,
+        }
+    };
+    following.abort();
+    // It may be in the middle of reading; what it reads must not come after what the leader writes.
+    let _ = following.await;
+    term
+}
+
+/// Leads until the term ends. Returns whether the process is to end.
+async fn lead(
+    service: &Arc<Service>,
+    options: &Options,
+    first_token: &Path,
+    mut term: Term,
+    stop: &mut Stop,
+) -> Result<bool> {
+    let leading = block_in_place(|| {
+        service.read()?;
+        if let Some(mesh) = &options.mesh {
+            api::first_mesh(service, mesh)?;
+        }
+        service.first_token(first_token)?;
+        Leading::begin(service)
+    })?;
+    // What is wrong is told, and tried again below.
+    let _ = leading.put_into_force(service).await;
+    {
+        let mut state = service.state_mut();
+        (state.leading, state.leader) = (Some(leading.clone()), None);
+    }
+    tracing::info!("this control plane leads");
+    let mut nodes = None;
+    let ends = loop {
+        // Nodes that were told of nothing would stop what they run.
+        if nodes.is_none() && leading.has_definitions() {
+            nodes = Some(Nodes::serve(leading.control.clone(), options.listen).await?);
+        }
+        tokio::select! {
+            () = term.lost() => {
+                tracing::error!("the lease is lost: this control plane does not lead any more");
+                break false;
+            }
+            () = stop.asked() => break true,
+            () = sleep(AGAIN) => drop(leading.put_into_force(service).await),
+        }
+    };
+    service.state_mut().leading = None;
+    if let Some(nodes) = nodes {
+        nodes.stop().await;
+    }
+    drop(leading);
+    Ok(ends)
+}
+
+/// The listener for nodes.
+struct Nodes {
+    stop: oneshot::Sender<()>,
+    serving: JoinHandle<()>,
+}
+
+impl Nodes {
+    async fn serve(control: Control, address: SocketAddr) -> Result<Self> {
+        let listener = TcpListener::bind(address).await;
+        let listener = listener.with_context(|| format!("cannot listen on {address} (--listen)"))?;
+        tracing::info!("nodes     {}", listener.local_addr()?);
+        let (stop, stopped) = oneshot::channel::<()>();
+        let serving = tokio::spawn(async move {
+            let stopped = async move { drop(stopped.await) };
+            if let Err(error) = control.serve(listener, stopped).await {
+                tracing::error!(%error, "nodes are not served any more");
+            }
+        });
+        Ok(Self { stop, serving })
+    }
+
+    async fn stop(self) {
+        // It may have ended already.
+        let _ = self.stop.send(());
+        let _ = self.serving.await;
+    }
+}

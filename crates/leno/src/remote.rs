@@ -1,0 +1,421 @@
+//! Commands that ask a control plane through its API.
+
+mod connection;
+mod context;
+
+pub(crate) use context::Server;
+
+use crate::api::types::{
+    Action, ChangeAnswer, ChangeRequest, Documents, Expected, File, Name, NewToken, Role, Stored, TokenRequest, Wrong,
+};
+use crate::check::counted;
+use crate::screen::{shown, shown_json};
+use crate::table::{self, Column, Show};
+use anyhow::{Context, Result, bail, ensure};
+use connection::Connection;
+use jiff::Timestamp;
+use leno_config::{DocumentId, Problem};
+use serde_json::Value;
+use similar::TextDiff;
+use std::collections::BTreeSet;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Where documents come from.
+#[derive(clap::Args)]
+pub(crate) struct Sources {
+    /// A YAML or JSON file, a folder of them, or `-` for standard input.
+    #[arg(short, long = "file", value_name = "PATH", required = true)]
+    file: Vec<PathBuf>,
+}
+
+/// `leno apply`
+pub(crate) fn apply(server: &Server, sources: &Sources, version: Option<u64>) -> Result<ExitCode> {
+    let mut request = ChangeRequest { apply: sources.read()?, ..ChangeRequest::default() };
+    if let Some(version) = version {
+        let names = names(&request.apply)?;
+        let [document] = &names[..] else { bail!("--if-version is for one document, and there are {}", names.len()) };
+        request.expect = vec![Expected { document: document.clone(), version }];
+    }
+    Ok(change(server, &request)?.map_or_else(ExitCode::from, |answer| print_changes(&answer)))
+}
+
+/// `leno delete`
+pub(crate) fn delete(server: &Server, document: &[String], file: &[PathBuf]) -> Result<ExitCode> {
+    let delete = match (document, file) {
+        ([kind, name], []) => vec![named(kind, name)?],
+        ([], [_, ..]) => names(&Sources { file: file.to_vec() }.read()?)?,
+        _ => bail!("give KIND and NAME (`leno delete Function demo/shop`), or -f PATH"),
+    };
+    let request = ChangeRequest { delete, ..ChangeRequest::default() };
+    Ok(change(server, &request)?.map_or_else(ExitCode::from, |answer| print_changes(&answer)))
+}
+
+/// `leno diff`: ends with 1 if there is a difference.
+pub(crate) fn diff(server: &Server, sources: &Sources) -> Result<ExitCode> {
+    let request = ChangeRequest { apply: sources.read()?, dry_run: true, ..ChangeRequest::default() };
+    let answer = match change(server, &request)? {
+        Ok(answer) => answer,
+        Err(code) => return Ok(code.into()),
+    };
+    let mut differs = false;
+    for changed in answer.documents.iter().filter(|changed| changed.action != Action::Unchanged) {
+        differs = true;
+        let name = DocumentId::from(changed.document.clone()).to_string();
+        let (before, after) = (changed.before.as_deref().unwrap_or(""), changed.after.as_deref().unwrap_or(""));
+        let difference = TextDiff::from_lines(before, after);
+        let difference =
+            difference.unified_diff().header(&format!("{name} (stored)"), &format!("{name} (new)")).to_string();
+        difference.lines().for_each(|line| println!("{}", shown(line)));
+    }
+    warn(&answer.warnings);
+    println!("{} would have another configuration", counted(answer.functions.len(), "function"));
+    answer.functions.iter().for_each(|function| println!("  {}", shown(function)));
+    Ok(if differs { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Sends a change. What is wrong with the documents is printed, and is the exit code.
+fn change(server: &Server, request: &ChangeRequest) -> Result<Result<ChangeAnswer, u8>> {
+    match Connection::to(server)?.post("/v1/changes", request) {
+        Ok(answer) => Ok(Ok(answer)),
+        Err(connection::Failure::Refused { refusal, .. }) if !refusal.problems.is_empty() => {
+            for wrong in refusal.problems {
+                eprintln!("{}", shown(&Problem::from(wrong).to_string()));
+            }
+            eprintln!("leno: {}", shown(&refusal.error));
+            Ok(Err(2))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn print_changes(answer: &ChangeAnswer) -> ExitCode {
+    for changed in &answer.documents {
+        let name = DocumentId::from(changed.document.clone()).to_string();
+        println!("{} {}", shown(&name), format!("{:?}", changed.action).to_lowercase());
+    }
+    warn(&answer.warnings);
+    match answer.revision {
+        Some(revision) => {
+            println!("revision {revision}, {} changed", counted(answer.functions.len(), "function"));
+        }
+        None => println!("nothing changed"),
+    }
+    ExitCode::SUCCESS
+}
+
+fn warn(warnings: &[Wrong]) {
+    for warning in warnings {
+        eprintln!("warning: {}", shown(&Problem::from(warning.clone()).to_string()));
+    }
+}
+
+/// What only a control plane can list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Listing {
+    Documents,
+    Nodes,
+    Functions,
+    Revisions,
+    Jobs,
+    Identities,
+    Audit,
+    Tokens,
+}
+
+/// How a listing is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    Table { wide: bool },
+    Json,
+    Yaml,
+}
+
+/// `leno get`, where a control plane is asked. `which`: kind and name, of documents.
+pub(crate) fn list(server: &Server, what: Listing, which: &[String], form: Form) -> Result<ExitCode> {
+    ensure!(which.is_empty() || what == Listing::Documents, "only `documents` can be chosen by KIND and NAME");
+    let connection = Connection::to(server)?;
+    let rows: Vec<Value> = match what {
+        Listing::Documents => {
+            let listed: Documents = connection.get(&documents_path(which)?)?;
+            for wrong in listed.not_in_force {
+                eprintln!("not in force: {}", shown(&Problem::from(wrong).to_string()));
+            }
+            if form == Form::Yaml {
+                print_texts(&listed.documents);
+                return Ok(ExitCode::SUCCESS);
+            }
+            listed.documents.iter().map(serde_json::to_value).collect::<Result<_, _>>()?
+        }
+        Listing::Audit => connection.get("/v1/audit")?,
+        Listing::Tokens => connection.get("/v1/tokens")?,
+        of_status => {
+            let mut status: Value = connection.get("/v1/status")?;
+            let rows = |status: &mut Value, name: &str| match status[name].take() {
+                Value::Array(rows) => rows,
+                _ => Vec::new(),
+            };
+            match of_status {
+                Listing::Nodes => rows(&mut status, "nodes"),
+                Listing::Jobs => rows(&mut status, "jobs"),
+                Listing::Identities => rows(&mut status, "identities"),
+                Listing::Revisions => rows(&mut status, "functions").iter_mut().flat_map(revisions).collect(),
+                _ => rows(&mut status, "functions").into_iter().map(counted_instances).collect(),
+            }
+        }
+    };
+    match form {
+        Form::Json => println!("{}", shown_json(&serde_json::to_string_pretty(&rows)?)),
+        Form::Yaml => println!("---\n{}", shown_yaml(&rows)?),
+        Form::Table { wide } => {
+            let columns: Vec<Column> =
+                what.columns().iter().filter(|(.., show)| wide || *show != Show::Wide).copied().collect();
+            let now = Timestamp::now();
+            let headings = columns.iter().map(|(heading, ..)| (*heading).to_owned()).collect();
+            let cells = rows.iter().map(|row| table::cells(&columns, row, now));
+            table::print(&std::iter::once(headings).chain(cells).collect::<Vec<_>>());
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Listing {
+    fn columns(self) -> &'static [Column] {
+        use Show::{Age, Plain, Time, Wide};
+        match self {
+            Self::Documents => &[
+                ("KIND", "kind", Plain),
+                ("NAMESPACE", "namespace", Plain),
+                ("NAME", "name", Plain),
+                ("VERSION", "version", Plain),
+                ("AGE", "changed", Age),
+                ("BY", "by", Plain),
+            ],
+            Self::Nodes => &[
+                ("NODE", "name", Plain),
+                ("CONNECTED", "connected", Plain),
+                ("INBOUND", "inbound", Plain),
+                ("HOSTS", "hosted", Wide),
+            ],
+            Self::Functions => &[
+                ("FUNCTION", "function", Plain),
+                ("INSTANCES", "count", Plain),
+                ("VERSION", "version", Plain),
+                ("IDENTITY", "identity", Wide),
+            ],
+            Self::Revisions => &[
+                ("REVISION", "revision", Plain),
+                ("FUNCTION", "function", Plain),
+                ("PERCENT", "percent", Plain),
+                ("TAGS", "tags", Plain),
+                ("STEP", "step", Plain),
+                ("ROLLED BACK", "failed", Plain),
+            ],
+            Self::Jobs => &[
+                ("JOB", "job", Plain),
+                ("STATE", "state", Plain),
+                ("NODE", "node", Plain),
+                ("COMPLETIONS", "completions", Plain),
+                ("FAILED", "failed", Plain),
+                ("REASON", "reason", Plain),
+            ],
+            Self::Identities => {
+                &[("IDENTITY", "identity", Plain), ("NODE", "node", Plain), ("EXPIRES", "not_after", Age)]
+            }
+            Self::Audit => &[
+                ("TIME", "time", Time),
+                ("REVISION", "revision", Plain),
+                ("BY", "by", Plain),
+                ("FROM", "from", Plain),
+                ("CHANGES", "changes", Plain),
+            ],
+            Self::Tokens => &[
+                ("TOKEN", "id", Plain),
+                ("ROLE", "role", Plain),
+                ("NAMESPACES", "namespaces", Plain),
+                ("EXPIRES", "expires", Age),
+                ("NOTE", "note", Plain),
+                ("BY", "by", Plain),
+                ("AGE", "created", Age),
+            ],
+        }
+    }
+}
+
+fn revisions(function: &mut Value) -> Vec<Value> {
+    let name = function["function"].clone();
+    let Value::Array(mut revisions) = function["revisions"].take() else { return Vec::new() };
+    for revision in &mut revisions {
+        revision["function"] = name.clone();
+    }
+    revisions
+}
+
+fn counted_instances(mut function: Value) -> Value {
+    let count = function["instances"].as_array().map_or(0, Vec::len);
+    function["count"] = count.into();
+    function
+}
+
+/// Documents as they were applied, with what `leno apply --if-version` wants. A comment is no part of a document.
+fn print_texts(documents: &[Stored]) {
+    for stored in documents {
+        println!("---\n# version {}, by {}", stored.version, shown(&stored.by));
+        stored.text.trim_end().lines().for_each(|line| println!("{}", shown(line)));
+    }
+}
+
+fn shown_yaml(rows: &[Value]) -> Result<String> {
+    let rows: Vec<Value> = rows.iter().cloned().map(crate::screen::shown_all).collect();
+    Ok(serde_saphyr::to_string(&rows)?.trim_end().to_owned())
+}
+
+/// `KIND` and `NAMESPACE/NAME` as a query.
+fn documents_path(which: &[String]) -> Result<String> {
+    Ok(match which {
+        [] => "/v1/documents".to_owned(),
+        [kind] => format!("/v1/documents?kind={}", checked(kind)?),
+        [kind, name] => {
+            let Name { kind, namespace, name } = named(kind, name)?;
+            format!("/v1/documents?kind={kind}&namespace={namespace}&name={name}")
+        }
+        _ => bail!("expected at most KIND and NAME: `leno get documents Function demo/shop`"),
+    })
+}
+
+/// What may stand in a path and in a query.
+fn checked(text: &str) -> Result<&str> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-.".contains(&byte);
+    ensure!(!text.is_empty() && text.bytes().all(plain), "`{}` is not a kind or a name", text.escape_debug());
+    Ok(text)
+}
+
+fn named(kind: &str, name: &str) -> Result<Name> {
+    let known = DocumentId::KINDS.iter().find(|known| known.eq_ignore_ascii_case(kind));
+    let kind = *known.with_context(|| {
+        format!("there is no kind `{}`; expected one of {}", kind.escape_debug(), DocumentId::KINDS.join(", "))
+    })?;
+    let (namespace, name) = match name.split_once('/') {
+        Some((namespace, name)) => (checked(namespace)?, name),
+        None if DocumentId::is_of_the_mesh(kind) => ("", name),
+        None => ("default", name),
+    };
+    Ok(Name { kind: kind.to_owned(), namespace: namespace.to_owned(), name: checked(name)?.to_owned() })
+}
+
+impl Sources {
+    fn read(&self) -> Result<Vec<File>> {
+        let mut files = Vec::new();
+        for path in &self.file {
+            if path == Path::new("-") {
+                let mut text = String::new();
+                std::io::stdin().read_to_string(&mut text).context("standard input is no text")?;
+                files.push(File { name: "standard input".to_owned(), text });
+                continue;
+            }
+            for (path, text) in leno_config::texts(path).map_err(told)? {
+                files.push(File { name: path.display().to_string(), text });
+            }
+        }
+        let bytes: usize = files.iter().map(|file| file.text.len()).sum();
+        ensure!(bytes < crate::api::LARGEST_BODY, "{bytes} bytes are too much for one request; apply them in parts");
+        Ok(files)
+    }
+}
+
+/// The names of all documents in these files.
+fn names(files: &[File]) -> Result<Vec<Name>> {
+    let mut names = Vec::new();
+    for file in files {
+        let documents = leno_config::Document::read(Path::new(&file.name), &file.text).map_err(told)?;
+        names.extend(documents.iter().map(|document| Name::from(document.id())));
+    }
+    Ok(names)
+}
+
+fn told(problems: Vec<Problem>) -> anyhow::Error {
+    let lines: Vec<String> = problems.iter().map(|problem| shown(&problem.to_string()).into_owned()).collect();
+    anyhow::anyhow!("{}", lines.join("\n"))
+}
+
+/// `leno token …`
+#[derive(clap::Subcommand)]
+pub(crate) enum Token {
+    /// Make a token, and print it. Nobody can ask for it again.
+    Create {
+        /// What its bearer may do.
+        #[arg(long, value_enum)]
+        role: Role,
+        /// Where; may be given several times. Without it: everywhere.
+        #[arg(long, value_name = "NAMESPACE")]
+        namespace: Vec<String>,
+        /// For how long: `90d`, `12h`. Without it: until it is revoked.
+        #[arg(long, value_name = "DURATION", value_parser = lifetime)]
+        expires: Option<u64>,
+        /// What it is for.
+        #[arg(long, default_value = "")]
+        note: String,
+    },
+    /// List the tokens, without their secrets.
+    List,
+    /// End a token at once.
+    Revoke {
+        /// Its public part, as `leno token list` shows it.
+        id: String,
+    },
+}
+
+/// Seconds.
+fn lifetime(text: &str) -> Result<u64, String> {
+    let units = [("d", 86_400), ("h", 3600), ("m", 60), ("s", 1)];
+    let seconds = units.into_iter().find_map(|(unit, length)| {
+        let count: u64 = text.strip_suffix(unit)?.parse().ok()?;
+        count.checked_mul(length)
+    });
+    seconds.filter(|seconds| *seconds > 0).ok_or_else(|| "expected a duration, such as 90d or 12h".to_owned())
+}
+
+/// Carries out `leno token …`.
+pub(crate) fn token(server: &Server, command: Token) -> Result<ExitCode> {
+    match command {
+        Token::Create { role, namespace, expires, note } => {
+            let namespaces: BTreeSet<String> = namespace.into_iter().collect();
+            let request = TokenRequest { role, namespaces, lifetime: expires, note };
+            let made: NewToken = Connection::to(server)?.post("/v1/tokens", &request)?;
+            println!("{}", shown(&made.token));
+        }
+        Token::List => return list(server, Listing::Tokens, &[], Form::Table { wide: false }),
+        Token::Revoke { id } => {
+            Connection::to(server)?.delete(&format!("/v1/tokens/{}", checked(&id)?))?;
+            println!("token {id} revoked");
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn documents_are_named_as_people_name_them() {
+        let name = |kind: &str, name: &str| named(kind, name).map(|name| DocumentId::from(name).to_string()).ok();
+        assert_eq!(name("function", "demo/shop").as_deref(), Some("Function demo/shop"));
+        assert_eq!(name("Policy", "shop").as_deref(), Some("Policy default/shop"));
+        assert_eq!(name("mesh", "main").as_deref(), Some("Mesh main"));
+        for (kind, bad) in
+            [("Pod", "a"), ("Function", "a/b/c"), ("Function", ""), ("Function", "/a"), ("Function", "a&b")]
+        {
+            assert_eq!(name(kind, bad), None, "{kind} {bad}");
+        }
+    }
+
+    #[test]
+    fn lifetimes() {
+        assert_eq!([lifetime("90d"), lifetime("1h"), lifetime("5s")], [Ok(7_776_000), Ok(3600), Ok(5)]);
+        for bad in ["", "d", "0d", "-1h", "1", "1w", "999999999999999999d"] {
+            assert!(lifetime(bad).is_err(), "{bad}");
+        }
+    }
+}

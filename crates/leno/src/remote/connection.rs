@@ -1,0 +1,161 @@
+//! Requests to a control plane.
+
+use super::context::{Server, Target};
+use crate::api::types::Refusal;
+use crate::screen::shown;
+use anyhow::{Context, Result, ensure};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Bytes;
+use hyper::{Method, Request, StatusCode, Uri};
+use hyper_util::rt::TokioIo;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto::aws_lc_rs};
+
+/// A change may wait for registries.
+const LONGEST: Duration = Duration::from_secs(70);
+
+/// How a control plane is asked.
+pub(super) struct Connection {
+    target: Target,
+    tls: TlsConnector,
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Failure {
+    /// The control plane refused the request.
+    #[error("{server} answered {}: {}", status.as_u16(), shown(&refusal.error))]
+    Refused { server: String, status: StatusCode, refusal: Refusal },
+    /// There is none.
+    #[error("{0:#}")]
+    Failed(#[from] anyhow::Error),
+}
+
+impl Connection {
+    pub(super) fn to(server: &Server) -> Result<Self> {
+        let target = server.target()?;
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .with_root_certificates(roots(target.ca.as_deref())?)
+            .with_no_client_auth();
+        Ok(Self { target, tls: TlsConnector::from(Arc::new(config)) })
+    }
+
+    pub(super) fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
+        read(&self.ask(Method::GET, path, None)?)
+    }
+
+    pub(super) fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, Failure> {
+        let body = serde_json::to_vec(body).map_err(anyhow::Error::from)?;
+        read(&self.ask(Method::POST, path, Some(body.into()))?)
+    }
+
+    pub(super) fn delete(&self, path: &str) -> Result<(), Failure> {
+        self.ask(Method::DELETE, path, None).map(drop)
+    }
+
+    /// Asks the control plane, and if it names another one that leads, that one.
+    fn ask(&self, method: Method, path: &str, body: Option<Bytes>) -> Result<Bytes, Failure> {
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(anyhow::Error::from)?;
+        let ask = |server: &str| {
+            let once = self.once(server, &method, path, body.clone());
+            runtime.block_on(async {
+                let answer = tokio::time::timeout(LONGEST, once).await;
+                answer.with_context(|| format!("{server} did not answer within {LONGEST:?}"))?
+            })
+        };
+        let server = self.target.server.trim_end_matches('/').to_owned();
+        let (status, answer) = ask(&server)?;
+        let refusal = refusal(status, &answer);
+        match refusal {
+            None => Ok(answer),
+            Some(Refusal { leader: Some(leader), .. }) => {
+                let (status, answer) = ask(&leader)?;
+                match self::refusal(status, &answer) {
+                    None => Ok(answer),
+                    Some(refusal) => Err(Failure::Refused { server: leader, status, refusal }),
+                }
+            }
+            Some(refusal) => Err(Failure::Refused { server, status, refusal }),
+        }
+    }
+
+    async fn once(
+        &self,
+        server: &str,
+        method: &Method,
+        path: &str,
+        body: Option<Bytes>,
+    ) -> Result<(StatusCode, Bytes)> {
+        let uri: Uri = server.parse().with_context(|| format!("`{}` is no address", shown(server)))?;
+        ensure!(
+            uri.scheme_str() == Some("https") && matches!(uri.path(), "" | "/"),
+            "`{}` is no address of a control plane; expected https://HOST:PORT",
+            shown(server)
+        );
+        let host = uri.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
+        let port = uri.port_u16().unwrap_or(443);
+        let nobody = || format!("no control plane at {server}");
+        let stream = TcpStream::connect((host.as_str(), port)).await.with_context(nobody)?;
+        let stream = self.tls.connect(ServerName::try_from(host)?, stream).await.with_context(nobody)?;
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+        tokio::spawn(connection);
+        let authority = uri.authority().map(ToString::to_string).unwrap_or_default();
+        let mut request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", authority)
+            .header("authorization", format!("Bearer {}", self.target.token));
+        if body.is_some() {
+            request = request.header("content-type", "application/json");
+        }
+        let request = request.body(Full::new(body.unwrap_or_default()))?;
+        let response = sender.send_request(request).await.with_context(nobody)?;
+        let status = response.status();
+        Ok((status, response.into_body().collect().await?.to_bytes()))
+    }
+}
+
+/// Why a control plane refused; `None`: it did not.
+fn refusal(status: StatusCode, answer: &[u8]) -> Option<Refusal> {
+    if status.is_success() {
+        return None;
+    }
+    let in_words = || String::from_utf8_lossy(answer).trim_end().to_owned();
+    let refusal = serde_json::from_slice(answer);
+    Some(refusal.unwrap_or_else(|_| Refusal { error: in_words(), problems: Vec::new(), leader: None }))
+}
+
+fn read<T: DeserializeOwned>(answer: &[u8]) -> Result<T, Failure> {
+    Ok(serde_json::from_slice(answer).context("the control plane's answer is not what this release expects")?)
+}
+
+fn roots(ca: Option<&Path>) -> Result<RootCertStore> {
+    let mut roots = RootCertStore::empty();
+    match ca {
+        Some(path) => {
+            let failed = || format!("the certificates in {} cannot be read", path.display());
+            let text = std::fs::read(path).with_context(failed)?;
+            for certificate in CertificateDer::pem_slice_iter(&text) {
+                roots.add(certificate.with_context(failed)?).with_context(failed)?;
+            }
+            ensure!(!roots.is_empty(), "there is no certificate in {}", path.display());
+        }
+        None => {
+            // A few that cannot be read are none that is needed, as long as the one that is needed can be.
+            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+            ensure!(!roots.is_empty(), "this machine trusts no certificates; give --ca FILE");
+        }
+    }
+    Ok(roots)
+}
