@@ -74,7 +74,7 @@ async fn serve(arguments: &Arguments) -> anyhow::Result<()> {
     let listener = TcpListener::bind(mesh.control).await?;
     let address = listener.local_addr()?;
     control.publish(&next)?;
-    let admission = Admission { placement: Placement::Everything, gateway: true };
+    let admission = Admission { placement: Placement::Everything, gateway: true, locality: Default::default() };
     let membership = control.admit_at(NODE, admission, &[mesh.inbound.ip()])?;
     let serving = control.clone();
     tokio::spawn(async move { drop(serving.serve(listener, std::future::pending()).await) });
@@ -85,6 +85,7 @@ async fn serve(arguments: &Arguments) -> anyhow::Result<()> {
         advertised: None,
         gateway: true,
         listeners: leno_node::Listeners::default(),
+        locality: Default::default(),
         any_caller: false,
         settings: Settings::default(),
     };

@@ -9,7 +9,7 @@ use aws_lc_rs::rand;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ipnet::IpNet;
-use leno_config::FunctionId;
+use leno_config::{FunctionId, Locality};
 use leno_identity::{RootPin, TrustDomain};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,6 +28,8 @@ pub struct Admission {
     pub placement: Placement,
     /// Whether the node runs a gateway. A gateway has an identity of its own.
     pub gateway: bool,
+    /// Where the node is: other nodes prefer the endpoints that are near.
+    pub locality: Locality,
 }
 
 /// The functions that a node hosts. It is a rule rather than a list, so the node need not be told of every function that comes and goes.
@@ -316,7 +318,11 @@ mod tests {
         fn token(&mut self, node: Option<&str>, addresses: &[&str]) -> JoinToken {
             let grant = TokenGrant {
                 node: node.map(str::to_owned),
-                admission: Admission { placement: Placement::Everything, gateway: false },
+                admission: Admission {
+                    placement: Placement::Everything,
+                    gateway: false,
+                    locality: Locality::default(),
+                },
                 addresses: addresses.iter().map(|block| block.parse().unwrap()).collect(),
                 expires: self.now + Duration::from_secs(60),
             };

@@ -7,7 +7,7 @@ use crate::job::{JobDefinition, run_of};
 use crate::resource::{Content, Subject};
 use leno_config::revision::Revisions;
 use leno_config::slice::Run;
-use leno_config::{FunctionId, MeshSlice, ModuleHash, Slice};
+use leno_config::{FunctionId, MeshSlice, ModuleHash, Route, Slice};
 use leno_identity::{SpiffeId, TrustBundle, TrustDomain};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -44,6 +44,8 @@ pub(crate) struct Prepared {
     pub id: FunctionId,
     function: Function,
     content: Content,
+    /// `None`: it is not exposed.
+    route: Option<Content>,
 }
 
 /// The outcome of adding or replacing a function.
@@ -79,11 +81,14 @@ impl Function {
         if hosted {
             brings.extend(self.callees.iter().cloned().map(Subject::Endpoints));
         }
+        if hosted {
+            brings.push(Subject::Slice(id.clone()));
+        }
         if routed {
             brings.push(Subject::Endpoints(id.clone()));
         }
-        if hosted || routed {
-            brings.push(Subject::Slice(id.clone()));
+        if routed && !hosted {
+            brings.push(Subject::Route(id.clone()));
         }
         brings
     }
@@ -147,6 +152,7 @@ impl Compiled {
     /// Adds or replaces one function. The cost does not depend on the number of other functions.
     pub(crate) fn put(&mut self, prepared: Prepared) -> Put {
         let id = prepared.id.clone();
+        // The route is made of the slice.
         if self.contents.get(&Subject::Slice(id.clone())) == Some(&prepared.content) {
             return Put::Same;
         }
@@ -167,10 +173,13 @@ impl Compiled {
         if let Some(missing) = modules.iter().find(|hash| !is_there(hash)) {
             return Err(DefinitionsError::Module { function: id, module: *missing });
         }
-        let content = Content::new(slice).map_err(|error| DefinitionsError::Encoding {
-            subject: Subject::Slice(id.clone()),
+        let unencodable = |subject: Subject, error: &dyn std::fmt::Display| DefinitionsError::Encoding {
+            subject,
             reason: error.to_string(),
-        })?;
+        };
+        let content = Content::new(slice).map_err(|error| unencodable(Subject::Slice(id.clone()), &error))?;
+        let route = Route::of(slice).map(|route| Content::new(&route)).transpose();
+        let route = route.map_err(|error| unencodable(Subject::Route(id.clone()), &error))?;
         let callees = slice.callees.iter().map(|callee| callee.id.clone()).collect();
         let job = job(slice)?;
         let function = Function {
@@ -181,10 +190,10 @@ impl Compiled {
             modules,
             job,
         };
-        Ok(Prepared { id, function, content })
+        Ok(Prepared { id, function, content, route })
     }
 
-    fn insert(&mut self, Prepared { id, function, content }: Prepared) {
+    fn insert(&mut self, Prepared { id, function, content, route }: Prepared) {
         let identity = function.identity.clone();
         if let Some(before) = self.functions.insert(id.clone(), function)
             && let Some(functions) = self.by_identity.get_mut(&before.identity)
@@ -195,6 +204,10 @@ impl Compiled {
             }
         }
         self.by_identity.entry(identity).or_default().push(id.clone());
+        match route {
+            Some(route) => self.contents.insert(Subject::Route(id.clone()), route),
+            None => self.contents.remove(&Subject::Route(id.clone())),
+        };
         self.contents.insert(Subject::Slice(id), content);
     }
 

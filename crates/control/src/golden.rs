@@ -19,7 +19,7 @@ use leno_config::slice::{
     AccessLogSink, Accounts, AdminListener, Engine, ExtensionInstances, GatewayTls, ImageRegistry, Images, Limits,
     RegistryCredentials, TrustedProxies,
 };
-use leno_config::{FunctionId, MeshSlice};
+use leno_config::{FunctionId, Locality, MeshSlice, Route};
 use leno_identity::{Authority, CertificateDer, TrustBundle};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -67,6 +67,7 @@ fn content(resource: &Resource) -> Content {
         Resource::Bundle(bundle) => Content::of_bundle(bundle),
         Resource::Module(_, module) => Ok(Content::of_module(&module.to_vec().into())),
         Resource::Slice(slice) => Content::new(slice),
+        Resource::Route(route) => Content::new(route),
         Resource::Endpoints(_, endpoints) => Content::new(endpoints),
         Resource::Routes => Content::new(&()),
         Resource::Hosted(placement) => Content::new(placement),
@@ -94,6 +95,10 @@ fn golden_files_are_read_and_written_as_they_were() {
     resource("slice-job", &Resource::Slice(Box::new(slices::job())));
     resource("slice-egress", &Resource::Slice(Box::new(slices::egress())));
     resource("endpoints", &Resource::Endpoints(id("shop/checkout"), endpoints()));
+    let mut near = endpoints();
+    near[0].locality = Locality { region: Some("eu".to_owned()), zone: Some("eu-a".to_owned()) };
+    resource("endpoints-near", &Resource::Endpoints(id("shop/checkout"), near));
+    resource("route", &Resource::Route(Box::new(Route::of(&slices::command()).unwrap())));
     resource("routes", &Resource::Routes);
     resource("hosted-everything", &Resource::Hosted(Placement::Everything));
     let functions = BTreeSet::from([id("shop/checkout"), id("shop/stock")]);
@@ -142,8 +147,12 @@ fn at(seconds: u64) -> SystemTime {
 }
 
 fn endpoints() -> Vec<Endpoint> {
-    let endpoint =
-        |node: &str, address: &str, ready| Endpoint { node: node.to_owned(), address: address.parse().unwrap(), ready };
+    let endpoint = |node: &str, address: &str, ready| Endpoint {
+        node: node.to_owned(),
+        address: address.parse().unwrap(),
+        ready,
+        locality: Locality::default(),
+    };
     vec![endpoint("one", "192.0.2.1:15008", 3), endpoint("two", "[2001:db8::2]:15008", 0)]
 }
 

@@ -6,7 +6,7 @@ use crate::admission::Placement;
 use crate::encoding::{EncodingError, from_bytes, to_bytes};
 use aws_lc_rs::digest::{SHA256, digest};
 use bytes::Bytes;
-use leno_config::{FunctionId, MeshSlice, ModuleHash, Slice};
+use leno_config::{FunctionId, Locality, MeshSlice, ModuleHash, Route, Slice};
 use leno_identity::{CertificateDer, TrustBundle};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -25,9 +25,11 @@ pub enum Subject {
     Module(ModuleHash),
     /// What one function's sidecars and supervisor need. A subscription also covers the modules that the slice names.
     Slice(FunctionId),
+    /// What a gateway needs of an exposed function that its node does not host.
+    Route(FunctionId),
     /// The other nodes on which a function can be reached.
     Endpoints(FunctionId),
-    /// What a gateway needs. A subscription covers the slices and endpoints of all exposed functions.
+    /// What a gateway needs. A subscription covers the endpoints of all exposed functions, and the routes to those that the node does not host.
     Routes,
     /// The node's placement. A subscription also covers the slices of the functions that the node hosts and the endpoints of their callees.
     Hosted,
@@ -44,9 +46,11 @@ pub enum Resource {
     Module(ModuleHash, Bytes),
     /// What one function's sidecars and supervisor need.
     Slice(Box<Slice>),
+    /// What a gateway needs of an exposed function that its node does not host.
+    Route(Box<Route>),
     /// The other nodes on which a function can be reached, sorted by name.
     Endpoints(FunctionId, Vec<Endpoint>),
-    /// Tells that the slices of all exposed functions were sent. Their hosts and paths are in the slices.
+    /// Tells that the routes to all exposed functions were sent: as routes, or in the slices of functions that the node hosts.
     Routes,
     /// The node's placement. It also tells that the slices of all functions that the node hosts were sent.
     Hosted(Placement),
@@ -54,6 +58,7 @@ pub enum Resource {
 
 /// A node that hosts a function.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Endpoint {
     /// Name of the node.
     pub node: String,
@@ -61,6 +66,9 @@ pub struct Endpoint {
     pub address: SocketAddr,
     /// Number of ready instances on the node. If there is none, the node starts one for the first request.
     pub ready: u32,
+    /// Where the node is.
+    #[serde(default)]
+    pub locality: Locality,
 }
 
 /// An instance of a function, as its node reports it.
@@ -128,6 +136,7 @@ impl Resource {
             Self::Bundle(_) => Subject::Bundle,
             Self::Module(hash, _) => Subject::Module(*hash),
             Self::Slice(slice) => Subject::Slice(slice.id.clone()),
+            Self::Route(route) => Subject::Route(route.id.clone()),
             Self::Endpoints(function, _) => Subject::Endpoints(function.clone()),
             Self::Routes => Subject::Routes,
             Self::Hosted(_) => Subject::Hosted,
@@ -150,6 +159,13 @@ impl Resource {
                     return Err(bad(format!("it is that of {}", slice.id)));
                 }
                 Self::Slice(slice)
+            }
+            Subject::Route(id) => {
+                let route: Box<Route> = from_bytes(payload).map_err(unread)?;
+                if route.id != *id {
+                    return Err(bad(format!("it is that of {}", route.id)));
+                }
+                Self::Route(route)
             }
             Subject::Endpoints(id) => Self::Endpoints(id.clone(), from_bytes(payload).map_err(unread)?),
             Subject::Routes => {
@@ -227,6 +243,7 @@ impl fmt::Display for Subject {
             Self::Bundle => f.write_str("the trust bundle"),
             Self::Module(hash) => write!(f, "the module {hash}"),
             Self::Slice(function) => write!(f, "the slice of {function}"),
+            Self::Route(function) => write!(f, "the route to {function}"),
             Self::Endpoints(function) => write!(f, "the endpoints of {function}"),
             Self::Routes => f.write_str("the gateway's part"),
             Self::Hosted => f.write_str("the node's part"),

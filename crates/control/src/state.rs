@@ -107,11 +107,16 @@ impl State {
     pub(crate) fn admit(&mut self, name: &str, admission: Admission) {
         let before = self.nodes.get(name).map(|node| node.admission.placement.clone());
         let node = self.nodes.entry(name.into()).or_insert_with(|| Node::new(admission.clone()));
-        node.admission = admission;
+        let before_locality = mem::replace(&mut node.admission, admission).locality;
+        let relocated = node.admission.locality != before_locality;
         let after = node.admission.placement.clone();
+        if relocated {
+            self.endpoints_changed(&self.hosted(name).into_iter().collect::<Vec<_>>(), name);
+        }
         if before.as_ref() == Some(&after) {
             return;
         }
+        let Some(node) = self.nodes.get_mut(name) else { return };
         if let Some(session) = &mut node.session {
             session.pending.insert(Subject::Hosted);
         }
@@ -227,7 +232,7 @@ impl State {
         if is_new {
             self.introduce(&id);
         } else {
-            self.announce(&BTreeSet::from([Subject::Slice(id.clone())]));
+            self.announce(&BTreeSet::from([Subject::Slice(id.clone()), Subject::Route(id.clone())]));
         }
         if self.is_job(&id) {
             self.place_jobs();
@@ -241,7 +246,7 @@ impl State {
         let Some(function) = self.compiled.functions.get(id) else { return };
         let slice = Subject::Slice(id.clone());
         let callees = function.callees.iter().cloned().map(Subject::Endpoints);
-        let own = [slice.clone(), Subject::Endpoints(id.clone())];
+        let own = [slice.clone(), Subject::Route(id.clone()), Subject::Endpoints(id.clone())];
         let concerned: Vec<_> = own.into_iter().chain(callees).chain(function.delivered()).collect();
         for (name, node) in &mut self.nodes {
             let Some(session) = &mut node.session else { continue };
@@ -587,7 +592,8 @@ impl State {
         let hosting = others.filter(|(_, node)| callable && node.present && node.admission.placement.hosts(function));
         let endpoint = |(other, node): (&Arc<str>, &Node)| {
             let ready = ready(node.instances.get(function));
-            Some(Endpoint { node: other.to_string(), address: node.inbound?, ready })
+            let locality = node.admission.locality.clone();
+            Some(Endpoint { node: other.to_string(), address: node.inbound?, ready, locality })
         };
         hosting.filter_map(endpoint).collect()
     }

@@ -53,6 +53,7 @@ impl From<&Subject> for v1::Subject {
             Subject::Bundle => (v1::Kind::Bundle, String::new()),
             Subject::Module(hash) => (v1::Kind::Module, hash.to_string()),
             Subject::Slice(function) => (v1::Kind::Slice, function.to_string()),
+            Subject::Route(function) => (v1::Kind::Route, function.to_string()),
             Subject::Endpoints(function) => (v1::Kind::Endpoints, function.to_string()),
             Subject::Routes => (v1::Kind::Routes, String::new()),
             Subject::Hosted => (v1::Kind::Hosted, String::new()),
@@ -66,6 +67,7 @@ pub(crate) fn subject(sent: Option<&v1::Subject>) -> Result<Subject, Status> {
     let function = || sent.name.parse::<FunctionId>().map_err(|error| Status::invalid_argument(error.to_string()));
     let subject = match sent.kind() {
         v1::Kind::Slice => Subject::Slice(function()?),
+        v1::Kind::Route => Subject::Route(function()?),
         v1::Kind::Endpoints => Subject::Endpoints(function()?),
         v1::Kind::Module => {
             let hash = sent.name.parse::<ModuleHash>();

@@ -2,6 +2,7 @@
 
 mod support;
 
+use leno_config::Route;
 use leno_control::node::Change;
 use leno_control::{Endpoint, Resource, Subject};
 use std::collections::BTreeSet;
@@ -247,6 +248,7 @@ async fn placement_moves_functions_between_nodes() {
         node: node.to_owned(),
         address: SocketAddr::from(([127, 0, 0, 1], port)),
         ready,
+        locality: Default::default(),
     };
     let endpoints = |endpoints: Vec<Endpoint>| Change::Set(Resource::Endpoints(function(ORDERS), endpoints));
     assert_eq!(accepted(&mut updates_one).await[1], endpoints(vec![at("two", 1002, 0)]));
@@ -289,6 +291,7 @@ async fn endpoints_go_to_callers_at_once_and_to_nobody_else() {
             node: "callee".to_owned(),
             address: SocketAddr::from(([127, 0, 0, 1], 1002)),
             ready: ready as u32,
+            locality: Default::default(),
         };
         assert_eq!(
             accepted(&mut to_caller).await,
@@ -317,16 +320,30 @@ async fn a_gateway_follows_the_routes() {
     let (agent, mut updates) = node(&served, &member, 1);
     agent.subscribe([Subject::Routes]);
     let changes = accepted(&mut updates).await;
-    assert_eq!(subjects(&changes), [slice_of(FRONTEND), endpoints_of(FRONTEND), Subject::Routes]);
+    assert_eq!(subjects(&changes), [route_to(FRONTEND), endpoints_of(FRONTEND), Subject::Routes]);
     assert_eq!(changes[2], Change::Set(Resource::Routes));
+    let route = Route::of(&delivered(exposed(slice(FRONTEND, &[ORDERS], 1)))).unwrap();
+    assert_eq!(changes[0], Change::Set(Resource::Route(Box::new(route))), "no rule, no key, no callee");
 
     control.publish(&definitions([slice(FRONTEND, &[ORDERS], 1), exposed(slice(ORDERS, &[], 1))])).unwrap();
     let changes = accepted(&mut updates).await;
     assert_eq!(
         subjects(&changes),
-        [slice_of(ORDERS), endpoints_of(ORDERS), slice_of(FRONTEND), endpoints_of(FRONTEND)]
+        [route_to(ORDERS), endpoints_of(ORDERS), route_to(FRONTEND), endpoints_of(FRONTEND)]
     );
     assert!(changes[2..].iter().all(|change| matches!(change, Change::Removed(_))));
+
+    // What the node hosts comes with its slice, which says where it is exposed.
+    control.place("edge", only(&[ORDERS])).unwrap();
+    agent.subscribe([Subject::Hosted]);
+    let mut got = BTreeSet::new();
+    while !got.contains(&route_to(ORDERS)) {
+        let changes = accepted(&mut updates).await;
+        let removed = |change: &Change| *change == Change::Removed(Subject::Route(function(ORDERS)));
+        assert_eq!(changes.iter().any(removed), subjects(&changes).contains(&route_to(ORDERS)));
+        got.extend(subjects(&changes));
+    }
+    assert!(got.contains(&slice_of(ORDERS)), "{got:?}");
 }
 
 #[tokio::test]
@@ -420,7 +437,12 @@ async fn endpoints_of_a_lost_node_go_after_a_while() {
     eventually(|| control.status().functions[1].instances.len() == 1).await;
     let (one, mut updates_one) = node(&served, &member_one, 1001);
     one.subscribe([Subject::Hosted]);
-    let expected = Endpoint { node: "two".to_owned(), address: SocketAddr::from(([127, 0, 0, 1], 1002)), ready: 1 };
+    let expected = Endpoint {
+        node: "two".to_owned(),
+        address: SocketAddr::from(([127, 0, 0, 1], 1002)),
+        ready: 1,
+        locality: Default::default(),
+    };
     assert_eq!(accepted(&mut updates_one).await[1], Change::Set(Resource::Endpoints(function(ORDERS), vec![expected])));
     drop(two);
     assert_eq!(accepted(&mut updates_one).await, [Change::Set(Resource::Endpoints(function(ORDERS), vec![]))]);

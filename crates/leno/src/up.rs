@@ -93,7 +93,7 @@ async fn up(
             return Ok(ExitCode::from(2));
         }
     };
-    let admission = Admission { placement: Placement::Everything, gateway: true };
+    let admission = Admission { placement: Placement::Everything, gateway: true, locality: Default::default() };
     let membership = control.admit_at(NODE, admission, &[mesh.inbound.ip()])?;
     let serving = control.clone();
     tokio::spawn(async move {
@@ -117,6 +117,7 @@ async fn up(
         advertised: None,
         gateway: true,
         listeners: leno_node::Listeners::default(),
+        locality: Default::default(),
         any_caller: guards.any_caller,
         settings,
     };

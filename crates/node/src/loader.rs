@@ -3,7 +3,7 @@
 
 use crate::engines::Engines;
 use bytes::Bytes;
-use leno_config::{FunctionId, ModuleHash, Slice, slice};
+use leno_config::{FunctionId, ModuleHash, Route, Slice, slice};
 use leno_proxy::extension::Extension;
 use leno_proxy::modules::Modules;
 use leno_proxy::{FunctionEntry, Node};
@@ -27,6 +27,8 @@ pub(crate) struct Wanted {
     /// Compiled before any slice is loaded, because slices name them.
     pub modules: Vec<(ModuleHash, Bytes)>,
     pub slices: Vec<Slice>,
+    /// The gateway's routes to functions of other nodes.
+    pub routes: Vec<Route>,
     /// The engine of functions that choose none.
     pub engine: Option<slice::Engine>,
 }
@@ -37,6 +39,12 @@ pub(crate) struct Loaded {
     /// Modules that cannot be used, and why.
     pub refused: HashMap<ModuleHash, String>,
     pub functions: HashMap<FunctionId, Result<Arc<FunctionEntry>, String>>,
+    pub routes: HashMap<FunctionId, Result<Arc<FunctionEntry>, String>>,
+}
+
+enum Load {
+    Function(Slice),
+    Route(Route),
 }
 
 impl Loader {
@@ -58,21 +66,38 @@ impl Loader {
         let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
         let room = Arc::new(Semaphore::new(cores));
         let mut loading = JoinSet::new();
-        for slice in wanted.slices {
+        let slices = wanted.slices.into_iter().map(Load::Function);
+        for load in slices.chain(wanted.routes.into_iter().map(Load::Route)) {
             let (loader, room, engine) = (self.clone(), room.clone(), wanted.engine);
             loading.spawn(async move {
-                let id = slice.id.clone();
+                let (id, is_route) = match &load {
+                    Load::Function(slice) => (slice.id.clone(), false),
+                    Load::Route(route) => (route.id.clone(), true),
+                };
                 // The semaphore is never closed, so this does not fail.
                 let _permit = room.acquire_owned().await;
-                let entry = spawn_blocking(move || loader.load_one(slice, engine)).await;
-                (id, entry.map_err(|error| error.to_string()).flatten())
+                let entry = spawn_blocking(move || match load {
+                    Load::Function(slice) => loader.load_one(slice, engine),
+                    Load::Route(route) => loader.load_route(route, engine),
+                });
+                (is_route, id, entry.await.map_err(|error| error.to_string()).flatten())
             });
         }
         while let Some(done) = loading.join_next().await {
             // The tasks do not panic, and nobody aborts them.
-            loaded.functions.extend(done);
+            let Ok((is_route, id, entry)) = done else { continue };
+            if is_route { &mut loaded.routes } else { &mut loaded.functions }.insert(id, entry);
         }
         loaded
+    }
+
+    fn load_route(&self, route: Route, engine: Option<slice::Engine>) -> Result<Arc<FunctionEntry>, String> {
+        let engine = self.engines.choose(route.engine, engine).map_err(|error| error.to_string())?;
+        let entry = FunctionEntry::route(engine, route);
+        match &entry.inbound.image {
+            Ok(_) => Ok(Arc::new(entry)),
+            Err(reason) => Err(format!("its program cannot be loaded: {reason}")),
+        }
     }
 
     fn load_one(&self, slice: Slice, engine: Option<slice::Engine>) -> Result<Arc<FunctionEntry>, String> {

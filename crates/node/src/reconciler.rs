@@ -17,6 +17,7 @@ use leno_control::node::{Agent, Change, Update, Updates};
 use leno_control::{Resource, RevisionCounts, Subject};
 use leno_function::{FunctionSpec, Supervisor};
 use leno_identity::SpiffeId;
+use leno_proxy::endpoints::Endpoint;
 use leno_proxy::jwks::{JwksFetcher, Pace};
 use leno_proxy::shards::Shards;
 use leno_proxy::stats::Counts;
@@ -160,6 +161,7 @@ impl Reconciler {
         for change in &update.changes {
             match change {
                 Change::Set(Resource::Slice(slice)) => wanted.slices.push(keys.follow((**slice).clone())),
+                Change::Set(Resource::Route(route)) => wanted.routes.push((**route).clone()),
                 Change::Set(Resource::Module(hash, bytes)) => wanted.modules.push((*hash, bytes.clone())),
                 Change::Set(_) | Change::Removed(_) => {}
             }
@@ -236,7 +238,8 @@ impl Reconciler {
         let mut removed = BTreeSet::new();
         let mut rejected = Vec::new();
         let (mut complete, mut forgotten, mut replaced) = (false, false, false);
-        let mut updated = Vec::new();
+        let (mut updated, mut endpoints) = (Vec::new(), Vec::new());
+        let only_endpoints = update.changes.iter().all(|change| matches!(change.subject(), Subject::Endpoints(_)));
         for change in update.changes.iter().cloned() {
             let subject = change.subject();
             match change {
@@ -301,9 +304,27 @@ impl Reconciler {
                     forgotten = true;
                 }
                 Change::Set(Resource::Hosted(_)) => complete = true,
-                // With a single node there are no endpoints on other nodes, and the gateway's routes are in the slices.
-                Change::Set(Resource::Endpoints(..) | Resource::Routes) | Change::Removed(_) => {}
+                Change::Set(Resource::Route(route)) => match loaded.routes.remove(&route.id) {
+                    Some(Ok(entry)) => {
+                        next.insert_route(entry);
+                    }
+                    Some(Err(reason)) => rejected.push((subject, reason)),
+                    None => rejected.push((subject, "it is there twice".to_owned())),
+                },
+                Change::Removed(Subject::Route(id)) => {
+                    next.remove_route(&id);
+                }
+                Change::Set(Resource::Endpoints(function, list)) => endpoints.push((function, reachable(list))),
+                Change::Removed(Subject::Endpoints(function)) => endpoints.push((function, Vec::new())),
+                // That all routes were sent changes nothing.
+                Change::Set(Resource::Routes) | Change::Removed(_) => {}
             }
+        }
+        // Before the functions that call them are in force. Endpoints come and go far more often than these, and then nothing else happens.
+        self.node.endpoints.set(endpoints);
+        if only_endpoints {
+            update.reject(rejected);
+            return;
         }
         // The control plane counts from this report on. It must get it before the first request is routed to a new revision.
         self.report_request_counts();
@@ -421,6 +442,17 @@ impl Reconciler {
         self.wanted
             .send_modify(|wanted| wanted.extend(updated.iter().filter_map(identity).chain(self.own.iter().cloned())));
     }
+}
+
+/// Endpoints as the corridor has them.
+fn reachable(endpoints: Vec<leno_control::Endpoint>) -> Vec<Endpoint> {
+    let of = |leno_control::Endpoint { node, address, ready, locality }| Endpoint {
+        node: node.into(),
+        address,
+        ready,
+        locality,
+    };
+    endpoints.into_iter().map(of).collect()
 }
 
 /// The identity to certify. What is outside of the mesh proves none.

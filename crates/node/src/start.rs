@@ -8,7 +8,7 @@ use crate::listeners::Listeners;
 use crate::loader::Loader;
 use crate::reconciler::Reconciler;
 use anyhow::{Context, Result};
-use leno_config::MeshSlice;
+use leno_config::{Locality, MeshSlice};
 use leno_control::Membership;
 use leno_control::node::{BACKOFF, Identities, Options};
 use leno_function::{Rooms, Settings, Supervisor};
@@ -48,6 +48,8 @@ pub struct Join {
     pub gateway: bool,
     /// Where it listens.
     pub listeners: Listeners,
+    /// Where the node is: it prefers endpoints that are near. The same as what it was admitted with.
+    pub locality: Locality,
     /// Accept an instance's credential from any process.
     pub any_caller: bool,
     /// Settings of the supervisor.
@@ -76,6 +78,7 @@ pub async fn start(
     let telemetry = Telemetry::start(&mesh).context("the access log or the span exporter cannot be started")?;
 
     let node = Node::new(NodeSnapshot::new(mesh), hosted.clone(), svids.clone(), telemetry);
+    node.endpoints.set_locality(join.locality);
     let options = leno_proxy::Options { workers, ..leno_proxy::Options::default() };
     tracing::info!("connections: {} at most, by the limit on file descriptors", options.connections);
     let corridor = leno_proxy::serve(&node, options)?;

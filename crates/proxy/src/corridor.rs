@@ -106,6 +106,10 @@ impl Exchange {
             parent: self.parent.as_deref(),
             endpoints: match (&route.upstream, target) {
                 (Upstream::Outside(_, outside), _) => outside.known(),
+                (Upstream::Elsewhere(callee), _) => {
+                    let known = self.worker.node.endpoints.of(&callee.id).map_or(0, |known| known.len());
+                    known + self.worker.node.instances.count(&callee.id)
+                }
                 (_, Some(target)) => self.worker.node.instances.count(target),
                 (_, None) => 0,
             },

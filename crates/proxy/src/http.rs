@@ -5,6 +5,7 @@ pub(crate) mod body;
 pub(crate) mod edits;
 pub(crate) mod failure;
 pub(crate) mod head;
+pub(crate) mod hop;
 pub(crate) mod http2;
 pub mod peer;
 pub(crate) mod upload;

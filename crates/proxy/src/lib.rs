@@ -34,7 +34,9 @@ pub use runtime::random;
 pub use state::function::FunctionEntry;
 pub use state::node::Node;
 pub use state::snapshot::NodeSnapshot;
-pub use state::{addresses, connections, credential, extension, instances, kernel, ledger, modules, shards, signature};
+pub use state::{
+    addresses, connections, credential, endpoints, extension, instances, kernel, ledger, modules, shards, signature,
+};
 pub use telemetry::record::Record;
 pub use telemetry::recorder::Recorder;
 pub use telemetry::{Telemetry, connection_counts, destinations, flows, metrics, ring, stats};

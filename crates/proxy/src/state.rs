@@ -7,6 +7,7 @@ pub(crate) mod component;
 pub mod connections;
 pub mod credential;
 pub(crate) mod egress;
+pub mod endpoints;
 pub mod extension;
 pub(crate) mod function;
 pub mod instances;

@@ -114,6 +114,7 @@ pub(crate) fn observed() -> Observed {
     let after = |ms| started + Duration::from_millis(ms);
     Observed {
         request_id: "req-1".into(),
+        node: None,
         direction: TrafficDirection::Gateway,
         peer: Peer { identity: None, address: ([192, 0, 2, 7], 4711).into() },
         protocol: Protocol::Http1,

@@ -52,7 +52,10 @@ impl World {
     fn new(bundle: &TrustBundle) -> Self {
         let mut state = State::new(Compiled::nothing(bundle).unwrap(), Histories::default());
         for name in NODES {
-            state.admit(name, Admission { placement: Placement::Everything, gateway: false });
+            state.admit(
+                name,
+                Admission { placement: Placement::Everything, gateway: false, locality: Default::default() },
+            );
         }
         Self {
             state,
@@ -111,7 +114,7 @@ impl World {
             Placement::Only(FUNCTIONS.into_iter().filter(|_| random.one_in(2)).map(slices::function).collect())
         };
         self.placements.insert(name, placement.clone());
-        self.state.admit(name, Admission { placement, gateway: false });
+        self.state.admit(name, Admission { placement, gateway: false, locality: Default::default() });
     }
 
     fn connect(&mut self, name: &'static str) {
@@ -265,8 +268,10 @@ impl World {
         for (id, slice) in &self.slices {
             let hosted = explicit.contains(&Subject::Hosted) && self.placements[name].hosts(id);
             let routed = explicit.contains(&Subject::Routes) && !slice.expose.is_empty();
-            if hosted || routed {
+            if hosted {
                 wanted.insert(Subject::Slice(id.clone()));
+            } else if routed {
+                wanted.insert(Subject::Route(id.clone()));
             }
             if routed {
                 wanted.insert(Subject::Endpoints(id.clone()));
@@ -286,6 +291,10 @@ impl World {
             Subject::Bundle => Some(Content::of_bundle(&self.bundle)),
             Subject::Module(_) => None,
             Subject::Slice(id) => self.slices.get(id).map(|slice| Content::new(&slices::delivered(slice.clone()))),
+            Subject::Route(id) => {
+                let slice = self.slices.get(id).map(|slice| slices::delivered(slice.clone()));
+                slice.and_then(|slice| leno_config::Route::of(&slice)).map(|route| Content::new(&route))
+            }
             Subject::Endpoints(id) => self.slices.contains_key(id).then(|| Content::new(&self.endpoints(name, id))),
             Subject::Routes => return self.state.compiled.contents.get(subject).map(|content| content.version),
             Subject::Hosted => Some(Content::new(&self.placements[name])),
@@ -301,6 +310,7 @@ impl World {
             node: other.to_owned(),
             address: SocketAddr::from(([127, 0, 0, 1], 1000 + index as u16)),
             ready: ready(self.peers[other].instances.get(function)),
+            locality: Default::default(),
         };
         hosting.map(endpoint).collect()
     }

@@ -81,11 +81,15 @@ pub(crate) async fn eventually(mut condition: impl FnMut() -> bool) {
 }
 
 pub(crate) fn everything() -> Admission {
-    Admission { placement: Placement::Everything, gateway: false }
+    Admission { placement: Placement::Everything, gateway: false, locality: Default::default() }
 }
 
 pub(crate) fn only(functions: &[&str]) -> Admission {
-    Admission { placement: Placement::Only(functions.iter().map(|name| function(name)).collect()), gateway: false }
+    Admission {
+        placement: Placement::Only(functions.iter().map(|name| function(name)).collect()),
+        gateway: false,
+        locality: Default::default(),
+    }
 }
 
 /// A node with its inbound listener at this port.
@@ -136,6 +140,10 @@ pub(crate) fn subjects(changes: &[Change]) -> Vec<Subject> {
 
 pub(crate) fn slice_of(name: &str) -> Subject {
     Subject::Slice(function(name))
+}
+
+pub(crate) fn route_to(name: &str) -> Subject {
+    Subject::Route(function(name))
 }
 
 pub(crate) fn endpoints_of(name: &str) -> Subject {

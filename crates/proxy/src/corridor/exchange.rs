@@ -2,9 +2,9 @@
 
 use crate::corridor::judge::Ruling;
 use crate::corridor::worker::{Pinned, Worker};
-use crate::http::head;
 use crate::http::head::{Admitted, Malformed};
 use crate::http::peer::{Peer, TrafficDirection};
+use crate::http::{head, hop};
 use crate::state::credential::{Caller, InFlight};
 use crate::state::function::FunctionEntry;
 use crate::telemetry::record::Record;
@@ -47,6 +47,12 @@ pub(crate) struct Exchange {
     pub head_only: bool,
     /// A response that the proxy makes itself says so ([`crate::corridor::reply::OwnResponse`]).
     pub tells_own: bool,
+    /// The request is a retry, or is made for one.
+    pub is_retry: bool,
+    /// Another node's gateway let the request in: the peer, scheme and port are the client's.
+    pub via_gateway: bool,
+    /// When the caller stops waiting, and how long that was from the beginning; `None`: it does not say.
+    told_deadline: Option<(Instant, Duration)>,
 }
 
 /// What is known about a request from a socket besides its head and body.
@@ -63,6 +69,8 @@ pub(crate) struct Arrival<'a> {
     pub scheme: &'static str,
     /// The listener's port.
     pub port: u16,
+    /// Inbound: the client of another node's gateway.
+    pub behind_gateway: Option<hop::Client>,
 }
 
 /// Where an exchange came in, and on which function's side.
@@ -81,13 +89,25 @@ impl Exchange {
     /// Begins an exchange for a head from a socket, and prepares the head for the corridor. The exchange exists even if the head is
     /// malformed, so that it can be answered and recorded.
     pub(crate) fn begin(arrival: Arrival<'_>, head: &mut request::Parts) -> (Self, Result<(), Malformed>) {
-        let Arrival { worker, snapshot, origin, peer, client, scheme, port } = arrival;
+        let Arrival { worker, snapshot, origin, peer, client, scheme, port, behind_gateway } = arrival;
         let parent = origin.parent();
+        // Only sidecars connect to the inbound listener.
+        let unnamed = behind_gateway.is_none() && peer.identity.as_ref() == Some(&snapshot.gateway);
+        let from_sidecar = matches!(origin, Origin::Inbound(_));
+        let told = from_sidecar.then(|| (hop::timeout(&head.headers), hop::is_retry(&head.headers)));
         let (mut exchange, admitted) = Self::enter(worker, snapshot, origin, peer, parent, head);
         if let Some(client) = client {
             head::describe_client(&mut head.headers, &client, scheme);
             (exchange.scheme, exchange.port) = (scheme, port);
         }
+        if let Some((timeout, is_retry)) = told {
+            exchange.is_retry = is_retry;
+            exchange.wait_no_longer_than(timeout);
+        }
+        if let Some(client) = behind_gateway {
+            (exchange.scheme, exchange.port, exchange.via_gateway) = (client.scheme, client.port, true);
+        }
+        let admitted = if unnamed { admitted.and(Err(Malformed::Client)) } else { admitted };
         (exchange, admitted)
     }
 
@@ -132,7 +152,8 @@ impl Exchange {
         let record = Record::new(&worker.recorder, direction, &peer, protocol, head, name);
         head.headers.insert(head::REQUEST_ID, request_id.clone());
         let port = head::split_authority(head::authority(head)).1.unwrap_or(80);
-        let exchange = Self {
+        let is_retry = parent.as_deref().is_some_and(InFlight::is_retry);
+        let mut exchange = Self {
             worker,
             snapshot,
             origin,
@@ -148,12 +169,35 @@ impl Exchange {
             handed_over: false,
             head_only,
             tells_own: false,
+            is_retry,
+            via_gateway: false,
+            told_deadline: None,
         };
+        exchange.heed_grpc_timeout(&head.headers);
         (exchange, admitted.map(|_| ()))
     }
 
-    /// The callee's side of the same request, if the callee is on this node: no socket, no TLS, no second parse.
-    pub(crate) fn hand_over(&self, callee: &Arc<FunctionEntry>, caller: &FunctionEntry, head: &request::Parts) -> Self {
+    /// A gRPC client says how long it waits. Whoever it is, it may wait less.
+    fn heed_grpc_timeout(&mut self, headers: &HeaderMap) {
+        if self.protocol == Protocol::Grpc {
+            self.wait_no_longer_than(hop::grpc_timeout(headers));
+        }
+    }
+
+    fn wait_no_longer_than(&mut self, timeout: Option<Duration>) {
+        let told = timeout.and_then(|timeout| Some((self.started.checked_add(timeout)?, timeout)));
+        self.told_deadline = [self.told_deadline, told].into_iter().flatten().min();
+    }
+
+    /// The callee's side of the same request, if the callee is on this node: no socket, no TLS, no second parse. `is_retry`: this attempt is a retry, or is
+    /// made for one.
+    pub(crate) fn hand_over(
+        &self,
+        callee: &Arc<FunctionEntry>,
+        caller: &FunctionEntry,
+        head: &request::Parts,
+        is_retry: bool,
+    ) -> Self {
         // As if the caller's sidecar had connected. The instance's own address is one that it chooses.
         let address = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), self.peer.address.port());
         let peer = Peer { identity: Some(caller.identity.clone()), address };
@@ -161,7 +205,7 @@ impl Exchange {
         let record = Record::new(&self.worker.recorder, TrafficDirection::Inbound, &peer, self.protocol, head, name);
         // What is outside is judged by the port that the request goes to.
         let outside = callee.outside.as_deref().and_then(|outside| outside.egress.http_port(self.port));
-        Self {
+        let mut exchange = Self {
             worker: self.worker.clone(),
             snapshot: self.snapshot.clone(),
             origin: Origin::Inbound(callee.clone()),
@@ -177,14 +221,20 @@ impl Exchange {
             handed_over: true,
             head_only: self.head_only,
             tells_own: self.tells_own,
-        }
+            is_retry,
+            via_gateway: false,
+            told_deadline: None,
+        };
+        exchange.heed_grpc_timeout(&head.headers);
+        exchange
     }
 
     /// The deadline of the exchange, and how long that is from its beginning. `None`: it has no limit.
     pub(crate) fn deadline(&self, ruling: &Ruling) -> Option<(Instant, Duration)> {
         // If the function sets no limit, the compiler has put in the mesh's.
         let limit = Duration::from_millis(ruling.terms().timeout_ms);
-        (!limit.is_zero()).then(|| (self.started + limit, limit))
+        let own = (!limit.is_zero()).then(|| (self.started + limit, limit));
+        [own, self.told_deadline].into_iter().flatten().min()
     }
 
     /// Adds headers that tell the callee the request's id and the caller's identity.

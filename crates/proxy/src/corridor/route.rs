@@ -33,12 +33,24 @@ pub(crate) enum Upstream {
     Outside(Arc<FunctionEntry>, Arc<Outside>),
     /// The inbound judge of a function on this node, on the same thread.
     HandOver(Arc<FunctionEntry>),
-    /// The inbound sidecar at this address, over mutual TLS.
-    Tls(Callee, SocketAddr),
-    /// A callee that no known node runs.
-    Unreachable(Callee),
+    /// The inbound sidecar of a node, over mutual TLS. Each attempt chooses the node.
+    Elsewhere(Box<Elsewhere>),
     /// The host names no function that the caller may call.
     NotACallee,
+}
+
+/// A callee that other nodes host, or that this node reaches over mutual TLS too.
+#[derive(Debug)]
+pub(crate) struct Elsewhere {
+    pub id: FunctionId,
+    /// `namespace/name`.
+    pub name: Arc<str>,
+    /// The SPIFFE ID that it must present.
+    pub identity: Arc<str>,
+    /// The callee if this node hosts it as well.
+    pub here: Option<Arc<FunctionEntry>>,
+    /// Where this node's own inbound sidecar is reached, if calls within the node go through mutual TLS too.
+    pub tls_here: Option<SocketAddr>,
 }
 
 impl Route {
@@ -48,7 +60,7 @@ impl Route {
             Upstream::Instance(entry) | Upstream::Outside(entry, _) | Upstream::HandOver(entry) => {
                 Some(&entry.slice.id)
             }
-            Upstream::Tls(callee, _) | Upstream::Unreachable(callee) => Some(&callee.id),
+            Upstream::Elsewhere(callee) => Some(&callee.id),
             Upstream::NotACallee => None,
         }
     }
@@ -59,7 +71,7 @@ impl Route {
             Upstream::Instance(entry) | Upstream::Outside(entry, _) | Upstream::HandOver(entry) => {
                 Some(entry.name.clone())
             }
-            Upstream::Tls(callee, _) | Upstream::Unreachable(callee) => Some(callee.id.to_string().into()),
+            Upstream::Elsewhere(callee) => Some(callee.name.clone()),
             Upstream::NotACallee => None,
         }
     }
@@ -78,9 +90,21 @@ pub(crate) fn find(exchange: &Exchange, head: &request::Parts) -> Result<Route, 
             // Route by the normalised path: the same path is judged and forwarded.
             let path = path.map_err(|ambiguous| Malformed::Path(ambiguous.words()))?;
             let entry = exchange.snapshot.routes.find(host, &path).ok_or(Failure::NoRoute)?;
-            Ok(Route { judge: entry.clone(), upstream: Upstream::Instance(entry.clone()) })
+            let upstream = match entry.elsewhere {
+                false => Upstream::Instance(entry.clone()),
+                true => Upstream::Elsewhere(Box::new(Elsewhere {
+                    id: entry.slice.id.clone(),
+                    name: entry.name.clone(),
+                    identity: entry.identity.clone(),
+                    here: None,
+                    tls_here: None,
+                })),
+            };
+            Ok(Route { judge: entry.clone(), upstream })
         }
-        Origin::Inbound(entry) if entry.serves_other(exchange.port) => Err(Failure::NoHttp(exchange.port)),
+        Origin::Inbound(entry) if !exchange.via_gateway && entry.serves_other(exchange.port) => {
+            Err(Failure::NoHttp(exchange.port))
+        }
         Origin::Inbound(entry) => {
             let upstream = match &entry.outside {
                 Some(outside) => Upstream::Outside(entry.clone(), outside.clone()),
@@ -97,13 +121,21 @@ pub(crate) fn find(exchange: &Exchange, head: &request::Parts) -> Result<Route, 
 
 fn upstream(exchange: &Exchange, callee: Option<&Callee>) -> Upstream {
     let Some(callee) = callee else { return Upstream::NotACallee };
-    let node = &exchange.worker.node;
-    match (exchange.snapshot.functions.get(&callee.id), node.inbound()) {
+    let (node, over_tls) = (&exchange.worker.node, exchange.snapshot.mesh.mtls_same_node);
+    let here = exchange.snapshot.functions.get(&callee.id);
+    if let Some(entry) = here
         // What is outside has no certificate of the mesh, and no sidecar but this node.
-        (Some(entry), _) if entry.outside.is_some() || !exchange.snapshot.mesh.mtls_same_node => {
-            Upstream::HandOver(entry.clone())
-        }
-        (Some(_), Some(address)) => Upstream::Tls(callee.clone(), address),
-        _ => Upstream::Unreachable(callee.clone()),
+        && (entry.outside.is_some() || (!over_tls && node.endpoints.of(&callee.id).is_none()))
+    {
+        return Upstream::HandOver(entry.clone());
     }
+    let tls_here = node.inbound().filter(|_| over_tls && here.is_some());
+    Upstream::Elsewhere(Box::new(Elsewhere {
+        id: callee.id.clone(),
+        name: here.map_or_else(|| callee.id.to_string().into(), |entry| entry.name.clone()),
+        identity: callee.identity.as_str().into(),
+        // A node that does not serve yet has no sidecar to connect to.
+        here: here.filter(|_| tls_here.is_some() || !over_tls).cloned(),
+        tls_here,
+    }))
 }

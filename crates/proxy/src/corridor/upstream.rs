@@ -1,32 +1,33 @@
 //! Forwards a permitted request: chooses an endpoint, sends, and retries what the plan allows and what is safe to repeat.
 
+mod nodes;
 mod outside;
 mod send;
 
 use crate::corridor::component::Running;
 use crate::corridor::exchange::{Exchange, Origin};
 use crate::corridor::judge::{Permitted, Ruling};
-use crate::corridor::pool::{CalleeKey, CheckIn, ConnectionKey};
+use crate::corridor::pool::CheckIn;
 use crate::corridor::route::Upstream;
 use crate::corridor::{component, retry, upgrade};
 use crate::http::body::{Body, Replayable};
 use crate::http::failure::{Failure, Unavailable};
-use crate::http::head;
+use crate::http::hop;
 use crate::http::upload::Upload;
 use crate::state::component::Component;
 use crate::state::credential::{HandlingGuard, InFlight};
+use crate::state::endpoints::UnderWay;
 use crate::state::function::FunctionEntry;
 use crate::state::instances::Lease;
 use crate::state::ledger::Attempt;
 use crate::state::revisions::Revision;
 use crate::telemetry::observed::{AttemptResult, Stage};
-use http::{HeaderValue, Request, Response, StatusCode, request};
-use leno_config::slice::{AppProtocol, Callee, IN_NODE};
-use leno_policy::spec::{Breaker, Retry};
-use send::{CONNECT, Endpoints};
+use http::{HeaderMap, Request, Response, request};
+use leno_config::slice::{AppProtocol, IN_NODE};
+use leno_policy::spec::{Breaker, Outlier, Protocol, Retry};
+use send::Endpoints;
 use std::borrow::Cow;
 use std::cell::Cell;
-use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
@@ -54,6 +55,7 @@ pub(super) struct UpstreamGuard {
     handling: Option<HandlingGuard>,
     lease: Option<Lease>,
     running: Option<Running>,
+    under_way: Option<UnderWay>,
 }
 
 pub(super) struct Forward<'a> {
@@ -62,6 +64,12 @@ pub(super) struct Forward<'a> {
     pub ruling: &'a Ruling,
     /// The endpoint of the current attempt, once it is chosen.
     pub endpoint: Cell<Option<SocketAddr>>,
+    /// When the current attempt is to be over.
+    deadline: Cell<Option<Deadline>>,
+    /// Attempts that are over.
+    attempts: Cell<u8>,
+    /// An attempt went to the callee's judge on this node.
+    tried_here: Cell<bool>,
     /// How far the client's body has come. This tells whether the client or the upstream is to blame for a failure.
     upload: Option<Upload>,
 }
@@ -74,9 +82,19 @@ pub(super) async fn forward(
     body: Body,
 ) -> (Ruling, Result<Reply, Failure>) {
     let (head, ruling) = permitted.into_parts();
-    let forward = Forward { exchange, upstream, ruling: &ruling, endpoint: Cell::new(None), upload: body.upload() };
-    let retries =
-        ruling.terms().retry.as_ref().filter(|_| !exchange.upgrade && !matches!(exchange.origin, Origin::Inbound(_)));
+    let forward = Forward {
+        exchange,
+        upstream,
+        ruling: &ruling,
+        endpoint: Cell::default(),
+        deadline: Cell::default(),
+        attempts: Cell::default(),
+        tried_here: Cell::default(),
+        upload: body.upload(),
+    };
+    // What is a retry already, or is called for one, is tried once. Otherwise each function of a chain would multiply the requests of the one before.
+    let may_retry = !exchange.upgrade && !exchange.is_retry && !matches!(exchange.origin, Origin::Inbound(_));
+    let retries = ruling.terms().retry.as_ref().filter(|_| may_retry);
     let deadline = exchange.deadline(&ruling);
     let result = match retries {
         Some(retry) => forward.with_retries(retry, head, body, deadline).await,
@@ -97,23 +115,26 @@ impl Forward<'_> {
         body: Body,
         avoid: &[SocketAddr],
     ) -> Result<Reply, Failure> {
+        self.deadline.set(deadline);
         // Pinned here, because a timeout that owns it would move it about, and it is large.
         let attempt = pin!(self.attempt(head, body, avoid));
         let result = match deadline {
             Some((at, limit)) => tokio::time::timeout_at(at, attempt).await.unwrap_or(Err(Failure::Timeout(limit))),
             None => attempt.await,
         };
+        self.attempts.set(self.attempts.get().saturating_add(1));
         self.note(result)
     }
 
     /// Makes one attempt. It may be dropped at any time, and then releases what it occupies.
     pub(super) async fn attempt(
         &self,
-        head: Box<request::Parts>,
+        mut head: Box<request::Parts>,
         body: Body,
         avoid: &[SocketAddr],
     ) -> Result<Reply, Failure> {
         self.endpoint.set(None);
+        self.shorten_grpc_timeout(&mut head.headers);
         let mut reply = match self.upstream {
             Upstream::Instance(entry) => {
                 let revision = entry.revisions.pick(&head.headers, &self.exchange.request_id);
@@ -125,11 +146,27 @@ impl Forward<'_> {
             }
             Upstream::Outside(entry, outside) => self.to_outside(entry, outside, head, body, avoid).await?,
             Upstream::HandOver(callee) => self.hand_over(callee, head, body).await,
-            Upstream::Tls(callee, address) => self.by_tls(callee, *address, head, body).await?,
-            Upstream::Unreachable(_) | Upstream::NotACallee => return Err(Unavailable::Unknown.into()),
+            Upstream::Elsewhere(callee) => self.to_nodes(callee, head, body, avoid).await?,
+            Upstream::NotACallee => return Err(Unavailable::Unknown.into()),
         };
         upgrade::check(self.exchange.upgrade, &mut reply.response)?;
         Ok(reply)
+    }
+
+    /// A gRPC client's own deadline becomes what is left of it, and of the exchange's.
+    fn shorten_grpc_timeout(&self, headers: &mut HeaderMap) {
+        if self.exchange.protocol == Protocol::Grpc
+            && hop::grpc_timeout(headers).is_some()
+            && let Some((at, _)) = self.deadline.get()
+            && let Some(left) = hop::grpc_timeout_value(at.saturating_duration_since(tokio::time::Instant::now()))
+        {
+            headers.insert(hop::GRPC_TIMEOUT, left);
+        }
+    }
+
+    /// Whether this attempt is a retry, or is made for a request that is one.
+    fn is_retry(&self) -> bool {
+        self.exchange.is_retry || self.attempts.get() > 0
     }
 
     /// Makes as many attempts as `retry` allows, all together within `deadline`.
@@ -202,14 +239,20 @@ impl Forward<'_> {
 
     /// Tells the outlier detection how an attempt at this endpoint ended.
     fn report(&self, endpoint: SocketAddr, attempt: Attempt) {
-        let (entry, endpoints) = match self.upstream {
-            Upstream::Instance(entry) => (entry, self.exchange.worker.node.instances.count(&entry.slice.id)),
-            Upstream::Outside(entry, outside) => (entry, outside.known()),
-            _ => return,
+        let node = &self.exchange.worker.node;
+        let of = |breaker: Option<&Breaker>| -> Option<Outlier> { breaker?.outlier };
+        let (name, outlier, endpoints) = match self.upstream {
+            Upstream::Instance(entry) => (&entry.name, of(breaker(entry)), node.instances.count(&entry.slice.id)),
+            Upstream::Outside(entry, outside) => (&entry.name, of(breaker(entry)), outside.known()),
+            Upstream::Elsewhere(callee) => {
+                let known = node.endpoints.of(&callee.id).map_or(0, |known| known.len());
+                (&callee.name, of(self.ruling.terms().breaker.as_ref()), known)
+            }
+            Upstream::HandOver(_) | Upstream::NotACallee => return,
         };
-        let Some(outlier) = breaker(entry).and_then(|breaker| breaker.outlier) else { return };
+        let Some(outlier) = outlier else { return };
         if self.ruling.target.report(endpoint, attempt, &outlier, endpoints, Instant::now()) {
-            self.exchange.record.metrics().ejection(&entry.name);
+            self.exchange.record.metrics().ejection(name);
         }
     }
 
@@ -233,6 +276,7 @@ impl Forward<'_> {
         let trace = self.ruling.trace.as_ref();
         let handling = lease.instance.as_deref().and_then(|instance| {
             let in_flight = InFlight::new(&exchange.request_id, trace.map(|trace| trace.context), &head.headers);
+            let in_flight = in_flight.retried(exchange.is_retry);
             exchange.worker.node.credentials.handle(instance, in_flight)
         });
         let (response, connection) = match revision.protocol {
@@ -241,7 +285,8 @@ impl Forward<'_> {
                 self.send_http2(Some(entry), Endpoints::one(&lease), head, body).await?
             }
         };
-        let guard = UpstreamGuard { connection: Some(connection), handling, lease: Some(lease), running: None };
+        let guard =
+            UpstreamGuard { connection: Some(connection), handling, lease: Some(lease), ..UpstreamGuard::default() };
         Ok(Reply { response: response.map(Body::from), guard })
     }
 
@@ -304,41 +349,12 @@ impl Forward<'_> {
 
     /// Hands the request to the callee's inbound judge, on this thread.
     async fn hand_over(&self, callee: &Arc<FunctionEntry>, head: Box<request::Parts>, body: Body) -> Reply {
-        let exchange = self.exchange.hand_over(callee, &self.ruling.entry, &head);
+        let exchange = self.exchange.hand_over(callee, &self.ruling.entry, &head, self.is_retry());
         self.exchange.record.stage(Stage::Upstream);
         let body = body.count_in(exchange.record.meter());
         // The corridor calls itself here. Without a box, its future would have no finite size.
         let response = Box::pin(exchange.run(head, body)).await;
         Reply { response, guard: UpstreamGuard::default() }
-    }
-
-    /// Sends the request to the callee's inbound sidecar over mutual TLS.
-    async fn by_tls(
-        &self,
-        callee: &Callee,
-        address: SocketAddr,
-        mut head: Box<request::Parts>,
-        body: Body,
-    ) -> Result<Reply, Failure> {
-        self.endpoint.set(Some(address));
-        self.exchange.record.stage(Stage::Upstream);
-        let identities = (self.ruling.entry.identity.clone(), callee.identity.as_str().into());
-        let protocol = HeaderValue::from_static(head::protocol_name(self.exchange.protocol));
-        head.headers.insert(head::HOP_PROTOCOL, protocol);
-        if self.exchange.upgrade {
-            head::into_extended_connect(&mut head);
-        }
-        let key = ConnectionKey { address, callee: CalleeKey::Sidecar(identities) };
-        let endpoints = Endpoints { key, others: VecDeque::new(), lease: None, limit: CONNECT };
-        let (mut response, connection) = self.send_http2(None, endpoints, head, body).await?;
-        if self.exchange.upgrade && response.status() == StatusCode::OK {
-            upgrade::switch(&mut response)?;
-        }
-        if let Some(failure) = response.headers().get(head::HOP_FAILURE).and_then(Failure::from_label) {
-            response.extensions_mut().insert(failure);
-        }
-        let guard = UpstreamGuard { connection: Some(connection), ..UpstreamGuard::default() };
-        Ok(Reply { response: response.map(Body::from), guard })
     }
 }
 

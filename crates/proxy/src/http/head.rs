@@ -74,6 +74,9 @@ pub enum Malformed {
     /// The expectation is not `100-continue` (RFC 9110, 10.1.1).
     #[error("the expectation cannot be met")]
     Expectation,
+    /// A gateway on another node has to say for whom it asks: rules may be about that.
+    #[error("the gateway does not say who its client is")]
+    Client,
 }
 
 /// Limit on the bytes of a method. The longest registered one has 17.

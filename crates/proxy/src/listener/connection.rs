@@ -8,9 +8,9 @@ use crate::corridor::{reply, upgrade};
 use crate::http::activity::{Activity, Busy, TimeoutCheck, Timeouts};
 use crate::http::body::Body;
 use crate::http::failure::{Failure, Unproven};
-use crate::http::head;
 use crate::http::http2::{CONNECTION_WINDOW, SEND_BUFFER, STREAM_WINDOW};
 use crate::http::peer::{Peer, TrafficDirection};
+use crate::http::{head, hop};
 use crate::listener::stream::{ClientStream, Detected};
 use crate::listener::{forwarded, proxy_protocol};
 use crate::runtime::hyper::{LocalExecutor, Timer};
@@ -218,7 +218,7 @@ impl Connection {
 
     /// Collects what is known about a request besides its head. At the gateway, trusted proxies may name another client and scheme.
     fn arrival(&self, snapshot: Rc<Pinned>, origin: Origin, headers: &HeaderMap) -> Arrival<'_> {
-        let (mut peer, mut scheme, mut client) = (self.peer.clone(), self.scheme, None);
+        let (mut peer, mut scheme, mut client, mut behind_gateway) = (self.peer.clone(), self.scheme, None, None);
         match &origin {
             Origin::Gateway => {
                 let reported = forwarded::behind(&snapshot.mesh.trusted_proxies, peer.address.ip(), headers);
@@ -235,9 +235,17 @@ impl Connection {
                 }
             }
             Origin::Outbound(caller, _) => peer.identity = Some(caller.identity.clone()),
+            // What another node's gateway let in is judged as if it had come in here: the gateway is not who calls.
+            Origin::Inbound(_) if peer.identity.as_deref() == Some(&*snapshot.gateway) => {
+                behind_gateway = hop::Client::told(headers);
+                if let Some(client) = behind_gateway {
+                    peer = Peer { identity: None, address: client.address };
+                }
+            }
             Origin::Inbound(_) => {}
         }
-        Arrival { worker: self.worker.clone(), snapshot, origin, peer, client, scheme, port: self.port }
+        let (worker, port) = (self.worker.clone(), self.port);
+        Arrival { worker, snapshot, origin, peer, client, scheme, port, behind_gateway }
     }
 
     /// Finds the snapshot that a request is judged by, and where the request came in. Outbound requests are authenticated here.

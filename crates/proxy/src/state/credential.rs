@@ -69,6 +69,7 @@ pub struct InFlight {
     pub request_id: HeaderValue,
     trace: Option<TraceContext>,
     state: Option<HeaderValue>,
+    retried: bool,
 }
 
 /// A new credential, meant for the instance's environment only.
@@ -231,7 +232,18 @@ impl InFlight {
     /// A request as the instance gets it: its id, its span if it is traced, and the `tracestate` header.
     pub fn new(request_id: &HeaderValue, trace: Option<TraceContext>, headers: &HeaderMap) -> Self {
         let state = trace.and_then(|_| headers.get("tracestate")).map(head::own);
-        Self { request_id: request_id.clone(), trace, state }
+        Self { request_id: request_id.clone(), trace, state, retried: false }
+    }
+
+    /// The same request, as a retry or made for one if `retried`.
+    #[must_use]
+    pub fn retried(self, retried: bool) -> Self {
+        Self { retried, ..self }
+    }
+
+    /// Whether it is a retry, or was made for one. What is called for it is then called once.
+    pub fn is_retry(&self) -> bool {
+        self.retried
     }
 
     /// The trace parent of requests that belong to this one; `None`: it is not traced.

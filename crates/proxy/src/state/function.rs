@@ -11,7 +11,7 @@ use super::signature::PreparedKeys;
 use crate::runtime::schedule::Class;
 use crate::telemetry::stats::StatsByRevision;
 use leno_config::egress::wildcard;
-use leno_config::{Slice, slice};
+use leno_config::{Route, Slice, slice};
 use leno_policy::needs::Needs;
 use leno_policy::spec::{Cidr, ProgramSpec};
 use leno_sandbox::{Engine, Image};
@@ -58,9 +58,17 @@ pub struct FunctionEntry {
     networks: Vec<(Cidr, usize)>,
     /// What it is if it is outside of the mesh.
     pub(crate) outside: Option<Arc<Outside>>,
+    /// It is a route: other nodes host the function and judge. Its slice has no more than the gateway needs.
+    pub(crate) elsewhere: bool,
 }
 
 impl FunctionEntry {
+    /// Makes a route of the gateway to a function that other nodes host. Loads its program, which allows everything: the callee's node judges. So it must not
+    /// come among the functions of a snapshot ([`super::snapshot::Change::insert_route`]).
+    pub fn route(engine: &Engine, route: Route) -> Self {
+        Self { elsewhere: true, ..Self::load(engine, route.into_slice()) }
+    }
+
     /// Loads both programs. This takes a millisecond or so, and does not belong on a worker thread. If a program does not load,
     /// [`LoadedProgram::image`] holds the error, and the program denies every request.
     pub fn load(engine: &Engine, slice: Slice) -> Self {
@@ -96,6 +104,7 @@ impl FunctionEntry {
                 _ => None,
             },
             keys: PreparedKeys::new(&slice.keys),
+            elsewhere: false,
             class: Class::of(&name),
             name,
             slice,

@@ -4,6 +4,7 @@ use crate::runtime::resolver::Resolver;
 use crate::state::addresses::Addresses;
 use crate::state::admission::Admission;
 use crate::state::credential::Credentials;
+use crate::state::endpoints::Endpoints;
 use crate::state::extension::Budget;
 use crate::state::function::FunctionEntry;
 use crate::state::instances::Instances;
@@ -30,6 +31,8 @@ pub struct Node {
     pub former: ArcSwap<Vec<Arc<NodeSnapshot>>>,
     /// Finds and starts instances.
     pub instances: Arc<dyn Instances>,
+    /// On which other nodes functions can be reached.
+    pub endpoints: Endpoints,
     /// Credentials of the instances that may use the outbound listener.
     pub credentials: Credentials,
     /// The addresses by which instances in rooms call functions.
@@ -77,6 +80,7 @@ impl Node {
             changed: Notify::new(),
             kernel: OnceLock::new(),
             instances,
+            endpoints: Endpoints::default(),
             credentials: Credentials::default(),
             addresses: Addresses::default(),
             svids,

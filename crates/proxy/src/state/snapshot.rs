@@ -19,8 +19,12 @@ pub struct NodeSnapshot {
     pub mesh: Arc<MeshSlice>,
     /// Functions whose slices this node has.
     pub functions: Shards<FunctionId, Arc<FunctionEntry>>,
-    /// The gateway's routes, derived from `functions`.
+    /// The gateway's routes, derived from `functions` and `elsewhere`.
     pub routes: Routes,
+    /// The gateway's identity, by which its requests are known that come from other nodes, and with which it calls them.
+    pub gateway: Arc<str>,
+    /// What the gateway has of functions that other nodes host.
+    elsewhere: Shards<FunctionId, Arc<FunctionEntry>>,
     /// The longest time that any exchange may take; [`Duration::MAX`]: some exchanges have no limit.
     pub longest_exchange: Duration,
 }
@@ -29,8 +33,9 @@ impl NodeSnapshot {
     /// Creates a snapshot of a mesh without functions.
     pub fn new(mesh: MeshSlice) -> Self {
         let longest_exchange = limit(mesh.limits.request_timeout);
-        let (functions, routes) = Default::default();
-        Self { version: 0, mesh: Arc::new(mesh), functions, routes, longest_exchange }
+        let (functions, routes, elsewhere) = Default::default();
+        let gateway = gateway(&mesh);
+        Self { version: 0, mesh: Arc::new(mesh), functions, routes, gateway, elsewhere, longest_exchange }
     }
 
     /// Starts a change. This snapshot stays as it is; [`Change::finish`] makes the new one.
@@ -40,6 +45,8 @@ impl NodeSnapshot {
             mesh: self.mesh.clone(),
             functions: self.functions.clone(),
             routes: self.routes.clone(),
+            gateway: self.gateway.clone(),
+            elsewhere: self.elsewhere.clone(),
             longest_exchange: Some(self.longest_exchange),
         }
     }
@@ -52,6 +59,8 @@ pub struct Change {
     mesh: Arc<MeshSlice>,
     functions: Shards<FunctionId, Arc<FunctionEntry>>,
     routes: Routes,
+    gateway: Arc<str>,
+    elsewhere: Shards<FunctionId, Arc<FunctionEntry>>,
     /// `None`: the function that set the maximum may be gone, so it must be computed anew.
     longest_exchange: Option<Duration>,
 }
@@ -59,6 +68,7 @@ pub struct Change {
 impl Change {
     /// Replaces the settings of the whole mesh.
     pub fn mesh(&mut self, mesh: MeshSlice) -> &mut Self {
+        self.gateway = gateway(&mesh);
         self.mesh = Arc::new(mesh);
         self.longest_exchange = None;
         self
@@ -66,29 +76,67 @@ impl Change {
 
     /// Adds a function, or replaces it.
     pub fn insert(&mut self, entry: Arc<FunctionEntry>) -> &mut Self {
+        debug_assert!(!entry.elsewhere, "a route judges nothing");
         self.remove(&entry.slice.id);
+        // What this node hosts, its gateway does not look for elsewhere.
+        if let Some(route) = self.elsewhere.get(&entry.slice.id) {
+            self.routes.remove(route);
+        }
         self.routes.insert(&entry);
         self.longest_exchange = self.longest_exchange.map(|longest| longest.max(entry.longest_exchange()));
         self.functions.insert(entry.slice.id.clone(), entry);
         self
     }
 
-    /// Removes a function. The new snapshot has no routes to it, and judges no calls of its instances.
+    /// Removes a function. The new snapshot has no routes to it unless other nodes host it, and judges no calls of its instances.
     pub fn remove(&mut self, function: &FunctionId) -> &mut Self {
         if let Some(entry) = self.functions.remove(function) {
             self.routes.remove(&entry);
-            self.longest_exchange = self.longest_exchange.filter(|longest| entry.longest_exchange() < *longest);
+            self.forget_longest(&entry);
+            if let Some(route) = self.elsewhere.get(function) {
+                self.routes.insert(route);
+            }
         }
         self
     }
 
+    /// Adds or replaces the gateway's route to a function that other nodes host. As long as this node hosts it too, the route is not used.
+    pub fn insert_route(&mut self, route: Arc<FunctionEntry>) -> &mut Self {
+        let id = route.slice.id.clone();
+        self.remove_route(&id);
+        if self.functions.get(&id).is_none() {
+            self.routes.insert(&route);
+        }
+        self.longest_exchange = self.longest_exchange.map(|longest| longest.max(route.longest_exchange()));
+        self.elsewhere.insert(id, route);
+        self
+    }
+
+    /// Removes the gateway's route to a function that other nodes host.
+    pub fn remove_route(&mut self, function: &FunctionId) -> &mut Self {
+        if let Some(route) = self.elsewhere.remove(function) {
+            self.routes.remove(&route);
+            self.forget_longest(&route);
+        }
+        self
+    }
+
+    fn forget_longest(&mut self, entry: &FunctionEntry) {
+        self.longest_exchange = self.longest_exchange.filter(|longest| entry.longest_exchange() < *longest);
+    }
+
     /// Makes the new snapshot.
     pub fn finish(self) -> NodeSnapshot {
-        let Self { version, mesh, functions, routes, longest_exchange } = self;
+        let Self { version, mesh, functions, routes, gateway, elsewhere, longest_exchange } = self;
         let longest_exchange = longest_exchange.unwrap_or_else(|| {
-            let each = functions.values().map(|entry| entry.longest_exchange());
+            let each = functions.values().chain(elsewhere.values()).map(|entry| entry.longest_exchange());
             each.fold(limit(mesh.limits.request_timeout), Duration::max)
         });
-        NodeSnapshot { version, mesh, functions, routes, longest_exchange }
+        NodeSnapshot { version, mesh, functions, routes, gateway, elsewhere, longest_exchange }
     }
+}
+
+/// The SPIFFE ID of gateways. No function can have it.
+fn gateway(mesh: &MeshSlice) -> Arc<str> {
+    format!("spiffe://{}/ns/leno-system/sa/gateway", mesh.trust_domain).into()
 }

@@ -71,6 +71,9 @@ pub struct Observed<S = &'static str> {
     pub logged_headers: Vec<(HeaderName, Box<str>)>,
     /// Attempts to get a response, in order.
     pub attempts: Vec<Try<S>>,
+    /// The node that the last attempt went to; `None`: this one.
+    #[serde(with = "kept::shared_option")]
+    pub node: Option<Arc<str>>,
     /// Status of the response; 0: there was none.
     pub status: u16,
     /// Status of a gRPC call, once it is known.

@@ -65,6 +65,7 @@ impl Record {
             program: None,
             logged_headers: Vec::new(),
             attempts: Vec::new(),
+            node: None,
             status: 0,
             grpc_status: None,
             flag: None,
@@ -133,6 +134,11 @@ impl Record {
                 observed.failure = Some(failure.to_string().into());
             }
         });
+    }
+
+    /// Notes the other node that an attempt goes to; `None`: to this node.
+    pub fn node(&self, node: Option<Arc<str>>) {
+        self.note(|observed| observed.node = node);
     }
 
     /// Notes an attempt that is over, the first one included.

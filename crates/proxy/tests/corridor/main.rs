@@ -14,6 +14,7 @@ mod hostile;
 mod https;
 mod identity;
 mod limits;
+mod nodes;
 mod proof;
 mod retries;
 mod tokens;

@@ -1,8 +1,10 @@
 //! A node with functions, built by hand.
 
-use crate::upstream::until;
+use crate::upstream::{Body, until};
+use hyper::client::conn::http2::SendRequest;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use leno_config::slice::{AccessLogSink, AppProtocol, Callee, Expose, GatewayTls, Limits, MeshSlice, Run};
-use leno_config::{FunctionId, Slice};
+use leno_config::{FunctionId, Locality, Route, Slice};
 use leno_identity::{Authority, KeyRequest, SpiffeId, SvidStore, TrustDomain};
 use leno_policy::spec::{
     AccessLog, Action, AuthorizationRule, Breaker, Condition, ConditionKey, Direction, Matches, ProgramSpec, Retry,
@@ -10,6 +12,7 @@ use leno_policy::spec::{
 };
 use leno_proxy::Telemetry;
 use leno_proxy::credential::Minted;
+use leno_proxy::endpoints::Endpoint;
 use leno_proxy::instances::{Acquire, Connect, InstanceProof, Instances, Lease, Unavailable, Unproven};
 use leno_proxy::ring::Explanation;
 use leno_proxy::{FunctionEntry, Handle, Node, NodeSnapshot, Options, ServeError};
@@ -28,6 +31,11 @@ pub(crate) struct Builder {
     addresses: HashMap<FunctionId, Vec<SocketAddr>>,
     workers: usize,
     connections: usize,
+    /// Of the other nodes of the same mesh.
+    authority: Option<Arc<Authority>>,
+    /// The gateway's routes to functions of other nodes.
+    routes: Vec<Slice>,
+    locality: Locality,
 }
 
 /// A node that serves.
@@ -73,6 +81,15 @@ pub(crate) fn id(name: &str) -> FunctionId {
 
 pub(crate) fn spiffe(name: &str) -> SpiffeId {
     format!("spiffe://{TRUST_DOMAIN}/ns/shop/sa/{name}").parse().unwrap()
+}
+
+pub(crate) fn gateway_identity() -> String {
+    format!("spiffe://{TRUST_DOMAIN}/ns/leno-system/sa/gateway")
+}
+
+/// The name of the node with this inbound listener.
+pub(crate) fn node_name(inbound: SocketAddr) -> String {
+    format!("node-{}", inbound.port())
 }
 
 pub(crate) fn allow_all() -> AuthorizationRule {
@@ -175,7 +192,16 @@ impl Builder {
                 extension_instances: leno_config::slice::ExtensionInstances { per_function: 100, per_namespace: 250 },
             },
         };
-        Self { mesh, functions: vec![], addresses: HashMap::new(), workers: 1, connections: 1000 }
+        Self {
+            mesh,
+            functions: vec![],
+            addresses: HashMap::new(),
+            workers: 1,
+            connections: 1000,
+            authority: None,
+            routes: vec![],
+            locality: Locality::default(),
+        }
     }
 
     /// A function with one instance, exposed under its name as host, and everywhere if it is called `web`.
@@ -263,30 +289,64 @@ impl Builder {
         self
     }
 
+    /// A node of the same mesh as `other`.
+    pub(crate) fn with(mut self, other: &Mesh) -> Self {
+        self.authority = Some(other.authority.clone());
+        self
+    }
+
+    pub(crate) fn locality(mut self, locality: Locality) -> Self {
+        self.locality = locality;
+        self
+    }
+
+    /// This node's gateway leads to the function on other nodes, which was defined on this one until now.
+    pub(crate) fn elsewhere(mut self, name: &str) -> Self {
+        let at = self.functions.iter().position(|slice| slice.id == id(name)).unwrap();
+        self.routes.push(self.functions.remove(at));
+        self.addresses.remove(&id(name));
+        self
+    }
+
     pub(crate) fn start(self) -> Mesh {
         self.try_start().unwrap()
     }
 
     pub(crate) fn try_start(self) -> Result<Mesh, ServeError> {
-        let authority = Arc::new(Authority::new(&TRUST_DOMAIN.parse::<TrustDomain>().unwrap()).unwrap());
+        let new = || Arc::new(Authority::new(&TRUST_DOMAIN.parse::<TrustDomain>().unwrap()).unwrap());
+        let authority = self.authority.unwrap_or_else(new);
         let svids = SvidStore::new(authority.bundle().clone());
         let engine = leno_sandbox::Engine::inline();
         let limit = self.mesh.limits.request_timeout.as_millis() as u64;
         let mut change = NodeSnapshot::new(self.mesh).change();
-        for mut slice in self.functions {
+        let set_limit = |slice: &mut Slice| {
             for target in slice.inbound.targets.iter_mut().chain(&mut slice.outbound.targets) {
                 if target.timeout_ms == OF_THE_MESH {
                     target.timeout_ms = limit;
                 }
             }
-            let identity: SpiffeId = slice.identity.parse().unwrap();
+        };
+        let certify = |identity: &str| {
+            let identity: SpiffeId = identity.parse().unwrap();
             let request = KeyRequest::new(&identity).unwrap();
             let chain = authority.sign(request.csr(), &identity, Duration::from_secs(3600)).unwrap();
             svids.install(request, chain).unwrap();
+        };
+        if !self.routes.is_empty() {
+            certify(&gateway_identity());
+        }
+        for mut slice in self.routes {
+            set_limit(&mut slice);
+            change.insert_route(Arc::new(FunctionEntry::route(&engine, Route::of(&slice).unwrap())));
+        }
+        for mut slice in self.functions {
+            set_limit(&mut slice);
+            certify(&slice.identity);
             change.insert(Arc::new(FunctionEntry::load(&engine, slice)));
         }
         let instances = Arc::new(Fixed { addresses: Mutex::new(self.addresses), ..Fixed::default() });
         let node = Node::new(change.finish(), instances.clone(), svids, Telemetry::quiet(TRUST_DOMAIN));
+        node.endpoints.set_locality(self.locality);
         let options = Options { workers: self.workers.try_into().ok(), connections: self.connections };
         let handle = leno_proxy::serve(&node, options)?;
         Ok(Mesh { node, handle, instances, authority })
@@ -297,6 +357,39 @@ impl Mesh {
     /// One function `web` that speaks HTTP/1.1 at this address.
     pub(crate) fn web(address: SocketAddr) -> Self {
         Builder::new().function("web", AppProtocol::Http1, address).start()
+    }
+
+    /// Tells this node that a function is on these other nodes, and how many instances are ready there.
+    pub(crate) fn knows(&self, function: &str, others: &[(&Mesh, u32)]) {
+        let places: Vec<_> = others.iter().map(|(mesh, ready)| (mesh.inbound(), *ready, Locality::default())).collect();
+        self.knows_at(function, &places);
+    }
+
+    /// The same by address. A node is named after its port.
+    pub(crate) fn knows_at(&self, function: &str, places: &[(SocketAddr, u32, Locality)]) {
+        let endpoint = |(address, ready, locality): &(SocketAddr, u32, Locality)| Endpoint {
+            node: node_name(*address).into(),
+            address: *address,
+            ready: *ready,
+            locality: locality.clone(),
+        };
+        self.node.endpoints.set([(id(function), places.iter().map(endpoint).collect())]);
+    }
+
+    /// Connects to this node as the sidecar of `caller`, which `other` has a certificate of.
+    pub(crate) async fn as_sidecar(&self, other: &Mesh, caller: &SpiffeId, callee: &str) -> SendRequest<Body> {
+        let config = leno_identity::client_config(&other.node.svids, caller, &spiffe(callee)).unwrap();
+        let name = leno_identity::server_name(&spiffe(callee)).unwrap();
+        let stream = tokio::net::TcpStream::connect(self.inbound()).await.unwrap();
+        let stream = tokio_rustls::TlsConnector::from(config).connect(name, stream).await.unwrap();
+        let (sender, connection) =
+            hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+        tokio::spawn(connection);
+        sender
+    }
+
+    pub(crate) fn inbound(&self) -> SocketAddr {
+        self.handle.addresses.inbound
     }
 
     /// What is known of a request, as soon as so many hops have told of it: they do so after their responses were sent.

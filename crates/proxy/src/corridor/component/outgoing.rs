@@ -41,7 +41,7 @@ impl Caller {
             worker: exchange.worker.clone(),
             snapshot: exchange.snapshot.clone(),
             entry: entry.clone(),
-            in_flight: Arc::new(InFlight::new(&exchange.request_id, trace, headers)),
+            in_flight: Arc::new(InFlight::new(&exchange.request_id, trace, headers).retried(exchange.is_retry)),
         }
     }
 

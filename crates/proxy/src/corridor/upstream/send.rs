@@ -20,7 +20,7 @@ use std::time::Duration;
 /// A connection that was idle for longer than this may just have been closed by its server. So a copy of a repeatable request is kept, to
 /// be sent again.
 const STALE_AFTER: Duration = Duration::from_millis(500);
-/// Longest time to connect to an instance or a sidecar, including TLS.
+/// Longest time to connect to an instance.
 pub(super) const CONNECT: Duration = Duration::from_secs(5);
 
 /// Where a request may go.
@@ -215,7 +215,7 @@ fn is_lost(error: &hyper::Error) -> bool {
 }
 
 /// Turns hyper's error into a failure. `unsent`: no byte was sent.
-fn broken(error: hyper::Error, unsent: bool) -> Failure {
+pub(super) fn broken(error: hyper::Error, unsent: bool) -> Failure {
     if error.is_user() && std::error::Error::source(&error).is_some_and(|cause| cause.is::<BodyError>()) {
         // The request's body fails when its sender does.
         return Failure::ClientGone;

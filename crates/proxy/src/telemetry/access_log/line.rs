@@ -53,6 +53,7 @@ struct Line<'a> {
     bytes_in: u64,
     bytes_out: u64,
     endpoint: Option<std::net::SocketAddr>,
+    node: Option<&'a str>,
     flags: Option<&'static str>,
     failure: Option<&'a str>,
     engine: Option<&'static str>,
@@ -105,6 +106,7 @@ impl<'a> Line<'a> {
             bytes_in: observed.bytes_in,
             bytes_out: observed.bytes_out,
             endpoint: observed.attempts.last().and_then(|attempt| attempt.endpoint),
+            node: observed.node.as_deref(),
             flags: observed.flag,
             failure: observed.failure.as_deref(),
             engine: judged.and_then(|judged| judged.engine).map(crate::telemetry::names::engine_name),
@@ -154,6 +156,7 @@ pub(super) fn json(buffer: &mut Vec<u8>, observed: &Observed) -> io::Result<()> 
     object.value("bytes_in", line.bytes_in)?;
     object.value("bytes_out", line.bytes_out)?;
     line.endpoint.map_or(Ok(()), |endpoint| object.address("endpoint", endpoint))?;
+    line.node.map_or(Ok(()), |node| object.text("node", node))?;
     line.flags.map_or(Ok(()), |flags| object.text("flags", flags))?;
     line.failure.map_or(Ok(()), |failure| object.text("failure", failure))?;
     line.engine.map_or(Ok(()), |engine| object.text("engine", engine))?;
@@ -198,6 +201,7 @@ pub(super) fn text(buffer: &mut Vec<u8>, observed: &Observed) -> io::Result<()> 
     field("bytes_in", Some(&line.bytes_in))?;
     field("bytes_out", Some(&line.bytes_out))?;
     field("endpoint", line.endpoint.as_ref().map(|value| value as _))?;
+    field("node", line.node.as_ref().map(|value| value as _))?;
     field("flags", line.flags.as_ref().map(|value| value as _))?;
     field("failure", line.failure.map(Quoted).as_ref().map(|value| value as _))?;
     field("engine", line.engine.as_ref().map(|value| value as _))?;

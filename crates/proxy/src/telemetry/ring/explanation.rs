@@ -57,6 +57,9 @@ pub struct Explanation {
     /// Attempts to get a response, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attempts: Vec<Attempt>,
+    /// The other node that the last attempt went to; `None`: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
     /// The response that the client got.
     pub response: Response,
     /// When each stage was reached.
@@ -279,6 +282,7 @@ impl Explanation {
             response_edits: edits(&observed.response_edits),
             trace: trace(observed),
             attempts: attempts(observed),
+            node: observed.node.as_deref().map(str::to_owned),
             response: Response {
                 status: observed.status,
                 grpc_status: observed.grpc_status,

@@ -1,0 +1,99 @@
+//! What a gateway needs of a function that other nodes host.
+
+use crate::id::FunctionId;
+use crate::slice::{AppProtocol, Engine, Expose, Run, Slice};
+use leno_policy::spec::{Action, AuthorizationRule, ProgramSpec, Sidecar};
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// The name of the only rule of a route's program. The function's rules are judged where the function is.
+const JUDGED_BY_THE_CALLEE: &str = "gateway/judged-by-the-callee";
+
+/// What a gateway needs of a function that other nodes host: where outside traffic is let in, and how calls are made. The function's rules, keys and
+/// limits are not in it: the callee's node judges.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Route {
+    /// The function.
+    pub id: FunctionId,
+    /// The SPIFFE ID that it must present.
+    pub identity: String,
+    /// Protocol that its instances speak.
+    pub protocol: AppProtocol,
+    /// Hosts and paths.
+    pub expose: Vec<Expose>,
+    /// Timeout, retries, circuit breaker, tracing and access log. It allows everything.
+    pub program: ProgramSpec,
+    /// Engine that a policy asks for; `None`: the mesh's.
+    pub engine: Option<Engine>,
+    /// Longest run of the program.
+    pub deadline: Duration,
+}
+
+impl Route {
+    /// The route to a function; `None`: it is not exposed.
+    pub fn of(slice: &Slice) -> Option<Self> {
+        let ProgramSpec { function, direction, tracing, access_log, targets, .. } = &slice.inbound;
+        let program = ProgramSpec {
+            function: function.clone(),
+            direction: *direction,
+            sidecar: Sidecar::default(),
+            authentication: Vec::new(),
+            authorization: vec![AuthorizationRule {
+                name: JUDGED_BY_THE_CALLEE.to_owned(),
+                action: Action::Allow,
+                from: Vec::new(),
+                to: Vec::new(),
+                when: Vec::new(),
+                audit: false,
+            }],
+            audit_default: false,
+            rate_limits: Vec::new(),
+            authorizers: Vec::new(),
+            tracing: tracing.clone(),
+            access_log: access_log.clone(),
+            targets: targets.clone(),
+        };
+        (!slice.expose.is_empty()).then(|| Self {
+            id: slice.id.clone(),
+            identity: slice.identity.clone(),
+            protocol: slice.protocol,
+            expose: slice.expose.clone(),
+            program,
+            engine: slice.engine,
+            deadline: slice.deadline,
+        })
+    }
+
+    /// A slice with nothing in it but the route. No instance can be made of it, and its outbound program allows no call.
+    pub fn into_slice(self) -> Slice {
+        let Self { id, identity, protocol, expose, program, engine, deadline } = self;
+        let outbound = ProgramSpec {
+            direction: leno_policy::spec::Direction::Outbound,
+            targets: Vec::new(),
+            authorization: Vec::new(),
+            ..program.clone()
+        };
+        Slice {
+            id,
+            identity,
+            inbound: program,
+            outbound,
+            engine,
+            deadline,
+            protocol,
+            keys: Vec::new(),
+            jwks: Vec::new(),
+            run: Run::External(Vec::new()),
+            expose,
+            callees: Vec::new(),
+            concurrency: 0,
+            queue: 0,
+            scale: Default::default(),
+            authorizers: Vec::new(),
+            inbound_extensions: Vec::new(),
+            outbound_extensions: Vec::new(),
+            revisions: Default::default(),
+        }
+    }
+}
