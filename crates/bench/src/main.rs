@@ -9,6 +9,7 @@ mod azure;
 mod coldstart;
 mod containers;
 mod contenders;
+mod control;
 mod cpu;
 mod density;
 mod hop;
@@ -73,6 +74,8 @@ enum Command {
     Path(path::Arguments),
     /// Functions that are container images: cold starts beside the bare runtime, warm requests beside a process, pulls beside skopeo and umoci.
     Containers(containers::Arguments),
+    /// Control plane: what nodes get, how fast, and what it costs with up to 10,000 functions on 100 nodes.
+    Control(control::Arguments),
     /// In under two minutes, for CI: whether the hot path still costs about what it did.
     Smoke(smoke::Arguments),
     /// (part of the others) A service that does nothing, fast.
@@ -90,6 +93,9 @@ enum Command {
     /// (part of the others) An instance of a function that calls another.
     #[command(hide = true)]
     Instance(instance::Arguments),
+    /// (part of control) The control plane.
+    #[command(hide = true)]
+    ControlPlane(control::plane::Arguments),
     /// (part of path) Connects and waits for a byte, often.
     #[command(hide = true)]
     PathInside(path::InsideArguments),
@@ -139,6 +145,8 @@ fn main() -> anyhow::Result<ExitCode> {
         Command::PathTalk(arguments) => path::round_trip::talk(&arguments),
         Command::Greeter => pipeline::greeter::run(),
         Command::Containers(arguments) => containers::run(&arguments),
+        Command::Control(arguments) => control::run(&arguments),
+        Command::ControlPlane(arguments) => control::plane::run(&arguments),
         Command::Smoke(arguments) => smoke::run(&arguments),
         Command::Upstream(arguments) => upstream::run(&arguments),
         Command::Sinks(arguments) => sinks::run(&arguments),

@@ -130,10 +130,16 @@ impl Helper {
 
     /// Waits for a line.
     pub(crate) fn hear(&mut self, expected: &str) -> anyhow::Result<()> {
+        let line = self.hear_line()?;
+        ensure!(line == expected, "the node says `{line}` instead of `{expected}`");
+        Ok(())
+    }
+
+    /// Waits for whatever line comes.
+    pub(crate) fn hear_line(&mut self) -> anyhow::Result<String> {
         let mut line = String::new();
         self.output.read_line(&mut line)?;
-        ensure!(line.trim() == expected, "the node says `{}` instead of `{expected}`", line.trim());
-        Ok(())
+        Ok(line.trim().to_owned())
     }
 
     /// Sends a line and waits for its answer.

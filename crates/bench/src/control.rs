@@ -1,0 +1,193 @@
+//! `leno-bench control`: what the control plane costs with many functions on many nodes. The nodes are simulated: each speaks the real protocol over a
+//! socket of its own and accepts what it gets, but has no sidecars and starts nothing. The control plane is a process of its own, on a core of its own.
+
+mod agents;
+pub(crate) mod plane;
+mod relay;
+mod world;
+
+use self::agents::Agents;
+use self::plane::Plane;
+use self::world::{CALLEES, World};
+use crate::affinity::Cores;
+use crate::arguments::Output;
+use crate::cpu::{Memory, Usage};
+use crate::html::Page;
+use crate::machine;
+use crate::report::Report;
+use crate::sample::Sample;
+use anyhow::ensure;
+use serde_json::json;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Functions of the worlds, the last of which is measured in all respects.
+const WORLDS: [usize; 3] = [100, 1000, 10_000];
+/// Placements a second at which the control plane's processor time is measured.
+const RATE: u32 = 2500;
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    output: Output,
+}
+
+struct Counts {
+    cold_starts: usize,
+    policy_changes: usize,
+    placements: usize,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    let machine = machine::describe();
+    println!("machine: {machine}");
+    let cores = Cores::take()?;
+    let counts = match arguments.output.quick {
+        true => Counts { cold_starts: 10, policy_changes: 200, placements: 2000 },
+        false => Counts { cold_starts: 50, policy_changes: 2000, placements: 10_000 },
+    };
+    let folder = tempfile::Builder::new().prefix("leno-bench-").tempdir()?;
+    // This thread blocks on the control plane's answers. The nodes live on another.
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    let mut report = Report::default();
+    for functions in WORLDS {
+        runtime.block_on(measure(cores, folder.path(), functions, &counts, &mut report))?;
+    }
+    let mut page = Page::new("Control plane");
+    page.note(
+        "Simulated nodes speak the real protocol over sockets. Every function has all nine policies and five callees.",
+    );
+    let row = |(name, value): (&str, f64)| vec![name.to_owned(), value.to_string()];
+    let rows: Vec<_> = report.all().map(row).collect();
+    rows.iter().for_each(|row| println!("{}", row.join(": ")));
+    page.table([vec!["figure".to_owned(), "value".to_owned()]].into_iter().chain(rows).collect());
+    let conditions = json!({"worlds": WORLDS, "callees": CALLEES, "placements_per_second": RATE});
+    arguments.output.write(report, page, machine, json!({ "conditions": conditions }))
+}
+
+async fn measure(
+    cores: Cores,
+    folder: &Path,
+    functions: usize,
+    counts: &Counts,
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    let world = World { functions, nodes: if functions < 10_000 { 10 } else { 100 } };
+    let mut plane = Plane::start(cores, folder, world, false)?;
+    let agents = Agents::join(&plane, world)?;
+    agents.hold_slices(world.placements()).await?;
+    plane.settle()?;
+    cold_starts(&mut plane, &agents, world, counts, report).await?;
+    if functions != WORLDS[WORLDS.len() - 1] {
+        return Ok(());
+    }
+    policy_changes(&mut plane, world, counts, report)?;
+    placements(&mut plane, &agents, counts, report).await?;
+    drop((agents, plane));
+    restart(cores, folder, world, report).await
+}
+
+/// A function comes to a node that never saw it: what the node gets.
+async fn cold_starts(
+    plane: &mut Plane,
+    agents: &Agents,
+    world: World,
+    counts: &Counts,
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    let functions = world.functions;
+    let (mut bytes, mut messages, mut acks, mut warm, mut elsewhere) = (0, 0, 0, 0, 0);
+    for run in 0..counts.cold_starts {
+        // Functions from all over the world, each once.
+        let function = run * functions / counts.cold_starts;
+        plane.tell(&format!("only {}", world.stranger()), "placed")?;
+        plane.settle()?;
+        agents.stranger_holds(&[])?;
+        let (before, received) = (plane.counters(world.stranger())?, agents.stranger_received());
+        plane.tell(&format!("only {} {function}", world.stranger()), "placed")?;
+        agents.wait_for_stranger(&world.needed(function)).await?;
+        plane.settle()?;
+        let after = plane.counters(world.stranger())?;
+        bytes += agents.stranger_received() - received;
+        messages += after.messages - before.messages;
+        acks += after.acks - before.acks;
+
+        // An instance of it starts there: what that tells to whom.
+        let everywhere = plane.counters_of_all()?;
+        agents.start_instance(function);
+        plane.wait_for_reports(world.stranger(), after.reports + 2)?;
+        plane.settle()?;
+        warm += plane.counters(world.stranger())?.messages - after.messages;
+        elsewhere += plane.counters_of_all()?.messages - everywhere.messages;
+        agents.stop_instance(function);
+        plane.wait_for_reports(world.stranger(), after.reports + 3)?;
+    }
+    ensure!(messages == acks, "{messages} messages and {acks} answers");
+    let each = |total: u64| total as f64 / counts.cold_starts as f64;
+    report.add(&format!("config_bytes_per_cold_start_{functions}"), each(bytes));
+    if functions == WORLDS[WORLDS.len() - 1] {
+        report.add("messages_per_cold_start", each(messages));
+        report.add("messages_per_cold_start_warm", each(warm));
+        report.add("messages_to_other_nodes_per_instance_started", each(elsewhere));
+    }
+    Ok(())
+}
+
+/// A policy changes: until the last node that hosts its function has acknowledged.
+fn policy_changes(plane: &mut Plane, world: World, counts: &Counts, report: &mut Report) -> anyhow::Result<()> {
+    let mut times = Vec::new();
+    let before = plane.counters_of_all()?;
+    for change in 0..counts.policy_changes {
+        times.push(plane.change_policy(change % world.shared(), change)?);
+    }
+    let after = plane.counters_of_all()?;
+    let sample = Sample::new(times);
+    report.add("apply_to_enforced_p50_ms", sample.micros(0.5) / 1000.0);
+    report.add("apply_to_enforced_p99_ms", sample.micros(0.99) / 1000.0);
+    let (bytes, messages) = (after.bytes - before.bytes, after.messages - before.messages);
+    report.add("nodes_per_policy_change", messages as f64 / counts.policy_changes as f64);
+    report.add("bytes_per_policy_change", bytes as f64 / messages as f64);
+    Ok(())
+}
+
+/// Placements of functions on further nodes: as fast as it goes, and at a fixed rate.
+async fn placements(plane: &mut Plane, agents: &Agents, counts: &Counts, report: &mut Report) -> anyhow::Result<()> {
+    for (first, rate) in [(0, 0), (counts.placements, RATE)] {
+        let held = agents.slices();
+        let used = Usage::of(&[plane.pid()])?;
+        let begin = Instant::now();
+        plane.say(&format!("place-many {first} {} {rate}", counts.placements))?;
+        let placed = plane.hear_number()?;
+        agents.hold_slices(held + placed).await?;
+        plane.settle()?;
+        let elapsed = begin.elapsed();
+        let cpu = (Usage::of(&[plane.pid()])? - used).cpu;
+        let reached = placed as f64 / elapsed.as_secs_f64();
+        if rate == 0 {
+            report.add("cold_starts_per_second", reached);
+            report.add("control_cpu_us_per_cold_start", cpu.as_secs_f64() * 1e6 / placed as f64);
+        } else if reached >= 0.95 * f64::from(rate) {
+            report.add("control_cpu_cores_at_2500", cpu.as_secs_f64() / elapsed.as_secs_f64());
+        } else {
+            println!("control_cpu_cores_at_2500 is missing: only {reached:.0} placements a second were reached");
+        }
+    }
+    Ok(())
+}
+
+/// A new process with the stored definitions, until nodes have all that is theirs.
+async fn restart(cores: Cores, folder: &Path, world: World, report: &mut Report) -> anyhow::Result<()> {
+    let begin = Instant::now();
+    let mut plane = Plane::start(cores, folder, world, true)?;
+    let started = begin.elapsed();
+    let agents = Agents::join(&plane, world)?;
+    agents.hold_slices(world.placements()).await?;
+    plane.settle()?;
+    let milliseconds = |time: Duration| time.as_secs_f64() * 1000.0;
+    report.add(&format!("restart_to_serving_ms_{}", world.functions), milliseconds(begin.elapsed()));
+    report.add(&format!("restart_to_listening_ms_{}", world.functions), milliseconds(started));
+    // This process never had documents, only what is stored.
+    let memory = Memory::of(&[plane.pid()])?;
+    report.add(&format!("control_memory_mib_{}", world.functions), memory.rss as f64 / 1024.0);
+    Ok(())
+}
