@@ -45,7 +45,8 @@ trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$logs"' EXIT
 seeds() {
   [ ! -d "fuzz/seeds/$1" ] || echo "fuzz/seeds/$1"
   case $1 in
-    yaml) printf 'crates/config/tests/%s\n' documents refused warned ;;
+    yaml | documents) printf 'crates/config/tests/%s
+' documents refused warned ;;
     payload | wire) echo crates/control/tests/golden ;;
   esac
 }

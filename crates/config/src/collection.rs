@@ -71,7 +71,7 @@ impl Document {
     /// All problems of all documents that can be found in each alone, in the order of their lines.
     pub fn read(file: &Path, text: &str) -> Result<Vec<Self>, Vec<Problem>> {
         let problems = RefCell::new(Vec::new());
-        let mut documents: Vec<Self> = Vec::new();
+        let (mut documents, mut names, separators) = (Vec::new(), BTreeSet::new(), Separators::of(text));
         for found in yaml::documents(text) {
             let node = match found {
                 Ok(node) => node,
@@ -85,7 +85,7 @@ impl Document {
                 let problem = Problem::of_file(file, message, fix);
                 problems.borrow_mut().push(Problem { line, column, ..problem });
             };
-            let own = own_text(text, line);
+            let own = separators.document(line);
             let Some(parsed) = parse(file, node, Origin::Request, &problems) else { continue };
             let Some(id) = parsed.id() else {
                 fail("the document has no name", "add `metadata: {name: …}`");
@@ -103,7 +103,7 @@ impl Document {
                 fail("the document cannot be kept by itself", "begin each document on a line after `---`");
                 continue;
             }
-            if documents.iter().any(|other| other.id == id) {
+            if !names.insert(id.clone()) {
                 fail(&format!("{id} is there twice"), "keep one of the two");
                 continue;
             }
@@ -238,30 +238,52 @@ impl Foreign {
     }
 }
 
-/// The part of a text that holds the document whose first value is in this line, counted from 1. `---` in the first column separates documents
-/// wherever it stands, even in the midst of a text.
-fn own_text(text: &str, line: u32) -> &str {
-    let line = usize::try_from(line).unwrap_or(usize::MAX);
-    let (mut begin, mut end, mut offset) = (0, text.len(), 0);
-    for (index, content) in text.split_inclusive('\n').enumerate() {
-        let is_separator = |mark: &str| {
-            let rest = content.strip_prefix(mark);
-            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t', '\r', '\n']))
-        };
-        if index < line {
-            if is_separator("---") {
-                // The document may begin on the line of its separator.
-                begin = if index + 1 == line { offset } else { offset + content.len() };
-            } else if is_separator("...") {
-                begin = offset + content.len();
+/// The lines of a text that separate its documents. `---` in the first column does so wherever it stands, even in the midst of a text.
+struct Separators<'a> {
+    text: &'a str,
+    lines: Vec<Separator>,
+}
+
+struct Separator {
+    /// From 1.
+    line: usize,
+    /// Of its first byte.
+    begin: usize,
+    /// Of the first byte of the next line.
+    end: usize,
+    /// `---`, after which the document may begin on the same line; not `...`.
+    begins: bool,
+}
+
+impl<'a> Separators<'a> {
+    fn of(text: &'a str) -> Self {
+        let (mut lines, mut begin) = (Vec::new(), 0);
+        for (index, content) in text.split_inclusive('\n').enumerate() {
+            let is = |mark: &str| {
+                let rest = content.strip_prefix(mark);
+                rest.is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t', '\r', '\n']))
+            };
+            let (end, begins) = (begin + content.len(), is("---"));
+            if begins || is("...") {
+                lines.push(Separator { line: index + 1, begin, end, begins });
             }
-        } else if is_separator("---") || is_separator("...") {
-            end = offset;
-            break;
+            begin = end;
         }
-        offset += content.len();
+        Self { text, lines }
     }
-    text.get(begin..end).unwrap_or_default()
+
+    /// The part of the text that holds the document whose first value is in this line, counted from 1.
+    fn document(&self, line: u32) -> &'a str {
+        let line = usize::try_from(line).unwrap_or(usize::MAX);
+        let next = self.lines.partition_point(|separator| separator.line <= line);
+        let begin = match next.checked_sub(1).and_then(|before| self.lines.get(before)) {
+            Some(before) if before.begins && before.line == line => before.begin,
+            Some(before) => before.end,
+            None => 0,
+        };
+        let end = self.lines.get(next).map_or(self.text.len(), |separator| separator.begin);
+        self.text.get(begin..end).unwrap_or_default()
+    }
 }
 
 #[cfg(test)]

@@ -49,6 +49,11 @@ impl ActiveRollouts {
         }
     }
 
+    /// Ends the rollout of a function that is gone.
+    pub(crate) fn forget(&mut self, id: &FunctionId) {
+        self.0.remove(id);
+    }
+
     /// Takes in a node's cumulative counts. A node's first counts are only the baseline: it sends them before it routes the first request to a
     /// revision.
     pub(crate) fn report(&mut self, node: &Arc<str>, id: &FunctionId, counts: &[(u32, RevisionCounts)]) {

@@ -191,6 +191,32 @@ impl Control {
         Ok(published)
     }
 
+    /// Adds, replaces and removes functions together, after `commit` has stored what they were made of; see [`Control::publish_after`]. The mesh and
+    /// its modules are as they were published. Other functions are not looked at.
+    pub fn change_after<E: From<PublishError>>(
+        &self,
+        slices: &[&Slice],
+        removed: &[FunctionId],
+        commit: impl FnOnce() -> Result<(), E>,
+    ) -> Result<(), E> {
+        let store = self.0.store.lock().unwrap_or_else(PoisonError::into_inner);
+        let prepare = |slice: &Slice| {
+            let history = self.state().histories().record_one(slice, now_ms())?;
+            let resolved = history.slice_for_delivery(slice)?;
+            let prepared = self.state().prepare_put(&resolved, self.0.bundle.trust_domain())?;
+            Ok::<_, DefinitionsError>((prepared, history))
+        };
+        let prepared = slices.iter().map(|slice| prepare(slice)).collect::<Result<Vec<_>, _>>();
+        let prepared = prepared.map_err(PublishError::from)?;
+        commit()?;
+        let kept: Vec<(&Slice, &History)> =
+            slices.iter().copied().zip(prepared.iter().map(|(_, history)| history)).collect();
+        store.change(&kept, removed).map_err(PublishError::from)?;
+        self.state().change(prepared, removed);
+        self.0.rollouts.notify_one();
+        Ok(())
+    }
+
     /// Whether definitions could be published, apart from the store.
     pub fn check(&self, definitions: &Definitions) -> Result<(), PublishError> {
         let before = self.state().histories().clone();

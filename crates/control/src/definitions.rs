@@ -161,6 +161,23 @@ impl Compiled {
         if is_new { Put::New(id) } else { Put::Changed(id) }
     }
 
+    /// Removes one function. Returns whether it was there. Its modules stay until everything is published again.
+    pub(crate) fn remove(&mut self, id: &FunctionId) -> bool {
+        let Some(function) = self.functions.remove(id) else { return false };
+        self.forget_identity(&function.identity, id);
+        self.contents.remove(&Subject::Slice(id.clone()));
+        true
+    }
+
+    fn forget_identity(&mut self, identity: &SpiffeId, id: &FunctionId) {
+        if let Some(functions) = self.by_identity.get_mut(identity) {
+            functions.retain(|other| other != id);
+            if functions.is_empty() {
+                self.by_identity.remove(identity);
+            }
+        }
+    }
+
     fn prepare(
         &self,
         slice: &Slice,
@@ -195,13 +212,8 @@ impl Compiled {
 
     fn insert(&mut self, Prepared { id, function, content, route }: Prepared) {
         let identity = function.identity.clone();
-        if let Some(before) = self.functions.insert(id.clone(), function)
-            && let Some(functions) = self.by_identity.get_mut(&before.identity)
-        {
-            functions.retain(|other| *other != id);
-            if functions.is_empty() {
-                self.by_identity.remove(&before.identity);
-            }
+        if let Some(before) = self.functions.insert(id.clone(), function) {
+            self.forget_identity(&before.identity, &id);
         }
         self.by_identity.entry(identity).or_default().push(id.clone());
         match route {

@@ -240,6 +240,30 @@ impl State {
         true
     }
 
+    /// Adds, replaces and removes functions together.
+    pub(crate) fn change(&mut self, prepared: Vec<(Prepared, History)>, removed: &[FunctionId]) {
+        let mut changed = BTreeSet::new();
+        for id in removed {
+            self.active_rollouts.forget(id);
+            self.histories.0.remove(id);
+            if self.compiled.remove(id) {
+                changed.extend([Subject::Slice(id.clone()), Subject::Endpoints(id.clone())]);
+            }
+        }
+        for (prepared, history) in prepared {
+            self.active_rollouts.follow(&prepared.id, &history);
+            self.histories.0.insert(prepared.id.clone(), history);
+            match self.compiled.put(prepared) {
+                Put::Same => {}
+                Put::Changed(id) => drop(changed.insert(Subject::Slice(id))),
+                Put::New(id) => changed.extend([Subject::Slice(id.clone()), Subject::Endpoints(id)]),
+            }
+        }
+        self.follow_jobs();
+        self.announce(&changed);
+        self.place_jobs();
+    }
+
     /// Marks the resources of a new function in the sessions that want them. Other functions are not looked at, so a cold start costs the same
     /// however many there are.
     fn introduce(&mut self, id: &FunctionId) {

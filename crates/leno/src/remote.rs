@@ -6,7 +6,8 @@ mod context;
 pub(crate) use context::Server;
 
 use crate::api::types::{
-    Action, ChangeAnswer, ChangeRequest, Documents, Expected, File, Name, NewToken, Role, Stored, TokenRequest, Wrong,
+    Action, AuditChange, AuditEntry, ChangeAnswer, ChangeRequest, Documents, Expected, File, Name, NewToken, Role,
+    Stored, TokenRequest, Wrong,
 };
 use crate::check::counted;
 use crate::screen::{shown, shown_json};
@@ -148,7 +149,10 @@ pub(crate) fn list(server: &Server, what: Listing, which: &[String], form: Form)
             }
             listed.documents.iter().map(serde_json::to_value).collect::<Result<_, _>>()?
         }
-        Listing::Audit => connection.get("/v1/audit")?,
+        Listing::Audit => {
+            let entries: Vec<AuditEntry> = connection.get("/v1/audit")?;
+            entries.iter().map(audit_row).collect::<Result<_, _>>()?
+        }
         Listing::Tokens => connection.get("/v1/tokens")?,
         of_status => {
             let mut status: Value = connection.get("/v1/status")?;
@@ -228,7 +232,7 @@ impl Listing {
                 ("REVISION", "revision", Plain),
                 ("BY", "by", Plain),
                 ("FROM", "from", Plain),
-                ("CHANGES", "changes", Plain),
+                ("CHANGES", "summary", Plain),
             ],
             Self::Tokens => &[
                 ("TOKEN", "id", Plain),
@@ -250,6 +254,14 @@ fn revisions(function: &mut Value) -> Vec<Value> {
         revision["function"] = name.clone();
     }
     revisions
+}
+
+/// An entry of the audit log, with its changes in words.
+fn audit_row(entry: &AuditEntry) -> Result<Value> {
+    let words = |change: &AuditChange| format!("{} {}", change.what, format!("{:?}", change.action).to_lowercase());
+    let mut row = serde_json::to_value(entry)?;
+    row["summary"] = entry.changes.iter().map(words).collect::<Vec<_>>().into();
+    Ok(row)
 }
 
 fn counted_instances(mut function: Value) -> Value {

@@ -2,6 +2,7 @@
 
 #[path = "api/mod.rs"]
 mod api;
+#[allow(dead_code)] // Each test binary uses its part.
 #[path = "../../control/tests/support/etcd.rs"]
 mod etcd;
 
@@ -42,7 +43,7 @@ fn documents_are_applied_listed_changed_and_deleted() {
     let dangling = control.leno(&["delete", "Function", "a/shop"]);
     assert_eq!(dangling.status.code(), Some(2), "{dangling:?}");
     let error = String::from_utf8(dangling.stderr).unwrap();
-    assert!(error.contains("Policy a/shop:4:19 spec.functions[0]: there is no function `a/shop`"), "{error}");
+    assert!(error.contains("Policy a/shop:4:20 spec.functions[0]: there is no function `a/shop`"), "{error}");
     control.write("both.yaml", &format!("{}---\n{}", function("shop", "a"), policy("shop", "a", "shop")));
     let deleted = control.leno(&["delete", "-f", "both.yaml"]);
     assert!(deleted.status.success(), "{deleted:?}");
@@ -79,7 +80,7 @@ fn one_wrong_document_refuses_all_with_file_line_and_field() {
     assert!(
         String::from_utf8(twice.stderr)
             .unwrap()
-            .contains("standard input:4:19 spec.functions[0]: there is no function")
+            .contains("standard input:4:20 spec.functions[0]: there is no function")
     );
     assert_eq!(control.documents().len(), 1);
 }
@@ -212,7 +213,7 @@ fn the_mesh_document_is_the_first_and_its_trust_domain_stays() {
     assert_eq!(control.get("/v1/status").1["functions"][0]["identity"], "spiffe://shop.example/ns/a/sa/shop");
     let other = control.leno_with(&["apply", "-f", "-"], &mesh.replace("shop.example", "other.example"));
     assert!(!other.status.success());
-    let second = control.leno_with(&["apply", "-f", "-"], &mesh.replace("main", "second"));
+    let second = control.leno_with(&["apply", "-f", "-"], &mesh.replace("name: main", "name: second"));
     assert!(String::from_utf8(second.stderr).unwrap().contains("there is another Mesh document, in Mesh main:1"));
     // A file counts only while the store has none.
     control.write("mesh.yaml", &mesh.replace("shop.example", "other.example"));

@@ -141,19 +141,32 @@ impl Store {
 
     /// Adds or replaces one function.
     pub(crate) fn put(&self, slice: &Slice, history: &History) -> Result<(), StoreError> {
+        self.change(&[(slice, history)], &[])
+    }
+
+    /// Adds, replaces and removes functions, as [`Store::save`] saves them.
+    pub(crate) fn change(&self, kept: &[(&Slice, &History)], removed: &[FunctionId]) -> Result<(), StoreError> {
         let Some(backend) = &self.0 else { return Ok(()) };
         let backend = &**backend;
-        let (id, mut transaction) = (&slice.id, Transaction::default());
-        if !backend.is_shared() {
-            transaction.put(format!("{SLICES}{id}"), encode(backend, slice)?);
+        let mut transaction = Transaction::default();
+        for (slice, history) in kept {
+            let id = &slice.id;
+            if !backend.is_shared() {
+                transaction.put(format!("{SLICES}{id}"), encode(backend, slice)?);
+            }
+            transaction.put(format!("{REVISIONS}{id}"), encode(backend, history)?);
+            let key = format!("{OUTCOMES}{id}");
+            let outcome = backend.get(&key)?.map(|entry| decode::<Outcome>(backend, &entry)).transpose()?;
+            if outcome.is_some_and(|outcome| run_of(slice).as_ref() != Some(&outcome.report.run)) {
+                transaction.delete(key);
+            }
         }
-        transaction.put(format!("{REVISIONS}{id}"), encode(backend, history)?);
-        let key = format!("{OUTCOMES}{id}");
-        let outcome = backend.get(&key)?.map(|entry| decode::<Outcome>(backend, &entry)).transpose()?;
-        if outcome.is_some_and(|outcome| run_of(slice).as_ref() != Some(&outcome.report.run)) {
-            transaction.delete(key);
+        for id in removed {
+            for prefix in [SLICES, REVISIONS, OUTCOMES] {
+                transaction.delete(format!("{prefix}{id}"));
+            }
         }
-        backend.commit(&transaction).map(drop)
+        commit_in_parts(backend, transaction)
     }
 
     /// Replaces the revisions of one function.

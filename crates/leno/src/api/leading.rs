@@ -159,7 +159,9 @@ impl Leading {
         } else {
             images::resolve(&self.control, &snapshot).await.map_err(ApiError::Problems)?
         };
-        answer.functions = affected(writer.in_force.as_ref(), &definitions);
+        let (differing, removed) = difference(writer.in_force.as_ref(), &definitions);
+        let names = differing.iter().map(|slice| &slice.id).chain(&removed);
+        answer.functions = names.map(ToString::to_string).collect();
         if request.dry_run {
             block_in_place(|| self.control.check(&definitions))?;
             return Ok(answer);
@@ -300,20 +302,24 @@ impl Leading {
         let entry = entry(caller, changes);
         audit::add(&mut transaction, &entry)?;
         let mut revision = None;
-        let published = self.control.publish_after(definitions, || {
+        let commit = || {
             revision = Some(service.backend.commit(&transaction)?);
             Ok::<_, ApiError>(())
+        };
+        let (differing, removed) = difference(writer.in_force.as_ref(), definitions);
+        let same_mesh = writer.in_force.as_ref().is_some_and(|before| {
+            (&before.mesh, &before.modules) == (&definitions.mesh, &definitions.modules) && !writer.stale
         });
+        let published = if same_mesh {
+            // What did not change is not encoded again, which takes longest where there are many functions.
+            self.control.change_after(&differing, &removed, commit)
+        } else {
+            self.control.publish_after(definitions, commit).map(drop)
+        };
         match (published, revision) {
-            (Ok(published), Some(revision)) => {
-                tracing::info!(
-                    revision,
-                    by = caller.name,
-                    functions = published.functions,
-                    changed = published.changed,
-                    removed = published.removed,
-                    "documents have changed"
-                );
+            (Ok(()), Some(revision)) => {
+                let (changed, removed) = (differing.len(), removed.len());
+                tracing::info!(revision, by = caller.name, changed, removed, "documents have changed");
                 self.remember(service, actions, caller, revision, at);
                 service.log(&entry);
                 Ok(revision)
@@ -328,7 +334,7 @@ impl Leading {
                 writer.stale = true;
                 Err(error)
             }
-            (Ok(_), None) => Err(ApiError::Unavailable("nothing was stored".to_owned())),
+            (Ok(()), None) => Err(ApiError::Unavailable("nothing was stored".to_owned())),
         }
     }
 
@@ -473,11 +479,11 @@ fn warnings(snapshot: &Snapshot, files: &BTreeSet<String>, in_force: Option<&Def
     warnings
 }
 
-/// Functions whose slices differ.
-fn affected(before: Option<&Definitions>, after: &Definitions) -> Vec<String> {
+/// Slices that are new or differ, and functions that are gone.
+fn difference<'a>(before: Option<&Definitions>, after: &'a Definitions) -> (Vec<&'a Slice>, Vec<FunctionId>) {
     let nothing = BTreeMap::new();
     let before: &BTreeMap<FunctionId, Slice> = before.map_or(&nothing, |before| &before.slices);
-    let changed = after.slices.iter().filter(|(id, slice)| before.get(*id) != Some(slice)).map(|(id, _)| id);
+    let differing = after.slices.iter().filter(|(id, slice)| before.get(*id) != Some(slice));
     let removed = before.keys().filter(|id| !after.slices.contains_key(*id));
-    changed.chain(removed).map(ToString::to_string).collect()
+    (differing.map(|(_, slice)| slice).collect(), removed.cloned().collect())
 }

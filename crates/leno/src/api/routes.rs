@@ -7,13 +7,14 @@ use super::tokens::Caller;
 use super::types::{
     AuditEntry, ChangeAnswer, ChangeRequest, Documents, NewToken, Refusal, Role, Stored, TokenInfo, TokenRequest,
 };
-use axum::extract::{DefaultBodyLimit, FromRequest, FromRequestParts, Path, Query, Request, State};
+use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request, State};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use axum::{Json, Router};
+use http_body_util::BodyExt;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
@@ -25,6 +26,8 @@ use utoipa::{IntoParams, OpenApi};
 
 /// Bytes of a request. A change of more documents can be made in several.
 pub(crate) const LARGEST_BODY: usize = 16 << 20;
+/// Bytes of a request that is too large that are read and thrown away: a client that is still sending would not see the answer.
+const MOST_DISCARDED: usize = 64 << 20;
 /// Registries may be asked what tags mean, and nodes need none of this.
 const LONGEST: Duration = Duration::from_secs(60);
 /// Entries of the audit log, unless the client says how many.
@@ -44,7 +47,6 @@ pub(crate) fn router(service: Arc<Service>) -> Router {
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
         .fallback(|| async { ApiError::NotFound("such path; see /openapi.json".to_owned()) })
-        .layer(DefaultBodyLimit::max(LARGEST_BODY))
         .layer(from_fn(bounded))
         .with_state(service)
 }
@@ -95,14 +97,22 @@ struct Body<T>(T);
 impl<T: serde::de::DeserializeOwned> FromRequest<Arc<Service>> for Body<T> {
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, service: &Arc<Service>) -> Result<Self, ApiError> {
-        match Json::from_request(request, service).await {
-            Ok(Json(body)) => Ok(Self(body)),
-            Err(rejection) if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE => {
-                Err(ApiError::TooLarge(format!("the request has more than {} MiB", LARGEST_BODY >> 20)))
+    async fn from_request(request: Request, _service: &Arc<Service>) -> Result<Self, ApiError> {
+        let (mut body, mut bytes, mut size) = (request.into_body(), Vec::new(), 0);
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|error| ApiError::Bad(format!("the request ended early: {error}")))?;
+            let data = frame.into_data().unwrap_or_default();
+            size += data.len();
+            if size <= LARGEST_BODY {
+                bytes.extend_from_slice(&data);
+            } else if size > MOST_DISCARDED {
+                break;
             }
-            Err(rejection) => Err(ApiError::Bad(rejection.body_text())),
         }
+        if size > LARGEST_BODY {
+            return Err(ApiError::TooLarge(format!("the request has more than {} MiB", LARGEST_BODY >> 20)));
+        }
+        serde_json::from_slice(&bytes).map(Self).map_err(|error| ApiError::Bad(format!("the request: {error}")))
     }
 }
 

@@ -68,7 +68,7 @@ impl Control {
         let listeners = [0, 1].map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
         let [api, nodes] = [&listeners[0], &listeners[1]].map(|listener| listener.local_addr().unwrap().port());
         drop(listeners);
-        let arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
+        let arguments: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
         let (process, output) = run(folder.path(), api, nodes, &arguments);
         Self { folder, arguments, api, nodes, token, process, output }
     }
