@@ -87,6 +87,7 @@ async fn serve(arguments: &Arguments) -> anyhow::Result<()> {
         listeners: leno_node::Listeners::default(),
         locality: Default::default(),
         any_caller: false,
+        capacity: None,
         settings: Settings::default(),
     };
     let engines = Arc::new(Engines::only(engine));

@@ -39,14 +39,17 @@ pub enum Placement {
     Everything,
     /// The functions of this set, as far as they exist.
     Only(BTreeSet<FunctionId>),
+    /// The functions that the control plane's scheduler places on the node, within the bounds that it delivers with them.
+    Scheduled,
 }
 
 impl Placement {
-    /// Whether the placement covers `function`.
+    /// Whether the placement covers `function`, whatever the scheduler decides.
     pub fn hosts(&self, function: &FunctionId) -> bool {
         match self {
             Self::Everything => true,
             Self::Only(functions) => functions.contains(function),
+            Self::Scheduled => false,
         }
     }
 }

@@ -9,6 +9,7 @@ use crate::definitions::{Compiled, Definitions, Modules};
 use crate::error::DefinitionsError;
 use crate::history::{Histories, History};
 use crate::job::{JobReport, Outcome};
+use crate::load::Load;
 use crate::resource::Subject;
 use crate::rollout::Verdict;
 use crate::state::State;
@@ -23,7 +24,7 @@ use leno_identity::{
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::Notify;
 
 /// How long certificates of nodes and of the control plane are valid. They are renewed at half of it.
@@ -50,19 +51,22 @@ struct Inner {
     /// Notified when a rollout may have begun.
     rollouts: Arc<Notify>,
     options: Options,
+    /// Times of the autoscaler are measured from here.
+    begin: Instant,
 }
 
 /// Settings of a control plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// How long a node's endpoints stay after its stream ended. A node that reconnects in time causes no change of endpoints.
+    /// How long a node's endpoints and functions stay after its stream ended. A node that reconnects in time causes no change. A control plane that was
+    /// started again waits twenty times as long for the nodes that it had, before it places their functions elsewhere.
     pub node_grace: Duration,
 }
 
 impl Default for Options {
-    /// `node_grace` is 10 s.
+    /// `node_grace` is 500 ms. A machine that is dead is withdrawn within three seconds, because its stream ends after 2.5 s without an answer.
     fn default() -> Self {
-        Self { node_grace: Duration::from_secs(10) }
+        Self { node_grace: Duration::from_millis(500) }
     }
 }
 
@@ -155,6 +159,7 @@ impl Control {
             store,
             rollouts: Arc::default(),
             options,
+            begin: Instant::now(),
         })))
     }
 
@@ -366,6 +371,31 @@ impl Control {
             self.state().end_job(id, outcome);
         }
         Ok(())
+    }
+
+    /// Cordons a node, or ends that: a cordoned node gets nothing new, and what the scheduler placed on it goes elsewhere. Returns whether there is such a
+    /// node.
+    pub fn cordon(&self, node: &str, cordoned: bool) -> bool {
+        self.state().cordon(node, cordoned)
+    }
+
+    /// What a node may know: its own status and that of what it hosts.
+    pub(crate) fn status_for(&self, node: &str) -> Status {
+        self.state().status_for(node)
+    }
+
+    pub(crate) fn load(&self, node: &str, session: u64, loads: Vec<Load>) {
+        let now = self.0.begin.elapsed();
+        self.state().load(node, session, loads, now);
+    }
+
+    /// Lets the autoscaler decide on functions that have load.
+    pub(crate) fn scale(&self) {
+        let now = self.0.begin.elapsed();
+        let mut state = self.state();
+        if state.scales() {
+            state.scale(now);
+        }
     }
 
     /// Totals of what was sent to an admitted node and received from it; `None` if no such node was admitted.

@@ -4,9 +4,11 @@ use crate::encoding::EncodingError;
 use crate::error::DefinitionsError;
 use crate::history::Histories;
 use crate::job::{JobDefinition, run_of};
+use crate::load::Capacity;
 use crate::resource::{Content, Subject};
-use leno_config::revision::Revisions;
-use leno_config::slice::Run;
+use crate::scheduler::Demand;
+use leno_config::revision::{Revision, Revisions, Template};
+use leno_config::slice::{Container, Run, Scale};
 use leno_config::{FunctionId, MeshSlice, ModuleHash, Route, Slice};
 use leno_identity::{SpiffeId, TrustBundle, TrustDomain};
 use std::collections::{BTreeMap, BTreeSet};
@@ -53,9 +55,9 @@ pub(crate) enum Put {
     /// The function was there with the same content.
     Same,
     /// The function is new.
-    New(FunctionId),
+    New,
     /// The function was there with other content.
-    Changed(FunctionId),
+    Changed,
 }
 
 /// What the control plane needs to know of a function to decide which node gets what.
@@ -69,6 +71,22 @@ pub(crate) struct Function {
     pub modules: BTreeSet<ModuleHash>,
     /// `None`: a function, not a job.
     pub job: Option<JobDefinition>,
+    /// It is outside of the mesh, so each node that hosts a caller hosts it too.
+    pub outside: bool,
+    /// What its instances need of a node.
+    pub demand: Demand,
+    /// The revisions whose instances nodes start.
+    pub scaled: Vec<ScaledRevision>,
+}
+
+/// How many instances a revision has.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct ScaledRevision {
+    pub number: u32,
+    pub scale: Scale,
+    pub concurrency: u32,
+    /// Instances that one node can have: those with a fixed port exclude each other.
+    pub per_node: u32,
 }
 
 impl Function {
@@ -151,14 +169,13 @@ impl Compiled {
 
     /// Adds or replaces one function. The cost does not depend on the number of other functions.
     pub(crate) fn put(&mut self, prepared: Prepared) -> Put {
-        let id = prepared.id.clone();
         // The route is made of the slice.
-        if self.contents.get(&Subject::Slice(id.clone())) == Some(&prepared.content) {
+        if self.contents.get(&Subject::Slice(prepared.id.clone())) == Some(&prepared.content) {
             return Put::Same;
         }
-        let is_new = !self.functions.contains_key(&id);
+        let is_new = !self.functions.contains_key(&prepared.id);
         self.insert(prepared);
-        if is_new { Put::New(id) } else { Put::Changed(id) }
+        if is_new { Put::New } else { Put::Changed }
     }
 
     /// Removes one function. Returns whether it was there. Its modules stay until everything is published again.
@@ -166,6 +183,7 @@ impl Compiled {
         let Some(function) = self.functions.remove(id) else { return false };
         self.forget_identity(&function.identity, id);
         self.contents.remove(&Subject::Slice(id.clone()));
+        self.contents.remove(&Subject::Route(id.clone()));
         true
     }
 
@@ -206,6 +224,9 @@ impl Compiled {
             revisions: slice.revisions.clone(),
             modules,
             job,
+            outside: matches!(slice.run, Run::Egress(_)),
+            demand: demand(slice),
+            scaled: scaled(slice),
         };
         Ok(Prepared { id, function, content, route })
     }
@@ -232,6 +253,40 @@ impl Compiled {
             Err(error) => Err(DefinitionsError::Encoding { subject, reason: error.to_string() }),
         }
     }
+}
+
+/// What the instances of a function need of a node: as much as those of its greediest revision.
+fn demand(slice: &Slice) -> Demand {
+    let mut demand = Demand::default();
+    for revision in slice.all_revisions() {
+        let (resources, count, least) = match &revision.template.run {
+            Run::Command(command) => (command.resources, 1, revision.template.scale.min),
+            Run::Job(job) => (job.process.resources, job.parallelism.max(1), 1),
+            Run::External(_) | Run::Wasm(_) | Run::Egress(_) => continue,
+        };
+        let all = Capacity { cpu_millis: resources.cpu_millis.into(), memory: resources.memory, instances: 1 };
+        let (all, before) = (all.times(count), demand.instance);
+        demand.instance = Capacity {
+            cpu_millis: all.cpu_millis.max(before.cpu_millis),
+            memory: all.memory.max(before.memory),
+            instances: all.instances.max(before.instances),
+        };
+        demand.least = demand.least.saturating_add(least);
+        demand.single = matches!(slice.run, Run::Job(_));
+    }
+    let named = |container: &Container| Some(format!("{}@{}", container.image, container.digest.as_ref()?));
+    demand.image = slice.run.container().and_then(named);
+    demand
+}
+
+fn scaled(slice: &Slice) -> Vec<ScaledRevision> {
+    let scaled = |revision: Revision| {
+        let Run::Command(command) = &revision.template.run else { return None };
+        let Template { scale, concurrency, .. } = revision.template;
+        let per_node = if command.port.is_some() { 1 } else { u32::MAX };
+        Some(ScaledRevision { number: revision.number, scale, concurrency, per_node })
+    };
+    slice.all_revisions().filter_map(scaled).collect()
 }
 
 /// The modules of a slice that the control plane delivers. Nodes fetch the others.

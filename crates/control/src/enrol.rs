@@ -7,7 +7,7 @@ use crate::resource::{Resource, Subject};
 use crate::wire::v1;
 use crate::wire::v1::membership_client::MembershipClient;
 use backon::{BackoffBuilder, ExponentialBuilder};
-use leno_config::MeshSlice;
+use leno_config::{Locality, MeshSlice};
 use leno_identity::{CertificateDer, KeyRequest, SpiffeId, SvidStore, TrustBundle};
 use std::fmt;
 use std::net::IpAddr;
@@ -76,13 +76,13 @@ pub async fn enrol(options: &JoinOptions, backoff: ExponentialBuilder) -> Result
     Membership::new(identity, trust_domain, svids).map_err(|error| unusable(&error))
 }
 
-/// Asks for the settings of the mesh, which a node needs before it can start. Tries again with pauses of `backoff` as long as the control plane cannot be
+/// Asks for the settings of the mesh, and where the node is, which it needs before it can start. Tries again with pauses of `backoff` as long as the control plane cannot be
 /// reached or has none.
 pub async fn settings(
     control: &[String],
     membership: &Membership,
     backoff: ExponentialBuilder,
-) -> Result<MeshSlice, JoinFailure> {
+) -> Result<(MeshSlice, Locality), JoinFailure> {
     let refused = |error: &dyn fmt::Display| JoinFailure::Refused(error.to_string());
     let client = MembershipClient::new(channel::of_member(control, membership).map_err(|error| refused(&error))?);
     let mut pauses = backoff.build();
@@ -91,9 +91,11 @@ pub async fn settings(
         request.set_timeout(JOIN_TIMEOUT);
         let status = match client.clone().settings(request).await {
             Ok(answer) => {
-                let decoded = Resource::decode(&Subject::Mesh, &answer.into_inner().mesh);
+                let v1::SettingsResponse { mesh, region, zone } = answer.into_inner();
+                let [region, zone] = [region, zone].map(|part| Some(part).filter(|part| !part.is_empty()));
+                let decoded = Resource::decode(&Subject::Mesh, &mesh);
                 return match decoded.map_err(|error| JoinFailure::Answer(error.to_string()))? {
-                    Resource::Mesh(mesh) => Ok(*mesh),
+                    Resource::Mesh(mesh) => Ok((*mesh, Locality { region, zone })),
                     _ => Err(JoinFailure::Answer("it is not the mesh".to_owned())),
                 };
             }

@@ -45,6 +45,15 @@ pub fn from_node(bytes: &[u8]) {
                 assert_eq!(wire::counted(&wire::traffic(&function, &counts)).ok(), Some((function, counts)));
             }
         }
+        Some(from_node::Message::Loads(sent)) => {
+            if let Ok(loads) = wire::loaded(&sent) {
+                assert_eq!(wire::loaded(&wire::loads(&loads)).ok(), Some(loads));
+            }
+        }
+        Some(from_node::Message::Capacity(sent)) => {
+            let (capacity, images) = wire::offered(sent);
+            assert_eq!(wire::offered(wire::capacity(&capacity, &images)), (capacity, images));
+        }
         Some(from_node::Message::Job(sent)) => wire::reported_job(sent).into_iter().for_each(same_job),
         None => {}
     }
@@ -75,9 +84,11 @@ pub fn payload(payload: &[u8]) {
         Subject::Routes,
         Subject::Hosted,
     ];
-    subjects.extend(FunctionId::new("shop", "checkout").map(Subject::Endpoints));
+    let id = FunctionId::new("shop", "checkout");
+    subjects.extend(id.into_iter().flat_map(|id| [Subject::Endpoints(id.clone()), Subject::Scale(id)]));
     // A slice must carry the name under which it is sent, so the name is read from the payload.
     subjects.extend(from_bytes::<Slice>(payload).map(|slice| Subject::Slice(slice.id)));
+    subjects.extend(from_bytes::<Route>(payload).map(|route| Subject::Route(route.id)));
     subjects.iter().for_each(|subject| same_resource(subject, payload));
 }
 
@@ -124,6 +135,7 @@ fn written(resource: &Resource) -> Content {
         Resource::Bundle(bundle) => Content::of_bundle(bundle),
         Resource::Module(_, module) => Ok(Content::of_module(&module.to_vec().into())),
         Resource::Slice(slice) => Content::new(slice),
+        Resource::Scale(_, bounds) => Content::new(bounds),
         Resource::Endpoints(_, endpoints) => Content::new(endpoints),
         Resource::Routes => Content::new(&()),
         Resource::Hosted(placement) => Content::new(placement),

@@ -13,6 +13,7 @@ use crate::admission::Placement;
 use crate::encoding::{coverage, from_bytes, to_bytes};
 use crate::history::{Candidate, History};
 use crate::job::{JobReport, JobState, Outcome};
+use crate::load::Bounds;
 use crate::resource::{Content, Endpoint, Resource, Subject};
 use leno_config::revision::Template;
 use leno_config::slice::{
@@ -69,6 +70,7 @@ fn content(resource: &Resource) -> Content {
         Resource::Slice(slice) => Content::new(slice),
         Resource::Route(route) => Content::new(route),
         Resource::Endpoints(_, endpoints) => Content::new(endpoints),
+        Resource::Scale(_, bounds) => Content::new(bounds),
         Resource::Routes => Content::new(&()),
         Resource::Hosted(placement) => Content::new(placement),
     };
@@ -99,6 +101,9 @@ fn golden_files_are_read_and_written_as_they_were() {
     near[0].locality = Locality { region: Some("eu".to_owned()), zone: Some("eu-a".to_owned()) };
     resource("endpoints-near", &Resource::Endpoints(id("shop/checkout"), near));
     resource("route", &Resource::Route(Box::new(Route::of(&slices::command()).unwrap())));
+    let bounds = vec![Bounds { revision: 3, least: 1, most: 4 }, Bounds { revision: 4, least: 0, most: 2 }];
+    resource("scale", &Resource::Scale(id("shop/checkout"), bounds));
+    resource("hosted-scheduled", &Resource::Hosted(Placement::Scheduled));
     resource("routes", &Resource::Routes);
     resource("hosted-everything", &Resource::Hosted(Placement::Everything));
     let functions = BTreeSet::from([id("shop/checkout"), id("shop/stock")]);

@@ -11,6 +11,7 @@
 
 mod active_rollouts;
 mod admission;
+mod bounds;
 pub mod channel;
 mod control;
 mod definitions;
@@ -23,10 +24,12 @@ pub mod fuzzing;
 mod history;
 mod job;
 mod listener;
+mod load;
 mod membership;
 pub mod node;
 mod resource;
 mod rollout;
+mod scheduler;
 mod server;
 mod state;
 mod status;
@@ -45,13 +48,14 @@ pub use definitions::Definitions;
 pub use enrol::{JoinFailure, JoinOptions, enrol, settings};
 pub use error::DefinitionsError;
 pub use job::{JobEvent, JobReport, JobState, JobStatus, run_of};
+pub use load::{Bounds, Capacity, Load, Observation};
 pub use membership::Membership;
 pub use resource::{Endpoint, Instance, InstanceState, Resource, Subject, Version};
 pub use rollout::RevisionCounts;
 pub use server::ServeError;
 pub use status::{
-    Counters, FunctionStatus, HostedInstance, IssuedIdentity, NodeStatus, RejectedVersion, RevisionStatus,
-    RolloutEvent, Status,
+    Counters, FunctionNode, FunctionStatus, HostedInstance, IssuedIdentity, NodeStatus, RejectedVersion,
+    RevisionStatus, RolloutEvent, Status,
 };
 pub use store::{
     Backend, Commit, Entry, Etcd, EtcdOptions, Limits, Listing, Redb, Store, StoreError, Term, Transaction, Watch,

@@ -4,6 +4,7 @@
 
 use crate::admission::Placement;
 use crate::encoding::{EncodingError, from_bytes, to_bytes};
+use crate::load::Bounds;
 use aws_lc_rs::digest::{SHA256, digest};
 use bytes::Bytes;
 use leno_config::{FunctionId, Locality, MeshSlice, ModuleHash, Route, Slice};
@@ -21,6 +22,8 @@ pub enum Subject {
     Mesh,
     /// The root certificates of the trust domain.
     Bundle,
+    /// How many instances of a function the node may have, and must. Only for nodes with [`Placement::Scheduled`].
+    Scale(FunctionId),
     /// A WebAssembly module that slices name.
     Module(ModuleHash),
     /// What one function's sidecars and supervisor need. A subscription also covers the modules that the slice names.
@@ -42,6 +45,8 @@ pub enum Resource {
     Mesh(Box<MeshSlice>),
     /// The root certificates of the trust domain.
     Bundle(TrustBundle),
+    /// How many instances of each revision of a function the node may have, and must.
+    Scale(FunctionId, Vec<Bounds>),
     /// A WebAssembly module that slices name, with its hash.
     Module(ModuleHash, Bytes),
     /// What one function's sidecars and supervisor need.
@@ -135,6 +140,7 @@ impl Resource {
             Self::Mesh(_) => Subject::Mesh,
             Self::Bundle(_) => Subject::Bundle,
             Self::Module(hash, _) => Subject::Module(*hash),
+            Self::Scale(function, _) => Subject::Scale(function.clone()),
             Self::Slice(slice) => Subject::Slice(slice.id.clone()),
             Self::Route(route) => Subject::Route(route.id.clone()),
             Self::Endpoints(function, _) => Subject::Endpoints(function.clone()),
@@ -167,6 +173,7 @@ impl Resource {
                 }
                 Self::Route(route)
             }
+            Subject::Scale(id) => Self::Scale(id.clone(), from_bytes(payload).map_err(unread)?),
             Subject::Endpoints(id) => Self::Endpoints(id.clone(), from_bytes(payload).map_err(unread)?),
             Subject::Routes => {
                 from_bytes::<()>(payload).map_err(unread)?;
@@ -242,6 +249,7 @@ impl fmt::Display for Subject {
             Self::Mesh => f.write_str("the mesh"),
             Self::Bundle => f.write_str("the trust bundle"),
             Self::Module(hash) => write!(f, "the module {hash}"),
+            Self::Scale(function) => write!(f, "the bounds of {function}"),
             Self::Slice(function) => write!(f, "the slice of {function}"),
             Self::Route(function) => write!(f, "the route to {function}"),
             Self::Endpoints(function) => write!(f, "the endpoints of {function}"),

@@ -12,6 +12,7 @@ use crate::wire::v1::membership_server::{Membership, MembershipServer};
 use crate::wire::v1::status_server::{Status as StatusService, StatusServer};
 use crate::wire::v1::to_node;
 use crate::wire::{self, MAX_MESSAGE, RELEASE, v1};
+use leno_config::Locality;
 use leno_identity::{SpiffeId, TlsError, control_server_config};
 use std::convert::Infallible;
 use std::future::Future;
@@ -30,8 +31,15 @@ const ROLLOUT_TICK: Duration = Duration::from_millis(250);
 const RENEWAL_TICK: Duration = Duration::from_secs(30);
 /// Bytes of a request to join.
 const MAX_JOIN: usize = 16 << 10;
+/// Interval between decisions of the autoscaler.
+const SCALE_TICK: Duration = Duration::from_millis(500);
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
-const KEEPALIVE: Duration = Duration::from_secs(10);
+/// A node is asked for a sign of life this long after the last one, and its stream ends if none comes within the timeout. So a machine that is dead is
+/// noticed within 2.5 s.
+const KEEPALIVE: Duration = Duration::from_secs(1);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_millis(1500);
+/// Nodes have so many times their grace to come back to a control plane that was started again.
+const RESTART_GRACES: u32 = 20;
 
 /// Why the control plane cannot serve.
 #[derive(Debug, thiserror::Error)]
@@ -51,7 +59,7 @@ impl Control {
         let connections = listener::accept(listener, control_server_config(svids, identity)?);
         let (grace, awaiting) = (self.options().node_grace, self.downgrade());
         tokio::spawn(async move {
-            tokio::time::sleep(grace).await;
+            tokio::time::sleep(grace.saturating_mul(RESTART_GRACES)).await;
             if let Some(control) = awaiting.upgrade() {
                 control.state().stop_awaiting();
             }
@@ -60,6 +68,7 @@ impl Control {
         let (closing, closed) = tokio::sync::watch::channel(false);
         let rolling_out = roll_out(self.downgrade(), self.rollouts());
         let renewing = renew(self.downgrade());
+        let scaling = scale(self.downgrade());
         let service = Service { control: self.clone(), closed };
         let discovery = DiscoveryServer::new(service.clone()).max_decoding_message_size(MAX_MESSAGE);
         let shutdown = async {
@@ -68,6 +77,7 @@ impl Control {
         };
         let serving = tonic::transport::Server::builder()
             .http2_keepalive_interval(Some(KEEPALIVE))
+            .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
             .add_service(discovery)
             .add_service(IdentityServer::new(service.clone()))
             .add_service(StatusServer::new(service.clone()))
@@ -77,6 +87,7 @@ impl Control {
             served = serving => Ok(served?),
             never = rolling_out => match never {},
             never = renewing => match never {},
+            never = scaling => match never {},
         }
     }
 }
@@ -108,6 +119,16 @@ async fn renew(control: WeakControl) -> Infallible {
         let due = svids.now().is_some_and(|now| svids.renew_due(now).contains(identity));
         if due && let Err(error) = control.renew() {
             tracing::error!(%error, "the control plane's certificate was not renewed; it is tried again");
+        }
+    }
+}
+
+/// Lets the autoscaler decide on functions that have load, also while their nodes report nothing new.
+async fn scale(control: WeakControl) -> Infallible {
+    loop {
+        tokio::time::sleep(SCALE_TICK).await;
+        if let Some(control) = control.upgrade() {
+            control.scale();
         }
     }
 }
@@ -241,6 +262,8 @@ pub(crate) fn greeting(hello: &v1::Hello) -> Result<Greeting, Status> {
         inbound: inbound.map_err(|_| Status::invalid_argument("the inbound listener is not address:port"))?,
         instances: hello.reports.iter().map(wire::reported).collect::<Result<_, _>>()?,
         jobs: hello.jobs.iter().cloned().map(wire::reported_job).collect::<Result<_, _>>()?,
+        capacity: hello.capacity.clone().map(wire::offered),
+        bounds: hello.bounds.iter().map(wire::bounded).collect::<Result<_, _>>()?,
     })
 }
 
@@ -313,6 +336,8 @@ async fn take(control: &Control, node: &str, session: u64, message: v1::FromNode
             let (function, counts) = wire::counted(&traffic)?;
             control.state().count(node, session, &function, &counts);
         }
+        Some(Message::Loads(loads)) => control.load(node, session, wire::loaded(&loads)?),
+        Some(Message::Capacity(capacity)) => control.state().offers(node, session, wire::offered(capacity)),
         Some(Message::Job(job)) => {
             let (id, report) = wire::reported_job(job)?;
             control.job(node, session, &id, report).await;
@@ -383,17 +408,20 @@ impl Membership for Service {
     }
 
     async fn settings(&self, request: Request<v1::SettingsRequest>) -> Result<Response<v1::SettingsResponse>, Status> {
-        self.node(&request)?;
+        let (node, _) = self.node(&request)?;
+        let locality = self.control.members().get(&node).map(|(_, member)| member.admission.locality.clone());
+        let Locality { region, zone } = locality.unwrap_or_default();
         let mesh = self.control.state().mesh();
         let mesh = mesh.ok_or_else(|| Status::unavailable("the control plane has no Mesh document yet"))?;
-        Ok(Response::new(v1::SettingsResponse { mesh }))
+        let (region, zone) = (region.unwrap_or_default(), zone.unwrap_or_default());
+        Ok(Response::new(v1::SettingsResponse { mesh, region, zone }))
     }
 }
 
 #[tonic::async_trait]
 impl StatusService for Service {
     async fn list(&self, request: Request<v1::ListRequest>) -> Result<Response<v1::ListResponse>, Status> {
-        self.node(&request)?;
-        Ok(Response::new((&self.control.status()).into()))
+        let (node, _) = self.node(&request)?;
+        Ok(Response::new((&self.control.status_for(&node)).into()))
     }
 }

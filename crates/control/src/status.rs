@@ -1,9 +1,10 @@
 //! The control plane's status, for people (`leno get`) and experiments.
 
 use crate::job::JobStatus;
+use crate::load::{Bounds, Capacity};
 use crate::resource::{Instance, Subject, Version};
 use crate::wire::{self, v1};
-use leno_config::FunctionId;
+use leno_config::{FunctionId, Locality};
 use leno_identity::SpiffeId;
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -36,6 +37,21 @@ pub struct FunctionStatus {
     pub instances: Vec<HostedInstance>,
     /// Its kept revisions, oldest first. The last one is the latest.
     pub revisions: Vec<RevisionStatus>,
+    /// The nodes that host it, with their bounds.
+    pub nodes: Vec<FunctionNode>,
+    /// Whether no node has room for it. It cannot be reached then.
+    pub unplaced: bool,
+}
+
+/// A node that hosts a function.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FunctionNode {
+    /// Name of the node.
+    pub node: String,
+    /// How many instances it may have, and must; empty: the scheduler does not decide about this node.
+    pub bounds: Vec<Bounds>,
+    /// The function is being moved off the node.
+    pub leaving: bool,
 }
 
 /// The status of a revision.
@@ -99,6 +115,14 @@ pub struct NodeStatus {
     pub rejected: Vec<RejectedVersion>,
     /// Totals of its messages.
     pub counters: Counters,
+    /// Where it is.
+    pub locality: Locality,
+    /// It gets nothing new, and what it has goes elsewhere.
+    pub cordoned: bool,
+    /// What it offers to instances; `None`: it has said nothing, so the scheduler places nothing on it.
+    pub capacity: Option<Capacity>,
+    /// Instances that it has, or must have.
+    pub reserved: u32,
 }
 
 /// A version of a resource that a node rejected.
@@ -133,6 +157,8 @@ pub struct Counters {
     pub rejections: u64,
     /// Reports of instances and jobs.
     pub reports: u64,
+    /// Subscriptions and reports that were refused, because they concern nothing of the node's.
+    pub refused: u64,
 }
 
 /// A certificate that the authority signed.
@@ -213,6 +239,9 @@ impl From<&NodeStatus> for v1::Node {
             hosted: status.hosted.iter().map(FunctionId::to_string).collect(),
             rejected: status.rejected.iter().map(Into::into).collect(),
             counters: Some(status.counters.into()),
+            capacity: status.capacity.map(|capacity| wire::capacity(&capacity, &BTreeSet::new())),
+            instances: status.reserved,
+            cordoned: status.cordoned,
         }
     }
 }
@@ -230,8 +259,8 @@ impl From<&RejectedVersion> for v1::RejectedVersion {
 
 impl From<Counters> for v1::Counters {
     fn from(counters: Counters) -> Self {
-        let Counters { streams, messages, bytes, resources, removals, acks, rejections, reports } = counters;
-        Self { streams, messages, bytes, resources, removals, acks, rejections, reports }
+        let Counters { streams, messages, bytes, resources, removals, acks, rejections, reports, refused } = counters;
+        Self { streams, messages, bytes, resources, removals, acks, rejections, reports, refused }
     }
 }
 

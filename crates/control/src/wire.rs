@@ -1,11 +1,13 @@
 //! Converts between the protocol's messages and this crate's types. A message that cannot be converted is an error of its sender.
 
 use crate::job::{JobReport, JobState};
+use crate::load::{Bounds, Capacity, Load, Observation};
 use crate::resource::{Content, Instance, InstanceState, Subject, Version};
 use crate::rollout::RevisionCounts;
 use bytes::Bytes;
 use leno_config::{FunctionId, ModuleHash};
 use leno_identity::CertificateDer;
+use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::time::{Duration, SystemTime};
 use tonic::Status;
@@ -52,6 +54,7 @@ impl From<&Subject> for v1::Subject {
             Subject::Mesh => (v1::Kind::Mesh, String::new()),
             Subject::Bundle => (v1::Kind::Bundle, String::new()),
             Subject::Module(hash) => (v1::Kind::Module, hash.to_string()),
+            Subject::Scale(function) => (v1::Kind::Scale, function.to_string()),
             Subject::Slice(function) => (v1::Kind::Slice, function.to_string()),
             Subject::Route(function) => (v1::Kind::Route, function.to_string()),
             Subject::Endpoints(function) => (v1::Kind::Endpoints, function.to_string()),
@@ -66,6 +69,7 @@ pub(crate) fn subject(sent: Option<&v1::Subject>) -> Result<Subject, Status> {
     let sent = sent.ok_or_else(|| Status::invalid_argument("a resource without a name"))?;
     let function = || sent.name.parse::<FunctionId>().map_err(|error| Status::invalid_argument(error.to_string()));
     let subject = match sent.kind() {
+        v1::Kind::Scale => Subject::Scale(function()?),
         v1::Kind::Slice => Subject::Slice(function()?),
         v1::Kind::Route => Subject::Route(function()?),
         v1::Kind::Endpoints => Subject::Endpoints(function()?),
@@ -130,6 +134,60 @@ pub(crate) fn counted(sent: &v1::Traffic) -> Result<Counted, Status> {
         (sent.revision, RevisionCounts { requests, failed, slow })
     };
     Ok((function, sent.revisions.iter().map(of).collect()))
+}
+
+/// Images whose names a node may report.
+const MAX_IMAGES: usize = 256;
+
+/// Converts what a node offers, and the images that it keeps.
+pub(crate) fn capacity(capacity: &Capacity, images: &BTreeSet<String>) -> v1::Capacity {
+    let Capacity { cpu_millis, memory, instances } = *capacity;
+    let images = images.iter().take(MAX_IMAGES).cloned().collect();
+    v1::Capacity { cpu_millis, memory_bytes: memory, instances, images }
+}
+
+pub(crate) fn offered(sent: v1::Capacity) -> (Capacity, BTreeSet<String>) {
+    let v1::Capacity { cpu_millis, memory_bytes, instances, images } = sent;
+    (Capacity { cpu_millis, memory: memory_bytes, instances }, images.into_iter().take(MAX_IMAGES).collect())
+}
+
+pub(crate) fn bounds((function, bounds): (&FunctionId, &Vec<Bounds>)) -> v1::FunctionBounds {
+    let of = |&Bounds { revision, least, most }: &Bounds| v1::Bounds { revision, least, most };
+    v1::FunctionBounds { function: function.to_string(), bounds: bounds.iter().map(of).collect() }
+}
+
+pub(crate) fn bounded(sent: &v1::FunctionBounds) -> Result<(FunctionId, Vec<Bounds>), Status> {
+    let function = sent.function.parse::<FunctionId>().map_err(|error| Status::invalid_argument(error.to_string()))?;
+    let of = |&v1::Bounds { revision, least, most }: &v1::Bounds| Bounds { revision, least, most };
+    Ok((function, sent.bounds.iter().map(of).collect()))
+}
+
+pub(crate) fn loads(loads: &[Load]) -> v1::Loads {
+    let of = |load: &Load| v1::Load {
+        function: load.function.to_string(),
+        revision: load.revision,
+        ready: load.seen.ready,
+        starting: load.starting,
+        in_flight: load.seen.in_flight,
+        waiting: load.seen.waiting,
+        request_seconds: load.seen.request_seconds,
+        requests: load.seen.requests,
+    };
+    v1::Loads { loads: loads.iter().map(of).collect() }
+}
+
+pub(crate) fn loaded(sent: &v1::Loads) -> Result<Vec<Load>, Status> {
+    let of = |sent: &v1::Load| {
+        let function =
+            sent.function.parse::<FunctionId>().map_err(|error| Status::invalid_argument(error.to_string()))?;
+        if !sent.request_seconds.is_finite() || sent.request_seconds < 0.0 {
+            return Err(Status::invalid_argument("request_seconds is not a time"));
+        }
+        let &v1::Load { revision, ready, starting, in_flight, waiting, request_seconds, requests, .. } = sent;
+        let seen = Observation { ready, in_flight, waiting, request_seconds, requests };
+        Ok(Load { function, revision, starting, seen })
+    };
+    sent.loads.iter().map(of).collect()
 }
 
 impl From<&Instance> for v1::Instance {

@@ -86,8 +86,8 @@ async fn nodes_get_a_change_as_a_whole() {
     let control = control();
     control.publish(&definitions([slice("a/one", &[], 1)])).unwrap();
     let served = Served::start(&control).await;
-    let token = control.admit("one", everything()).unwrap();
-    let (_agent, _updates) = node(&served, &token, 1);
+    let member = control.admit("one", everything()).unwrap();
+    let (_agent, _updates) = node(&served, &member, 1);
     let hosts = |expected: &[&str]| {
         let status = control.status();
         let hosted: Vec<String> = status.nodes[0].hosted.iter().map(ToString::to_string).collect();

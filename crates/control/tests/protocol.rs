@@ -176,19 +176,19 @@ async fn what_makes_no_sense_ends_the_stream() {
 #[tokio::test]
 async fn versions_name_contents() {
     let (control, served, member) = served_one().await;
-    let mut node = RawNode::hello(&served, &member, hello(&[subject(v1::Kind::Slice, FRONTEND)])).await;
+    let mut node = RawNode::hello(&served, &member, hello(&[subject(v1::Kind::Hosted, "")])).await;
     let delta = node.delta().await;
     let sent = delta.resources[0].clone();
     drop(node);
 
     // Known in this version: only the other thing is sent. Known in another: sent. Known and gone: removed.
     let held = |version: bytes::Bytes, name: &str| v1::Held { subject: Some(subject(v1::Kind::Slice, name)), version };
-    let both = [subject(v1::Kind::Slice, FRONTEND), subject(v1::Kind::Bundle, "")];
+    let both = [subject(v1::Kind::Bundle, ""), subject(v1::Kind::Hosted, "")];
     let known = v1::Hello { held: vec![held(sent.version.clone(), FRONTEND)], ..hello(&both) };
     let delta = RawNode::hello(&served, &member, known).await.delta().await;
-    assert_eq!(delta.resources.iter().map(|resource| resource.subject.clone().unwrap()).collect::<Vec<_>>(), both[1..]);
-    let other = v1::Hello { held: vec![held(vec![7; 16].into(), FRONTEND)], ..hello(&both[..1]) };
-    assert_eq!(RawNode::hello(&served, &member, other).await.delta().await.resources, std::slice::from_ref(&sent));
+    assert_eq!(delta.resources.iter().map(|resource| resource.subject.clone().unwrap()).collect::<Vec<_>>(), both);
+    let other = v1::Hello { held: vec![held(vec![7; 16].into(), FRONTEND)], ..hello(&both[1..]) };
+    assert_eq!(RawNode::hello(&served, &member, other).await.delta().await.resources[0], sent);
     let gone = v1::Hello { held: vec![held(sent.version.clone(), "orders/gone")], ..hello(&[]) };
     assert_eq!(
         RawNode::hello(&served, &member, gone).await.delta().await.removed,
@@ -204,7 +204,7 @@ async fn versions_name_contents() {
 #[tokio::test]
 async fn answers_to_nothing_change_nothing() {
     let (control, served, member) = served_one().await;
-    let mut node = RawNode::hello(&served, &member, hello(&[subject(v1::Kind::Slice, FRONTEND)])).await;
+    let mut node = RawNode::hello(&served, &member, hello(&[subject(v1::Kind::Hosted, "")])).await;
     let delta = node.delta().await;
     let rejection =
         |name: &str| v1::Rejection { subject: Some(subject(v1::Kind::Slice, name)), reason: "no".to_owned() };
@@ -222,7 +222,7 @@ async fn answers_to_nothing_change_nothing() {
 #[tokio::test]
 async fn a_long_reason_is_cut() {
     let (control, served, member) = served_one().await;
-    let mut node = RawNode::hello(&served, &member, hello(&[subject(v1::Kind::Slice, FRONTEND)])).await;
+    let mut node = RawNode::hello(&served, &member, hello(&[subject(v1::Kind::Hosted, "")])).await;
     let nonce = node.delta().await.nonce;
     let reason = "ä".repeat(100_000);
     let rejected = vec![v1::Rejection { subject: Some(subject(v1::Kind::Slice, FRONTEND)), reason }];

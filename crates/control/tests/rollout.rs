@@ -5,7 +5,7 @@ mod support;
 use leno_config::Slice;
 use leno_config::revision::{Plan, Revisions, Rollout};
 use leno_control::node::{Agent, Change, Updates};
-use leno_control::{Control, Resource, RevisionCounts, RolloutEvent, Store};
+use leno_control::{Control, Resource, RevisionCounts, RolloutEvent, Store, Subject};
 use std::path::Path;
 use std::time::Duration;
 use support::slices::{function, slice};
@@ -62,7 +62,7 @@ async fn a_good_revision_goes_step_by_step_and_a_bad_one_back() {
     let served = Served::start(&control).await;
     let member = control.admit("one", everything()).unwrap();
     let (agent, mut updates) = node(&served, &member, 1);
-    agent.subscribe([slice_of(ORDERS)]);
+    agent.subscribe([Subject::Hosted]);
     connected(&agent).await;
     control.publish(&definitions([with_content(1)])).unwrap();
     assert_eq!(shares(&mut updates).await, (1, vec![]), "the first has nobody to be compared with");

@@ -73,5 +73,5 @@ pub use output::{LogLine, Stream};
 pub use processes::{NotTheInstance, Processes, descends_from_the_node};
 pub use reach::ConnectError;
 pub use spec::{FunctionSpec, Rooms, Settings};
-pub use status::{FunctionStatus, InstanceState, InstanceStatus, Isolation, ScaleEvent, Scaling};
+pub use status::{FunctionLoad, FunctionStatus, InstanceState, InstanceStatus, Isolation, ScaleEvent, Scaling};
 pub use supervisor::{Function, Supervisor};

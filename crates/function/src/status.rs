@@ -95,6 +95,27 @@ pub struct FunctionStatus {
     pub scaling: Scaling,
 }
 
+/// The load of one function, or of one of its revisions.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FunctionLoad {
+    /// Name of the function.
+    pub function: FunctionId,
+    /// Number of the revision; 0: revisions are not numbered.
+    pub revision: u32,
+    /// Ready instances.
+    pub ready: u32,
+    /// Instances that are starting.
+    pub starting: u32,
+    /// Requests that instances are handling.
+    pub in_flight: u32,
+    /// Requests that wait for an instance.
+    pub waiting: u32,
+    /// Seconds that all requests so far have spent waiting or being handled, in total.
+    pub request_seconds: f64,
+    /// Number of requests so far.
+    pub requests: u64,
+}
+
 impl FunctionStatus {
     /// Number of instances in this state.
     pub fn count(&self, state: InstanceState) -> usize {

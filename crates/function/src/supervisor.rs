@@ -14,7 +14,7 @@ use crate::orphans;
 use crate::output::LogLine;
 use crate::processes::Processes;
 use crate::spec::{FunctionSpec, Rooms, Settings};
-use crate::status::{Board, FunctionStatus, InstanceStatus, ScaleEvent};
+use crate::status::{Board, FunctionLoad, FunctionStatus, InstanceState, InstanceStatus, ScaleEvent};
 use leno_config::id::FunctionId;
 use leno_room::{Entrances, Refused};
 use std::collections::{BTreeMap, BTreeSet};
@@ -275,6 +275,11 @@ impl Supervisor {
         self.functions(|functions| functions.get(id)?.first().map(|entry| entry.function.clone()))
     }
 
+    /// The loads of all revisions.
+    pub fn loads(&self) -> Vec<FunctionLoad> {
+        self.functions(|functions| functions.values().flatten().map(|entry| entry.function.load()).collect())
+    }
+
     /// The status of all revisions, sorted by function, the slice's own revision first.
     pub fn status(&self) -> Vec<FunctionStatus> {
         self.functions(|functions| functions.values().flatten().map(|entry| entry.function.status()).collect())
@@ -453,6 +458,25 @@ impl Function {
             waiting: self.dispatcher.waiting(),
             unenforced: notes.unenforced.clone(),
             scaling: notes.scaling,
+        }
+    }
+
+    /// The load of the function, or of this revision.
+    pub fn load(&self) -> FunctionLoad {
+        let reading = self.dispatcher.load();
+        let waiting = u32::try_from(self.dispatcher.waiting()).unwrap_or(u32::MAX);
+        let ready = u32::try_from(self.dispatcher.ready().len()).unwrap_or(u32::MAX);
+        let starting =
+            |status: &&InstanceStatus| matches!(status.state, InstanceState::Pulling | InstanceState::Starting);
+        FunctionLoad {
+            function: (*self.id).clone(),
+            revision: self.revision,
+            ready,
+            starting: self.board.notes().instances.values().filter(starting).count() as u32,
+            in_flight: u32::try_from(reading.present).unwrap_or(u32::MAX).saturating_sub(waiting),
+            waiting,
+            request_seconds: reading.area.as_secs_f64(),
+            requests: reading.requests,
         }
     }
 

@@ -8,7 +8,7 @@ pub(crate) use address::{Address, token};
 pub(crate) use listener::{Listener, is_trusted};
 
 use crate::scrape::Scrape;
-use crate::{jobs, revisions, scaling};
+use crate::{jobs, nodes, revisions, scaling};
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{HeaderValue, WWW_AUTHENTICATE};
@@ -17,13 +17,14 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use leno_config::FunctionId;
 use leno_config::slice::{IN_NODE, Run};
-use leno_control::Control;
+use leno_control::{Control, FunctionNode};
 use leno_function::{ImageState, InstanceState, Supervisor};
 use leno_proxy::metrics::CONTENT_TYPE;
 use leno_proxy::{FunctionEntry, Node};
 use listener::Access;
 use prometheus_client::collector::Collector;
 use serde_json::{Value, json};
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -92,8 +93,9 @@ impl Admin {
             "/metrics" => reply(StatusCode::OK, CONTENT_TYPE, self.metrics()),
             "/functions" => list(self.functions()),
             "/instances" => list(self.instances()),
-            "/revisions" | "/jobs" => match &self.control {
+            "/revisions" | "/jobs" | "/nodes" => match &self.control {
                 Some(control) if path == "/jobs" => list(jobs::rows(&control.status().jobs)),
+                Some(control) if path == "/nodes" => list(nodes::rows(&control.status().nodes)),
                 Some(control) => list(revisions::rows(control, &self.node)),
                 None => reply(StatusCode::NOT_FOUND, "text/plain", ELSEWHERE.to_owned()),
             },
@@ -137,6 +139,9 @@ impl Admin {
 
     fn functions(&self) -> Value {
         let mut scaling = scaling::columns(&self.supervisor);
+        let placed = self.control.iter().flat_map(|control| control.status().functions);
+        let placed = placed.map(|status| (status.function, status.nodes));
+        let placed: HashMap<FunctionId, Vec<FunctionNode>> = placed.collect();
         let snapshot = self.node.snapshot.load();
         let is_function = |entry: &&Arc<FunctionEntry>| !matches!(entry.slice.run, Run::Job(_) | Run::Egress(_));
         let mut entries: Vec<&Arc<FunctionEntry>> = snapshot.functions.values().filter(is_function).collect();
@@ -148,6 +153,7 @@ impl Admin {
                 "identity": slice.identity,
                 "engine": entry.inbound.image.as_ref().ok().map(|image| image.kind().to_string()),
                 "protocol": slice.protocol,
+                "nodes": placed.get(&slice.id).map(|placed| nodes::of_function(placed)),
                 "instances": self.supervisor.instances(&slice.id).len(),
                 "audited": slice.inbound.audited(),
                 "callees": slice.callees.iter().map(|callee| callee.id.to_string()).collect::<Vec<_>>(),
@@ -258,7 +264,7 @@ fn told(image: &ImageState) -> (String, Option<&str>) {
 }
 
 const RECENT: usize = 100;
-const PATHS: &str = "/healthz /readyz /metrics /functions /revisions /instances /jobs /events /identities /externals /flows /recent /explain/REQUEST-ID /destinations/NAMESPACE/NAME\n";
+const PATHS: &str = "/healthz /readyz /metrics /functions /nodes /revisions /instances /jobs /events /identities /externals /flows /recent /explain/REQUEST-ID /destinations/NAMESPACE/NAME\n";
 
 fn list(value: Value) -> Response<Full<Bytes>> {
     reply(StatusCode::OK, "application/json", value.to_string())

@@ -25,6 +25,8 @@ const LOOK: Duration = Duration::from_secs(1);
 pub(crate) enum Listing {
     /// Functions, with engine, callees, and how many instances there are and why.
     Functions,
+    /// Nodes: what they offer, how much of it is used, and how much they host.
+    Nodes,
     /// Revisions of functions: what each gets, how its rollout goes, and why it was rolled back.
     Revisions,
     /// Running copies of functions.
@@ -39,8 +41,6 @@ pub(crate) enum Listing {
     Identities,
     /// Documents that were applied; of a control plane.
     Documents,
-    /// Nodes and what they host; of a control plane.
-    Nodes,
     /// Who changed what; of a control plane.
     Audit,
 }
@@ -50,7 +50,7 @@ impl Listing {
     pub(crate) fn of_control_plane(self, named: bool) -> Option<remote::Listing> {
         match self {
             Self::Documents => Some(remote::Listing::Documents),
-            Self::Nodes => Some(remote::Listing::Nodes),
+            Self::Nodes if named => Some(remote::Listing::Nodes),
             Self::Audit => Some(remote::Listing::Audit),
             Self::Functions if named => Some(remote::Listing::Functions),
             Self::Revisions if named => Some(remote::Listing::Revisions),
@@ -62,8 +62,9 @@ impl Listing {
 
     fn path(self) -> &'static str {
         match self {
-            Self::Documents | Self::Nodes | Self::Audit => "/",
+            Self::Documents | Self::Audit => "/",
             Self::Functions => "/functions",
+            Self::Nodes => "/nodes",
             Self::Revisions => "/revisions",
             Self::Instances => "/instances",
             Self::Externals => "/externals",
@@ -76,7 +77,7 @@ impl Listing {
     fn columns(self) -> &'static [Column] {
         use Show::{Age, Plain, Time, Wide};
         match self {
-            Self::Documents | Self::Nodes | Self::Audit => &[],
+            Self::Documents | Self::Audit => &[],
             Self::Functions => &[
                 ("FUNCTION", "function", Plain),
                 ("ENGINE", "engine", Plain),
@@ -89,10 +90,25 @@ impl Listing {
                 ("EXPOSED", "exposed", Plain),
                 ("NOT IN FORCE", "audited", Plain),
                 ("SCALED BY", "reason", Plain),
+                ("NODES", "nodes", Wide),
                 ("STARTING", "starting", Wide),
                 ("PROGRAM BYTES", "program_bytes", Wide),
                 ("LIMITS NOT IN FORCE", "unenforced_limits", Wide),
                 ("IDENTITY", "identity", Wide),
+            ],
+            Self::Nodes => &[
+                ("NODE", "node", Plain),
+                ("STATE", "state", Plain),
+                ("ZONE", "zone", Plain),
+                ("HOSTED", "hosted", Plain),
+                ("INSTANCES", "instances", Plain),
+                ("OF", "most_instances", Plain),
+                ("REJECTED", "rejected", Plain),
+                ("REFUSED", "refused", Plain),
+                ("REGION", "region", Wide),
+                ("INBOUND", "inbound", Wide),
+                ("CPU MILLIS", "cpu_millis", Wide),
+                ("MEMORY BYTES", "memory_bytes", Wide),
             ],
             Self::Revisions => &[
                 ("REVISION", "revision", Plain),

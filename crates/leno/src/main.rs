@@ -11,6 +11,7 @@ mod harden;
 mod images;
 mod jobs;
 mod node;
+mod nodes;
 mod observe;
 mod remote;
 mod revisions;

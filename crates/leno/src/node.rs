@@ -5,9 +5,9 @@ use crate::{Guards, allocator, harden, rooms, telemetry};
 use anyhow::{Context, Result, bail, ensure};
 use leno_config::slice::AdminListener;
 use leno_control::node::BACKOFF;
-use leno_control::{JoinOptions, JoinToken, Membership, enrol, settings};
+use leno_control::{Capacity, JoinOptions, JoinToken, Membership, enrol, settings};
 use leno_function::Settings;
-use leno_node::{Engines, Join, Listeners};
+use leno_node::{Engines, Join, Listeners, whole_machine};
 use rustix::process::{Resource, getrlimit};
 use std::fs::DirBuilder;
 use std::future::Future;
@@ -54,6 +54,15 @@ pub(crate) struct Arguments {
     /// File with the token that an IP address asks for.
     #[arg(long, value_name = "FILE")]
     admin_token: Option<PathBuf>,
+    /// Processors that the node offers to instances, in thousandths; default: all of the machine's.
+    #[arg(long, value_name = "MILLIS")]
+    offer_cpu: Option<u64>,
+    /// Bytes of memory that it offers; default: all of the machine's.
+    #[arg(long, value_name = "BYTES")]
+    offer_memory: Option<u64>,
+    /// Instances that it offers to run; default: 250. 0: it hosts nothing.
+    #[arg(long, value_name = "N")]
+    offer_instances: Option<u32>,
     /// Worker threads that carry requests; default: one per core.
     #[arg(long, value_name = "N")]
     workers: Option<usize>,
@@ -93,6 +102,17 @@ impl Arguments {
             gateway_https: https,
             no_gateway: !gateway,
         })
+    }
+
+    /// What the node offers to instances; `None`: nothing.
+    fn capacity(&self) -> Result<Option<Capacity>> {
+        let all = whole_machine().context("what this machine offers is not known")?;
+        let offer = Capacity {
+            cpu_millis: self.offer_cpu.unwrap_or(all.cpu_millis),
+            memory: self.offer_memory.unwrap_or(all.memory),
+            instances: self.offer_instances.unwrap_or(all.instances),
+        };
+        Ok((offer.instances > 0).then_some(offer))
     }
 
     fn name(&self) -> Result<String> {
@@ -140,7 +160,8 @@ async fn node(
     let membership = membership?;
     let mesh = settings(&arguments.control, &membership, BACKOFF);
     let Some(mesh) = or(ended.as_mut(), mesh).await else { return Ok(ExitCode::SUCCESS) };
-    let mesh = listeners.apply(mesh?);
+    let (mesh, locality) = mesh?;
+    let mesh = listeners.apply(mesh);
     if gateway && mesh.gateway_http.is_none() && mesh.gateway_https.is_none() {
         bail!("a gateway listens nowhere: set spec.gateway in the Mesh document, or --gateway-http");
     }
@@ -162,6 +183,8 @@ async fn node(
         advertised: arguments.advertise,
         gateway,
         listeners,
+        locality,
+        capacity: arguments.capacity()?,
         any_caller: arguments.guards.any_caller,
         settings,
     };

@@ -51,6 +51,8 @@ impl Collector for Scrape {
         self.counter(encoder, "leno_control_acks", "Answers of the node.", |of| of.acks)?;
         self.counter(encoder, "leno_control_rejections", "Resources that the node refused.", |of| of.rejections)?;
         let help = "Reports of the node on instances and jobs.";
-        self.counter(encoder, "leno_control_reports", help, |of| of.reports)
+        self.counter(encoder, "leno_control_reports", help, |of| of.reports)?;
+        let help = "Subscriptions and reports of the node that were refused, because they concern nothing of its own.";
+        self.counter(encoder, "leno_control_refused", help, |of| of.refused)
     }
 }

@@ -119,6 +119,7 @@ async fn up(
         listeners: leno_node::Listeners::default(),
         locality: Default::default(),
         any_caller: guards.any_caller,
+        capacity: None,
         settings,
     };
     let admin_listener = Listener::open(&mesh.admin).await?;

@@ -2,7 +2,6 @@
 
 mod authorizer_server;
 mod mesh;
-#[expect(dead_code, reason = "the other half is for calls to the outside")]
 mod outside;
 
 use authorizer_server::{Asked, Authorizer, Say};

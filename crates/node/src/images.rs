@@ -10,7 +10,7 @@ use leno_function::{ContainerSpec, FunctionSpec, Rooms, Source};
 use leno_image::{Image, Limits, Progress, Store};
 use leno_room::{DEFAULT_WRITABLE, Volume};
 use pull::Pull;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use tokio::sync::OnceCell;
 use tokio::task::spawn_blocking;
@@ -77,6 +77,13 @@ impl Images {
         let pull = Arc::new(Pull::new(self.clone(), image, digest));
         pulls.insert(name.to_owned(), Arc::downgrade(&pull));
         pull
+    }
+
+    /// The images that are here and in use, by name with digest.
+    pub(crate) fn kept(&self) -> BTreeSet<String> {
+        let pulls = self.pulls.lock().unwrap_or_else(PoisonError::into_inner);
+        let here = pulls.iter().filter(|(_, pull)| pull.upgrade().is_some_and(|pull| pull.is_here()));
+        here.map(|(name, _)| name.clone()).collect()
     }
 
     /// Brings an image here, or says why not.

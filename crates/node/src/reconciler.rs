@@ -10,11 +10,12 @@ use crate::instances::{Hosted, Revisions, reported};
 use crate::jobs::Jobs;
 use crate::listeners::Listeners;
 use crate::loader::{Loaded, Loader, Wanted};
+use crate::placement::{DeliveredBounds, ReportedLoads};
 use crate::retries::Retries;
 use leno_config::slice::Run;
 use leno_config::{FunctionId, ModuleHash, Slice};
 use leno_control::node::{Agent, Change, Update, Updates};
-use leno_control::{Resource, RevisionCounts, Subject};
+use leno_control::{Capacity, Resource, RevisionCounts, Subject};
 use leno_function::{FunctionSpec, Supervisor};
 use leno_identity::SpiffeId;
 use leno_proxy::endpoints::Endpoint;
@@ -37,6 +38,9 @@ const REQUEST_COUNTS_INTERVAL: Duration = Duration::from_millis(500);
 /// Changes of instances within this time are reported together. In a burst that takes few messages instead of one for each instance.
 const REPORT_DELAY: Duration = Duration::from_millis(20);
 
+/// Interval between reports of load, if anything has changed.
+const LOAD_INTERVAL: Duration = Duration::from_millis(250);
+
 /// Interval between checks whether jobs have got their certificates.
 const CERT_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
@@ -48,6 +52,8 @@ pub(crate) struct Reconciler {
     pub supervisor: Supervisor,
     pub hosted: Arc<Hosted>,
     pub images: Arc<Images>,
+    /// What the node offers to instances; `None`: nothing.
+    pub capacity: Option<Capacity>,
     /// The identities to certify.
     pub wanted: watch::Sender<BTreeSet<SpiffeId>>,
     /// The identities of the node itself and, if it is a gateway, of gateways. They are certified whatever the node hosts.
@@ -85,6 +91,8 @@ struct LoopState {
     retries: Retries,
     keys: JwksFetcher,
     modules: ModuleFetcher,
+    bounds: DeliveredBounds,
+    loads: ReportedLoads,
 }
 
 /// Waits for the load that is under way; without one, for ever.
@@ -111,8 +119,10 @@ impl Reconciler {
         let mut tick = tokio::time::interval(REQUEST_COUNTS_INTERVAL);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let jobs = Jobs::new(self.agent.clone(), self.supervisor.clone(), self.node.svids.clone(), self.images.clone());
-        let (functions, draining, retries) = Default::default();
-        let mut state = LoopState { functions, draining, jobs, retries, keys, modules };
+        let (functions, draining, retries, bounds, loads) = Default::default();
+        let mut state = LoopState { functions, draining, jobs, retries, keys, modules, bounds, loads };
+        let mut load_tick = tokio::time::interval(LOAD_INTERVAL);
+        load_tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut job_changes = self.supervisor.job_changes();
         let mut report_at = None;
         let mut loading: Option<Loading> = None;
@@ -142,6 +152,7 @@ impl Reconciler {
                 }
                 Ok(()) = job_changes.changed() => state.jobs.report(),
                 _ = tick.tick(), if self.node.revision_stats.any() => self.report_request_counts(),
+                _ = load_tick.tick(), if self.capacity.is_some() => self.report_loads(&mut state.loads),
                 changed = changes.changed() => {
                     if changed.is_err() {
                         return;
@@ -227,18 +238,26 @@ impl Reconciler {
         }
     }
 
+    /// Reports what this node offers and the loads of its functions, as far as anything has changed.
+    fn report_loads(&self, loads: &mut ReportedLoads) {
+        let Some(capacity) = self.capacity else { return };
+        self.agent.offer(capacity, self.images.kept());
+        self.agent.report_loads(&loads.changed(&self.supervisor));
+    }
+
     fn report(&self, id: &FunctionId) {
         self.agent.report(id, reported(&self.supervisor, id));
     }
 
     fn apply(&self, update: Update, mut loaded: Loaded, state: &mut LoopState) {
-        let LoopState { functions, draining, jobs, retries, keys, .. } = state;
+        let LoopState { functions, draining, jobs, retries, keys, bounds, .. } = state;
         let before = self.node.snapshot.load_full();
         let mut next = before.change();
         let mut removed = BTreeSet::new();
         let mut rejected = Vec::new();
         let (mut complete, mut forgotten, mut replaced) = (false, false, false);
         let (mut updated, mut endpoints) = (Vec::new(), Vec::new());
+        let mut rescaled = BTreeSet::new();
         let only_endpoints = update.changes.iter().all(|change| matches!(change.subject(), Subject::Endpoints(_)));
         for change in update.changes.iter().cloned() {
             let subject = change.subject();
@@ -273,13 +292,15 @@ impl Reconciler {
                             jobs.remove(id);
                         } else {
                             jobs.remove(id);
-                            let specs =
-                                FunctionSpec::all(&entry.slice).into_iter().map(|spec| self.images.contain(spec));
+                            let specs = FunctionSpec::all(&entry.slice)
+                                .into_iter()
+                                .map(|spec| bounds.limit(self.images.contain(spec)));
                             let revisions = self.supervisor.apply_all(specs.collect());
                             if let Some(revisions) = Revisions::new(revisions) {
                                 replaced |= functions.insert(id.clone(), revisions).is_some();
                             }
                         }
+                        rescaled.remove(id);
                         updated.push(entry.clone());
                         next.insert(entry);
                     }
@@ -303,6 +324,11 @@ impl Reconciler {
                     }
                     forgotten = true;
                 }
+                Change::Set(Resource::Scale(id, delivered)) => {
+                    bounds.set(id.clone(), delivered);
+                    rescaled.insert(id);
+                }
+                Change::Removed(Subject::Scale(id)) => bounds.remove(&id),
                 Change::Set(Resource::Hosted(_)) => complete = true,
                 Change::Set(Resource::Route(route)) => match loaded.routes.remove(&route.id) {
                     Some(Ok(entry)) => {
@@ -325,6 +351,15 @@ impl Reconciler {
         if only_endpoints {
             update.reject(rejected);
             return;
+        }
+        // Bounds that came without their slice.
+        for id in &rescaled {
+            if functions.get(id).is_some()
+                && let Some(entry) = before.functions.get(id)
+            {
+                let specs = FunctionSpec::all(&entry.slice).into_iter();
+                self.supervisor.apply_all(specs.map(|spec| bounds.limit(self.images.contain(spec))).collect());
+            }
         }
         // The control plane counts from this report on. It must get it before the first request is routed to a new revision.
         self.report_request_counts();

@@ -9,8 +9,8 @@ use crate::loader::Loader;
 use crate::reconciler::Reconciler;
 use anyhow::{Context, Result};
 use leno_config::{Locality, MeshSlice};
-use leno_control::Membership;
 use leno_control::node::{BACKOFF, Identities, Options};
+use leno_control::{Capacity, Membership};
 use leno_function::{Rooms, Settings, Supervisor};
 use leno_identity::{SpiffeId, SvidStore};
 use leno_proxy::Telemetry;
@@ -52,6 +52,8 @@ pub struct Join {
     pub locality: Locality,
     /// Accept an instance's credential from any process.
     pub any_caller: bool,
+    /// What the node offers to instances; `None`: nothing, so the control plane's scheduler places nothing on it.
+    pub capacity: Option<Capacity>,
     /// Settings of the supervisor.
     pub settings: Settings,
 }
@@ -103,6 +105,7 @@ pub async fn start(
         supervisor: supervisor.clone(),
         hosted,
         images,
+        capacity: join.capacity,
         wanted,
         own,
         gateway: join.gateway,

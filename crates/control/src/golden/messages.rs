@@ -34,6 +34,30 @@ fn golden_messages_are_read_and_written_as_they_were() {
     assert_eq!((greeted.subscribe.len(), greeted.held.len(), greeted.inbound.is_some()), (7, 7, true));
     assert_eq!((greeted.instances.len(), greeted.jobs.len()), (1, 1));
     from_node("hello", from_node::Message::Hello(hello()));
+    let capacity = v1::Capacity {
+        cpu_millis: 2000,
+        memory_bytes: 4 << 30,
+        instances: 100,
+        images: vec!["shop@sha256:00".to_owned()],
+    };
+    let bounds = vec![v1::FunctionBounds {
+        function: "shop/checkout".to_owned(),
+        bounds: vec![v1::Bounds { revision: 3, least: 1, most: 4 }],
+    }];
+    let placed = v1::Hello { capacity: Some(capacity.clone()), bounds, ..hello() };
+    from_node("hello-placed", from_node::Message::Hello(placed));
+    from_node("capacity", from_node::Message::Capacity(capacity));
+    let load = v1::Load {
+        function: "shop/checkout".to_owned(),
+        revision: 3,
+        ready: 1,
+        starting: 2,
+        in_flight: 5,
+        waiting: 6,
+        request_seconds: 1.5,
+        requests: 70,
+    };
+    from_node("loads", from_node::Message::Loads(v1::Loads { loads: vec![load] }));
     let subjects = || subjects().iter().map(v1::Subject::from).collect::<Vec<_>>();
     let subscribe = v1::Subscribe { subscribe: subjects(), unsubscribe: subjects() };
     from_node("subscribe", from_node::Message::Subscribe(subscribe));
@@ -55,6 +79,11 @@ fn golden_messages_are_read_and_written_as_they_were() {
     to_node("delta", to_node::Message::Delta(v1::Delta { nonce: 300, resources, removed: subjects() }));
 
     let identity = "spiffe://orders.example/ns/shop/sa/checkout".to_owned();
+    let (secret, csr) = (vec![7; 16].into(), vec![0x30, 0].into());
+    let (name, address) = ("one".to_owned(), "192.0.2.1".to_owned());
+    message("join-request", "JoinRequest", &v1::JoinRequest { secret, name, csr, address });
+    let (chain, roots) = (vec![vec![0x30, 0].into(); 2], vec![vec![0x30, 0].into()]);
+    message("join-response", "JoinResponse", &v1::JoinResponse { chain, roots });
     message("sign-request", "SignRequest", &v1::SignRequest { identity, csr: vec![0x30, 0].into() });
     message("sign-response", "SignResponse", &v1::SignResponse { chain: vec![vec![0x30, 0].into(); 2] });
 }
@@ -69,6 +98,8 @@ fn hello() -> v1::Hello {
         reports: vec![wire::report(&id("shop/checkout"), &instances())],
         jobs: vec![wire::job_report(&id("shop/report"), &outcome(JobState::Running).report)],
         protocols: Some(v1::Protocols { oldest: 1, newest: 2 }),
+        capacity: None,
+        bounds: Vec::new(),
     }
 }
 

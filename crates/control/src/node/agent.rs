@@ -5,6 +5,7 @@ use super::stream;
 use super::update::Update;
 use crate::channel;
 use crate::job::JobReport;
+use crate::load::{Capacity, Load};
 use crate::membership::Membership;
 use crate::resource::{Instance, Subject, Version};
 use crate::rollout::RevisionCounts;
@@ -14,7 +15,7 @@ use crate::wire::{self, v1};
 use backon::ExponentialBuilder;
 use leno_config::FunctionId;
 use leno_identity::{CertificateDer, SpiffeId, TlsError};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -146,6 +147,21 @@ impl Agent {
     pub fn report_request_counts(&self, function: &FunctionId, counts: &[(u32, RevisionCounts)]) {
         if *self.0.connection.borrow() == Connection::Connected {
             self.0.shared.send(None, from_node(Message::Traffic(wire::traffic(function, counts))));
+        }
+    }
+
+    /// Says what this node offers to instances, and which images it keeps. Without it, the scheduler places nothing here. Only changes are sent.
+    pub fn offer(&self, capacity: Capacity, images: BTreeSet<String>) {
+        let message = self.0.shared.desired().offer(capacity, images);
+        if let Some(message) = message {
+            self.0.shared.send(None, message);
+        }
+    }
+
+    /// Reports the load of functions for which anything has changed. Nothing is kept while the control plane is away, because totals only grow.
+    pub fn report_loads(&self, loads: &[Load]) {
+        if !loads.is_empty() && *self.0.connection.borrow() == Connection::Connected {
+            self.0.shared.send(None, from_node(Message::Loads(wire::loads(loads))));
         }
     }
 

@@ -1,6 +1,7 @@
 //! What a node wants and has. It outlives each stream.
 
 use crate::job::JobReport;
+use crate::load::{Bounds, Capacity};
 use crate::resource::{Instance, Subject, Version};
 use crate::wire::v1::from_node::Message;
 use crate::wire::{self, RELEASE, v1};
@@ -15,6 +16,9 @@ pub(crate) struct Desired {
     held: BTreeMap<Subject, Version>,
     instances: BTreeMap<FunctionId, Vec<Instance>>,
     jobs: BTreeMap<FunctionId, JobReport>,
+    capacity: Option<(Capacity, BTreeSet<String>)>,
+    /// The bounds in force.
+    bounds: BTreeMap<FunctionId, Vec<Bounds>>,
 }
 
 impl Desired {
@@ -28,6 +32,8 @@ impl Desired {
             inbound: inbound.map(|address| address.to_string()).unwrap_or_default(),
             reports: reports.collect(),
             jobs: self.jobs.iter().map(|(job, report)| wire::job_report(job, report)).collect(),
+            capacity: self.capacity.as_ref().map(|(capacity, images)| wire::capacity(capacity, images)),
+            bounds: self.bounds.iter().map(wire::bounds).collect(),
         }))
     }
 
@@ -52,6 +58,25 @@ impl Desired {
             self.instances.insert(function.clone(), instances);
         }
         Some(from_node(Message::Report(report)))
+    }
+
+    /// `None`: it is what was said before.
+    pub(crate) fn offer(&mut self, capacity: Capacity, images: BTreeSet<String>) -> Option<v1::FromNode> {
+        let offer = Some((capacity, images));
+        if self.capacity == offer {
+            return None;
+        }
+        self.capacity = offer;
+        let (capacity, images) = self.capacity.as_ref()?;
+        Some(from_node(Message::Capacity(wire::capacity(capacity, images))))
+    }
+
+    /// Notes which bounds of a function are in force; `None`: none any more.
+    pub(crate) fn bounded(&mut self, function: &FunctionId, bounds: Option<Vec<Bounds>>) {
+        match bounds {
+            Some(bounds) => self.bounds.insert(function.clone(), bounds),
+            None => self.bounds.remove(function),
+        };
     }
 
     pub(crate) fn report_job(&mut self, job: &FunctionId, report: JobReport) -> v1::FromNode {

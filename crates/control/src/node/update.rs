@@ -2,9 +2,11 @@
 
 use super::agent::Shared;
 use super::desired::from_node;
+use crate::load::Bounds;
 use crate::resource::{Resource, Subject, Version};
 use crate::wire::v1;
 use crate::wire::v1::from_node::Message;
+use leno_config::FunctionId;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -35,6 +37,8 @@ struct Answer {
     delivered: Vec<(Subject, Option<Version>)>,
     /// Begins with the resources that could not be decoded.
     rejected: BTreeMap<Subject, String>,
+    /// Bounds that were delivered.
+    bounds: BTreeMap<FunctionId, Vec<Bounds>>,
     given: bool,
 }
 
@@ -57,7 +61,12 @@ impl Update {
         delivered: Vec<(Subject, Option<Version>)>,
         rejected: BTreeMap<Subject, String>,
     ) -> Self {
-        Self { changes, answer: Answer { shared, stream, nonce, delivered, rejected, given: false } }
+        let bounds = changes.iter().filter_map(|change| match change {
+            Change::Set(Resource::Scale(id, bounds)) => Some((id.clone(), bounds.clone())),
+            _ => None,
+        });
+        let bounds = bounds.collect();
+        Self { changes, answer: Answer { shared, stream, nonce, delivered, rejected, bounds, given: false } }
     }
 
     /// Acknowledges the update: all of it is in force.
@@ -89,6 +98,9 @@ impl Answer {
         let mut desired = self.shared.desired();
         for (subject, version) in self.delivered.drain(..) {
             if !self.rejected.contains_key(&subject) {
+                if let Subject::Scale(id) = &subject {
+                    desired.bounded(id, self.bounds.remove(id));
+                }
                 desired.in_force(subject, version);
             }
         }

@@ -1,13 +1,14 @@
 //! Assigns jobs to nodes and follows their progress.
 //!
 //! Each job that has not ended is assigned to one present node whose placement covers it: the one with the fewest jobs, and of those the first by
-//! name. The job stays there until it has ended, or until the node was away for longer than the grace period. Then it begins anew on another node. So
+//! name. If there is none, the scheduler chooses one. The job stays there until it has ended, or until the node was away for longer than the grace period. Then it begins anew on another node. So
 //! a job runs at least once, and twice where a node that is cut off runs it on.
 
 use super::{Node, State};
+use crate::admission::Placement;
 use crate::job::{JobDefinition, JobEvent, JobReport, JobState, JobStatus, Outcome};
 use leno_config::FunctionId;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 /// Events that are kept of each job.
@@ -28,9 +29,9 @@ struct Job {
 }
 
 impl Jobs {
-    /// Whether the job is assigned to the node and has not ended.
-    pub(super) fn runs_on(&self, id: &FunctionId, name: &str) -> bool {
-        self.0.get(id).is_some_and(|job| !job.has_ended() && job.node.as_deref() == Some(name))
+    /// The node to which the job is assigned, until it has ended.
+    pub(super) fn node_of(&self, id: &FunctionId) -> Option<Arc<str>> {
+        self.0.get(id).filter(|job| !job.has_ended())?.node.clone()
     }
 
     fn define(&mut self, id: &FunctionId, definition: &JobDefinition) {
@@ -92,8 +93,7 @@ impl State {
         }
     }
 
-    /// Ends the wait for nodes of an earlier process to reconnect.
-    pub(crate) fn stop_awaiting(&mut self) {
+    pub(super) fn stop_awaiting_jobs(&mut self) {
         for job in self.jobs.0.values_mut() {
             job.awaited = false;
         }
@@ -137,9 +137,7 @@ impl State {
                 job.record_event(JobEvent { at, from, to: JobState::Pending, reason });
                 job.report = JobReport::pending(&job.definition.run);
             }
-            for name in before.iter().chain(&node) {
-                self.refresh(name);
-            }
+            self.rehost(&[id]);
         }
     }
 
@@ -147,21 +145,28 @@ impl State {
     fn is_misplaced(&self, id: &FunctionId) -> bool {
         let Some(job) = self.jobs.0.get(id).filter(|job| !job.has_ended()) else { return false };
         let node = job.node.as_ref().and_then(|name| self.nodes.get(name));
-        !node.is_some_and(|node| can_run(node, id))
+        !node.is_some_and(|node| node.present && may_run(node, id))
     }
 
-    fn node_for(&self, id: &FunctionId) -> Option<Arc<str>> {
+    fn node_for(&mut self, id: &FunctionId) -> Option<Arc<str>> {
         let job = self.jobs.0.get(id)?;
-        let missing = |node: &Node| node.admission.placement.hosts(id) && node.last_session == 0;
+        let missing = |node: &Node| may_run(node, id) && node.last_session == 0;
         if job.awaited && self.nodes.values().any(missing) {
             return None;
         }
-        let able = self.nodes.iter().filter(|(_, node)| can_run(node, id));
-        able.min_by_key(|(name, _)| (self.jobs_on(name), (*name).clone())).map(|(name, _)| name.clone())
+        let able = self.nodes.iter().filter(|(_, node)| node.present && node.admission.placement.hosts(id));
+        let chosen = able.min_by_key(|(name, _)| (self.jobs_on(name), (*name).clone())).map(|(name, _)| name.clone());
+        chosen.or_else(|| {
+            let demand = self.compiled.functions.get(id)?.demand.clone();
+            self.scheduler.set_function(id, demand, false);
+            let chosen = self.scheduler.nodes_of(id).first().cloned()?;
+            self.scheduler.reserve(id, &chosen, 1);
+            Some(chosen)
+        })
     }
 
     fn jobs_on(&self, name: &str) -> usize {
-        self.jobs.0.keys().filter(|id| self.jobs.runs_on(id, name)).count()
+        self.jobs.0.keys().filter(|id| self.jobs.node_of(id).as_deref() == Some(name)).count()
     }
 
     /// Assigns jobs to a node that comes back and reports to run them, so that no other node gets them.
@@ -172,6 +177,7 @@ impl State {
                 && job.definition.run == report.run
             {
                 job.node = Some(name.clone());
+                self.rehost(std::slice::from_ref(id));
             }
         }
     }
@@ -203,10 +209,10 @@ impl State {
     pub(crate) fn end_job(&mut self, id: &FunctionId, Outcome { node, report }: Outcome) {
         let Some(job) = self.jobs.0.get_mut(id) else { return };
         tracing::info!(job = %id, node, state = ?report.state, reason = report.reason, "a job has ended");
-        let before = job.node.replace(node.into());
-        let concerned: BTreeSet<Arc<str>> = before.into_iter().chain(job.node.clone()).collect();
+        job.node = Some(node.into());
         job.apply_report(report);
-        concerned.iter().for_each(|name| self.refresh(name));
+        self.scheduler.remove_function(id);
+        self.rehost(std::slice::from_ref(id));
     }
 
     pub(super) fn job_statuses(&self) -> Vec<JobStatus> {
@@ -222,6 +228,7 @@ impl State {
     }
 }
 
-fn can_run(node: &Node, id: &FunctionId) -> bool {
-    node.present && node.admission.placement.hosts(id)
+/// Whether the node may be chosen for the job, or keeps it.
+fn may_run(node: &Node, id: &FunctionId) -> bool {
+    node.admission.placement.hosts(id) || node.admission.placement == Placement::Scheduled
 }

@@ -1,9 +1,14 @@
 //! Random histories: whatever happens in whatever order, in the end each node has exactly what it should.
 
+mod scheduled;
+
 use super::*;
 use crate::definitions::Definitions;
 use crate::history::Histories;
-use crate::resource::Resource;
+use crate::resource::{Content, Endpoint};
+use crate::wire::{self, v1};
+use std::collections::VecDeque;
+
 use crate::slices;
 use leno_identity::{Authority, TrustBundle};
 use std::time::SystemTime;
@@ -54,7 +59,7 @@ impl World {
         for name in NODES {
             state.admit(
                 name,
-                Admission { placement: Placement::Everything, gateway: false, locality: Default::default() },
+                Admission { placement: Placement::Everything, gateway: true, locality: Default::default() },
             );
         }
         Self {
@@ -114,7 +119,7 @@ impl World {
             Placement::Only(FUNCTIONS.into_iter().filter(|_| random.one_in(2)).map(slices::function).collect())
         };
         self.placements.insert(name, placement.clone());
-        self.state.admit(name, Admission { placement, gateway: false, locality: Default::default() });
+        self.state.admit(name, Admission { placement, gateway: true, locality: Default::default() });
     }
 
     fn connect(&mut self, name: &'static str) {
@@ -122,12 +127,14 @@ impl World {
         let peer = self.peers.get_mut(name).unwrap();
         peer.read.clear();
         peer.refused.clear();
+        // Where a function is no more, its instances have ended.
+        peer.instances.retain(|id, _| self.placements[name].hosts(id) && self.slices.contains_key(id));
         let greeting = Greeting {
             subscribe: peer.explicit.iter().cloned().collect(),
             held: peer.held.iter().map(|(subject, version)| (subject.clone(), *version)).collect(),
             inbound: Some(SocketAddr::from(([127, 0, 0, 1], port))),
             instances: peer.instances.clone(),
-            jobs: Vec::new(),
+            ..Greeting::default()
         };
         peer.session = self.state.connect(name, greeting, Arc::default());
     }
@@ -158,7 +165,10 @@ impl World {
         };
         let (add, remove) = (any(), any());
         peer.explicit.remove(&remove);
-        peer.explicit.insert(add.clone());
+        // Slices and endpoints follow from the placement alone.
+        if !matches!(add, Subject::Slice(_) | Subject::Endpoints(_)) {
+            peer.explicit.insert(add.clone());
+        }
         if let Some(session) = peer.session {
             self.state.subscribe(name, session, vec![add], &[remove]);
         }
@@ -176,6 +186,15 @@ impl World {
         };
         let instances: Vec<_> = (0..random.below(4) as u64).map(instance).collect();
         let peer = self.peers.get_mut(name).unwrap();
+        // What it says of other functions is refused.
+        if !self.placements[name].hosts(&function) || !self.slices.contains_key(&function) {
+            if let Some(session) = peer.session
+                && !peer.instances.contains_key(&function)
+            {
+                self.state.report(name, session, function, instances);
+            }
+            return;
+        }
         if instances.is_empty() {
             peer.instances.remove(&function);
         } else {
@@ -289,7 +308,7 @@ impl World {
                 || self.state.compiled.contents.contains_key(subject))
             .then(|| Content::new(&slices::mesh())),
             Subject::Bundle => Some(Content::of_bundle(&self.bundle)),
-            Subject::Module(_) => None,
+            Subject::Module(_) | Subject::Scale(_) => None,
             Subject::Slice(id) => self.slices.get(id).map(|slice| Content::new(&slices::delivered(slice.clone()))),
             Subject::Route(id) => {
                 let slice = self.slices.get(id).map(|slice| slices::delivered(slice.clone()));

@@ -81,7 +81,7 @@ pub(crate) async fn eventually(mut condition: impl FnMut() -> bool) {
 }
 
 pub(crate) fn everything() -> Admission {
-    Admission { placement: Placement::Everything, gateway: false, locality: Default::default() }
+    Admission { placement: Placement::Everything, gateway: true, locality: Default::default() }
 }
 
 pub(crate) fn only(functions: &[&str]) -> Admission {
@@ -152,6 +152,17 @@ pub(crate) fn endpoints_of(name: &str) -> Subject {
 
 pub(crate) fn part(admission: Admission) -> Change {
     Change::Set(Resource::Hosted(admission.placement))
+}
+
+/// What a node of the scheduler is for.
+pub(crate) fn scheduled() -> Admission {
+    Admission { placement: Placement::Scheduled, gateway: false, locality: Default::default() }
+}
+
+/// A node's load of a function's first revision: ready instances, and requests that wait.
+pub(crate) fn load(name: &str, ready: u32, waiting: u32) -> leno_control::Load {
+    let seen = leno_control::Observation { ready, waiting, ..Default::default() };
+    leno_control::Load { function: function(name), revision: 1, starting: 0, seen }
 }
 
 /// `ready` instances.

@@ -55,6 +55,11 @@ impl Pull {
         Self { inner: Arc::new(inner), task: Mutex::default() }
     }
 
+    /// Whether the image is on this node.
+    pub(super) fn is_here(&self) -> bool {
+        matches!(*self.inner.state.borrow(), State::Here(_))
+    }
+
     /// Begins to bring it, and goes on until it is here.
     pub(super) fn begin_ahead(&self) {
         self.inner.ahead.store(true, Ordering::Relaxed);

@@ -1,0 +1,90 @@
+//! What nodes offer, and what the functions on them do.
+
+use leno_config::FunctionId;
+use serde::{Deserialize, Serialize};
+
+pub use leno_autoscaler::Observation;
+
+/// What a node offers to instances, or what instances use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Capacity {
+    /// Thousandths of a processor.
+    pub cpu_millis: u64,
+    /// Bytes of memory.
+    pub memory: u64,
+    /// Number of instances.
+    pub instances: u32,
+}
+
+/// How many instances of one revision a node may have, and must.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Bounds {
+    /// Number of the revision.
+    pub revision: u32,
+    /// Instances at least.
+    pub least: u32,
+    /// Instances at most.
+    pub most: u32,
+}
+
+/// The load of one revision of a function on a node.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Load {
+    /// Name of the function.
+    pub function: FunctionId,
+    /// Number of the revision.
+    pub revision: u32,
+    /// Instances that are starting.
+    pub starting: u32,
+    /// Ready instances and requests. Totals count from any moment, and begin anew when the node is started again.
+    pub seen: Observation,
+}
+
+impl Capacity {
+    pub(crate) fn times(&self, instances: u32) -> Self {
+        let times = |of: u64| of.saturating_mul(instances.into());
+        Self {
+            cpu_millis: times(self.cpu_millis),
+            memory: times(self.memory),
+            instances: self.instances.saturating_mul(instances),
+        }
+    }
+
+    pub(crate) fn plus(&self, other: &Self) -> Self {
+        Self {
+            cpu_millis: self.cpu_millis.saturating_add(other.cpu_millis),
+            memory: self.memory.saturating_add(other.memory),
+            instances: self.instances.saturating_add(other.instances),
+        }
+    }
+
+    pub(crate) fn minus(&self, other: &Self) -> Self {
+        Self {
+            cpu_millis: self.cpu_millis.saturating_sub(other.cpu_millis),
+            memory: self.memory.saturating_sub(other.memory),
+            instances: self.instances.saturating_sub(other.instances),
+        }
+    }
+
+    /// How many times `other` fits in.
+    pub(crate) fn holds(&self, other: &Self) -> u32 {
+        let times = |of: u64, one: u64| of.checked_div(one).unwrap_or(u64::MAX);
+        let by_cpu = times(self.cpu_millis, other.cpu_millis);
+        let by_memory = times(self.memory, other.memory);
+        let by_instances = times(self.instances.into(), other.instances.into());
+        by_cpu.min(by_memory).min(by_instances).try_into().unwrap_or(u32::MAX)
+    }
+
+    /// The largest share of `all` that this is, in thousandths.
+    pub(crate) fn permille_of(&self, all: &Self) -> u64 {
+        let share = |used: u64, all: u64| match (used, all) {
+            (0, _) => 0,
+            (_, 0) => u64::MAX,
+            _ => used.saturating_mul(1000) / all,
+        };
+        let by_cpu = share(self.cpu_millis, all.cpu_millis);
+        let by_memory = share(self.memory, all.memory);
+        by_cpu.max(by_memory).max(share(self.instances.into(), all.instances.into()))
+    }
+}

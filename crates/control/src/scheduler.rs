@@ -1,0 +1,425 @@
+//! Decides on which nodes functions are. It has no clock and does no I/O: the same events in the same order give the same placement.
+//!
+//! Each function is on at least one node, its home, also while it has no instance. It is on further nodes while one cannot hold its instances, and
+//! while its minimum asks for several instances, which are spread. A node is chosen by, in this order: the zone with the fewest nodes of the function;
+//! a node that keeps the function's image; the node of which the smallest share is used, and then the one with the fewest functions. A function stays
+//! where it is until its node is gone, cordoned or too small.
+//!
+//! Nodes are ranked within their zones and functions are known by node, so an event costs what it concerns, not what there is.
+
+use crate::load::Capacity;
+use leno_config::{FunctionId, Locality};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+/// Nodes over which the minimum of a function is spread. More nodes are for load only.
+const SPREAD: usize = 3;
+/// Candidates that are looked at in each zone, best first, before all nodes are.
+const CANDIDATES: usize = 16;
+/// Functions that are tried again when a node may have got room.
+const RETRIES: usize = 8;
+
+/// What the placement of a function depends on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Demand {
+    /// What one instance needs. What a document does not say needs nothing.
+    pub instance: Capacity,
+    /// The image of its instances, by name with digest.
+    pub image: Option<String>,
+    /// Instances that there must be.
+    pub least: u32,
+    /// Instances that there should be, by its load.
+    pub desired: u32,
+    /// Whether all of it must be on one node.
+    pub single: bool,
+}
+
+/// What the scheduler knows of a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct NodeState {
+    pub locality: Locality,
+    pub capacity: Capacity,
+    /// Images that the node keeps.
+    pub images: BTreeSet<String>,
+    /// The node gets nothing new, and what it has goes elsewhere.
+    pub cordoned: bool,
+}
+
+#[derive(Default)]
+pub(crate) struct Scheduler {
+    nodes: BTreeMap<Arc<str>, Node>,
+    /// Nodes that may get something, by zone, best first.
+    ranking: BTreeMap<Zone, BTreeSet<(Rank, Arc<str>)>>,
+    images: HashMap<String, BTreeSet<Arc<str>>>,
+    functions: BTreeMap<FunctionId, Placed>,
+    unplaced: BTreeSet<FunctionId>,
+}
+
+/// Region and zone.
+type Zone = (Option<String>, Option<String>);
+/// The used share in thousandths, and the number of functions.
+type Rank = (u64, usize);
+
+struct Node {
+    state: NodeState,
+    used: Capacity,
+    /// The functions on the node, and for how many instances each has room reserved.
+    functions: BTreeMap<FunctionId, u32>,
+}
+
+#[derive(Default)]
+struct Placed {
+    demand: Demand,
+    /// The home first.
+    nodes: Vec<Arc<str>>,
+    /// Nodes that hold the function until another one does.
+    leaving: BTreeSet<Arc<str>>,
+    /// Nothing is decided yet, because the node that has the function may come back.
+    awaited: bool,
+}
+
+impl Node {
+    /// How many more instances fit.
+    fn room(&self, instance: &Capacity) -> u32 {
+        self.state.capacity.minus(&self.used).holds(instance)
+    }
+
+    fn rank(&self) -> Rank {
+        (self.used.permille_of(&self.state.capacity), self.functions.len())
+    }
+
+    fn zone(&self) -> Zone {
+        (self.state.locality.region.clone(), self.state.locality.zone.clone())
+    }
+}
+
+impl Scheduler {
+    /// Adds a node, or changes what is known of it. Returns the functions whose nodes may have changed.
+    pub(crate) fn set_node(&mut self, name: &Arc<str>, state: NodeState) -> BTreeSet<FunctionId> {
+        if self.nodes.get(name).is_some_and(|node| node.state == state) {
+            return BTreeSet::new();
+        }
+        self.unrank(name);
+        let before = self.nodes.get(name).map(|node| node.state.images.clone()).unwrap_or_default();
+        for image in before.difference(&state.images) {
+            if let Some(keepers) = self.images.get_mut(image) {
+                keepers.remove(name);
+                if keepers.is_empty() {
+                    self.images.remove(image);
+                }
+            }
+        }
+        for image in &state.images {
+            self.images.entry(image.clone()).or_default().insert(name.clone());
+        }
+        let cordoned = state.cordoned;
+        let new = Node { state: NodeState::default(), used: Capacity::default(), functions: BTreeMap::new() };
+        let node = self.nodes.entry(name.clone()).or_insert(new);
+        let drains = cordoned && !node.state.cordoned;
+        let returns = !cordoned && node.state.cordoned;
+        node.state = state;
+        let on_it: Vec<_> = node.functions.keys().cloned().collect();
+        self.rank(name);
+        let mut concerned = BTreeSet::new();
+        if drains {
+            for id in on_it {
+                if let Some(placed) = self.functions.get_mut(&id) {
+                    placed.nodes.retain(|node| node != name);
+                    placed.leaving.insert(name.clone());
+                }
+                self.settle(&id);
+                concerned.insert(id);
+            }
+        } else if returns {
+            // What is still here may stay where it has found no other node.
+            let unplaced: Vec<_> = on_it.into_iter().filter(|id| self.unplaced.contains(id)).collect();
+            for id in unplaced {
+                self.keep(&id, name);
+                concerned.insert(id);
+            }
+        }
+        if !cordoned {
+            concerned.extend(self.place_unplaced(usize::MAX));
+        }
+        concerned
+    }
+
+    /// Removes a node that is gone. Returns the functions that were on it.
+    pub(crate) fn remove_node(&mut self, name: &str) -> BTreeSet<FunctionId> {
+        self.unrank(name);
+        let Some(node) = self.nodes.remove(name) else { return BTreeSet::new() };
+        for image in &node.state.images {
+            if let Some(keepers) = self.images.get_mut(image) {
+                keepers.remove(name);
+                if keepers.is_empty() {
+                    self.images.remove(image);
+                }
+            }
+        }
+        for id in node.functions.keys() {
+            if let Some(placed) = self.functions.get_mut(id) {
+                placed.nodes.retain(|other| **other != *name);
+                placed.leaving.remove(name);
+            }
+            self.settle(id);
+        }
+        node.functions.into_keys().collect()
+    }
+
+    /// Adds a function, or changes what it demands; what it should have by its load stays. `awaited`: a node that is not there yet may have it, so no other is chosen for now. Returns whether
+    /// its nodes may have changed.
+    pub(crate) fn set_function(&mut self, id: &FunctionId, demand: Demand, awaited: bool) -> bool {
+        let placed = self.functions.entry(id.clone()).or_default();
+        let demand = Demand { desired: placed.demand.desired, ..demand };
+        if placed.demand == demand && !placed.nodes.is_empty() {
+            return false;
+        }
+        placed.awaited = awaited && placed.nodes.is_empty();
+        let instance = std::mem::replace(&mut placed.demand, demand).instance;
+        if instance != placed.demand.instance {
+            let on: Vec<_> = placed.nodes.iter().chain(&placed.leaving).cloned().collect();
+            let now = placed.demand.instance;
+            for name in on {
+                self.with_node(&name, |node| {
+                    let reserved = node.functions.get(id).copied().unwrap_or(0);
+                    node.used = node.used.minus(&instance.times(reserved)).plus(&now.times(reserved));
+                });
+            }
+        }
+        self.settle(id)
+    }
+
+    /// How many instances the function should have by its load. Returns whether its nodes may have changed.
+    pub(crate) fn set_desired(&mut self, id: &FunctionId, desired: u32) -> bool {
+        let Some(placed) = self.functions.get_mut(id) else { return false };
+        placed.demand.desired = desired;
+        self.settle(id)
+    }
+
+    pub(crate) fn remove_function(&mut self, id: &FunctionId) {
+        let Some(placed) = self.functions.remove(id) else { return };
+        self.unplaced.remove(id);
+        for name in placed.nodes.iter().chain(&placed.leaving) {
+            self.drop_from(name, id, &placed.demand.instance);
+        }
+    }
+
+    /// Puts a function on a node that has it already, if it is on none. Returns whether it is there now.
+    pub(crate) fn adopt(&mut self, id: &FunctionId, name: &Arc<str>) -> bool {
+        let fits = self.nodes.get(name).is_some_and(|node| !node.state.cordoned);
+        let free = self.functions.get(id).is_some_and(|placed| placed.nodes.is_empty());
+        if fits && free {
+            self.keep(id, name);
+        }
+        self.is_on(id, name)
+    }
+
+    fn keep(&mut self, id: &FunctionId, name: &Arc<str>) {
+        let Some(placed) = self.functions.get_mut(id) else { return };
+        placed.awaited = false;
+        placed.leaving.remove(name);
+        placed.nodes.push(name.clone());
+        self.with_node(name, |node| {
+            node.functions.entry(id.clone()).or_insert(0);
+        });
+        self.settle(id);
+    }
+
+    /// Ends the wait for nodes that may have functions. Returns the functions that were waiting.
+    pub(crate) fn stop_awaiting(&mut self) -> BTreeSet<FunctionId> {
+        let waiting = |placed: &Placed| placed.awaited;
+        let waited: BTreeSet<_> =
+            self.functions.iter().filter(|(_, placed)| waiting(placed)).map(|(id, _)| id.clone()).collect();
+        for id in &waited {
+            if let Some(placed) = self.functions.get_mut(id) {
+                placed.awaited = false;
+            }
+            self.settle(id);
+        }
+        waited
+    }
+
+    /// Reserves room on a node for instances that the function has there, or must have. Returns functions that have found a node because room was freed.
+    pub(crate) fn reserve(&mut self, id: &FunctionId, name: &str, instances: u32) -> BTreeSet<FunctionId> {
+        let Some(placed) = self.functions.get(id) else { return BTreeSet::new() };
+        let instance = placed.demand.instance;
+        let mut freed = false;
+        self.with_node(name, |node| {
+            let Some(reserved) = node.functions.get_mut(id) else { return };
+            freed = instances < *reserved;
+            node.used = node.used.minus(&instance.times(*reserved)).plus(&instance.times(instances));
+            *reserved = instances;
+        });
+        if freed { self.place_unplaced(RETRIES) } else { BTreeSet::new() }
+    }
+
+    /// Takes a function from a node that it was leaving.
+    pub(crate) fn left(&mut self, id: &FunctionId, name: &str) {
+        let Some(placed) = self.functions.get_mut(id) else { return };
+        if placed.leaving.remove(name) {
+            let instance = placed.demand.instance;
+            self.drop_from(name, id, &instance);
+        }
+    }
+
+    /// The nodes of a function, the home first, without those that it is leaving.
+    pub(crate) fn nodes_of(&self, id: &FunctionId) -> &[Arc<str>] {
+        self.functions.get(id).map(|placed| &*placed.nodes).unwrap_or_default()
+    }
+
+    /// The nodes that a function is leaving.
+    pub(crate) fn leaving(&self, id: &FunctionId) -> impl Iterator<Item = &Arc<str>> {
+        self.functions.get(id).into_iter().flat_map(|placed| &placed.leaving)
+    }
+
+    pub(crate) fn is_on(&self, id: &FunctionId, name: &str) -> bool {
+        self.nodes_of(id).iter().any(|node| **node == *name)
+    }
+
+    /// Instances of the function that the node could have if it had nothing else.
+    pub(crate) fn holds(&self, id: &FunctionId, name: &str) -> u32 {
+        let (Some(placed), Some(node)) = (self.functions.get(id), self.nodes.get(name)) else { return 0 };
+        node.state.capacity.holds(&placed.demand.instance)
+    }
+
+    /// Instances of all functions for which room is reserved on the node.
+    pub(crate) fn reserved_on(&self, name: &str) -> u32 {
+        self.nodes.get(name).map_or(0, |node| node.used.instances)
+    }
+
+    /// Functions for which no node has room.
+    pub(crate) fn is_unplaced(&self, id: &FunctionId) -> bool {
+        self.unplaced.contains(id)
+    }
+
+    fn place_unplaced(&mut self, most: usize) -> BTreeSet<FunctionId> {
+        let unplaced: Vec<_> = self.unplaced.iter().take(most).cloned().collect();
+        unplaced.into_iter().filter(|id| self.settle(id)).collect()
+    }
+
+    /// Adds nodes that the function needs and takes away those that it does not need any more. Returns whether any changed.
+    fn settle(&mut self, id: &FunctionId) -> bool {
+        let Some(placed) = self.functions.get(id) else { return false };
+        if placed.awaited {
+            return false;
+        }
+        let demand = placed.demand.clone();
+        let needed = demand.least.max(demand.desired).max(1);
+        let spread = if demand.single { 1 } else { (demand.least as usize).clamp(1, SPREAD) };
+        let mut changed = false;
+        loop {
+            let placed = self.nodes_of(id);
+            let enough = self.held(id, None) >= u64::from(needed);
+            let may_grow = if demand.single { placed.is_empty() } else { placed.len() < needed as usize };
+            if placed.len() >= spread && (enough || !may_grow) {
+                break;
+            }
+            let Some(chosen) = self.choose(id, &demand) else { break };
+            if let Some(placed) = self.functions.get_mut(id) {
+                placed.leaving.remove(&chosen);
+                placed.nodes.push(chosen.clone());
+            }
+            self.with_node(&chosen, |node| {
+                node.functions.entry(id.clone()).or_insert(0);
+            });
+            changed = true;
+        }
+        changed |= self.leave_surplus(id, spread, needed);
+        if self.nodes_of(id).is_empty() {
+            self.unplaced.insert(id.clone())
+        } else {
+            self.unplaced.remove(id)
+        };
+        changed
+    }
+
+    /// Instances that the function has or could have on its nodes, apart from `without`.
+    fn held(&self, id: &FunctionId, without: Option<&str>) -> u64 {
+        let Some(placed) = self.functions.get(id) else { return 0 };
+        let on = placed.nodes.iter().filter(|name| without != Some(&***name));
+        let of = |name: &Arc<str>| {
+            let node = self.nodes.get(name)?;
+            let reserved = node.functions.get(id).copied().unwrap_or(0);
+            Some(u64::from(reserved) + u64::from(node.room(&placed.demand.instance)))
+        };
+        on.filter_map(of).sum()
+    }
+
+    /// A node without instances is given up if the others could have twice what is needed: less would bring it back soon.
+    fn leave_surplus(&mut self, id: &FunctionId, spread: usize, needed: u32) -> bool {
+        let nodes = self.nodes_of(id);
+        if nodes.len() <= spread {
+            return false;
+        }
+        let idle = |name: &&Arc<str>| self.nodes.get(&***name).is_some_and(|node| node.functions.get(id) == Some(&0));
+        let enough = |name: &&Arc<str>| self.held(id, Some(&***name)) >= 2 * u64::from(needed);
+        let Some(surplus) = nodes.iter().rev().filter(idle).find(enough).cloned() else { return false };
+        if let Some(placed) = self.functions.get_mut(id) {
+            placed.nodes.retain(|name| *name != surplus);
+            placed.leaving.insert(surplus);
+        }
+        true
+    }
+
+    /// The best node with room for an instance that does not have the function yet.
+    fn choose(&self, id: &FunctionId, demand: &Demand) -> Option<Arc<str>> {
+        let has = self.nodes_of(id);
+        let fits = |name: &Arc<str>| {
+            let node = self.nodes.get(name)?;
+            (!node.state.cordoned && !has.contains(name) && node.room(&demand.instance) > 0).then_some(node)
+        };
+        let in_zone = |zone: &Zone| {
+            has.iter().filter(|name| self.nodes.get(&***name).is_some_and(|node| node.zone() == *zone)).count()
+        };
+        let keeps = |name: &Arc<str>| {
+            demand.image.as_ref().and_then(|image| self.images.get(image)).is_some_and(|keepers| keepers.contains(name))
+        };
+        let cost = |name: &Arc<str>| {
+            let node = fits(name)?;
+            Some((in_zone(&node.zone()), !keeps(name), node.rank(), name.clone()))
+        };
+        let best = |candidates: &mut dyn Iterator<Item = &Arc<str>>| candidates.filter_map(cost).min();
+        let ranked = self.ranking.values().flat_map(|zone| zone.iter().take(CANDIDATES).map(|(_, name)| name));
+        let keepers = demand.image.as_ref().and_then(|image| self.images.get(image));
+        let keepers = keepers.into_iter().flat_map(|keepers| keepers.iter().take(CANDIDATES));
+        let chosen = best(&mut ranked.chain(keepers));
+        // It may be that only nodes of a low rank have room for an instance of this size.
+        chosen.or_else(|| best(&mut self.nodes.keys())).map(|(_, _, _, name)| name)
+    }
+
+    fn drop_from(&mut self, name: &str, id: &FunctionId, instance: &Capacity) {
+        self.with_node(name, |node| {
+            let reserved = node.functions.remove(id).unwrap_or(0);
+            node.used = node.used.minus(&instance.times(reserved));
+        });
+    }
+
+    fn with_node(&mut self, name: &str, change: impl FnOnce(&mut Node)) {
+        self.unrank(name);
+        if let Some(node) = self.nodes.get_mut(name) {
+            change(node);
+        }
+        self.rank(name);
+    }
+
+    fn unrank(&mut self, name: &str) {
+        let Some((name, node)) = self.nodes.get_key_value(name) else { return };
+        let zone = node.zone();
+        if let Some(ranked) = self.ranking.get_mut(&zone) {
+            ranked.remove(&(node.rank(), name.clone()));
+            if ranked.is_empty() {
+                self.ranking.remove(&zone);
+            }
+        }
+    }
+
+    fn rank(&mut self, name: &str) {
+        let Some((name, node)) = self.nodes.get_key_value(name) else { return };
+        if !node.state.cordoned {
+            self.ranking.entry(node.zone()).or_default().insert((node.rank(), name.clone()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,214 @@
+//! The scheduler under random events, and what it does in plain cases.
+
+use super::*;
+use proptest::prelude::*;
+
+fn id(number: usize) -> FunctionId {
+    format!("many/f{number}").parse().unwrap()
+}
+
+fn name(number: usize) -> Arc<str> {
+    format!("node-{number:03}").into()
+}
+
+fn node(instances: u32, zone: &str) -> NodeState {
+    let locality = Locality { region: None, zone: Some(zone.to_owned()) };
+    NodeState { locality, capacity: Capacity { cpu_millis: 0, memory: 1 << 30, instances }, ..NodeState::default() }
+}
+
+fn demand(least: u32) -> Demand {
+    Demand { instance: Capacity { cpu_millis: 0, memory: 1 << 20, instances: 1 }, least, ..Demand::default() }
+}
+
+fn mesh(nodes: usize) -> Scheduler {
+    let mut scheduler = Scheduler::default();
+    for number in 0..nodes {
+        scheduler.set_node(&name(number), node(10, ["a", "b", "c"][number % 3]));
+    }
+    scheduler
+}
+
+fn placed(scheduler: &Scheduler, number: usize) -> Vec<&str> {
+    scheduler.nodes_of(&id(number)).iter().map(|name| &**name).collect()
+}
+
+#[test]
+fn functions_are_spread_over_zones_then_nodes_and_stay() {
+    let mut scheduler = mesh(6);
+    scheduler.set_function(&id(0), demand(3), false);
+    let zones: BTreeSet<_> = scheduler.nodes_of(&id(0)).iter().map(|name| scheduler.nodes[name].zone()).collect();
+    assert_eq!((placed(&scheduler, 0).len(), zones.len()), (3, 3));
+    for number in 1..=12 {
+        scheduler.set_function(&id(number), demand(0), false);
+    }
+    let counts: Vec<_> = scheduler.nodes.values().map(|node| node.functions.len()).collect();
+    assert!(counts.iter().all(|count| (2..=3).contains(count)), "{counts:?}");
+    let before: Vec<Vec<String>> =
+        (0..=12).map(|number| placed(&scheduler, number).into_iter().map(str::to_owned).collect()).collect();
+    assert!(scheduler.set_node(&name(6), node(10, "a")).is_empty(), "a new node moves nothing");
+    assert!(!scheduler.set_function(&id(1), demand(0), false));
+    let after: Vec<Vec<String>> =
+        (0..=12).map(|number| placed(&scheduler, number).into_iter().map(str::to_owned).collect()).collect();
+    assert_eq!(before, after);
+}
+
+#[test]
+fn load_that_one_node_cannot_hold_gets_another_and_gives_it_back() {
+    let mut scheduler = mesh(2);
+    scheduler.set_function(&id(0), demand(0), false);
+    let home = scheduler.nodes_of(&id(0))[0].clone();
+    scheduler.reserve(&id(0), &home, 10);
+    assert!(!scheduler.set_desired(&id(0), 10));
+    assert!(scheduler.set_desired(&id(0), 11));
+    assert_eq!(placed(&scheduler, 0).len(), 2);
+    scheduler.reserve(&id(0), &home, 2);
+    assert!(!scheduler.set_desired(&id(0), 6), "less than half of what is left would do");
+    assert!(scheduler.set_desired(&id(0), 2));
+    assert_eq!((placed(&scheduler, 0), scheduler.leaving(&id(0)).count()), (vec![&*home], 1));
+}
+
+#[test]
+fn an_image_is_where_its_function_goes() {
+    let mut scheduler = mesh(3);
+    let image = "registry.example/shop@sha256:00".to_owned();
+    scheduler.set_node(&name(2), NodeState { images: BTreeSet::from([image.clone()]), ..node(10, "a") });
+    scheduler.set_node(&name(1), node(10, "a"));
+    for number in 0..3 {
+        scheduler.set_function(&id(number), Demand { image: Some(image.clone()), ..demand(0) }, false);
+        assert_eq!(placed(&scheduler, number), ["node-002"]);
+    }
+}
+
+#[test]
+fn what_has_no_room_waits_and_is_placed_when_there_is_some() {
+    let mut scheduler = mesh(1);
+    let large = Demand { instance: Capacity { memory: 2 << 30, ..demand(0).instance }, ..demand(0) };
+    scheduler.set_function(&id(0), large, false);
+    assert!(scheduler.is_unplaced(&id(0)));
+    let moved = scheduler.set_node(
+        &name(1),
+        NodeState { capacity: Capacity { cpu_millis: 0, memory: 4 << 30, instances: 1 }, ..node(1, "a") },
+    );
+    assert_eq!((moved, placed(&scheduler, 0)), (BTreeSet::from([id(0)]), vec!["node-001"]));
+}
+
+#[test]
+fn a_cordoned_node_keeps_what_it_has_until_it_is_elsewhere() {
+    let mut scheduler = mesh(1);
+    scheduler.set_function(&id(0), demand(0), false);
+    let cordoned = NodeState { cordoned: true, ..node(10, "a") };
+    scheduler.set_node(&name(0), cordoned.clone());
+    assert!(scheduler.nodes_of(&id(0)).is_empty() && scheduler.leaving(&id(0)).eq([&name(0)]));
+    scheduler.set_function(&id(1), demand(0), false);
+    assert!(scheduler.is_unplaced(&id(1)));
+    assert_eq!(scheduler.set_node(&name(1), node(10, "a")), BTreeSet::from([id(0), id(1)]));
+    assert!(scheduler.leaving(&id(0)).eq([&name(0)]));
+    scheduler.left(&id(0), &name(0));
+    assert_eq!((scheduler.leaving(&id(0)).count(), placed(&scheduler, 0)), (0, vec!["node-001"]));
+    assert!(scheduler.nodes[&name(0)].functions.is_empty());
+}
+
+#[test]
+fn after_a_restart_functions_stay_on_the_nodes_that_have_them() {
+    let mut scheduler = Scheduler::default();
+    for number in 0..3 {
+        scheduler.set_function(&id(number), demand(0), true);
+    }
+    for number in 0..2 {
+        scheduler.set_node(&name(number), node(10, "a"));
+    }
+    assert!(placed(&scheduler, 0).is_empty());
+    assert!(scheduler.adopt(&id(0), &name(1)) && scheduler.adopt(&id(1), &name(1)));
+    assert!(!scheduler.adopt(&id(1), &name(0)), "it has a node");
+    assert_eq!(scheduler.stop_awaiting(), BTreeSet::from([id(2)]));
+    assert_eq!(
+        (placed(&scheduler, 0), placed(&scheduler, 1), placed(&scheduler, 2)),
+        (vec!["node-001"], vec!["node-001"], vec!["node-000"])
+    );
+}
+
+#[derive(Clone, Debug)]
+enum Event {
+    Node(usize, u32, bool),
+    Gone(usize),
+    Function(usize, u32, u64),
+    Removed(usize),
+    Desired(usize, u32),
+    Reserve(usize, u32),
+    Left(usize),
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        3 => (0..6_usize, 0..12_u32, prop::bool::weighted(0.2)).prop_map(|(node, room, cordoned)| Event::Node(node, room, cordoned)),
+        1 => (0..6_usize).prop_map(Event::Gone),
+        4 => (0..10_usize, 0..5_u32, 0..3_u64).prop_map(|(function, least, size)| Event::Function(function, least, size)),
+        1 => (0..10_usize).prop_map(Event::Removed),
+        3 => (0..10_usize, 0..20_u32).prop_map(|(function, desired)| Event::Desired(function, desired)),
+        3 => (0..10_usize, 0..6_u32).prop_map(|(function, instances)| Event::Reserve(function, instances)),
+        2 => (0..10_usize).prop_map(Event::Left),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn whatever_happens_the_books_are_right(events in prop::collection::vec(event(), 0..80)) {
+        let mut scheduler = Scheduler::default();
+        for event in events {
+            match event {
+                Event::Node(number, room, cordoned) => {
+                    scheduler.set_node(&name(number), NodeState { cordoned, ..node(room, ["a", "b"][number % 2]) });
+                }
+                Event::Gone(number) => drop(scheduler.remove_node(&name(number))),
+                Event::Function(number, least, size) => {
+                    let instance = Capacity { memory: size << 28, ..demand(0).instance };
+                    scheduler.set_function(&id(number), Demand { instance, ..demand(least) }, false);
+                }
+                Event::Removed(number) => scheduler.remove_function(&id(number)),
+                Event::Desired(number, desired) => drop(scheduler.set_desired(&id(number), desired)),
+                Event::Reserve(number, instances) => {
+                    for on in scheduler.nodes_of(&id(number)).to_vec() {
+                        scheduler.reserve(&id(number), &on, instances);
+                    }
+                }
+                Event::Left(number) => {
+                    for on in scheduler.leaving(&id(number)).cloned().collect::<Vec<_>>() {
+                        scheduler.left(&id(number), &on);
+                    }
+                }
+            }
+            check(&scheduler)?;
+        }
+    }
+}
+
+fn check(scheduler: &Scheduler) -> Result<(), TestCaseError> {
+    for (id, placed) in &scheduler.functions {
+        let on: BTreeSet<_> = placed.nodes.iter().collect();
+        prop_assert_eq!(on.len(), placed.nodes.len(), "no node twice");
+        prop_assert!(placed.nodes.iter().all(|name| !placed.leaving.contains(name)));
+        for name in placed.nodes.iter().chain(&placed.leaving) {
+            prop_assert!(scheduler.nodes[name].functions.contains_key(id));
+        }
+        for name in &placed.nodes {
+            prop_assert!(!scheduler.nodes[name].state.cordoned, "{id} is on a cordoned node");
+        }
+        prop_assert_eq!(placed.nodes.is_empty(), scheduler.unplaced.contains(id));
+    }
+    let mut ranked = 0;
+    for (name, node) in &scheduler.nodes {
+        let mut used = Capacity::default();
+        for (id, reserved) in &node.functions {
+            let placed = &scheduler.functions[id];
+            prop_assert!(placed.nodes.contains(name) || placed.leaving.contains(name));
+            used = used.plus(&placed.demand.instance.times(*reserved));
+        }
+        prop_assert_eq!(used, node.used);
+        let rank = (node.rank(), name.clone());
+        let is_ranked = scheduler.ranking.get(&node.zone()).is_some_and(|zone| zone.contains(&rank));
+        prop_assert_eq!(is_ranked, !node.state.cordoned);
+        ranked += usize::from(is_ranked);
+    }
+    prop_assert_eq!(scheduler.ranking.values().map(BTreeSet::len).sum::<usize>(), ranked);
+    Ok(())
+}

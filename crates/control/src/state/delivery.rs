@@ -1,0 +1,304 @@
+//! What is sent to a node, and what it answers.
+
+use super::{Node, State};
+use crate::resource::{Content, Subject, Version};
+use crate::wire::{self, MAX_REASON, v1};
+use leno_config::FunctionId;
+use prost::Message;
+use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
+use std::sync::Arc;
+use tokio::sync::Notify;
+
+/// Payload bytes after which a delta is sent and another begun.
+const DELTA_BYTES: usize = 512 << 10;
+/// Deltas that a node may leave unacknowledged before it gets no more. Changes are merged meanwhile, so the node never gets a long history.
+const MAX_UNANSWERED: usize = 16;
+
+pub(super) struct Session {
+    pub number: u64,
+    /// Subscriptions that the node may have.
+    pub explicit: BTreeSet<Subject>,
+    /// All subjects that `explicit` covers, each with the number of its reasons.
+    pub wanted: BTreeMap<Subject, u32>,
+    /// What the node was last sent; `None`: that the subject does not exist.
+    pub sent: BTreeMap<Subject, Option<Version>>,
+    pub pending: BTreeSet<Subject>,
+    nonce: u64,
+    unanswered: BTreeMap<u64, Vec<(Subject, Option<Version>)>>,
+    pub wake: Arc<Notify>,
+}
+
+/// What to do for a session.
+pub(crate) enum Next {
+    Send(v1::ToNode),
+    /// Send nothing until the session is woken.
+    Wait,
+    /// Another stream of the same node has replaced this one.
+    Ended,
+}
+
+enum Difference {
+    Same,
+    Set(Content),
+    Gone,
+}
+
+impl Session {
+    /// `known` are the subjects of which the node has any version.
+    pub(super) fn new(
+        number: u64,
+        sent: BTreeMap<Subject, Option<Version>>,
+        known: BTreeSet<Subject>,
+        wake: Arc<Notify>,
+    ) -> Self {
+        let (explicit, wanted, unanswered) = Default::default();
+        Self { number, explicit, wanted, sent, pending: known, nonce: 0, unanswered, wake }
+    }
+
+    /// Records what a delta sends the node. A subject that neither exists nor is subscribed to is forgotten.
+    fn record_sent(&mut self, delivered: &[(Subject, Option<Version>)]) {
+        for (subject, version) in delivered {
+            if version.is_some() || self.explicit.contains(subject) {
+                self.sent.insert(subject.clone(), *version);
+            } else {
+                self.sent.remove(subject);
+            }
+        }
+    }
+
+    pub(super) fn wake(&self) {
+        if !self.pending.is_empty() {
+            self.wake.notify_one();
+        }
+    }
+}
+
+/// Whether a node may subscribe to the subject. Everything else follows from what it hosts.
+fn may_subscribe(subject: &Subject, node: &Node) -> bool {
+    match subject {
+        Subject::Mesh | Subject::Bundle | Subject::Hosted => true,
+        Subject::Routes => node.admission.gateway,
+        Subject::Scale(_) | Subject::Module(_) | Subject::Slice(_) | Subject::Route(_) | Subject::Endpoints(_) => false,
+    }
+}
+
+impl State {
+    /// Changes a node's subscriptions. Those that it may not have are refused; the others count.
+    pub(crate) fn subscribe(&mut self, name: &str, number: u64, add: Vec<Subject>, remove: &[Subject]) {
+        if self.session(name, number).is_none() {
+            return;
+        }
+        let Some(node) = self.nodes.get_mut(name) else { return };
+        let (own, foreign): (Vec<_>, Vec<_>) = add.into_iter().partition(|subject| may_subscribe(subject, node));
+        foreign.iter().for_each(|subject| node.refuse(name, subject));
+        let Some(session) = &mut node.session else { return };
+        for subject in remove {
+            session.explicit.remove(subject);
+            if session.sent.get(subject) == Some(&None) {
+                session.sent.remove(subject);
+            }
+        }
+        session.pending.extend(own.iter().cloned());
+        session.explicit.extend(own);
+        self.refresh(name);
+    }
+
+    /// Ends the session of a node, if it has one. It costs what the node wants, not what there is.
+    pub(super) fn end_session(&mut self, name: &str) {
+        let Some(session) = self.nodes.get_mut(name).and_then(|node| node.session.take()) else { return };
+        for subject in session.wanted.keys() {
+            self.index.lose_interest(subject, name);
+        }
+        session.wake.notify_one();
+    }
+
+    /// Marks changed subjects in the sessions that want them.
+    pub(super) fn announce(&mut self, changed: &BTreeSet<Subject>) {
+        for subject in changed {
+            for name in self.index.interested(subject) {
+                let Some(session) = self.nodes.get_mut(name).and_then(|node| node.session.as_mut()) else { continue };
+                session.pending.insert(subject.clone());
+                session.wake();
+            }
+        }
+    }
+
+    /// Marks the endpoints of functions in every session that wants them.
+    pub(super) fn endpoints_changed<'a>(&mut self, functions: impl IntoIterator<Item = &'a FunctionId>) {
+        self.announce(&functions.into_iter().cloned().map(Subject::Endpoints).collect());
+    }
+
+    /// Recomputes what a session's subscriptions cover, and marks the differences. It costs what the node hosts and routes to.
+    pub(super) fn refresh(&mut self, name: &str) {
+        let Some((name, node)) = self.nodes.get_key_value(name) else { return };
+        let (name, Some(session)) = (name.clone(), &node.session) else { return };
+        let mut explicit = session.explicit.clone();
+        explicit.retain(|subject| may_subscribe(subject, node));
+        let mut wanted: BTreeMap<Subject, u32> = explicit.iter().map(|subject| (subject.clone(), 1)).collect();
+        let routes = explicit.contains(&Subject::Routes);
+        let exposed = self.index.exposed().filter(|id| routes && !node.hosted.contains(*id));
+        for id in node.hosted.iter().chain(exposed) {
+            for subject in self.brought_to(&name, node.hosted.contains(id), id, &explicit) {
+                *wanted.entry(subject).or_default() += 1;
+            }
+        }
+        let gone: Vec<_> = session.wanted.keys().filter(|subject| !wanted.contains_key(*subject)).cloned().collect();
+        let new: Vec<_> = wanted.keys().filter(|subject| !session.wanted.contains_key(*subject)).cloned().collect();
+        self.index.set_gateway(&name, routes);
+        gone.iter().for_each(|subject| self.index.lose_interest(subject, &name));
+        new.iter().for_each(|subject| self.index.gain_interest(subject, &name));
+        let Some(session) = self.nodes.get_mut(&name).and_then(|node| node.session.as_mut()) else { return };
+        session.pending.extend(gone.into_iter().chain(new));
+        (session.explicit, session.wanted) = (explicit, wanted);
+        session.wake();
+    }
+
+    /// Changes what nodes want by what a function brought them before and brings them now.
+    pub(super) fn rewant(&mut self, before: BTreeMap<Arc<str>, Vec<Subject>>, after: BTreeMap<Arc<str>, Vec<Subject>>) {
+        let changes = after.into_iter().map(|(name, subjects)| (name, subjects, true));
+        let changes = changes.chain(before.into_iter().map(|(name, subjects)| (name, subjects, false)));
+        for (name, subjects, more) in changes {
+            let Some(session) = self.nodes.get_mut(&name).and_then(|node| node.session.as_mut()) else { continue };
+            for subject in subjects {
+                let reasons = session.wanted.entry(subject.clone()).or_default();
+                *reasons = if more { *reasons + 1 } else { reasons.saturating_sub(1) };
+                match (*reasons, more) {
+                    (0, _) => {
+                        session.wanted.remove(&subject);
+                        self.index.lose_interest(&subject, &name);
+                        session.pending.insert(subject);
+                    }
+                    (1, true) => {
+                        self.index.gain_interest(&subject, &name);
+                        session.pending.insert(subject);
+                    }
+                    _ => {}
+                }
+            }
+            session.wake();
+        }
+    }
+
+    /// Takes in a node's answer to a delta.
+    pub(crate) fn acknowledge(&mut self, name: &str, number: u64, nonce: u64, rejected: Vec<(Subject, String)>) {
+        let Some(session) = self.session(name, number) else { return };
+        let Some(delivered) = session.unanswered.remove(&nonce) else { return };
+        session.wake.notify_one();
+        let Some(node) = self.nodes.get_mut(name) else { return };
+        node.counters.acks += 1;
+        let mut reasons: BTreeMap<_, _> = rejected.into_iter().collect();
+        let (mut answered, mut gone) = (Vec::new(), Vec::new());
+        for (subject, version) in delivered {
+            if let (Subject::Scale(id) | Subject::Slice(id), Some(_)) = (&subject, version) {
+                answered.push((matches!(subject, Subject::Scale(_)), id.clone(), !reasons.contains_key(&subject)));
+            }
+            match (version, reasons.remove(&subject)) {
+                (Some(version), Some(mut reason)) => {
+                    reason.truncate(reason.floor_char_boundary(MAX_REASON));
+                    node.counters.rejections += 1;
+                    tracing::warn!(node = name, %subject, %version, reason, "a node rejected configuration");
+                    node.rejected.insert(subject, (version, reason));
+                }
+                (Some(version), None) => {
+                    node.rejected.remove(&subject);
+                    node.in_force.insert(subject, version);
+                }
+                (None, _) => {
+                    if let Subject::Scale(id) = &subject {
+                        gone.push(id.clone());
+                    }
+                    node.rejected.remove(&subject);
+                    node.in_force.remove(&subject);
+                }
+            }
+        }
+        for id in gone {
+            self.bounds_gone(&id, name);
+        }
+        for (of_bounds, id, accepted) in answered {
+            if of_bounds {
+                self.bounds_answered(&id, name, (number, nonce), accepted);
+            } else if accepted {
+                self.slice_in_force(&id, name);
+            }
+        }
+    }
+
+    /// The next delta for a session, limited in size. Removals are sent only after all other changes.
+    pub(crate) fn next_delta(&mut self, name: &str, number: u64) -> Next {
+        let Some(session) = self.session(name, number) else { return Next::Ended };
+        if session.pending.is_empty() || session.unanswered.len() >= MAX_UNANSWERED {
+            return Next::Wait;
+        }
+        let mut pending = mem::take(&mut session.pending);
+        let (mut resources, mut removed, mut delivered, mut size) = (Vec::new(), Vec::new(), Vec::new(), 0);
+        while size < DELTA_BYTES
+            && let Some(subject) = pending.pop_first()
+        {
+            match self.difference(name, &subject) {
+                Difference::Same => (),
+                Difference::Set(content) => {
+                    size += content.payload.len();
+                    resources.push(wire::resource(&subject, &content));
+                    delivered.push((subject, Some(content.version)));
+                }
+                Difference::Gone => removed.push(subject),
+            }
+        }
+        if !pending.is_empty() {
+            pending.extend(removed.drain(..));
+        }
+        delivered.extend(removed.iter().map(|subject| (subject.clone(), None)));
+        let Some(node) = self.nodes.get_mut(name) else { return Next::Ended };
+        let Some(session) = &mut node.session else { return Next::Ended };
+        session.pending.extend(pending);
+        if delivered.is_empty() {
+            return Next::Wait;
+        }
+        session.record_sent(&delivered);
+        session.nonce += 1;
+        for (subject, version) in &delivered {
+            if let (Subject::Scale(id), Some(_)) = (subject, version)
+                && let Some(scaled) = self.scaled.get_mut(id)
+            {
+                scaled.grants.sent(name, (number, session.nonce));
+            }
+        }
+        session.unanswered.insert(session.nonce, delivered);
+        let removed: Vec<_> = removed.iter().map(v1::Subject::from).collect();
+        node.counters.resources += resources.len() as u64;
+        node.counters.removals += removed.len() as u64;
+        let delta = v1::Delta { nonce: session.nonce, resources, removed };
+        let message = v1::ToNode { message: Some(v1::to_node::Message::Delta(delta)) };
+        node.counters.messages += 1;
+        node.counters.bytes += message.encoded_len() as u64;
+        Next::Send(message)
+    }
+
+    fn difference(&self, name: &str, subject: &Subject) -> Difference {
+        let Some(session) = self.nodes.get(name).and_then(|node| node.session.as_ref()) else {
+            return Difference::Same;
+        };
+        let content = if session.wanted.contains_key(subject) { self.content(name, subject) } else { None };
+        match (content, session.sent.get(subject)) {
+            (Some(content), Some(Some(sent))) if content.version == *sent => Difference::Same,
+            (Some(content), _) => Difference::Set(content),
+            (None, Some(Some(_))) => Difference::Gone,
+            (None, None) if session.explicit.contains(subject) => Difference::Gone,
+            (None, _) => Difference::Same,
+        }
+    }
+
+    fn content(&self, name: &str, subject: &Subject) -> Option<Content> {
+        match subject {
+            Subject::Hosted => Content::new(&self.nodes.get(name)?.admission.placement).ok(),
+            Subject::Endpoints(function) if self.compiled.functions.contains_key(function) => {
+                Content::new(&self.endpoints(name, function)).ok()
+            }
+            Subject::Endpoints(_) => None,
+            Subject::Scale(function) => Content::new(&self.scaled.get(function)?.grants.of(name)?).ok(),
+            subject => self.compiled.contents.get(subject).cloned(),
+        }
+    }
+}

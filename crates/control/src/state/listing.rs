@@ -1,0 +1,118 @@
+//! The status of functions and nodes, for people.
+
+use super::{Node, State};
+use crate::definitions::Function;
+use crate::resource::{Instance, Subject};
+use crate::status::{
+    FunctionNode, FunctionStatus, HostedInstance, IssuedIdentity, NodeStatus, RejectedVersion, Status,
+};
+use leno_config::FunctionId;
+use leno_identity::SpiffeId;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+impl State {
+    pub(crate) fn status(&self) -> Status {
+        let mut instances = self.instances(self.nodes.iter());
+        Status {
+            functions: self
+                .compiled
+                .functions
+                .iter()
+                .filter(|(_, function)| function.job.is_none())
+                .filter_map(|(id, function)| self.function(id, function, instances.remove(id)))
+                .collect(),
+            nodes: self.nodes.iter().map(|(name, node)| self.node(name, node)).collect(),
+            jobs: self.job_statuses(),
+            identities: self.issued.iter().map(issued).collect(),
+        }
+    }
+
+    /// The instances on nodes, by function. They may still be draining where the function is no more.
+    fn instances<'a>(
+        &self,
+        nodes: impl Iterator<Item = (&'a Arc<str>, &'a Node)>,
+    ) -> BTreeMap<&'a FunctionId, Vec<HostedInstance>> {
+        let mut all: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for (name, node) in nodes {
+            for (id, instances) in &node.instances {
+                let hosted =
+                    |instance: &Instance| HostedInstance { node: name.to_string(), instance: instance.clone() };
+                all.entry(id).or_default().extend(instances.iter().map(hosted));
+            }
+        }
+        all
+    }
+
+    /// The node's own part: itself, and what it hosts.
+    pub(crate) fn status_for(&self, name: &str) -> Status {
+        let own = self.nodes.get_key_value(name);
+        let hosted = own.into_iter().flat_map(|(_, node)| &node.hosted);
+        let hosts = |id: &FunctionId| own.is_some_and(|(_, node)| node.hosted.contains(id));
+        let mut instances = self.instances(own.into_iter());
+        let function = |id: &FunctionId| {
+            let function = self.compiled.functions.get(id).filter(|function| function.job.is_none())?;
+            self.function(id, function, instances.remove(id))
+        };
+        let mut functions: Vec<_> = hosted.filter_map(function).collect();
+        for function in &mut functions {
+            function.nodes.retain(|node| node.node == name);
+        }
+        Status {
+            functions,
+            nodes: own.into_iter().map(|(name, node)| self.node(name, node)).collect(),
+            jobs: self.job_statuses().into_iter().filter(|job| hosts(&job.job)).collect(),
+            identities: self.issued.iter().filter(|((_, node), _)| **node == *name).map(issued).collect(),
+        }
+    }
+
+    fn function(
+        &self,
+        id: &FunctionId,
+        function: &Function,
+        instances: Option<Vec<HostedInstance>>,
+    ) -> Option<FunctionStatus> {
+        let version = self.compiled.contents.get(&Subject::Slice(id.clone()))?.version;
+        let revisions = self.histories.0.get(id).map(|history| history.status(id, &function.revisions));
+        let bounds = |name: &str| self.scaled.get(id).and_then(|scaled| scaled.grants.of(name));
+        let hosting = |name: &Arc<str>| FunctionNode {
+            node: name.to_string(),
+            bounds: bounds(name).unwrap_or_default().to_vec(),
+            leaving: self.scheduler.leaving(id).any(|leaving| leaving == name),
+        };
+        Some(FunctionStatus {
+            function: id.clone(),
+            identity: function.identity.clone(),
+            version,
+            instances: instances.unwrap_or_default(),
+            revisions: revisions.unwrap_or_default(),
+            nodes: self.index.hosting(id).map(hosting).collect(),
+            unplaced: self.scheduler.is_unplaced(id) && self.index.hosting(id).next().is_none(),
+        })
+    }
+
+    fn node(&self, name: &Arc<str>, node: &Node) -> NodeStatus {
+        let rejected = node.rejected.iter().map(|(subject, (version, reason))| RejectedVersion {
+            subject: subject.clone(),
+            version: *version,
+            reason: reason.clone(),
+            in_force: node.in_force.get(subject).copied(),
+        });
+        NodeStatus {
+            name: name.to_string(),
+            connected: node.session.is_some(),
+            inbound: node.inbound,
+            hosted: node.hosted.clone(),
+            rejected: rejected.collect(),
+            counters: node.counters,
+            locality: node.admission.locality.clone(),
+            cordoned: node.cordoned,
+            capacity: node.capacity,
+            reserved: self.scheduler.reserved_on(name),
+        }
+    }
+}
+
+fn issued(((identity, node), not_after): (&(SpiffeId, Arc<str>), &u64)) -> IssuedIdentity {
+    IssuedIdentity { identity: identity.clone(), node: node.to_string(), not_after: *not_after }
+}

@@ -1,0 +1,373 @@
+//! Which nodes host a function, and which want to know of it.
+
+use super::State;
+use crate::admission::Placement;
+use crate::definitions::{Compiled, Function};
+use crate::resource::{Endpoint, Subject};
+use crate::scheduler::NodeState;
+use leno_config::FunctionId;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::mem;
+use std::sync::Arc;
+
+type Names = BTreeSet<Arc<str>>;
+
+/// Knows nodes by what they host and want, so that an event need not look at all of them.
+#[derive(Default)]
+pub(super) struct Index {
+    hosting: HashMap<FunctionId, Names>,
+    /// Nodes with [`Placement::Everything`].
+    everything: Names,
+    /// Nodes whose [`Placement::Only`] names a function.
+    named: HashMap<FunctionId, Names>,
+    /// Connected nodes that subscribed to [`Subject::Routes`].
+    gateways: Names,
+    exposed: BTreeSet<FunctionId>,
+    /// Functions by callees.
+    callers: HashMap<FunctionId, BTreeSet<FunctionId>>,
+    /// Connected nodes by what they want.
+    interest: HashMap<Subject, Names>,
+}
+
+impl Index {
+    /// Takes in another placement of a node. Returns the functions that may move.
+    pub(super) fn place<I: Iterator<Item = FunctionId>>(
+        &mut self,
+        name: &Arc<str>,
+        before: &Placement,
+        after: &Placement,
+        all: impl FnOnce() -> I,
+    ) -> Vec<FunctionId> {
+        if before == after {
+            return Vec::new();
+        }
+        let mut moved = BTreeSet::new();
+        if let Placement::Only(functions) = before {
+            for id in functions {
+                remove(&mut self.named, id, name);
+            }
+            moved.extend(functions.iter().cloned());
+        }
+        if let Placement::Only(functions) = after {
+            for id in functions {
+                self.named.entry(id.clone()).or_default().insert(name.clone());
+            }
+            moved.extend(functions.iter().cloned());
+        }
+        let had_everything = self.everything.remove(name);
+        if *after == Placement::Everything {
+            self.everything.insert(name.clone());
+        }
+        if had_everything || *after == Placement::Everything {
+            moved.extend(all());
+        }
+        moved.into_iter().collect()
+    }
+
+    fn define(&mut self, id: &FunctionId, function: &Function) {
+        if function.exposed {
+            self.exposed.insert(id.clone());
+        }
+        for callee in &function.callees {
+            self.callers.entry(callee.clone()).or_default().insert(id.clone());
+        }
+    }
+
+    /// Forgets what a function that is about to change or go is known for.
+    pub(super) fn forget_definition(&mut self, id: &FunctionId, compiled: &Compiled) {
+        self.exposed.remove(id);
+        for callee in compiled.functions.get(id).into_iter().flat_map(|function| &function.callees) {
+            if let Some(callers) = self.callers.get_mut(callee) {
+                callers.remove(id);
+                if callers.is_empty() {
+                    self.callers.remove(callee);
+                }
+            }
+        }
+    }
+
+    pub(super) fn set_gateway(&mut self, name: &Arc<str>, routes: bool) {
+        if routes {
+            self.gateways.insert(name.clone())
+        } else {
+            self.gateways.remove(name)
+        };
+    }
+
+    pub(super) fn exposed(&self) -> impl Iterator<Item = &FunctionId> {
+        self.exposed.iter()
+    }
+
+    /// The nodes that host a function.
+    pub(super) fn hosting(&self, id: &FunctionId) -> impl Iterator<Item = &Arc<str>> {
+        self.hosting.get(id).into_iter().flatten()
+    }
+
+    /// The connected nodes that want a subject.
+    pub(super) fn interested(&self, subject: &Subject) -> impl Iterator<Item = &Arc<str>> {
+        self.interest.get(subject).into_iter().flatten()
+    }
+
+    pub(super) fn gain_interest(&mut self, subject: &Subject, name: &Arc<str>) {
+        self.interest.entry(subject.clone()).or_default().insert(name.clone());
+    }
+
+    pub(super) fn lose_interest(&mut self, subject: &Subject, name: &str) {
+        if let Some(names) = self.interest.get_mut(subject) {
+            names.remove(name);
+            if names.is_empty() {
+                self.interest.remove(subject);
+            }
+        }
+    }
+}
+
+fn remove(of: &mut HashMap<FunctionId, Names>, id: &FunctionId, name: &str) {
+    if let Some(names) = of.get_mut(id) {
+        names.remove(name);
+        if names.is_empty() {
+            of.remove(id);
+        }
+    }
+}
+
+impl State {
+    /// Makes a change that concerns these functions, and then changes what nodes want accordingly. The change must not come here again for one of them.
+    pub(super) fn follow<R>(&mut self, ids: &[FunctionId], change: impl FnOnce(&mut Self) -> R) -> R {
+        let mut outside: BTreeSet<_> = ids.iter().flat_map(|id| self.outside_callees(id)).collect();
+        let before: Vec<_> = ids.iter().map(|id| self.brought(id)).collect();
+        let result = change(self);
+        for (id, before) in ids.iter().zip(before) {
+            let after = self.brought(id);
+            self.rewant(before, after);
+            outside.extend(self.outside_callees(id));
+        }
+        // What is outside of the mesh is called by the caller's own node.
+        if !outside.is_empty() {
+            self.rehost(&outside.into_iter().collect::<Vec<_>>());
+        }
+        result
+    }
+
+    /// Takes in how a function is defined now, or that it is not. Only within [`State::follow`].
+    pub(super) fn define(&mut self, id: &FunctionId) {
+        match self.compiled.functions.get(id) {
+            Some(function) => {
+                self.index.define(id, function);
+                if function.outside || function.job.is_some() {
+                    self.scheduler.remove_function(id);
+                } else {
+                    self.scheduler.set_function(id, function.demand.clone(), self.awaiting);
+                }
+            }
+            None => self.scheduler.remove_function(id),
+        }
+        self.define_scale(id);
+        self.update_hosting(id);
+    }
+
+    /// Recomputes which nodes host these functions.
+    pub(super) fn rehost(&mut self, ids: &[FunctionId]) {
+        self.follow(ids, |state| ids.iter().for_each(|id| state.update_hosting(id)));
+    }
+
+    /// The scheduler may have moved these functions.
+    pub(super) fn moved(&mut self, ids: impl IntoIterator<Item = FunctionId>) {
+        let ids: Vec<_> = ids.into_iter().collect();
+        self.rehost(&ids);
+        ids.iter().for_each(|id| self.rebalance(id));
+    }
+
+    fn update_hosting(&mut self, id: &FunctionId) {
+        let now = self.hosts_of(id);
+        let before = self.index.hosting.remove(id).unwrap_or_default();
+        if now != before {
+            for name in before.difference(&now) {
+                if let Some(node) = self.nodes.get_mut(name) {
+                    node.hosted.remove(id);
+                }
+                self.forget_bounds(id, name);
+            }
+            for name in now.difference(&before) {
+                if let Some(node) = self.nodes.get_mut(name) {
+                    node.hosted.insert(id.clone());
+                }
+            }
+            self.endpoints_changed([id]);
+        }
+        if !now.is_empty() {
+            self.index.hosting.insert(id.clone(), now);
+        }
+    }
+
+    fn hosts_of(&self, id: &FunctionId) -> Names {
+        let Some(function) = self.compiled.functions.get(id) else { return Names::new() };
+        if function.job.is_some() {
+            return self.jobs.node_of(id).into_iter().filter(|name| self.can_host_job(name, id)).collect();
+        }
+        let mut names = self.index.everything.clone();
+        names.extend(self.index.named.get(id).into_iter().flatten().cloned());
+        names.extend(self.scheduler.nodes_of(id).iter().chain(self.scheduler.leaving(id)).cloned());
+        if function.outside {
+            let callers = self.index.callers.get(id).into_iter().flatten();
+            let nodes = callers.flat_map(|caller| self.index.hosting(caller));
+            names.extend(nodes.filter(|name| self.is_scheduled(name)).cloned());
+        }
+        names
+    }
+
+    fn can_host_job(&self, name: &str, id: &FunctionId) -> bool {
+        self.nodes
+            .get(name)
+            .is_some_and(|node| node.admission.placement.hosts(id) || node.admission.placement == Placement::Scheduled)
+    }
+
+    pub(super) fn is_scheduled(&self, name: &str) -> bool {
+        self.nodes.get(name).is_some_and(|node| node.admission.placement == Placement::Scheduled)
+    }
+
+    fn outside_callees(&self, id: &FunctionId) -> Vec<FunctionId> {
+        let callees = self.compiled.functions.get(id).into_iter().flat_map(|function| &function.callees);
+        let outside = |callee: &&FunctionId| self.compiled.functions.get(*callee).is_some_and(|callee| callee.outside);
+        callees.filter(outside).cloned().collect()
+    }
+
+    /// What the function makes each connected node want.
+    fn brought(&self, id: &FunctionId) -> BTreeMap<Arc<str>, Vec<Subject>> {
+        let exposed = self.index.exposed.contains(id);
+        let gateways = self.index.gateways.iter().filter(|_| exposed);
+        let hosting = self.index.hosting.get(id);
+        let names: BTreeSet<_> = hosting.into_iter().flatten().chain(gateways).collect();
+        let of = |name: &Arc<str>| {
+            let session = self.nodes.get(name)?.session.as_ref()?;
+            let hosts = hosting.is_some_and(|hosting| hosting.contains(name));
+            Some((name.clone(), self.brought_to(name, hosts, id, &session.explicit)))
+        };
+        names.into_iter().filter_map(of).collect()
+    }
+
+    /// The subjects that a node with these subscriptions wants because of a function.
+    pub(super) fn brought_to(
+        &self,
+        name: &str,
+        hosts: bool,
+        id: &FunctionId,
+        explicit: &BTreeSet<Subject>,
+    ) -> Vec<Subject> {
+        let Some(function) = self.compiled.functions.get(id) else { return Vec::new() };
+        let mut brought = function.brings(id, hosts, explicit);
+        if brought.contains(&Subject::Slice(id.clone())) {
+            brought.extend(function.delivered());
+        }
+        if hosts && explicit.contains(&Subject::Hosted) && self.is_scheduled(name) && !function.scaled.is_empty() {
+            brought.push(Subject::Scale(id.clone()));
+        }
+        brought
+    }
+
+    /// Tells the scheduler what a node offers now, if anything.
+    pub(super) fn offer(&mut self, name: &Arc<str>) {
+        let Some(node) = self.nodes.get(name) else { return };
+        match node.capacity {
+            Some(capacity) if node.present && node.admission.placement == Placement::Scheduled => {
+                let (locality, images) = (node.admission.locality.clone(), node.images.clone());
+                let state = NodeState { locality, capacity, images, cordoned: node.cordoned };
+                let moved = self.scheduler.set_node(name, state);
+                self.moved(moved);
+            }
+            _ => self.withdraw(name),
+        }
+    }
+
+    /// Has everything placed elsewhere that the scheduler placed on a node.
+    pub(super) fn withdraw(&mut self, name: &str) {
+        let moved = self.scheduler.remove_node(name);
+        for id in &moved {
+            self.forget_load(id, name);
+        }
+        self.moved(moved);
+    }
+
+    /// Takes in what a node reports to offer.
+    pub(crate) fn offers(
+        &mut self,
+        name: &str,
+        number: u64,
+        (capacity, images): (crate::load::Capacity, BTreeSet<String>),
+    ) {
+        if self.session(name, number).is_none() {
+            return;
+        }
+        let Some((name, _)) = self.nodes.get_key_value(name) else { return };
+        let name = name.clone();
+        if let Some(node) = self.nodes.get_mut(&name) {
+            (node.capacity, node.images) = (Some(capacity), images);
+        }
+        self.offer(&name);
+        self.place_jobs();
+    }
+
+    /// A node that has connected has these resources from before. Functions that are on no node stay on it.
+    pub(super) fn adopt(&mut self, name: &Arc<str>, known: &[Subject]) {
+        if !self.is_scheduled(name) {
+            return;
+        }
+        let slices = known.iter().filter_map(|subject| match subject {
+            Subject::Slice(id) => Some(id.clone()),
+            _ => None,
+        });
+        let adopted: Vec<_> = slices.filter(|id| self.scheduler.adopt(id, name)).collect();
+        self.moved(adopted);
+    }
+
+    /// Ends the wait for nodes of an earlier process to reconnect.
+    pub(crate) fn stop_awaiting(&mut self) {
+        if mem::take(&mut self.awaiting) {
+            let waited = self.scheduler.stop_awaiting();
+            self.moved(waited);
+        }
+        self.stop_awaiting_jobs();
+    }
+
+    /// The endpoints of a function as node `name` sees them. The node itself is left out, because it knows its own instances sooner and better.
+    pub(super) fn endpoints(&self, name: &str, id: &FunctionId) -> Vec<Endpoint> {
+        // Nobody can call a job, and the outside is called by the caller's own node.
+        let callable =
+            self.compiled.functions.get(id).is_some_and(|function| function.job.is_none() && !function.outside);
+        let others = self.index.hosting(id).filter(|other| callable && ***other != *name);
+        let endpoint = |other: &Arc<str>| {
+            let node = self.nodes.get(other).filter(|node| node.present && self.takes_requests(other, id))?;
+            let ready = super::ready(node.instances.get(id));
+            let locality = node.admission.locality.clone();
+            Some(Endpoint { node: other.to_string(), address: node.inbound?, ready, locality })
+        };
+        others.filter_map(endpoint).collect()
+    }
+
+    /// A node that the scheduler has chosen gets requests once it has the slice. One that the function is leaving gets them until then.
+    fn takes_requests(&self, name: &Arc<str>, id: &FunctionId) -> bool {
+        if !self.is_scheduled(name) {
+            return true;
+        }
+        if self.scheduler.is_on(id, name) { self.has_in_force(name, id) } else { !self.serves_elsewhere(id) }
+    }
+
+    fn has_in_force(&self, name: &str, id: &FunctionId) -> bool {
+        self.nodes.get(name).is_some_and(|node| node.present && node.in_force.contains_key(&Subject::Slice(id.clone())))
+    }
+
+    /// Whether a node that the function is not leaving has it in force.
+    pub(super) fn serves_elsewhere(&self, id: &FunctionId) -> bool {
+        self.scheduler.nodes_of(id).iter().any(|name| self.has_in_force(name, id))
+    }
+
+    /// A node has put the slice of a function into force.
+    pub(super) fn slice_in_force(&mut self, id: &FunctionId, name: &str) {
+        if !self.is_scheduled(name) {
+            return;
+        }
+        self.endpoints_changed([id]);
+        self.rebalance(id);
+        self.leave_idle_nodes(id);
+    }
+}

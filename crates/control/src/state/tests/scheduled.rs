@@ -1,0 +1,327 @@
+//! Random histories of nodes whose functions the scheduler places: at no moment do present nodes have more instances in force than a function's
+//! maximum, and in the end each function is on a node that has it.
+
+use super::*;
+use crate::load::{Load, Observation};
+use leno_config::slice::{Command, Isolation, Readiness, Resources, Run, Scale};
+use proptest::prelude::*;
+
+const CAPACITY: Capacity = Capacity { cpu_millis: 4000, memory: 1 << 30, instances: 8 };
+const MAX: u32 = 6;
+
+fn command(name: &str, callees: &[&str], scale: Scale) -> Slice {
+    let command = Command {
+        argv: vec!["function".to_owned()],
+        directory: "/".into(),
+        env: BTreeMap::new(),
+        secrets: Vec::new(),
+        resources: Resources::default(),
+        isolation: Isolation::Auto,
+        read_only_paths: Vec::new(),
+        port: None,
+        ports: Vec::new(),
+        readiness: Readiness::Tcp,
+        startup_timeout: Duration::from_secs(10),
+        container: None,
+        grace: Duration::ZERO,
+    };
+    Slice { run: Run::Command(command), scale, ..slices::slice(name, callees, 1) }
+}
+
+/// A node's end: what it has in force, and what it has read and not answered.
+#[derive(Default)]
+struct End {
+    session: Option<u64>,
+    held: BTreeMap<Subject, Version>,
+    bounds: BTreeMap<FunctionId, Vec<Bounds>>,
+    read: VecDeque<v1::Delta>,
+}
+
+struct Mesh {
+    state: State,
+    ends: BTreeMap<&'static str, End>,
+    now: Duration,
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Connect(usize),
+    Disconnect(usize),
+    Restart(usize),
+    Put(usize, u32),
+    Read(usize),
+    Answer(usize, bool),
+    Load(usize, usize, u32, u32),
+    Cordon(usize, bool),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let node = 0..NODES.len();
+    let function = 0..FUNCTIONS.len();
+    prop_oneof![
+        2 => node.clone().prop_map(Step::Connect),
+        1 => node.clone().prop_map(Step::Disconnect),
+        1 => node.clone().prop_map(Step::Restart),
+        3 => (function.clone(), 0..4_u32).prop_map(|(function, min)| Step::Put(function, min)),
+        6 => node.clone().prop_map(Step::Read),
+        6 => (node.clone(), prop::bool::weighted(0.95)).prop_map(|(node, accepted)| Step::Answer(node, accepted)),
+        4 => (node.clone(), function, 0..7_u32, 0..5_u32).prop_map(|(node, function, ready, waiting)| Step::Load(node, function, ready, waiting)),
+        1 => (node, any::<bool>()).prop_map(|(node, cordoned)| Step::Cordon(node, cordoned)),
+    ]
+}
+
+impl Mesh {
+    fn new(bundle: &TrustBundle) -> Self {
+        let definitions = Definitions { mesh: slices::mesh(), slices: BTreeMap::new(), modules: BTreeMap::new() };
+        let histories = Histories::default();
+        let compiled = Compiled::new(&definitions, &definitions.modules, &histories, bundle).unwrap();
+        let mut state = State::new(compiled, histories);
+        for name in NODES {
+            state.admit(
+                name,
+                Admission { placement: Placement::Scheduled, gateway: false, locality: Default::default() },
+            );
+        }
+        Self { state, ends: NODES.map(|name| (name, End::default())).into(), now: Duration::ZERO }
+    }
+
+    fn put(&mut self, function: usize, min: u32) {
+        let callees = [FUNCTIONS[(function + 1) % FUNCTIONS.len()]];
+        let scale = Scale { min, max: MAX, per_instance: 1.0, utilization: 1.0, ..Scale::default() };
+        let slice = command(FUNCTIONS[function], &callees, scale);
+        let history = self.state.histories().record_one(&slice, 0).unwrap();
+        let resolved = history.slice_for_delivery(&slice).unwrap();
+        let prepared = self.state.prepare_put(&resolved, &slices::DOMAIN.parse().unwrap()).unwrap();
+        self.state.put(prepared, history);
+    }
+
+    fn connect(&mut self, name: &'static str) {
+        let end = self.ends.get_mut(name).unwrap();
+        end.read.clear();
+        let greeting = Greeting {
+            subscribe: vec![Subject::Hosted],
+            held: end.held.iter().map(|(subject, version)| (subject.clone(), *version)).collect(),
+            inbound: Some(SocketAddr::from(([127, 0, 0, 1], 1000))),
+            capacity: Some((CAPACITY, BTreeSet::new())),
+            bounds: end.bounds.clone().into_iter().collect(),
+            ..Greeting::default()
+        };
+        end.session = self.state.connect(name, greeting, Arc::default());
+    }
+
+    fn read(&mut self, name: &'static str) -> bool {
+        let end = self.ends.get_mut(name).unwrap();
+        let Some(session) = end.session else { return false };
+        match self.state.next_delta(name, session) {
+            Next::Send(v1::ToNode { message: Some(v1::to_node::Message::Delta(delta)) }) => end.read.push_back(delta),
+            _ => return false,
+        }
+        true
+    }
+
+    fn answer(&mut self, name: &'static str, accepted: bool) {
+        let end = self.ends.get_mut(name).unwrap();
+        let (Some(session), Some(delta)) = (end.session, end.read.pop_front()) else { return };
+        let mut rejected = Vec::new();
+        for resource in &delta.resources {
+            let subject = wire::subject(resource.subject.as_ref()).unwrap();
+            if !accepted {
+                rejected.push((subject, "no".to_owned()));
+                continue;
+            }
+            if let Resource::Scale(id, bounds) = Resource::decode(&subject, &resource.payload).unwrap() {
+                end.bounds.insert(id, bounds);
+            }
+            end.held.insert(subject, wire::version(&resource.version).unwrap());
+        }
+        for subject in wire::subjects(&delta.removed).unwrap() {
+            if let Subject::Scale(id) = &subject {
+                end.bounds.remove(id);
+            }
+            end.held.remove(&subject);
+        }
+        self.state.acknowledge(name, session, delta.nonce, rejected);
+    }
+
+    fn step(&mut self, step: Step) {
+        match step {
+            Step::Connect(node) => self.connect(NODES[node]),
+            Step::Disconnect(node) => {
+                let end = self.ends.get_mut(NODES[node]).unwrap();
+                end.read.clear();
+                if let Some(session) = end.session.take() {
+                    self.state.disconnect(NODES[node], session);
+                }
+            }
+            Step::Restart(node) => {
+                // The machine dies, and comes back with nothing.
+                let end = mem::take(self.ends.get_mut(NODES[node]).unwrap());
+                if let Some(session) = end.session {
+                    self.state.disconnect(NODES[node], session);
+                    self.state.forget(NODES[node], session);
+                }
+            }
+            Step::Put(function, min) => self.put(function, min),
+            Step::Read(node) => drop(self.read(NODES[node])),
+            Step::Answer(node, accepted) => self.answer(NODES[node], accepted),
+            Step::Load(node, function, ready, waiting) => {
+                self.now += Duration::from_millis(200);
+                let seen = Observation { ready, waiting, ..Observation::default() };
+                let load = Load { function: slices::function(FUNCTIONS[function]), revision: 1, starting: 0, seen };
+                if let Some(session) = self.ends[NODES[node]].session {
+                    self.state.load(NODES[node], session, vec![load], self.now);
+                }
+            }
+            Step::Cordon(node, cordoned) => drop(self.state.cordon(NODES[node], cordoned)),
+        }
+    }
+
+    /// Instances that the nodes may have of each revision together.
+    fn check_sum(&self) -> Result<(), TestCaseError> {
+        let mut sums: BTreeMap<(&FunctionId, u32), u32> = BTreeMap::new();
+        for (id, bounds) in self.ends.values().flat_map(|end| &end.bounds) {
+            for bounds in bounds {
+                prop_assert!(bounds.least <= bounds.most);
+                *sums.entry((id, bounds.revision)).or_default() += bounds.most;
+            }
+        }
+        for ((id, _), sum) in sums {
+            prop_assert!(sum <= MAX, "{id} may have {sum} instances");
+        }
+        Ok(())
+    }
+
+    fn settle(&mut self) -> Result<(), TestCaseError> {
+        for name in NODES {
+            self.state.cordon(name, false);
+            self.connect(name);
+        }
+        for _ in 0..20 {
+            for name in NODES {
+                while self.read(name) || !self.ends[name].read.is_empty() {
+                    self.answer(name, true);
+                    self.check_sum()?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+    #[test]
+    fn bounds_add_up_at_every_moment_and_every_function_has_a_home(steps in prop::collection::vec(step(), 0..120)) {
+        let bundle = Authority::new(&slices::DOMAIN.parse().unwrap()).unwrap().bundle().clone();
+        let mut mesh = Mesh::new(&bundle);
+        for step in steps {
+            mesh.step(step);
+            mesh.check_sum()?;
+        }
+        mesh.settle()?;
+        for id in mesh.state.compiled.functions.keys() {
+            let nodes = mesh.state.scheduler.nodes_of(id);
+            prop_assert!(!nodes.is_empty(), "{id} has no home");
+            prop_assert_eq!(mesh.state.scheduler.leaving(id).count(), 0, "{} is left nowhere", id);
+            for name in NODES {
+                let hosts = nodes.iter().any(|node| **node == *name);
+                prop_assert_eq!(mesh.ends[name].held.contains_key(&Subject::Slice(id.clone())), hosts, "{} on {}", id, name);
+                prop_assert_eq!(mesh.ends[name].bounds.contains_key(id), hosts, "{} on {}", id, name);
+            }
+            let most: u32 = mesh.ends.values().filter_map(|end| end.bounds.get(id)).flatten().map(|bounds| bounds.most).sum();
+            prop_assert_eq!(most, MAX, "all of its instances are given to somebody");
+        }
+    }
+}
+
+/// What events cost in a mesh of 10,000 functions on 100 nodes: `cargo test --release -p leno-control --lib costs -- --ignored --nocapture`.
+#[test]
+#[ignore = "it measures, and asserts nothing"]
+fn costs() {
+    const MESH: usize = 100;
+    let bundle = Authority::new(&slices::DOMAIN.parse().unwrap()).unwrap().bundle().clone();
+    let definitions = Definitions { mesh: slices::mesh(), slices: BTreeMap::new(), modules: BTreeMap::new() };
+    let compiled = Compiled::new(&definitions, &definitions.modules, &Histories::default(), &bundle).unwrap();
+    let mut state = State::new(compiled, Histories::default());
+    let name = |node: usize| format!("node-{node:03}");
+    let connect = |state: &mut State, node: usize| {
+        let greeting = Greeting {
+            subscribe: vec![Subject::Hosted],
+            inbound: Some(SocketAddr::from(([127, 0, 0, 1], 1000))),
+            capacity: Some((Capacity { instances: 1000, ..CAPACITY }, BTreeSet::new())),
+            ..Greeting::default()
+        };
+        state.connect(&name(node), greeting, Arc::default()).unwrap()
+    };
+    let mut sessions = Vec::new();
+    for node in 0..MESH {
+        let locality = leno_config::Locality { region: None, zone: Some(format!("zone-{}", node % 3)) };
+        state.admit(&name(node), Admission { placement: Placement::Scheduled, gateway: false, locality });
+        sessions.push(connect(&mut state, node));
+    }
+    let put = |state: &mut State, number: usize, max: u32| {
+        let callee = format!("many/f{}", number / 2);
+        let slice = command(&format!("many/f{number}"), &[&callee], Scale { max, ..Scale::default() });
+        let history = state.histories().record_one(&slice, 0).unwrap();
+        let resolved = history.slice_for_delivery(&slice).unwrap();
+        let prepared = state.prepare_put(&resolved, &slices::DOMAIN.parse().unwrap()).unwrap();
+        let began = std::time::Instant::now();
+        state.put(prepared, history);
+        began.elapsed()
+    };
+    let read = |state: &mut State, sessions: &[u64]| {
+        for (node, session) in sessions.iter().enumerate() {
+            while let Next::Send(message) = state.next_delta(&name(node), *session) {
+                let Some(v1::to_node::Message::Delta(delta)) = message.message else { continue };
+                state.acknowledge(&name(node), *session, delta.nonce, Vec::new());
+            }
+        }
+    };
+    let mean = |times: &[Duration]| times.iter().sum::<Duration>() / times.len() as u32;
+    for (from, to) in [(0, 1000), (1000, 9000), (9000, 10_000)] {
+        let times: Vec<_> = (from..to).map(|number| put(&mut state, number, 10)).collect();
+        eprintln!("placing one of {to} functions: {:?}", mean(&times));
+        read(&mut state, &sessions);
+    }
+    let times: Vec<_> = (0..1000).map(|number| put(&mut state, number * 7, 11)).collect();
+    eprintln!("changing a function: {:?}", mean(&times));
+    read(&mut state, &sessions);
+    let timed = |state: &mut State, run: &mut dyn FnMut(&mut State)| {
+        let began = std::time::Instant::now();
+        run(state);
+        began.elapsed()
+    };
+    let mut reports = Vec::new();
+    for number in 0..1000 {
+        let id = slices::function(&format!("many/f{number}"));
+        let home = state.scheduler.nodes_of(&id)[0].clone();
+        let session = state.nodes[&home].session.as_ref().unwrap().number;
+        let instance = Instance {
+            id: 1,
+            state: InstanceState::Ready,
+            address: SocketAddr::from(([127, 0, 0, 1], 9000)),
+            pid: None,
+            restarts: 0,
+            since: SystemTime::UNIX_EPOCH,
+        };
+        reports.push(timed(&mut state, &mut |state| state.report(&home, session, id.clone(), vec![instance.clone()])));
+    }
+    eprintln!("the first instance of a function: {:?}", mean(&reports));
+    read(&mut state, &sessions);
+    let session = sessions[0];
+    eprintln!(
+        "a node is gone: {:?}",
+        timed(&mut state, &mut |state| {
+            state.disconnect(&name(0), session);
+            state.forget(&name(0), session);
+        })
+    );
+    read(&mut state, &sessions[1..]);
+    let hosted = state.nodes[&*name(1)].hosted.len();
+    eprintln!(
+        "a node with {hosted} functions reconnects: {:?}",
+        timed(&mut state, &mut |state| {
+            connect(state, 1);
+        })
+    );
+}

@@ -1,0 +1,237 @@
+//! Several nodes of the scheduler on real sockets: where functions go, how many instances each node may have, and what happens when nodes come and go.
+
+mod support;
+
+use leno_config::Slice;
+use leno_config::slice::{Command, Isolation, Readiness, Resources, Run, Scale};
+use leno_control::node::{Agent, Change, Updates};
+use leno_control::{
+    Bounds, Capacity, Control, Endpoint, FunctionStatus, Membership, Options, Resource, Store, Subject,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use support::slices::{function, slice};
+use support::*;
+
+const FRONTEND: &str = "orders/frontend";
+const ORDERS: &str = "orders/order-service";
+
+/// A function whose instances nodes start.
+fn command(name: &str, callees: &[&str], scale: Scale) -> Slice {
+    let command = Command {
+        argv: vec!["function".to_owned()],
+        directory: "/".into(),
+        env: BTreeMap::new(),
+        secrets: Vec::new(),
+        resources: Resources::default(),
+        isolation: Isolation::Auto,
+        read_only_paths: Vec::new(),
+        port: None,
+        ports: Vec::new(),
+        readiness: Readiness::Tcp,
+        startup_timeout: Duration::from_secs(10),
+        container: None,
+        grace: Duration::ZERO,
+    };
+    Slice { run: Run::Command(command), scale, ..slice(name, callees, 1) }
+}
+
+fn most(max: u32) -> Scale {
+    Scale { max, ..Scale::default() }
+}
+
+/// A node that puts everything into force at once, and tells what it has.
+struct Node {
+    agent: Agent,
+    has: Arc<Mutex<BTreeMap<Subject, Resource>>>,
+    /// Ends the task, and so the stream.
+    _task: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self._task.abort();
+    }
+}
+
+impl Node {
+    async fn join(control: &Control, served: &Served, member: &Membership, port: u16) -> Self {
+        let (agent, updates) = node(served, member, port);
+        agent.subscribe([Subject::Hosted]);
+        agent.offer(Capacity { cpu_millis: 4000, memory: 4 << 30, instances: 10 }, BTreeSet::new());
+        connected(&agent).await;
+        let joined = || {
+            control.status().nodes.iter().any(|node| {
+                node.connected && node.capacity.is_some() && node.inbound.is_some_and(|inbound| inbound.port() == port)
+            })
+        };
+        eventually(joined).await;
+        let has = Arc::default();
+        let task = tokio::spawn(follow(updates, Arc::clone(&has)));
+        Self { agent, has, _task: task }
+    }
+
+    fn has(&self, subject: &Subject) -> bool {
+        self.has.lock().unwrap().contains_key(subject)
+    }
+
+    fn bounds(&self, name: &str) -> Option<(u32, u32)> {
+        match self.has.lock().unwrap().get(&Subject::Scale(function(name)))? {
+            Resource::Scale(_, bounds) => bounds.first().map(|Bounds { least, most, .. }| (*least, *most)),
+            _ => None,
+        }
+    }
+
+    fn endpoints(&self, name: &str) -> Vec<Endpoint> {
+        match self.has.lock().unwrap().get(&endpoints_of(name)) {
+            Some(Resource::Endpoints(_, endpoints)) => endpoints.clone(),
+            _ => Vec::new(),
+        }
+    }
+}
+
+async fn follow(mut updates: Updates, has: Arc<Mutex<BTreeMap<Subject, Resource>>>) {
+    while let Some(update) = updates.recv().await {
+        let mut now = has.lock().unwrap();
+        for change in &update.changes {
+            match change {
+                Change::Set(resource) => now.insert(resource.subject(), resource.clone()),
+                Change::Removed(subject) => now.remove(subject),
+            };
+        }
+        drop(now);
+        update.accept();
+    }
+}
+
+fn status(control: &Control, name: &str) -> FunctionStatus {
+    let status = control.status();
+    status.functions.into_iter().find(|status| status.function == function(name)).expect("it was published")
+}
+
+fn homes(control: &Control, name: &str) -> Vec<String> {
+    status(control, name).nodes.into_iter().filter(|node| !node.leaving).map(|node| node.node).collect()
+}
+
+fn control_of(functions: impl IntoIterator<Item = Slice>) -> Control {
+    let control = control_with(Store::memory(), Options { node_grace: Duration::from_millis(100) });
+    control.publish(&definitions(functions)).unwrap();
+    control
+}
+
+#[tokio::test]
+async fn a_function_is_on_one_node_and_its_caller_knows_which() {
+    let control = control_of([command(FRONTEND, &[ORDERS], most(5)), command(ORDERS, &[], most(5))]);
+    let served = Served::start(&control).await;
+    let members = ["one", "two"].map(|name| control.admit(name, scheduled()).unwrap());
+    assert!(status(&control, ORDERS).nodes.is_empty());
+    let one = Node::join(&control, &served, &members[0], 1).await;
+    // The only node gets both; the second one gets nothing, because nothing moves without need.
+    eventually(|| one.has(&slice_of(FRONTEND)) && one.has(&slice_of(ORDERS))).await;
+    assert_eq!((one.bounds(FRONTEND), one.bounds(ORDERS)), (Some((0, 5)), Some((0, 5))));
+    let two = Node::join(&control, &served, &members[1], 2).await;
+    assert_eq!((homes(&control, FRONTEND), homes(&control, ORDERS)), (vec!["one".to_owned()], vec!["one".to_owned()]));
+
+    // A cordoned node's functions go elsewhere, and then it has nothing left.
+    control.cordon("one", true);
+    eventually(|| homes(&control, FRONTEND) == ["two"] && two.has(&slice_of(ORDERS))).await;
+    eventually(|| !one.has(&slice_of(FRONTEND)) && !one.has(&slice_of(ORDERS))).await;
+    eventually(|| two.bounds(ORDERS) == Some((0, 5))).await;
+    control.cordon("one", false);
+    control.put(&command("orders/new", &[ORDERS], most(5))).unwrap();
+    eventually(|| one.has(&slice_of("orders/new")) && one.bounds("orders/new") == Some((0, 5))).await;
+    // The caller's node knows the home, which has no instance.
+    eventually(|| one.endpoints(ORDERS).iter().map(|at| (&*at.node, at.ready)).eq([("two", 0)])).await;
+    // From zero to one: the caller's node is told at once, with one message.
+    let before = control.counters("one").unwrap().messages;
+    two.agent.report(&function(ORDERS), instances(1));
+    eventually(|| one.endpoints(ORDERS).first().is_some_and(|at| at.ready == 1)).await;
+    assert_eq!(control.counters("one").unwrap().messages, before + 1);
+}
+
+#[tokio::test]
+async fn a_dead_nodes_functions_are_placed_elsewhere_and_it_starts_with_nothing() {
+    let control = control_of([command(ORDERS, &[], most(5))]);
+    let served = Served::start(&control).await;
+    let members = ["one", "two", "three"].map(|name| control.admit(name, scheduled()).unwrap());
+    let one = Node::join(&control, &served, &members[0], 1).await;
+    eventually(|| one.has(&slice_of(ORDERS))).await;
+    let two = Node::join(&control, &served, &members[1], 2).await;
+    let three = Node::join(&control, &served, &members[2], 3).await;
+    control.cordon("two", true);
+    control.put(&command(FRONTEND, &[ORDERS], most(5))).unwrap();
+    eventually(|| three.endpoints(ORDERS).iter().map(|at| &*at.node).eq(["one"])).await;
+    control.cordon("two", false);
+
+    one.agent.report(&function(ORDERS), instances(1));
+    drop(one);
+    eventually(|| homes(&control, ORDERS).iter().all(|home| home != "one") && !homes(&control, ORDERS).is_empty())
+        .await;
+    let home = homes(&control, ORDERS).remove(0);
+    let at_home = if home == "two" { &two } else { &three };
+    eventually(|| at_home.bounds(ORDERS) == Some((0, 5))).await;
+    if home == "two" {
+        eventually(|| three.endpoints(ORDERS).iter().map(|at| &*at.node).eq(["two"])).await;
+    }
+    // It comes back, and nothing moves.
+    let one = Node::join(&control, &served, &members[0], 1).await;
+    assert_eq!(homes(&control, ORDERS), [home]);
+    assert!(!one.has(&slice_of(ORDERS)));
+}
+
+#[tokio::test]
+async fn load_beyond_one_node_gets_another_and_the_sum_of_the_bounds_stays() {
+    let control = control_of([command(ORDERS, &[], Scale { per_instance: 1.0, utilization: 1.0, ..most(15) })]);
+    let served = Served::start(&control).await;
+    let members = ["one", "two"].map(|name| control.admit(name, scheduled()).unwrap());
+    let one = Node::join(&control, &served, &members[0], 1).await;
+    eventually(|| one.bounds(ORDERS) == Some((0, 10))).await;
+    let two = Node::join(&control, &served, &members[1], 2).await;
+    one.agent.report_loads(&[load(ORDERS, 10, 5)]);
+    eventually(|| two.bounds(ORDERS).is_some_and(|(_, most)| most > 0)).await;
+    eventually(|| one.bounds(ORDERS) == Some((0, 10)) && two.bounds(ORDERS) == Some((0, 5))).await;
+}
+
+#[tokio::test]
+async fn a_minimum_is_spread_over_nodes_once_there_are_several() {
+    let first = control_of([command(ORDERS, &[], Scale { min: 2, ..most(3) })]);
+    let served = Served::start(&first).await;
+    let members = ["one", "two"].map(|name| first.admit(name, scheduled()).unwrap());
+    let one = Node::join(&first, &served, &members[0], 1).await;
+    let two = Node::join(&first, &served, &members[1], 2).await;
+    let sum = || one.bounds(ORDERS).unwrap_or_default().1 + two.bounds(ORDERS).unwrap_or_default().1;
+    // The first node had all of it until the second one came.
+    first.put(&command(ORDERS, &[], Scale { min: 2, ..most(4) })).unwrap();
+    eventually(|| homes(&first, ORDERS).len() == 2 && sum() == 4).await;
+    eventually(|| one.bounds(ORDERS).is_some_and(|(least, _)| least == 1)).await;
+    eventually(|| two.bounds(ORDERS).is_some_and(|(least, _)| least == 1)).await;
+}
+
+#[tokio::test]
+async fn a_stuck_node_holds_up_nobody_and_gets_the_latest() {
+    let control = control_of([]);
+    let served = Served::start(&control).await;
+    let members = ["stuck", "other"].map(|name| control.admit(name, everything()).unwrap());
+    let (stuck, mut unread) = node(&served, &members[0], 1);
+    stuck.subscribe([Subject::Hosted]);
+    let (other, mut updates) = node(&served, &members[1], 2);
+    other.subscribe([Subject::Hosted]);
+    accepted(&mut updates).await;
+    let first = next(&mut unread).await;
+    for edition in 1..=200 {
+        control.put(&slice(ORDERS, &[], edition)).unwrap();
+        let changes = accepted(&mut updates).await;
+        assert!(matches!(&changes[..], [Change::Set(Resource::Slice(slice))] if slice.queue == edition));
+    }
+    first.accept();
+    let mut read = 0;
+    loop {
+        read += 1;
+        let changes = accepted(&mut unread).await;
+        if changes.iter().any(|change| matches!(change, Change::Set(Resource::Slice(slice)) if slice.queue == 200)) {
+            break;
+        }
+    }
+    assert!(read <= 17, "{read} of 200 editions were kept for it");
+}

@@ -1,0 +1,123 @@
+//! What this node offers to a control plane that places functions on it, and the bounds within which it scales them.
+
+use leno_config::FunctionId;
+use leno_config::slice::Scale;
+use leno_control::{Bounds, Capacity, Load, Observation};
+use leno_function::{FunctionSpec, Supervisor};
+use std::collections::HashMap;
+
+/// Instances that a node offers if nobody limits it: each has processes, sockets and a room, whatever it uses.
+const INSTANCES: u32 = 250;
+
+/// All of this machine: its processors, its memory, and 250 instances. For a node that shares its machine, offer less.
+pub fn whole_machine() -> std::io::Result<Capacity> {
+    let processors = std::thread::available_parallelism()?.get();
+    let text = std::fs::read_to_string("/proc/meminfo")?;
+    let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB"));
+    let kilobytes: u64 = total.and_then(|total| total.parse().ok()).ok_or(std::io::ErrorKind::InvalidData)?;
+    Ok(Capacity { cpu_millis: 1000 * processors as u64, memory: kilobytes << 10, instances: INSTANCES })
+}
+
+/// The bounds that the control plane has delivered, by function.
+#[derive(Default)]
+pub(crate) struct DeliveredBounds(HashMap<FunctionId, Vec<Bounds>>);
+
+impl DeliveredBounds {
+    pub(crate) fn set(&mut self, id: FunctionId, bounds: Vec<Bounds>) {
+        self.0.insert(id, bounds);
+    }
+
+    pub(crate) fn remove(&mut self, id: &FunctionId) {
+        self.0.remove(id);
+    }
+
+    /// Limits how many instances of a function this node has. Without bounds the function scales by itself. A revision that the bounds do not name has
+    /// no instance: the control plane has not granted any.
+    pub(crate) fn limit(&self, mut spec: FunctionSpec) -> FunctionSpec {
+        let Some(bounds) = self.0.get(&spec.id) else { return spec };
+        let own = bounds.iter().find(|bounds| bounds.revision == spec.revision);
+        let (least, most) = own.map_or((0, 0), |bounds| (bounds.least, bounds.most));
+        let Scale { max, initial, .. } = spec.scale;
+        let max = max.min(most);
+        // The initial scale is of the whole mesh, and only its minimum is divided between nodes.
+        let initial = if least == 0 { 0 } else { initial.min(least) };
+        spec.scale = Scale { min: least.min(max), max, initial, ..spec.scale };
+        spec
+    }
+}
+
+/// What was last reported of each revision's load.
+#[derive(Default)]
+pub(crate) struct ReportedLoads(HashMap<(FunctionId, u32), Load>);
+
+impl ReportedLoads {
+    /// The loads of the revisions for which anything has changed. Functions that rest cost next to nothing.
+    pub(crate) fn changed(&mut self, supervisor: &Supervisor) -> Vec<Load> {
+        let loads = supervisor.loads().into_iter().map(|load| Load {
+            function: load.function,
+            revision: load.revision,
+            starting: load.starting,
+            seen: Observation {
+                ready: load.ready,
+                in_flight: load.in_flight,
+                waiting: load.waiting,
+                request_seconds: load.request_seconds,
+                requests: load.requests,
+            },
+        });
+        let mut now = HashMap::new();
+        let mut changed = Vec::new();
+        for load in loads {
+            let key = (load.function.clone(), load.revision);
+            if self.0.get(&key) != Some(&load) {
+                changed.push(load.clone());
+            }
+            now.insert(key, load);
+        }
+        self.0 = now;
+        changed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use leno_config::slice::{AppProtocol, Run};
+
+    fn spec(revision: u32) -> FunctionSpec {
+        FunctionSpec {
+            id: "demo/shop".parse().unwrap(),
+            revision,
+            run: Run::External(Vec::new()),
+            container: None,
+            protocol: AppProtocol::Http1,
+            concurrency: 1,
+            queue: 10,
+            scale: Scale { min: 2, max: 10, initial: 4, ..Scale::default() },
+        }
+    }
+
+    fn scale(bounds: &DeliveredBounds, revision: u32) -> (u32, u32, u32) {
+        let scale = bounds.limit(spec(revision)).scale;
+        (scale.min, scale.max, scale.initial)
+    }
+
+    #[test]
+    fn bounds_limit_the_revisions_that_they_name_and_no_other_has_an_instance() {
+        let mut bounds = DeliveredBounds::default();
+        assert_eq!(scale(&bounds, 1), (2, 10, 4), "without bounds it scales by itself");
+        bounds.set(spec(1).id, vec![Bounds { revision: 1, least: 1, most: 3 }]);
+        assert_eq!(scale(&bounds, 1), (1, 3, 1));
+        assert_eq!(scale(&bounds, 2), (0, 0, 0));
+        bounds.set(spec(1).id, vec![Bounds { revision: 1, least: 0, most: 99 }]);
+        assert_eq!(scale(&bounds, 1), (0, 10, 0), "the maximum of the function holds whatever the bounds say");
+        bounds.remove(&spec(1).id);
+        assert_eq!(scale(&bounds, 1), (2, 10, 4));
+    }
+
+    #[test]
+    fn the_machine_has_something_to_offer() {
+        let all = whole_machine().unwrap();
+        assert!(all.cpu_millis >= 1000 && all.memory > 1 << 26 && all.instances == INSTANCES, "{all:?}");
+    }
+}
