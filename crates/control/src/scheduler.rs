@@ -52,7 +52,8 @@ pub(crate) struct Scheduler {
     ranking: BTreeMap<Zone, BTreeSet<(Rank, Arc<str>)>>,
     images: HashMap<String, BTreeSet<Arc<str>>>,
     functions: BTreeMap<FunctionId, Placed>,
-    unplaced: BTreeSet<FunctionId>,
+    /// Functions for which no node was found that they need.
+    short: BTreeSet<FunctionId>,
 }
 
 /// Region and zone.
@@ -132,14 +133,14 @@ impl Scheduler {
             }
         } else if returns {
             // What is still here may stay where it has found no other node.
-            let unplaced: Vec<_> = on_it.into_iter().filter(|id| self.unplaced.contains(id)).collect();
-            for id in unplaced {
+            let homeless: Vec<_> = on_it.into_iter().filter(|id| self.nodes_of(id).is_empty()).collect();
+            for id in homeless {
                 self.keep(&id, name);
                 concerned.insert(id);
             }
         }
         if !cordoned {
-            concerned.extend(self.place_unplaced(usize::MAX));
+            concerned.extend(self.place_short(usize::MAX));
         }
         concerned
     }
@@ -198,7 +199,7 @@ impl Scheduler {
 
     pub(crate) fn remove_function(&mut self, id: &FunctionId) {
         let Some(placed) = self.functions.remove(id) else { return };
-        self.unplaced.remove(id);
+        self.short.remove(id);
         for name in placed.nodes.iter().chain(&placed.leaving) {
             self.drop_from(name, id, &placed.demand.instance);
         }
@@ -250,7 +251,7 @@ impl Scheduler {
             node.used = node.used.minus(&instance.times(*reserved)).plus(&instance.times(instances));
             *reserved = instances;
         });
-        if freed { self.place_unplaced(RETRIES) } else { BTreeSet::new() }
+        if freed { self.place_short(RETRIES) } else { BTreeSet::new() }
     }
 
     /// Takes a function from a node that it was leaving.
@@ -287,14 +288,9 @@ impl Scheduler {
         self.nodes.get(name).map_or(0, |node| node.used.instances)
     }
 
-    /// Functions for which no node has room.
-    pub(crate) fn is_unplaced(&self, id: &FunctionId) -> bool {
-        self.unplaced.contains(id)
-    }
-
-    fn place_unplaced(&mut self, most: usize) -> BTreeSet<FunctionId> {
-        let unplaced: Vec<_> = self.unplaced.iter().take(most).cloned().collect();
-        unplaced.into_iter().filter(|id| self.settle(id)).collect()
+    fn place_short(&mut self, most: usize) -> BTreeSet<FunctionId> {
+        let short: Vec<_> = self.short.iter().take(most).cloned().collect();
+        short.into_iter().filter(|id| self.settle(id)).collect()
     }
 
     /// Adds nodes that the function needs and takes away those that it does not need any more. Returns whether any changed.
@@ -306,7 +302,7 @@ impl Scheduler {
         let demand = placed.demand.clone();
         let needed = demand.least.max(demand.desired).max(1);
         let spread = if demand.single { 1 } else { (demand.least as usize).clamp(1, SPREAD) };
-        let mut changed = false;
+        let (mut changed, mut short) = (false, false);
         loop {
             let placed = self.nodes_of(id);
             let enough = self.held(id, None) >= u64::from(needed);
@@ -314,7 +310,10 @@ impl Scheduler {
             if placed.len() >= spread && (enough || !may_grow) {
                 break;
             }
-            let Some(chosen) = self.choose(id, &demand) else { break };
+            let Some(chosen) = self.choose(id, &demand) else {
+                short = true;
+                break;
+            };
             if let Some(placed) = self.functions.get_mut(id) {
                 placed.leaving.remove(&chosen);
                 placed.nodes.push(chosen.clone());
@@ -325,11 +324,11 @@ impl Scheduler {
             changed = true;
         }
         changed |= self.leave_surplus(id, spread, needed);
-        if self.nodes_of(id).is_empty() {
-            self.unplaced.insert(id.clone())
+        if short {
+            self.short.insert(id.clone());
         } else {
-            self.unplaced.remove(id)
-        };
+            self.short.remove(id);
+        }
         changed
     }
 

@@ -39,7 +39,7 @@ pub struct FunctionStatus {
     pub revisions: Vec<RevisionStatus>,
     /// The nodes that host it, with their bounds.
     pub nodes: Vec<FunctionNode>,
-    /// Whether no node has room for it. It cannot be reached then.
+    /// Whether it is on no node, because none is there or none has room. It cannot be reached then.
     pub unplaced: bool,
 }
 

@@ -87,7 +87,7 @@ impl State {
             instances: instances.unwrap_or_default(),
             revisions: revisions.unwrap_or_default(),
             nodes: self.index.hosting(id).map(hosting).collect(),
-            unplaced: self.scheduler.is_unplaced(id) && self.index.hosting(id).next().is_none(),
+            unplaced: self.index.hosting(id).next().is_none(),
         })
     }
 

@@ -159,9 +159,9 @@ pub(crate) fn scheduled() -> Admission {
     Admission { placement: Placement::Scheduled, gateway: false, locality: Default::default() }
 }
 
-/// A node's load of a function's first revision: ready instances, and requests that wait.
+/// A node's load of a function's first revision: ready instances, each with a request, and requests that wait.
 pub(crate) fn load(name: &str, ready: u32, waiting: u32) -> leno_control::Load {
-    let seen = leno_control::Observation { ready, waiting, ..Default::default() };
+    let seen = leno_control::Observation { ready, in_flight: ready, waiting, ..Default::default() };
     leno_control::Load { function: function(name), revision: 1, starting: 0, seen }
 }
 

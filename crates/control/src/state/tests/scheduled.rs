@@ -166,7 +166,7 @@ impl Mesh {
             Step::Answer(node, accepted) => self.answer(NODES[node], accepted),
             Step::Load(node, function, ready, waiting) => {
                 self.now += Duration::from_millis(200);
-                let seen = Observation { ready, waiting, ..Observation::default() };
+                let seen = Observation { ready, in_flight: ready, waiting, ..Observation::default() };
                 let load = Load { function: slices::function(FUNCTIONS[function]), revision: 1, starting: 0, seen };
                 if let Some(session) = self.ends[NODES[node]].session {
                     self.state.load(NODES[node], session, vec![load], self.now);
