@@ -188,7 +188,7 @@ async fn load_beyond_one_node_gets_another_and_the_sum_of_the_bounds_stays() {
     let one = Node::join(&control, &served, &members[0], 1).await;
     eventually(|| one.bounds(ORDERS) == Some((0, 10))).await;
     let two = Node::join(&control, &served, &members[1], 2).await;
-    one.agent.report_loads(&[load(ORDERS, 10, 5)]);
+    one.agent.report_loads(&[load(ORDERS, 10, 10)]);
     eventually(|| two.bounds(ORDERS).is_some_and(|(_, most)| most > 0)).await;
     eventually(|| one.bounds(ORDERS) == Some((0, 10)) && two.bounds(ORDERS) == Some((0, 5))).await;
 }

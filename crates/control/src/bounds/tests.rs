@@ -127,7 +127,10 @@ proptest! {
             prop_assert!(sum <= u64::from(max), "{sum} of {max}");
         }
         // What a node has refused is sent again only on its next stream.
-        peers.iter_mut().for_each(|peer| peer.known = peer.in_force.clone());
+        for peer in &mut peers {
+            peer.queue.clear();
+            peer.known = peer.in_force.clone();
+        }
         for _ in 0..6 {
             for (peer, name) in peers.iter_mut().zip(&names) {
                 send(&mut grants, peer, name, &mut nonce);
