@@ -20,21 +20,33 @@ pub fn whole_machine() -> std::io::Result<Capacity> {
 
 /// The bounds that the control plane has delivered, by function.
 #[derive(Default)]
-pub(crate) struct DeliveredBounds(HashMap<FunctionId, Vec<Bounds>>);
+pub(crate) struct DeliveredBounds {
+    bounds: HashMap<FunctionId, Vec<Bounds>>,
+    /// The scheduler places functions here, so none has instances without bounds.
+    required: bool,
+}
 
 impl DeliveredBounds {
     pub(crate) fn set(&mut self, id: FunctionId, bounds: Vec<Bounds>) {
-        self.0.insert(id, bounds);
+        self.bounds.insert(id, bounds);
+    }
+
+    pub(crate) fn require(&mut self, required: bool) {
+        self.required = required;
     }
 
     pub(crate) fn remove(&mut self, id: &FunctionId) {
-        self.0.remove(id);
+        self.bounds.remove(id);
     }
 
-    /// Limits how many instances of a function this node has. Without bounds the function scales by itself. A revision that the bounds do not name has
-    /// no instance: the control plane has not granted any.
+    /// Limits how many instances of a function this node has. A revision for which the scheduler has granted none has none. Without a scheduler, functions
+    /// scale by themselves.
     pub(crate) fn limit(&self, mut spec: FunctionSpec) -> FunctionSpec {
-        let Some(bounds) = self.0.get(&spec.id) else { return spec };
+        let bounds = match self.bounds.get(&spec.id) {
+            Some(bounds) => bounds.as_slice(),
+            None if self.required => &[],
+            None => return spec,
+        };
         let own = bounds.iter().find(|bounds| bounds.revision == spec.revision);
         let (least, most) = own.map_or((0, 0), |bounds| (bounds.least, bounds.most));
         let Scale { max, initial, .. } = spec.scale;
@@ -113,6 +125,8 @@ mod tests {
         assert_eq!(scale(&bounds, 1), (0, 10, 0), "the maximum of the function holds whatever the bounds say");
         bounds.remove(&spec(1).id);
         assert_eq!(scale(&bounds, 1), (2, 10, 4));
+        bounds.require(true);
+        assert_eq!(scale(&bounds, 1), (0, 0, 0));
     }
 
     #[test]

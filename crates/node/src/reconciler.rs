@@ -15,7 +15,7 @@ use crate::retries::Retries;
 use leno_config::slice::Run;
 use leno_config::{FunctionId, ModuleHash, Slice};
 use leno_control::node::{Agent, Change, Update, Updates};
-use leno_control::{Capacity, Resource, RevisionCounts, Subject};
+use leno_control::{Capacity, Placement, Resource, RevisionCounts, Subject};
 use leno_function::{FunctionSpec, Supervisor};
 use leno_identity::SpiffeId;
 use leno_proxy::endpoints::Endpoint;
@@ -329,7 +329,10 @@ impl Reconciler {
                     rescaled.insert(id);
                 }
                 Change::Removed(Subject::Scale(id)) => bounds.remove(&id),
-                Change::Set(Resource::Hosted(_)) => complete = true,
+                Change::Set(Resource::Hosted(placement)) => {
+                    bounds.require(placement == Placement::Scheduled);
+                    complete = true;
+                }
                 Change::Set(Resource::Route(route)) => match loaded.routes.remove(&route.id) {
                     Some(Ok(entry)) => {
                         next.insert_route(entry);
