@@ -114,7 +114,7 @@ proptest! {
                 Step::Answer(node, accepted) => answer(&mut grants, &mut peers[node], &names[node], accepted),
                 Step::Cut(node, applied) => {
                     let peer = &mut peers[node];
-                    let applied = peer.queue.drain(..).take(applied).last();
+                    let applied = peer.queue.drain(..).take(applied).next_back();
                     if let Some((_, bounds)) = applied {
                         peer.in_force = bounds;
                     }
