@@ -101,8 +101,18 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         tokio::spawn(api::serve(service.clone(), listener, tls));
         let first_token = options.first_token.clone().unwrap_or_else(|| data.join("admin.token"));
         while let Some(term) = follow(&service, &url, &mut stop).await {
-            if lead(&service, options, &first_token, term, &mut stop).await? {
-                break;
+            match lead(&service, options, &first_token, term, &mut stop).await {
+                Ok(true) => break,
+                Ok(false) => {}
+                // Another one may be able to, and this one later.
+                Err(error) if service.backend.is_shared() => {
+                    tracing::error!("this control plane cannot lead: {error:#}");
+                    tokio::select! {
+                        () = sleep(CAMPAIGN) => {}
+                        () = stop.asked() => break,
+                    }
+                }
+                Err(error) => return Err(error),
             }
         }
         anyhow::Ok(())

@@ -211,6 +211,7 @@ impl Leading {
             }
         }
         let (mut documents, mut actions) = (writer.documents.clone(), Vec::new());
+        let mut named: BTreeSet<DocumentId> = given.keys().cloned().collect();
         let mut broken: BTreeSet<&DocumentId> = writer.broken.keys().collect();
         for (id, document) in given {
             caller.may_write(&id, &document.reach())?;
@@ -230,7 +231,7 @@ impl Leading {
         }
         for name in &request.delete {
             let id = DocumentId::from(name.clone());
-            if actions.iter().any(|(other, ..)| *other == id) {
+            if !named.insert(id.clone()) {
                 return Err(ApiError::Bad(format!("{id} is there twice")));
             }
             if version(&id) == 0 || !caller.may_read(&id) {
