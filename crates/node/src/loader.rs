@@ -43,8 +43,8 @@ pub(crate) struct Loaded {
 }
 
 enum Load {
-    Function(Slice),
-    Route(Route),
+    Function(Box<Slice>),
+    Route(Box<Route>),
 }
 
 impl Loader {
@@ -66,8 +66,9 @@ impl Loader {
         let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
         let room = Arc::new(Semaphore::new(cores));
         let mut loading = JoinSet::new();
-        let slices = wanted.slices.into_iter().map(Load::Function);
-        for load in slices.chain(wanted.routes.into_iter().map(Load::Route)) {
+        let slices = wanted.slices.into_iter().map(|slice| Load::Function(Box::new(slice)));
+        let routes = wanted.routes.into_iter().map(|route| Load::Route(Box::new(route)));
+        for load in slices.chain(routes) {
             let (loader, room, engine) = (self.clone(), room.clone(), wanted.engine);
             loading.spawn(async move {
                 let (id, is_route) = match &load {
@@ -77,8 +78,8 @@ impl Loader {
                 // The semaphore is never closed, so this does not fail.
                 let _permit = room.acquire_owned().await;
                 let entry = spawn_blocking(move || match load {
-                    Load::Function(slice) => loader.load_one(slice, engine),
-                    Load::Route(route) => loader.load_route(route, engine),
+                    Load::Function(slice) => loader.load_one(*slice, engine),
+                    Load::Route(route) => loader.load_route(*route, engine),
                 });
                 (is_route, id, entry.await.map_err(|error| error.to_string()).flatten())
             });

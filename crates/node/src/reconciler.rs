@@ -414,12 +414,13 @@ impl Reconciler {
         self.forget(draining);
     }
 
-    /// Removes what is kept of functions that this node neither hosts nor calls.
+    /// Removes what is kept of functions that this node neither hosts nor calls nor routes to.
     fn forget(&self, draining: &Draining) {
         let snapshot = self.node.snapshot.load();
         let entries = || snapshot.functions.values().chain(draining.entries());
         let called = entries().flat_map(|entry| entry.slice.callees.iter().map(|callee| &callee.id));
-        let known: HashSet<&FunctionId> = entries().map(|entry| &entry.slice.id).chain(called).collect();
+        let known: HashSet<&FunctionId> =
+            entries().map(|entry| &entry.slice.id).chain(called).chain(snapshot.routed()).collect();
         self.node.ledger.retain(|function| known.contains(function));
         self.node.telemetry.destinations.retain(|function| known.contains(function));
         self.node.telemetry.connections.retain(|function| known.contains(function));

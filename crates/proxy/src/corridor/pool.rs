@@ -38,6 +38,10 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
 const LOOPBACK_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How many connections per address may be idle for longer than [`IDLE_TIMEOUT`]. The others, which a burst opened, are closed.
 const MAX_LONG_IDLE: usize = 4;
+/// How often an HTTP/2 connection with open streams is asked whether its other end is alive, and how long the answer may take.
+const KEEP_ALIVE: Duration = Duration::from_secs(20);
+/// The same of a connection to a node. A node that has lost its network must be noticed before the requests that it has are of no use.
+const NODE_KEEP_ALIVE: Duration = Duration::from_secs(5);
 /// Maximum number of streams on one HTTP/2 connection, if the peer allows as many.
 const STREAMS: u32 = 100;
 /// Maximum number of TLS configurations that are kept, one for each pair of identities. When it is reached, all are dropped and made anew.
@@ -327,16 +331,18 @@ impl Pool {
                 if stream.get_ref().1.alpn_protocol() != Some(b"h2") {
                     return Err(ConnectError::Tls("it does not speak HTTP/2 (ALPN)".to_owned()));
                 }
-                handshake_http2(stream, key.address, guard).await?
+                handshake_http2(stream, key.address, guard, KEEP_ALIVE).await?
             }
-            CalleeKey::Instance | CalleeKey::Outside(_) => handshake_http2(stream, key.address, guard).await?,
+            CalleeKey::Instance | CalleeKey::Outside(_) => {
+                handshake_http2(stream, key.address, guard, KEEP_ALIVE).await?
+            }
             CalleeKey::Sidecar((caller, callee)) => {
                 let config = self.configuration(svids, caller, callee).map_err(ConnectError::Tls)?;
                 let callee: SpiffeId =
                     callee.parse().map_err(|_| ConnectError::Tls(format!("bad identity {callee}")))?;
                 let name = leno_identity::server_name(&callee).map_err(|error| ConnectError::Tls(error.to_string()))?;
                 let stream = TlsConnector::from(config).connect(name, stream).await?;
-                handshake_http2(stream, key.address, guard).await?
+                handshake_http2(stream, key.address, guard, NODE_KEEP_ALIVE).await?
             }
         };
         let streams = Rc::new(Streams { open: Cell::new(0), idle_since: Cell::new(Instant::now()) });
@@ -501,14 +507,15 @@ async fn handshake_http2(
     stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
     address: SocketAddr,
     guard: Option<ConnectionGuard>,
+    keep_alive: Duration,
 ) -> Result<(http2::SendRequest<Body>, TaskOwner), hyper::Error> {
     let (sender, connection) = http2::Builder::new(LocalExecutor)
         .timer(Timer::new())
         .initial_stream_window_size(UPSTREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_send_buf_size(SEND_BUFFER)
-        .keep_alive_interval(Duration::from_secs(20))
-        .keep_alive_timeout(Duration::from_secs(20))
+        .keep_alive_interval(keep_alive)
+        .keep_alive_timeout(keep_alive)
         .handshake(TokioIo::new(stream))
         .await?;
     let owner = schedule::spawn(async move {

@@ -1,15 +1,20 @@
 //! The path of a connection without requests: find the callee, judge, connect to an instance, and carry bytes until both ends are done.
 
+mod elsewhere;
+pub(crate) mod inbound;
+
 use crate::corridor::worker::Worker;
 use crate::http::activity::Activity;
 use crate::runtime::schedule;
 use crate::state::connections::{self, Destination};
 use crate::state::credential::Caller;
 use crate::state::egress::Outside;
+use crate::state::endpoints::Known;
 use crate::state::function::{FunctionEntry, limit};
 use crate::state::instances::{ConnectError, Lease};
 use crate::state::kernel::Spliced;
 use crate::state::ledger::ConnectionGuard;
+use crate::state::node::Node;
 use crate::telemetry::flows::{Connection, Ended};
 use http::HeaderMap;
 use leno_config::egress::wildcard;
@@ -68,6 +73,14 @@ pub(crate) struct Relay {
     name: String,
     /// What it led to outside of the mesh: the name or address that was called, and the address that was connected to.
     outside: Option<(String, IpAddr)>,
+}
+
+/// Where the callee is.
+enum Callees {
+    /// On this node, or outside of the mesh.
+    Here(Arc<FunctionEntry>),
+    /// On these nodes.
+    Elsewhere(Arc<Known>),
 }
 
 /// Why a connection ends before its ends are done.
@@ -191,10 +204,17 @@ impl Relay {
             self.name = hello.map_err(|_| Stop::Refused(format!("no whole TLS hello came within {longest:?}")))??;
             self.judge(entry)?;
         }
+        let callee = match callee {
+            Callees::Here(callee) => callee,
+            Callees::Elsewhere(known) => return self.carry_elsewhere(entry, &known, stream, &first).await,
+        };
         let counted = self.count(&callee)?;
         let (lease, upstream) = match &callee.outside {
             Some(outside) => (None, self.connect_outside(outside).await?),
-            None => self.connect(&callee).await.map(|(lease, upstream)| (Some(lease), upstream))?,
+            None => {
+                let taken = take_instance(&self.worker, &callee, self.port.number, self.port.splice).await;
+                taken.map(|(lease, upstream)| (Some(lease), upstream))?
+            }
         };
         let mut upstream = ResetUnlessDone { stream: upstream, done: false };
         self.worker.node.telemetry.connections.opened(&self.caller.function, &self.callee.id);
@@ -215,13 +235,33 @@ impl Relay {
         carried
     }
 
-    /// Judges the connection by the current snapshot. Returns the callee.
-    fn judge(&mut self, entry: &FunctionEntry) -> Result<Arc<FunctionEntry>, Stop> {
+    /// Carries the connection to another node, which judges as well.
+    async fn carry_elsewhere(
+        &mut self,
+        entry: &FunctionEntry,
+        known: &Known,
+        stream: &mut TcpStream,
+        first: &[u8],
+    ) -> Result<(), Stop> {
+        let mut upstream = self.connect_elsewhere(entry, known).await?;
+        self.worker.node.telemetry.connections.opened(&self.caller.function, &self.callee.id);
+        self.carried = true;
+        upstream.io.write_all(first).await?;
+        self.copy(entry, stream, &mut upstream.io, first.len() as u64).await
+    }
+
+    /// Judges the connection by the current snapshot. Returns where the callee is.
+    fn judge(&mut self, entry: &FunctionEntry) -> Result<Callees, Stop> {
         let found = self.worker.snapshot_with(&self.caller.function);
         let (snapshot, current) = found.ok_or_else(|| Stop::Refused("the caller's function is gone".to_owned()))?;
         if !current.slice.callees.iter().any(|callee| callee.id == self.callee.id && callee.ports.contains(&self.port))
         {
             return Err(Stop::Refused(format!("{} may not call {} any more", entry.name, self.callee.id)));
+        }
+        if snapshot.functions.get(&self.callee.id).is_none() {
+            // That it is a callee was checked above; its own rules are judged where it is.
+            let known = self.worker.node.endpoints.of(&self.callee.id);
+            return known.map(Callees::Elsewhere).ok_or_else(|| Stop::Refused("no node runs it".to_owned()));
         }
         match connections::judge(&snapshot, &current, &self.callee.id, self.port.number, &self.name) {
             Ok((rule, callee)) => {
@@ -231,7 +271,7 @@ impl Relay {
                 {
                     return Err(Stop::Refused(format!("{} does not admit {host} at {address} any more", callee.name)));
                 }
-                Ok(callee)
+                Ok(Callees::Here(callee))
             }
             Err(refused) => {
                 self.rule = refused.rule;
@@ -329,55 +369,65 @@ impl Relay {
         }
     }
 
-    /// Connects to an instance, which is started if there is none.
-    async fn connect(&self, callee: &FunctionEntry) -> Result<(Lease, TcpStream), Stop> {
-        let failed = |error: &dyn std::fmt::Display| Stop::Failed(format!("no instance takes it: {error}"));
-        let node = &self.worker.node;
-        let revision = callee.revisions.pick(&HeaderMap::new(), &self.worker.request_id());
-        let number = revision.label.number;
-        let lease = match node.instances.try_acquire(&self.callee.id, number, &[]) {
-            Some(lease) => lease,
-            None => {
-                let longest = limit(self.worker.snapshot().mesh.limits.request_timeout);
-                let deadline = Instant::now().checked_add(longest).map(Into::into);
-                node.instances.acquire(&self.callee.id, number, &[], deadline).await.map_err(|error| failed(&error))?
-            }
-        };
-        let kernel = node.kernel().filter(|_| self.port.splice);
-        let connected = tokio::time::timeout(CONNECT, lease.guard.connect_to(self.port.number, kernel)).await;
-        let connected = connected.map_err(|_| failed(&format_args!("no connection within {CONNECT:?}")))?;
-        let upstream = connected.map_err(|error: ConnectError| failed(&error))?;
-        // Small messages must not wait for acknowledgements. If it cannot be set, the connection is already gone.
-        let _ = upstream.set_nodelay(true);
-        Ok((lease, upstream))
-    }
-
     /// Carries bytes until both ends are done, or the connection is not allowed any more.
     async fn copy(
         &mut self,
         entry: &FunctionEntry,
         stream: &mut TcpStream,
-        upstream: &mut TcpStream,
+        upstream: &mut (impl AsyncRead + AsyncWrite + Unpin),
         first: u64,
     ) -> Result<(), Stop> {
         let node = self.worker.node.clone();
-        let [mut from, mut to] = [(stream, first), (upstream, 0)].map(|(stream, read)| Counted { stream, read });
-        let result = {
-            let mut copied = pin!(copy_bidirectional_with_sizes(&mut from, &mut to, BUFFER, BUFFER));
-            loop {
-                let changed = node.changed();
-                // A snapshot may have come meanwhile.
-                if let Err(stop) = self.judge(entry) {
-                    break Err(stop);
-                }
-                tokio::select! {
-                    result = &mut copied => break result.map(drop).map_err(Stop::from),
-                    () = changed => {}
-                }
-            }
-        };
+        let (mut from, mut to) = (Counted { stream, read: first }, Counted { stream: upstream, read: 0 });
+        let result = copy_both(&node, &mut from, &mut to, || self.judge(entry).map(drop)).await;
         self.bytes = [from.read, to.read];
         result
+    }
+}
+
+/// Connects to a port of an instance, which is started if there is none.
+async fn take_instance(
+    worker: &Worker,
+    callee: &FunctionEntry,
+    port: u16,
+    splice: bool,
+) -> Result<(Lease, TcpStream), Stop> {
+    let failed = |error: &dyn std::fmt::Display| Stop::Failed(format!("no instance takes it: {error}"));
+    let (node, function) = (&worker.node, &callee.slice.id);
+    let number = callee.revisions.pick(&HeaderMap::new(), &worker.request_id()).label.number;
+    let lease = match node.instances.try_acquire(function, number, &[]) {
+        Some(lease) => lease,
+        None => {
+            let longest = limit(worker.snapshot().mesh.limits.request_timeout);
+            let deadline = Instant::now().checked_add(longest).map(Into::into);
+            node.instances.acquire(function, number, &[], deadline).await.map_err(|error| failed(&error))?
+        }
+    };
+    let kernel = node.kernel().filter(|_| splice);
+    let connected = tokio::time::timeout(CONNECT, lease.guard.connect_to(port, kernel)).await;
+    let connected = connected.map_err(|_| failed(&format_args!("no connection within {CONNECT:?}")))?;
+    let upstream = connected.map_err(|error: ConnectError| failed(&error))?;
+    // Small messages must not wait for acknowledgements. If it cannot be set, the connection is already gone.
+    let _ = upstream.set_nodelay(true);
+    Ok((lease, upstream))
+}
+
+/// Carries bytes until both ends are done, or `judge`, which is asked by each new snapshot, does not allow it any more.
+async fn copy_both(
+    node: &Node,
+    from: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    to: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    mut judge: impl FnMut() -> Result<(), Stop>,
+) -> Result<(), Stop> {
+    let mut copied = pin!(copy_bidirectional_with_sizes(from, to, BUFFER, BUFFER));
+    loop {
+        let changed = node.changed();
+        // A snapshot may have come meanwhile.
+        judge()?;
+        tokio::select! {
+            result = &mut copied => return result.map(drop).map_err(Stop::from),
+            () = changed => {}
+        }
     }
 }
 
@@ -396,12 +446,12 @@ impl Drop for ResetUnlessDone {
 }
 
 /// Counts the bytes that are read.
-struct Counted<'a> {
-    stream: &'a mut TcpStream,
+struct Counted<'a, T> {
+    stream: &'a mut T,
     read: u64,
 }
 
-impl AsyncRead for Counted<'_> {
+impl<T: AsyncRead + Unpin> AsyncRead for Counted<'_, T> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = into.filled().len();
         let polled = Pin::new(&mut *self.stream).poll_read(cx, into);
@@ -410,7 +460,7 @@ impl AsyncRead for Counted<'_> {
     }
 }
 
-impl AsyncWrite for Counted<'_> {
+impl<T: AsyncWrite + Unpin> AsyncWrite for Counted<'_, T> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut *self.stream).poll_write(cx, bytes)
     }

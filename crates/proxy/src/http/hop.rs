@@ -11,6 +11,8 @@ pub(crate) const TIMEOUT: HeaderName = HeaderName::from_static("x-leno-timeout")
 pub(crate) const RETRY: HeaderName = HeaderName::from_static("x-leno-retry");
 /// The gateway's client: `<scheme> <port> <address>`. Believed from the gateway's identity only.
 pub(crate) const CLIENT: HeaderName = HeaderName::from_static("x-leno-client");
+/// Of a connection without requests: the name that its TLS asks for.
+pub(crate) const SERVER_NAME: HeaderName = HeaderName::from_static("x-leno-server-name");
 /// The time that a gRPC client waits: at most eight digits, and a unit.
 pub(crate) const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 
@@ -58,6 +60,11 @@ pub(crate) fn timeout_value(left: Duration) -> HeaderValue {
 /// Whether the request is a retry, or was made for one.
 pub(crate) fn is_retry(headers: &HeaderMap) -> bool {
     headers.contains_key(RETRY)
+}
+
+/// The name that the TLS of a connection asks for; `None`: it is no TLS.
+pub(crate) fn server_name(headers: &HeaderMap) -> Option<String> {
+    only(headers, &SERVER_NAME)?.to_str().ok().map(str::to_ascii_lowercase)
 }
 
 /// How long a gRPC client waits; `None`: it does not say, or not as gRPC has it.

@@ -2,6 +2,7 @@
 
 use super::Listener;
 use crate::corridor::exchange::{Arrival, Exchange, Origin};
+use crate::corridor::relay::inbound::Inbound;
 use crate::corridor::relay::{self, Path};
 use crate::corridor::worker::{Pinned, Worker};
 use crate::corridor::{reply, upgrade};
@@ -327,6 +328,12 @@ impl Connection {
             self.tunnel(on_upgrade, origin, busy);
             return Ok(Response::new(Body::empty()));
         }
+        if let Origin::Inbound(entry) = &origin
+            && head.method == Method::CONNECT
+            && head.extensions.get::<hyper::ext::Protocol>().is_none()
+        {
+            return Ok(self.relay(on_upgrade, entry, &head, busy).await);
+        }
         let mut response = match Exchange::begin(self.arrival(snapshot, origin, &head.headers), &mut head) {
             (exchange, Ok(())) => {
                 let body = Body::request(body, exchange.record.meter(), &self.activity);
@@ -377,6 +384,34 @@ impl Connection {
         let Origin::Outbound(caller, _) = origin else { return false };
         let Some(authority) = head.uri.authority() else { return false };
         caller.callee(head::split_authority(authority.as_str()).0).is_some()
+    }
+
+    /// Opens a connection without requests from a function on another node.
+    async fn relay(
+        &self,
+        on_upgrade: Option<OnUpgrade>,
+        entry: &FunctionEntry,
+        head: &request::Parts,
+        busy: Busy,
+    ) -> Response<Body> {
+        let accepted = match Inbound::new(&self.worker, &self.peer, entry, head) {
+            Ok(inbound) => Box::pin(inbound.accept()).await,
+            Err(status) => Err(status),
+        };
+        let mut response = Response::new(Body::empty());
+        match (accepted, on_upgrade) {
+            (Ok(accepted), Some(on_upgrade)) => {
+                let (open, tunnel) = (OpenConnection::new(&self.worker), busy.into_tunnel());
+                schedule::spawn(async move {
+                    let _tunnel = tunnel;
+                    // Whether something is under way in it, nobody can know. So it ends when the node does.
+                    let _ = open.unless_draining(accepted.run(on_upgrade)).await;
+                });
+            }
+            (Ok(_), None) => *response.status_mut() = StatusCode::BAD_REQUEST,
+            (Err(status), _) => *response.status_mut() = status,
+        }
+        response
     }
 
     /// Serves the HTTP inside a CONNECT tunnel. Each of its requests is judged separately.

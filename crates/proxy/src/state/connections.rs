@@ -99,7 +99,10 @@ pub fn rules(node: &Node, caller: &FunctionId) -> Vec<Rule> {
         let Some(address) = node.addresses.of(&callee.id) else { continue };
         rules.push(Rule { callee: address, prefix: 32, port: None, way: Way::ToTheNode });
         for port in &callee.ports {
+            let elsewhere = snapshot.functions.get(&callee.id).is_none();
             let way = match judge(&snapshot, &entry, &callee.id, port.number, "") {
+                // The node knows where it is, if anywhere, and its rules are judged there.
+                Err(_) if elsewhere => Way::ToTheNode,
                 Err(_) => Way::Refused,
                 Ok(_) if port.splice => Way::Spliced,
                 Ok(_) => Way::ToTheNode,

@@ -38,6 +38,11 @@ impl NodeSnapshot {
         Self { version: 0, mesh: Arc::new(mesh), functions, routes, gateway, elsewhere, longest_exchange }
     }
 
+    /// Functions of other nodes that the gateway has routes to.
+    pub fn routed(&self) -> impl Iterator<Item = &FunctionId> {
+        self.elsewhere.keys()
+    }
+
     /// Starts a change. This snapshot stays as it is; [`Change::finish`] makes the new one.
     pub fn change(&self) -> Change {
         Change {

@@ -54,6 +54,7 @@ struct Numbers {
     decisions: HashTable<(DecisionKey, u64)>,
     retries: HashTable<(Arc<str>, u64)>,
     ejections: HashTable<(Arc<str>, u64)>,
+    unreachable: HashTable<(Arc<str>, u64)>,
     signatures: HashTable<(SignatureKey, u64)>,
     overflows: HashTable<(OverflowKey, u64)>,
     runs: [Histogram<{ RUN_BUCKETS.len() + 1 }>; 4],
@@ -191,6 +192,11 @@ impl Shard {
     /// Counts the ejection of an endpoint of `target`.
     pub fn ejection(&self, target: &Arc<str>) {
         self.count(&mut self.lock().ejections, target, Arc::clone);
+    }
+
+    /// Counts a connection to a node that could not be made.
+    pub fn unreachable(&self, node: &Arc<str>) {
+        self.count(&mut self.lock().unreachable, node, Arc::clone);
     }
 
     /// Counts a connection whose other end could not be verified to be an instance of `function`. `end` is `instance` for a connection to an

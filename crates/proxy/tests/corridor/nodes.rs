@@ -2,6 +2,7 @@
 
 mod chain;
 mod gateway;
+mod relays;
 
 use crate::hops::basic;
 use crate::mesh::{Builder, Mesh, node_name, retry, spiffe};
@@ -177,6 +178,8 @@ async fn a_node_that_refuses_connections_costs_no_request_and_no_retry_policy() 
         assert_eq!(told.node, Some(node_name(there.inbound())));
     }
     assert!((1..20).contains(&tries), "it is avoided once it is known: {tries}");
+    let counted = format!("leno_node_connect_failures_total{{node=\"{}\"}} {tries}\n", node_name(dead));
+    assert!(here.metrics().contains(&counted), "{}", here.metrics());
     assert_eq!(upstream.requests(), 20);
 }
 

@@ -37,6 +37,8 @@ enum Next<'a> {
 struct Connected {
     connection: CheckedOutHttp2,
     address: SocketAddr,
+    /// `None`: this one.
+    candidate: Option<Arc<Candidate>>,
     under_way: Option<UnderWay>,
 }
 
@@ -70,7 +72,7 @@ impl Forward<'_> {
         let mut request = Request::from_parts(*head, body);
         // An idle connection that its node has just closed costs no more than a new one.
         for _ in 0..2 * MOST_NODES {
-            let Connected { connection, address, under_way } = connected;
+            let Connected { connection, address, candidate, under_way } = connected;
             let CheckedOutHttp2 { mut sender, stream, reused } = connection;
             let mut error = match sender.try_send_request(request).await {
                 Ok(response) => return self.answered(response, CheckIn::Http2(stream), under_way),
@@ -82,7 +84,7 @@ impl Forward<'_> {
             };
             drop((stream, under_way));
             if !reused {
-                self.failed_to_connect(address, &mut failed, error.error())?;
+                self.failed_to_connect(address, candidate.as_deref(), &mut failed, error.error())?;
             }
             connected = loop {
                 // The head is another node's by now.
@@ -141,7 +143,7 @@ impl Forward<'_> {
         let exchange = self.exchange;
         self.endpoint.set(Some(address));
         exchange.record.node(candidate.as_ref().map(|candidate| candidate.endpoint.node.clone()));
-        let under_way = candidate.map(|candidate| candidate.begin());
+        let under_way = candidate.as_ref().map(|candidate| candidate.begin());
         let caller = match &exchange.origin {
             Origin::Gateway => exchange.snapshot.gateway.clone(),
             Origin::Outbound(..) | Origin::Inbound(_) => self.ruling.entry.identity.clone(),
@@ -150,8 +152,8 @@ impl Forward<'_> {
         // Connections to nodes carry requests of all kinds. The circuit breaker counts requests, not these.
         let connection = exchange.worker.pool.http2(&key, None, &exchange.worker.node.svids, || None, CONNECT).await;
         match connection {
-            Ok(connection) => Ok(Some(Connected { connection, address, under_way })),
-            Err(error) => self.failed_to_connect(address, failed, &error).map(|()| None),
+            Ok(connection) => Ok(Some(Connected { connection, address, candidate, under_way })),
+            Err(error) => self.failed_to_connect(address, candidate.as_deref(), failed, &error).map(|()| None),
         }
     }
 
@@ -159,14 +161,18 @@ impl Forward<'_> {
     fn failed_to_connect(
         &self,
         address: SocketAddr,
+        candidate: Option<&Candidate>,
         failed: &mut Vec<SocketAddr>,
         error: &dyn std::fmt::Display,
     ) -> Result<(), Failure> {
         let failure = Failure::Connect { cause: format!("{address}: {error}") };
         tracing::debug!(%address, %error, "no connection to a node");
-        self.exchange.worker.node.endpoints.unreachable(address, Instant::now());
+        if let Some(candidate) = candidate {
+            self.exchange.worker.node.endpoints.unreachable(address, Instant::now());
+            self.exchange.record.metrics().unreachable(&candidate.endpoint.node);
+        }
         failed.push(address);
-        if failed.len() >= MOST_NODES || self.exchange.worker.node.inbound() == Some(address) {
+        if failed.len() >= MOST_NODES || candidate.is_none() {
             return Err(failure);
         }
         self.exchange.record.attempt(Some(address), AttemptResult::Failed(failure.flag()));

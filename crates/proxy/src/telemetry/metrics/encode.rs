@@ -79,6 +79,7 @@ struct Sum {
     decisions: BTreeMap<DecisionKey, u64>,
     retries: BTreeMap<Arc<str>, u64>,
     ejections: BTreeMap<Arc<str>, u64>,
+    unreachable: BTreeMap<Arc<str>, u64>,
     signatures: BTreeMap<SignatureKey, u64>,
     runs: [Histogram<{ RUN_BUCKETS.len() + 1 }>; 4],
     overflows: BTreeMap<OverflowKey, u64>,
@@ -100,6 +101,7 @@ impl Sum {
         add(&mut self.decisions, &numbers.decisions);
         add(&mut self.retries, &numbers.retries);
         add(&mut self.ejections, &numbers.ejections);
+        add(&mut self.unreachable, &numbers.unreachable);
         add(&mut self.signatures, &numbers.signatures);
         add(&mut self.overflows, &numbers.overflows);
         add(&mut self.extensions, &numbers.extensions);
@@ -126,6 +128,9 @@ impl Collector for Scrape {
         counters(&mut encoder, "leno_retries", "Tries after the first.", self.sum.retries.iter(), destination)?;
         let help = "Endpoints taken out by outlier detection.";
         counters(&mut encoder, "leno_ejections", help, self.sum.ejections.iter(), destination)?;
+        let help = "Connections to other nodes that could not be made. Another node is tried, and that one avoided for a while.";
+        let node = |node: &Arc<str>| [("node", node.clone())];
+        counters(&mut encoder, "leno_node_connect_failures", help, self.sum.unreachable.iter(), node)?;
         let help = "Signatures of tokens, verified or remembered.";
         let labels = |(algorithm, result): &SignatureKey| [("algorithm", *algorithm), ("result", *result)];
         counters(&mut encoder, "leno_signature_verifications", help, self.sum.signatures.iter(), labels)?;

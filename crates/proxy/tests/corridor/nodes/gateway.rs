@@ -11,6 +11,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+/// A method, header fields, and the status that they get.
+type Case = (&'static str, &'static [(&'static str, &'static str)], u16);
+
+/// A client in the office.
+const OFFICE: (&str, &str) = ("x-forwarded-for", "192.0.2.7");
+
 /// A gateway in front of the function `web`: on the same node, and on another one. Clients are whom `x-forwarded-for` names.
 struct Both {
     local: Mesh,
@@ -81,14 +87,13 @@ async fn the_same_verdicts_on_one_node_and_on_two() {
     ];
     let both =
         Both::new(&upstream, |builder| builder.slice("web", |slice| slice.inbound.authorization = rules.clone()));
-    let office = ("x-forwarded-for", "192.0.2.7");
-    let table: [(&str, &[(&str, &str)], u16); 9] = [
-        ("GET", &[office], 200),
+    let table: [Case; 9] = [
+        ("GET", &[OFFICE], 200),
         ("GET", &[("x-forwarded-for", "198.51.100.7")], 403),
         ("GET", &[], 403),
-        ("POST", &[office], 403),
-        ("POST", &[office, ("x-mark", "yes")], 200),
-        ("PUT", &[office, ("x-mark", "yes")], 403),
+        ("POST", &[OFFICE], 403),
+        ("POST", &[OFFICE, ("x-mark", "yes")], 200),
+        ("PUT", &[OFFICE, ("x-mark", "yes")], 403),
         ("GET", &[("x-leno-client", "https 443 192.0.2.7:1")], 403),
         ("GET", &[("x-forwarded-client-cert", "URI=spiffe://test.example/ns/shop/sa/caller")], 403),
         ("GET", &[("x-real-ip", "192.0.2.7"), ("forwarded", "for=192.0.2.7")], 403),

@@ -1,0 +1,166 @@
+//! The callee's side of a connection without requests from another node: judge, connect to an instance, carry bytes.
+
+use super::{Counted, ResetUnlessDone, Stop, copy_both, take_instance};
+use crate::corridor::worker::Worker;
+use crate::http::hop;
+use crate::http::peer::Peer;
+use crate::runtime::schedule;
+use crate::state::function::FunctionEntry;
+use crate::state::instances::Lease;
+use crate::state::ledger::ConnectionGuard;
+use crate::telemetry::flows::{Connection, Ended};
+use http::{StatusCode, request};
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+use leno_config::FunctionId;
+use leno_config::slice::{PortProtocol, Run};
+use leno_policy::{connection, input};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+use tokio::net::TcpStream;
+
+/// A connection from a function on another node to a port of a function on this one.
+pub(crate) struct Inbound {
+    worker: Rc<Worker>,
+    peer: Peer,
+    caller: FunctionId,
+    callee: FunctionId,
+    port: u16,
+    protocol: PortProtocol,
+    /// The name that its TLS asks for, as the caller's sidecar has read it; empty: it is no TLS.
+    name: String,
+    started: (SystemTime, Instant),
+    rule: String,
+}
+
+/// A connection to the instance, not used yet.
+pub(crate) struct Accepted {
+    inbound: Inbound,
+    upstream: TcpStream,
+    /// Kept as long as the connection is open.
+    _held: (Lease, ConnectionGuard),
+}
+
+impl Inbound {
+    /// Reads what a CONNECT of the caller's sidecar asks for; an error: nothing of this function can be reached so.
+    pub(crate) fn new(
+        worker: &Rc<Worker>,
+        peer: &Peer,
+        entry: &FunctionEntry,
+        head: &request::Parts,
+    ) -> Result<Self, StatusCode> {
+        let caller = peer.identity.as_deref().and_then(FunctionId::of_identity).ok_or(StatusCode::FORBIDDEN)?;
+        let port = head.uri.port_u16().ok_or(StatusCode::BAD_REQUEST)?;
+        let name = hop::server_name(&head.headers).unwrap_or_default();
+        let protocol = match &entry.slice.run {
+            Run::Command(command) => command.ports.iter().find(|served| served.number == port),
+            _ => None,
+        };
+        let protocol = protocol.ok_or(StatusCode::FORBIDDEN)?.protocol;
+        if (protocol == PortProtocol::Tls) == name.is_empty() {
+            return Err(StatusCode::BAD_REQUEST);
+        }
+        Ok(Self {
+            worker: worker.clone(),
+            peer: peer.clone(),
+            caller,
+            callee: entry.slice.id.clone(),
+            port,
+            protocol,
+            name,
+            started: (SystemTime::now(), Instant::now()),
+            rule: String::new(),
+        })
+    }
+
+    /// Judges, and connects to an instance, which is started if there is none. The error is the answer; the record says why.
+    pub(crate) async fn accept(mut self) -> Result<Accepted, StatusCode> {
+        match self.connect().await {
+            Ok((upstream, lease, counted)) => Ok(Accepted { inbound: self, upstream, _held: (lease, counted) }),
+            Err(stop) => {
+                self.worker.node.telemetry.connections.refused(&self.caller, &self.callee);
+                self.record(&Err(stop), [0; 2]);
+                Err(if self.rule.is_empty() { StatusCode::FORBIDDEN } else { StatusCode::SERVICE_UNAVAILABLE })
+            }
+        }
+    }
+
+    async fn connect(&mut self) -> Result<(TcpStream, Lease, ConnectionGuard), Stop> {
+        let entry = self.judge()?;
+        schedule::charge(entry.class);
+        let breaker = entry.inbound.spec.targets.first().and_then(|target| target.breaker.as_ref());
+        let target = self.worker.node.ledger.target(&self.callee);
+        let counted = target.acquire_connection(breaker.map(|breaker| breaker.max_connections));
+        let counted =
+            counted.ok_or_else(|| Stop::Refused("its circuit breaker allows no more connections".to_owned()))?;
+        let (lease, upstream) = take_instance(&self.worker, &entry, self.port, false).await?;
+        Ok((upstream, lease, counted))
+    }
+
+    /// Judges by the current snapshot. Returns the callee.
+    fn judge(&mut self) -> Result<Arc<FunctionEntry>, Stop> {
+        self.rule.clear();
+        let found = self.worker.snapshot_with(&self.callee);
+        let (_, entry) = found.ok_or_else(|| Stop::Refused("the function is gone".to_owned()))?;
+        if !entry.serves_other(self.port) {
+            return Err(Stop::Refused("it does not serve this port any more".to_owned()));
+        }
+        let peer = input::Peer { identity: self.peer.identity.as_deref(), address: self.peer.address.ip() };
+        match connection::judge(&entry.inbound.spec, peer, self.port, &self.name) {
+            Ok(rule) => {
+                self.rule = rule.to_owned();
+                Ok(entry)
+            }
+            Err(denial) => Err(Stop::Refused(match denial.rule.is_empty() {
+                true => denial.clause,
+                false => format!("{}: {}", denial.rule, denial.clause),
+            })),
+        }
+    }
+
+    fn record(&self, ended: &Result<(), Stop>, bytes: [u64; 2]) {
+        self.worker.node.telemetry.others.push(Connection {
+            instance: self.peer.identity.as_deref().unwrap_or_default(),
+            target: Some(&self.callee),
+            address: self.peer.address,
+            protocol: match self.protocol {
+                PortProtocol::Tcp => "tcp",
+                PortProtocol::Tls => "tls",
+            },
+            rule: &self.rule,
+            outcome: match ended {
+                Ok(()) => Ok(()),
+                Err(Stop::Refused(reason)) => Err(Ended::Refused(reason)),
+                Err(Stop::Failed(reason)) => Err(Ended::Failed(reason)),
+            },
+            bytes,
+            spliced: false,
+            started: self.started,
+        });
+    }
+}
+
+impl Accepted {
+    /// Carries bytes until both ends are done, or the connection is not allowed any more. Then tells of it.
+    pub(crate) async fn run(self, on_upgrade: OnUpgrade) {
+        let Self { mut inbound, upstream, _held } = self;
+        let mut upstream = ResetUnlessDone { stream: upstream, done: false };
+        let counts = inbound.worker.node.clone();
+        counts.telemetry.connections.opened(&inbound.caller, &inbound.callee);
+        let (ended, bytes) = match on_upgrade.await {
+            Ok(stream) => {
+                let mut stream = TokioIo::new(stream);
+                let mut from = Counted { stream: &mut stream, read: 0 };
+                let mut to = Counted { stream: &mut upstream.stream, read: 0 };
+                let ended = copy_both(&counts, &mut from, &mut to, || inbound.judge().map(drop)).await;
+                let bytes = [from.read, to.read];
+                (ended, bytes)
+            }
+            Err(error) => (Err(Stop::Failed(error.to_string())), [0; 2]),
+        };
+        upstream.done = ended.is_ok();
+        counts.telemetry.connections.closed(&inbound.caller, &inbound.callee, bytes);
+        inbound.record(&ended, bytes);
+    }
+}
