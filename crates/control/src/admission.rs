@@ -82,7 +82,7 @@ const PREFIX: &str = "leno-join-";
 
 /// A text that is no join token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("this is not a join token: one begins with `leno-join-` and is made by `leno token create`")]
+#[error("this is not a join token: one begins with `leno-join-` and is made by `leno token join`")]
 pub struct NoToken;
 
 /// Why a node was not admitted.
@@ -112,7 +112,7 @@ pub(crate) enum JoinRefused {
     #[error("the join token is for a node of another name")]
     OtherName,
     #[error(
-        "there is a node `{0}` already; choose another name, or make a token for this one (`leno token create --node {0}`)"
+        "there is a node `{0}` already; choose another name, or make a token for this one (`leno token join --node {0}`)"
     )]
     NameTaken(String),
     #[error("the join token does not allow the address {0}; it joins from {1}")]

@@ -143,8 +143,7 @@ impl Service {
     /// The node that sent a request, as its certificate proves. A node never states its own name.
     fn node<T>(&self, request: &Request<T>) -> Result<(Arc<str>, Peer), Status> {
         let peer = peer(request)?;
-        let none =
-            || Status::unauthenticated("a node's certificate is needed: join with a token of `leno token create`");
+        let none = || Status::unauthenticated("a node's certificate is needed: join with a token of `leno token join`");
         let identity = peer.identity.as_ref().ok_or_else(none)?;
         let is_none = || Status::permission_denied(format!("`{identity}` is no node of this mesh, or was revoked"));
         let name = identity.node_name().ok_or_else(is_none)?;

@@ -357,7 +357,7 @@ async fn a_gateway_follows_the_routes() {
     assert!(changes[2..].iter().all(|change| matches!(change, Change::Removed(_))));
 
     // What the node hosts comes with its slice, which says where it is exposed.
-    control.place("edge", only(&[ORDERS])).unwrap();
+    control.place("edge", leno_control::Admission { gateway: true, ..only(&[ORDERS]) }).unwrap();
     agent.subscribe([Subject::Hosted]);
     let mut got = BTreeSet::new();
     while !got.contains(&route_to(ORDERS)) {

@@ -5,6 +5,7 @@
 mod audit;
 mod error;
 mod leading;
+mod nodes;
 mod routes;
 mod server;
 mod service;

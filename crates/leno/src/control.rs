@@ -4,6 +4,7 @@
 //! over when nobody leads any more.
 
 use crate::api::{self, Certificate, Leading, Lines, Service};
+use crate::ca;
 use crate::telemetry;
 use anyhow::{Context, Result, ensure};
 use leno_control::{Backend, Control, Etcd, EtcdOptions, Redb, Term};
@@ -62,6 +63,8 @@ pub(crate) struct Options {
     api_url: Option<String>,
     #[command(flatten)]
     certificate: Certificate,
+    #[command(flatten)]
+    authority: ca::File,
     /// File with the Mesh document to begin with. It counts only while the store has none.
     #[arg(long, value_name = "FILE")]
     mesh: Option<PathBuf>,
@@ -217,7 +220,7 @@ async fn lead(
             api::first_mesh(service, mesh)?;
         }
         service.first_token(first_token)?;
-        Leading::begin(service)
+        Leading::begin(service, &options.authority)
     })?;
     // What is wrong is told, and tried again below.
     let _ = leading.put_into_force(service).await;

@@ -4,6 +4,7 @@
 mod admin;
 mod allocator;
 mod api;
+mod ca;
 mod check;
 mod client;
 mod control;
@@ -125,6 +126,16 @@ enum Command {
         #[command(flatten)]
         server: remote::Server,
     },
+    /// Cordon nodes of a control plane, and end their membership.
+    Nodes {
+        #[command(subcommand)]
+        command: remote::Nodes,
+        #[command(flatten)]
+        server: remote::Server,
+    },
+    /// Make the authority of a mesh an intermediate under your own root.
+    #[command(subcommand)]
+    Ca(ca::Command),
     /// List what is running, at a node; or what was applied, at a control plane.
     ///
     /// The node of this account is asked, unless --server, LENO_SERVER or --context names a control plane, or only a control plane has the listing.
@@ -242,6 +253,8 @@ fn main() -> ExitCode {
         Command::Apply { sources, if_version, server } => remote::apply(&server, &sources, if_version),
         Command::Delete { document, file, server } => remote::delete(&server, &document, &file),
         Command::Diff { sources, server } => remote::diff(&server, &sources),
+        Command::Nodes { command, server } => remote::nodes(&server, &command),
+        Command::Ca(command) => ca::run(&command),
         Command::Token { command, server } => remote::token(&server, command),
         Command::Get { what, which, server, node, printing } => client::list(what, &which, (&node, &server), printing),
         Command::Completions { shell } => {

@@ -30,7 +30,7 @@ pub(crate) struct Arguments {
     /// `host:port` of the control plane. Of several, separated by commas, one is used, and the next one when it is away.
     #[arg(long, value_name = "HOST:PORT", env = "LENO_CONTROL", value_delimiter = ',', required = true)]
     control: Vec<String>,
-    /// File with a join token (`leno token create --join`), for the first start. It is used up by it.
+    /// File with a join token (`leno token join`), for the first start. It is used up by it.
     #[arg(long, value_name = "FILE", env = "LENO_JOIN_TOKEN_FILE")]
     join: Option<PathBuf>,
     /// Name of the node, with which it joins. Without it: the machine's host name.
@@ -247,10 +247,7 @@ async fn membership(arguments: &Arguments) -> Result<Membership> {
         return Ok(membership);
     }
     let Some(path) = &arguments.join else {
-        bail!(
-            "this node has no identity in {} yet: give it a --join token (`leno token create --join`)",
-            folder.display()
-        );
+        bail!("this node has no identity in {} yet: give it a --join token (`leno token join`)", folder.display());
     };
     let token = token(path)?;
     let (control, name) = (arguments.control.clone(), arguments.name()?);

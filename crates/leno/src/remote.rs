@@ -6,8 +6,8 @@ mod context;
 pub(crate) use context::Server;
 
 use crate::api::types::{
-    Action, AuditChange, AuditEntry, ChangeAnswer, ChangeRequest, Documents, Expected, File, Name, NewToken, Role,
-    Stored, TokenRequest, Wrong,
+    Action, AuditChange, AuditEntry, ChangeAnswer, ChangeRequest, CordonRequest, Documents, Expected, File,
+    JoinTokenRequest, Name, NewJoinToken, NewToken, Role, Stored, TokenRequest, Wrong,
 };
 use crate::check::counted;
 use crate::screen::{shown, shown_json};
@@ -369,6 +369,31 @@ pub(crate) enum Token {
         #[arg(long, default_value = "")]
         note: String,
     },
+    /// Make a token with which a machine becomes a node, once (`leno node --join FILE`), and print it.
+    Join {
+        /// The name that the node must have; it replaces a node of that name. Without it: any name that no node has.
+        #[arg(long, value_name = "NAME")]
+        node: Option<String>,
+        /// The node may also be a gateway.
+        #[arg(long)]
+        gateway: bool,
+        /// The node is a gateway and hosts nothing (`leno gateway`).
+        #[arg(long)]
+        only_gateway: bool,
+        /// IP address, or block of addresses, at which other nodes may reach the node; may be given several times. Without it: only the address from
+        /// which it joins.
+        #[arg(long, value_name = "IP")]
+        address: Vec<String>,
+        /// Region of the node: requests prefer nodes that are near.
+        #[arg(long, value_name = "NAME")]
+        region: Option<String>,
+        /// Zone of the node.
+        #[arg(long, value_name = "NAME")]
+        zone: Option<String>,
+        /// For how long: `15m`, `12h`. Without it: an hour.
+        #[arg(long, value_name = "DURATION", value_parser = lifetime)]
+        expires: Option<u64>,
+    },
     /// List the tokens, without their secrets.
     List,
     /// End a token at once.
@@ -397,12 +422,53 @@ pub(crate) fn token(server: &Server, command: Token) -> Result<ExitCode> {
             let made: NewToken = Connection::to(server)?.post("/v1/tokens", &request)?;
             println!("{}", shown(&made.token));
         }
+        Token::Join { node, gateway, only_gateway, address, region, zone, expires } => {
+            let request =
+                JoinTokenRequest { node, gateway, only_gateway, addresses: address, region, zone, lifetime: expires };
+            let made: NewJoinToken = Connection::to(server)?.post("/v1/join-tokens", &request)?;
+            println!("{}", shown(&made.token));
+        }
         Token::List => return list(server, Listing::Tokens, &[], Form::Table { wide: false }),
         Token::Revoke { id } => {
             Connection::to(server)?.delete(&format!("/v1/tokens/{}", checked(&id)?))?;
             println!("token {id} revoked");
         }
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `leno nodes …`
+#[derive(clap::Subcommand)]
+pub(crate) enum Nodes {
+    /// Give the node nothing new, and have what it hosts placed elsewhere.
+    Cordon {
+        /// Name of the node.
+        node: String,
+    },
+    /// End that.
+    Uncordon {
+        /// Name of the node.
+        node: String,
+    },
+    /// End the node's membership at once.
+    Revoke {
+        /// Name of the node.
+        node: String,
+    },
+}
+
+/// Carries out `leno nodes …`.
+pub(crate) fn nodes(server: &Server, command: &Nodes) -> Result<ExitCode> {
+    let connection = Connection::to(server)?;
+    let (Nodes::Cordon { node } | Nodes::Uncordon { node } | Nodes::Revoke { node }) = command;
+    let path = format!("/v1/nodes/{}", checked(node)?);
+    let cordon = |cordoned| connection.post::<CordonRequest>(&format!("{path}/cordon"), &CordonRequest { cordoned });
+    let done = match command {
+        Nodes::Cordon { .. } => cordon(true).map(|_| "cordoned")?,
+        Nodes::Uncordon { .. } => cordon(false).map(|_| "not cordoned any more")?,
+        Nodes::Revoke { .. } => connection.delete(&path).map(|()| "revoked")?,
+    };
+    println!("node {node} {done}");
     Ok(ExitCode::SUCCESS)
 }
 

@@ -7,7 +7,7 @@ use super::error::ApiError;
 use super::service::{DocumentValue, Kept, Service, entry, key, now};
 use super::tokens::Caller;
 use super::types::{Action, AuditChange, ChangeAnswer, ChangeRequest, Changed, Role, Wrong};
-use crate::{check, images};
+use crate::{ca, check, images};
 use anyhow::{Context, Result};
 use leno_config::{Document, DocumentId, FunctionId, Problem, Slice, Snapshot};
 use leno_control::{Control, Definitions, Store, StoreError, Transaction};
@@ -52,10 +52,19 @@ struct Checked {
 
 impl Leading {
     /// Begins to lead: with the trust domain of the stored Mesh document, and what the store has of earlier. Blocks on the store.
-    pub(crate) fn begin(service: &Service) -> Result<Arc<Self>> {
+    pub(crate) fn begin(service: &Service, authority: &ca::File) -> Result<Arc<Self>> {
         let trust_domain = trust_domain(service)?;
         let store = Store::new(service.backend.clone());
-        let control = Control::new(Authority::new(&trust_domain)?, store, leno_control::Options::default())?;
+        let authority = match authority.open(&trust_domain)? {
+            Some(authority) => authority,
+            None => {
+                tracing::warn!(
+                    "the authority's key is in memory only: nodes have to join again after the second restart of the control plane; give --ca"
+                );
+                Authority::new(&trust_domain)?
+            }
+        };
+        let control = Control::new(authority, store, leno_control::Options::default())?;
         let writer = Writer { stale: true, since_trimmed: TRIM_EVERY, ..Writer::default() };
         Ok(Arc::new(Self { control, modules: Modules::default(), writer: Mutex::new(writer) }))
     }

@@ -5,7 +5,8 @@ use super::error::ApiError;
 use super::service::Service;
 use super::tokens::Caller;
 use super::types::{
-    AuditEntry, ChangeAnswer, ChangeRequest, Documents, NewToken, Refusal, Role, Stored, TokenInfo, TokenRequest,
+    AuditEntry, ChangeAnswer, ChangeRequest, CordonRequest, Documents, JoinTokenRequest, NewJoinToken, NewToken,
+    Refusal, Role, Stored, TokenInfo, TokenRequest,
 };
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request, State};
 use axum::http::StatusCode;
@@ -43,6 +44,9 @@ pub(crate) fn router(service: Arc<Service>) -> Router {
         .route("/v1/audit", get(audit_log))
         .route("/v1/tokens", get(tokens).post(create_token))
         .route("/v1/tokens/{id}", delete(revoke_token))
+        .route("/v1/join-tokens", post(create_join_token))
+        .route("/v1/nodes/{name}", delete(revoke_node))
+        .route("/v1/nodes/{name}/cordon", post(cordon_node))
         .route("/openapi.json", get(|| async { Json(description()) }))
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
@@ -58,7 +62,20 @@ pub(crate) fn router(service: Arc<Service>) -> Router {
         title = "The API of leno control",
         description = "Documents, tokens and the audit log of a mesh. Each request bears a token: `Authorization: Bearer …`."
     ),
-    paths(change, documents, document, status, audit_log, tokens, create_token, revoke_token, ready)
+    paths(
+        change,
+        documents,
+        document,
+        status,
+        audit_log,
+        tokens,
+        create_token,
+        revoke_token,
+        create_join_token,
+        revoke_node,
+        cordon_node,
+        ready
+    )
 )]
 struct Description;
 
@@ -301,6 +318,68 @@ async fn revoke_token(
     caller.needs(Role::Admin)?;
     block_in_place(|| service.revoke_token(&caller, &id))?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+/// Makes a token with which a machine becomes a node, once. For tokens of admins of the whole mesh.
+#[utoipa::path(
+    post, path = "/v1/join-tokens",
+    responses(
+        (status = 200, description = "The token, once.", body = NewJoinToken),
+        (status = 400, description = "The request makes no sense.", body = Refusal),
+        (status = 401, description = "There is no valid token.", body = Refusal),
+        (status = 403, description = "The token does not allow it.", body = Refusal),
+        (status = 421, description = "Another control plane takes changes; `leader` is its address.", body = Refusal),
+    )
+)]
+async fn create_join_token(
+    caller: Caller,
+    State(service): State<Arc<Service>>,
+    Body(request): Body<JoinTokenRequest>,
+) -> Result<Json<NewJoinToken>, ApiError> {
+    block_in_place(|| service.create_join_token(&caller, request)).map(Json)
+}
+
+/// Ends a node's membership: its stream, its endpoints, and its right to have anything signed. For tokens of admins of the whole mesh.
+#[utoipa::path(
+    delete, path = "/v1/nodes/{name}",
+    params(("name" = String, Path, description = "Name of the node.")),
+    responses(
+        (status = 204, description = "It is no node any more."),
+        (status = 401, description = "There is no valid token.", body = Refusal),
+        (status = 403, description = "The token does not allow it.", body = Refusal),
+        (status = 404, description = "There is no such node.", body = Refusal),
+        (status = 421, description = "Another control plane takes changes; `leader` is its address.", body = Refusal),
+    )
+)]
+async fn revoke_node(
+    caller: Caller,
+    State(service): State<Arc<Service>>,
+    Path(name): Path<String>,
+) -> Result<StatusCode, ApiError> {
+    block_in_place(|| service.revoke_node(&caller, &name))?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Cordons a node, or ends that. For tokens of admins of the whole mesh.
+#[utoipa::path(
+    post, path = "/v1/nodes/{name}/cordon",
+    params(("name" = String, Path, description = "Name of the node.")),
+    responses(
+        (status = 200, description = "It is so."),
+        (status = 401, description = "There is no valid token.", body = Refusal),
+        (status = 403, description = "The token does not allow it.", body = Refusal),
+        (status = 404, description = "There is no such node.", body = Refusal),
+        (status = 421, description = "Another control plane takes changes; `leader` is its address.", body = Refusal),
+    )
+)]
+async fn cordon_node(
+    caller: Caller,
+    State(service): State<Arc<Service>>,
+    Path(name): Path<String>,
+    Body(request): Body<CordonRequest>,
+) -> Result<Json<CordonRequest>, ApiError> {
+    block_in_place(|| service.cordon_node(&caller, &name, &request))?;
+    Ok(Json(request))
 }
 
 /// Whether this control plane leads and what is stored is in force, or follows one that it knows. Takes no token.

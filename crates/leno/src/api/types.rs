@@ -167,6 +167,48 @@ pub(crate) struct NewToken {
     pub token: String,
 }
 
+/// A join token to be made.
+#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct JoinTokenRequest {
+    /// The name that the node must have; it replaces a node of that name. `null`: any name that no node has.
+    #[serde(default)]
+    pub node: Option<String>,
+    /// The node may also be a gateway.
+    #[serde(default)]
+    pub gateway: bool,
+    /// The node is a gateway and hosts nothing.
+    #[serde(default)]
+    pub only_gateway: bool,
+    /// IP addresses and blocks of them at which other nodes may reach the node. Empty: only the address from which it joins.
+    #[serde(default)]
+    pub addresses: Vec<String>,
+    /// Region of the node.
+    #[serde(default)]
+    pub region: Option<String>,
+    /// Zone of the node.
+    #[serde(default)]
+    pub zone: Option<String>,
+    /// For how many seconds from now; `null`: an hour.
+    #[serde(default)]
+    pub lifetime: Option<u64>,
+}
+
+/// A join token that was made. Nobody can ask for it again.
+#[derive(Serialize, Deserialize, ToSchema)]
+pub(crate) struct NewJoinToken {
+    /// What `leno node --join` wants, in a file.
+    pub token: String,
+}
+
+/// Whether a node is cordoned.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CordonRequest {
+    /// It gets nothing new, and what it hosts goes elsewhere.
+    pub cordoned: bool,
+}
+
 /// A token without its secret.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct TokenInfo {

@@ -1,0 +1,81 @@
+//! Nodes, as operators see to them: join tokens, cordons, and ends of memberships.
+
+use super::audit;
+use super::error::ApiError;
+use super::service::{Service, entry};
+use super::tokens::Caller;
+use super::types::{Action, AuditChange, CordonRequest, JoinTokenRequest, NewJoinToken, Role};
+use ipnet::IpNet;
+use leno_config::Locality;
+use leno_control::{Admission, AdmitError, Placement, TokenGrant, Transaction};
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::time::{Duration, SystemTime};
+
+/// How long a join token is valid unless it is said.
+const LIFETIME: u64 = 3600;
+
+impl Service {
+    /// Makes a token with which a machine joins once. Blocks on the store.
+    pub(crate) fn create_join_token(
+        &self,
+        caller: &Caller,
+        request: JoinTokenRequest,
+    ) -> Result<NewJoinToken, ApiError> {
+        let leading = self.of_the_mesh(caller)?;
+        let JoinTokenRequest { node, gateway, only_gateway, addresses, region, zone, lifetime } = request;
+        let block = |address: &String| {
+            let parsed = address.parse::<IpNet>().or_else(|_| address.parse::<IpAddr>().map(IpNet::from));
+            parsed.map_err(|_| ApiError::Bad(format!("`{address}` is no IP address, and no block such as 10.0.0.0/24")))
+        };
+        let placement = if only_gateway { Placement::Only(BTreeSet::new()) } else { Placement::Scheduled };
+        let grant = TokenGrant {
+            admission: Admission { placement, gateway: gateway || only_gateway, locality: Locality { region, zone } },
+            addresses: addresses.iter().map(block).collect::<Result<_, _>>()?,
+            expires: SystemTime::now() + Duration::from_secs(lifetime.unwrap_or(LIFETIME)),
+            node,
+        };
+        let what = grant.node.as_ref().map_or_else(|| "join token".to_owned(), |node| format!("join token for {node}"));
+        let token = leading.control.grant(grant).map_err(|error| match error {
+            AdmitError::Name(_) => ApiError::Bad(error.to_string()),
+            error => ApiError::Unavailable(error.to_string()),
+        })?;
+        self.note(caller, what, Action::Created)?;
+        Ok(NewJoinToken { token: token.reveal().to_string() })
+    }
+
+    /// Ends a node's membership. Blocks on the store.
+    pub(crate) fn revoke_node(&self, caller: &Caller, node: &str) -> Result<(), ApiError> {
+        let leading = self.of_the_mesh(caller)?;
+        if !leading.control.revoke(node)? {
+            return Err(ApiError::NotFound(format!("node {node}")));
+        }
+        self.note(caller, format!("node {node}"), Action::Deleted)
+    }
+
+    /// Cordons a node, or ends that. Blocks on the store.
+    pub(crate) fn cordon_node(&self, caller: &Caller, node: &str, request: &CordonRequest) -> Result<(), ApiError> {
+        let leading = self.of_the_mesh(caller)?;
+        if !leading.control.cordon(node, request.cordoned) {
+            return Err(ApiError::NotFound(format!("node {node}")));
+        }
+        self.note(caller, format!("node {node}"), Action::Changed)
+    }
+
+    fn of_the_mesh(&self, caller: &Caller) -> Result<std::sync::Arc<super::Leading>, ApiError> {
+        caller.needs(Role::Admin)?;
+        if !caller.is_everywhere() {
+            return Err(ApiError::Forbidden("nodes are of the whole mesh, and the token is not".to_owned()));
+        }
+        self.leading()
+    }
+
+    fn note(&self, caller: &Caller, what: String, action: Action) -> Result<(), ApiError> {
+        let entry = entry(caller, vec![AuditChange { what, action, before: 0 }]);
+        let mut transaction = Transaction::default();
+        audit::add(&mut transaction, &entry)?;
+        self.backend.commit(&transaction)?;
+        self.log(&entry);
+        Ok(())
+    }
+}
