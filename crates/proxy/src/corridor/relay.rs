@@ -1,6 +1,7 @@
 //! The path of a connection without requests: find the callee, judge, connect to an instance, and carry bytes until both ends are done.
 
 mod elsewhere;
+mod framed;
 pub(crate) mod inbound;
 
 use crate::corridor::worker::Worker;

@@ -1,6 +1,7 @@
 //! A connection without requests to a function on another node: a CONNECT stream (RFC 9113, 8.5) to the callee's sidecar, over mutual TLS. That sidecar
 //! judges, and connects to an instance.
 
+use super::framed::Framed;
 use super::{Relay, Stop};
 use crate::corridor::pool::{CalleeKey, CheckedOutHttp2, ConnectionKey, StreamSlot};
 use crate::http::body::Body;
@@ -20,7 +21,7 @@ const MOST_NODES: usize = 4;
 
 /// A stream to the callee's sidecar.
 pub(super) struct Stream {
-    pub io: TokioIo<Upgraded>,
+    pub io: Framed<TokioIo<Upgraded>>,
     /// Kept as long as the stream is open.
     _held: (StreamSlot, UnderWay),
 }
@@ -71,7 +72,7 @@ impl Relay {
         match response.status() {
             StatusCode::OK => {
                 let upgraded = hyper::upgrade::on(response).await.map_err(|error| failed(&error))?;
-                Ok(Stream { io: TokioIo::new(upgraded), _held: (stream, under_way) })
+                Ok(Stream { io: Framed::new(TokioIo::new(upgraded)), _held: (stream, under_way) })
             }
             StatusCode::FORBIDDEN => Err(Stop::Refused(format!("the callee's node refuses it ({address})"))),
             status => Err(failed(&status)),

@@ -1,5 +1,6 @@
 //! The callee's side of a connection without requests from another node: judge, connect to an instance, carry bytes.
 
+use super::framed::Framed;
 use super::{Counted, ResetUnlessDone, Stop, copy_both, take_instance};
 use crate::corridor::worker::Worker;
 use crate::http::hop;
@@ -150,7 +151,7 @@ impl Accepted {
         counts.telemetry.connections.opened(&inbound.caller, &inbound.callee);
         let (ended, bytes) = match on_upgrade.await {
             Ok(stream) => {
-                let mut stream = TokioIo::new(stream);
+                let mut stream = Framed::new(TokioIo::new(stream));
                 let mut from = Counted { stream: &mut stream, read: 0 };
                 let mut to = Counted { stream: &mut upstream.stream, read: 0 };
                 let ended = copy_both(&counts, &mut from, &mut to, || inbound.judge().map(drop)).await;

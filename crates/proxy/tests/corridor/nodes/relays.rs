@@ -163,10 +163,10 @@ async fn a_permission_that_is_withdrawn_on_the_callees_node_ends_the_connection(
     let mut change = snapshot.change();
     change.insert(Arc::new(FunctionEntry::load(&leno_sandbox::Engine::inline(), slice)));
     node.publish(Arc::new(change.finish()));
-    assert!(stream.read_u8().await.is_err());
-    drop(stream);
-    let [_, (verdict, sent, received)] = relayed.told().await;
-    assert_eq!((verdict.as_str(), sent, received), ("deny", 1, 1));
+    let broken = stream.read_u8().await.unwrap_err();
+    assert_eq!(broken.kind(), std::io::ErrorKind::ConnectionReset, "a break is not an ordinary end");
+    let [(near, ..), (verdict, sent, received)] = relayed.told().await;
+    assert_eq!((near.as_str(), verdict.as_str(), sent, received), ("error", "deny", 1, 1));
 }
 
 #[tokio::test(flavor = "multi_thread")]
