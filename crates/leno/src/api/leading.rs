@@ -411,7 +411,6 @@ impl ApiError {
 }
 
 /// Reads all stored documents, as far as they can be.
-#[expect(clippy::type_complexity, reason = "documents, and what is wrong with the others")]
 fn read_all(
     stored: &BTreeMap<DocumentId, Kept>,
 ) -> (BTreeMap<DocumentId, Document>, BTreeMap<DocumentId, Vec<Problem>>) {
