@@ -73,8 +73,8 @@ async fn measure(
     report: &mut Report,
 ) -> anyhow::Result<()> {
     let world = World { functions, nodes: if functions < 10_000 { 10 } else { 100 } };
-    let mut plane = Plane::start(cores, folder, world, false)?;
-    let agents = Agents::join(&plane, world)?;
+    let mut plane = Plane::start(cores, folder, world, None)?;
+    let agents = Agents::join(&plane, world).await?;
     agents.hold_slices(world.placements()).await?;
     plane.settle()?;
     cold_starts(&mut plane, &agents, world, counts, report).await?;
@@ -83,8 +83,8 @@ async fn measure(
     }
     policy_changes(&mut plane, world, counts, report)?;
     placements(&mut plane, &agents, counts, report).await?;
-    drop((agents, plane));
-    restart(cores, folder, world, report).await
+    drop(plane);
+    restart(cores, folder, world, 2 * counts.placements, &agents, report)
 }
 
 /// A function comes to a node that never saw it: what the node gets.
@@ -175,17 +175,26 @@ async fn placements(plane: &mut Plane, agents: &Agents, counts: &Counts, report:
     Ok(())
 }
 
-/// A new process with the stored definitions, until nodes have all that is theirs.
-async fn restart(cores: Cores, folder: &Path, world: World, report: &mut Report) -> anyhow::Result<()> {
+/// A new process with the stored definitions, until all nodes have resumed: they reconnect by themselves, and have missed nothing.
+fn restart(
+    cores: Cores,
+    folder: &Path,
+    world: World,
+    further: usize,
+    agents: &Agents,
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    let held = agents.slices();
     let begin = Instant::now();
-    let mut plane = Plane::start(cores, folder, world, true)?;
+    let mut plane = Plane::start(cores, folder, world, Some(further))?;
     let started = begin.elapsed();
-    let agents = Agents::join(&plane, world)?;
-    agents.hold_slices(world.placements()).await?;
+    plane.tell("connected", "connected")?;
     plane.settle()?;
     let milliseconds = |time: Duration| time.as_secs_f64() * 1000.0;
     report.add(&format!("restart_to_serving_ms_{}", world.functions), milliseconds(begin.elapsed()));
     report.add(&format!("restart_to_listening_ms_{}", world.functions), milliseconds(started));
+    report.add(&format!("restart_bytes_{}", world.functions), plane.counters_of_all()?.bytes as f64);
+    ensure!(agents.slices() == held, "nodes got slices again that they had");
     // This process never had documents, only what is stored.
     let memory = Memory::of(&[plane.pid()])?;
     report.add(&format!("control_memory_mib_{}", world.functions), memory.rss as f64 / 1024.0);

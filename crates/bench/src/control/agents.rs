@@ -5,7 +5,7 @@ use super::relay::Relay;
 use super::world::World;
 use anyhow::ensure;
 use leno_control::node::{Agent, BACKOFF, Change, Options, Updates, join};
-use leno_control::{Instance, InstanceState, JoinToken, Resource, Subject};
+use leno_control::{Instance, InstanceState, JoinOptions, Resource, Subject, enrol};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -25,23 +25,15 @@ pub(super) struct Agents {
 }
 
 impl Agents {
-    pub(super) fn join(plane: &Plane, world: World) -> anyhow::Result<Self> {
+    /// All nodes join, one after the other.
+    pub(super) async fn join(plane: &Plane, world: World) -> anyhow::Result<Self> {
         let slices = Arc::new(AtomicU64::new(0));
-        let node = |node: usize, address: SocketAddr, slices: &Arc<AtomicU64>| {
-            let (agent, updates) = join(Options {
-                control: address,
-                token: JoinToken::from_text(plane.token(node)?.to_owned()),
-                // Nobody connects to it.
-                inbound: Some(SocketAddr::from(([192, 0, 2, 1], 10_000 + node as u16))),
-                backoff: BACKOFF,
-            })?;
-            agent.subscribe([Subject::Mesh, Subject::Bundle, Subject::Hosted]);
-            tokio::spawn(accept(updates, slices.clone()));
-            anyhow::Ok(agent)
-        };
-        let nodes = (0..world.nodes).map(|number| node(number, plane.address(), &slices)).collect::<Result<_, _>>()?;
         let relay = Relay::start(plane.address())?;
-        let stranger = node(world.stranger(), relay.address, &Arc::default())?;
+        let mut nodes = Vec::new();
+        for number in 0..world.nodes {
+            nodes.push(node(plane, number, plane.address(), &slices).await?);
+        }
+        let stranger = node(plane, world.stranger(), relay.address, &Arc::default()).await?;
         Ok(Self { _nodes: nodes, stranger, relay, slices })
     }
 
@@ -91,6 +83,23 @@ impl Agents {
     pub(super) fn stop_instance(&self, function: usize) {
         self.stranger.report(&World::id(function), Vec::new());
     }
+}
+
+/// A machine joins, and opens its stream by way of `address`.
+async fn node(plane: &Plane, number: usize, address: SocketAddr, slices: &Arc<AtomicU64>) -> anyhow::Result<Agent> {
+    let control = vec![plane.address().to_string()];
+    let (token, name) = (plane.token(number)?, World::node_name(number));
+    let membership = enrol(&JoinOptions { control, token, name, address: None }, BACKOFF).await?;
+    let (agent, updates) = join(Options {
+        control: vec![address.to_string()],
+        membership,
+        // Nobody connects to it.
+        inbound: Some(SocketAddr::from(([127, 0, 0, 1], 10_000 + number as u16))),
+        backoff: BACKOFF,
+    })?;
+    agent.subscribe([Subject::Mesh, Subject::Bundle, Subject::Hosted]);
+    tokio::spawn(accept(updates, slices.clone()));
+    Ok(agent)
 }
 
 fn is_about_a_function(subject: &Subject) -> bool {

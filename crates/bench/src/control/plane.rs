@@ -5,7 +5,7 @@ use crate::affinity::Cores;
 use crate::proxy_under_test::Helper;
 use anyhow::{Context, anyhow, bail, ensure};
 use leno_config::FunctionId;
-use leno_control::{Control, Counters, Definitions, Store};
+use leno_control::{Control, Counters, Definitions, JoinToken, Store, TokenGrant};
 use leno_identity::Authority;
 use leno_policy::spec::QuotaAlgorithm;
 use serde::{Deserialize, Serialize};
@@ -15,11 +15,12 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 use tokio::net::TcpListener;
 
 const POLL_INTERVAL: Duration = Duration::from_micros(100);
 const TIMEOUT: Duration = Duration::from_secs(60);
+const INVITATION: &str = "invitation.json";
 /// As `leno up` has.
 const MANAGEMENT_THREADS: usize = 2;
 
@@ -32,15 +33,19 @@ pub(crate) struct Arguments {
     /// Where the store is, and where the address and the nodes' tokens are written.
     #[arg(long, value_name = "FOLDER")]
     folder: PathBuf,
-    /// Take the definitions from the store.
+    /// Listen where an earlier process did, and go on with its definitions, its authority and its nodes.
     #[arg(long)]
     resume: bool,
+    /// Placements that the earlier process added.
+    #[arg(long, value_name = "NUMBER", default_value_t = 0)]
+    further: usize,
 }
 
 /// What nodes need to know.
 #[derive(Serialize, Deserialize)]
 struct Invitation {
     address: SocketAddr,
+    /// By node.
     tokens: Vec<String>,
 }
 
@@ -60,11 +65,13 @@ pub(super) struct Counted {
 }
 
 impl Plane {
-    pub(super) fn start(cores: Cores, folder: &Path, world: World, resume: bool) -> anyhow::Result<Self> {
+    /// `resume`: goes on where an earlier process ended that had added so many placements.
+    pub(super) fn start(cores: Cores, folder: &Path, world: World, resume: Option<usize>) -> anyhow::Result<Self> {
         let [functions, nodes] = [world.functions, world.nodes].map(|number| number.to_string());
         let path = folder.display().to_string();
         let mut arguments = vec!["control-plane", "--functions", &functions, "--nodes", &nodes, "--folder", &path];
-        arguments.extend(resume.then_some("--resume"));
+        let further = resume.unwrap_or_default().to_string();
+        arguments.extend(resume.map(|_| ["--resume", "--further", &further]).into_iter().flatten());
         let process = Helper::start(cores, &arguments)?;
         let invitation = serde_json::from_slice(&fs::read(folder.join(INVITATION))?)?;
         Ok(Self { process, invitation })
@@ -78,8 +85,8 @@ impl Plane {
         self.invitation.address
     }
 
-    pub(super) fn token(&self, node: usize) -> anyhow::Result<&str> {
-        self.invitation.tokens.get(node).map(String::as_str).context("there is no such node")
+    pub(super) fn token(&self, node: usize) -> anyhow::Result<JoinToken> {
+        Ok(self.invitation.tokens.get(node).context("there is no such node")?.parse()?)
     }
 
     pub(super) fn say(&mut self, line: &str) -> anyhow::Result<()> {
@@ -127,8 +134,6 @@ impl Plane {
     }
 }
 
-const INVITATION: &str = "invitation.json";
-
 /// The process. It ends with its standard input.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let world = World { functions: arguments.functions, nodes: arguments.nodes };
@@ -138,8 +143,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         .enable_all()
         .build()?;
     let domain = crate::material::TRUST_DOMAIN.parse()?;
+    let authority = Authority::open(&arguments.folder.join("authority.pem"), b"a passphrase of a benchmark", &domain)?;
     let file = arguments.folder.join(format!("{}.redb", world.functions));
-    let control = Control::new(Authority::new(&domain)?, Store::open(&file)?, leno_control::Options::default())?;
+    let control = Control::new(authority, Store::open(&file)?, leno_control::Options::default())?;
     let definitions = match arguments.resume {
         true => None,
         false => {
@@ -150,14 +156,35 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     };
     let mut placements: Vec<BTreeSet<FunctionId>> = (0..world.nodes).map(|node| world.placement(node)).collect();
     placements.push(BTreeSet::new());
-    let admit = |(node, functions): (usize, &BTreeSet<FunctionId>)| {
-        let token = control.admit(&World::node_name(node), World::admission(functions.clone()))?;
-        anyhow::Ok(token.reveal().to_owned())
+    let invitation = arguments.folder.join(INVITATION);
+    let listener = match arguments.resume {
+        true => {
+            for number in 0..arguments.further {
+                let (function, node) = world.further(number);
+                placements.get_mut(node).context("there is no such node")?.insert(World::id(function));
+            }
+            for (node, functions) in placements.iter().enumerate() {
+                // The node has its certificate.
+                control.admit(&World::node_name(node), World::admission(functions.clone()))?;
+            }
+            let earlier: Invitation = serde_json::from_slice(&fs::read(invitation)?)?;
+            runtime.block_on(TcpListener::bind(earlier.address))?
+        }
+        false => {
+            let listener = runtime.block_on(TcpListener::bind(("127.0.0.1", 0)))?;
+            let grant = |(node, functions): (usize, &BTreeSet<FunctionId>)| TokenGrant {
+                node: Some(World::node_name(node)),
+                admission: World::admission(functions.clone()),
+                addresses: Vec::new(),
+                expires: SystemTime::now() + Duration::from_secs(3600),
+            };
+            let tokens = placements.iter().enumerate().map(|node| Ok(control.grant(grant(node))?.reveal().to_string()));
+            let tokens = tokens.collect::<anyhow::Result<_>>()?;
+            let content = Invitation { address: listener.local_addr()?, tokens };
+            fs::write(invitation, serde_json::to_vec(&content)?)?;
+            listener
+        }
     };
-    let tokens = placements.iter().enumerate().map(admit).collect::<Result<_, _>>()?;
-    let listener = runtime.block_on(TcpListener::bind(("127.0.0.1", 0)))?;
-    let invitation = Invitation { address: listener.local_addr()?, tokens };
-    fs::write(arguments.folder.join(INVITATION), serde_json::to_vec(&invitation)?)?;
     let serving = control.clone();
     runtime.spawn(async move { drop(serving.serve(listener, std::future::pending()).await) });
     let mut steered = Steered { control, world, definitions, placements };
@@ -186,6 +213,13 @@ impl Steered {
             ("settle", []) => {
                 self.settle()?;
                 "settled".to_owned()
+            }
+            ("connected", []) => {
+                let begin = Instant::now();
+                for node in (0..=self.world.nodes).map(World::node_name) {
+                    self.wait(begin, || Ok(self.of_node(&node)?.streams > 0))?;
+                }
+                "connected".to_owned()
             }
             ("only", [node, functions @ ..]) => {
                 let functions = functions.iter().copied().map(World::id).collect();
