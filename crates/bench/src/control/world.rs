@@ -77,7 +77,7 @@ impl World {
     }
 
     pub(super) fn admission(functions: BTreeSet<FunctionId>) -> Admission {
-        Admission { placement: Placement::Only(functions), gateway: false }
+        Admission { placement: Placement::Only(functions), gateway: false, locality: Default::default() }
     }
 
     /// Compiled from documents, as users write them: all nine policies for each function.
