@@ -1,4 +1,5 @@
 //! A `leno control` of its own for each test.
+#![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use serde_json::Value;
 use std::fs;
@@ -106,6 +107,11 @@ impl Control {
 
     pub(crate) fn url(&self) -> String {
         format!("https://127.0.0.1:{}", self.api)
+    }
+
+    /// Where nodes are served.
+    pub(crate) fn nodes(&self) -> String {
+        format!("127.0.0.1:{}", self.nodes)
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {

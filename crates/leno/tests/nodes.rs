@@ -1,0 +1,264 @@
+//! A mesh of several processes: a control plane, nodes that joined it, and a gateway.
+
+#[path = "api/mod.rs"]
+mod api;
+#[allow(dead_code, reason = "the other half is about one process")]
+mod mesh;
+
+use api::Control;
+use mesh::{ALLOW_ALL, Answer, echo_function, policy, try_curl};
+use serde_json::Value;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+const MESH: &str = "apiVersion: leno.dev/v1alpha1\nkind: Mesh\nmetadata: {name: test}\nspec:\n  trustDomain: test.example\n  \
+                    accessLog: {format: json, file: /dev/null}\n  instances: {isolation: process, accounts: node}\n";
+
+fn control() -> Control {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("mesh.yaml"), MESH).unwrap();
+    fs::write(folder.path().join("passphrase"), "correct horse battery\n").unwrap();
+    Control::start(folder, &["--mesh", "mesh.yaml", "--ca", "ca.pem", "--ca-passphrase", "passphrase"])
+}
+
+/// A running `leno node` or `leno gateway`.
+struct Node {
+    name: String,
+    folder: TempDir,
+    arguments: Vec<String>,
+    gateway: u16,
+    process: Child,
+    output: Arc<Mutex<Vec<String>>>,
+}
+
+impl Node {
+    /// Has a token made, joins with it, and waits until the node is ready.
+    fn join(control: &Control, name: &str, token: &[&str]) -> Self {
+        let made = control.leno(&[&["token", "join", "--node", name], token].concat());
+        assert!(made.status.success(), "{made:?}");
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("token"), api::text(&made)).unwrap();
+        let listeners = [0; 3].map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
+        let [inbound, outbound, gateway] = [0, 1, 2].map(|index| listeners[index].local_addr().unwrap().port());
+        drop(listeners);
+        let is_gateway = token.contains(&"--only-gateway");
+        let mut arguments = vec![if is_gateway { "gateway" } else { "node" }.to_owned()];
+        let options = [
+            ("--control", control.nodes()),
+            ("--join", "token".to_owned()),
+            ("--name", name.to_owned()),
+            ("--state", "state".to_owned()),
+            ("--inbound", format!("127.0.0.1:{inbound}")),
+            ("--outbound", format!("127.0.0.1:{outbound}")),
+            ("--admin", format!("unix:{}", folder.path().join("admin.sock").display())),
+        ];
+        arguments.extend(options.into_iter().flat_map(|(option, value)| [option.to_owned(), value]));
+        if is_gateway {
+            arguments.extend(["--gateway-http".to_owned(), format!("127.0.0.1:{gateway}")]);
+        }
+        let (process, output) = spawn(&folder, &arguments);
+        let mut node = Self { name: name.to_owned(), folder, arguments, gateway, process, output };
+        node.wait_for("to be ready", |node| node.has_said(" ready"));
+        node
+    }
+
+    /// After its end, with the same files, but without the token.
+    fn start_again(&mut self) {
+        fs::remove_file(self.folder.path().join("token")).unwrap();
+        let join = self.arguments.iter().position(|argument| argument == "--join").unwrap();
+        self.arguments.drain(join..join + 2);
+        (self.process, self.output) = spawn(&self.folder, &self.arguments);
+        self.wait_for("to be ready again", |node| node.has_said(" ready"));
+    }
+
+    fn has_said(&self, text: &str) -> bool {
+        self.output.lock().unwrap().iter().any(|line| line.contains(text))
+    }
+
+    fn wait_for(&mut self, what: &str, mut holds: impl FnMut(&mut Self) -> bool) {
+        let begin = Instant::now();
+        while !holds(self) {
+            let ended = self.process.try_wait().unwrap();
+            assert!(
+                ended.is_none() && begin.elapsed() < TIMEOUT,
+                "waited in vain for {} {what} ({ended:?}):\n{}",
+                self.name,
+                self.output.lock().unwrap().join("\n")
+            );
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn get(&self, path: &str) -> Option<Answer> {
+        try_curl(&format!("http://127.0.0.1:{}{path}", self.gateway), &["--max-time", "20"])
+    }
+
+    fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if self.process.try_wait().unwrap().is_none() {
+            let pid = rustix::process::Pid::from_child(&self.process);
+            // Its instances end with it.
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+            let begin = Instant::now();
+            while self.process.try_wait().unwrap().is_none() && begin.elapsed() < TIMEOUT {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            let _ = self.process.kill();
+        }
+        if std::thread::panicking() {
+            eprintln!("--- {} wrote:\n{}", self.name, self.output.lock().unwrap().join("\n"));
+        }
+    }
+}
+
+fn spawn(folder: &TempDir, arguments: &[String]) -> (Child, Arc<Mutex<Vec<String>>>) {
+    let mut process = Command::new(env!("CARGO_BIN_EXE_leno"))
+        .args(arguments)
+        .current_dir(folder.path())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let output = Arc::new(Mutex::new(Vec::new()));
+    let (stderr, lines) = (process.stderr.take().unwrap(), output.clone());
+    std::thread::spawn(move || {
+        for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+            lines.lock().unwrap().push(line);
+        }
+    });
+    (process, output)
+}
+
+/// Polls until something holds.
+fn eventually<T>(what: &str, mut holds: impl FnMut() -> Option<T>) -> T {
+    let begin = Instant::now();
+    loop {
+        if let Some(value) = holds() {
+            return value;
+        }
+        assert!(begin.elapsed() < TIMEOUT, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn status(answer: Option<Answer>) -> Option<u16> {
+    answer.map(|answer| answer.status)
+}
+
+/// The nodes that have ready instances of a function.
+fn nodes_of(control: &Control, function: &str) -> Vec<String> {
+    let (_, status) = control.get("/v1/status");
+    let functions = status["functions"].as_array().cloned().unwrap_or_default();
+    let of = functions.into_iter().find(|one| one["function"] == function);
+    let instances = of.and_then(|one| one["instances"].as_array().cloned()).unwrap_or_default();
+    let ready = instances.iter().filter(|instance| instance["state"] == "ready");
+    ready.map(|instance| instance["node"].as_str().unwrap().to_owned()).collect()
+}
+
+fn documents() -> String {
+    let expose = "  expose: [{hosts: [\"*\"], path: /}]\n  callees: [back]\n  scale: {min: 0, max: 4}";
+    let front = echo_function("front", expose);
+    let back = echo_function("back", "  scale: {min: 0, max: 4}");
+    let rules = "  authorization: {rules: [{name: front, action: allow, from: [{namespaces: [test]}]}]}";
+    format!("{front}{back}{}{}", policy("open", "front", ALLOW_ALL), policy("inner", "back", rules))
+}
+
+#[test]
+fn a_function_on_another_node_is_reached_through_the_gateway_and_survives_its_nodes() {
+    let mut control = control();
+    let gateway = Node::join(&control, "edge", &["--only-gateway"]);
+    let mut nodes = vec![Node::join(&control, "one", &[]), Node::join(&control, "two", &[])];
+    control.apply(&documents());
+    // A cold start on a node that the gateway is not.
+    let answer = eventually("an answer", || gateway.get("/").filter(|answer| answer.status == 200));
+    assert!(answer.header("x-request-id").is_some());
+    let hosts = eventually("the report", || Some(nodes_of(&control, "test/front")).filter(|nodes| !nodes.is_empty()));
+    let host = hosts[0].clone();
+
+    // Without the control plane everything goes on.
+    control.kill();
+    assert_eq!(status(gateway.get("/")), Some(200));
+    control.start_again();
+    eventually("all nodes to come back", || {
+        let (_, status) = control.get("/v1/status");
+        let nodes = status["nodes"].as_array().cloned().unwrap_or_default();
+        (nodes.len() == 3 && nodes.iter().all(|node| node["connected"] == Value::Bool(true))).then_some(())
+    });
+    assert_eq!(status(gateway.get("/")), Some(200));
+
+    // The node that has it dies, and another one takes its place.
+    let dead = nodes.iter().position(|node| node.name == host).unwrap();
+    nodes[dead].kill();
+    eventually("an answer from another node", || gateway.get("/").filter(|answer| answer.status == 200));
+    let hosts = eventually("the report", || Some(nodes_of(&control, "test/front")).filter(|nodes| !nodes.is_empty()));
+    assert!(hosts.iter().all(|node| *node != host), "{hosts:?}");
+
+    // It starts again without a token.
+    nodes[dead].start_again();
+    assert_eq!(status(gateway.get("/")), Some(200));
+}
+
+#[test]
+fn a_revoked_node_is_out_and_a_token_is_for_one() {
+    let control = control();
+    let gateway = Node::join(&control, "edge", &["--only-gateway"]);
+    let one = Node::join(&control, "one", &[]);
+    control.apply(&documents());
+    eventually("an answer", || gateway.get("/").filter(|answer| answer.status == 200));
+    let revoked = control.leno(&["nodes", "revoke", "one"]);
+    assert!(revoked.status.success(), "{revoked:?}");
+    eventually("nothing to serve it", || gateway.get("/").filter(|answer| answer.status == 503));
+    eventually("it to be told", || one.has_said("was revoked").then_some(()));
+    let again = control.leno(&["nodes", "revoke", "one"]);
+    assert!(!again.status.success(), "{again:?}");
+    // Without a token nobody joins, and with a used one neither.
+    let token = one.folder.path().join("token");
+    for (token, told) in [(Some(&token), "was used"), (None, "give it a --join token")] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut arguments: Vec<String> =
+            ["node", "--control", &control.nodes(), "--name", "one", "--state", "state"].map(str::to_owned).into();
+        arguments.extend(token.into_iter().flat_map(|path| ["--join".to_owned(), path.display().to_string()]));
+        let refused =
+            Command::new(env!("CARGO_BIN_EXE_leno")).args(&arguments).current_dir(folder.path()).output().unwrap();
+        let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(!refused.status.success() && text.contains(told), "{text}");
+    }
+}
+
+#[test]
+fn who_may_make_join_tokens() {
+    let control = control();
+    for (role, namespace) in [("editor", None), ("reader", None), ("admin", Some("test"))] {
+        let mut arguments = vec!["token", "create", "--role", role];
+        arguments.extend(namespace.into_iter().flat_map(|namespace| ["--namespace", namespace]));
+        let token = api::text(&control.leno(&arguments)).trim().to_owned();
+        let body = serde_json::json!({});
+        for path in ["/v1/join-tokens", "/v1/nodes/one/cordon"] {
+            let body = if path.ends_with("cordon") { serde_json::json!({ "cordoned": true }) } else { body.clone() };
+            assert_eq!(control.post(&token, path, &body).0, 403, "{role} {namespace:?} {path}");
+        }
+    }
+    let (status, made) =
+        control.post(&control.token(), "/v1/join-tokens", &serde_json::json!({ "addresses": ["10.0.0.0/24", "::1"] }));
+    assert_eq!(status, 200, "{made}");
+    assert!(made["token"].as_str().unwrap().starts_with("leno-join-"));
+    for bad in [serde_json::json!({ "addresses": ["here"] }), serde_json::json!({ "node": "No Name" })] {
+        assert_eq!(control.post(&control.token(), "/v1/join-tokens", &bad).0, 400, "{bad}");
+    }
+    let audit = api::text(&control.leno(&["get", "audit", "--json"]));
+    assert!(audit.contains("join token") && !audit.contains("leno-join-"), "{audit}");
+}
