@@ -10,7 +10,7 @@ use mesh::{ALLOW_ALL, Answer, echo_function, policy, try_curl};
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -22,10 +22,29 @@ const MESH: &str = "apiVersion: leno.dev/v1alpha1\nkind: Mesh\nmetadata: {name: 
                     accessLog: {format: json, file: /dev/null}\n  instances: {isolation: process, accounts: node}\n";
 
 fn control() -> Control {
+    control_at(Ipv4Addr::LOCALHOST)
+}
+
+fn control_at(address: Ipv4Addr) -> Control {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("mesh.yaml"), MESH).unwrap();
     fs::write(folder.path().join("passphrase"), "correct horse battery\n").unwrap();
-    Control::start(folder, &["--mesh", "mesh.yaml", "--ca", "ca.pem", "--ca-passphrase", "passphrase"])
+    let arguments = ["--mesh", "mesh.yaml", "--ca", "ca.pem", "--ca-passphrase", "passphrase"];
+    Control::start_serving(folder, &arguments, address)
+}
+
+/// Where a node is.
+struct Place {
+    address: Ipv4Addr,
+    /// What its command begins with.
+    command: Vec<String>,
+}
+
+impl Place {
+    /// This network.
+    fn here() -> Self {
+        Self { address: Ipv4Addr::LOCALHOST, command: vec![env!("CARGO_BIN_EXE_leno").to_owned()] }
+    }
 }
 
 /// A running `leno node` or `leno gateway`.
@@ -33,7 +52,9 @@ struct Node {
     name: String,
     folder: TempDir,
     arguments: Vec<String>,
-    gateway: u16,
+    /// The program and what it is run with.
+    command: Vec<String>,
+    gateway: SocketAddr,
     process: Child,
     output: Arc<Mutex<Vec<String>>>,
 }
@@ -41,13 +62,20 @@ struct Node {
 impl Node {
     /// Has a token made, joins with it, and waits until the node is ready.
     fn join(control: &Control, name: &str, token: &[&str]) -> Self {
+        Self::join_at(&Place::here(), control, name, token, &[])
+    }
+
+    /// The same somewhere else, with more arguments.
+    fn join_at(place: &Place, control: &Control, name: &str, token: &[&str], more: &[&str]) -> Self {
         let made = control.leno(&[&["token", "join", "--node", name], token].concat());
         assert!(made.status.success(), "{made:?}");
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("token"), api::text(&made)).unwrap();
+        let Place { address, command } = place;
         let listeners = [0; 3].map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
         let [inbound, outbound, gateway] = [0, 1, 2].map(|index| listeners[index].local_addr().unwrap().port());
         drop(listeners);
+        let gateway = SocketAddr::from((*address, gateway));
         let is_gateway = token.contains(&"--only-gateway");
         let mut arguments = vec![if is_gateway { "gateway" } else { "node" }.to_owned()];
         let options = [
@@ -55,16 +83,18 @@ impl Node {
             ("--join", "token".to_owned()),
             ("--name", name.to_owned()),
             ("--state", "state".to_owned()),
-            ("--inbound", format!("127.0.0.1:{inbound}")),
+            ("--inbound", format!("{address}:{inbound}")),
             ("--outbound", format!("127.0.0.1:{outbound}")),
             ("--admin", format!("unix:{}", folder.path().join("admin.sock").display())),
         ];
         arguments.extend(options.into_iter().flat_map(|(option, value)| [option.to_owned(), value]));
         if is_gateway {
-            arguments.extend(["--gateway-http".to_owned(), format!("127.0.0.1:{gateway}")]);
+            arguments.extend(["--gateway-http".to_owned(), gateway.to_string()]);
         }
-        let (process, output) = spawn(&folder, &arguments);
-        let mut node = Self { name: name.to_owned(), folder, arguments, gateway, process, output };
+        arguments.extend(more.iter().map(|&argument| argument.to_owned()));
+        let (process, output) = spawn(&folder, command, &arguments);
+        let (name, command) = (name.to_owned(), command.clone());
+        let mut node = Self { name, folder, arguments, command, gateway, process, output };
         node.wait_for("to be ready", |node| node.has_said(" ready"));
         node
     }
@@ -74,7 +104,7 @@ impl Node {
         fs::remove_file(self.folder.path().join("token")).unwrap();
         let join = self.arguments.iter().position(|argument| argument == "--join").unwrap();
         self.arguments.drain(join..join + 2);
-        (self.process, self.output) = spawn(&self.folder, &self.arguments);
+        (self.process, self.output) = spawn(&self.folder, &self.command, &self.arguments);
         self.wait_for("to be ready again", |node| node.has_said(" ready"));
     }
 
@@ -97,7 +127,7 @@ impl Node {
     }
 
     fn get(&self, path: &str) -> Option<Answer> {
-        try_curl(&format!("http://127.0.0.1:{}{path}", self.gateway), &["--max-time", "20"])
+        try_curl(&format!("http://{}{path}", self.gateway), &["--max-time", "20"])
     }
 
     fn kill(&mut self) {
@@ -124,8 +154,9 @@ impl Drop for Node {
     }
 }
 
-fn spawn(folder: &TempDir, arguments: &[String]) -> (Child, Arc<Mutex<Vec<String>>>) {
-    let mut process = Command::new(env!("CARGO_BIN_EXE_leno"))
+fn spawn(folder: &TempDir, command: &[String], arguments: &[String]) -> (Child, Arc<Mutex<Vec<String>>>) {
+    let mut process = Command::new(&command[0])
+        .args(&command[1..])
         .args(arguments)
         .current_dir(folder.path())
         .stdin(Stdio::null())
@@ -209,6 +240,124 @@ fn a_function_on_another_node_is_reached_through_the_gateway_and_survives_its_no
 
     // It starts again without a token.
     nodes[dead].start_again();
+    assert_eq!(status(gateway.get("/")), Some(200));
+}
+
+#[test]
+fn a_call_from_one_node_to_another_is_judged_on_both() {
+    let control = control();
+    let gateway = Node::join(&control, "edge", &["--only-gateway"]);
+    // Each has room for one function.
+    let place = Place::here();
+    let _nodes = ["one", "two"].map(|name| Node::join_at(&place, &control, name, &[], &["--offer-instances", "1"]));
+    let front =
+        echo_function("front", "  expose: [{hosts: [\"*\"], path: /}]\n  callees: [back]\n  scale: {min: 1, max: 1}");
+    let back = echo_function("back", "  scale: {min: 1, max: 1}");
+    let rules = "  authorization: {rules: [{name: front, action: allow, from: [{identities: [test/front]}], to: [{paths: [/ok]}]}]}";
+    control.apply(&format!("{front}{back}{}{}", policy("open", "front", ALLOW_ALL), policy("inner", "back", rules)));
+    let hosts = eventually("both to run", || {
+        let hosts = [nodes_of(&control, "test/front"), nodes_of(&control, "test/back")].concat();
+        (hosts.len() == 2).then_some(hosts)
+    });
+    assert_ne!(hosts[0], hosts[1]);
+    eventually("an answer", || gateway.get("/call/back/ok").filter(|answer| answer.status == 200));
+    assert_eq!(status(gateway.get("/call/back/forbidden")), Some(403), "the callee's policy, on its node");
+    assert_eq!(status(gateway.get("/call/stranger/ok")), Some(403), "not among the caller's callees");
+}
+
+/// A network of its own for the test, with an address for the control plane; and one for each node, which can be cut off.
+struct Hub;
+
+const HUB: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+
+impl Hub {
+    /// Moves this thread, and what it starts, into the network.
+    fn enter() -> Self {
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+        ip("link set lo up");
+        ip("link add hub type bridge");
+        ip(&format!("addr add {HUB}/24 dev hub"));
+        ip("link set hub up");
+        Self
+    }
+
+    fn place(&self, number: u8) -> Isolated {
+        // The network lives as long as this process.
+        let holder = Command::new("unshare").args(["--net", "sleep", "infinity"]).spawn().unwrap();
+        let (own, net) = (fs::read_link("/proc/thread-self/ns/net").unwrap(), format!("/proc/{}/ns/net", holder.id()));
+        eventually("a network", || fs::read_link(&net).ok().filter(|other| *other != own));
+        let (link, address) = (format!("node{number}"), Ipv4Addr::new(10, 77, 0, 10 + number));
+        ip(&format!("link add {link} type veth peer name eth0 netns {}", holder.id()));
+        ip(&format!("link set {link} master hub up"));
+        let enter = format!("--net={net}");
+        for arguments in
+            ["link set lo up".to_owned(), format!("addr add {address}/24 dev eth0"), "link set eth0 up".to_owned()]
+        {
+            let done = Command::new("nsenter").arg(&enter).arg("ip").args(arguments.split(' ')).status().unwrap();
+            assert!(done.success(), "ip {arguments}");
+        }
+        let command = ["nsenter", &enter, env!("CARGO_BIN_EXE_leno")].map(str::to_owned).into();
+        Isolated { place: Place { address, command }, link, holder }
+    }
+}
+
+/// A network of a node.
+struct Isolated {
+    place: Place,
+    link: String,
+    holder: Child,
+}
+
+impl Isolated {
+    fn cut(&self) {
+        ip(&format!("link set {} down", self.link));
+    }
+
+    fn mend(&self) {
+        ip(&format!("link set {} up", self.link));
+    }
+}
+
+impl Drop for Isolated {
+    fn drop(&mut self) {
+        let _ = self.holder.kill();
+        let _ = self.holder.wait();
+    }
+}
+
+fn ip(arguments: &str) {
+    assert!(Command::new("ip").args(arguments.split(' ')).status().unwrap().success(), "ip {arguments}");
+}
+
+#[test]
+fn a_node_that_is_cut_off_is_replaced_and_comes_back() {
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("SKIPPED: only root may make network namespaces");
+        return;
+    }
+    let hub = Hub::enter();
+    let control = control_at(HUB);
+    let places: Vec<Isolated> = (1..=4).map(|number| hub.place(number)).collect();
+    let gateway = Node::join_at(&places[0].place, &control, "edge", &["--only-gateway"], &[]);
+    let names = ["one", "two", "three"];
+    let join = |(place, name): (&Isolated, &&str)| Node::join_at(&place.place, &control, name, &[], &[]);
+    let _nodes: Vec<Node> = places[1..].iter().zip(&names).map(join).collect();
+    control.apply(&documents());
+    eventually("an answer", || gateway.get("/").filter(|answer| answer.status == 200));
+    let host = eventually("the report", || nodes_of(&control, "test/front").into_iter().next());
+    let cut = &places[1 + names.iter().position(|name| *name == host).unwrap()];
+    cut.cut();
+    eventually("an answer from another node", || gateway.get("/").filter(|answer| answer.status == 200));
+    let elsewhere = |nodes: &Vec<String>| nodes.iter().any(|node| *node != host);
+    eventually("another home", || Some(nodes_of(&control, "test/front")).filter(elsewhere));
+    let connected = || {
+        let (_, status) = control.get("/v1/status");
+        let nodes = status["nodes"].as_array().cloned().unwrap_or_default();
+        nodes.iter().any(|node| node["name"] == *host && node["connected"] == Value::Bool(true))
+    };
+    eventually("it to be missed", || (!connected()).then_some(()));
+    cut.mend();
+    eventually("it to come back", || connected().then_some(()));
     assert_eq!(status(gateway.get("/")), Some(200));
 }
 

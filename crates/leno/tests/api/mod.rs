@@ -4,7 +4,7 @@
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
@@ -38,7 +38,7 @@ pub(crate) struct Control {
     folder: TempDir,
     arguments: Vec<String>,
     api: u16,
-    nodes: u16,
+    nodes: SocketAddr,
     /// Where the first token is.
     token: PathBuf,
     process: Child,
@@ -48,15 +48,20 @@ pub(crate) struct Control {
 impl Control {
     /// Starts one and waits until it leads.
     pub(crate) fn start(folder: TempDir, arguments: &[&str]) -> Self {
+        Self::start_serving(folder, arguments, Ipv4Addr::LOCALHOST)
+    }
+
+    /// Starts one that serves nodes at this address, and waits until it leads.
+    pub(crate) fn start_serving(folder: TempDir, arguments: &[&str], nodes: Ipv4Addr) -> Self {
         let token = folder.path().join("data/admin.token");
-        let control = Self::spawn(folder, arguments, token);
+        let control = Self::spawn(folder, arguments, token, nodes);
         control.eventually("it to lead", |control| control.ready().as_deref() == Some("leads\n"));
         control
     }
 
     /// Starts one that follows another.
     pub(crate) fn start_following(leader: &Self, arguments: &[&str]) -> Self {
-        let control = Self::spawn(tempfile::tempdir().unwrap(), arguments, leader.token.clone());
+        let control = Self::spawn(tempfile::tempdir().unwrap(), arguments, leader.token.clone(), Ipv4Addr::LOCALHOST);
         let expected = format!("follows {}\n", leader.url());
         control.eventually("it to follow", |control| control.ready().as_ref() == Some(&expected));
         // The command is sent on to the leader, and trusts both.
@@ -65,9 +70,10 @@ impl Control {
         control
     }
 
-    fn spawn(folder: TempDir, arguments: &[&str], token: PathBuf) -> Self {
-        let listeners = [0, 1].map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
-        let [api, nodes] = [&listeners[0], &listeners[1]].map(|listener| listener.local_addr().unwrap().port());
+    fn spawn(folder: TempDir, arguments: &[&str], token: PathBuf, nodes: Ipv4Addr) -> Self {
+        let listeners = [Ipv4Addr::LOCALHOST, nodes].map(|address| TcpListener::bind((address, 0)).unwrap());
+        let [api, nodes] = [&listeners[0], &listeners[1]].map(|listener| listener.local_addr().unwrap());
+        let api = api.port();
         drop(listeners);
         let arguments: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
         let (process, output) = run(folder.path(), api, nodes, &arguments);
@@ -111,7 +117,7 @@ impl Control {
 
     /// Where nodes are served.
     pub(crate) fn nodes(&self) -> String {
-        format!("127.0.0.1:{}", self.nodes)
+        self.nodes.to_string()
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -230,10 +236,10 @@ impl Drop for Control {
     }
 }
 
-fn run(folder: &Path, api: u16, nodes: u16, arguments: &[String]) -> (Child, Arc<Mutex<Vec<String>>>) {
+fn run(folder: &Path, api: u16, nodes: SocketAddr, arguments: &[String]) -> (Child, Arc<Mutex<Vec<String>>>) {
     let mut process = Command::new(env!("CARGO_BIN_EXE_leno"))
         .args(["control", "--data", "data", "--audit", "audit.jsonl"])
-        .args(["--api", &format!("127.0.0.1:{api}"), "--listen", &format!("127.0.0.1:{nodes}")])
+        .args(["--api", &format!("127.0.0.1:{api}"), "--listen", &nodes.to_string()])
         .args(arguments)
         .current_dir(folder)
         .stdin(Stdio::null())
