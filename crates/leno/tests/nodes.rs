@@ -2,6 +2,9 @@
 
 #[path = "api/mod.rs"]
 mod api;
+#[allow(dead_code, reason = "each test binary uses a part of it")]
+#[path = "../../control/tests/support/etcd.rs"]
+mod etcd;
 #[allow(dead_code, reason = "the other half is about one process")]
 mod mesh;
 
@@ -9,10 +12,12 @@ use api::Control;
 use mesh::{ALLOW_ALL, Answer, echo_function, policy, try_curl};
 use serde_json::Value;
 use std::fs;
-use std::io::{BufRead, BufReader};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -359,6 +364,89 @@ fn a_node_that_is_cut_off_is_replaced_and_comes_back() {
     cut.mend();
     eventually("it to come back", || connected().then_some(()));
     assert_eq!(status(gateway.get("/")), Some(200));
+}
+
+/// Requests one after the other until it is stopped.
+struct Load {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Vec<u16>>,
+}
+
+impl Load {
+    fn start(gateway: &Node) -> Self {
+        let (stop, address) = (Arc::new(AtomicBool::new(false)), gateway.gateway);
+        let stopped = stop.clone();
+        let thread = std::thread::spawn(move || {
+            let mut answers = Vec::new();
+            while !stopped.load(Ordering::Relaxed) {
+                answers.push(request(address).unwrap_or(0));
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            answers
+        });
+        Self { stop, thread }
+    }
+
+    /// How many requests there were. None of them may have failed.
+    fn stop(self) -> usize {
+        self.stop.store(true, Ordering::Relaxed);
+        let answers = self.thread.join().unwrap();
+        let failed: Vec<_> = answers.iter().filter(|status| **status != 200).collect();
+        assert!(failed.is_empty(), "{} of {} failed: {failed:?}", failed.len(), answers.len());
+        answers.len()
+    }
+}
+
+/// The status of one request; `None`: there was no answer.
+fn request(address: SocketAddr) -> Option<u16> {
+    let mut stream = TcpStream::connect(address).ok()?;
+    stream.set_read_timeout(Some(TIMEOUT)).ok()?;
+    stream.write_all(b"GET / HTTP/1.1\r\nhost: test.example\r\nconnection: close\r\n\r\n").ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    answer.split(' ').nth(1)?.parse().ok()
+}
+
+#[test]
+fn requests_go_on_while_the_leader_dies_and_while_etcd_is_down() {
+    let mut server = etcd::Server::start();
+    let authority = tempfile::tempdir().unwrap();
+    let path = |name: &str| authority.path().join(name).display().to_string();
+    let (mesh, ca, passphrase, address) = (path("mesh.yaml"), path("ca.pem"), path("passphrase"), server.address());
+    fs::write(&mesh, MESH).unwrap();
+    fs::write(&passphrase, "correct horse battery").unwrap();
+    let arguments =
+        ["--etcd", &*address, "--etcd-lease", "2", "--mesh", &*mesh, "--ca", &*ca, "--ca-passphrase", &*passphrase];
+    let mut first = Control::start(tempfile::tempdir().unwrap(), &arguments);
+    let second = Control::start_following(&first, &arguments);
+    let (place, other) = (Place::here(), second.nodes());
+    let more = ["--control", &*other];
+    let gateway = Node::join_at(&place, &first, "edge", &["--only-gateway"], &more);
+    let _nodes = ["one", "two"].map(|name| Node::join_at(&place, &first, name, &[], &more));
+    first.apply(&documents());
+    eventually("an answer", || gateway.get("/").filter(|answer| answer.status == 200));
+
+    let load = Load::start(&gateway);
+    first.kill();
+    eventually("all nodes to come to the other one", || {
+        let (status, listed) = second.get("/v1/status");
+        let nodes = listed["nodes"].as_array().cloned().unwrap_or_default();
+        let connected = nodes.iter().filter(|node| node["connected"] == Value::Bool(true)).count();
+        (status == 200 && connected == 3).then_some(())
+    });
+    assert!(load.stop() > 0);
+
+    let load = Load::start(&gateway);
+    server.kill();
+    eventually("changes to be refused", || {
+        let refused = second.leno_with(&["apply", "-f", "-"], &echo_function("late", ""));
+        (!refused.status.success()).then_some(())
+    });
+    server.run();
+    eventually("changes to be taken again", || {
+        second.leno_with(&["apply", "-f", "-"], &echo_function("late", "")).status.success().then_some(())
+    });
+    assert!(load.stop() > 0);
 }
 
 #[test]
