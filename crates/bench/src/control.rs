@@ -18,6 +18,7 @@ use crate::report::Report;
 use crate::sample::Sample;
 use anyhow::ensure;
 use serde_json::json;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -101,11 +102,11 @@ async fn cold_starts(
         // Functions from all over the world, each once.
         let function = run * functions / counts.cold_starts;
         plane.tell(&format!("only {}", world.stranger()), "placed")?;
+        agents.stranger_holds(&BTreeSet::new()).await?;
         plane.settle()?;
-        agents.stranger_holds(&[])?;
         let (before, received) = (plane.counters(world.stranger())?, agents.stranger_received());
         plane.tell(&format!("only {} {function}", world.stranger()), "placed")?;
-        agents.wait_for_stranger(&world.needed(function)).await?;
+        agents.stranger_holds(&world.needed(function)).await?;
         plane.settle()?;
         let after = plane.counters(world.stranger())?;
         bytes += agents.stranger_received() - received;

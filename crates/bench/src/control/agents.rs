@@ -3,7 +3,7 @@
 use super::plane::Plane;
 use super::relay::Relay;
 use super::world::World;
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use leno_control::node::{Agent, BACKOFF, Change, Options, Updates, join};
 use leno_control::{Instance, InstanceState, JoinOptions, Resource, Subject, enrol};
 use std::collections::BTreeSet;
@@ -54,21 +54,10 @@ impl Agents {
         self.relay.received()
     }
 
-    /// The stranger has these slices and endpoints, and no others.
-    pub(super) fn stranger_holds(&self, wanted: &[Subject]) -> anyhow::Result<()> {
-        let held: BTreeSet<Subject> = self.stranger.held().into_keys().filter(is_about_a_function).collect();
-        let wanted = wanted.iter().filter(|subject| is_about_a_function(subject)).cloned().collect();
-        ensure!(held == wanted, "the node has {held:?} and not {wanted:?}");
-        Ok(())
-    }
-
-    pub(super) async fn wait_for_stranger(&self, wanted: &[Subject]) -> anyhow::Result<()> {
-        until(|| {
-            let held = self.stranger.held();
-            wanted.iter().all(|subject| held.contains_key(subject))
-        })
-        .await?;
-        self.stranger_holds(wanted)
+    /// Waits until the stranger has these slices and endpoints, and no others.
+    pub(super) async fn stranger_holds(&self, wanted: &BTreeSet<Subject>) -> anyhow::Result<()> {
+        let held = || self.stranger.held().into_keys().filter(is_about_a_function).collect::<BTreeSet<_>>();
+        until(|| held() == *wanted).await.with_context(|| format!("the node has {:?} and not {wanted:?}", held()))
     }
 
     /// The stranger reports an instance that starts and becomes ready.

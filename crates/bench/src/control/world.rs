@@ -2,7 +2,7 @@
 
 use crate::material::Material;
 use crate::policies::Policies;
-use crate::proxy_under_test::leno::{Listeners, Mesh, document, function, join};
+use crate::proxy_under_test::leno::{Listeners, Mesh, VERSION, function, join};
 use anyhow::anyhow;
 use leno_config::FunctionId;
 use leno_control::{Admission, Definitions, Placement, Subject};
@@ -66,10 +66,10 @@ impl World {
         (function, node)
     }
 
-    /// What a node has to have before it may start the function.
-    pub(super) fn needed(self, function: usize) -> Vec<Subject> {
+    /// What a node gets that hosts only this function.
+    pub(super) fn needed(self, function: usize) -> BTreeSet<Subject> {
         let callees = self.callees(function).map(|callee| Subject::Endpoints(Self::id(callee)));
-        callees.chain([Subject::Slice(Self::id(function)), Subject::Hosted]).collect()
+        callees.chain([Subject::Slice(Self::id(function))]).collect()
     }
 
     fn callees(self, function: usize) -> impl Iterator<Item = usize> {
@@ -98,8 +98,9 @@ impl World {
             otlp: loopback,
             log: "/dev/null".to_owned(),
         };
-        let trust = json!({"trustDomain": crate::material::TRUST_DOMAIN});
-        let mut documents = vec![document("Mesh", "bench", trust)];
+        let spec = json!({"trustDomain": crate::material::TRUST_DOMAIN});
+        let mut documents =
+            vec![json!({"apiVersion": VERSION, "kind": "Mesh", "metadata": {"name": "bench"}, "spec": spec})];
         documents.extend((0..self.functions).flat_map(|function| self.documents(&mesh, function)));
         let read = leno_config::load_text(&folder.join("world.yaml"), &join(&documents));
         let snapshot = read.map_err(|problems| anyhow!("{:?}", problems.first()))?;

@@ -216,7 +216,7 @@ impl Mesh<'_> {
     }
 }
 
-const VERSION: &str = "leno.dev/v1alpha1";
+pub(crate) const VERSION: &str = "leno.dev/v1alpha1";
 const NAMESPACE: &str = "bench";
 
 /// Where the function of this index is exposed.
