@@ -2,6 +2,7 @@
 
 use crate::NodeAddress;
 use crate::admin::{self, Address};
+use crate::nodes;
 use crate::remote::{self, Server};
 use crate::screen::{shown, shown_all, shown_json};
 use crate::table::{self, Column, Show};
@@ -96,20 +97,7 @@ impl Listing {
                 ("LIMITS NOT IN FORCE", "unenforced_limits", Wide),
                 ("IDENTITY", "identity", Wide),
             ],
-            Self::Nodes => &[
-                ("NODE", "node", Plain),
-                ("STATE", "state", Plain),
-                ("ZONE", "zone", Plain),
-                ("HOSTED", "hosted", Plain),
-                ("INSTANCES", "instances", Plain),
-                ("OF", "most_instances", Plain),
-                ("REJECTED", "rejected", Plain),
-                ("REFUSED", "refused", Plain),
-                ("REGION", "region", Wide),
-                ("INBOUND", "inbound", Wide),
-                ("CPU MILLIS", "cpu_millis", Wide),
-                ("MEMORY BYTES", "memory_bytes", Wide),
-            ],
+            Self::Nodes => nodes::COLUMNS,
             Self::Revisions => &[
                 ("REVISION", "revision", Plain),
                 ("FUNCTION", "function", Plain),

@@ -1,33 +1,53 @@
 //! Nodes, and which functions they host, as they are listed.
 
-use leno_control::{Bounds, Capacity, FunctionNode, NodeStatus};
+use crate::table::Column;
+use crate::table::Show::{Plain, Wide};
+use leno_control::{Bounds, FunctionNode, NodeStatus};
 use serde_json::{Value, json};
 
-/// The rows of `leno get nodes`.
-pub(crate) fn rows(nodes: &[NodeStatus]) -> Value {
-    let row = |node: &NodeStatus| {
-        let state = match (node.connected, node.cordoned) {
-            (true, false) => "connected",
-            (true, true) => "cordoned",
-            (false, _) => "away",
-        };
-        let offer = |of: fn(&Capacity) -> u64| node.capacity.as_ref().map(of);
-        json!({
-            "node": node.name,
-            "state": state,
-            "inbound": node.inbound.map(|inbound| inbound.to_string()),
-            "region": node.locality.region,
-            "zone": node.locality.zone,
-            "hosted": node.hosted.len(),
-            "instances": node.reserved,
-            "most_instances": offer(|capacity| capacity.instances.into()),
-            "cpu_millis": offer(|capacity| capacity.cpu_millis),
-            "memory_bytes": offer(|capacity| capacity.memory),
-            "rejected": node.rejected.len(),
-            "refused": node.counters.refused,
-        })
+/// The columns of `leno get nodes`.
+pub(crate) const COLUMNS: &[Column] = &[
+    ("NODE", "node", Plain),
+    ("STATE", "state", Plain),
+    ("ZONE", "zone", Plain),
+    ("HOSTED", "hosted", Plain),
+    ("INSTANCES", "instances", Plain),
+    ("OF", "most_instances", Plain),
+    ("REJECTED", "rejected", Plain),
+    ("REFUSED", "refused", Plain),
+    ("REGION", "region", Wide),
+    ("INBOUND", "inbound", Wide),
+    ("CPU MILLIS", "cpu_millis", Wide),
+    ("MEMORY BYTES", "memory_bytes", Wide),
+];
+
+/// A row of a node as the API of a control plane tells it.
+pub(crate) fn row_of(node: &Value) -> Value {
+    let state = match (&node["connected"], &node["cordoned"]) {
+        (Value::Bool(true), Value::Bool(true)) => "cordoned",
+        (Value::Bool(true), _) => "connected",
+        _ => "away",
     };
-    nodes.iter().map(row).collect()
+    let count = |list: &Value| list.as_array().map(Vec::len);
+    json!({
+        "node": node["name"],
+        "state": state,
+        "inbound": node["inbound"],
+        "region": node["locality"]["region"],
+        "zone": node["locality"]["zone"],
+        "hosted": count(&node["hosted"]),
+        "instances": node["reserved"],
+        "most_instances": node["capacity"]["instances"],
+        "cpu_millis": node["capacity"]["cpu_millis"],
+        "memory_bytes": node["capacity"]["memory"],
+        "rejected": count(&node["rejected"]),
+        "refused": node["counters"]["refused"],
+    })
+}
+
+/// The rows of `leno get nodes`, where the control plane is in the same process.
+pub(crate) fn rows(nodes: &[NodeStatus]) -> Value {
+    nodes.iter().map(|node| row_of(&json!(node))).collect()
 }
 
 /// A function's nodes, each with how many instances it must and may have: `one 1..5`.

@@ -10,6 +10,7 @@ use crate::api::types::{
     JoinTokenRequest, Name, NewJoinToken, NewToken, Role, Stored, TokenRequest, Wrong,
 };
 use crate::check::counted;
+use crate::nodes;
 use crate::screen::{shown, shown_json};
 use crate::table::{self, Column, Show};
 use anyhow::{Context, Result, bail, ensure};
@@ -161,7 +162,7 @@ pub(crate) fn list(server: &Server, what: Listing, which: &[String], form: Form)
                 _ => Vec::new(),
             };
             match of_status {
-                Listing::Nodes => rows(&mut status, "nodes"),
+                Listing::Nodes => rows(&mut status, "nodes").iter().map(nodes::row_of).collect(),
                 Listing::Jobs => rows(&mut status, "jobs"),
                 Listing::Identities => rows(&mut status, "identities"),
                 Listing::Revisions => rows(&mut status, "functions").iter_mut().flat_map(revisions).collect(),
@@ -196,12 +197,7 @@ impl Listing {
                 ("AGE", "changed", Age),
                 ("BY", "by", Plain),
             ],
-            Self::Nodes => &[
-                ("NODE", "name", Plain),
-                ("CONNECTED", "connected", Plain),
-                ("INBOUND", "inbound", Plain),
-                ("HOSTS", "hosted", Wide),
-            ],
+            Self::Nodes => nodes::COLUMNS,
             Self::Functions => &[
                 ("FUNCTION", "function", Plain),
                 ("INSTANCES", "count", Plain),

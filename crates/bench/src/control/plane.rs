@@ -224,10 +224,10 @@ impl Steered {
             ("only", [node, functions @ ..]) => {
                 let functions = functions.iter().copied().map(World::id).collect();
                 *self.placements.get_mut(*node).context("there is no such node")? = functions;
-                self.place(*node);
+                self.place(*node)?;
                 "placed".to_owned()
             }
-            ("place-many", [first, count, rate]) => self.place_many(*first, *count, *rate).to_string(),
+            ("place-many", [first, count, rate]) => self.place_many(*first, *count, *rate)?.to_string(),
             ("change", [function, edition]) => self.change(*function, *edition)?.as_nanos().to_string(),
             ("counters", [node]) => serde_json::to_string(&self.counted([*node])?)?,
             ("counters", []) => serde_json::to_string(&self.counted(0..self.world.nodes)?)?,
@@ -235,13 +235,13 @@ impl Steered {
         })
     }
 
-    fn place(&self, node: usize) {
+    fn place(&self, node: usize) -> anyhow::Result<()> {
         let functions = self.placements.get(node).cloned().unwrap_or_default();
-        self.control.place(&World::node_name(node), World::admission(functions));
+        Ok(self.control.place(&World::node_name(node), World::admission(functions))?)
     }
 
     /// Returns the number of placements. `rate` is a second; 0: as fast as it goes.
-    fn place_many(&mut self, first: usize, count: usize, rate: usize) -> usize {
+    fn place_many(&mut self, first: usize, count: usize, rate: usize) -> anyhow::Result<usize> {
         let begin = Instant::now();
         for number in 0..count {
             if let Some(due) = (number * 1_000_000).checked_div(rate) {
@@ -251,9 +251,9 @@ impl Steered {
             if let Some(placement) = self.placements.get_mut(node) {
                 placement.insert(World::id(function));
             }
-            self.place(node);
+            self.place(node)?;
         }
-        count
+        Ok(count)
     }
 
     fn change(&mut self, function: usize, edition: usize) -> anyhow::Result<Duration> {
