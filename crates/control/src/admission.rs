@@ -239,9 +239,14 @@ impl Members {
         if token.used.as_ref().is_some_and(|used| *used != request) {
             return Err(JoinRefused::Token);
         }
+        // A token that was used answers for the membership that it made. It makes no other one: that node was revoked or replaced.
+        let is_member = self.members.get(name).is_some_and(|member| member.joined_by == Some(secret));
+        if token.used.is_some() && !is_member {
+            return Err(JoinRefused::Token);
+        }
         match &token.grant.node {
             Some(node) if node != name => return Err(JoinRefused::OtherName),
-            None if self.members.get(name).is_some_and(|member| member.joined_by != Some(secret)) => {
+            None if self.members.contains_key(name) && !is_member => {
                 return Err(JoinRefused::NameTaken(name.to_owned()));
             }
             _ => (),
@@ -366,8 +371,22 @@ mod tests {
         assert_eq!(mesh.join(&second, "one", b"b", HERE), Err(JoinRefused::NameTaken("one".to_owned())));
         assert_eq!(mesh.join(&third, "two", b"c", HERE), Err(JoinRefused::OtherName));
         mesh.join(&third, "one", b"c", HERE).unwrap();
-        // The first token is no way back.
-        assert_eq!(mesh.join(&first, "one", b"a", HERE), Err(JoinRefused::NameTaken("one".to_owned())));
+        // The first token is no way back, and neither is one that was for this name.
+        assert_eq!(mesh.join(&first, "one", b"a", HERE), Err(JoinRefused::Token));
+        let fourth = mesh.token(Some("one"), &[]);
+        mesh.join(&fourth, "one", b"d", HERE).unwrap();
+        assert_eq!(mesh.join(&third, "one", b"c", HERE), Err(JoinRefused::Token));
+    }
+
+    #[test]
+    fn a_revoked_node_does_not_come_back_with_the_token_that_it_used() {
+        let mut mesh = Mesh::new();
+        for node in [None, Some("one")] {
+            let token = mesh.token(node, &[]);
+            mesh.join(&token, "one", b"a", HERE).unwrap();
+            assert!(mesh.members.remove("one"));
+            assert_eq!(mesh.join(&token, "one", b"a", HERE), Err(JoinRefused::Token), "a token for {node:?}");
+        }
     }
 
     #[test]
