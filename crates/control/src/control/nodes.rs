@@ -50,9 +50,10 @@ impl Control {
         let root = bundle.roots().next().ok_or_else(|| AdmitError::Certificate("there is no root".to_owned()))?;
         let store = self.0.store.lock().unwrap_or_else(PoisonError::into_inner);
         // Changed in a copy, and in force only when it is stored.
-        let mut members = self.members().clone();
+        let before = self.members().clone();
+        let mut members = before.clone();
         let token = members.grant(grant, RootPin::of(root), bundle.trust_domain(), SystemTime::now())?;
-        store.save_members(&self.members().clone(), &members)?;
+        store.save_members(&before, &members)?;
         *self.members() = members;
         Ok(token)
     }
@@ -86,7 +87,9 @@ impl Control {
         let before = self.members().clone();
         let was_there = self.members().remove(node);
         self.state().expel(node);
-        store.save_members(&before, &self.members().clone())?;
+        // Requests of nodes are answered while the store is waited for, so the lock is not held then.
+        let after = self.members().clone();
+        store.save_members(&before, &after)?;
         Ok(was_there)
     }
 
