@@ -10,7 +10,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ipnet::IpNet;
 use leno_config::{FunctionId, Locality};
-use leno_identity::{RootPin, TrustDomain};
+use leno_identity::{MembershipMark, RootPin, TrustDomain};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -128,6 +128,14 @@ pub(crate) struct Member {
     pub addresses: Vec<IpAddr>,
     /// SHA-256 of the join token's secret that made it a member; `None`: it was admitted within the process.
     pub joined_by: Option<[u8; 32]>,
+}
+
+impl Member {
+    /// What the member's certificates have in common, and those of an earlier member of the same name have not.
+    pub(crate) fn mark(&self) -> MembershipMark {
+        let hash = self.joined_by.unwrap_or_default();
+        MembershipMark(hash.first_chunk().copied().unwrap_or_default())
+    }
 }
 
 /// Members and unused tokens. Tokens are kept as the SHA-256 of their secrets, so a comparison reveals nothing about a token and nothing here can

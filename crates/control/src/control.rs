@@ -19,7 +19,8 @@ use leno_config::revision::Template;
 use leno_config::slice::Container;
 use leno_config::{FunctionId, Slice, revision};
 use leno_identity::{
-    Authority, CertificateDer, KeyRequest, RequestError, SignError, SpiffeId, SvidError, SvidStore, TrustBundle,
+    Authority, CertificateDer, KeyRequest, MembershipMark, RequestError, SignError, SpiffeId, SvidError, SvidStore,
+    TrustBundle,
 };
 use std::fmt;
 use std::net::IpAddr;
@@ -29,6 +30,8 @@ use tokio::sync::Notify;
 
 /// How long certificates of nodes and of the control plane are valid. They are renewed at half of it.
 pub(crate) const NODE_LIFETIME: Duration = Duration::from_secs(24 * 3600);
+/// The mark in the control plane's own certificate.
+const NO_MEMBER: MembershipMark = MembershipMark([0; 8]);
 
 /// A control plane. Clones share one state.
 #[derive(Clone)]
@@ -148,7 +151,7 @@ impl Control {
         let store = Mutex::new(store);
         let identity = SpiffeId::control(bundle.trust_domain()).map_err(|error| StartError::own(&error))?;
         let svids = SvidStore::new(bundle.clone());
-        certify(&authority, &svids, &identity, &[]).map_err(|error| StartError::own(&error))?;
+        certify(&authority, &svids, &identity, &[], NO_MEMBER).map_err(|error| StartError::own(&error))?;
         Ok(Self(Arc::new(Inner {
             state,
             members: Mutex::new(members),
@@ -424,7 +427,7 @@ impl Control {
 
     /// Renews the control plane's own certificate.
     pub(crate) fn renew(&self) -> Result<(), CertifyError> {
-        certify(&self.0.authority, &self.0.svids, &self.0.identity, &[])
+        certify(&self.0.authority, &self.0.svids, &self.0.identity, &[], NO_MEMBER)
     }
 
     pub(crate) fn options(&self) -> Options {
@@ -448,9 +451,10 @@ fn certify(
     svids: &SvidStore,
     identity: &SpiffeId,
     addresses: &[IpAddr],
+    membership: MembershipMark,
 ) -> Result<(), CertifyError> {
     let request = KeyRequest::new(identity)?;
-    let chain = authority.sign_node(request.csr(), identity, addresses, NODE_LIFETIME)?;
+    let chain = authority.sign_node(request.csr(), identity, addresses, membership, NODE_LIFETIME)?;
     svids.install(request, chain)?;
     Ok(())
 }

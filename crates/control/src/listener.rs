@@ -1,6 +1,6 @@
 //! The control plane's listener: TLS, and who is at the other end.
 
-use leno_identity::{SpiffeId, peer_addresses, peer_identity};
+use leno_identity::{MembershipMark, SpiffeId, peer_addresses, peer_identity};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
@@ -34,6 +34,8 @@ pub(crate) struct Connection {
 pub(crate) struct Peer {
     /// `None`: it has shown no certificate, because it has yet to join.
     pub identity: Option<SpiffeId>,
+    /// The membership that its certificate is of.
+    pub membership: Option<MembershipMark>,
     /// The addresses that its certificate confirms.
     pub addresses: Arc<[IpAddr]>,
     /// Where the connection comes from.
@@ -96,7 +98,8 @@ async fn handshake(acceptor: TlsAcceptor, stream: TcpStream, from: SocketAddr) -
     stream.set_nodelay(true)?;
     let stream = acceptor.accept(stream).await?;
     let state = stream.get_ref().1;
-    let peer = Peer { identity: peer_identity(state), addresses: peer_addresses(state).into(), from };
+    let (identity, membership) = (peer_identity(state), MembershipMark::of_peer(state));
+    let peer = Peer { identity, membership, addresses: peer_addresses(state).into(), from };
     Ok(Connection { stream, peer })
 }
 

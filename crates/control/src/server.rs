@@ -1,5 +1,6 @@
 //! The control plane's gRPC server.
 
+use crate::admission::Member;
 use crate::control::{Control, JoinError, NODE_LIFETIME, WeakControl};
 use crate::listener;
 use crate::listener::Peer;
@@ -147,8 +148,13 @@ impl Service {
         let identity = peer.identity.as_ref().ok_or_else(none)?;
         let is_none = || Status::permission_denied(format!("`{identity}` is no node of this mesh, or was revoked"));
         let name = identity.node_name().ok_or_else(is_none)?;
-        let name = self.control.members().get(name).map(|(name, _)| name.clone()).ok_or_else(is_none)?;
-        Ok((name, peer.clone()))
+        let members = self.control.members();
+        let (name, member) = members.get(name).ok_or_else(is_none)?;
+        // Another machine may have the name of one that was revoked or replaced.
+        if peer.membership != Some(member.mark()) {
+            return Err(is_none());
+        }
+        Ok((name.clone(), peer.clone()))
     }
 }
 
@@ -215,6 +221,11 @@ impl Conversation {
         let Self { control, node, from_node, to_node, .. } = self;
         drop((from_node, to_node));
         let grace = control.options().node_grace;
+        // It may have been revoked while its hello was awaited, and another machine may have its name by now.
+        let is_member = |(_, member): (_, &Member)| self.peer.membership == Some(member.mark());
+        if !self.control.members().get(&self.node).is_some_and(is_member) {
+            return self.end(Status::permission_denied("this node was revoked")).await;
+        }
         // During the grace period only a weak handle is held, so that a control plane that ends can close its store.
         let weak = control.downgrade();
         drop(control);
@@ -350,11 +361,11 @@ async fn take(control: &Control, node: &str, session: u64, message: v1::FromNode
 #[tonic::async_trait]
 impl Identity for Service {
     async fn sign(&self, request: Request<v1::SignRequest>) -> Result<Response<v1::SignResponse>, Status> {
-        let (node, _) = self.node(&request)?;
+        let (node, peer) = self.node(&request)?;
         let v1::SignRequest { identity, csr } = request.into_inner();
         let identity: SpiffeId = identity.parse().map_err(|error| Status::invalid_argument(format!("{error}")))?;
         if identity.node_name() == Some(&node) {
-            return self.sign_node(&node, &identity, &csr);
+            return self.sign_node((&node, &peer), &identity, &csr);
         }
         let lifetime = self.control.state().may_sign(&node, &identity);
         let Some(lifetime) = lifetime else {
@@ -372,10 +383,16 @@ impl Identity for Service {
 
 impl Service {
     /// Renews a node's own certificate.
-    fn sign_node(&self, node: &str, identity: &SpiffeId, csr: &[u8]) -> Result<Response<v1::SignResponse>, Status> {
-        let addresses = self.control.members().get(node).map(|(_, member)| member.addresses.clone());
-        let addresses = addresses.ok_or_else(|| Status::permission_denied("this node was revoked"))?;
-        let signed = self.control.authority().sign_node(csr, identity, &addresses, NODE_LIFETIME);
+    fn sign_node(
+        &self,
+        (node, peer): (&str, &Peer),
+        identity: &SpiffeId,
+        csr: &[u8],
+    ) -> Result<Response<v1::SignResponse>, Status> {
+        let member = self.control.members().get(node).map(|(_, member)| member.clone());
+        let member = member.filter(|member| peer.membership == Some(member.mark()));
+        let member = member.ok_or_else(|| Status::permission_denied("this node was revoked"))?;
+        let signed = self.control.authority().sign_node(csr, identity, &member.addresses, member.mark(), NODE_LIFETIME);
         let chain = signed.map_err(|error| Status::invalid_argument(error.to_string()))?;
         Ok(Response::new(v1::SignResponse { chain: wire::chain(&chain) }))
     }

@@ -179,7 +179,16 @@ async fn a_revoked_node_loses_its_stream_and_gets_nothing_more() {
     assert!(control.status().nodes.is_empty());
     assert!(!control.revoke("one").unwrap());
     // Its name is free again, for a machine with another token.
-    let _again = patient(enrol(&joins(&served, &token(&control, None), "one"), BACKOFF)).await.unwrap();
+    let again = patient(enrol(&joins(&served, &token(&control, None), "one"), BACKOFF)).await.unwrap();
+    // The revoked node's certificate is not that machine's, though it names the same node.
+    let (other, _updates) = node(&served, &again, 1);
+    connected(&other).await;
+    assert_eq!(codes(channel_as(&served, member.svids(), member.identity())).await, [Code::PermissionDenied; 3]);
+    for identity in [&frontend, member.identity()] {
+        agent.sign(identity, KeyRequest::new(identity).unwrap().csr().to_vec()).await.unwrap_err();
+        let csr = KeyRequest::new(identity).unwrap().csr().to_vec();
+        other.sign(identity, csr).await.unwrap();
+    }
 }
 
 #[tokio::test]

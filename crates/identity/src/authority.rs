@@ -2,6 +2,7 @@
 
 use crate::bundle::{BundleError, TrustBundle, unix_time};
 use crate::key::{NoKey, PrivateKey};
+use crate::membership_mark::MembershipMark;
 use crate::request::{self, RequestError};
 use crate::spiffe::{SpiffeId, TrustDomain};
 use crate::verify;
@@ -147,18 +148,20 @@ impl Authority {
         id: &SpiffeId,
         lifetime: Duration,
     ) -> Result<Vec<CertificateDer<'static>>, SignError> {
-        self.sign_with(csr, id, &[], lifetime)
+        self.sign_with(csr, id, &[], None, lifetime)
     }
 
-    /// The same for a node: the certificate also confirms its addresses, as IP names. They are the caller's word, never the request's.
+    /// The same for a node: the certificate also confirms its addresses, as IP names, and its serial number tells the membership. Both are the
+    /// caller's word, never the request's.
     pub fn sign_node(
         &self,
         csr: &[u8],
         id: &SpiffeId,
         addresses: &[IpAddr],
+        membership: MembershipMark,
         lifetime: Duration,
     ) -> Result<Vec<CertificateDer<'static>>, SignError> {
-        self.sign_with(csr, id, addresses, lifetime)
+        self.sign_with(csr, id, addresses, Some(membership), lifetime)
     }
 
     fn sign_with(
@@ -166,6 +169,7 @@ impl Authority {
         csr: &[u8],
         id: &SpiffeId,
         addresses: &[IpAddr],
+        membership: Option<MembershipMark>,
         lifetime: Duration,
     ) -> Result<Vec<CertificateDer<'static>>, SignError> {
         if id.trust_domain() != self.trust_domain.as_str() {
@@ -185,6 +189,9 @@ impl Authority {
         let lifetime = lifetime.min(ROOT_LIFETIME);
         let mut params = leaf(id, now - CLOCK_SKEW, (now + lifetime).min(self.not_after))?;
         params.subject_alt_names.extend(addresses.iter().copied().map(SanType::IpAddress));
+        if let Some(membership) = membership {
+            params.serial_number = Some(membership.serial_number()?);
+        }
         let certificate = params.signed_by(&key, &self.issuer).map_err(unwritable)?;
         Ok([certificate.der().clone()].into_iter().chain(self.intermediates.iter().cloned()).collect())
     }

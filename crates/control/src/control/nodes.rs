@@ -37,8 +37,9 @@ impl Control {
         let svids = SvidStore::new(self.0.bundle.clone());
         let loopback = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
         let addresses: Vec<IpAddr> = loopback.into_iter().chain(addresses.iter().copied()).collect();
-        certify(&self.0.authority, &svids, &identity, &addresses).map_err(|error| failed(&error))?;
         let member = Member { admission: admission.clone(), addresses, joined_by: None };
+        certify(&self.0.authority, &svids, &identity, &member.addresses, member.mark())
+            .map_err(|error| failed(&error))?;
         self.members().insert(node, member);
         self.state().admit(node, admission);
         Membership::new(identity, trust_domain, svids).map_err(|error| failed(&error))
@@ -71,11 +72,16 @@ impl Control {
         let before = self.members().clone();
         let mut members = before.clone();
         let member = members.join(secret, (name, csr), (from, address), SystemTime::now())?;
-        let signed = self.0.authority.sign_node(csr, &identity, &member.addresses, NODE_LIFETIME);
+        let signed = self.0.authority.sign_node(csr, &identity, &member.addresses, member.mark(), NODE_LIFETIME);
         let chain = signed.map_err(|error| request(&error))?;
         store.save_members(&before, &members)?;
         *self.members() = members;
-        self.state().admit(name, member.admission);
+        let mut state = self.state();
+        // Another machine may have had the name until now. Its stream and its endpoints end.
+        if before.get(name).is_some_and(|(_, replaced)| replaced.joined_by != member.joined_by) {
+            state.expel(name);
+        }
+        state.admit(name, member.admission);
         Ok(chain)
     }
 

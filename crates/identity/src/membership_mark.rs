@@ -1,0 +1,41 @@
+//! Tells the certificates of one membership from those of another one under the same name.
+
+use crate::key::NoKey;
+use aws_lc_rs::rand;
+use rcgen::SerialNumber;
+use rustls::CommonState;
+use rustls::pki_types::CertificateDer;
+use x509_parser::certificate::X509Certificate;
+use x509_parser::prelude::FromDer;
+
+/// Octets of a serial number with a mark. Others of this authority have 16, so neither is taken for the other.
+const OCTETS: usize = 20;
+/// The first octet: the number is positive and has all its octets (RFC 5280, section 4.1.2.2).
+const FIRST: u8 = 0x40;
+
+/// Eight octets in the serial number of a node's certificate. A node that joins again under the same name gets others, so what a stolen
+/// certificate was for ends when its node is revoked or replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MembershipMark(pub [u8; 8]);
+
+impl MembershipMark {
+    /// The mark in the certificate at the other end of a connection; `None`: there is none.
+    pub fn of_peer(connection: &CommonState) -> Option<Self> {
+        Self::of(connection.peer_certificates()?.first()?)
+    }
+
+    fn of(leaf: &CertificateDer<'_>) -> Option<Self> {
+        let (_, certificate) = X509Certificate::from_der(leaf).ok()?;
+        let serial = <[u8; OCTETS]>::try_from(certificate.raw_serial()).ok()?;
+        let (first, rest) = serial.split_first()?;
+        (*first == FIRST).then_some(Self(*rest.first_chunk()?))
+    }
+
+    /// A serial number with this mark and 88 random bits.
+    pub(crate) fn serial_number(self) -> Result<SerialNumber, NoKey> {
+        let mut random = [0; OCTETS - 9];
+        rand::fill(&mut random).map_err(|_| NoKey)?;
+        let octets: Vec<u8> = [FIRST].into_iter().chain(self.0).chain(random).collect();
+        Ok(SerialNumber::from_slice(&octets))
+    }
+}
