@@ -1,6 +1,7 @@
 //! The control plane's listener: TLS, and who is at the other end.
 
 use leno_identity::{MembershipMark, SpiffeId, peer_addresses, peer_identity};
+use std::future::Future;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
@@ -9,7 +10,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::time::Sleep;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::server::TlsStream;
@@ -20,6 +22,9 @@ use tonic::transport::server::Connected;
 const HANDSHAKE: Duration = Duration::from_secs(5);
 /// Handshakes at a time. Further connections wait in the kernel.
 const HANDSHAKES: usize = 64;
+/// Connections without a certificate at a time, and how long one may last: enough to join. Nodes are not counted, so nobody can take their place.
+const GUESTS: usize = 128;
+const VISIT: Duration = Duration::from_secs(30);
 /// Pause after an error of `accept`, such as too many open files.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -27,6 +32,14 @@ const PAUSE: Duration = Duration::from_millis(50);
 pub(crate) struct Connection {
     stream: TlsStream<TcpStream>,
     peer: Peer,
+    /// `None`: it has shown a certificate.
+    visit: Option<Visit>,
+}
+
+/// A connection of somebody who has yet to join.
+struct Visit {
+    ends: Pin<Box<Sleep>>,
+    _place: OwnedSemaphorePermit,
 }
 
 /// Who is at the other end of a connection, as its certificate proves.
@@ -59,7 +72,8 @@ impl Peer {
 pub(crate) fn accept(listener: TcpListener, config: Arc<ServerConfig>) -> ReceiverStream<io::Result<Connection>> {
     let (connections, accepted) = mpsc::channel(1);
     tokio::spawn(async move {
-        let (acceptor, room) = (TlsAcceptor::from(config), Arc::new(Semaphore::new(HANDSHAKES)));
+        let acceptor = TlsAcceptor::from(config);
+        let [room, guests] = [HANDSHAKES, GUESTS].map(|places| Arc::new(Semaphore::new(places)));
         loop {
             // The semaphore is never closed, so this does not fail.
             let permit = room.clone().acquire_owned().await;
@@ -74,9 +88,9 @@ pub(crate) fn accept(listener: TcpListener, config: Arc<ServerConfig>) -> Receiv
                 },
                 () = connections.closed() => return,
             };
-            let (acceptor, connections) = (acceptor.clone(), connections.clone());
+            let (acceptor, connections, guests) = (acceptor.clone(), connections.clone(), guests.clone());
             tokio::spawn(async move {
-                match tokio::time::timeout(HANDSHAKE, handshake(acceptor, stream, from)).await {
+                match tokio::time::timeout(HANDSHAKE, handshake(acceptor, stream, from, guests)).await {
                     Ok(Ok(connection)) => {
                         // Nobody takes connections any more when the server has ended.
                         let _ = connections.send(Ok(connection)).await;
@@ -93,14 +107,27 @@ pub(crate) fn accept(listener: TcpListener, config: Arc<ServerConfig>) -> Receiv
     ReceiverStream::new(accepted)
 }
 
-async fn handshake(acceptor: TlsAcceptor, stream: TcpStream, from: SocketAddr) -> io::Result<Connection> {
+async fn handshake(
+    acceptor: TlsAcceptor,
+    stream: TcpStream,
+    from: SocketAddr,
+    guests: Arc<Semaphore>,
+) -> io::Result<Connection> {
     // Messages are small and awaited. Waiting to fill a packet would cost a delayed acknowledgement, 40 ms.
     stream.set_nodelay(true)?;
     let stream = acceptor.accept(stream).await?;
     let state = stream.get_ref().1;
     let (identity, membership) = (peer_identity(state), MembershipMark::of_peer(state));
     let peer = Peer { identity, membership, addresses: peer_addresses(state).into(), from };
-    Ok(Connection { stream, peer })
+    let visit = match peer.identity {
+        Some(_) => None,
+        None => {
+            let place = guests.try_acquire_owned();
+            let _place = place.map_err(|_| io::Error::other("too many connections without a certificate"))?;
+            Some(Visit { ends: Box::pin(tokio::time::sleep(VISIT)), _place })
+        }
+    };
+    Ok(Connection { stream, peer, visit })
 }
 
 impl Connected for Connection {
@@ -112,7 +139,10 @@ impl Connected for Connection {
 }
 
 impl AsyncRead for Connection {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.visit.as_mut().is_some_and(|visit| visit.ends.as_mut().poll(cx).is_ready()) {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
         Pin::new(&mut self.get_mut().stream).poll_read(cx, buffer)
     }
 }

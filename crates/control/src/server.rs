@@ -30,8 +30,8 @@ const QUEUE: usize = 4;
 const ROLLOUT_TICK: Duration = Duration::from_millis(250);
 /// Interval between looks at the control plane's own certificate.
 const RENEWAL_TICK: Duration = Duration::from_secs(30);
-/// Bytes of a request to join.
-const MAX_JOIN: usize = 16 << 10;
+/// Bytes of a request that is one message: to join, to have something signed, to ask for something.
+const MAX_UNARY: usize = 16 << 10;
 /// Interval between decisions of the autoscaler.
 const SCALE_TICK: Duration = Duration::from_millis(500);
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
@@ -39,6 +39,10 @@ const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 /// noticed within 2.5 s.
 const KEEPALIVE: Duration = Duration::from_secs(1);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_millis(1500);
+/// Requests of one connection at a time. Further ones wait at the client.
+const STREAMS: u32 = 32;
+/// How long connections have to end when the control plane stops serving.
+const CLOSING: Duration = Duration::from_secs(2);
 /// Nodes have so many times their grace to come back to a control plane that was started again.
 const RESTART_GRACES: u32 = 20;
 
@@ -70,26 +74,42 @@ impl Control {
         let rolling_out = roll_out(self.downgrade(), self.rollouts());
         let renewing = renew(self.downgrade());
         let scaling = scale(self.downgrade());
-        let service = Service { control: self.clone(), closed };
+        let service = Service { control: self.clone(), closed: closed.clone() };
+        // Requests of one message are read before anybody asks who sent them, and whoever has yet to join may connect. So they are small.
+        let identity = IdentityServer::new(service.clone()).max_decoding_message_size(MAX_UNARY);
+        let status = StatusServer::new(service.clone()).max_decoding_message_size(MAX_UNARY);
         let discovery = DiscoveryServer::new(service.clone()).max_decoding_message_size(MAX_MESSAGE);
         let shutdown = async {
             shutdown.await;
             closing.send_replace(true);
         };
         let serving = tonic::transport::Server::builder()
+            .max_concurrent_streams(STREAMS)
             .http2_keepalive_interval(Some(KEEPALIVE))
             .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
             .add_service(discovery)
-            .add_service(IdentityServer::new(service.clone()))
-            .add_service(StatusServer::new(service.clone()))
-            .add_service(MembershipServer::new(service).max_decoding_message_size(MAX_JOIN))
+            .add_service(identity)
+            .add_service(status)
+            .add_service(MembershipServer::new(service).max_decoding_message_size(MAX_UNARY))
             .serve_with_incoming_shutdown(connections, shutdown);
         tokio::select! {
             served = serving => Ok(served?),
             never = rolling_out => match never {},
             never = renewing => match never {},
             never = scaling => match never {},
+            () = overdue(closed) => {
+                tracing::warn!("some connections to the control plane do not end; what they ask for is refused");
+                Ok(())
+            }
         }
+    }
+}
+
+/// Resolves when connections have had their time to end. Whoever connects could hold one open with a request that it never completes.
+async fn overdue(mut closed: tokio::sync::watch::Receiver<bool>) {
+    // The sender is there as long as the server is.
+    if closed.wait_for(|closed| *closed).await.is_ok() {
+        tokio::time::sleep(CLOSING).await;
     }
 }
 
@@ -141,8 +161,14 @@ struct Service {
 }
 
 impl Service {
+    /// Refuses when the control plane has stopped serving: it may have lost its lease, and another one decides.
+    fn serves(&self) -> Result<(), Status> {
+        if *self.closed.borrow() { Err(stopping()) } else { Ok(()) }
+    }
+
     /// The node that sent a request, as its certificate proves. A node never states its own name.
     fn node<T>(&self, request: &Request<T>) -> Result<(Arc<str>, Peer), Status> {
+        self.serves()?;
         let peer = peer(request)?;
         let none = || Status::unauthenticated("a node's certificate is needed: join with a token of `leno token join`");
         let identity = peer.identity.as_ref().ok_or_else(none)?;
@@ -195,6 +221,11 @@ impl Conversation {
             Ok(hello) => hello,
             Err(status) => return self.end(status).await,
         };
+        // It may have been revoked while its hello was awaited, and another machine may have its name by now.
+        let is_member = |(_, member): (_, &Member)| self.peer.membership == Some(member.mark());
+        if !self.control.members().get(&self.node).is_some_and(is_member) {
+            return self.end(Status::permission_denied("this node was revoked")).await;
+        }
         let wake = Arc::new(Notify::new());
         let jobs = greeting.jobs.clone();
         let Some(session) = self.control.state().connect(&self.node, greeting, wake.clone()) else {
@@ -221,11 +252,6 @@ impl Conversation {
         let Self { control, node, from_node, to_node, .. } = self;
         drop((from_node, to_node));
         let grace = control.options().node_grace;
-        // It may have been revoked while its hello was awaited, and another machine may have its name by now.
-        let is_member = |(_, member): (_, &Member)| self.peer.membership == Some(member.mark());
-        if !self.control.members().get(&self.node).is_some_and(is_member) {
-            return self.end(Status::permission_denied("this node was revoked")).await;
-        }
         // During the grace period only a weak handle is held, so that a control plane that ends can close its store.
         let weak = control.downgrade();
         drop(control);
@@ -401,6 +427,7 @@ impl Service {
 #[tonic::async_trait]
 impl Membership for Service {
     async fn join(&self, request: Request<v1::JoinRequest>) -> Result<Response<v1::JoinResponse>, Status> {
+        self.serves()?;
         let from = peer(&request)?.from.ip();
         let v1::JoinRequest { secret, name, csr, address } = request.into_inner();
         let address = Some(address).filter(|address| !address.is_empty()).map(|address| address.parse()).transpose();

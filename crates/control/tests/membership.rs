@@ -99,6 +99,62 @@ async fn nobody_is_served_without_a_nodes_certificate() {
     assert!(control.status().nodes.is_empty());
 }
 
+#[tokio::test]
+async fn those_without_a_certificate_take_no_nodes_place() {
+    let control = published();
+    let served = Served::start(&control).await;
+    let pin = token(&control, None).pin();
+    let config = leno_identity::joining_client_config(control.bundle().trust_domain(), pin).unwrap();
+    let name = server_name(&SpiffeId::control(control.bundle().trust_domain()).unwrap()).unwrap();
+    let mut guests = Vec::new();
+    let refused = loop {
+        let stream = TcpStream::connect(served.address).await.unwrap();
+        let mut guest = TlsConnector::from(config.clone()).connect(name.clone(), stream).await.unwrap();
+        // Who is served gets the server's settings first.
+        let greeted = patient(tokio::io::AsyncReadExt::read_u8(&mut guest)).await.is_ok();
+        if !greeted || guests.len() > 1000 {
+            break !greeted;
+        }
+        guests.push(guest);
+    };
+    assert!(refused, "{} are served", guests.len());
+    let member = control.admit("one", everything()).unwrap();
+    let (agent, _updates) = node(&served, &member, 1);
+    connected(&agent).await;
+}
+
+#[tokio::test]
+async fn what_anybody_may_send_is_small() {
+    let control = published();
+    let served = Served::start(&control).await;
+    let addresses = [served.address.to_string()];
+    let nobody = channel::joining(&addresses, control.bundle().trust_domain(), token(&control, None).pin()).unwrap();
+    let sign = v1::SignRequest { identity: identity(FRONTEND), csr: vec![0; 1 << 20].into() };
+    let error = IdentityClient::new(nobody).sign(sign).await.unwrap_err();
+    assert_eq!(error.code(), Code::OutOfRange, "{error}");
+}
+
+#[tokio::test]
+async fn a_request_that_never_ends_does_not_keep_the_control_plane_from_stopping() {
+    let control = published();
+    let served = Served::start(&control).await;
+    let addresses = [served.address.to_string()];
+    let nobody = channel::joining(&addresses, control.bundle().trust_domain(), token(&control, None).pin()).unwrap();
+    let mut client = tonic::client::Grpc::new(nobody);
+    client.ready().await.unwrap();
+    let asking = tokio::spawn(async move {
+        let codec = tonic_prost::ProstCodec::<v1::JoinRequest, v1::JoinResponse>::default();
+        let path = "/leno.v1.Membership/Join".parse().unwrap();
+        client.client_streaming(tonic::Request::new(tokio_stream::pending()), path, codec).await.map(drop)
+    });
+    // A connection after it was accepted, so the first one was too.
+    let member = control.admit("one", everything()).unwrap();
+    let (agent, _updates) = node(&served, &member, 1);
+    connected(&agent).await;
+    patient(served.stop()).await;
+    asking.abort();
+}
+
 /// The answers to a client that asks for everything.
 async fn codes(channel: tonic::transport::Channel) -> [Code; 3] {
     let (_keep, outgoing) = tokio::sync::mpsc::channel(1);
