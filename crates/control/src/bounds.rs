@@ -156,9 +156,9 @@ impl Grants {
         }
     }
 
-    /// A node has the function no more.
-    pub(crate) fn forget(&mut self, name: &str) {
-        self.0.remove(name);
+    /// A node has the function no more. Returns whether it had bounds.
+    pub(crate) fn forget(&mut self, name: &str) -> bool {
+        self.0.remove(name).is_some()
     }
 
     /// Whether a node may have instances, whichever bounds are in force.

@@ -167,6 +167,13 @@ impl State {
         self.admit(&name, Admission { placement: nothing, gateway: false, locality });
         self.nodes.remove(&name);
         self.issued.retain(|(_, node), _| **node != *name);
+        // What it said to have of functions that are elsewhere would keep their instances there below the maximum forever.
+        let ids: Vec<_> = self.scaled.keys().cloned().collect();
+        for id in ids {
+            if self.scaled.get_mut(&id).is_some_and(|scaled| scaled.grants.forget(&name)) {
+                self.rebalance(&id);
+            }
+        }
         self.place_jobs();
     }
 
@@ -369,7 +376,7 @@ impl State {
         let node = self.nodes.get_mut(&name)?;
         node.counters.streams += 1;
         node.last_session = self.sessions;
-        node.in_force = held.into_iter().collect();
+        node.in_force = held.iter().cloned().collect();
         node.rejected.clear();
         let moved = (node.present, node.inbound) != (true, inbound);
         node.inbound = inbound;
@@ -378,7 +385,7 @@ impl State {
             capacity.map_or((None, BTreeSet::new()), |(offer, images)| (Some(offer), images));
         node.session = Some(session);
         self.offer(&name);
-        self.adopt(&name, &known);
+        self.adopt(&name, &held);
         let foreign: Vec<_> = instances.keys().filter(|id| !self.may_report(&name, id)).cloned().collect();
         for id in foreign {
             // What ran here until the node was taken for lost may still be draining. It counts for nothing.

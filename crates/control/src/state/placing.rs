@@ -3,7 +3,7 @@
 use super::State;
 use crate::admission::Placement;
 use crate::definitions::{Compiled, Function};
-use crate::resource::{Endpoint, Subject};
+use crate::resource::{Endpoint, Subject, Version};
 use crate::scheduler::NodeState;
 use leno_config::FunctionId;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -307,16 +307,20 @@ impl State {
         self.place_jobs();
     }
 
-    /// A node that has connected has these resources from before. Functions that are on no node stay on it.
-    pub(super) fn adopt(&mut self, name: &Arc<str>, known: &[Subject]) {
+    /// A node that has connected has these resources from before. Functions that are on no node stay on it, if it has their slice of today: who names
+    /// its version, a hash, has seen it. Otherwise any node could have everything by asking at the right moment.
+    pub(super) fn adopt(&mut self, name: &Arc<str>, held: &[(Subject, Version)]) {
         if !self.is_scheduled(name) {
             return;
         }
-        let slices = known.iter().filter_map(|subject| match subject {
-            Subject::Slice(id) => Some(id.clone()),
+        let contents = &self.compiled.contents;
+        let current = |subject, version| contents.get(subject).is_some_and(|content| content.version == version);
+        let slices = held.iter().filter_map(|(subject, version)| match subject {
+            Subject::Slice(id) if current(subject, *version) => Some(id.clone()),
             _ => None,
         });
-        let adopted: Vec<_> = slices.filter(|id| self.scheduler.adopt(id, name)).collect();
+        let slices: Vec<_> = slices.collect();
+        let adopted: Vec<_> = slices.into_iter().filter(|id| self.scheduler.adopt(id, name)).collect();
         self.moved(adopted);
     }
 

@@ -234,6 +234,50 @@ proptest! {
     }
 }
 
+/// A mesh with one function of which no node is known yet, as after a restart of the control plane.
+fn restarted() -> (Mesh, FunctionId) {
+    let bundle = Authority::new(&slices::DOMAIN.parse().unwrap()).unwrap().bundle().clone();
+    let mut mesh = Mesh::new(&bundle);
+    mesh.state.awaiting = true;
+    mesh.put(0, 0);
+    (mesh, slices::function(FUNCTIONS[0]))
+}
+
+#[test]
+fn a_node_keeps_what_it_has_over_a_restart_and_gets_nothing_by_saying_so() {
+    let (mut mesh, id) = restarted();
+    let slice = Subject::Slice(id.clone());
+    let [liar, honest] = [NODES[0], NODES[1]];
+    mesh.ends.get_mut(liar).unwrap().held.insert(slice.clone(), Version::of(b"a guess"));
+    mesh.connect(liar);
+    assert!(!mesh.state.nodes[liar].hosted.contains(&id), "it has never seen the slice");
+    let current = mesh.state.compiled.contents[&slice].version;
+    mesh.ends.get_mut(honest).unwrap().held.insert(slice, current);
+    mesh.connect(honest);
+    assert!(mesh.state.nodes[honest].hosted.contains(&id));
+}
+
+#[test]
+fn a_revoked_nodes_bounds_end_with_it() {
+    let (mut mesh, id) = restarted();
+    mesh.state.stop_awaiting();
+    let [liar, honest] = [NODES[0], NODES[1]];
+    let claimed = vec![Bounds { revision: 1, least: 0, most: u32::MAX }];
+    mesh.ends.get_mut(liar).unwrap().bounds.insert(id.clone(), claimed);
+    mesh.state.cordon(liar, true);
+    mesh.connect(liar);
+    mesh.connect(honest);
+    let allowed = |mesh: &mut Mesh| {
+        while mesh.read(honest) || !mesh.ends[honest].read.is_empty() {
+            mesh.answer(honest, true);
+        }
+        mesh.ends[honest].bounds[&id].iter().map(|bounds| bounds.most).sum::<u32>()
+    };
+    assert_eq!(allowed(&mut mesh), 0, "as long as it is a node, its word counts");
+    mesh.state.expel(liar);
+    assert_eq!(allowed(&mut mesh), MAX);
+}
+
 /// What events cost in a mesh of 10,000 functions on 100 nodes: `cargo test --release -p leno-control --lib costs -- --ignored --nocapture`.
 #[test]
 #[ignore = "it measures, and asserts nothing"]
