@@ -36,9 +36,11 @@ struct Fields<'a, 'de> {
     left: usize,
     /// The name of the struct, for errors.
     of: &'static str,
-    unread: Vec<&'static str>,
-    /// The field whose value is read next.
-    current: &'static str,
+    fields: &'static [&'static str],
+    /// Of each field, whether it was read: a bit.
+    read: u128,
+    /// The field that is read now, or was read last.
+    current: usize,
 }
 
 /// An enumeration's variant.
@@ -128,7 +130,7 @@ impl<'de> Decoder<'de> {
         visitor: V,
     ) -> Result<V::Value, EncodingError> {
         let left = self.map()?;
-        visitor.visit_map(Fields { decoder: self, left, of, unread: fields.to_vec(), current: "" })
+        visitor.visit_map(Fields { decoder: self, left, of, fields, read: 0, current: 0 })
     }
 }
 
@@ -312,33 +314,49 @@ impl<'de> MapAccess<'de> for Entries<'_, 'de> {
     }
 }
 
+impl Fields<'_, '_> {
+    fn name(&self) -> &'static str {
+        self.fields.get(self.current).copied().unwrap_or_default()
+    }
+
+    /// Makes a field current that was not read and is as wanted. Fields are written in their order, so the search begins at the current one.
+    fn advance(&mut self, is_wanted: impl Fn(&str) -> bool) -> bool {
+        for index in (self.current..self.fields.len()).chain(0..self.current) {
+            // A struct with more fields than there are bits cannot be read.
+            let bit = u32::try_from(index).ok().and_then(|index| 1_u128.checked_shl(index)).unwrap_or(u128::MAX);
+            if self.read & bit == 0 && self.fields.get(index).is_some_and(|field| is_wanted(field)) {
+                (self.current, self.read) = (index, self.read | bit);
+                return true;
+            }
+        }
+        false
+    }
+}
+
 impl<'de> MapAccess<'de> for Fields<'_, 'de> {
     type Error = EncodingError;
 
     fn next_key_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, EncodingError> {
         if self.left > 0 {
             let written = self.decoder.name()?;
-            let position = self.unread.iter().position(|field| *field == written);
-            let position = position
-                .ok_or_else(|| EncodingError::new(format!("unknown or repeated field `{written}` of {}", self.of)))?;
-            self.current = self.unread.swap_remove(position);
-        } else if let Some(missing) = self.unread.pop() {
-            self.current = missing;
-        } else {
+            if !self.advance(|field| field == written) {
+                return Err(EncodingError::new(format!("unknown or repeated field `{written}` of {}", self.of)));
+            }
+        } else if !self.advance(|_| true) {
             return Ok(None);
         }
         #[cfg(test)]
-        super::coverage::note(self.of, self.current, self.left > 0);
-        seed.deserialize(BorrowedStrDeserializer::new(self.current)).map(Some)
+        super::coverage::note(self.of, self.name(), self.left > 0);
+        seed.deserialize(BorrowedStrDeserializer::new(self.name())).map(Some)
     }
 
     fn next_value_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<T::Value, EncodingError> {
         let Some(left) = self.left.checked_sub(1) else {
-            let missing = |_| EncodingError::new(format!("missing field `{}` of {}", self.current, self.of));
+            let missing = |_| EncodingError::new(format!("missing field `{}` of {}", self.name(), self.of));
             return seed.deserialize(Zero).map_err(missing);
         };
         self.left = left;
-        seed.deserialize(&mut *self.decoder).map_err(|error| error.in_field(self.current))
+        seed.deserialize(&mut *self.decoder).map_err(|error| error.in_field(self.name()))
     }
 }
 
@@ -492,7 +510,7 @@ impl<'de> Deserializer<'de> for Zero {
         visitor: V,
     ) -> Result<V::Value, EncodingError> {
         let mut nothing = Decoder { rest: &[] };
-        visitor.visit_map(Fields { decoder: &mut nothing, left: 0, of: name, unread: fields.to_vec(), current: "" })
+        visitor.visit_map(Fields { decoder: &mut nothing, left: 0, of: name, fields, read: 0, current: 0 })
     }
 
     forward_to_deserialize_any! { i128 u128 char tuple tuple_struct enum identifier ignored_any }

@@ -35,7 +35,26 @@ pub(super) struct Compound<'a> {
 impl Encoder {
     fn compound(&mut self) -> Compound<'_> {
         let start = self.out.len();
+        // The place of the header, which is usually one byte.
+        self.out.push(0);
         Compound { encoder: self, start, entries: 0, are_bytes: true }
+    }
+
+    /// Fills in a header. One that is longer than its place moves what comes after it.
+    fn header<T>(&mut self, start: usize, write: impl FnOnce(&mut Vec<u8>) -> Result<T, EncodingError>) -> Written {
+        let end = self.out.len();
+        write(&mut self.out)?;
+        match *self.out.get(end..).unwrap_or_default() {
+            [header] => {
+                self.out.truncate(end);
+                self.out.get_mut(start).into_iter().for_each(|place| *place = header);
+            }
+            _ => {
+                let header = self.out.split_off(end);
+                self.out.splice(start..=start, header);
+            }
+        }
+        Ok(())
     }
 
     /// A variant with content is a map of its name to the content, which the caller writes next.
@@ -75,23 +94,17 @@ impl Compound<'_> {
         let Self { encoder, start, entries, are_bytes } = self;
         encoder.is_byte = false;
         if are_bytes && entries > 0 {
-            let bytes = bytes(encoder.out.get(start..).unwrap_or_default());
+            let bytes = bytes(encoder.out.get(start + 1..).unwrap_or_default());
             encoder.out.truncate(start);
             return write_bin(&mut encoder.out, &bytes).map_err(failed);
         }
-        let mut header = Vec::new();
-        write_array_len(&mut header, entries).map_err(failed)?;
-        encoder.out.splice(start..start, header);
-        Ok(())
+        encoder.header(start, |out| write_array_len(out, entries).map_err(failed))
     }
 
     fn end_map(self) -> Written {
         let Self { encoder, start, entries, .. } = self;
         encoder.is_byte = false;
-        let mut header = Vec::new();
-        write_map_len(&mut header, entries).map_err(failed)?;
-        encoder.out.splice(start..start, header);
-        Ok(())
+        encoder.header(start, |out| write_map_len(out, entries).map_err(failed))
     }
 }
 
