@@ -3,7 +3,6 @@
 //! A join token lets one machine join once. It holds a secret, and the hash of a root certificate, by which the machine knows the
 //! control plane. After that the node proves itself by a certificate, as long as it is a member.
 
-use crate::store::StoreError;
 use aws_lc_rs::digest::{SHA256, digest};
 use aws_lc_rs::rand;
 use base64::Engine;
@@ -91,9 +90,9 @@ pub enum AdmitError {
     /// Not a node name: 1 to 63 characters out of `a-z`, `0-9`, `.` and `-`.
     #[error("`{0}` is not a node name: expected 1 to 63 characters out of a-z, 0-9, `.` and `-`")]
     Name(String),
-    /// The store cannot be written.
-    #[error(transparent)]
-    Store(#[from] StoreError),
+    /// The store cannot be written, and why.
+    #[error("{0}")]
+    Store(String),
     /// The operating system could not provide random bytes for a token.
     #[error("no join token could be generated")]
     NoRandomness,

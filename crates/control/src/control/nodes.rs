@@ -54,7 +54,7 @@ impl Control {
         let before = self.members().clone();
         let mut members = before.clone();
         let token = members.grant(grant, RootPin::of(root), bundle.trust_domain(), SystemTime::now())?;
-        store.save_members(&before, &members)?;
+        store.save_members(&before, &members).map_err(|error| AdmitError::Store(error.to_string()))?;
         *self.members() = members;
         Ok(token)
     }
