@@ -90,6 +90,11 @@ impl SpiffeId {
         self.function_path().and_then(|(namespace, name)| (namespace == NODES).then_some(name))
     }
 
+    /// Whether it is the identity with which gateways call functions.
+    pub fn is_gateway(&self) -> bool {
+        self.function_path() == Some((SYSTEM, "gateway"))
+    }
+
     /// Whether no function can have it, because it is in a namespace of the mesh itself.
     pub fn is_reserved(&self) -> bool {
         self.namespace().is_some_and(|namespace| [SYSTEM, NODES].contains(&namespace))
@@ -249,6 +254,7 @@ mod tests {
         for id in [&node, &SpiffeId::control(&domain).unwrap(), &SpiffeId::gateway(&domain).unwrap()] {
             assert!(id.is_reserved(), "{id}");
         }
+        assert!(SpiffeId::gateway(&domain).unwrap().is_gateway() && !SpiffeId::control(&domain).unwrap().is_gateway());
         let function = SpiffeId::function(&domain, "orders", "leno-nodes").unwrap();
         assert_eq!((function.node_name(), function.is_reserved()), (None, false));
         assert!(SpiffeId::node(&domain, "a/b").is_err());

@@ -223,7 +223,10 @@ async fn lead(
         Leading::begin(service, &options.authority)
     })?;
     // What is wrong is told, and tried again below.
-    let _ = leading.put_into_force(service).await;
+    tokio::select! {
+        _ = leading.put_into_force(service) => {}
+        () = term.lost() => anyhow::bail!("the lease was lost before anything was in force"),
+    }
     {
         let mut state = service.state_mut();
         (state.leading, state.leader) = (Some(leading.clone()), None);
@@ -241,7 +244,8 @@ async fn lead(
                 break false;
             }
             () = stop.asked() => break true,
-            () = sleep(AGAIN) => drop(leading.put_into_force(service).await),
+            // It waits for changes that wait for registries, and the lease may be lost meanwhile.
+            () = put_into_force(&leading, service) => {}
         }
     };
     service.state_mut().leading = None;
@@ -250,6 +254,13 @@ async fn lead(
     }
     drop(leading);
     Ok(ends)
+}
+
+/// Tries again to put what is stored into force, if it is not.
+async fn put_into_force(leading: &api::Leading, service: &Service) {
+    sleep(AGAIN).await;
+    // What is wrong is told by the log and the API.
+    let _ = leading.put_into_force(service).await;
 }
 
 /// The listener for nodes.

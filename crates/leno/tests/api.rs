@@ -121,6 +121,24 @@ fn roles_and_namespaces_are_kept_to() {
     let delete = json!({ "delete": [{ "kind": "Function", "namespace": "b", "name": "stock" }] });
     assert_eq!(control.post(&editor, "/v1/changes", &delete).0, 404);
 
+    let expect = |version: u64| {
+        let id = json!({ "kind": "Function", "namespace": "b", "name": "stock" });
+        json!({ "apply": [], "delete": [], "expect": [{ "document": id, "version": version }], "dryRun": true })
+    };
+    assert_eq!([0, 1].map(|version| control.post(&editor, "/v1/changes", &expect(version)).0), [403; 2]);
+    // Somebody else's policy would break; it is not told how, whatever the file is called.
+    control.apply(&policy("theirs", "b", "a/shop"));
+    for file in ["x", "Policy b/theirs"] {
+        let delete = json!({
+            "apply": [{ "name": file, "text": other("more", "a") }],
+            "delete": [{ "kind": "Function", "namespace": "a", "name": "shop" }, { "kind": "Policy", "namespace": "a", "name": "p" }],
+            "dryRun": true,
+        });
+        let (status, refusal) = control.post(&editor, "/v1/changes", &delete);
+        assert_eq!(status, 422, "{refusal}");
+        assert!(!refusal.to_string().contains("Policy b/theirs"), "{refusal}");
+    }
+
     let admin = token(&["--role", "admin", "--namespace", "a"]);
     assert_eq!(control.post(&admin, "/v1/tokens", &json!({ "role": "editor", "namespaces": ["b"] })).0, 403);
     assert_eq!(control.post(&admin, "/v1/tokens", &json!({ "role": "editor", "namespaces": ["a"] })).0, 200);

@@ -14,6 +14,8 @@ use std::time::{Duration, SystemTime};
 
 /// How long a join token is valid unless it is said.
 const LIFETIME: u64 = 3600;
+/// How long it may be.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
 impl Service {
     /// Makes a token with which a machine joins once. Blocks on the store.
@@ -28,11 +30,14 @@ impl Service {
             let parsed = address.parse::<IpNet>().or_else(|_| address.parse::<IpAddr>().map(IpNet::from));
             parsed.map_err(|_| ApiError::Bad(format!("`{address}` is no IP address, and no block such as 10.0.0.0/24")))
         };
+        let lifetime = Duration::from_secs(lifetime.unwrap_or(LIFETIME));
+        let expires = SystemTime::now().checked_add(lifetime).filter(|_| lifetime <= LONGEST);
+        let expires = expires.ok_or_else(|| ApiError::Bad("a join token is valid for at most a year".to_owned()))?;
         let placement = if only_gateway { Placement::Only(BTreeSet::new()) } else { Placement::Scheduled };
         let grant = TokenGrant {
             admission: Admission { placement, gateway: gateway || only_gateway, locality: Locality { region, zone } },
             addresses: addresses.iter().map(block).collect::<Result<_, _>>()?,
-            expires: SystemTime::now() + Duration::from_secs(lifetime.unwrap_or(LIFETIME)),
+            expires,
             node,
         };
         let what = grant.node.as_ref().map_or_else(|| "join token".to_owned(), |node| format!("join token for {node}"));

@@ -150,9 +150,13 @@ impl Connection {
     /// Adds what the TLS session says about the peer.
     fn identified(mut self, session: &tokio_rustls::rustls::ServerConnection) -> Self {
         if self.direction == TrafficDirection::Inbound {
-            self.peer.identity = leno_identity::peer_identity(session).map(|id| id.to_string().into());
+            let identity = leno_identity::peer_identity(session);
             self.expires = leno_identity::peer_not_after(session).and_then(instant);
-            let function = session.server_name().and_then(leno_identity::function_of_server_name);
+            // Nodes and control planes call no function, whatever a rule says of identities of the mesh.
+            let is_caller = identity.as_ref().is_some_and(|id| !id.is_reserved() || id.is_gateway());
+            self.peer.identity = identity.map(|id| id.to_string().into());
+            let function = session.server_name().filter(|_| is_caller);
+            let function = function.and_then(leno_identity::function_of_server_name);
             self.function = function.and_then(|(namespace, name)| FunctionId::new(namespace, name).ok());
         }
         self
@@ -332,6 +336,10 @@ impl Connection {
             && head.method == Method::CONNECT
             && head.extensions.get::<hyper::ext::Protocol>().is_none()
         {
+            if self.peer.identity.as_deref() == Some(&*snapshot.gateway) {
+                // A gateway lets requests in, and nothing else.
+                return Ok(self.adapt_response(self.reject(&head, &Failure::Misdirected), http2, is_last));
+            }
             return Ok(self.relay(on_upgrade, entry, &head, busy).await);
         }
         let mut response = match Exchange::begin(self.arrival(snapshot, origin, &head.headers), &mut head) {

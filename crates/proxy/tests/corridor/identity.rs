@@ -7,7 +7,7 @@ use crate::upstream::{self, Upstream, answer, connect_h2, connect_http1, echo, e
 use http::{HeaderValue, Request};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use leno_config::slice::AppProtocol;
-use leno_identity::{Authority, KeyRequest, SvidStore, TrustDomain};
+use leno_identity::{Authority, KeyRequest, SpiffeId, SvidStore, TrustDomain};
 use leno_policy::spec::{Matches, Source, StringMatch};
 use std::sync::Arc;
 use std::time::Duration;
@@ -217,4 +217,25 @@ async fn a_function_that_this_node_does_not_run_is_misdirected() {
     change.remove(&crate::mesh::id("callee"));
     mesh.node.snapshot.store(Arc::new(change.finish()));
     assert_eq!(call(stream, None).await.unwrap(), 421);
+}
+
+/// Rules that let in whoever has an identity mean functions.
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_and_control_planes_call_no_function() {
+    let upstream = upstream::http1(echo).await;
+    // It lets in everybody.
+    let mesh = Builder::new().function("callee", AppProtocol::Http1, upstream.address).start();
+    let domain: TrustDomain = TRUST_DOMAIN.parse().unwrap();
+    let node = SpiffeId::node(&domain, "one").unwrap();
+    for identity in [node, SpiffeId::control(&domain).unwrap()] {
+        let request = KeyRequest::new(&identity).unwrap();
+        let chain = mesh.authority.sign(request.csr(), &identity, Duration::from_secs(60)).unwrap();
+        mesh.node.svids.install(request, chain).unwrap();
+        let config = leno_identity::client_config(&mesh.node.svids, &identity, &spiffe("callee")).unwrap();
+        let name = leno_identity::server_name(&spiffe("callee")).unwrap();
+        let stream = TcpStream::connect(mesh.handle.addresses.inbound).await.unwrap();
+        let stream = TlsConnector::from(config).connect(name, stream).await.unwrap();
+        assert_eq!(call(stream, None).await.unwrap(), 421, "{identity}");
+    }
+    assert_eq!(upstream.connections(), 0);
 }
