@@ -43,6 +43,30 @@ pub fn take(algorithm: &QuotaAlgorithm, state: QuotaState, now_ms: u64, cost: u3
     }
 }
 
+/// The whole of a limit, in parts. Each number of up to 16 requests can be divided into whole requests by it.
+pub const PARTS: u32 = 720_720;
+
+/// What a node that holds so many [`PARTS`] of a limit counts by. Everything is rounded down, so shares that come to [`PARTS`] never admit more than the
+/// limit does. A share of less than one request admits nothing.
+pub fn share(algorithm: &QuotaAlgorithm, parts: u32) -> QuotaAlgorithm {
+    if parts >= PARTS {
+        return *algorithm;
+    }
+    let (held, all) = (u128::from(parts), u128::from(PARTS));
+    let requests_of = |requests: u32| u32::try_from(u128::from(requests) * held / all).unwrap_or(requests);
+    match *algorithm {
+        QuotaAlgorithm::TokenBucket { requests, period_ms, burst } => {
+            // A longer period instead of fewer requests: it is exact to a millisecond, however small the rate is.
+            let period = (u128::from(period_ms.max(1)) * all).div_ceil(held.max(1));
+            let period_ms = if parts == 0 { period_ms } else { u64::try_from(period).unwrap_or(u64::MAX) };
+            QuotaAlgorithm::TokenBucket { requests, period_ms, burst: requests_of(burst) }
+        }
+        QuotaAlgorithm::FixedWindow { requests, period_ms } => {
+            QuotaAlgorithm::FixedWindow { requests: requests_of(requests), period_ms }
+        }
+    }
+}
+
 /// A full bucket has nothing used. Counted in thousandths of a request; what a refill leaves over stays in `at_ms`.
 fn token_bucket(requests: u32, period_ms: u64, burst: u32, state: QuotaState, now_ms: u64, cost: u32) -> Taken {
     let (rate, period) = (u128::from(requests).max(1) * 1000, u128::from(period_ms.max(1)));
@@ -269,12 +293,16 @@ pub fn limit_headers(taken: &Taken) -> [HeaderEdit; 3] {
 
 /// The refusal of a counter that has no room; the ledger uses it too.
 pub fn exhausted(name: &str, taken: &Taken) -> Denial {
+    let clause = match taken.limit {
+        0 => "this node has no share of the limit".to_string(),
+        limit => format!("all {limit} requests are used"),
+    };
     Denial {
         status: 429,
         policy: PolicyKind::RateLimit,
         rule: name.to_string(),
         default: false,
-        clause: format!("all {} requests are used", taken.limit),
+        clause,
         headers: vec![("retry-after".to_string(), taken.retry_after_ms.div_ceil(1000).max(1).to_string())],
     }
 }

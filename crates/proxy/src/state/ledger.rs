@@ -12,7 +12,7 @@ mod unknown;
 
 pub use load::{ConnectionGuard, PendingGuard, RequestGuard, RetryGuard, TargetState};
 pub use outlier::Attempt;
-pub use quota::{Quotas, Refused};
+pub use quota::{LeaseTerm, Quotas, Refused, Tally};
 pub use token::{Digest, Known, Signatures, Tokens, VerifiedSignature};
 pub use unknown::UnknownKeyReports;
 
@@ -20,7 +20,7 @@ use crate::telemetry::metrics::LedgerEntries;
 use leno_config::FunctionId;
 use leno_sandbox::extension::SharedData;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The ledger of a node: the state of all its functions.
@@ -30,6 +30,9 @@ pub struct Ledger {
     functions: Mutex<HashMap<FunctionId, Arc<FunctionState>>>,
     /// Grows when functions are forgotten, so that workers drop their cached states.
     generation: AtomicU64,
+    /// How long the node's shares of rate limits count.
+    pub lease_term: Arc<LeaseTerm>,
+    leases_required: AtomicBool,
     /// Tokens that were verified with the keys of any function.
     pub signatures: Signatures,
     /// Functions whose key sets may have changed.
@@ -63,9 +66,13 @@ impl Ledger {
         match functions.get(function) {
             Some(state) => state.clone(),
             None => {
+                let quotas = Quotas::new(self.lease_term.clone());
+                if self.leases_required.load(Ordering::Relaxed) {
+                    quotas.require_leases();
+                }
                 let state = Arc::new(FunctionState {
                     name: function.to_string().into(),
-                    quotas: Quotas::default(),
+                    quotas,
                     tokens: Tokens::default(),
                     target: Arc::default(),
                     shared: Arc::default(),
@@ -74,6 +81,22 @@ impl Ledger {
                 state
             }
         }
+    }
+
+    /// From now on no function has a share of its rate limits on this node unless one is leased to it.
+    pub fn require_leases(&self) {
+        let functions = self.lock();
+        self.leases_required.store(true, Ordering::Relaxed);
+        functions.values().for_each(|state| state.quotas.require_leases());
+    }
+
+    /// What was asked of each leased rate limit, by function.
+    pub fn tallies(&self) -> Vec<(FunctionId, Box<str>, Tally)> {
+        let states: Vec<_> = self.lock().iter().map(|(id, state)| (id.clone(), state.clone())).collect();
+        let of = |(id, state): (FunctionId, Arc<FunctionState>)| {
+            state.quotas.tallies().into_iter().map(move |(limit, tally)| (id.clone(), limit, tally))
+        };
+        states.into_iter().flat_map(of).collect()
     }
 
     /// The load of one function as this node's callee, and the health of its endpoints.

@@ -10,16 +10,25 @@
 //! share 4,096 counters, selected by hash. A shared counter admits what the limit says for all its keys together. So no key gets more than
 //! with a counter of its own, and a new key is not refused as long as the keys that it shares with leave something. A key that gets a
 //! counter of its own later begins it with what the shared one has used.
+//!
+//! # Leases
+//! Where the control plane places functions, it also divides each limit between their nodes. A node then counts by its share, and by none once
+//! the term of its lease is over.
 
 mod counters;
+mod lease;
 
-use counters::{Counters, Undo};
+pub use lease::{LeaseTerm, Tally};
+
+use counters::{Counters, Terms, Undo};
+use lease::Lease;
 use leno_policy::input::QuotaState;
 use leno_policy::quota::Taken;
 use leno_policy::spec::RateLimit;
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 const SHARDS: usize = 8;
 
@@ -29,11 +38,12 @@ pub struct Quotas {
     shards: [Mutex<Shard>; SHARDS],
     /// Keyed at random, because clients choose the counters' keys.
     hasher: RandomState,
+    term: Arc<LeaseTerm>,
 }
 
 impl Default for Quotas {
     fn default() -> Self {
-        Self { shards: Default::default(), hasher: RandomState::new() }
+        Self::new(Arc::default())
     }
 }
 
@@ -78,6 +88,41 @@ pub struct Refused {
 }
 
 impl Quotas {
+    /// No counters. If shares of the limits are leased to this node, they count during `term`.
+    pub fn new(term: Arc<LeaseTerm>) -> Self {
+        Self { shards: Default::default(), hasher: RandomState::new(), term }
+    }
+
+    /// Sets the node's shares of the limits, in [`leno_policy::quota::PARTS`]. From now on, the node has no share of any other limit. A share that
+    /// grows begins with nothing left in what is new: a bucket fills at its rate, and a window counts by the old share until it is over. Only if
+    /// `full`, a limit of which the node never had a share begins as if nothing was used.
+    pub fn lease(&self, shares: &BTreeMap<Box<str>, u32>, full: bool, now_ms: u64) {
+        let epoch = self.term.deliver(Instant::now());
+        for shard in 0..SHARDS {
+            self.lock(shard).lease(shares, full, epoch, now_ms);
+        }
+    }
+
+    /// The node has no share of any limit unless one is leased to it.
+    pub fn require_leases(&self) {
+        for shard in 0..SHARDS {
+            self.lock(shard).leases.get_or_insert_default();
+        }
+    }
+
+    /// What was asked of each leased limit since the node has it.
+    pub fn tallies(&self) -> BTreeMap<Box<str>, Tally> {
+        let mut tallies: BTreeMap<Box<str>, Tally> = BTreeMap::new();
+        for shard in 0..SHARDS {
+            for (limit, lease) in self.lock(shard).leases.iter().flatten() {
+                let sum = tallies.entry(limit.clone()).or_default();
+                sum.admitted += lease.tally.admitted;
+                sum.refused += lease.tally.refused;
+            }
+        }
+        tallies
+    }
+
     /// What a counter holds. A counter that does not exist is fresh.
     pub fn read(&self, limit: &str, key: &str) -> CounterState {
         let hash = self.hash(limit, key);
@@ -96,16 +141,19 @@ impl Quotas {
         }
         let hashes: Vec<u64> = demands.iter().map(|demand| self.hash(&demand.limit.name, demand.key)).collect();
         let mut locks = self.lock_all(&hashes);
+        let epoch = self.term.epoch(Instant::now());
         let mut undo: Vec<Undo> = Vec::with_capacity(demands.len());
         let mut granted = Vec::with_capacity(demands.len());
         for (index, (demand, hash)) in demands.iter().zip(&hashes).enumerate() {
             let Some(shard) = &mut locks[shard_of(*hash)] else { continue };
-            match shard.counters(&demand.limit.name, now_ms).take(*hash, demand, now_ms, &self.hasher) {
+            let terms = shard.terms(demand.limit, epoch, now_ms);
+            match shard.counters(&demand.limit.name, now_ms).take(*hash, demand, terms, now_ms, &self.hasher) {
                 Ok((answer, before)) => {
                     granted.push(answer);
                     undo.push(before);
                 }
                 Err(Granted { taken, shared }) => {
+                    shard.tally(&demand.limit.name, |tally| tally.refused += 1);
                     for ((undo, demand), hash) in undo.into_iter().zip(demands).zip(&hashes).rev() {
                         if let Some(shard) = &mut locks[shard_of(*hash)] {
                             shard.counters(&demand.limit.name, now_ms).put_back(*hash, demand.key, undo);
@@ -113,6 +161,11 @@ impl Quotas {
                     }
                     return Err(Refused { index, taken, shared });
                 }
+            }
+        }
+        for (demand, hash) in demands.iter().zip(&hashes) {
+            if let Some(shard) = &mut locks[shard_of(*hash)] {
+                shard.tally(&demand.limit.name, |tally| tally.admitted += u64::from(demand.cost));
             }
         }
         Ok(granted)
@@ -166,9 +219,43 @@ fn shard_of(hash: u64) -> usize {
 #[derive(Debug, Default)]
 struct Shard {
     limits: Vec<Counters>,
+    /// The node's shares by limit; `None`: it has all of each.
+    leases: Option<BTreeMap<Box<str>, Lease>>,
 }
 
 impl Shard {
+    fn lease(&mut self, shares: &BTreeMap<Box<str>, u32>, full: bool, epoch: u64, now_ms: u64) {
+        let leases = self.leases.get_or_insert_default();
+        for limit in shares.keys().filter(|limit| !leases.contains_key(*limit)).cloned().collect::<Vec<_>>() {
+            leases.insert(limit, if full { Lease::full() } else { Lease::default() });
+        }
+        for (limit, lease) in leases {
+            let parts = shares.get(limit).copied().unwrap_or(0);
+            let resized = lease.set(parts, epoch, now_ms);
+            let counters = self.limits.iter_mut().find(|counters| counters.are_of(limit));
+            if let (Some((algorithm, more)), Some(counters)) = (resized, counters) {
+                counters.resize(algorithm, more, now_ms);
+            }
+        }
+    }
+
+    /// What a limit's counters count by now. `epoch` is that of the term; `None`: it is over.
+    fn terms(&mut self, limit: &RateLimit, epoch: Option<u64>, now_ms: u64) -> Terms {
+        match &mut self.leases {
+            None => Terms { algorithm: limit.algorithm, fresh: QuotaState::default() },
+            Some(leases) => match leases.get_mut(limit.name.as_str()) {
+                Some(lease) => lease.terms(&limit.algorithm, epoch, now_ms),
+                None => leases.entry(limit.name.as_str().into()).or_default().terms(&limit.algorithm, epoch, now_ms),
+            },
+        }
+    }
+
+    fn tally(&mut self, limit: &str, change: impl FnOnce(&mut Tally)) {
+        if let Some(lease) = self.leases.as_mut().and_then(|leases| leases.get_mut(limit)) {
+            change(&mut lease.tally);
+        }
+    }
+
     fn counters(&mut self, limit: &str, now_ms: u64) -> &mut Counters {
         let index = match self.limits.iter().position(|counters| counters.are_of(limit)) {
             Some(index) => index,

@@ -43,6 +43,14 @@ struct Count {
     state: QuotaState,
 }
 
+/// What a limit's counters count by at the moment.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Terms {
+    pub algorithm: QuotaAlgorithm,
+    /// What a counter begins with.
+    pub fresh: QuotaState,
+}
+
 /// How to give back what was taken.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Undo {
@@ -75,7 +83,7 @@ impl Counters {
     pub(super) fn read(&self, hash: u64, key: &str) -> CounterState {
         match self.own.find(hash, |counter| *counter.key == *key) {
             Some(counter) => CounterState { state: counter.count.state, shared: false },
-            None => without_own(self.shared.as_deref(), hash),
+            None => without_own(self.shared.as_deref(), hash, QuotaState::default()),
         }
     }
 
@@ -84,14 +92,14 @@ impl Counters {
         &mut self,
         hash: u64,
         demand: &Demand<'_>,
+        Terms { algorithm, fresh }: Terms,
         now_ms: u64,
         hasher: &RandomState,
     ) -> Result<(Granted, Undo), Granted> {
-        let algorithm = demand.limit.algorithm;
         let own = self.own.find_mut(hash, |counter| *counter.key == *demand.key);
         let CounterState { state: before, shared } = match &own {
             Some(counter) => CounterState { state: counter.count.state, shared: false },
-            None => without_own(self.shared.as_deref(), hash),
+            None => without_own(self.shared.as_deref(), hash, fresh),
         };
         let taken = quota::take(&algorithm, before, now_ms, demand.cost);
         if !taken.allowed {
@@ -108,10 +116,22 @@ impl Counters {
             self.own.insert_unique(hash, counter, |counter| hasher.hash_one((&*self.limit, &*counter.key)));
             return Ok((Granted { taken, shared: false }, Undo::Forget));
         }
-        let fresh = Count { algorithm, state: QuotaState::default() };
+        let fresh = Count { algorithm, state: fresh };
         let shared = self.shared.get_or_insert_with(|| vec![fresh; SHARED].into_boxed_slice());
         shared[shared_by(hash)] = count;
         Ok((Granted { taken, shared: true }, Undo::Shared(before)))
+    }
+
+    /// The share of the limit has changed: all counters count by `algorithm` from now on. `more` is how many more requests its bucket holds. None of
+    /// them is free yet, because another node may just have used them.
+    pub(super) fn resize(&mut self, algorithm: QuotaAlgorithm, more: u32, now_ms: u64) {
+        for count in self.own.iter_mut().map(|counter| &mut counter.count).chain(self.shared.iter_mut().flatten()) {
+            let mut state = quota::take(&count.algorithm, count.state, now_ms, 0).state;
+            if let QuotaAlgorithm::TokenBucket { .. } = algorithm {
+                state = QuotaState { used: state.used + u64::from(more) * 1000, at_ms: state.at_ms.max(now_ms) };
+            }
+            *count = Count { algorithm, state };
+        }
     }
 
     pub(super) fn put_back(&mut self, hash: u64, key: &str, undo: Undo) {
@@ -162,8 +182,8 @@ impl Counters {
 }
 
 /// What a key without its own counter begins with: the whole shared counter, because nobody knows how much of it this key has used.
-fn without_own(shared: Option<&[Count]>, hash: u64) -> CounterState {
-    shared.map_or_else(CounterState::default, |shared| CounterState {
+fn without_own(shared: Option<&[Count]>, hash: u64, fresh: QuotaState) -> CounterState {
+    shared.map_or(CounterState { state: fresh, shared: false }, |shared| CounterState {
         state: shared[shared_by(hash)].state,
         shared: true,
     })
