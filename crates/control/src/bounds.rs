@@ -116,6 +116,16 @@ impl Grants {
         self.0.get(name).map(|grant| &*grant.now)
     }
 
+    /// The most that a node may have of a revision, whichever bounds are in force.
+    pub(crate) fn highest(&self, name: &str, revision: u32) -> u32 {
+        self.0.get(name).map_or(0, |grant| grant.highest(revision))
+    }
+
+    /// Nodes that have bounds, or may have them.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.0.keys()
+    }
+
     /// Instances of all revisions that a node must have.
     pub(crate) fn least_on(&self, name: &str) -> u32 {
         self.of(name).unwrap_or_default().iter().map(|bounds| bounds.least).sum()

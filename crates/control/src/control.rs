@@ -392,10 +392,17 @@ impl Control {
         self.state().load(node, session, loads, now);
     }
 
-    /// Lets the autoscaler decide on functions that have load.
+    /// A node asks for another term of its leases.
+    pub(crate) fn renew_leases(&self, node: &str, session: u64) -> bool {
+        let now = self.0.begin.elapsed();
+        self.state().renew(node, session, now)
+    }
+
+    /// Divides rate limits anew, and lets the autoscaler decide on functions that have load.
     pub(crate) fn scale(&self) {
         let now = self.0.begin.elapsed();
         let mut state = self.state();
+        state.lease(now);
         if state.scales() {
             state.scale(now);
         }

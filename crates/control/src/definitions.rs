@@ -11,6 +11,7 @@ use leno_config::revision::{Revision, Revisions, Template};
 use leno_config::slice::{Container, Run, Scale};
 use leno_config::{FunctionId, MeshSlice, ModuleHash, Route, Slice};
 use leno_identity::{SpiffeId, TrustBundle, TrustDomain};
+use leno_policy::spec::{QuotaAlgorithm, RateLimit};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -77,6 +78,8 @@ pub(crate) struct Function {
     pub demand: Demand,
     /// The revisions whose instances nodes start.
     pub scaled: Vec<ScaledRevision>,
+    /// The rate limits of its callers, by name, with the requests of each.
+    pub limits: Vec<(String, u32)>,
 }
 
 /// How many instances a revision has.
@@ -227,6 +230,7 @@ impl Compiled {
             outside: matches!(slice.run, Run::Egress(_)),
             demand: demand(slice),
             scaled: scaled(slice),
+            limits: slice.inbound.rate_limits.iter().map(|limit| (limit.name.clone(), capacity(limit))).collect(),
         };
         Ok(Prepared { id, function, content, route })
     }
@@ -287,6 +291,13 @@ fn scaled(slice: &Slice) -> Vec<ScaledRevision> {
         Some(ScaledRevision { number: revision.number, scale, concurrency, per_node })
     };
     slice.all_revisions().filter_map(scaled).collect()
+}
+
+fn capacity(limit: &RateLimit) -> u32 {
+    match limit.algorithm {
+        QuotaAlgorithm::TokenBucket { burst, .. } => burst.max(1),
+        QuotaAlgorithm::FixedWindow { requests, .. } => requests.max(1),
+    }
 }
 
 /// The modules of a slice that the control plane delivers. Nodes fetch the others.

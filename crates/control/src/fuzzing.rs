@@ -85,7 +85,9 @@ pub fn payload(payload: &[u8]) {
         Subject::Hosted,
     ];
     let id = FunctionId::new("shop", "checkout");
-    subjects.extend(id.into_iter().flat_map(|id| [Subject::Endpoints(id.clone()), Subject::Scale(id)]));
+    subjects.extend(
+        id.into_iter().flat_map(|id| [Subject::Endpoints(id.clone()), Subject::Scale(id.clone()), Subject::Quota(id)]),
+    );
     // A slice must carry the name under which it is sent, so the name is read from the payload.
     subjects.extend(from_bytes::<Slice>(payload).map(|slice| Subject::Slice(slice.id)));
     subjects.extend(from_bytes::<Route>(payload).map(|route| Subject::Route(route.id)));

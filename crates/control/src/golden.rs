@@ -13,7 +13,7 @@ use crate::admission::Placement;
 use crate::encoding::{coverage, from_bytes, to_bytes};
 use crate::history::{Candidate, History};
 use crate::job::{JobReport, JobState, Outcome};
-use crate::load::Bounds;
+use crate::load::{Bounds, Lease, LimitShare};
 use crate::resource::{Content, Endpoint, Resource, Subject};
 use leno_config::revision::Template;
 use leno_config::slice::{
@@ -71,6 +71,7 @@ fn content(resource: &Resource) -> Content {
         Resource::Route(route) => Content::new(route),
         Resource::Endpoints(_, endpoints) => Content::new(endpoints),
         Resource::Scale(_, bounds) => Content::new(bounds),
+        Resource::Quota(_, lease) => Content::new(lease),
         Resource::Routes => Content::new(&()),
         Resource::Hosted(placement) => Content::new(placement),
     };
@@ -103,6 +104,8 @@ fn golden_files_are_read_and_written_as_they_were() {
     resource("route", &Resource::Route(Box::new(Route::of(&slices::command()).unwrap())));
     let bounds = vec![Bounds { revision: 3, least: 1, most: 4 }, Bounds { revision: 4, least: 0, most: 2 }];
     resource("scale", &Resource::Scale(id("shop/checkout"), bounds));
+    let share = LimitShare { limit: "p/rateLimits/all".to_owned(), parts: 360_360 };
+    resource("quota", &Resource::Quota(id("shop/checkout"), Lease { shares: vec![share], unused: true }));
     resource("hosted-scheduled", &Resource::Hosted(Placement::Scheduled));
     resource("routes", &Resource::Routes);
     resource("hosted-everything", &Resource::Hosted(Placement::Everything));

@@ -41,6 +41,39 @@ pub struct Load {
     pub seen: Observation,
 }
 
+/// A node's shares of the rate limits of a function. Of a limit that is not named, it has none.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Lease {
+    /// Sorted by name.
+    pub shares: Vec<LimitShare>,
+    /// No node has counted anything by these limits yet, so the shares begin full.
+    pub unused: bool,
+}
+
+/// A share of one limit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LimitShare {
+    /// Name of the limit's rule.
+    pub limit: String,
+    /// In [`leno_policy::quota::PARTS`].
+    pub parts: u32,
+}
+
+/// What was asked of a rate limit on a node since the node has the function.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LimitDemand {
+    /// Name of the function.
+    pub function: FunctionId,
+    /// Name of the limit's rule.
+    pub limit: String,
+    /// Requests that it admitted.
+    pub admitted: u64,
+    /// Requests that it refused.
+    pub refused: u64,
+}
+
 impl Capacity {
     pub(crate) fn times(&self, instances: u32) -> Self {
         let times = |of: u64| of.saturating_mul(instances.into());

@@ -4,7 +4,7 @@
 
 use crate::admission::Placement;
 use crate::encoding::{EncodingError, from_bytes, to_bytes};
-use crate::load::Bounds;
+use crate::load::{Bounds, Lease};
 use aws_lc_rs::digest::{SHA256, digest};
 use bytes::Bytes;
 use leno_config::{FunctionId, Locality, MeshSlice, ModuleHash, Route, Slice};
@@ -24,6 +24,8 @@ pub enum Subject {
     Bundle,
     /// How many instances of a function the node may have, and must. Only for nodes with [`Placement::Scheduled`].
     Scale(FunctionId),
+    /// The node's shares of a function's rate limits. Only for nodes with [`Placement::Scheduled`].
+    Quota(FunctionId),
     /// A WebAssembly module that slices name.
     Module(ModuleHash),
     /// What one function's sidecars and supervisor need. A subscription also covers the modules that the slice names.
@@ -47,6 +49,8 @@ pub enum Resource {
     Bundle(TrustBundle),
     /// How many instances of each revision of a function the node may have, and must.
     Scale(FunctionId, Vec<Bounds>),
+    /// The node's shares of a function's rate limits.
+    Quota(FunctionId, Lease),
     /// A WebAssembly module that slices name, with its hash.
     Module(ModuleHash, Bytes),
     /// What one function's sidecars and supervisor need.
@@ -141,6 +145,7 @@ impl Resource {
             Self::Bundle(_) => Subject::Bundle,
             Self::Module(hash, _) => Subject::Module(*hash),
             Self::Scale(function, _) => Subject::Scale(function.clone()),
+            Self::Quota(function, _) => Subject::Quota(function.clone()),
             Self::Slice(slice) => Subject::Slice(slice.id.clone()),
             Self::Route(route) => Subject::Route(route.id.clone()),
             Self::Endpoints(function, _) => Subject::Endpoints(function.clone()),
@@ -174,6 +179,7 @@ impl Resource {
                 Self::Route(route)
             }
             Subject::Scale(id) => Self::Scale(id.clone(), from_bytes(payload).map_err(unread)?),
+            Subject::Quota(id) => Self::Quota(id.clone(), from_bytes(payload).map_err(unread)?),
             Subject::Endpoints(id) => Self::Endpoints(id.clone(), from_bytes(payload).map_err(unread)?),
             Subject::Routes => {
                 from_bytes::<()>(payload).map_err(unread)?;
@@ -250,6 +256,7 @@ impl fmt::Display for Subject {
             Self::Bundle => f.write_str("the trust bundle"),
             Self::Module(hash) => write!(f, "the module {hash}"),
             Self::Scale(function) => write!(f, "the bounds of {function}"),
+            Self::Quota(function) => write!(f, "the shares of {function}"),
             Self::Slice(function) => write!(f, "the slice of {function}"),
             Self::Route(function) => write!(f, "the route to {function}"),
             Self::Endpoints(function) => write!(f, "the endpoints of {function}"),

@@ -239,7 +239,7 @@ impl Conversation {
         }
         let sent = push(&self.control, &self.node, session, &wake, &self.to_node);
         let ended = tokio::select! {
-            status = receive(&self.control, &self.node, session, &mut self.from_node) => status,
+            status = receive(&self.control, &self.node, session, &mut self.from_node, &self.to_node) => status,
             status = sent => status,
             _ = closed.wait_for(|closed| *closed) => Some(stopping()),
         };
@@ -299,6 +299,7 @@ pub(crate) fn greeting(hello: &v1::Hello) -> Result<Greeting, Status> {
         instances: hello.reports.iter().map(wire::reported).collect::<Result<_, _>>()?,
         jobs: hello.jobs.iter().cloned().map(wire::reported_job).collect::<Result<_, _>>()?,
         capacity: hello.capacity.clone().map(wire::offered),
+        leases: hello.leases.iter().map(wire::leased).collect::<Result<_, _>>()?,
         bounds: hello.bounds.iter().map(wire::bounded).collect::<Result<_, _>>()?,
     })
 }
@@ -336,9 +337,17 @@ async fn receive(
     node: &str,
     session: u64,
     from_node: &mut Streaming<v1::FromNode>,
+    to_node: &mpsc::Sender<Result<v1::ToNode, Status>>,
 ) -> Option<Status> {
     loop {
         match from_node.message().await {
+            Ok(Some(v1::FromNode { message: Some(Message::Renew(renew)) })) => {
+                if control.renew_leases(node, session) {
+                    // A node that does not read its stream gets no new term.
+                    let renewed = v1::Renewed { sequence: renew.sequence };
+                    let _ = to_node.try_send(Ok(v1::ToNode { message: Some(v1::to_node::Message::Renewed(renewed)) }));
+                }
+            }
             Ok(Some(message)) => {
                 if let Err(status) = take(control, node, session, message).await {
                     return Some(status);
@@ -373,11 +382,14 @@ async fn take(control: &Control, node: &str, session: u64, message: v1::FromNode
             control.state().count(node, session, &function, &counts);
         }
         Some(Message::Loads(loads)) => control.load(node, session, wire::loaded(&loads)?),
+        Some(Message::Demands(demands)) => control.state().demand(node, session, wire::demanded(demands)?),
         Some(Message::Capacity(capacity)) => control.state().offers(node, session, wire::offered(capacity)),
         Some(Message::Job(job)) => {
             let (id, report) = wire::reported_job(job)?;
             control.job(node, session, &id, report).await;
         }
+        // Answered where the stream is read.
+        Some(Message::Renew(_)) => {}
         Some(Message::Hello(_)) => return Err(Status::failed_precondition("a second hello")),
         None => return Err(Status::invalid_argument("an unknown message")),
     }

@@ -12,6 +12,7 @@
 
 mod delivery;
 mod jobs;
+mod leasing;
 mod listing;
 mod placing;
 mod scaling;
@@ -26,7 +27,8 @@ use crate::definitions::{Compiled, Modules, Prepared, Put};
 use crate::error::DefinitionsError;
 use crate::history::{Candidate, Histories, History};
 use crate::job::JobReport;
-use crate::load::{Bounds, Capacity};
+use crate::leases::Leases;
+use crate::load::{Bounds, Capacity, Lease};
 use crate::resource::{Instance, InstanceState, Resource, Subject, Version};
 use crate::rollout::{RevisionCounts, Verdict};
 use crate::scheduler::Scheduler;
@@ -61,6 +63,12 @@ pub(crate) struct State {
     index: Index,
     scheduler: Scheduler,
     scaled: BTreeMap<FunctionId, Scaled>,
+    /// The rate limits that are divided between nodes.
+    leased: BTreeMap<FunctionId, Leases>,
+    /// Functions whose limits may have to be divided anew.
+    dividing: BTreeSet<FunctionId>,
+    /// When nodes last asked for another term of their leases, also of nodes that are gone.
+    renewed: BTreeMap<Arc<str>, Duration>,
     /// Functions that have any load.
     active: BTreeSet<FunctionId>,
     /// The time of the last report of load, from any fixed moment.
@@ -97,6 +105,7 @@ pub(crate) struct Greeting {
     pub jobs: Vec<(FunctionId, JobReport)>,
     pub capacity: Option<(Capacity, BTreeSet<String>)>,
     pub bounds: Vec<(FunctionId, Vec<Bounds>)>,
+    pub leases: Vec<(FunctionId, Lease)>,
 }
 
 impl State {
@@ -117,6 +126,9 @@ impl State {
             index: Index::default(),
             scheduler: Scheduler::default(),
             scaled,
+            leased: BTreeMap::new(),
+            dividing: BTreeSet::new(),
+            renewed: BTreeMap::new(),
             active: BTreeSet::new(),
             now: Duration::ZERO,
             awaiting,
@@ -360,9 +372,10 @@ impl State {
         let (name, _) = self.nodes.get_key_value(name)?;
         let name = name.clone();
         self.sessions += 1;
-        let Greeting { subscribe, held, inbound, mut instances, jobs, capacity, bounds } = greeting;
+        let Greeting { subscribe, held, inbound, mut instances, jobs, capacity, bounds, leases } = greeting;
         self.end_session(&name);
         self.recall_bounds(&name, &bounds);
+        self.recall_leases(&name, &leases);
         let known: Vec<_> = held.iter().map(|(subject, _)| subject.clone()).collect();
         // Of bounds that a stream may have lost, it is not known which are in force, so they are sent again.
         let certain = |subject: &Subject| match subject {

@@ -1,7 +1,7 @@
 //! Converts between the protocol's messages and this crate's types. A message that cannot be converted is an error of its sender.
 
 use crate::job::{JobReport, JobState};
-use crate::load::{Bounds, Capacity, Load, Observation};
+use crate::load::{Bounds, Capacity, Lease, LimitDemand, LimitShare, Load, Observation};
 use crate::resource::{Content, Instance, InstanceState, Subject, Version};
 use crate::rollout::RevisionCounts;
 use bytes::Bytes;
@@ -55,6 +55,7 @@ impl From<&Subject> for v1::Subject {
             Subject::Bundle => (v1::Kind::Bundle, String::new()),
             Subject::Module(hash) => (v1::Kind::Module, hash.to_string()),
             Subject::Scale(function) => (v1::Kind::Scale, function.to_string()),
+            Subject::Quota(function) => (v1::Kind::Quota, function.to_string()),
             Subject::Slice(function) => (v1::Kind::Slice, function.to_string()),
             Subject::Route(function) => (v1::Kind::Route, function.to_string()),
             Subject::Endpoints(function) => (v1::Kind::Endpoints, function.to_string()),
@@ -70,6 +71,7 @@ pub(crate) fn subject(sent: Option<&v1::Subject>) -> Result<Subject, Status> {
     let function = || sent.name.parse::<FunctionId>().map_err(|error| Status::invalid_argument(error.to_string()));
     let subject = match sent.kind() {
         v1::Kind::Scale => Subject::Scale(function()?),
+        v1::Kind::Quota => Subject::Quota(function()?),
         v1::Kind::Slice => Subject::Slice(function()?),
         v1::Kind::Route => Subject::Route(function()?),
         v1::Kind::Endpoints => Subject::Endpoints(function()?),
@@ -160,6 +162,35 @@ pub(crate) fn bounded(sent: &v1::FunctionBounds) -> Result<(FunctionId, Vec<Boun
     let function = sent.function.parse::<FunctionId>().map_err(|error| Status::invalid_argument(error.to_string()))?;
     let of = |&v1::Bounds { revision, least, most }: &v1::Bounds| Bounds { revision, least, most };
     Ok((function, sent.bounds.iter().map(of).collect()))
+}
+
+pub(crate) fn lease((function, lease): (&FunctionId, &Lease)) -> v1::FunctionLease {
+    let of = |share: &LimitShare| v1::LimitShare { limit: share.limit.clone(), parts: share.parts };
+    v1::FunctionLease { function: function.to_string(), shares: lease.shares.iter().map(of).collect() }
+}
+
+pub(crate) fn leased(sent: &v1::FunctionLease) -> Result<(FunctionId, Lease), Status> {
+    let function = sent.function.parse::<FunctionId>().map_err(|error| Status::invalid_argument(error.to_string()))?;
+    let of = |share: &v1::LimitShare| LimitShare { limit: share.limit.clone(), parts: share.parts };
+    Ok((function, Lease { shares: sent.shares.iter().map(of).collect(), unused: false }))
+}
+
+pub(crate) fn demands(demands: &[LimitDemand]) -> v1::LimitDemands {
+    let of = |demand: &LimitDemand| v1::LimitDemand {
+        function: demand.function.to_string(),
+        limit: demand.limit.clone(),
+        admitted: demand.admitted,
+        refused: demand.refused,
+    };
+    v1::LimitDemands { demands: demands.iter().map(of).collect() }
+}
+
+pub(crate) fn demanded(sent: v1::LimitDemands) -> Result<Vec<LimitDemand>, Status> {
+    let of = |v1::LimitDemand { function, limit, admitted, refused }| {
+        let function = function.parse::<FunctionId>().map_err(|error| Status::invalid_argument(error.to_string()))?;
+        Ok(LimitDemand { function, limit, admitted, refused })
+    };
+    sent.demands.into_iter().map(of).collect()
 }
 
 pub(crate) fn loads(loads: &[Load]) -> v1::Loads {

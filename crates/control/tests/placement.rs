@@ -6,8 +6,10 @@ use leno_config::Slice;
 use leno_config::slice::{Command, Isolation, Readiness, Resources, Run, Scale};
 use leno_control::node::{Agent, Change, Updates};
 use leno_control::{
-    Bounds, Capacity, Control, Endpoint, FunctionStatus, Membership, Options, Resource, Store, Subject,
+    Bounds, Capacity, Control, Endpoint, FunctionStatus, LimitDemand, Membership, Options, Resource, Store, Subject,
 };
+use leno_policy::quota::PARTS;
+use leno_policy::spec::{Counts, QuotaAlgorithm, RateLimit};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -80,6 +82,14 @@ impl Node {
         match self.has.lock().unwrap().get(&Subject::Scale(function(name)))? {
             Resource::Scale(_, bounds) => bounds.first().map(|Bounds { least, most, .. }| (*least, *most)),
             _ => None,
+        }
+    }
+
+    /// The node's share of the limit of a function.
+    fn parts(&self, name: &str) -> u32 {
+        match self.has.lock().unwrap().get(&Subject::Quota(function(name))) {
+            Some(Resource::Quota(_, lease)) => lease.shares.iter().map(|share| share.parts).sum(),
+            _ => 0,
         }
     }
 
@@ -234,4 +244,41 @@ async fn a_stuck_node_holds_up_nobody_and_gets_the_latest() {
         }
     }
     assert!(read <= 17, "{read} of 200 editions were kept for it");
+}
+
+#[tokio::test]
+async fn rate_limits_are_divided_between_nodes_and_follow_the_demand() {
+    let mut limited = command(ORDERS, &[], Scale { min: 2, max: 4, ..Scale::default() });
+    limited.inbound.rate_limits.push(RateLimit {
+        name: "all".to_owned(),
+        counts: Counts::Requests,
+        only: None,
+        from: Vec::new(),
+        except: Vec::new(),
+        audit: false,
+        key: Vec::new(),
+        algorithm: QuotaAlgorithm::TokenBucket { requests: 100, period_ms: 1000, burst: 100 },
+    });
+    let control = control_of([limited]);
+    let served = Served::start(&control).await;
+    let members = ["one", "two"].map(|name| control.admit(name, scheduled()).unwrap());
+    let one = Node::join(&control, &served, &members[0], 1).await;
+    eventually(|| one.parts(ORDERS) == PARTS).await;
+    eventually(|| one.agent.term().borrow().is_some()).await;
+    let two = Node::join(&control, &served, &members[1], 2).await;
+    let both = || {
+        // The one that grows is read first, so that what has moved meanwhile is not counted twice.
+        let (two, one) = (two.parts(ORDERS), one.parts(ORDERS));
+        assert!(one + two <= PARTS, "{one} + {two}");
+        (one, two)
+    };
+    eventually(|| both() == (PARTS / 2, PARTS / 2)).await;
+    let demand = LimitDemand { function: function(ORDERS), limit: "all".to_owned(), admitted: 900, refused: 100 };
+    two.agent.report_demands(std::slice::from_ref(&demand));
+    eventually(|| both().1 > PARTS / 10 * 9).await;
+    // What a lost node holds is nobody's until its term is over.
+    let held = both();
+    drop(one);
+    eventually(|| homes(&control, ORDERS) == ["two"]).await;
+    assert_eq!(two.parts(ORDERS), held.1);
 }

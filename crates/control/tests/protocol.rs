@@ -54,7 +54,7 @@ impl RawNode {
         loop {
             match self.next().await {
                 v1::to_node::Message::Delta(delta) => return delta,
-                v1::to_node::Message::Welcome(_) => (),
+                v1::to_node::Message::Welcome(_) | v1::to_node::Message::Renewed(_) => (),
             }
         }
     }

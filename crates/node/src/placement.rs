@@ -1,9 +1,11 @@
-//! What this node offers to a control plane that places functions on it, and the bounds within which it scales them.
+//! What this node offers to a control plane that places functions on it, the bounds within which it scales them, and the demand for its shares of their
+//! rate limits.
 
 use leno_config::FunctionId;
 use leno_config::slice::Scale;
-use leno_control::{Bounds, Capacity, Load, Observation};
+use leno_control::{Bounds, Capacity, LimitDemand, Load, Observation};
 use leno_function::{FunctionSpec, Supervisor};
+use leno_proxy::ledger::{Ledger, Tally};
 use std::collections::HashMap;
 
 /// Instances that a node offers if nobody limits it: each has processes, sockets and a room, whatever it uses.
@@ -85,6 +87,28 @@ impl ReportedLoads {
                 changed.push(load.clone());
             }
             now.insert(key, load);
+        }
+        self.0 = now;
+        changed
+    }
+}
+
+/// What was last reported of the demand for leased rate limits.
+#[derive(Default)]
+pub(crate) struct ReportedDemands(HashMap<(FunctionId, Box<str>), Tally>);
+
+impl ReportedDemands {
+    /// The limits of which anything was asked since the last report.
+    pub(crate) fn changed(&mut self, ledger: &Ledger) -> Vec<LimitDemand> {
+        let mut changed = Vec::new();
+        let mut now = HashMap::new();
+        for (function, limit, tally) in ledger.tallies() {
+            let key = (function, limit);
+            if self.0.get(&key).copied().unwrap_or_default() != tally {
+                let Tally { admitted, refused } = tally;
+                changed.push(LimitDemand { function: key.0.clone(), limit: key.1.to_string(), admitted, refused });
+            }
+            now.insert(key, tally);
         }
         self.0 = now;
         changed

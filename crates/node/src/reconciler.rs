@@ -10,12 +10,12 @@ use crate::instances::{Hosted, Revisions, reported};
 use crate::jobs::Jobs;
 use crate::listeners::Listeners;
 use crate::loader::{Loaded, Loader, Wanted};
-use crate::placement::{DeliveredBounds, ReportedLoads};
+use crate::placement::{DeliveredBounds, ReportedDemands, ReportedLoads};
 use crate::retries::Retries;
 use leno_config::slice::Run;
 use leno_config::{FunctionId, ModuleHash, Slice};
-use leno_control::node::{Agent, Change, Update, Updates};
-use leno_control::{Capacity, Placement, Resource, RevisionCounts, Subject};
+use leno_control::node::{Agent, Change, Term, Update, Updates};
+use leno_control::{Capacity, Lease, Placement, Resource, RevisionCounts, Subject};
 use leno_function::{FunctionSpec, Supervisor};
 use leno_identity::SpiffeId;
 use leno_proxy::endpoints::Endpoint;
@@ -23,11 +23,11 @@ use leno_proxy::jwks::{JwksFetcher, Pace};
 use leno_proxy::shards::Shards;
 use leno_proxy::stats::Counts;
 use leno_proxy::{FunctionEntry, ModuleFetcher, Node};
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
 use std::future::pending;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior, sleep_until};
@@ -93,6 +93,7 @@ struct LoopState {
     modules: ModuleFetcher,
     bounds: DeliveredBounds,
     loads: ReportedLoads,
+    demands: ReportedDemands,
 }
 
 /// Waits for the load that is under way; without one, for ever.
@@ -119,8 +120,9 @@ impl Reconciler {
         let mut tick = tokio::time::interval(REQUEST_COUNTS_INTERVAL);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let jobs = Jobs::new(self.agent.clone(), self.supervisor.clone(), self.node.svids.clone(), self.images.clone());
-        let (functions, draining, retries, bounds, loads) = Default::default();
-        let mut state = LoopState { functions, draining, jobs, retries, keys, modules, bounds, loads };
+        let (functions, draining, retries, bounds, loads, demands) = Default::default();
+        let mut state = LoopState { functions, draining, jobs, retries, keys, modules, bounds, loads, demands };
+        let mut term = self.agent.term();
         let mut load_tick = tokio::time::interval(LOAD_INTERVAL);
         load_tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut job_changes = self.supervisor.job_changes();
@@ -152,7 +154,8 @@ impl Reconciler {
                 }
                 Ok(()) = job_changes.changed() => state.jobs.report(),
                 _ = tick.tick(), if self.node.revision_stats.any() => self.report_request_counts(),
-                _ = load_tick.tick(), if self.capacity.is_some() => self.report_loads(&mut state.loads),
+                _ = load_tick.tick(), if self.capacity.is_some() => self.report_loads(&mut state),
+                Ok(()) = term.changed() => self.renew_term(),
                 changed = changes.changed() => {
                     if changed.is_err() {
                         return;
@@ -239,10 +242,29 @@ impl Reconciler {
     }
 
     /// Reports what this node offers and the loads of its functions, as far as anything has changed.
-    fn report_loads(&self, loads: &mut ReportedLoads) {
+    fn report_loads(&self, state: &mut LoopState) {
         let Some(capacity) = self.capacity else { return };
         self.agent.offer(capacity, self.images.kept());
-        self.agent.report_loads(&loads.changed(&self.supervisor));
+        self.agent.report_loads(&state.loads.changed(&self.supervisor));
+        self.agent.report_demands(&state.demands.changed(&self.node.ledger));
+    }
+
+    /// The shares of rate limits count until the end of the present term.
+    fn renew_term(&self) {
+        if let Some(Term { until, renewed }) = *self.agent.term().borrow() {
+            self.node.ledger.lease_term.renew(until, renewed);
+        }
+    }
+
+    /// Puts the node's shares of a function's rate limits into force.
+    fn lease(&self, id: &FunctionId, Lease { shares, unused }: Lease) {
+        // Without this, a term whose renewal has arrived would count as over.
+        self.renew_term();
+        let shares: BTreeMap<Box<str>, u32> =
+            shares.into_iter().map(|share| (share.limit.into(), share.parts)).collect();
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let now_ms = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
+        self.node.ledger.function(id).quotas.lease(&shares, unused, now_ms);
     }
 
     fn report(&self, id: &FunctionId) {
@@ -329,8 +351,13 @@ impl Reconciler {
                     rescaled.insert(id);
                 }
                 Change::Removed(Subject::Scale(id)) => bounds.remove(&id),
+                Change::Set(Resource::Quota(id, lease)) => self.lease(&id, lease),
+                Change::Removed(Subject::Quota(id)) => self.lease(&id, Lease::default()),
                 Change::Set(Resource::Hosted(placement)) => {
                     bounds.require(placement == Placement::Scheduled);
+                    if placement == Placement::Scheduled {
+                        self.node.ledger.require_leases();
+                    }
                     complete = true;
                 }
                 Change::Set(Resource::Route(route)) => match loaded.routes.remove(&route.id) {

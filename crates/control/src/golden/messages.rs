@@ -46,6 +46,18 @@ fn golden_messages_are_read_and_written_as_they_were() {
     }];
     let placed = v1::Hello { capacity: Some(capacity.clone()), bounds, ..hello() };
     from_node("hello-placed", from_node::Message::Hello(placed));
+    let shares = vec![v1::LimitShare { limit: "p/rateLimits/all".to_owned(), parts: 360_360 }];
+    let leases = vec![v1::FunctionLease { function: "shop/checkout".to_owned(), shares }];
+    from_node("hello-leased", from_node::Message::Hello(v1::Hello { leases, ..hello() }));
+    from_node("renew", from_node::Message::Renew(v1::Renew { sequence: 3 }));
+    to_node("renewed", to_node::Message::Renewed(v1::Renewed { sequence: 3 }));
+    let demand = v1::LimitDemand {
+        function: "shop/checkout".to_owned(),
+        limit: "p/rateLimits/all".to_owned(),
+        admitted: 100,
+        refused: 7,
+    };
+    from_node("demands", from_node::Message::Demands(v1::LimitDemands { demands: vec![demand] }));
     from_node("capacity", from_node::Message::Capacity(capacity));
     let load = v1::Load {
         function: "shop/checkout".to_owned(),
@@ -100,6 +112,7 @@ fn hello() -> v1::Hello {
         protocols: Some(v1::Protocols { oldest: 1, newest: 2 }),
         capacity: None,
         bounds: Vec::new(),
+        leases: Vec::new(),
     }
 }
 

@@ -5,7 +5,7 @@ use super::stream;
 use super::update::Update;
 use crate::channel;
 use crate::job::JobReport;
-use crate::load::{Capacity, Load};
+use crate::load::{Capacity, LimitDemand, Load};
 use crate::membership::Membership;
 use crate::resource::{Instance, Subject, Version};
 use crate::rollout::RevisionCounts;
@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, watch};
 use tonic::Request;
 use tonic::transport::Channel;
@@ -67,6 +67,15 @@ pub enum Connection {
     Connected,
 }
 
+/// A term of the node's shares of rate limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Term {
+    /// When it ends.
+    pub until: Instant,
+    /// When the control plane's answer arrived. If an earlier term was over by then, all shares that were delivered before are void.
+    pub renewed: Instant,
+}
+
 /// Tells the control plane what this node wants and has. Clones share one stream, which ends when the last clone is dropped.
 #[derive(Clone, Debug)]
 pub struct Agent(Arc<Handle>);
@@ -79,6 +88,7 @@ struct Handle {
     shared: Arc<Shared>,
     channel: Channel,
     connection: watch::Receiver<Connection>,
+    term: watch::Receiver<Option<Term>>,
     /// Dropping this ends the stream.
     _alive: mpsc::Sender<()>,
 }
@@ -103,6 +113,7 @@ pub fn join(options: Options) -> Result<(Agent, Updates), TlsError> {
     let shared = Arc::new(Shared { desired: Mutex::default(), outbox });
     let (updates, queue) = mpsc::channel(QUEUE);
     let (state, connection) = watch::channel(Connection::Away { attempts: 0, reason: None });
+    let (renewed, term) = watch::channel(None);
     let (alive, ended) = mpsc::channel(1);
     let session = stream::Session {
         shared: shared.clone(),
@@ -112,10 +123,11 @@ pub fn join(options: Options) -> Result<(Agent, Updates), TlsError> {
         outgoing,
         updates,
         state,
+        term: renewed,
         ended,
     };
     tokio::spawn(session.run());
-    Ok((Agent(Arc::new(Handle { shared, channel, connection, _alive: alive })), queue))
+    Ok((Agent(Arc::new(Handle { shared, channel, connection, term, _alive: alive })), queue))
 }
 
 impl Agent {
@@ -163,6 +175,18 @@ impl Agent {
         if !loads.is_empty() && *self.0.connection.borrow() == Connection::Connected {
             self.0.shared.send(None, from_node(Message::Loads(wire::loads(loads))));
         }
+    }
+
+    /// Reports what was asked of rate limits for which anything has changed. Nothing is kept while the control plane is away, because totals only grow.
+    pub fn report_demands(&self, demands: &[LimitDemand]) {
+        if !demands.is_empty() && *self.0.connection.borrow() == Connection::Connected {
+            self.0.shared.send(None, from_node(Message::Demands(wire::demands(demands))));
+        }
+    }
+
+    /// The term during which the node may use its shares of rate limits; `None`: none has begun.
+    pub fn term(&self) -> watch::Receiver<Option<Term>> {
+        self.0.term.clone()
     }
 
     /// Reports the progress of a job; call it at each change. The latest report is repeated when the control plane comes back.

@@ -1,7 +1,7 @@
 //! What a node wants and has. It outlives each stream.
 
 use crate::job::JobReport;
-use crate::load::{Bounds, Capacity};
+use crate::load::{Bounds, Capacity, Lease};
 use crate::resource::{Instance, Subject, Version};
 use crate::wire::v1::from_node::Message;
 use crate::wire::{self, RELEASE, v1};
@@ -19,6 +19,8 @@ pub(crate) struct Desired {
     capacity: Option<(Capacity, BTreeSet<String>)>,
     /// The bounds in force.
     bounds: BTreeMap<FunctionId, Vec<Bounds>>,
+    /// The shares of rate limits that were delivered last.
+    leases: BTreeMap<FunctionId, Lease>,
 }
 
 impl Desired {
@@ -28,12 +30,14 @@ impl Desired {
             release: RELEASE.to_owned(),
             protocols: Some(wire::protocols()),
             subscribe: self.subscribed.iter().map(Into::into).collect(),
-            held: self.held.iter().map(wire::held).collect(),
+            // A term may have ended since they were delivered, so shares are delivered anew on each stream.
+            held: self.held.iter().filter(|held| !matches!(held.0, Subject::Quota(_))).map(wire::held).collect(),
             inbound: inbound.map(|address| address.to_string()).unwrap_or_default(),
             reports: reports.collect(),
             jobs: self.jobs.iter().map(|(job, report)| wire::job_report(job, report)).collect(),
             capacity: self.capacity.as_ref().map(|(capacity, images)| wire::capacity(capacity, images)),
             bounds: self.bounds.iter().map(wire::bounds).collect(),
+            leases: self.leases.iter().map(wire::lease).collect(),
         }))
     }
 
@@ -76,6 +80,14 @@ impl Desired {
         match bounds {
             Some(bounds) => self.bounds.insert(function.clone(), bounds),
             None => self.bounds.remove(function),
+        };
+    }
+
+    /// Notes which shares of a function's rate limits are in force; `None`: none any more.
+    pub(crate) fn leased(&mut self, function: &FunctionId, lease: Option<Lease>) {
+        match lease {
+            Some(lease) => self.leases.insert(function.clone(), lease),
+            None => self.leases.remove(function),
         };
     }
 

@@ -1,10 +1,13 @@
 //! Keeps one stream to the control plane open, as long as there is an [`super::Agent`].
 
-use super::agent::{Connection, Outgoing, Shared};
+use super::agent::{Connection, Outgoing, Shared, Term};
+use super::desired::from_node;
 use super::update::{Change, Update};
 use crate::channel;
+use crate::leases::TERM;
 use crate::resource::{Resource, Subject, Version};
 use crate::wire::v1::discovery_client::DiscoveryClient;
+use crate::wire::v1::from_node;
 use crate::wire::v1::to_node::Message;
 use crate::wire::{self, MAX_MESSAGE, PROTOCOLS, RELEASE, v1};
 use backon::{BackoffBuilder, ExponentialBuilder};
@@ -13,7 +16,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
-use tokio::time::Instant;
+use tokio::time::{Instant, MissedTickBehavior, sleep_until};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
 use tonic::{Request, Status, Streaming};
@@ -25,6 +28,11 @@ const READ_AHEAD: usize = 4;
 /// A stream that lasted this long counts as a success, whatever it carried.
 const STABLE_STREAM: Duration = Duration::from_secs(5);
 
+/// Renewals whose answers may still come.
+const RENEWALS: usize = 8;
+/// Interval between renewals of the term of the node's shares of rate limits.
+const RENEWAL: Duration = Duration::from_secs(2);
+
 /// The stream to the control plane. It is reopened whenever it ends.
 pub(crate) struct Session {
     pub shared: Arc<Shared>,
@@ -34,6 +42,7 @@ pub(crate) struct Session {
     pub outgoing: mpsc::UnboundedReceiver<Outgoing>,
     pub updates: mpsc::Sender<Update>,
     pub state: watch::Sender<Connection>,
+    pub term: watch::Sender<Option<Term>>,
     pub ended: mpsc::Receiver<()>,
 }
 
@@ -105,8 +114,25 @@ impl Session {
         let mut read: VecDeque<Update> = VecDeque::new();
         let mut to_send = None;
         let mut welcome: Option<v1::Welcome> = None;
+        let mut renewal = tokio::time::interval(RENEWAL);
+        renewal.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut renewals: VecDeque<(u64, Instant)> = VecDeque::new();
+        let mut term_end: Option<Instant> = None;
         loop {
             tokio::select! {
+                _ = renewal.tick(), if welcome.is_some() => {
+                    let sequence = renewals.back().map_or(0, |(last, _)| last + 1);
+                    renewals.push_back((sequence, Instant::now()));
+                    if renewals.len() > RENEWALS {
+                        renewals.pop_front();
+                    }
+                    // If there is no room, the control plane does not read, and the term ends.
+                    let _ = to_control.try_send(from_node(from_node::Message::Renew(v1::Renew { sequence })));
+                }
+                () = sleep_until(term_end.unwrap_or_else(Instant::now)), if term_end.is_some() => {
+                    // The shares are void now. A new stream brings them again.
+                    return End::Failed(Status::deadline_exceeded("the leases of rate limits were not renewed"));
+                }
                 message = from_control.message(), if read.len() < READ_AHEAD => {
                     match message.map(|message| message.and_then(|message| message.message)) {
                         Ok(Some(Message::Welcome(sent))) if welcome.is_none() && PROTOCOLS.contains(&sent.protocol) => {
@@ -115,6 +141,14 @@ impl Session {
                         Ok(Some(Message::Welcome(sent))) => {
                             let reason = format!("the control plane (release {:?}) wants to speak version {} of the protocol", sent.release, sent.protocol);
                             return End::Failed(Status::failed_precondition(reason));
+                        }
+                        Ok(Some(Message::Renewed(sent))) => {
+                            if let Some((_, at)) = renewals.iter().find(|(sequence, _)| *sequence == sent.sequence) {
+                                let until = *at + TERM;
+                                term_end = Some(until);
+                                let term = Term { until: until.into_std(), renewed: Instant::now().into_std() };
+                                self.term.send_replace(Some(term));
+                            }
                         }
                         Ok(Some(Message::Delta(delta))) => {
                             let Some(welcome) = &welcome else {

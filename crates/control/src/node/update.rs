@@ -2,7 +2,7 @@
 
 use super::agent::Shared;
 use super::desired::from_node;
-use crate::load::Bounds;
+use crate::load::{Bounds, Lease};
 use crate::resource::{Resource, Subject, Version};
 use crate::wire::v1;
 use crate::wire::v1::from_node::Message;
@@ -39,6 +39,8 @@ struct Answer {
     rejected: BTreeMap<Subject, String>,
     /// Bounds that were delivered.
     bounds: BTreeMap<FunctionId, Vec<Bounds>>,
+    /// Shares of rate limits that were delivered.
+    leases: BTreeMap<FunctionId, Lease>,
     given: bool,
 }
 
@@ -66,7 +68,12 @@ impl Update {
             _ => None,
         });
         let bounds = bounds.collect();
-        Self { changes, answer: Answer { shared, stream, nonce, delivered, rejected, bounds, given: false } }
+        let leases = changes.iter().filter_map(|change| match change {
+            Change::Set(Resource::Quota(id, lease)) => Some((id.clone(), lease.clone())),
+            _ => None,
+        });
+        let leases = leases.collect();
+        Self { changes, answer: Answer { shared, stream, nonce, delivered, rejected, bounds, leases, given: false } }
     }
 
     /// Acknowledges the update: all of it is in force.
@@ -100,6 +107,9 @@ impl Answer {
             if !self.rejected.contains_key(&subject) {
                 if let Subject::Scale(id) = &subject {
                     desired.bounded(id, self.bounds.remove(id));
+                }
+                if let Subject::Quota(id) = &subject {
+                    desired.leased(id, self.leases.remove(id));
                 }
                 desired.in_force(subject, version);
             }

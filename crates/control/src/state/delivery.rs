@@ -79,7 +79,12 @@ fn may_subscribe(subject: &Subject, node: &Node) -> bool {
     match subject {
         Subject::Mesh | Subject::Bundle | Subject::Hosted => true,
         Subject::Routes => node.admission.gateway,
-        Subject::Scale(_) | Subject::Module(_) | Subject::Slice(_) | Subject::Route(_) | Subject::Endpoints(_) => false,
+        Subject::Scale(_)
+        | Subject::Quota(_)
+        | Subject::Module(_)
+        | Subject::Slice(_)
+        | Subject::Route(_)
+        | Subject::Endpoints(_) => false,
     }
 }
 
@@ -189,9 +194,15 @@ impl State {
         node.counters.acks += 1;
         let mut reasons: BTreeMap<_, _> = rejected.into_iter().collect();
         let (mut answered, mut gone) = (Vec::new(), Vec::new());
+        let (mut leases, mut leases_gone) = (Vec::new(), Vec::new());
         for (subject, version) in delivered {
             if let (Subject::Scale(id) | Subject::Slice(id), Some(_)) = (&subject, version) {
                 answered.push((matches!(subject, Subject::Scale(_)), id.clone(), !reasons.contains_key(&subject)));
+            }
+            match (&subject, version) {
+                (Subject::Quota(id), Some(_)) => leases.push((id.clone(), !reasons.contains_key(&subject))),
+                (Subject::Quota(id), None) => leases_gone.push(id.clone()),
+                _ => (),
             }
             match (version, reasons.remove(&subject)) {
                 (Some(version), Some(mut reason)) => {
@@ -215,6 +226,12 @@ impl State {
         }
         for id in gone {
             self.bounds_gone(&id, name);
+        }
+        for id in leases_gone {
+            self.lease_gone(&id, name);
+        }
+        for (id, accepted) in leases {
+            self.lease_answered(&id, name, (number, nonce), accepted);
         }
         for (of_bounds, id, accepted) in answered {
             if of_bounds {
@@ -250,7 +267,9 @@ impl State {
             pending.extend(removed.drain(..));
         }
         delivered.extend(removed.iter().map(|subject| (subject.clone(), None)));
-        let Some(node) = self.nodes.get_mut(name) else { return Next::Ended };
+        let Some((name, _)) = self.nodes.get_key_value(name) else { return Next::Ended };
+        let name = name.clone();
+        let Some(node) = self.nodes.get_mut(&name) else { return Next::Ended };
         let Some(session) = &mut node.session else { return Next::Ended };
         session.pending.extend(pending);
         if delivered.is_empty() {
@@ -258,11 +277,16 @@ impl State {
         }
         session.record_sent(&delivered);
         session.nonce += 1;
+        let delivery = (number, session.nonce);
         for (subject, version) in &delivered {
-            if let (Subject::Scale(id), Some(_)) = (subject, version)
-                && let Some(scaled) = self.scaled.get_mut(id)
-            {
-                scaled.grants.sent(name, (number, session.nonce));
+            match (subject, version) {
+                (Subject::Scale(id), Some(_)) => {
+                    self.scaled.entry(id.clone()).and_modify(|scaled| scaled.grants.sent(&name, delivery));
+                }
+                (Subject::Quota(id), Some(_)) => {
+                    self.leased.entry(id.clone()).and_modify(|leases| leases.sent(&name, delivery));
+                }
+                _ => (),
             }
         }
         session.unanswered.insert(session.nonce, delivered);
@@ -298,6 +322,7 @@ impl State {
             }
             Subject::Endpoints(_) => None,
             Subject::Scale(function) => Content::new(&self.scaled.get(function)?.grants.of(name)?).ok(),
+            Subject::Quota(function) => Content::new(&self.leased.get(function)?.of(name)?).ok(),
             subject => self.compiled.contents.get(subject).cloned(),
         }
     }

@@ -163,6 +163,7 @@ impl State {
             None => self.scheduler.remove_function(id),
         }
         self.define_scale(id);
+        self.define_limits(id);
         self.update_hosting(id);
     }
 
@@ -198,6 +199,7 @@ impl State {
         if !now.is_empty() {
             self.index.hosting.insert(id.clone(), now);
         }
+        self.divide_limits(id);
     }
 
     fn hosts_of(&self, id: &FunctionId) -> Names {
@@ -261,6 +263,9 @@ impl State {
         }
         if hosts && explicit.contains(&Subject::Hosted) && self.is_scheduled(name) && !function.scaled.is_empty() {
             brought.push(Subject::Scale(id.clone()));
+        }
+        if hosts && explicit.contains(&Subject::Hosted) && self.is_scheduled(name) && !function.limits.is_empty() {
+            brought.push(Subject::Quota(id.clone()));
         }
         brought
     }

@@ -308,7 +308,7 @@ impl World {
                 || self.state.compiled.contents.contains_key(subject))
             .then(|| Content::new(&slices::mesh())),
             Subject::Bundle => Some(Content::of_bundle(&self.bundle)),
-            Subject::Module(_) | Subject::Scale(_) => None,
+            Subject::Module(_) | Subject::Scale(_) | Subject::Quota(_) => None,
             Subject::Slice(id) => self.slices.get(id).map(|slice| Content::new(&slices::delivered(slice.clone()))),
             Subject::Route(id) => {
                 let slice = self.slices.get(id).map(|slice| slices::delivered(slice.clone()));

@@ -1,0 +1,3 @@
+r'
+%
+shop/checkoutp/rateLimits/alld 
