@@ -104,8 +104,8 @@ fn golden_files_are_read_and_written_as_they_were() {
     resource("route", &Resource::Route(Box::new(Route::of(&slices::command()).unwrap())));
     let bounds = vec![Bounds { revision: 3, least: 1, most: 4 }, Bounds { revision: 4, least: 0, most: 2 }];
     resource("scale", &Resource::Scale(id("shop/checkout"), bounds));
-    let share = LimitShare { limit: "p/rateLimits/all".to_owned(), parts: 360_360 };
-    resource("quota", &Resource::Quota(id("shop/checkout"), Lease { shares: vec![share], unused: true }));
+    let share = LimitShare { limit: "p/rateLimits/all".to_owned(), parts: 360_360, unused: true };
+    resource("quota", &Resource::Quota(id("shop/checkout"), Lease { shares: vec![share] }));
     resource("hosted-scheduled", &Resource::Hosted(Placement::Scheduled));
     resource("routes", &Resource::Routes);
     resource("hosted-everything", &Resource::Hosted(Placement::Everything));

@@ -32,10 +32,6 @@ pub(crate) struct Leases {
     /// Each limit that the function has ever had. A node that still holds a share of a limit that was removed holds it also if it comes back.
     limits: BTreeMap<String, Limit>,
     demands: BTreeMap<Arc<str>, BTreeMap<u32, Demand>>,
-    /// Nodes that were sent any share.
-    opened: BTreeSet<Arc<str>>,
-    /// Shares have moved, so what a node is given may be used up.
-    moved: bool,
     divided: Duration,
     /// Until then, a node may hold shares that an earlier control plane has given it.
     frozen_until: Duration,
@@ -48,6 +44,10 @@ struct Limit {
     /// The nodes between which it was last divided, and the share that each should have.
     nodes: Vec<Arc<str>>,
     aim: Vec<u32>,
+    /// Nodes that were sent a share.
+    opened: BTreeSet<Arc<str>>,
+    /// Shares of it have moved, so what a node is given may be used up.
+    moved: bool,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -63,7 +63,7 @@ struct Demand {
 impl Leases {
     /// For a function that an earlier control plane may have divided: nothing new is given to a node before `until`.
     pub(crate) fn frozen(until: Duration) -> Self {
-        Self { frozen_until: until, moved: true, ..Self::default() }
+        Self { frozen_until: until, ..Self::default() }
     }
 
     /// Takes in the limits that the function has, with the requests of each.
@@ -71,7 +71,9 @@ impl Leases {
         self.limits.values_mut().for_each(|limit| limit.capacity = 0);
         for (name, capacity) in limits {
             let number = self.limits.len() as u32;
-            let new = || Limit { number, capacity: 0, nodes: Vec::new(), aim: Vec::new() };
+            let moved = self.frozen_until > Duration::ZERO;
+            let (nodes, aim, opened) = Default::default();
+            let new = || Limit { number, capacity: 0, nodes, aim, opened, moved };
             self.limits.entry(name.clone()).or_insert_with(new).capacity = *capacity;
         }
     }
@@ -118,7 +120,14 @@ impl Leases {
             }
         }
         let changed = self.grants.set(&targets, &maxima);
-        self.moved |= changed.iter().any(|name| self.opened.contains(name));
+        for limit in self.limits.values_mut() {
+            // Whoever was sent a share and has another one now may have used what it loses.
+            limit.moved |= limit.opened.iter().any(|name| {
+                let sent = self.grants.highest(name, limit.number);
+                let now = self.grants.of(name).unwrap_or_default().iter().find(|now| now.revision == limit.number);
+                now.map_or(0, |now| now.most) != sent
+            });
+        }
         !changed.is_empty()
     }
 
@@ -143,18 +152,23 @@ impl Leases {
     }
 
     /// What a node holds, or is to hold; `None`: nothing was divided for it.
-    pub(crate) fn of(&self, name: &str) -> Option<Lease> {
-        let bounds = self.grants.of(name)?;
-        let share = |(limit, Limit { number, .. }): (&String, &Limit)| {
-            let parts = bounds.iter().find(|bounds| bounds.revision == *number).map_or(0, |bounds| bounds.most);
-            (parts > 0).then(|| LimitShare { limit: limit.clone(), parts })
+    pub(crate) fn of(&self, node: &str) -> Option<Lease> {
+        let bounds = self.grants.of(node)?;
+        let share = |(name, limit): (&String, &Limit)| {
+            let parts = bounds.iter().find(|bounds| bounds.revision == limit.number).map_or(0, |bounds| bounds.most);
+            let unused = !limit.moved && !limit.opened.contains(node);
+            (parts > 0).then(|| LimitShare { limit: name.clone(), parts, unused })
         };
-        let shares = self.limits.iter().filter_map(share).collect();
-        Some(Lease { shares, unused: !self.moved && !self.opened.contains(name) })
+        Some(Lease { shares: self.limits.iter().filter_map(share).collect() })
     }
 
     pub(crate) fn sent(&mut self, name: &Arc<str>, delivery: Delivery) {
-        self.opened.insert(name.clone());
+        let now = self.grants.of(name).unwrap_or_default();
+        for limit in self.limits.values_mut() {
+            if now.iter().any(|now| now.revision == limit.number && now.most > 0) {
+                limit.opened.insert(name.clone());
+            }
+        }
         self.grants.sent(name, delivery);
     }
 
@@ -180,7 +194,7 @@ impl Leases {
 
     /// A node holds nothing any more.
     pub(crate) fn forget(&mut self, name: &str) {
-        self.moved = true;
+        self.limits.values_mut().for_each(|limit| limit.moved |= limit.opened.contains(name));
         self.grants.forget(name);
         self.demands.remove(name);
     }

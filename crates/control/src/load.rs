@@ -47,8 +47,6 @@ pub struct Load {
 pub struct Lease {
     /// Sorted by name.
     pub shares: Vec<LimitShare>,
-    /// No node has counted anything by these limits yet, so the shares begin full.
-    pub unused: bool,
 }
 
 /// A share of one limit.
@@ -59,6 +57,8 @@ pub struct LimitShare {
     pub limit: String,
     /// In [`leno_policy::quota::PARTS`].
     pub parts: u32,
+    /// No node has counted anything by this limit yet, so the share begins full.
+    pub unused: bool,
 }
 
 /// What was asked of a rate limit on a node since the node has the function.

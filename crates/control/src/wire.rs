@@ -171,8 +171,8 @@ pub(crate) fn lease((function, lease): (&FunctionId, &Lease)) -> v1::FunctionLea
 
 pub(crate) fn leased(sent: &v1::FunctionLease) -> Result<(FunctionId, Lease), Status> {
     let function = sent.function.parse::<FunctionId>().map_err(|error| Status::invalid_argument(error.to_string()))?;
-    let of = |share: &v1::LimitShare| LimitShare { limit: share.limit.clone(), parts: share.parts };
-    Ok((function, Lease { shares: sent.shares.iter().map(of).collect(), unused: false }))
+    let of = |share: &v1::LimitShare| LimitShare { limit: share.limit.clone(), parts: share.parts, unused: false };
+    Ok((function, Lease { shares: sent.shares.iter().map(of).collect() }))
 }
 
 pub(crate) fn demands(demands: &[LimitDemand]) -> v1::LimitDemands {

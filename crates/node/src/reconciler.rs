@@ -257,14 +257,15 @@ impl Reconciler {
     }
 
     /// Puts the node's shares of a function's rate limits into force.
-    fn lease(&self, id: &FunctionId, Lease { shares, unused }: Lease) {
+    fn lease(&self, id: &FunctionId, Lease { shares }: Lease) {
         // Without this, a term whose renewal has arrived would count as over.
         self.renew_term();
+        let unused = shares.iter().filter(|share| share.unused).map(|share| share.limit.as_str().into()).collect();
         let shares: BTreeMap<Box<str>, u32> =
             shares.into_iter().map(|share| (share.limit.into(), share.parts)).collect();
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let now_ms = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
-        self.node.ledger.function(id).quotas.lease(&shares, unused, now_ms);
+        self.node.ledger.function(id).quotas.lease(&shares, &unused, now_ms);
     }
 
     fn report(&self, id: &FunctionId) {

@@ -31,24 +31,29 @@ fn a_share_grows_when_the_other_node_has_acknowledged_and_begins_used() {
     leases.define(&limits());
     let parts = |leases: &Leases, node: usize| leases.of(&name(node)).unwrap().shares[0].parts;
     leases.divide(&[name(0)], Duration::ZERO);
-    assert_eq!((parts(&leases, 0), leases.of("one").unwrap().unused), (PARTS, true));
+    assert_eq!((parts(&leases, 0), leases.of("one").unwrap().shares[0].unused), (PARTS, true));
     leases.sent(&name(0), (1, 1));
     leases.answered("one", (1, 1), true);
     leases.divide(&[name(0), name(1)], Duration::ZERO);
-    assert_eq!((parts(&leases, 0), leases.of("two").unwrap()), (PARTS / 2, Lease { shares: vec![], unused: false }));
+    assert_eq!((parts(&leases, 0), leases.of("two").unwrap()), (PARTS / 2, Lease { shares: vec![] }));
     leases.sent(&name(0), (1, 2));
     leases.divide(&[name(0), name(1)], Duration::ZERO);
     assert!(leases.of("two").unwrap().shares.is_empty(), "one has not acknowledged");
     leases.answered("one", (1, 2), true);
     leases.divide(&[name(0), name(1)], Duration::ZERO);
     assert_eq!(parts(&leases, 1), PARTS / 2);
+    leases.define(&[("a".to_owned(), 100), ("c".to_owned(), 100)]);
+    leases.divide(&[name(0), name(1)], Duration::ZERO);
+    let unused: Vec<_> =
+        leases.of("two").unwrap().shares.iter().map(|share| (share.limit.clone(), share.unused)).collect();
+    assert_eq!(unused, [("a".to_owned(), false), ("c".to_owned(), true)], "a limit that is new is unused");
 }
 
 #[test]
 fn after_a_restart_nodes_keep_what_they_hold_and_nobody_gets_more_for_a_term() {
     let mut leases = Leases::frozen(TAKEN);
     leases.define(&limits());
-    let held = Lease { shares: vec![LimitShare { limit: "a".to_owned(), parts: PARTS / 2 }], unused: false };
+    let held = Lease { shares: vec![LimitShare { limit: "a".to_owned(), parts: PARTS / 2, unused: false }] };
     leases.recall(&name(0), &held, Duration::ZERO);
     leases.divide(&[name(0), name(1)], Duration::ZERO);
     assert_eq!((leases.of("one").unwrap(), leases.of("two").unwrap().shares.len()), (held, 0));

@@ -25,7 +25,7 @@ use lease::Lease;
 use leno_policy::input::QuotaState;
 use leno_policy::quota::Taken;
 use leno_policy::spec::RateLimit;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -94,12 +94,12 @@ impl Quotas {
     }
 
     /// Sets the node's shares of the limits, in [`leno_policy::quota::PARTS`]. From now on, the node has no share of any other limit. A share that
-    /// grows begins with nothing left in what is new: a bucket fills at its rate, and a window counts by the old share until it is over. Only if
-    /// `full`, a limit of which the node never had a share begins as if nothing was used.
-    pub fn lease(&self, shares: &BTreeMap<Box<str>, u32>, full: bool, now_ms: u64) {
+    /// grows begins with nothing left in what is new: a bucket fills at its rate, and a window counts by the old share until it is over. Only the
+    /// first share of a limit in `unused` begins as if nothing was used.
+    pub fn lease(&self, shares: &BTreeMap<Box<str>, u32>, unused: &BTreeSet<Box<str>>, now_ms: u64) {
         let epoch = self.term.deliver(Instant::now());
         for shard in 0..SHARDS {
-            self.lock(shard).lease(shares, full, epoch, now_ms);
+            self.lock(shard).lease(shares, unused, epoch, now_ms);
         }
     }
 
@@ -224,10 +224,11 @@ struct Shard {
 }
 
 impl Shard {
-    fn lease(&mut self, shares: &BTreeMap<Box<str>, u32>, full: bool, epoch: u64, now_ms: u64) {
+    fn lease(&mut self, shares: &BTreeMap<Box<str>, u32>, unused: &BTreeSet<Box<str>>, epoch: u64, now_ms: u64) {
         let leases = self.leases.get_or_insert_default();
         for limit in shares.keys().filter(|limit| !leases.contains_key(*limit)).cloned().collect::<Vec<_>>() {
-            leases.insert(limit, if full { Lease::full() } else { Lease::default() });
+            let lease = if unused.contains(&limit) { Lease::full() } else { Lease::default() };
+            leases.insert(limit, lease);
         }
         for (limit, lease) in leases {
             let parts = shares.get(limit).copied().unwrap_or(0);

@@ -3,7 +3,7 @@ use crate::state::ledger::quota::{Demand, Quotas};
 use leno_policy::quota::PARTS;
 use leno_policy::spec::{Counts, RateLimit};
 use proptest::prelude::*;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 const NOW: u64 = 1_700_000_000_000;
@@ -33,6 +33,10 @@ fn shares(parts: u32) -> BTreeMap<Box<str>, u32> {
     BTreeMap::from([("l".into(), parts)])
 }
 
+fn all() -> BTreeSet<Box<str>> {
+    BTreeSet::from(["l".into()])
+}
+
 /// Counters whose term is not over for an hour.
 fn leased() -> Quotas {
     let term: Arc<LeaseTerm> = Arc::default();
@@ -59,7 +63,7 @@ fn without_a_share_nothing_is_admitted_and_the_refusal_tells_why() {
 #[test]
 fn a_full_share_admits_its_part_of_the_burst_and_of_the_rate() {
     let (quotas, limit) = (leased(), bucket(60, 8));
-    quotas.lease(&shares(PARTS / 4), true, NOW);
+    quotas.lease(&shares(PARTS / 4), &all(), NOW);
     assert_eq!(admitted(&quotas, &limit, "", 10, NOW), 2);
     assert_eq!(admitted(&quotas, &limit, "", 10, NOW + 3999), 0, "a quarter of one in a second is one in four");
     assert_eq!(admitted(&quotas, &limit, "", 10, NOW + 4000), 1);
@@ -69,9 +73,9 @@ fn a_full_share_admits_its_part_of_the_burst_and_of_the_rate() {
 #[test]
 fn what_a_share_gains_begins_used_for_old_counters_and_new_ones() {
     let (quotas, limit) = (leased(), bucket(60, 8));
-    quotas.lease(&shares(PARTS / 4), true, NOW);
+    quotas.lease(&shares(PARTS / 4), &all(), NOW);
     assert_eq!(admitted(&quotas, &limit, "old", 1, NOW), 1);
-    quotas.lease(&shares(PARTS), false, NOW);
+    quotas.lease(&shares(PARTS), &BTreeSet::new(), NOW);
     assert_eq!(admitted(&quotas, &limit, "old", 10, NOW), 1, "what it had left");
     assert_eq!(admitted(&quotas, &limit, "new", 10, NOW), 2, "what a new counter had before");
     assert_eq!(admitted(&quotas, &limit, "other", 10, NOW + 6000), 8, "it has filled since");
@@ -81,11 +85,11 @@ fn what_a_share_gains_begins_used_for_old_counters_and_new_ones() {
 fn a_window_counts_by_the_smaller_share_until_it_is_over() {
     let (quotas, limit) = (leased(), window(8));
     let begin = NOW - NOW % 60_000;
-    quotas.lease(&shares(PARTS / 4), true, begin);
-    quotas.lease(&shares(PARTS), false, begin + 1);
+    quotas.lease(&shares(PARTS / 4), &all(), begin);
+    quotas.lease(&shares(PARTS), &BTreeSet::new(), begin + 1);
     assert_eq!(admitted(&quotas, &limit, "", 10, begin + 59_999), 2);
     assert_eq!(admitted(&quotas, &limit, "", 10, begin + 60_000), 8);
-    quotas.lease(&shares(PARTS / 2), false, begin + 120_000);
+    quotas.lease(&shares(PARTS / 2), &BTreeSet::new(), begin + 120_000);
     assert_eq!(admitted(&quotas, &limit, "", 10, begin + 120_001), 4, "a loss counts at once");
 }
 
@@ -93,7 +97,7 @@ fn a_window_counts_by_the_smaller_share_until_it_is_over() {
 fn shares_whose_term_is_over_stay_void_until_they_are_delivered_again() {
     let term: Arc<LeaseTerm> = Arc::default();
     let (quotas, limit) = (Quotas::new(term.clone()), bucket(60, 8));
-    quotas.lease(&shares(PARTS), true, NOW);
+    quotas.lease(&shares(PARTS), &all(), NOW);
     assert_eq!(admitted(&quotas, &limit, "", 1, NOW), 0, "no term has begun");
     let now = Instant::now();
     let hour = Duration::from_secs(3600);
@@ -101,7 +105,7 @@ fn shares_whose_term_is_over_stay_void_until_they_are_delivered_again() {
     assert_eq!(admitted(&quotas, &limit, "", 1, NOW), 1);
     term.renew(now + 3 * hour, now + 2 * hour);
     assert_eq!(admitted(&quotas, &limit, "", 1, NOW), 0, "the term was over for an hour");
-    quotas.lease(&shares(PARTS), true, NOW);
+    quotas.lease(&shares(PARTS), &all(), NOW);
     assert_eq!(admitted(&quotas, &limit, "", 1, NOW), 0, "others may have used it");
     assert_eq!(admitted(&quotas, &limit, "", 10, NOW + 2000), 2);
 }
@@ -115,7 +119,7 @@ struct Mesh {
 impl Mesh {
     fn new(parts: &[u32], now_ms: u64) -> Self {
         let nodes: Vec<_> = parts.iter().map(|_| leased()).collect();
-        nodes.iter().zip(parts).for_each(|(node, parts)| node.lease(&shares(*parts), true, now_ms));
+        nodes.iter().zip(parts).for_each(|(node, parts)| node.lease(&shares(*parts), &all(), now_ms));
         Self { nodes, parts: parts.to_vec() }
     }
 
@@ -124,7 +128,7 @@ impl Mesh {
         for grow in [false, true] {
             for ((node, had), parts) in self.nodes.iter().zip(&mut self.parts).zip(parts) {
                 if (parts > had) == grow && parts != had {
-                    node.lease(&shares(*parts), false, now_ms);
+                    node.lease(&shares(*parts), &BTreeSet::new(), now_ms);
                     *had = *parts;
                 }
             }
