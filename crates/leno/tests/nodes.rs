@@ -366,6 +366,30 @@ fn a_node_that_is_cut_off_is_replaced_and_comes_back() {
     assert_eq!(status(gateway.get("/")), Some(200));
 }
 
+#[test]
+fn a_rate_limit_is_one_for_all_nodes() {
+    let control = control();
+    let gateway = Node::join(&control, "edge", &["--only-gateway"]);
+    // Each has room for one instance, and there are two.
+    let place = Place::here();
+    let _nodes = ["one", "two"].map(|name| Node::join_at(&place, &control, name, &[], &["--offer-instances", "1"]));
+    let front = echo_function("front", "  expose: [{hosts: [\"*\"], path: /}]\n  scale: {min: 2, max: 2}");
+    let limit = "  authorization: {rules: [{name: everything, action: allow}]}\n  rateLimits: [{name: few, requests: 20, per: 1h}]";
+    control.apply(&format!("{front}{}", policy("few", "front", limit)));
+    eventually("both instances", || (nodes_of(&control, "test/front").len() == 2).then_some(()));
+    // Requests go to either, and there is time for shares to move.
+    let mut admitted = 0;
+    eventually("the limit to be used", || {
+        let status = status(gateway.get("/"));
+        admitted += usize::from(status == Some(200));
+        (admitted >= 10 && status == Some(429)).then_some(())
+    });
+    for _ in 0..200 {
+        admitted += usize::from(status(gateway.get("/")) == Some(200));
+    }
+    assert!((10..=20).contains(&admitted), "{admitted} of 20");
+}
+
 /// Requests one after the other until it is stopped.
 struct Load {
     stop: Arc<AtomicBool>,
