@@ -147,6 +147,7 @@ impl Control {
         state.recall(store.outcomes()?);
         let members = store.members()?;
         members.all().for_each(|(name, member)| state.admit(name, member.admission.clone()));
+        state.await_nodes(members.all().map(|(name, _)| name.clone()));
         let state = Mutex::new(state);
         let store = Mutex::new(store);
         let identity = SpiffeId::control(bundle.trust_domain()).map_err(|error| StartError::own(&error))?;

@@ -75,6 +75,8 @@ pub(crate) struct State {
     now: Duration,
     /// Definitions are older than this process, so nodes that have not reconnected yet may have functions.
     awaiting: bool,
+    /// Nodes of an earlier process that have not come back yet. When all of them have, nothing is awaited any more.
+    awaited: BTreeSet<Arc<str>>,
 }
 
 struct Node {
@@ -132,11 +134,18 @@ impl State {
             active: BTreeSet::new(),
             now: Duration::ZERO,
             awaiting,
+            awaited: BTreeSet::new(),
         };
         for id in state.compiled.functions.keys().cloned().collect::<Vec<_>>() {
             state.define(&id);
         }
         state
+    }
+
+    /// Waits for these nodes, which an earlier process knew, before their functions are placed elsewhere.
+    pub(crate) fn await_nodes(&mut self, names: impl IntoIterator<Item = Arc<str>>) {
+        self.awaited.extend(names);
+        self.awaiting |= !self.awaited.is_empty();
     }
 
     /// Adds a node, or changes its placement, gateway role and locality.
@@ -170,6 +179,7 @@ impl State {
         let Some((key, node)) = self.nodes.get_key_value(name) else { return };
         let (name, locality) = (key.clone(), node.admission.locality.clone());
         self.end_session(&name);
+        self.awaited.remove(&name);
         self.index.set_gateway(&name, false);
         if let Some(node) = self.nodes.get_mut(&name) {
             node.present = false;
@@ -416,6 +426,9 @@ impl State {
         }
         self.assign_reported_jobs(&name, &jobs);
         self.endpoints_changed(affected.iter());
+        if self.awaited.remove(&name) && self.awaited.is_empty() {
+            self.stop_awaiting();
+        }
         self.place_jobs();
         Some(number)
     }

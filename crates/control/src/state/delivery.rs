@@ -307,11 +307,19 @@ impl State {
         let content = if session.wanted.contains_key(subject) { self.content(name, subject) } else { None };
         match (content, session.sent.get(subject)) {
             (Some(content), Some(Some(sent))) if content.version == *sent => Difference::Same,
+            // A control plane that has just started knows no node that hosts the function. The node that asks may know better.
+            (Some(_), Some(Some(_))) if self.awaits_hosts(name, subject) => Difference::Same,
             (Some(content), _) => Difference::Set(content),
             (None, Some(Some(_))) => Difference::Gone,
             (None, None) if session.explicit.contains(subject) => Difference::Gone,
             (None, _) => Difference::Same,
         }
+    }
+
+    /// Whether these are the endpoints of a function none of whose nodes has come back yet.
+    fn awaits_hosts(&self, name: &str, subject: &Subject) -> bool {
+        let Subject::Endpoints(function) = subject else { return false };
+        self.awaiting && self.endpoints(name, function).is_empty()
     }
 
     fn content(&self, name: &str, subject: &Subject) -> Option<Content> {

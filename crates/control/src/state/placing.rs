@@ -331,8 +331,12 @@ impl State {
 
     /// Ends the wait for nodes of an earlier process to reconnect.
     pub(crate) fn stop_awaiting(&mut self) {
+        self.awaited.clear();
         if mem::take(&mut self.awaiting) {
             let waited = self.scheduler.stop_awaiting();
+            // Endpoints that nobody has confirmed go now.
+            let all: Vec<_> = self.compiled.functions.keys().cloned().collect();
+            self.endpoints_changed(all.iter());
             self.moved(waited);
         }
         self.stop_awaiting_jobs();
