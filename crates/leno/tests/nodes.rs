@@ -5,7 +5,6 @@ mod api;
 #[allow(dead_code, reason = "each test binary uses a part of it")]
 #[path = "../../control/tests/support/etcd.rs"]
 mod etcd;
-#[allow(dead_code, reason = "the other half is about one process")]
 mod mesh;
 
 use api::Control;
@@ -217,7 +216,7 @@ fn documents() -> String {
 fn a_function_on_another_node_is_reached_through_the_gateway_and_survives_its_nodes() {
     let mut control = control();
     let gateway = Node::join(&control, "edge", &["--only-gateway"]);
-    let mut nodes = vec![Node::join(&control, "one", &[]), Node::join(&control, "two", &[])];
+    let mut nodes = [Node::join(&control, "one", &[]), Node::join(&control, "two", &[])];
     control.apply(&documents());
     // A cold start on a node that the gateway is not.
     let answer = eventually("an answer", || gateway.get("/").filter(|answer| answer.status == 200));
