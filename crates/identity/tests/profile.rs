@@ -121,7 +121,7 @@ const BAD: &[(&str, Change, &[&str])] = &[
     ("a key usage of signing CRLs", |leaf, _| leaf.key_usages.push(KeyUsagePurpose::CrlSign), &["signing others"]),
     ("no key usage", |leaf, _| leaf.key_usages.clear(), &["digital signatures"]),
     ("another key usage", |leaf, _| leaf.key_usages = vec![KeyUsagePurpose::KeyAgreement], &["digital signatures"]),
-    ("no extended key usage", |leaf, _| leaf.extended_key_usages.clear(), &["RequiredEkuNotFound"]),
+    ("no extended key usage", |leaf, _| leaf.extended_key_usages.clear(), &["extended key usage"]),
     (
         "an extended key usage for something else",
         |leaf, _| leaf.extended_key_usages = vec![ExtendedKeyUsagePurpose::CodeSigning],
