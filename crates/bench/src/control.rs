@@ -24,6 +24,8 @@ use std::time::{Duration, Instant};
 
 /// Functions of the worlds, the last of which is measured in all respects.
 const WORLDS: [usize; 3] = [100, 1000, 10_000];
+/// Requests that wait for a function, for which two instances are right.
+const TWO_INSTANCES: u32 = 200;
 /// Placements a second at which the control plane's processor time is measured.
 const RATE: u32 = 2500;
 
@@ -45,7 +47,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let cores = Cores::take()?;
     let counts = match arguments.output.quick {
         true => Counts { cold_starts: 10, policy_changes: 200, placements: 2000 },
-        false => Counts { cold_starts: 50, policy_changes: 2000, placements: 10_000 },
+        false => Counts { cold_starts: 50, policy_changes: 2000, placements: 5000 },
     };
     let folder = tempfile::Builder::new().prefix("leno-bench-").tempdir()?;
     // This thread blocks on the control plane's answers. The nodes live on another.
@@ -60,7 +62,6 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     );
     let row = |(name, value): (&str, f64)| vec![name.to_owned(), value.to_string()];
     let rows: Vec<_> = report.all().map(row).collect();
-    rows.iter().for_each(|row| println!("{}", row.join(": ")));
     page.table([vec!["figure".to_owned(), "value".to_owned()]].into_iter().chain(rows).collect());
     let conditions = json!({"worlds": WORLDS, "callees": CALLEES, "placements_per_second": RATE});
     arguments.output.write(report, page, machine, json!({ "conditions": conditions }))
@@ -73,8 +74,8 @@ async fn measure(
     counts: &Counts,
     report: &mut Report,
 ) -> anyhow::Result<()> {
-    let world = World { functions, nodes: if functions < 10_000 { 10 } else { 100 } };
-    let mut plane = Plane::start(cores, folder, world, None)?;
+    let world = World { functions, nodes: if functions < 10_000 { 10 } else { 100 }, scheduled: false };
+    let mut plane = Plane::start(cores, folder, world, false)?;
     let agents = Agents::join(&plane, world).await?;
     agents.hold_slices(world.placements()).await?;
     plane.settle()?;
@@ -83,9 +84,15 @@ async fn measure(
         return Ok(());
     }
     policy_changes(&mut plane, world, counts, report)?;
-    placements(&mut plane, &agents, counts, report).await?;
     drop(plane);
-    restart(cores, folder, world, 2 * counts.placements, &agents, report)
+    restart(cores, folder, world, &agents, report)?;
+    drop(agents);
+    scheduled(cores, folder, World { scheduled: true, ..world }, counts, report).await
+}
+
+fn tell(report: &mut Report, name: &str, value: f64) {
+    println!("{name}: {value:.2}");
+    report.add(name, value);
 }
 
 /// A function comes to a node that never saw it: what the node gets.
@@ -125,11 +132,11 @@ async fn cold_starts(
     }
     ensure!(messages == acks, "{messages} messages and {acks} answers");
     let each = |total: u64| total as f64 / counts.cold_starts as f64;
-    report.add(&format!("config_bytes_per_cold_start_{functions}"), each(bytes));
+    tell(report, &format!("config_bytes_per_cold_start_{functions}"), each(bytes));
     if functions == WORLDS[WORLDS.len() - 1] {
-        report.add("messages_per_cold_start", each(messages));
-        report.add("messages_per_cold_start_warm", each(warm));
-        report.add("messages_to_other_nodes_per_instance_started", each(elsewhere));
+        tell(report, "messages_per_cold_start", each(messages));
+        tell(report, "messages_per_cold_start_warm", each(warm));
+        tell(report, "messages_to_other_nodes_per_instance_started", each(elsewhere));
     }
     Ok(())
 }
@@ -143,61 +150,73 @@ fn policy_changes(plane: &mut Plane, world: World, counts: &Counts, report: &mut
     }
     let after = plane.counters_of_all()?;
     let sample = Sample::new(times);
-    report.add("apply_to_enforced_p50_ms", sample.micros(0.5) / 1000.0);
-    report.add("apply_to_enforced_p99_ms", sample.micros(0.99) / 1000.0);
+    tell(report, "apply_to_enforced_p50_ms", sample.micros(0.5) / 1000.0);
+    tell(report, "apply_to_enforced_p99_ms", sample.micros(0.99) / 1000.0);
     let (bytes, messages) = (after.bytes - before.bytes, after.messages - before.messages);
-    report.add("nodes_per_policy_change", messages as f64 / counts.policy_changes as f64);
-    report.add("bytes_per_policy_change", bytes as f64 / messages as f64);
+    tell(report, "nodes_per_policy_change", messages as f64 / counts.policy_changes as f64);
+    tell(report, "bytes_per_policy_change", bytes as f64 / messages as f64);
     Ok(())
 }
 
-/// Placements of functions on further nodes: as fast as it goes, and at a fixed rate.
-async fn placements(plane: &mut Plane, agents: &Agents, counts: &Counts, report: &mut Report) -> anyhow::Result<()> {
-    for (first, rate) in [(0, 0), (counts.placements, RATE)] {
-        let held = agents.slices();
-        let used = Usage::of(&[plane.pid()])?;
+/// Functions get more requests than their node has room for, so that the scheduler places them on further nodes, which never saw them: as fast as it
+/// goes, and at a fixed rate.
+async fn scheduled(
+    cores: Cores,
+    folder: &Path,
+    world: World,
+    counts: &Counts,
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    let mut plane = Plane::start(cores, folder, world, false)?;
+    let agents = Agents::join(&plane, world).await?;
+    agents.offer();
+    agents.hold_slices(world.functions as u64).await?;
+    plane.settle()?;
+    let homes: Vec<_> = agents.homes().into_iter().collect();
+    for (part, rate) in homes.chunks(counts.placements).zip([None, Some(RATE)]) {
+        let (held, used) = (agents.slices(), Usage::of(&[plane.pid()])?);
         let begin = Instant::now();
-        plane.say(&format!("place-many {first} {} {rate}", counts.placements))?;
-        let placed = plane.hear_number()?;
-        agents.hold_slices(held + placed).await?;
+        for (number, (function, home)) in part.iter().enumerate() {
+            let due = rate.map_or(Duration::ZERO, |rate| Duration::from_secs(number as u64) / rate);
+            tokio::time::sleep(due.saturating_sub(begin.elapsed())).await;
+            agents::report_waiting(home, function, TWO_INSTANCES);
+        }
+        agents.hold_slices(held + part.len() as u64).await?;
         plane.settle()?;
-        let elapsed = begin.elapsed();
+        let (elapsed, count) = (begin.elapsed(), part.len() as f64);
         let cpu = (Usage::of(&[plane.pid()])? - used).cpu;
-        let reached = placed as f64 / elapsed.as_secs_f64();
-        if rate == 0 {
-            report.add("cold_starts_per_second", reached);
-            report.add("control_cpu_us_per_cold_start", cpu.as_secs_f64() * 1e6 / placed as f64);
-        } else if reached >= 0.95 * f64::from(rate) {
-            report.add("control_cpu_cores_at_2500", cpu.as_secs_f64() / elapsed.as_secs_f64());
-        } else {
-            println!("control_cpu_cores_at_2500 is missing: only {reached:.0} placements a second were reached");
+        let reached = count / elapsed.as_secs_f64();
+        match rate {
+            None => {
+                tell(report, "cold_starts_per_second", reached);
+                tell(report, "control_cpu_us_per_cold_start", cpu.as_secs_f64() * 1e6 / count);
+            }
+            Some(rate) if reached >= 0.95 * f64::from(rate) => {
+                tell(report, "control_cpu_cores_at_2500", cpu.as_secs_f64() / elapsed.as_secs_f64());
+            }
+            Some(_) => {
+                println!("control_cpu_cores_at_2500 is missing: only {reached:.0} placements a second were reached");
+            }
         }
     }
     Ok(())
 }
 
 /// A new process with the stored definitions, until all nodes have resumed: they reconnect by themselves, and have missed nothing.
-fn restart(
-    cores: Cores,
-    folder: &Path,
-    world: World,
-    further: usize,
-    agents: &Agents,
-    report: &mut Report,
-) -> anyhow::Result<()> {
+fn restart(cores: Cores, folder: &Path, world: World, agents: &Agents, report: &mut Report) -> anyhow::Result<()> {
     let held = agents.slices();
     let begin = Instant::now();
-    let mut plane = Plane::start(cores, folder, world, Some(further))?;
+    let mut plane = Plane::start(cores, folder, world, true)?;
     let started = begin.elapsed();
     plane.tell("connected", "connected")?;
     plane.settle()?;
     let milliseconds = |time: Duration| time.as_secs_f64() * 1000.0;
-    report.add(&format!("restart_to_serving_ms_{}", world.functions), milliseconds(begin.elapsed()));
-    report.add(&format!("restart_to_listening_ms_{}", world.functions), milliseconds(started));
-    report.add(&format!("restart_bytes_{}", world.functions), plane.counters_of_all()?.bytes as f64);
+    tell(report, &format!("restart_to_serving_ms_{}", world.functions), milliseconds(begin.elapsed()));
+    tell(report, &format!("restart_to_listening_ms_{}", world.functions), milliseconds(started));
+    tell(report, &format!("restart_bytes_{}", world.functions), plane.counters_of_all()?.bytes as f64);
     ensure!(agents.slices() == held, "nodes got slices again that they had");
     // This process never had documents, only what is stored.
     let memory = Memory::of(&[plane.pid()])?;
-    report.add(&format!("control_memory_mib_{}", world.functions), memory.rss as f64 / 1024.0);
+    tell(report, &format!("control_memory_mib_{}", world.functions), memory.rss as f64 / 1024.0);
     Ok(())
 }

@@ -2,11 +2,12 @@
 
 use super::plane::Plane;
 use super::relay::Relay;
-use super::world::World;
+use super::world::{INSTANCE_MIB, World};
 use anyhow::{Context, ensure};
+use leno_config::FunctionId;
 use leno_control::node::{Agent, BACKOFF, Change, Options, Updates, join};
-use leno_control::{Instance, InstanceState, JoinOptions, Resource, Subject, enrol};
-use std::collections::BTreeSet;
+use leno_control::{Capacity, Instance, InstanceState, JoinOptions, Load, Observation, Resource, Subject, enrol};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,8 +17,7 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 const POLL_INTERVAL: Duration = Duration::from_micros(200);
 
 pub(super) struct Agents {
-    /// They stay connected as long as they are here.
-    _nodes: Vec<Agent>,
+    nodes: Vec<Agent>,
     stranger: Agent,
     relay: Relay,
     /// Slices that all nodes but the stranger have accepted.
@@ -34,7 +34,7 @@ impl Agents {
             nodes.push(node(plane, number, plane.address(), &slices).await?);
         }
         let stranger = node(plane, world.stranger(), relay.address, &Arc::default()).await?;
-        Ok(Self { _nodes: nodes, stranger, relay, slices })
+        Ok(Self { nodes, stranger, relay, slices })
     }
 
     /// Slices that all nodes but the stranger have accepted.
@@ -44,9 +44,22 @@ impl Agents {
 
     /// Waits until the nodes have accepted so many slices.
     pub(super) async fn hold_slices(&self, count: u64) -> anyhow::Result<()> {
-        until(|| self.slices() >= count).await?;
+        let reached = until(|| self.slices() >= count).await;
+        reached.with_context(|| format!("nodes got {} slices instead of {count}", self.slices()))?;
         ensure!(self.slices() == count, "nodes got {} slices instead of {count}", self.slices());
         Ok(())
+    }
+
+    /// The nodes that host functions, by function.
+    pub(super) fn homes(&self) -> BTreeMap<FunctionId, &Agent> {
+        let hosted = |node: &Agent| node.held().into_keys().filter_map(function_of_slice).collect::<Vec<_>>();
+        self.nodes.iter().flat_map(|node| hosted(node).into_iter().map(move |function| (function, node))).collect()
+    }
+
+    /// All nodes have room for one instance of any function.
+    pub(super) fn offer(&self) {
+        let capacity = Capacity { cpu_millis: 1 << 20, memory: (INSTANCE_MIB << 20) * 3 / 2, instances: 1 << 20 };
+        self.nodes.iter().for_each(|node| node.offer(capacity, BTreeSet::new()));
     }
 
     /// Bytes on the stranger's connection so far.
@@ -93,6 +106,19 @@ async fn node(plane: &Plane, number: usize, address: SocketAddr, slices: &Arc<At
 
 fn is_about_a_function(subject: &Subject) -> bool {
     matches!(subject, Subject::Slice(_) | Subject::Endpoints(_))
+}
+
+fn function_of_slice(subject: Subject) -> Option<FunctionId> {
+    match subject {
+        Subject::Slice(function) => Some(function),
+        _ => None,
+    }
+}
+
+/// Tells that so many requests wait at the node for an instance.
+pub(super) fn report_waiting(node: &Agent, function: &FunctionId, waiting: u32) {
+    let seen = Observation { waiting, requests: waiting.into(), ..Observation::default() };
+    node.report_loads(&[Load { function: function.clone(), revision: 1, starting: 0, seen }]);
 }
 
 async fn accept(mut updates: Updates, slices: Arc<AtomicU64>) {

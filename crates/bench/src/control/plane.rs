@@ -36,9 +36,9 @@ pub(crate) struct Arguments {
     /// Listen where an earlier process did, and go on with its definitions, its authority and its nodes.
     #[arg(long)]
     resume: bool,
-    /// Placements that the earlier process added.
-    #[arg(long, value_name = "NUMBER", default_value_t = 0)]
-    further: usize,
+    /// Let the scheduler place the functions.
+    #[arg(long)]
+    scheduled: bool,
 }
 
 /// What nodes need to know.
@@ -65,13 +65,13 @@ pub(super) struct Counted {
 }
 
 impl Plane {
-    /// `resume`: goes on where an earlier process ended that had added so many placements.
-    pub(super) fn start(cores: Cores, folder: &Path, world: World, resume: Option<usize>) -> anyhow::Result<Self> {
+    /// `resume`: goes on where an earlier process ended.
+    pub(super) fn start(cores: Cores, folder: &Path, world: World, resume: bool) -> anyhow::Result<Self> {
         let [functions, nodes] = [world.functions, world.nodes].map(|number| number.to_string());
         let path = folder.display().to_string();
         let mut arguments = vec!["control-plane", "--functions", &functions, "--nodes", &nodes, "--folder", &path];
-        let further = resume.unwrap_or_default().to_string();
-        arguments.extend(resume.map(|_| ["--resume", "--further", &further]).into_iter().flatten());
+        arguments.extend(resume.then_some("--resume"));
+        arguments.extend(world.scheduled.then_some("--scheduled"));
         let process = Helper::start(cores, &arguments)?;
         let invitation = serde_json::from_slice(&fs::read(folder.join(INVITATION))?)?;
         Ok(Self { process, invitation })
@@ -136,7 +136,7 @@ impl Plane {
 
 /// The process. It ends with its standard input.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    let world = World { functions: arguments.functions, nodes: arguments.nodes };
+    let world = World { functions: arguments.functions, nodes: arguments.nodes, scheduled: arguments.scheduled };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(MANAGEMENT_THREADS)
         .thread_name("leno-manage")
@@ -144,7 +144,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         .build()?;
     let domain = crate::material::TRUST_DOMAIN.parse()?;
     let authority = Authority::open(&arguments.folder.join("authority.pem"), b"a passphrase of a benchmark", &domain)?;
-    let file = arguments.folder.join(format!("{}.redb", world.functions));
+    let file =
+        arguments.folder.join(format!("{}{}.redb", world.functions, if world.scheduled { "-scheduled" } else { "" }));
     let control = Control::new(authority, Store::open(&file)?, leno_control::Options::default())?;
     let definitions = match arguments.resume {
         true => None,
@@ -159,13 +160,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let invitation = arguments.folder.join(INVITATION);
     let listener = match arguments.resume {
         true => {
-            for number in 0..arguments.further {
-                let (function, node) = world.further(number);
-                placements.get_mut(node).context("there is no such node")?.insert(World::id(function));
-            }
             for (node, functions) in placements.iter().enumerate() {
                 // The node has its certificate.
-                control.admit(&World::node_name(node), World::admission(functions.clone()))?;
+                control.admit(&World::node_name(node), world.admission(node, functions.clone()))?;
             }
             let earlier: Invitation = serde_json::from_slice(&fs::read(invitation)?)?;
             runtime.block_on(TcpListener::bind(earlier.address))?
@@ -174,7 +171,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
             let listener = runtime.block_on(TcpListener::bind(("127.0.0.1", 0)))?;
             let grant = |(node, functions): (usize, &BTreeSet<FunctionId>)| TokenGrant {
                 node: Some(World::node_name(node)),
-                admission: World::admission(functions.clone()),
+                admission: world.admission(node, functions.clone()),
                 addresses: Vec::new(),
                 expires: SystemTime::now() + Duration::from_secs(3600),
             };
@@ -227,7 +224,6 @@ impl Steered {
                 self.place(*node)?;
                 "placed".to_owned()
             }
-            ("place-many", [first, count, rate]) => self.place_many(*first, *count, *rate)?.to_string(),
             ("change", [function, edition]) => self.change(*function, *edition)?.as_nanos().to_string(),
             ("counters", [node]) => serde_json::to_string(&self.counted([*node])?)?,
             ("counters", []) => serde_json::to_string(&self.counted(0..self.world.nodes)?)?,
@@ -237,23 +233,7 @@ impl Steered {
 
     fn place(&self, node: usize) -> anyhow::Result<()> {
         let functions = self.placements.get(node).cloned().unwrap_or_default();
-        Ok(self.control.place(&World::node_name(node), World::admission(functions))?)
-    }
-
-    /// Returns the number of placements. `rate` is a second; 0: as fast as it goes.
-    fn place_many(&mut self, first: usize, count: usize, rate: usize) -> anyhow::Result<usize> {
-        let begin = Instant::now();
-        for number in 0..count {
-            if let Some(due) = (number * 1_000_000).checked_div(rate) {
-                sleep(Duration::from_micros(due as u64).saturating_sub(begin.elapsed()));
-            }
-            let (function, node) = self.world.further(first + number);
-            if let Some(placement) = self.placements.get_mut(node) {
-                placement.insert(World::id(function));
-            }
-            self.place(node)?;
-        }
-        Ok(count)
+        Ok(self.control.place(&World::node_name(node), self.world.admission(node, functions))?)
     }
 
     fn change(&mut self, function: usize, edition: usize) -> anyhow::Result<Duration> {

@@ -14,12 +14,16 @@ use std::path::Path;
 pub(super) const CALLEES: usize = 5;
 /// Nodes of a function that is on several.
 const SPREAD: usize = 10;
+/// Memory of an instance, where a scheduler places it.
+pub(super) const INSTANCE_MIB: u64 = 1024;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct World {
     pub functions: usize,
     /// Without the stranger.
     pub nodes: usize,
+    /// The scheduler places the functions, each of which has a node to itself for each instance. Otherwise they are where [`World::hosts`] says.
+    pub scheduled: bool,
 }
 
 impl World {
@@ -58,14 +62,6 @@ impl World {
         (0..self.functions).filter(hosted).map(Self::id).collect()
     }
 
-    /// The placement number so many, which is new: a function on a further node.
-    pub(super) fn further(self, number: usize) -> (usize, usize) {
-        let span = self.functions - self.shared();
-        let function = self.shared() + number % span;
-        let node = (function + 1 + number / span) % self.nodes;
-        (function, node)
-    }
-
     /// What a node gets that hosts only this function.
     pub(super) fn needed(self, function: usize) -> BTreeSet<Subject> {
         let callees = self.callees(function).map(|callee| Subject::Endpoints(Self::id(callee)));
@@ -76,8 +72,10 @@ impl World {
         (1..=CALLEES).map(move |further| (function + further) % self.functions)
     }
 
-    pub(super) fn admission(functions: BTreeSet<FunctionId>) -> Admission {
-        Admission { placement: Placement::Only(functions), gateway: false, locality: Default::default() }
+    pub(super) fn admission(self, node: usize, functions: BTreeSet<FunctionId>) -> Admission {
+        let scheduled = self.scheduled && node != self.stranger();
+        let placement = if scheduled { Placement::Scheduled } else { Placement::Only(functions) };
+        Admission { placement, gateway: false, locality: Default::default() }
     }
 
     /// Compiled from documents, as users write them: all nine policies for each function.
@@ -111,7 +109,10 @@ impl World {
     fn documents(self, mesh: &Mesh<'_>, number: usize) -> [Value; 2] {
         let name = name(number);
         let callees: Vec<String> = self.callees(number).map(self::name).collect();
-        let spec = json!({"command": ["/usr/bin/python3", "service.py"], "callees": callees});
+        let mut spec = json!({"command": ["/usr/bin/python3", "service.py"], "callees": callees});
+        if self.scheduled {
+            spec["resources"] = json!({"memory": format!("{INSTANCE_MIB}Mi")});
+        }
         [function(&name, spec), mesh.policy(&name, &[name.as_str()])]
     }
 }
@@ -123,24 +124,11 @@ fn name(function: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::BTreeMap;
-
-    #[test]
-    fn further_placements_are_new() {
-        let world = World { functions: 1000, nodes: 10 };
-        let mut placed: BTreeMap<usize, BTreeSet<FunctionId>> =
-            (0..world.nodes).map(|node| (node, world.placement(node))).collect();
-        assert_eq!(placed.values().map(|set| set.len() as u64).sum::<u64>(), world.placements());
-        for number in 0..5000 {
-            let (function, node) = world.further(number);
-            assert!(placed.get_mut(&node).unwrap().insert(World::id(function)), "{number} is there already");
-        }
-    }
 
     #[test]
     fn functions_have_nine_policies_and_five_callees() {
         let folder = tempfile::tempdir().unwrap();
-        let definitions = World { functions: 10, nodes: 2 }.definitions(folder.path()).unwrap();
+        let definitions = World { functions: 10, nodes: 2, scheduled: true }.definitions(folder.path()).unwrap();
         assert_eq!(definitions.slices.len(), 10);
         let slice = &definitions.slices[&World::id(3)];
         assert_eq!((slice.callees.len(), slice.outbound.targets.len()), (CALLEES, CALLEES));
