@@ -1,6 +1,7 @@
 //! Entry points for the targets in `fuzz/`: what each end of a stream does with bytes from the other end. Each function panics if a property does not
 //! hold.
 
+use crate::admission::{Member, Token};
 use crate::encoding::{from_bytes, to_bytes};
 use crate::history::History;
 use crate::job::{JobReport, Outcome};
@@ -9,7 +10,7 @@ use crate::server::greeting;
 use crate::wire::v1::{from_node, to_node};
 use crate::wire::{self, MAX_REASON, PROTOCOLS, v1};
 use leno_config::revision::Template;
-use leno_config::{FunctionId, ModuleHash, Slice};
+use leno_config::{FunctionId, ModuleHash, Route, Slice};
 use prost::Message;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -17,7 +18,7 @@ use serde::de::DeserializeOwned;
 /// Decodes a node's message as the control plane does. What is understood must survive a round trip unchanged.
 pub fn from_node(bytes: &[u8]) {
     let Ok(message) = v1::FromNode::decode(bytes) else { return };
-    assert_eq!(v1::FromNode::decode(&*message.encode_to_vec()).as_ref(), Ok(&message));
+    same_message(&message);
     match message.message {
         Some(from_node::Message::Hello(hello)) => {
             if let Ok(protocol) = wire::shared_protocol(&hello) {
@@ -54,15 +55,20 @@ pub fn from_node(bytes: &[u8]) {
             let (capacity, images) = wire::offered(sent);
             assert_eq!(wire::offered(wire::capacity(&capacity, &images)), (capacity, images));
         }
+        Some(from_node::Message::Demands(sent)) => {
+            if let Ok(demands) = wire::demanded(sent) {
+                assert_eq!(wire::demanded(wire::demands(&demands)).ok(), Some(demands));
+            }
+        }
         Some(from_node::Message::Job(sent)) => wire::reported_job(sent).into_iter().for_each(same_job),
-        None => {}
+        Some(from_node::Message::Renew(_)) | None => {}
     }
 }
 
 /// Decodes a control plane's message as a node does. What is understood must survive a round trip unchanged.
 pub fn to_node(bytes: &[u8]) {
     let Ok(message) = v1::ToNode::decode(bytes) else { return };
-    assert_eq!(v1::ToNode::decode(&*message.encode_to_vec()).as_ref(), Ok(&message));
+    same_message(&message);
     let Some(to_node::Message::Delta(delta)) = message.message else { return };
     wire::subjects(&delta.removed).iter().flatten().for_each(same_subject);
     for sent in &delta.resources {
@@ -105,6 +111,14 @@ pub fn stored(value: &[u8]) {
     same::<History>(value);
     same::<Outcome>(value);
     same::<Template>(value);
+    same::<Member>(value);
+    same::<Token>(value);
+}
+
+/// The encodings are compared, because a NaN in a message is not equal to itself.
+fn same_message<M: Message + Default>(message: &M) {
+    let encoded = message.encode_to_vec();
+    assert_eq!(M::decode(&*encoded).map(|again| again.encode_to_vec()), Ok(encoded));
 }
 
 fn same_subject(subject: &Subject) {
@@ -131,13 +145,16 @@ fn same_resource(subject: &Subject, payload: &[u8]) {
     assert_eq!(written(&again).payload, content.payload);
 }
 
-fn written(resource: &Resource) -> Content {
+/// Encodes a resource.
+pub(crate) fn written(resource: &Resource) -> Content {
     let content = match resource {
         Resource::Mesh(mesh) => Content::new(mesh),
         Resource::Bundle(bundle) => Content::of_bundle(bundle),
         Resource::Module(_, module) => Ok(Content::of_module(&module.to_vec().into())),
         Resource::Slice(slice) => Content::new(slice),
+        Resource::Route(route) => Content::new(route),
         Resource::Scale(_, bounds) => Content::new(bounds),
+        Resource::Quota(_, lease) => Content::new(lease),
         Resource::Endpoints(_, endpoints) => Content::new(endpoints),
         Resource::Routes => Content::new(&()),
         Resource::Hosted(placement) => Content::new(placement),

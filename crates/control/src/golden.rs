@@ -9,12 +9,13 @@ mod messages;
 mod programs;
 mod slices;
 
-use crate::admission::Placement;
+use crate::admission::{Admission, Member, Placement, Token, TokenGrant};
 use crate::encoding::{coverage, from_bytes, to_bytes};
+use crate::fuzzing::{self, written};
 use crate::history::{Candidate, History};
 use crate::job::{JobReport, JobState, Outcome};
 use crate::load::{Bounds, Lease, LimitShare};
-use crate::resource::{Content, Endpoint, Resource, Subject};
+use crate::resource::{Endpoint, Resource, Subject};
 use leno_config::revision::Template;
 use leno_config::slice::{
     AccessLogSink, Accounts, AdminListener, Engine, ExtensionInstances, GatewayTls, ImageRegistry, Images, Limits,
@@ -41,10 +42,10 @@ fn file(name: &str, written: impl FnOnce() -> Vec<u8>) -> Vec<u8> {
 
 /// A resource is read as this value, and written as it was read.
 fn resource(name: &str, expected: &Resource) {
-    let encoded = file(&format!("{name}.msgpack"), || content(expected).payload.to_vec());
+    let encoded = file(&format!("{name}.msgpack"), || written(expected).payload.to_vec());
     let read = Resource::decode(&expected.subject(), &encoded).unwrap_or_else(|error| panic!("{name}: {error}"));
     assert_eq!(read, *expected, "{name}");
-    assert_eq!(content(&read).payload, encoded, "{name} is written in other bytes than it was");
+    assert_eq!(written(&read).payload, encoded, "{name} is written in other bytes than it was");
     readable(name, &encoded);
 }
 
@@ -60,22 +61,6 @@ fn stored<T: Serialize + DeserializeOwned + PartialEq + Debug>(name: &str, expec
 fn readable(name: &str, encoded: &[u8]) {
     let text = dump::msgpack(encoded);
     assert_eq!(String::from_utf8(file(&format!("{name}.txt"), || text.clone().into_bytes())).unwrap(), text, "{name}");
-}
-
-fn content(resource: &Resource) -> Content {
-    let content = match resource {
-        Resource::Mesh(mesh) => Content::new(mesh),
-        Resource::Bundle(bundle) => Content::of_bundle(bundle),
-        Resource::Module(_, module) => Ok(Content::of_module(&module.to_vec().into())),
-        Resource::Slice(slice) => Content::new(slice),
-        Resource::Route(route) => Content::new(route),
-        Resource::Endpoints(_, endpoints) => Content::new(endpoints),
-        Resource::Scale(_, bounds) => Content::new(bounds),
-        Resource::Quota(_, lease) => Content::new(lease),
-        Resource::Routes => Content::new(&()),
-        Resource::Hosted(placement) => Content::new(placement),
-    };
-    content.unwrap()
 }
 
 #[test]
@@ -114,6 +99,8 @@ fn golden_files_are_read_and_written_as_they_were() {
 
     stored::<Template>("stored-template", &slices::other_template());
     stored::<History>("stored-history", &history());
+    stored::<Member>("stored-member", &member());
+    stored::<Token>("stored-token", &token());
     for state in [JobState::Pending, JobState::Running, JobState::Succeeded, JobState::Failed] {
         stored::<Outcome>(&format!("stored-outcome-{state:?}").to_lowercase(), &outcome(state));
     }
@@ -125,11 +112,23 @@ fn golden_files_are_read_and_written_as_they_were() {
     );
 }
 
+/// The fuzz targets begin with these files.
+#[test]
+fn fuzz_targets_take_the_golden_files() {
+    for file in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden")).unwrap() {
+        let content = std::fs::read(file.unwrap().path()).unwrap();
+        fuzzing::from_node(&content);
+        fuzzing::to_node(&content);
+        fuzzing::payload(&content);
+        fuzzing::stored(&content);
+    }
+}
+
 /// What a node of this release makes of a slice of the next one.
 #[test]
 fn a_later_slice_is_refused_with_its_place() {
     let mut later =
-        rmpv::decode::read_value(&mut &*content(&Resource::Slice(Box::new(slices::command()))).payload).unwrap();
+        rmpv::decode::read_value(&mut &*written(&Resource::Slice(Box::new(slices::command()))).payload).unwrap();
     let rmpv::Value::Map(fields) = &mut later else { panic!("a slice is a map") };
     let rmpv::Value::Map(inbound) =
         &mut fields.iter_mut().find(|(name, _)| name.as_str() == Some("inbound")).unwrap().1
@@ -152,6 +151,23 @@ fn id(name: &str) -> FunctionId {
 
 fn at(seconds: u64) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_millis(1_900_000_000_000 + seconds * 1000 + 5)
+}
+
+fn member() -> Member {
+    let locality = Locality { region: Some("eu".to_owned()), zone: Some("eu-a".to_owned()) };
+    let admission = Admission { placement: Placement::Scheduled, gateway: true, locality };
+    let addresses = vec!["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()];
+    Member { admission, addresses, joined_by: Some([7; 32]) }
+}
+
+fn token() -> Token {
+    let grant = TokenGrant {
+        node: Some("one".to_owned()),
+        admission: member().admission,
+        addresses: vec!["192.0.2.0/24".parse().unwrap()],
+        expires: at(4),
+    };
+    Token { grant, used: Some(([9; 32], "one".to_owned())) }
 }
 
 fn endpoints() -> Vec<Endpoint> {

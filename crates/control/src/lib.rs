@@ -18,7 +18,7 @@ mod definitions;
 mod encoding;
 mod enrol;
 mod error;
-#[cfg(fuzzing)]
+#[cfg(any(fuzzing, test))]
 #[doc(hidden)]
 pub mod fuzzing;
 mod history;

@@ -34,6 +34,7 @@ impl Agents {
             nodes.push(node(plane, number, plane.address(), &slices).await?);
         }
         let stranger = node(plane, world.stranger(), relay.address, &Arc::default()).await?;
+        until(|| stranger.held().contains_key(&Subject::Hosted)).await.context("a node gets nothing")?;
         Ok(Self { nodes, stranger, relay, slices })
     }
 

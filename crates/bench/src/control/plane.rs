@@ -160,10 +160,6 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let invitation = arguments.folder.join(INVITATION);
     let listener = match arguments.resume {
         true => {
-            for (node, functions) in placements.iter().enumerate() {
-                // The node has its certificate.
-                control.admit(&World::node_name(node), world.admission(node, functions.clone()))?;
-            }
             let earlier: Invitation = serde_json::from_slice(&fs::read(invitation)?)?;
             runtime.block_on(TcpListener::bind(earlier.address))?
         }
