@@ -196,6 +196,8 @@ impl State {
                 self.rebalance(&id);
             }
         }
+        // Others may still have endpoints of it from before a restart. They must not keep them for as long as nodes are awaited.
+        self.stop_awaiting();
         self.place_jobs();
     }
 

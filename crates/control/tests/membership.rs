@@ -2,12 +2,12 @@
 
 mod support;
 
-use leno_control::node::{BACKOFF, Options, SignFailure};
+use leno_control::node::{BACKOFF, Change, Options, SignFailure};
 use leno_control::v1::discovery_client::DiscoveryClient;
 use leno_control::v1::identity_client::IdentityClient;
 use leno_control::v1::status_client::StatusClient;
 use leno_control::{
-    Control, JoinFailure, JoinOptions, JoinToken, Membership, Store, Subject, TokenGrant, channel, enrol, v1,
+    Control, JoinFailure, JoinOptions, JoinToken, Membership, Resource, Store, Subject, TokenGrant, channel, enrol, v1,
 };
 use leno_identity::{Authority, KeyRequest, SpiffeId, SvidStore, client_config, server_name};
 use std::net::SocketAddr;
@@ -275,6 +275,50 @@ async fn members_and_unused_tokens_outlast_the_process() {
     assert!(refusal(&joins(&served, &used, "three")).await.contains("was used"));
     let names: Vec<_> = control.status().nodes.into_iter().map(|node| node.name).collect();
     assert_eq!(names, ["one", "two"]);
+}
+
+#[tokio::test]
+async fn after_a_restart_endpoints_stay_until_their_node_could_come_back_but_not_those_of_a_revoked_one() {
+    const ORDERS: &str = "orders/order-service";
+    let folder = tempfile::tempdir().unwrap();
+    let (path, ca) = (folder.path().join("store"), folder.path().join("ca.pem"));
+    let start = || {
+        let authority = Authority::open(&ca, b"correct horse battery", &"orders.example".parse().unwrap()).unwrap();
+        // Nodes are awaited for longer than the test takes.
+        let options = leno_control::Options { node_grace: TIMEOUT };
+        let control = Control::new(authority, Store::open(&path).unwrap(), options).unwrap();
+        control.publish(&definitions([slice(FRONTEND, &[ORDERS], 1), slice(ORDERS, &[], 1)])).unwrap();
+        control
+    };
+    let control = start();
+    let served = Served::start(&control).await;
+    let address = served.address;
+    let join = async |name| patient(enrol(&joins(&served, &token(&control, None), name), BACKOFF)).await.unwrap();
+    let (caller, host) = (join("caller").await, join("host").await);
+    let (host_agent, _host_updates) = node(&served, &host, 2);
+    connected(&host_agent).await;
+    eventually(|| control.counters("host").unwrap().streams == 1).await;
+    let (agent, mut updates) = node(&served, &caller, 1);
+    agent.subscribe([Subject::Hosted]);
+    accepted(&mut updates).await;
+    let endpoints = Subject::Endpoints(function(ORDERS));
+    let before = agent.held().get(&endpoints).copied();
+    assert!(before.is_some());
+    drop(host_agent);
+    served.stop().await;
+    drop(control);
+
+    let control = start();
+    let _served = Served::start_at(&control, address).await;
+    eventually(|| control.counters("caller").is_some_and(|counters| counters.streams == 1)).await;
+    // The next thing that it hears of is the next change.
+    control.publish(&definitions([slice(FRONTEND, &[ORDERS], 2), slice(ORDERS, &[], 1)])).unwrap();
+    let changed = accepted(&mut updates).await;
+    assert!(changed.iter().all(|change| change.subject() == Subject::Slice(function(FRONTEND))), "{changed:?}");
+    assert_eq!(agent.held().get(&endpoints).copied(), before);
+    assert!(control.revoke("host").unwrap());
+    let changed = accepted(&mut updates).await;
+    assert!(changed.contains(&Change::Set(Resource::Endpoints(function(ORDERS), vec![]))), "{changed:?}");
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use crate::crypto::{PROVIDER, algorithms};
 use crate::spiffe::{SpiffeId, TrustDomain};
 use crate::store::{Slot, SvidStore};
 use crate::tls::{ALPN_H2, TlsError};
-use crate::verifier::{AnyOfTrustDomain, Pinned};
+use crate::verifier::{AnyOfTrustDomain, Exactly, Roots};
 use crate::verify;
 use rustls::client::Resumption;
 use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
@@ -35,7 +35,7 @@ pub fn control_server_config(store: &Arc<SvidStore>, control: &SpiffeId) -> Resu
 /// For a node that joins: shows no certificate, and accepts exactly the control plane of `trust_domain` whose root has this hash.
 pub fn joining_client_config(trust_domain: &TrustDomain, pin: RootPin) -> Result<Arc<ClientConfig>, TlsError> {
     let expected = SpiffeId::control(trust_domain)?;
-    let verifier = Pinned { pin, expected, trust_domain: trust_domain.clone(), algorithms: algorithms() };
+    let verifier = Exactly { expected, roots: Roots::Pinned(pin, trust_domain.clone()), algorithms: algorithms() };
     let mut config = ClientConfig::builder_with_provider(PROVIDER.clone())
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .dangerous()

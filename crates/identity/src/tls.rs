@@ -6,7 +6,7 @@
 use crate::crypto::{PROVIDER, algorithms};
 use crate::spiffe::{BadSpiffeId, SpiffeId};
 use crate::store::{Slot, SvidStore};
-use crate::verifier::{AnyOfTrustDomain, Exactly};
+use crate::verifier::{AnyOfTrustDomain, Exactly, Roots};
 use crate::verify;
 use rustls::client::{ResolvesClientCert, Resumption};
 use rustls::pki_types::{ServerName, UnixTime};
@@ -69,7 +69,8 @@ pub fn client_config(
     caller: &SpiffeId,
     expected: &SpiffeId,
 ) -> Result<Arc<ClientConfig>, TlsError> {
-    let verifier = Exactly { expected: expected.clone(), store: store.clone(), algorithms: algorithms() };
+    let verifier =
+        Exactly { expected: expected.clone(), roots: Roots::OfStore(store.clone()), algorithms: algorithms() };
     let resolver = OfCaller { slot: store.slot(caller), store: store.clone() };
     let mut config = ClientConfig::builder_with_details(PROVIDER.clone(), store.clock().clone())
         .with_protocol_versions(&[&rustls::version::TLS13])?

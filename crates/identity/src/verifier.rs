@@ -69,7 +69,7 @@ impl ClientCertVerifier for AnyOfTrustDomain {
 #[derive(Debug)]
 pub(crate) struct Exactly {
     pub(crate) expected: SpiffeId,
-    pub(crate) store: Arc<SvidStore>,
+    pub(crate) roots: Roots,
     pub(crate) algorithms: WebPkiSupportedAlgorithms,
 }
 
@@ -82,60 +82,7 @@ impl ServerCertVerifier for Exactly {
         _ocsp: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        let presented = identity(&self.store.bundle(), leaf, intermediates, Role::Server, now, &self.algorithms)
-            .map_err(refusal)?;
-        if presented == self.expected {
-            Ok(ServerCertVerified::assertion())
-        } else {
-            Err(refusal(PeerError::Unexpected { expected: self.expected.clone(), presented }))
-        }
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Err(PeerIncompatible::Tls12NotOffered.into())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        leaf: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, leaf, signature, &self.algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.algorithms.supported_schemes()
-    }
-}
-
-/// Accepts one server that shows, at the end of its chain, the one root that is pinned. For a node that joins and knows nothing else.
-#[derive(Debug)]
-pub(crate) struct Pinned {
-    pub(crate) pin: RootPin,
-    pub(crate) expected: SpiffeId,
-    pub(crate) trust_domain: TrustDomain,
-    pub(crate) algorithms: WebPkiSupportedAlgorithms,
-}
-
-impl ServerCertVerifier for Pinned {
-    fn verify_server_cert(
-        &self,
-        leaf: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _ocsp: &[u8],
-        now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        let root = intermediates.iter().find(|certificate| RootPin::of(certificate) == self.pin);
-        let root = root.ok_or_else(|| refusal(PeerError::OtherRoot))?;
-        let bundle = TrustBundle::new(&self.trust_domain, [root.clone().into_owned()])
-            .map_err(|error| refusal(PeerError::BadRoot(error)))?;
+        let bundle = self.roots.bundle(intermediates).map_err(refusal)?;
         let presented = identity(&bundle, leaf, intermediates, Role::Server, now, &self.algorithms).map_err(refusal)?;
         if presented == self.expected {
             Ok(ServerCertVerified::assertion())
@@ -164,6 +111,28 @@ impl ServerCertVerifier for Pinned {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.algorithms.supported_schemes()
+    }
+}
+
+/// What a server's certificate must chain to.
+#[derive(Debug)]
+pub(crate) enum Roots {
+    /// The bundle of this store, as it is at each handshake.
+    OfStore(Arc<SvidStore>),
+    /// The one root with this pin, which the server shows at the end of its chain. For a node that joins and knows nothing else.
+    Pinned(RootPin, TrustDomain),
+}
+
+impl Roots {
+    fn bundle(&self, shown: &[CertificateDer<'_>]) -> Result<Arc<TrustBundle>, PeerError> {
+        match self {
+            Self::OfStore(store) => Ok(store.bundle()),
+            Self::Pinned(pin, trust_domain) => {
+                let root = shown.iter().find(|certificate| RootPin::of(certificate) == *pin);
+                let root = root.ok_or(PeerError::OtherRoot)?.clone().into_owned();
+                TrustBundle::new(trust_domain, [root]).map(Arc::new).map_err(PeerError::BadRoot)
+            }
+        }
     }
 }
 

@@ -48,28 +48,28 @@ impl<T: AsyncWrite + Unpin> Framed<T> {
 impl<T: AsyncRead + Unpin> AsyncRead for Framed<T> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
-        let mut piece = [0; LONGEST];
         while !this.read_end && into.remaining() > 0 {
-            let in_length = this.left == 0;
-            let most = if in_length { 2 - this.length.1 } else { this.left.min(into.remaining()).min(LONGEST) };
-            let mut read = ReadBuf::new(piece.get_mut(..most).unwrap_or_default());
-            ready!(Pin::new(&mut this.io).poll_read(cx, &mut read))?;
-            let bytes = read.filled();
-            if bytes.is_empty() {
-                return Poll::Ready(Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the other node broke off")));
-            }
-            if !in_length {
-                this.left -= bytes.len();
-                into.put_slice(bytes);
+            let broken = || io::Error::new(io::ErrorKind::UnexpectedEof, "the other node broke off");
+            if this.left > 0 {
+                let most = this.left.min(into.remaining());
+                let mut read = ReadBuf::new(into.initialize_unfilled_to(most));
+                ready!(Pin::new(&mut this.io).poll_read(cx, &mut read))?;
+                let count = read.filled().len();
+                if count == 0 {
+                    return Poll::Ready(Err(broken()));
+                }
+                this.left -= count;
+                into.advance(count);
                 return Poll::Ready(Ok(()));
             }
-            for byte in bytes {
-                let (length, known) = &mut this.length;
-                if let Some(place) = length.get_mut(*known) {
-                    *place = *byte;
-                }
-                *known += 1;
+            let (length, known) = &mut this.length;
+            let mut read = ReadBuf::new(length.get_mut(*known..).unwrap_or_default());
+            ready!(Pin::new(&mut this.io).poll_read(cx, &mut read))?;
+            let count = read.filled().len();
+            if count == 0 {
+                return Poll::Ready(Err(broken()));
             }
+            *known += count;
             if this.length.1 == 2 {
                 this.left = usize::from(u16::from_be_bytes(this.length.0));
                 this.length.1 = 0;
