@@ -1,9 +1,12 @@
 //! Somebody else listens where an instance should.
 
+#[path = "../../leno/tests/mesh/ports.rs"]
+mod ports;
 mod support;
 
 use leno_config::slice::Readiness;
 use leno_function::{AcquireError, ConnectError, NotTheInstance, Supervisor};
+use ports::free_port;
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -11,11 +14,6 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use support::*;
-
-/// A port on which nobody listens, of this process only as far as this can be had.
-fn free_port() -> u16 {
-    TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
-}
 
 /// Whether not a single byte arrives on any connection that waits at this listener.
 fn nothing_arrived(listener: &TcpListener) -> bool {

@@ -2,9 +2,9 @@
 
 mod mesh;
 
+use mesh::ports::free_port;
 use mesh::{ALLOW_ALL, Mesh, echo, echo_function, policy, try_curl};
 use std::fs::{self, Permissions};
-use std::net::TcpListener;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -140,7 +140,7 @@ impl Drop for Node {
 #[test]
 fn an_address_takes_a_token() {
     let folder = tempfile::tempdir().unwrap();
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = free_port();
     let token = folder.path().join("token");
     fs::write(&token, "correct-horse-battery\n").unwrap();
     let mesh = format!(

@@ -3,12 +3,13 @@
 mod mesh;
 mod outside;
 
+use mesh::ports::free_port;
 use mesh::{Mesh, echo, example, policy, public_folder};
 use outside::{Answer, Authority, Names, Server};
 use serde_json::Value;
 use std::fmt::Write as _;
 use std::fs;
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -553,7 +554,7 @@ struct Redis(Child, u16);
 
 impl Redis {
     fn start() -> Self {
-        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let free = free_port();
         let arguments = ["--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--port"];
         let child = Command::new("redis-server")
             .args(arguments)

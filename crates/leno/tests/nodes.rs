@@ -8,11 +8,12 @@ mod etcd;
 mod mesh;
 
 use api::Control;
+use mesh::ports::free_port;
 use mesh::{ALLOW_ALL, Answer, echo_function, policy, try_curl};
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -76,9 +77,7 @@ impl Node {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("token"), api::text(&made)).unwrap();
         let Place { address, command } = place;
-        let listeners = [0; 3].map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
-        let [inbound, outbound, gateway] = [0, 1, 2].map(|index| listeners[index].local_addr().unwrap().port());
-        drop(listeners);
+        let [inbound, outbound, gateway] = [(); 3].map(|()| free_port());
         let gateway = SocketAddr::from((*address, gateway));
         let is_gateway = token.contains(&"--only-gateway");
         let mut arguments = vec![if is_gateway { "gateway" } else { "node" }.to_owned()];

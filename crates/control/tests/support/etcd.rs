@@ -1,7 +1,10 @@
 //! A real etcd, which can be stopped, paused and started again with what it has.
 
+#[path = "../../../leno/tests/mesh/ports.rs"]
+mod ports;
+
 use leno_control::{Etcd, EtcdOptions, StoreError};
-use std::net::TcpListener;
+use ports::free_port;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -17,9 +20,7 @@ pub(crate) struct Server {
 impl Server {
     /// Starts one on free ports and waits until it answers.
     pub(crate) fn start() -> Self {
-        let listeners = [0, 1].map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
-        let [client, peer] = [&listeners[0], &listeners[1]].map(|listener| listener.local_addr().unwrap().port());
-        drop(listeners);
+        let [client, peer] = [(); 2].map(|()| free_port());
         let mut server = Self { folder: tempfile::tempdir().unwrap(), client, peer, process: None };
         server.run();
         server

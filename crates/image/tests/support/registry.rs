@@ -1,5 +1,8 @@
 //! Debian's docker-registry, and registries that misbehave.
 
+#[path = "../../../leno/tests/mesh/ports.rs"]
+mod ports;
+
 use super::tool;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, StreamBody, combinators::BoxBody};
@@ -8,9 +11,10 @@ use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use leno_image::{Registries, Registry};
+use ports::free_port;
 use std::convert::Infallible;
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Child, Stdio};
 use std::sync::Arc;
@@ -25,7 +29,7 @@ pub struct DockerRegistry {
 impl DockerRegistry {
     /// `more` is added to its configuration, which begins with `http:`.
     pub fn start(folder: &Path, more: &str) -> Self {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = free_port();
         let host = format!("127.0.0.1:{port}");
         let storage = folder.join("registry");
         let config = folder.join("registry.yaml");

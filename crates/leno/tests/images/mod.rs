@@ -1,9 +1,13 @@
 //! Images for tests, and Debian's docker-registry to pull them from.
 
+#[path = "../mesh/ports.rs"]
+mod ports;
+
 use leno_image::layout::{Builder, Layer, push};
 use leno_image::{Digest, Reference, Registries, Registry};
+use ports::free_port;
 use std::fs::{self, File};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -35,7 +39,7 @@ impl DockerRegistry {
 
     fn start_with(more: impl Fn(&Path) -> String) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = free_port();
         let host = format!("127.0.0.1:{port}");
         let text = format!(
             "version: 0.1\nlog: {{level: error}}\nstorage: {{filesystem: {{rootdirectory: {}}}}}\nhttp:\n  addr: {host}\n{}",

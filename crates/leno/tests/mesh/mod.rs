@@ -1,10 +1,12 @@
 //! A whole mesh for a test: `leno up` as a child process, driven by curl.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+pub(crate) mod ports;
+
+use ports::free_port;
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -51,12 +53,8 @@ impl Answer {
 }
 
 impl Ports {
-    /// Ports that are free now; nothing else on a test machine hands out ports of this range in the meantime but the kernel,
-    /// which does not repeat itself soon.
     fn free() -> Self {
-        let listeners: Vec<TcpListener> = (0..4).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-        let port = |index: usize| listeners[index].local_addr().unwrap().port();
-        Self { gateway: port(0), outbound: port(1), inbound: port(2), control: port(3) }
+        Self { gateway: free_port(), outbound: free_port(), inbound: free_port(), control: free_port() }
     }
 
     fn mesh_document(self, extra: &str) -> String {

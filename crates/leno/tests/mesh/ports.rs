@@ -1,0 +1,21 @@
+//! Ports for servers that take a number and not a listener.
+
+use std::hash::{BuildHasher, RandomState};
+use std::net::TcpListener;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Below the ports that the kernel gives to outgoing connections (32,768 and above): between the look here and the start of a
+/// server, no connection of another test can take one of these.
+const FIRST: u16 = 10_000;
+const COUNT: u64 = 22_000;
+
+/// A port of the loopback interface on which nobody listens, another one with each call.
+pub(crate) fn free_port() -> u16 {
+    static NEXT: OnceLock<AtomicU64> = OnceLock::new();
+    let next = NEXT.get_or_init(|| AtomicU64::new(RandomState::new().hash_one(std::process::id()) % COUNT));
+    (0..COUNT)
+        .map(|_| FIRST + (next.fetch_add(1, Ordering::Relaxed) % COUNT) as u16)
+        .find(|&port| TcpListener::bind(("127.0.0.1", port)).is_ok())
+        .expect("one port is free")
+}
