@@ -3,7 +3,7 @@ SHELL := /bin/bash
 CARGO ?= cargo
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-stock-kernel lint deny fuzz bench bench-smoke azure conformance reference clean
+.PHONY: help setup run test test-stock-kernel test-adjacent lint deny fuzz bench bench-smoke azure conformance reference clean
 
 help: ## List the targets.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 26
@@ -21,6 +21,9 @@ test: setup ## Run all tests.
 
 test-stock-kernel: setup ## Run the tests of rooms as root on a stock Debian kernel, in QEMU without /dev/kvm (ARGUMENTS="crates/leno/tests/rooms.rs -- share": some).
 	@CARGO=$(CARGO) scripts/stock-kernel.sh $(ARGUMENTS)
+
+test-adjacent: setup ## Run the tests of many nodes with control plane and nodes of two releases (REVISION=TAG: not the commit before this one).
+	@CARGO=$(CARGO) scripts/adjacent-release.sh $(REVISION)
 
 lint: setup ## Check format and lints.
 	@$(CARGO) fmt --all --check

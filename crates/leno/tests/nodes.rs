@@ -38,6 +38,11 @@ fn control_at(address: Ipv4Addr) -> Control {
     Control::start_serving(folder, &arguments, address)
 }
 
+/// The program of nodes and gateways: this one, or that of another release (`scripts/adjacent-release.sh`).
+fn leno_of_nodes() -> String {
+    std::env::var("LENO_TEST_NODES").unwrap_or_else(|_| env!("CARGO_BIN_EXE_leno").to_owned())
+}
+
 /// Where a node is.
 struct Place {
     address: Ipv4Addr,
@@ -48,7 +53,7 @@ struct Place {
 impl Place {
     /// This network.
     fn here() -> Self {
-        Self { address: Ipv4Addr::LOCALHOST, command: vec![env!("CARGO_BIN_EXE_leno").to_owned()] }
+        Self { address: Ipv4Addr::LOCALHOST, command: vec![leno_of_nodes()] }
     }
 }
 
@@ -299,7 +304,7 @@ impl Hub {
             let done = Command::new("nsenter").arg(&enter).arg("ip").args(arguments.split(' ')).status().unwrap();
             assert!(done.success(), "ip {arguments}");
         }
-        let command = ["nsenter", &enter, env!("CARGO_BIN_EXE_leno")].map(str::to_owned).into();
+        let command = vec!["nsenter".to_owned(), enter, leno_of_nodes()];
         Isolated { place: Place { address, command }, link, holder }
     }
 }

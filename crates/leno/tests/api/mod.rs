@@ -237,7 +237,9 @@ impl Drop for Control {
 }
 
 fn run(folder: &Path, api: u16, nodes: SocketAddr, arguments: &[String]) -> (Child, Arc<Mutex<Vec<String>>>) {
-    let mut process = Command::new(env!("CARGO_BIN_EXE_leno"))
+    // This program, or that of another release (`scripts/adjacent-release.sh`).
+    let program = std::env::var("LENO_TEST_CONTROL").unwrap_or_else(|_| env!("CARGO_BIN_EXE_leno").to_owned());
+    let mut process = Command::new(program)
         .args(["control", "--data", "data", "--audit", "audit.jsonl"])
         .args(["--api", &format!("127.0.0.1:{api}"), "--listen", &nodes.to_string()])
         .args(arguments)
