@@ -127,6 +127,8 @@ pub(crate) struct Member {
     pub addresses: Vec<IpAddr>,
     /// SHA-256 of the join token's secret that made it a member; `None`: it was admitted within the process.
     pub joined_by: Option<[u8; 32]>,
+    /// An operator has cordoned it.
+    pub cordoned: bool,
 }
 
 impl Member {
@@ -268,8 +270,10 @@ impl Members {
             return Err(JoinRefused::Address(address, from));
         }
         token.used = Some(request);
-        let member =
-            Member { admission: token.grant.admission.clone(), addresses: vec![address], joined_by: Some(secret) };
+        let admission = token.grant.admission.clone();
+        // Another machine of that name changes nothing about what the operator wants of it.
+        let cordoned = self.members.get(name).is_some_and(|member| member.cordoned);
+        let member = Member { admission, addresses: vec![address], joined_by: Some(secret), cordoned };
         self.members.insert(name.into(), member.clone());
         Ok(member)
     }
@@ -284,6 +288,12 @@ impl Members {
         if let Some(member) = self.members.get_mut(name) {
             member.admission = admission;
         }
+    }
+
+    /// Returns whether there is such a member.
+    pub(crate) fn cordon(&mut self, name: &str, cordoned: bool) -> bool {
+        let member = self.members.get_mut(name);
+        member.map(|member| member.cordoned = cordoned).is_some()
     }
 
     /// Returns whether there was such a member.

@@ -146,7 +146,10 @@ impl Control {
         let mut state = State::new(compiled, histories);
         state.recall(store.outcomes()?);
         let members = store.members()?;
-        members.all().for_each(|(name, member)| state.admit(name, member.admission.clone()));
+        for (name, member) in members.all() {
+            state.admit(name, member.admission.clone());
+            state.cordon(name, member.cordoned);
+        }
         state.await_nodes(members.all().map(|(name, _)| name.clone()));
         let state = Mutex::new(state);
         let store = Mutex::new(store);
@@ -375,12 +378,6 @@ impl Control {
             self.state().end_job(id, outcome);
         }
         Ok(())
-    }
-
-    /// Cordons a node, or ends that: a cordoned node gets nothing new, and what the scheduler placed on it goes elsewhere. Returns whether there is such a
-    /// node.
-    pub fn cordon(&self, node: &str, cordoned: bool) -> bool {
-        self.state().cordon(node, cordoned)
     }
 
     /// What a node may know: its own status and that of what it hosts.

@@ -100,6 +100,7 @@ fn golden_files_are_read_and_written_as_they_were() {
     stored::<Template>("stored-template", &slices::other_template());
     stored::<History>("stored-history", &history());
     stored::<Member>("stored-member", &member());
+    stored::<Member>("stored-member-cordoned", &Member { cordoned: true, ..member() });
     stored::<Token>("stored-token", &token());
     for state in [JobState::Pending, JobState::Running, JobState::Succeeded, JobState::Failed] {
         stored::<Outcome>(&format!("stored-outcome-{state:?}").to_lowercase(), &outcome(state));
@@ -157,7 +158,7 @@ fn member() -> Member {
     let locality = Locality { region: Some("eu".to_owned()), zone: Some("eu-a".to_owned()) };
     let admission = Admission { placement: Placement::Scheduled, gateway: true, locality };
     let addresses = vec!["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()];
-    Member { admission, addresses, joined_by: Some([7; 32]) }
+    Member { admission, addresses, joined_by: Some([7; 32]), cordoned: false }
 }
 
 fn token() -> Token {

@@ -1,16 +1,18 @@
 //! The control plane's listener: TLS, and who is at the other end.
 
+use crate::places::{Place, Places};
 use leno_identity::{MembershipMark, SpiffeId, peer_addresses, peer_identity};
+use std::fmt;
 use std::future::Future;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::Sleep;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
@@ -20,13 +22,18 @@ use tonic::transport::server::Connected;
 
 /// How long a handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(5);
-/// Handshakes at a time. Further connections wait in the kernel.
-const HANDSHAKES: usize = 64;
-/// Connections without a certificate at a time, and how long one may last: enough to join. Nodes are not counted, so nobody can take their place.
+/// Handshakes at a time, and those of one source. Further connections wait in the kernel; further ones of a source are closed.
+const HANDSHAKES: usize = 512;
+const HANDSHAKES_OF_SOURCE: usize = 128;
+/// Connections without a certificate at a time, those of one source, and how long one may last: enough to join. Nodes are not counted, so nobody can
+/// take their place.
 const GUESTS: usize = 128;
+const GUESTS_OF_SOURCE: usize = 16;
 const VISIT: Duration = Duration::from_secs(30);
 /// Pause after an error of `accept`, such as too many open files.
 const PAUSE: Duration = Duration::from_millis(50);
+/// Log messages about refused connections are at least this far apart.
+const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A connection after its handshake.
 pub(crate) struct Connection {
@@ -39,7 +46,7 @@ pub(crate) struct Connection {
 /// A connection of somebody who has yet to join.
 struct Visit {
     ends: Pin<Box<Sleep>>,
-    _place: OwnedSemaphorePermit,
+    _place: Place,
 }
 
 /// Who is at the other end of a connection, as its certificate proves.
@@ -73,10 +80,11 @@ pub(crate) fn accept(listener: TcpListener, config: Arc<ServerConfig>) -> Receiv
     let (connections, accepted) = mpsc::channel(1);
     tokio::spawn(async move {
         let acceptor = TlsAcceptor::from(config);
-        let [room, guests] = [HANDSHAKES, GUESTS].map(|places| Arc::new(Semaphore::new(places)));
+        let handshakes = Places::new(HANDSHAKES, HANDSHAKES_OF_SOURCE);
+        let guests = Places::new(GUESTS, GUESTS_OF_SOURCE);
+        let refusals = Arc::new(Refusals::default());
         loop {
-            // The semaphore is never closed, so this does not fail.
-            let permit = room.clone().acquire_owned().await;
+            handshakes.wait().await;
             let (stream, from) = tokio::select! {
                 accepted = listener.accept() => match accepted {
                     Ok(accepted) => accepted,
@@ -88,19 +96,22 @@ pub(crate) fn accept(listener: TcpListener, config: Arc<ServerConfig>) -> Receiv
                 },
                 () = connections.closed() => return,
             };
+            let Some(place) = handshakes.take(from.ip()) else {
+                refusals.tell(from, &"too many handshakes from there at a time");
+                continue;
+            };
             let (acceptor, connections, guests) = (acceptor.clone(), connections.clone(), guests.clone());
+            let refusals = refusals.clone();
             tokio::spawn(async move {
                 match tokio::time::timeout(HANDSHAKE, handshake(acceptor, stream, from, guests)).await {
                     Ok(Ok(connection)) => {
                         // Nobody takes connections any more when the server has ended.
                         let _ = connections.send(Ok(connection)).await;
                     }
-                    Ok(Err(error)) => tracing::warn!(%from, %error, "a connection to the control plane was refused"),
-                    Err(_) => {
-                        tracing::warn!(%from, "a handshake with the control plane took longer than {HANDSHAKE:?}")
-                    }
+                    Ok(Err(error)) => refusals.tell(from, &error),
+                    Err(_) => refusals.tell(from, &format_args!("the handshake took longer than {HANDSHAKE:?}")),
                 }
-                drop(permit);
+                drop(place);
             });
         }
     });
@@ -111,7 +122,7 @@ async fn handshake(
     acceptor: TlsAcceptor,
     stream: TcpStream,
     from: SocketAddr,
-    guests: Arc<Semaphore>,
+    guests: Arc<Places>,
 ) -> io::Result<Connection> {
     // Messages are small and awaited. Waiting to fill a packet would cost a delayed acknowledgement, 40 ms.
     stream.set_nodelay(true)?;
@@ -122,12 +133,37 @@ async fn handshake(
     let visit = match peer.identity {
         Some(_) => None,
         None => {
-            let place = guests.try_acquire_owned();
-            let _place = place.map_err(|_| io::Error::other("too many connections without a certificate"))?;
+            let place = guests.take(from.ip());
+            let _place = place.ok_or_else(|| io::Error::other("too many connections without a certificate"))?;
             Some(Visit { ends: Box::pin(tokio::time::sleep(VISIT)), _place })
         }
     };
     Ok(Connection { stream, peer, visit })
+}
+
+/// Tells of refused connections, but not of each: anybody can make as many as they like.
+#[derive(Default)]
+struct Refusals(Mutex<Untold>);
+
+#[derive(Default)]
+struct Untold {
+    last: Option<Instant>,
+    /// Refused since then.
+    count: u64,
+}
+
+impl Refusals {
+    fn tell(&self, from: SocketAddr, reason: &dyn fmt::Display) {
+        let mut untold = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if untold.last.is_some_and(|last| last.elapsed() < LOG_INTERVAL) {
+            untold.count += 1;
+            return;
+        }
+        let others = std::mem::take(&mut untold.count);
+        untold.last = Some(Instant::now());
+        drop(untold);
+        tracing::warn!(%from, %reason, others, "a connection to the control plane was refused");
+    }
 }
 
 impl Connected for Connection {

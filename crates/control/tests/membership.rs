@@ -7,7 +7,8 @@ use leno_control::v1::discovery_client::DiscoveryClient;
 use leno_control::v1::identity_client::IdentityClient;
 use leno_control::v1::status_client::StatusClient;
 use leno_control::{
-    Control, JoinFailure, JoinOptions, JoinToken, Membership, Resource, Store, Subject, TokenGrant, channel, enrol, v1,
+    Control, JoinFailure, JoinOptions, JoinToken, Membership, Resource, Store, Subject, TokenGrant, Transaction,
+    channel, enrol, v1,
 };
 use leno_identity::{Authority, KeyRequest, SpiffeId, SvidStore, client_config, server_name};
 use std::net::SocketAddr;
@@ -31,7 +32,7 @@ fn token(control: &Control, node: Option<&str>) -> JoinToken {
     let expires = SystemTime::now() + Duration::from_secs(600);
     let grant = TokenGrant { node: node.map(str::to_owned), admission: everything(), addresses: Vec::new(), expires };
     // As it reaches the node: in a text.
-    control.grant(grant).unwrap().reveal().parse().unwrap()
+    control.grant(grant, Transaction::default()).unwrap().reveal().parse().unwrap()
 }
 
 fn joins(served: &Served, token: &JoinToken, name: &str) -> JoinOptions {
@@ -222,7 +223,7 @@ async fn a_revoked_node_loses_its_stream_and_gets_nothing_more() {
     let member = patient(enrol(&joins(&served, &token(&control, None), "one"), BACKOFF)).await.unwrap();
     let (agent, _updates) = node(&served, &member, 1);
     connected(&agent).await;
-    assert!(control.revoke("one").unwrap());
+    assert!(control.revoke("one", Transaction::default()).unwrap());
     let reason = away(&agent).await;
     assert!(reason.contains("was revoked"), "{reason}");
     let frontend: SpiffeId = identity(FRONTEND).parse().unwrap();
@@ -233,7 +234,7 @@ async fn a_revoked_node_loses_its_stream_and_gets_nothing_more() {
         assert!(reason.contains("was revoked"), "{reason}");
     }
     assert!(control.status().nodes.is_empty());
-    assert!(!control.revoke("one").unwrap());
+    assert!(!control.revoke("one", Transaction::default()).unwrap());
     // Its name is free again, for a machine with another token.
     let again = patient(enrol(&joins(&served, &token(&control, None), "one"), BACKOFF)).await.unwrap();
     // The revoked node's certificate is not that machine's, though it names the same node.
@@ -263,7 +264,8 @@ async fn members_and_unused_tokens_outlast_the_process() {
     let (used, unused, revoked) = (token(&control, None), token(&control, None), token(&control, None));
     let member = patient(enrol(&joins(&served, &used, "one"), BACKOFF)).await.unwrap();
     let _gone = patient(enrol(&joins(&served, &revoked, "gone"), BACKOFF)).await.unwrap();
-    assert!(control.revoke("gone").unwrap());
+    assert!(control.revoke("gone", Transaction::default()).unwrap());
+    assert!(control.cordon("one", true, Transaction::default()).unwrap());
     served.stop().await;
     drop(control);
 
@@ -273,8 +275,8 @@ async fn members_and_unused_tokens_outlast_the_process() {
     connected(&agent).await;
     let _two = patient(enrol(&joins(&served, &unused, "two"), BACKOFF)).await.unwrap();
     assert!(refusal(&joins(&served, &used, "three")).await.contains("was used"));
-    let names: Vec<_> = control.status().nodes.into_iter().map(|node| node.name).collect();
-    assert_eq!(names, ["one", "two"]);
+    let nodes: Vec<_> = control.status().nodes.into_iter().map(|node| (node.name, node.cordoned)).collect();
+    assert_eq!(nodes, [("one".to_owned(), true), ("two".to_owned(), false)]);
 }
 
 #[tokio::test]
@@ -316,7 +318,7 @@ async fn after_a_restart_endpoints_stay_until_their_node_could_come_back_but_not
     let changed = accepted(&mut updates).await;
     assert!(changed.iter().all(|change| change.subject() == Subject::Slice(function(FRONTEND))), "{changed:?}");
     assert_eq!(agent.held().get(&endpoints).copied(), before);
-    assert!(control.revoke("host").unwrap());
+    assert!(control.revoke("host", Transaction::default()).unwrap());
     let changed = accepted(&mut updates).await;
     assert!(changed.contains(&Change::Set(Resource::Endpoints(function(ORDERS), vec![]))), "{changed:?}");
 }

@@ -7,6 +7,7 @@ use leno_config::slice::{Command, Isolation, Readiness, Resources, Run, Scale};
 use leno_control::node::{Agent, Change, Updates};
 use leno_control::{
     Bounds, Capacity, Control, Endpoint, FunctionStatus, LimitDemand, Membership, Options, Resource, Store, Subject,
+    Transaction,
 };
 use leno_policy::quota::PARTS;
 use leno_policy::spec::{Counts, QuotaAlgorithm, RateLimit};
@@ -144,11 +145,11 @@ async fn a_function_is_on_one_node_and_its_caller_knows_which() {
     assert_eq!((homes(&control, FRONTEND), homes(&control, ORDERS)), (vec!["one".to_owned()], vec!["one".to_owned()]));
 
     // A cordoned node's functions go elsewhere, and then it has nothing left.
-    control.cordon("one", true);
+    assert!(control.cordon("one", true, Transaction::default()).unwrap());
     eventually(|| homes(&control, FRONTEND) == ["two"] && two.has(&slice_of(ORDERS))).await;
     eventually(|| !one.has(&slice_of(FRONTEND)) && !one.has(&slice_of(ORDERS))).await;
     eventually(|| two.bounds(ORDERS) == Some((0, 5))).await;
-    control.cordon("one", false);
+    assert!(control.cordon("one", false, Transaction::default()).unwrap());
     control.put(&command("orders/new", &[ORDERS], most(5))).unwrap();
     eventually(|| one.has(&slice_of("orders/new")) && one.bounds("orders/new") == Some((0, 5))).await;
     // The caller's node knows the home, which has no instance.
@@ -169,10 +170,10 @@ async fn a_dead_nodes_functions_are_placed_elsewhere_and_it_starts_with_nothing(
     eventually(|| one.has(&slice_of(ORDERS))).await;
     let two = Node::join(&control, &served, &members[1], 2).await;
     let three = Node::join(&control, &served, &members[2], 3).await;
-    control.cordon("two", true);
+    assert!(control.cordon("two", true, Transaction::default()).unwrap());
     control.put(&command(FRONTEND, &[ORDERS], most(5))).unwrap();
     eventually(|| three.endpoints(ORDERS).iter().map(|at| &*at.node).eq(["one"])).await;
-    control.cordon("two", false);
+    assert!(control.cordon("two", false, Transaction::default()).unwrap());
 
     one.agent.report(&function(ORDERS), instances(1));
     drop(one);

@@ -33,65 +33,101 @@ pub(crate) fn check(snapshot: &Snapshot) -> Vec<Problem> {
     }
 }
 
-/// Makes the definitions of a snapshot, in which each container has its image's digest.
+/// What registries have said that tags mean.
+#[derive(Default)]
+pub(crate) struct Tags(HashMap<Reference, Digest>);
+
+/// What becomes of a snapshot.
+pub(crate) enum Outcome {
+    /// Each container has its image's digest.
+    Defined(Definitions),
+    /// Registries have to be asked first.
+    Asks(Unknown),
+}
+
+/// Tags whose meaning is not known yet, and where they stand.
+pub(crate) struct Unknown {
+    resolver: Resolver,
+    tags: HashMap<Reference, Vec<Problem>>,
+}
+
+/// Makes the definitions of a snapshot, in which each container has its image's digest. Asks registries where that is necessary.
 ///
 /// # Errors
 /// Tags that nobody can say the meaning of, each where it stands.
 pub(crate) async fn resolve(control: &Control, snapshot: &Snapshot) -> Result<Definitions, Vec<Problem>> {
+    let mut tags = Tags::default();
+    loop {
+        match block_in_place(|| define(control, snapshot, &tags))? {
+            Outcome::Defined(definitions) => return Ok(definitions),
+            Outcome::Asks(unknown) => unknown.ask(&mut tags).await?,
+        }
+    }
+}
+
+/// The same without asking anybody, with what was said before. Blocks on files with certificates and credentials.
+pub(crate) fn define(control: &Control, snapshot: &Snapshot, tags: &Tags) -> Result<Outcome, Vec<Problem>> {
     let mut slices: BTreeMap<FunctionId, Slice> =
         snapshot.functions().filter_map(|id| Some((id.clone(), snapshot.slice(id)?))).collect();
     if snapshot.containers().next().is_some() {
-        let digests = digests(control, snapshot, &slices).await?;
-        for (id, digest) in digests {
-            if let Some(container) = slices.get_mut(&id).and_then(|slice| slice.run.container_mut()) {
-                container.digest = Some(digest);
+        let resolver = resolver(snapshot).map_err(|problem| vec![problem])?;
+        let (mut unknown, mut problems) = (HashMap::new(), Vec::new());
+        for (id, container, place) in snapshot.containers() {
+            let reference = match reference(&resolver, container, place) {
+                Ok(reference) => reference,
+                Err(problem) => {
+                    problems.push(problem);
+                    continue;
+                }
+            };
+            let Some(slice) = slices.get_mut(id) else { continue };
+            let said = reference.digest().or_else(|| tags.0.get(&reference).copied()).map(|digest| digest.to_string());
+            match said.or_else(|| unchanged(control, slice)) {
+                Some(digest) => {
+                    if let Some(container) = slice.run.container_mut() {
+                        container.digest = Some(digest);
+                    }
+                }
+                None => unknown.entry(reference).or_insert_with(Vec::new).push(place.clone()),
             }
         }
+        if !problems.is_empty() {
+            problems.sort();
+            return Err(problems);
+        }
+        if !unknown.is_empty() {
+            return Ok(Outcome::Asks(Unknown { resolver, tags: unknown }));
+        }
     }
-    Ok(Definitions { mesh: snapshot.mesh_slice().clone(), slices, modules: snapshot.modules().clone() })
+    let (mesh, modules) = (snapshot.mesh_slice().clone(), snapshot.modules().clone());
+    Ok(Outcome::Defined(Definitions { mesh, slices, modules }))
 }
 
-async fn digests(
-    control: &Control,
-    snapshot: &Snapshot,
-    slices: &BTreeMap<FunctionId, Slice>,
-) -> Result<BTreeMap<FunctionId, String>, Vec<Problem>> {
-    // Files with certificates and credentials are read.
-    let resolver = block_in_place(|| resolver(snapshot)).map_err(|problem| vec![problem])?;
-    let (mut digests, mut unknown, mut problems) = (BTreeMap::new(), HashMap::new(), Vec::new());
-    for (id, container, place) in snapshot.containers() {
-        let reference = match reference(&resolver, container, place) {
-            Ok(reference) => reference,
-            Err(problem) => {
-                problems.push(problem);
-                continue;
-            }
-        };
-        let known = reference.digest().map(|digest| digest.to_string());
-        match known.or_else(|| unchanged(control, slices.get(id)?)) {
-            Some(digest) => drop(digests.insert(id.clone(), digest)),
-            None => unknown.entry(reference).or_insert_with(Vec::new).push((id.clone(), place.clone())),
-        }
-    }
-    let answers = stream::iter(unknown).map(|(reference, who)| {
-        let resolver = &resolver;
-        async move { (ask(resolver, &reference).await, reference, who) }
-    });
-    let mut answers = answers.buffer_unordered(AT_A_TIME);
-    while let Some((answer, reference, who)) = answers.next().await {
-        match answer {
-            Ok(digest) => {
-                tracing::info!("image {reference} is {digest}");
-                digests.extend(who.into_iter().map(|(id, _)| (id, digest.to_string())));
-            }
-            Err(message) => {
-                let message = format!("which image that is cannot be found out: {message}");
-                problems.extend(who.into_iter().map(|(_, place)| Problem { message: message.clone(), ..place }));
+impl Unknown {
+    /// Asks the registries, several at a time.
+    ///
+    /// # Errors
+    /// Tags that nobody can say the meaning of, each where it stands.
+    pub(crate) async fn ask(self, tags: &mut Tags) -> Result<(), Vec<Problem>> {
+        let resolver = &self.resolver;
+        let answers = stream::iter(self.tags)
+            .map(|(reference, places)| async move { (ask(resolver, &reference).await, reference, places) });
+        let (mut answers, mut problems) = (answers.buffer_unordered(AT_A_TIME), Vec::new());
+        while let Some((answer, reference, places)) = answers.next().await {
+            match answer {
+                Ok(digest) => {
+                    tracing::info!("image {reference} is {digest}");
+                    tags.0.insert(reference, digest);
+                }
+                Err(message) => {
+                    let message = format!("which image that is cannot be found out: {message}");
+                    problems.extend(places.into_iter().map(|place| Problem { message: message.clone(), ..place }));
+                }
             }
         }
+        problems.sort();
+        if problems.is_empty() { Ok(()) } else { Err(problems) }
     }
-    problems.sort();
-    if problems.is_empty() { Ok(digests) } else { Err(problems) }
 }
 
 /// The digest that the latest revision has, if the function or job is still what it was then.

@@ -11,6 +11,7 @@ use etcd::Server;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fs;
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 
 fn with_redb() -> Control {
@@ -349,4 +350,29 @@ fn another_control_plane_takes_over_and_loses_nothing_that_was_acknowledged() {
     assert!(acknowledged.is_subset(&stored), "{:?}", acknowledged.difference(&stored));
     let in_force = two.get("/v1/status").1["functions"].as_array().unwrap().len();
     assert_eq!(in_force, stored.len(), "and all of it is in force");
+}
+
+/// A registry that takes connections and says nothing.
+#[test]
+fn a_slow_registry_delays_nobody_else() {
+    let registry = TcpListener::bind("127.0.0.1:0").unwrap();
+    let image = format!("{}/shop:1", registry.local_addr().unwrap());
+    let asked = std::thread::spawn(move || registry.accept().map(|(stream, _)| (stream, registry)));
+    let control = Control::start(tempfile::tempdir().unwrap(), &[]);
+    let waits = function("waits", "a").replace("command: [\"true\"]", &format!("image: \"{image}\""));
+    let change = |text: &str| json!({ "apply": [{ "name": "x", "text": text }] });
+    let token = control.token();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| control.post(&token, "/v1/changes", &change(&waits)));
+        let (_stream, _registry) = asked.join().unwrap().unwrap();
+        // The registry was asked, and has not answered. Nobody else waits for it.
+        assert_eq!(control.post(&token, "/v1/changes", &change(&function("quick", "a"))).0, 200);
+        assert!(!waiting.is_finished(), "the registry has not answered yet");
+        // It closes the connection, and refuses the next.
+        drop((_stream, _registry));
+        let (status, refusal) = waiting.join().unwrap();
+        assert_eq!(status, 422, "{refusal}");
+        assert!(refusal.to_string().contains("which image that is cannot be found out"), "{refusal}");
+    });
+    assert_eq!(control.documents().len(), 1);
 }

@@ -5,7 +5,7 @@ use crate::affinity::Cores;
 use crate::proxy_under_test::Helper;
 use anyhow::{Context, anyhow, bail, ensure};
 use leno_config::FunctionId;
-use leno_control::{Control, Counters, Definitions, JoinToken, Store, TokenGrant};
+use leno_control::{Control, Counters, Definitions, JoinToken, Store, TokenGrant, Transaction};
 use leno_identity::Authority;
 use leno_policy::spec::QuotaAlgorithm;
 use serde::{Deserialize, Serialize};
@@ -171,7 +171,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
                 addresses: Vec::new(),
                 expires: SystemTime::now() + Duration::from_secs(3600),
             };
-            let tokens = placements.iter().enumerate().map(|node| Ok(control.grant(grant(node))?.reveal().to_string()));
+            let tokens = placements
+                .iter()
+                .enumerate()
+                .map(|node| Ok(control.grant(grant(node), Transaction::default())?.reveal().to_string()));
             let tokens = tokens.collect::<anyhow::Result<_>>()?;
             let content = Invitation { address: listener.local_addr()?, tokens };
             fs::write(invitation, serde_json::to_vec(&content)?)?;

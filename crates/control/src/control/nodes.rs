@@ -3,7 +3,7 @@
 use super::{Control, NODE_LIFETIME, certify};
 use crate::admission::{Admission, AdmitError, JoinRefused, JoinToken, Member, TokenGrant, check_name};
 use crate::membership::Membership;
-use crate::store::StoreError;
+use crate::store::{StoreError, Transaction};
 use leno_identity::{CertificateDer, RootPin, SpiffeId, SvidStore};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -37,7 +37,7 @@ impl Control {
         let svids = SvidStore::new(self.0.bundle.clone());
         let loopback = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
         let addresses: Vec<IpAddr> = loopback.into_iter().chain(addresses.iter().copied()).collect();
-        let member = Member { admission: admission.clone(), addresses, joined_by: None };
+        let member = Member { admission: admission.clone(), addresses, joined_by: None, cordoned: false };
         certify(&self.0.authority, &svids, &identity, &member.addresses, member.mark())
             .map_err(|error| failed(&error))?;
         self.members().insert(node, member);
@@ -45,8 +45,8 @@ impl Control {
         Membership::new(identity, trust_domain, svids).map_err(|error| failed(&error))
     }
 
-    /// Makes a token with which a machine can join once. Blocks on the store.
-    pub fn grant(&self, grant: TokenGrant) -> Result<JoinToken, AdmitError> {
+    /// Makes a token with which a machine can join once. Blocks on the store. `noted` is stored with it or not at all, here and in what follows.
+    pub fn grant(&self, grant: TokenGrant, noted: Transaction) -> Result<JoinToken, AdmitError> {
         let bundle = self.0.authority.bundle();
         let root = bundle.roots().next().ok_or_else(|| AdmitError::Certificate("there is no root".to_owned()))?;
         let store = self.0.store.lock().unwrap_or_else(PoisonError::into_inner);
@@ -54,7 +54,7 @@ impl Control {
         let before = self.members().clone();
         let mut members = before.clone();
         let token = members.grant(grant, RootPin::of(root), bundle.trust_domain(), SystemTime::now())?;
-        store.save_members(&before, &members).map_err(|error| AdmitError::Store(error.to_string()))?;
+        store.save_members(&before, &members, noted).map_err(|error| AdmitError::Store(error.to_string()))?;
         *self.members() = members;
         Ok(token)
     }
@@ -74,7 +74,7 @@ impl Control {
         let member = members.join(secret, (name, csr), (from, address), SystemTime::now())?;
         let signed = self.0.authority.sign_node(csr, &identity, &member.addresses, member.mark(), NODE_LIFETIME);
         let chain = signed.map_err(|error| request(&error))?;
-        store.save_members(&before, &members)?;
+        store.save_members(&before, &members, Transaction::default())?;
         *self.members() = members;
         let mut state = self.state();
         // Another machine may have had the name until now. Its stream and its endpoints end.
@@ -88,15 +88,31 @@ impl Control {
     /// Ends a node's membership: its stream and its endpoints end at once, and its certificate is worth nothing here any more. Returns whether there
     /// was such a node. Other nodes take its certificates for functions until they expire; replace the authority's root if that is too long. Blocks
     /// on the store; if it cannot be written, the node is out until the control plane starts again.
-    pub fn revoke(&self, node: &str) -> Result<bool, StoreError> {
+    pub fn revoke(&self, node: &str, noted: Transaction) -> Result<bool, StoreError> {
         let store = self.0.store.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.members().clone();
-        let was_there = self.members().remove(node);
+        if !self.members().remove(node) {
+            return Ok(false);
+        }
         self.state().expel(node);
         // Requests of nodes are answered while the store is waited for, so the lock is not held then.
         let after = self.members().clone();
-        store.save_members(&before, &after)?;
-        Ok(was_there)
+        store.save_members(&before, &after, noted)?;
+        Ok(true)
+    }
+
+    /// Cordons a node, or ends that: a cordoned node gets nothing new, and what the scheduler placed on it goes elsewhere. Returns whether there is
+    /// such a node. Blocks on the store.
+    pub fn cordon(&self, node: &str, cordoned: bool, noted: Transaction) -> Result<bool, StoreError> {
+        let store = self.0.store.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = self.members().clone();
+        let mut members = before.clone();
+        if !members.cordon(node, cordoned) {
+            return Ok(false);
+        }
+        store.save_members(&before, &members, noted)?;
+        *self.members() = members;
+        Ok(self.state().cordon(node, cordoned))
     }
 
     /// Changes the placement and gateway role of an admitted node. Its certificate stays valid. Blocks on the store.
@@ -105,7 +121,7 @@ impl Control {
         let before = self.members().clone();
         let mut members = before.clone();
         members.place(node, admission.clone());
-        store.save_members(&before, &members)?;
+        store.save_members(&before, &members, Transaction::default())?;
         *self.members() = members;
         self.state().admit(node, admission);
         Ok(())

@@ -204,10 +204,14 @@ impl Store {
     }
 
     /// Saves what differs. Nodes that were admitted within the process end with it and are not saved.
-    pub(crate) fn save_members(&self, before: &Members, after: &Members) -> Result<(), StoreError> {
+    pub(crate) fn save_members(
+        &self,
+        before: &Members,
+        after: &Members,
+        mut transaction: Transaction,
+    ) -> Result<(), StoreError> {
         let Some(backend) = &self.0 else { return Ok(()) };
         let backend = &**backend;
-        let mut transaction = Transaction::default();
         let joined = |members: &Members| -> BTreeMap<Arc<str>, Member> {
             let joined = members.members.iter().filter(|(_, member)| member.joined_by.is_some());
             joined.map(|(name, member)| (name.clone(), member.clone())).collect()

@@ -7,6 +7,7 @@ use super::error::ApiError;
 use super::service::{DocumentValue, Kept, Service, entry, key, now};
 use super::tokens::Caller;
 use super::types::{Action, AuditChange, ChangeAnswer, ChangeRequest, Changed, Role, Wrong};
+use crate::images::{Outcome, Tags, Unknown};
 use crate::{ca, check, images};
 use anyhow::{Context, Result};
 use leno_config::{Document, DocumentId, FunctionId, Problem, Slice, Snapshot};
@@ -48,6 +49,13 @@ struct Checked {
     documents: BTreeMap<DocumentId, Document>,
     actions: Vec<(DocumentId, Action, Option<Document>)>,
     snapshot: Snapshot,
+}
+
+/// What became of a change.
+enum Attempt {
+    Made(ChangeAnswer),
+    /// Nothing yet: it depends on what tags of images mean.
+    Asks(Unknown),
 }
 
 impl Leading {
@@ -133,6 +141,23 @@ impl Leading {
         request: ChangeRequest,
     ) -> Result<ChangeAnswer, ApiError> {
         caller.needs(if request.dry_run { Role::Reader } else { Role::Editor })?;
+        let mut tags = Tags::default();
+        loop {
+            match self.try_change(service, caller, &request, &tags).await? {
+                Attempt::Made(answer) => return Ok(answer),
+                // Registries may be slow, and other changes do not wait for them.
+                Attempt::Asks(unknown) => unknown.ask(&mut tags).await.map_err(ApiError::Problems)?,
+            }
+        }
+    }
+
+    async fn try_change(
+        &self,
+        service: &Service,
+        caller: &Caller,
+        request: &ChangeRequest,
+        tags: &Tags,
+    ) -> Result<Attempt, ApiError> {
         let mut writer = self.writer.lock().await;
         // Stored documents that are wrong stay so until this change, or another one, mends them.
         if let Err(error) = self.refresh(service, &mut writer).await
@@ -143,7 +168,7 @@ impl Leading {
         let mut files: BTreeSet<String> = request.apply.iter().map(|file| file.name.clone()).collect();
         // Problems of a stored document are told by its name. A file of that name in the request does not let anybody see them.
         files.retain(|file| !service.state().documents.keys().any(|id| id.to_string() == *file));
-        let checked = block_in_place(|| self.checked(service, &writer, caller, &request));
+        let checked = block_in_place(|| self.checked(service, &writer, caller, request));
         let Checked { documents, actions, snapshot } =
             checked.map_err(|error| error.without_what_is_hidden(caller, &files))?;
         let is_change = actions.iter().any(|(_, action, _)| *action != Action::Unchanged);
@@ -161,21 +186,24 @@ impl Leading {
             });
         }
         if !is_change && !writer.stale {
-            return Ok(answer);
+            return Ok(Attempt::Made(answer));
         }
         let definitions = if request.dry_run {
             // Registries are not asked.
             let slices = snapshot.functions().filter_map(|id| Some((id.clone(), snapshot.slice(id)?))).collect();
             Definitions { mesh: snapshot.mesh_slice().clone(), slices, modules: snapshot.modules().clone() }
         } else {
-            images::resolve(&self.control, &snapshot).await.map_err(ApiError::Problems)?
+            match block_in_place(|| images::define(&self.control, &snapshot, tags)).map_err(ApiError::Problems)? {
+                Outcome::Defined(definitions) => definitions,
+                Outcome::Asks(unknown) => return Ok(Attempt::Asks(unknown)),
+            }
         };
         let (differing, removed) = difference(writer.in_force.as_ref(), &definitions);
         let names = differing.iter().map(|slice| &slice.id).chain(&removed);
         answer.functions = names.map(ToString::to_string).collect();
         if request.dry_run {
             block_in_place(|| self.control.check(&definitions))?;
-            return Ok(answer);
+            return Ok(Attempt::Made(answer));
         }
         let committed = block_in_place(|| self.commit(service, &mut writer, caller, &actions, &definitions));
         answer.revision = Some(committed?);
@@ -185,7 +213,7 @@ impl Leading {
         writer.stale = false;
         service.state_mut().not_in_force.clear();
         self.trim(service, &mut writer);
-        Ok(answer)
+        Ok(Attempt::Made(answer))
     }
 
     fn checked(

@@ -4,7 +4,7 @@ use super::audit;
 use super::error::ApiError;
 use super::service::{Service, entry};
 use super::tokens::Caller;
-use super::types::{Action, AuditChange, CordonRequest, JoinTokenRequest, NewJoinToken, Role};
+use super::types::{Action, AuditChange, AuditEntry, CordonRequest, JoinTokenRequest, NewJoinToken, Role};
 use ipnet::IpNet;
 use leno_config::Locality;
 use leno_control::{Admission, AdmitError, Placement, TokenGrant, Transaction};
@@ -41,30 +41,35 @@ impl Service {
             node,
         };
         let what = grant.node.as_ref().map_or_else(|| "join token".to_owned(), |node| format!("join token for {node}"));
-        let token = leading.control.grant(grant).map_err(|error| match error {
+        let (entry, noted) = noted(caller, what, Action::Created)?;
+        let token = leading.control.grant(grant, noted).map_err(|error| match error {
             AdmitError::Name(_) => ApiError::Bad(error.to_string()),
             error => ApiError::Unavailable(error.to_string()),
         })?;
-        self.note(caller, what, Action::Created)?;
+        self.log(&entry);
         Ok(NewJoinToken { token: token.reveal().to_string() })
     }
 
     /// Ends a node's membership. Blocks on the store.
     pub(crate) fn revoke_node(&self, caller: &Caller, node: &str) -> Result<(), ApiError> {
         let leading = self.of_the_mesh(caller)?;
-        if !leading.control.revoke(node)? {
+        let (entry, noted) = noted(caller, format!("node {node}"), Action::Deleted)?;
+        if !leading.control.revoke(node, noted)? {
             return Err(ApiError::NotFound(format!("node {node}")));
         }
-        self.note(caller, format!("node {node}"), Action::Deleted)
+        self.log(&entry);
+        Ok(())
     }
 
     /// Cordons a node, or ends that. Blocks on the store.
     pub(crate) fn cordon_node(&self, caller: &Caller, node: &str, request: &CordonRequest) -> Result<(), ApiError> {
         let leading = self.of_the_mesh(caller)?;
-        if !leading.control.cordon(node, request.cordoned) {
+        let (entry, noted) = noted(caller, format!("node {node}"), Action::Changed)?;
+        if !leading.control.cordon(node, request.cordoned, noted)? {
             return Err(ApiError::NotFound(format!("node {node}")));
         }
-        self.note(caller, format!("node {node}"), Action::Changed)
+        self.log(&entry);
+        Ok(())
     }
 
     fn of_the_mesh(&self, caller: &Caller) -> Result<std::sync::Arc<super::Leading>, ApiError> {
@@ -74,13 +79,12 @@ impl Service {
         }
         self.leading()
     }
+}
 
-    fn note(&self, caller: &Caller, what: String, action: Action) -> Result<(), ApiError> {
-        let entry = entry(caller, vec![AuditChange { what, action, before: 0 }]);
-        let mut transaction = Transaction::default();
-        audit::add(&mut transaction, &entry)?;
-        self.backend.commit(&transaction)?;
-        self.log(&entry);
-        Ok(())
-    }
+/// An entry of the audit log, and what stores it with the change.
+fn noted(caller: &Caller, what: String, action: Action) -> Result<(AuditEntry, Transaction), ApiError> {
+    let entry = entry(caller, vec![AuditChange { what, action, before: 0 }]);
+    let mut transaction = Transaction::default();
+    audit::add(&mut transaction, &entry)?;
+    Ok((entry, transaction))
 }

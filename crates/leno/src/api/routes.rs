@@ -20,6 +20,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::task::block_in_place;
 use tokio::time::timeout;
@@ -93,9 +94,13 @@ async fn bounded(request: Request, next: Next) -> Response {
     }
 }
 
-/// The client's address, which the listener adds to each request.
-#[derive(Clone, Copy)]
-pub(super) struct Peer(pub SocketAddr);
+/// The client, which the listener adds to each request.
+#[derive(Clone)]
+pub(super) struct Peer {
+    pub address: SocketAddr,
+    /// Set once the client has shown a valid token.
+    pub known: Arc<AtomicBool>,
+}
 
 impl FromRequestParts<Arc<Service>> for Caller {
     type Rejection = ApiError;
@@ -103,8 +108,13 @@ impl FromRequestParts<Arc<Service>> for Caller {
     async fn from_request_parts(parts: &mut Parts, service: &Arc<Service>) -> Result<Self, ApiError> {
         let header = parts.headers.get("authorization").and_then(|value| value.to_str().ok());
         let bearer = header.and_then(|value| value.strip_prefix("Bearer "));
-        let from = parts.extensions.get::<Peer>().map(|peer| peer.0.ip().to_string());
-        service.caller(bearer, &from.unwrap_or_default())
+        let peer = parts.extensions.get::<Peer>();
+        let from = peer.map(|peer| peer.address.ip().to_string()).unwrap_or_default();
+        let caller = service.caller(bearer, &from)?;
+        if let Some(peer) = peer {
+            peer.known.store(true, Ordering::Relaxed);
+        }
+        Ok(caller)
     }
 }
 
