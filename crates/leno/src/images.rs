@@ -40,7 +40,7 @@ pub(crate) struct Tags(HashMap<Reference, Digest>);
 /// What becomes of a snapshot.
 pub(crate) enum Outcome {
     /// Each container has its image's digest.
-    Defined(Definitions),
+    Defined(Box<Definitions>),
     /// Registries have to be asked first.
     Asks(Unknown),
 }
@@ -59,7 +59,7 @@ pub(crate) async fn resolve(control: &Control, snapshot: &Snapshot) -> Result<De
     let mut tags = Tags::default();
     loop {
         match block_in_place(|| define(control, snapshot, &tags))? {
-            Outcome::Defined(definitions) => return Ok(definitions),
+            Outcome::Defined(definitions) => return Ok(*definitions),
             Outcome::Asks(unknown) => unknown.ask(&mut tags).await?,
         }
     }
@@ -100,7 +100,7 @@ pub(crate) fn define(control: &Control, snapshot: &Snapshot, tags: &Tags) -> Res
         }
     }
     let (mesh, modules) = (snapshot.mesh_slice().clone(), snapshot.modules().clone());
-    Ok(Outcome::Defined(Definitions { mesh, slices, modules }))
+    Ok(Outcome::Defined(Box::new(Definitions { mesh, slices, modules })))
 }
 
 impl Unknown {

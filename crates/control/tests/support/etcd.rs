@@ -1,5 +1,6 @@
 //! A real etcd, which can be stopped, paused and started again with what it has.
 
+#[allow(clippy::duplicate_mod, reason = "some test binaries have it in `mesh` too")]
 #[path = "../../../leno/tests/mesh/ports.rs"]
 mod ports;
 

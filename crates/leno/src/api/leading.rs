@@ -194,7 +194,7 @@ impl Leading {
             Definitions { mesh: snapshot.mesh_slice().clone(), slices, modules: snapshot.modules().clone() }
         } else {
             match block_in_place(|| images::define(&self.control, &snapshot, tags)).map_err(ApiError::Problems)? {
-                Outcome::Defined(definitions) => definitions,
+                Outcome::Defined(definitions) => *definitions,
                 Outcome::Asks(unknown) => return Ok(Attempt::Asks(unknown)),
             }
         };

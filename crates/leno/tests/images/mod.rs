@@ -1,5 +1,6 @@
 //! Images for tests, and Debian's docker-registry to pull them from.
 
+#[allow(clippy::duplicate_mod, reason = "some test binaries have it in `mesh` too")]
 #[path = "../mesh/ports.rs"]
 mod ports;
 

@@ -1,0 +1,70 @@
+//! Networks that only the test has. Root alone can make them.
+
+use super::{Place, eventually, leno_of_nodes};
+use std::fs;
+use std::net::Ipv4Addr;
+use std::process::{Child, Command};
+
+/// A network of its own for the test, with an address for the control plane; and one for each node, which can be cut off.
+pub(crate) struct Hub;
+
+pub(crate) const HUB: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+
+impl Hub {
+    /// Moves this thread, and what it starts, into the network.
+    pub(crate) fn enter() -> Self {
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+        ip("link set lo up");
+        ip("link add hub type bridge");
+        ip(&format!("addr add {HUB}/24 dev hub"));
+        ip("link set hub up");
+        Self
+    }
+
+    pub(crate) fn place(&self, number: u8) -> Isolated {
+        // The network lives as long as this process.
+        let holder = Command::new("unshare").args(["--net", "sleep", "infinity"]).spawn().unwrap();
+        let (own, net) = (fs::read_link("/proc/thread-self/ns/net").unwrap(), format!("/proc/{}/ns/net", holder.id()));
+        eventually("a network", || fs::read_link(&net).ok().filter(|other| *other != own));
+        let (link, address) = (format!("node{number}"), Ipv4Addr::new(10, 77, 0, 10 + number));
+        ip(&format!("link add {link} type veth peer name eth0 netns {}", holder.id()));
+        ip(&format!("link set {link} master hub up"));
+        let enter = format!("--net={net}");
+        for arguments in
+            ["link set lo up".to_owned(), format!("addr add {address}/24 dev eth0"), "link set eth0 up".to_owned()]
+        {
+            let done = Command::new("nsenter").arg(&enter).arg("ip").args(arguments.split(' ')).status().unwrap();
+            assert!(done.success(), "ip {arguments}");
+        }
+        let command = vec!["nsenter".to_owned(), enter, leno_of_nodes()];
+        Isolated { place: Place { address, command }, link, holder }
+    }
+}
+
+/// A network of a node.
+pub(crate) struct Isolated {
+    pub(crate) place: Place,
+    pub(crate) link: String,
+    pub(crate) holder: Child,
+}
+
+impl Isolated {
+    pub(crate) fn cut(&self) {
+        ip(&format!("link set {} down", self.link));
+    }
+
+    pub(crate) fn mend(&self) {
+        ip(&format!("link set {} up", self.link));
+    }
+}
+
+impl Drop for Isolated {
+    fn drop(&mut self) {
+        let _ = self.holder.kill();
+        let _ = self.holder.wait();
+    }
+}
+
+pub(crate) fn ip(arguments: &str) {
+    assert!(Command::new("ip").args(arguments.split(' ')).status().unwrap().success(), "ip {arguments}");
+}
