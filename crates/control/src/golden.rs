@@ -81,7 +81,8 @@ fn golden_files_are_read_and_written_as_they_were() {
     resource("slice-command", &Resource::Slice(Box::new(slices::command())));
     resource("slice-external", &Resource::Slice(Box::new(slices::external())));
     resource("slice-job", &Resource::Slice(Box::new(slices::job())));
-    resource("slice-egress", &Resource::Slice(Box::new(slices::egress())));
+    resource("slice-egress", &Resource::Slice(Box::new(slices::egress(false))));
+    resource("slice-egress-nodes", &Resource::Slice(Box::new(slices::egress(true))));
     resource("endpoints", &Resource::Endpoints(id("shop/checkout"), endpoints()));
     let mut near = endpoints();
     near[0].locality = Locality { region: Some("eu".to_owned()), zone: Some("eu-a".to_owned()) };
@@ -101,6 +102,8 @@ fn golden_files_are_read_and_written_as_they_were() {
     stored::<History>("stored-history", &history());
     stored::<Member>("stored-member", &member());
     stored::<Member>("stored-member-cordoned", &Member { cordoned: true, ..member() });
+    let admission = Admission { egress: true, ..member().admission };
+    stored::<Member>("stored-member-egress", &Member { admission, ..member() });
     stored::<Token>("stored-token", &token());
     for state in [JobState::Pending, JobState::Running, JobState::Succeeded, JobState::Failed] {
         stored::<Outcome>(&format!("stored-outcome-{state:?}").to_lowercase(), &outcome(state));
@@ -156,7 +159,7 @@ fn at(seconds: u64) -> SystemTime {
 
 fn member() -> Member {
     let locality = Locality { region: Some("eu".to_owned()), zone: Some("eu-a".to_owned()) };
-    let admission = Admission { placement: Placement::Scheduled, gateway: true, locality };
+    let admission = Admission { placement: Placement::Scheduled, gateway: true, locality, egress: false };
     let addresses = vec!["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()];
     Member { admission, addresses, joined_by: Some([7; 32]), cordoned: false }
 }

@@ -23,7 +23,7 @@ use self::placing::Index;
 use self::scaling::Scaled;
 use crate::active_rollouts::ActiveRollouts;
 use crate::admission::{Admission, Placement};
-use crate::definitions::{Compiled, Modules, Prepared, Put};
+use crate::definitions::{Carrier, Compiled, Modules, Prepared, Put};
 use crate::error::DefinitionsError;
 use crate::history::{Candidate, Histories, History};
 use crate::job::JobReport;
@@ -148,7 +148,7 @@ impl State {
         self.awaiting |= !self.awaited.is_empty();
     }
 
-    /// Adds a node, or changes its placement, gateway role and locality.
+    /// Adds a node, or changes its placement, roles and locality.
     pub(crate) fn admit(&mut self, name: &str, admission: Admission) {
         let known = self.nodes.contains_key(name);
         let name: Arc<str> = self.nodes.get_key_value(name).map_or_else(|| name.into(), |(name, _)| name.clone());
@@ -162,8 +162,13 @@ impl State {
             session.pending.insert(Subject::Hosted);
         }
         let relocated = before.locality != after.locality;
+        let carried = known && before.egress;
         let before = if known { before.placement } else { Placement::Only(BTreeSet::new()) };
-        let moved = self.index.place(&name, &before, &after.placement, || self.compiled.functions.keys().cloned());
+        let mut moved = self.index.place(&name, &before, &after.placement, || self.compiled.functions.keys().cloned());
+        if carried != after.egress {
+            self.index.set_egress(&name, after.egress);
+            moved.extend(self.carried());
+        }
         self.offer(&name);
         self.rehost(&moved);
         if relocated {
@@ -186,7 +191,7 @@ impl State {
             node.instances.clear();
         }
         let nothing = Placement::Only(BTreeSet::new());
-        self.admit(&name, Admission { placement: nothing, gateway: false, locality });
+        self.admit(&name, Admission { placement: nothing, gateway: false, locality, egress: false });
         self.nodes.remove(&name);
         self.issued.retain(|(_, node), _| **node != *name);
         // What it said to have of functions that are elsewhere would keep their instances there below the maximum forever.
@@ -218,6 +223,8 @@ impl State {
             node.cordoned = cordoned;
         }
         self.offer(&name);
+        let carried = self.carried();
+        self.endpoints_changed(carried.iter());
         self.place_jobs();
         true
     }
@@ -492,7 +499,8 @@ impl State {
     pub(crate) fn may_sign(&self, name: &str, identity: &SpiffeId) -> Option<Duration> {
         let node = self.nodes.get(name)?;
         let mut functions = self.compiled.by_identity.get(identity).into_iter().flatten();
-        let hosted = functions.any(|function| node.hosted.contains(function));
+        // A node that connects to the outside for its own functions only is asked by nobody else.
+        let hosted = functions.any(|id| node.hosted.contains(id) && self.carrier(id) != Some(Carrier::Callers));
         let gateway = node.admission.gateway && self.compiled.gateway.as_ref() == Some(identity);
         (hosted || gateway).then_some(self.compiled.svid_lifetime)
     }

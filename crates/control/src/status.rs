@@ -119,6 +119,10 @@ pub struct NodeStatus {
     pub locality: Locality,
     /// It gets nothing new, and what it has goes elsewhere.
     pub cordoned: bool,
+    /// It may be a gateway.
+    pub gateway: bool,
+    /// It connects to the outside for the functions of all nodes, where the mesh has such nodes do that.
+    pub egress: bool,
     /// What it offers to instances; `None`: it has said nothing, so the scheduler places nothing on it.
     pub capacity: Option<Capacity>,
     /// Instances that it has, or must have.

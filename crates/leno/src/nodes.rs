@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 pub(crate) const COLUMNS: &[Column] = &[
     ("NODE", "node", Plain),
     ("STATE", "state", Plain),
+    ("ROLES", "roles", Plain),
     ("ZONE", "zone", Plain),
     ("HOSTED", "hosted", Plain),
     ("INSTANCES", "instances", Plain),
@@ -28,10 +29,12 @@ pub(crate) fn row_of(node: &Value) -> Value {
         (Value::Bool(true), _) => "connected",
         _ => "away",
     };
+    let roles = ["gateway", "egress"].into_iter().filter(|role| node[role] == Value::Bool(true));
     let count = |list: &Value| list.as_array().map(Vec::len);
     json!({
         "node": node["name"],
         "state": state,
+        "roles": roles.collect::<Vec<_>>(),
         "inbound": node["inbound"],
         "region": node["locality"]["region"],
         "zone": node["locality"]["zone"],

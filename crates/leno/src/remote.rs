@@ -376,6 +376,9 @@ pub(crate) enum Token {
         /// The node is a gateway and hosts nothing (`leno gateway`).
         #[arg(long)]
         only_gateway: bool,
+        /// The node connects to the outside for the functions of all nodes, where the mesh has such nodes do that (`egress.nodes` of the Mesh document).
+        #[arg(long, conflicts_with = "only_gateway")]
+        egress: bool,
         /// IP address, or block of addresses, at which other nodes may reach the node; may be given several times. Without it: only the address from
         /// which it joins.
         #[arg(long, value_name = "IP")]
@@ -418,9 +421,17 @@ pub(crate) fn token(server: &Server, command: Token) -> Result<ExitCode> {
             let made: NewToken = Connection::to(server)?.post("/v1/tokens", &request)?;
             println!("{}", shown(&made.token));
         }
-        Token::Join { node, gateway, only_gateway, address, region, zone, expires } => {
-            let request =
-                JoinTokenRequest { node, gateway, only_gateway, addresses: address, region, zone, lifetime: expires };
+        Token::Join { node, gateway, only_gateway, egress, address, region, zone, expires } => {
+            let request = JoinTokenRequest {
+                node,
+                gateway,
+                only_gateway,
+                egress,
+                addresses: address,
+                region,
+                zone,
+                lifetime: expires,
+            };
             let made: NewJoinToken = Connection::to(server)?.post("/v1/join-tokens", &request)?;
             println!("{}", shown(&made.token));
         }

@@ -32,7 +32,8 @@ pub use claim::ClaimPath;
 pub use confine::{Resources, Secret, SecretAs};
 pub use extension::{Direction, Extension, FailMode, Phase};
 pub use external::{
-    External, ExternalCredential, ExternalKind, ExternalPort, ExternalSpec, ExternalTimeouts, ExternalTls, MeshEgress,
+    EgressNodes, External, ExternalCredential, ExternalKind, ExternalPort, ExternalSpec, ExternalTimeouts, ExternalTls,
+    MeshEgress,
 };
 pub use external_authorization::{Authorizer, AuthorizerCache};
 pub use function::{

@@ -107,6 +107,8 @@ impl State {
             counters: node.counters,
             locality: node.admission.locality.clone(),
             cordoned: node.cordoned,
+            gateway: node.admission.gateway,
+            egress: node.admission.egress,
             capacity: node.capacity,
             reserved: self.scheduler.reserved_on(name),
         }

@@ -59,7 +59,12 @@ impl World {
         for name in NODES {
             state.admit(
                 name,
-                Admission { placement: Placement::Everything, gateway: true, locality: Default::default() },
+                Admission {
+                    placement: Placement::Everything,
+                    gateway: true,
+                    locality: Default::default(),
+                    egress: false,
+                },
             );
         }
         Self {
@@ -119,7 +124,7 @@ impl World {
             Placement::Only(FUNCTIONS.into_iter().filter(|_| random.one_in(2)).map(slices::function).collect())
         };
         self.placements.insert(name, placement.clone());
-        self.state.admit(name, Admission { placement, gateway: true, locality: Default::default() });
+        self.state.admit(name, Admission { placement, gateway: true, locality: Default::default(), egress: false });
     }
 
     fn connect(&mut self, name: &'static str) {

@@ -180,6 +180,9 @@ pub(crate) struct JoinTokenRequest {
     /// The node is a gateway and hosts nothing.
     #[serde(default)]
     pub only_gateway: bool,
+    /// The node connects to the outside for the functions of all nodes, where the mesh has such nodes do that. Not with `onlyGateway`.
+    #[serde(default)]
+    pub egress: bool,
     /// IP addresses and blocks of them at which other nodes may reach the node. Empty: only the address from which it joins.
     #[serde(default)]
     pub addresses: Vec<String>,

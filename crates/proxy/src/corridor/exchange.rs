@@ -152,6 +152,7 @@ impl Exchange {
         let record = Record::new(&worker.recorder, direction, &peer, protocol, head, name);
         head.headers.insert(head::REQUEST_ID, request_id.clone());
         let port = head::split_authority(head::authority(head)).1.unwrap_or(80);
+        let port = if let Origin::Inbound(callee) = &origin { callee.judged_port(port) } else { port };
         let is_retry = parent.as_deref().is_some_and(InFlight::is_retry);
         let mut exchange = Self {
             worker,
@@ -203,8 +204,6 @@ impl Exchange {
         let peer = Peer { identity: Some(caller.identity.clone()), address };
         let name = self.request_id.to_str().unwrap_or_default();
         let record = Record::new(&self.worker.recorder, TrafficDirection::Inbound, &peer, self.protocol, head, name);
-        // What is outside is judged by the port that the request goes to.
-        let outside = callee.outside.as_deref().and_then(|outside| outside.egress.http_port(self.port));
         let mut exchange = Self {
             worker: self.worker.clone(),
             snapshot: self.snapshot.clone(),
@@ -213,7 +212,7 @@ impl Exchange {
             protocol: self.protocol,
             upgrade: self.upgrade,
             scheme: self.scheme,
-            port: outside.map_or(self.port, |port| port.number),
+            port: callee.judged_port(self.port),
             request_id: self.request_id.clone(),
             parent: None,
             record,

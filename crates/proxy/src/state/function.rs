@@ -133,6 +133,12 @@ impl FunctionEntry {
         }
     }
 
+    /// The port that its rules are about when a request asks for `port`: of something outside, the one to which the request goes.
+    pub(crate) fn judged_port(&self, port: u16) -> u16 {
+        let outside = self.outside.as_deref().and_then(|outside| outside.egress.http_port(port));
+        outside.map_or(port, |port| port.number)
+    }
+
     /// The callee that it means by this host, which has no port. `None`: it may call none by this name or address.
     pub(crate) fn callee(&self, host: &str) -> Option<&slice::Callee> {
         let host = routes::lower(host);

@@ -79,7 +79,12 @@ impl Mesh {
         for name in NODES {
             state.admit(
                 name,
-                Admission { placement: Placement::Scheduled, gateway: false, locality: Default::default() },
+                Admission {
+                    placement: Placement::Scheduled,
+                    gateway: false,
+                    locality: Default::default(),
+                    egress: false,
+                },
             );
         }
         Self { state, ends: NODES.map(|name| (name, End::default())).into(), now: Duration::ZERO }

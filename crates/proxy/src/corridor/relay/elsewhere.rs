@@ -62,7 +62,8 @@ impl Relay {
         let failed = |error: &dyn std::fmt::Display| Stop::Failed(format!("{address} does not take it: {error}"));
         let mut request = Request::new(Body::empty());
         *request.method_mut() = Method::CONNECT;
-        let authority = format!("{}.{}:{}", self.callee.id.name, self.callee.id.namespace, self.port.number);
+        // Of a callee that is outside of the mesh, the node there has to know by which of its names or addresses it was called.
+        let authority = format!("{}:{}", self.host()?, self.port.number);
         *request.uri_mut() = authority.parse::<Uri>().map_err(|error| failed(&error))?;
         if !self.name.is_empty() {
             let name = HeaderValue::try_from(&self.name).map_err(|error| failed(&error))?;
