@@ -1,5 +1,6 @@
 //! Random histories: whatever happens in whatever order, in the end each node has exactly what it should.
 
+mod egress;
 mod scheduled;
 
 use super::*;

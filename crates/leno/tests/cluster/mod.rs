@@ -10,7 +10,7 @@ use crate::mesh::{ALLOW_ALL, Answer, echo_function, policy, try_curl};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -25,8 +25,13 @@ pub(crate) fn control() -> Control {
 }
 
 pub(crate) fn control_at(address: Ipv4Addr) -> Control {
+    control_of(address, MESH)
+}
+
+/// With this Mesh document.
+pub(crate) fn control_of(address: Ipv4Addr, mesh: &str) -> Control {
     let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("mesh.yaml"), MESH).unwrap();
+    fs::write(folder.path().join("mesh.yaml"), mesh).unwrap();
     fs::write(folder.path().join("passphrase"), "correct horse battery\n").unwrap();
     let arguments = ["--mesh", "mesh.yaml", "--ca", "ca.pem", "--ca-passphrase", "passphrase"];
     Control::start_serving(folder, &arguments, address)
@@ -130,6 +135,15 @@ impl Node {
 
     pub(crate) fn get(&self, path: &str) -> Option<Answer> {
         try_curl(&format!("http://{}{path}", self.gateway), &["--max-time", "20"])
+    }
+
+    /// Runs a `leno` command against this node.
+    pub(crate) fn leno(&self, arguments: &[&str]) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_leno"))
+            .args(arguments)
+            .env("LENO_ADMIN", format!("unix:{}", self.folder.path().join("admin.sock").display()))
+            .output()
+            .unwrap()
     }
 
     pub(crate) fn kill(&mut self) {

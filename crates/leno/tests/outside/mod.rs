@@ -1,6 +1,7 @@
 //! What is outside of a test's mesh: a name server that answers as the test wants, and servers that tell what came.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+use crate::mesh::policy;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
@@ -21,6 +22,25 @@ use tokio_rustls::rustls::RootCertStore;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
+
+/// An External document.
+pub(crate) fn external(name: &str, spec: &str) -> String {
+    format!(
+        "---\napiVersion: leno.dev/v1alpha1\nkind: External\nmetadata: {{name: {name}, namespace: test}}\nspec:\n{spec}\n"
+    )
+}
+
+/// A policy that lets `caller` GET everything but what is below `/admin`.
+pub(crate) fn reading(external: &str, more: &str) -> String {
+    policy(
+        external,
+        external,
+        &format!(
+            "  authorization: {{rules: [{{name: no-admin, action: deny, to: [{{paths: [\"/admin/{{**}}\"]}}]}}, \
+             {{name: read, from: [{{identities: [caller]}}], to: [{{methods: [GET]}}]}}]}}\n{more}"
+        ),
+    )
+}
 
 /// What a name server says of a name.
 #[derive(Clone)]
@@ -43,11 +63,15 @@ pub(crate) struct Names {
 
 impl Names {
     pub(crate) fn start() -> Self {
+        Self::start_at(Ipv4Addr::LOCALHOST)
+    }
+
+    pub(crate) fn start_at(at: Ipv4Addr) -> Self {
         let runtime = runtime();
         let (answers, asked) = (Arc::<Mutex<HashMap<String, Answer>>>::default(), Arc::<Mutex<Vec<String>>>::default());
         let (socket, listener) = runtime.block_on(async {
             loop {
-                let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+                let socket = UdpSocket::bind((at, 0)).await.unwrap();
                 // The same number may be taken in the other protocol.
                 if let Ok(listener) = TcpListener::bind(socket.local_addr().unwrap()).await {
                     return (socket, listener);
