@@ -5,7 +5,7 @@ use crate::control::{Control, JoinError, NODE_LIFETIME, WeakControl};
 use crate::listener;
 use crate::listener::Peer;
 use crate::resource::Subject;
-use crate::state::{Greeting, Next};
+use crate::state::{Forgotten, Greeting, Next, Patience};
 use crate::wire::v1::discovery_server::{Discovery, DiscoveryServer};
 use crate::wire::v1::from_node::Message;
 use crate::wire::v1::identity_server::{Identity, IdentityServer};
@@ -43,7 +43,7 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_millis(1500);
 const STREAMS: u32 = 32;
 /// How long connections have to end when the control plane stops serving.
 const CLOSING: Duration = Duration::from_secs(2);
-/// Nodes have so many times their grace to come back to a control plane that was started again.
+/// Nodes have so many times their grace to come back to a control plane that was started again, or that many nodes have left at a time.
 const RESTART_GRACES: u32 = 20;
 
 /// Why the control plane cannot serve.
@@ -255,9 +255,12 @@ impl Conversation {
         // During the grace period only a weak handle is held, so that a control plane that ends can close its store.
         let weak = control.downgrade();
         drop(control);
-        tokio::time::sleep(grace).await;
-        if let Some(control) = weak.upgrade() {
-            control.state().forget(&node, session);
+        for (wait, patience) in [(grace, Patience::Again), (grace.saturating_mul(RESTART_GRACES), Patience::Last)] {
+            tokio::time::sleep(wait).await;
+            let Some(control) = weak.upgrade() else { return };
+            if control.state().forget(&node, session, patience) == Forgotten::Yes {
+                return;
+            }
         }
     }
 

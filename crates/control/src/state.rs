@@ -97,6 +97,24 @@ struct Node {
     counters: Counters,
 }
 
+/// Nodes that are away at a time before that says something about the control plane.
+const MANY: u32 = 2;
+
+/// Whether there is another time to ask for a node that is away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Patience {
+    Again,
+    Last,
+}
+
+/// Whether a node that was away still is something that matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Forgotten {
+    /// It is withdrawn, or has come back.
+    Yes,
+    NotYet,
+}
+
 /// The first message of a node's stream.
 #[derive(Default)]
 pub(crate) struct Greeting {
@@ -443,19 +461,35 @@ impl State {
     }
 
     /// Withdraws a node that has not reconnected since the session `number`: its endpoints go, and what it hosted is placed elsewhere.
-    pub(crate) fn forget(&mut self, name: &str, number: u64) {
-        let Some((key, node)) = self.nodes.get_key_value(name) else { return };
+    ///
+    /// Where half of all nodes or more are away at a time, it is rather this control plane that is cut off. A node would come back to find its
+    /// functions with the one that was there before it. So [`Patience::Again`] leaves everything as it is, and is to be asked again later.
+    #[must_use]
+    pub(crate) fn forget(&mut self, name: &str, number: u64, patience: Patience) -> Forgotten {
+        let Some((key, node)) = self.nodes.get_key_value(name) else { return Forgotten::Yes };
         if node.session.is_some() || node.last_session != number {
-            return;
+            return Forgotten::Yes;
+        }
+        let present = self.nodes.values().filter(|node| node.present);
+        let (all, away) = present.fold((0, 0), |(all, away), node| (all + 1, away + u32::from(node.session.is_none())));
+        if patience == Patience::Again && away >= MANY && 2 * away >= all {
+            tracing::warn!(
+                node = name,
+                away,
+                all,
+                "many nodes are away at a time; their functions stay where they are for now"
+            );
+            return Forgotten::NotYet;
         }
         let name = key.clone();
-        let Some(node) = self.nodes.get_mut(&name) else { return };
+        let Some(node) = self.nodes.get_mut(&name) else { return Forgotten::Yes };
         node.present = false;
         node.instances.clear();
         let affected: Vec<_> = node.hosted.iter().cloned().collect();
         self.endpoints_changed(affected.iter());
         self.withdraw(&name);
         self.place_jobs();
+        Forgotten::Yes
     }
 
     /// Takes in a node's report of all its instances of `function`.

@@ -61,7 +61,8 @@ impl Control {
 
     /// Starts one that follows another.
     pub(crate) fn start_following(leader: &Self, arguments: &[&str]) -> Self {
-        let control = Self::spawn(tempfile::tempdir().unwrap(), arguments, leader.token.clone(), Ipv4Addr::LOCALHOST);
+        let std::net::IpAddr::V4(nodes) = leader.nodes.ip() else { panic!("an IPv4 address") };
+        let control = Self::spawn(tempfile::tempdir().unwrap(), arguments, leader.token.clone(), nodes);
         let expected = format!("follows {}\n", leader.url());
         control.eventually("it to follow", |control| control.ready().as_ref() == Some(&expected));
         // The command is sent on to the leader, and trusts both.
@@ -89,6 +90,17 @@ impl Control {
     pub(crate) fn start_again(&mut self) {
         self.start_again_unready();
         self.eventually("it to lead again", |control| control.ready().as_deref() == Some("leads\n"));
+    }
+
+    /// The same, if another one leads by now.
+    pub(crate) fn start_again_following(&mut self) {
+        (self.process, self.output) = run(self.folder.path(), self.api, self.nodes, &self.arguments);
+        self.eventually("it to follow", |control| control.ready().is_some_and(|text| text.starts_with("follows")));
+    }
+
+    /// Stops or continues the process: it keeps its connections, and does not answer.
+    pub(crate) fn signal(&self, signal: &str) {
+        assert!(Command::new("kill").args([signal, &self.process.id().to_string()]).status().unwrap().success());
     }
 
     /// The same, if what is stored is not in force.
@@ -179,6 +191,11 @@ impl Control {
 
     pub(crate) fn get_as(&self, token: &str, path: &str) -> (u16, Value) {
         self.curl(token, path, &[], "").expect("curl got no answer")
+    }
+
+    /// `None`: it gave no answer.
+    pub(crate) fn try_get(&self, path: &str) -> Option<(u16, Value)> {
+        self.curl(&self.token(), path, &[], "")
     }
 
     pub(crate) fn post(&self, token: &str, path: &str, body: &Value) -> (u16, Value) {

@@ -3,6 +3,7 @@
 
 pub(crate) mod load;
 pub(crate) mod network;
+pub(crate) mod wire;
 
 use crate::api::{self, Control};
 use crate::mesh::ports::free_port;
@@ -103,9 +104,10 @@ impl Node {
 
     /// After its end, with the same files, but without the token.
     pub(crate) fn start_again(&mut self) {
-        fs::remove_file(self.folder.path().join("token")).unwrap();
-        let join = self.arguments.iter().position(|argument| argument == "--join").unwrap();
-        self.arguments.drain(join..join + 2);
+        if let Some(join) = self.arguments.iter().position(|argument| argument == "--join") {
+            fs::remove_file(self.folder.path().join("token")).unwrap();
+            self.arguments.drain(join..join + 2);
+        }
         (self.process, self.output) = spawn(&self.folder, &self.command, &self.arguments);
         self.wait_for("to be ready again", |node| node.has_said(" ready"));
     }
@@ -130,6 +132,11 @@ impl Node {
 
     pub(crate) fn get(&self, path: &str) -> Option<Answer> {
         try_curl(&format!("http://{}{path}", self.gateway), &["--max-time", "20"])
+    }
+
+    /// Stops or continues the process: it keeps its connections, and does not answer.
+    pub(crate) fn signal(&self, signal: &str) {
+        assert!(Command::new("kill").args([signal, &self.process.id().to_string()]).status().unwrap().success());
     }
 
     pub(crate) fn kill(&mut self) {
