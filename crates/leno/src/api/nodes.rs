@@ -67,15 +67,17 @@ impl Service {
         self.note(caller, format!("node {node}"), Action::Changed)
     }
 
-    fn of_the_mesh(&self, caller: &Caller) -> Result<std::sync::Arc<super::Leading>, ApiError> {
+    pub(super) fn of_the_mesh(&self, caller: &Caller) -> Result<std::sync::Arc<super::Leading>, ApiError> {
         caller.needs(Role::Admin)?;
         if !caller.is_everywhere() {
-            return Err(ApiError::Forbidden("nodes are of the whole mesh, and the token is not".to_owned()));
+            return Err(ApiError::Forbidden(
+                "nodes and the authority are of the whole mesh, and the token is not".to_owned(),
+            ));
         }
         self.leading()
     }
 
-    fn note(&self, caller: &Caller, what: String, action: Action) -> Result<(), ApiError> {
+    pub(super) fn note(&self, caller: &Caller, what: String, action: Action) -> Result<(), ApiError> {
         let entry = entry(caller, vec![AuditChange { what, action, before: 0 }]);
         let mut transaction = Transaction::default();
         audit::add(&mut transaction, &entry)?;
