@@ -16,6 +16,7 @@ use crate::history::{Candidate, History};
 use crate::job::{JobReport, JobState, Outcome};
 use crate::load::{Bounds, Lease, LimitShare};
 use crate::resource::{Endpoint, Resource, Subject};
+use crate::rotation::{Ended, Phase, Remembered, Rotation};
 use leno_config::revision::Template;
 use leno_config::slice::{
     AccessLogSink, Accounts, AdminListener, Engine, ExtensionInstances, GatewayTls, ImageRegistry, Images, Limits,
@@ -25,7 +26,7 @@ use leno_config::{FunctionId, Locality, MeshSlice, Route};
 use leno_identity::{Authority, CertificateDer, TrustBundle};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
@@ -102,6 +103,9 @@ fn golden_files_are_read_and_written_as_they_were() {
     stored::<Member>("stored-member", &member());
     stored::<Member>("stored-member-cordoned", &Member { cordoned: true, ..member() });
     stored::<Token>("stored-token", &token());
+    for phase in [Phase::Trust, Phase::Renew, Phase::Withdraw] {
+        stored::<Remembered>(&format!("stored-authority-{phase:?}").to_lowercase(), &authority(phase));
+    }
     for state in [JobState::Pending, JobState::Running, JobState::Succeeded, JobState::Failed] {
         stored::<Outcome>(&format!("stored-outcome-{state:?}").to_lowercase(), &outcome(state));
     }
@@ -169,6 +173,24 @@ fn token() -> Token {
         expires: at(4),
     };
     Token { grant, used: Some(([9; 32], "one".to_owned())) }
+}
+
+fn authority(phase: Phase) -> Remembered {
+    let failed = BTreeMap::from([("one".to_owned(), "it is away".to_owned())]);
+    let rotation = Rotation {
+        phase,
+        drill: true,
+        aborted: true,
+        roots: vec![vec![0x30, 0], vec![0x30, 1]],
+        original: vec![7; 20],
+        candidate_root: vec![0x30, 2],
+        candidate: vec![9; 20],
+        since: 1_900_000_000,
+        without: BTreeSet::from(["two".to_owned()]),
+        failed: failed.clone(),
+    };
+    let last = Ended { drill: true, aborted: true, at: 1_900_000_001, failed };
+    Remembered { key: vec![7; 20], kept: true, rotation: Some(rotation), last: Some(last) }
 }
 
 fn endpoints() -> Vec<Endpoint> {
