@@ -20,7 +20,7 @@ use crate::rotation::{Ended, Phase, Remembered, Rotation};
 use leno_config::revision::Template;
 use leno_config::slice::{
     AccessLogSink, Accounts, AdminListener, Engine, ExtensionInstances, GatewayTls, ImageRegistry, Images, Limits,
-    RegistryCredentials, TrustedProxies,
+    RedisQuotas, RedisTransport, RegistryCredentials, TrustedProxies,
 };
 use leno_config::{FunctionId, Locality, MeshSlice, Route};
 use leno_identity::{Authority, CertificateDer, TrustBundle};
@@ -76,6 +76,9 @@ fn golden_files_are_read_and_written_as_they_were() {
     resource("mesh-socket", &Resource::Mesh(Box::new(other)));
     let other = MeshSlice { admin: AdminListener::Usual, trusted_proxies: TrustedProxies::None, ..mesh() };
     resource("mesh-usual", &Resource::Mesh(Box::new(other)));
+    for (name, quotas) in [("mesh-redis", redis(RedisTransport::Plain)), ("mesh-redis-tls", redis(secured()))] {
+        resource(name, &Resource::Mesh(Box::new(MeshSlice { quotas: Some(quotas), ..mesh() })));
+    }
     let domain = "orders.example".parse().unwrap();
     let root = file("root.der", || Authority::new(&domain).unwrap().bundle().roots().next().unwrap().to_vec());
     resource("bundle", &Resource::Bundle(TrustBundle::new(&domain, [CertificateDer::from(root)]).unwrap()));
@@ -228,6 +231,22 @@ fn outcome(state: JobState) -> Outcome {
     Outcome { node: "one".to_owned(), report }
 }
 
+fn redis(transport: RedisTransport) -> RedisQuotas {
+    RedisQuotas {
+        address: "redis.example:6379".to_owned(),
+        transport,
+        username: Some("nodes".to_owned()),
+        password_file: Some("/etc/leno/redis".into()),
+        database: 2,
+        prefix: "leno".to_owned(),
+        timeout: Duration::from_millis(200),
+    }
+}
+
+fn secured() -> RedisTransport {
+    RedisTransport::Tls { ca_file: Some("/etc/leno/ca.pem".into()), server_name: "redis.example".to_owned() }
+}
+
 fn mesh() -> MeshSlice {
     let address = |port: u16| format!("127.0.0.1:{port}").parse().unwrap();
     let credentials = [
@@ -272,6 +291,7 @@ fn mesh() -> MeshSlice {
             docker_config: Some("/root/.docker/config.json".into()),
             registries: credentials.into_iter().map(registry).collect(),
         },
+        quotas: None,
         limits: Limits {
             head_bytes: 32_768,
             headers: 100,

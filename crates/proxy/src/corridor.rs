@@ -47,7 +47,7 @@ impl Exchange {
             schedule::charge(route.judge.class);
         }
         self.record.stage(Stage::Routed);
-        let permitted = match self.worker.judge.request(self.ask(&route, &body), head, &self.record) {
+        let permitted = match self.worker.judge.request(self.ask(&route, &body), head, &self.record).await {
             Judgement::Permitted(permitted) => permitted,
             Judgement::Denied(refusal) => {
                 if matches!(route.upstream, Upstream::NotACallee | Upstream::Outside(..)) {

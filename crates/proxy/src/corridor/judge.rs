@@ -143,8 +143,8 @@ impl Judge {
     }
 
     /// Judges a request by the function's program: takes its head, and returns the edited head or a refusal. The function's extensions are
-    /// asked separately ([`Judge::extend`]).
-    pub fn request(&self, input: JudgeInput<'_>, head: Box<request::Parts>, record: &Record) -> Judgement {
+    /// asked separately ([`Judge::extend`]). It waits for nothing but a store that keeps the counters of rate limits.
+    pub async fn request(&self, input: JudgeInput<'_>, head: Box<request::Parts>, record: &Record) -> Judgement {
         let (started, now_ms) = (Instant::now(), record.started().1);
         let program = program(input.entry, input.direction);
         let state = self.function(&input.entry.slice.id);
@@ -158,11 +158,12 @@ impl Judge {
         let judgement = match evaluation.decide(self, &head, now_ms) {
             Ok(Found::Decided(decision)) => {
                 self.watch_for_unknown_keys(input.entry, &decision);
-                evaluation.carry_out(*decision, head, now_ms)
+                evaluation.carry_out(*decision, head, now_ms).await
             }
-            Ok(Found::BadSignature(want, trace)) => evaluation
-                .note_plan(trace.as_ref(), &head)
-                .and_then(|()| evaluation.deny(want.denial, Vec::new(), &want.failure, now_ms)),
+            Ok(Found::BadSignature(want, trace)) => match evaluation.note_plan(trace.as_ref(), &head) {
+                Ok(()) => evaluation.deny(want.denial, Vec::new(), &want.failure, now_ms).await,
+                Err(error) => Err(error),
+            },
             Err(error) => Err(error),
         };
         let judgement = judgement.unwrap_or_else(|error| {

@@ -9,7 +9,7 @@
 
 mod encode;
 
-pub use encode::{Gauges, LedgerEntries};
+pub use encode::{Gauges, LedgerEntries, StoreFigures};
 
 use crate::http::peer::TrafficDirection;
 use crate::telemetry::names::{EXTENSIONS, algorithm_name, policy_name};

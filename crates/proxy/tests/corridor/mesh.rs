@@ -175,6 +175,7 @@ impl Builder {
             access_log: AccessLogSink { json: true, file: None },
             otlp: None,
             name_servers: Vec::new(),
+            quotas: None,
             images: leno_config::slice::Images {
                 folder: "/nonexistent".into(),
                 size: 0,
