@@ -10,7 +10,8 @@ use crate::runtime::schedule;
 use http::{HeaderValue, Response, StatusCode, header};
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
-use std::pin::Pin;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -68,10 +69,26 @@ pub(crate) fn join(client: Option<OnUpgrade>, response: &mut Response<Body>, ali
 async fn copy(client: Upgraded, upstream: Upgraded, guard: Option<Box<dyn Guard>>) {
     let guard: Option<Rc<dyn Guard>> = guard.map(Rc::from);
     let mut client = Counted { stream: TokioIo::new(client), guard: guard.clone(), from_client: true };
-    let mut upstream = Counted { stream: TokioIo::new(upstream), guard, from_client: false };
+    let mut upstream = Counted { stream: TokioIo::new(upstream), guard: guard.clone(), from_client: false };
     // When one direction ends, it is shut down at the other end. The opposite direction goes on.
-    if let Err(error) = tokio::io::copy_bidirectional(&mut client, &mut upstream).await {
-        tracing::debug!(%error, "an upgraded connection broke off");
+    let mut copied = pin!(tokio::io::copy_bidirectional(&mut client, &mut upstream));
+    let ended = poll_fn(|cx| {
+        let Some(guard) = &guard else { return copied.as_mut().poll(cx).map(Ok) };
+        if let Some(closed) = guard.closed() {
+            return Poll::Ready(Err(closed.failure()));
+        }
+        let polled = copied.as_mut().poll(cx);
+        if polled.is_pending() {
+            guard.wake_when_closed(cx.waker());
+        }
+        polled.map(Ok)
+    });
+    match (ended.await, &guard) {
+        (Ok(Ok(_)), _) => {}
+        (Ok(Err(error)), _) => tracing::debug!(%error, "an upgraded connection broke off"),
+        // Both ends are gone without a close frame, which a WebSocket takes for a break (RFC 6455, 7.1.5).
+        (Err(failure), Some(guard)) => guard.failure(&failure),
+        (Err(_), None) => {}
     }
 }
 

@@ -250,7 +250,8 @@ impl Connection {
             Origin::Inbound(_) => {}
         }
         let (worker, port) = (self.worker.clone(), self.port);
-        Arrival { worker, snapshot, origin, peer, client, scheme, port, behind_gateway }
+        let expires = self.expires.map(Into::into);
+        Arrival { worker, snapshot, origin, peer, client, scheme, port, behind_gateway, expires }
     }
 
     /// Finds the snapshot that a request is judged by, and where the request came in. Outbound requests are authenticated here.
@@ -584,6 +585,9 @@ impl<S: Serving> Future for Drive<'_, S> {
         }
         if let Poll::Ready(result) = self.serving.as_mut().poll(cx) {
             return Poll::Ready(result.map_err(io::Error::other));
+        }
+        if self.head && connection.activity.is_cut_off() {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
         loop {
             let now = match &mut self.timer {

@@ -85,6 +85,20 @@ impl Routes {
     }
 }
 
+impl FunctionEntry {
+    /// Whether it is exposed at this host (without port) and normalised path (without query).
+    pub(crate) fn is_exposed(&self, host: &str, path: &str) -> bool {
+        let host = lower(host);
+        let matches = |pattern: &str| match pattern.strip_prefix('*') {
+            Some(suffix) => host.ends_with(&*lower(suffix)),
+            None => *host == *lower(pattern),
+        };
+        self.slice.expose.iter().any(|expose| {
+            is_below(path, expose.path.trim_end_matches('/')) && expose.hosts.iter().any(|host| matches(host))
+        })
+    }
+}
+
 impl Exposed {
     /// The longer path comes first. The name only decides between two functions at one place, which the configuration refuses anyway.
     fn comes_before(&self, other: &Self) -> bool {

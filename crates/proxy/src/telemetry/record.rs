@@ -15,7 +15,7 @@ use crate::http::peer::{Peer, TrafficDirection};
 use crate::runtime::clock::unix_ms;
 use http::request;
 use leno_policy::spec::Protocol;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -29,6 +29,8 @@ pub struct Record(Rc<Open>);
 struct Open {
     recorder: Rc<Recorder>,
     observed: RefCell<Option<Observed>>,
+    /// No more of the request's body is passed on.
+    closed: Cell<bool>,
 }
 
 impl Record {
@@ -74,7 +76,11 @@ impl Record {
             bytes_out: 0,
             upgraded: false,
         };
-        Self(Rc::new(Open { recorder: recorder.clone(), observed: RefCell::new(Some(observed)) }))
+        Self(Rc::new(Open {
+            recorder: recorder.clone(),
+            observed: RefCell::new(Some(observed)),
+            closed: Cell::new(false),
+        }))
     }
 
     /// Notes when a stage is reached for the first time.
@@ -136,6 +142,11 @@ impl Record {
         });
     }
 
+    /// The exchange is closed: no more of the request's body is passed on.
+    pub fn close(&self) {
+        self.0.closed.set(true);
+    }
+
     /// Notes the other node that an attempt goes to; `None`: to this node.
     pub fn node(&self, node: Option<Arc<str>>) {
         self.note(|observed| observed.node = node);
@@ -185,6 +196,10 @@ impl Meter for Open {
         if let Some(observed) = self.observed.borrow_mut().as_mut() {
             observed.bytes_in += bytes;
         }
+    }
+
+    fn is_closed(&self) -> bool {
+        self.closed.get()
     }
 }
 
