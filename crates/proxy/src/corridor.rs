@@ -235,6 +235,7 @@ impl Exchange {
             return Response::from_parts(head, body);
         }
         let deadline = if upgraded { None } else { self.deadline(&ruling) };
+        open.callee_expires(upstream.expires());
         let mut guard = ExchangeGuard::new(self.record);
         (guard.upstream, guard.ruling, guard.open, guard.deadline) = (upstream, Some(ruling), Some(open), deadline);
         Response::from_parts(head, guard.keep_with(body))

@@ -27,11 +27,15 @@ pub(crate) const GRACE: Duration = Duration::from_secs(5);
 /// A closed exchange that does not end within this time, because its client reads nothing, loses its HTTP/1.1 connection.
 const LAST_BYTES: Duration = Duration::from_secs(1);
 
+/// How much later than it is due an exchange may be judged again. The ends of tokens differ by fractions of a second from request to request, even of one
+/// token, because clocks drift; not each of them sets the timer anew.
+const SLACK: Duration = Duration::from_millis(100);
+
 /// The open exchanges of one worker.
 #[derive(Default)]
 pub(crate) struct OpenExchanges {
     exchanges: RefCell<Slab<Rc<Open>>>,
-    /// Not later than the first of them is due. One that was due may be over.
+    /// When the first of them is due, or up to [`SLACK`] later. It may be over.
     next: Cell<Option<Instant>>,
     /// Notified when `next` has become sooner.
     sooner: Notify,
@@ -49,6 +53,8 @@ pub(crate) struct Open {
     closed: OnceCell<Rc<Closed>>,
     /// What waits until it is closed.
     waker: RefCell<Option<Waker>>,
+    /// When the certificate expires by which the callee's sidecar is known.
+    callee_expires: Cell<Option<Instant>>,
     /// The client's connection, once the response is on its way.
     connection: RefCell<Option<Arc<Activity>>>,
 }
@@ -97,6 +103,7 @@ impl OpenExchanges {
             due: Cell::default(),
             closed: OnceCell::new(),
             waker: RefCell::default(),
+            callee_expires: Cell::default(),
             connection: RefCell::default(),
         });
         self.end_at(&open, ends);
@@ -107,19 +114,18 @@ impl OpenExchanges {
         Registered { open, index, exchanges: self.clone() }
     }
 
-    /// Has the exchange judged again when its permission or the caller's certificate ends.
+    /// Has the exchange judged again when its permission or a certificate ends.
     pub(crate) fn end_at(&self, open: &Open, ends: Option<Instant>) {
-        if let Some(end) = [ends, open.permission.expires].into_iter().flatten().min() {
+        if let Some(end) = [ends, open.permission.expires, open.callee_expires.get()].into_iter().flatten().min() {
             self.set_due(open, end.max(open.permission.started + GRACE));
         }
     }
 
     fn set_due(&self, open: &Open, due: Instant) {
-        let sooner = |other: Option<Instant>| other.is_none_or(|other| due < other);
-        if sooner(open.due.get()) {
+        if open.due.get().is_none_or(|other| due < other) {
             open.due.set(Some(due));
         }
-        if sooner(self.next.get()) {
+        if self.next.get().is_none_or(|next| due + SLACK < next) {
             self.next.set(Some(due));
             self.sooner.notify_one();
         }
@@ -191,6 +197,11 @@ impl Open {
         self.record.borrow().clone()
     }
 
+    /// Whether the certificate of the callee's sidecar has expired.
+    pub(crate) fn is_callee_expired(&self, now: Instant) -> bool {
+        self.callee_expires.get().is_some_and(|expires| expires <= now)
+    }
+
     /// Whether it was closed, and has not ended yet.
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.get().is_some()
@@ -233,6 +244,14 @@ impl Registered {
             self.wake_when_closed(cx.waker());
         }
         polled.map(Ok)
+    }
+
+    /// The response comes from a sidecar that is known by a certificate until then.
+    pub(crate) fn callee_expires(&self, expires: Option<std::time::Instant>) {
+        if let Some(expires) = expires {
+            self.open.callee_expires.set(Some(expires.into()));
+            self.exchanges.end_at(&self.open, None);
+        }
     }
 
     /// The response goes out on this connection.

@@ -88,8 +88,13 @@ impl Worker {
         if permission.caller.as_ref().is_some_and(|caller| caller.is_revoked()) {
             return Err(Withdrawn::new(forbidden, policy, "", "the instance that called has ended"));
         }
-        if permission.expires.is_some_and(|expires| expires <= Instant::now()) {
+        let now = Instant::now();
+        if permission.expires.is_some_and(|expires| expires <= now) {
             return Err(Withdrawn::new(StatusCode::UNAUTHORIZED, policy, "", "the caller's certificate has expired"));
+        }
+        if open.is_callee_expired(now) {
+            let expired = "the certificate of the callee's sidecar has expired";
+            return Err(Withdrawn::new(StatusCode::UNAUTHORIZED, policy, "", expired));
         }
         let entry = open.entry.borrow().clone();
         if entry.elsewhere {
@@ -147,6 +152,7 @@ fn close(exchanges: &OpenExchanges, open: &Open, withdrawn: Withdrawn, record: &
         (rule, clause) => format!("{function}: {rule}: {clause}"),
     };
     judge::overrule(record, verdict);
-    let grpc = open.permission.protocol == Protocol::Grpc;
-    exchanges.close(open, Closed { status, reason, grpc });
+    let closed = Closed { status, reason, grpc: open.permission.protocol == Protocol::Grpc };
+    record.failure(&closed.failure());
+    exchanges.close(open, closed);
 }

@@ -52,6 +52,8 @@ pub trait Meter: fmt::Debug {
     fn request_bytes(&self, bytes: u64);
     /// Whether the exchange is closed, so that nothing more is passed on.
     fn is_closed(&self) -> bool;
+    /// Wakes the task when the exchange is closed.
+    fn wake_when_closed(&self, waker: &Waker);
 }
 
 /// Why an open exchange is closed, and how that is told.
@@ -351,6 +353,9 @@ impl http_body::Body for Body {
                 Poll::Ready(None)
             }
             Poll::Pending => {
+                for meter in self.meters.iter().flatten() {
+                    meter.wake_when_closed(cx.waker());
+                }
                 let Some(guard) = &mut self.guard else { return Poll::Pending };
                 guard.wake_when_closed(cx.waker());
                 match guard.poll_deadline(cx) {

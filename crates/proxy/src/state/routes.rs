@@ -120,3 +120,43 @@ pub(crate) fn lower(host: &str) -> Cow<'_, str> {
         Cow::Borrowed(host)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+    use leno_config::slice::Expose;
+    use leno_sandbox::Engine;
+
+    #[test]
+    fn a_function_is_exposed_where_the_gateway_finds_it() {
+        let mut slice = testing::slice("shop/orders");
+        let hosts = |hosts: &[&str]| hosts.iter().map(ToString::to_string).collect();
+        slice.expose = vec![
+            Expose { hosts: hosts(&["Shop.example", "*.Shops.example"]), path: "/orders/".into() },
+            Expose { hosts: hosts(&["all.example"]), path: "/".into() },
+        ];
+        let entry = Arc::new(FunctionEntry::load(&Engine::inline(), slice.clone()));
+        let mut routes = Routes::default();
+        routes.insert(&entry);
+        let mut exposed = 0;
+        for host in [
+            "shop.example",
+            "SHOP.example",
+            "a.shops.example",
+            "a.b.Shops.example",
+            "shops.example",
+            "all.example",
+            "x",
+        ] {
+            for path in ["/", "/orders", "/orders/1", "/ordersx", ""] {
+                let found = routes.find(host, path).is_some();
+                assert_eq!(entry.is_exposed(host, path), found, "{host} {path}");
+                exposed += usize::from(found);
+            }
+        }
+        assert_eq!(exposed, 4 * 2 + 5);
+        slice.expose = vec![Expose { hosts: hosts(&["*"]), path: "/".into() }];
+        assert!(FunctionEntry::load(&Engine::inline(), slice).is_exposed("anything", "/"));
+    }
+}

@@ -19,6 +19,7 @@ use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::{Instant, SystemTime};
 
 /// A handle to the record of one exchange. Clones share the record.
@@ -31,6 +32,8 @@ struct Open {
     observed: RefCell<Option<Observed>>,
     /// No more of the request's body is passed on.
     closed: Cell<bool>,
+    /// What passes the request's body on, while it waits for more of it.
+    upload: RefCell<Option<Waker>>,
 }
 
 impl Record {
@@ -80,6 +83,7 @@ impl Record {
             recorder: recorder.clone(),
             observed: RefCell::new(Some(observed)),
             closed: Cell::new(false),
+            upload: RefCell::default(),
         }))
     }
 
@@ -145,6 +149,9 @@ impl Record {
     /// The exchange is closed: no more of the request's body is passed on.
     pub fn close(&self) {
         self.0.closed.set(true);
+        if let Some(upload) = self.0.upload.take() {
+            upload.wake();
+        }
     }
 
     /// Notes the other node that an attempt goes to; `None`: to this node.
@@ -200,6 +207,14 @@ impl Meter for Open {
 
     fn is_closed(&self) -> bool {
         self.closed.get()
+    }
+
+    fn wake_when_closed(&self, waker: &Waker) {
+        let mut upload = self.upload.borrow_mut();
+        match &mut *upload {
+            Some(known) => known.clone_from(waker),
+            None => *upload = Some(waker.clone()),
+        }
     }
 }
 

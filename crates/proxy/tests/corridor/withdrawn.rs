@@ -176,7 +176,8 @@ async fn one_stream_of_a_connection_is_reset_and_another_goes_on() {
     feeds.feed("/b", "two").await;
     assert_eq!(next_text(&mut bodies[1]).await, "two");
     feeds.end("/b");
-    assert!(next(&mut bodies[1]).await.is_none());
+    let rest = bodies.pop().unwrap().collect().await.unwrap();
+    assert_eq!(rest.to_bytes(), "");
     let unaffected = told(&mesh, "gateway", "/b").await;
     assert_eq!((unaffected.judgement.unwrap().verdict.as_str(), unaffected.response.flag), ("allow", None));
     assert_eq!(
@@ -268,9 +269,11 @@ async fn websockets_are_closed_by_either_side() {
                     ("outbound", "sidecar")
                 }
             };
+            // No frames: what is said is echoed. The parrot's own words look like the beginning of one, and its last bytes end it or not.
             raw.send("still open").await;
             raw.until("still open").await;
-            assert_eq!(raw.rest().await, "", "it is closed");
+            let rest = raw.rest().await;
+            assert!(rest.is_empty(), "it is closed: {rest:?}");
             let closed = told(&mesh, hop, "/chat").await;
             expect_closed(&closed, policy, if callee { "shop/callee" } else { "shop/caller" });
             assert!(closed.response.upgraded);
@@ -300,6 +303,59 @@ async fn calls_of_an_instance_that_has_ended_are_closed() {
     expect_closed(&told(&mesh, "outbound", "/first").await, "mutualTls", "the instance that called has ended");
     feeds.feed("/second", "data: 2\n\n").await;
     other.until("data: 2\n\n\r\n").await;
+}
+
+/// A frame of text.
+fn text_frame(text: &str) -> Vec<u8> {
+    [&[0x81, text.len() as u8], text.as_bytes()].concat()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_websocket_is_told_by_its_last_frame() {
+    let last = Arc::new(Mutex::new(Vec::new()));
+    let heard = last.clone();
+    // Sends one frame, and then the first half of another one if it is asked to.
+    let address = raw::server(move |mut raw| {
+        let heard = heard.clone();
+        async move {
+            let head = raw.head().await;
+            raw.send("HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n").await;
+            raw.send(text_frame("hello")).await;
+            if head.contains("/half") {
+                raw.send(&text_frame("hello")[..3]).await;
+            }
+            let mut all = Vec::new();
+            let _ = raw.0.read_to_end(&mut all).await;
+            heard.lock().unwrap().push((head.contains("/half"), all));
+        }
+    })
+    .await;
+    let mesh = Builder::new().function("callee", AppProtocol::Http1, address).start();
+    let mut clients = Vec::new();
+    for path in ["/whole", "/half"] {
+        let mut raw = Raw::connect(mesh.gateway()).await;
+        raw.send(format!("GET {path} HTTP/1.1\r\n{HANDSHAKE}\r\n")).await;
+        assert_eq!(raw::status(&raw.head().await), 101);
+        let mut sent =
+            [text_frame("hello"), text_frame("hello")[..if path == "/half" { 3 } else { 0 }].to_vec()].concat();
+        let expected = sent.clone();
+        timeout(TIMEOUT, raw.0.read_exact(&mut sent)).await.unwrap().unwrap();
+        assert_eq!(sent, expected);
+        clients.push(raw);
+    }
+    mesh.change(&["callee"], no_longer_allowed);
+    let mut rest = Vec::new();
+    for mut client in clients {
+        let mut all = Vec::new();
+        timeout(TIMEOUT, client.0.read_to_end(&mut all)).await.unwrap().unwrap();
+        rest.push(all);
+    }
+    let close = |mask: &[u8]| {
+        [&[0x88, 24 | if mask.is_empty() { 0 } else { 0x80 }], mask, b"\x03\xf0not permitted any more"].concat()
+    };
+    assert_eq!(rest, [close(&[]), vec![]]);
+    until(|| last.lock().unwrap().len() == 2).await;
+    assert!(last.lock().unwrap().iter().all(|(_, heard)| *heard == close(&[0; 4])), "{last:?}");
 }
 
 /// From node to node: the callee's node closes what it does not permit any more, and so does the caller's.
@@ -348,6 +404,26 @@ async fn a_stream_ends_with_the_certificate_of_its_caller() {
     assert_eq!(next_text(&mut body).await, "one");
     assert!(next(&mut body).await.unwrap().is_err());
     expect_closed(&told(&there, "inbound", "/e").await, "mutualTls", "the caller's certificate has expired");
+}
+
+/// Even where it is not the callee's node that ends it: that one may have been revoked.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_ends_with_the_certificate_of_its_callee() {
+    let feeds = Feeds::new(AppProtocol::Http1).await;
+    let there = Builder::new().function("callee", AppProtocol::Http1, feeds.upstream.address).start();
+    let identity = spiffe("callee");
+    let request = KeyRequest::new(&identity).unwrap();
+    let chain = there.authority.sign(request.csr(), &identity, Duration::from_secs(3)).unwrap();
+    there.node.svids.install(request, chain).unwrap();
+    let nowhere = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
+    let here =
+        Builder::new().function("caller", AppProtocol::Http1, nowhere).call("caller", "callee").with(&there).start();
+    here.knows("callee", &[(&there, 1)]);
+    let field = basic(&here.mint("caller"));
+    let head = format!("GET http://callee/e HTTP/1.1\r\nhost: callee\r\nproxy-authorization: {field}\r\n\r\n");
+    let events = listen(here.outbound(), head, &feeds, "/e").await;
+    assert!(!events.rest().await.contains("0\r\n\r\n"));
+    expect_closed(&told(&here, "outbound", "/e").await, "mutualTls", "the callee's sidecar has expired");
 }
 
 /// A response that has not begun is one that can still be a refusal.
