@@ -1,5 +1,6 @@
 //! Carries out what a program decided: validates it, takes from the counters, edits the head.
 
+use super::asked::Asked;
 use super::extend::{self, ResponseExtensions};
 use super::{Evaluation, JudgeError, Judgement};
 use crate::http::edits;
@@ -31,6 +32,8 @@ pub(super) const MOST_TAKES: usize = 64;
 pub struct Permitted {
     pub(super) head: Box<request::Parts>,
     pub(super) ruling: Ruling,
+    asked: Asked,
+    until_ms: Option<u64>,
 }
 
 impl Permitted {
@@ -83,6 +86,16 @@ impl Permitted {
     /// The edited head, and the decision on the exchange.
     pub fn into_parts(self) -> (Box<request::Parts>, Ruling) {
         (self.head, self.ruling)
+    }
+
+    /// Takes the request as the program saw it.
+    pub(crate) fn take_asked(&mut self) -> Asked {
+        std::mem::take(&mut self.asked)
+    }
+
+    /// Until when the verdict holds, in Unix milliseconds; `None`: until something changes.
+    pub(crate) fn until_ms(&self) -> Option<u64> {
+        self.until_ms
     }
 }
 
@@ -145,6 +158,7 @@ impl Evaluation<'_> {
         self.note_plan(decision.plan.trace.as_ref(), &head)?;
         self.runs.principal = decision.principal.map(String::into_boxed_str);
         self.runs.audit = decision.audit.map(RecordedVerdict::from);
+        let until_ms = decision.until_ms;
         match decision.verdict {
             Verdict::Deny(denial) => self.deny(denial, decision.response_edits, &decision.takes, now_ms).await,
             Verdict::Allow { rule } => {
@@ -156,7 +170,11 @@ impl Evaluation<'_> {
                     request: edits::check(decision.request_edits)?,
                     response: edits::check(decision.response_edits)?,
                 };
+<<<<<<< HEAD
                 self.permit(rule, takes, edited, decision.plan, head, now_ms).await
+=======
+                self.permit((rule, until_ms), takes, edited, decision.plan, head, now_ms)
+>>>>>>> streams
             }
         }
     }
@@ -164,7 +182,7 @@ impl Evaluation<'_> {
     /// Permits the request if the ledger still agrees: it takes an in-flight slot and from every counter, or nothing.
     async fn permit(
         &mut self,
-        rule: String,
+        (rule, until_ms): (String, Option<u64>),
         takes: Vec<Take>,
         edited: Edited,
         plan: Plan,
@@ -183,6 +201,7 @@ impl Evaluation<'_> {
         if let Some(index) = plan.asks.iter().map(|index| usize::from(*index)).find(|index| *index >= authorizers) {
             return Err(BadOutput::Index { what: "authorizer", index, count: authorizers }.into());
         }
+        let asked = Asked::copy(&head);
         if let Some(path) = edited.path {
             replace_path(&mut head, path)?;
             self.runs.path_changed = true;
@@ -216,7 +235,7 @@ impl Evaluation<'_> {
             response_extensions: RefCell::default(),
             _in_flight: in_flight,
         };
-        Ok(Judgement::Permitted(Permitted { head, ruling }))
+        Ok(Judgement::Permitted(Permitted { head, ruling, asked, until_ms }))
     }
 
     /// Refuses the request, and counts it against the limits that count failures. If such a limit is exhausted, its own denial takes the
@@ -351,7 +370,7 @@ pub(super) fn fault(error: &JudgeError, record: &Record) -> Refusal {
     Refusal { status, headers: HeaderMap::new(), own: None }
 }
 
-fn describe(error: &JudgeError) -> (StatusCode, RecordedVerdict) {
+pub(super) fn describe(error: &JudgeError) -> (StatusCode, RecordedVerdict) {
     let (status, fault) = match error {
         JudgeError::NotLoaded(_) => (StatusCode::SERVICE_UNAVAILABLE, "not_loaded"),
         JudgeError::Run(RunError::Fault(fault)) => (StatusCode::INTERNAL_SERVER_ERROR, fault_name(fault)),

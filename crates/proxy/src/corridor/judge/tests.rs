@@ -1,5 +1,6 @@
 //! Tests the judge with real programs, on every engine.
 
+mod again;
 mod hostile;
 mod limits;
 mod tokens;

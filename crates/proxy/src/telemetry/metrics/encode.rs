@@ -1,8 +1,8 @@
 //! Adds the shards up and writes OpenMetrics text.
 
 use super::{
-    DecisionKey, ExchangeKey, Exchanges, ExtensionKey, Histogram, ISTIO_BUCKETS, Metrics, Numbers, OverflowKey,
-    RUN_BUCKETS, Shard, SignatureKey,
+    ClosedKey, DecisionKey, ExchangeKey, Exchanges, ExtensionKey, Histogram, ISTIO_BUCKETS, Metrics, Numbers,
+    OverflowKey, RUN_BUCKETS, Shard, SignatureKey,
 };
 use crate::http::peer::TrafficDirection;
 use crate::telemetry::names::workload;
@@ -111,6 +111,7 @@ struct Sum {
     unproven: BTreeMap<(Arc<str>, &'static str), u64>,
     component_failures: BTreeMap<(Arc<str>, &'static str), u64>,
     proxy_protocol_refusals: BTreeMap<&'static str, u64>,
+    closed: BTreeMap<ClosedKey, u64>,
 }
 
 impl Sum {
@@ -132,6 +133,7 @@ impl Sum {
         add(&mut self.unproven, &numbers.unproven);
         add(&mut self.component_failures, &numbers.component_failures);
         add(&mut self.proxy_protocol_refusals, &numbers.proxy_protocol_refusals);
+        add(&mut self.closed, &numbers.closed);
         self.runs.iter_mut().zip(&numbers.runs).for_each(|(sum, runs)| sum.add(runs));
     }
 }
@@ -176,6 +178,12 @@ impl Collector for Scrape {
         let help = "Connections to the gateway that were closed for want of an acceptable PROXY header.";
         let refusals = self.sum.proxy_protocol_refusals.iter();
         counters(&mut encoder, "leno_proxy_protocol_refusals", help, refusals, |reason| [("reason", *reason)])?;
+        let help = "Open exchanges that were closed, because they were not permitted any more.";
+        let labels = |(function, outbound, policy): &ClosedKey| {
+            let direction = if *outbound { "outbound" } else { "inbound" };
+            [("function", function.to_string()), ("direction", direction.to_owned()), ("policy", (*policy).to_owned())]
+        };
+        counters(&mut encoder, "leno_exchanges_closed", help, self.sum.closed.iter(), labels)?;
         self.encode_gauges(&mut encoder)
     }
 }

@@ -118,6 +118,7 @@ fn carry_out(change: impl FnOnce(&mut Decision)) -> (Result<Judgement, JudgeErro
         principal: None,
         facts: Vec::new(),
         audit: None,
+        until_ms: None,
         plan: Plan { target: Some(0), trace: None, asks: vec![] },
     };
     change(&mut decision);
