@@ -6,6 +6,7 @@ use crate::encoding::{from_bytes, to_bytes};
 use crate::history::History;
 use crate::job::{JobReport, Outcome};
 use crate::resource::{Content, Instance, Resource, Subject};
+use crate::rotation::Remembered;
 use crate::server::greeting;
 use crate::wire::v1::{from_node, to_node};
 use crate::wire::{self, MAX_REASON, PROTOCOLS, v1};
@@ -61,6 +62,14 @@ pub fn from_node(bytes: &[u8]) {
             }
         }
         Some(from_node::Message::Job(sent)) => wire::reported_job(sent).into_iter().for_each(same_job),
+        Some(from_node::Message::Certificates(sent)) => {
+            let certified = wire::certified(&sent);
+            assert_eq!(wire::certified(&wire::certificates(&certified)), certified);
+        }
+        Some(from_node::Message::Proof(sent)) => {
+            let (_, outcome) = wire::proof(sent);
+            assert!(outcome.err().is_none_or(|reason| reason.len() <= MAX_REASON));
+        }
         Some(from_node::Message::Renew(_)) | None => {}
     }
 }
@@ -113,6 +122,7 @@ pub fn stored(value: &[u8]) {
     same::<Template>(value);
     same::<Member>(value);
     same::<Token>(value);
+    same::<Remembered>(value);
 }
 
 /// The encodings are compared, because a NaN in a message is not equal to itself.

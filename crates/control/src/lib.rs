@@ -31,11 +31,13 @@ pub mod node;
 mod places;
 mod resource;
 mod rollout;
+mod rotation;
 mod scheduler;
 mod server;
 mod state;
 mod status;
 mod store;
+mod trust;
 mod wire;
 
 #[cfg(test)]
@@ -45,7 +47,7 @@ mod golden;
 mod slices;
 
 pub use admission::{Admission, AdmitError, JoinToken, NoToken, Placement, TokenGrant};
-pub use control::{Control, Options, PublishError, Published, StartError};
+pub use control::{AuthorityStatus, Control, Options, PublishError, Published, RootStatus, RotateError, StartError};
 pub use definitions::Definitions;
 pub use enrol::{JoinFailure, JoinOptions, enrol, settings};
 pub use error::DefinitionsError;
@@ -55,12 +57,14 @@ pub use membership::Membership;
 pub use places::{Place, Places};
 pub use resource::{Endpoint, Instance, InstanceState, Resource, Subject, Version};
 pub use rollout::RevisionCounts;
+pub use rotation::{Ended, Phase};
 pub use server::ServeError;
 pub use status::{
-    Counters, FunctionNode, FunctionStatus, HostedInstance, IssuedIdentity, NodeStatus, RejectedVersion,
+    Certificates, Counters, FunctionNode, FunctionStatus, HostedInstance, IssuedIdentity, NodeStatus, RejectedVersion,
     RevisionStatus, RolloutEvent, Status,
 };
 pub use store::{
     Backend, Commit, Entry, Etcd, EtcdOptions, Limits, Listing, Redb, Store, StoreError, Term, Transaction, Watch,
 };
+pub use trust::Authorities;
 pub use wire::v1;

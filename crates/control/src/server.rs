@@ -14,7 +14,7 @@ use crate::wire::v1::status_server::{Status as StatusService, StatusServer};
 use crate::wire::v1::to_node;
 use crate::wire::{self, MAX_MESSAGE, RELEASE, v1};
 use leno_config::Locality;
-use leno_identity::{SpiffeId, TlsError, control_server_config};
+use leno_identity::{Authority, SpiffeId, TlsError, control_server_config};
 use std::convert::Infallible;
 use std::future::Future;
 use std::sync::Arc;
@@ -34,6 +34,12 @@ const RENEWAL_TICK: Duration = Duration::from_secs(30);
 const MAX_UNARY: usize = 16 << 10;
 /// Interval between decisions of the autoscaler.
 const SCALE_TICK: Duration = Duration::from_millis(500);
+/// Interval between looks at how far nodes are, during a rotation of the authority.
+const ROTATION_TICK: Duration = Duration::from_millis(250);
+/// Interval between looks at when the authority expires.
+const EXPIRY_TICK: Duration = Duration::from_secs(3600);
+/// A certificate by which a node proves that it would take others like it.
+const PROOF_LIFETIME: Duration = Duration::from_secs(300);
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 /// A node is asked for a sign of life this long after the last one, and its stream ends if none comes within the timeout. So a machine that is dead is
 /// noticed within 2.5 s.
@@ -74,6 +80,7 @@ impl Control {
         let rolling_out = roll_out(self.downgrade(), self.rollouts());
         let renewing = renew(self.downgrade());
         let scaling = scale(self.downgrade());
+        let (rotating, watching) = (rotate(self.downgrade()), watch_expiry(self.downgrade()));
         let service = Service { control: self.clone(), closed: closed.clone() };
         // Requests of one message are read before anybody asks who sent them, and whoever has yet to join may connect. So they are small.
         let identity = IdentityServer::new(service.clone()).max_decoding_message_size(MAX_UNARY);
@@ -97,6 +104,8 @@ impl Control {
             never = rolling_out => match never {},
             never = renewing => match never {},
             never = scaling => match never {},
+            never = rotating => match never {},
+            never = watching => match never {},
             () = overdue(closed) => {
                 tracing::warn!("some connections to the control plane do not end; what they ask for is refused");
                 Ok(())
@@ -141,6 +150,29 @@ async fn renew(control: WeakControl) -> Infallible {
         if due && let Err(error) = control.renew() {
             tracing::error!(%error, "the control plane's certificate was not renewed; it is tried again");
         }
+    }
+}
+
+/// Takes a rotation of the authority as far as nodes are.
+async fn rotate(control: WeakControl) -> Infallible {
+    loop {
+        tokio::time::sleep(ROTATION_TICK).await;
+        let Some(control) = control.upgrade().filter(Control::rotates) else { continue };
+        let advancing = tokio::task::spawn_blocking(move || control.advance_rotation());
+        let outcome = advancing.await.map_err(|error| error.to_string());
+        if let Err(reason) = outcome.and_then(|outcome| outcome.map_err(|error| error.to_string())) {
+            tracing::error!(reason, "the rotation of the authority does not go on; it is tried again");
+        }
+    }
+}
+
+/// Warns long before the authority expires.
+async fn watch_expiry(control: WeakControl) -> Infallible {
+    loop {
+        if let Some(control) = control.upgrade() {
+            control.authority_status().warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+        }
+        tokio::time::sleep(EXPIRY_TICK).await;
     }
 }
 
@@ -270,7 +302,7 @@ impl Conversation {
             return Err(Status::failed_precondition("a stream begins with a hello"));
         };
         let protocol = wire::shared_protocol(&hello)?;
-        let greeting = greeting(&hello)?;
+        let greeting = Greeting { protocol, ..greeting(&hello)? };
         match greeting.inbound {
             Some(inbound) if !self.peer.confirms(inbound.ip()) => Err(Status::permission_denied(format!(
                 "the inbound listener {inbound} is not at an address that this node's certificate confirms: {}",
@@ -303,6 +335,7 @@ pub(crate) fn greeting(hello: &v1::Hello) -> Result<Greeting, Status> {
         jobs: hello.jobs.iter().cloned().map(wire::reported_job).collect::<Result<_, _>>()?,
         capacity: hello.capacity.clone().map(wire::offered),
         leases: hello.leases.iter().map(wire::leased).collect::<Result<_, _>>()?,
+        protocol: hello.protocols.map_or(0, |protocols| protocols.newest),
         bounds: hello.bounds.iter().map(wire::bounded).collect::<Result<_, _>>()?,
     })
 }
@@ -391,6 +424,10 @@ async fn take(control: &Control, node: &str, session: u64, message: v1::FromNode
             let (id, report) = wire::reported_job(job)?;
             control.job(node, session, &id, report).await;
         }
+        Some(Message::Certificates(certificates)) => {
+            control.state().certified(node, session, wire::certified(&certificates));
+        }
+        Some(Message::Proof(proof)) => control.state().proved(node, session, wire::proof(proof)),
         // Answered where the stream is read.
         Some(Message::Renew(_)) => {}
         Some(Message::Hello(_)) => return Err(Status::failed_precondition("a second hello")),
@@ -403,17 +440,27 @@ async fn take(control: &Control, node: &str, session: u64, message: v1::FromNode
 impl Identity for Service {
     async fn sign(&self, request: Request<v1::SignRequest>) -> Result<Response<v1::SignResponse>, Status> {
         let (node, peer) = self.node(&request)?;
-        let v1::SignRequest { identity, csr } = request.into_inner();
+        let v1::SignRequest { identity, csr, candidate } = request.into_inner();
         let identity: SpiffeId = identity.parse().map_err(|error| Status::invalid_argument(format!("{error}")))?;
+        let trouble = Status::internal;
+        if candidate {
+            let candidate = self.control.trust().candidate();
+            let candidate = candidate.ok_or_else(|| Status::failed_precondition("there is nothing to be proved"))?;
+            if identity.node_name() != Some(&node) {
+                return Err(Status::permission_denied("a node proves its own identity"));
+            }
+            return self.sign_node((&node, &peer), &identity, &csr, (&candidate, PROOF_LIFETIME));
+        }
+        let authority = self.control.authority().map_err(trouble)?;
         if identity.node_name() == Some(&node) {
-            return self.sign_node((&node, &peer), &identity, &csr);
+            return self.sign_node((&node, &peer), &identity, &csr, (&authority, NODE_LIFETIME));
         }
         let lifetime = self.control.state().may_sign(&node, &identity);
         let Some(lifetime) = lifetime else {
             tracing::warn!(node = &*node, %identity, "a node asked for an identity that it does not host");
             return Err(Status::permission_denied(format!("this node hosts no function with the identity {identity}")));
         };
-        let signed = self.control.authority().sign(&csr, &identity, lifetime);
+        let signed = authority.sign(&csr, &identity, lifetime);
         let chain = signed.map_err(|error| Status::invalid_argument(error.to_string()))?;
         if let Some(not_after) = chain.first().and_then(leno_identity::not_after) {
             self.control.state().signed(&node, identity, not_after.as_secs());
@@ -429,11 +476,12 @@ impl Service {
         (node, peer): (&str, &Peer),
         identity: &SpiffeId,
         csr: &[u8],
+        (authority, lifetime): (&Authority, Duration),
     ) -> Result<Response<v1::SignResponse>, Status> {
         let member = self.control.members().get(node).map(|(_, member)| member.clone());
         let member = member.filter(|member| peer.membership == Some(member.mark()));
         let member = member.ok_or_else(|| Status::permission_denied("this node was revoked"))?;
-        let signed = self.control.authority().sign_node(csr, identity, &member.addresses, member.mark(), NODE_LIFETIME);
+        let signed = authority.sign_node(csr, identity, &member.addresses, member.mark(), lifetime);
         let chain = signed.map_err(|error| Status::invalid_argument(error.to_string()))?;
         Ok(Response::new(v1::SignResponse { chain: wire::chain(&chain) }))
     }

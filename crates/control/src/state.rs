@@ -16,11 +16,13 @@ mod leasing;
 mod listing;
 mod placing;
 mod scaling;
+mod trust;
 
 use self::delivery::Session;
 use self::jobs::Jobs;
 use self::placing::Index;
 use self::scaling::Scaled;
+use self::trust::Proof;
 use crate::active_rollouts::ActiveRollouts;
 use crate::admission::{Admission, Placement};
 use crate::definitions::{Compiled, Modules, Prepared, Put};
@@ -33,6 +35,7 @@ use crate::resource::{Instance, InstanceState, Resource, Subject, Version};
 use crate::rollout::{RevisionCounts, Verdict};
 use crate::scheduler::Scheduler;
 use crate::status::{Counters, RolloutEvent};
+use crate::wire::Certified;
 use bytes::Bytes;
 use leno_config::{FunctionId, Slice};
 use leno_identity::{SpiffeId, TrustDomain};
@@ -77,6 +80,10 @@ pub(crate) struct State {
     awaiting: bool,
     /// Nodes of an earlier process that have not come back yet. When all of them have, nothing is awaited any more.
     awaited: BTreeSet<Arc<str>>,
+    /// Key identifier of the authority that signs; empty: nodes are not told.
+    issuer: Vec<u8>,
+    /// Proofs that were asked for.
+    proofs: u64,
 }
 
 struct Node {
@@ -95,6 +102,10 @@ struct Node {
     in_force: BTreeMap<Subject, Version>,
     rejected: BTreeMap<Subject, (Version, String)>,
     counters: Counters,
+    certificates: Option<Certified>,
+    proof: Option<Proof>,
+    /// Since when it is known to be away, in seconds since 1970.
+    away_since: Option<u64>,
 }
 
 /// Nodes that are away at a time before that says something about the control plane.
@@ -126,6 +137,8 @@ pub(crate) struct Greeting {
     pub capacity: Option<(Capacity, BTreeSet<String>)>,
     pub bounds: Vec<(FunctionId, Vec<Bounds>)>,
     pub leases: Vec<(FunctionId, Lease)>,
+    /// The version of the protocol that is spoken.
+    pub protocol: u32,
 }
 
 impl State {
@@ -153,6 +166,8 @@ impl State {
             now: Duration::ZERO,
             awaiting,
             awaited: BTreeSet::new(),
+            issuer: Vec::new(),
+            proofs: 0,
         };
         for id in state.compiled.functions.keys().cloned().collect::<Vec<_>>() {
             state.define(&id);
@@ -402,7 +417,7 @@ impl State {
         let (name, _) = self.nodes.get_key_value(name)?;
         let name = name.clone();
         self.sessions += 1;
-        let Greeting { subscribe, held, inbound, mut instances, jobs, capacity, bounds, leases } = greeting;
+        let Greeting { subscribe, held, inbound, mut instances, jobs, capacity, bounds, leases, protocol } = greeting;
         self.end_session(&name);
         self.recall_bounds(&name, &bounds);
         self.recall_leases(&name, &leases);
@@ -415,10 +430,12 @@ impl State {
         let unknown = Version::of(&[]);
         let version = |(subject, version): &(Subject, Version)| if certain(subject) { *version } else { unknown };
         let sent = held.iter().map(|held| (held.0.clone(), Some(version(held)))).collect();
-        let session = Session::new(self.sessions, sent, known.iter().cloned().collect(), wake);
+        let mut session = Session::new(self.sessions, protocol, sent, known.iter().cloned().collect(), wake);
+        session.tell_issuer(&self.issuer, Duration::ZERO);
         let node = self.nodes.get_mut(&name)?;
         node.counters.streams += 1;
         node.last_session = self.sessions;
+        node.away_since = None;
         node.in_force = held.iter().cloned().collect();
         node.rejected.clear();
         let moved = (node.present, node.inbound) != (true, inbound);
@@ -564,6 +581,9 @@ impl Node {
             in_force: BTreeMap::new(),
             rejected: BTreeMap::new(),
             counters: Counters::default(),
+            certificates: None,
+            proof: None,
+            away_since: None,
         }
     }
 

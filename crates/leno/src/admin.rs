@@ -8,7 +8,7 @@ pub(crate) use address::{Address, token};
 pub(crate) use listener::{Listener, is_trusted};
 
 use crate::scrape::Scrape;
-use crate::{jobs, nodes, revisions, scaling};
+use crate::{certificates, jobs, nodes, revisions, scaling};
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{HeaderValue, WWW_AUTHENTICATE};
@@ -128,11 +128,12 @@ impl Admin {
         let revisions = Box::new(revisions::Scrape::of(&self.node));
         let control = self.control.as_ref().map(|control| Box::new(Scrape::of(control.status())) as Box<dyn Collector>);
         let connections = Box::new(self.node.admission.scrape());
+        let certificates = Box::new(certificates::Scrape::of(&self.node.svids));
         let extensions = Box::new(self.node.extension_instances.scrape());
         let (without_requests, destinations) =
             (Box::new(self.node.telemetry.connections.scrape()), Box::new(self.node.telemetry.destinations.scrape()));
         let mut others: Vec<Box<dyn Collector>> =
-            vec![scaling, revisions, connections, extensions, without_requests, destinations];
+            vec![scaling, revisions, connections, certificates, extensions, without_requests, destinations];
         others.extend(control);
         self.node.telemetry.metrics_text(self.node.ledger.entries(), others)
     }

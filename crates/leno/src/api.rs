@@ -3,7 +3,9 @@
 //! `routes` says what there is, `service` knows what the store has, `leading` takes changes, `tokens` says who may what, `audit` who did what.
 
 mod audit;
+mod authority;
 mod error;
+mod expiry;
 mod leading;
 mod nodes;
 mod routes;
@@ -14,6 +16,7 @@ mod tokens;
 pub(crate) mod types;
 
 pub(crate) use audit::Lines;
+pub(crate) use expiry::watch as watch_expiry;
 pub(crate) use leading::{Leading, first_mesh};
 pub(crate) use routes::LARGEST_BODY;
 pub(crate) use server::serve;

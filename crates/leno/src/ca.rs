@@ -1,7 +1,8 @@
-//! `leno ca`: the authority of a mesh as an intermediate under the operator's own root.
+//! `leno ca`: the authority of a mesh, as an intermediate under the operator's own root, and its replacement.
 
+use crate::remote;
 use anyhow::{Context, Result, bail, ensure};
-use leno_identity::{Authority, TrustDomain};
+use leno_identity::{AuthorityFile, TrustDomain};
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -19,6 +20,16 @@ pub(crate) struct File {
     ca_passphrase: Option<PathBuf>,
 }
 
+/// The authority of a control plane.
+#[derive(clap::Args)]
+pub(crate) struct OfControl {
+    #[command(flatten)]
+    file: File,
+    /// Lead with this authority although the mesh has another one, whose key is lost. All nodes have to join again.
+    #[arg(long)]
+    replace_authority: bool,
+}
+
 /// What is done with the file.
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
@@ -27,6 +38,9 @@ pub(crate) enum Command {
         /// The trust domain of the mesh.
         #[arg(long, value_name = "NAME")]
         trust_domain: TrustDomain,
+        /// For the authority that is to replace the one in the file: `leno ca rotate` changes to it.
+        #[arg(long)]
+        successor: bool,
         #[command(flatten)]
         file: File,
     },
@@ -35,19 +49,50 @@ pub(crate) enum Command {
         /// The trust domain of the mesh.
         #[arg(long, value_name = "NAME")]
         trust_domain: TrustDomain,
+        /// For the authority that is to replace the one in the file: `leno ca rotate` changes to it.
+        #[arg(long)]
+        successor: bool,
         /// File with the certificates; `-`: standard input.
         #[arg(long, value_name = "FILE")]
         chain: PathBuf,
         #[command(flatten)]
         file: File,
     },
+    /// Replace the authority of a running mesh, without a failed request: nodes are given both roots, then renew what they have, then the first root
+    /// is withdrawn. The other authority is the one of `leno ca install --successor`, or else a new root.
+    Rotate {
+        #[command(flatten)]
+        rotate: remote::Rotate,
+        #[command(flatten)]
+        server: remote::Server,
+    },
+    /// Show the authority of a mesh, its roots and when they expire, and how far a rotation is.
+    Status {
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        server: remote::Server,
+    },
+}
+
+impl OfControl {
+    /// The file with the authority, which may have to be made; `None`: its key is to be in memory only.
+    pub(crate) fn file(&self, trust_domain: &TrustDomain) -> Result<Option<AuthorityFile>> {
+        let Some((path, passphrase)) = self.file.given()? else { return Ok(None) };
+        Ok(Some(AuthorityFile::new(path, passphrase.as_bytes(), trust_domain)?))
+    }
+
+    /// Whether the mesh's authority is replaced, whatever it was.
+    pub(crate) fn replaces(&self) -> bool {
+        self.replace_authority
+    }
 }
 
 impl File {
-    /// The authority in the file, or a new one if there is no file. `None`: its key is to be in memory only.
-    pub(crate) fn open(&self, trust_domain: &TrustDomain) -> Result<Option<Authority>> {
-        let Some((path, passphrase)) = self.given()? else { return Ok(None) };
-        Ok(Some(Authority::open(path, passphrase.as_bytes(), trust_domain)?))
+    fn required(&self, trust_domain: &TrustDomain) -> Result<AuthorityFile> {
+        let Some((path, passphrase)) = self.given()? else { bail!("give --ca FILE and --ca-passphrase FILE") };
+        Ok(AuthorityFile::new(path, passphrase.as_bytes(), trust_domain)?)
     }
 
     fn given(&self) -> Result<Option<(&Path, Zeroizing<String>)>> {
@@ -61,27 +106,30 @@ impl File {
 }
 
 /// Carries out `leno ca …`.
-pub(crate) fn run(command: &Command) -> Result<ExitCode> {
-    let (Command::Request { file, .. } | Command::Install { file, .. }) = command;
-    let Some((path, passphrase)) = file.given()? else { bail!("give --ca FILE and --ca-passphrase FILE") };
+pub(crate) fn run(command: Command) -> Result<ExitCode> {
     match command {
-        Command::Request { trust_domain, .. } => {
-            print!("{}", Authority::request(path, passphrase.as_bytes(), trust_domain)?);
+        Command::Request { trust_domain, successor, file } => {
+            print!("{}", file.required(&trust_domain)?.request(successor)?);
         }
-        Command::Install { trust_domain, chain, .. } => {
+        Command::Install { trust_domain, successor, chain, file } => {
             let text = if chain.as_os_str() == "-" {
                 let mut text = String::new();
                 std::io::stdin().read_to_string(&mut text)?;
                 text
             } else {
-                fs::read_to_string(chain).with_context(|| chain.display().to_string())?
+                fs::read_to_string(&chain).with_context(|| chain.display().to_string())?
             };
-            Authority::install(path, passphrase.as_bytes(), trust_domain, &text)?;
-            println!(
-                "{}: the authority's certificate is in place; it counts from the next start of leno control",
-                path.display()
-            );
+            let file = file.required(&trust_domain)?;
+            file.install(&text, successor)?;
+            let counts = if successor {
+                "`leno ca rotate` changes to it"
+            } else {
+                "it counts from the next start of leno control"
+            };
+            println!("{}: the authority's certificate is in place; {counts}", file.path().display());
         }
+        Command::Rotate { rotate, server } => return remote::rotate(&server, rotate),
+        Command::Status { json, server } => return remote::authority_status(&server, json),
     }
     Ok(ExitCode::SUCCESS)
 }

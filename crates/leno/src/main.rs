@@ -5,6 +5,7 @@ mod admin;
 mod allocator;
 mod api;
 mod ca;
+mod certificates;
 mod check;
 mod client;
 mod control;
@@ -133,7 +134,7 @@ enum Command {
         #[command(flatten)]
         server: remote::Server,
     },
-    /// Make the authority of a mesh an intermediate under your own root.
+    /// See to the authority of a mesh: replace it, or make it an intermediate under your own root.
     #[command(subcommand)]
     Ca(ca::Command),
     /// List what is running, at a node; or what was applied, at a control plane.
@@ -254,7 +255,7 @@ fn main() -> ExitCode {
         Command::Delete { document, file, server } => remote::delete(&server, &document, &file),
         Command::Diff { sources, server } => remote::diff(&server, &sources),
         Command::Nodes { command, server } => remote::nodes(&server, &command),
-        Command::Ca(command) => ca::run(&command),
+        Command::Ca(command) => ca::run(command),
         Command::Token { command, server } => remote::token(&server, command),
         Command::Get { what, which, server, node, printing } => client::list(what, &which, (&node, &server), printing),
         Command::Completions { shell } => {

@@ -1,8 +1,10 @@
 //! Commands that ask a control plane through its API.
 
+mod authority;
 mod connection;
 mod context;
 
+pub(crate) use authority::{Rotate, rotate, status as authority_status};
 pub(crate) use context::Server;
 
 use crate::api::types::{

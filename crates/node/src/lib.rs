@@ -13,6 +13,7 @@ mod kernel;
 mod listeners;
 mod loader;
 mod placement;
+mod quotas;
 mod reconciler;
 mod retries;
 mod start;

@@ -6,6 +6,7 @@ use crate::instances::{Hosted, InstanceHost};
 use crate::kernel::KernelPolicy;
 use crate::listeners::Listeners;
 use crate::loader::Loader;
+use crate::quotas;
 use crate::reconciler::Reconciler;
 use anyhow::{Context, Result};
 use leno_config::{Locality, MeshSlice};
@@ -79,7 +80,11 @@ pub async fn start(
     let own: BTreeSet<SpiffeId> = gateway.into_iter().chain([node_identity]).collect();
     let telemetry = Telemetry::start(&mesh).context("the access log or the span exporter cannot be started")?;
 
+    let redis = mesh.quotas.clone();
     let node = Node::new(NodeSnapshot::new(mesh), hosted.clone(), svids.clone(), telemetry);
+    if let Some(redis) = redis {
+        quotas::start(redis, &node.ledger)?;
+    }
     node.endpoints.set_locality(join.locality);
     let options = leno_proxy::Options { workers, ..leno_proxy::Options::default() };
     tracing::info!("connections: {} at most, by the limit on file descriptors", options.connections);

@@ -30,6 +30,7 @@ pub use fetch::jwks;
 pub use fetch::modules::ModuleFetcher;
 pub use http::peer;
 pub use listener::{Addresses, Handle, Interceptor, Options, ServeError, serve};
+pub use runtime::client::{ClientError, tls as client_tls};
 pub use runtime::random;
 pub use state::function::FunctionEntry;
 pub use state::node::Node;

@@ -84,6 +84,18 @@ fn golden_messages_are_read_and_written_as_they_were() {
         from_node(&format!("job-{state:?}").to_lowercase(), from_node::Message::Job(report));
     }
 
+    let certificates = v1::Certificates {
+        issuers: vec![vec![7; 20].into(), vec![9; 20].into()],
+        not_after: 1_900_000_000,
+        overdue: 3,
+    };
+    from_node("certificates", from_node::Message::Certificates(certificates));
+    let proof = v1::Proof { sequence: 4, failure: "the certificate is not valid here: CertNotValidYet".to_owned() };
+    from_node("proof", from_node::Message::Proof(proof));
+    let authority = v1::Authority { key: vec![9; 20].into(), spread_ms: 1500 };
+    to_node("authority", to_node::Message::Authority(authority));
+    to_node("prove", to_node::Message::Prove(v1::Prove { sequence: 4 }));
+
     let welcome = v1::Welcome { protocol: 1, release: "0.0.9".to_owned() };
     to_node("welcome", to_node::Message::Welcome(welcome));
     let content = Content::new(&()).unwrap();
@@ -96,7 +108,9 @@ fn golden_messages_are_read_and_written_as_they_were() {
     message("join-request", "JoinRequest", &v1::JoinRequest { secret, name, csr, address });
     let (chain, roots) = (vec![vec![0x30, 0].into(); 2], vec![vec![0x30, 0].into()]);
     message("join-response", "JoinResponse", &v1::JoinResponse { chain, roots });
-    message("sign-request", "SignRequest", &v1::SignRequest { identity, csr: vec![0x30, 0].into() });
+    let request = v1::SignRequest { identity, csr: vec![0x30, 0].into(), candidate: false };
+    message("sign-request", "SignRequest", &request);
+    message("sign-request-candidate", "SignRequest", &v1::SignRequest { candidate: true, ..request });
     message("sign-response", "SignResponse", &v1::SignResponse { chain: vec![vec![0x30, 0].into(); 2] });
 }
 

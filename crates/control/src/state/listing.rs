@@ -4,7 +4,7 @@ use super::{Node, State};
 use crate::definitions::Function;
 use crate::resource::{Instance, Subject};
 use crate::status::{
-    FunctionNode, FunctionStatus, HostedInstance, IssuedIdentity, NodeStatus, RejectedVersion, Status,
+    Certificates, FunctionNode, FunctionStatus, HostedInstance, IssuedIdentity, NodeStatus, RejectedVersion, Status,
 };
 use leno_config::FunctionId;
 use leno_identity::SpiffeId;
@@ -109,6 +109,11 @@ impl State {
             cordoned: node.cordoned,
             capacity: node.capacity,
             reserved: self.scheduler.reserved_on(name),
+            certificates: node.certificates.as_ref().map(|(issuers, not_after, overdue)| Certificates {
+                issuers: issuers.iter().map(ToString::to_string).collect(),
+                not_after: *not_after,
+                overdue: *overdue,
+            }),
         }
     }
 }

@@ -11,8 +11,8 @@ use crate::images::{Outcome, Tags, Unknown};
 use crate::{ca, check, images};
 use anyhow::{Context, Result};
 use leno_config::{Document, DocumentId, FunctionId, Problem, Slice, Snapshot};
-use leno_control::{Control, Definitions, Store, StoreError, Transaction};
-use leno_identity::{Authority, TrustDomain};
+use leno_control::{Authorities, Control, Definitions, Store, StoreError, Transaction};
+use leno_identity::{Authority, AuthorityFile, TrustDomain};
 use leno_proxy::modules::Modules;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -26,6 +26,10 @@ const TRIM_EVERY: u32 = 500;
 /// What is there while a control plane leads.
 pub(crate) struct Leading {
     pub control: Control,
+    /// Where the authority's key is; `None`: in memory only.
+    pub(super) authority_file: Option<AuthorityFile>,
+    /// The end of the rotation after which keys that are not needed any more were removed from that file; `None`: never since the start.
+    pub(super) tidied: std::sync::Mutex<Option<Option<u64>>>,
     /// What is compiled to see whether it can be.
     modules: Modules,
     /// Locked for a whole change: one is checked against what the one before it has left.
@@ -60,21 +64,27 @@ enum Attempt {
 
 impl Leading {
     /// Begins to lead: with the trust domain of the stored Mesh document, and what the store has of earlier. Blocks on the store.
-    pub(crate) fn begin(service: &Service, authority: &ca::File) -> Result<Arc<Self>> {
+    pub(crate) fn begin(service: &Service, authority: &ca::OfControl) -> Result<Arc<Self>> {
         let trust_domain = trust_domain(service)?;
         let store = Store::new(service.backend.clone());
-        let authority = match authority.open(&trust_domain)? {
-            Some(authority) => authority,
+        let file = authority.file(&trust_domain)?;
+        let authorities = match &file {
+            Some(file) => Authorities {
+                held: file.open()?,
+                file: Some(file.path().display().to_string()),
+                replace: authority.replaces(),
+            },
             None => {
                 tracing::warn!(
-                    "the authority's key is in memory only: nodes have to join again after the second restart of the control plane; give --ca"
+                    "the authority's key is in memory only: nodes have to join again when the control plane is started again; give --ca"
                 );
-                Authority::new(&trust_domain)?
+                Authorities { replace: authority.replaces(), ..Authorities::in_memory(Authority::new(&trust_domain)?) }
             }
         };
-        let control = Control::new(authority, store, leno_control::Options::default())?;
+        let control = Control::with_authorities(authorities, store, leno_control::Options::default())?;
         let writer = Writer { stale: true, since_trimmed: TRIM_EVERY, ..Writer::default() };
-        Ok(Arc::new(Self { control, modules: Modules::default(), writer: Mutex::new(writer) }))
+        let (modules, tidied) = Default::default();
+        Ok(Arc::new(Self { control, authority_file: file, tidied, modules, writer: Mutex::new(writer) }))
     }
 
     /// Puts the stored documents into force if they are not. What is wrong with them is told by the service.

@@ -152,8 +152,18 @@ impl Control {
 
     /// The same, with this input.
     pub(crate) fn leno_with(&self, arguments: &[&str], input: &str) -> Output {
+        let mut command = self.begin(arguments);
+        let mut stdin = command.stdin.take().unwrap();
+        // A command that takes no input may have ended.
+        let _ = stdin.write_all(input.as_bytes());
+        drop(stdin);
+        command.wait_with_output().unwrap()
+    }
+
+    /// Starts a `leno` command in its folder.
+    pub(crate) fn begin(&self, arguments: &[&str]) -> Child {
         let both = self.path("data/api.pem.both");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_leno"))
+        Command::new(env!("CARGO_BIN_EXE_leno"))
             .args(arguments)
             .current_dir(self.folder.path())
             .env("LENO_SERVER", self.url())
@@ -163,12 +173,7 @@ impl Control {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
-            .unwrap();
-        let mut stdin = command.stdin.take().unwrap();
-        // A command that takes no input may have ended.
-        let _ = stdin.write_all(input.as_bytes());
-        drop(stdin);
-        command.wait_with_output().unwrap()
+            .unwrap()
     }
 
     /// Applies documents, which must succeed.
@@ -189,13 +194,13 @@ impl Control {
         self.get_as(&self.token(), path)
     }
 
-    pub(crate) fn get_as(&self, token: &str, path: &str) -> (u16, Value) {
-        self.curl(token, path, &[], "").expect("curl got no answer")
-    }
-
-    /// `None`: it gave no answer.
+    /// The same; `None`: nobody answers.
     pub(crate) fn try_get(&self, path: &str) -> Option<(u16, Value)> {
         self.curl(&self.token(), path, &[], "")
+    }
+
+    pub(crate) fn get_as(&self, token: &str, path: &str) -> (u16, Value) {
+        self.curl(token, path, &[], "").expect("curl got no answer")
     }
 
     pub(crate) fn post(&self, token: &str, path: &str, body: &Value) -> (u16, Value) {
@@ -211,7 +216,7 @@ impl Control {
         )
     }
 
-    fn ready(&self) -> Option<String> {
+    pub(crate) fn ready(&self) -> Option<String> {
         let output = Command::new("curl")
             .args(["--silent", "--max-time", "10", "--noproxy", "*", "--cacert"])
             .arg(self.path("data/api.pem"))

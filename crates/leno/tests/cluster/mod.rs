@@ -26,8 +26,13 @@ pub(crate) fn control() -> Control {
 }
 
 pub(crate) fn control_at(address: Ipv4Addr) -> Control {
+    control_of(address, "")
+}
+
+/// One of a mesh with these fields more.
+pub(crate) fn control_of(address: Ipv4Addr, fields: &str) -> Control {
     let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("mesh.yaml"), MESH).unwrap();
+    fs::write(folder.path().join("mesh.yaml"), format!("{MESH}{fields}")).unwrap();
     fs::write(folder.path().join("passphrase"), "correct horse battery\n").unwrap();
     let arguments = ["--mesh", "mesh.yaml", "--ca", "ca.pem", "--ca-passphrase", "passphrase"];
     Control::start_serving(folder, &arguments, address)

@@ -93,9 +93,15 @@ fn only<'a>(located: &[Located<'a>]) -> Option<&'a str> {
     token::contradicting(located).is_none().then_some(found.token)
 }
 
-fn look_up<'a>(evaluation: &Evaluation<'_>, token: &'a str, claims: &mut Option<ClaimValues>) -> Token<'a> {
+/// SHA-256 of a token.
+pub(super) fn digest(token: &str) -> Digest {
     let mut digest = [0; 32];
     digest.copy_from_slice(aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, token.as_bytes()).as_ref());
+    digest
+}
+
+fn look_up<'a>(evaluation: &Evaluation<'_>, token: &'a str, claims: &mut Option<ClaimValues>) -> Token<'a> {
+    let digest = digest(token);
     let Some(known) = evaluation.state.tokens.look_up(&digest).or_else(|| learn_from_others(evaluation, &digest))
     else {
         return Token { token, digest, verified: None };

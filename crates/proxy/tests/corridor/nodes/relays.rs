@@ -142,8 +142,10 @@ async fn bytes_go_both_ways_and_both_nodes_tell_of_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_callees_node_refuses_and_starts_nothing() {
     let relayed = Relayed::new("stranger").await;
-    let mut stream = TcpStream::connect(relayed.called).await.unwrap();
-    assert!(stream.read_u8().await.is_err());
+    // It may be reset before the connect has returned.
+    if let Ok(mut stream) = TcpStream::connect(relayed.called).await {
+        assert!(stream.read_u8().await.is_err());
+    }
     for (verdict, sent, received) in relayed.told().await {
         assert_eq!((verdict.as_str(), sent, received), ("deny", 0, 0));
     }
