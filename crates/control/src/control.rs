@@ -5,11 +5,13 @@ mod nodes;
 pub(crate) use nodes::JoinError;
 
 use crate::admission::Members;
+use crate::asking::{AskError, Asking};
 use crate::definitions::{Compiled, Definitions, Modules};
 use crate::error::DefinitionsError;
 use crate::history::{Histories, History};
 use crate::job::{JobReport, Outcome};
 use crate::load::Load;
+use crate::question::{Answer, Question};
 use crate::resource::Subject;
 use crate::rollout::Verdict;
 use crate::state::State;
@@ -43,6 +45,7 @@ pub(crate) struct WeakControl(Weak<Inner>);
 struct Inner {
     state: Mutex<State>,
     members: Mutex<Members>,
+    asking: Asking,
     authority: Authority,
     /// The control plane's own certificate, for its listener.
     svids: Arc<SvidStore>,
@@ -156,6 +159,7 @@ impl Control {
         Ok(Self(Arc::new(Inner {
             state,
             members: Mutex::new(members),
+            asking: Asking::default(),
             svids,
             identity,
             authority,
@@ -407,6 +411,20 @@ impl Control {
         if state.scales() {
             state.scale(now);
         }
+    }
+
+    /// The nodes that have a function's slice in force: they may have records of its requests, and its instances.
+    pub fn nodes_of(&self, id: &FunctionId) -> Vec<Arc<str>> {
+        self.state().nodes_of(id)
+    }
+
+    /// Asks a node about what it hosts, and waits for its answer.
+    pub async fn ask(&self, node: &str, question: &Question, timeout: Duration) -> Result<Answer, AskError> {
+        self.0.asking.ask(node, question, timeout).await
+    }
+
+    pub(crate) fn asking(&self) -> &Asking {
+        &self.0.asking
     }
 
     /// Totals of what was sent to an admitted node and received from it; `None` if no such node was admitted.

@@ -11,6 +11,7 @@
 
 mod active_rollouts;
 mod admission;
+mod asking;
 mod bounds;
 pub mod channel;
 mod control;
@@ -28,6 +29,7 @@ mod listener;
 mod load;
 mod membership;
 pub mod node;
+mod question;
 mod resource;
 mod rollout;
 mod scheduler;
@@ -44,6 +46,7 @@ mod golden;
 mod slices;
 
 pub use admission::{Admission, AdmitError, JoinToken, NoToken, Placement, TokenGrant};
+pub use asking::AskError;
 pub use control::{Control, Options, PublishError, Published, StartError};
 pub use definitions::Definitions;
 pub use enrol::{JoinFailure, JoinOptions, enrol, settings};
@@ -51,6 +54,9 @@ pub use error::DefinitionsError;
 pub use job::{JobEvent, JobReport, JobState, JobStatus, run_of};
 pub use load::{Bounds, Capacity, Lease, LimitDemand, LimitShare, Load, Observation};
 pub use membership::Membership;
+pub use question::{
+    Answer, Output, OutputLine, OutputMark, Question, ReadOutput, ReplayExample, ReplayVerdict, Replayed,
+};
 pub use resource::{Endpoint, Instance, InstanceState, Resource, Subject, Version};
 pub use rollout::RevisionCounts;
 pub use server::ServeError;

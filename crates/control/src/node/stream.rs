@@ -2,9 +2,11 @@
 
 use super::agent::{Connection, Outgoing, Shared, Term};
 use super::desired::from_node;
+use super::questions::Asked;
 use super::update::{Change, Update};
 use crate::channel;
 use crate::leases::TERM;
+use crate::question::Question;
 use crate::resource::{Resource, Subject, Version};
 use crate::wire::v1::discovery_client::DiscoveryClient;
 use crate::wire::v1::from_node;
@@ -41,6 +43,7 @@ pub(crate) struct Session {
     pub backoff: ExponentialBuilder,
     pub outgoing: mpsc::UnboundedReceiver<Outgoing>,
     pub updates: mpsc::Sender<Update>,
+    pub asked: mpsc::Sender<Asked>,
     pub state: watch::Sender<Connection>,
     pub term: watch::Sender<Option<Term>>,
     pub ended: mpsc::Receiver<()>,
@@ -150,6 +153,7 @@ impl Session {
                                 self.term.send_replace(Some(term));
                             }
                         }
+                        Ok(Some(Message::Question(question))) => self.ask(number, question),
                         Ok(Some(Message::Delta(delta))) => {
                             let Some(welcome) = &welcome else {
                                 return End::Failed(Status::failed_precondition("a stream begins with a welcome"));
@@ -183,6 +187,22 @@ impl Session {
                 _ = self.ended.recv() => return End::Unwanted,
             }
         }
+    }
+
+    /// Hands on a question. What cannot be decoded is declined here, and what there is no room for.
+    fn ask(&self, number: u64, sent: v1::Question) {
+        let (shared, id) = (self.shared.clone(), sent.id);
+        let question = Question::from_wire(sent);
+        let asked = Asked::new(shared, number, id);
+        let refused = match question {
+            Ok(question) => match self.asked.try_send(asked.about(question)) {
+                Ok(()) => return,
+                Err(error) => (error.into_inner(), "it has too many questions to answer".to_owned()),
+            },
+            Err(reason) => (asked, format!("{reason}; this node is of release {RELEASE}")),
+        };
+        let (asked, reason) = refused;
+        asked.decline(reason);
     }
 
     /// Resources that cannot be decoded are rejected here. The node never sees them. `release` is the control plane's.

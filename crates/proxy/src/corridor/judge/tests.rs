@@ -2,6 +2,7 @@
 
 mod hostile;
 mod limits;
+mod replay;
 mod tokens;
 
 use super::*;
