@@ -41,7 +41,7 @@ pub(crate) struct LogPage {
     pub dropped: u64,
     /// There are more lines already.
     pub more: bool,
-    /// Nodes that did not answer, and why.
+    /// Nodes that did not answer, and why; or that no node has the function.
     pub missing: Vec<String>,
 }
 

@@ -57,7 +57,7 @@ pub(crate) fn run(function: &str, options: &Options, server: &Server, node: &Nod
     loop {
         let page = source.page(&id, &filter, options.tail, after.as_deref())?;
         for missing in page.missing.iter().filter(|missing| !told.contains(*missing)) {
-            eprintln!("leno: no lines of node {}", shown(missing));
+            eprintln!("leno: {}", shown(missing));
         }
         told = page.missing;
         if page.dropped > 0 {

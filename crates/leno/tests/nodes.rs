@@ -2,205 +2,27 @@
 
 #[path = "api/mod.rs"]
 mod api;
-#[allow(dead_code, reason = "each test binary uses a part of it")]
+#[allow(dead_code, clippy::duplicate_mod, reason = "each test binary uses a part of it, and both have the ports")]
 #[path = "../../control/tests/support/etcd.rs"]
 mod etcd;
+mod fleet;
 mod mesh;
 
 use api::Control;
-use mesh::ports::free_port;
-use mesh::{ALLOW_ALL, Answer, echo_function, policy, try_curl};
+use fleet::{MESH, Node, Place, TIMEOUT, control, control_at, eventually, nodes_of};
+use mesh::{ALLOW_ALL, Answer, echo_function, policy};
 use serde_json::Value;
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
-use tempfile::TempDir;
-
-const TIMEOUT: Duration = Duration::from_secs(60);
-
-const MESH: &str = "apiVersion: leno.dev/v1alpha1\nkind: Mesh\nmetadata: {name: test}\nspec:\n  trustDomain: test.example\n  \
-                    accessLog: {format: json, file: /dev/null}\n  instances: {isolation: process, accounts: node}\n";
-
-fn control() -> Control {
-    control_at(Ipv4Addr::LOCALHOST)
-}
-
-fn control_at(address: Ipv4Addr) -> Control {
-    let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("mesh.yaml"), MESH).unwrap();
-    fs::write(folder.path().join("passphrase"), "correct horse battery\n").unwrap();
-    let arguments = ["--mesh", "mesh.yaml", "--ca", "ca.pem", "--ca-passphrase", "passphrase"];
-    Control::start_serving(folder, &arguments, address)
-}
-
-/// Where a node is.
-struct Place {
-    address: Ipv4Addr,
-    /// What its command begins with.
-    command: Vec<String>,
-}
-
-impl Place {
-    /// This network.
-    fn here() -> Self {
-        Self { address: Ipv4Addr::LOCALHOST, command: vec![env!("CARGO_BIN_EXE_leno").to_owned()] }
-    }
-}
-
-/// A running `leno node` or `leno gateway`.
-struct Node {
-    name: String,
-    folder: TempDir,
-    arguments: Vec<String>,
-    /// The program and what it is run with.
-    command: Vec<String>,
-    gateway: SocketAddr,
-    process: Child,
-    output: Arc<Mutex<Vec<String>>>,
-}
-
-impl Node {
-    /// Has a token made, joins with it, and waits until the node is ready.
-    fn join(control: &Control, name: &str, token: &[&str]) -> Self {
-        Self::join_at(&Place::here(), control, name, token, &[])
-    }
-
-    /// The same somewhere else, with more arguments.
-    fn join_at(place: &Place, control: &Control, name: &str, token: &[&str], more: &[&str]) -> Self {
-        let made = control.leno(&[&["token", "join", "--node", name], token].concat());
-        assert!(made.status.success(), "{made:?}");
-        let folder = tempfile::tempdir().unwrap();
-        fs::write(folder.path().join("token"), api::text(&made)).unwrap();
-        let Place { address, command } = place;
-        let [inbound, outbound, gateway] = [(); 3].map(|()| free_port());
-        let gateway = SocketAddr::from((*address, gateway));
-        let is_gateway = token.contains(&"--only-gateway");
-        let mut arguments = vec![if is_gateway { "gateway" } else { "node" }.to_owned()];
-        let options = [
-            ("--control", control.nodes()),
-            ("--join", "token".to_owned()),
-            ("--name", name.to_owned()),
-            ("--state", "state".to_owned()),
-            ("--inbound", format!("{address}:{inbound}")),
-            ("--outbound", format!("127.0.0.1:{outbound}")),
-            ("--admin", format!("unix:{}", folder.path().join("admin.sock").display())),
-        ];
-        arguments.extend(options.into_iter().flat_map(|(option, value)| [option.to_owned(), value]));
-        if is_gateway {
-            arguments.extend(["--gateway-http".to_owned(), gateway.to_string()]);
-        }
-        arguments.extend(more.iter().map(|&argument| argument.to_owned()));
-        let (process, output) = spawn(&folder, command, &arguments);
-        let (name, command) = (name.to_owned(), command.clone());
-        let mut node = Self { name, folder, arguments, command, gateway, process, output };
-        node.wait_for("to be ready", |node| node.has_said(" ready"));
-        node
-    }
-
-    /// After its end, with the same files, but without the token.
-    fn start_again(&mut self) {
-        fs::remove_file(self.folder.path().join("token")).unwrap();
-        let join = self.arguments.iter().position(|argument| argument == "--join").unwrap();
-        self.arguments.drain(join..join + 2);
-        (self.process, self.output) = spawn(&self.folder, &self.command, &self.arguments);
-        self.wait_for("to be ready again", |node| node.has_said(" ready"));
-    }
-
-    fn has_said(&self, text: &str) -> bool {
-        self.output.lock().unwrap().iter().any(|line| line.contains(text))
-    }
-
-    fn wait_for(&mut self, what: &str, mut holds: impl FnMut(&mut Self) -> bool) {
-        let begin = Instant::now();
-        while !holds(self) {
-            let ended = self.process.try_wait().unwrap();
-            assert!(
-                ended.is_none() && begin.elapsed() < TIMEOUT,
-                "waited in vain for {} {what} ({ended:?}):\n{}",
-                self.name,
-                self.output.lock().unwrap().join("\n")
-            );
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    }
-
-    fn get(&self, path: &str) -> Option<Answer> {
-        try_curl(&format!("http://{}{path}", self.gateway), &["--max-time", "20"])
-    }
-
-    fn kill(&mut self) {
-        self.process.kill().unwrap();
-        self.process.wait().unwrap();
-    }
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        if self.process.try_wait().unwrap().is_none() {
-            let pid = rustix::process::Pid::from_child(&self.process);
-            // Its instances end with it.
-            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
-            let begin = Instant::now();
-            while self.process.try_wait().unwrap().is_none() && begin.elapsed() < TIMEOUT {
-                std::thread::sleep(Duration::from_millis(10));
-            }
-            let _ = self.process.kill();
-        }
-        if std::thread::panicking() {
-            eprintln!("--- {} wrote:\n{}", self.name, self.output.lock().unwrap().join("\n"));
-        }
-    }
-}
-
-fn spawn(folder: &TempDir, command: &[String], arguments: &[String]) -> (Child, Arc<Mutex<Vec<String>>>) {
-    let mut process = Command::new(&command[0])
-        .args(&command[1..])
-        .args(arguments)
-        .current_dir(folder.path())
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let output = Arc::new(Mutex::new(Vec::new()));
-    let (stderr, lines) = (process.stderr.take().unwrap(), output.clone());
-    std::thread::spawn(move || {
-        for line in BufReader::new(stderr).lines().map_while(Result::ok) {
-            lines.lock().unwrap().push(line);
-        }
-    });
-    (process, output)
-}
-
-/// Polls until something holds.
-fn eventually<T>(what: &str, mut holds: impl FnMut() -> Option<T>) -> T {
-    let begin = Instant::now();
-    loop {
-        if let Some(value) = holds() {
-            return value;
-        }
-        assert!(begin.elapsed() < TIMEOUT, "waited in vain for {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
+use std::time::Duration;
 
 fn status(answer: Option<Answer>) -> Option<u16> {
     answer.map(|answer| answer.status)
-}
-
-/// The nodes that have ready instances of a function.
-fn nodes_of(control: &Control, function: &str) -> Vec<String> {
-    let (_, status) = control.get("/v1/status");
-    let functions = status["functions"].as_array().cloned().unwrap_or_default();
-    let of = functions.into_iter().find(|one| one["function"] == function);
-    let instances = of.and_then(|one| one["instances"].as_array().cloned()).unwrap_or_default();
-    let ready = instances.iter().filter(|instance| instance["state"] == "ready");
-    ready.map(|instance| instance["node"].as_str().unwrap().to_owned()).collect()
 }
 
 fn documents() -> String {

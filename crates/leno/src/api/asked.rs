@@ -47,14 +47,16 @@ impl Service {
         let before = Marks::read(&query.after).map_err(ApiError::Bad)?;
         let (mut page, mut marks) = (LogPage::default(), before.clone());
         let mut nodes = control.nodes_of(id);
-        if let Some(node) = &query.node {
+        if nodes.is_empty() {
+            page.missing.push(format!("no node has {id}"));
+        } else if let Some(node) = &query.node {
             nodes.retain(|known| **known == **node);
             if nodes.is_empty() {
-                page.missing.push(format!("{node}: it does not have {id}"));
+                page.missing.push(format!("node {node}: it does not have {id}"));
             }
         }
         for node in nodes.drain(nodes.len().min(MAX_NODES)..) {
-            page.missing.push(format!("{node}: at most {MAX_NODES} nodes are asked at once; name it with --node"));
+            page.missing.push(format!("node {node}: at most {MAX_NODES} nodes are asked at once; name it with --node"));
         }
         let limit = PAGE / u32::try_from(nodes.len().max(1)).unwrap_or(u32::MAX);
         let mut asking = JoinSet::new();
@@ -69,7 +71,7 @@ impl Service {
         while let Some(Ok((node, answer))) = asking.join_next().await {
             match answer {
                 Ok(Answer::Output(output)) => page.add(&node, output, &mut marks),
-                answer => page.missing.push(format!("{node}: {}", why_not(answer))),
+                answer => page.missing.push(format!("node {node}: {}", why_not(answer))),
             }
         }
         page.missing.sort();
@@ -83,8 +85,10 @@ pub(super) async fn replay(control: &Control, candidates: Vec<CandidatePrograms>
     let mut found: BTreeMap<FunctionId, FunctionReplay> = BTreeMap::new();
     for candidate in candidates {
         let id = candidate.id.clone();
-        found.insert(id.clone(), FunctionReplay { function: id.to_string(), ..FunctionReplay::default() });
-        for node in control.nodes_of(&id) {
+        let nodes = control.nodes_of(&id);
+        let missing = if nodes.is_empty() { vec!["no node hosts it".to_owned()] } else { Vec::new() };
+        found.insert(id.clone(), FunctionReplay { function: id.to_string(), missing, ..FunctionReplay::default() });
+        for node in nodes {
             by_node.entry(node).or_default().push(candidate.clone());
         }
     }
@@ -99,7 +103,7 @@ pub(super) async fn replay(control: &Control, candidates: Vec<CandidatePrograms>
             let Some(function) = found.get_mut(&id) else { continue };
             match outcome {
                 Ok(replayed) => function.add(&node, replayed),
-                Err(reason) => function.missing.push(format!("{node}: {reason}")),
+                Err(reason) => function.missing.push(format!("node {node}: {reason}")),
             }
         }
     }

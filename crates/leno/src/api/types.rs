@@ -107,7 +107,7 @@ pub(crate) struct FunctionReplay {
     pub examples: Vec<ReplayExample>,
     /// What the function has and was not replayed: rate limits, circuit breakers, external authorizers, extensions.
     pub left_out: Vec<String>,
-    /// Nodes that host the function and did not replay, and why.
+    /// Nodes that host the function and did not replay, and why; or that no node hosts it.
     pub missing: Vec<String>,
 }
 

@@ -134,7 +134,7 @@ fn remarks(function: &FunctionReplay) -> Vec<String> {
     if !function.left_out.is_empty() {
         remarks.push(format!("not replayed: {}", shown(&function.left_out.join(", "))));
     }
-    remarks.extend(function.missing.iter().map(|missing| format!("no requests of node {}", shown(missing))));
+    remarks.extend(function.missing.iter().map(|missing| shown(missing).into_owned()));
     remarks
 }
 
@@ -149,7 +149,7 @@ mod tests {
             unjudged: vec![Unjudged { reason: "its query was not kept".to_owned(), requests: 2 }],
             skipped: 1,
             left_out: vec!["rate limits".to_owned(), "extensions".to_owned()],
-            missing: vec!["n1: its release does not answer such questions".to_owned()],
+            missing: vec!["node n1: its release does not answer such questions".to_owned()],
             ..FunctionReplay::default()
         };
         assert_eq!(counts(&function)["unjudged"], 3);
@@ -159,7 +159,7 @@ mod tests {
                 "2 requests not judged: its query was not kept",
                 "1 request not judged: there was no time for them",
                 "not replayed: rate limits, extensions",
-                "no requests of node n1: its release does not answer such questions",
+                "node n1: its release does not answer such questions",
             ]
         );
     }

@@ -32,6 +32,10 @@ impl Head {
             return Err("its query was not kept".to_owned());
         }
         tokens_are_known(inputs, needs)?;
+        // Whether it is a preflight depends on what it has not.
+        if inputs.more_names && recorded.request_line.method() == "OPTIONS" && !needs.tokens.is_empty() {
+            return Err("it has more header fields than are kept".to_owned());
+        }
         let mut head = Self { path: recorded.request_line.path().to_owned(), fields: Vec::new() };
         let mut query = match &inputs.query {
             Query::Kept(query) => Some(query.to_string()),

@@ -1,0 +1,191 @@
+//! Nodes of a mesh whose control plane is another process, each a process of its own.
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
+use crate::api::{self, Control};
+use crate::mesh::ports::free_port;
+use crate::mesh::{Answer, try_curl};
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
+
+pub(crate) const MESH: &str = "apiVersion: leno.dev/v1alpha1\nkind: Mesh\nmetadata: {name: test}\nspec:\n  trustDomain: test.example\n  \
+                    accessLog: {format: json, file: /dev/null}\n  instances: {isolation: process, accounts: node}\n";
+
+pub(crate) fn control() -> Control {
+    control_at(Ipv4Addr::LOCALHOST)
+}
+
+pub(crate) fn control_at(address: Ipv4Addr) -> Control {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("mesh.yaml"), MESH).unwrap();
+    fs::write(folder.path().join("passphrase"), "correct horse battery\n").unwrap();
+    let arguments = ["--mesh", "mesh.yaml", "--ca", "ca.pem", "--ca-passphrase", "passphrase"];
+    Control::start_serving(folder, &arguments, address)
+}
+
+/// Where a node is.
+pub(crate) struct Place {
+    pub(crate) address: Ipv4Addr,
+    /// What its command begins with.
+    pub(crate) command: Vec<String>,
+}
+
+impl Place {
+    /// This network.
+    pub(crate) fn here() -> Self {
+        Self { address: Ipv4Addr::LOCALHOST, command: vec![env!("CARGO_BIN_EXE_leno").to_owned()] }
+    }
+}
+
+/// A running `leno node` or `leno gateway`.
+pub(crate) struct Node {
+    pub(crate) name: String,
+    pub(crate) folder: TempDir,
+    pub(crate) arguments: Vec<String>,
+    /// The program and what it is run with.
+    command: Vec<String>,
+    pub(crate) gateway: SocketAddr,
+    pub(crate) process: Child,
+    pub(crate) output: Arc<Mutex<Vec<String>>>,
+}
+
+impl Node {
+    /// Has a token made, joins with it, and waits until the node is ready.
+    pub(crate) fn join(control: &Control, name: &str, token: &[&str]) -> Self {
+        Self::join_at(&Place::here(), control, name, token, &[])
+    }
+
+    /// The same somewhere else, with more arguments.
+    pub(crate) fn join_at(place: &Place, control: &Control, name: &str, token: &[&str], more: &[&str]) -> Self {
+        let made = control.leno(&[&["token", "join", "--node", name], token].concat());
+        assert!(made.status.success(), "{made:?}");
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("token"), api::text(&made)).unwrap();
+        let Place { address, command } = place;
+        let [inbound, outbound, gateway] = [(); 3].map(|()| free_port());
+        let gateway = SocketAddr::from((*address, gateway));
+        let is_gateway = token.contains(&"--only-gateway");
+        let mut arguments = vec![if is_gateway { "gateway" } else { "node" }.to_owned()];
+        let options = [
+            ("--control", control.nodes()),
+            ("--join", "token".to_owned()),
+            ("--name", name.to_owned()),
+            ("--state", "state".to_owned()),
+            ("--inbound", format!("{address}:{inbound}")),
+            ("--outbound", format!("127.0.0.1:{outbound}")),
+            ("--admin", format!("unix:{}", folder.path().join("admin.sock").display())),
+        ];
+        arguments.extend(options.into_iter().flat_map(|(option, value)| [option.to_owned(), value]));
+        if is_gateway {
+            arguments.extend(["--gateway-http".to_owned(), gateway.to_string()]);
+        }
+        arguments.extend(more.iter().map(|&argument| argument.to_owned()));
+        let (process, output) = spawn(&folder, command, &arguments);
+        let (name, command) = (name.to_owned(), command.clone());
+        let mut node = Self { name, folder, arguments, command, gateway, process, output };
+        node.wait_for("to be ready", |node| node.has_said(" ready"));
+        node
+    }
+
+    /// After its end, with the same files, but without the token.
+    pub(crate) fn start_again(&mut self) {
+        fs::remove_file(self.folder.path().join("token")).unwrap();
+        let join = self.arguments.iter().position(|argument| argument == "--join").unwrap();
+        self.arguments.drain(join..join + 2);
+        (self.process, self.output) = spawn(&self.folder, &self.command, &self.arguments);
+        self.wait_for("to be ready again", |node| node.has_said(" ready"));
+    }
+
+    pub(crate) fn has_said(&self, text: &str) -> bool {
+        self.output.lock().unwrap().iter().any(|line| line.contains(text))
+    }
+
+    pub(crate) fn wait_for(&mut self, what: &str, mut holds: impl FnMut(&mut Self) -> bool) {
+        let begin = Instant::now();
+        while !holds(self) {
+            let ended = self.process.try_wait().unwrap();
+            assert!(
+                ended.is_none() && begin.elapsed() < TIMEOUT,
+                "waited in vain for {} {what} ({ended:?}):\n{}",
+                self.name,
+                self.output.lock().unwrap().join("\n")
+            );
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    pub(crate) fn get(&self, path: &str) -> Option<Answer> {
+        try_curl(&format!("http://{}{path}", self.gateway), &["--max-time", "20"])
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if self.process.try_wait().unwrap().is_none() {
+            let pid = rustix::process::Pid::from_child(&self.process);
+            // Its instances end with it.
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+            let begin = Instant::now();
+            while self.process.try_wait().unwrap().is_none() && begin.elapsed() < TIMEOUT {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            let _ = self.process.kill();
+        }
+        if std::thread::panicking() {
+            eprintln!("--- {} wrote:\n{}", self.name, self.output.lock().unwrap().join("\n"));
+        }
+    }
+}
+
+pub(crate) fn spawn(folder: &TempDir, command: &[String], arguments: &[String]) -> (Child, Arc<Mutex<Vec<String>>>) {
+    let mut process = Command::new(&command[0])
+        .args(&command[1..])
+        .args(arguments)
+        .current_dir(folder.path())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let output = Arc::new(Mutex::new(Vec::new()));
+    let (stderr, lines) = (process.stderr.take().unwrap(), output.clone());
+    std::thread::spawn(move || {
+        for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+            lines.lock().unwrap().push(line);
+        }
+    });
+    (process, output)
+}
+
+/// Polls until something holds.
+pub(crate) fn eventually<T>(what: &str, mut holds: impl FnMut() -> Option<T>) -> T {
+    let begin = Instant::now();
+    loop {
+        if let Some(value) = holds() {
+            return value;
+        }
+        assert!(begin.elapsed() < TIMEOUT, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The nodes that have ready instances of a function.
+pub(crate) fn nodes_of(control: &Control, function: &str) -> Vec<String> {
+    let (_, status) = control.get("/v1/status");
+    let functions = status["functions"].as_array().cloned().unwrap_or_default();
+    let of = functions.into_iter().find(|one| one["function"] == function);
+    let instances = of.and_then(|one| one["instances"].as_array().cloned()).unwrap_or_default();
+    let ready = instances.iter().filter(|instance| instance["state"] == "ready");
+    ready.map(|instance| instance["node"].as_str().unwrap().to_owned()).collect()
+}
