@@ -7,11 +7,13 @@ pub use authority::{AuthorityStatus, RootStatus, RotateError};
 pub(crate) use nodes::JoinError;
 
 use crate::admission::Members;
+use crate::asking::{AskError, Asking};
 use crate::definitions::{Compiled, Definitions, Modules};
 use crate::error::DefinitionsError;
 use crate::history::{Histories, History};
 use crate::job::{JobReport, Outcome};
 use crate::load::Load;
+use crate::question::{Answer, Question};
 use crate::resource::Subject;
 use crate::rollout::Verdict;
 use crate::state::State;
@@ -52,6 +54,7 @@ struct Inner {
     /// Nodes are told of what is in `trust`.
     trust_in_force: AtomicBool,
     trust_domain: TrustDomain,
+    asking: Asking,
     /// The control plane's own certificate, for its listener.
     svids: Arc<SvidStore>,
     identity: SpiffeId,
@@ -182,6 +185,7 @@ impl Control {
         Ok(Self(Arc::new(Inner {
             state,
             members: Mutex::new(members),
+            asking: Asking::default(),
             svids,
             identity,
             trust: Mutex::new(trust),
@@ -428,6 +432,20 @@ impl Control {
         if state.scales() {
             state.scale(now);
         }
+    }
+
+    /// The nodes that have a function's slice in force: they may have records of its requests, and its instances.
+    pub fn nodes_of(&self, id: &FunctionId) -> Vec<Arc<str>> {
+        self.state().nodes_of(id)
+    }
+
+    /// Asks a node about what it hosts, and waits for its answer.
+    pub async fn ask(&self, node: &str, question: &Question, timeout: Duration) -> Result<Answer, AskError> {
+        self.0.asking.ask(node, question, timeout).await
+    }
+
+    pub(crate) fn asking(&self) -> &Asking {
+        &self.0.asking
     }
 
     /// Totals of what was sent to an admitted node and received from it; `None` if no such node was admitted.

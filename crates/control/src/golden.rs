@@ -22,7 +22,7 @@ use leno_config::slice::{
     AccessLogSink, Accounts, AdminListener, Engine, ExtensionInstances, GatewayTls, ImageRegistry, Images, Limits,
     RedisQuotas, RedisTransport, RegistryCredentials, TrustedProxies,
 };
-use leno_config::{FunctionId, Locality, MeshSlice, Route};
+use leno_config::{CandidatePrograms, FunctionId, Locality, MeshSlice, Route};
 use leno_identity::{Authority, CertificateDer, TrustBundle};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -101,6 +101,7 @@ fn golden_files_are_read_and_written_as_they_were() {
     let functions = BTreeSet::from([id("shop/checkout"), id("shop/stock")]);
     resource("hosted-only", &Resource::Hosted(Placement::Only(functions)));
 
+    stored::<CandidatePrograms>("candidate", &CandidatePrograms::of(&slices::command()));
     stored::<Template>("stored-template", &slices::other_template());
     stored::<History>("stored-history", &history());
     stored::<Member>("stored-member", &member());

@@ -11,6 +11,7 @@
 
 mod active_rollouts;
 mod admission;
+mod asking;
 mod bounds;
 pub mod channel;
 mod control;
@@ -29,6 +30,7 @@ mod load;
 mod membership;
 pub mod node;
 mod places;
+mod question;
 mod resource;
 mod rollout;
 mod rotation;
@@ -47,6 +49,7 @@ mod golden;
 mod slices;
 
 pub use admission::{Admission, AdmitError, JoinToken, NoToken, Placement, TokenGrant};
+pub use asking::AskError;
 pub use control::{AuthorityStatus, Control, Options, PublishError, Published, RootStatus, RotateError, StartError};
 pub use definitions::Definitions;
 pub use enrol::{JoinFailure, JoinOptions, enrol, settings};
@@ -55,6 +58,9 @@ pub use job::{JobEvent, JobReport, JobState, JobStatus, run_of};
 pub use load::{Bounds, Capacity, Lease, LimitDemand, LimitShare, Load, Observation};
 pub use membership::Membership;
 pub use places::{Place, Places};
+pub use question::{
+    Answer, Output, OutputLine, OutputMark, Question, ReadOutput, ReplayExample, ReplayVerdict, Replayed,
+};
 pub use resource::{Endpoint, Instance, InstanceState, Resource, Subject, Version};
 pub use rollout::RevisionCounts;
 pub use rotation::{Ended, Phase};

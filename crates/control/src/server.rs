@@ -264,17 +264,21 @@ impl Conversation {
             return self.end(Status::permission_denied("this node is not admitted")).await;
         };
         tracing::info!(node = &*self.node, "a node connected");
+        let protocol = welcome.protocol;
         // The queue is empty, so there is room. A node that is gone already ends the stream below.
         let _ = self.to_node.try_send(Ok(v1::ToNode { message: Some(to_node::Message::Welcome(welcome)) }));
         for (id, report) in jobs {
             self.control.job(&self.node, session, &id, report).await;
         }
+        let questions = self.control.asking().connect(&self.node, session, protocol);
         let sent = push(&self.control, &self.node, session, &wake, &self.to_node);
         let ended = tokio::select! {
             status = receive(&self.control, &self.node, session, &mut self.from_node, &self.to_node) => status,
             status = sent => status,
+            () = ask(questions, &self.to_node) => None,
             _ = closed.wait_for(|closed| *closed) => Some(stopping()),
         };
+        self.control.asking().disconnect(&self.node, session);
         self.control.state().disconnect(&self.node, session);
         tracing::info!(node = &*self.node, reason = ended.as_ref().map(Status::message), "a node's stream ended");
         if let Some(status) = ended {
@@ -367,6 +371,17 @@ async fn push(
     }
 }
 
+/// Sends the node what it is asked, until another stream takes this one's place.
+async fn ask(mut questions: mpsc::Receiver<v1::ToNode>, to_node: &mpsc::Sender<Result<v1::ToNode, Status>>) {
+    while let Some(question) = questions.recv().await {
+        if to_node.send(Ok(question)).await.is_err() {
+            return;
+        }
+    }
+    // `push` says why it ends.
+    std::future::pending().await
+}
+
 /// Handles a node's messages until the stream ends or a message makes no sense.
 async fn receive(
     control: &Control,
@@ -428,6 +443,11 @@ async fn take(control: &Control, node: &str, session: u64, message: v1::FromNode
             control.state().certified(node, session, wire::certified(&certificates));
         }
         Some(Message::Proof(proof)) => control.state().proved(node, session, wire::proof(proof)),
+        Some(Message::Answer(answer)) => {
+            if !control.asking().answer(node, session, answer) {
+                control.state().unasked(node);
+            }
+        }
         // Answered where the stream is read.
         Some(Message::Renew(_)) => {}
         Some(Message::Hello(_)) => return Err(Status::failed_precondition("a second hello")),

@@ -26,6 +26,8 @@ pub(crate) const PROTOCOLS: RangeInclusive<u32> = 1..=2;
 pub(crate) const AUTHORITIES: u32 = 2;
 /// Authorities that a node's certificates may be of. There are two at most.
 const MAX_ISSUERS: usize = 16;
+/// The version since which nodes are asked questions.
+pub(crate) const QUESTIONS: u32 = 2;
 /// Bytes that are kept of a reason that a node gives.
 pub(crate) const MAX_REASON: usize = 1024;
 /// Bytes of one message. Deltas are cut long before that, unless a single resource is larger.
@@ -340,12 +342,12 @@ pub(crate) fn chain(chain: &[CertificateDer<'_>]) -> Vec<Bytes> {
 }
 
 /// Milliseconds since the Unix epoch.
-fn millis(time: SystemTime) -> u64 {
+pub(crate) fn millis(time: SystemTime) -> u64 {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     since.as_millis().try_into().unwrap_or(u64::MAX)
 }
 
-fn time(millis: u64) -> Result<SystemTime, Status> {
+pub(crate) fn time(millis: u64) -> Result<SystemTime, Status> {
     let time = SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(millis));
     time.ok_or_else(|| Status::invalid_argument("a time beyond all clocks"))
 }

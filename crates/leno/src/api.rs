@@ -1,7 +1,8 @@
 //! The API of `leno control`: documents over HTTPS.
 //!
-//! `routes` says what there is, `service` knows what the store has, `leading` takes changes, `tokens` says who may what, `audit` who did what.
+//! `routes` says what there is, `service` knows what the store has, `leading` takes changes, `asked` asks nodes, `tokens` says who may what, `audit` who did what.
 
+mod asked;
 mod audit;
 mod authority;
 mod error;

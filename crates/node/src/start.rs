@@ -6,6 +6,7 @@ use crate::instances::{Hosted, InstanceHost};
 use crate::kernel::KernelPolicy;
 use crate::listeners::Listeners;
 use crate::loader::Loader;
+use crate::questions::Answerer;
 use crate::quotas;
 use crate::reconciler::Reconciler;
 use anyhow::{Context, Result};
@@ -100,13 +101,14 @@ pub async fn start(
     let inbound = advertised(addresses.inbound, join.advertised);
     let options = Options { control: join.control, membership: join.membership, inbound, backoff: BACKOFF };
     let (agent, updates) = leno_control::node::join(options)?;
+    let questions = agent.questions();
     let (wanted, wanted_by) = watch::channel(own.clone());
     let (applied, is_applied) = watch::channel(false);
     Identities::new(agent.clone(), svids.clone()).start(wanted_by.clone())?;
     let reconciler = Reconciler {
         agent,
         node: node.clone(),
-        loader: Loader { engines, modules, node: node.clone() },
+        loader: Loader { engines: engines.clone(), modules, node: node.clone() },
         supervisor: supervisor.clone(),
         hosted,
         images,
@@ -117,6 +119,8 @@ pub async fn start(
         listeners: join.listeners,
         applied,
     };
+    let answerer = Answerer { engines, node: node.clone(), supervisor: supervisor.clone() };
+    questions.map(|questions| tokio::spawn(answerer.run(questions)));
     tokio::spawn(reconciler.run(updates));
 
     let (ready, is_ready) = watch::channel(false);

@@ -26,6 +26,7 @@ mod telemetry;
 mod testing;
 
 pub use corridor::judge;
+pub use corridor::judge::replay;
 pub use fetch::jwks;
 pub use fetch::modules::ModuleFetcher;
 pub use http::peer;

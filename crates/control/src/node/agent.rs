@@ -1,6 +1,7 @@
 //! The handle through which a node talks to the control plane.
 
 use super::desired::{Desired, from_node};
+use super::questions::Questions;
 use super::stream;
 use super::update::Update;
 use crate::channel;
@@ -27,6 +28,8 @@ use tonic::transport::Channel;
 const SIGN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Updates that may wait for the node to apply them. Further changes wait at the control plane and are merged there.
 const QUEUE: usize = 4;
+/// Questions that may wait for the node to answer them. Further ones are declined.
+const QUESTIONS: usize = 16;
 
 /// How to reach and join the control plane.
 #[derive(Clone, Debug)]
@@ -90,6 +93,8 @@ struct Handle {
     channel: Channel,
     connection: watch::Receiver<Connection>,
     term: watch::Receiver<Option<Term>>,
+    /// `None`: somebody has taken them.
+    questions: Mutex<Option<Questions>>,
     /// Dropping this ends the stream.
     _alive: mpsc::Sender<()>,
 }
@@ -118,6 +123,7 @@ pub fn join(options: Options) -> Result<(Agent, Updates), TlsError> {
     let (state, connection) = watch::channel(Connection::Away { attempts: 0, reason: None });
     let (renewed, term) = watch::channel(None);
     let (alive, ended) = mpsc::channel(1);
+    let (asked, questions) = mpsc::channel(QUESTIONS);
     let session = stream::Session {
         shared: shared.clone(),
         membership: membership.clone(),
@@ -126,12 +132,15 @@ pub fn join(options: Options) -> Result<(Agent, Updates), TlsError> {
         backoff,
         outgoing,
         updates,
+        asked,
         state,
         term: renewed,
         ended,
     };
     tokio::spawn(session.run());
-    Ok((Agent(Arc::new(Handle { shared, membership, channel, connection, term, _alive: alive })), queue))
+    let questions = Mutex::new(Some(questions));
+    let handle = Handle { shared, membership, channel, connection, term, questions, _alive: alive };
+    Ok((Agent(Arc::new(handle)), queue))
 }
 
 impl Agent {
@@ -236,6 +245,11 @@ impl Agent {
     /// The state of the stream. The receiver sees each change.
     pub fn connection(&self) -> watch::Receiver<Connection> {
         self.0.connection.clone()
+    }
+
+    /// The questions of the control plane, for whoever asks for them first. Until then a few wait, and further ones are declined.
+    pub fn questions(&self) -> Option<Questions> {
+        self.0.questions.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// The versions of the resources that are in force on this node.

@@ -2,10 +2,12 @@
 
 use super::agent::{Connection, Outgoing, Shared, Term, sign};
 use super::desired::from_node;
+use super::questions::Asked;
 use super::update::{Change, Update};
 use crate::channel;
 use crate::leases::TERM;
 use crate::membership::Membership;
+use crate::question::Question;
 use crate::resource::{Resource, Subject, Version};
 use crate::wire::v1::discovery_client::DiscoveryClient;
 use crate::wire::v1::from_node;
@@ -44,6 +46,7 @@ pub(crate) struct Session {
     pub backoff: ExponentialBuilder,
     pub outgoing: mpsc::UnboundedReceiver<Outgoing>,
     pub updates: mpsc::Sender<Update>,
+    pub asked: mpsc::Sender<Asked>,
     pub state: watch::Sender<Connection>,
     pub term: watch::Sender<Option<Term>>,
     pub ended: mpsc::Receiver<()>,
@@ -167,6 +170,7 @@ impl Session {
                             self.shared.want_renewal();
                         }
                         Ok(Some(Message::Prove(sent))) => self.prove(number, sent.sequence),
+                        Ok(Some(Message::Question(question))) => self.ask(number, question),
                         Ok(Some(Message::Delta(delta))) => {
                             let Some(welcome) = &welcome else {
                                 return End::Failed(Status::failed_precondition("a stream begins with a welcome"));
@@ -211,6 +215,22 @@ impl Session {
             let failure = proof.err().map(|error| error.to_string()).unwrap_or_default();
             shared.send(Some(stream), from_node(from_node::Message::Proof(v1::Proof { sequence, failure })));
         });
+    }
+
+    /// Hands on a question. What cannot be decoded is declined here, and what there is no room for.
+    fn ask(&self, number: u64, sent: v1::Question) {
+        let (shared, id) = (self.shared.clone(), sent.id);
+        let question = Question::from_wire(sent);
+        let asked = Asked::new(shared, number, id);
+        let refused = match question {
+            Ok(question) => match self.asked.try_send(asked.about(question)) {
+                Ok(()) => return,
+                Err(error) => (error.into_inner(), "it has too many questions to answer".to_owned()),
+            },
+            Err(reason) => (asked, format!("{reason}; this node is of release {RELEASE}")),
+        };
+        let (asked, reason) = refused;
+        asked.decline(reason);
     }
 
     /// Resources that cannot be decoded are rejected here. The node never sees them. `release` is the control plane's.

@@ -44,6 +44,20 @@ impl State {
         all
     }
 
+    /// The nodes that have a function's slice in force.
+    pub(crate) fn nodes_of(&self, id: &FunctionId) -> Vec<Arc<str>> {
+        let subject = Subject::Slice(id.clone());
+        let has_it = |(_, node): &(&Arc<str>, &Node)| node.present && node.in_force.contains_key(&subject);
+        self.nodes.iter().filter(has_it).map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Counts an answer that nobody has asked for.
+    pub(crate) fn unasked(&mut self, name: &str) {
+        if let Some(node) = self.nodes.get_mut(name) {
+            node.counters.refused += 1;
+        }
+    }
+
     /// The node's own part: itself, and what it hosts.
     pub(crate) fn status_for(&self, name: &str) -> Status {
         let own = self.nodes.get_key_value(name);

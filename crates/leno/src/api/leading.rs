@@ -2,15 +2,16 @@
 //!
 //! A change is checked with all other documents before anything is stored, as files are before `leno up` takes them.
 
+use super::asked;
 use super::audit;
 use super::error::ApiError;
 use super::service::{DocumentValue, Kept, Service, entry, key, now};
 use super::tokens::Caller;
-use super::types::{Action, AuditChange, ChangeAnswer, ChangeRequest, Changed, Role, Wrong};
+use super::types::{Action, AuditChange, ChangeAnswer, ChangeRequest, Changed, Replay, Role, Wrong};
 use crate::images::{Outcome, Tags, Unknown};
 use crate::{ca, check, images};
 use anyhow::{Context, Result};
-use leno_config::{Document, DocumentId, FunctionId, Problem, Slice, Snapshot};
+use leno_config::{CandidatePrograms, Document, DocumentId, FunctionId, Problem, Slice, Snapshot};
 use leno_control::{Authorities, Control, Definitions, Store, StoreError, Transaction};
 use leno_identity::{Authority, AuthorityFile, TrustDomain};
 use leno_proxy::modules::Modules;
@@ -151,6 +152,9 @@ impl Leading {
         request: ChangeRequest,
     ) -> Result<ChangeAnswer, ApiError> {
         caller.needs(if request.dry_run { Role::Reader } else { Role::Editor })?;
+        if request.replay && !request.dry_run {
+            return Err(ApiError::Bad("`replay` is for dry runs: it tells what a change would do".to_owned()));
+        }
         let mut tags = Tags::default();
         loop {
             match self.try_change(service, caller, &request, &tags).await? {
@@ -183,7 +187,8 @@ impl Leading {
             checked.map_err(|error| error.without_what_is_hidden(caller, &files))?;
         let is_change = actions.iter().any(|(_, action, _)| *action != Action::Unchanged);
         let warnings = warnings(&snapshot, &files, writer.in_force.as_ref());
-        let mut answer = ChangeAnswer { revision: None, documents: Vec::new(), functions: Vec::new(), warnings };
+        let mut answer =
+            ChangeAnswer { revision: None, documents: Vec::new(), functions: Vec::new(), warnings, replay: None };
         let text = |id: &DocumentId| service.state().documents.get(id).map(|kept| kept.value.text.clone());
         for (id, action, document) in &actions {
             let (before, after) = (text(id), document.as_ref().map(|document| document.text().to_owned()));
@@ -213,6 +218,12 @@ impl Leading {
         answer.functions = names.map(ToString::to_string).collect();
         if request.dry_run {
             block_in_place(|| self.control.check(&definitions))?;
+            let candidates = candidates(writer.in_force.as_ref(), &differing);
+            // Others may change documents meanwhile.
+            drop(writer);
+            if request.replay {
+                answer.replay = Some(self.replay(caller, candidates).await);
+            }
             return Ok(Attempt::Made(answer));
         }
         let committed = block_in_place(|| self.commit(service, &mut writer, caller, &actions, &definitions));
@@ -224,6 +235,16 @@ impl Leading {
         service.state_mut().not_in_force.clear();
         self.trim(service, &mut writer);
         Ok(Attempt::Made(answer))
+    }
+
+    /// Has recorded requests judged by these programs, as far as the caller may know of them.
+    async fn replay(&self, caller: &Caller, mut candidates: Vec<CandidatePrograms>) -> Replay {
+        let all = candidates.len();
+        if !caller.is_everywhere() {
+            candidates.retain(|candidate| caller.namespaces.contains(&candidate.id.namespace));
+        }
+        let hidden = all - candidates.len();
+        Replay { hidden, ..asked::replay(&self.control, candidates).await }
     }
 
     fn checked(
@@ -529,6 +550,13 @@ fn warnings(snapshot: &Snapshot, files: &BTreeSet<String>, in_force: Option<&Def
         }
     }
     warnings
+}
+
+/// The programs among these slices that may decide requests differently than those in force. A function that is new has no requests yet.
+fn candidates(before: Option<&Definitions>, differing: &[&Slice]) -> Vec<CandidatePrograms> {
+    let before = |id: &FunctionId| before.and_then(|before| before.slices.get(id)).map(CandidatePrograms::of);
+    let candidates = differing.iter().map(|slice| CandidatePrograms::of(slice));
+    candidates.filter(|candidate| before(&candidate.id).is_some_and(|before| candidate.differs(&before))).collect()
 }
 
 /// Slices that are new or differ, and functions that are gone.

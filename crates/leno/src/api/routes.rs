@@ -9,6 +9,7 @@ use super::types::{
     AuditEntry, AuthorityAnswer, ChangeAnswer, ChangeRequest, CordonRequest, Documents, JoinTokenRequest, NewJoinToken,
     NewToken, Refusal, Role, RotationRequest, Stored, TokenInfo, TokenRequest,
 };
+use crate::log_page::{LogPage, LogQuery};
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request, State};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
@@ -17,6 +18,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use axum::{Json, Router};
 use http_body_util::BodyExt;
+use leno_config::FunctionId;
 use leno_proxy::metrics::CONTENT_TYPE;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -44,6 +46,7 @@ pub(crate) fn router(service: Arc<Service>) -> Router {
         .route("/v1/documents", get(documents))
         .route("/v1/documents/{kind}/{namespace}/{name}", get(document))
         .route("/v1/status", get(status))
+        .route("/v1/logs/{namespace}/{name}", get(logs))
         .route("/v1/audit", get(audit_log))
         .route("/v1/tokens", get(tokens).post(create_token))
         .route("/v1/tokens/{id}", delete(revoke_token))
@@ -73,6 +76,7 @@ pub(crate) fn router(service: Arc<Service>) -> Router {
         documents,
         document,
         status,
+        logs,
         audit_log,
         tokens,
         create_token,
@@ -253,6 +257,35 @@ async fn status(caller: Caller, State(service): State<Arc<Service>>) -> Result<J
         status.identities.clear();
     }
     Ok(Json(json!(status)))
+}
+
+/// What instances of a function or a job wrote to standard output and standard error. Nodes keep the latest 64 KiB of each instance that runs, and of
+/// the one that ended last. To follow, ask again with `after` of the answer, and without `tail`.
+#[utoipa::path(
+    get, path = "/v1/logs/{namespace}/{name}",
+    params(
+        ("namespace" = String, Path, description = "Namespace of the function."),
+        ("name" = String, Path, description = "Name of the function."),
+        LogQuery,
+    ),
+    responses(
+        (status = 200, description = "A page of lines.", body = LogPage),
+        (status = 400, description = "The request makes no sense.", body = Refusal),
+        (status = 401, description = "There is no valid token.", body = Refusal),
+        (status = 403, description = "The token is not for this namespace.", body = Refusal),
+        (status = 404, description = "There is no such function or job.", body = Refusal),
+        (status = 421, description = "Another control plane leads; `leader` is its address.", body = Refusal),
+    )
+)]
+async fn logs(
+    caller: Caller,
+    State(service): State<Arc<Service>>,
+    Path((namespace, name)): Path<(String, String)>,
+    query: Result<Query<LogQuery>, axum::extract::rejection::QueryRejection>,
+) -> Result<Json<LogPage>, ApiError> {
+    let Query(query) = query.map_err(|rejection| ApiError::Bad(rejection.body_text()))?;
+    let id = FunctionId::new(&namespace, &name).map_err(|error| ApiError::Bad(error.to_string()))?;
+    service.logs(&caller, &id, &query).await.map(Json)
 }
 
 #[derive(Deserialize, IntoParams)]

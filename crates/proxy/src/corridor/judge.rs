@@ -12,6 +12,7 @@ mod asked;
 mod extend;
 mod forecast;
 mod outcome;
+pub mod replay;
 mod runaway;
 mod shown;
 mod verdict;
@@ -27,6 +28,7 @@ use crate::runtime::random::Random;
 use crate::state::credential::InFlight;
 use crate::state::function::{FunctionEntry, LoadedProgram};
 use crate::state::ledger::{FunctionState, Known, Ledger, Signatures};
+use crate::telemetry::inputs::Inputs;
 use crate::telemetry::observed::{Judged, RateLimitCheck, RecordedVerdict, SignatureCheck, Stage};
 use crate::telemetry::record::Record;
 use asked::header_fields;
@@ -38,6 +40,7 @@ use leno_policy::outcome::{
     Decision, HeaderEdit, MAX_KEYS, Outcome, Output, PolicyKind, SignatureWant, TracePlan, Verdict, Wants,
 };
 use leno_policy::spec::{KeyId, Protocol};
+use leno_policy::token::{self, Located};
 use leno_sandbox::{EngineKind, Fault, Pool, RunError};
 use runaway::DeadlineBudgets;
 use std::cell::{Cell, RefCell};
@@ -346,7 +349,10 @@ impl Evaluation<'_> {
     fn decide(&mut self, judge: &Judge, head: &request::Parts, now_ms: u64) -> Result<Found, JudgeError> {
         let path = asked::path(head);
         let headers = header_fields(&head.headers);
-        let mut forecast = Forecast::new(self, &head.method, path, &headers);
+        let sources = &self.program.needs.tokens;
+        let located = if sources.is_empty() { Vec::new() } else { token::locate(sources, &headers, path) };
+        self.keep_inputs(head, path, &located);
+        let mut forecast = Forecast::new(self, &head.method, path, &headers, &located);
         let mut headers = Some(headers);
         let (peer, target) = (self.input.peer(), self.target.map_or("", |state| &state.name));
         let random = std::array::from_fn(|_| judge.random.next());
@@ -388,6 +394,14 @@ impl Evaluation<'_> {
             }
         }
         Err(JudgeError::Undecided)
+    }
+
+    /// Records what the verdict depends on, unless another node judges.
+    fn keep_inputs(&self, head: &request::Parts, path: &str, located: &[Located<'_>]) {
+        if !self.input.entry.elsewhere {
+            let inputs = Inputs::new(&self.program.keeps, self.input.port, path, &head.headers, located);
+            self.record.note(|observed| observed.inputs = Some(inputs));
+        }
     }
 
     /// Supplies what the program wants. Returns the want for a signature if the signature is wrong.

@@ -60,6 +60,7 @@ impl Record {
             stages: [None; 4],
             ended: started,
             judged: None,
+            inputs: None,
             signatures: Vec::new(),
             rate_limit_checks: Vec::new(),
             authorizers: Vec::new(),

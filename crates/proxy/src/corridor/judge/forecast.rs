@@ -46,14 +46,16 @@ pub(super) struct Counter {
 
 impl<'a> Forecast<'a> {
     /// Looks up the tokens and counters that the program declared.
-    pub(super) fn new(evaluation: &Evaluation<'_>, method: &Method, path: &'a str, headers: &[Header<'a>]) -> Self {
+    pub(super) fn new(
+        evaluation: &Evaluation<'_>,
+        method: &Method,
+        path: &'a str,
+        headers: &[Header<'a>],
+        located: &[Located<'a>],
+    ) -> Self {
         let needs = &evaluation.program.needs;
         let mut claims = None;
-        let token = if needs.tokens.is_empty() {
-            None
-        } else {
-            only(&token::locate(&needs.tokens, headers, path)).map(|token| look_up(evaluation, token, &mut claims))
-        };
+        let token = only(located).map(|token| look_up(evaluation, token, &mut claims));
         let counters = if needs.quotas.is_empty() {
             Vec::new()
         } else {

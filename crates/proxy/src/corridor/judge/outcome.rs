@@ -170,11 +170,7 @@ impl Evaluation<'_> {
                     request: edits::check(decision.request_edits)?,
                     response: edits::check(decision.response_edits)?,
                 };
-<<<<<<< HEAD
-                self.permit(rule, takes, edited, decision.plan, head, now_ms).await
-=======
-                self.permit((rule, until_ms), takes, edited, decision.plan, head, now_ms)
->>>>>>> streams
+                self.permit((rule, until_ms), takes, edited, decision.plan, head, now_ms).await
             }
         }
     }

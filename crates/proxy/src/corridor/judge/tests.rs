@@ -3,6 +3,7 @@
 mod again;
 mod hostile;
 mod limits;
+mod replay;
 mod tokens;
 
 use super::*;
