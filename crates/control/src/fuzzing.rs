@@ -88,7 +88,13 @@ pub fn to_node(bytes: &[u8]) {
     let delta = match message.message {
         Some(to_node::Message::Delta(delta)) => delta,
         Some(to_node::Message::Question(sent)) => return same_question(sent),
-        Some(to_node::Message::Welcome(_) | to_node::Message::Renewed(_)) | None => return,
+        Some(
+            to_node::Message::Welcome(_)
+            | to_node::Message::Renewed(_)
+            | to_node::Message::Authority(_)
+            | to_node::Message::Prove(_),
+        )
+        | None => return,
     };
     wire::subjects(&delta.removed).iter().flatten().for_each(same_subject);
     for sent in &delta.resources {

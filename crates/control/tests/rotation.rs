@@ -6,8 +6,8 @@ use leno_control::node::{BACKOFF, Change, Identities};
 use leno_control::v1::discovery_client::DiscoveryClient;
 use leno_control::v1::{self, from_node, to_node};
 use leno_control::{
-    Authorities, Control, JoinOptions, JoinToken, Membership, Phase, Resource, Store, Subject, TokenGrant, channel,
-    enrol,
+    Authorities, Control, JoinOptions, JoinToken, Membership, Phase, Resource, Store, Subject, TokenGrant, Transaction,
+    channel, enrol,
 };
 use leno_identity::{Authority, AuthorityFile, AuthorityKeyId, CertificateDer, SpiffeId, SvidStore, TrustBundle};
 use std::collections::BTreeSet;
@@ -84,7 +84,7 @@ impl Mesh {
     fn token(&self) -> JoinToken {
         let expires = SystemTime::now() + Duration::from_secs(600);
         let grant = TokenGrant { node: None, admission: everything(), addresses: Vec::new(), expires };
-        self.control().grant(grant).unwrap().reveal().parse().unwrap()
+        self.control().grant(grant, Transaction::default()).unwrap().reveal().parse().unwrap()
     }
 
     fn joins(&self, token: &JoinToken, name: &str) -> JoinOptions {
