@@ -42,9 +42,7 @@ impl Certificate {
         }
         Ok((gateway_server_config(&certificate, &key)?, Some(certificate)))
     }
-}
 
-impl Certificate {
     /// When the certificate expires, in seconds since 1970; `None`: that is not known.
     pub(crate) fn ends(&self, data: &Path) -> Option<u64> {
         let path = self.api_certificate.clone().unwrap_or_else(|| data.join("api.pem"));
