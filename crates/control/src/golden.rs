@@ -193,7 +193,7 @@ fn authority(phase: Phase) -> Remembered {
         without: BTreeSet::from(["two".to_owned()]),
         failed: failed.clone(),
     };
-    let last = Ended { drill: true, aborted: true, at: 1_900_000_001, failed };
+    let last = Ended { number: 3, drill: true, aborted: true, at: 1_900_000_001, failed };
     Remembered { key: vec![7; 20], kept: true, rotation: Some(rotation), last: Some(last) }
 }
 

@@ -65,6 +65,8 @@ pub enum Phase {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Ended {
+    /// Which one it was, counted from 1.
+    pub number: u64,
     /// It was a drill.
     pub drill: bool,
     /// It was aborted.
@@ -98,7 +100,7 @@ pub(crate) enum Step {
     Wait(BTreeMap<String, String>),
     /// The phase is over.
     Next(Rotation),
-    /// The rotation is over.
+    /// The rotation is over. It has no number yet.
     End(Ended),
 }
 
@@ -170,7 +172,7 @@ impl Rotation {
             Phase::Renew => Step::Next(next(Phase::Withdraw)),
             Phase::Withdraw => {
                 let (drill, aborted) = (self.drill, self.aborted && !self.drill);
-                Step::End(Ended { drill, aborted, at: now, failed: self.failed.clone() })
+                Step::End(Ended { number: 0, drill, aborted, at: now, failed: self.failed.clone() })
             }
         }
     }

@@ -4,7 +4,7 @@
 //! over when nobody leads any more.
 
 use crate::api::{self, Certificate, Leading, Lines, Service};
-use crate::ca;
+use crate::authority_file;
 use crate::telemetry;
 use anyhow::{Context, Result, ensure};
 use leno_control::{Backend, Control, Etcd, EtcdOptions, Redb, Term};
@@ -64,7 +64,7 @@ pub(crate) struct Options {
     #[command(flatten)]
     certificate: Certificate,
     #[command(flatten)]
-    authority: ca::OfControl,
+    authority: authority_file::OfControl,
     /// File with the Mesh document to begin with. It counts only while the store has none.
     #[arg(long, value_name = "FILE")]
     mesh: Option<PathBuf>,

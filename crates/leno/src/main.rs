@@ -4,6 +4,7 @@
 mod admin;
 mod allocator;
 mod api;
+mod authority_file;
 mod ca;
 mod certificates;
 mod check;

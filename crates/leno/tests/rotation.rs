@@ -3,11 +3,14 @@
 #[path = "api/mod.rs"]
 mod api;
 mod cluster;
+#[allow(dead_code, reason = "each test binary uses a part of it")]
+#[path = "../../control/tests/support/etcd.rs"]
+mod etcd;
 mod mesh;
 
 use api::Control;
 use cluster::load::Load;
-use cluster::{Node, control, eventually};
+use cluster::{MESH, Node, Place, control, eventually};
 use mesh::{ALLOW_ALL, echo_function, policy};
 use serde_json::Value;
 use std::fs;
@@ -34,7 +37,7 @@ impl Fleet {
     fn start() -> Self {
         let control = control();
         let gateway = Node::join(&control, "edge", &["--only-gateway"]);
-        let place = cluster::Place::here();
+        let place = Place::here();
         let join = |name| Node::join_at(&place, &control, name, &[], &["--offer-instances", "2"]);
         let nodes = ["one", "two", "three"].map(join).into();
         control.apply(&documents());
@@ -287,6 +290,45 @@ fn an_intermediate_under_somebody_elses_root_takes_over() {
     let socket = fleet.nodes[0].folder.path().join("admin.sock").display().to_string();
     let own = mesh::curl("http://admin/metrics", &["--unix-socket", &socket]).body;
     assert!(own.contains("istio_agent_cert_expiry_seconds{resource_name=\"ROOTCA\"}"), "{own}");
+}
+
+#[test]
+fn another_control_plane_goes_on_with_a_rotation_if_it_has_the_file() {
+    let server = etcd::Server::start();
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let (mesh, passphrase, address) = (path("mesh.yaml"), path("passphrase"), server.address());
+    fs::write(&mesh, MESH).unwrap();
+    fs::write(&passphrase, "correct horse battery").unwrap();
+    let files = [path("first.pem"), path("second.pem")];
+    let arguments = |file| {
+        ["--etcd", &*address, "--etcd-lease", "2", "--mesh", &*mesh, "--ca", file, "--ca-passphrase", &*passphrase]
+    };
+    let mut first = Control::start(tempfile::tempdir().unwrap(), &arguments(&files[0]));
+    fs::copy(&files[0], &files[1]).unwrap();
+    let second = Control::start_following(&first, &arguments(&files[1]));
+    let (place, other) = (Place::here(), second.nodes());
+    let join = |name| Node::join_at(&place, &first, name, &[], &["--control", &*other]);
+    let (_one, mut two) = (join("one"), join("two"));
+    // The rotation waits for this one.
+    two.kill();
+    let begun = first.leno(&["ca", "rotate", "--detach"]);
+    assert!(begun.status.success(), "{begun:?}");
+    let waiting = |control: &Control| {
+        let (status, authority) = control.get("/v1/authority");
+        (status == 200).then(|| authority["waiting"].as_object().unwrap().keys().cloned().collect::<Vec<_>>())
+    };
+    eventually("the node to be waited for", || (waiting(&first)? == ["two"]).then_some(()));
+    first.kill();
+    second.eventually("it to say why it does not lead", |second| {
+        let output = second.output();
+        output.contains("this control plane cannot lead") && output.contains("to which the mesh is changing")
+    });
+    fs::copy(&files[0], &files[1]).unwrap();
+    second.eventually("it to lead", |second| second.ready().is_some_and(|ready| ready.starts_with("leads")));
+    eventually("the node to be waited for", || (waiting(&second)? == ["two"]).then_some(()));
+    let done = second.leno(&["ca", "rotate", "--without", "two"]);
+    assert!(done.status.success() && api::text(&done).contains("other control planes of this mesh need"), "{done:?}");
 }
 
 #[test]

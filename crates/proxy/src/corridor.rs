@@ -70,7 +70,7 @@ impl Exchange {
         } else {
             permitted
         };
-        let permitted = if permitted.has_extensions() {
+        let mut permitted = if permitted.has_extensions() {
             match Box::pin(self.extend(self.ask(&route, &body), permitted)).await {
                 Judgement::Permitted(permitted) => permitted,
                 Judgement::Denied(refusal) => return self.refuse(refusal),
@@ -78,7 +78,6 @@ impl Exchange {
         } else {
             permitted
         };
-        let mut permitted = permitted;
         let open = self.open(&route, &mut permitted);
         let forwarded = {
             let mut forwarded = pin!(upstream::forward(&self, &route.upstream, permitted, body));

@@ -162,7 +162,8 @@ impl Control {
             Step::Next(next) => Remembered { rotation: Some(next), ..remembered.clone() },
             Step::End(ended) => {
                 let (key, kept) = (rotation.aim().to_vec(), remembered.kept);
-                Remembered { key, kept, rotation: None, last: Some(ended) }
+                let number = remembered.last.as_ref().map_or(0, |last| last.number) + 1;
+                Remembered { key, kept, rotation: None, last: Some(Ended { number, ..ended }) }
             }
         };
         let changed = trust.change(next, None, &store)?;

@@ -70,7 +70,7 @@ fn from_one_authority_to_the_other() {
     let away = Seen { connected: false, ..untrusting.clone() };
     assert_eq!(waits_for(&rotation, &nodes([("one", untrusting), ("two", away.clone())]), 1003), ["one"]);
     let end = step(&rotation, &nodes([("one", ready(&[2])), ("two", away)]), 1004);
-    assert_eq!(end, Step::End(Ended { drill: false, aborted: false, at: 1004, failed: BTreeMap::new() }));
+    assert_eq!(end, Step::End(Ended { number: 0, drill: false, aborted: false, at: 1004, failed: BTreeMap::new() }));
 }
 
 #[test]

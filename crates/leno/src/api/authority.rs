@@ -46,7 +46,7 @@ impl Service {
             not_after: root.not_after,
             signs: root.signs,
         };
-        let end = |Ended { drill, aborted, at, failed }| RotationEnd { drill, aborted, at, failed };
+        let end = |Ended { number, drill, aborted, at, failed }| RotationEnd { number, drill, aborted, at, failed };
         AuthorityAnswer {
             signs: status.signs,
             file: status.file,
@@ -84,7 +84,7 @@ impl Leading {
         let Some(file) = &self.authority_file else { return };
         let status = self.control.authority_status();
         let mut tidied = self.tidied.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let ended = status.last.as_ref().map(|last| last.at);
+        let ended = status.last.as_ref().map_or(0, |last| last.number);
         if status.phase.is_some() || *tidied == Some(ended) {
             return;
         }

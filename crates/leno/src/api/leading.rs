@@ -9,7 +9,7 @@ use super::service::{DocumentValue, Kept, Service, entry, key, now};
 use super::tokens::Caller;
 use super::types::{Action, AuditChange, ChangeAnswer, ChangeRequest, Changed, Replay, Role, Wrong};
 use crate::images::{Outcome, Tags, Unknown};
-use crate::{ca, check, images};
+use crate::{authority_file, check, images};
 use anyhow::{Context, Result};
 use leno_config::{CandidatePrograms, Document, DocumentId, FunctionId, Problem, Slice, Snapshot};
 use leno_control::{Authorities, Control, Definitions, Store, StoreError, Transaction};
@@ -29,8 +29,8 @@ pub(crate) struct Leading {
     pub control: Control,
     /// Where the authority's key is; `None`: in memory only.
     pub(super) authority_file: Option<AuthorityFile>,
-    /// The end of the rotation after which keys that are not needed any more were removed from that file; `None`: never since the start.
-    pub(super) tidied: std::sync::Mutex<Option<Option<u64>>>,
+    /// The rotation after which keys that are not needed any more were removed from that file, 0: before any; `None`: never since the start.
+    pub(super) tidied: std::sync::Mutex<Option<u64>>,
     /// What is compiled to see whether it can be.
     modules: Modules,
     /// Locked for a whole change: one is checked against what the one before it has left.
@@ -65,7 +65,7 @@ enum Attempt {
 
 impl Leading {
     /// Begins to lead: with the trust domain of the stored Mesh document, and what the store has of earlier. Blocks on the store.
-    pub(crate) fn begin(service: &Service, authority: &ca::OfControl) -> Result<Arc<Self>> {
+    pub(crate) fn begin(service: &Service, authority: &authority_file::OfControl) -> Result<Arc<Self>> {
         let trust_domain = trust_domain(service)?;
         let store = Store::new(service.backend.clone());
         let file = authority.file(&trust_domain)?;

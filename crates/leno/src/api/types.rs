@@ -413,6 +413,8 @@ pub(crate) struct TrustedRoot {
 /// How a replacement of the authority or a drill ended.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct RotationEnd {
+    /// Which one it was, counted from 1.
+    pub number: u64,
     /// It was a drill.
     pub drill: bool,
     /// It was aborted.

@@ -53,13 +53,12 @@ pub(crate) fn rotate(server: &Server, rotate: Rotate) -> Result<ExitCode> {
     if detach {
         return tell(&begun, false).map(|()| ExitCode::SUCCESS);
     }
-    let last = before.last.as_ref().map(|last| last.at);
-    let end = follow(&connection, begun.since, last)?;
+    let end = follow(&connection, before.last.as_ref().map_or(0, |last| last.number))?;
     finish(&end, &connection.get::<AuthorityAnswer>("/v1/authority")?)
 }
 
-/// Tells what happens until it is over. It goes on if this is interrupted.
-fn follow(connection: &Connection, since: u64, last: Option<u64>) -> Result<RotationEnd> {
+/// Tells what happens until it is over. It goes on if this is interrupted. `last`: the number of the one before.
+fn follow(connection: &Connection, last: u64) -> Result<RotationEnd> {
     let (mut told, mut silent) = (String::new(), Instant::now());
     loop {
         match connection.get::<AuthorityAnswer>("/v1/authority") {
@@ -72,7 +71,7 @@ fn follow(connection: &Connection, since: u64, last: Option<u64>) -> Result<Rota
                 }
             }
             Ok(status) => match status.last {
-                Some(end) if end.at >= since && Some(end.at) != last => return Ok(end),
+                Some(end) if end.number != last => return Ok(end),
                 _ => bail!("the rotation is lost: the control plane was started again and had its keys in memory only"),
             },
             // It may have been started again, or another one leads soon.
@@ -146,7 +145,7 @@ fn tell(status: &AuthorityAnswer, json: bool) -> Result<()> {
     }
     match (&status.phase, &status.last) {
         (Some(_), _) => println!("rotation   {}", progress(status)),
-        (None, Some(RotationEnd { drill, aborted, at, failed })) => {
+        (None, Some(RotationEnd { drill, aborted, at, failed, .. })) => {
             let what = if *drill { "a drill" } else { "a rotation" };
             let how = if *aborted { "was aborted" } else { "ended" };
             println!("rotation   none; {what} {how} at {}", day(*at)?);
