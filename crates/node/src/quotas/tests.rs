@@ -344,21 +344,17 @@ async fn a_server_that_hangs_refuses_what_nobody_holds() {
     .await;
     assert!(nodes[1].take(&window(100), "").await.is_err());
     assert!(nodes[0].store().counts.refused.load(Ordering::Relaxed) > 0);
-    // Now the server executes what was asked, although nobody waits for it.
+    // Now the server executes what was asked, although nobody waits for it. What it grants to nobody counts as used when the term is over.
     server.signal(rustix::process::Signal::CONT);
-    let mut lost = 0;
     eventually("the rest", async || {
         for node in &nodes {
             taken += node.take_all(&window(100), "").await;
         }
         assert!(taken <= 100, "{taken}");
-        lost = 100 - taken;
         let used = server.cli(&["EVAL", "return redis.call('HGET', redis.call('KEYS', 'test:demo/shop:*window:????????????????????????????????')[1], 'u')", "0"]);
         held(&server) == 0 && used == "100"
     })
     .await;
-    // One question may have been granted to nobody.
-    assert!(lost <= 10, "{lost}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -366,7 +362,8 @@ async fn a_wrong_password_refuses_until_it_is_right() {
     // What the documentation says that a user for nodes needs.
     let user = "nodes on >right ~test:* +evalsha +script|load +info +select +time +hmget +hset +hgetall +del +pexpire +pttl +zadd +zrem +zcard \
                 +zremrangebyscore";
-    let server = Server::start(&["--user", user]);
+    let arguments: Vec<&str> = ["--user"].into_iter().chain(user.split_whitespace()).collect();
+    let server = Server::start(&arguments);
     let file = server.folder.path().join("password");
     std::fs::write(&file, "wrong\n").unwrap();
     let username = Some("nodes".to_owned());
