@@ -50,7 +50,8 @@ impl Trust {
         let Authorities { held, file, replace } = given;
         let authorities: Vec<Arc<Authority>> = held.into_iter().map(Arc::new).collect();
         let first = authorities.first().ok_or_else(|| TrustError::Authority("no authority is given".to_owned()))?;
-        let root = store.root()?;
+        // What replaces an authority does not trust it.
+        let root = if replace { None } else { store.root()? };
         let mut trust = Self {
             authorities: Vec::new(),
             remembered: Remembered::default(),
