@@ -171,6 +171,11 @@ impl Compiled {
         Ok(compiled)
     }
 
+    /// Replaces the roots.
+    pub(crate) fn set_bundle(&mut self, bundle: &TrustBundle) -> Result<(), DefinitionsError> {
+        self.add(Subject::Bundle, Content::of_bundle(bundle))
+    }
+
     /// Checks a function that [`Compiled::put`] is to add or replace. Its modules must have been published.
     pub(crate) fn prepare_put(&self, slice: &Slice, trust_domain: &TrustDomain) -> Result<Prepared, DefinitionsError> {
         if !self.contents.contains_key(&Subject::Mesh) {

@@ -127,6 +127,19 @@ pub struct NodeStatus {
     pub capacity: Option<Capacity>,
     /// Instances that it has, or must have.
     pub reserved: u32,
+    /// The certificates that it shows; `None`: it has not said, perhaps because its release does not.
+    pub certificates: Option<Certificates>,
+}
+
+/// The certificates that a node shows: its own and those of functions.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Certificates {
+    /// Key identifiers of the authorities that signed them.
+    pub issuers: Vec<String>,
+    /// When its own expires, in seconds since 1970; 0: it has none.
+    pub not_after: u64,
+    /// Those that were not renewed although half of their lifetime has passed.
+    pub overdue: u32,
 }
 
 /// A version of a resource that a node rejected.

@@ -69,7 +69,7 @@ pub use instance_id::InstanceId;
 pub use job::{JobSpec, JobState, JobStatus};
 pub use leno_autoscaler::{Mode, Reason};
 pub use leno_room::{Entrances, Refused};
-pub use output::{LogLine, Stream};
+pub use output::{LogLine, Mark, Read, Reading, Stream};
 pub use processes::{NotTheInstance, Processes, descends_from_the_node};
 pub use reach::ConnectError;
 pub use spec::{FunctionSpec, Rooms, Settings};

@@ -22,8 +22,6 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// Threads of the supervisor and the admin listener, unless there are fewer cores. Requests have workers of their own.
 const MANAGEMENT_THREADS: usize = 2;
-/// How often to look whether the node's certificate or the roots were renewed, and must be kept for the next start.
-const SAVE_INTERVAL: Duration = Duration::from_secs(30);
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -179,7 +177,7 @@ async fn node(
     };
     let join = Join {
         control: arguments.control.clone(),
-        membership: membership.clone(),
+        membership,
         advertised: arguments.advertise,
         gateway,
         listeners,
@@ -198,7 +196,6 @@ async fn node(
         ready: running.ready.clone(),
     };
     tokio::spawn(admin::serve(Arc::new(told), admin_listener));
-    tokio::spawn(keep(membership, arguments.state.clone()));
     let addresses = running.addresses;
     for (scheme, address) in [("http", addresses.gateway_http), ("https", addresses.gateway_https)] {
         if let Some(address) = address {
@@ -261,24 +258,4 @@ async fn membership(arguments: &Arguments) -> Result<Membership> {
 fn token(path: &Path) -> Result<JoinToken> {
     let text = std::fs::read_to_string(path).with_context(|| format!("the join token: {}", path.display()))?;
     text.parse().with_context(|| path.display().to_string())
-}
-
-/// Keeps the identity for the next start, as often as it is renewed.
-async fn keep(membership: Membership, folder: PathBuf) {
-    let state = || {
-        let chain = membership.svids().current(membership.identity()).map(|svid| svid.chain().to_vec());
-        (chain, membership.svids().bundle())
-    };
-    let mut saved = state();
-    loop {
-        tokio::time::sleep(SAVE_INTERVAL).await;
-        let now = state();
-        if now == saved || now.0.is_none() {
-            continue;
-        }
-        match membership.save(&folder) {
-            Ok(()) => saved = now,
-            Err(error) => tracing::error!(%error, "the node's identity was not kept; it is tried again"),
-        }
-    }
 }

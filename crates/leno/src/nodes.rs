@@ -1,7 +1,7 @@
 //! Nodes, and which functions they host, as they are listed.
 
 use crate::table::Column;
-use crate::table::Show::{Plain, Wide};
+use crate::table::Show::{Age, Plain, Wide};
 use leno_control::{Bounds, FunctionNode, NodeStatus};
 use serde_json::{Value, json};
 
@@ -16,6 +16,8 @@ pub(crate) const COLUMNS: &[Column] = &[
     ("OF", "most_instances", Plain),
     ("REJECTED", "rejected", Plain),
     ("REFUSED", "refused", Plain),
+    ("CERTIFICATE EXPIRES", "certificate_expires", Age),
+    ("OVERDUE", "overdue", Plain),
     ("REGION", "region", Wide),
     ("INBOUND", "inbound", Wide),
     ("CPU MILLIS", "cpu_millis", Wide),
@@ -45,6 +47,8 @@ pub(crate) fn row_of(node: &Value) -> Value {
         "memory_bytes": node["capacity"]["memory"],
         "rejected": count(&node["rejected"]),
         "refused": node["counters"]["refused"],
+        "certificate_expires": node["certificates"]["not_after"],
+        "overdue": node["certificates"]["overdue"],
     })
 }
 

@@ -20,9 +20,9 @@ const HERE: Ipv4Addr = Ipv4Addr::LOCALHOST;
 /// Where the outside is, for those who have a way there.
 const OUTSIDE: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 1);
 
-/// The Mesh document of a mesh that asks this name server.
-fn mesh_of(names: &Names, nodes: &str) -> String {
-    format!("{MESH}  egress: {{nameServers: [\"{}\"], nodes: {nodes}}}\n", names.address)
+/// A field of a Mesh document: this name server is asked, by these nodes.
+fn egress(names: &Names, nodes: &str) -> String {
+    format!("  egress: {{nameServers: [\"{}\"], nodes: {nodes}}}\n", names.address)
 }
 
 fn caller(callees: &str) -> String {
@@ -85,7 +85,7 @@ fn only_egress_nodes_have_secrets_and_a_way_out_and_others_take_over() {
     let secrets = tempfile::tempdir().unwrap();
     fs::write(secrets.path().join("ca.pem"), authority.pem()).unwrap();
     fs::write(secrets.path().join("token"), "swordfish\n").unwrap();
-    let control = control_of(HUB, &mesh_of(&names, "egress"));
+    let control = control_of(HUB, &egress(&names, "egress"));
     let places: Vec<Isolated> = (1..=5).map(|number| hub.place(number)).collect();
     let gateway = Node::join_at(&places[0].place, &control, "edge", &["--only-gateway"], &[]);
     let nodes = [1, 2].map(|place| {
@@ -162,7 +162,7 @@ fn a_mesh_that_has_egress_nodes_carry_calls_from_now_on_fails_without_any() {
     let names = Names::start();
     names.set("api.shop.example", outside::Answer::Addresses(vec![HERE], 60));
     let server = Server::http("127.0.0.1:0");
-    let control = control_of(HERE, &mesh_of(&names, "caller"));
+    let control = control_of(HERE, &egress(&names, "caller"));
     let gateway = Node::join(&control, "edge", &["--only-gateway"]);
     let _node = Node::join(&control, "one", &[]);
     let port = server.port();
@@ -176,7 +176,7 @@ fn a_mesh_that_has_egress_nodes_carry_calls_from_now_on_fails_without_any() {
     // Nobody asks the node of a caller for what it connects to.
     assert_eq!(carriers(&control, "test/api"), (vec!["one".to_owned()], vec![]));
 
-    control.apply(&mesh_of(&names, "egress"));
+    control.apply(&format!("{MESH}{}", egress(&names, "egress")));
     answers(503);
     let requests = server.requests();
     assert_eq!(status(gateway.get(&path)), Some(503));
@@ -186,7 +186,7 @@ fn a_mesh_that_has_egress_nodes_carry_calls_from_now_on_fails_without_any() {
     answers(200);
     assert_eq!(carriers(&control, "test/api").0, ["exit"]);
 
-    control.apply(&mesh_of(&names, "caller"));
+    control.apply(&format!("{MESH}{}", egress(&names, "caller")));
     eventually("the caller's node to do it", || (carriers(&control, "test/api").0 == ["one"]).then_some(()));
     answers(200);
     let both = control.leno(&["token", "join", "--egress", "--only-gateway"]);
@@ -208,8 +208,7 @@ fn connections_without_requests_are_carried_too() {
     let (port, tls_port) = (server.port(), secure.port());
     names.set("db.shop.example", outside::Answer::Addresses(vec![HERE], 60));
     names.set("api.tls.example", outside::Answer::Addresses(vec![HERE], 60));
-    let mesh = mesh_of(&names, "egress").replace("isolation: process", "isolation: strict");
-    let control = control_of(HERE, &mesh);
+    let control = control_of(HERE, &egress(&names, "egress"));
     let gateway = Node::join(&control, "edge", &["--only-gateway"]);
     let node = Node::join(&control, "one", &[]);
     let exit = Node::join_at(&Place::here(), &control, "exit", &["--egress"], &["--offer-instances", "0"]);
@@ -217,7 +216,7 @@ fn connections_without_requests_are_carried_too() {
     public_folder(folder.path());
     let function = format!(
         "---\napiVersion: leno.dev/v1alpha1\nkind: Function\nmetadata: {{name: caller, namespace: test}}\nspec:\n  command: [\"{}\"]\n  \
-         workingDirectory: {}/public\n  callees: [db, block, tls]\n  expose: [{{hosts: [\"*\"], path: /}}]\n",
+         workingDirectory: {}/public\n  isolation: strict\n  callees: [db, block, tls]\n  expose: [{{hosts: [\"*\"], path: /}}]\n",
         example("wire").display(),
         folder.path().display()
     );

@@ -21,6 +21,7 @@ mod module;
 mod observe;
 mod policy;
 mod process;
+mod quotas;
 mod rate_limit;
 mod regex;
 mod resilience;

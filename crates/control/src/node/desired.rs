@@ -4,7 +4,7 @@ use crate::job::JobReport;
 use crate::load::{Bounds, Capacity, Lease};
 use crate::resource::{Instance, Subject, Version};
 use crate::wire::v1::from_node::Message;
-use crate::wire::{self, RELEASE, v1};
+use crate::wire::{self, Certified, RELEASE, v1};
 use leno_config::FunctionId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -21,6 +21,10 @@ pub(crate) struct Desired {
     bounds: BTreeMap<FunctionId, Vec<Bounds>>,
     /// The shares of rate limits that were delivered last.
     leases: BTreeMap<FunctionId, Lease>,
+    /// The certificates that the node shows.
+    certified: Option<Certified>,
+    /// The version of the protocol on the present stream; 0: there is none, or no welcome yet.
+    protocol: u32,
 }
 
 impl Desired {
@@ -107,6 +111,26 @@ impl Desired {
             Some(version) => self.held.insert(subject, version),
             None => self.held.remove(&subject),
         };
+    }
+
+    /// Notes what is shown; `None`: that is known, or the control plane's release does not want to know.
+    pub(crate) fn certified(&mut self, certified: Certified) -> Option<v1::FromNode> {
+        if self.certified.as_ref() == Some(&certified) {
+            return None;
+        }
+        self.certified = Some(certified);
+        self.certificates()
+    }
+
+    /// Notes which version of the protocol is spoken from now on. What only that one has is said now.
+    pub(crate) fn speaks(&mut self, protocol: u32) -> Option<v1::FromNode> {
+        self.protocol = protocol;
+        self.certificates()
+    }
+
+    fn certificates(&self) -> Option<v1::FromNode> {
+        let certified = self.certified.as_ref().filter(|_| self.protocol >= wire::AUTHORITIES)?;
+        Some(from_node(Message::Certificates(wire::certificates(certified))))
     }
 
     pub(crate) fn held(&self) -> &BTreeMap<Subject, Version> {

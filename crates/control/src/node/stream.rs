@@ -1,16 +1,20 @@
 //! Keeps one stream to the control plane open, as long as there is an [`super::Agent`].
 
-use super::agent::{Connection, Outgoing, Shared, Term};
+use super::agent::{Connection, Outgoing, Shared, Term, sign};
 use super::desired::from_node;
+use super::questions::Asked;
 use super::update::{Change, Update};
 use crate::channel;
 use crate::leases::TERM;
+use crate::membership::Membership;
+use crate::question::Question;
 use crate::resource::{Resource, Subject, Version};
 use crate::wire::v1::discovery_client::DiscoveryClient;
 use crate::wire::v1::from_node;
 use crate::wire::v1::to_node::Message;
 use crate::wire::{self, MAX_MESSAGE, PROTOCOLS, RELEASE, v1};
 use backon::{BackoffBuilder, ExponentialBuilder};
+use leno_identity::AuthorityKeyId;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -36,11 +40,13 @@ const RENEWAL: Duration = Duration::from_secs(2);
 /// The stream to the control plane. It is reopened whenever it ends.
 pub(crate) struct Session {
     pub shared: Arc<Shared>,
+    pub membership: Membership,
     pub channel: Channel,
     pub inbound: Option<SocketAddr>,
     pub backoff: ExponentialBuilder,
     pub outgoing: mpsc::UnboundedReceiver<Outgoing>,
     pub updates: mpsc::Sender<Update>,
+    pub asked: mpsc::Sender<Asked>,
     pub state: watch::Sender<Connection>,
     pub term: watch::Sender<Option<Term>>,
     pub ended: mpsc::Receiver<()>,
@@ -87,7 +93,11 @@ impl Session {
         let (to_control, messages) = mpsc::channel(OUTGOING);
         // A message in the outbox is in the hello as well, or belongs to an earlier stream.
         while self.outgoing.try_recv().is_ok() {}
-        let hello = self.shared.desired().hello(self.inbound);
+        let hello = {
+            let mut desired = self.shared.desired();
+            desired.speaks(0);
+            desired.hello(self.inbound)
+        };
         if to_control.try_send(hello).is_err() {
             return End::Failed(Status::internal("no room for a hello"));
         }
@@ -136,6 +146,10 @@ impl Session {
                 message = from_control.message(), if read.len() < READ_AHEAD => {
                     match message.map(|message| message.and_then(|message| message.message)) {
                         Ok(Some(Message::Welcome(sent))) if welcome.is_none() && PROTOCOLS.contains(&sent.protocol) => {
+                            let says = self.shared.desired().speaks(sent.protocol);
+                            if let Some(message) = says {
+                                self.shared.send(Some(number), message);
+                            }
                             welcome = Some(sent);
                         }
                         Ok(Some(Message::Welcome(sent))) => {
@@ -150,6 +164,13 @@ impl Session {
                                 self.term.send_replace(Some(term));
                             }
                         }
+                        Ok(Some(Message::Authority(sent))) => {
+                            let issuer = AuthorityKeyId::from_bytes(&sent.key);
+                            self.membership.svids().set_issuer(issuer, Duration::from_millis(sent.spread_ms));
+                            self.shared.want_renewal();
+                        }
+                        Ok(Some(Message::Prove(sent))) => self.prove(number, sent.sequence),
+                        Ok(Some(Message::Question(question))) => self.ask(number, question),
                         Ok(Some(Message::Delta(delta))) => {
                             let Some(welcome) = &welcome else {
                                 return End::Failed(Status::failed_precondition("a stream begins with a welcome"));
@@ -183,6 +204,33 @@ impl Session {
                 _ = self.ended.recv() => return End::Unwanted,
             }
         }
+    }
+
+    /// Tries a certificate of the candidate, and says on this stream what became of it.
+    fn prove(&self, stream: u64, sequence: u64) {
+        let (shared, membership, channel) = (self.shared.clone(), self.membership.clone(), self.channel.clone());
+        tokio::spawn(async move {
+            let identity = membership.identity();
+            let proof = membership.svids().prove(identity, |csr| sign(channel, identity, csr, true)).await;
+            let failure = proof.err().map(|error| error.to_string()).unwrap_or_default();
+            shared.send(Some(stream), from_node(from_node::Message::Proof(v1::Proof { sequence, failure })));
+        });
+    }
+
+    /// Hands on a question. What cannot be decoded is declined here, and what there is no room for.
+    fn ask(&self, number: u64, sent: v1::Question) {
+        let (shared, id) = (self.shared.clone(), sent.id);
+        let question = Question::from_wire(sent);
+        let asked = Asked::new(shared, number, id);
+        let refused = match question {
+            Ok(question) => match self.asked.try_send(asked.about(question)) {
+                Ok(()) => return,
+                Err(error) => (error.into_inner(), "it has too many questions to answer".to_owned()),
+            },
+            Err(reason) => (asked, format!("{reason}; this node is of release {RELEASE}")),
+        };
+        let (asked, reason) = refused;
+        asked.decline(reason);
     }
 
     /// Resources that cannot be decoded are rejected here. The node never sees them. `release` is the control plane's.

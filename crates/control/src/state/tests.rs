@@ -155,7 +155,7 @@ impl World {
         }
         self.state.disconnect(name, session);
         if random.one_in(2) {
-            self.state.forget(name, session);
+            let _ = self.state.forget(name, session, Patience::Last);
         }
     }
 

@@ -81,12 +81,22 @@ impl Service {
         Ok(())
     }
 
-    fn of_the_mesh(&self, caller: &Caller) -> Result<std::sync::Arc<super::Leading>, ApiError> {
+    pub(super) fn of_the_mesh(&self, caller: &Caller) -> Result<std::sync::Arc<super::Leading>, ApiError> {
         caller.needs(Role::Admin)?;
         if !caller.is_everywhere() {
-            return Err(ApiError::Forbidden("nodes are of the whole mesh, and the token is not".to_owned()));
+            return Err(ApiError::Forbidden(
+                "nodes and the authority are of the whole mesh, and the token is not".to_owned(),
+            ));
         }
         self.leading()
+    }
+
+    /// Adds an entry for something that the control plane goes on to do by itself.
+    pub(super) fn note(&self, caller: &Caller, what: String, action: Action) -> Result<(), ApiError> {
+        let (entry, noted) = noted(caller, what, action)?;
+        self.backend.commit(&noted)?;
+        self.log(&entry);
+        Ok(())
     }
 }
 

@@ -3,6 +3,7 @@
 
 pub(crate) mod load;
 pub(crate) mod network;
+pub(crate) mod wire;
 
 use crate::api::{self, Control};
 use crate::mesh::ports::free_port;
@@ -25,13 +26,13 @@ pub(crate) fn control() -> Control {
 }
 
 pub(crate) fn control_at(address: Ipv4Addr) -> Control {
-    control_of(address, MESH)
+    control_of(address, "")
 }
 
-/// With this Mesh document.
-pub(crate) fn control_of(address: Ipv4Addr, mesh: &str) -> Control {
+/// One of a mesh with these fields more.
+pub(crate) fn control_of(address: Ipv4Addr, fields: &str) -> Control {
     let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("mesh.yaml"), mesh).unwrap();
+    fs::write(folder.path().join("mesh.yaml"), format!("{MESH}{fields}")).unwrap();
     fs::write(folder.path().join("passphrase"), "correct horse battery\n").unwrap();
     let arguments = ["--mesh", "mesh.yaml", "--ca", "ca.pem", "--ca-passphrase", "passphrase"];
     Control::start_serving(folder, &arguments, address)
@@ -108,9 +109,10 @@ impl Node {
 
     /// After its end, with the same files, but without the token.
     pub(crate) fn start_again(&mut self) {
-        fs::remove_file(self.folder.path().join("token")).unwrap();
-        let join = self.arguments.iter().position(|argument| argument == "--join").unwrap();
-        self.arguments.drain(join..join + 2);
+        if let Some(join) = self.arguments.iter().position(|argument| argument == "--join") {
+            fs::remove_file(self.folder.path().join("token")).unwrap();
+            self.arguments.drain(join..join + 2);
+        }
         (self.process, self.output) = spawn(&self.folder, &self.command, &self.arguments);
         self.wait_for("to be ready again", |node| node.has_said(" ready"));
     }
@@ -144,6 +146,11 @@ impl Node {
             .env("LENO_ADMIN", format!("unix:{}", self.folder.path().join("admin.sock").display()))
             .output()
             .unwrap()
+    }
+
+    /// Stops or continues the process: it keeps its connections, and does not answer.
+    pub(crate) fn signal(&self, signal: &str) {
+        assert!(Command::new("kill").args([signal, &self.process.id().to_string()]).status().unwrap().success());
     }
 
     pub(crate) fn kill(&mut self) {

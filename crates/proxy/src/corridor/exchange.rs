@@ -51,6 +51,8 @@ pub(crate) struct Exchange {
     pub is_retry: bool,
     /// Another node's gateway let the request in: the peer, scheme and port are the client's.
     pub via_gateway: bool,
+    /// When the certificate expires by which the caller is known; `None`: it is known by something else.
+    pub expires: Option<Instant>,
     /// When the caller stops waiting, and how long that was from the beginning; `None`: it does not say.
     told_deadline: Option<(Instant, Duration)>,
 }
@@ -71,6 +73,8 @@ pub(crate) struct Arrival<'a> {
     pub port: u16,
     /// Inbound: the client of another node's gateway.
     pub behind_gateway: Option<hop::Client>,
+    /// Inbound: when the certificate of the caller's sidecar expires.
+    pub expires: Option<Instant>,
 }
 
 /// Where an exchange came in, and on which function's side.
@@ -89,13 +93,14 @@ impl Exchange {
     /// Begins an exchange for a head from a socket, and prepares the head for the corridor. The exchange exists even if the head is
     /// malformed, so that it can be answered and recorded.
     pub(crate) fn begin(arrival: Arrival<'_>, head: &mut request::Parts) -> (Self, Result<(), Malformed>) {
-        let Arrival { worker, snapshot, origin, peer, client, scheme, port, behind_gateway } = arrival;
+        let Arrival { worker, snapshot, origin, peer, client, scheme, port, behind_gateway, expires } = arrival;
         let parent = origin.parent();
         // Only sidecars connect to the inbound listener.
         let unnamed = behind_gateway.is_none() && peer.identity.as_ref() == Some(&snapshot.gateway);
         let from_sidecar = matches!(origin, Origin::Inbound(_));
         let told = from_sidecar.then(|| (hop::timeout(&head.headers), hop::is_retry(&head.headers)));
         let (mut exchange, admitted) = Self::enter(worker, snapshot, origin, peer, parent, head);
+        exchange.expires = expires;
         if let Some(client) = client {
             head::describe_client(&mut head.headers, &client, scheme);
             (exchange.scheme, exchange.port) = (scheme, port);
@@ -172,6 +177,7 @@ impl Exchange {
             tells_own: false,
             is_retry,
             via_gateway: false,
+            expires: None,
             told_deadline: None,
         };
         exchange.heed_grpc_timeout(&head.headers);
@@ -222,6 +228,7 @@ impl Exchange {
             tells_own: self.tells_own,
             is_retry,
             via_gateway: false,
+            expires: None,
             told_deadline: None,
         };
         exchange.heed_grpc_timeout(&head.headers);

@@ -232,7 +232,7 @@ impl Relay {
         };
         self.spliced = spliced.is_some();
         upstream.stream.write_all(&first).await?;
-        let carried = self.copy(entry, stream, &mut upstream.stream, first.len() as u64).await;
+        let carried = self.copy(entry, stream, (&mut upstream.stream, None), first.len() as u64).await;
         upstream.done = carried.is_ok();
         let [sent, received] = spliced.map_or([0; 2], |spliced: Box<dyn Spliced>| spliced.bytes());
         self.bytes = [self.bytes[0] + sent, self.bytes[1] + received];
@@ -252,7 +252,8 @@ impl Relay {
         self.worker.node.telemetry.connections.opened(&self.caller.function, &self.callee.id);
         self.carried = true;
         upstream.io.write_all(first).await?;
-        self.copy(entry, stream, &mut upstream.io, first.len() as u64).await
+        let expires = upstream.expires();
+        self.copy(entry, stream, (&mut upstream.io, expires), first.len() as u64).await
     }
 
     /// Judges the connection by the current snapshot. Returns where the callee is.
@@ -356,12 +357,12 @@ impl Relay {
         &mut self,
         entry: &FunctionEntry,
         stream: &mut TcpStream,
-        upstream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+        (upstream, expires): (&mut (impl AsyncRead + AsyncWrite + Unpin), Option<Instant>),
         first: u64,
     ) -> Result<(), Stop> {
         let node = self.worker.node.clone();
         let (mut from, mut to) = (Counted { stream, read: first }, Counted { stream: upstream, read: 0 });
-        let result = copy_both(&node, &mut from, &mut to, || self.judge(entry).map(drop)).await;
+        let result = copy_both(&node, expires, &mut from, &mut to, || self.judge(entry).map(drop)).await;
         self.bytes = [from.read, to.read];
         result
     }
@@ -394,9 +395,11 @@ async fn take_instance(
     Ok((lease, upstream))
 }
 
-/// Carries bytes until both ends are done, or `judge`, which is asked by each new snapshot, does not allow it any more.
+/// Carries bytes until both ends are done, or `judge`, which is asked by each new snapshot, does not allow it any more. `expires`: when the certificate of the
+/// sidecar at the other end expires.
 async fn copy_both(
     node: &Node,
+    expires: Option<Instant>,
     from: &mut (impl AsyncRead + AsyncWrite + Unpin),
     to: &mut (impl AsyncRead + AsyncWrite + Unpin),
     mut judge: impl FnMut() -> Result<(), Stop>,
@@ -409,7 +412,18 @@ async fn copy_both(
         tokio::select! {
             result = &mut copied => return result.map(drop).map_err(Stop::from),
             () = changed => {}
+            () = at(expires) => {
+                return Err(Stop::Refused("the certificate of the other node's sidecar has expired".to_owned()));
+            }
         }
+    }
+}
+
+/// Waits until then; `None`: for ever.
+async fn at(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time.into()).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -22,8 +22,16 @@ const MOST_NODES: usize = 4;
 /// A stream to the callee's sidecar.
 pub(super) struct Stream {
     pub io: Framed<TokioIo<Upgraded>>,
-    /// Kept as long as the stream is open.
-    _held: (StreamSlot, UnderWay),
+    // Kept as long as the stream is open.
+    slot: StreamSlot,
+    _under_way: UnderWay,
+}
+
+impl Stream {
+    /// When the certificate of the callee's sidecar expires.
+    pub(super) fn expires(&self) -> Option<Instant> {
+        self.slot.expires()
+    }
 }
 
 impl Relay {
@@ -73,7 +81,7 @@ impl Relay {
         match response.status() {
             StatusCode::OK => {
                 let upgraded = hyper::upgrade::on(response).await.map_err(|error| failed(&error))?;
-                Ok(Stream { io: Framed::new(TokioIo::new(upgraded)), _held: (stream, under_way) })
+                Ok(Stream { io: Framed::new(TokioIo::new(upgraded)), slot: stream, _under_way: under_way })
             }
             StatusCode::FORBIDDEN => Err(Stop::Refused(format!("the callee's node refuses it ({address})"))),
             status => Err(failed(&status)),

@@ -34,6 +34,8 @@ pub(crate) struct Inbound {
     host: String,
     /// The name that its TLS asks for, as the caller's sidecar has read it; empty: it is no TLS.
     name: String,
+    /// When the certificate of the caller's sidecar expires.
+    expires: Option<Instant>,
     started: (SystemTime, Instant),
     rule: String,
     /// The address outside of the mesh that was connected to.
@@ -52,7 +54,7 @@ impl Inbound {
     /// Reads what a CONNECT of the caller's sidecar asks for; an error: nothing of this function can be reached so.
     pub(crate) fn new(
         worker: &Rc<Worker>,
-        peer: &Peer,
+        (peer, expires): (&Peer, Option<Instant>),
         entry: &FunctionEntry,
         head: &request::Parts,
     ) -> Result<Self, StatusCode> {
@@ -73,6 +75,7 @@ impl Inbound {
             port,
             host,
             name,
+            expires,
             started: (SystemTime::now(), Instant::now()),
             rule: String::new(),
             outside: None,
@@ -181,7 +184,7 @@ impl Accepted {
                 let mut stream = Framed::new(TokioIo::new(stream));
                 let mut from = Counted { stream: &mut stream, read: 0 };
                 let mut to = Counted { stream: &mut upstream.stream, read: 0 };
-                let ended = copy_both(&counts, &mut from, &mut to, || inbound.judge().map(drop)).await;
+                let ended = copy_both(&counts, inbound.expires, &mut from, &mut to, || inbound.judge().map(drop)).await;
                 let bytes = [from.read, to.read];
                 (ended, bytes)
             }
