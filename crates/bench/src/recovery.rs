@@ -154,9 +154,11 @@ fn node_cut_off(scene: &mut Scene) -> anyhow::Result<()> {
 }
 
 fn nodes_without_control_plane(scene: &mut Scene) -> anyhow::Result<()> {
-    scene.networks.iter().try_for_each(scene::Network::without_control_planes)?;
+    // The load is where the control planes are, so the gateway stays with them.
+    let nodes = &scene.networks[..scene.nodes.len()];
+    nodes.iter().try_for_each(scene::Network::without_control_planes)?;
     sleep(OUTAGE);
-    scene.networks.iter().try_for_each(scene::Network::with_control_planes)
+    nodes.iter().try_for_each(scene::Network::with_control_planes)
 }
 
 fn certificates_renewed(_scene: &mut Scene) -> anyhow::Result<()> {
