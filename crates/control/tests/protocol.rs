@@ -53,9 +53,8 @@ impl RawNode {
     /// The next delta, after the welcome.
     async fn delta(&mut self) -> v1::Delta {
         loop {
-            match self.next().await {
-                v1::to_node::Message::Delta(delta) => return delta,
-                _ => (),
+            if let v1::to_node::Message::Delta(delta) = self.next().await {
+                return delta;
             }
         }
     }
