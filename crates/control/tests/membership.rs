@@ -196,7 +196,7 @@ async fn a_functions_certificate_is_no_nodes_and_a_strangers_is_none() {
 
     // One of the same name, signed by another root.
     let stranger = Authority::new(&"orders.example".parse().unwrap()).unwrap();
-    let store = SvidStore::new(control.bundle().merge(&stranger.bundle()).unwrap());
+    let store = SvidStore::new(control.bundle().merge(stranger.bundle()).unwrap());
     let request = KeyRequest::new(member.identity()).unwrap();
     let chain = stranger.sign(request.csr(), member.identity(), Duration::from_secs(60)).unwrap();
     store.install(request, chain).unwrap();

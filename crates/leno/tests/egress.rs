@@ -317,7 +317,7 @@ fn hostile_name_servers_harm_nobody_else() {
     let port = server.port();
     let spec = |hosts: &str| {
         format!(
-            "  hosts: [{hosts}]\n  resolvesTo: [127.0.0.0/8, 93.184.0.0/16]\n  timeouts: {{connect: 1s}}\n  \
+            "  hosts: [{hosts}]\n  resolvesTo: [127.0.0.0/8]\n  timeouts: {{connect: 1s}}\n  \
              ports: [{{port: {port}, protocol: http}}]"
         )
     };

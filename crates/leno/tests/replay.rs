@@ -166,9 +166,8 @@ fn readers_are_told_of_their_own_namespaces_only() {
     });
     // A change of one namespace may change functions of another, whose traffic is not for everybody.
     let label = |value: &str| {
-        let labelled = echo_function("front", EXPOSED)
-            .replace("namespace: test}", &format!("namespace: test, labels: {{tier: {value}}}}}"));
-        labelled
+        echo_function("front", EXPOSED)
+            .replace("namespace: test}", &format!("namespace: test, labels: {{tier: {value}}}}}"))
     };
     let elsewhere = "---\napiVersion: leno.dev/v1alpha1\nkind: Function\nmetadata: {name: far, namespace: other}\nspec: {command: [\"true\"]}\n---\n\
                      apiVersion: leno.dev/v1alpha1\nkind: Policy\nmetadata: {name: far, namespace: other}\nspec:\n  functions: [far]\n  \

@@ -47,7 +47,7 @@ pub(crate) fn reading(external: &str, more: &str) -> String {
 pub(crate) enum Answer {
     /// These addresses, for so many seconds.
     Addresses(Vec<Ipv4Addr>, u32),
-    /// So many addresses of the public internet, which is more than fits into a datagram.
+    /// So many loopback addresses at which nobody listens, which is more than fits into a datagram.
     Huge(u16),
     /// Nothing at all.
     Silence,
@@ -146,7 +146,7 @@ fn reply(
         Some(Answer::Silence) => return None,
         Some(Answer::Addresses(addresses, ttl)) => (0, addresses, ttl),
         Some(Answer::Huge(count)) => {
-            let addresses = (0..count).map(|n| Ipv4Addr::new(93, 184, (n >> 8) as u8, n as u8));
+            let addresses = (0..count).map(|n| Ipv4Addr::new(127, 93, (n >> 8) as u8, n as u8));
             (0, addresses.collect(), 60)
         }
     };
