@@ -183,7 +183,7 @@ fn calls_go_to_nodes_that_have_it_in_force_and_leave_those_that_are_cordoned() {
     // It goes away without a word.
     let session = mesh.ends["exit"].session;
     mesh.state.disconnect("exit", session);
-    mesh.state.forget("exit", session);
+    assert_eq!(mesh.state.forget("exit", session, Patience::Last), Forgotten::Yes);
     mesh.ends.remove("exit");
     mesh.settle();
     assert_eq!(mesh.endpoints(), ["out"]);
