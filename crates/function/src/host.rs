@@ -6,7 +6,15 @@ use crate::processes::Processes;
 use leno_config::FunctionId;
 use leno_room::{Entrances, Refused};
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::pin::Pin;
 use std::sync::Arc;
+
+/// The future of [`Host::link`].
+pub type Linking<'a> = Pin<Box<dyn Future<Output = Result<LinkEnd, String>> + Send + 'a>>;
+
+/// Resolves when an instance's link has ended, with the reason.
+pub type LinkEnd = Pin<Box<dyn Future<Output = String> + Send>>;
 
 /// Callbacks to the node. They run on the supervisor's tasks and must not block.
 pub trait Host: Send + Sync + 'static {
@@ -30,6 +38,15 @@ pub trait Host: Send + Sync + 'static {
     /// An instance was started with these processes, not in a room.
     fn started(&self, function: &FunctionId, instance: InstanceId, processes: &Arc<Processes>) {
         let _ = (function, instance, processes);
+    }
+
+    /// An instance whose messages go through memory has been connected: its other end is the instance. The instance is ready when this returns.
+    ///
+    /// # Errors
+    /// What the instance did wrong, or what the node lacks. The instance is ended.
+    fn link<'a>(&'a self, function: &'a FunctionId, instance: InstanceId, socket: OwnedFd) -> Linking<'a> {
+        let _ = (function, instance, socket);
+        Box::pin(async { Err("this node has no memory for chains".to_owned()) })
     }
 
     /// An instance wrote a line of output.

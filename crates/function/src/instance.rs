@@ -5,8 +5,10 @@ use crate::container::{Contained, ContainerSpec, ImageState};
 use crate::dispatcher::Dispatcher;
 use crate::dispatcher::Slot;
 use crate::error::AcquireError;
+use crate::host::LinkEnd;
 use crate::instance_id::InstanceId;
 use crate::ports::Port;
+use crate::processes::NotTheInstance;
 use crate::process::Program;
 use crate::reach::Reach;
 use crate::readiness;
@@ -52,6 +54,8 @@ pub(crate) enum Failure {
     Crashed { status: String, ready_for: Duration },
     /// Another process was found on its port.
     PortTaken { reason: String },
+    /// It was ready for some time, and then its link to the node ended.
+    LinkEnded { reason: String, ready_for: Duration },
 }
 
 /// What one instance needs to run.
@@ -151,8 +155,9 @@ impl Instance {
     }
 
     async fn serve(&mut self, tree: ProcessTree, reach: Reach, address: SocketAddr, belongings: &mut Belongings) {
+        let link_end;
         match self.become_ready(&tree, &reach, address).await {
-            Start::Ready => {}
+            Start::Ready(end) => link_end = end,
             Start::Cancelled => return self.finish(tree).await,
             Start::Exited => {
                 let status = belongings.describe(tree.end().await);
@@ -171,15 +176,21 @@ impl Instance {
         let _ = published.await;
         let since = Instant::now();
 
-        let port_conflict = tokio::select! {
+        let broken = tokio::select! {
+            biased;
             () = tree.exited() => None,
             () = at_least(&mut self.target, TargetState::Drain) => None,
-            reason = slot.port_conflict() => Some(reason),
+            reason = slot.port_conflict() => Some(Failure::PortTaken { reason }),
+            reason = link_end => {
+                // A program that ends closes its link first, and its status says more.
+                let ended = tokio::time::timeout(LINK_BEFORE_EXIT, tree.exited()).await.is_ok();
+                (!ended).then(|| Failure::LinkEnded { reason, ready_for: since.elapsed() })
+            }
         };
         self.dispatcher.start_drain(&slot);
         self.owner.host.draining(&self.owner.function, self.owner.id, address);
-        if let Some(reason) = port_conflict {
-            self.failed(Failure::PortTaken { reason });
+        if let Some(failure) = broken {
+            self.failed(failure);
             return self.finish(tree).await;
         }
         if *self.target.borrow() < TargetState::Drain {
@@ -210,7 +221,18 @@ impl Instance {
         let limit = self.command.startup_timeout;
         let mut reason = String::from("it was not asked yet");
         let note = |error: readiness::NotReady| reason = error.to_string();
-        let ready = readiness::wait(address, &self.command.readiness, self.protocol, reach, note);
+        let (function, id, host) = (&self.owner.function, self.owner.id, &self.owner.host);
+        let ready = async {
+            if self.protocol != AppProtocol::Chain {
+                readiness::wait(address, &self.command.readiness, self.protocol, reach, note).await?;
+                return Ok(Start::Ready(Box::pin(std::future::pending())));
+            }
+            let socket = readiness::wait_for_link(address, reach, note).await?;
+            Ok(match host.link(function, id, socket).await {
+                Ok(end) => Start::Ready(end),
+                Err(reason) => Start::Failed(AcquireError::Start { reason: format!("its link: {reason}") }),
+            })
+        };
         let ready = tokio::select! {
             biased;
             () = tree.exited() => return Start::Exited,
@@ -218,7 +240,7 @@ impl Instance {
             ready = tokio::time::timeout(limit, ready) => ready,
         };
         match ready {
-            Ok(Ok(())) => Start::Ready,
+            Ok(Ok(start)) => start,
             Ok(Err(stranger)) => Start::Failed(AcquireError::PortTaken { reason: stranger.to_string() }),
             Err(_) => Start::Failed(AcquireError::NotReady { limit, reason }),
         }
@@ -231,6 +253,9 @@ impl Instance {
         tree.finish(grace, at_least(&mut self.target, TargetState::Kill)).await;
     }
 }
+
+/// How long after its link a program may end so that its exit status is the reason.
+const LINK_BEFORE_EXIT: Duration = Duration::from_millis(500);
 
 /// Ports below are the mesh's in a room, where nothing that a program binds can be mistaken for them.
 const LOWEST_PORT_IN_A_ROOM: u16 = 1024;
@@ -255,7 +280,8 @@ struct Started {
 
 /// The outcome of a start.
 enum Start {
-    Ready,
+    /// Holds what resolves when the instance is of no use any more because its link has ended.
+    Ready(LinkEnd),
     /// The instance is not wanted any more.
     Cancelled,
     Exited,

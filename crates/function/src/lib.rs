@@ -64,7 +64,7 @@ pub use accounts::Accounts;
 pub use container::{ContainerSpec, ImageSource, ImageState, Lease as ImageLease, Source, Unpacked};
 pub use dispatcher::Lease;
 pub use error::AcquireError;
-pub use host::Host;
+pub use host::{Host, LinkEnd, Linking};
 pub use instance_id::InstanceId;
 pub use job::{JobSpec, JobState, JobStatus};
 pub use leno_autoscaler::{Mode, Reason};

@@ -301,14 +301,23 @@ impl Lifecycle {
         (self.failures, self.pauses) = (0, self.shared.settings.backoff.build());
     }
 
+    /// An instance that was ready for long has recovered from those that failed before.
+    fn forgive(&mut self, ready_for: Duration) {
+        if ready_for >= self.shared.settings.recovered_after {
+            self.forget_failures();
+        }
+    }
+
     fn failed(&mut self, id: InstanceId, failure: Failure) {
         let reason = match &failure {
             Failure::NeverReady(error) => error.to_string(),
             Failure::Crashed { status, ready_for } => {
-                if *ready_for >= self.shared.settings.recovered_after {
-                    self.forget_failures();
-                }
+                self.forgive(*ready_for);
                 format!("the instance ended by itself: {status}")
+            }
+            Failure::LinkEnded { reason, ready_for } => {
+                self.forgive(*ready_for);
+                format!("the instance was ended, because its link has ended: {reason}")
             }
             Failure::PortTaken { reason } => {
                 format!("the instance was ended, because somebody else has its port: {reason}")

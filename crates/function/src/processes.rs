@@ -120,6 +120,22 @@ impl Processes {
         self.require_owner(&opened.ok_or(NotTheInstance::Closed)?, || "the connection was opened by".to_owned())
     }
 
+    /// Checks that a process of the instance listens at the other end of a Unix socket that has just been connected. `listener` is the process that the
+    /// kernel noted when it began to listen.
+    pub(crate) fn verify_listener(&self, listener: u32) -> Result<(), NotTheInstance> {
+        let belongs = |numbers: BTreeSet<u32>| numbers.contains(&listener);
+        let here = listener == self.leader.number
+            || belongs(descendants(self.leader.number))
+            || self.members().contains(&listener)
+            || belongs(self.all()?);
+        if here && self.leader.open().is_some() {
+            return Ok(());
+        }
+        let name = fs::read_to_string(format!("/proc/{listener}/comm")).unwrap_or_default();
+        let owner = format!("process {listener} (`{}`)", name.trim_end().escape_debug());
+        Err(NotTheInstance::Stranger { end: "its link is held by".to_owned(), owner })
+    }
+
     /// Fails unless a process of the instance has this socket.
     fn require_owner(&self, socket: &Socket, end: impl FnOnce() -> String) -> Result<(), NotTheInstance> {
         for _ in 0..MAX_SCANS {

@@ -2,9 +2,10 @@
 
 use crate::processes::{NotTheInstance, Processes};
 use leno_room::Inside;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use tokio::net::TcpStream;
 
@@ -58,6 +59,29 @@ impl Reach {
             Self::Room(inside) => inside.connect_prepared(port, prepare).await,
             Self::Address | Self::Process(_) => {
                 Err(io::Error::new(io::ErrorKind::Unsupported, "only instances in rooms have such ports"))
+            }
+        }
+    }
+
+    /// Connects to the Unix socket (`SOCK_SEQPACKET`) at which the instance listens for the node, by an abstract name. Once this returns, the other end
+    /// is the instance. The socket does not block.
+    ///
+    /// # Errors
+    /// Nobody listens there yet, or somebody else does.
+    pub(crate) async fn link(&self, name: &str) -> Result<OwnedFd, ConnectError> {
+        match self {
+            Self::Room(inside) => Ok(inside.connect_unix(name.as_bytes()).await?),
+            Self::Process(processes) => {
+                let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+                let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).map_err(io::Error::from)?;
+                let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).map_err(io::Error::from)?;
+                rustix::net::connect(&socket, &address).map_err(io::Error::from)?;
+                let listener = rustix::net::sockopt::socket_peercred(&socket).map_err(io::Error::from)?.pid;
+                processes.verify_listener(u32::try_from(listener.as_raw_nonzero().get()).unwrap_or_default())?;
+                Ok(socket)
+            }
+            Self::Address => {
+                Err(io::Error::new(io::ErrorKind::Unsupported, "only instances that the node started have a link").into())
             }
         }
     }

@@ -8,6 +8,7 @@ use hyper::{Request, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use leno_config::slice::{AppProtocol, Readiness};
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 use tokio::net::TcpStream;
 
@@ -57,6 +58,25 @@ pub(crate) async fn wait(
     }
 }
 
+/// Waits until the instance listens for the node, and connects to it. The caller limits the time.
+pub(crate) async fn wait_for_link(
+    address: SocketAddr,
+    reach: &Reach,
+    mut note: impl FnMut(NotReady),
+) -> Result<OwnedFd, NotTheInstance> {
+    let name = format!("leno-chain-{}", address.port());
+    let mut interval = FIRST_INTERVAL;
+    loop {
+        match reach.link(&name).await {
+            Ok(socket) => return Ok(socket),
+            Err(ConnectError::Unproven(stranger @ NotTheInstance::Stranger { .. })) => return Err(stranger),
+            Err(error) => note(error.into()),
+        }
+        tokio::time::sleep(interval).await;
+        interval = (interval * 3 / 2).min(LONGEST_INTERVAL);
+    }
+}
+
 async fn probe(
     address: SocketAddr,
     readiness: &Readiness,
@@ -70,6 +90,8 @@ async fn probe(
     let status = match protocol {
         AppProtocol::Http1 => over_http1(stream, address, path).await?,
         AppProtocol::H2c | AppProtocol::Grpc => over_http2(stream, address, path).await?,
+        // It is ready when it has taken its link ([`wait_for_link`]).
+        AppProtocol::Chain => return Ok(()),
     };
     if status.is_success() || status.is_redirection() { Ok(()) } else { Err(NotReady::Status(status)) }
 }

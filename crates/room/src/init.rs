@@ -111,6 +111,10 @@ fn live(control: &OwnedFd, children: &SignalFd, has_account: bool, filter: &BpfP
                 supply(control, number)?;
                 continue;
             }
+            Order::UnixSocket => {
+                supply_unix(control)?;
+                continue;
+            }
             Order::Terminate => return Ok(()),
         };
         return match started {
@@ -229,6 +233,7 @@ fn attend(control: &OwnedFd, children: &SignalFd, program: &Program) -> io::Resu
         if ordered {
             match receive(control)? {
                 Some((Order::Sockets(number), _)) => supply(control, number)?,
+                Some((Order::UnixSocket, _)) => supply_unix(control)?,
                 // This fails if the program has just ended.
                 Some((Order::Terminate, _)) => drop(program.ask_to_end()),
                 Some((Order::Run | Order::Contain, _)) | None => return Ok(()),
@@ -271,11 +276,19 @@ fn refuse(
 fn supply(control: &OwnedFd, number: u8) -> io::Result<()> {
     let number = usize::from(number).min(MOST_DESCRIPTORS);
     let sockets: Vec<OwnedFd> = (0..number).filter_map(|_| network::tcp().ok()).collect();
+    send_sockets(control, &Event::Sockets, &sockets)
+}
+
+fn supply_unix(control: &OwnedFd) -> io::Result<()> {
+    send_sockets(control, &Event::UnixSocket, network::unix().ok().as_slice())
+}
+
+fn send_sockets(control: &OwnedFd, event: &Event, sockets: &[OwnedFd]) -> io::Result<()> {
     let borrowed: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
-    match wire::send(control, &Event::Sockets, &borrowed, SendFlags::empty()) {
+    match wire::send(control, event, &borrowed, SendFlags::empty()) {
         // The account has as many on their way as it may: that must not end the room.
         Err(error) if error.raw_os_error() == Some(libc::ETOOMANYREFS) => {
-            wire::send(control, &Event::Sockets, &[], SendFlags::empty())
+            wire::send(control, event, &[], SendFlags::empty())
         }
         sent => sent,
     }

@@ -107,3 +107,9 @@ pub(crate) fn tcp() -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     Ok(socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?)
 }
+
+/// An unconnected Unix socket. Abstract addresses that it connects to are those of this network, whichever process connects it.
+pub(crate) fn unix() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
+}

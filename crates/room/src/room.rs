@@ -7,7 +7,7 @@ use crate::program::{Program, mounts, task};
 use crate::wire::{self, Event, MOST_DESCRIPTORS, Order};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, MemfdFlags, fchown, fstat, memfd_create};
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::net::{RecvFlags, SendFlags, SocketAddrUnix};
 use rustix::process::{Gid, Signal, Uid, pidfd_send_signal};
 use serde::Serialize;
 use std::collections::VecDeque;
@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::net::TcpSocket;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, oneshot, watch};
 
 /// Sockets of a room's network that the node has in hand for its next connections.
 const SPARE_SOCKETS: usize = 4;
@@ -94,6 +94,8 @@ impl AsRawFd for Held {
 struct Shared {
     control: OwnedFd,
     sockets: Mutex<Sockets>,
+    /// Who waits for a Unix socket, in the order of their orders.
+    unix_sockets: Mutex<VecDeque<oneshot::Sender<OwnedFd>>>,
     /// Notified when there are more sockets, and when there will be none any more.
     supplied: Notify,
     over: AtomicBool,
@@ -190,8 +192,15 @@ impl Room {
             entrances = prepared.await.map_err(io::Error::other)?;
         }
         let (changes, state) = watch::channel(State::Waiting);
-        let (sockets, supplied, over) = (Mutex::default(), Notify::new(), AtomicBool::new(false));
-        let shared = Arc::new(Shared { control, sockets, supplied, over, account, refusals: OnceLock::new() });
+        let shared = Arc::new(Shared {
+            control,
+            sockets: Mutex::default(),
+            unix_sockets: Mutex::default(),
+            supplied: Notify::new(),
+            over: AtomicBool::new(false),
+            account,
+            refusals: OnceLock::new(),
+        });
         tokio::spawn(listen(watched, Arc::downgrade(&shared), changes));
         shared.stock_up(0)?;
         Ok(Self { shared, first: watch(first)?, pid, state, entrances: Some(entrances), runtime })
@@ -372,6 +381,17 @@ impl Inside {
         socket.connect((Ipv4Addr::LOCALHOST, port).into()).await
     }
 
+    /// Connects to a Unix socket (`SOCK_SEQPACKET`) at which a process of the room listens. The name is an abstract one of the room's network, where only
+    /// processes of the room can listen. The socket does not block.
+    ///
+    /// # Errors
+    /// Nobody listens there (`ConnectionRefused`), or the room has ended.
+    pub async fn connect_unix(&self, name: &[u8]) -> io::Result<OwnedFd> {
+        let socket = self.shared.unix_socket().await?;
+        rustix::net::connect(&socket, &SocketAddrUnix::new_abstract_name(name)?)?;
+        Ok(socket)
+    }
+
     async fn socket(&self, port: u16) -> io::Result<TcpSocket> {
         if port < 1024 {
             // The node's own listeners are there.
@@ -402,6 +422,22 @@ impl Shared {
             }
             supplied.await;
         }
+    }
+
+    /// An unconnected Unix socket of the room's network.
+    async fn unix_socket(&self) -> io::Result<OwnedFd> {
+        let (supply, supplied) = oneshot::channel();
+        {
+            let mut waiting = self.unix_sockets();
+            // The room answers in order, so the order goes out under the lock.
+            self.order(&Order::UnixSocket)?;
+            waiting.push_back(supply);
+        }
+        supplied.await.map_err(|_| io::Error::new(io::ErrorKind::NotConnected, "the room has ended, or gave no socket"))
+    }
+
+    fn unix_sockets(&self) -> MutexGuard<'_, VecDeque<oneshot::Sender<OwnedFd>>> {
+        self.unix_sockets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Orders as many sockets as connections wait for, and a few to spare. `served`: so many of those that wait have theirs.
@@ -453,6 +489,14 @@ async fn listen(control: AsyncFd<Held>, shared: std::sync::Weak<Shared>, state: 
                 let Some(shared) = shared.upgrade() else { break };
                 shared.arrived(descriptors);
             }
+            Event::UnixSocket => {
+                let Some(shared) = shared.upgrade() else { break };
+                let waiting = shared.unix_sockets().pop_front();
+                // Without a socket, dropping the sender tells whoever waits. Whoever went away does not need it.
+                if let (Some(waiting), Some(socket)) = (waiting, descriptors.into_iter().next()) {
+                    let _ = waiting.send(socket);
+                }
+            }
             Event::Started => {
                 started = true;
                 state.send_replace(State::Running);
@@ -471,6 +515,7 @@ async fn listen(control: AsyncFd<Held>, shared: std::sync::Weak<Shared>, state: 
     if let Some(shared) = shared.upgrade() {
         shared.over.store(true, Ordering::Release);
         shared.supplied.notify_waiters();
+        shared.unix_sockets().clear();
     }
 }
 

@@ -48,6 +48,8 @@ pub(crate) enum Order {
     Terminate,
     /// Send this many more sockets.
     Sockets(u8),
+    /// Send a Unix socket.
+    UnixSocket,
 }
 
 /// From a room to the node. The launcher sends the first one.
@@ -64,6 +66,8 @@ pub(crate) enum Event {
     Failed(String),
     /// Comes with unconnected TCP sockets of the room's network.
     Sockets,
+    /// Comes with an unconnected Unix socket (`SOCK_SEQPACKET`) of the room's network, unless none can be had.
+    UnixSocket,
     /// The program runs.
     Started,
     /// The program cannot be run. The room ends.

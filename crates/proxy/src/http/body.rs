@@ -5,9 +5,11 @@
 mod gathered;
 mod instance;
 mod replay;
+mod shared;
 
 pub(crate) use instance::InstanceBody;
 pub(crate) use replay::Replayable;
+pub(crate) use shared::SharedBody;
 
 use super::activity::{Activity, Busy};
 use super::failure::{self, Failure};
@@ -113,6 +115,8 @@ enum Source {
     Replay(Replay),
     /// From a component's instance in this process.
     Instance(InstanceBody),
+    /// In memory that functions share.
+    Shared(SharedBody),
     /// The body broke off. The next poll returns the error.
     Broken(BodyError),
 }
@@ -190,6 +194,33 @@ impl Body {
         self
     }
 
+    /// Where the body is, if it is in memory that functions share and nothing of it was copied.
+    pub(crate) fn shared(&self) -> Option<&leno_chain::Body> {
+        match &self.source {
+            Source::Shared(shared) => shared.whole(),
+            _ => None,
+        }
+    }
+
+    /// The same body once more, if it is in memory that functions share. It is counted once.
+    fn again(&mut self) -> Option<Self> {
+        let Source::Shared(shared) = &self.source else { return None };
+        let mut again = Self::from(shared.clone());
+        again.meters = std::mem::take(&mut self.meters);
+        Some(again)
+    }
+
+    /// Whoever reads the body was told where it is: counts all of it as passed on. Returns what has to be held until its reader is done.
+    pub(crate) fn passed_on(mut self, shared: &leno_chain::Body) -> Option<Box<dyn Guard>> {
+        for meter in self.meters.iter().flatten() {
+            meter.request_bytes(shared.length());
+        }
+        if let Some(guard) = &self.guard {
+            guard.response_bytes(shared.length());
+        }
+        self.detach()
+    }
+
     /// One attempt's view of a body that can be sent again.
     pub(crate) fn replay(replay: Replay) -> Self {
         Self::from_source(Source::Replay(replay))
@@ -227,6 +258,7 @@ impl Body {
             Source::Incoming(incoming) => incoming.is_end_stream(),
             Source::Replay(replay) => replay.is_end_stream(),
             Source::Instance(instance) => instance.is_end_stream(),
+            Source::Shared(shared) => shared.left() == 0,
             Source::Broken(_) => false,
         }
     }
@@ -246,6 +278,7 @@ impl Body {
             Source::Incoming(incoming) => incoming.poll_frame(cx).map_err(BodyError::from),
             Source::Replay(replay) => replay.poll_frame(cx),
             Source::Instance(instance) => instance.poll_frame(cx).map_err(BodyError::from),
+            Source::Shared(shared) => Poll::Ready(shared.next_frame().map(Ok)),
         }
     }
 
@@ -314,6 +347,12 @@ impl From<InstanceBody> for Body {
     }
 }
 
+impl From<SharedBody> for Body {
+    fn from(shared: SharedBody) -> Self {
+        Self::from_source(if shared.left() == 0 { Source::Empty } else { Source::Shared(shared) })
+    }
+}
+
 impl http_body::Body for Body {
     type Data = Bytes;
     type Error = BodyError;
@@ -377,6 +416,7 @@ impl http_body::Body for Body {
             Source::Incoming(incoming) => incoming.size_hint(),
             Source::Replay(replay) => replay.size_hint(),
             Source::Instance(instance) => instance.size_hint(),
+            Source::Shared(shared) => shared.size_hint(),
             Source::Broken(_) => SizeHint::default(),
         }
     }

@@ -1,11 +1,14 @@
-//! Calls that are intercepted: an instance in a room connects to any address, and arrives at a socket that the node has in its room.
+//! Calls of one instance that arrive where nobody else can call: at a socket that the node has in the instance's room, whatever address the instance
+//! connects to, or on its [link](crate::corridor::chain).
 
 use super::listen::accept;
 use super::{Listener, names};
+use crate::corridor::chain;
 use crate::corridor::worker::Worker;
 use crate::http::peer::TrafficDirection;
 use crate::runtime::schedule::{self, Class};
 use crate::state::credential::Caller;
+use leno_chain::Link;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -13,7 +16,7 @@ use std::{io, net};
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::sync::{mpsc, watch};
 
-/// Gives the sockets of rooms to the workers. Cheap to clone.
+/// Gives the sockets of rooms, and links, to the workers. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Interceptor {
     inner: Arc<Inner>,
@@ -21,8 +24,14 @@ pub struct Interceptor {
 
 #[derive(Debug)]
 struct Inner {
-    workers: Vec<mpsc::UnboundedSender<Intercepted>>,
+    workers: Vec<mpsc::UnboundedSender<Entrance>>,
     next: AtomicUsize,
+}
+
+/// Where calls of one instance arrive.
+pub(super) enum Entrance {
+    Room(Intercepted),
+    Link(Arc<Caller>, Arc<Link>),
 }
 
 /// The sockets of one room.
@@ -38,31 +47,48 @@ pub(super) struct Intercepted {
 }
 
 impl Interceptor {
-    pub(super) fn new(workers: Vec<mpsc::UnboundedSender<Intercepted>>) -> Self {
+    pub(super) fn new(workers: Vec<mpsc::UnboundedSender<Entrance>>) -> Self {
         Self { inner: Arc::new(Inner { workers, next: AtomicUsize::new(0) }) }
     }
 
     /// Serves the sockets of a room until its caller's credential is revoked, and then drops `kept`. `http` takes plain HTTP to any address, `names`
     /// questions about names.
     pub fn serve(&self, caller: Arc<Caller>, http: net::TcpListener, names: net::UdpSocket, kept: Box<dyn Send>) {
+        self.give(Entrance::Room(Intercepted { caller, http, names, kept }));
+    }
+
+    /// Serves what comes on an instance's link until the link ends.
+    pub fn serve_link(&self, caller: Arc<Caller>, link: Arc<Link>) {
+        self.give(Entrance::Link(caller, link));
+    }
+
+    fn give(&self, entrance: Entrance) {
         let Inner { workers, next } = &*self.inner;
-        // In turn: a room has few connections, and one worker serves them all.
+        // In turn: an instance has few connections, and one worker serves them all.
         let worker = workers.get(next.fetch_add(1, Relaxed) % workers.len().max(1));
         if let Some(worker) = worker {
             // This fails if the node is draining. Then nobody answers any more.
-            let _ = worker.send(Intercepted { caller, http, names, kept });
+            let _ = worker.send(entrance);
         }
     }
 }
 
-/// Serves the rooms that this worker is given.
+/// Serves the rooms and links that this worker is given.
 pub(super) async fn serve(
     worker: Rc<Worker>,
-    mut rooms: mpsc::UnboundedReceiver<Intercepted>,
+    mut entrances: mpsc::UnboundedReceiver<Entrance>,
     drained: watch::Receiver<bool>,
     most: usize,
 ) {
-    while let Some(room) = rooms.recv().await {
+    while let Some(entrance) = entrances.recv().await {
+        let room = match entrance {
+            Entrance::Room(room) => room,
+            Entrance::Link(caller, link) => {
+                let class = Class::of(&caller.function.to_string());
+                schedule::spawn_for(class, chain::serve(worker.clone(), caller, link));
+                continue;
+            }
+        };
         let (caller, mut drained) = (room.caller.clone(), drained.clone());
         let served = match serve_one(&worker, room, most) {
             Ok(served) => served,

@@ -64,6 +64,9 @@ impl Replayable {
         if recording.spoiled {
             return None;
         }
+        if let Some(again) = recording.source.again() {
+            return Some(again);
+        }
         recording.generation += 1;
         if let Some(upload) = recording.source.upload() {
             // The attempt begins with the recording, so it does not wait for the client.
