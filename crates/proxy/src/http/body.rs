@@ -213,10 +213,10 @@ impl Body {
     /// Whoever reads the body was told where it is: counts all of it as passed on. Returns what has to be held until its reader is done.
     pub(crate) fn passed_on(mut self, shared: &leno_chain::Body) -> Option<Box<dyn Guard>> {
         for meter in self.meters.iter().flatten() {
-            meter.request_bytes(shared.length());
+            meter.request_bytes(shared.len());
         }
         if let Some(guard) = &self.guard {
-            guard.response_bytes(shared.length());
+            guard.response_bytes(shared.len());
         }
         self.detach()
     }

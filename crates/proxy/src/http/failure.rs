@@ -34,6 +34,9 @@ pub enum Failure {
     /// The circuit breaker's limit on waiting requests is reached.
     #[error("too many requests wait for a connection or an instance")]
     Overflow,
+    /// The memory that an instance reads has no room for the message.
+    #[error("the instance's memory has no room: {0}")]
+    NoMemory(String),
     /// No connection could be made. Nothing was sent.
     #[error("no connection to the upstream: {cause}")]
     Connect {
@@ -131,6 +134,7 @@ impl Failure {
             Self::Unavailable(_)
             | Self::Ejected
             | Self::Overflow
+            | Self::NoMemory(_)
             | Self::Connect { .. }
             | Self::Lookup { .. }
             | Self::Unready { .. } => StatusCode::SERVICE_UNAVAILABLE,
@@ -148,7 +152,7 @@ impl Failure {
             Self::Credential | Self::StolenCredential(_) | Self::Closed { .. } => "UAEX",
             Self::NoRoute | Self::Misdirected | Self::NoHttp(_) => "NR",
             Self::Unavailable(_) | Self::Ejected => "UH",
-            Self::Overflow => "UO",
+            Self::Overflow | Self::NoMemory(_) => "UO",
             Self::Connect { .. } | Self::Unready { .. } => "UF",
             Self::Lookup { .. } => "DF",
             Self::Reset { refused: true, .. } => "UR",

@@ -10,6 +10,7 @@ use crate::state::function::FunctionEntry;
 use crate::state::instances::Instances;
 use crate::state::kernel::Kernel;
 use crate::state::ledger::Ledger;
+use crate::state::links::Links;
 use crate::state::snapshot::NodeSnapshot;
 use crate::state::terminating::Terminating;
 use crate::telemetry::Telemetry;
@@ -35,6 +36,8 @@ pub struct Node {
     pub endpoints: Endpoints,
     /// Credentials of the instances that may use the outbound listener.
     pub credentials: Credentials,
+    /// Links of the instances whose messages go through memory.
+    pub links: Links,
     /// The addresses by which instances in rooms call functions.
     pub addresses: Addresses,
     /// Looks up names outside of the mesh.
@@ -82,6 +85,7 @@ impl Node {
             instances,
             endpoints: Endpoints::default(),
             credentials: Credentials::default(),
+            links: Links::default(),
             addresses: Addresses::default(),
             svids,
             ledger: Ledger::new(),
