@@ -1,0 +1,1 @@
+//! Functions that hand each other memory.
