@@ -30,6 +30,8 @@ pub(crate) enum NotReady {
     Path(#[from] hyper::http::Error),
     #[error("it answered {0}")]
     Status(StatusCode),
+    #[error("`protocol: chain` is not built yet")]
+    Chain,
     #[error("no answer within {PROBE_TIMEOUT:?}")]
     Timeout,
 }
@@ -70,6 +72,7 @@ async fn probe(
     let status = match protocol {
         AppProtocol::Http1 => over_http1(stream, address, path).await?,
         AppProtocol::H2c | AppProtocol::Grpc => over_http2(stream, address, path).await?,
+        AppProtocol::Chain => return Err(NotReady::Chain),
     };
     if status.is_success() || status.is_redirection() { Ok(()) } else { Err(NotReady::Status(status)) }
 }

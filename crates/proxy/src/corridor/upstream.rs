@@ -291,6 +291,7 @@ impl Forward<'_> {
             AppProtocol::H2c | AppProtocol::Grpc => {
                 self.send_http2(Some(entry), Endpoints::one(&lease), head, body).await?
             }
+            AppProtocol::Chain => return Err(Failure::Protocol("it is called through memory, which is not built yet")),
         };
         let guard =
             UpstreamGuard { connection: Some(connection), handling, lease: Some(lease), ..UpstreamGuard::default() };
