@@ -236,7 +236,8 @@ impl Forward<'_> {
         if let Some(endpoint) = self.endpoint.get() {
             let attempt = match &result {
                 Ok(reply) => Some(Attempt::Status(reply.response.status().as_u16())),
-                Err(Failure::ClientGone | Failure::SlowClient(_) | Failure::Overflow | Failure::NoMemory(_)) => None,
+                Err(Failure::ClientGone | Failure::SlowClient(_) | Failure::Overflow) => None,
+                Err(Failure::NoMemory(_) | Failure::TooLong(_)) => None,
                 Err(_) => Some(Attempt::LocalFailure),
             };
             attempt.into_iter().for_each(|attempt| self.report(endpoint, attempt));
@@ -298,7 +299,7 @@ impl Forward<'_> {
             AppProtocol::Chain => {
                 let link = instance.and_then(|instance| exchange.worker.node.links.get(instance));
                 let link = link.ok_or(Failure::Connect { cause: "the instance's link has ended".to_owned() })?;
-                (chain::deliver(exchange, entry, &link, &in_flight, (head, body)).await?, None)
+                (chain::deliver(exchange, entry, &link, in_flight, (head, body)).await?, None)
             }
         };
         let guard = UpstreamGuard { connection, handling, lease: Some(lease), ..UpstreamGuard::default() };

@@ -17,6 +17,7 @@ use crate::telemetry::Telemetry;
 use crate::telemetry::stats::StatsByRevision;
 use arc_swap::ArcSwap;
 use leno_config::FunctionId;
+use leno_config::slice::ChainLink;
 use leno_identity::SvidStore;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
@@ -109,6 +110,11 @@ impl Node {
             kernel.follow(self);
         }
         self.changed.notify_waiters();
+    }
+
+    /// The chain that a function is in; of a removed one, the last that it was in.
+    pub fn chain_of(&self, function: &FunctionId) -> Option<ChainLink> {
+        self.snapshot_with(function)?.1.slice.chain.clone()
     }
 
     /// From now on, the kernel follows each snapshot.

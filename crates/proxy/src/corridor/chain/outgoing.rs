@@ -10,70 +10,50 @@ use crate::state::credential::{Caller, InFlight};
 use crate::state::function::FunctionEntry;
 use http::uri::{Parts, Scheme};
 use http::{Request, Response, StatusCode, Uri, Version, request};
-use leno_chain::{Incoming, Link, RequestHead, ResponseHead};
+use leno_chain::{Incoming, IncomingCall, Parent, Reply, RequestHead, ResponseHead, SendError};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 
 /// Carries the calls that come on a link, until the link ends.
-pub(crate) async fn serve(worker: Rc<Worker>, caller: Arc<Caller>, link: Arc<Link>) {
+pub(crate) async fn serve(worker: Rc<Worker>, caller: Arc<Caller>, mut link: Incoming) {
     let class = Class::of(&caller.function.to_string());
     while let Some(call) = link.next().await {
-        schedule::spawn_for(class, carry(worker.clone(), caller.clone(), link.clone(), call));
+        schedule::spawn_for(class, carry(worker.clone(), caller.clone(), call));
     }
 }
 
 /// Carries one call, and answers it.
-async fn carry(worker: Rc<Worker>, caller: Arc<Caller>, link: Arc<Link>, call: Incoming) {
-    // A function that was removed and handles nothing any more calls nobody.
+async fn carry(worker: Rc<Worker>, caller: Arc<Caller>, call: IncomingCall) {
+    // A function that was removed, and handles nothing any more, calls nobody.
     let Some((snapshot, entry)) = worker.snapshot_with(&caller.function) else { return };
-    let Incoming { head, body, parent, mut reply } = call;
-    let parent = parent.and_then(|parent| parent.downcast().ok()).or_else(|| caller.only_in_flight());
-    let origin = Origin::Outbound(entry.clone(), Some(caller));
+    let most = entry.slice.chain.as_ref().map_or(0, |chain| chain.memory);
+    let IncomingCall { head, body, parent, mut reply, .. } = call;
+    let parent = parent.and_then(in_flight).or_else(|| caller.only_in_flight());
+    let exchange = Box::pin(exchange(worker, (snapshot, entry), caller, parent, head, body));
     let response = tokio::select! {
         biased;
         () = reply.cancelled() => return,
-        response = Box::pin(call_as(worker, snapshot, entry, origin, parent, head, body)) => response,
+        response = exchange => response,
     };
-    let (head, mut body) = response.into_parts();
-    let head = ResponseHead { status: head.status, headers: head.headers };
-    let (shared, held) = match body.shared().filter(|shared| shared.domain() == link.domain()).cloned() {
-        Some(shared) => {
-            let held = body.passed_on(&shared);
-            (Some(shared), held)
-        }
-        None => match copy_in(&link, &mut body).await {
-            Ok(shared) => (shared, None),
-            // The record says which end broke off; the caller must not take a part for the whole.
-            Err(_) => return reply.answer(ResponseHead::new(StatusCode::BAD_GATEWAY), None),
-        },
-    };
-    reply.answer(head, shared);
-    drop(held);
+    answer(&mut reply, response, most).await;
 }
 
-/// Carries a call whose response answers `exchange`: the instance that was given the request has forwarded it.
-pub(super) async fn forwarded(
-    exchange: &Exchange,
-    entry: &Arc<FunctionEntry>,
-    parent: &Arc<InFlight>,
-    (head, body): (RequestHead, Option<leno_chain::Body>),
-) -> Response<Body> {
-    let origin = Origin::Outbound(entry.clone(), None);
-    let (worker, snapshot) = (exchange.worker.clone(), exchange.snapshot.clone());
-    call_as(worker, snapshot, entry.clone(), origin, Some(parent.clone()), head, body).await
+/// The request that a call was made for.
+fn in_flight(parent: Parent) -> Option<Arc<InFlight>> {
+    parent.context?.downcast().ok()
 }
 
-async fn call_as(
+async fn exchange(
     worker: Rc<Worker>,
-    snapshot: Rc<Pinned>,
-    entry: Arc<FunctionEntry>,
-    origin: Origin,
+    (snapshot, entry): (Rc<Pinned>, Arc<FunctionEntry>),
+    caller: Arc<Caller>,
     parent: Option<Arc<InFlight>>,
     head: RequestHead,
     body: Option<leno_chain::Body>,
 ) -> Response<Body> {
     let peer = Peer { identity: Some(entry.identity.clone()), address: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)) };
+    let origin = Origin::Outbound(entry, Some(caller));
     let mut head = Box::new(parts(head));
     let body = body.map_or_else(Body::empty, |body| Body::from(SharedBody::new(body)));
     match Exchange::call(worker, snapshot, origin, peer, parent, &mut head) {
@@ -83,6 +63,36 @@ async fn call_as(
         }
         (exchange, Err(malformed)) => exchange.fail(malformed.into()),
     }
+}
+
+/// Answers with what the callee answered. The instance must not take a part for the whole: if not all of it can be had, it is told so by a status.
+async fn answer(reply: &mut Reply, response: Response<Body>, most: u64) {
+    let (head, mut body) = response.into_parts();
+    let mut head = ResponseHead { status: head.status, headers: head.headers };
+    let shared = body.shared().cloned();
+    if let Some(shared) = shared {
+        match reply.answer(&head, Some(&shared)) {
+            Ok(()) => return drop(body.passed_on(&shared)),
+            Err(SendError::OtherDomain) => {}
+            Err(error) => return failed(reply, error),
+        }
+    }
+    let sent = match copy_in(&mut body, most, |space| reply.writer(space)).await {
+        Ok(copied) => {
+            head.headers.extend(copied.status);
+            reply.answer(&head, copied.body.as_ref())
+        }
+        Err(error) => return failed(reply, error),
+    };
+    if let Err(error) = sent {
+        failed(reply, error);
+    }
+}
+
+fn failed(reply: &mut Reply, error: impl std::fmt::Display) {
+    tracing::debug!(%error, "an answer cannot be passed on");
+    // If this cannot be sent either, dropping the reply says it.
+    let _ = reply.answer(&ResponseHead::new(StatusCode::BAD_GATEWAY), None);
 }
 
 /// The head as one of HTTP/2, which has the same parts.
