@@ -4,7 +4,8 @@ use crate::http::body::{Body, BodyError, GRPC_MESSAGE, GRPC_STATUS};
 use http::HeaderMap;
 use http_body::Body as _;
 use http_body_util::BodyExt;
-use leno_chain::{Full, Writer};
+use leno_chain::Writer;
+use leno_chain::slab::Full;
 
 /// Most bytes of a body whose length nobody has told.
 const MOST_UNTOLD: u64 = 1 << 20;
