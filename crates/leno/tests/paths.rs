@@ -217,7 +217,7 @@ impl<'a> Request<'a> {
         format!("{}.test", self.group.function)
     }
 
-    /// As `examples/echo.rs` reads it.
+    /// As `examples/echo` reads it.
     fn call(&self, keys: &Keys) -> Value {
         let requests::Case { method, path, headers, token, forged, .. } = self.case;
         let id = self.id();

@@ -3,7 +3,6 @@
 use crate::kernel::KernelPolicy;
 use arc_swap::ArcSwap;
 use leno_config::FunctionId;
-use crate::chains::Chains;
 use leno_chain::{Link, Settings};
 use leno_function::{
     AcquireError, Entrances, Function, Host, InstanceId, LinkEnd, Linking, LogLine, Processes, Refused, Stream, Supervisor,
@@ -155,7 +154,6 @@ fn unavailable(error: AcquireError) -> Unavailable {
 pub(crate) struct InstanceHost {
     node: Arc<OnceLock<Attached>>,
     any_caller: bool,
-    chains: Arc<Chains>,
 }
 
 /// A node that serves.
@@ -233,7 +231,7 @@ impl Host for InstanceHost {
             let (Some(chain), Some(caller)) = (node.chain_of(function), node.credentials.of_instance(&name)) else {
                 return Err("the function is in no chain any more".to_owned());
             };
-            let domain = self.chains.domain(&chain.chain);
+            let domain = node.links.chain(&chain.chain);
             let settings = Settings { instance_arena: chain.memory, node_arena: chain.memory, ..Settings::default() };
             let opened = Link::open(socket, &domain, &*name, &settings).await;
             let (link, incoming) = opened.map_err(|error| error.to_string())?;

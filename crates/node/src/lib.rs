@@ -4,7 +4,6 @@
 //! [`start`] puts them together and returns [`Running`]. It tells where the node listens and whether it is ready, and it stops the node.
 #![forbid(unsafe_code)]
 
-mod chains;
 mod draining;
 mod engines;
 mod images;

@@ -13,7 +13,7 @@ pub(crate) mod function;
 pub mod instances;
 pub mod kernel;
 pub mod ledger;
-pub(crate) mod links;
+pub mod links;
 pub mod modules;
 pub(crate) mod node;
 pub(crate) mod revisions;

@@ -368,8 +368,13 @@ impl Forward<'_> {
         let exchange = self.exchange.hand_over(callee, &self.ruling.entry, &head, self.is_retry());
         self.exchange.record.stage(Stage::Upstream);
         let body = body.count_in(exchange.record.meter());
+        // The two may be in one chain, which does not have their bodies go through memory unless it says so.
+        let chain = self.ruling.entry.slice.chain.as_ref();
+        let share = chain.is_some_and(|chain| chain.to.contains(&callee.slice.id));
+        let body = if share { body } else { body.private() };
         // The corridor calls itself here. Without a box, its future would have no finite size.
         let response = Box::pin(exchange.run(head, body)).await;
+        let response = if share { response } else { response.map(Body::private) };
         Reply { response, guard: UpstreamGuard::default() }
     }
 }

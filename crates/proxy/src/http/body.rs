@@ -202,6 +202,14 @@ impl Body {
         }
     }
 
+    /// The same body, of which everybody gets a copy from now on.
+    pub(crate) fn private(mut self) -> Self {
+        if let Source::Shared(shared) = &mut self.source {
+            shared.keep_private();
+        }
+        self
+    }
+
     /// The same body once more, if it is in memory that functions share. It is counted once.
     fn again(&mut self) -> Option<Self> {
         let Source::Shared(shared) = &self.source else { return None };

@@ -12,11 +12,13 @@ pub(crate) struct SharedBody {
     body: leno_chain::Body,
     /// Bytes that were copied already.
     read: u64,
+    /// Everybody gets a copy.
+    private: bool,
 }
 
 impl SharedBody {
     pub(crate) fn new(body: leno_chain::Body) -> Self {
-        Self { body, read: 0 }
+        Self { body, read: 0, private: false }
     }
 
     /// A copy of the next bytes. `None`: there are no more.
@@ -26,9 +28,13 @@ impl SharedBody {
         Some(Frame::data(chunk))
     }
 
-    /// The body where it is. `None`: a part of it was copied already.
+    /// The body where it is. `None`: a part of it was copied already, or it is to be copied.
     pub(crate) fn whole(&self) -> Option<&leno_chain::Body> {
-        (self.read == 0).then_some(&self.body)
+        (self.read == 0 && !self.private).then_some(&self.body)
+    }
+
+    pub(crate) fn keep_private(&mut self) {
+        self.private = true;
     }
 
     /// Bytes that are left to read.
