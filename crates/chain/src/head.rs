@@ -56,7 +56,7 @@ pub enum BadHead {
     Late(&'static str),
     /// A field about a connection.
     #[error("the field `{0}` is about a connection, and there is none")]
-    OfConnection(String),
+    OfConnection(&'static str),
     /// There are more fields than anybody reads.
     #[error("there are too many fields")]
     TooMany,
@@ -80,10 +80,10 @@ impl RequestHead {
         push_all(into, &self.headers);
     }
 
-    /// Reads one. Values are slices of these bytes, and keep them.
+    /// Reads one. Values are slices of these bytes, and keep them. [`Self::check`] is still to be called.
     ///
     /// # Errors
-    /// See [`BadHead`].
+    /// If the bytes are no fields, or not those that there must be.
     pub fn decode(bytes: Bytes) -> Result<Self, BadHead> {
         let mut parsed = Parsed::new(bytes, &[":method", ":authority", ":path"])?;
         let value = |name: &'static str| move |_| BadHead::Value(name.to_owned());
@@ -92,25 +92,28 @@ impl RequestHead {
         let bytes = parsed.take(2)?;
         let length = bytes.len();
         let path = PathAndQuery::from_maybe_shared(bytes).map_err(value(":path"))?;
-        if method == Method::CONNECT {
-            return Err(BadHead::Value(":method".into()));
-        }
-        if authority.as_str().contains('@') {
-            return Err(BadHead::Value(":authority".into()));
-        }
         // A fragment is cut off, but has no place here.
-        let is_path = path.as_str().starts_with('/') || path.as_str() == "*";
-        if !is_path || path.as_str().len() != length {
+        if path.as_str().len() != length {
             return Err(BadHead::Value(":path".into()));
         }
         Ok(Self { method, authority, path, headers: parsed.headers })
     }
 
-    /// Checks that `content-length`, if it is there, is the body's.
+    /// Checks what its types do not say, and that `content-length`, if it is there, is the body's.
     ///
     /// # Errors
-    /// [`BadHead::ContentLength`] if it is not.
-    pub fn check_length(&self, body: u64) -> Result<(), BadHead> {
+    /// If somebody who reads it must refuse it.
+    pub fn check(&self, body: u64) -> Result<(), BadHead> {
+        if self.method == Method::CONNECT {
+            return Err(BadHead::Value(":method".into()));
+        }
+        if self.authority.as_str().contains('@') {
+            return Err(BadHead::Value(":authority".into()));
+        }
+        if !self.path.as_str().starts_with('/') && self.path.as_str() != "*" {
+            return Err(BadHead::Value(":path".into()));
+        }
+        check_names(&self.headers)?;
         check_length(&self.headers, body)
     }
 }
@@ -128,23 +131,39 @@ impl ResponseHead {
         push_all(into, &self.headers);
     }
 
-    /// Reads one. Values are slices of these bytes, and keep them.
+    /// Reads one. Values are slices of these bytes, and keep them. [`Self::check`] is still to be called.
     ///
     /// # Errors
-    /// See [`BadHead`].
+    /// If the bytes are no fields, or not those that there must be.
     pub fn decode(bytes: Bytes) -> Result<Self, BadHead> {
         let mut parsed = Parsed::new(bytes, &[":status"])?;
-        let status = StatusCode::from_bytes(&parsed.take(0)?).ok().filter(|status| !status.is_informational());
-        let status = status.ok_or_else(|| BadHead::Value(":status".into()))?;
+        let status = StatusCode::from_bytes(&parsed.take(0)?).map_err(|_| BadHead::Value(":status".into()))?;
         Ok(Self { status, headers: parsed.headers })
     }
 
-    /// Checks that `content-length`, if it is there, is the body's. An answer without a body may have one (to `HEAD`).
+    /// Checks what its types do not say, and that `content-length`, if it is there, is the body's. An answer without a body may have one (to `HEAD`).
     ///
     /// # Errors
-    /// [`BadHead::ContentLength`] if it is not.
-    pub fn check_length(&self, body: u64) -> Result<(), BadHead> {
+    /// If somebody who reads it must refuse it.
+    pub fn check(&self, body: u64) -> Result<(), BadHead> {
+        if self.status.is_informational() {
+            return Err(BadHead::Value(":status".into()));
+        }
+        check_names(&self.headers)?;
         if body == 0 { Ok(()) } else { check_length(&self.headers, body) }
+    }
+}
+
+impl From<StatusCode> for ResponseHead {
+    fn from(status: StatusCode) -> Self {
+        Self::new(status)
+    }
+}
+
+fn check_names(headers: &HeaderMap) -> Result<(), BadHead> {
+    match OF_CONNECTIONS.into_iter().find(|name| headers.contains_key(*name)) {
+        Some(name) => Err(BadHead::OfConnection(name)),
+        None => Ok(()),
     }
 }
 
@@ -196,9 +215,6 @@ impl Parsed {
             };
         }
         let name = HeaderName::from_lowercase(name).map_err(|_| BadHead::Name(shown(name)))?;
-        if OF_CONNECTIONS.contains(&name.as_str()) {
-            return Err(BadHead::OfConnection(name.as_str().to_owned()));
-        }
         let value = HeaderValue::from_maybe_shared(value).map_err(|_| BadHead::Value(name.as_str().to_owned()))?;
         self.headers.try_append(name, value).map_err(|_| BadHead::TooMany)?;
         Ok(())
@@ -242,8 +258,13 @@ mod tests {
 
     const GOOD: [(&str, &str); 3] = [(":method", "POST"), (":authority", "stock"), (":path", "/items?a=b")];
 
+    fn read(fields: &[(&str, &str)]) -> Result<RequestHead, BadHead> {
+        let head = RequestHead::decode(raw(fields))?;
+        head.check(3).map(|()| head)
+    }
+
     fn request(more: &[(&str, &str)]) -> Result<RequestHead, String> {
-        RequestHead::decode(raw(&[&GOOD[..], more].concat())).map_err(|error| error.to_string())
+        read(&[&GOOD[..], more].concat()).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -267,7 +288,7 @@ mod tests {
         for (fields, error) in wrong {
             assert_eq!(request(fields), Err(error.to_owned()));
         }
-        let decode = |fields: &[_]| RequestHead::decode(raw(fields)).map_err(|error| error.to_string());
+        let decode = |fields: &[_]| read(fields).map_err(|error| error.to_string());
         assert_eq!(decode(&GOOD[..2]), Err("the field `:path` is missing".into()));
         for (place, value) in [(0, "CONNECT"), (0, "a b"), (1, ""), (1, "a@b"), (2, ""), (2, "a"), (2, "/a#b")] {
             let mut fields = GOOD;
@@ -276,7 +297,8 @@ mod tests {
             assert_eq!(decode(&fields), Err(error), "{value}");
         }
         for status in ["", "99", "100", "1000", "abc"] {
-            assert!(ResponseHead::decode(raw(&[(":status", status)])).is_err(), "{status}");
+            let head = ResponseHead::decode(raw(&[(":status", status)]));
+            assert!(head.and_then(|head| head.check(0)).is_err(), "{status}");
         }
         let cut = raw(&GOOD).split_to(20);
         assert!(matches!(RequestHead::decode(cut), Err(BadHead::Cut(_))));
@@ -285,9 +307,12 @@ mod tests {
     #[test]
     fn the_length_of_the_body_is_the_one_that_is_said() {
         let head = request(&[("content-length", "3")]).unwrap();
-        assert_eq!((head.check_length(3), head.check_length(4)), (Ok(()), Err(BadHead::ContentLength)));
-        assert_eq!(request(&[("content-length", "3"), ("content-length", "4")]).unwrap().check_length(3).ok(), None);
-        assert_eq!(request(&[]).unwrap().check_length(4), Ok(()));
+        assert_eq!((head.check(3), head.check(4)), (Ok(()), Err(BadHead::ContentLength)));
+        assert!(request(&[("content-length", "3"), ("content-length", "4")]).is_err());
+        assert_eq!(request(&[]).unwrap().check(4), Ok(()));
+        let answer = ResponseHead::decode(raw(&[(":status", "200"), ("content-length", "3")])).unwrap();
+        assert_eq!([answer.check(0), answer.check(3)], [Ok(()), Ok(())]);
+        assert_eq!(answer.check(4), Err(BadHead::ContentLength));
     }
 
     proptest! {

@@ -5,7 +5,7 @@ use super::reply::Reply;
 use super::state::{Discarded, Inner, State};
 use super::{Answer, CallError, Context, End};
 use crate::descriptor::{self, BYTES, Descriptor, Kind, MOST, UNIT};
-use crate::head::{BadHead, RequestHead, ResponseHead};
+use crate::head::{RequestHead, ResponseHead};
 use crate::message::{self, Message};
 use crate::region::Body;
 use crate::socket::{self, Received};
@@ -148,6 +148,12 @@ impl Incoming {
     }
 }
 
+impl std::fmt::Debug for Incoming {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Incoming").field("name", &self.link.name()).finish_non_exhaustive()
+    }
+}
+
 impl Drop for Incoming {
     fn drop(&mut self) {
         self.link.end(End::Stopped);
@@ -201,7 +207,7 @@ impl Inner {
     fn request(&self, descriptor: &Descriptor) -> Result<(Message, RequestHead), Refusal> {
         let (message, head) = self.message(descriptor)?;
         let head = RequestHead::decode(head).map_err(refuse(Violation::Head))?;
-        head.check_length(message.body.length).map_err(refuse(Violation::Head))?;
+        head.check(message.body.length).map_err(refuse(Violation::Head))?;
         Ok((message, head))
     }
 
@@ -269,7 +275,7 @@ impl Inner {
     fn response(&self, descriptor: &Descriptor) -> Result<(Message, ResponseHead), Refusal> {
         let (message, head) = self.message(descriptor)?;
         let head = ResponseHead::decode(head).map_err(refuse(Violation::Head))?;
-        head.check_length(message.body.length).map_err(refuse::<BadHead>(Violation::Head))?;
+        head.check(message.body.length).map_err(refuse(Violation::Head))?;
         Ok((message, head))
     }
 
