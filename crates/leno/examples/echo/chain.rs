@@ -49,7 +49,7 @@ fn answer(chain: &Chain, call: leno_sdk::Call) -> Result<(), Error> {
         }
         (Some("forward"), Some(host)) => {
             let head = onward(&call, host, segments)?;
-            Ok(call.forward_with(&head, Into::into)?)
+            Ok(call.forward_with(&head, |body| body.into())?)
         }
         (Some("all"), Some(hosts)) => {
             let rest: Vec<&str> = segments.collect();
@@ -62,7 +62,7 @@ fn answer(chain: &Chain, call: leno_sdk::Call) -> Result<(), Error> {
             let statuses: Value = answers.iter().map(|answer| answer.status().as_u16()).collect();
             Ok(call.answer(StatusCode::OK, chain.copy(statuses.to_string().as_bytes())?)?)
         }
-        (Some("same"), _) => Ok(call.answer_with(StatusCode::OK, Into::into)?),
+        (Some("same"), _) => Ok(call.answer_with(StatusCode::OK, |body| body.into())?),
         (Some("hold"), _) => {
             println!("holding {} bytes", call.body().len());
             std::thread::sleep(Duration::from_secs(600));
