@@ -2,10 +2,11 @@
 
 use crate::kernel::KernelPolicy;
 use arc_swap::ArcSwap;
-use leno_config::FunctionId;
 use leno_chain::{Link, Settings};
+use leno_config::FunctionId;
 use leno_function::{
-    AcquireError, Entrances, Function, Host, InstanceId, LinkEnd, Linking, LogLine, Processes, Refused, Stream, Supervisor,
+    AcquireError, Entrances, Function, Host, InstanceId, LinkEnd, Linking, LogLine, Processes, Refused, Stream,
+    Supervisor,
 };
 use leno_proxy::Interceptor;
 use leno_proxy::credential::Credentials;
