@@ -29,7 +29,7 @@ pub use corridor::judge;
 pub use fetch::jwks;
 pub use fetch::modules::ModuleFetcher;
 pub use http::peer;
-pub use listener::{Addresses, Handle, Interceptor, Options, ServeError, serve};
+pub use listener::{Addresses, Handle, Interceptor, Options, ServeError, serve, take_over};
 pub use runtime::random;
 pub use state::function::FunctionEntry;
 pub use state::node::Node;

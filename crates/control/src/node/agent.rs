@@ -13,6 +13,7 @@ use crate::wire::v1::from_node::Message;
 use crate::wire::v1::identity_client::IdentityClient;
 use crate::wire::{self, v1};
 use backon::ExponentialBuilder;
+use bytes::Bytes;
 use leno_config::FunctionId;
 use leno_identity::{CertificateDer, SpiffeId, TlsError};
 use std::collections::{BTreeMap, BTreeSet};
@@ -90,7 +91,26 @@ struct Handle {
     connection: watch::Receiver<Connection>,
     term: watch::Receiver<Option<Term>>,
     /// Dropping this ends the stream.
-    _alive: mpsc::Sender<()>,
+    alive: Mutex<Option<mpsc::Sender<()>>>,
+    yielding: watch::Sender<bool>,
+}
+
+/// An earlier process of this node, from which this one takes over.
+#[derive(Debug)]
+pub struct Predecessor {
+    /// What it has in force, and whatever it puts into force, as [`Agent::copy`] returns it. When this closes, the node's stream is this process's.
+    pub updates: mpsc::Receiver<Bytes>,
+    /// Told how that goes.
+    pub events: mpsc::UnboundedSender<Succession>,
+}
+
+/// What becomes of a predecessor's updates.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Succession {
+    /// This process cannot use what the predecessor has, for this reason.
+    Rejected(String),
+    /// The predecessor has sent all, and it was put into force. The last event.
+    InForce,
 }
 
 /// Shared by the agent, its updates and its stream.
@@ -107,6 +127,11 @@ pub(crate) struct Outgoing {
 
 /// Opens a stream to the control plane and keeps it open, on the current tokio runtime. It has no subscriptions yet.
 pub fn join(options: Options) -> Result<(Agent, Updates), TlsError> {
+    succeed(options, None)
+}
+
+/// The same. With a predecessor, the updates are that one's until it hands over, and only then is the stream opened.
+pub fn succeed(options: Options, predecessor: Option<Predecessor>) -> Result<(Agent, Updates), TlsError> {
     let Options { control, membership, inbound, backoff } = options;
     let channel = channel::of_member(&control, &membership)?;
     let (outbox, outgoing) = mpsc::unbounded_channel();
@@ -115,6 +140,7 @@ pub fn join(options: Options) -> Result<(Agent, Updates), TlsError> {
     let (state, connection) = watch::channel(Connection::Away { attempts: 0, reason: None });
     let (renewed, term) = watch::channel(None);
     let (alive, ended) = mpsc::channel(1);
+    let (yielding, yields) = watch::channel(false);
     let session = stream::Session {
         shared: shared.clone(),
         channel: channel.clone(),
@@ -125,9 +151,12 @@ pub fn join(options: Options) -> Result<(Agent, Updates), TlsError> {
         state,
         term: renewed,
         ended,
+        predecessor,
+        yielding: yields,
     };
     tokio::spawn(session.run());
-    Ok((Agent(Arc::new(Handle { shared, channel, connection, term, _alive: alive })), queue))
+    let alive = Mutex::new(Some(alive));
+    Ok((Agent(Arc::new(Handle { shared, channel, connection, term, alive, yielding })), queue))
 }
 
 impl Agent {
@@ -212,6 +241,22 @@ impl Agent {
     /// The state of the stream. The receiver sees each change.
     pub fn connection(&self) -> watch::Receiver<Connection> {
         self.0.connection.clone()
+    }
+
+    /// All that is in force on this node but the settings of the mesh, and then whatever is put into force, for a process that takes over
+    /// ([`Predecessor::updates`]). The receiver closes if it is not read.
+    pub fn copy(&self) -> (Vec<Bytes>, mpsc::Receiver<Bytes>) {
+        self.0.shared.desired().copy()
+    }
+
+    /// Whether another process of this node is about to open its stream. The control plane then ends this one, and it is not opened again.
+    pub fn yield_stream(&self, yielding: bool) {
+        self.0.yielding.send_replace(yielding);
+    }
+
+    /// Ends the stream for good. Certificates can still be had.
+    pub fn leave(&self) {
+        self.0.alive.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 
     /// The versions of the resources that are in force on this node.

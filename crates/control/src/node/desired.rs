@@ -2,18 +2,30 @@
 
 use crate::job::JobReport;
 use crate::load::{Bounds, Capacity, Lease};
-use crate::resource::{Instance, Subject, Version};
+use crate::resource::{Content, Instance, Subject, Version};
 use crate::wire::v1::from_node::Message;
 use crate::wire::{self, RELEASE, v1};
+use bytes::Bytes;
 use leno_config::FunctionId;
+use prost::Message as _;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use tokio::sync::mpsc;
+
+/// Updates that a copy may be behind.
+const COPIES: usize = 1024;
+/// Payload bytes after which a message of a copy is full.
+const COPY_BYTES: usize = 512 << 10;
 
 #[derive(Default)]
 pub(crate) struct Desired {
     subscribed: BTreeSet<Subject>,
     /// The versions in force.
     held: BTreeMap<Subject, Version>,
+    /// What they are, for another process of this node. Kept here, because the node keeps them in another form.
+    payloads: BTreeMap<Subject, Bytes>,
+    /// Gets a copy of everything that is put into force.
+    copy: Option<mpsc::Sender<Bytes>>,
     instances: BTreeMap<FunctionId, Vec<Instance>>,
     jobs: BTreeMap<FunctionId, JobReport>,
     capacity: Option<(Capacity, BTreeSet<String>)>,
@@ -101,17 +113,60 @@ impl Desired {
         self.jobs.remove(job);
     }
 
-    /// Notes that this version of the subject is in force; `None`: that the subject is gone.
-    pub(crate) fn in_force(&mut self, subject: Subject, version: Option<Version>) {
-        match version {
-            Some(version) => self.held.insert(subject, version),
-            None => self.held.remove(&subject),
-        };
+    /// Notes that these versions of subjects are in force; `None`: that the subject is gone.
+    pub(crate) fn in_force(&mut self, changes: Vec<(Subject, Option<Content>)>) {
+        if let Some(copy) = &self.copy
+            && copy.try_send(delta(&changes)).is_err()
+        {
+            self.copy = None;
+        }
+        for (subject, content) in changes {
+            match content {
+                // The payload is a part of a message, all of which it would keep.
+                Some(Content { version, payload }) => {
+                    self.payloads.insert(subject.clone(), Bytes::copy_from_slice(&payload));
+                    self.held.insert(subject, version);
+                }
+                None => {
+                    self.payloads.remove(&subject);
+                    self.held.remove(&subject);
+                }
+            }
+        }
+    }
+
+    /// All that is in force, as messages, and then whatever is put into force. The receiver closes if it is not read.
+    pub(crate) fn copy(&mut self) -> (Vec<Bytes>, mpsc::Receiver<Bytes>) {
+        let (sender, receiver) = mpsc::channel(COPIES);
+        self.copy = Some(sender);
+        let contents = self.payloads.iter().filter_map(|(subject, payload)| {
+            let version = *self.held.get(subject)?;
+            Some((subject.clone(), Some(Content { version, payload: payload.clone() })))
+        });
+        let (mut messages, mut part, mut size) = (Vec::new(), Vec::new(), 0);
+        for (subject, content) in contents {
+            size += content.as_ref().map_or(0, |content| content.payload.len());
+            part.push((subject, content));
+            if size >= COPY_BYTES {
+                messages.push(delta(&std::mem::take(&mut part)));
+                size = 0;
+            }
+        }
+        messages.push(delta(&part));
+        (messages, receiver)
     }
 
     pub(crate) fn held(&self) -> &BTreeMap<Subject, Version> {
         &self.held
     }
+}
+
+/// Changes as a message. Without the settings of the mesh: a process asks for those when it starts.
+fn delta(changes: &[(Subject, Option<Content>)]) -> Bytes {
+    let changes = || changes.iter().filter(|(subject, _)| *subject != Subject::Mesh);
+    let resources = changes().filter_map(|(subject, content)| Some(wire::resource(subject, content.as_ref()?)));
+    let removed = changes().filter(|(_, content)| content.is_none()).map(|(subject, _)| subject.into());
+    v1::Delta { nonce: 0, resources: resources.collect(), removed: removed.collect() }.encode_to_vec().into()
 }
 
 pub(crate) fn from_node(message: Message) -> v1::FromNode {

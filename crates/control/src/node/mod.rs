@@ -9,7 +9,7 @@ mod identities;
 mod stream;
 mod update;
 
-pub use agent::{Agent, Connection, Options, SignFailure, Term, Updates, join};
+pub use agent::{Agent, Connection, Options, Predecessor, SignFailure, Succession, Term, Updates, join, succeed};
 pub use identities::{Identities, Renewal};
 pub use update::{Change, Update};
 

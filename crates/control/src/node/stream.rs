@@ -1,16 +1,17 @@
 //! Keeps one stream to the control plane open, as long as there is an [`super::Agent`].
 
-use super::agent::{Connection, Outgoing, Shared, Term};
+use super::agent::{Connection, Outgoing, Predecessor, Shared, Succession, Term};
 use super::desired::from_node;
 use super::update::{Change, Update};
 use crate::channel;
 use crate::leases::TERM;
-use crate::resource::{Resource, Subject, Version};
+use crate::resource::{Content, Resource, Subject, Version};
 use crate::wire::v1::discovery_client::DiscoveryClient;
 use crate::wire::v1::from_node;
 use crate::wire::v1::to_node::Message;
 use crate::wire::{self, MAX_MESSAGE, PROTOCOLS, RELEASE, v1};
 use backon::{BackoffBuilder, ExponentialBuilder};
+use prost::Message as _;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,6 +22,8 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
 use tonic::{Request, Status, Streaming};
 
+/// Number of the stream on which the predecessor's updates came, as it were. No answer is sent on it.
+const PREDECESSOR: u64 = 0;
 /// Messages that may wait to be sent to the control plane.
 const OUTGOING: usize = 64;
 /// Updates that may be read before the node has room for them.
@@ -44,6 +47,9 @@ pub(crate) struct Session {
     pub state: watch::Sender<Connection>,
     pub term: watch::Sender<Option<Term>>,
     pub ended: mpsc::Receiver<()>,
+    pub predecessor: Option<Predecessor>,
+    /// Another process of this node opens the stream: one that has ended is not opened again.
+    pub yielding: watch::Receiver<bool>,
 }
 
 /// Why a stream ended.
@@ -56,9 +62,22 @@ enum End {
 
 impl Session {
     pub(crate) async fn run(mut self) {
+        if let Some(predecessor) = self.predecessor.take()
+            && self.follow(predecessor).await.is_none()
+        {
+            return;
+        }
         let mut failures = 0;
         let mut pauses = self.backoff.build();
         for number in 1.. {
+            if *self.yielding.borrow() {
+                tracing::info!("another process of this node has its stream");
+            }
+            tokio::select! {
+                // It fails when nobody can change it any more. Then the agent is gone.
+                _ = self.yielding.wait_for(|yielding| !yielding) => (),
+                _ = self.ended.recv() => return,
+            }
             let began = Instant::now();
             let mut lived = false;
             let End::Failed(status) = self.stream(number, &mut lived).await else { return };
@@ -81,6 +100,39 @@ impl Session {
                 _ = self.ended.recv() => return,
             }
         }
+    }
+
+    /// Passes on the updates of the predecessor until it hands over and all of them were answered. `None`: the agent or the queue of updates was
+    /// dropped.
+    async fn follow(&mut self, predecessor: Predecessor) -> Option<()> {
+        let Predecessor { mut updates, events } = predecessor;
+        let (told, mut rejected) = mpsc::unbounded_channel();
+        let mut told = Some(told);
+        loop {
+            let update = tokio::select! {
+                update = updates.recv(), if told.is_some() => update,
+                reason = rejected.recv() => {
+                    let Some(reason) = reason else { break };
+                    let _ = events.send(Succession::Rejected(reason));
+                    continue;
+                }
+                _ = self.ended.recv() => return None,
+            };
+            let Some(update) = update else {
+                told = None;
+                continue;
+            };
+            let delta = v1::Delta::decode(update).map_err(|error| Status::internal(error.to_string()));
+            match delta.and_then(|delta| self.update(PREDECESSOR, delta, RELEASE)) {
+                Ok(mut update) => {
+                    told.iter().for_each(|told| update.tell(told.clone()));
+                    self.updates.send(update).await.ok()?;
+                }
+                Err(status) => drop(events.send(Succession::Rejected(status.message().to_owned()))),
+            }
+        }
+        let _ = events.send(Succession::InForce);
+        Some(())
     }
 
     async fn stream(&mut self, number: u64, lived: &mut bool) -> End {
@@ -200,7 +252,7 @@ impl Session {
                     rejected.insert(subject.clone(), format!("{reason}; {releases}"));
                 }
             }
-            delivered.push((subject, Some(version)));
+            delivered.push((subject, Some(Content { version, payload: sent.payload.clone() })));
         }
         for subject in wire::subjects(&delta.removed)? {
             changes.push(Change::Removed(subject.clone()));

@@ -25,8 +25,13 @@ pub(crate) fn control() -> Control {
 }
 
 pub(crate) fn control_at(address: Ipv4Addr) -> Control {
+    control_of(MESH, address)
+}
+
+/// The same with this Mesh document.
+pub(crate) fn control_of(mesh: &str, address: Ipv4Addr) -> Control {
     let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("mesh.yaml"), MESH).unwrap();
+    fs::write(folder.path().join("mesh.yaml"), mesh).unwrap();
     fs::write(folder.path().join("passphrase"), "correct horse battery\n").unwrap();
     let arguments = ["--mesh", "mesh.yaml", "--ca", "ca.pem", "--ca-passphrase", "passphrase"];
     Control::start_serving(folder, &arguments, address)

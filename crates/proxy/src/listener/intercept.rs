@@ -1,6 +1,6 @@
 //! Calls that are intercepted: an instance in a room connects to any address, and arrives at a socket that the node has in its room.
 
-use super::listen::accept;
+use super::listen::{Phase, accept};
 use super::{Listener, names};
 use crate::corridor::worker::Worker;
 use crate::http::peer::TrafficDirection;
@@ -59,11 +59,11 @@ impl Interceptor {
 pub(super) async fn serve(
     worker: Rc<Worker>,
     mut rooms: mpsc::UnboundedReceiver<Intercepted>,
-    drained: watch::Receiver<bool>,
+    phases: watch::Receiver<Phase>,
     most: usize,
 ) {
     while let Some(room) = rooms.recv().await {
-        let (caller, mut drained) = (room.caller.clone(), drained.clone());
+        let (caller, mut phases) = (room.caller.clone(), phases.clone());
         let served = match serve_one(&worker, room, most) {
             Ok(served) => served,
             Err(error) => {
@@ -76,7 +76,7 @@ pub(super) async fn serve(
             tokio::select! {
                 () = served => {}
                 () = caller.revoked() => {}
-                _ = drained.wait_for(|draining| *draining) => {}
+                _ = phases.wait_for(|phase| *phase >= Phase::Ending) => {}
             }
         });
     }

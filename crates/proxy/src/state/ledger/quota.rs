@@ -16,8 +16,10 @@
 //! the term of its lease is over.
 
 mod counters;
+mod handover;
 mod lease;
 
+pub use handover::{Elsewhere, LimitCounts};
 pub use lease::{LeaseTerm, Tally};
 
 use counters::{Counters, Terms, Undo};
@@ -27,7 +29,7 @@ use leno_policy::quota::Taken;
 use leno_policy::spec::RateLimit;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
 
 const SHARDS: usize = 8;
@@ -39,6 +41,8 @@ pub struct Quotas {
     /// Keyed at random, because clients choose the counters' keys.
     hasher: RandomState,
     term: Arc<LeaseTerm>,
+    /// Who counts instead; `None`: this process does.
+    moved: RwLock<Option<handover::Moved>>,
 }
 
 impl Default for Quotas {
@@ -90,7 +94,7 @@ pub struct Refused {
 impl Quotas {
     /// No counters. If shares of the limits are leased to this node, they count during `term`.
     pub fn new(term: Arc<LeaseTerm>) -> Self {
-        Self { shards: Default::default(), hasher: RandomState::new(), term }
+        Self { shards: Default::default(), hasher: RandomState::new(), term, moved: RwLock::default() }
     }
 
     /// Sets the node's shares of the limits, in [`leno_policy::quota::PARTS`]. From now on, the node has no share of any other limit. A share that
@@ -141,6 +145,14 @@ impl Quotas {
         }
         let hashes: Vec<u64> = demands.iter().map(|demand| self.hash(&demand.limit.name, demand.key)).collect();
         let mut locks = self.lock_all(&hashes);
+        if locks.iter().flatten().any(|shard| shard.moved) {
+            drop(locks);
+            return match self.take_elsewhere(demands, now_ms) {
+                Some(taken) => taken,
+                // It has just come back.
+                None => self.take(demands, now_ms),
+            };
+        }
         let epoch = self.term.epoch(Instant::now());
         let mut undo: Vec<Undo> = Vec::with_capacity(demands.len());
         let mut granted = Vec::with_capacity(demands.len());
@@ -221,6 +233,8 @@ struct Shard {
     limits: Vec<Counters>,
     /// The node's shares by limit; `None`: it has all of each.
     leases: Option<BTreeMap<Box<str>, Lease>>,
+    /// Another process counts.
+    moved: bool,
 }
 
 impl Shard {
