@@ -8,7 +8,7 @@ pub(crate) use address::{Address, token};
 pub(crate) use listener::{Inherited, Listener, PREDECESSOR, is_trusted};
 
 use crate::scrape::Scrape;
-use crate::{jobs, nodes, revisions, scaling, upgrade};
+use crate::{jobs, nodes, revisions, scaling, successor};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{HeaderValue, WWW_AUTHENTICATE};
@@ -55,7 +55,7 @@ pub(crate) struct Admin {
     /// Whether the configuration is in force and every identity certified.
     pub ready: watch::Receiver<bool>,
     /// Takes requests to upgrade, one at a time; `None`: this process cannot be.
-    pub upgrades: Option<mpsc::Sender<upgrade::Request>>,
+    pub upgrades: Option<mpsc::Sender<successor::Request>>,
 }
 
 /// A listener that answers until the runtime ends.
@@ -94,10 +94,12 @@ async fn accept(admin: Arc<Admin>, listener: Listener, room: Arc<Semaphore>) {
         tokio::spawn(async move {
             let _permit = permit;
             let upgrading = AtomicBool::new(false);
-            let service = service_fn(|request| async {
-                Ok::<_, Infallible>(match (request.method(), request.uri().path()) {
-                    (&Method::POST, upgrade::PATH) => admin.upgrade(&access, request, &upgrading).await,
-                    _ => admin.answer(&access, &request),
+            let (admin, access, upgrading) = (&*admin, &access, &upgrading);
+            let service = service_fn(move |request: Request<Incoming>| async move {
+                let is_upgrade = request.method() == Method::POST && request.uri().path() == successor::PATH;
+                Ok::<_, Infallible>(match is_upgrade {
+                    true => admin.upgrade(access, request, upgrading).await,
+                    false => admin.answer(access, &request),
                 })
             });
             let mut server = hyper::server::conn::http1::Builder::new();
@@ -170,7 +172,7 @@ impl Admin {
         };
         let body = Limited::new(request.into_body(), MOST_ASKED).collect().await;
         let ask = body.map_err(|error| error.to_string()).and_then(|body| {
-            serde_json::from_slice::<upgrade::Ask>(&body.to_bytes()).map_err(|error| error.to_string())
+            serde_json::from_slice::<successor::Ask>(&body.to_bytes()).map_err(|error| error.to_string())
         });
         let ask = match ask {
             Ok(ask) => ask,
@@ -180,7 +182,7 @@ impl Admin {
             return text(StatusCode::CONFLICT, "it is still starting");
         }
         let (answer, answered) = oneshot::channel();
-        if upgrades.try_send(upgrade::Request { ask, answer }).is_err() {
+        if upgrades.try_send(successor::Request { ask, answer }).is_err() {
             return text(StatusCode::CONFLICT, "another upgrade is under way");
         }
         under_way.store(true, Ordering::Relaxed);

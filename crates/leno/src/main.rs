@@ -21,6 +21,7 @@ mod rooms;
 mod scaling;
 mod scrape;
 mod screen;
+mod successor;
 mod suggest;
 mod table;
 mod telemetry;

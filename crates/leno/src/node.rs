@@ -1,7 +1,7 @@
 //! `leno node` and `leno gateway`: one node of a mesh whose control plane is another process.
 
 use crate::admin::{self, Address, Admin, Inherited, Listener, PREDECESSOR};
-use crate::upgrade::{Own, Program, Request, Successor};
+use crate::successor::{Own, Program, Request, Successor};
 use crate::{Guards, allocator, harden, notify, rooms, telemetry};
 use anyhow::{Context, Result, bail, ensure};
 use leno_config::slice::AdminListener;

@@ -1,23 +1,14 @@
-//! `leno upgrade`: the running node starts a new process, which takes over from it. The node's side is in `process`.
-
-mod process;
-mod program;
-
-pub(crate) use process::{Ask, Own, Request, Successor};
-pub(crate) use program::Program;
+//! `leno upgrade`: the running node starts a new process, which takes over from it. The node's side is in `successor`.
 
 use crate::NodeAddress;
 use crate::client::Node;
 use crate::screen::shown;
+use crate::successor::{Ask, PATH};
 use anyhow::{Result, bail, ensure};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// The argument with which a node starts its successor. Nobody else needs it.
-pub(crate) const TAKE_OVER: &str = "--take-over";
-/// What is asked at the admin socket.
-pub(crate) const PATH: &str = "/upgrade";
 /// Longest wait for a new process, in seconds.
 const LONGEST: u64 = 600;
 /// How much longer than the new process may take the answer may.

@@ -105,7 +105,8 @@ mod tests {
 
     #[test]
     fn two_processes_of_a_node_give_different_ids() {
-        for of in [Accounts::of_processes, Accounts::of_containers] {
+        let both: [fn(Half) -> Accounts; 2] = [Accounts::of_processes, Accounts::of_containers];
+        for of in both {
             let (first, second) = (of(Half::First), of(Half::First.other()));
             let last = first.first + (first.number - 1) * first.length;
             assert_eq!((last + first.length, first.number), (second.first, second.number));

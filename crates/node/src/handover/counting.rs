@@ -4,7 +4,7 @@
 use leno_config::FunctionId;
 use leno_policy::input::QuotaState;
 use leno_policy::quota::Taken;
-use leno_policy::spec::RateLimit;
+use leno_policy::spec::{Counts, QuotaAlgorithm, RateLimit};
 use leno_proxy::Node;
 use leno_proxy::ledger::{Demand, Elsewhere, Granted, Refused};
 use serde::de::DeserializeOwned;
@@ -33,7 +33,8 @@ struct Question<'a> {
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Wanted<'a> {
-    limit: Cow<'a, RateLimit>,
+    limit: Cow<'a, str>,
+    algorithm: QuotaAlgorithm,
     key: Cow<'a, str>,
     cost: u32,
 }
@@ -93,12 +94,13 @@ impl Asking {
 
 impl Elsewhere for Asking {
     fn take(&self, function: &str, demands: &[Demand<'_>], now_ms: u64) -> Option<Result<Vec<Granted>, Refused>> {
-        let wanted = |demand: &Demand<'_>| Wanted {
-            limit: Cow::Owned(demand.limit.clone()),
-            key: Cow::Owned(demand.key.to_owned()),
+        let wanted = demands.iter().map(|demand| Wanted {
+            limit: demand.limit.name.as_str().into(),
+            algorithm: demand.limit.algorithm,
+            key: demand.key.into(),
             cost: demand.cost,
-        };
-        let demands = demands.iter().map(wanted).collect();
+        });
+        let demands = wanted.collect();
         let answer = self.ask(&Question { function: function.into(), demands, now_ms });
         let answer = answer.inspect_err(|error| tracing::warn!(function, %error, "the new process does not count"));
         Some(match answer.ok()? {
@@ -121,8 +123,10 @@ impl Elsewhere for Asking {
 pub(crate) fn answer(mut socket: UnixStream, node: &Weak<Node>) {
     while let Ok(Some(Question { function, demands, now_ms })) = read::<Question<'static>>(&mut socket) {
         let (Some(node), Ok(function)) = (node.upgrade(), function.parse::<FunctionId>()) else { return };
+        let limits: Vec<RateLimit> = demands.iter().map(limit).collect();
+        let demands = demands.iter().zip(&limits);
         let demands: Vec<_> =
-            demands.iter().map(|wanted| Demand { limit: &wanted.limit, key: &wanted.key, cost: wanted.cost }).collect();
+            demands.map(|(wanted, limit)| Demand { limit, key: &wanted.key, cost: wanted.cost }).collect();
         let answer = match node.ledger.function(&function).quotas.take(&demands, now_ms) {
             Ok(granted) => {
                 Answer::Granted(granted.into_iter().map(|Granted { taken, shared }| Left::of(taken, shared)).collect())
@@ -132,6 +136,20 @@ pub(crate) fn answer(mut socket: UnixStream, node: &Weak<Node>) {
         if write(&mut socket, &answer).is_err() {
             return;
         }
+    }
+}
+
+/// A limit as far as its counters are concerned. Whom it is for was judged by the predecessor.
+fn limit(wanted: &Wanted<'_>) -> RateLimit {
+    RateLimit {
+        name: wanted.limit.as_ref().into(),
+        counts: Counts::Requests,
+        only: None,
+        from: Vec::new(),
+        except: Vec::new(),
+        audit: false,
+        key: Vec::new(),
+        algorithm: wanted.algorithm,
     }
 }
 
