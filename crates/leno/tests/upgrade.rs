@@ -212,9 +212,15 @@ fn kept_http2(gateway: SocketAddr, stop: &AtomicBool, path: &'static str) -> Res
         let mut kept: Option<hyper::client::conn::http2::SendRequest<Empty<Bytes>>> = None;
         while !stop.load(Ordering::Relaxed) {
             let failed = |error: &dyn std::fmt::Display| format!("after {count}: {error}");
-            let mut sender = match kept.take() {
-                Some(mut sender) if sender.ready().await.is_ok() => sender,
-                _ => {
+            let mut usable = kept.take();
+            if let Some(sender) = &mut usable
+                && sender.ready().await.is_err()
+            {
+                usable = None;
+            }
+            let mut sender = match usable {
+                Some(sender) => sender,
+                None => {
                     let stream = tokio::net::TcpStream::connect(gateway).await.map_err(|error| failed(&error))?;
                     let executor = TokioExecutor::new();
                     let made = hyper::client::conn::http2::handshake(executor, TokioIo::new(stream)).await;

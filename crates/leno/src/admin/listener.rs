@@ -148,7 +148,9 @@ impl Listener {
 
     /// What the next process of the node needs of it, each with a name.
     pub(crate) fn descriptors(&self) -> io::Result<Vec<(String, OwnedFd)>> {
-        let copy = |name: &str, socket: BorrowedFd<'_>| Ok((name.to_owned(), socket.try_clone_to_owned()?));
+        let copy = |name: &str, socket: BorrowedFd<'_>| -> io::Result<_> {
+            Ok((name.to_owned(), socket.try_clone_to_owned()?))
+        };
         match self {
             Self::Socket(listener, file) => Ok(vec![copy(LISTENER, listener.as_fd())?, copy(LOCK, file.lock.as_fd())?]),
             Self::Tcp(listener, _) => Ok(vec![copy(LISTENER, listener.as_fd())?]),
