@@ -91,7 +91,7 @@ struct Handle {
     connection: watch::Receiver<Connection>,
     term: watch::Receiver<Option<Term>>,
     /// Dropping this ends the stream.
-    alive: Mutex<Option<mpsc::Sender<()>>>,
+    _alive: mpsc::Sender<()>,
     yielding: watch::Sender<bool>,
 }
 
@@ -155,8 +155,7 @@ pub fn succeed(options: Options, predecessor: Option<Predecessor>) -> Result<(Ag
         yielding: yields,
     };
     tokio::spawn(session.run());
-    let alive = Mutex::new(Some(alive));
-    Ok((Agent(Arc::new(Handle { shared, channel, connection, term, alive, yielding })), queue))
+    Ok((Agent(Arc::new(Handle { shared, channel, connection, term, _alive: alive, yielding })), queue))
 }
 
 impl Agent {
@@ -249,14 +248,10 @@ impl Agent {
         self.0.shared.desired().copy()
     }
 
-    /// Whether another process of this node is about to open its stream. The control plane then ends this one, and it is not opened again.
+    /// Whether another process of this node opens its stream. The control plane then ends this one, and it is not opened again. Until then it stays, so
+    /// that there is no moment without one.
     pub fn yield_stream(&self, yielding: bool) {
         self.0.yielding.send_replace(yielding);
-    }
-
-    /// Ends the stream for good. Certificates can still be had.
-    pub fn leave(&self) {
-        self.0.alive.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 
     /// The versions of the resources that are in force on this node.

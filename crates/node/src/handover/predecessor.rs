@@ -100,7 +100,6 @@ pub(crate) async fn offer(
     outgoing.agent.yield_stream(true);
     let handed_over = timeout(HAND_OVER, relay.hand_over(&mut updates, counting)).await;
     handed_over.map_err(|_| format!("it did not accept connections within {HAND_OVER:?}"))??;
-    outgoing.agent.leave();
     undo.0 = None;
     Ok(relay)
 }
