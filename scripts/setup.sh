@@ -27,6 +27,7 @@ need pkg-config pkg-config
 need protoc protobuf-compiler
 # What control planes share, in tests.
 need etcd etcd-server
+need etcdctl etcd-client
 # A database that tests talk to through the mesh.
 need redis-server redis-server
 # For that, and for the example extensions, which tests build and run.

@@ -27,6 +27,7 @@ mod pipeline;
 mod policies;
 mod processes;
 mod proxy_under_test;
+mod recovery;
 mod report;
 mod rig;
 mod sample;
@@ -76,6 +77,8 @@ enum Command {
     Containers(containers::Arguments),
     /// Control plane: what nodes get, how fast, and what it costs with up to 10,000 functions on 100 nodes.
     Control(control::Arguments),
+    /// What requests feel when a part of a mesh fails: leader, etcd, nodes, networks; and what is admitted of a limit that four nodes share.
+    Recovery(recovery::Arguments),
     /// In under two minutes, for CI: whether the hot path still costs about what it did.
     Smoke(smoke::Arguments),
     /// (part of the others) A service that does nothing, fast.
@@ -138,6 +141,7 @@ fn main() -> anyhow::Result<ExitCode> {
         Command::Functions(arguments) => azure::cycles::run(&arguments),
         Command::Instructions(arguments) => instructions::run(&arguments),
         Command::Pipeline(arguments) => pipeline::run(&arguments),
+        Command::Recovery(arguments) => recovery::run(&arguments),
         Command::Path(arguments) => path::run(&arguments),
         Command::PathInside(arguments) => path::run_inside(&arguments),
         Command::PathRedirected(arguments) => path::redirect::run(&arguments),

@@ -74,7 +74,8 @@ async fn serve(arguments: &Arguments) -> anyhow::Result<()> {
     let listener = TcpListener::bind(mesh.control).await?;
     let address = listener.local_addr()?;
     control.publish(&next)?;
-    let admission = Admission { placement: Placement::Everything, gateway: true, locality: Default::default() };
+    let admission =
+        Admission { placement: Placement::Everything, gateway: true, locality: Default::default(), egress: true };
     let membership = control.admit_at(NODE, admission, &[mesh.inbound.ip()])?;
     let serving = control.clone();
     tokio::spawn(async move { drop(serving.serve(listener, std::future::pending()).await) });

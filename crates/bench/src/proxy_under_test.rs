@@ -166,6 +166,14 @@ impl Programs {
             Some(path) => Some(path.to_owned()),
             None => install_envoy(),
         };
+        // They are started in folders of their own.
+        let envoy =
+            envoy.map(|path| path.canonicalize().with_context(|| format!("no {}", path.display()))).transpose()?;
+        Ok(Self { envoy, leno: Self::find_leno(leno)? })
+    }
+
+    /// Leno's program alone.
+    pub(crate) fn find_leno(leno: Option<&Path>) -> anyhow::Result<PathBuf> {
         let leno = match leno {
             Some(path) => path.to_owned(),
             None => std::env::current_exe()?.with_file_name("leno"),
@@ -175,10 +183,7 @@ impl Programs {
             "there is no {}: `cargo build --profile dist -p leno` makes target/dist/leno",
             leno.display()
         );
-        // They are started in folders of their own.
-        let envoy =
-            envoy.map(|path| path.canonicalize().with_context(|| format!("no {}", path.display()))).transpose()?;
-        Ok(Self { envoy, leno: leno.canonicalize()? })
+        Ok(leno.canonicalize()?)
     }
 
     /// As Envoy says it.

@@ -25,6 +25,8 @@ pub struct Egress {
     pub connect_timeout: Duration,
     /// Whether trace context and request ID go out.
     pub trace_context: bool,
+    /// Whether nodes with the egress role connect to it, and no others; otherwise each caller's own node does.
+    pub by_egress_nodes: bool,
 }
 
 /// One of its ports.
@@ -214,6 +216,7 @@ mod tests {
             credentials: Vec::new(),
             connect_timeout: Duration::from_secs(1),
             trace_context: false,
+            by_egress_nodes: false,
         }
     }
 

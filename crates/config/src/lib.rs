@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod authorizer;
+mod candidate;
 mod collection;
 mod compile;
 mod container;
@@ -32,6 +33,7 @@ mod snapshot;
 pub mod watch;
 mod yaml;
 
+pub use candidate::CandidatePrograms;
 pub use collection::{Document, DocumentId, Reach};
 pub use id::FunctionId;
 pub use imported::{Row as ImportRow, Standing};

@@ -1,7 +1,7 @@
 //! What instances of a function run, and how many of them.
 
 use crate::container::Container;
-use crate::egress::Egress;
+use crate::egress::{Egress, EgressPort, EgressProtocol};
 use aws_lc_rs::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -27,6 +27,23 @@ pub enum Run {
 }
 
 impl Run {
+    /// The ports at which something else than HTTP is served.
+    pub fn other_ports(&self) -> Vec<Port> {
+        let outside = |port: &EgressPort| {
+            let protocol = match port.protocol {
+                EgressProtocol::Tcp => PortProtocol::Tcp,
+                EgressProtocol::Tls => PortProtocol::Tls,
+                EgressProtocol::Http | EgressProtocol::Https => return None,
+            };
+            Some(Port { number: port.number, protocol, splice: false })
+        };
+        match self {
+            Self::Command(command) => command.ports.clone(),
+            Self::Egress(egress) => egress.ports.iter().filter_map(outside).collect(),
+            Self::External(_) | Self::Wasm(_) | Self::Job(_) => Vec::new(),
+        }
+    }
+
     /// The module of a component, and its address if nodes fetch it.
     pub fn module(&self) -> Option<(ModuleHash, Option<&ModuleUrl>)> {
         match self {

@@ -228,6 +228,8 @@ pub struct MeshSlice {
     pub accounts: Accounts,
     /// Images of containers.
     pub images: Images,
+    /// The Redis that keeps the counters of rate limits; `None`: nodes do.
+    pub quotas: Option<RedisQuotas>,
     /// Limits.
     pub limits: Limits,
 }
@@ -253,6 +255,7 @@ impl MeshSlice {
             otlp,
             accounts,
             images,
+            quotas,
             limits: _,
         } = self;
         let differing = [
@@ -270,6 +273,7 @@ impl MeshSlice {
             ("spec.tracing.otlp", *otlp != new.otlp),
             ("spec.instances", *accounts != new.accounts),
             ("spec.images", *images != new.images),
+            ("spec.quotas", *quotas != new.quotas),
         ];
         differing.into_iter().filter_map(|(field, differs)| differs.then_some(field)).collect()
     }
@@ -285,6 +289,39 @@ pub enum AdminListener {
     Socket(PathBuf),
     /// At this address, by who bears the token in this file.
     Address(SocketAddr, PathBuf),
+}
+
+/// A Redis or Valkey server that keeps the counters of rate limits.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RedisQuotas {
+    /// `host:port`.
+    pub address: String,
+    /// What is under the protocol.
+    pub transport: RedisTransport,
+    /// `None`: its default user.
+    pub username: Option<String>,
+    /// File with the password; `None`: it asks for none.
+    pub password_file: Option<PathBuf>,
+    /// Number of the database.
+    pub database: u16,
+    /// What the names of keys begin with.
+    pub prefix: String,
+    /// How long a request waits for an answer.
+    pub timeout: Duration,
+}
+
+/// What is under the protocol of a Redis server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RedisTransport {
+    /// TCP, on loopback.
+    Plain,
+    /// TLS.
+    Tls {
+        /// PEM file with authorities; `None`: the machine's.
+        ca_file: Option<PathBuf>,
+        /// The name that it must prove.
+        server_name: String,
+    },
 }
 
 /// Proxies between clients and the gateway.

@@ -6,8 +6,7 @@ use crate::imported::Row;
 use crate::problem::Problem;
 use crate::revision::{Plan, Revisions};
 use crate::slice::{
-    self, AppProtocol, Callee, EgressPort, EgressProtocol, Engine, Expose, JwksFetch, MeshSlice, ModuleHash, Port,
-    PortProtocol, Run, Scale, Slice, VerificationKey,
+    self, AppProtocol, Callee, Engine, Expose, JwksFetch, MeshSlice, ModuleHash, Run, Scale, Slice, VerificationKey,
 };
 use leno_policy::spec;
 use std::collections::BTreeMap;
@@ -453,13 +452,11 @@ impl Snapshot {
         if caller.namespace == *namespace {
             hosts.insert(0, name.clone());
         }
-        let (mut ports, mut addresses) = (Vec::new(), Vec::new());
-        match self.functions.get(id).map(|function| &function.run) {
-            Some(Run::Command(command)) => ports.clone_from(&command.ports),
-            Some(Run::Egress(egress)) => {
-                (hosts, ports, addresses) = (egress.hosts.clone(), other_ports(egress), egress.addresses.clone());
-            }
-            _ => {}
+        let run = self.functions.get(id).map(|function| &function.run);
+        let ports = run.map(Run::other_ports).unwrap_or_default();
+        let mut addresses = Vec::new();
+        if let Some(Run::Egress(egress)) = run {
+            (hosts, addresses) = (egress.hosts.clone(), egress.addresses.clone());
         }
         Callee { id: id.clone(), identity: identity(&self.mesh.trust_domain, id), hosts, ports, addresses }
     }
@@ -489,19 +486,6 @@ fn selects(selector: &CalleeSelector, id: &FunctionId, callee: &Function) -> boo
 
 fn allowing(name: String, to: Vec<spec::Operation>, when: Vec<spec::Condition>) -> spec::AuthorizationRule {
     spec::AuthorizationRule { name, action: spec::Action::Allow, from: Vec::new(), to, when, audit: false }
-}
-
-/// The ports of something outside that are not about requests.
-fn other_ports(egress: &slice::Egress) -> Vec<Port> {
-    let of = |port: &EgressPort| {
-        let protocol = match port.protocol {
-            EgressProtocol::Tcp => PortProtocol::Tcp,
-            EgressProtocol::Tls => PortProtocol::Tls,
-            EgressProtocol::Http | EgressProtocol::Https => return None,
-        };
-        Some(Port { number: port.number, protocol, splice: false })
-    };
-    egress.ports.iter().filter_map(of).collect()
 }
 
 /// `1 function`, `2 functions`

@@ -63,6 +63,7 @@ fn what_a_node_reads_at_its_start_is_told_apart_from_what_takes_effect_at_once()
         ("accessLog: {format: json}", "spec.accessLog"),
         ("tracing: {otlp: \"http://127.0.0.1:4318\"}", "spec.tracing.otlp"),
         ("instances: {accounts: node}", "spec.instances"),
+        ("quotas: {redis: {address: \"127.0.0.1:6379\"}}", "spec.quotas"),
     ] {
         assert_eq!(before.fixed_at_start(&mesh(fixed)), [field], "{fixed}");
     }

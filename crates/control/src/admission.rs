@@ -29,6 +29,8 @@ pub struct Admission {
     pub gateway: bool,
     /// Where the node is: other nodes prefer the endpoints that are near.
     pub locality: Locality,
+    /// Whether it connects to what is outside of the mesh for the functions of all nodes, where the mesh has such nodes do that.
+    pub egress: bool,
 }
 
 /// The functions that a node hosts. It is a rule rather than a list, so the node need not be told of every function that comes and goes.
@@ -347,6 +349,7 @@ mod tests {
                     placement: Placement::Everything,
                     gateway: false,
                     locality: Locality::default(),
+                    egress: false,
                 },
                 addresses: addresses.iter().map(|block| block.parse().unwrap()).collect(),
                 expires: self.now + Duration::from_secs(60),

@@ -1,29 +1,35 @@
 //! The control plane's handle: publishes definitions, reports the status.
 
+mod authority;
 mod nodes;
 
+pub use authority::{AuthorityStatus, RootStatus, RotateError};
 pub(crate) use nodes::JoinError;
 
 use crate::admission::Members;
+use crate::asking::{AskError, Asking};
 use crate::definitions::{Compiled, Definitions, Modules};
 use crate::error::DefinitionsError;
 use crate::history::{Histories, History};
 use crate::job::{JobReport, Outcome};
 use crate::load::Load;
+use crate::question::{Answer, Question};
 use crate::resource::Subject;
 use crate::rollout::Verdict;
 use crate::state::State;
 use crate::status::{Counters, RolloutEvent, Status};
 use crate::store::{Store, StoreError};
+use crate::trust::{Authorities, Trust, TrustError};
 use leno_config::revision::Template;
 use leno_config::slice::Container;
 use leno_config::{FunctionId, Slice, revision};
 use leno_identity::{
-    Authority, CertificateDer, KeyRequest, MembershipMark, RequestError, SignError, SpiffeId, SvidError, SvidStore,
-    TrustBundle,
+    Authority, KeyRequest, MembershipMark, RequestError, SignError, SpiffeId, SvidError, SvidStore, TrustBundle,
+    TrustDomain,
 };
 use std::fmt;
 use std::net::IpAddr;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::Notify;
@@ -43,12 +49,15 @@ pub(crate) struct WeakControl(Weak<Inner>);
 struct Inner {
     state: Mutex<State>,
     members: Mutex<Members>,
-    authority: Authority,
+    /// Who signs, and the roots. Changed by whoever has locked the store.
+    trust: Mutex<Trust>,
+    /// Nodes are told of what is in `trust`.
+    trust_in_force: AtomicBool,
+    trust_domain: TrustDomain,
+    asking: Asking,
     /// The control plane's own certificate, for its listener.
     svids: Arc<SvidStore>,
     identity: SpiffeId,
-    /// This authority's root certificate and that of the process before it.
-    bundle: TrustBundle,
     /// Locked for a whole publication, so that two publications cannot interleave.
     store: Mutex<Store>,
     /// Notified when a rollout may have begun.
@@ -93,6 +102,9 @@ pub enum StartError {
     /// The stored definitions cannot be compiled.
     #[error("the stored definitions cannot be used: {0}")]
     Definitions(#[from] DefinitionsError),
+    /// The authority is not the mesh's.
+    #[error("{0}")]
+    Authority(String),
     /// The control plane has no certificate.
     #[error("the control plane's own certificate cannot be made: {0}")]
     Certificate(String),
@@ -113,6 +125,8 @@ pub(crate) enum CertifyError {
     Sign(#[from] SignError),
     #[error(transparent)]
     Svid(#[from] SvidError),
+    #[error("{0}")]
+    Authority(String),
 }
 
 /// Why definitions were not published. What was in force stays in force.
@@ -129,7 +143,18 @@ pub enum PublishError {
 impl Control {
     /// Makes a control plane for the authority's trust domain, with the definitions in the store. Blocks on the store.
     pub fn new(authority: Authority, store: Store, options: Options) -> Result<Self, StartError> {
-        let bundle = overlapping(&authority, &store)?;
+        Self::with_authorities(Authorities::in_memory(authority), store, options)
+    }
+
+    /// The same, with an authority that may be in a file, and go on with a rotation.
+    pub fn with_authorities(authorities: Authorities, store: Store, options: Options) -> Result<Self, StartError> {
+        let trust = Trust::recall(authorities, &store).map_err(|error| match error {
+            TrustError::Store(error) => StartError::Store(error),
+            error => StartError::Authority(error.to_string()),
+        })?;
+        let bundle = trust.bundle().clone();
+        let (signer, own) =
+            trust.signer().and_then(|signer| Ok((signer, trust.own_signer()?))).map_err(StartError::Authority)?;
         let (definitions, mut histories) = (store.definitions()?, store.histories()?);
         let compiled = match &definitions {
             // Stored definitions of another trust domain are not for this mesh. The next publication replaces them.
@@ -144,6 +169,7 @@ impl Control {
             None => Compiled::nothing(&bundle)?,
         };
         let mut state = State::new(compiled, histories);
+        state.set_issuer(signer.key_id().as_bytes());
         state.recall(store.outcomes()?);
         let members = store.members()?;
         for (name, member) in members.all() {
@@ -154,15 +180,17 @@ impl Control {
         let state = Mutex::new(state);
         let store = Mutex::new(store);
         let identity = SpiffeId::control(bundle.trust_domain()).map_err(|error| StartError::own(&error))?;
-        let svids = SvidStore::new(bundle.clone());
-        certify(&authority, &svids, &identity, &[], NO_MEMBER).map_err(|error| StartError::own(&error))?;
+        let (svids, trust_domain) = (SvidStore::new(bundle.as_ref().clone()), bundle.trust_domain().clone());
+        certify(&own, &svids, &identity, &[], NO_MEMBER).map_err(|error| StartError::own(&error))?;
         Ok(Self(Arc::new(Inner {
             state,
             members: Mutex::new(members),
+            asking: Asking::default(),
             svids,
             identity,
-            authority,
-            bundle,
+            trust: Mutex::new(trust),
+            trust_in_force: AtomicBool::new(true),
+            trust_domain,
             store,
             rollouts: Arc::default(),
             options,
@@ -215,7 +243,7 @@ impl Control {
         let prepare = |slice: &Slice| {
             let history = self.state().histories().record_one(slice, now_ms())?;
             let resolved = history.slice_for_delivery(slice)?;
-            let prepared = self.state().prepare_put(&resolved, self.0.bundle.trust_domain())?;
+            let prepared = self.state().prepare_put(&resolved, &self.0.trust_domain)?;
             Ok::<_, DefinitionsError>((prepared, history))
         };
         let prepared = slices.iter().map(|slice| prepare(slice)).collect::<Result<Vec<_>, _>>();
@@ -243,7 +271,7 @@ impl Control {
     ) -> Result<(Compiled, Modules, Histories), PublishError> {
         let histories = before.record_publication(&definitions.slices, now_ms())?;
         let modules = self.modules(definitions, &histories)?;
-        let compiled = Compiled::new(definitions, &modules, &histories, &self.0.bundle)?;
+        let compiled = Compiled::new(definitions, &modules, &histories, &self.bundle())?;
         Ok((compiled, modules, histories))
     }
 
@@ -264,7 +292,7 @@ impl Control {
     pub fn put(&self, slice: &Slice) -> Result<bool, PublishError> {
         let store = self.0.store.lock().unwrap_or_else(PoisonError::into_inner);
         let history = self.state().histories().record_one(slice, now_ms())?;
-        let prepared = self.state().prepare_put(&history.slice_for_delivery(slice)?, self.0.bundle.trust_domain())?;
+        let prepared = self.state().prepare_put(&history.slice_for_delivery(slice)?, &self.0.trust_domain)?;
         store.put(slice, &history)?;
         let made_a_difference = self.state().put(prepared, history);
         // The woken task checks the state itself, so waking it for nothing does no harm.
@@ -302,8 +330,7 @@ impl Control {
                     (0, format!("rolled back: {reason}"))
                 }
             };
-            let prepared =
-                self.state().prepare_put(&history.slice_for_delivery(&slice)?, self.0.bundle.trust_domain())?;
+            let prepared = self.state().prepare_put(&history.slice_for_delivery(&slice)?, &self.0.trust_domain)?;
             store.put_history(&id, &history)?;
             let revision = revision::name(&id, candidate.number);
             if to == 0 {
@@ -323,9 +350,10 @@ impl Control {
         self.0.rollouts.clone()
     }
 
-    /// The root certificates of the trust domain: this authority's and, if the store has it, that of the process before.
-    pub fn bundle(&self) -> &TrustBundle {
-        &self.0.bundle
+    /// The root certificates of the trust domain: this authority's and, if the store has it, that of the process before; during
+    /// a rotation those of both authorities.
+    pub fn bundle(&self) -> Arc<TrustBundle> {
+        self.trust().bundle().clone()
     }
 
     /// Functions, nodes, jobs and certificates as they are now. Jobs whose `ttl` has passed are left out.
@@ -406,6 +434,20 @@ impl Control {
         }
     }
 
+    /// The nodes that have a function's slice in force: they may have records of its requests, and its instances.
+    pub fn nodes_of(&self, id: &FunctionId) -> Vec<Arc<str>> {
+        self.state().nodes_of(id)
+    }
+
+    /// Asks a node about what it hosts, and waits for its answer.
+    pub async fn ask(&self, node: &str, question: &Question, timeout: Duration) -> Result<Answer, AskError> {
+        self.0.asking.ask(node, question, timeout).await
+    }
+
+    pub(crate) fn asking(&self) -> &Asking {
+        &self.0.asking
+    }
+
     /// Totals of what was sent to an admitted node and received from it; `None` if no such node was admitted.
     pub fn counters(&self, node: &str) -> Option<Counters> {
         self.state().counters(node)
@@ -421,8 +463,9 @@ impl Control {
         self.0.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn authority(&self) -> &Authority {
-        &self.0.authority
+    /// Who signs for nodes and functions.
+    pub(crate) fn authority(&self) -> Result<Arc<Authority>, String> {
+        self.trust().signer()
     }
 
     /// The store with the control plane's own certificate, and its SPIFFE ID.
@@ -432,7 +475,8 @@ impl Control {
 
     /// Renews the control plane's own certificate.
     pub(crate) fn renew(&self) -> Result<(), CertifyError> {
-        certify(&self.0.authority, &self.0.svids, &self.0.identity, &[], NO_MEMBER)
+        let own = self.trust().own_signer().map_err(CertifyError::Authority)?;
+        certify(&own, &self.0.svids, &self.0.identity, &[], NO_MEMBER)
     }
 
     pub(crate) fn options(&self) -> Options {
@@ -470,20 +514,8 @@ fn now_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The roots of this authority and of the process before it. Certificates that the earlier process signed stay valid until they are renewed. One
-/// predecessor is enough: nodes ask at once for new certificates where a bundle does not cover the ones they have.
-fn overlapping(authority: &Authority, store: &Store) -> Result<TrustBundle, StoreError> {
-    let own = authority.bundle();
-    let before = store.root()?.and_then(|der| TrustBundle::new(own.trust_domain(), [CertificateDer::from(der)]).ok());
-    if let Some(root) = own.roots().next() {
-        store.save_root(root)?;
-    }
-    let merged = before.and_then(|before| own.merge(&before).ok());
-    Ok(merged.unwrap_or_else(|| own.clone()))
-}
-
 impl fmt::Debug for Control {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Control({})", self.0.bundle.trust_domain())
+        write!(f, "Control({})", &self.0.trust_domain)
     }
 }

@@ -72,14 +72,23 @@ pub(crate) struct Function {
     pub modules: BTreeSet<ModuleHash>,
     /// `None`: a function, not a job.
     pub job: Option<JobDefinition>,
-    /// It is outside of the mesh, so each node that hosts a caller hosts it too.
-    pub outside: bool,
+    /// Who connects to it; `None`: it is not outside of the mesh.
+    pub outside: Option<Carrier>,
     /// What its instances need of a node.
     pub demand: Demand,
     /// The revisions whose instances nodes start.
     pub scaled: Vec<ScaledRevision>,
     /// The rate limits of its callers, by name, with the requests of each.
     pub limits: Vec<(String, u32)>,
+}
+
+/// Which nodes connect to something outside of the mesh. They host it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Carrier {
+    /// Each that hosts a caller.
+    Callers,
+    /// Those with the egress role, and no others.
+    EgressNodes,
 }
 
 /// How many instances a revision has.
@@ -162,6 +171,11 @@ impl Compiled {
         Ok(compiled)
     }
 
+    /// Replaces the roots.
+    pub(crate) fn set_bundle(&mut self, bundle: &TrustBundle) -> Result<(), DefinitionsError> {
+        self.add(Subject::Bundle, Content::of_bundle(bundle))
+    }
+
     /// Checks a function that [`Compiled::put`] is to add or replace. Its modules must have been published.
     pub(crate) fn prepare_put(&self, slice: &Slice, trust_domain: &TrustDomain) -> Result<Prepared, DefinitionsError> {
         if !self.contents.contains_key(&Subject::Mesh) {
@@ -227,7 +241,11 @@ impl Compiled {
             revisions: slice.revisions.clone(),
             modules,
             job,
-            outside: matches!(slice.run, Run::Egress(_)),
+            outside: match &slice.run {
+                Run::Egress(egress) if egress.by_egress_nodes => Some(Carrier::EgressNodes),
+                Run::Egress(_) => Some(Carrier::Callers),
+                _ => None,
+            },
             demand: demand(slice),
             scaled: scaled(slice),
             limits: slice.inbound.rate_limits.iter().map(|limit| (limit.name.clone(), capacity(limit))).collect(),

@@ -5,12 +5,14 @@ use crate::admission::{Member, Token};
 use crate::encoding::{from_bytes, to_bytes};
 use crate::history::History;
 use crate::job::{JobReport, Outcome};
+use crate::question::{Answer, Question};
 use crate::resource::{Content, Instance, Resource, Subject};
+use crate::rotation::Remembered;
 use crate::server::greeting;
 use crate::wire::v1::{from_node, to_node};
 use crate::wire::{self, MAX_REASON, PROTOCOLS, v1};
 use leno_config::revision::Template;
-use leno_config::{FunctionId, ModuleHash, Route, Slice};
+use leno_config::{CandidatePrograms, FunctionId, ModuleHash, Route, Slice};
 use prost::Message;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -61,6 +63,20 @@ pub fn from_node(bytes: &[u8]) {
             }
         }
         Some(from_node::Message::Job(sent)) => wire::reported_job(sent).into_iter().for_each(same_job),
+        Some(from_node::Message::Certificates(sent)) => {
+            let certified = wire::certified(&sent);
+            assert_eq!(wire::certified(&wire::certificates(&certified)), certified);
+        }
+        Some(from_node::Message::Proof(sent)) => {
+            let (_, outcome) = wire::proof(sent);
+            assert!(outcome.err().is_none_or(|reason| reason.len() <= MAX_REASON));
+        }
+        Some(from_node::Message::Answer(sent)) => {
+            let id = sent.id;
+            if let Ok(answer) = Answer::from_wire(sent) {
+                assert_eq!(Answer::from_wire(answer.to_wire(id)), Ok(answer));
+            }
+        }
         Some(from_node::Message::Renew(_)) | None => {}
     }
 }
@@ -69,7 +85,17 @@ pub fn from_node(bytes: &[u8]) {
 pub fn to_node(bytes: &[u8]) {
     let Ok(message) = v1::ToNode::decode(bytes) else { return };
     same_message(&message);
-    let Some(to_node::Message::Delta(delta)) = message.message else { return };
+    let delta = match message.message {
+        Some(to_node::Message::Delta(delta)) => delta,
+        Some(to_node::Message::Question(sent)) => return same_question(sent),
+        Some(
+            to_node::Message::Welcome(_)
+            | to_node::Message::Renewed(_)
+            | to_node::Message::Authority(_)
+            | to_node::Message::Prove(_),
+        )
+        | None => return,
+    };
     wire::subjects(&delta.removed).iter().flatten().for_each(same_subject);
     for sent in &delta.resources {
         let (Ok(subject), Ok(version)) = (wire::subject(sent.subject.as_ref()), wire::version(&sent.version)) else {
@@ -113,12 +139,24 @@ pub fn stored(value: &[u8]) {
     same::<Template>(value);
     same::<Member>(value);
     same::<Token>(value);
+    same::<Remembered>(value);
+    same::<CandidatePrograms>(value);
 }
 
 /// The encodings are compared, because a NaN in a message is not equal to itself.
 fn same_message<M: Message + Default>(message: &M) {
     let encoded = message.encode_to_vec();
     assert_eq!(M::decode(&*encoded).map(|again| again.encode_to_vec()), Ok(encoded));
+}
+
+fn same_question(sent: v1::Question) {
+    let id = sent.id;
+    let Ok(question) = Question::from_wire(sent) else { return };
+    let again = question.to_wire(id).expect("what was read is small enough");
+    // The encodings are compared, because a NaN in a candidate is not equal to itself.
+    let encoded = again.encode_to_vec();
+    let read = Question::from_wire(again).expect("what was written can be read");
+    assert_eq!(read.to_wire(id).map(|again| again.encode_to_vec()), Ok(encoded));
 }
 
 fn same_subject(subject: &Subject) {

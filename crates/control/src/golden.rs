@@ -16,16 +16,17 @@ use crate::history::{Candidate, History};
 use crate::job::{JobReport, JobState, Outcome};
 use crate::load::{Bounds, Lease, LimitShare};
 use crate::resource::{Endpoint, Resource, Subject};
+use crate::rotation::{Ended, Phase, Remembered, Rotation};
 use leno_config::revision::Template;
 use leno_config::slice::{
     AccessLogSink, Accounts, AdminListener, Engine, ExtensionInstances, GatewayTls, ImageRegistry, Images, Limits,
-    RegistryCredentials, TrustedProxies,
+    RedisQuotas, RedisTransport, RegistryCredentials, TrustedProxies,
 };
-use leno_config::{FunctionId, Locality, MeshSlice, Route};
+use leno_config::{CandidatePrograms, FunctionId, Locality, MeshSlice, Route};
 use leno_identity::{Authority, CertificateDer, TrustBundle};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
@@ -75,13 +76,17 @@ fn golden_files_are_read_and_written_as_they_were() {
     resource("mesh-socket", &Resource::Mesh(Box::new(other)));
     let other = MeshSlice { admin: AdminListener::Usual, trusted_proxies: TrustedProxies::None, ..mesh() };
     resource("mesh-usual", &Resource::Mesh(Box::new(other)));
+    for (name, quotas) in [("mesh-redis", redis(RedisTransport::Plain)), ("mesh-redis-tls", redis(secured()))] {
+        resource(name, &Resource::Mesh(Box::new(MeshSlice { quotas: Some(quotas), ..mesh() })));
+    }
     let domain = "orders.example".parse().unwrap();
     let root = file("root.der", || Authority::new(&domain).unwrap().bundle().roots().next().unwrap().to_vec());
     resource("bundle", &Resource::Bundle(TrustBundle::new(&domain, [CertificateDer::from(root)]).unwrap()));
     resource("slice-command", &Resource::Slice(Box::new(slices::command())));
     resource("slice-external", &Resource::Slice(Box::new(slices::external())));
     resource("slice-job", &Resource::Slice(Box::new(slices::job())));
-    resource("slice-egress", &Resource::Slice(Box::new(slices::egress())));
+    resource("slice-egress", &Resource::Slice(Box::new(slices::egress(false))));
+    resource("slice-egress-nodes", &Resource::Slice(Box::new(slices::egress(true))));
     resource("endpoints", &Resource::Endpoints(id("shop/checkout"), endpoints()));
     let mut near = endpoints();
     near[0].locality = Locality { region: Some("eu".to_owned()), zone: Some("eu-a".to_owned()) };
@@ -97,11 +102,17 @@ fn golden_files_are_read_and_written_as_they_were() {
     let functions = BTreeSet::from([id("shop/checkout"), id("shop/stock")]);
     resource("hosted-only", &Resource::Hosted(Placement::Only(functions)));
 
+    stored::<CandidatePrograms>("candidate", &CandidatePrograms::of(&slices::command()));
     stored::<Template>("stored-template", &slices::other_template());
     stored::<History>("stored-history", &history());
     stored::<Member>("stored-member", &member());
     stored::<Member>("stored-member-cordoned", &Member { cordoned: true, ..member() });
+    let admission = Admission { egress: true, ..member().admission };
+    stored::<Member>("stored-member-egress", &Member { admission, ..member() });
     stored::<Token>("stored-token", &token());
+    for phase in [Phase::Trust, Phase::Renew, Phase::Withdraw] {
+        stored::<Remembered>(&format!("stored-authority-{phase:?}").to_lowercase(), &authority(phase));
+    }
     for state in [JobState::Pending, JobState::Running, JobState::Succeeded, JobState::Failed] {
         stored::<Outcome>(&format!("stored-outcome-{state:?}").to_lowercase(), &outcome(state));
     }
@@ -156,7 +167,7 @@ fn at(seconds: u64) -> SystemTime {
 
 fn member() -> Member {
     let locality = Locality { region: Some("eu".to_owned()), zone: Some("eu-a".to_owned()) };
-    let admission = Admission { placement: Placement::Scheduled, gateway: true, locality };
+    let admission = Admission { placement: Placement::Scheduled, gateway: true, locality, egress: false };
     let addresses = vec!["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()];
     Member { admission, addresses, joined_by: Some([7; 32]), cordoned: false }
 }
@@ -169,6 +180,24 @@ fn token() -> Token {
         expires: at(4),
     };
     Token { grant, used: Some(([9; 32], "one".to_owned())) }
+}
+
+fn authority(phase: Phase) -> Remembered {
+    let failed = BTreeMap::from([("one".to_owned(), "it is away".to_owned())]);
+    let rotation = Rotation {
+        phase,
+        drill: true,
+        aborted: true,
+        roots: vec![vec![0x30, 0], vec![0x30, 1]],
+        original: vec![7; 20],
+        candidate_root: vec![0x30, 2],
+        candidate: vec![9; 20],
+        since: 1_900_000_000,
+        without: BTreeSet::from(["two".to_owned()]),
+        failed: failed.clone(),
+    };
+    let last = Ended { number: 3, drill: true, aborted: true, at: 1_900_000_001, failed };
+    Remembered { key: vec![7; 20], kept: true, rotation: Some(rotation), last: Some(last) }
 }
 
 fn endpoints() -> Vec<Endpoint> {
@@ -204,6 +233,22 @@ fn outcome(state: JobState) -> Outcome {
         changed: at(3),
     };
     Outcome { node: "one".to_owned(), report }
+}
+
+fn redis(transport: RedisTransport) -> RedisQuotas {
+    RedisQuotas {
+        address: "redis.example:6379".to_owned(),
+        transport,
+        username: Some("nodes".to_owned()),
+        password_file: Some("/etc/leno/redis".into()),
+        database: 2,
+        prefix: "leno".to_owned(),
+        timeout: Duration::from_millis(200),
+    }
+}
+
+fn secured() -> RedisTransport {
+    RedisTransport::Tls { ca_file: Some("/etc/leno/ca.pem".into()), server_name: "redis.example".to_owned() }
 }
 
 fn mesh() -> MeshSlice {
@@ -250,6 +295,7 @@ fn mesh() -> MeshSlice {
             docker_config: Some("/root/.docker/config.json".into()),
             registries: credentials.into_iter().map(registry).collect(),
         },
+        quotas: None,
         limits: Limits {
             head_bytes: 32_768,
             headers: 100,

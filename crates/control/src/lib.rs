@@ -11,6 +11,7 @@
 
 mod active_rollouts;
 mod admission;
+mod asking;
 mod bounds;
 pub mod channel;
 mod control;
@@ -29,13 +30,16 @@ mod load;
 mod membership;
 pub mod node;
 mod places;
+mod question;
 mod resource;
 mod rollout;
+mod rotation;
 mod scheduler;
 mod server;
 mod state;
 mod status;
 mod store;
+mod trust;
 mod wire;
 
 #[cfg(test)]
@@ -45,7 +49,8 @@ mod golden;
 mod slices;
 
 pub use admission::{Admission, AdmitError, JoinToken, NoToken, Placement, TokenGrant};
-pub use control::{Control, Options, PublishError, Published, StartError};
+pub use asking::AskError;
+pub use control::{AuthorityStatus, Control, Options, PublishError, Published, RootStatus, RotateError, StartError};
 pub use definitions::Definitions;
 pub use enrol::{JoinFailure, JoinOptions, enrol, settings};
 pub use error::DefinitionsError;
@@ -53,14 +58,19 @@ pub use job::{JobEvent, JobReport, JobState, JobStatus, run_of};
 pub use load::{Bounds, Capacity, Lease, LimitDemand, LimitShare, Load, Observation};
 pub use membership::Membership;
 pub use places::{Place, Places};
+pub use question::{
+    Answer, Output, OutputLine, OutputMark, Question, ReadOutput, ReplayExample, ReplayVerdict, Replayed,
+};
 pub use resource::{Endpoint, Instance, InstanceState, Resource, Subject, Version};
 pub use rollout::RevisionCounts;
+pub use rotation::{Ended, Phase};
 pub use server::ServeError;
 pub use status::{
-    Counters, FunctionNode, FunctionStatus, HostedInstance, IssuedIdentity, NodeStatus, RejectedVersion,
+    Certificates, Counters, FunctionNode, FunctionStatus, HostedInstance, IssuedIdentity, NodeStatus, RejectedVersion,
     RevisionStatus, RolloutEvent, Status,
 };
 pub use store::{
     Backend, Commit, Entry, Etcd, EtcdOptions, Limits, Listing, Redb, Store, StoreError, Term, Transaction, Watch,
 };
+pub use trust::Authorities;
 pub use wire::v1;

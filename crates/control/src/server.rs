@@ -5,7 +5,7 @@ use crate::control::{Control, JoinError, NODE_LIFETIME, WeakControl};
 use crate::listener;
 use crate::listener::Peer;
 use crate::resource::Subject;
-use crate::state::{Greeting, Next};
+use crate::state::{Forgotten, Greeting, Next, Patience};
 use crate::wire::v1::discovery_server::{Discovery, DiscoveryServer};
 use crate::wire::v1::from_node::Message;
 use crate::wire::v1::identity_server::{Identity, IdentityServer};
@@ -14,7 +14,7 @@ use crate::wire::v1::status_server::{Status as StatusService, StatusServer};
 use crate::wire::v1::to_node;
 use crate::wire::{self, MAX_MESSAGE, RELEASE, v1};
 use leno_config::Locality;
-use leno_identity::{SpiffeId, TlsError, control_server_config};
+use leno_identity::{Authority, SpiffeId, TlsError, control_server_config};
 use std::convert::Infallible;
 use std::future::Future;
 use std::sync::Arc;
@@ -34,6 +34,12 @@ const RENEWAL_TICK: Duration = Duration::from_secs(30);
 const MAX_UNARY: usize = 16 << 10;
 /// Interval between decisions of the autoscaler.
 const SCALE_TICK: Duration = Duration::from_millis(500);
+/// Interval between looks at how far nodes are, during a rotation of the authority.
+const ROTATION_TICK: Duration = Duration::from_millis(250);
+/// Interval between looks at when the authority expires.
+const EXPIRY_TICK: Duration = Duration::from_secs(3600);
+/// A certificate by which a node proves that it would take others like it.
+const PROOF_LIFETIME: Duration = Duration::from_secs(300);
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 /// A node is asked for a sign of life this long after the last one, and its stream ends if none comes within the timeout. So a machine that is dead is
 /// noticed within 2.5 s.
@@ -43,7 +49,7 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_millis(1500);
 const STREAMS: u32 = 32;
 /// How long connections have to end when the control plane stops serving.
 const CLOSING: Duration = Duration::from_secs(2);
-/// Nodes have so many times their grace to come back to a control plane that was started again.
+/// Nodes have so many times their grace to come back to a control plane that was started again, or that many nodes have left at a time.
 const RESTART_GRACES: u32 = 20;
 
 /// Why the control plane cannot serve.
@@ -74,6 +80,7 @@ impl Control {
         let rolling_out = roll_out(self.downgrade(), self.rollouts());
         let renewing = renew(self.downgrade());
         let scaling = scale(self.downgrade());
+        let (rotating, watching) = (rotate(self.downgrade()), watch_expiry(self.downgrade()));
         let service = Service { control: self.clone(), closed: closed.clone() };
         // Requests of one message are read before anybody asks who sent them, and whoever has yet to join may connect. So they are small.
         let identity = IdentityServer::new(service.clone()).max_decoding_message_size(MAX_UNARY);
@@ -97,6 +104,8 @@ impl Control {
             never = rolling_out => match never {},
             never = renewing => match never {},
             never = scaling => match never {},
+            never = rotating => match never {},
+            never = watching => match never {},
             () = overdue(closed) => {
                 tracing::warn!("some connections to the control plane do not end; what they ask for is refused");
                 Ok(())
@@ -141,6 +150,29 @@ async fn renew(control: WeakControl) -> Infallible {
         if due && let Err(error) = control.renew() {
             tracing::error!(%error, "the control plane's certificate was not renewed; it is tried again");
         }
+    }
+}
+
+/// Takes a rotation of the authority as far as nodes are.
+async fn rotate(control: WeakControl) -> Infallible {
+    loop {
+        tokio::time::sleep(ROTATION_TICK).await;
+        let Some(control) = control.upgrade().filter(Control::rotates) else { continue };
+        let advancing = tokio::task::spawn_blocking(move || control.advance_rotation());
+        let outcome = advancing.await.map_err(|error| error.to_string());
+        if let Err(reason) = outcome.and_then(|outcome| outcome.map_err(|error| error.to_string())) {
+            tracing::error!(reason, "the rotation of the authority does not go on; it is tried again");
+        }
+    }
+}
+
+/// Warns long before the authority expires.
+async fn watch_expiry(control: WeakControl) -> Infallible {
+    loop {
+        if let Some(control) = control.upgrade() {
+            control.authority_status().warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+        }
+        tokio::time::sleep(EXPIRY_TICK).await;
     }
 }
 
@@ -232,17 +264,21 @@ impl Conversation {
             return self.end(Status::permission_denied("this node is not admitted")).await;
         };
         tracing::info!(node = &*self.node, "a node connected");
+        let protocol = welcome.protocol;
         // The queue is empty, so there is room. A node that is gone already ends the stream below.
         let _ = self.to_node.try_send(Ok(v1::ToNode { message: Some(to_node::Message::Welcome(welcome)) }));
         for (id, report) in jobs {
             self.control.job(&self.node, session, &id, report).await;
         }
+        let questions = self.control.asking().connect(&self.node, session, protocol);
         let sent = push(&self.control, &self.node, session, &wake, &self.to_node);
         let ended = tokio::select! {
             status = receive(&self.control, &self.node, session, &mut self.from_node, &self.to_node) => status,
             status = sent => status,
+            () = ask(questions, &self.to_node) => None,
             _ = closed.wait_for(|closed| *closed) => Some(stopping()),
         };
+        self.control.asking().disconnect(&self.node, session);
         self.control.state().disconnect(&self.node, session);
         tracing::info!(node = &*self.node, reason = ended.as_ref().map(Status::message), "a node's stream ended");
         if let Some(status) = ended {
@@ -255,9 +291,12 @@ impl Conversation {
         // During the grace period only a weak handle is held, so that a control plane that ends can close its store.
         let weak = control.downgrade();
         drop(control);
-        tokio::time::sleep(grace).await;
-        if let Some(control) = weak.upgrade() {
-            control.state().forget(&node, session);
+        for (wait, patience) in [(grace, Patience::Again), (grace.saturating_mul(RESTART_GRACES), Patience::Last)] {
+            tokio::time::sleep(wait).await;
+            let Some(control) = weak.upgrade() else { return };
+            if control.state().forget(&node, session, patience) == Forgotten::Yes {
+                return;
+            }
         }
     }
 
@@ -267,7 +306,7 @@ impl Conversation {
             return Err(Status::failed_precondition("a stream begins with a hello"));
         };
         let protocol = wire::shared_protocol(&hello)?;
-        let greeting = greeting(&hello)?;
+        let greeting = Greeting { protocol, ..greeting(&hello)? };
         match greeting.inbound {
             Some(inbound) if !self.peer.confirms(inbound.ip()) => Err(Status::permission_denied(format!(
                 "the inbound listener {inbound} is not at an address that this node's certificate confirms: {}",
@@ -300,6 +339,7 @@ pub(crate) fn greeting(hello: &v1::Hello) -> Result<Greeting, Status> {
         jobs: hello.jobs.iter().cloned().map(wire::reported_job).collect::<Result<_, _>>()?,
         capacity: hello.capacity.clone().map(wire::offered),
         leases: hello.leases.iter().map(wire::leased).collect::<Result<_, _>>()?,
+        protocol: hello.protocols.map_or(0, |protocols| protocols.newest),
         bounds: hello.bounds.iter().map(wire::bounded).collect::<Result<_, _>>()?,
     })
 }
@@ -329,6 +369,17 @@ async fn push(
             }
         }
     }
+}
+
+/// Sends the node what it is asked, until another stream takes this one's place.
+async fn ask(mut questions: mpsc::Receiver<v1::ToNode>, to_node: &mpsc::Sender<Result<v1::ToNode, Status>>) {
+    while let Some(question) = questions.recv().await {
+        if to_node.send(Ok(question)).await.is_err() {
+            return;
+        }
+    }
+    // `push` says why it ends.
+    std::future::pending().await
 }
 
 /// Handles a node's messages until the stream ends or a message makes no sense.
@@ -388,6 +439,15 @@ async fn take(control: &Control, node: &str, session: u64, message: v1::FromNode
             let (id, report) = wire::reported_job(job)?;
             control.job(node, session, &id, report).await;
         }
+        Some(Message::Certificates(certificates)) => {
+            control.state().certified(node, session, wire::certified(&certificates));
+        }
+        Some(Message::Proof(proof)) => control.state().proved(node, session, wire::proof(proof)),
+        Some(Message::Answer(answer)) => {
+            if !control.asking().answer(node, session, answer) {
+                control.state().unasked(node);
+            }
+        }
         // Answered where the stream is read.
         Some(Message::Renew(_)) => {}
         Some(Message::Hello(_)) => return Err(Status::failed_precondition("a second hello")),
@@ -400,17 +460,27 @@ async fn take(control: &Control, node: &str, session: u64, message: v1::FromNode
 impl Identity for Service {
     async fn sign(&self, request: Request<v1::SignRequest>) -> Result<Response<v1::SignResponse>, Status> {
         let (node, peer) = self.node(&request)?;
-        let v1::SignRequest { identity, csr } = request.into_inner();
+        let v1::SignRequest { identity, csr, candidate } = request.into_inner();
         let identity: SpiffeId = identity.parse().map_err(|error| Status::invalid_argument(format!("{error}")))?;
+        let trouble = Status::internal;
+        if candidate {
+            let candidate = self.control.trust().candidate();
+            let candidate = candidate.ok_or_else(|| Status::failed_precondition("there is nothing to be proved"))?;
+            if identity.node_name() != Some(&node) {
+                return Err(Status::permission_denied("a node proves its own identity"));
+            }
+            return self.sign_node((&node, &peer), &identity, &csr, (&candidate, PROOF_LIFETIME));
+        }
+        let authority = self.control.authority().map_err(trouble)?;
         if identity.node_name() == Some(&node) {
-            return self.sign_node((&node, &peer), &identity, &csr);
+            return self.sign_node((&node, &peer), &identity, &csr, (&authority, NODE_LIFETIME));
         }
         let lifetime = self.control.state().may_sign(&node, &identity);
         let Some(lifetime) = lifetime else {
             tracing::warn!(node = &*node, %identity, "a node asked for an identity that it does not host");
             return Err(Status::permission_denied(format!("this node hosts no function with the identity {identity}")));
         };
-        let signed = self.control.authority().sign(&csr, &identity, lifetime);
+        let signed = authority.sign(&csr, &identity, lifetime);
         let chain = signed.map_err(|error| Status::invalid_argument(error.to_string()))?;
         if let Some(not_after) = chain.first().and_then(leno_identity::not_after) {
             self.control.state().signed(&node, identity, not_after.as_secs());
@@ -426,11 +496,12 @@ impl Service {
         (node, peer): (&str, &Peer),
         identity: &SpiffeId,
         csr: &[u8],
+        (authority, lifetime): (&Authority, Duration),
     ) -> Result<Response<v1::SignResponse>, Status> {
         let member = self.control.members().get(node).map(|(_, member)| member.clone());
         let member = member.filter(|member| peer.membership == Some(member.mark()));
         let member = member.ok_or_else(|| Status::permission_denied("this node was revoked"))?;
-        let signed = self.control.authority().sign_node(csr, identity, &member.addresses, member.mark(), NODE_LIFETIME);
+        let signed = authority.sign_node(csr, identity, &member.addresses, member.mark(), lifetime);
         let chain = signed.map_err(|error| Status::invalid_argument(error.to_string()))?;
         Ok(Response::new(v1::SignResponse { chain: wire::chain(&chain) }))
     }

@@ -16,14 +16,16 @@ mod leasing;
 mod listing;
 mod placing;
 mod scaling;
+mod trust;
 
 use self::delivery::Session;
 use self::jobs::Jobs;
 use self::placing::Index;
 use self::scaling::Scaled;
+use self::trust::Proof;
 use crate::active_rollouts::ActiveRollouts;
 use crate::admission::{Admission, Placement};
-use crate::definitions::{Compiled, Modules, Prepared, Put};
+use crate::definitions::{Carrier, Compiled, Modules, Prepared, Put};
 use crate::error::DefinitionsError;
 use crate::history::{Candidate, Histories, History};
 use crate::job::JobReport;
@@ -33,6 +35,7 @@ use crate::resource::{Instance, InstanceState, Resource, Subject, Version};
 use crate::rollout::{RevisionCounts, Verdict};
 use crate::scheduler::Scheduler;
 use crate::status::{Counters, RolloutEvent};
+use crate::wire::Certified;
 use bytes::Bytes;
 use leno_config::{FunctionId, Slice};
 use leno_identity::{SpiffeId, TrustDomain};
@@ -77,6 +80,10 @@ pub(crate) struct State {
     awaiting: bool,
     /// Nodes of an earlier process that have not come back yet. When all of them have, nothing is awaited any more.
     awaited: BTreeSet<Arc<str>>,
+    /// Key identifier of the authority that signs; empty: nodes are not told.
+    issuer: Vec<u8>,
+    /// Proofs that were asked for.
+    proofs: u64,
 }
 
 struct Node {
@@ -95,6 +102,28 @@ struct Node {
     in_force: BTreeMap<Subject, Version>,
     rejected: BTreeMap<Subject, (Version, String)>,
     counters: Counters,
+    certificates: Option<Certified>,
+    proof: Option<Proof>,
+    /// Since when it is known to be away, in seconds since 1970.
+    away_since: Option<u64>,
+}
+
+/// Nodes that are away at a time before that says something about the control plane.
+const MANY: u32 = 2;
+
+/// Whether there is another time to ask for a node that is away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Patience {
+    Again,
+    Last,
+}
+
+/// Whether a node that was away still is something that matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Forgotten {
+    /// It is withdrawn, or has come back.
+    Yes,
+    NotYet,
 }
 
 /// The first message of a node's stream.
@@ -108,6 +137,8 @@ pub(crate) struct Greeting {
     pub capacity: Option<(Capacity, BTreeSet<String>)>,
     pub bounds: Vec<(FunctionId, Vec<Bounds>)>,
     pub leases: Vec<(FunctionId, Lease)>,
+    /// The version of the protocol that is spoken.
+    pub protocol: u32,
 }
 
 impl State {
@@ -135,6 +166,8 @@ impl State {
             now: Duration::ZERO,
             awaiting,
             awaited: BTreeSet::new(),
+            issuer: Vec::new(),
+            proofs: 0,
         };
         for id in state.compiled.functions.keys().cloned().collect::<Vec<_>>() {
             state.define(&id);
@@ -148,7 +181,7 @@ impl State {
         self.awaiting |= !self.awaited.is_empty();
     }
 
-    /// Adds a node, or changes its placement, gateway role and locality.
+    /// Adds a node, or changes its placement, roles and locality.
     pub(crate) fn admit(&mut self, name: &str, admission: Admission) {
         let known = self.nodes.contains_key(name);
         let name: Arc<str> = self.nodes.get_key_value(name).map_or_else(|| name.into(), |(name, _)| name.clone());
@@ -162,8 +195,13 @@ impl State {
             session.pending.insert(Subject::Hosted);
         }
         let relocated = before.locality != after.locality;
+        let carried = known && before.egress;
         let before = if known { before.placement } else { Placement::Only(BTreeSet::new()) };
-        let moved = self.index.place(&name, &before, &after.placement, || self.compiled.functions.keys().cloned());
+        let mut moved = self.index.place(&name, &before, &after.placement, || self.compiled.functions.keys().cloned());
+        if carried != after.egress {
+            self.index.set_egress(&name, after.egress);
+            moved.extend(self.carried());
+        }
         self.offer(&name);
         self.rehost(&moved);
         if relocated {
@@ -186,7 +224,7 @@ impl State {
             node.instances.clear();
         }
         let nothing = Placement::Only(BTreeSet::new());
-        self.admit(&name, Admission { placement: nothing, gateway: false, locality });
+        self.admit(&name, Admission { placement: nothing, gateway: false, locality, egress: false });
         self.nodes.remove(&name);
         self.issued.retain(|(_, node), _| **node != *name);
         // What it said to have of functions that are elsewhere would keep their instances there below the maximum forever.
@@ -218,6 +256,8 @@ impl State {
             node.cordoned = cordoned;
         }
         self.offer(&name);
+        let carried = self.carried();
+        self.endpoints_changed(carried.iter());
         self.place_jobs();
         true
     }
@@ -384,7 +424,7 @@ impl State {
         let (name, _) = self.nodes.get_key_value(name)?;
         let name = name.clone();
         self.sessions += 1;
-        let Greeting { subscribe, held, inbound, mut instances, jobs, capacity, bounds, leases } = greeting;
+        let Greeting { subscribe, held, inbound, mut instances, jobs, capacity, bounds, leases, protocol } = greeting;
         self.end_session(&name);
         self.recall_bounds(&name, &bounds);
         self.recall_leases(&name, &leases);
@@ -397,12 +437,16 @@ impl State {
         let unknown = Version::of(&[]);
         let version = |(subject, version): &(Subject, Version)| if certain(subject) { *version } else { unknown };
         let sent = held.iter().map(|held| (held.0.clone(), Some(version(held)))).collect();
-        let session = Session::new(self.sessions, sent, known.iter().cloned().collect(), wake);
+        let mut session = Session::new(self.sessions, protocol, sent, known.iter().cloned().collect(), wake);
+        session.tell_issuer(&self.issuer, Duration::ZERO);
         let node = self.nodes.get_mut(&name)?;
         node.counters.streams += 1;
         node.last_session = self.sessions;
+        node.away_since = None;
         node.in_force = held.iter().cloned().collect();
         node.rejected.clear();
+        // It may be another process, with certificates of its own. It says which.
+        node.certificates = None;
         let moved = (node.present, node.inbound) != (true, inbound);
         node.inbound = inbound;
         node.present = true;
@@ -443,19 +487,35 @@ impl State {
     }
 
     /// Withdraws a node that has not reconnected since the session `number`: its endpoints go, and what it hosted is placed elsewhere.
-    pub(crate) fn forget(&mut self, name: &str, number: u64) {
-        let Some((key, node)) = self.nodes.get_key_value(name) else { return };
+    ///
+    /// Where half of all nodes or more are away at a time, it is rather this control plane that is cut off. A node would come back to find its
+    /// functions with the one that was there before it. So [`Patience::Again`] leaves everything as it is, and is to be asked again later.
+    #[must_use]
+    pub(crate) fn forget(&mut self, name: &str, number: u64, patience: Patience) -> Forgotten {
+        let Some((key, node)) = self.nodes.get_key_value(name) else { return Forgotten::Yes };
         if node.session.is_some() || node.last_session != number {
-            return;
+            return Forgotten::Yes;
+        }
+        let present = self.nodes.values().filter(|node| node.present);
+        let (all, away) = present.fold((0, 0), |(all, away), node| (all + 1, away + u32::from(node.session.is_none())));
+        if patience == Patience::Again && away >= MANY && 2 * away >= all {
+            tracing::warn!(
+                node = name,
+                away,
+                all,
+                "many nodes are away at a time; their functions stay where they are for now"
+            );
+            return Forgotten::NotYet;
         }
         let name = key.clone();
-        let Some(node) = self.nodes.get_mut(&name) else { return };
+        let Some(node) = self.nodes.get_mut(&name) else { return Forgotten::Yes };
         node.present = false;
         node.instances.clear();
         let affected: Vec<_> = node.hosted.iter().cloned().collect();
         self.endpoints_changed(affected.iter());
         self.withdraw(&name);
         self.place_jobs();
+        Forgotten::Yes
     }
 
     /// Takes in a node's report of all its instances of `function`.
@@ -492,7 +552,8 @@ impl State {
     pub(crate) fn may_sign(&self, name: &str, identity: &SpiffeId) -> Option<Duration> {
         let node = self.nodes.get(name)?;
         let mut functions = self.compiled.by_identity.get(identity).into_iter().flatten();
-        let hosted = functions.any(|function| node.hosted.contains(function));
+        // A node that connects to the outside for its own functions only is asked by nobody else.
+        let hosted = functions.any(|id| node.hosted.contains(id) && self.carrier(id) != Some(Carrier::Callers));
         let gateway = node.admission.gateway && self.compiled.gateway.as_ref() == Some(identity);
         (hosted || gateway).then_some(self.compiled.svid_lifetime)
     }
@@ -530,6 +591,9 @@ impl Node {
             in_force: BTreeMap::new(),
             rejected: BTreeMap::new(),
             counters: Counters::default(),
+            certificates: None,
+            proof: None,
+            away_since: None,
         }
     }
 

@@ -119,10 +119,27 @@ pub struct NodeStatus {
     pub locality: Locality,
     /// It gets nothing new, and what it has goes elsewhere.
     pub cordoned: bool,
+    /// It may be a gateway.
+    pub gateway: bool,
+    /// It connects to the outside for the functions of all nodes, where the mesh has such nodes do that.
+    pub egress: bool,
     /// What it offers to instances; `None`: it has said nothing, so the scheduler places nothing on it.
     pub capacity: Option<Capacity>,
     /// Instances that it has, or must have.
     pub reserved: u32,
+    /// The certificates that it shows; `None`: it has not said, perhaps because its release does not.
+    pub certificates: Option<Certificates>,
+}
+
+/// The certificates that a node shows: its own and those of functions.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Certificates {
+    /// Key identifiers of the authorities that signed them.
+    pub issuers: Vec<String>,
+    /// When its own expires, in seconds since 1970; 0: it has none.
+    pub not_after: u64,
+    /// Those that were not renewed although half of their lifetime has passed.
+    pub overdue: u32,
 }
 
 /// A version of a resource that a node rejected.

@@ -6,7 +6,7 @@ use crate::resource::{Content, Instance, InstanceState, Subject, Version};
 use crate::rollout::RevisionCounts;
 use bytes::Bytes;
 use leno_config::{FunctionId, ModuleHash};
-use leno_identity::CertificateDer;
+use leno_identity::{AuthorityKeyId, CertificateDer};
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::time::{Duration, SystemTime};
@@ -21,7 +21,13 @@ pub mod v1 {
 /// The release of this crate, for people.
 pub(crate) const RELEASE: &str = env!("CARGO_PKG_VERSION");
 /// The versions of the protocol that this crate speaks. `Protocols` in the definition of the protocol tells when a version is new.
-pub(crate) const PROTOCOLS: RangeInclusive<u32> = 1..=1;
+pub(crate) const PROTOCOLS: RangeInclusive<u32> = 1..=2;
+/// The first version in which a node says which authorities its certificates are of, and proves that it takes those of another one.
+pub(crate) const AUTHORITIES: u32 = 2;
+/// Authorities that a node's certificates may be of. There are two at most.
+const MAX_ISSUERS: usize = 16;
+/// The version since which nodes are asked questions.
+pub(crate) const QUESTIONS: u32 = 2;
 /// Bytes that are kept of a reason that a node gives.
 pub(crate) const MAX_REASON: usize = 1024;
 /// Bytes of one message. Deltas are cut long before that, unless a single resource is larger.
@@ -311,17 +317,37 @@ pub(crate) fn reported_job(sent: v1::JobReport) -> Result<(FunctionId, JobReport
     Ok((job, report))
 }
 
+/// Authorities, the end of the node's own certificate, and how many are overdue.
+pub(crate) type Certified = (BTreeSet<AuthorityKeyId>, u64, u32);
+
+pub(crate) fn certificates((issuers, not_after, overdue): &Certified) -> v1::Certificates {
+    let issuers = issuers.iter().map(|issuer| Bytes::copy_from_slice(issuer.as_bytes())).collect();
+    v1::Certificates { issuers, not_after: *not_after, overdue: *overdue }
+}
+
+pub(crate) fn certified(sent: &v1::Certificates) -> Certified {
+    let issuers = sent.issuers.iter().take(MAX_ISSUERS).map(|issuer| AuthorityKeyId::from_bytes(issuer)).collect();
+    (issuers, sent.not_after, sent.overdue)
+}
+
+/// What a node's proof says, at most so long.
+pub(crate) fn proof(sent: v1::Proof) -> (u64, Result<(), String>) {
+    let mut failure = sent.failure;
+    failure.truncate(failure.floor_char_boundary(MAX_REASON));
+    (sent.sequence, if failure.is_empty() { Ok(()) } else { Err(failure) })
+}
+
 pub(crate) fn chain(chain: &[CertificateDer<'_>]) -> Vec<Bytes> {
     chain.iter().map(|der| Bytes::copy_from_slice(der)).collect()
 }
 
 /// Milliseconds since the Unix epoch.
-fn millis(time: SystemTime) -> u64 {
+pub(crate) fn millis(time: SystemTime) -> u64 {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     since.as_millis().try_into().unwrap_or(u64::MAX)
 }
 
-fn time(millis: u64) -> Result<SystemTime, Status> {
+pub(crate) fn time(millis: u64) -> Result<SystemTime, Status> {
     let time = SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(millis));
     time.ok_or_else(|| Status::invalid_argument("a time beyond all clocks"))
 }

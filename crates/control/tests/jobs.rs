@@ -82,7 +82,7 @@ async fn a_job_is_one_nodes_until_it_has_ended() {
     // The first that was there keeps it, and only that one may speak in its name.
     assert_eq!((has_job(&one), has_job(&two)), (false, true));
     assert_eq!(status(&control).node.as_deref(), Some("two"));
-    let key = leno_identity::SvidStore::new(control.bundle().clone());
+    let key = leno_identity::SvidStore::new(control.bundle().as_ref().clone());
     let id: leno_identity::SpiffeId = identity(REPORT).parse().unwrap();
     let signed = |agent: Agent| {
         let (key, id) = (key.clone(), id.clone());

@@ -10,7 +10,7 @@ use leno_control::{
     Control, JoinFailure, JoinOptions, JoinToken, Membership, Resource, Store, Subject, TokenGrant, Transaction,
     channel, enrol, v1,
 };
-use leno_identity::{Authority, KeyRequest, SpiffeId, SvidStore, client_config, server_name};
+use leno_identity::{Authority, AuthorityFile, KeyRequest, SpiffeId, SvidStore, client_config, server_name};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -21,6 +21,11 @@ use tokio_rustls::TlsConnector;
 use tonic::Code;
 
 const FRONTEND: &str = "orders/frontend";
+
+fn kept_authority(path: &std::path::Path) -> Authority {
+    let file = AuthorityFile::new(path, b"correct horse battery", &"orders.example".parse().unwrap()).unwrap();
+    file.open().unwrap().remove(0)
+}
 
 fn published() -> Control {
     let control = control();
@@ -130,7 +135,7 @@ async fn what_anybody_may_send_is_small() {
     let served = Served::start(&control).await;
     let addresses = [served.address.to_string()];
     let nobody = channel::joining(&addresses, control.bundle().trust_domain(), token(&control, None).pin()).unwrap();
-    let sign = v1::SignRequest { identity: identity(FRONTEND), csr: vec![0; 1 << 20].into() };
+    let sign = v1::SignRequest { identity: identity(FRONTEND), csr: vec![0; 1 << 20].into(), candidate: false };
     let error = IdentityClient::new(nobody).sign(sign).await.unwrap_err();
     assert_eq!(error.code(), Code::OutOfRange, "{error}");
 }
@@ -161,7 +166,7 @@ async fn codes(channel: tonic::transport::Channel) -> [Code; 3] {
     let (_keep, outgoing) = tokio::sync::mpsc::channel(1);
     let outgoing = tokio_stream::wrappers::ReceiverStream::new(outgoing);
     let deltas = DiscoveryClient::new(channel.clone()).deltas(outgoing).await.map(drop);
-    let sign = v1::SignRequest { identity: identity(FRONTEND), csr: Default::default() };
+    let sign = v1::SignRequest { identity: identity(FRONTEND), csr: Default::default(), candidate: false };
     let signed = IdentityClient::new(channel.clone()).sign(sign).await.map(drop);
     let listed = StatusClient::new(channel).list(v1::ListRequest {}).await.map(drop);
     [deltas, signed, listed].map(|answer| answer.unwrap_err().code())
@@ -253,7 +258,7 @@ async fn members_and_unused_tokens_outlast_the_process() {
     let folder = tempfile::tempdir().unwrap();
     let (path, ca) = (folder.path().join("store"), folder.path().join("ca.pem"));
     let start = || {
-        let authority = Authority::open(&ca, b"correct horse battery", &"orders.example".parse().unwrap()).unwrap();
+        let authority = kept_authority(&ca);
         let control = Control::new(authority, Store::open(&path).unwrap(), Default::default()).unwrap();
         control.publish(&definitions([slice(FRONTEND, &[], 1)])).unwrap();
         control
@@ -285,7 +290,7 @@ async fn after_a_restart_endpoints_stay_until_their_node_could_come_back_but_not
     let folder = tempfile::tempdir().unwrap();
     let (path, ca) = (folder.path().join("store"), folder.path().join("ca.pem"));
     let start = || {
-        let authority = Authority::open(&ca, b"correct horse battery", &"orders.example".parse().unwrap()).unwrap();
+        let authority = kept_authority(&ca);
         // Nodes are awaited for longer than the test takes.
         let options = leno_control::Options { node_grace: TIMEOUT };
         let control = Control::new(authority, Store::open(&path).unwrap(), options).unwrap();

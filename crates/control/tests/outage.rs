@@ -117,7 +117,7 @@ async fn identities_last_while_it_is_away_and_are_renewed_when_it_is_back() {
     let address = served.address;
     let member = control.admit("one", everything()).unwrap();
     let (agent, _updates) = node(&served, &member, 1);
-    let store = SvidStore::new(control.bundle().clone());
+    let store = SvidStore::new(control.bundle().as_ref().clone());
     let identities = Identities::new(agent.clone(), store.clone());
     let frontend: SpiffeId = identity(FRONTEND).parse().unwrap();
     let wanted = BTreeSet::from([frontend.clone()]);
@@ -146,7 +146,7 @@ async fn identities_last_while_it_is_away_and_are_renewed_when_it_is_back() {
     agent.subscribe([Subject::Bundle]);
     let changes = accepted(&mut updates).await;
     let [Change::Set(Resource::Bundle(bundle))] = &changes[..] else { panic!("{changes:?}") };
-    assert_eq!(bundle, second.bundle());
+    assert_eq!(*bundle, *second.bundle());
     store.set_bundle(bundle.clone());
     let identities = Identities::new(agent, store.clone());
     assert_eq!(identities.pass(&wanted).await.renewed, wanted);
@@ -176,7 +176,7 @@ async fn identities_are_kept_until_nobody_wants_them() {
     let served = Served::start(&control).await;
     let member = control.admit("one", everything()).unwrap();
     let (agent, _updates) = node(&served, &member, 1);
-    let store = SvidStore::new(control.bundle().clone());
+    let store = SvidStore::new(control.bundle().as_ref().clone());
     let (wanted, receiver) = tokio::sync::watch::channel(BTreeSet::new());
     let keeping = tokio::spawn(Identities::new(agent, store.clone()).keep(receiver));
     for function in [FRONTEND, ORDERS] {

@@ -6,7 +6,8 @@ use leno_control::v1::discovery_client::DiscoveryClient;
 use leno_control::v1::from_node::Message;
 use leno_control::v1::status_client::StatusClient;
 use leno_control::v1::{self, ToNode};
-use leno_control::{Control, Membership, Subject};
+use leno_control::{Answer, Control, Membership, Question, ReadOutput, Subject};
+use std::time::Duration;
 use support::slices::{function, identity, slice};
 use support::*;
 use tokio::sync::mpsc;
@@ -52,9 +53,8 @@ impl RawNode {
     /// The next delta, after the welcome.
     async fn delta(&mut self) -> v1::Delta {
         loop {
-            match self.next().await {
-                v1::to_node::Message::Delta(delta) => return delta,
-                v1::to_node::Message::Welcome(_) | v1::to_node::Message::Renewed(_) => (),
+            if let v1::to_node::Message::Delta(delta) = self.next().await {
+                return delta;
             }
         }
     }
@@ -108,13 +108,13 @@ async fn a_stream_begins_with_one_hello() {
 #[tokio::test]
 async fn releases_talk_if_they_share_a_version_of_the_protocol() {
     let (_control, served, member) = served_one().await;
-    for (oldest, newest) in [(1, 1), (1, 7), (0, 1), (0, 7)] {
+    for (oldest, newest, shared) in [(1, 1, 1), (1, 7, 2), (0, 1, 1), (0, 7, 2), (2, 2, 2)] {
         let mut node = RawNode::hello(&served, &member, speaking(oldest, newest)).await;
         let v1::to_node::Message::Welcome(welcome) = node.next().await else { panic!("no welcome") };
-        assert_eq!((welcome.protocol, welcome.release.as_str()), (1, env!("CARGO_PKG_VERSION")));
+        assert_eq!((welcome.protocol, welcome.release.as_str()), (shared, env!("CARGO_PKG_VERSION")));
     }
     let strangers = [
-        speaking(2, 7),
+        speaking(3, 7),
         speaking(0, 0),
         speaking(7, 1),
         // A release from before versions.
@@ -125,11 +125,56 @@ async fn releases_talk_if_they_share_a_version_of_the_protocol() {
         let status = RawNode::hello(&served, &member, hello).await.end().await;
         assert_eq!(status.code(), Code::FailedPrecondition);
         let text = format!(
-            "the node (release \"0.0.9\") speaks versions {oldest} to {newest} of the protocol and the control plane (release {}) versions 1 to 1",
+            "the node (release \"0.0.9\") speaks versions {oldest} to {newest} of the protocol and the control plane (release {}) versions 1 to 2",
             env!("CARGO_PKG_VERSION")
         );
         assert_eq!(status.message(), text);
     }
+}
+
+/// What a node is asked in these tests.
+fn question() -> Question {
+    let (instance, previous, tail, after) = (None, false, None, Vec::new());
+    Question::Output(ReadOutput { function: FRONTEND.parse().unwrap(), instance, previous, tail, after, limit: 1000 })
+}
+
+#[tokio::test]
+async fn a_node_is_asked_and_answers_once() {
+    let (control, served, member) = served_one().await;
+    let mut node = RawNode::hello(&served, &member, speaking(1, 2)).await;
+    node.next().await;
+    let answering = async {
+        let question = loop {
+            // Other messages may come first, such as who signs.
+            if let v1::to_node::Message::Question(question) = node.next().await {
+                break question;
+            }
+        };
+        let line = v1::OutputLine { instance: 3, at_ms: 7, stderr: true, text: "hello".to_owned() };
+        let output = v1::Output { lines: vec![line], ..Default::default() };
+        let answer = |id| v1::Answer { id, answer: Some(v1::answer::Answer::Output(output.clone())) };
+        // Nobody has asked the first of these.
+        node.send(Message::Answer(answer(question.id + 1))).await;
+        node.send(Message::Answer(answer(question.id))).await;
+    };
+    let question = question();
+    let (answer, ()) = tokio::join!(control.ask("one", &question, Duration::from_secs(30)), answering);
+    let Ok(Answer::Output(output)) = answer else { panic!("{answer:?}") };
+    assert_eq!((output.lines[0].instance, output.lines[0].stderr, &*output.lines[0].text), (3, true, "hello"));
+    assert_eq!(control.counters("one").unwrap().refused, 1);
+}
+
+#[tokio::test]
+async fn a_node_of_an_earlier_release_is_not_asked() {
+    let (control, served, member) = served_one().await;
+    let mut node = RawNode::hello(&served, &member, speaking(1, 1)).await;
+    node.next().await;
+    let error = control.ask("one", &question(), Duration::from_secs(30)).await.unwrap_err();
+    assert!(error.to_string().contains("its release does not answer such questions"), "{error}");
+    // The question would have come before this.
+    node.send(Message::Subscribe(v1::Subscribe { subscribe: vec![subject(v1::Kind::Mesh, "")], ..Default::default() }))
+        .await;
+    assert!(matches!(node.next().await, v1::to_node::Message::Delta(_)));
 }
 
 #[tokio::test]

@@ -21,7 +21,7 @@ use rustix::process::Signal;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use tokio::io::{AsyncRead, BufReader};
 use tokio::net::unix::pipe;
 use tokio::sync::oneshot;
@@ -244,9 +244,9 @@ impl Owner {
         let (host, board, settings) = (Arc::clone(&self.host), Arc::clone(&self.board), Arc::clone(&self.settings));
         tokio::spawn(async move {
             let each = |text| {
-                let line = LogLine { function: function.clone(), instance, stream, text };
+                let line = LogLine { function: function.clone(), instance, at: SystemTime::now(), stream, text };
                 host.log(&line);
-                board.keep_line(line, settings.kept_lines);
+                board.keep_line(line, settings.kept_output);
             };
             read_lines(BufReader::new(output), settings.line_bytes, each).await;
         })

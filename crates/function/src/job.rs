@@ -6,7 +6,7 @@ use crate::cgroup::Cgroups;
 use crate::container::{ContainerSpec, ImageState};
 use crate::host::Host;
 use crate::instance::TargetState;
-use crate::output::LogLine;
+use crate::output::{Kept, LogLine};
 use crate::spec::Settings;
 use crate::status::Board;
 use leno_config::id::FunctionId;
@@ -173,7 +173,12 @@ impl Jobs {
     pub(crate) fn output(&self, id: &FunctionId) -> Vec<LogLine> {
         let entries = self.entries();
         let Some(entry) = entries.jobs.get(id) else { return Vec::new() };
-        entry.run_status.board.notes().output.values().flatten().cloned().collect()
+        entry.run_status.board.notes().output.values().flat_map(Kept::lines).cloned().collect()
+    }
+
+    /// Where the output of a job's processes is.
+    pub(crate) fn board(&self, id: &FunctionId) -> Option<Arc<Board>> {
+        self.entries().jobs.get(id).map(|entry| Arc::clone(&entry.run_status.board))
     }
 
     /// Tells all runs to end, and accepts no more.

@@ -70,7 +70,7 @@ pub use job::{JobSpec, JobState, JobStatus};
 pub use leno_autoscaler::{Mode, Reason};
 pub use leno_room::{Entrances, Refused};
 pub use orphans::{Apart, end_orphans, start_apart};
-pub use output::{LogLine, Stream};
+pub use output::{LogLine, Mark, Read, Reading, Stream};
 pub use processes::{NotTheInstance, Processes, descends_from, descends_from_the_node};
 pub use reach::ConnectError;
 pub use spec::{FunctionSpec, Rooms, Settings};

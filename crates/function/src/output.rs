@@ -2,7 +2,9 @@
 
 use crate::instance_id::InstanceId;
 use leno_config::id::FunctionId;
+use std::collections::VecDeque;
 use std::fmt;
+use std::time::{Duration, SystemTime};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt};
 
 /// The stream to which a line was written.
@@ -21,6 +23,8 @@ pub struct LogLine {
     pub function: FunctionId,
     /// The instance that wrote the line.
     pub instance: InstanceId,
+    /// When it was read.
+    pub at: SystemTime,
     /// The stream to which it was written.
     pub stream: Stream,
     /// The line without its end. Bytes that are not UTF-8 are replaced.
@@ -31,6 +35,122 @@ impl fmt::Display for LogLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}[{}] {}", self.function, self.instance, self.text)
     }
+}
+
+/// Bytes that a kept line counts for besides its text, so that empty lines count.
+const LINE: usize = 64;
+
+/// The latest output of one instance, bounded in bytes.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    /// Tells it from the output of another instance of the same number, which a node that was started again may have.
+    began: SystemTime,
+    lines: VecDeque<LogLine>,
+    bytes: usize,
+    /// Lines so far, the forgotten ones included.
+    pushed: u64,
+}
+
+/// What is asked of the output of a function's instances.
+#[derive(Clone, Debug, Default)]
+pub struct Reading {
+    /// Only of the instance with this number.
+    pub instance: Option<u64>,
+    /// Only of the instance that ended last.
+    pub previous: bool,
+    /// Of an instance that is not in `after`, only so many of the last lines.
+    pub tail: Option<usize>,
+    /// What was read before.
+    pub after: Vec<Mark>,
+    /// Bytes of lines after which no further line is taken.
+    pub limit: usize,
+}
+
+/// How far the output of an instance was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// Number of the instance.
+    pub instance: u64,
+    /// When the first of its lines was kept, in milliseconds since 1970.
+    pub began_ms: u64,
+    /// The number of the line to begin with.
+    pub next: u64,
+}
+
+/// Output that was read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Read {
+    /// By instance, oldest first.
+    pub lines: Vec<LogLine>,
+    /// How far each instance was read.
+    pub marks: Vec<Mark>,
+    /// Lines that were forgotten before they were read.
+    pub dropped: u64,
+    /// There are more.
+    pub more: bool,
+}
+
+impl Read {
+    /// Bytes of the lines.
+    pub(crate) fn bytes(&self) -> usize {
+        self.lines.iter().map(|line| line.text.len()).sum()
+    }
+
+    /// Reads on in the output of one instance.
+    pub(crate) fn take(&mut self, instance: InstanceId, kept: &Kept, reading: &Reading) {
+        let began_ms = millis(kept.began);
+        let is_it = |mark: &&Mark| (mark.instance, mark.began_ms) == (instance.number, began_ms);
+        let first = kept.pushed - kept.lines.len() as u64;
+        let next = match reading.after.iter().find(is_it) {
+            Some(mark) => mark.next.min(kept.pushed),
+            None => {
+                let tail = reading.tail.unwrap_or(usize::MAX).min(kept.lines.len());
+                kept.pushed - tail as u64
+            }
+        };
+        self.dropped += first.saturating_sub(next);
+        let mut next = next.max(first);
+        let mut bytes = self.bytes();
+        let skipped = usize::try_from(next - first).unwrap_or(usize::MAX);
+        for line in kept.lines.iter().skip(skipped) {
+            if bytes >= reading.limit {
+                self.more = true;
+                break;
+            }
+            bytes += line.text.len() + LINE;
+            next += 1;
+            self.lines.push(line.clone());
+        }
+        self.marks.push(Mark { instance: instance.number, began_ms, next });
+    }
+}
+
+impl Kept {
+    pub(crate) fn new(began: SystemTime) -> Self {
+        Self { began, lines: VecDeque::new(), bytes: 0, pushed: 0 }
+    }
+
+    /// Adds a line. The oldest ones go when there are more than `most` bytes.
+    pub(crate) fn push(&mut self, line: LogLine, most: usize) {
+        self.bytes += LINE + line.text.len();
+        self.lines.push_back(line);
+        self.pushed += 1;
+        while self.bytes > most && self.lines.len() > 1 {
+            if let Some(oldest) = self.lines.pop_front() {
+                self.bytes -= LINE + oldest.text.len();
+            }
+        }
+    }
+
+    /// The lines, oldest first.
+    pub(crate) fn lines(&self) -> impl Iterator<Item = &LogLine> {
+        self.lines.iter()
+    }
+}
+
+fn millis(time: SystemTime) -> u64 {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Reads lines until the input ends and passes them to `each`. The rest of a line longer than `limit` bytes is dropped, because a function must not
@@ -79,6 +199,73 @@ mod tests {
         // A tiny buffer, so that lines span several reads.
         read_lines(BufReader::with_capacity(3, input), limit, |line| lines.push(line)).await;
         lines
+    }
+
+    fn line(number: u64, text: &str) -> LogLine {
+        let function = FunctionId::new("orders", "order-service").unwrap();
+        let instance = InstanceId { number, revision: 0 };
+        LogLine { function, instance, at: SystemTime::UNIX_EPOCH, stream: Stream::Stdout, text: text.to_owned() }
+    }
+
+    fn read(kept: &Kept, reading: &Reading) -> (Vec<String>, Read) {
+        let mut read = Read::default();
+        read.take(InstanceId { number: 1, revision: 0 }, kept, reading);
+        (read.lines.iter().map(|line| line.text.clone()).collect(), read)
+    }
+
+    #[test]
+    fn the_latest_lines_are_kept_and_what_a_reader_missed_is_counted() {
+        let mut kept = Kept::new(SystemTime::UNIX_EPOCH);
+        let all = Reading { limit: usize::MAX, ..Reading::default() };
+        for number in 0..3 {
+            kept.push(line(1, &number.to_string()), 1000);
+        }
+        let (lines, first) = read(&kept, &all);
+        assert_eq!((lines, first.dropped, first.more), (vec!["0".to_owned(), "1".into(), "2".into()], 0, false));
+        for number in 3..100 {
+            kept.push(line(1, &number.to_string()), 1000);
+        }
+        assert!(kept.bytes <= 1000 && kept.lines.len() > 10);
+        let on = Reading { after: first.marks, ..all.clone() };
+        let (lines, read_on) = read(&kept, &on);
+        assert_eq!(lines.len() as u64 + read_on.dropped, 97);
+        assert_eq!(lines.last().unwrap(), "99");
+        let (lines, _) = read(&kept, &Reading { after: read_on.marks, ..all.clone() });
+        assert!(lines.is_empty());
+        let (lines, tail) = read(&kept, &Reading { tail: Some(2), ..all });
+        assert_eq!((lines, tail.dropped), (vec!["98".to_owned(), "99".into()], 0));
+    }
+
+    #[test]
+    fn a_reader_gets_so_much_at_a_time_and_loses_nothing() {
+        let mut kept = Kept::new(SystemTime::UNIX_EPOCH);
+        (0..50).for_each(|number| kept.push(line(1, &number.to_string()), 100_000));
+        let (mut found, mut after) = (Vec::new(), Vec::new());
+        loop {
+            let (lines, read) = read(&kept, &Reading { limit: 200, after, ..Reading::default() });
+            assert!(lines.len() < 10);
+            found.extend(lines);
+            after = read.marks;
+            if !read.more {
+                break;
+            }
+        }
+        assert!(found.iter().map(|line| line.parse::<usize>().unwrap()).eq(0..50));
+    }
+
+    #[test]
+    fn another_instance_of_the_same_number_is_read_from_its_first_line() {
+        let mut kept = Kept::new(SystemTime::UNIX_EPOCH + Duration::from_secs(1));
+        kept.push(line(1, "new"), 1000);
+        let after = vec![Mark { instance: 1, began_ms: 0, next: 70 }];
+        assert_eq!(read(&kept, &Reading { after, limit: 1000, ..Reading::default() }).0, ["new"]);
+    }
+
+    #[test]
+    fn a_line_longer_than_all_that_is_kept_is_kept_alone() {
+        let mut kept = Kept::new(SystemTime::UNIX_EPOCH);
+        (0..3).for_each(|_| kept.push(line(1, &"x".repeat(5000)), 1000));
+        assert_eq!((kept.lines.len(), kept.pushed), (1, 3));
     }
 
     #[tokio::test]

@@ -138,8 +138,8 @@ pub struct Settings {
     pub descriptors: Option<u64>,
     /// Longest wait for the in-flight requests of an instance that is being stopped, before SIGTERM.
     pub drain: Duration,
-    /// Lines of output that are kept of each instance.
-    pub kept_lines: usize,
+    /// Bytes of output that are kept of each instance.
+    pub kept_output: usize,
     /// Longest line of output, in bytes. A longer line is cut and marked.
     pub line_bytes: usize,
 }
@@ -164,7 +164,7 @@ impl Default for Settings {
             first_instance: 1,
             descriptors: None,
             drain: Duration::from_secs(10),
-            kept_lines: 100,
+            kept_output: 64 << 10,
             line_bytes: 8192,
         }
     }

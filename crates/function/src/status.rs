@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::container::{ContainerSpec, ImageState};
 use crate::instance_id::InstanceId;
-use crate::output::LogLine;
+use crate::output::{Kept, LogLine, Read, Reading};
 use leno_autoscaler::{Mode, Reason};
 
 /// Lifecycle state of an instance.
@@ -168,7 +168,7 @@ pub(crate) struct Board(Mutex<Notes>);
 #[derive(Default)]
 pub(crate) struct Notes {
     pub instances: BTreeMap<InstanceId, InstanceStatus>,
-    pub output: BTreeMap<InstanceId, VecDeque<LogLine>>,
+    pub output: BTreeMap<InstanceId, Kept>,
     /// The instance that ended last. Its output is kept until another one ends.
     pub last_ended: Option<InstanceId>,
     pub restarts: u32,
@@ -248,11 +248,19 @@ impl Board {
 
     pub(crate) fn keep_line(&self, line: LogLine, most: usize) {
         let mut notes = self.notes();
-        let lines = notes.output.entry(line.instance).or_default();
-        if lines.len() >= most {
-            lines.pop_front();
+        let at = line.at;
+        notes.output.entry(line.instance).or_insert_with(|| Kept::new(at)).push(line, most);
+    }
+
+    /// Reads on in the output of the instances that are asked for.
+    pub(crate) fn read(&self, reading: &Reading, read: &mut Read) {
+        let notes = self.notes();
+        for (id, kept) in &notes.output {
+            let is_previous = !reading.previous || notes.last_ended == Some(*id);
+            if is_previous && reading.instance.is_none_or(|number| number == id.number) {
+                read.take(*id, kept, reading);
+            }
         }
-        lines.push_back(line);
     }
 }
 

@@ -11,7 +11,7 @@ use crate::instance_id::InstanceId;
 use crate::job::{self, JobSpec, JobStatus, Jobs};
 use crate::lifecycle::{Lifecycle, Order, Shared};
 use crate::orphans;
-use crate::output::LogLine;
+use crate::output::{LogLine, Read, Reading};
 use crate::processes::Processes;
 use crate::spec::{FunctionSpec, Rooms, Settings};
 use crate::status::{Board, FunctionLoad, FunctionStatus, InstanceState, InstanceStatus, ScaleEvent};
@@ -339,6 +339,24 @@ impl Supervisor {
         std::mem::take(&mut *self.inner.changes.functions.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// Reads on in the output of a function's or a job's instances: of those that run, and the one of each revision that ended last. `None`: there is
+    /// neither a function nor a job of this name.
+    pub fn read_output(&self, id: &FunctionId, reading: &Reading) -> Option<Read> {
+        let mut read = Read::default();
+        let boards = self.functions(|functions| {
+            let entries = functions.get(id)?;
+            Some(entries.iter().map(|entry| Arc::clone(&entry.function.board)).collect::<Vec<_>>())
+        });
+        let job = self.inner.jobs.board(id);
+        if boards.is_none() && job.is_none() {
+            return None;
+        }
+        for board in boards.into_iter().flatten().chain(job) {
+            board.read(reading, &mut read);
+        }
+        Some(read)
+    }
+
     /// A counter that rises whenever a job's status changes.
     pub fn job_changes(&self) -> watch::Receiver<u64> {
         self.inner.jobs.changes()
@@ -492,7 +510,7 @@ impl Function {
 
     /// The last lines of an instance's output, oldest first. They are kept for running instances and for the one that ended last.
     pub fn output(&self, instance: InstanceId) -> Vec<LogLine> {
-        self.board.notes().output.get(&instance).map(|lines| lines.iter().cloned().collect()).unwrap_or_default()
+        self.board.notes().output.get(&instance).map(|kept| kept.lines().cloned().collect()).unwrap_or_default()
     }
 }
 

@@ -1,5 +1,6 @@
 //! The embedded certificate authority: a root that signs leaves, or an intermediate under somebody else's root.
 
+use crate::authority_key_id::AuthorityKeyId;
 use crate::bundle::{BundleError, TrustBundle, unix_time};
 use crate::key::{NoKey, PrivateKey};
 use crate::membership_mark::MembershipMark;
@@ -32,6 +33,7 @@ pub struct Authority {
     /// What stands between leaves and the root: its own certificate, and those above it. Empty: it is the root.
     intermediates: Vec<CertificateDer<'static>>,
     bundle: TrustBundle,
+    key_id: AuthorityKeyId,
     not_after: OffsetDateTime,
     clock: Arc<dyn TimeProvider>,
 }
@@ -104,8 +106,9 @@ impl Authority {
         let root = params.self_signed(&key).map_err(unwritable)?.der().clone();
         let bundle = TrustBundle::new(trust_domain, [root.clone()])?;
         let issuer = Issuer::new(params, key);
+        let key_id = key_id(&issuer)?;
         let (trust_domain, intermediates) = (trust_domain.clone(), Vec::new());
-        Ok((Self { trust_domain, issuer, intermediates, bundle, not_after, clock }, root))
+        Ok((Self { trust_domain, issuer, intermediates, bundle, key_id, not_after, clock }, root))
     }
 
     /// An authority with this key, whose certificate is the first of `chain`; the last one is the root, and may be the same.
@@ -125,12 +128,18 @@ impl Authority {
             ends.and_then(|ends| OffsetDateTime::from_unix_timestamp(ends).ok()).ok_or(SignError::NoTime)?;
         let issuer = Issuer::from_ca_cert_der(own, key).map_err(unwritable)?;
         let intermediates = chain.split_last().map(|(_, intermediates)| intermediates.to_vec()).unwrap_or_default();
-        Ok(Self { trust_domain: trust_domain.clone(), issuer, intermediates, bundle, not_after, clock })
+        let (key_id, trust_domain) = (key_id(&issuer)?, trust_domain.clone());
+        Ok(Self { trust_domain, issuer, intermediates, bundle, key_id, not_after, clock })
     }
 
     /// When nothing that it signs is valid any more: the end of its own certificate, or of one above it.
     pub fn not_after(&self) -> UnixTime {
         unix_time(self.not_after.unix_timestamp())
+    }
+
+    /// What the certificates that it signs say of their issuer's key.
+    pub fn key_id(&self) -> &AuthorityKeyId {
+        &self.key_id
     }
 
     /// What peers must trust to accept its signatures.
@@ -195,6 +204,14 @@ impl Authority {
         let certificate = params.signed_by(&key, &self.issuer).map_err(unwritable)?;
         Ok([certificate.der().clone()].into_iter().chain(self.intermediates.iter().cloned()).collect())
     }
+}
+
+/// As a certificate says it that is signed with this key: an authority's certificate need not say it itself.
+fn key_id(issuer: &Issuer<'_, PrivateKey>) -> Result<AuthorityKeyId, SignError> {
+    let mut params = CertificateParams::default();
+    params.use_authority_key_identifier_extension = true;
+    let signed = params.signed_by(&PrivateKey::generate()?, issuer).map_err(unwritable)?;
+    Ok(AuthorityKeyId::of(signed.der()))
 }
 
 /// The leaf profile of X.509-SVID, sections 3 and 4, with the server name as a DNS name beside the one URI.

@@ -2,9 +2,11 @@
 //!
 //! The file holds PEM sections that other tools understand: the key in PKCS #8, encrypted (PBES2 with scrypt and AES-256); then the
 //! authority's certificate, those above it, and the root as the last one. Where the authority is to be an intermediate under somebody else's
-//! root, it first holds the key alone, and a request for its certificate is made from it.
+//! root, it first holds the key alone, and a request for its certificate is made from it. While the mesh changes to another authority, a second
+//! key with its certificates follows.
 
 use crate::authority::{Authority, SignError, root_name, unwritable, uri};
+use crate::authority_key_id::AuthorityKeyId;
 use crate::key::PrivateKey;
 use crate::request::KeyRequest;
 use crate::saved::{content, read, replace};
@@ -16,7 +18,8 @@ use pkcs8::{EncryptedPrivateKeyInfoRef, PrivateKeyInfoRef};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyUsagePurpose};
 use rustls::pki_types::CertificateDer;
 use rustls::time_provider::DefaultTimeProvider;
-use std::path::Path;
+use std::fmt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use zeroize::Zeroizing;
@@ -25,6 +28,7 @@ const KEY: &str = "ENCRYPTED PRIVATE KEY";
 const CERTIFICATE: &str = "CERTIFICATE";
 /// Shorter passphrases are guessed.
 const SHORTEST: usize = 16;
+const UNSIGNED: &str = "it holds a key whose certificate is still missing: have the request signed, and install the answer (`leno ca install`)";
 
 /// Why an authority's file cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -40,128 +44,190 @@ pub enum AuthorityFileError {
     Sign(#[from] SignError),
 }
 
-impl Authority {
-    /// Opens the authority in the file at `path`. If there is no such file, makes a new root and writes it there.
-    pub fn open(path: &Path, passphrase: &[u8], trust_domain: &TrustDomain) -> Result<Self, AuthorityFileError> {
-        check(passphrase)?;
-        match contents(path, passphrase)? {
-            None => {
-                let key = PrivateKey::generate().map_err(SignError::from)?;
-                let (authority, root) = Self::new_root(trust_domain, key.clone(), Arc::new(DefaultTimeProvider))?;
-                write(path, passphrase, &key, &[root])?;
-                Ok(authority)
-            }
-            Some((_, chain)) if chain.is_empty() => Err(content(
-                path,
-                &"it holds a key whose certificate is still missing: have the request signed, and install the answer (`leno ca install`)",
-            )
-            .into()),
-            Some((key, chain)) => proven(path, key, chain, trust_domain),
+/// A file with the authority of a trust domain, and perhaps with its successor. It is read anew each time.
+pub struct AuthorityFile {
+    path: PathBuf,
+    passphrase: Zeroizing<Vec<u8>>,
+    trust_domain: TrustDomain,
+}
+
+/// A key in the file and what follows it.
+struct Kept {
+    /// The key as it is in the file.
+    sealed: Pem,
+    key: PrivateKey,
+    /// Empty: it is still to be signed.
+    chain: Vec<CertificateDer<'static>>,
+}
+
+impl AuthorityFile {
+    /// The file need not exist yet.
+    pub fn new(path: &Path, passphrase: &[u8], trust_domain: &TrustDomain) -> Result<Self, AuthorityFileError> {
+        if passphrase.len() < SHORTEST {
+            return Err(AuthorityFileError::Passphrase);
         }
+        let passphrase = Zeroizing::new(passphrase.to_vec());
+        Ok(Self { path: path.to_owned(), passphrase, trust_domain: trust_domain.clone() })
     }
 
-    /// A request (PKCS #10, PEM) for the certificate of an authority of `trust_domain` with the key in the file at `path`. If there is no such file,
-    /// makes a key and writes it there.
-    pub fn request(path: &Path, passphrase: &[u8], trust_domain: &TrustDomain) -> Result<String, AuthorityFileError> {
-        check(passphrase)?;
-        let key = match contents(path, passphrase)? {
-            Some((key, _)) => key,
-            None => {
-                let key = PrivateKey::generate().map_err(SignError::from)?;
-                write(path, passphrase, &key, &[])?;
-                key
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The authority in the file, and its successor if there is one that can sign. If there is no such file, makes a new root and writes it there.
+    pub fn open(&self) -> Result<Vec<Authority>, AuthorityFileError> {
+        let kept = self.read()?.unwrap_or_default();
+        let Some((first, successors)) = kept.split_first() else { return Ok(vec![self.add_root(Vec::new())?]) };
+        if first.chain.is_empty() {
+            return Err(self.unusable(&UNSIGNED));
+        }
+        let complete = successors.iter().filter(|kept| !kept.chain.is_empty());
+        std::iter::once(first).chain(complete).map(|kept| self.proven(kept.key.clone(), kept.chain.clone())).collect()
+    }
+
+    /// The successor of the authority whose key is `signs`. If there is none, makes a new root and adds it to the file.
+    pub fn successor(&self, signs: &AuthorityKeyId) -> Result<Authority, AuthorityFileError> {
+        let kept = self.read()?.unwrap_or_default();
+        for kept in kept.iter().filter(|kept| !kept.chain.is_empty()) {
+            let authority = self.proven(kept.key.clone(), kept.chain.clone())?;
+            if authority.key_id() != signs {
+                return Ok(authority);
             }
-        };
+        }
+        if kept.iter().any(|kept| kept.chain.is_empty()) { Err(self.unusable(&UNSIGNED)) } else { self.add_root(kept) }
+    }
+
+    /// Removes the key of an authority, with its certificates. Returns whether it was there.
+    pub fn remove(&self, key: &AuthorityKeyId) -> Result<bool, AuthorityFileError> {
+        let kept = self.read()?.unwrap_or_default();
+        let count = kept.len();
+        let mut remaining = Vec::new();
+        for kept in kept {
+            let is_it = !kept.chain.is_empty() && self.proven(kept.key.clone(), kept.chain.clone())?.key_id() == key;
+            if !is_it {
+                remaining.push(kept);
+            }
+        }
+        if remaining.len() < count {
+            self.write(&remaining)?;
+        }
+        Ok(remaining.len() < count)
+    }
+
+    /// A request (PKCS #10, PEM) for the certificate of an authority with the key in the file; with `successor`, of the second key. Makes the key
+    /// if there is none.
+    pub fn request(&self, successor: bool) -> Result<String, AuthorityFileError> {
+        let mut kept = self.read()?.unwrap_or_default();
+        let place = usize::from(successor);
+        if kept.len() < place {
+            return Err(self.unusable(&"there is no authority in it that could have a successor"));
+        }
+        if kept.len() == place {
+            kept.push(self.seal(PrivateKey::generate().map_err(SignError::from)?)?);
+            self.write(&kept)?;
+        }
+        let key =
+            kept.get(place).map(|kept| kept.key.clone()).ok_or_else(|| self.unusable(&"there is no key in it"))?;
         let mut params = CertificateParams::default();
-        params.distinguished_name = root_name(trust_domain)?;
-        params.subject_alt_names = vec![uri(&trust_domain.id())?];
+        params.distinguished_name = root_name(&self.trust_domain)?;
+        params.subject_alt_names = vec![uri(&self.trust_domain.id())?];
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         let request = params.serialize_request(&key).map_err(unwritable)?;
         request.pem().map_err(|error| unwritable(error).into())
     }
 
-    /// Puts the certificate of the authority into the file at `path`. `chain` is PEM: the certificate for the key in the file, those above it,
-    /// and the root as the last one. What it signs must be accepted by whoever trusts the root; otherwise nothing changes.
-    pub fn install(
-        path: &Path,
-        passphrase: &[u8],
-        trust_domain: &TrustDomain,
-        chain: &str,
-    ) -> Result<Self, AuthorityFileError> {
-        check(passphrase)?;
-        let (key, _) = contents(path, passphrase)?.ok_or_else(|| content(path, &"there is no such file"))?;
-        let sections = pem::parse_many(chain).map_err(|error| content(path, &error))?;
+    /// Puts the certificate of the authority into the file; with `successor`, that for the second key. `chain` is PEM: the certificate, those above
+    /// it, and the root as the last one. What it signs must be accepted by whoever trusts the root; otherwise nothing changes.
+    pub fn install(&self, chain: &str, successor: bool) -> Result<Authority, AuthorityFileError> {
+        let mut all = self.read()?.ok_or_else(|| self.unusable(&"there is no such file"))?;
+        let kept = all.get_mut(usize::from(successor));
+        let kept = kept
+            .ok_or_else(|| self.unusable(&"there is no second key in it: `leno ca request --successor` makes one"))?;
+        let sections = pem::parse_many(chain).map_err(|error| self.unusable(&error))?;
         let of = |section: &&Pem| section.tag() == CERTIFICATE;
-        let chain: Vec<_> =
+        kept.chain =
             sections.iter().filter(of).map(|section| CertificateDer::from(section.contents().to_vec())).collect();
-        let authority = proven(path, key.clone(), chain.clone(), trust_domain)?;
-        write(path, passphrase, &key, &chain)?;
+        let authority = self.proven(kept.key.clone(), kept.chain.clone())?;
+        self.write(&all)?;
         Ok(authority)
     }
-}
 
-/// The authority, if a certificate that it signs proves an identity to those who trust its root.
-fn proven(
-    path: &Path,
-    key: PrivateKey,
-    chain: Vec<CertificateDer<'static>>,
-    trust_domain: &TrustDomain,
-) -> Result<Authority, AuthorityFileError> {
-    let unusable = |reason: &dyn std::fmt::Display| AuthorityFileError::from(content(path, reason));
-    let own = chain.first().ok_or_else(|| unusable(&"there is no certificate in it"))?;
-    if !chain.last().is_some_and(verify::is_self_issued) {
-        return Err(unusable(&"the last certificate must be the root, which is its own issuer"));
+    fn add_root(&self, mut kept: Vec<Kept>) -> Result<Authority, AuthorityFileError> {
+        let key = PrivateKey::generate().map_err(SignError::from)?;
+        let (authority, root) = Authority::new_root(&self.trust_domain, key.clone(), Arc::new(DefaultTimeProvider))?;
+        kept.push(Kept { chain: vec![root], ..self.seal(key)? });
+        self.write(&kept)?;
+        Ok(authority)
     }
-    let (_, public_key) = verify::end_and_key(own).map_err(|error| unusable(&error))?;
-    if public_key != key.public_key_info() {
-        return Err(unusable(&"the first certificate is for another key than the one in the file"));
+
+    /// The authority, if a certificate that it signs proves an identity to those who trust its root.
+    fn proven(&self, key: PrivateKey, chain: Vec<CertificateDer<'static>>) -> Result<Authority, AuthorityFileError> {
+        let own = chain.first().ok_or_else(|| self.unusable(&"there is no certificate in it"))?;
+        if !chain.last().is_some_and(verify::is_self_issued) {
+            return Err(self.unusable(&"the last certificate must be the root, which is its own issuer"));
+        }
+        let (_, public_key) = verify::end_and_key(own).map_err(|error| self.unusable(&error))?;
+        if public_key != key.public_key_info() {
+            return Err(self.unusable(&"the first certificate is for another key than the one in the file"));
+        }
+        let authority = Authority::of_chain(&self.trust_domain, key, chain, Arc::new(DefaultTimeProvider))?;
+        let probe = SpiffeId::control(&self.trust_domain).map_err(|error| self.unusable(&error))?;
+        let request = KeyRequest::new(&probe).map_err(|error| self.unusable(&error))?;
+        let signed = authority.sign(request.csr(), &probe, Duration::from_secs(60))?;
+        let store = SvidStore::new(authority.bundle().clone());
+        store.install(request, signed).map_err(|error| self.unusable(&error))?;
+        Ok(authority)
     }
-    let authority = Authority::of_chain(trust_domain, key, chain, Arc::new(DefaultTimeProvider))?;
-    let probe = SpiffeId::control(trust_domain).map_err(|error| unusable(&error))?;
-    let request = KeyRequest::new(&probe).map_err(|error| unusable(&error))?;
-    let signed = authority.sign(request.csr(), &probe, Duration::from_secs(60))?;
-    let store = SvidStore::new(authority.bundle().clone());
-    store.install(request, signed).map_err(|error| unusable(&error))?;
-    Ok(authority)
-}
 
-fn check(passphrase: &[u8]) -> Result<(), AuthorityFileError> {
-    if passphrase.len() < SHORTEST { Err(AuthorityFileError::Passphrase) } else { Ok(()) }
-}
-
-/// The key and the chain in the file; `None`: there is no such file.
-fn contents(
-    path: &Path,
-    passphrase: &[u8],
-) -> Result<Option<(PrivateKey, Vec<CertificateDer<'static>>)>, AuthorityFileError> {
-    let Some(text) = read(path)? else { return Ok(None) };
-    let sections = pem::parse_many(text.as_slice()).map_err(|error| content(path, &error))?;
-    let key = sections.iter().find(|section| section.tag() == KEY);
-    let key = key.ok_or_else(|| content(path, &format!("there is no section `{KEY}` in it")))?;
-    let encrypted = EncryptedPrivateKeyInfoRef::try_from(key.contents()).map_err(|error| content(path, &error))?;
-    let decrypted = encrypted.decrypt(passphrase);
-    let decrypted = decrypted.map_err(|_| content(path, &"its key cannot be decrypted; is it another passphrase?"))?;
-    let key = PrivateKey::from_pkcs8(decrypted.as_bytes()).map_err(|error| content(path, &error))?;
-    let certificates = sections.iter().filter(|section| section.tag() == CERTIFICATE);
-    Ok(Some((key, certificates.map(|section| CertificateDer::from(section.contents().to_vec())).collect())))
-}
-
-fn write(
-    path: &Path,
-    passphrase: &[u8],
-    key: &PrivateKey,
-    chain: &[CertificateDer<'_>],
-) -> Result<(), AuthorityFileError> {
-    let bytes = key.to_pkcs8().map_err(SignError::from)?;
-    let unwritable = |error: &dyn std::fmt::Display| content(path, error);
-    let info = PrivateKeyInfoRef::try_from(bytes.as_slice()).map_err(|error| unwritable(&error))?;
-    let encrypted = info.encrypt(passphrase).map_err(|error| unwritable(&error))?;
-    let mut text = Zeroizing::new(pem::encode(&Pem::new(KEY, encrypted.as_bytes())));
-    for certificate in chain {
-        text.push_str(&pem::encode(&Pem::new(CERTIFICATE, certificate.to_vec())));
+    /// What is in the file; `None`: there is no such file.
+    fn read(&self) -> Result<Option<Vec<Kept>>, AuthorityFileError> {
+        let Some(text) = read(&self.path)? else { return Ok(None) };
+        let mut all: Vec<Kept> = Vec::new();
+        for section in pem::parse_many(text.as_slice()).map_err(|error| self.unusable(&error))? {
+            match (section.tag(), all.last_mut()) {
+                (KEY, _) => {
+                    let key = self.decrypt(&section)?;
+                    all.push(Kept { sealed: section, key, chain: Vec::new() });
+                }
+                (CERTIFICATE, Some(kept)) => kept.chain.push(CertificateDer::from(section.into_contents())),
+                _ => {}
+            }
+        }
+        if all.is_empty() { Err(self.unusable(&format!("there is no section `{KEY}` in it"))) } else { Ok(Some(all)) }
     }
-    Ok(replace(path, &text)?)
+
+    fn decrypt(&self, sealed: &Pem) -> Result<PrivateKey, AuthorityFileError> {
+        let encrypted =
+            EncryptedPrivateKeyInfoRef::try_from(sealed.contents()).map_err(|error| self.unusable(&error))?;
+        let decrypted = encrypted.decrypt(&*self.passphrase);
+        let decrypted =
+            decrypted.map_err(|_| self.unusable(&"its key cannot be decrypted; is it another passphrase?"))?;
+        PrivateKey::from_pkcs8(decrypted.as_bytes()).map_err(|error| self.unusable(&error))
+    }
+
+    fn seal(&self, key: PrivateKey) -> Result<Kept, AuthorityFileError> {
+        let bytes = key.to_pkcs8().map_err(SignError::from)?;
+        let info = PrivateKeyInfoRef::try_from(bytes.as_slice()).map_err(|error| self.unusable(&error))?;
+        let encrypted = info.encrypt(&*self.passphrase).map_err(|error| self.unusable(&error))?;
+        Ok(Kept { sealed: Pem::new(KEY, encrypted.as_bytes()), key, chain: Vec::new() })
+    }
+
+    fn write(&self, all: &[Kept]) -> Result<(), AuthorityFileError> {
+        let mut text = Zeroizing::new(String::new());
+        for kept in all {
+            text.push_str(&pem::encode(&kept.sealed));
+            for certificate in &kept.chain {
+                text.push_str(&pem::encode(&Pem::new(CERTIFICATE, certificate.to_vec())));
+            }
+        }
+        Ok(replace(&self.path, &text)?)
+    }
+
+    fn unusable(&self, reason: &dyn fmt::Display) -> AuthorityFileError {
+        content(&self.path, reason).into()
+    }
 }
 
 #[cfg(test)]
@@ -171,6 +237,10 @@ mod tests {
     use rcgen::{CertificateSigningRequestParams, Issuer, KeyPair};
 
     const PASSPHRASE: &[u8] = b"correct horse battery";
+
+    fn file(path: &Path) -> AuthorityFile {
+        AuthorityFile::new(path, PASSPHRASE, &domain()).unwrap()
+    }
 
     fn domain() -> TrustDomain {
         "orders.example".parse().unwrap()
@@ -189,11 +259,12 @@ mod tests {
     fn the_same_root_after_a_restart() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ca.pem");
-        let first = Authority::open(&path, PASSPHRASE, &domain()).unwrap();
-        let second = Authority::open(&path, PASSPHRASE, &domain()).unwrap();
+        let [first] = &file(&path).open().unwrap()[..] else { panic!() };
+        let [second] = &file(&path).open().unwrap()[..] else { panic!() };
         assert_eq!(first.bundle(), second.bundle());
         assert_eq!(first.not_after(), second.not_after());
-        assert_eq!(accepted(&second, first.bundle()), 1);
+        assert_eq!(first.key_id(), second.key_id());
+        assert_eq!(accepted(second, first.bundle()), 1);
         let text = std::fs::read_to_string(&path).unwrap();
         assert!(text.contains("ENCRYPTED PRIVATE KEY") && !text.contains("BEGIN PRIVATE KEY"));
     }
@@ -202,11 +273,14 @@ mod tests {
     fn another_passphrase_or_trust_domain_is_said() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ca.pem");
-        Authority::open(&path, PASSPHRASE, &domain()).unwrap();
-        let error = Authority::open(&path, b"another passphrase", &domain()).unwrap_err().to_string();
+        file(&path).open().unwrap();
+        let other = |passphrase: &[u8], domain: &str| {
+            AuthorityFile::new(&path, passphrase, &domain.parse().unwrap()).and_then(|file| file.open()).unwrap_err()
+        };
+        let error = other(b"another passphrase", "orders.example").to_string();
         assert!(error.contains("ca.pem") && error.contains("another passphrase?"), "{error}");
-        assert!(matches!(Authority::open(&path, b"short", &domain()), Err(AuthorityFileError::Passphrase)));
-        let error = Authority::open(&path, PASSPHRASE, &"other.example".parse().unwrap()).unwrap_err().to_string();
+        assert!(matches!(other(b"short", "orders.example"), AuthorityFileError::Passphrase));
+        let error = other(PASSPHRASE, "other.example").to_string();
         assert!(error.contains("is not one of `other.example`"), "{error}");
     }
 
@@ -224,27 +298,60 @@ mod tests {
     fn an_intermediate_under_somebody_elses_root() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ca.pem");
-        let request = Authority::request(&path, PASSPHRASE, &domain()).unwrap();
-        let error = Authority::open(&path, PASSPHRASE, &domain()).unwrap_err().to_string();
+        let request = file(&path).request(false).unwrap();
+        let error = file(&path).open().unwrap_err().to_string();
         assert!(error.contains("still missing"), "{error}");
         let (issuer, root) = upstream();
         let asked = CertificateSigningRequestParams::from_pem(&request).unwrap();
         let signed = asked.signed_by(&issuer).unwrap().pem();
         // Without the root nobody could trust it.
-        assert!(Authority::install(&path, PASSPHRASE, &domain(), &signed).is_err());
-        let installed = Authority::install(&path, PASSPHRASE, &domain(), &format!("{signed}{root}")).unwrap();
-        let opened = Authority::open(&path, PASSPHRASE, &domain()).unwrap();
+        assert!(file(&path).install(&signed, false).is_err());
+        let installed = file(&path).install(&format!("{signed}{root}"), false).unwrap();
+        let opened = file(&path).open().unwrap().remove(0);
         assert_eq!(opened.bundle(), installed.bundle());
         assert_eq!(accepted(&opened, installed.bundle()), 2, "the leaf and the intermediate");
         // The same key again: a certificate that runs out is replaced by another one for it.
-        let again = Authority::request(&path, PASSPHRASE, &domain()).unwrap();
+        let again = file(&path).request(false).unwrap();
         let again = CertificateSigningRequestParams::from_pem(&again).unwrap().signed_by(&issuer).unwrap().pem();
-        Authority::install(&path, PASSPHRASE, &domain(), &format!("{again}{root}")).unwrap();
+        file(&path).install(&format!("{again}{root}"), false).unwrap();
         // A certificate for another key.
         let other = folder.path().join("other.pem");
-        let request = Authority::request(&other, PASSPHRASE, &domain()).unwrap();
+        let request = file(&other).request(false).unwrap();
         let foreign = CertificateSigningRequestParams::from_pem(&request).unwrap().signed_by(&issuer).unwrap().pem();
-        let error = Authority::install(&path, PASSPHRASE, &domain(), &format!("{foreign}{root}")).unwrap_err();
+        let error = file(&path).install(&format!("{foreign}{root}"), false).unwrap_err();
         assert!(error.to_string().contains("another key"), "{error}");
+    }
+
+    #[test]
+    fn a_successor_stays_until_one_of_the_two_is_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ca.pem");
+        let first = file(&path).open().unwrap().remove(0);
+        let second = file(&path).successor(first.key_id()).unwrap();
+        assert_ne!(first.key_id(), second.key_id());
+        assert_eq!(file(&path).successor(first.key_id()).unwrap().key_id(), second.key_id(), "it is made once");
+        let keys = || file(&path).open().unwrap().iter().map(|one| one.key_id().clone()).collect::<Vec<_>>();
+        assert_eq!(keys(), [first.key_id().clone(), second.key_id().clone()]);
+        assert!(file(&path).remove(first.key_id()).unwrap());
+        assert!(!file(&path).remove(first.key_id()).unwrap());
+        assert_eq!(keys(), [second.key_id().clone()]);
+    }
+
+    #[test]
+    fn a_successor_under_somebody_elses_root() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ca.pem");
+        assert!(file(&path).request(true).unwrap_err().to_string().contains("could have a successor"));
+        let first = file(&path).open().unwrap().remove(0);
+        let request = file(&path).request(true).unwrap();
+        // Until it is signed, the mesh goes on with the first.
+        assert_eq!(file(&path).open().unwrap().len(), 1);
+        assert!(file(&path).successor(first.key_id()).unwrap_err().to_string().contains("still missing"));
+        let (issuer, root) = upstream();
+        let signed = CertificateSigningRequestParams::from_pem(&request).unwrap().signed_by(&issuer).unwrap().pem();
+        assert!(file(&path).install(&format!("{signed}{root}"), false).is_err(), "it is for the second key");
+        let installed = file(&path).install(&format!("{signed}{root}"), true).unwrap();
+        assert_eq!(file(&path).successor(first.key_id()).unwrap().key_id(), installed.key_id());
+        assert_eq!(accepted(&installed, installed.bundle()), 2);
     }
 }

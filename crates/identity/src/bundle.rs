@@ -27,7 +27,7 @@ struct Root {
 }
 
 /// SHA-256 of a root certificate in DER: enough to recognise it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RootPin([u8; 32]);
 
 impl RootPin {
@@ -46,6 +46,12 @@ impl RootPin {
     /// Its 32 bytes.
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0
+    }
+}
+
+impl fmt::Display for RootPin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
 

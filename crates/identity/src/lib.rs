@@ -12,12 +12,14 @@
 
 mod authority;
 mod authority_file;
+mod authority_key_id;
 mod bundle;
 mod control;
 mod crypto;
 mod gateway;
 mod key;
 mod membership_mark;
+mod proof;
 mod request;
 mod saved;
 mod spiffe;
@@ -28,12 +30,14 @@ mod verifier;
 mod verify;
 
 pub use authority::{Authority, SignError};
-pub use authority_file::AuthorityFileError;
+pub use authority_file::{AuthorityFile, AuthorityFileError};
+pub use authority_key_id::AuthorityKeyId;
 pub use bundle::{BundleError, RootPin, TrustBundle};
 pub use control::{control_server_config, joining_client_config, peer_addresses};
 pub use gateway::gateway_server_config;
 pub use key::NoKey;
 pub use membership_mark::MembershipMark;
+pub use proof::ProofError;
 pub use request::{KeyRequest, RequestError};
 pub use rustls::pki_types::{CertificateDer, UnixTime};
 pub use rustls::time_provider::{DefaultTimeProvider, TimeProvider};

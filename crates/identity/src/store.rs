@@ -1,23 +1,31 @@
 //! The identities that a node can prove at the moment.
 
+use crate::authority_key_id::AuthorityKeyId;
 use crate::bundle::TrustBundle;
 use crate::crypto::algorithms;
 use crate::request::KeyRequest;
 use crate::spiffe::SpiffeId;
 use crate::svid::{Svid, SvidError};
 use arc_swap::{ArcSwap, ArcSwapOption};
+use aws_lc_rs::rand;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::time_provider::{DefaultTimeProvider, TimeProvider};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::future::Future;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
+
+/// A certificate of an authority that does not sign any more is not renewed more often than this: perhaps it is not known yet that this one does.
+const AGAIN: Duration = Duration::from_secs(30);
 
 /// The node's SVIDs and the trust bundle. Every identity has a slot whose content is swapped atomically: a renewal takes
 /// no lock and touches no connection, and each later handshake uses the new SVID. The map of slots
 /// is locked for the moment of a look-up, once a handshake.
 pub struct SvidStore {
     bundle: ArcSwap<TrustBundle>,
+    /// The authority that signs now, if that was said.
+    issuer: ArcSwapOption<AuthorityKeyId>,
     slots: RwLock<Slots>,
     clock: Arc<dyn TimeProvider>,
 }
@@ -53,7 +61,7 @@ impl SvidStore {
     /// An empty store, by `clock`. The TLS configurations made from it use the same clock.
     pub fn with_clock(bundle: TrustBundle, clock: Arc<dyn TimeProvider>) -> Arc<Self> {
         let bundle = ArcSwap::from_pointee(bundle);
-        Arc::new(Self { bundle, slots: RwLock::default(), clock })
+        Arc::new(Self { bundle, issuer: ArcSwapOption::empty(), slots: RwLock::default(), clock })
     }
 
     /// The roots that peers' certificates must chain to.
@@ -76,11 +84,38 @@ impl SvidStore {
         }
     }
 
+    /// This authority signs from now on: SVIDs of others are due for renewal within `spread`, each at a moment of its own. Until then they are
+    /// shown.
+    pub fn set_issuer(&self, issuer: AuthorityKeyId, spread: Duration) {
+        let issuer = Arc::new(issuer);
+        self.issuer.store(Some(issuer.clone()));
+        let Some(now) = self.now() else { return };
+        for svid in self.all().into_iter().filter(|svid| *svid.issuer() != *issuer) {
+            let due = after(now, spread.mul_f64(fraction())).min(svid.renew_at());
+            self.slot(svid.id()).0.compare_and_swap(&svid, Some(Arc::new(svid.due_at(due))));
+        }
+    }
+
+    /// The authorities that signed what is shown now.
+    pub fn issuers(&self) -> BTreeSet<AuthorityKeyId> {
+        self.all().iter().map(|svid| svid.issuer().clone()).collect()
+    }
+
+    /// Whether the authority that signs now, as far as is known, has signed all that is shown.
+    pub fn is_renewed(&self) -> bool {
+        self.issuer.load().as_deref().is_none_or(|issuer| self.issuers().iter().all(|other| other == issuer))
+    }
+
     /// Checks the authority's answer to `request` as peers would, and serves it from the next handshake on. On an error the
     /// store goes on with what it has.
     pub fn install(&self, request: KeyRequest, chain: Vec<CertificateDer<'static>>) -> Result<Arc<Svid>, SvidError> {
         let now = self.now().ok_or(SvidError::NoTime)?;
-        let svid = Arc::new(Svid::new(request, chain, &self.bundle.load(), now, &algorithms())?);
+        let mut svid = Svid::new(request, chain, &self.bundle.load(), now, &algorithms())?;
+        // It may have been asked for before another authority began to sign.
+        if self.issuer.load().as_deref().is_some_and(|issuer| issuer != svid.issuer()) {
+            svid = svid.due_at(after(now, AGAIN).min(svid.renew_at()));
+        }
+        let svid = Arc::new(svid);
         let slot = self.slot(svid.id());
         slot.0.store(Some(svid.clone()));
         if let Some(name) = svid.id().server_name() {
@@ -164,6 +199,18 @@ impl SvidStore {
     fn write(&self) -> RwLockWriteGuard<'_, Slots> {
         self.slots.write().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn after(time: UnixTime, duration: Duration) -> UnixTime {
+    UnixTime::since_unix_epoch(Duration::from_secs(time.as_secs().saturating_add(duration.as_secs())))
+}
+
+/// A random number from 0 to 1.
+fn fraction() -> f64 {
+    let mut bytes = [0; 4];
+    // Without randomness nothing is spread; there are no keys then either.
+    let _ = rand::fill(&mut bytes);
+    f64::from(u32::from_be_bytes(bytes)) / f64::from(u32::MAX)
 }
 
 impl Slot {

@@ -1,5 +1,6 @@
 //! An identity that can be proved: a certificate chain and the key that belongs to it.
 
+use crate::authority_key_id::AuthorityKeyId;
 use crate::bundle::TrustBundle;
 use crate::key::PrivateKey;
 use crate::request::{KeyRequest, RequestError};
@@ -17,6 +18,7 @@ pub struct Svid {
     id: SpiffeId,
     key: PrivateKey,
     certified: Arc<CertifiedKey>,
+    issuer: AuthorityKeyId,
     renew_at: UnixTime,
     not_after: UnixTime,
 }
@@ -77,8 +79,9 @@ impl Svid {
             return Err(SvidError::OtherKey(id));
         }
         let renew_at = UnixTime::since_unix_epoch(Duration::from_secs(now.as_secs().midpoint(not_after.as_secs())));
+        let issuer = AuthorityKeyId::of(leaf);
         let certified = Arc::new(CertifiedKey::new(chain, Arc::new(key.clone())));
-        Ok(Self { id, key, certified, renew_at, not_after })
+        Ok(Self { id, key, certified, issuer, renew_at, not_after })
     }
 
     /// Whose it is.
@@ -96,7 +99,12 @@ impl Svid {
         self.not_after
     }
 
-    /// Half of the lifetime that it had when it arrived, or when its root ceased to be trusted.
+    /// Which authority signed it.
+    pub fn issuer(&self) -> &AuthorityKeyId {
+        &self.issuer
+    }
+
+    /// Half of the lifetime that it had when it arrived; earlier if its root ceased to be trusted, or another authority signs now.
     pub fn renew_at(&self) -> UnixTime {
         self.renew_at
     }
@@ -114,8 +122,9 @@ impl Svid {
 
     /// The same, to be renewed at `renew_at`.
     pub(crate) fn due_at(&self, renew_at: UnixTime) -> Self {
-        let Self { id, key, certified, not_after, .. } = self;
-        Self { id: id.clone(), key: key.clone(), certified: certified.clone(), renew_at, not_after: *not_after }
+        let Self { id, key, certified, issuer, not_after, .. } = self;
+        let (id, key, certified, issuer) = (id.clone(), key.clone(), certified.clone(), issuer.clone());
+        Self { id, key, certified, issuer, renew_at, not_after: *not_after }
     }
 
     pub(crate) fn private_key(&self) -> &PrivateKey {

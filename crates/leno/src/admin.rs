@@ -7,13 +7,15 @@ mod listener;
 pub(crate) use address::{Address, token};
 pub(crate) use listener::{Inherited, Listener, PREDECESSOR, is_trusted};
 
+use crate::log_page::{LogPage, LogQuery, Marks};
 use crate::scrape::Scrape;
-use crate::{jobs, nodes, revisions, scaling, successor};
+use crate::{certificates, jobs, nodes, revisions, scaling, successor};
+use axum::extract::Query;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{HeaderValue, WWW_AUTHENTICATE};
 use hyper::service::service_fn;
-use hyper::{Method, Request, Response, StatusCode};
+use hyper::{Method, Request, Response, StatusCode, Uri};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use leno_config::FunctionId;
 use leno_config::slice::{IN_NODE, Run};
@@ -140,6 +142,7 @@ impl Admin {
             "/externals" => list(self.externals()),
             _ => match (path.strip_prefix("/explain/"), path.strip_prefix("/destinations/").map(str::parse)) {
                 (Some(request_id), _) => self.explain(request_id),
+                _ if path.starts_with(LOGS) => self.logs(request.uri()),
                 (_, Some(Ok(function))) => {
                     let (destinations, beyond) = self.node.telemetry.destinations.of(&function);
                     list(json!({ "destinations": destinations, "beyond": beyond }))
@@ -195,6 +198,29 @@ impl Admin {
         }
     }
 
+    /// What instances wrote that this node runs.
+    fn logs(&self, uri: &Uri) -> Response<Full<Bytes>> {
+        let bad = |reason: String| reply(StatusCode::BAD_REQUEST, "text/plain", format!("{reason}\n"));
+        let id = match uri.path().strip_prefix(LOGS).unwrap_or_default().parse::<FunctionId>() {
+            Ok(id) => id,
+            Err(error) => return bad(error.to_string()),
+        };
+        let query = Query::<LogQuery>::try_from_uri(uri).map_err(|rejection| rejection.body_text());
+        let (query, before) = match query.and_then(|Query(query)| Marks::read(&query.after).map(|marks| (query, marks)))
+        {
+            Ok(read) => read,
+            Err(reason) => return bad(reason),
+        };
+        let asked = query.of_node(&id, &before, THIS_NODE, LOGS_BYTES);
+        let Some(output) = leno_node::read_output(&self.supervisor, &asked) else {
+            let text = format!("there is no function or job {id} on this node\n");
+            return reply(StatusCode::NOT_FOUND, "text/plain", text);
+        };
+        let (mut page, mut marks) = (LogPage::default(), before);
+        page.add(THIS_NODE, output, &mut marks);
+        list(json!(page.finish(&marks)))
+    }
+
     fn explain(&self, request_id: &str) -> Response<Full<Bytes>> {
         let hops = self.node.telemetry.ring.explain(request_id);
         if hops.is_empty() {
@@ -208,11 +234,12 @@ impl Admin {
         let revisions = Box::new(revisions::Scrape::of(&self.node));
         let control = self.control.as_ref().map(|control| Box::new(Scrape::of(control.status())) as Box<dyn Collector>);
         let connections = Box::new(self.node.admission.scrape());
+        let certificates = Box::new(certificates::Scrape::of(&self.node.svids));
         let extensions = Box::new(self.node.extension_instances.scrape());
         let (without_requests, destinations) =
             (Box::new(self.node.telemetry.connections.scrape()), Box::new(self.node.telemetry.destinations.scrape()));
         let mut others: Vec<Box<dyn Collector>> =
-            vec![scaling, revisions, connections, extensions, without_requests, destinations];
+            vec![scaling, revisions, connections, certificates, extensions, without_requests, destinations];
         others.extend(control);
         self.node.telemetry.metrics_text(self.node.ledger.entries(), others)
     }
@@ -344,7 +371,12 @@ fn told(image: &ImageState) -> (String, Option<&str>) {
 }
 
 const RECENT: usize = 100;
-const PATHS: &str = "/healthz /readyz /metrics /functions /nodes /revisions /instances /jobs /events /identities /externals /flows /recent /explain/REQUEST-ID /destinations/NAMESPACE/NAME; POST /upgrade\n";
+const LOGS: &str = "/logs/";
+/// Bytes of lines of one page.
+const LOGS_BYTES: u32 = 1 << 20;
+/// The name of this node on pages of its own.
+const THIS_NODE: &str = "";
+const PATHS: &str = "/healthz /readyz /metrics /functions /nodes /revisions /instances /jobs /events /identities /externals /flows /recent /explain/REQUEST-ID /destinations/NAMESPACE/NAME /logs/NAMESPACE/NAME; POST /upgrade\n";
 
 fn list(value: Value) -> Response<Full<Bytes>> {
     reply(StatusCode::OK, "application/json", value.to_string())

@@ -1,9 +1,12 @@
 //! The API of `leno control`: documents over HTTPS.
 //!
-//! `routes` says what there is, `service` knows what the store has, `leading` takes changes, `tokens` says who may what, `audit` who did what.
+//! `routes` says what there is, `service` knows what the store has, `leading` takes changes, `asked` asks nodes, `tokens` says who may what, `audit` who did what.
 
+mod asked;
 mod audit;
+mod authority;
 mod error;
+mod expiry;
 mod leading;
 mod nodes;
 mod routes;
@@ -14,6 +17,7 @@ mod tokens;
 pub(crate) mod types;
 
 pub(crate) use audit::Lines;
+pub(crate) use expiry::watch as watch_expiry;
 pub(crate) use leading::{Leading, first_mesh};
 pub(crate) use routes::LARGEST_BODY;
 pub(crate) use server::serve;

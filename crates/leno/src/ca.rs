@@ -1,23 +1,13 @@
-//! `leno ca`: the authority of a mesh as an intermediate under the operator's own root.
+//! `leno ca`: the authority of a mesh, as an intermediate under the operator's own root, and its replacement.
 
-use anyhow::{Context, Result, bail, ensure};
-use leno_identity::{Authority, TrustDomain};
+use crate::authority_file::File;
+use crate::remote;
+use anyhow::{Context, Result};
+use leno_identity::TrustDomain;
 use std::fs;
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
-use zeroize::Zeroizing;
-
-/// Where the authority's key is.
-#[derive(clap::Args)]
-pub(crate) struct File {
-    /// PEM file with the authority's key, encrypted, and its certificates.
-    #[arg(long, value_name = "FILE", requires = "ca_passphrase")]
-    ca: Option<PathBuf>,
-    /// File with the passphrase of the key.
-    #[arg(long, value_name = "FILE", requires = "ca")]
-    ca_passphrase: Option<PathBuf>,
-}
 
 /// What is done with the file.
 #[derive(clap::Subcommand)]
@@ -27,6 +17,9 @@ pub(crate) enum Command {
         /// The trust domain of the mesh.
         #[arg(long, value_name = "NAME")]
         trust_domain: TrustDomain,
+        /// For the authority that is to replace the one in the file: `leno ca rotate` changes to it.
+        #[arg(long)]
+        successor: bool,
         #[command(flatten)]
         file: File,
     },
@@ -35,53 +28,58 @@ pub(crate) enum Command {
         /// The trust domain of the mesh.
         #[arg(long, value_name = "NAME")]
         trust_domain: TrustDomain,
+        /// For the authority that is to replace the one in the file: `leno ca rotate` changes to it.
+        #[arg(long)]
+        successor: bool,
         /// File with the certificates; `-`: standard input.
         #[arg(long, value_name = "FILE")]
         chain: PathBuf,
         #[command(flatten)]
         file: File,
     },
-}
-
-impl File {
-    /// The authority in the file, or a new one if there is no file. `None`: its key is to be in memory only.
-    pub(crate) fn open(&self, trust_domain: &TrustDomain) -> Result<Option<Authority>> {
-        let Some((path, passphrase)) = self.given()? else { return Ok(None) };
-        Ok(Some(Authority::open(path, passphrase.as_bytes(), trust_domain)?))
-    }
-
-    fn given(&self) -> Result<Option<(&Path, Zeroizing<String>)>> {
-        let (Some(path), Some(passphrase)) = (&self.ca, &self.ca_passphrase) else { return Ok(None) };
-        let read = || format!("the passphrase of the authority's key: {}", passphrase.display());
-        let text = Zeroizing::new(fs::read_to_string(passphrase).with_context(read)?);
-        let line = Zeroizing::new(text.trim_end_matches(['\n', '\r']).to_owned());
-        ensure!(!line.is_empty(), "{}: there is no passphrase in it", passphrase.display());
-        Ok(Some((path, line)))
-    }
+    /// Replace the authority of a running mesh, without a failed request: nodes are given both roots, then renew what they have, then the first root
+    /// is withdrawn. The other authority is the one of `leno ca install --successor`, or else a new root.
+    Rotate {
+        #[command(flatten)]
+        rotate: remote::Rotate,
+        #[command(flatten)]
+        server: remote::Server,
+    },
+    /// Show the authority of a mesh, its roots and when they expire, and how far a rotation is.
+    Status {
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        server: remote::Server,
+    },
 }
 
 /// Carries out `leno ca …`.
-pub(crate) fn run(command: &Command) -> Result<ExitCode> {
-    let (Command::Request { file, .. } | Command::Install { file, .. }) = command;
-    let Some((path, passphrase)) = file.given()? else { bail!("give --ca FILE and --ca-passphrase FILE") };
+pub(crate) fn run(command: Command) -> Result<ExitCode> {
     match command {
-        Command::Request { trust_domain, .. } => {
-            print!("{}", Authority::request(path, passphrase.as_bytes(), trust_domain)?);
+        Command::Request { trust_domain, successor, file } => {
+            print!("{}", file.required(&trust_domain)?.request(successor)?);
         }
-        Command::Install { trust_domain, chain, .. } => {
+        Command::Install { trust_domain, successor, chain, file } => {
             let text = if chain.as_os_str() == "-" {
                 let mut text = String::new();
                 std::io::stdin().read_to_string(&mut text)?;
                 text
             } else {
-                fs::read_to_string(chain).with_context(|| chain.display().to_string())?
+                fs::read_to_string(&chain).with_context(|| chain.display().to_string())?
             };
-            Authority::install(path, passphrase.as_bytes(), trust_domain, &text)?;
-            println!(
-                "{}: the authority's certificate is in place; it counts from the next start of leno control",
-                path.display()
-            );
+            let file = file.required(&trust_domain)?;
+            file.install(&text, successor)?;
+            let counts = if successor {
+                "`leno ca rotate` changes to it"
+            } else {
+                "it counts from the next start of leno control"
+            };
+            println!("{}: the authority's certificate is in place; {counts}", file.path().display());
         }
+        Command::Rotate { rotate, server } => return remote::rotate(&server, rotate),
+        Command::Status { json, server } => return remote::authority_status(&server, json),
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -4,7 +4,7 @@
 //! over when nobody leads any more.
 
 use crate::api::{self, Certificate, Leading, Lines, Service};
-use crate::ca;
+use crate::authority_file;
 use crate::telemetry;
 use anyhow::{Context, Result, ensure};
 use leno_control::{Backend, Control, Etcd, EtcdOptions, Redb, Term};
@@ -64,7 +64,7 @@ pub(crate) struct Options {
     #[command(flatten)]
     certificate: Certificate,
     #[command(flatten)]
-    authority: ca::File,
+    authority: authority_file::OfControl,
     /// File with the Mesh document to begin with. It counts only while the store has none.
     #[arg(long, value_name = "FILE")]
     mesh: Option<PathBuf>,
@@ -100,7 +100,8 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         };
         tracing::info!("API       {url}{}", made.map(|ca| format!(" (--ca {})", ca.display())).unwrap_or_default());
         tracing::info!("store     {}", backend.name());
-        let service = Service::new(backend, lines);
+        let service = Service::new(backend, lines, options.certificate.ends(&data));
+        tokio::spawn(api::watch_expiry(service.clone()));
         tokio::spawn(api::serve(service.clone(), listener, tls));
         let first_token = options.first_token.clone().unwrap_or_else(|| data.join("admin.token"));
         while let Some(term) = follow(&service, &url, &mut stop).await {
@@ -261,6 +262,7 @@ async fn put_into_force(leading: &api::Leading, service: &Service) {
     sleep(AGAIN).await;
     // What is wrong is told by the log and the API.
     let _ = leading.put_into_force(service).await;
+    block_in_place(|| leading.tidy_authority_file());
 }
 
 /// The listener for nodes.

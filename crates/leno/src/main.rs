@@ -4,13 +4,17 @@
 mod admin;
 mod allocator;
 mod api;
+mod authority_file;
 mod ca;
+mod certificates;
 mod check;
 mod client;
 mod control;
 mod harden;
 mod images;
 mod jobs;
+mod log_page;
+mod logs;
 mod node;
 mod nodes;
 mod notify;
@@ -107,6 +111,8 @@ enum Command {
         #[arg(long, value_name = "VERSION")]
         if_version: Option<u64>,
         #[command(flatten)]
+        dry_run: remote::DryRun,
+        #[command(flatten)]
         server: remote::Server,
     },
     /// Remove documents from a control plane: `leno delete Function demo/shop`, or those that files have.
@@ -141,7 +147,7 @@ enum Command {
         #[command(flatten)]
         server: remote::Server,
     },
-    /// Make the authority of a mesh an intermediate under your own root.
+    /// See to the authority of a mesh: replace it, or make it an intermediate under your own root.
     #[command(subcommand)]
     Ca(ca::Command),
     /// List what is running, at a node; or what was applied, at a control plane.
@@ -159,6 +165,20 @@ enum Command {
         node: NodeAddress,
         #[command(flatten)]
         printing: client::Printing,
+    },
+    /// Show what instances of a function or a job wrote to standard output and standard error.
+    ///
+    /// A node keeps the latest 64 KiB of each instance that runs, and of the one that ended last. The node of this account is asked, unless --server,
+    /// LENO_SERVER or --context names a control plane, which asks all nodes that have the function.
+    Logs {
+        /// Function or job: `name`, or `namespace/name`.
+        function: String,
+        #[command(flatten)]
+        options: logs::Options,
+        #[command(flatten)]
+        server: remote::Server,
+        #[command(flatten)]
+        node: NodeAddress,
     },
     /// Show what happens on a node: each request with its verdict and the rule that decided, names and system calls that rooms refuse.
     ///
@@ -259,17 +279,20 @@ fn main() -> ExitCode {
         Command::Upgrade(arguments) => upgrade::run(&arguments),
         Command::Check { path, strict } => check::run(&path, strict),
         Command::Control(options) => harden::process(false).and_then(|()| control::run(&options)),
-        Command::Apply { sources, if_version, server } => remote::apply(&server, &sources, if_version),
+        Command::Apply { sources, if_version, dry_run, server } => {
+            remote::apply(&server, &sources, if_version, dry_run)
+        }
         Command::Delete { document, file, server } => remote::delete(&server, &document, &file),
         Command::Diff { sources, server } => remote::diff(&server, &sources),
         Command::Nodes { command, server } => remote::nodes(&server, &command),
-        Command::Ca(command) => ca::run(&command),
+        Command::Ca(command) => ca::run(command),
         Command::Token { command, server } => remote::token(&server, command),
         Command::Get { what, which, server, node, printing } => client::list(what, &which, (&node, &server), printing),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "leno", &mut std::io::stdout());
             Ok(ExitCode::SUCCESS)
         }
+        Command::Logs { function, options, server, node } => logs::run(&function, &options, &server, &node),
         Command::Observe { filter, printing, node } => observe::run(&node, &filter, &printing),
         Command::Suggest(Suggest::Egress { function, json, node }) => suggest::egress(&function, &node, json),
         Command::Explain { request_id, node, json } => client::explain(&request_id, &node, json),

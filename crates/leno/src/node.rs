@@ -25,8 +25,6 @@ use tokio::sync::{mpsc, watch};
 
 /// Threads of the supervisor and the admin listener, unless there are fewer cores. Requests have workers of their own.
 const MANAGEMENT_THREADS: usize = 2;
-/// How often to look whether the node's certificate or the roots were renewed, and must be kept for the next start.
-const SAVE_INTERVAL: Duration = Duration::from_secs(30);
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -196,7 +194,7 @@ async fn node(
     };
     let join = Join {
         control: arguments.control.clone(),
-        membership: membership.clone(),
+        membership,
         advertised: arguments.advertise,
         gateway,
         listeners,
@@ -236,7 +234,6 @@ async fn node(
         upgrades: Some(upgrades),
     };
     let answering = admin::serve(Arc::new(told), admin_listener);
-    let keeping = tokio::spawn(keep(membership, arguments.state.clone()));
     let addresses = running.addresses;
     for (scheme, address) in [("http", addresses.gateway_http), ("https", addresses.gateway_https)] {
         if let Some(address) = address {
@@ -255,7 +252,6 @@ async fn node(
         tokio::spawn(allocator::give_back());
         if let Some((relay, successor)) = or(ended.as_mut(), upgraded(&mut own, &running, &mut requests)).await {
             leaves_file.store(true, Ordering::Relaxed);
-            keeping.abort();
             tracing::info!("ending: process {} has the node, requests under way may end", successor.pid());
             tokio::join!(answering.end(), running.hand_over(relay)).1?;
             return Ok(ExitCode::SUCCESS);
@@ -336,24 +332,4 @@ async fn membership(arguments: &Arguments) -> Result<Membership> {
 fn token(path: &Path) -> Result<JoinToken> {
     let text = std::fs::read_to_string(path).with_context(|| format!("the join token: {}", path.display()))?;
     text.parse().with_context(|| path.display().to_string())
-}
-
-/// Keeps the identity for the next start, as often as it is renewed.
-async fn keep(membership: Membership, folder: PathBuf) {
-    let state = || {
-        let chain = membership.svids().current(membership.identity()).map(|svid| svid.chain().to_vec());
-        (chain, membership.svids().bundle())
-    };
-    let mut saved = state();
-    loop {
-        tokio::time::sleep(SAVE_INTERVAL).await;
-        let now = state();
-        if now == saved || now.0.is_none() {
-            continue;
-        }
-        match membership.save(&folder) {
-            Ok(()) => saved = now,
-            Err(error) => tracing::error!(%error, "the node's identity was not kept; it is tried again"),
-        }
-    }
 }

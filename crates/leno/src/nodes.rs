@@ -1,7 +1,7 @@
 //! Nodes, and which functions they host, as they are listed.
 
 use crate::table::Column;
-use crate::table::Show::{Plain, Wide};
+use crate::table::Show::{Age, Plain, Wide};
 use leno_control::{Bounds, FunctionNode, NodeStatus};
 use serde_json::{Value, json};
 
@@ -9,12 +9,15 @@ use serde_json::{Value, json};
 pub(crate) const COLUMNS: &[Column] = &[
     ("NODE", "node", Plain),
     ("STATE", "state", Plain),
+    ("ROLES", "roles", Plain),
     ("ZONE", "zone", Plain),
     ("HOSTED", "hosted", Plain),
     ("INSTANCES", "instances", Plain),
     ("OF", "most_instances", Plain),
     ("REJECTED", "rejected", Plain),
     ("REFUSED", "refused", Plain),
+    ("CERTIFICATE EXPIRES", "certificate_expires", Age),
+    ("OVERDUE", "overdue", Plain),
     ("REGION", "region", Wide),
     ("INBOUND", "inbound", Wide),
     ("CPU MILLIS", "cpu_millis", Wide),
@@ -28,10 +31,12 @@ pub(crate) fn row_of(node: &Value) -> Value {
         (Value::Bool(true), _) => "connected",
         _ => "away",
     };
+    let roles = ["gateway", "egress"].into_iter().filter(|role| node[role] == Value::Bool(true));
     let count = |list: &Value| list.as_array().map(Vec::len);
     json!({
         "node": node["name"],
         "state": state,
+        "roles": roles.collect::<Vec<_>>(),
         "inbound": node["inbound"],
         "region": node["locality"]["region"],
         "zone": node["locality"]["zone"],
@@ -42,6 +47,8 @@ pub(crate) fn row_of(node: &Value) -> Value {
         "memory_bytes": node["capacity"]["memory"],
         "rejected": count(&node["rejected"]),
         "refused": node["counters"]["refused"],
+        "certificate_expires": node["certificates"]["not_after"],
+        "overdue": node["certificates"]["overdue"],
     })
 }
 

@@ -1,8 +1,12 @@
 //! Commands that ask a control plane through its API.
 
+mod authority;
 mod connection;
 mod context;
+mod replay;
 
+pub(crate) use authority::{Rotate, rotate, status as authority_status};
+pub(crate) use connection::Connection;
 pub(crate) use context::Server;
 
 use crate::api::types::{
@@ -14,7 +18,6 @@ use crate::nodes;
 use crate::screen::{shown, shown_json};
 use crate::table::{self, Column, Show};
 use anyhow::{Context, Result, bail, ensure};
-use connection::Connection;
 use jiff::Timestamp;
 use leno_config::{DocumentId, Problem};
 use serde_json::Value;
@@ -32,15 +35,31 @@ pub(crate) struct Sources {
     file: Vec<PathBuf>,
 }
 
+/// Whether documents are only tried, and how that is told.
+#[derive(Clone, Copy, clap::Args)]
+pub(crate) struct DryRun {
+    /// Change nothing: show which recent requests, as nodes remember them, would have been decided differently.
+    #[arg(long)]
+    dry_run: bool,
+    /// What the answer looks like.
+    #[arg(short, long, value_enum, default_value_t = replay::Form::Table, requires = "dry_run")]
+    output: replay::Form,
+}
+
 /// `leno apply`
-pub(crate) fn apply(server: &Server, sources: &Sources, version: Option<u64>) -> Result<ExitCode> {
-    let mut request = ChangeRequest { apply: sources.read()?, ..ChangeRequest::default() };
+pub(crate) fn apply(server: &Server, sources: &Sources, version: Option<u64>, dry_run: DryRun) -> Result<ExitCode> {
+    let DryRun { dry_run, output } = dry_run;
+    let mut request = ChangeRequest { apply: sources.read()?, dry_run, replay: dry_run, ..ChangeRequest::default() };
     if let Some(version) = version {
         let names = names(&request.apply)?;
         let [document] = &names[..] else { bail!("--if-version is for one document, and there are {}", names.len()) };
         request.expect = vec![Expected { document: document.clone(), version }];
     }
-    Ok(change(server, &request)?.map_or_else(ExitCode::from, |answer| print_changes(&answer)))
+    match change(server, &request)? {
+        Ok(answer) if dry_run => replay::print(&answer, output),
+        Ok(answer) => Ok(print_changes(&answer)),
+        Err(code) => Ok(code.into()),
+    }
 }
 
 /// `leno delete`
@@ -376,6 +395,9 @@ pub(crate) enum Token {
         /// The node is a gateway and hosts nothing (`leno gateway`).
         #[arg(long)]
         only_gateway: bool,
+        /// The node connects to the outside for the functions of all nodes, where the mesh has such nodes do that (`egress.nodes` of the Mesh document).
+        #[arg(long, conflicts_with = "only_gateway")]
+        egress: bool,
         /// IP address, or block of addresses, at which other nodes may reach the node; may be given several times. Without it: only the address from
         /// which it joins.
         #[arg(long, value_name = "IP")]
@@ -418,9 +440,17 @@ pub(crate) fn token(server: &Server, command: Token) -> Result<ExitCode> {
             let made: NewToken = Connection::to(server)?.post("/v1/tokens", &request)?;
             println!("{}", shown(&made.token));
         }
-        Token::Join { node, gateway, only_gateway, address, region, zone, expires } => {
-            let request =
-                JoinTokenRequest { node, gateway, only_gateway, addresses: address, region, zone, lifetime: expires };
+        Token::Join { node, gateway, only_gateway, egress, address, region, zone, expires } => {
+            let request = JoinTokenRequest {
+                node,
+                gateway,
+                only_gateway,
+                egress,
+                addresses: address,
+                region,
+                zone,
+                lifetime: expires,
+            };
             let made: NewJoinToken = Connection::to(server)?.post("/v1/join-tokens", &request)?;
             println!("{}", shown(&made.token));
         }

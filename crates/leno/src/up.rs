@@ -94,7 +94,8 @@ async fn up(
             return Ok(ExitCode::from(2));
         }
     };
-    let admission = Admission { placement: Placement::Everything, gateway: true, locality: Default::default() };
+    let admission =
+        Admission { placement: Placement::Everything, gateway: true, locality: Default::default(), egress: true };
     let membership = control.admit_at(NODE, admission, &[mesh.inbound.ip()])?;
     let serving = control.clone();
     tokio::spawn(async move {

@@ -3,7 +3,7 @@
 #[path = "api/mod.rs"]
 mod api;
 mod cluster;
-#[allow(dead_code, reason = "each test binary uses a part of it")]
+#[allow(dead_code, clippy::duplicate_mod, reason = "each test binary uses a part of it, and both have the ports")]
 #[path = "../../control/tests/support/etcd.rs"]
 mod etcd;
 mod mesh;

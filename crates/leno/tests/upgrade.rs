@@ -6,7 +6,7 @@ mod cluster;
 mod mesh;
 
 use api::Control;
-use cluster::{MESH, Node, TIMEOUT, control, control_of, eventually, leno_of_nodes, nodes_of, status};
+use cluster::{MESH, Node, TIMEOUT, control, control_with, eventually, leno_of_nodes, nodes_of, status};
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Bytes;
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -323,7 +323,7 @@ fn requests_that_outlive_their_process_end_and_so_do_the_calls_that_they_make() 
 fn requests_of_instances_in_rooms_outlive_their_process_too() {
     let folder = tempfile::tempdir().unwrap();
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    let control = control_of(&MESH.replace("isolation: process", "isolation: strict"), Ipv4Addr::LOCALHOST);
+    let control = control_with(Ipv4Addr::LOCALHOST, &MESH.replace("isolation: process", "isolation: strict"));
     let (control, gateway, node) = start_with(control, &format!("  workingDirectory: {}", folder.path().display()));
     assert_eq!(front(&node)["isolation"], "strict");
     outlive(&control, gateway, node);

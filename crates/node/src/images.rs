@@ -4,6 +4,7 @@ mod pull;
 mod registries;
 
 pub use registries::registries;
+pub(crate) use registries::secret;
 
 use leno_config::slice;
 use leno_function::{ContainerSpec, FunctionSpec, Rooms, Source};

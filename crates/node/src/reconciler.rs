@@ -535,9 +535,9 @@ fn reachable(endpoints: Vec<leno_control::Endpoint>) -> Vec<Endpoint> {
     endpoints.into_iter().map(of).collect()
 }
 
-/// The identity to certify. What is outside of the mesh proves none.
+/// The identity to certify. What is outside of the mesh has one only where other nodes send their calls to it.
 fn identity(entry: &Arc<FunctionEntry>) -> Option<SpiffeId> {
-    if matches!(entry.slice.run, Run::Egress(_)) {
+    if matches!(&entry.slice.run, Run::Egress(egress) if !egress.by_egress_nodes) {
         return None;
     }
     entry.identity.parse().ok()

@@ -7,6 +7,8 @@ use crate::instances::{Hosted, InstanceHost};
 use crate::kernel::KernelPolicy;
 use crate::listeners::Listeners;
 use crate::loader::Loader;
+use crate::questions::Answerer;
+use crate::quotas;
 use crate::reconciler::Reconciler;
 use crate::warm::Warm;
 use anyhow::{Context, Result};
@@ -107,7 +109,11 @@ pub async fn start(
     let own: BTreeSet<SpiffeId> = gateway.into_iter().chain([node_identity]).collect();
     let telemetry = Telemetry::start(&mesh).context("the access log or the span exporter cannot be started")?;
 
+    let redis = mesh.quotas.clone();
     let node = Node::new(NodeSnapshot::new(mesh), hosted.clone(), svids.clone(), telemetry);
+    if let Some(redis) = redis {
+        quotas::start(redis, &node.ledger)?;
+    }
     node.endpoints.set_locality(join.locality);
     let options = leno_proxy::Options { workers, ..leno_proxy::Options::default() };
     tracing::info!("connections: {} at most, by the limit on file descriptors", options.connections);
@@ -137,6 +143,7 @@ pub async fn start(
     let inbound = advertised(addresses.inbound, join.advertised);
     let options = Options { control: join.control, membership: join.membership, inbound, backoff: BACKOFF };
     let (agent, updates) = leno_control::node::succeed(options, predecessor)?;
+    let questions = agent.questions();
     let (jobs, jobs_may_start) = watch::channel(succession.is_none());
     let (wanted, wanted_by) = watch::channel(own.clone());
     let (applied, is_applied) = watch::channel(false);
@@ -152,7 +159,7 @@ pub async fn start(
     let reconciler = Reconciler {
         agent,
         node: node.clone(),
-        loader: Loader { engines, modules, node: node.clone() },
+        loader: Loader { engines: engines.clone(), modules, node: node.clone() },
         supervisor: supervisor.clone(),
         hosted,
         images: images.clone(),
@@ -165,6 +172,8 @@ pub async fn start(
         jobs: jobs_may_start,
         warm,
     };
+    let answerer = Answerer { engines, node: node.clone(), supervisor: supervisor.clone() };
+    questions.map(|questions| tokio::spawn(answerer.run(questions)));
     tokio::spawn(reconciler.run(updates));
 
     let (is_now_ready, is_ready) = watch::channel(false);

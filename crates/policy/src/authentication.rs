@@ -58,6 +58,11 @@ impl Checked<'_> {
     pub(crate) fn principal(&self) -> Option<(&str, &str)> {
         self.claims.string("sub").map(|sub| (self.issuer.issuer.as_str(), sub))
     }
+
+    /// When it expires, clock skew included, in Unix milliseconds.
+    pub(crate) fn expires_ms(&self) -> Option<u64> {
+        self.claims.date("exp").ok().flatten().map(|exp| exp.saturating_add(self.issuer.clock_skew_ms))
+    }
 }
 
 /// The one token of a request, checked; `None` where there is none and none is required. `payload` holds the decoded claims.

@@ -1,6 +1,7 @@
 //! What a program wants to be handed with each request, so that one run is enough.
 
-use crate::spec::{ClaimPath, KeyPart, ProgramSpec, TokenSource};
+use crate::spec::{ClaimPath, ConditionKey, KeyPart, Operation, PathMatch, ProgramSpec, TokenSource};
+use alloc::string::String;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
@@ -39,4 +40,36 @@ impl Needs {
         }
         needs
     }
+}
+
+/// What a verdict may depend on in a request head, besides request line, peer and token. Counters of rate limits are not looked at.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reads {
+    /// Header fields (lower case) whose values rules look at, each once.
+    pub headers: Vec<String>,
+    /// Whether rules look at the query.
+    pub query: bool,
+}
+
+impl Reads {
+    /// What the rules and authorizers of this specification look at.
+    pub fn of(spec: &ProgramSpec) -> Self {
+        let mut reads = Self::default();
+        for condition in spec.authorization.iter().flat_map(|rule| &rule.when) {
+            match &condition.key {
+                ConditionKey::Header(name) if !reads.headers.contains(name) => reads.headers.push(name.clone()),
+                ConditionKey::Query(_) => reads.query = true,
+                ConditionKey::Header(_) | ConditionKey::Claim(_) | ConditionKey::Audience => {}
+            }
+        }
+        let authorizers = spec.authorizers.iter().flat_map(|authorizer| &authorizer.only);
+        let operations = spec.authorization.iter().flat_map(|rule| &rule.to).chain(authorizers);
+        reads.query |= operations.into_iter().any(reads_query);
+        reads
+    }
+}
+
+fn reads_query(operation: &Operation) -> bool {
+    let paths = operation.paths.any.iter().chain(&operation.paths.none);
+    paths.into_iter().any(|path| matches!(path, PathMatch::WithQuery(_)))
 }

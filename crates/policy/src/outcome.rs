@@ -86,6 +86,9 @@ pub struct Decision {
     pub facts: Vec<Option<String>>,
     /// The verdict that there would be if what is audited were in force, where that is another one.
     pub audit: Option<Verdict>,
+    /// When the token that was accepted expires, clock skew included, in Unix milliseconds: what is still open then is judged again.
+    /// `None`: no token was accepted, or it does not expire.
+    pub until_ms: Option<u64>,
     /// The runtime's marching orders.
     pub plan: Plan,
 }

@@ -46,6 +46,7 @@ struct Findings {
     principal: Option<String>,
     facts: Vec<Option<String>>,
     audit: Option<Verdict>,
+    until_ms: Option<u64>,
     asks: Vec<u16>,
 }
 
@@ -116,6 +117,7 @@ impl Program {
             principal: findings.principal,
             facts: findings.facts,
             audit: findings.audit,
+            until_ms: findings.until_ms,
             plan: Plan {
                 target: target.and_then(|(index, _)| u16::try_from(index).ok()),
                 trace: traced,
@@ -254,6 +256,7 @@ impl Program {
         sidecar::request_edits(&self.spec.sidecar, edits);
         remove_twins(&input.headers, edits);
         if let Some(token) = token {
+            findings.until_ms = token.expires_ms();
             let facts = self.needs.claims.iter().map(|path| token.claims.text(path).map(ToString::to_string));
             findings.facts = facts.collect();
         }

@@ -5,6 +5,7 @@ mod component;
 pub(crate) mod exchange;
 mod guard;
 pub mod judge;
+pub(crate) mod open;
 mod pool;
 pub(crate) mod relay;
 pub(crate) mod reply;
@@ -12,9 +13,10 @@ mod retry;
 pub(crate) mod route;
 pub(crate) mod upgrade;
 mod upstream;
+mod watch;
 pub(crate) mod worker;
 
-use crate::http::body::{Body, grpc_status};
+use crate::http::body::{Body, Closed, grpc_status};
 use crate::http::failure::Failure;
 use crate::http::head;
 use crate::runtime::schedule;
@@ -25,7 +27,11 @@ use http::{HeaderMap, Response, StatusCode, request};
 use judge::{JudgeInput, Judgement, Permitted, Refusal, Ruling};
 use leno_config::FunctionId;
 use leno_policy::spec::Protocol;
+use open::{Permission, Registered};
 use route::{Route, Upstream};
+use std::future::poll_fn;
+use std::pin::pin;
+use std::rc::Rc;
 use upstream::{Reply, UpstreamGuard};
 
 impl Exchange {
@@ -47,7 +53,7 @@ impl Exchange {
             schedule::charge(route.judge.class);
         }
         self.record.stage(Stage::Routed);
-        let permitted = match self.worker.judge.request(self.ask(&route, &body), head, &self.record) {
+        let permitted = match self.worker.judge.request(self.ask(&route, &body), head, &self.record).await {
             Judgement::Permitted(permitted) => permitted,
             Judgement::Denied(refusal) => {
                 if matches!(route.upstream, Upstream::NotACallee | Upstream::Outside(..)) {
@@ -64,7 +70,7 @@ impl Exchange {
         } else {
             permitted
         };
-        let permitted = if permitted.has_extensions() {
+        let mut permitted = if permitted.has_extensions() {
             match Box::pin(self.extend(self.ask(&route, &body), permitted)).await {
                 Judgement::Permitted(permitted) => permitted,
                 Judgement::Denied(refusal) => return self.refuse(refusal),
@@ -72,7 +78,15 @@ impl Exchange {
         } else {
             permitted
         };
-        let (ruling, reply) = upstream::forward(&self, &route.upstream, permitted, body).await;
+        let open = self.open(&route, &mut permitted);
+        let forwarded = {
+            let mut forwarded = pin!(upstream::forward(&self, &route.upstream, permitted, body));
+            poll_fn(|cx| open.poll_unless_closed(forwarded.as_mut(), cx)).await
+        };
+        let (ruling, reply) = match forwarded {
+            Ok(forwarded) => forwarded,
+            Err(closed) => return self.close(&closed),
+        };
         let (mut head, reply_body, guard) = match reply {
             Ok(Reply { response, guard }) => {
                 if let Some(failure) = response.extensions().get() {
@@ -90,7 +104,7 @@ impl Exchange {
         if let Err(refusal) = self.worker.judge.response(&ruling, &mut head, &self.record) {
             return self.refuse(refusal);
         }
-        self.finish(Response::from_parts(head, reply_body), guard, ruling)
+        self.finish(Response::from_parts(head, reply_body), (guard, ruling, open))
     }
 
     fn ask<'a>(&'a self, route: &'a Route, body: &Body) -> JudgeInput<'a> {
@@ -150,6 +164,36 @@ impl Exchange {
         self.answer(reply::denied(refusal, &self))
     }
 
+    /// Puts the permitted exchange among the open ones.
+    fn open(&self, route: &Route, permitted: &mut Permitted) -> Registered {
+        let caller = match &self.origin {
+            Origin::Outbound(_, caller) => caller.clone(),
+            Origin::Gateway | Origin::Inbound(_) => None,
+        };
+        let permission = Permission {
+            asked: permitted.take_asked(),
+            direction: self.origin.direction(),
+            peer: self.peer.clone(),
+            caller,
+            from_gateway: self.via_gateway || matches!(self.origin, Origin::Gateway),
+            target: route.target_name().unwrap_or_else(|| route.judge.name.clone()),
+            protocol: self.protocol,
+            scheme: self.scheme,
+            port: self.port,
+            expires: self.expires,
+            started: self.started,
+        };
+        let ends = permitted.until_ms().and_then(|until| watch::instant(until, self.record.started()));
+        let is_old = !Rc::ptr_eq(&self.snapshot, &self.worker.snapshot());
+        self.worker.open.register(permission, route.judge.clone(), self.record.clone(), ends, is_old)
+    }
+
+    /// Answers a request that was closed before there was a response.
+    fn close(self, closed: &Closed) -> Response<Body> {
+        self.record.failure(&closed.failure());
+        self.refuse(Refusal { status: closed.status, headers: HeaderMap::new(), own: None })
+    }
+
     /// Answers a request that has no upstream response.
     pub(crate) fn fail(self, failure: Failure) -> Response<Body> {
         self.record.failure(&failure);
@@ -174,7 +218,11 @@ impl Exchange {
     }
 
     /// Cleans the response head, and attaches to the body whatever must be held until the body ends.
-    fn finish(self, response: Response<Body>, upstream: UpstreamGuard, ruling: Ruling) -> Response<Body> {
+    fn finish(
+        self,
+        response: Response<Body>,
+        (upstream, ruling, open): (UpstreamGuard, Ruling, Registered),
+    ) -> Response<Body> {
         let (mut head, body) = response.into_parts();
         let upgraded = head.status == StatusCode::SWITCHING_PROTOCOLS;
         self.record.status(head.status.as_u16());
@@ -186,8 +234,9 @@ impl Exchange {
             return Response::from_parts(head, body);
         }
         let deadline = if upgraded { None } else { self.deadline(&ruling) };
+        open.callee_expires(upstream.expires());
         let mut guard = ExchangeGuard::new(self.record);
-        (guard.upstream, guard.ruling, guard.deadline) = (upstream, Some(ruling), deadline);
+        (guard.upstream, guard.ruling, guard.open, guard.deadline) = (upstream, Some(ruling), Some(open), deadline);
         Response::from_parts(head, guard.keep_with(body))
     }
 }

@@ -141,6 +141,7 @@ pub(crate) fn observed() -> Observed {
             principal: Some("https://login.example/ann".into()),
             path_changed: false,
         }),
+        inputs: None,
         signatures: vec![SignatureCheck {
             key: KeyId([0xab; 32]),
             algorithm: Algorithm::ES256,

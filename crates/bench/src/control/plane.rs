@@ -6,7 +6,7 @@ use crate::proxy_under_test::Helper;
 use anyhow::{Context, anyhow, bail, ensure};
 use leno_config::FunctionId;
 use leno_control::{Control, Counters, Definitions, JoinToken, Store, TokenGrant, Transaction};
-use leno_identity::Authority;
+use leno_identity::AuthorityFile;
 use leno_policy::spec::QuotaAlgorithm;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -143,7 +143,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         .enable_all()
         .build()?;
     let domain = crate::material::TRUST_DOMAIN.parse()?;
-    let authority = Authority::open(&arguments.folder.join("authority.pem"), b"a passphrase of a benchmark", &domain)?;
+    let file = arguments.folder.join("authority.pem");
+    let authority = AuthorityFile::new(&file, b"a passphrase of a benchmark", &domain)?.open()?.remove(0);
     let file =
         arguments.folder.join(format!("{}{}.redb", world.functions, if world.scheduled { "-scheduled" } else { "" }));
     let control = Control::new(authority, Store::open(&file)?, leno_control::Options::default())?;

@@ -75,7 +75,7 @@ impl World {
     pub(super) fn admission(self, node: usize, functions: BTreeSet<FunctionId>) -> Admission {
         let scheduled = self.scheduled && node != self.stranger();
         let placement = if scheduled { Placement::Scheduled } else { Placement::Only(functions) };
-        Admission { placement, gateway: false, locality: Default::default() }
+        Admission { placement, gateway: false, locality: Default::default(), egress: false }
     }
 
     /// Compiled from documents, as users write them: all nine policies for each function.

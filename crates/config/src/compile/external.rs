@@ -3,7 +3,7 @@
 use super::fields::{self, DAY, MILLISECOND};
 use super::header::{self, Use};
 use super::{Context, Placed, text};
-use crate::document::{self, ExternalCredential, ExternalPort, ExternalSpec, ExternalTls};
+use crate::document::{self, EgressNodes, ExternalCredential, ExternalPort, ExternalSpec, ExternalTls};
 use crate::duration::Duration;
 use crate::egress::{Credential, CredentialForm, Egress, EgressPort, EgressProtocol, EgressTls};
 use crate::id::{FunctionId, is_label};
@@ -51,6 +51,7 @@ pub(super) fn external(
         credentials: credentials(&scope, spec),
         connect_timeout: connect,
         trace_context: spec.trace_context,
+        by_egress_nodes: context.egress_nodes == EgressNodes::Egress,
     };
     Function {
         labels: document.metadata.labels.clone(),

@@ -1,7 +1,7 @@
 //! The Mesh document, or its defaults.
 
 use super::fields::{self, DAY, MILLISECOND};
-use super::{Placed, images, text};
+use super::{Placed, images, quotas, text};
 use crate::document::{
     self, AccessLogFormat, AccountChoice, Address, AdminAddress, EngineChoice, Gateway, Listeners, MeshLimits,
     MeshSpec, ProxyProtocol, SameNode,
@@ -92,6 +92,7 @@ fn checked(scope: &Scope<'_>, spec: &MeshSpec, folder: Option<&Path>, inputs: &R
         https.key = fields::file(inputs, &gateway.field("key"), &https.key);
     }
     mesh.images = images::images(&scope.field("images"), &spec.images, folder, inputs);
+    mesh.quotas = quotas::quotas(&scope.field("quotas"), &spec.quotas, inputs);
     mesh.access_log.file = mesh.access_log.file.map(|file| fields::relative(scope, &file));
     mesh
 }
@@ -144,6 +145,7 @@ fn compiled(spec: &MeshSpec) -> MeshSlice {
         },
         images: images::usual(&spec.images),
         name_servers: spec.egress.name_servers.iter().map(|address| address.0).collect(),
+        quotas: None,
         limits: Limits {
             head_bytes,
             headers,

@@ -21,6 +21,7 @@ mod module;
 mod observe;
 mod policy;
 mod process;
+mod quotas;
 mod rate_limit;
 mod regex;
 mod resilience;
@@ -90,6 +91,8 @@ struct Context<'a> {
     audited: &'a [String],
     /// How instances are kept apart that do not say so themselves.
     isolation: Isolation,
+    /// Which nodes connect to what is outside.
+    egress_nodes: document::EgressNodes,
     /// Of all authentication sections.
     issuers: &'a BTreeSet<&'a str>,
     /// Files that documents refer to.
@@ -134,6 +137,7 @@ pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -
         incomplete: documents.incomplete,
         audited: documents.meshes.first().map_or(&[], |mesh| &mesh.document.spec.audit_namespaces),
         isolation: documents.meshes.first().map(|mesh| mesh.document.spec.instances.isolation).unwrap_or_default(),
+        egress_nodes: documents.meshes.first().map(|mesh| mesh.document.spec.egress.nodes).unwrap_or_default(),
         issuers: &issuers,
         inputs: &inputs,
         modules: &modules,

@@ -132,4 +132,18 @@ impl Default for ExternalTimeouts {
 pub struct MeshEgress {
     /// Name servers that nodes ask for the names of External documents, over UDP, and TCP for long answers. Without it: those of the machine.
     pub name_servers: Vec<Address>,
+    /// Which nodes connect to what External documents describe. No document of theirs can say otherwise.
+    pub nodes: EgressNodes,
+}
+
+/// Which nodes connect to what is outside of the mesh.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum EgressNodes {
+    /// The one of the function that calls.
+    #[default]
+    Caller,
+    /// Those that joined with `leno token join --egress`, and no others. Only they get the documents' rules and need their files, look names up, and
+    /// judge the calls. Without any such node, calls to the outside fail.
+    Egress,
 }

@@ -2,6 +2,7 @@
 
 use super::external::MeshEgress;
 use super::image::Images;
+use super::quotas::Quotas;
 use super::value::{Address, AdminAddress, ApiVersion};
 use crate::duration::Duration;
 use crate::slice::Isolation;
@@ -66,6 +67,8 @@ pub struct MeshSpec {
     pub images: Images,
     /// Calls to the outside, of which External documents tell.
     pub egress: MeshEgress,
+    /// Where the counters of rate limits are kept.
+    pub quotas: Quotas,
     /// Limits on what clients and functions may send.
     pub limits: MeshLimits,
 }
@@ -84,6 +87,7 @@ impl Default for MeshSpec {
             instances: Instances::default(),
             images: Images::default(),
             egress: MeshEgress::default(),
+            quotas: Quotas::default(),
             limits: MeshLimits::default(),
         }
     }

@@ -16,6 +16,7 @@ mod mesh;
 mod observe;
 mod policy;
 mod principal;
+mod quotas;
 mod rate_limit;
 mod resilience;
 mod rollout;
@@ -32,7 +33,8 @@ pub use claim::ClaimPath;
 pub use confine::{Resources, Secret, SecretAs};
 pub use extension::{Direction, Extension, FailMode, Phase};
 pub use external::{
-    External, ExternalCredential, ExternalKind, ExternalPort, ExternalSpec, ExternalTimeouts, ExternalTls, MeshEgress,
+    EgressNodes, External, ExternalCredential, ExternalKind, ExternalPort, ExternalSpec, ExternalTimeouts, ExternalTls,
+    MeshEgress,
 };
 pub use external_authorization::{Authorizer, AuthorizerCache};
 pub use function::{
@@ -49,6 +51,7 @@ pub use mesh::{
 pub use observe::{AccessLog, Tracing};
 pub use policy::{Policy, PolicyKind, PolicySpec};
 pub use principal::RequestPrincipal;
+pub use quotas::{Quotas, RedisQuotas, RedisTls};
 pub use rate_limit::{Algorithm, Counts, KeyPart, RateLimit, RateLimitOverride};
 pub use resilience::{Backoff, CircuitBreaker, OutlierDetection, Retry, RetryBudget};
 pub use rollout::{MaxLatency, Rollout, TrafficTarget};

@@ -32,14 +32,14 @@ impl Control {
     pub fn admit_at(&self, node: &str, admission: Admission, addresses: &[IpAddr]) -> Result<Membership, AdmitError> {
         check_name(node)?;
         let failed = |error: &dyn fmt::Display| AdmitError::Certificate(error.to_string());
-        let trust_domain = self.0.bundle.trust_domain();
+        let trust_domain = &self.0.trust_domain;
         let identity = SpiffeId::node(trust_domain, node).map_err(|error| failed(&error))?;
-        let svids = SvidStore::new(self.0.bundle.clone());
+        let svids = SvidStore::new(self.bundle().as_ref().clone());
         let loopback = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
         let addresses: Vec<IpAddr> = loopback.into_iter().chain(addresses.iter().copied()).collect();
         let member = Member { admission: admission.clone(), addresses, joined_by: None, cordoned: false };
-        certify(&self.0.authority, &svids, &identity, &member.addresses, member.mark())
-            .map_err(|error| failed(&error))?;
+        let authority = self.authority().map_err(AdmitError::Certificate)?;
+        certify(&authority, &svids, &identity, &member.addresses, member.mark()).map_err(|error| failed(&error))?;
         self.members().insert(node, member);
         self.state().admit(node, admission);
         Membership::new(identity, trust_domain, svids).map_err(|error| failed(&error))
@@ -47,7 +47,9 @@ impl Control {
 
     /// Makes a token with which a machine can join once. Blocks on the store. `noted` is stored with it or not at all, here and in what follows.
     pub fn grant(&self, grant: TokenGrant, noted: Transaction) -> Result<JoinToken, AdmitError> {
-        let bundle = self.0.authority.bundle();
+        // Of the authority by which the control plane can be known until the end of a rotation.
+        let authority = self.trust().own_signer().map_err(AdmitError::Certificate)?;
+        let bundle = authority.bundle();
         let root = bundle.roots().next().ok_or_else(|| AdmitError::Certificate("there is no root".to_owned()))?;
         let store = self.0.store.lock().unwrap_or_else(PoisonError::into_inner);
         // Changed in a copy, and in force only when it is stored.
@@ -67,12 +69,13 @@ impl Control {
         (from, address): (IpAddr, IpAddr),
     ) -> Result<Vec<CertificateDer<'static>>, JoinError> {
         let request = |error: &dyn fmt::Display| JoinError::Request(error.to_string());
-        let identity = SpiffeId::node(self.0.bundle.trust_domain(), name).map_err(|error| request(&error))?;
+        let identity = SpiffeId::node(&self.0.trust_domain, name).map_err(|error| request(&error))?;
         let store = self.0.store.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.members().clone();
         let mut members = before.clone();
         let member = members.join(secret, (name, csr), (from, address), SystemTime::now())?;
-        let signed = self.0.authority.sign_node(csr, &identity, &member.addresses, member.mark(), NODE_LIFETIME);
+        let authority = self.authority().map_err(JoinError::Request)?;
+        let signed = authority.sign_node(csr, &identity, &member.addresses, member.mark(), NODE_LIFETIME);
         let chain = signed.map_err(|error| request(&error))?;
         store.save_members(&before, &members, Transaction::default())?;
         *self.members() = members;

@@ -2,13 +2,17 @@
 
 use super::{at, dump, file, id, outcome};
 use crate::job::JobState;
+use crate::question::{
+    Answer, Output, OutputLine, OutputMark, Question, ReadOutput, ReplayExample, ReplayVerdict, Replayed,
+};
 use crate::resource::{Content, Instance, InstanceState, Subject};
 use crate::rollout::RevisionCounts;
 use crate::server::greeting;
 use crate::wire;
 use crate::wire::v1::{self, from_node, to_node};
-use leno_config::ModuleHash;
+use leno_config::{CandidatePrograms, ModuleHash};
 use prost::Message;
+use std::time::Duration;
 
 /// A message is read as this one, and written as it was read. `name` is the file's, `kind` the message's.
 fn message<M: Message + Default + PartialEq + std::fmt::Debug>(name: &str, kind: &str, expected: &M) {
@@ -84,11 +88,25 @@ fn golden_messages_are_read_and_written_as_they_were() {
         from_node(&format!("job-{state:?}").to_lowercase(), from_node::Message::Job(report));
     }
 
+    let certificates = v1::Certificates {
+        issuers: vec![vec![7; 20].into(), vec![9; 20].into()],
+        not_after: 1_900_000_000,
+        overdue: 3,
+    };
+    from_node("certificates", from_node::Message::Certificates(certificates));
+    let proof = v1::Proof { sequence: 4, failure: "the certificate is not valid here: CertNotValidYet".to_owned() };
+    from_node("proof", from_node::Message::Proof(proof));
+    let authority = v1::Authority { key: vec![9; 20].into(), spread_ms: 1500 };
+    to_node("authority", to_node::Message::Authority(authority));
+    to_node("prove", to_node::Message::Prove(v1::Prove { sequence: 4 }));
+
     let welcome = v1::Welcome { protocol: 1, release: "0.0.9".to_owned() };
     to_node("welcome", to_node::Message::Welcome(welcome));
     let content = Content::new(&()).unwrap();
     let resources = self::subjects().iter().map(|subject| wire::resource(subject, &content)).collect();
     to_node("delta", to_node::Message::Delta(v1::Delta { nonce: 300, resources, removed: subjects() }));
+
+    questions();
 
     let identity = "spiffe://orders.example/ns/shop/sa/checkout".to_owned();
     let (secret, csr) = (vec![7; 16].into(), vec![0x30, 0].into());
@@ -96,8 +114,66 @@ fn golden_messages_are_read_and_written_as_they_were() {
     message("join-request", "JoinRequest", &v1::JoinRequest { secret, name, csr, address });
     let (chain, roots) = (vec![vec![0x30, 0].into(); 2], vec![vec![0x30, 0].into()]);
     message("join-response", "JoinResponse", &v1::JoinResponse { chain, roots });
-    message("sign-request", "SignRequest", &v1::SignRequest { identity, csr: vec![0x30, 0].into() });
+    let request = v1::SignRequest { identity, csr: vec![0x30, 0].into(), candidate: false };
+    message("sign-request", "SignRequest", &request);
+    message("sign-request-candidate", "SignRequest", &v1::SignRequest { candidate: true, ..request });
     message("sign-response", "SignResponse", &v1::SignResponse { chain: vec![vec![0x30, 0].into(); 2] });
+}
+
+/// Questions to nodes, and answers.
+fn questions() {
+    let candidates = vec![CandidatePrograms::of(&super::slices::command())];
+    let replay = Question::Replay { candidates, limit: Duration::from_secs(10) };
+    let mark = OutputMark { instance: 3, began_ms: 1_900_000_000_000, next: 70 };
+    let read = Question::Output(ReadOutput {
+        function: id("shop/checkout"),
+        instance: Some(3),
+        previous: true,
+        tail: Some(100),
+        after: vec![mark],
+        limit: 65_536,
+    });
+    let verdict = |allowed: bool, policy: &str, rule: &str, clause: &str| ReplayVerdict {
+        allowed,
+        policy: policy.to_owned(),
+        rule: rule.to_owned(),
+        clause: clause.to_owned(),
+    };
+    let example = ReplayExample {
+        at: at(1),
+        request_id: "req-1".to_owned(),
+        direction: "outbound".to_owned(),
+        caller: "shop/checkout".to_owned(),
+        callee: Some("shop/stock".to_owned()),
+        method: "GET".to_owned(),
+        path: "/items/7".to_owned(),
+        before: verdict(true, "", "p/authorization/all", ""),
+        after: verdict(false, "authorization", "p/authorization/some", "to.paths: nothing matches"),
+    };
+    let replayed = Replayed {
+        judged: 100,
+        newly_denied: 3,
+        newly_allowed: 1,
+        unjudged: [("its query was not kept".to_owned(), 7)].into(),
+        skipped: 2,
+        examples: vec![example],
+        left_out: vec!["rate limits".to_owned()],
+    };
+    let declined = Err("it does not host the function any more".to_owned());
+    let replays = Answer::Replays([(id("shop/checkout"), Ok(replayed)), (id("shop/stock"), declined)].into());
+    let line = OutputLine { instance: 3, at_ms: 1_900_000_000_000, stderr: true, text: "hello".to_owned() };
+    let output = Answer::Output(Output { lines: vec![line], marks: vec![mark], dropped: 5, more: true });
+    let refused = Answer::Declined("another replay is under way".to_owned());
+    for (name, question) in [("question-replay", replay), ("question-output", read)] {
+        let sent = question.to_wire(7).unwrap();
+        assert_eq!(Question::from_wire(sent.clone()), Ok(question));
+        to_node(name, to_node::Message::Question(sent));
+    }
+    for (name, answer) in [("answer-replays", replays), ("answer-output", output), ("answer-declined", refused)] {
+        let sent = answer.to_wire(7);
+        assert_eq!(Answer::from_wire(sent.clone()), Ok(answer));
+        from_node(name, from_node::Message::Answer(sent));
+    }
 }
 
 fn hello() -> v1::Hello {

@@ -100,7 +100,7 @@ pub(super) fn job() -> Slice {
     Slice { engine: Some(Engine::Wasm), ..plain("shop/report", Run::Job(job)) }
 }
 
-pub(super) fn egress() -> Slice {
+pub(super) fn egress(by_egress_nodes: bool) -> Slice {
     let protocols = [EgressProtocol::Http, EgressProtocol::Https, EgressProtocol::Tls, EgressProtocol::Tcp];
     let port = |(number, protocol)| EgressPort { number, protocol, http2: true };
     let forms =
@@ -121,6 +121,7 @@ pub(super) fn egress() -> Slice {
             credentials: forms.into_iter().map(credential).collect(),
             connect_timeout: Duration::from_secs(5),
             trace_context: true,
+            by_egress_nodes,
         }),
     )
 }

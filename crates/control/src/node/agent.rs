@@ -1,6 +1,7 @@
 //! The handle through which a node talks to the control plane.
 
 use super::desired::{Desired, from_node};
+use super::questions::Questions;
 use super::stream;
 use super::update::Update;
 use crate::channel;
@@ -15,19 +16,22 @@ use crate::wire::{self, v1};
 use backon::ExponentialBuilder;
 use bytes::Bytes;
 use leno_config::FunctionId;
-use leno_identity::{CertificateDer, SpiffeId, TlsError};
+use leno_identity::{CertificateDer, SpiffeId, SvidStore, TlsError};
 use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tonic::Request;
 use tonic::transport::Channel;
 
 const SIGN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Updates that may wait for the node to apply them. Further changes wait at the control plane and are merged there.
 const QUEUE: usize = 4;
+/// Questions that may wait for the node to answer them. Further ones are declined.
+const QUESTIONS: usize = 16;
 
 /// How to reach and join the control plane.
 #[derive(Clone, Debug)]
@@ -87,9 +91,12 @@ pub type Updates = mpsc::Receiver<Update>;
 #[derive(Debug)]
 struct Handle {
     shared: Arc<Shared>,
+    membership: Membership,
     channel: Channel,
     connection: watch::Receiver<Connection>,
     term: watch::Receiver<Option<Term>>,
+    /// `None`: somebody has taken them.
+    questions: Mutex<Option<Questions>>,
     /// Dropping this ends the stream.
     _alive: mpsc::Sender<()>,
     yielding: watch::Sender<bool>,
@@ -102,6 +109,8 @@ pub struct Predecessor {
     pub updates: mpsc::Receiver<Bytes>,
     /// Told how that goes.
     pub events: mpsc::UnboundedSender<Succession>,
+    /// Closes when that process has ended.
+    pub gone: oneshot::Receiver<Infallible>,
 }
 
 /// What becomes of a predecessor's updates.
@@ -117,6 +126,18 @@ pub enum Succession {
 pub(crate) struct Shared {
     desired: Mutex<Desired>,
     outbox: mpsc::UnboundedSender<Outgoing>,
+    /// Notified when certificates have to be renewed earlier than they say.
+    renewals: Notify,
+    standing: Mutex<Standing>,
+}
+
+/// How this process stands to other ones of its node.
+#[derive(Clone, Copy)]
+pub(crate) struct Standing {
+    /// The node is this process: the stream is its own, and so are the files for the next start.
+    pub current: bool,
+    /// The process before this one has ended.
+    pub alone: bool,
 }
 
 /// A message for the control plane. With a `stream` number it is sent on that stream only.
@@ -135,19 +156,24 @@ pub fn succeed(options: Options, predecessor: Option<Predecessor>) -> Result<(Ag
     let Options { control, membership, inbound, backoff } = options;
     let channel = channel::of_member(&control, &membership)?;
     let (outbox, outgoing) = mpsc::unbounded_channel();
-    let shared = Arc::new(Shared { desired: Mutex::default(), outbox });
+    let standing = Standing { current: predecessor.is_none(), alone: predecessor.is_none() };
+    let (renewals, standing) = (Notify::new(), Mutex::new(standing));
+    let shared = Arc::new(Shared { desired: Mutex::default(), outbox, renewals, standing });
     let (updates, queue) = mpsc::channel(QUEUE);
     let (state, connection) = watch::channel(Connection::Away { attempts: 0, reason: None });
     let (renewed, term) = watch::channel(None);
     let (alive, ended) = mpsc::channel(1);
     let (yielding, yields) = watch::channel(false);
+    let (asked, questions) = mpsc::channel(QUESTIONS);
     let session = stream::Session {
         shared: shared.clone(),
+        membership: membership.clone(),
         channel: channel.clone(),
         inbound,
         backoff,
         outgoing,
         updates,
+        asked,
         state,
         term: renewed,
         ended,
@@ -155,7 +181,9 @@ pub fn succeed(options: Options, predecessor: Option<Predecessor>) -> Result<(Ag
         yielding: yields,
     };
     tokio::spawn(session.run());
-    Ok((Agent(Arc::new(Handle { shared, channel, connection, term, _alive: alive, yielding })), queue))
+    let questions = Mutex::new(Some(questions));
+    let handle = Handle { shared, membership, channel, connection, term, questions, _alive: alive, yielding };
+    Ok((Agent(Arc::new(handle)), queue))
 }
 
 impl Agent {
@@ -230,11 +258,40 @@ impl Agent {
 
     /// Has the control plane sign a certificate for an identity that this node hosts. `csr` is DER; the returned chain is DER, leaf first.
     pub async fn sign(&self, identity: &SpiffeId, csr: Vec<u8>) -> Result<Vec<CertificateDer<'static>>, SignFailure> {
-        let mut request = Request::new(v1::SignRequest { identity: identity.to_string(), csr: csr.into() });
-        request.set_timeout(SIGN_TIMEOUT);
-        let answer =
-            IdentityClient::new(self.0.channel.clone()).sign(request).await.map_err(|status| failure(&status))?;
-        Ok(answer.into_inner().chain.into_iter().map(|der| CertificateDer::from(der.to_vec())).collect())
+        sign(self.0.channel.clone(), identity, csr, false).await
+    }
+
+    /// Says which certificates the node shows, once what is needed for its next start was kept. Only changes are sent.
+    pub(crate) fn certified(&self, store: &SvidStore) {
+        // Held meanwhile: nothing is written any more when another process of the node may write.
+        let standing = self.0.shared.standing();
+        if !standing.current {
+            return;
+        }
+        if let Err(error) = self.0.membership.keep() {
+            tracing::error!(%error, "the node's identity was not kept; it is tried again");
+            return;
+        }
+        // The process before may have certificates of an authority that nobody must withdraw yet, and is not told to renew them.
+        if !standing.alone {
+            return;
+        }
+        let own = store.current(self.0.membership.identity());
+        let overdue = store.now().map_or(0, |now| store.renew_due(now).len());
+        let certified = (
+            store.issuers(),
+            own.map_or(0, |svid| svid.not_after().as_secs()),
+            u32::try_from(overdue).unwrap_or(u32::MAX),
+        );
+        let message = self.0.shared.desired().certified(certified);
+        if let Some(message) = message {
+            self.0.shared.send(None, message);
+        }
+    }
+
+    /// Resolves when certificates may have to be renewed earlier than they say.
+    pub(crate) async fn renewal_wanted(&self) {
+        self.0.shared.renewals.notified().await;
     }
 
     /// The state of the stream. The receiver sees each change.
@@ -252,12 +309,34 @@ impl Agent {
     /// that there is no moment without one.
     pub fn yield_stream(&self, yielding: bool) {
         self.0.yielding.send_replace(yielding);
+        self.0.shared.standing().current = !yielding;
+        if !yielding {
+            self.0.shared.want_renewal();
+        }
+    }
+
+    /// The questions of the control plane, for whoever asks for them first. Until then a few wait, and further ones are declined.
+    pub fn questions(&self) -> Option<Questions> {
+        self.0.questions.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// The versions of the resources that are in force on this node.
     pub fn held(&self) -> BTreeMap<Subject, Version> {
         self.0.shared.desired().held().clone()
     }
+}
+
+/// `candidate`: by the authority that may sign soon.
+pub(crate) async fn sign(
+    channel: Channel,
+    identity: &SpiffeId,
+    csr: Vec<u8>,
+    candidate: bool,
+) -> Result<Vec<CertificateDer<'static>>, SignFailure> {
+    let mut request = Request::new(v1::SignRequest { identity: identity.to_string(), csr: csr.into(), candidate });
+    request.set_timeout(SIGN_TIMEOUT);
+    let answer = IdentityClient::new(channel).sign(request).await.map_err(|status| failure(&status))?;
+    Ok(answer.into_inner().chain.into_iter().map(|der| CertificateDer::from(der.to_vec())).collect())
 }
 
 fn failure(status: &tonic::Status) -> SignFailure {
@@ -272,6 +351,15 @@ impl Shared {
     /// The lock is held only briefly. Nothing panics while holding it, so poisoning is ignored.
     pub(crate) fn desired(&self) -> MutexGuard<'_, Desired> {
         self.desired.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Nothing panics while holding it either.
+    pub(crate) fn standing(&self) -> MutexGuard<'_, Standing> {
+        self.standing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn want_renewal(&self) {
+        self.renewals.notify_one();
     }
 
     /// Once the stream's task has ended, messages are dropped.

@@ -4,7 +4,8 @@ use crate::job::JobReport;
 use crate::load::{Bounds, Capacity, Lease};
 use crate::resource::{Content, Instance, Subject, Version};
 use crate::wire::v1::from_node::Message;
-use crate::wire::{self, RELEASE, v1};
+use crate::wire::v1::to_node;
+use crate::wire::{self, Certified, RELEASE, v1};
 use bytes::Bytes;
 use leno_config::FunctionId;
 use prost::Message as _;
@@ -12,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use tokio::sync::mpsc;
 
-/// Updates that a copy may be behind.
+/// Messages that a copy may be behind.
 const COPIES: usize = 1024;
 /// Payload bytes after which a message of a copy is full.
 const COPY_BYTES: usize = 512 << 10;
@@ -24,6 +25,8 @@ pub(crate) struct Desired {
     held: BTreeMap<Subject, Version>,
     /// What they are, for another process of this node. Kept here, because the node keeps them in another form.
     payloads: BTreeMap<Subject, Bytes>,
+    /// Who signs, as the control plane said last.
+    authority: Option<v1::Authority>,
     /// Gets a copy of everything that is put into force.
     copy: Option<mpsc::Sender<Bytes>>,
     instances: BTreeMap<FunctionId, Vec<Instance>>,
@@ -33,6 +36,10 @@ pub(crate) struct Desired {
     bounds: BTreeMap<FunctionId, Vec<Bounds>>,
     /// The shares of rate limits that were delivered last.
     leases: BTreeMap<FunctionId, Lease>,
+    /// The certificates that the node shows.
+    certified: Option<Certified>,
+    /// The version of the protocol on the present stream; 0: there is none, or no welcome yet.
+    protocol: u32,
 }
 
 impl Desired {
@@ -115,11 +122,7 @@ impl Desired {
 
     /// Notes that these versions of subjects are in force; `None`: that the subject is gone.
     pub(crate) fn in_force(&mut self, changes: Vec<(Subject, Option<Content>)>) {
-        if let Some(copy) = &self.copy
-            && copy.try_send(delta(&changes)).is_err()
-        {
-            self.copy = None;
-        }
+        self.pass_on(|| delta(&changes));
         for (subject, content) in changes {
             match content {
                 // The payload is a part of a message, all of which it would keep.
@@ -132,6 +135,20 @@ impl Desired {
                     self.held.remove(&subject);
                 }
             }
+        }
+    }
+
+    /// Notes who signs from now on.
+    pub(crate) fn signs(&mut self, authority: v1::Authority) {
+        self.pass_on(|| to_node(to_node::Message::Authority(authority.clone())));
+        self.authority = Some(authority);
+    }
+
+    fn pass_on(&mut self, message: impl FnOnce() -> Bytes) {
+        if let Some(copy) = &self.copy
+            && copy.try_send(message()).is_err()
+        {
+            self.copy = None;
         }
     }
 
@@ -153,7 +170,28 @@ impl Desired {
             }
         }
         messages.push(delta(&part));
+        messages.extend(self.authority.clone().map(|authority| to_node(to_node::Message::Authority(authority))));
         (messages, receiver)
+    }
+
+    /// Notes what is shown; `None`: that is known, or the control plane's release does not want to know.
+    pub(crate) fn certified(&mut self, certified: Certified) -> Option<v1::FromNode> {
+        if self.certified.as_ref() == Some(&certified) {
+            return None;
+        }
+        self.certified = Some(certified);
+        self.certificates()
+    }
+
+    /// Notes which version of the protocol is spoken from now on. What only that one has is said now.
+    pub(crate) fn speaks(&mut self, protocol: u32) -> Option<v1::FromNode> {
+        self.protocol = protocol;
+        self.certificates()
+    }
+
+    fn certificates(&self) -> Option<v1::FromNode> {
+        let certified = self.certified.as_ref().filter(|_| self.protocol >= wire::AUTHORITIES)?;
+        Some(from_node(Message::Certificates(wire::certificates(certified))))
     }
 
     pub(crate) fn held(&self) -> &BTreeMap<Subject, Version> {
@@ -166,7 +204,12 @@ fn delta(changes: &[(Subject, Option<Content>)]) -> Bytes {
     let changes = || changes.iter().filter(|(subject, _)| *subject != Subject::Mesh);
     let resources = changes().filter_map(|(subject, content)| Some(wire::resource(subject, content.as_ref()?)));
     let removed = changes().filter(|(_, content)| content.is_none()).map(|(subject, _)| subject.into());
-    v1::Delta { nonce: 0, resources: resources.collect(), removed: removed.collect() }.encode_to_vec().into()
+    let delta = v1::Delta { nonce: 0, resources: resources.collect(), removed: removed.collect() };
+    to_node(to_node::Message::Delta(delta))
+}
+
+fn to_node(message: to_node::Message) -> Bytes {
+    v1::ToNode { message: Some(message) }.encode_to_vec().into()
 }
 
 pub(crate) fn from_node(message: Message) -> v1::FromNode {

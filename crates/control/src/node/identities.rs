@@ -63,9 +63,8 @@ impl Identities {
         loop {
             let now_wanted = wanted.borrow_and_update().clone();
             let renewal = self.pass(&now_wanted).await;
-            for (identity, reason) in &renewal.failed {
-                tracing::warn!(%identity, reason, "an identity was not certified");
-            }
+            renewal.failed.iter().for_each(|(identity, reason)| self.warn(identity, reason));
+            self.agent.certified(&self.store);
             let sleep = if renewal.failed.is_empty() {
                 pauses = BACKOFF.build();
                 self.until_next()
@@ -74,8 +73,25 @@ impl Identities {
             };
             tokio::select! {
                 () = tokio::time::sleep(sleep) => (),
+                () = self.agent.renewal_wanted() => (),
                 changed = wanted.changed() => if changed.is_err() { return },
             }
+        }
+    }
+
+    /// Half of the lifetime is left when the first attempt fails. When only a quarter is, somebody has to look.
+    fn warn(&self, identity: &SpiffeId, reason: &str) {
+        let Some((svid, now)) = self.store.current(identity).zip(self.store.now()) else {
+            tracing::warn!(%identity, reason, "an identity was not certified, and has no certificate");
+            return;
+        };
+        let left = svid.not_after().as_secs().saturating_sub(now.as_secs());
+        let since_due = now.as_secs().saturating_sub(svid.renew_at().as_secs());
+        let expires_in = Duration::from_secs(left);
+        if left < since_due {
+            tracing::error!(%identity, reason, ?expires_in, "a certificate is not renewed, and expires soon");
+        } else {
+            tracing::warn!(%identity, reason, ?expires_in, "a certificate was not renewed; it is tried again");
         }
     }
 

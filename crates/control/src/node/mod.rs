@@ -6,11 +6,13 @@
 mod agent;
 mod desired;
 mod identities;
+mod questions;
 mod stream;
 mod update;
 
 pub use agent::{Agent, Connection, Options, Predecessor, SignFailure, Succession, Term, Updates, join, succeed};
 pub use identities::{Identities, Renewal};
+pub use questions::{Asked, Questions};
 pub use update::{Change, Update};
 
 use backon::ExponentialBuilder;

@@ -1,16 +1,20 @@
 //! Keeps one stream to the control plane open, as long as there is an [`super::Agent`].
 
-use super::agent::{Connection, Outgoing, Predecessor, Shared, Succession, Term};
+use super::agent::{Connection, Outgoing, Predecessor, Shared, Succession, Term, sign};
 use super::desired::from_node;
+use super::questions::Asked;
 use super::update::{Change, Update};
 use crate::channel;
 use crate::leases::TERM;
+use crate::membership::Membership;
+use crate::question::Question;
 use crate::resource::{Content, Resource, Subject, Version};
 use crate::wire::v1::discovery_client::DiscoveryClient;
 use crate::wire::v1::from_node;
 use crate::wire::v1::to_node::Message;
 use crate::wire::{self, MAX_MESSAGE, PROTOCOLS, RELEASE, v1};
 use backon::{BackoffBuilder, ExponentialBuilder};
+use leno_identity::AuthorityKeyId;
 use prost::Message as _;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -39,11 +43,13 @@ const RENEWAL: Duration = Duration::from_secs(2);
 /// The stream to the control plane. It is reopened whenever it ends.
 pub(crate) struct Session {
     pub shared: Arc<Shared>,
+    pub membership: Membership,
     pub channel: Channel,
     pub inbound: Option<SocketAddr>,
     pub backoff: ExponentialBuilder,
     pub outgoing: mpsc::UnboundedReceiver<Outgoing>,
     pub updates: mpsc::Sender<Update>,
+    pub asked: mpsc::Sender<Asked>,
     pub state: watch::Sender<Connection>,
     pub term: watch::Sender<Option<Term>>,
     pub ended: mpsc::Receiver<()>,
@@ -105,7 +111,13 @@ impl Session {
     /// Passes on the updates of the predecessor until it hands over and all of them were answered. `None`: the agent or the queue of updates was
     /// dropped.
     async fn follow(&mut self, predecessor: Predecessor) -> Option<()> {
-        let Predecessor { mut updates, events } = predecessor;
+        let Predecessor { mut updates, events, gone } = predecessor;
+        let shared = self.shared.clone();
+        tokio::spawn(async move {
+            let _ = gone.await;
+            shared.standing().alone = true;
+            shared.want_renewal();
+        });
         let (told, mut rejected) = mpsc::unbounded_channel();
         let mut told = Some(told);
         loop {
@@ -122,8 +134,18 @@ impl Session {
                 told = None;
                 continue;
             };
-            let delta = v1::Delta::decode(update).map_err(|error| Status::internal(error.to_string()));
-            match delta.and_then(|delta| self.update(PREDECESSOR, delta, RELEASE)) {
+            let message = v1::ToNode::decode(update).map_err(|error| Status::internal(error.to_string()));
+            let update = message.and_then(|message| match message.message {
+                Some(Message::Delta(delta)) => self.update(PREDECESSOR, delta, RELEASE).map(Some),
+                Some(Message::Authority(sent)) => {
+                    // At once: the node may be this process's in a moment.
+                    self.signs(v1::Authority { spread_ms: 0, ..sent });
+                    Ok(None)
+                }
+                _ => Err(Status::internal("something that is not for another process")),
+            });
+            let Some(update) = update.transpose() else { continue };
+            match update {
                 Ok(mut update) => {
                     told.iter().for_each(|told| update.tell(told.clone()));
                     self.updates.send(update).await.ok()?;
@@ -131,6 +153,8 @@ impl Session {
                 Err(status) => drop(events.send(Succession::Rejected(status.message().to_owned()))),
             }
         }
+        self.shared.standing().current = true;
+        self.shared.want_renewal();
         let _ = events.send(Succession::InForce);
         Some(())
     }
@@ -139,7 +163,11 @@ impl Session {
         let (to_control, messages) = mpsc::channel(OUTGOING);
         // A message in the outbox is in the hello as well, or belongs to an earlier stream.
         while self.outgoing.try_recv().is_ok() {}
-        let hello = self.shared.desired().hello(self.inbound);
+        let hello = {
+            let mut desired = self.shared.desired();
+            desired.speaks(0);
+            desired.hello(self.inbound)
+        };
         if to_control.try_send(hello).is_err() {
             return End::Failed(Status::internal("no room for a hello"));
         }
@@ -188,6 +216,10 @@ impl Session {
                 message = from_control.message(), if read.len() < READ_AHEAD => {
                     match message.map(|message| message.and_then(|message| message.message)) {
                         Ok(Some(Message::Welcome(sent))) if welcome.is_none() && PROTOCOLS.contains(&sent.protocol) => {
+                            let says = self.shared.desired().speaks(sent.protocol);
+                            if let Some(message) = says {
+                                self.shared.send(Some(number), message);
+                            }
                             welcome = Some(sent);
                         }
                         Ok(Some(Message::Welcome(sent))) => {
@@ -202,6 +234,11 @@ impl Session {
                                 self.term.send_replace(Some(term));
                             }
                         }
+                        Ok(Some(Message::Authority(sent))) => {
+                            self.signs(sent);
+                        }
+                        Ok(Some(Message::Prove(sent))) => self.prove(number, sent.sequence),
+                        Ok(Some(Message::Question(question))) => self.ask(number, question),
                         Ok(Some(Message::Delta(delta))) => {
                             let Some(welcome) = &welcome else {
                                 return End::Failed(Status::failed_precondition("a stream begins with a welcome"));
@@ -235,6 +272,47 @@ impl Session {
                 _ = self.ended.recv() => return End::Unwanted,
             }
         }
+    }
+
+    /// Has certificates of other authorities renewed.
+    fn signs(&self, sent: v1::Authority) {
+        let issuer = AuthorityKeyId::from_bytes(&sent.key);
+        self.membership.svids().set_issuer(issuer, Duration::from_millis(sent.spread_ms));
+        self.shared.desired().signs(sent);
+        self.shared.want_renewal();
+    }
+
+    /// Tries a certificate of the candidate, and says on this stream what became of it.
+    fn prove(&self, stream: u64, sequence: u64) {
+        let (shared, membership, channel) = (self.shared.clone(), self.membership.clone(), self.channel.clone());
+        let standing = *self.shared.standing();
+        tokio::spawn(async move {
+            // It may not have the present roots, and nobody gives them to it.
+            if !standing.alone {
+                let failure = "the process before the running one still has open connections".to_owned();
+                return shared.send(Some(stream), from_node(from_node::Message::Proof(v1::Proof { sequence, failure })));
+            }
+            let identity = membership.identity();
+            let proof = membership.svids().prove(identity, |csr| sign(channel, identity, csr, true)).await;
+            let failure = proof.err().map(|error| error.to_string()).unwrap_or_default();
+            shared.send(Some(stream), from_node(from_node::Message::Proof(v1::Proof { sequence, failure })));
+        });
+    }
+
+    /// Hands on a question. What cannot be decoded is declined here, and what there is no room for.
+    fn ask(&self, number: u64, sent: v1::Question) {
+        let (shared, id) = (self.shared.clone(), sent.id);
+        let question = Question::from_wire(sent);
+        let asked = Asked::new(shared, number, id);
+        let refused = match question {
+            Ok(question) => match self.asked.try_send(asked.about(question)) {
+                Ok(()) => return,
+                Err(error) => (error.into_inner(), "it has too many questions to answer".to_owned()),
+            },
+            Err(reason) => (asked, format!("{reason}; this node is of release {RELEASE}")),
+        };
+        let (asked, reason) = refused;
+        asked.decline(reason);
     }
 
     /// Resources that cannot be decoded are rejected here. The node never sees them. `release` is the control plane's.

@@ -2,12 +2,15 @@
 
 use super::{Node, State};
 use crate::resource::{Content, Subject, Version};
+use crate::wire::v1::to_node;
 use crate::wire::{self, MAX_REASON, v1};
+use bytes::Bytes;
 use leno_config::FunctionId;
 use prost::Message;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::Notify;
 
 /// Payload bytes after which a delta is sent and another begun.
@@ -26,6 +29,10 @@ pub(super) struct Session {
     pub pending: BTreeSet<Subject>,
     nonce: u64,
     unanswered: BTreeMap<u64, Vec<(Subject, Option<Version>)>>,
+    /// The version of the protocol that is spoken.
+    protocol: u32,
+    /// Sent before any delta.
+    notices: VecDeque<to_node::Message>,
     pub wake: Arc<Notify>,
 }
 
@@ -48,12 +55,36 @@ impl Session {
     /// `known` are the subjects of which the node has any version.
     pub(super) fn new(
         number: u64,
+        protocol: u32,
         sent: BTreeMap<Subject, Option<Version>>,
         known: BTreeSet<Subject>,
         wake: Arc<Notify>,
     ) -> Self {
-        let (explicit, wanted, unanswered) = Default::default();
-        Self { number, explicit, wanted, sent, pending: known, nonce: 0, unanswered, wake }
+        let (explicit, wanted, unanswered, notices) = Default::default();
+        Self { number, explicit, wanted, sent, pending: known, nonce: 0, unanswered, protocol, notices, wake }
+    }
+
+    /// Whether the node's release knows of authorities.
+    pub(super) fn speaks_of_authorities(&self) -> bool {
+        self.protocol >= wire::AUTHORITIES
+    }
+
+    /// Says something that is no configuration, if the node's release knows it. It takes the place of what was not sent yet.
+    pub(super) fn notify(&mut self, message: to_node::Message) {
+        if self.speaks_of_authorities() {
+            self.notices.retain(|other| mem::discriminant(other) != mem::discriminant(&message));
+            self.notices.push_back(message);
+            self.wake.notify_one();
+        }
+    }
+
+    /// Says who signs.
+    pub(super) fn tell_issuer(&mut self, key: &[u8], spread: Duration) {
+        if !key.is_empty() {
+            let spread_ms = u64::try_from(spread.as_millis()).unwrap_or(u64::MAX);
+            let authority = v1::Authority { key: Bytes::copy_from_slice(key), spread_ms };
+            self.notify(to_node::Message::Authority(authority));
+        }
     }
 
     /// Records what a delta sends the node. A subject that neither exists nor is subscribed to is forgotten.
@@ -245,6 +276,9 @@ impl State {
     /// The next delta for a session, limited in size. Removals are sent only after all other changes.
     pub(crate) fn next_delta(&mut self, name: &str, number: u64) -> Next {
         let Some(session) = self.session(name, number) else { return Next::Ended };
+        if let Some(notice) = session.notices.pop_front() {
+            return Next::Send(v1::ToNode { message: Some(notice) });
+        }
         if session.pending.is_empty() || session.unanswered.len() >= MAX_UNANSWERED {
             return Next::Wait;
         }

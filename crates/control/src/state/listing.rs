@@ -4,7 +4,7 @@ use super::{Node, State};
 use crate::definitions::Function;
 use crate::resource::{Instance, Subject};
 use crate::status::{
-    FunctionNode, FunctionStatus, HostedInstance, IssuedIdentity, NodeStatus, RejectedVersion, Status,
+    Certificates, FunctionNode, FunctionStatus, HostedInstance, IssuedIdentity, NodeStatus, RejectedVersion, Status,
 };
 use leno_config::FunctionId;
 use leno_identity::SpiffeId;
@@ -42,6 +42,20 @@ impl State {
             }
         }
         all
+    }
+
+    /// The nodes that have a function's slice in force.
+    pub(crate) fn nodes_of(&self, id: &FunctionId) -> Vec<Arc<str>> {
+        let subject = Subject::Slice(id.clone());
+        let has_it = |(_, node): &(&Arc<str>, &Node)| node.present && node.in_force.contains_key(&subject);
+        self.nodes.iter().filter(has_it).map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Counts an answer that nobody has asked for.
+    pub(crate) fn unasked(&mut self, name: &str) {
+        if let Some(node) = self.nodes.get_mut(name) {
+            node.counters.refused += 1;
+        }
     }
 
     /// The node's own part: itself, and what it hosts.
@@ -107,8 +121,15 @@ impl State {
             counters: node.counters,
             locality: node.admission.locality.clone(),
             cordoned: node.cordoned,
+            gateway: node.admission.gateway,
+            egress: node.admission.egress,
             capacity: node.capacity,
             reserved: self.scheduler.reserved_on(name),
+            certificates: node.certificates.as_ref().map(|(issuers, not_after, overdue)| Certificates {
+                issuers: issuers.iter().map(ToString::to_string).collect(),
+                not_after: *not_after,
+                overdue: *overdue,
+            }),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::State;
 use crate::admission::Placement;
-use crate::definitions::{Compiled, Function};
+use crate::definitions::{Carrier, Compiled, Function};
 use crate::resource::{Endpoint, Subject, Version};
 use crate::scheduler::NodeState;
 use leno_config::FunctionId;
@@ -22,6 +22,8 @@ pub(super) struct Index {
     named: HashMap<FunctionId, Names>,
     /// Connected nodes that subscribed to [`Subject::Routes`].
     gateways: Names,
+    /// Nodes with the egress role.
+    egress: Names,
     exposed: BTreeSet<FunctionId>,
     /// Functions by callees.
     callers: HashMap<FunctionId, BTreeSet<FunctionId>>,
@@ -94,6 +96,14 @@ impl Index {
         };
     }
 
+    pub(super) fn set_egress(&mut self, name: &Arc<str>, egress: bool) {
+        if egress {
+            self.egress.insert(name.clone())
+        } else {
+            self.egress.remove(name)
+        };
+    }
+
     pub(super) fn exposed(&self) -> impl Iterator<Item = &FunctionId> {
         self.exposed.iter()
     }
@@ -142,7 +152,7 @@ impl State {
             self.rewant(before, after);
             outside.extend(self.outside_callees(id));
         }
-        // What is outside of the mesh is called by the caller's own node.
+        // What callers' own nodes connect to is where callers are.
         if !outside.is_empty() {
             self.rehost(&outside.into_iter().collect::<Vec<_>>());
         }
@@ -154,7 +164,7 @@ impl State {
         match self.compiled.functions.get(id) {
             Some(function) => {
                 self.index.define(id, function);
-                if function.outside || function.job.is_some() {
+                if function.outside.is_some() || function.job.is_some() {
                     self.scheduler.remove_function(id);
                 } else {
                     self.scheduler.set_function(id, function.demand.clone(), self.awaiting);
@@ -207,10 +217,13 @@ impl State {
         if function.job.is_some() {
             return self.jobs.node_of(id).into_iter().filter(|name| self.can_host_job(name, id)).collect();
         }
+        if function.outside == Some(Carrier::EgressNodes) {
+            return self.index.egress.clone();
+        }
         let mut names = self.index.everything.clone();
         names.extend(self.index.named.get(id).into_iter().flatten().cloned());
         names.extend(self.scheduler.nodes_of(id).iter().chain(self.scheduler.leaving(id)).cloned());
-        if function.outside {
+        if function.outside == Some(Carrier::Callers) {
             let callers = self.index.callers.get(id).into_iter().flatten();
             let nodes = callers.flat_map(|caller| self.index.hosting(caller));
             names.extend(nodes.filter(|name| self.is_scheduled(name)).cloned());
@@ -230,8 +243,22 @@ impl State {
 
     fn outside_callees(&self, id: &FunctionId) -> Vec<FunctionId> {
         let callees = self.compiled.functions.get(id).into_iter().flat_map(|function| &function.callees);
-        let outside = |callee: &&FunctionId| self.compiled.functions.get(*callee).is_some_and(|callee| callee.outside);
-        callees.filter(outside).cloned().collect()
+        callees.filter(|callee| self.carrier(callee) == Some(Carrier::Callers)).cloned().collect()
+    }
+
+    /// Who connects to a function that is outside of the mesh.
+    pub(super) fn carrier(&self, id: &FunctionId) -> Option<Carrier> {
+        self.compiled.functions.get(id)?.outside
+    }
+
+    /// Whether egress nodes connect to it.
+    fn is_carried(&self, id: &FunctionId) -> bool {
+        self.carrier(id) == Some(Carrier::EgressNodes)
+    }
+
+    /// What egress nodes connect to.
+    pub(super) fn carried(&self) -> Vec<FunctionId> {
+        self.compiled.functions.keys().filter(|id| self.is_carried(id)).cloned().collect()
     }
 
     /// What the function makes each connected node want.
@@ -344,21 +371,30 @@ impl State {
 
     /// The endpoints of a function as node `name` sees them. The node itself is left out, because it knows its own instances sooner and better.
     pub(super) fn endpoints(&self, name: &str, id: &FunctionId) -> Vec<Endpoint> {
-        // Nobody can call a job, and the outside is called by the caller's own node.
-        let callable =
-            self.compiled.functions.get(id).is_some_and(|function| function.job.is_none() && !function.outside);
+        // Nobody can call a job, and what a caller's own node connects to is on no other.
+        let callable = |function: &Function| function.job.is_none() && function.outside != Some(Carrier::Callers);
+        let callable = self.compiled.functions.get(id).is_some_and(callable);
+        let carried = self.is_carried(id);
         let others = self.index.hosting(id).filter(|other| callable && ***other != *name);
         let endpoint = |other: &Arc<str>| {
             let node = self.nodes.get(other).filter(|node| node.present && self.takes_requests(other, id))?;
-            let ready = super::ready(node.instances.get(id));
+            // A node that connects to the outside is ready without an instance.
+            let ready = if carried { 1 } else { super::ready(node.instances.get(id)) };
             let locality = node.admission.locality.clone();
             Some(Endpoint { node: other.to_string(), address: node.inbound?, ready, locality })
         };
         others.filter_map(endpoint).collect()
     }
 
-    /// A node that the scheduler has chosen gets requests once it has the slice. One that the function is leaving gets them until then.
+    /// A node that the scheduler has chosen gets requests once it has the slice. One that the function is leaving gets them until then. So it is with
+    /// nodes that connect to the outside, and those of them that are cordoned.
     fn takes_requests(&self, name: &Arc<str>, id: &FunctionId) -> bool {
+        if self.is_carried(id) {
+            let cordoned = |name: &str| self.nodes.get(name).is_some_and(|node| node.cordoned);
+            let mut others = self.index.hosting(id);
+            let mut elsewhere = || others.any(|other| !cordoned(other) && self.has_in_force(other, id));
+            return self.has_in_force(name, id) && (!cordoned(name) || !elsewhere());
+        }
         if !self.is_scheduled(name) {
             return true;
         }
@@ -376,6 +412,9 @@ impl State {
 
     /// A node has put the slice of a function into force.
     pub(super) fn slice_in_force(&mut self, id: &FunctionId, name: &str) {
+        if self.is_carried(id) {
+            return self.endpoints_changed([id]);
+        }
         if !self.is_scheduled(name) {
             return;
         }

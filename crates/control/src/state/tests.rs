@@ -1,5 +1,6 @@
 //! Random histories: whatever happens in whatever order, in the end each node has exactly what it should.
 
+mod egress;
 mod scheduled;
 
 use super::*;
@@ -59,7 +60,12 @@ impl World {
         for name in NODES {
             state.admit(
                 name,
-                Admission { placement: Placement::Everything, gateway: true, locality: Default::default() },
+                Admission {
+                    placement: Placement::Everything,
+                    gateway: true,
+                    locality: Default::default(),
+                    egress: false,
+                },
             );
         }
         Self {
@@ -119,7 +125,7 @@ impl World {
             Placement::Only(FUNCTIONS.into_iter().filter(|_| random.one_in(2)).map(slices::function).collect())
         };
         self.placements.insert(name, placement.clone());
-        self.state.admit(name, Admission { placement, gateway: true, locality: Default::default() });
+        self.state.admit(name, Admission { placement, gateway: true, locality: Default::default(), egress: false });
     }
 
     fn connect(&mut self, name: &'static str) {
@@ -149,7 +155,7 @@ impl World {
         }
         self.state.disconnect(name, session);
         if random.one_in(2) {
-            self.state.forget(name, session);
+            let _ = self.state.forget(name, session, Patience::Last);
         }
     }
 

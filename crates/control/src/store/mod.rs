@@ -5,7 +5,7 @@
 //! can be made of the documents again.
 //!
 //! The authority's private key is never stored. Its root certificate is: the next process trusts it beside its own new root, until the certificates
-//! that it signed have expired.
+//! that it signed have expired. So is how far a change of the authority is.
 
 mod backend;
 mod etcd;
@@ -20,6 +20,7 @@ use crate::definitions::{Definitions, Modules};
 use crate::encoding::{from_bytes, to_bytes};
 use crate::history::{Histories, History};
 use crate::job::{Outcome, run_of};
+use crate::rotation::Remembered;
 use leno_config::{FunctionId, ModuleHash, Slice};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -34,6 +35,7 @@ const MODULES: &str = "compiled/modules/";
 const REVISIONS: &str = "revisions/";
 const OUTCOMES: &str = "outcomes/";
 const ROOT: &str = "root";
+const AUTHORITY: &str = "authority";
 const NODES: &str = "nodes/";
 const JOIN_TOKENS: &str = "join-tokens/";
 
@@ -238,10 +240,18 @@ impl Store {
         Ok(backend.get(ROOT)?.map(|entry| entry.value))
     }
 
-    pub(crate) fn save_root(&self, der: &[u8]) -> Result<(), StoreError> {
+    /// What is remembered of the authority; `None`: the store is of a release that did not.
+    pub(crate) fn authority(&self) -> Result<Option<Remembered>, StoreError> {
+        let Some(backend) = &self.0 else { return Ok(None) };
+        backend.get(AUTHORITY)?.map(|entry| decode(&**backend, &entry)).transpose()
+    }
+
+    /// Saves what is to be remembered of the authority, and the root (DER) of the one that signs.
+    pub(crate) fn save_authority(&self, remembered: &Remembered, root: &[u8]) -> Result<(), StoreError> {
         let Some(backend) = &self.0 else { return Ok(()) };
         let mut transaction = Transaction::default();
-        transaction.put(ROOT, der);
+        transaction.put(ROOT, root);
+        transaction.put(AUTHORITY, encode(&**backend, remembered)?);
         backend.commit(&transaction).map(drop)
     }
 

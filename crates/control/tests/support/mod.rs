@@ -81,13 +81,14 @@ pub(crate) async fn eventually(mut condition: impl FnMut() -> bool) {
 }
 
 pub(crate) fn everything() -> Admission {
-    Admission { placement: Placement::Everything, gateway: true, locality: Default::default() }
+    Admission { placement: Placement::Everything, gateway: true, locality: Default::default(), egress: false }
 }
 
 pub(crate) fn only(functions: &[&str]) -> Admission {
     Admission {
         placement: Placement::Only(functions.iter().map(|name| function(name)).collect()),
         gateway: false,
+        egress: false,
         locality: Default::default(),
     }
 }
@@ -156,7 +157,7 @@ pub(crate) fn part(admission: Admission) -> Change {
 
 /// What a node of the scheduler is for.
 pub(crate) fn scheduled() -> Admission {
-    Admission { placement: Placement::Scheduled, gateway: false, locality: Default::default() }
+    Admission { placement: Placement::Scheduled, gateway: false, locality: Default::default(), egress: false }
 }
 
 /// A node's load of a function's first revision: ready instances, each with a request, and requests that wait.

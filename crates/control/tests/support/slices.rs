@@ -140,6 +140,7 @@ pub(crate) fn mesh() -> MeshSlice {
         access_log: AccessLogSink { json: true, file: None },
         otlp: None,
         name_servers: Vec::new(),
+        quotas: None,
         accounts: leno_config::slice::Accounts::Node,
         images: leno_config::slice::Images {
             folder: "/var/lib/leno/images".into(),

@@ -26,6 +26,9 @@ pub(crate) enum ApiError {
     /// Something has changed since the client looked.
     #[error("{0} has another version than expected; look at it again")]
     Conflict(String),
+    /// It does not fit to what is under way.
+    #[error("{0}")]
+    Busy(String),
     /// There is no such thing.
     #[error("there is no {0}")]
     NotFound(String),
@@ -47,7 +50,7 @@ impl ApiError {
             Self::Forbidden(_) => StatusCode::FORBIDDEN,
             Self::Bad(_) => StatusCode::BAD_REQUEST,
             Self::Problems(_) => StatusCode::UNPROCESSABLE_ENTITY,
-            Self::Conflict(_) => StatusCode::CONFLICT,
+            Self::Conflict(_) | Self::Busy(_) => StatusCode::CONFLICT,
             Self::NotFound(_) => StatusCode::NOT_FOUND,
             Self::NotLeader(_) => StatusCode::MISDIRECTED_REQUEST,
             Self::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,

@@ -2,17 +2,18 @@
 //!
 //! A change is checked with all other documents before anything is stored, as files are before `leno up` takes them.
 
+use super::asked;
 use super::audit;
 use super::error::ApiError;
 use super::service::{DocumentValue, Kept, Service, entry, key, now};
 use super::tokens::Caller;
-use super::types::{Action, AuditChange, ChangeAnswer, ChangeRequest, Changed, Role, Wrong};
+use super::types::{Action, AuditChange, ChangeAnswer, ChangeRequest, Changed, Replay, Role, Wrong};
 use crate::images::{Outcome, Tags, Unknown};
-use crate::{ca, check, images};
+use crate::{authority_file, check, images};
 use anyhow::{Context, Result};
-use leno_config::{Document, DocumentId, FunctionId, Problem, Slice, Snapshot};
-use leno_control::{Control, Definitions, Store, StoreError, Transaction};
-use leno_identity::{Authority, TrustDomain};
+use leno_config::{CandidatePrograms, Document, DocumentId, FunctionId, Problem, Slice, Snapshot};
+use leno_control::{Authorities, Control, Definitions, Store, StoreError, Transaction};
+use leno_identity::{Authority, AuthorityFile, TrustDomain};
 use leno_proxy::modules::Modules;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -26,6 +27,10 @@ const TRIM_EVERY: u32 = 500;
 /// What is there while a control plane leads.
 pub(crate) struct Leading {
     pub control: Control,
+    /// Where the authority's key is; `None`: in memory only.
+    pub(super) authority_file: Option<AuthorityFile>,
+    /// The rotation after which keys that are not needed any more were removed from that file, 0: before any; `None`: never since the start.
+    pub(super) tidied: std::sync::Mutex<Option<u64>>,
     /// What is compiled to see whether it can be.
     modules: Modules,
     /// Locked for a whole change: one is checked against what the one before it has left.
@@ -60,21 +65,27 @@ enum Attempt {
 
 impl Leading {
     /// Begins to lead: with the trust domain of the stored Mesh document, and what the store has of earlier. Blocks on the store.
-    pub(crate) fn begin(service: &Service, authority: &ca::File) -> Result<Arc<Self>> {
+    pub(crate) fn begin(service: &Service, authority: &authority_file::OfControl) -> Result<Arc<Self>> {
         let trust_domain = trust_domain(service)?;
         let store = Store::new(service.backend.clone());
-        let authority = match authority.open(&trust_domain)? {
-            Some(authority) => authority,
+        let file = authority.file(&trust_domain)?;
+        let authorities = match &file {
+            Some(file) => Authorities {
+                held: file.open()?,
+                file: Some(file.path().display().to_string()),
+                replace: authority.replaces(),
+            },
             None => {
                 tracing::warn!(
-                    "the authority's key is in memory only: nodes have to join again after the second restart of the control plane; give --ca"
+                    "the authority's key is in memory only: nodes have to join again when the control plane is started again; give --ca"
                 );
-                Authority::new(&trust_domain)?
+                Authorities { replace: authority.replaces(), ..Authorities::in_memory(Authority::new(&trust_domain)?) }
             }
         };
-        let control = Control::new(authority, store, leno_control::Options::default())?;
+        let control = Control::with_authorities(authorities, store, leno_control::Options::default())?;
         let writer = Writer { stale: true, since_trimmed: TRIM_EVERY, ..Writer::default() };
-        Ok(Arc::new(Self { control, modules: Modules::default(), writer: Mutex::new(writer) }))
+        let (modules, tidied) = Default::default();
+        Ok(Arc::new(Self { control, authority_file: file, tidied, modules, writer: Mutex::new(writer) }))
     }
 
     /// Puts the stored documents into force if they are not. What is wrong with them is told by the service.
@@ -141,6 +152,9 @@ impl Leading {
         request: ChangeRequest,
     ) -> Result<ChangeAnswer, ApiError> {
         caller.needs(if request.dry_run { Role::Reader } else { Role::Editor })?;
+        if request.replay && !request.dry_run {
+            return Err(ApiError::Bad("`replay` is for dry runs: it tells what a change would do".to_owned()));
+        }
         let mut tags = Tags::default();
         loop {
             match self.try_change(service, caller, &request, &tags).await? {
@@ -173,7 +187,8 @@ impl Leading {
             checked.map_err(|error| error.without_what_is_hidden(caller, &files))?;
         let is_change = actions.iter().any(|(_, action, _)| *action != Action::Unchanged);
         let warnings = warnings(&snapshot, &files, writer.in_force.as_ref());
-        let mut answer = ChangeAnswer { revision: None, documents: Vec::new(), functions: Vec::new(), warnings };
+        let mut answer =
+            ChangeAnswer { revision: None, documents: Vec::new(), functions: Vec::new(), warnings, replay: None };
         let text = |id: &DocumentId| service.state().documents.get(id).map(|kept| kept.value.text.clone());
         for (id, action, document) in &actions {
             let (before, after) = (text(id), document.as_ref().map(|document| document.text().to_owned()));
@@ -203,6 +218,12 @@ impl Leading {
         answer.functions = names.map(ToString::to_string).collect();
         if request.dry_run {
             block_in_place(|| self.control.check(&definitions))?;
+            let candidates = candidates(writer.in_force.as_ref(), &differing);
+            // Others may change documents meanwhile.
+            drop(writer);
+            if request.replay {
+                answer.replay = Some(self.replay(caller, candidates).await);
+            }
             return Ok(Attempt::Made(answer));
         }
         let committed = block_in_place(|| self.commit(service, &mut writer, caller, &actions, &definitions));
@@ -214,6 +235,16 @@ impl Leading {
         service.state_mut().not_in_force.clear();
         self.trim(service, &mut writer);
         Ok(Attempt::Made(answer))
+    }
+
+    /// Has recorded requests judged by these programs, as far as the caller may know of them.
+    async fn replay(&self, caller: &Caller, mut candidates: Vec<CandidatePrograms>) -> Replay {
+        let all = candidates.len();
+        if !caller.is_everywhere() {
+            candidates.retain(|candidate| caller.namespaces.contains(&candidate.id.namespace));
+        }
+        let hidden = all - candidates.len();
+        Replay { hidden, ..asked::replay(&self.control, candidates).await }
     }
 
     fn checked(
@@ -519,6 +550,13 @@ fn warnings(snapshot: &Snapshot, files: &BTreeSet<String>, in_force: Option<&Def
         }
     }
     warnings
+}
+
+/// The programs among these slices that may decide requests differently than those in force. A function that is new has no requests yet.
+fn candidates(before: Option<&Definitions>, differing: &[&Slice]) -> Vec<CandidatePrograms> {
+    let before = |id: &FunctionId| before.and_then(|before| before.slices.get(id)).map(CandidatePrograms::of);
+    let candidates = differing.iter().map(|slice| CandidatePrograms::of(slice));
+    candidates.filter(|candidate| before(&candidate.id).is_some_and(|before| candidate.differs(&before))).collect()
 }
 
 /// Slices that are new or differ, and functions that are gone.

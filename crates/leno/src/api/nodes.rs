@@ -25,7 +25,11 @@ impl Service {
         request: JoinTokenRequest,
     ) -> Result<NewJoinToken, ApiError> {
         let leading = self.of_the_mesh(caller)?;
-        let JoinTokenRequest { node, gateway, only_gateway, addresses, region, zone, lifetime } = request;
+        let JoinTokenRequest { node, gateway, only_gateway, egress, addresses, region, zone, lifetime } = request;
+        if only_gateway && egress {
+            let fix = "a node that is only a gateway has nothing else; make a token with `gateway` and `egress`";
+            return Err(ApiError::Bad(fix.to_owned()));
+        }
         let block = |address: &String| {
             let parsed = address.parse::<IpNet>().or_else(|_| address.parse::<IpAddr>().map(IpNet::from));
             parsed.map_err(|_| ApiError::Bad(format!("`{address}` is no IP address, and no block such as 10.0.0.0/24")))
@@ -35,7 +39,12 @@ impl Service {
         let expires = expires.ok_or_else(|| ApiError::Bad("a join token is valid for at most a year".to_owned()))?;
         let placement = if only_gateway { Placement::Only(BTreeSet::new()) } else { Placement::Scheduled };
         let grant = TokenGrant {
-            admission: Admission { placement, gateway: gateway || only_gateway, locality: Locality { region, zone } },
+            admission: Admission {
+                placement,
+                gateway: gateway || only_gateway,
+                locality: Locality { region, zone },
+                egress,
+            },
             addresses: addresses.iter().map(block).collect::<Result<_, _>>()?,
             expires,
             node,
@@ -72,12 +81,22 @@ impl Service {
         Ok(())
     }
 
-    fn of_the_mesh(&self, caller: &Caller) -> Result<std::sync::Arc<super::Leading>, ApiError> {
+    pub(super) fn of_the_mesh(&self, caller: &Caller) -> Result<std::sync::Arc<super::Leading>, ApiError> {
         caller.needs(Role::Admin)?;
         if !caller.is_everywhere() {
-            return Err(ApiError::Forbidden("nodes are of the whole mesh, and the token is not".to_owned()));
+            return Err(ApiError::Forbidden(
+                "nodes and the authority are of the whole mesh, and the token is not".to_owned(),
+            ));
         }
         self.leading()
+    }
+
+    /// Adds an entry for something that the control plane goes on to do by itself.
+    pub(super) fn note(&self, caller: &Caller, what: String, action: Action) -> Result<(), ApiError> {
+        let (entry, noted) = noted(caller, what, action)?;
+        self.backend.commit(&noted)?;
+        self.log(&entry);
+        Ok(())
     }
 }
 

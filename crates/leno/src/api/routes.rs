@@ -2,12 +2,14 @@
 
 use super::audit;
 use super::error::ApiError;
+use super::expiry;
 use super::service::Service;
 use super::tokens::Caller;
 use super::types::{
-    AuditEntry, ChangeAnswer, ChangeRequest, CordonRequest, Documents, JoinTokenRequest, NewJoinToken, NewToken,
-    Refusal, Role, Stored, TokenInfo, TokenRequest,
+    AuditEntry, AuthorityAnswer, ChangeAnswer, ChangeRequest, CordonRequest, Documents, JoinTokenRequest, NewJoinToken,
+    NewToken, Refusal, Role, RotationRequest, Stored, TokenInfo, TokenRequest,
 };
+use crate::log_page::{LogPage, LogQuery};
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request, State};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
@@ -16,6 +18,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use axum::{Json, Router};
 use http_body_util::BodyExt;
+use leno_config::FunctionId;
+use leno_proxy::metrics::CONTENT_TYPE;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
@@ -42,12 +46,16 @@ pub(crate) fn router(service: Arc<Service>) -> Router {
         .route("/v1/documents", get(documents))
         .route("/v1/documents/{kind}/{namespace}/{name}", get(document))
         .route("/v1/status", get(status))
+        .route("/v1/logs/{namespace}/{name}", get(logs))
         .route("/v1/audit", get(audit_log))
         .route("/v1/tokens", get(tokens).post(create_token))
         .route("/v1/tokens/{id}", delete(revoke_token))
         .route("/v1/join-tokens", post(create_join_token))
         .route("/v1/nodes/{name}", delete(revoke_node))
         .route("/v1/nodes/{name}/cordon", post(cordon_node))
+        .route("/v1/authority", get(authority))
+        .route("/v1/authority/rotation", post(rotate))
+        .route("/metrics", get(metrics))
         .route("/openapi.json", get(|| async { Json(description()) }))
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
@@ -68,6 +76,7 @@ pub(crate) fn router(service: Arc<Service>) -> Router {
         documents,
         document,
         status,
+        logs,
         audit_log,
         tokens,
         create_token,
@@ -75,6 +84,9 @@ pub(crate) fn router(service: Arc<Service>) -> Router {
         create_join_token,
         revoke_node,
         cordon_node,
+        authority,
+        rotate,
+        metrics,
         ready
     )
 )]
@@ -247,6 +259,35 @@ async fn status(caller: Caller, State(service): State<Arc<Service>>) -> Result<J
     Ok(Json(json!(status)))
 }
 
+/// What instances of a function or a job wrote to standard output and standard error. Nodes keep the latest 64 KiB of each instance that runs, and of
+/// the one that ended last. To follow, ask again with `after` of the answer, and without `tail`.
+#[utoipa::path(
+    get, path = "/v1/logs/{namespace}/{name}",
+    params(
+        ("namespace" = String, Path, description = "Namespace of the function."),
+        ("name" = String, Path, description = "Name of the function."),
+        LogQuery,
+    ),
+    responses(
+        (status = 200, description = "A page of lines.", body = LogPage),
+        (status = 400, description = "The request makes no sense.", body = Refusal),
+        (status = 401, description = "There is no valid token.", body = Refusal),
+        (status = 403, description = "The token is not for this namespace.", body = Refusal),
+        (status = 404, description = "There is no such function or job.", body = Refusal),
+        (status = 421, description = "Another control plane leads; `leader` is its address.", body = Refusal),
+    )
+)]
+async fn logs(
+    caller: Caller,
+    State(service): State<Arc<Service>>,
+    Path((namespace, name)): Path<(String, String)>,
+    query: Result<Query<LogQuery>, axum::extract::rejection::QueryRejection>,
+) -> Result<Json<LogPage>, ApiError> {
+    let Query(query) = query.map_err(|rejection| ApiError::Bad(rejection.body_text()))?;
+    let id = FunctionId::new(&namespace, &name).map_err(|error| ApiError::Bad(error.to_string()))?;
+    service.logs(&caller, &id, &query).await.map(Json)
+}
+
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 struct Last {
@@ -392,11 +433,63 @@ async fn cordon_node(
     Ok(Json(request))
 }
 
+/// The authority of the mesh, its roots, and how far its replacement is. For tokens of the whole mesh.
+#[utoipa::path(
+    get, path = "/v1/authority",
+    responses(
+        (status = 200, description = "As it is now.", body = AuthorityAnswer),
+        (status = 401, description = "There is no valid token.", body = Refusal),
+        (status = 403, description = "The token does not allow it.", body = Refusal),
+        (status = 421, description = "Another control plane leads; `leader` is its address.", body = Refusal),
+    )
+)]
+async fn authority(caller: Caller, State(service): State<Arc<Service>>) -> Result<Json<AuthorityAnswer>, ApiError> {
+    service.authority(&caller).map(Json)
+}
+
+/// Replaces the authority while the mesh runs, tries that, or goes back. It goes on after the answer. For tokens of admins of the whole mesh.
+#[utoipa::path(
+    post, path = "/v1/authority/rotation",
+    responses(
+        (status = 200, description = "It has begun, or has changed.", body = AuthorityAnswer),
+        (status = 400, description = "The request makes no sense.", body = Refusal),
+        (status = 401, description = "There is no valid token.", body = Refusal),
+        (status = 403, description = "The token does not allow it.", body = Refusal),
+        (status = 409, description = "It does not fit to what is under way.", body = Refusal),
+        (status = 421, description = "Another control plane leads; `leader` is its address.", body = Refusal),
+        (status = 503, description = "The store does not answer, or the authority's file cannot be used.", body = Refusal),
+    )
+)]
+async fn rotate(
+    caller: Caller,
+    State(service): State<Arc<Service>>,
+    Body(request): Body<RotationRequest>,
+) -> Result<Json<AuthorityAnswer>, ApiError> {
+    block_in_place(|| service.rotate(&caller, request)).map(Json)
+}
+
+/// When certificates of the control plane expire, and how far a replacement of the authority is, for Prometheus. For tokens of the whole mesh.
+#[utoipa::path(
+    get, path = "/metrics",
+    responses(
+        (status = 200, description = "In the text format of OpenMetrics.", body = String),
+        (status = 401, description = "There is no valid token.", body = Refusal),
+        (status = 403, description = "The token does not allow it.", body = Refusal),
+    )
+)]
+async fn metrics(caller: Caller, State(service): State<Arc<Service>>) -> Result<Response, ApiError> {
+    caller.needs(Role::Reader)?;
+    if !caller.is_everywhere() {
+        return Err(ApiError::Forbidden("metrics are of the whole mesh, and the token is not".to_owned()));
+    }
+    Ok(([("content-type", CONTENT_TYPE)], expiry::metrics(&service)).into_response())
+}
+
 /// Whether this control plane leads and what is stored is in force, or follows one that it knows. Takes no token.
 #[utoipa::path(
     get, path = "/readyz",
     responses(
-        (status = 200, description = "`leads`, or `follows` and whom."),
+        (status = 200, description = "`leads`, and what expires soon; or `follows` and whom."),
         (status = 503, description = "Neither, or the stored documents are not in force."),
     )
 )]
@@ -406,7 +499,11 @@ async fn ready(State(service): State<Arc<Service>>) -> (StatusCode, String) {
         (Some(_), _) if !state.not_in_force.is_empty() => {
             (StatusCode::SERVICE_UNAVAILABLE, "leads; the stored documents are not in force\n".to_owned())
         }
-        (Some(_), _) => (StatusCode::OK, "leads\n".to_owned()),
+        (Some(_), _) => {
+            drop(state);
+            let warnings = expiry::warnings(&service).into_iter().map(|warning| format!("{warning}\n"));
+            (StatusCode::OK, std::iter::once("leads\n".to_owned()).chain(warnings).collect())
+        }
         (None, Some(leader)) if state.read => (StatusCode::OK, format!("follows {leader}\n")),
         (None, _) => (StatusCode::SERVICE_UNAVAILABLE, "nobody leads\n".to_owned()),
     }

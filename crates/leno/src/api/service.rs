@@ -28,6 +28,8 @@ const AGAIN: Duration = Duration::from_secs(1);
 pub(crate) struct Service {
     pub backend: Arc<dyn Backend>,
     pub lines: Option<Lines>,
+    /// When the certificate of the API expires, in seconds since 1970.
+    pub api_certificate_ends: Option<u64>,
     state: RwLock<State>,
 }
 
@@ -67,8 +69,8 @@ pub(crate) struct DocumentValue {
 }
 
 impl Service {
-    pub(crate) fn new(backend: Arc<dyn Backend>, lines: Option<Lines>) -> Arc<Self> {
-        Arc::new(Self { backend, lines, state: RwLock::default() })
+    pub(crate) fn new(backend: Arc<dyn Backend>, lines: Option<Lines>, api_certificate_ends: Option<u64>) -> Arc<Self> {
+        Arc::new(Self { backend, lines, api_certificate_ends, state: RwLock::default() })
     }
 
     /// The lock is never held across an await.

@@ -1,7 +1,7 @@
 //! TLS of the API: a certificate of the operator's, or one that is made at the first start.
 
 use anyhow::{Context, Result};
-use leno_identity::gateway_server_config;
+use leno_identity::{gateway_server_config, not_after};
 use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, KeyPair};
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::Write;
@@ -9,6 +9,8 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::pki_types::CertificateDer;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
 
 /// PEM files of a certificate and its key.
 #[derive(clap::Args)]
@@ -39,6 +41,14 @@ impl Certificate {
             make(&names, &certificate, &key).context("no certificate for the API could be made")?;
         }
         Ok((gateway_server_config(&certificate, &key)?, Some(certificate)))
+    }
+
+    /// When the certificate expires, in seconds since 1970; `None`: that is not known.
+    pub(crate) fn ends(&self, data: &Path) -> Option<u64> {
+        let path = self.api_certificate.clone().unwrap_or_else(|| data.join("api.pem"));
+        let text = std::fs::read(path).ok()?;
+        let chain = CertificateDer::pem_slice_iter(&text).map_while(Result::ok);
+        chain.filter_map(|certificate| not_after(&certificate)).map(|end| end.as_secs()).min()
     }
 }
 

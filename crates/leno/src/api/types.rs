@@ -2,7 +2,7 @@
 
 use leno_config::{DocumentId, Problem};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use utoipa::ToSchema;
 
@@ -35,6 +35,9 @@ pub(crate) struct ChangeRequest {
     /// Only tell what would change.
     #[serde(default)]
     pub dry_run: bool,
+    /// Also tell which recorded requests would have been decided differently. In dry runs only.
+    #[serde(default)]
+    pub replay: bool,
 }
 
 /// A text with any number of YAML or JSON documents.
@@ -69,6 +72,91 @@ pub(crate) struct ChangeAnswer {
     pub functions: Vec<String>,
     /// What is allowed and very likely not meant, in the documents of the request.
     pub warnings: Vec<Wrong>,
+    /// Which recorded requests would have been decided differently, if that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replay: Option<Replay>,
+}
+
+/// Which recorded requests would have been decided differently. Each node remembers some two thousand requests for each worker, in its memory.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Replay {
+    /// Functions whose programs would be others.
+    pub functions: Vec<FunctionReplay>,
+    /// Further functions whose programs would be others, of namespaces that the token is not for.
+    pub hidden: usize,
+}
+
+/// What became of the recorded requests of one function: calls to it, and its own calls.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct FunctionReplay {
+    /// `namespace/name`.
+    pub function: String,
+    /// Requests that were judged again.
+    pub judged: u64,
+    /// Of those, which were allowed and would be denied.
+    pub newly_denied: u64,
+    /// Of those, which were denied and would be allowed.
+    pub newly_allowed: u64,
+    /// Requests that could not be judged again.
+    pub unjudged: Vec<Unjudged>,
+    /// Requests for which there was no time.
+    pub skipped: u64,
+    /// Some of the differences, the latest first.
+    pub examples: Vec<ReplayExample>,
+    /// What the function has and was not replayed: rate limits, circuit breakers, external authorizers, extensions.
+    pub left_out: Vec<String>,
+    /// Nodes that host the function and did not replay, and why; or that no node hosts it.
+    pub missing: Vec<String>,
+}
+
+/// Requests that could not be judged again.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Unjudged {
+    /// Why.
+    pub reason: String,
+    /// How many.
+    pub requests: u64,
+}
+
+/// A request that would have been decided differently.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ReplayExample {
+    /// When it was made, in seconds since 1970.
+    pub time: f64,
+    /// The node that has it.
+    pub node: String,
+    /// Its ID, for `leno explain` on that node.
+    pub request_id: String,
+    /// `outbound`: the function's own call; `inbound` or `gateway`: a call to it.
+    pub direction: String,
+    /// `namespace/name`, or the address of a caller outside of the mesh.
+    pub caller: String,
+    /// The callee of an outbound call.
+    pub callee: Option<String>,
+    /// Method, as sent.
+    pub method: String,
+    /// Path, without query.
+    pub path: String,
+    /// What was decided.
+    pub before: ReplayVerdict,
+    /// What would have been.
+    pub after: ReplayVerdict,
+}
+
+/// A verdict.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct ReplayVerdict {
+    /// `allow` or `deny`.
+    pub verdict: String,
+    /// The policy that refused.
+    pub policy: Option<String>,
+    /// The rule that decided, or came nearest.
+    pub rule: String,
+    /// The clause that decided or missed.
+    pub clause: String,
 }
 
 /// What became of one document.
@@ -180,6 +268,9 @@ pub(crate) struct JoinTokenRequest {
     /// The node is a gateway and hosts nothing.
     #[serde(default)]
     pub only_gateway: bool,
+    /// The node connects to the outside for the functions of all nodes, where the mesh has such nodes do that. Not with `onlyGateway`.
+    #[serde(default)]
+    pub egress: bool,
     /// IP addresses and blocks of them at which other nodes may reach the node. Empty: only the address from which it joins.
     #[serde(default)]
     pub addresses: Vec<String>,
@@ -253,6 +344,88 @@ pub(crate) struct AuditChange {
     pub action: Action,
     /// Its version before; 0: there was none.
     pub before: u64,
+}
+
+/// What is to happen to the authority of the mesh.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RotationRequest {
+    /// What to do.
+    pub action: RotationAction,
+    /// Names of nodes that are not waited for.
+    #[serde(default)]
+    pub without: Vec<String>,
+}
+
+/// What to do about the authority.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum RotationAction {
+    /// Replace it.
+    Begin,
+    /// Try whether all nodes would take the certificates of another one.
+    Drill,
+    /// Do not wait for some nodes any more.
+    Without,
+    /// Go back to the one that was before.
+    Abort,
+}
+
+/// The authority of the mesh, and how far its replacement is.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct AuthorityAnswer {
+    /// Key identifier of the authority that signs, in hexadecimal digits.
+    pub signs: String,
+    /// The file that its key is kept in, at the control plane that leads; `null`: in memory only.
+    pub file: Option<String>,
+    /// When nothing that it signs is valid any more, in seconds since 1970.
+    pub not_after: u64,
+    /// The roots that nodes are given.
+    pub roots: Vec<TrustedRoot>,
+    /// `trust`, `renew` or `withdraw`; `null`: it is not being replaced.
+    pub phase: Option<String>,
+    /// It is a drill.
+    pub drill: bool,
+    /// It goes back to the authority that was before.
+    pub aborted: bool,
+    /// When the phase began, in seconds since 1970; 0: there is none.
+    pub since: u64,
+    /// The nodes that are waited for, and what each of them lacks.
+    pub waiting: BTreeMap<String, String>,
+    /// The nodes that are not waited for.
+    pub without: BTreeSet<String>,
+    /// How the last replacement or drill ended.
+    pub last: Option<RotationEnd>,
+    /// What expires within 30 days.
+    pub warnings: Vec<String>,
+}
+
+/// A root certificate that nodes are given.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct TrustedRoot {
+    /// SHA-256 of the certificate in DER, in hexadecimal digits.
+    pub sha256: String,
+    /// When it expires, in seconds since 1970.
+    pub not_after: u64,
+    /// Certificates are signed under it now.
+    pub signs: bool,
+}
+
+/// How a replacement of the authority or a drill ended.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct RotationEnd {
+    /// Which one it was, counted from 1.
+    pub number: u64,
+    /// It was a drill.
+    pub drill: bool,
+    /// It was aborted.
+    pub aborted: bool,
+    /// When, in seconds since 1970.
+    pub at: u64,
+    /// Of a drill: the nodes that would fail, and why.
+    pub failed: BTreeMap<String, String>,
 }
 
 /// Something that is wrong.

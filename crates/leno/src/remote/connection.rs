@@ -23,14 +23,14 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto::aws_lc_rs};
 const LONGEST: Duration = Duration::from_secs(70);
 
 /// How a control plane is asked.
-pub(super) struct Connection {
+pub(crate) struct Connection {
     target: Target,
     tls: TlsConnector,
 }
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Failure {
+pub(crate) enum Failure {
     /// The control plane refused the request.
     #[error("{server} answered {}: {}", status.as_u16(), shown(&refusal.error))]
     Refused { server: String, status: StatusCode, refusal: Refusal },
@@ -40,7 +40,7 @@ pub(super) enum Failure {
 }
 
 impl Connection {
-    pub(super) fn to(server: &Server) -> Result<Self> {
+    pub(crate) fn to(server: &Server) -> Result<Self> {
         let target = server.target()?;
         let provider = Arc::new(aws_lc_rs::default_provider());
         let config = ClientConfig::builder_with_provider(provider)
@@ -50,16 +50,16 @@ impl Connection {
         Ok(Self { target, tls: TlsConnector::from(Arc::new(config)) })
     }
 
-    pub(super) fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
+    pub(crate) fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
         read(&self.ask(Method::GET, path, None)?)
     }
 
-    pub(super) fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, Failure> {
+    pub(crate) fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, Failure> {
         let body = serde_json::to_vec(body).map_err(anyhow::Error::from)?;
         read(&self.ask(Method::POST, path, Some(body.into()))?)
     }
 
-    pub(super) fn delete(&self, path: &str) -> Result<(), Failure> {
+    pub(crate) fn delete(&self, path: &str) -> Result<(), Failure> {
         self.ask(Method::DELETE, path, None).map(drop)
     }
 

@@ -61,7 +61,8 @@ impl Control {
 
     /// Starts one that follows another.
     pub(crate) fn start_following(leader: &Self, arguments: &[&str]) -> Self {
-        let control = Self::spawn(tempfile::tempdir().unwrap(), arguments, leader.token.clone(), Ipv4Addr::LOCALHOST);
+        let std::net::IpAddr::V4(nodes) = leader.nodes.ip() else { panic!("an IPv4 address") };
+        let control = Self::spawn(tempfile::tempdir().unwrap(), arguments, leader.token.clone(), nodes);
         let expected = format!("follows {}\n", leader.url());
         control.eventually("it to follow", |control| control.ready().as_ref() == Some(&expected));
         // The command is sent on to the leader, and trusts both.
@@ -89,6 +90,17 @@ impl Control {
     pub(crate) fn start_again(&mut self) {
         self.start_again_unready();
         self.eventually("it to lead again", |control| control.ready().as_deref() == Some("leads\n"));
+    }
+
+    /// The same, if another one leads by now.
+    pub(crate) fn start_again_following(&mut self) {
+        (self.process, self.output) = run(self.folder.path(), self.api, self.nodes, &self.arguments);
+        self.eventually("it to follow", |control| control.ready().is_some_and(|text| text.starts_with("follows")));
+    }
+
+    /// Stops or continues the process: it keeps its connections, and does not answer.
+    pub(crate) fn signal(&self, signal: &str) {
+        assert!(Command::new("kill").args([signal, &self.process.id().to_string()]).status().unwrap().success());
     }
 
     /// The same, if what is stored is not in force.
@@ -140,8 +152,18 @@ impl Control {
 
     /// The same, with this input.
     pub(crate) fn leno_with(&self, arguments: &[&str], input: &str) -> Output {
+        let mut command = self.begin(arguments);
+        let mut stdin = command.stdin.take().unwrap();
+        // A command that takes no input may have ended.
+        let _ = stdin.write_all(input.as_bytes());
+        drop(stdin);
+        command.wait_with_output().unwrap()
+    }
+
+    /// Starts a `leno` command in its folder.
+    pub(crate) fn begin(&self, arguments: &[&str]) -> Child {
         let both = self.path("data/api.pem.both");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_leno"))
+        Command::new(env!("CARGO_BIN_EXE_leno"))
             .args(arguments)
             .current_dir(self.folder.path())
             .env("LENO_SERVER", self.url())
@@ -151,12 +173,7 @@ impl Control {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
-            .unwrap();
-        let mut stdin = command.stdin.take().unwrap();
-        // A command that takes no input may have ended.
-        let _ = stdin.write_all(input.as_bytes());
-        drop(stdin);
-        command.wait_with_output().unwrap()
+            .unwrap()
     }
 
     /// Applies documents, which must succeed.
@@ -177,6 +194,11 @@ impl Control {
         self.get_as(&self.token(), path)
     }
 
+    /// The same; `None`: nobody answers.
+    pub(crate) fn try_get(&self, path: &str) -> Option<(u16, Value)> {
+        self.curl(&self.token(), path, &[], "")
+    }
+
     pub(crate) fn get_as(&self, token: &str, path: &str) -> (u16, Value) {
         self.curl(token, path, &[], "").expect("curl got no answer")
     }
@@ -194,7 +216,7 @@ impl Control {
         )
     }
 
-    fn ready(&self) -> Option<String> {
+    pub(crate) fn ready(&self) -> Option<String> {
         let output = Command::new("curl")
             .args(["--silent", "--max-time", "10", "--noproxy", "*", "--cacert"])
             .arg(self.path("data/api.pem"))

@@ -169,6 +169,7 @@ fn refused(denial: Denial) -> Decision {
         principal: None,
         facts: Vec::new(),
         audit: None,
+        until_ms: None,
         plan: Default::default(),
     }
 }

@@ -16,12 +16,16 @@ pub(crate) struct Load {
 
 impl Load {
     pub(crate) fn start(gateway: &Node) -> Self {
+        Self::start_at(gateway, "/")
+    }
+
+    pub(crate) fn start_at(gateway: &Node, path: &'static str) -> Self {
         let (stop, address) = (Arc::new(AtomicBool::new(false)), gateway.gateway);
         let stopped = stop.clone();
         let thread = std::thread::spawn(move || {
             let mut answers = Vec::new();
             while !stopped.load(Ordering::Relaxed) {
-                answers.push(request(address).unwrap_or(0));
+                answers.push(request(address, path).unwrap_or(0));
                 std::thread::sleep(Duration::from_millis(2));
             }
             answers
@@ -40,10 +44,11 @@ impl Load {
 }
 
 /// The status of one request; `None`: there was no answer.
-pub(crate) fn request(address: SocketAddr) -> Option<u16> {
+fn request(address: SocketAddr, path: &str) -> Option<u16> {
     let mut stream = TcpStream::connect(address).ok()?;
     stream.set_read_timeout(Some(TIMEOUT)).ok()?;
-    stream.write_all(b"GET / HTTP/1.1\r\nhost: test.example\r\nconnection: close\r\n\r\n").ok()?;
+    let head = format!("GET {path} HTTP/1.1\r\nhost: test.example\r\nconnection: close\r\n\r\n");
+    stream.write_all(head.as_bytes()).ok()?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).ok()?;
     answer.split(' ').nth(1)?.parse().ok()

@@ -3,6 +3,7 @@
 
 pub(crate) mod load;
 pub(crate) mod network;
+pub(crate) mod wire;
 
 use crate::api::{self, Control};
 use crate::mesh::ports::free_port;
@@ -10,7 +11,7 @@ use crate::mesh::{ALLOW_ALL, Answer, echo_function, policy, try_curl};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -25,11 +26,16 @@ pub(crate) fn control() -> Control {
 }
 
 pub(crate) fn control_at(address: Ipv4Addr) -> Control {
-    control_of(MESH, address)
+    control_of(address, "")
 }
 
-/// The same with this Mesh document.
-pub(crate) fn control_of(mesh: &str, address: Ipv4Addr) -> Control {
+/// One of a mesh with these fields more.
+pub(crate) fn control_of(address: Ipv4Addr, fields: &str) -> Control {
+    control_with(address, &format!("{MESH}{fields}"))
+}
+
+/// One with this Mesh document.
+pub(crate) fn control_with(address: Ipv4Addr, mesh: &str) -> Control {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("mesh.yaml"), mesh).unwrap();
     fs::write(folder.path().join("passphrase"), "correct horse battery\n").unwrap();
@@ -108,9 +114,10 @@ impl Node {
 
     /// After its end, with the same files, but without the token.
     pub(crate) fn start_again(&mut self) {
-        fs::remove_file(self.folder.path().join("token")).unwrap();
-        let join = self.arguments.iter().position(|argument| argument == "--join").unwrap();
-        self.arguments.drain(join..join + 2);
+        if let Some(join) = self.arguments.iter().position(|argument| argument == "--join") {
+            fs::remove_file(self.folder.path().join("token")).unwrap();
+            self.arguments.drain(join..join + 2);
+        }
         (self.process, self.output) = spawn(&self.folder, &self.command, &self.arguments);
         self.wait_for("to be ready again", |node| node.has_said(" ready"));
     }
@@ -135,6 +142,20 @@ impl Node {
 
     pub(crate) fn get(&self, path: &str) -> Option<Answer> {
         try_curl(&format!("http://{}{path}", self.gateway), &["--max-time", "20"])
+    }
+
+    /// Runs a `leno` command against this node.
+    pub(crate) fn leno(&self, arguments: &[&str]) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_leno"))
+            .args(arguments)
+            .env("LENO_ADMIN", format!("unix:{}", self.folder.path().join("admin.sock").display()))
+            .output()
+            .unwrap()
+    }
+
+    /// Stops or continues the process: it keeps its connections, and does not answer.
+    pub(crate) fn signal(&self, signal: &str) {
+        assert!(Command::new("kill").args([signal, &self.process.id().to_string()]).status().unwrap().success());
     }
 
     pub(crate) fn kill(&mut self) {

@@ -58,6 +58,31 @@ impl Isolated {
     }
 }
 
+impl Isolated {
+    /// Drops what goes to this address.
+    pub(crate) fn without(&self, address: Ipv4Addr) {
+        self.run(&format!("ip route add blackhole {address}/32"));
+    }
+
+    pub(crate) fn again_with(&self, address: Ipv4Addr) {
+        self.run(&format!("ip route del blackhole {address}/32"));
+    }
+
+    /// 512 kbit/s from here on, from the node to the others.
+    pub(crate) fn slow(&self) {
+        self.run("tc qdisc add dev eth0 root tbf rate 512kbit burst 8kb latency 200ms");
+    }
+
+    pub(crate) fn fast(&self) {
+        self.run("tc qdisc del dev eth0 root");
+    }
+
+    fn run(&self, command: &str) {
+        let net = format!("--net=/proc/{}/ns/net", self.holder.id());
+        assert!(Command::new("nsenter").arg(net).args(command.split(' ')).status().unwrap().success(), "{command}");
+    }
+}
+
 impl Drop for Isolated {
     fn drop(&mut self) {
         let _ = self.holder.kill();

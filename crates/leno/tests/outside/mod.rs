@@ -1,6 +1,7 @@
 //! What is outside of a test's mesh: a name server that answers as the test wants, and servers that tell what came.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+use crate::mesh::policy;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
@@ -22,12 +23,31 @@ use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 
+/// An External document.
+pub(crate) fn external(name: &str, spec: &str) -> String {
+    format!(
+        "---\napiVersion: leno.dev/v1alpha1\nkind: External\nmetadata: {{name: {name}, namespace: test}}\nspec:\n{spec}\n"
+    )
+}
+
+/// A policy that lets `caller` GET everything but what is below `/admin`.
+pub(crate) fn reading(external: &str, more: &str) -> String {
+    policy(
+        external,
+        external,
+        &format!(
+            "  authorization: {{rules: [{{name: no-admin, action: deny, to: [{{paths: [\"/admin/{{**}}\"]}}]}}, \
+             {{name: read, from: [{{identities: [caller]}}], to: [{{methods: [GET]}}]}}]}}\n{more}"
+        ),
+    )
+}
+
 /// What a name server says of a name.
 #[derive(Clone)]
 pub(crate) enum Answer {
     /// These addresses, for so many seconds.
     Addresses(Vec<Ipv4Addr>, u32),
-    /// So many addresses of the public internet, which is more than fits into a datagram.
+    /// So many loopback addresses at which nobody listens, which is more than fits into a datagram.
     Huge(u16),
     /// Nothing at all.
     Silence,
@@ -43,11 +63,15 @@ pub(crate) struct Names {
 
 impl Names {
     pub(crate) fn start() -> Self {
+        Self::start_at(Ipv4Addr::LOCALHOST)
+    }
+
+    pub(crate) fn start_at(at: Ipv4Addr) -> Self {
         let runtime = runtime();
         let (answers, asked) = (Arc::<Mutex<HashMap<String, Answer>>>::default(), Arc::<Mutex<Vec<String>>>::default());
         let (socket, listener) = runtime.block_on(async {
             loop {
-                let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+                let socket = UdpSocket::bind((at, 0)).await.unwrap();
                 // The same number may be taken in the other protocol.
                 if let Ok(listener) = TcpListener::bind(socket.local_addr().unwrap()).await {
                     return (socket, listener);
@@ -122,7 +146,7 @@ fn reply(
         Some(Answer::Silence) => return None,
         Some(Answer::Addresses(addresses, ttl)) => (0, addresses, ttl),
         Some(Answer::Huge(count)) => {
-            let addresses = (0..count).map(|n| Ipv4Addr::new(93, 184, (n >> 8) as u8, n as u8));
+            let addresses = (0..count).map(|n| Ipv4Addr::new(127, 93, (n >> 8) as u8, n as u8));
             (0, addresses.collect(), 60)
         }
     };

@@ -14,11 +14,14 @@ use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, PoisonError, Weak};
 use std::time::Duration;
+use tokio::runtime::Handle;
 
 /// Name under which the socket is passed.
 pub(crate) const SOCKET: &str = "counting";
 /// Longest wait for an answer. Without one, the request is refused.
 const ANSWER: Duration = Duration::from_secs(1);
+/// Why a request is refused that the other process cannot count.
+const UNCOUNTED: &str = "the process that counts does not know what is left";
 /// Longest question or answer, in bytes. Keys of counters are made of what a request's head holds.
 const LONGEST: usize = 4 << 20;
 
@@ -44,6 +47,8 @@ struct Wanted<'a> {
 enum Answer {
     Granted(Vec<Left>),
     Refused(usize, Left),
+    /// Nobody knows what the counter has left.
+    Uncounted(usize, Left),
 }
 
 /// A [`Taken`], and whether other keys share the counter.
@@ -113,25 +118,34 @@ impl Elsewhere for Asking {
             }
             Answer::Refused(index, left) => {
                 let (taken, shared) = left.taken();
-                Err(Refused { index, taken, shared })
+                Err(Refused { index, taken, shared, uncounted: None })
+            }
+            Answer::Uncounted(index, left) => {
+                let (taken, shared) = left.taken();
+                Err(Refused { index, taken, shared, uncounted: Some(UNCOUNTED) })
             }
         })
     }
 }
 
 /// The successor's end: counts as long as the predecessor lives. It takes a thread of its own.
-pub(crate) fn answer(mut socket: UnixStream, node: &Weak<Node>) {
+pub(crate) fn answer(mut socket: UnixStream, node: &Weak<Node>, runtime: &Handle) {
     while let Ok(Some(Question { function, demands, now_ms })) = read::<Question<'static>>(&mut socket) {
         let (Some(node), Ok(function)) = (node.upgrade(), function.parse::<FunctionId>()) else { return };
         let limits: Vec<RateLimit> = demands.iter().map(limit).collect();
         let demands = demands.iter().zip(&limits);
         let demands: Vec<_> =
             demands.map(|(wanted, limit)| Demand { limit, key: &wanted.key, cost: wanted.cost }).collect();
-        let answer = match node.ledger.function(&function).quotas.take(&demands, now_ms) {
+        let state = node.ledger.function(&function);
+        // It may have to wait for a store, if the settings of the mesh have one since this process was started.
+        let answer = match runtime.block_on(state.quotas.take_or_wait(&demands, now_ms)) {
             Ok(granted) => {
                 Answer::Granted(granted.into_iter().map(|Granted { taken, shared }| Left::of(taken, shared)).collect())
             }
-            Err(Refused { index, taken, shared }) => Answer::Refused(index, Left::of(taken, shared)),
+            Err(Refused { index, taken, shared, uncounted: None }) => Answer::Refused(index, Left::of(taken, shared)),
+            Err(Refused { index, taken, shared, uncounted: Some(_) }) => {
+                Answer::Uncounted(index, Left::of(taken, shared))
+            }
         };
         if write(&mut socket, &answer).is_err() {
             return;

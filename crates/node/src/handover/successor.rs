@@ -7,7 +7,9 @@ use crate::warm::Warm;
 use bytes::Bytes;
 use leno_control::node::{self, Succession as Event};
 use leno_function::Supervisor;
+use leno_identity::SvidStore;
 use leno_proxy::Node;
+use std::convert::Infallible;
 use std::future::pending;
 use std::io;
 use std::net::TcpListener;
@@ -16,8 +18,9 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, SystemTime};
-use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 /// How long the predecessor may take to say what it hands over.
 const BEGIN: Duration = Duration::from_secs(10);
@@ -29,6 +32,7 @@ const IN_FORCE: Duration = Duration::from_secs(8);
 const HEARD: Duration = Duration::from_secs(5);
 /// Interval between looks whether the instances are ready.
 const LOOK: Duration = Duration::from_millis(10);
+const OTHER_AUTHORITY: &str = "it has certificates of an authority that does not sign any more";
 /// Updates of the predecessor that may wait to be put into force.
 const UPDATES: usize = 4;
 
@@ -94,10 +98,15 @@ impl Predecessor {
         let (events, in_force) = mpsc::unbounded_channel();
         let (state, states) = watch::channel(State::Preparing);
         let (outbox, messages) = mpsc::unbounded_channel();
+        let (alive, gone) = oneshot::channel::<Infallible>();
+        let svids = incoming.node.svids.clone();
         let succession =
-            Succession { states, outbox, events: in_force, warm: incoming.warm.clone(), until: self.until };
-        tokio::spawn(follow(incoming, (link, counting), updates, messages, state));
-        Ok((succession, self.listeners, node::Predecessor { updates: passed_on, events }))
+            Succession { states, outbox, events: in_force, warm: incoming.warm.clone(), svids, until: self.until };
+        tokio::spawn(async move {
+            follow(incoming, (link, counting), updates, messages, state).await;
+            drop(alive);
+        });
+        Ok((succession, self.listeners, node::Predecessor { updates: passed_on, events, gone }))
     }
 }
 
@@ -125,6 +134,7 @@ pub(crate) struct Succession {
     outbox: mpsc::UnboundedSender<Message>,
     events: mpsc::UnboundedReceiver<Event>,
     warm: Warm,
+    svids: Arc<SvidStore>,
     until: Instant,
 }
 
@@ -135,17 +145,21 @@ impl Succession {
         mut ready: watch::Receiver<bool>,
         supervisor: &Supervisor,
     ) -> Result<(), String> {
-        let (warm, until) = (self.warm.clone(), self.until);
+        let (warm, svids, until) = (self.warm.clone(), self.svids.clone(), self.until);
         let prepared = async {
             // It fails when the node has ended, and then nothing follows.
             if ready.wait_for(|ready| *ready).await.is_err() {
                 pending::<()>().await;
             }
-            while warm.missing(supervisor).is_some() {
+            while warm.missing(supervisor).is_some() || !svids.is_renewed() {
                 tokio::time::sleep(LOOK).await;
             }
         };
-        let late = || warm.missing(supervisor).unwrap_or_else(|| "its configuration is not in force".to_owned());
+        let late = || match warm.missing(supervisor) {
+            Some(missing) => missing,
+            None if svids.is_renewed() => "its configuration is not in force".to_owned(),
+            None => OTHER_AUTHORITY.to_owned(),
+        };
         tokio::select! {
             () = prepared => {}
             event = self.events.recv() => return Err(rejected(event)),
@@ -156,10 +170,18 @@ impl Succession {
         if *self.states.wait_for(|state| *state != State::Preparing).await.map_err(|_| gone())? == State::Gone {
             return Err(gone());
         }
-        match timeout(IN_FORCE, self.events.recv()).await {
+        let until = Instant::now() + IN_FORCE;
+        match timeout_at(until, self.events.recv()).await {
             Ok(Some(Event::InForce)) => {}
             Ok(event) => return Err(rejected(event)),
             Err(_) => return Err(format!("the last changes were not in force within {IN_FORCE:?}")),
+        }
+        // Another authority may have begun to sign just now, and others may refuse the first one's certificates as soon as the predecessor has none.
+        while !self.svids.is_renewed() {
+            if Instant::now() >= until {
+                return Err(OTHER_AUTHORITY.to_owned());
+            }
+            tokio::time::sleep(LOOK).await;
         }
         self.warm.enough();
         Ok(())
@@ -239,10 +261,10 @@ async fn follow(
                 }
                 Ok(Frame::Message(Message::HandOver { term_ms })) => {
                     if let Some(socket) = counting.take() {
-                        let node = Arc::downgrade(&node);
+                        let (node, runtime) = (Arc::downgrade(&node), Handle::current());
                         // Without the thread, the predecessor refuses what is limited.
                         let thread = thread::Builder::new().name("leno-counting".to_owned());
-                        drop(thread.spawn(move || counting::answer(socket, &node)));
+                        drop(thread.spawn(move || counting::answer(socket, &node, &runtime)));
                     }
                     if let Some(term) = term_ms.map(Duration::from_millis) {
                         let now = std::time::Instant::now();

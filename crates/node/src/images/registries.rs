@@ -33,7 +33,7 @@ pub fn registries(images: &slice::Images) -> Result<Registries, String> {
 }
 
 /// A secret in a file, without the line end at its end.
-fn secret(path: &Path) -> Result<String, String> {
+pub(crate) fn secret(path: &Path) -> Result<String, String> {
     let wrong = |reason: &dyn std::fmt::Display| format!("{}: {reason}", path.display());
     let text = std::fs::read_to_string(path).map_err(|error| wrong(&error))?;
     let secret = text.strip_suffix('\n').map_or(&*text, |text| text.strip_suffix('\r').unwrap_or(text));

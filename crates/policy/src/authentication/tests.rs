@@ -538,3 +538,15 @@ fn a_preflight_needs_no_token_where_the_policy_says_so() {
     let forbidden = ProgramSpec { authorization: Vec::new(), ..spec(vec![lenient()]) };
     assert_eq!(denied(forbidden, &preflight()).status, 403, "authorization decides as ever");
 }
+
+#[test]
+fn a_verdict_holds_until_its_token_expires() {
+    let until = |claims: &str, verified| {
+        let authorization = format!("Bearer {}", token(ES256, claims));
+        decide(spec(vec![issuer()]), &RequestInput { verified, ..bearing(&authorization) }).until_ms
+    };
+    assert_eq!(until(CLAIMS, VERIFIED), Some(1_700_000_660_000), "with the clock's skew");
+    assert_eq!(until(&claims(""), VERIFIED), None);
+    let optional = Issuer { required: false, ..issuer() };
+    assert_eq!(decide(spec(vec![optional]), &request()).until_ms, None);
+}

@@ -51,6 +51,8 @@ pub(crate) struct Exchange {
     pub is_retry: bool,
     /// Another node's gateway let the request in: the peer, scheme and port are the client's.
     pub via_gateway: bool,
+    /// When the certificate expires by which the caller is known; `None`: it is known by something else.
+    pub expires: Option<Instant>,
     /// When the caller stops waiting, and how long that was from the beginning; `None`: it does not say.
     told_deadline: Option<(Instant, Duration)>,
 }
@@ -71,6 +73,8 @@ pub(crate) struct Arrival<'a> {
     pub port: u16,
     /// Inbound: the client of another node's gateway.
     pub behind_gateway: Option<hop::Client>,
+    /// Inbound: when the certificate of the caller's sidecar expires.
+    pub expires: Option<Instant>,
 }
 
 /// Where an exchange came in, and on which function's side.
@@ -89,13 +93,14 @@ impl Exchange {
     /// Begins an exchange for a head from a socket, and prepares the head for the corridor. The exchange exists even if the head is
     /// malformed, so that it can be answered and recorded.
     pub(crate) fn begin(arrival: Arrival<'_>, head: &mut request::Parts) -> (Self, Result<(), Malformed>) {
-        let Arrival { worker, snapshot, origin, peer, client, scheme, port, behind_gateway } = arrival;
+        let Arrival { worker, snapshot, origin, peer, client, scheme, port, behind_gateway, expires } = arrival;
         let parent = origin.parent();
         // Only sidecars connect to the inbound listener.
         let unnamed = behind_gateway.is_none() && peer.identity.as_ref() == Some(&snapshot.gateway);
         let from_sidecar = matches!(origin, Origin::Inbound(_));
         let told = from_sidecar.then(|| (hop::timeout(&head.headers), hop::is_retry(&head.headers)));
         let (mut exchange, admitted) = Self::enter(worker, snapshot, origin, peer, parent, head);
+        exchange.expires = expires;
         if let Some(client) = client {
             head::describe_client(&mut head.headers, &client, scheme);
             (exchange.scheme, exchange.port) = (scheme, port);
@@ -152,6 +157,7 @@ impl Exchange {
         let record = Record::new(&worker.recorder, direction, &peer, protocol, head, name);
         head.headers.insert(head::REQUEST_ID, request_id.clone());
         let port = head::split_authority(head::authority(head)).1.unwrap_or(80);
+        let port = if let Origin::Inbound(callee) = &origin { callee.judged_port(port) } else { port };
         let is_retry = parent.as_deref().is_some_and(InFlight::is_retry);
         let mut exchange = Self {
             worker,
@@ -171,6 +177,7 @@ impl Exchange {
             tells_own: false,
             is_retry,
             via_gateway: false,
+            expires: None,
             told_deadline: None,
         };
         exchange.heed_grpc_timeout(&head.headers);
@@ -203,8 +210,6 @@ impl Exchange {
         let peer = Peer { identity: Some(caller.identity.clone()), address };
         let name = self.request_id.to_str().unwrap_or_default();
         let record = Record::new(&self.worker.recorder, TrafficDirection::Inbound, &peer, self.protocol, head, name);
-        // What is outside is judged by the port that the request goes to.
-        let outside = callee.outside.as_deref().and_then(|outside| outside.egress.http_port(self.port));
         let mut exchange = Self {
             worker: self.worker.clone(),
             snapshot: self.snapshot.clone(),
@@ -213,7 +218,7 @@ impl Exchange {
             protocol: self.protocol,
             upgrade: self.upgrade,
             scheme: self.scheme,
-            port: outside.map_or(self.port, |port| port.number),
+            port: callee.judged_port(self.port),
             request_id: self.request_id.clone(),
             parent: None,
             record,
@@ -223,6 +228,7 @@ impl Exchange {
             tells_own: self.tells_own,
             is_retry,
             via_gateway: false,
+            expires: None,
             told_deadline: None,
         };
         exchange.heed_grpc_timeout(&head.headers);

@@ -1,14 +1,17 @@
 //! What an exchange holds until it ends.
 
 use crate::corridor::judge::Ruling;
+use crate::corridor::open::Registered;
 use crate::corridor::upstream::UpstreamGuard;
-use crate::http::activity::Busy;
-use crate::http::body::{Body, Guard};
+use crate::http::activity::{Activity, Busy};
+use crate::http::body::{Body, Closed, Guard};
 use crate::http::failure::Failure;
 use crate::telemetry::record::Record;
 use std::future::Future;
 use std::pin::Pin;
-use std::task::Context;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Waker};
 use std::time::Duration;
 use tokio::time::{Instant, Sleep};
 
@@ -22,6 +25,8 @@ pub(super) struct ExchangeGuard {
     pub ruling: Option<Ruling>,
     /// The instance and the connection that this request occupies.
     pub upstream: UpstreamGuard,
+    /// Its place among the open exchanges.
+    pub open: Option<Registered>,
     /// The deadline of the exchange, and how long the exchange may take in all.
     pub deadline: Option<(Instant, Duration)>,
     /// Marks the client's connection as busy.
@@ -38,6 +43,7 @@ impl ExchangeGuard {
             record,
             ruling: None,
             upstream: UpstreamGuard::default(),
+            open: None,
             deadline: None,
             busy: None,
             timer: None,
@@ -84,7 +90,31 @@ impl Guard for ExchangeGuard {
         }
     }
 
+    fn closed(&self) -> Option<&Rc<Closed>> {
+        let own = self.open.as_ref().and_then(Registered::closed);
+        own.or_else(|| self.inner.as_ref()?.closed())
+    }
+
+    fn wake_when_closed(&self, waker: &Waker) {
+        if let Some(open) = &self.open {
+            open.wake_when_closed(waker);
+        }
+        if let Some(inner) = &self.inner {
+            inner.wake_when_closed(waker);
+        }
+    }
+
+    fn goes_out_on(&self, connection: &Arc<Activity>) {
+        if let Some(open) = &self.open {
+            open.occupies(connection);
+        }
+        if let Some(inner) = &self.inner {
+            inner.goes_out_on(connection);
+        }
+    }
+
     fn occupy(&mut self, busy: Busy) {
+        self.goes_out_on(busy.connection());
         self.busy = Some(busy);
     }
 

@@ -7,13 +7,18 @@
 //! The judge fails closed. A program that did not load, a fault, a missed deadline, an invalid output, a counter that cannot be kept: each
 //! of these refuses the request, and the record says why.
 
+mod again;
+mod asked;
 mod extend;
 mod forecast;
 mod outcome;
+pub mod replay;
 mod runaway;
 mod shown;
 mod verdict;
 
+pub(crate) use again::{Reopened, Withdrawn};
+pub(crate) use asked::Asked;
 pub use outcome::{Permitted, Refusal, Ruling};
 pub(crate) use verdict::{add_time, audit, overrule};
 
@@ -23,16 +28,19 @@ use crate::runtime::random::Random;
 use crate::state::credential::InFlight;
 use crate::state::function::{FunctionEntry, LoadedProgram};
 use crate::state::ledger::{FunctionState, Known, Ledger, Signatures};
+use crate::telemetry::inputs::Inputs;
 use crate::telemetry::observed::{Judged, RateLimitCheck, RecordedVerdict, SignatureCheck, Stage};
 use crate::telemetry::record::Record;
+use asked::header_fields;
 use forecast::{Counter, Forecast};
-use http::{HeaderMap, request, response};
+use http::{request, response};
 use leno_config::FunctionId;
-use leno_policy::input::{Header, Input, RequestInput, ResponseInput, TargetLoad};
+use leno_policy::input::{Input, RequestInput, ResponseInput, TargetLoad};
 use leno_policy::outcome::{
     Decision, HeaderEdit, MAX_KEYS, Outcome, Output, PolicyKind, SignatureWant, TracePlan, Verdict, Wants,
 };
 use leno_policy::spec::{KeyId, Protocol};
+use leno_policy::token::{self, Located};
 use leno_sandbox::{EngineKind, Fault, Pool, RunError};
 use runaway::DeadlineBudgets;
 use std::cell::{Cell, RefCell};
@@ -143,8 +151,8 @@ impl Judge {
     }
 
     /// Judges a request by the function's program: takes its head, and returns the edited head or a refusal. The function's extensions are
-    /// asked separately ([`Judge::extend`]).
-    pub fn request(&self, input: JudgeInput<'_>, head: Box<request::Parts>, record: &Record) -> Judgement {
+    /// asked separately ([`Judge::extend`]). It waits for nothing but a store that keeps the counters of rate limits.
+    pub async fn request(&self, input: JudgeInput<'_>, head: Box<request::Parts>, record: &Record) -> Judgement {
         let (started, now_ms) = (Instant::now(), record.started().1);
         let program = program(input.entry, input.direction);
         let state = self.function(&input.entry.slice.id);
@@ -158,11 +166,12 @@ impl Judge {
         let judgement = match evaluation.decide(self, &head, now_ms) {
             Ok(Found::Decided(decision)) => {
                 self.watch_for_unknown_keys(input.entry, &decision);
-                evaluation.carry_out(*decision, head, now_ms)
+                evaluation.carry_out(*decision, head, now_ms).await
             }
-            Ok(Found::BadSignature(want, trace)) => evaluation
-                .note_plan(trace.as_ref(), &head)
-                .and_then(|()| evaluation.deny(want.denial, Vec::new(), &want.failure, now_ms)),
+            Ok(Found::BadSignature(want, trace)) => match evaluation.note_plan(trace.as_ref(), &head) {
+                Ok(()) => evaluation.deny(want.denial, Vec::new(), &want.failure, now_ms).await,
+                Err(error) => Err(error),
+            },
             Err(error) => Err(error),
         };
         let judgement = judgement.unwrap_or_else(|error| {
@@ -306,11 +315,6 @@ fn program(entry: &FunctionEntry, direction: TrafficDirection) -> &LoadedProgram
     }
 }
 
-/// Header fields as programs see them. The `http` crate keeps names in lower case.
-fn header_fields(headers: &HeaderMap) -> Vec<Header<'_>> {
-    headers.iter().map(|(name, value)| Header { name: name.as_str(), value: value.as_bytes() }).collect()
-}
-
 impl<'a> JudgeInput<'a> {
     fn peer(&self) -> leno_policy::input::Peer<'a> {
         let Peer { identity, address } = self.peer;
@@ -343,9 +347,12 @@ struct Runs {
 impl Evaluation<'_> {
     /// Runs the program until it has decided.
     fn decide(&mut self, judge: &Judge, head: &request::Parts, now_ms: u64) -> Result<Found, JudgeError> {
-        let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
+        let path = asked::path(head);
         let headers = header_fields(&head.headers);
-        let mut forecast = Forecast::new(self, &head.method, path, &headers);
+        let sources = &self.program.needs.tokens;
+        let located = if sources.is_empty() { Vec::new() } else { token::locate(sources, &headers, path) };
+        self.keep_inputs(head, path, &located);
+        let mut forecast = Forecast::new(self, &head.method, path, &headers, &located);
         let mut headers = Some(headers);
         let (peer, target) = (self.input.peer(), self.target.map_or("", |state| &state.name));
         let random = std::array::from_fn(|_| judge.random.next());
@@ -387,6 +394,14 @@ impl Evaluation<'_> {
             }
         }
         Err(JudgeError::Undecided)
+    }
+
+    /// Records what the verdict depends on, unless another node judges.
+    fn keep_inputs(&self, head: &request::Parts, path: &str, located: &[Located<'_>]) {
+        if !self.input.entry.elsewhere {
+            let inputs = Inputs::new(&self.program.keeps, self.input.port, path, &head.headers, located);
+            self.record.note(|observed| observed.inputs = Some(inputs));
+        }
     }
 
     /// Supplies what the program wants. Returns the want for a signature if the signature is wrong.

@@ -7,6 +7,7 @@ pub(crate) use key::{CalleeKey, ConnectionKey, Identities};
 use crate::http::body::Body;
 use crate::http::failure::Unproven;
 use crate::http::http2::{CONNECTION_WINDOW, SEND_BUFFER, UPSTREAM_BUFFER, UPSTREAM_WINDOW};
+use crate::runtime::clock;
 use crate::runtime::hyper::{LocalExecutor, Timer};
 use crate::runtime::schedule;
 use crate::runtime::schedule::TaskOwner;
@@ -101,6 +102,8 @@ struct Shared {
 struct Streams {
     open: Cell<u32>,
     idle_since: Cell<Instant>,
+    /// When the certificate of a sidecar at the other end expires.
+    expires: Option<Instant>,
 }
 
 /// An HTTP/1.1 connection, checked out for one exchange.
@@ -127,7 +130,6 @@ pub(crate) struct StreamSlot(Rc<Streams>);
 
 /// Held until the end of the response. When it is dropped, the connection can be used again.
 #[derive(Debug)]
-#[expect(dead_code, reason = "kept for what its drop does")]
 pub(crate) enum CheckIn {
     /// Returns the connection to the pool when it is ready for another request.
     Http1(Option<Http1Connection>, ConnectionKey, Weak<Pool>),
@@ -163,6 +165,16 @@ impl From<instances::ConnectError> for ConnectError {
         match error {
             instances::ConnectError::Io(error) => Self::Io(error),
             instances::ConnectError::Unproven(error) => Self::Unproven(error),
+        }
+    }
+}
+
+impl CheckIn {
+    /// When the certificate of a sidecar at the other end expires.
+    pub(crate) fn expires(&self) -> Option<Instant> {
+        match self {
+            Self::Http1(..) => None,
+            Self::Http2(stream) => stream.expires(),
         }
     }
 }
@@ -281,7 +293,10 @@ impl Pool {
         let mut hosts = self.http2.borrow_mut();
         let connections = &mut hosts.get_mut(key)?.connections;
         connections.retain(|shared| !shared.sender.is_closed());
-        let free = |shared: &&Shared| shared.streams.open.get() < STREAMS && shared.sender.is_ready();
+        let is_valid = |streams: &Streams| streams.expires.is_none_or(|expires| Instant::now() < expires);
+        let free = |shared: &&Shared| {
+            shared.streams.open.get() < STREAMS && shared.sender.is_ready() && is_valid(&shared.streams)
+        };
         let shared = connections.iter().rfind(free)?;
         shared.owner.follow();
         Some(CheckedOutHttp2 { sender: shared.sender.clone(), stream: StreamSlot::open(&shared.streams), reused: true })
@@ -325,6 +340,7 @@ impl Pool {
         guard: Option<ConnectionGuard>,
     ) -> Result<CheckedOutHttp2, ConnectError> {
         let stream = tcp(key.address, lease).await?;
+        let mut expires = None;
         let (sender, owner) = match &key.callee {
             CalleeKey::Outside(OutsideKey { tls: Some(outside), .. }) => {
                 let stream = begin_tls(outside, stream).await?;
@@ -342,10 +358,11 @@ impl Pool {
                     callee.parse().map_err(|_| ConnectError::Tls(format!("bad identity {callee}")))?;
                 let name = leno_identity::server_name(&callee).map_err(|error| ConnectError::Tls(error.to_string()))?;
                 let stream = TlsConnector::from(config).connect(name, stream).await?;
+                expires = leno_identity::peer_not_after(stream.get_ref().1).and_then(clock::instant);
                 handshake_http2(stream, key.address, guard, NODE_KEEP_ALIVE).await?
             }
         };
-        let streams = Rc::new(Streams { open: Cell::new(0), idle_since: Cell::new(Instant::now()) });
+        let streams = Rc::new(Streams { open: Cell::new(0), idle_since: Cell::new(Instant::now()), expires });
         let stream = StreamSlot::open(&streams);
         let shared = Shared { sender: sender.clone(), owner, streams };
         self.http2.borrow_mut().entry(key.clone()).or_default().connections.push(shared);
@@ -439,6 +456,11 @@ impl StreamSlot {
     fn open(streams: &Rc<Streams>) -> Self {
         streams.open.set(streams.open.get() + 1);
         Self(streams.clone())
+    }
+
+    /// When the certificate of a sidecar at the other end expires.
+    pub(crate) fn expires(&self) -> Option<Instant> {
+        self.0.expires
     }
 }
 

@@ -3,13 +3,13 @@
 mod elsewhere;
 mod framed;
 pub(crate) mod inbound;
+mod outside;
 
 use crate::corridor::worker::Worker;
 use crate::http::activity::Activity;
 use crate::runtime::schedule;
 use crate::state::connections::{self, Destination};
 use crate::state::credential::Caller;
-use crate::state::egress::Outside;
 use crate::state::endpoints::Known;
 use crate::state::function::{FunctionEntry, limit};
 use crate::state::instances::{ConnectError, Lease};
@@ -37,8 +37,6 @@ use tokio_rustls::rustls;
 const CONNECT: Duration = Duration::from_secs(5);
 /// How long what an instance has sent before it ended is still carried.
 const LAST_BYTES: Duration = Duration::from_secs(5);
-/// Addresses of something outside that are tried for one connection.
-const MOST_TRIED: usize = 4;
 /// Bytes that are carried at a time, in each direction.
 const BUFFER: usize = 16 * 1024;
 /// The longest hello of a TLS client that is read. Those of today have some hundred bytes to two thousand.
@@ -211,7 +209,13 @@ impl Relay {
         };
         let counted = self.count(&callee)?;
         let (lease, upstream) = match &callee.outside {
-            Some(outside) => (None, self.connect_outside(outside).await?),
+            Some(outside) => {
+                let host = self.host()?;
+                let (stream, address) =
+                    outside::connect(&self.worker.node.resolver, outside, &host, self.port.number).await?;
+                self.outside = Some((host, address));
+                (None, stream)
+            }
             None => {
                 let taken = take_instance(&self.worker, &callee, self.port.number, self.port.splice).await;
                 taken.map(|(lease, upstream)| (Some(lease), upstream))?
@@ -228,7 +232,7 @@ impl Relay {
         };
         self.spliced = spliced.is_some();
         upstream.stream.write_all(&first).await?;
-        let carried = self.copy(entry, stream, &mut upstream.stream, first.len() as u64).await;
+        let carried = self.copy(entry, stream, (&mut upstream.stream, None), first.len() as u64).await;
         upstream.done = carried.is_ok();
         let [sent, received] = spliced.map_or([0; 2], |spliced: Box<dyn Spliced>| spliced.bytes());
         self.bytes = [self.bytes[0] + sent, self.bytes[1] + received];
@@ -248,7 +252,8 @@ impl Relay {
         self.worker.node.telemetry.connections.opened(&self.caller.function, &self.callee.id);
         self.carried = true;
         upstream.io.write_all(first).await?;
-        self.copy(entry, stream, &mut upstream.io, first.len() as u64).await
+        let expires = upstream.expires();
+        self.copy(entry, stream, (&mut upstream.io, expires), first.len() as u64).await
     }
 
     /// Judges the connection by the current snapshot. Returns where the callee is.
@@ -331,36 +336,13 @@ impl Relay {
         self.callee.hosts.iter().any(|host| host == name || Some(host) == wildcard.as_ref())
     }
 
-    /// Connects to something outside of the mesh: by the address that the caller called or, if that only means something in rooms, by the name that its
-    /// TLS asked for, or the only one that there is.
-    async fn connect_outside(&mut self, outside: &Outside) -> Result<TcpStream, Stop> {
-        let node = &self.worker.node;
-        let name = (!self.name.is_empty()).then_some(self.name.as_str());
-        let called = self.address.ip().to_string();
-        let host = match node.addresses.function(self.called()) {
-            None => called.as_str(),
-            Some(_) => name
-                .or_else(|| self.callee.hosts.first().map(String::as_str))
-                .ok_or_else(|| Stop::Refused("it has no name, and was not called by its address".to_owned()))?,
-        };
-        let addresses = outside.addresses(&node.resolver, host).await;
-        let addresses = addresses.map_err(|failure| Stop::Failed(failure.to_string()))?;
-        let limit = outside.egress.connect_timeout;
-        let mut failed = String::new();
-        for address in addresses.into_iter().take(MOST_TRIED) {
-            let address = SocketAddr::new(address, self.port.number);
-            match tokio::time::timeout(limit, TcpStream::connect(address)).await {
-                Ok(Ok(stream)) => {
-                    // Small messages must not wait for acknowledgements. If it cannot be set, the connection is already gone.
-                    let _ = stream.set_nodelay(true);
-                    self.outside = Some((host.to_owned(), address.ip()));
-                    return Ok(stream);
-                }
-                Ok(Err(error)) => failed = format!("no connection to {address}: {error}"),
-                Err(_) => failed = format!("no connection to {address} within {limit:?}"),
-            }
+    /// What the caller called: the address or, if that only means something in rooms, the name that its TLS asked for, or the only one that there is.
+    fn host(&self) -> Result<String, Stop> {
+        if self.worker.node.addresses.function(self.called()).is_none() {
+            return Ok(self.address.ip().to_string());
         }
-        Err(Stop::Failed(failed))
+        let name = Some(&self.name).filter(|name| !name.is_empty()).or(self.callee.hosts.first());
+        name.cloned().ok_or_else(|| Stop::Refused("it has no name, and was not called by its address".to_owned()))
     }
 
     fn called(&self) -> Ipv4Addr {
@@ -375,12 +357,12 @@ impl Relay {
         &mut self,
         entry: &FunctionEntry,
         stream: &mut TcpStream,
-        upstream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+        (upstream, expires): (&mut (impl AsyncRead + AsyncWrite + Unpin), Option<Instant>),
         first: u64,
     ) -> Result<(), Stop> {
         let node = self.worker.node.clone();
         let (mut from, mut to) = (Counted { stream, read: first }, Counted { stream: upstream, read: 0 });
-        let result = copy_both(&node, &mut from, &mut to, || self.judge(entry).map(drop)).await;
+        let result = copy_both(&node, expires, &mut from, &mut to, || self.judge(entry).map(drop)).await;
         self.bytes = [from.read, to.read];
         result
     }
@@ -413,9 +395,11 @@ async fn take_instance(
     Ok((lease, upstream))
 }
 
-/// Carries bytes until both ends are done, or `judge`, which is asked by each new snapshot, does not allow it any more.
+/// Carries bytes until both ends are done, or `judge`, which is asked by each new snapshot, does not allow it any more. `expires`: when the certificate of the
+/// sidecar at the other end expires.
 async fn copy_both(
     node: &Node,
+    expires: Option<Instant>,
     from: &mut (impl AsyncRead + AsyncWrite + Unpin),
     to: &mut (impl AsyncRead + AsyncWrite + Unpin),
     mut judge: impl FnMut() -> Result<(), Stop>,
@@ -428,7 +412,18 @@ async fn copy_both(
         tokio::select! {
             result = &mut copied => return result.map(drop).map_err(Stop::from),
             () = changed => {}
+            () = at(expires) => {
+                return Err(Stop::Refused("the certificate of the other node's sidecar has expired".to_owned()));
+            }
         }
+    }
+}
+
+/// Waits until then; `None`: for ever.
+async fn at(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time.into()).await,
+        None => std::future::pending().await,
     }
 }
 

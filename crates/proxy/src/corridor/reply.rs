@@ -4,17 +4,14 @@
 
 use crate::corridor::exchange::{Exchange, Origin};
 use crate::corridor::judge::Refusal;
-use crate::http::body::Body;
+use crate::http::body::{Body, GRPC_MESSAGE, GRPC_STATUS};
 use crate::http::failure::Failure;
 use crate::http::{failure, head};
 use bytes::Bytes;
-use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::header::{self, HeaderMap, HeaderValue};
 use http::{Response, StatusCode};
 use http_body::Body as _;
 use leno_policy::spec::Protocol;
-
-const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
-const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 
 /// Goes with a response that no upstream gave, if the exchange tells such responses apart: why there is none.
 #[derive(Clone, Debug)]

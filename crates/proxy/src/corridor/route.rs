@@ -102,6 +102,8 @@ pub(crate) fn find(exchange: &Exchange, head: &request::Parts) -> Result<Route, 
             };
             Ok(Route { judge: entry.clone(), upstream })
         }
+        // What is outside is not exposed, so no gateway routes to it.
+        Origin::Inbound(entry) if exchange.via_gateway && entry.outside.is_some() => Err(Failure::Misdirected),
         Origin::Inbound(entry) if !exchange.via_gateway && entry.serves_other(exchange.port) => {
             Err(Failure::NoHttp(exchange.port))
         }
@@ -124,7 +126,7 @@ fn upstream(exchange: &Exchange, callee: Option<&Callee>) -> Upstream {
     let (node, over_tls) = (&exchange.worker.node, exchange.snapshot.mesh.mtls_same_node);
     let here = exchange.snapshot.functions.get(&callee.id);
     if let Some(entry) = here
-        // What is outside has no certificate of the mesh, and no sidecar but this node.
+        // A node that connects to the outside itself asks no other node, and its calls have no certificate to prove who is there.
         && (entry.outside.is_some() || (!over_tls && node.endpoints.of(&callee.id).is_none()))
     {
         return Upstream::HandOver(entry.clone());

@@ -1,19 +1,27 @@
 //! "101 Switching Protocols" is passed on only if the request was permitted as that upgrade. After it, bytes go in both directions until
 //! both ends are done.
 //!
-//! What goes through a tunnel is no longer judged. So an upstream must not be able to open one by itself: [`check`] makes a [`Switched`]
+//! What goes through a tunnel is not judged, other than by its exchange's permission. So an upstream must not be able to open one by itself: [`check`] makes a [`Switched`]
 //! only for an exchange that was judged as a WebSocket, and [`join`] connects nothing else to the client's stream.
+
+mod frames;
 
 use crate::http::body::{Body, Guard};
 use crate::http::failure::Failure;
 use crate::runtime::schedule;
+use frames::Frames;
 use http::{HeaderValue, Response, StatusCode, header};
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
-use std::pin::Pin;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+
+/// Longest time to write the last frame of a WebSocket that is closed.
+const LAST_FRAME: Duration = Duration::from_secs(1);
 
 /// The upstream's stream, after the upstream switched to the permitted protocol.
 #[derive(Clone)]
@@ -67,22 +75,63 @@ pub(crate) fn join(client: Option<OnUpgrade>, response: &mut Response<Body>, ali
 
 async fn copy(client: Upgraded, upstream: Upgraded, guard: Option<Box<dyn Guard>>) {
     let guard: Option<Rc<dyn Guard>> = guard.map(Rc::from);
-    let mut client = Counted { stream: TokioIo::new(client), guard: guard.clone(), from_client: true };
-    let mut upstream = Counted { stream: TokioIo::new(upstream), guard, from_client: false };
+    let end = |stream, from_client| End {
+        stream: TokioIo::new(stream),
+        guard: guard.clone(),
+        from_client,
+        written: Frames::default(),
+    };
+    let (mut client, mut upstream) = (end(client, true), end(upstream, false));
     // When one direction ends, it is shut down at the other end. The opposite direction goes on.
-    if let Err(error) = tokio::io::copy_bidirectional(&mut client, &mut upstream).await {
-        tracing::debug!(%error, "an upgraded connection broke off");
+    match unless_closed(guard.as_deref(), tokio::io::copy_bidirectional(&mut client, &mut upstream)).await {
+        Some(Ok(_)) => {}
+        Some(Err(error)) => tracing::debug!(%error, "an upgraded connection broke off"),
+        None => {
+            let close = async { tokio::join!(client.close(false), upstream.close(true)) };
+            // Whoever does not read it in time sees the connection break off.
+            let _ = tokio::time::timeout(LAST_FRAME, close).await;
+        }
     }
 }
 
-/// Counts the bytes that are read, in the records of the exchange that opened the tunnel.
-struct Counted<T> {
+/// Runs `future`; `None`: the exchange was closed first.
+async fn unless_closed<F: Future>(guard: Option<&dyn Guard>, future: F) -> Option<F::Output> {
+    let mut future = pin!(future);
+    poll_fn(|cx| {
+        if let Some(guard) = guard
+            && let Some(closed) = guard.closed()
+        {
+            guard.failure(&closed.failure());
+            return Poll::Ready(None);
+        }
+        let polled = future.as_mut().poll(cx);
+        if let (Some(guard), Poll::Pending) = (guard, &polled) {
+            guard.wake_when_closed(cx.waker());
+        }
+        polled.map(Some)
+    })
+    .await
+}
+
+/// One end of a tunnel. Counts the bytes that are read, in the records of the exchange that opened the tunnel.
+struct End<T> {
     stream: T,
     guard: Option<Rc<dyn Guard>>,
     from_client: bool,
+    written: Frames,
 }
 
-impl<T: AsyncRead + Unpin> AsyncRead for Counted<T> {
+impl<T: AsyncWrite + Unpin> End<T> {
+    /// Ends the WebSocket with a frame that says why. Within another frame it just ends.
+    async fn close(&mut self, masked: bool) -> std::io::Result<()> {
+        if self.written.is_between() {
+            self.stream.write_all(&frames::close(masked)).await?;
+        }
+        self.stream.shutdown().await
+    }
+}
+
+impl<T: AsyncRead + Unpin> AsyncRead for End<T> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<std::io::Result<()>> {
         let before = into.filled().len();
         let polled = Pin::new(&mut self.stream).poll_read(cx, into);
@@ -96,9 +145,13 @@ impl<T: AsyncRead + Unpin> AsyncRead for Counted<T> {
     }
 }
 
-impl<T: AsyncWrite + Unpin> AsyncWrite for Counted<T> {
+impl<T: AsyncWrite + Unpin> AsyncWrite for End<T> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
+        let polled = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        if let Poll::Ready(Ok(written)) = polled {
+            self.written.pass(bytes.get(..written).unwrap_or(bytes));
+        }
+        polled
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {

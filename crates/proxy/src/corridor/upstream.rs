@@ -58,6 +58,13 @@ pub(super) struct UpstreamGuard {
     under_way: Option<UnderWay>,
 }
 
+impl UpstreamGuard {
+    /// When the certificate of the callee's sidecar expires.
+    pub(super) fn expires(&self) -> Option<Instant> {
+        self.connection.as_ref().and_then(CheckIn::expires)
+    }
+}
+
 pub(super) struct Forward<'a> {
     pub exchange: &'a Exchange,
     pub upstream: &'a Upstream,

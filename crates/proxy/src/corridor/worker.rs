@@ -1,6 +1,7 @@
 //! State that belongs to one worker thread.
 
 use crate::corridor::judge::Judge;
+use crate::corridor::open::OpenExchanges;
 use crate::corridor::pool::Pool;
 use crate::runtime::random::Random;
 use crate::state::function::FunctionEntry;
@@ -24,6 +25,8 @@ pub(crate) struct Worker {
     /// Randomness for identifiers and jitter.
     pub random: Rc<Random>,
     pub pool: Rc<Pool>,
+    /// Exchanges that may be judged again.
+    pub open: Rc<OpenExchanges>,
     /// Open client connections.
     pub connections: Connections,
     /// The snapshot that this worker saw last. Pinning it writes to no memory that other cores share.
@@ -51,6 +54,7 @@ impl Worker {
             recorder: Recorder::new(&node.telemetry),
             random,
             pool: Pool::new(node.terminating.clone()),
+            open: Rc::default(),
             connections: Connections::default(),
             pinned: RefCell::new(Rc::new(Pinned(node.snapshot.load_full()))),
             node,
@@ -76,15 +80,6 @@ impl Worker {
         }
         let (snapshot, entry) = self.node.snapshot_with(function)?;
         Some((Rc::new(Pinned(snapshot)), entry))
-    }
-
-    /// Releases each snapshot as soon as there is a newer one, even if no request arrives.
-    pub(crate) async fn release_old_snapshots(self: Rc<Self>) {
-        loop {
-            let changed = self.node.changed();
-            self.snapshot();
-            changed.await;
-        }
     }
 
     /// A new request id: a UUID of version 4 (RFC 9562).
@@ -171,7 +166,8 @@ impl Connections {
         self.wake();
     }
 
-    fn wake(&self) {
+    /// Has all connections look whether they are to end.
+    pub(crate) fn wake(&self) {
         self.open.borrow().values().filter_map(|open| open.waker.as_ref()).for_each(Waker::wake_by_ref);
     }
 

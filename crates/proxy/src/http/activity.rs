@@ -20,6 +20,8 @@ pub struct Activity {
     unread: AtomicBool,
     /// An exchange has begun.
     begun: AtomicBool,
+    /// The exchange in flight is closed, and does not end.
+    cut_off: AtomicBool,
 }
 
 /// The timeouts of a connection.
@@ -60,6 +62,7 @@ impl Activity {
             head: AtomicU64::new(0),
             unread: AtomicBool::new(false),
             begun: AtomicBool::new(false),
+            cut_off: AtomicBool::new(false),
         })
     }
 
@@ -97,6 +100,16 @@ impl Activity {
     /// Whether an exchange is in flight.
     pub fn is_busy(&self) -> bool {
         self.busy.load(Ordering::Relaxed) > 0
+    }
+
+    /// Has the connection end at once if it carries a single exchange (HTTP/1.1).
+    pub fn cut_off(&self) {
+        self.cut_off.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether [`Activity::cut_off`] was called.
+    pub fn is_cut_off(&self) -> bool {
+        self.cut_off.load(Ordering::Relaxed)
     }
 
     /// Whether there ever was an exchange.
@@ -142,6 +155,11 @@ pub struct Busy(Arc<Activity>);
 pub struct Tunnel(Arc<Activity>);
 
 impl Busy {
+    /// The connection.
+    pub fn connection(&self) -> &Arc<Activity> {
+        &self.0
+    }
+
     /// Turns the exchange into a tunnel, which has no timeout.
     pub fn into_tunnel(self) -> Tunnel {
         self.0.tunnels.fetch_add(1, Ordering::Relaxed);

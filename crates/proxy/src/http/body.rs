@@ -10,12 +10,12 @@ pub(crate) use instance::InstanceBody;
 pub(crate) use replay::Replayable;
 
 use super::activity::{Activity, Busy};
-use super::failure::Failure;
+use super::failure::{self, Failure};
 use super::head;
 use super::upload::{Progress, Upload};
 use bytes::Bytes;
 use gathered::Gathered;
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
 use leno_sandbox::component::Broken;
@@ -24,9 +24,12 @@ use std::fmt;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::time::Instant;
+
+pub(crate) const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+pub(crate) const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 
 /// A message body on its way through the corridor.
 #[derive(Debug, Default)]
@@ -47,6 +50,34 @@ pub(crate) struct Body {
 pub trait Meter: fmt::Debug {
     /// More bytes have arrived.
     fn request_bytes(&self, bytes: u64);
+    /// Whether the exchange is closed, so that nothing more is passed on.
+    fn is_closed(&self) -> bool;
+    /// Wakes the task when the exchange is closed.
+    fn wake_when_closed(&self, waker: &Waker);
+}
+
+/// Why an open exchange is closed, and how that is told.
+#[derive(Debug)]
+pub(crate) struct Closed {
+    /// The status that the same request would get now.
+    pub status: StatusCode,
+    /// Which rule withdrew the permission, in words. For records, never for the client.
+    pub reason: String,
+    /// It is a gRPC call, which ends with a status in its trailers.
+    pub grpc: bool,
+}
+
+impl Closed {
+    pub(crate) fn failure(&self) -> Failure {
+        Failure::Closed { status: self.status, reason: self.reason.clone() }
+    }
+
+    /// The end of a gRPC call.
+    fn trailers(&self) -> HeaderMap {
+        let status = HeaderValue::from(u16::from(failure::grpc_status(self.status)));
+        let message = HeaderValue::from_static("not permitted any more");
+        HeaderMap::from_iter([(GRPC_STATUS, status), (GRPC_MESSAGE, message)])
+    }
 }
 
 /// What an exchange holds until the last byte of its response is gone. Dropping the guard ends the exchange.
@@ -59,6 +90,12 @@ pub(crate) trait Guard: fmt::Debug {
     fn grpc_status(&self, status: u8);
     /// The response broke off.
     fn failure(&self, failure: &Failure);
+    /// Why the exchange is closed, if it is.
+    fn closed(&self) -> Option<&Rc<Closed>>;
+    /// Wakes the task when the exchange is closed.
+    fn wake_when_closed(&self, waker: &Waker);
+    /// The response goes out on this connection.
+    fn goes_out_on(&self, connection: &Arc<Activity>);
     /// Keeps the client's connection busy as long as the guard lives.
     fn occupy(&mut self, busy: Busy);
     /// When the exchange must be over, and its whole timeout.
@@ -92,9 +129,18 @@ pub(crate) enum BodyError {
     /// The timeout of the exchange has passed.
     #[error("the time for the exchange, {0:?}, is over")]
     Timeout(Duration),
+    /// The exchange is not permitted any more. HTTP/2 streams are reset with this code.
+    #[error("it is not permitted any more")]
+    Closed(#[source] h2::Error),
     /// A later attempt has taken over the body.
     #[error("another try has taken over")]
     Superseded,
+}
+
+impl BodyError {
+    fn closed() -> Self {
+        Self::Closed(h2::Reason::CANCEL.into())
+    }
 }
 
 impl Body {
@@ -233,6 +279,18 @@ impl Body {
         Poll::Pending
     }
 
+    /// Ends a response whose exchange is closed: a gRPC call with its status, anything else so that it does not look complete.
+    fn close(&mut self, closed: &Closed, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        if !closed.grpc {
+            return self.break_off(&closed.failure(), BodyError::closed(), cx);
+        }
+        let trailers = Frame::trailers(closed.trailers());
+        self.count(&trailers);
+        self.source = Source::Empty;
+        self.fail(&closed.failure());
+        Poll::Ready(Some(Ok(trailers)))
+    }
+
     fn fail(&mut self, failure: &Failure) {
         if let Some(guard) = self.guard.take() {
             guard.failure(failure);
@@ -261,6 +319,13 @@ impl http_body::Body for Body {
     type Error = BodyError;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        if let Some(closed) = self.guard.as_ref().and_then(|guard| guard.closed().cloned()) {
+            return self.close(&closed, cx);
+        }
+        if self.meters.iter().flatten().any(|meter| meter.is_closed()) {
+            self.source = Source::Empty;
+            return Poll::Ready(Some(Err(BodyError::closed())));
+        }
         let polled = self.poll_source(cx);
         if let Some(upload) = &self.upload {
             upload.note(match &polled {
@@ -287,10 +352,17 @@ impl http_body::Body for Body {
                 self.guard = None;
                 Poll::Ready(None)
             }
-            Poll::Pending => match self.guard.as_mut().and_then(|guard| guard.poll_deadline(cx)) {
-                Some(limit) => self.break_off(&Failure::Timeout(limit), BodyError::Timeout(limit), cx),
-                None => Poll::Pending,
-            },
+            Poll::Pending => {
+                for meter in self.meters.iter().flatten() {
+                    meter.wake_when_closed(cx.waker());
+                }
+                let Some(guard) = &mut self.guard else { return Poll::Pending };
+                guard.wake_when_closed(cx.waker());
+                match guard.poll_deadline(cx) {
+                    Some(limit) => self.break_off(&Failure::Timeout(limit), BodyError::Timeout(limit), cx),
+                    None => Poll::Pending,
+                }
+            }
         }
     }
 
@@ -324,5 +396,5 @@ impl Drop for Body {
 
 /// The gRPC status in these headers or trailers.
 pub(crate) fn grpc_status(headers: &HeaderMap) -> Option<u8> {
-    headers.get("grpc-status")?.to_str().ok()?.parse().ok()
+    headers.get(GRPC_STATUS)?.to_str().ok()?.parse().ok()
 }

@@ -72,6 +72,14 @@ pub enum Failure {
     /// The timeout passed while the upstream waited for more of the client's body.
     #[error("the client did not send its body within {0:?}")]
     SlowClient(Duration),
+    /// The exchange was open when its permission was withdrawn, its token expired, or its caller's identity ended.
+    #[error("closed, because it is not permitted any more: {reason}")]
+    Closed {
+        /// The status that the same request would get now.
+        status: StatusCode,
+        /// Who withdrew the permission, and why.
+        reason: String,
+    },
     /// The response's body broke off after its head was forwarded.
     #[error("the upstream broke off within the response's body: {0}")]
     BrokenBody(String),
@@ -129,6 +137,7 @@ impl Failure {
             Self::Reset { .. } | Self::BrokenBody(_) | Self::Protocol(_) => StatusCode::BAD_GATEWAY,
             Self::Timeout(_) => StatusCode::GATEWAY_TIMEOUT,
             Self::SlowClient(_) => StatusCode::REQUEST_TIMEOUT,
+            Self::Closed { status, .. } => *status,
         }
     }
 
@@ -136,7 +145,7 @@ impl Failure {
     pub fn flag(&self) -> &'static str {
         match self {
             Self::Malformed(_) => "DPE",
-            Self::Credential | Self::StolenCredential(_) => "UAEX",
+            Self::Credential | Self::StolenCredential(_) | Self::Closed { .. } => "UAEX",
             Self::NoRoute | Self::Misdirected | Self::NoHttp(_) => "NR",
             Self::Unavailable(_) | Self::Ejected => "UH",
             Self::Overflow => "UO",

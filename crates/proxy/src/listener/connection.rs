@@ -14,6 +14,7 @@ use crate::http::peer::{Peer, TrafficDirection};
 use crate::http::{head, hop};
 use crate::listener::stream::{ClientStream, Detected};
 use crate::listener::{forwarded, proxy_protocol};
+use crate::runtime::clock::instant;
 use crate::runtime::hyper::{LocalExecutor, Timer};
 use crate::runtime::schedule;
 use crate::state::credential::Caller;
@@ -250,7 +251,8 @@ impl Connection {
             Origin::Inbound(_) => {}
         }
         let (worker, port) = (self.worker.clone(), self.port);
-        Arrival { worker, snapshot, origin, peer, client, scheme, port, behind_gateway }
+        let expires = self.expires.map(Into::into);
+        Arrival { worker, snapshot, origin, peer, client, scheme, port, behind_gateway, expires }
     }
 
     /// Finds the snapshot that a request is judged by, and where the request came in. Outbound requests are authenticated here.
@@ -409,7 +411,7 @@ impl Connection {
         head: &request::Parts,
         busy: Busy,
     ) -> Response<Body> {
-        let accepted = match Inbound::new(&self.worker, &self.peer, entry, head) {
+        let accepted = match Inbound::new(&self.worker, (&self.peer, self.expires), entry, head) {
             Ok(inbound) => Box::pin(inbound.accept()).await,
             Err(status) => Err(status),
         };
@@ -465,12 +467,6 @@ impl Connection {
 
 fn is_no_http(error: &io::Error) -> bool {
     error.get_ref().and_then(|error| error.downcast_ref::<hyper::Error>()).is_some_and(hyper::Error::is_parse)
-}
-
-/// Converts a wall-clock time. `None`: it is too far in the future to matter.
-fn instant(time: leno_identity::UnixTime) -> Option<Instant> {
-    let left = time.as_secs().saturating_sub(leno_identity::UnixTime::now().as_secs());
-    Instant::now().checked_add(Duration::from_secs(left))
 }
 
 fn is_same(field: &HeaderValue, proof: &Proof) -> bool {
@@ -595,6 +591,9 @@ impl<S: Serving> Future for Drive<'_, S> {
         }
         if let Poll::Ready(result) = self.serving.as_mut().poll(cx) {
             return Poll::Ready(result.map_err(io::Error::other));
+        }
+        if self.head && connection.activity.is_cut_off() {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
         loop {
             let now = match &mut self.timer {

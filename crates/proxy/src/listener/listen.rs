@@ -20,12 +20,11 @@ use crate::state::node::Node;
 use leno_config::slice::MeshSlice;
 use leno_identity::TlsError;
 use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
-use std::future::{pending, poll_fn};
+use std::future::pending;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::{Duration, Instant};
 use std::{io, thread};
 use tokio::net::{TcpListener, TcpStream};
@@ -282,7 +281,7 @@ async fn work(
     let worker = Worker::new(node, random);
     let idle = worker.clone();
     schedule::when_idle(move || idle.judge.tidy());
-    let _releasing = schedule::spawn_own(worker.clone().release_old_snapshots());
+    let _watching = schedule::spawn_own(worker.clone().watch());
     let intercepting =
         schedule::spawn_own(intercept::serve(worker.clone(), rooms, phases.clone(), options.connections));
     // Errors mean that the handle was dropped. The worker drains in that case, too.
@@ -337,7 +336,7 @@ pub(super) async fn accept(socket: TcpListener, listener: Rc<Listener>, most: us
                 admit(&listener, stream, address, most);
                 // Yield after each connection. Even in a flood, the worker must close the connections that made room for new ones. And when
                 // a burst has woken several workers, the first one must leave some of it to the others.
-                give_way().await;
+                schedule::give_way().await;
             }
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) => {
@@ -366,19 +365,6 @@ fn admit(listener: &Rc<Listener>, stream: TcpStream, address: SocketAddr, most: 
         let connection = connection::serve(listener.clone(), stream, address, open);
         schedule::spawn_for(Class::STRANGERS, admitted.serve(connection));
     }
-}
-
-/// Yields once, so that every ready task gets a turn.
-pub(super) async fn give_way() {
-    let mut given = false;
-    poll_fn(|cx| {
-        if std::mem::replace(&mut given, true) {
-            return Poll::Ready(());
-        }
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
 }
 
 /// Whether the error is about one connection, which ended before it was accepted. The listener is fine.

@@ -3,8 +3,8 @@
 
 mod answer;
 
-use super::listen::give_way;
 use crate::corridor::worker::Worker;
+use crate::runtime::schedule::give_way;
 use crate::state::credential::Caller;
 use crate::telemetry::flows::Refusal;
 use tokio::net::UdpSocket;

@@ -23,7 +23,7 @@ pub(crate) const USER_AGENT: &str = concat!("leno/", env!("CARGO_PKG_VERSION"));
 
 /// Why no client can be made for an address.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ClientError {
+pub enum ClientError {
     /// The address is neither `http://host…` nor `https://host…`.
     #[error("`{0}` is not an http or https address")]
     Address(String),
@@ -66,7 +66,7 @@ pub(crate) async fn client(address: &Uri, ca_file: Option<PathBuf>) -> Result<Cl
 
 /// A TLS configuration that trusts the root certificates in the PEM file `ca_file`, or else the system's, and shows a certificate chain, with its key, to
 /// servers that ask. It blocks.
-pub(crate) fn tls(ca_file: Option<&Path>, certificate: Option<(&Path, &Path)>) -> Result<ClientConfig, ClientError> {
+pub fn tls(ca_file: Option<&Path>, certificate: Option<(&Path, &Path)>) -> Result<ClientConfig, ClientError> {
     configuration(ca_file.map_or_else(system_roots, roots_in)?, certificate)
 }
 

@@ -1,7 +1,8 @@
-//! Wall-clock time as text.
+//! Wall-clock time: as text, and as a moment to wait for.
 
+use leno_identity::UnixTime;
 use std::fmt;
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 /// A point in time that displays as RFC 3339 in UTC, to the millisecond.
 #[derive(Clone, Copy, Debug)]
@@ -18,6 +19,12 @@ pub(crate) fn rfc3339(time: SystemTime) -> Rfc3339 {
 pub(crate) fn unix_ms(time: SystemTime) -> u64 {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Converts a wall-clock time. `None`: it is too far in the future to matter.
+pub(crate) fn instant(time: UnixTime) -> Option<Instant> {
+    let left = time.as_secs().saturating_sub(UnixTime::now().as_secs());
+    Instant::now().checked_add(Duration::from_secs(left))
 }
 
 impl fmt::Display for Rfc3339 {

@@ -95,6 +95,19 @@ pub(crate) fn spawn_own(future: impl Future<Output = ()> + 'static) -> Option<Ow
     executor()?.start(future, TaskOwner::new(Class::OWN, None))
 }
 
+/// Yields once, so that every ready task gets a turn.
+pub(crate) async fn give_way() {
+    let mut given = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut given, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
 /// Sets a callback for this thread. It is called whenever no task is ready, before sockets and timers are polled.
 pub(crate) fn when_idle(act: impl Fn() + 'static) {
     if let Some(executor) = executor() {

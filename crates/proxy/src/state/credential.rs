@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 use zeroize::Zeroizing;
 
 /// How late [`Credentials::started`] may be called after an instance's first call, in milliseconds.
@@ -30,6 +31,8 @@ const START_WAIT_MS: u32 = 100;
 pub struct Credentials {
     callers: ArcSwap<Callers>,
     minted: AtomicU64,
+    /// Notified when an instance's credential is revoked.
+    revoked: Notify,
     /// Serialises changes of `callers`. Each change copies only the shards that it touches, so that the next start is cheap even among a
     /// thousand instances.
     changing: Mutex<()>,
@@ -106,9 +109,10 @@ impl Credentials {
         let user = format!("{}.{}.{number}", function.name, function.namespace);
         let caller = Caller::new(function, instance, &user, Some(secret.clone()));
         self.change(|callers| {
-            callers.remove(instance);
+            let revoked = callers.remove(instance);
             callers.by_user.insert(caller.user.clone(), caller.clone());
             callers.by_instance.insert(caller.instance.clone(), caller);
+            revoked
         });
         Ok(Minted { user, secret })
     }
@@ -117,8 +121,9 @@ impl Credentials {
     pub fn admit(&self, function: &FunctionId, instance: &str) -> Arc<Caller> {
         let caller = Caller::new(function, instance, "", None);
         self.change(|callers| {
-            callers.remove(instance);
+            let revoked = callers.remove(instance);
             callers.by_instance.insert(caller.instance.clone(), caller.clone());
+            revoked
         });
         caller
     }
@@ -145,6 +150,8 @@ impl Credentials {
                 callers.by_instance.insert(caller.instance.clone(), caller);
                 adopted = true;
             }
+            // None of before is.
+            false
         });
         adopted
     }
@@ -161,6 +168,11 @@ impl Credentials {
     /// Revokes an instance's credential, also on connections that have used it before.
     pub fn revoke(&self, instance: &str) {
         self.change(|callers| callers.remove(instance));
+    }
+
+    /// Waits until the next credential is revoked.
+    pub(crate) fn next_revoked(&self) -> Notified<'_> {
+        self.revoked.notified()
     }
 
     /// The instance whose credential is in a `proxy-authorization` value. `None`: the credential is not valid.
@@ -184,21 +196,27 @@ impl Credentials {
         Some(HandlingGuard { caller, request })
     }
 
-    fn change(&self, change: impl FnOnce(&mut Callers)) {
-        let _one_at_a_time = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+    /// `change` says whether it has revoked a credential.
+    fn change(&self, change: impl FnOnce(&mut Callers) -> bool) {
+        let one_at_a_time = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let mut callers = Callers::clone(&self.callers.load());
-        change(&mut callers);
+        let revoked = change(&mut callers);
         self.callers.store(Arc::new(callers));
+        drop(one_at_a_time);
+        if revoked {
+            self.revoked.notify_waiters();
+        }
     }
 }
 
 impl Callers {
-    fn remove(&mut self, instance: &str) {
-        if let Some(caller) = self.by_instance.remove(instance) {
-            caller.revoked.store(true, Ordering::Release);
-            caller.ended.notify_waiters();
-            self.by_user.remove(&*caller.user);
-        }
+    /// Whether there was one.
+    fn remove(&mut self, instance: &str) -> bool {
+        let Some(caller) = self.by_instance.remove(instance) else { return false };
+        caller.revoked.store(true, Ordering::Release);
+        caller.ended.notify_waiters();
+        self.by_user.remove(&*caller.user);
+        true
     }
 }
 

@@ -9,6 +9,7 @@ use super::revisions::Revisions;
 use super::routes;
 use super::signature::PreparedKeys;
 use crate::runtime::schedule::Class;
+use crate::telemetry::inputs::Keeps;
 use crate::telemetry::stats::StatsByRevision;
 use leno_config::egress::wildcard;
 use leno_config::{Route, Slice, slice};
@@ -133,6 +134,12 @@ impl FunctionEntry {
         }
     }
 
+    /// The port that its rules are about when a request asks for `port`: of something outside, the one to which the request goes.
+    pub(crate) fn judged_port(&self, port: u16) -> u16 {
+        let outside = self.outside.as_deref().and_then(|outside| outside.egress.http_port(port));
+        outside.map_or(port, |port| port.number)
+    }
+
     /// The callee that it means by this host, which has no port. `None`: it may call none by this name or address.
     pub(crate) fn callee(&self, host: &str) -> Option<&slice::Callee> {
         let host = routes::lower(host);
@@ -179,6 +186,8 @@ pub struct LoadedProgram {
     pub spec: Arc<ProgramSpec>,
     /// What the program must be handed as input.
     pub needs: Needs,
+    /// What is kept of each request, so that another program can judge it.
+    pub keeps: Keeps,
     /// The longest time that one run may take.
     pub deadline: Duration,
 }
@@ -191,6 +200,7 @@ impl LoadedProgram {
             engine.load(&blob).map_err(|error| error.to_string())
         };
         let image = Image::constant(spec.clone()).map_or_else(isolated, Ok);
-        Self { image, spec: Arc::new(spec.clone()), needs: Needs::of(spec), deadline }
+        let needs = Needs::of(spec);
+        Self { image, spec: Arc::new(spec.clone()), keeps: Keeps::of(spec, &needs), needs, deadline }
     }
 }

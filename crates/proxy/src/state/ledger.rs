@@ -12,6 +12,7 @@ mod unknown;
 
 pub use load::{ConnectionGuard, PendingGuard, RequestGuard, RetryGuard, TargetState};
 pub use outlier::Attempt;
+pub use quota::store::{Answer, Arrival, CounterName, Question, Store, StoreCounts};
 pub use quota::{Demand, Elsewhere, Granted, LeaseTerm, LimitCounts, Quotas, Refused, Tally};
 pub use token::{Digest, Known, Signatures, Tokens, VerifiedSignature};
 pub use unknown::UnknownKeyReports;
@@ -21,7 +22,8 @@ use leno_config::FunctionId;
 use leno_sandbox::extension::SharedData;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
 
 /// The ledger of a node: the state of all its functions.
 #[derive(Debug, Default)]
@@ -35,6 +37,8 @@ pub struct Ledger {
     leases_required: AtomicBool,
     /// Who counts for rate limits instead of this process. Locked after `functions`.
     moved: Mutex<Option<Arc<dyn Elsewhere>>>,
+    /// Keeps the counters of rate limits in place of this node.
+    store: OnceLock<Arc<Store>>,
     /// Tokens that were verified with the keys of any function.
     pub signatures: Signatures,
     /// Functions whose key sets may have changed.
@@ -68,7 +72,10 @@ impl Ledger {
         match functions.get(function) {
             Some(state) => state.clone(),
             None => {
-                let quotas = Quotas::new(self.lease_term.clone());
+                let quotas = match self.store.get() {
+                    Some(store) => Quotas::stored(store.clone(), function.clone()),
+                    None => Quotas::new(self.lease_term.clone()),
+                };
                 if self.leases_required.load(Ordering::Relaxed) {
                     quotas.require_leases();
                 }
@@ -103,6 +110,28 @@ impl Ledger {
         let functions = self.lock();
         *self.moved.lock().unwrap_or_else(PoisonError::into_inner) = None;
         functions.values().for_each(|state| state.quotas.resume());
+    }
+
+    /// From now on, a store keeps the counters of rate limits. Functions that the ledger knows already keep their own, so this comes first. A ledger has
+    /// one store; a second call changes nothing.
+    pub fn keep_quotas_in(&self, store: Arc<Store>) {
+        let _ = self.store.set(store);
+    }
+
+    /// The store that keeps the counters of rate limits.
+    pub fn quota_store(&self) -> Option<&Arc<Store>> {
+        self.store.get()
+    }
+
+    /// The state of one function, if the ledger knows it.
+    pub fn known(&self, function: &FunctionId) -> Option<Arc<FunctionState>> {
+        self.lock().get(function).cloned()
+    }
+
+    /// Has allowances that nobody uses given back, and others renewed. Call it a few times a second.
+    pub fn sweep_allowances(&self, now: Instant) {
+        let states: Vec<_> = self.lock().values().cloned().collect();
+        states.iter().for_each(|state| state.quotas.sweep(now));
     }
 
     /// From now on no function has a share of its rate limits on this node unless one is leased to it.
@@ -143,7 +172,8 @@ impl Ledger {
 
     /// Number of entries, for metrics.
     pub fn entries(&self) -> LedgerEntries {
-        let mut entries = LedgerEntries::default();
+        let store = self.store.get();
+        let mut entries = LedgerEntries { store: store.map(|store| store.figures()), ..LedgerEntries::default() };
         let states: Vec<_> = self.lock().values().cloned().collect();
         for state in states {
             entries.counters += state.quotas.len();

@@ -85,6 +85,20 @@ impl Routes {
     }
 }
 
+impl FunctionEntry {
+    /// Whether it is exposed at this host (without port) and normalised path (without query).
+    pub(crate) fn is_exposed(&self, host: &str, path: &str) -> bool {
+        let host = lower(host);
+        let matches = |pattern: &str| match pattern.strip_prefix('*') {
+            Some(suffix) => host.ends_with(&*lower(suffix)),
+            None => *host == *lower(pattern),
+        };
+        self.slice.expose.iter().any(|expose| {
+            is_below(path, expose.path.trim_end_matches('/')) && expose.hosts.iter().any(|host| matches(host))
+        })
+    }
+}
+
 impl Exposed {
     /// The longer path comes first. The name only decides between two functions at one place, which the configuration refuses anyway.
     fn comes_before(&self, other: &Self) -> bool {
@@ -104,5 +118,45 @@ pub(crate) fn lower(host: &str) -> Cow<'_, str> {
         Cow::Owned(host.to_ascii_lowercase())
     } else {
         Cow::Borrowed(host)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+    use leno_config::slice::Expose;
+    use leno_sandbox::Engine;
+
+    #[test]
+    fn a_function_is_exposed_where_the_gateway_finds_it() {
+        let mut slice = testing::slice("shop/orders");
+        let hosts = |hosts: &[&str]| hosts.iter().map(ToString::to_string).collect();
+        slice.expose = vec![
+            Expose { hosts: hosts(&["Shop.example", "*.Shops.example"]), path: "/orders/".into() },
+            Expose { hosts: hosts(&["all.example"]), path: "/".into() },
+        ];
+        let entry = Arc::new(FunctionEntry::load(&Engine::inline(), slice.clone()));
+        let mut routes = Routes::default();
+        routes.insert(&entry);
+        let mut exposed = 0;
+        for host in [
+            "shop.example",
+            "SHOP.example",
+            "a.shops.example",
+            "a.b.Shops.example",
+            "shops.example",
+            "all.example",
+            "x",
+        ] {
+            for path in ["/", "/orders", "/orders/1", "/ordersx", ""] {
+                let found = routes.find(host, path).is_some();
+                assert_eq!(entry.is_exposed(host, path), found, "{host} {path}");
+                exposed += usize::from(found);
+            }
+        }
+        assert_eq!(exposed, 4 * 2 + 5);
+        slice.expose = vec![Expose { hosts: hosts(&["*"]), path: "/".into() }];
+        assert!(FunctionEntry::load(&Engine::inline(), slice).is_exposed("anything", "/"));
     }
 }

@@ -102,7 +102,7 @@ impl Kept {
 }
 
 /// A record as it was.
-pub(super) fn decoded(record: &[u8]) -> Option<Observed<Box<str>>> {
+pub(crate) fn decoded(record: &[u8]) -> Option<Observed<Box<str>>> {
     postcard::from_bytes(record).ok()
 }
 
@@ -193,6 +193,26 @@ pub(super) mod shared_option {
 
     pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Text, D::Error> {
         Ok(<Option<&str>>::deserialize(deserializer)?.map(Arc::from))
+    }
+}
+
+/// Places that many records share.
+pub(super) mod sources {
+    use leno_policy::spec::TokenSource;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use std::sync::Arc;
+
+    pub(in super::super) fn serialize<S: Serializer>(
+        sources: &Arc<[TokenSource]>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        (**sources).serialize(serializer)
+    }
+
+    pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Arc<[TokenSource]>, D::Error> {
+        Vec::deserialize(deserializer).map(Arc::from)
     }
 }
 

@@ -9,7 +9,7 @@
 
 mod encode;
 
-pub use encode::{Gauges, LedgerEntries};
+pub use encode::{Gauges, LedgerEntries, StoreFigures};
 
 use crate::http::peer::TrafficDirection;
 use crate::telemetry::names::{EXTENSIONS, algorithm_name, policy_name};
@@ -65,10 +65,14 @@ struct Numbers {
     /// Key: the function, and what failed.
     component_failures: HashTable<((Arc<str>, &'static str), u64)>,
     proxy_protocol_refusals: HashTable<(&'static str, u64)>,
+    closed: HashTable<(ClosedKey, u64)>,
 }
 
 /// Function, extension, phase, result and failure.
 type ExtensionKey = (Arc<str>, Arc<str>, &'static str, &'static str, &'static str);
+
+/// Function, outbound, and policy.
+type ClosedKey = (Arc<str>, bool, &'static str);
 
 type SignatureKey = (&'static str, &'static str);
 
@@ -213,6 +217,11 @@ impl Shard {
     /// Counts a connection to the gateway whose PROXY header was not accepted.
     pub fn proxy_protocol_refusal(&self, reason: &'static str) {
         self.count(&mut self.lock().proxy_protocol_refusals, &reason, |reason| reason);
+    }
+
+    /// Counts an open exchange that was closed, because `function` does not permit it any more.
+    pub fn closed(&self, function: &Arc<str>, outbound: bool, policy: &'static str) {
+        self.count(&mut self.lock().closed, &(function.clone(), outbound, policy), Clone::clone);
     }
 
     fn observe_exchange(&self, numbers: &mut Numbers, observed: &Observed) {

@@ -1,5 +1,6 @@
 //! The content of a record.
 
+use super::inputs::Inputs;
 use super::kept;
 use super::names::workload;
 use super::request_line::{self, RequestLine};
@@ -49,6 +50,8 @@ pub struct Observed<S = &'static str> {
     pub ended: Instant,
     /// Set once a sandbox was asked for a verdict.
     pub judged: Option<Judged<S>>,
+    /// What the verdict depended on besides; `None`: the function is elsewhere, and judged there.
+    pub inputs: Option<Box<Inputs>>,
     /// Signatures that counted, or that were refused.
     pub signatures: Vec<SignatureCheck<S>>,
     /// Counters of rate limits that were taken from.

@@ -15,10 +15,11 @@ use crate::http::peer::{Peer, TrafficDirection};
 use crate::runtime::clock::unix_ms;
 use http::request;
 use leno_policy::spec::Protocol;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::{Instant, SystemTime};
 
 /// A handle to the record of one exchange. Clones share the record.
@@ -29,6 +30,10 @@ pub struct Record(Rc<Open>);
 struct Open {
     recorder: Rc<Recorder>,
     observed: RefCell<Option<Observed>>,
+    /// No more of the request's body is passed on.
+    closed: Cell<bool>,
+    /// What passes the request's body on, while it waits for more of it.
+    upload: RefCell<Option<Waker>>,
 }
 
 impl Record {
@@ -55,6 +60,7 @@ impl Record {
             stages: [None; 4],
             ended: started,
             judged: None,
+            inputs: None,
             signatures: Vec::new(),
             rate_limit_checks: Vec::new(),
             authorizers: Vec::new(),
@@ -74,7 +80,12 @@ impl Record {
             bytes_out: 0,
             upgraded: false,
         };
-        Self(Rc::new(Open { recorder: recorder.clone(), observed: RefCell::new(Some(observed)) }))
+        Self(Rc::new(Open {
+            recorder: recorder.clone(),
+            observed: RefCell::new(Some(observed)),
+            closed: Cell::new(false),
+            upload: RefCell::default(),
+        }))
     }
 
     /// Notes when a stage is reached for the first time.
@@ -136,6 +147,14 @@ impl Record {
         });
     }
 
+    /// The exchange is closed: no more of the request's body is passed on.
+    pub fn close(&self) {
+        self.0.closed.set(true);
+        if let Some(upload) = self.0.upload.take() {
+            upload.wake();
+        }
+    }
+
     /// Notes the other node that an attempt goes to; `None`: to this node.
     pub fn node(&self, node: Option<Arc<str>>) {
         self.note(|observed| observed.node = node);
@@ -184,6 +203,18 @@ impl Meter for Open {
     fn request_bytes(&self, bytes: u64) {
         if let Some(observed) = self.observed.borrow_mut().as_mut() {
             observed.bytes_in += bytes;
+        }
+    }
+
+    fn is_closed(&self) -> bool {
+        self.closed.get()
+    }
+
+    fn wake_when_closed(&self, waker: &Waker) {
+        let mut upload = self.upload.borrow_mut();
+        match &mut *upload {
+            Some(known) => known.clone_from(waker),
+            None => *upload = Some(waker.clone()),
         }
     }
 }

@@ -13,7 +13,7 @@ const AUTHORITY: usize = 256;
 /// Limit on the bytes of a path.
 const PATH: usize = 1024;
 /// Limit on the bytes of one logged header value.
-const VALUE: usize = 256;
+pub(super) const VALUE: usize = 256;
 /// Limit on the bytes of all logged header values of one request.
 const VALUES: usize = 2048;
 /// Limit on the bytes of any other text: a rule, a clause, a principal, a reason.
@@ -72,6 +72,11 @@ impl RequestLine {
     /// The path as judged, before edits, without the query.
     pub fn path(&self) -> &str {
         &self.text[self.authority..]
+    }
+
+    /// Whether any of them was cut, or looks as if it were.
+    pub fn is_cut(&self) -> bool {
+        [self.method(), self.authority(), self.path()].iter().any(|text| text.ends_with(CUT))
     }
 }
 

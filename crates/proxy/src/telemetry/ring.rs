@@ -52,6 +52,12 @@ impl Ring {
         After { found: found.iter().map(Flow::exchange).collect(), missed, next }
     }
 
+    /// All records, still encoded. Each worker is kept waiting for as long as it takes to copy its own.
+    pub(crate) fn copy(&self) -> Vec<Box<[u8]>> {
+        let shards: Vec<Arc<Shard>> = self.shards.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        shards.iter().flat_map(|shard| shard.lock().after(0).0).collect()
+    }
+
     /// The latest records of all workers, newest first, at most `count`.
     pub fn latest(&self, count: usize) -> Vec<Explanation> {
         let shards: Vec<Arc<Shard>> = self.shards.lock().unwrap_or_else(PoisonError::into_inner).clone();

@@ -21,3 +21,4 @@ mod tokens;
 mod translation;
 mod validity;
 mod websocket;
+mod withdrawn;

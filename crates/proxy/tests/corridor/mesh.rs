@@ -175,6 +175,7 @@ impl Builder {
             access_log: AccessLogSink { json: true, file: None },
             otlp: None,
             name_servers: Vec::new(),
+            quotas: None,
             images: leno_config::slice::Images {
                 folder: "/nonexistent".into(),
                 size: 0,
@@ -378,6 +379,18 @@ impl Mesh {
             locality: locality.clone(),
         };
         self.node.endpoints.set([(id(function), places.iter().map(endpoint).collect())]);
+    }
+
+    /// Puts a changed slice of each of these functions into force, all at once.
+    pub(crate) fn change(&self, names: &[&str], change: impl Fn(&mut Slice)) {
+        let snapshot = self.node.snapshot.load_full();
+        let mut next = snapshot.change();
+        for name in names {
+            let mut slice = snapshot.functions.get(&id(name)).unwrap().slice.clone();
+            change(&mut slice);
+            next.insert(Arc::new(FunctionEntry::load(&leno_sandbox::Engine::inline(), slice)));
+        }
+        self.node.publish(Arc::new(next.finish()));
     }
 
     /// Connects to this node as the sidecar of `caller`, which `other` has a certificate of.

@@ -7,18 +7,28 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::{Request, Response};
 use leno_config::Slice;
-use leno_config::slice::{AppProtocol, JwksFetch};
-use leno_policy::spec::{Counts, Issuer, KeyPart, QuotaAlgorithm, RateLimit, TokenSource};
+use leno_config::slice::{AppProtocol, JwksFetch, PublicKey, VerificationKey};
+use leno_policy::spec::{Algorithm, Counts, Issuer, Key, KeyId, KeyPart, QuotaAlgorithm, RateLimit, TokenSource};
 use leno_proxy::FunctionEntry;
 use leno_proxy::jwks::{JwksFetcher, Pace};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use tokio::sync::Semaphore;
 
 /// Signs by any of its keys; names none.
 fn token(key: &Ed25519KeyPair) -> String {
+    token_until(key, 4_102_444_800)
+}
+
+/// A token that expires in so many seconds.
+pub(crate) fn expiring_token(key: &Ed25519KeyPair, seconds: u64) -> String {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    token_until(key, now.as_secs() + seconds)
+}
+
+fn token_until(key: &Ed25519KeyPair, exp: u64) -> String {
     let header = URL_SAFE_NO_PAD.encode(r#"{"alg":"Ed25519"}"#);
-    let claims = URL_SAFE_NO_PAD.encode(r#"{"iss":"https://login.example","sub":"ann","exp":4102444800}"#);
+    let claims = URL_SAFE_NO_PAD.encode(format!(r#"{{"iss":"https://login.example","sub":"ann","exp":{exp}}}"#));
     let signed = format!("{header}.{claims}");
     let signature = URL_SAFE_NO_PAD.encode(key.sign(signed.as_bytes()));
     format!("{signed}.{signature}")
@@ -30,6 +40,18 @@ fn key_set(keys: &[&Ed25519KeyPair]) -> String {
         format!(r#"{{"kty":"OKP","crv":"Ed25519","x":"{x}"}}"#)
     };
     format!(r#"{{"keys":[{}]}}"#, keys.iter().map(key).collect::<Vec<_>>().join(","))
+}
+
+/// Wants a token that this key has made.
+pub(crate) fn wants_tokens_of(slice: &mut Slice, key: &Ed25519KeyPair) {
+    wants_tokens(slice, String::new());
+    slice.jwks.clear();
+    slice.inbound.rate_limits.clear();
+    let id = KeyId([7; 32]);
+    slice.keys = vec![VerificationKey { id, key: PublicKey::Ed25519(key.public_key().as_ref().into()) }];
+    let issuer = &mut slice.inbound.authentication[0];
+    issuer.keys_pending = false;
+    issuer.keys = vec![Key { kid: None, algorithms: vec![Algorithm::EdDSA], id }];
 }
 
 /// Wants a token of the issuer, and lets an address fail twice in an hour.

@@ -12,6 +12,7 @@ fn decision() -> Decision {
         principal: None,
         facts: vec![],
         audit: None,
+        until_ms: None,
         plan: Plan::default(),
     }
 }

@@ -79,7 +79,12 @@ impl Mesh {
         for name in NODES {
             state.admit(
                 name,
-                Admission { placement: Placement::Scheduled, gateway: false, locality: Default::default() },
+                Admission {
+                    placement: Placement::Scheduled,
+                    gateway: false,
+                    locality: Default::default(),
+                    egress: false,
+                },
             );
         }
         Self { state, ends: NODES.map(|name| (name, End::default())).into(), now: Duration::ZERO }
@@ -158,7 +163,7 @@ impl Mesh {
                 let end = mem::take(self.ends.get_mut(NODES[node]).unwrap());
                 if let Some(session) = end.session {
                     self.state.disconnect(NODES[node], session);
-                    self.state.forget(NODES[node], session);
+                    let _ = self.state.forget(NODES[node], session, Patience::Last);
                 }
             }
             Step::Put(function, min) => self.put(function, min),
@@ -276,4 +281,39 @@ fn a_revoked_nodes_bounds_end_with_it() {
     assert_eq!(allowed(&mut mesh), 0, "as long as it is a node, its word counts");
     mesh.state.expel(liar);
     assert_eq!(allowed(&mut mesh), MAX);
+}
+
+#[test]
+fn nodes_that_are_away_together_keep_their_functions_for_a_while() {
+    let (mut mesh, id) = restarted();
+    mesh.state.stop_awaiting();
+    let sessions = NODES.map(|name| {
+        mesh.connect(name);
+        mesh.ends[name].session.unwrap()
+    });
+    let host = NODES.iter().position(|name| mesh.state.nodes[*name].hosted.contains(&id)).unwrap();
+    let forget = |mesh: &mut Mesh, node: usize, patience| mesh.state.forget(NODES[node], sessions[node], patience);
+    // All of them. The one that comes back first gets nothing that another one had.
+    NODES.iter().zip(sessions).for_each(|(name, session)| mesh.state.disconnect(name, session));
+    assert_eq!(forget(&mut mesh, host, Patience::Again), Forgotten::NotYet);
+    let other = NODES[(host + 1) % NODES.len()];
+    mesh.connect(other);
+    assert!(mesh.state.nodes[NODES[host]].hosted.contains(&id) && !mesh.state.nodes[other].hosted.contains(&id));
+    // After a while it is the nodes' own fault.
+    for node in [host, (host + 2) % NODES.len()] {
+        assert_eq!(forget(&mut mesh, node, Patience::Last), Forgotten::Yes);
+    }
+    assert!(mesh.state.nodes[other].hosted.contains(&id));
+}
+
+#[test]
+fn a_node_that_is_away_alone_is_replaced_at_once() {
+    let (mut mesh, id) = restarted();
+    mesh.state.stop_awaiting();
+    NODES.iter().for_each(|name| mesh.connect(name));
+    let host = NODES.into_iter().find(|name| mesh.state.nodes[*name].hosted.contains(&id)).unwrap();
+    let session = mesh.ends[host].session.unwrap();
+    mesh.state.disconnect(host, session);
+    assert_eq!(mesh.state.forget(host, session, Patience::Again), Forgotten::Yes);
+    assert!(!mesh.state.nodes[host].hosted.contains(&id));
 }

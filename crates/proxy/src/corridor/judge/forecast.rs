@@ -46,14 +46,16 @@ pub(super) struct Counter {
 
 impl<'a> Forecast<'a> {
     /// Looks up the tokens and counters that the program declared.
-    pub(super) fn new(evaluation: &Evaluation<'_>, method: &Method, path: &'a str, headers: &[Header<'a>]) -> Self {
+    pub(super) fn new(
+        evaluation: &Evaluation<'_>,
+        method: &Method,
+        path: &'a str,
+        headers: &[Header<'a>],
+        located: &[Located<'a>],
+    ) -> Self {
         let needs = &evaluation.program.needs;
         let mut claims = None;
-        let token = if needs.tokens.is_empty() {
-            None
-        } else {
-            only(&token::locate(&needs.tokens, headers, path)).map(|token| look_up(evaluation, token, &mut claims))
-        };
+        let token = only(located).map(|token| look_up(evaluation, token, &mut claims));
         let counters = if needs.quotas.is_empty() {
             Vec::new()
         } else {
@@ -93,9 +95,15 @@ fn only<'a>(located: &[Located<'a>]) -> Option<&'a str> {
     token::contradicting(located).is_none().then_some(found.token)
 }
 
-fn look_up<'a>(evaluation: &Evaluation<'_>, token: &'a str, claims: &mut Option<ClaimValues>) -> Token<'a> {
+/// SHA-256 of a token.
+pub(super) fn digest(token: &str) -> Digest {
     let mut digest = [0; 32];
     digest.copy_from_slice(aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, token.as_bytes()).as_ref());
+    digest
+}
+
+fn look_up<'a>(evaluation: &Evaluation<'_>, token: &'a str, claims: &mut Option<ClaimValues>) -> Token<'a> {
+    let digest = digest(token);
     let Some(known) = evaluation.state.tokens.look_up(&digest).or_else(|| learn_from_others(evaluation, &digest))
     else {
         return Token { token, digest, verified: None };

@@ -1,5 +1,6 @@
 //! Carries out what a program decided: validates it, takes from the counters, edits the head.
 
+use super::asked::Asked;
 use super::extend::{self, ResponseExtensions};
 use super::{Evaluation, JudgeError, Judgement};
 use crate::http::edits;
@@ -31,6 +32,8 @@ pub(super) const MOST_TAKES: usize = 64;
 pub struct Permitted {
     pub(super) head: Box<request::Parts>,
     pub(super) ruling: Ruling,
+    asked: Asked,
+    until_ms: Option<u64>,
 }
 
 impl Permitted {
@@ -84,6 +87,16 @@ impl Permitted {
     pub fn into_parts(self) -> (Box<request::Parts>, Ruling) {
         (self.head, self.ruling)
     }
+
+    /// Takes the request as the program saw it.
+    pub(crate) fn take_asked(&mut self) -> Asked {
+        std::mem::take(&mut self.asked)
+    }
+
+    /// Until when the verdict holds, in Unix milliseconds; `None`: until something changes.
+    pub(crate) fn until_ms(&self) -> Option<u64> {
+        self.until_ms
+    }
 }
 
 /// The decision on a permitted exchange. It holds until the exchange ends.
@@ -136,7 +149,7 @@ pub struct Refusal {
 
 impl Evaluation<'_> {
     /// Applies the program's decision, be it to allow or to deny.
-    pub(super) fn carry_out(
+    pub(super) async fn carry_out(
         &mut self,
         decision: Decision,
         head: Box<request::Parts>,
@@ -145,8 +158,9 @@ impl Evaluation<'_> {
         self.note_plan(decision.plan.trace.as_ref(), &head)?;
         self.runs.principal = decision.principal.map(String::into_boxed_str);
         self.runs.audit = decision.audit.map(RecordedVerdict::from);
+        let until_ms = decision.until_ms;
         match decision.verdict {
-            Verdict::Deny(denial) => self.deny(denial, decision.response_edits, &decision.takes, now_ms),
+            Verdict::Deny(denial) => self.deny(denial, decision.response_edits, &decision.takes, now_ms).await,
             Verdict::Allow { rule } => {
                 let takes = decision.takes;
                 let edited = Edited {
@@ -156,15 +170,15 @@ impl Evaluation<'_> {
                     request: edits::check(decision.request_edits)?,
                     response: edits::check(decision.response_edits)?,
                 };
-                self.permit(rule, takes, edited, decision.plan, head, now_ms)
+                self.permit((rule, until_ms), takes, edited, decision.plan, head, now_ms).await
             }
         }
     }
 
     /// Permits the request if the ledger still agrees: it takes an in-flight slot and from every counter, or nothing.
-    fn permit(
+    async fn permit(
         &mut self,
-        rule: String,
+        (rule, until_ms): (String, Option<u64>),
         takes: Vec<Take>,
         edited: Edited,
         plan: Plan,
@@ -183,6 +197,7 @@ impl Evaluation<'_> {
         if let Some(index) = plan.asks.iter().map(|index| usize::from(*index)).find(|index| *index >= authorizers) {
             return Err(BadOutput::Index { what: "authorizer", index, count: authorizers }.into());
         }
+        let asked = Asked::copy(&head);
         if let Some(path) = edited.path {
             replace_path(&mut head, path)?;
             self.runs.path_changed = true;
@@ -198,7 +213,7 @@ impl Evaluation<'_> {
                 guard
             }
         };
-        if let Some((denial, edits)) = self.take(&takes, now_ms)? {
+        if let Some((denial, edits)) = self.take(&takes, now_ms).await? {
             drop(in_flight);
             return self.refuse(denial, edits).map(Judgement::Denied);
         }
@@ -216,24 +231,25 @@ impl Evaluation<'_> {
             response_extensions: RefCell::default(),
             _in_flight: in_flight,
         };
-        Ok(Judgement::Permitted(Permitted { head, ruling }))
+        Ok(Judgement::Permitted(Permitted { head, ruling, asked, until_ms }))
     }
 
     /// Refuses the request, and counts it against the limits that count failures. If such a limit is exhausted, its own denial takes the
     /// place of this one.
-    pub(super) fn deny(
+    pub(super) async fn deny(
         &mut self,
         denial: Denial,
         response_edits: Vec<HeaderEdit>,
         failure: &[Take],
         now_ms: u64,
     ) -> Result<Judgement, JudgeError> {
-        let (denial, edits) = self.take(failure, now_ms)?.unwrap_or((denial, response_edits));
+        let (denial, edits) = self.take(failure, now_ms).await?.unwrap_or((denial, response_edits));
         self.refuse(denial, edits).map(Judgement::Denied)
     }
 
-    /// Takes from all counters, or from none. Returns the denial if one is exhausted.
-    fn take(&mut self, takes: &[Take], now_ms: u64) -> Result<Option<(Denial, Vec<HeaderEdit>)>, JudgeError> {
+    /// Takes from all counters, or from none. Returns the denial if one is exhausted. Waits only where a store keeps the counters and this node holds too
+    /// little of one.
+    async fn take(&mut self, takes: &[Take], now_ms: u64) -> Result<Option<(Denial, Vec<HeaderEdit>)>, JudgeError> {
         if takes.is_empty() {
             return Ok(None);
         }
@@ -249,12 +265,11 @@ impl Evaluation<'_> {
             .map(|take| demand(take).map(|(limit, cost)| Demand { limit, key: &take.key, cost }))
             .collect::<Result<Vec<_>, BadOutput>>()?;
         let taken = loop {
-            match self.state.quotas.take(&demands, now_ms) {
+            match self.state.quotas.take_or_wait(&demands, now_ms).await {
                 // An audited limit refuses nobody.
-                Err(Refused { index, taken, .. }) if demands.get(index).is_some_and(|demand| demand.limit.audit) => {
-                    let limit = demands.remove(index).limit;
-                    let denial = Verdict::Deny(quota::exhausted(&limit.name, &taken));
-                    self.runs.audit.get_or_insert_with(|| denial.into());
+                Err(refused) if demands.get(refused.index).is_some_and(|demand| demand.limit.audit) => {
+                    let limit = demands.remove(refused.index).limit;
+                    self.runs.audit.get_or_insert_with(|| Verdict::Deny(denial(&limit.name, &refused)).into());
                 }
                 taken => break taken,
             }
@@ -272,13 +287,14 @@ impl Evaluation<'_> {
                 });
                 Ok(None)
             }
-            Err(Refused { index, taken, shared }) => {
+            Err(refused) => {
+                let Refused { index, taken, shared, .. } = refused;
                 let name = demands.get(index).map_or("", |demand| demand.limit.name.as_str());
                 self.record.note(|observed| {
                     observed.rate_limit_checks.push(RateLimitCheck { limit: name.into(), remaining: None, shared });
                 });
-                // Another request used up the limit after the program's run, or the limit counts failures.
-                Ok(Some((quota::exhausted(name, &taken), quota::limit_headers(&taken).into())))
+                // Another request used up the limit after the program's run, or the limit counts failures, or the program could not know.
+                Ok(Some((denial(name, &refused), quota::limit_headers(&taken).into())))
             }
         }
     }
@@ -350,7 +366,7 @@ pub(super) fn fault(error: &JudgeError, record: &Record) -> Refusal {
     Refusal { status, headers: HeaderMap::new(), own: None }
 }
 
-fn describe(error: &JudgeError) -> (StatusCode, RecordedVerdict) {
+pub(super) fn describe(error: &JudgeError) -> (StatusCode, RecordedVerdict) {
     let (status, fault) = match error {
         JudgeError::NotLoaded(_) => (StatusCode::SERVICE_UNAVAILABLE, "not_loaded"),
         JudgeError::Run(RunError::Fault(fault)) => (StatusCode::INTERNAL_SERVER_ERROR, fault_name(fault)),
@@ -390,6 +406,15 @@ fn replace_path(head: &mut request::Parts, path: String) -> Result<(), BadOutput
     parts.path_and_query = Some(edits::check_path(path)?);
     head.uri = Uri::from_parts(parts).map_err(|_| BadOutput::Path)?;
     Ok(())
+}
+
+/// The refusal of a counter.
+fn denial(limit: &str, refused: &Refused) -> Denial {
+    let mut denial = quota::exhausted(limit, &refused.taken);
+    if let Some(reason) = refused.uncounted {
+        denial.clause = reason.to_owned();
+    }
+    denial
 }
 
 /// The ledger's own denial, if another request took the last in-flight slot.

@@ -1,7 +1,9 @@
 //! Tests the judge with real programs, on every engine.
 
+mod again;
 mod hostile;
 mod limits;
+mod replay;
 mod tokens;
 
 use super::*;
@@ -77,7 +79,7 @@ impl Bench {
             endpoints: 1,
             bodiless: true,
         };
-        self.judge.request(input, Box::new(head), record)
+        at_once(self.judge.request(input, Box::new(head), record))
     }
 
     /// Judges a request. Returns the judgement and the record.
@@ -247,5 +249,14 @@ fn responses_are_edited_by_status() {
             assert_eq!(head.headers.contains_key("server"), !edited, "{status}");
             assert_eq!(head.headers["ratelimit-limit"], "7", "what the request's decision said holds too");
         }
+    }
+}
+
+/// Judging waits for nothing but a quota store.
+fn at_once<T>(judging: impl Future<Output = T>) -> T {
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    match std::pin::pin!(judging).poll(&mut context) {
+        std::task::Poll::Ready(judgement) => judgement,
+        std::task::Poll::Pending => panic!("the judge waits"),
     }
 }

@@ -22,8 +22,16 @@ const MOST_NODES: usize = 4;
 /// A stream to the callee's sidecar.
 pub(super) struct Stream {
     pub io: Framed<TokioIo<Upgraded>>,
-    /// Kept as long as the stream is open.
-    _held: (StreamSlot, UnderWay),
+    // Kept as long as the stream is open.
+    slot: StreamSlot,
+    _under_way: UnderWay,
+}
+
+impl Stream {
+    /// When the certificate of the callee's sidecar expires.
+    pub(super) fn expires(&self) -> Option<Instant> {
+        self.slot.expires()
+    }
 }
 
 impl Relay {
@@ -62,7 +70,8 @@ impl Relay {
         let failed = |error: &dyn std::fmt::Display| Stop::Failed(format!("{address} does not take it: {error}"));
         let mut request = Request::new(Body::empty());
         *request.method_mut() = Method::CONNECT;
-        let authority = format!("{}.{}:{}", self.callee.id.name, self.callee.id.namespace, self.port.number);
+        // Of a callee that is outside of the mesh, the node there has to know by which of its names or addresses it was called.
+        let authority = format!("{}:{}", self.host()?, self.port.number);
         *request.uri_mut() = authority.parse::<Uri>().map_err(|error| failed(&error))?;
         if !self.name.is_empty() {
             let name = HeaderValue::try_from(&self.name).map_err(|error| failed(&error))?;
@@ -72,7 +81,7 @@ impl Relay {
         match response.status() {
             StatusCode::OK => {
                 let upgraded = hyper::upgrade::on(response).await.map_err(|error| failed(&error))?;
-                Ok(Stream { io: Framed::new(TokioIo::new(upgraded)), _held: (stream, under_way) })
+                Ok(Stream { io: Framed::new(TokioIo::new(upgraded)), slot: stream, _under_way: under_way })
             }
             StatusCode::FORBIDDEN => Err(Stop::Refused(format!("the callee's node refuses it ({address})"))),
             status => Err(failed(&status)),

@@ -1,11 +1,12 @@
-//! The callee's side of a connection without requests from another node: judge, connect to an instance, carry bytes.
+//! The callee's side of a connection without requests from another node: judge, connect to an instance or to the outside, carry bytes.
 
 use super::framed::Framed;
-use super::{Counted, ResetUnlessDone, Stop, copy_both, take_instance};
+use super::{Counted, ResetUnlessDone, Stop, copy_both, outside, take_instance};
 use crate::corridor::worker::Worker;
 use crate::http::hop;
 use crate::http::peer::Peer;
 use crate::runtime::schedule;
+use crate::state::egress::Outside;
 use crate::state::function::FunctionEntry;
 use crate::state::instances::Lease;
 use crate::state::ledger::ConnectionGuard;
@@ -14,8 +15,9 @@ use http::{StatusCode, request};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use leno_config::FunctionId;
-use leno_config::slice::{PortProtocol, Run};
+use leno_config::slice::{Port, PortProtocol};
 use leno_policy::{connection, input};
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
@@ -27,39 +29,42 @@ pub(crate) struct Inbound {
     peer: Peer,
     caller: FunctionId,
     callee: FunctionId,
-    port: u16,
-    protocol: PortProtocol,
+    port: Port,
+    /// The name or address that was called.
+    host: String,
     /// The name that its TLS asks for, as the caller's sidecar has read it; empty: it is no TLS.
     name: String,
+    /// When the certificate of the caller's sidecar expires.
+    expires: Option<Instant>,
     started: (SystemTime, Instant),
     rule: String,
+    /// The address outside of the mesh that was connected to.
+    outside: Option<IpAddr>,
 }
 
-/// A connection to the instance, not used yet.
+/// A connection to the instance or the outside, not used yet.
 pub(crate) struct Accepted {
     inbound: Inbound,
     upstream: TcpStream,
     /// Kept as long as the connection is open.
-    _held: (Lease, ConnectionGuard),
+    _held: (Option<Lease>, ConnectionGuard),
 }
 
 impl Inbound {
     /// Reads what a CONNECT of the caller's sidecar asks for; an error: nothing of this function can be reached so.
     pub(crate) fn new(
         worker: &Rc<Worker>,
-        peer: &Peer,
+        (peer, expires): (&Peer, Option<Instant>),
         entry: &FunctionEntry,
         head: &request::Parts,
     ) -> Result<Self, StatusCode> {
         let caller = peer.identity.as_deref().and_then(FunctionId::of_identity).ok_or(StatusCode::FORBIDDEN)?;
         let port = head.uri.port_u16().ok_or(StatusCode::BAD_REQUEST)?;
         let name = hop::server_name(&head.headers).unwrap_or_default();
-        let protocol = match &entry.slice.run {
-            Run::Command(command) => command.ports.iter().find(|served| served.number == port),
-            _ => None,
-        };
-        let protocol = protocol.ok_or(StatusCode::FORBIDDEN)?.protocol;
-        if (protocol == PortProtocol::Tls) == name.is_empty() {
+        let host = head.uri.host().ok_or(StatusCode::BAD_REQUEST)?.to_ascii_lowercase();
+        let port = entry.slice.run.other_ports().into_iter().find(|served| served.number == port);
+        let port = port.ok_or(StatusCode::FORBIDDEN)?;
+        if (port.protocol == PortProtocol::Tls) == name.is_empty() {
             return Err(StatusCode::BAD_REQUEST);
         }
         Ok(Self {
@@ -68,17 +73,19 @@ impl Inbound {
             caller,
             callee: entry.slice.id.clone(),
             port,
-            protocol,
+            host,
             name,
+            expires,
             started: (SystemTime::now(), Instant::now()),
             rule: String::new(),
+            outside: None,
         })
     }
 
     /// Judges, and connects to an instance, which is started if there is none. The error is the answer; the record says why.
     pub(crate) async fn accept(mut self) -> Result<Accepted, StatusCode> {
         match self.connect().await {
-            Ok((upstream, lease, counted)) => Ok(Accepted { inbound: self, upstream, _held: (lease, counted) }),
+            Ok((upstream, held)) => Ok(Accepted { inbound: self, upstream, _held: held }),
             Err(stop) => {
                 self.worker.node.telemetry.connections.refused(&self.caller, &self.callee);
                 self.record(&Err(stop), [0; 2]);
@@ -87,7 +94,7 @@ impl Inbound {
         }
     }
 
-    async fn connect(&mut self) -> Result<(TcpStream, Lease, ConnectionGuard), Stop> {
+    async fn connect(&mut self) -> Result<(TcpStream, (Option<Lease>, ConnectionGuard)), Stop> {
         let entry = self.judge()?;
         schedule::charge(entry.class);
         let breaker = entry.inbound.spec.targets.first().and_then(|target| target.breaker.as_ref());
@@ -95,8 +102,14 @@ impl Inbound {
         let counted = target.acquire_connection(breaker.map(|breaker| breaker.max_connections));
         let counted =
             counted.ok_or_else(|| Stop::Refused("its circuit breaker allows no more connections".to_owned()))?;
-        let (lease, upstream) = take_instance(&self.worker, &entry, self.port, false).await?;
-        Ok((upstream, lease, counted))
+        let Some(outside) = &entry.outside else {
+            let (lease, upstream) = take_instance(&self.worker, &entry, self.port.number, false).await?;
+            return Ok((upstream, (Some(lease), counted)));
+        };
+        let resolver = &self.worker.node.resolver;
+        let (upstream, address) = outside::connect(resolver, outside, &self.host, self.port.number).await?;
+        self.outside = Some(address);
+        Ok((upstream, (None, counted)))
     }
 
     /// Judges by the current snapshot. Returns the callee.
@@ -104,11 +117,15 @@ impl Inbound {
         self.rule.clear();
         let found = self.worker.snapshot_with(&self.callee);
         let (_, entry) = found.ok_or_else(|| Stop::Refused("the function is gone".to_owned()))?;
-        if !entry.serves_other(self.port) {
+        let serves = |served: &Port| (served.number, served.protocol) == (self.port.number, self.port.protocol);
+        if !entry.slice.run.other_ports().iter().any(serves) {
             return Err(Stop::Refused("it does not serve this port any more".to_owned()));
         }
+        if let Some(outside) = &entry.outside {
+            self.check_outside(outside)?;
+        }
         let peer = input::Peer { identity: self.peer.identity.as_deref(), address: self.peer.address.ip() };
-        match connection::judge(&entry.inbound.spec, peer, self.port, &self.name) {
+        match connection::judge(&entry.inbound.spec, peer, self.port.number, &self.name) {
             Ok(rule) => {
                 self.rule = rule.to_owned();
                 Ok(entry)
@@ -120,12 +137,25 @@ impl Inbound {
         }
     }
 
+    /// Whether its names and addresses are those of something outside. Whoever asks for another name in TLS may reach another server inside.
+    fn check_outside(&self, outside: &Outside) -> Result<(), Stop> {
+        if !self.name.is_empty() && !outside.egress.has_host(&self.name) {
+            return Err(Stop::Refused(format!("its TLS names {}, which is not {}", self.name, self.callee)));
+        }
+        match self.outside {
+            Some(address) if !outside.admits(&self.host, address) => {
+                Err(Stop::Refused(format!("{} does not admit {} at {address}", self.callee, self.host)))
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn record(&self, ended: &Result<(), Stop>, bytes: [u64; 2]) {
         self.worker.node.telemetry.others.push(Connection {
             instance: self.peer.identity.as_deref().unwrap_or_default(),
             target: Some(&self.callee),
-            address: self.peer.address,
-            protocol: match self.protocol {
+            address: self.outside.map_or(self.peer.address, |address| SocketAddr::new(address, self.port.number)),
+            protocol: match self.port.protocol {
                 PortProtocol::Tcp => "tcp",
                 PortProtocol::Tls => "tls",
             },
@@ -154,7 +184,7 @@ impl Accepted {
                 let mut stream = Framed::new(TokioIo::new(stream));
                 let mut from = Counted { stream: &mut stream, read: 0 };
                 let mut to = Counted { stream: &mut upstream.stream, read: 0 };
-                let ended = copy_both(&counts, &mut from, &mut to, || inbound.judge().map(drop)).await;
+                let ended = copy_both(&counts, inbound.expires, &mut from, &mut to, || inbound.judge().map(drop)).await;
                 let bytes = [from.read, to.read];
                 (ended, bytes)
             }

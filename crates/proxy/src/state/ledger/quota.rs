@@ -14,23 +14,34 @@
 //! # Leases
 //! Where the control plane places functions, it also divides each limit between their nodes. A node then counts by its share, and by none once
 //! the term of its lease is over.
+//!
+//! # Stores
+//! Where the mesh has a quota store, that keeps the counters, and this node takes from its [allowances](allowance) of them. Shares that the control
+//! plane divides do not matter then.
 
+mod allowance;
 mod counters;
 mod handover;
 mod lease;
+pub mod store;
+mod stored;
 
 pub use handover::{Elsewhere, LimitCounts};
 pub use lease::{LeaseTerm, Tally};
 
+use allowance::Allowances;
+
 use counters::{Counters, Terms, Undo};
 use lease::Lease;
+use leno_config::FunctionId;
 use leno_policy::input::QuotaState;
 use leno_policy::quota::Taken;
-use leno_policy::spec::RateLimit;
+use leno_policy::spec::{QuotaAlgorithm, RateLimit};
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
+use store::Store;
 
 const SHARDS: usize = 8;
 
@@ -43,6 +54,8 @@ pub struct Quotas {
     term: Arc<LeaseTerm>,
     /// Who counts instead; `None`: this process does.
     moved: RwLock<Option<handover::Moved>>,
+    /// Keeps the counters of this function in place of the node.
+    store: Option<(Arc<Store>, FunctionId)>,
 }
 
 impl Default for Quotas {
@@ -80,7 +93,7 @@ pub struct Granted {
     pub shared: bool,
 }
 
-/// Nothing was taken from any counter: one is exhausted.
+/// Nothing was taken from any counter: one is exhausted, or nobody knows what it has left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused {
     /// Index of the demand that was refused.
@@ -89,12 +102,19 @@ pub struct Refused {
     pub taken: Taken,
     /// As in [`CounterState::shared`].
     pub shared: bool,
+    /// Why nobody knows what the counter has left; `None`: it is exhausted.
+    pub uncounted: Option<&'static str>,
 }
 
 impl Quotas {
     /// No counters. If shares of the limits are leased to this node, they count during `term`.
     pub fn new(term: Arc<LeaseTerm>) -> Self {
-        Self { shards: Default::default(), hasher: RandomState::new(), term, moved: RwLock::default() }
+        Self { shards: Default::default(), hasher: RandomState::new(), term, moved: RwLock::default(), store: None }
+    }
+
+    /// No counters: `store` keeps those of this function.
+    pub fn stored(store: Arc<Store>, function: FunctionId) -> Self {
+        Self { store: Some((store, function)), ..Self::default() }
     }
 
     /// Sets the node's shares of the limits, in [`leno_policy::quota::PARTS`]. From now on, the node has no share of any other limit. A share that
@@ -127,10 +147,15 @@ impl Quotas {
         tallies
     }
 
-    /// What a counter holds. A counter that does not exist is fresh.
+    /// What a counter holds. A counter that does not exist is fresh. Of one in a store, an estimate that leaves something.
     pub fn read(&self, limit: &str, key: &str) -> CounterState {
         let hash = self.hash(limit, key);
         let shard = self.lock(shard_of(hash));
+        if self.store.is_some() {
+            let allowances = shard.allowances.iter().find(|allowances| *allowances.limit == *limit);
+            let allowance = allowances.and_then(|allowances| allowances.find(hash, key));
+            return allowance.map_or_else(CounterState::default, allowance::Allowance::read);
+        }
         shard
             .limits
             .iter()
@@ -138,7 +163,7 @@ impl Quotas {
             .map_or_else(CounterState::default, |counters| counters.read(hash, key))
     }
 
-    /// Takes all that is demanded, or nothing.
+    /// Takes all that is demanded, or nothing. A store that keeps the counters is not asked: see [`Quotas::take_or_wait`].
     pub fn take(&self, demands: &[Demand<'_>], now_ms: u64) -> Result<Vec<Granted>, Refused> {
         if demands.is_empty() {
             return Ok(Vec::new());
@@ -171,7 +196,7 @@ impl Quotas {
                             shard.counters(&demand.limit.name, now_ms).put_back(*hash, demand.key, undo);
                         }
                     }
-                    return Err(Refused { index, taken, shared });
+                    return Err(Refused { index, taken, shared, uncounted: None });
                 }
             }
         }
@@ -185,7 +210,7 @@ impl Quotas {
 
     /// Number of counters.
     pub fn len(&self) -> usize {
-        (0..SHARDS).map(|shard| self.lock(shard).limits.iter().map(Counters::len).sum::<usize>()).sum()
+        self.by_limit().values().sum()
     }
 
     /// Whether there are no counters.
@@ -197,8 +222,12 @@ impl Quotas {
     pub fn by_limit(&self) -> BTreeMap<Box<str>, usize> {
         let mut limits = BTreeMap::new();
         for shard in 0..SHARDS {
-            for counters in &self.lock(shard).limits {
+            let shard = self.lock(shard);
+            for counters in &shard.limits {
                 *limits.entry(counters.limit().into()).or_default() += counters.len();
+            }
+            for allowances in &shard.allowances {
+                *limits.entry(allowances.limit.clone()).or_default() += allowances.len();
             }
         }
         limits
@@ -235,6 +264,8 @@ struct Shard {
     leases: Option<BTreeMap<Box<str>, Lease>>,
     /// Another process counts.
     moved: bool,
+    /// What the node holds of the counters that a store keeps.
+    allowances: Vec<Allowances>,
 }
 
 impl Shard {
@@ -282,6 +313,14 @@ impl Shard {
             }
         };
         &mut self.limits[index]
+    }
+}
+
+/// Requests that a fresh counter has.
+fn capacity(algorithm: &QuotaAlgorithm) -> u32 {
+    match *algorithm {
+        QuotaAlgorithm::TokenBucket { burst, .. } => burst,
+        QuotaAlgorithm::FixedWindow { requests, .. } => requests,
     }
 }
 

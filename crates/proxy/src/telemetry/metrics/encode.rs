@@ -1,8 +1,8 @@
 //! Adds the shards up and writes OpenMetrics text.
 
 use super::{
-    DecisionKey, ExchangeKey, Exchanges, ExtensionKey, Histogram, ISTIO_BUCKETS, Metrics, Numbers, OverflowKey,
-    RUN_BUCKETS, Shard, SignatureKey,
+    ClosedKey, DecisionKey, ExchangeKey, Exchanges, ExtensionKey, Histogram, ISTIO_BUCKETS, Metrics, Numbers,
+    OverflowKey, RUN_BUCKETS, Shard, SignatureKey,
 };
 use crate::http::peer::TrafficDirection;
 use crate::telemetry::names::workload;
@@ -34,6 +34,29 @@ pub struct LedgerEntries {
     pub by_limit: Vec<(Arc<str>, Box<str>, usize)>,
     /// Verified tokens that are remembered.
     pub tokens: usize,
+    /// The quota store, if there is one.
+    pub store: Option<StoreFigures>,
+}
+
+/// What has passed between the node and its quota store.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StoreFigures {
+    /// Whether it answers.
+    pub answers: bool,
+    /// Questions about counters that were answered.
+    pub answered: u64,
+    /// Those that were not.
+    pub failed: u64,
+    /// How long answers took, all together.
+    pub seconds: f64,
+    /// Answers; one is to all questions that were sent together.
+    pub round_trips: u64,
+    /// Requests granted.
+    pub granted: u64,
+    /// Requests given back.
+    pub returned: u64,
+    /// Requests refused because there was no answer.
+    pub refused: u64,
 }
 
 impl Metrics {
@@ -88,6 +111,7 @@ struct Sum {
     unproven: BTreeMap<(Arc<str>, &'static str), u64>,
     component_failures: BTreeMap<(Arc<str>, &'static str), u64>,
     proxy_protocol_refusals: BTreeMap<&'static str, u64>,
+    closed: BTreeMap<ClosedKey, u64>,
 }
 
 impl Sum {
@@ -109,6 +133,7 @@ impl Sum {
         add(&mut self.unproven, &numbers.unproven);
         add(&mut self.component_failures, &numbers.component_failures);
         add(&mut self.proxy_protocol_refusals, &numbers.proxy_protocol_refusals);
+        add(&mut self.closed, &numbers.closed);
         self.runs.iter_mut().zip(&numbers.runs).for_each(|(sum, runs)| sum.add(runs));
     }
 }
@@ -153,6 +178,12 @@ impl Collector for Scrape {
         let help = "Connections to the gateway that were closed for want of an acceptable PROXY header.";
         let refusals = self.sum.proxy_protocol_refusals.iter();
         counters(&mut encoder, "leno_proxy_protocol_refusals", help, refusals, |reason| [("reason", *reason)])?;
+        let help = "Open exchanges that were closed, because they were not permitted any more.";
+        let labels = |(function, outbound, policy): &ClosedKey| {
+            let direction = if *outbound { "outbound" } else { "inbound" };
+            [("function", function.to_string()), ("direction", direction.to_owned()), ("policy", (*policy).to_owned())]
+        };
+        counters(&mut encoder, "leno_exchanges_closed", help, self.sum.closed.iter(), labels)?;
         self.encode_gauges(&mut encoder)
     }
 }
@@ -240,8 +271,14 @@ impl Scrape {
     }
 
     fn encode_gauges(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
-        let Gauges { ledger: LedgerEntries { counters, ref by_limit, tokens }, log_lines_dropped, spans_dropped } =
-            self.gauges;
+        let Gauges {
+            ledger: LedgerEntries { counters, ref by_limit, tokens, store },
+            log_lines_dropped,
+            spans_dropped,
+        } = self.gauges;
+        if let Some(store) = store {
+            encode_store(encoder, &store)?;
+        }
         let help = "Entries in the node's ledger.";
         let mut family = encoder.encode_descriptor("leno_ledger_entries", help, None, MetricType::Gauge)?;
         for (kind, entries) in [("quota", counters), ("token", tokens)] {
@@ -309,6 +346,34 @@ impl Scrape {
             ("connection_security_policy", security.to_owned()),
         ]
     }
+}
+
+fn encode_store(encoder: &mut DescriptorEncoder, store: &StoreFigures) -> fmt::Result {
+    let help = "Whether the quota store answers: 1, or 0.";
+    let mut up = encoder.encode_descriptor("leno_quota_store_up", help, None, MetricType::Gauge)?;
+    up.encode_gauge(&i64::from(store.answers))?;
+    let help = "Questions about counters to the quota store, and whether they were answered.";
+    let mut family = encoder.encode_descriptor("leno_quota_store_questions", help, None, MetricType::Counter)?;
+    for (result, count) in [("answered", store.answered), ("failed", store.failed)] {
+        family.encode_family(&[("result", result)])?.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
+    }
+    let help = "Time that answers of the quota store took.";
+    let mut seconds = encoder.encode_descriptor("leno_quota_store_answer_seconds", help, None, MetricType::Counter)?;
+    seconds.encode_counter::<NoLabelSet, _, u64>(&store.seconds, None)?;
+    for (name, help, count) in [
+        (
+            "leno_quota_store_answers",
+            "Answers of the quota store, each to all questions sent together.",
+            store.round_trips,
+        ),
+        ("leno_quota_store_granted", "Requests that the quota store granted to this node.", store.granted),
+        ("leno_quota_store_returned", "Granted requests that this node gave back unused.", store.returned),
+        ("leno_quota_store_refused", "Requests refused because the quota store did not answer.", store.refused),
+    ] {
+        let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+        metric.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
+    }
+    Ok(())
 }
 
 fn counters<'a, K: 'a, V: prometheus_client::encoding::EncodeLabelValue, const N: usize>(

@@ -118,6 +118,7 @@ fn carry_out(change: impl FnOnce(&mut Decision)) -> (Result<Judgement, JudgeErro
         principal: None,
         facts: Vec::new(),
         audit: None,
+        until_ms: None,
         plan: Plan { target: Some(0), trace: None, asks: vec![] },
     };
     change(&mut decision);
@@ -145,7 +146,7 @@ fn carry_out(change: impl FnOnce(&mut Decision)) -> (Result<Judgement, JudgeErro
         record: &record,
         runs: Runs::default(),
     };
-    let judgement = evaluation.carry_out(decision, Box::new(head), 1_700_000_000_000);
+    let judgement = at_once(evaluation.carry_out(decision, Box::new(head), 1_700_000_000_000));
     evaluation.conclude(Instant::now());
     let observed = record.take();
     (judgement, observed)

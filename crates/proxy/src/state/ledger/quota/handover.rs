@@ -15,6 +15,7 @@ use std::time::Instant;
 
 /// How long a client is told to wait if the other process does not answer.
 const RETRY_AFTER_MS: u64 = 1000;
+const NO_ANSWER: &str = "the process that counts does not answer";
 
 /// Takes from the counters of another process.
 pub trait Elsewhere: Send + Sync {
@@ -43,13 +44,16 @@ impl fmt::Debug for dyn Elsewhere {
 }
 
 impl Quotas {
-    /// Hands the counters over. From now on `elsewhere` counts.
+    /// Hands the counters over. From now on `elsewhere` counts. Not where a store does: each process holds a part of its own of what that has.
     pub(crate) fn hand_over(
         &self,
         function: &Arc<str>,
         elsewhere: &Arc<dyn Elsewhere>,
         now_ms: u64,
     ) -> Vec<LimitCounts> {
+        if self.store.is_some() {
+            return Vec::new();
+        }
         let mut shards: Vec<_> = (0..SHARDS).map(|shard| self.lock(shard)).collect();
         *self.moved.write().unwrap_or_else(PoisonError::into_inner) = Some((function.clone(), elsewhere.clone()));
         let epoch = self.term.epoch(Instant::now());
@@ -79,8 +83,11 @@ impl Quotas {
         *self.moved.write().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// Takes over the counters of another process. Those that are there already stay.
+    /// Takes over the counters of another process. Those that are there already stay. Where a store counts, nobody needs them.
     pub fn take_over(&self, counts: Vec<LimitCounts>, now_ms: u64) {
+        if self.store.is_some() {
+            return;
+        }
         let epoch = self.term.deliver(Instant::now());
         for LimitCounts { limit, own, shared, share } in counts {
             for (key, algorithm, state) in own {
@@ -112,7 +119,7 @@ impl Quotas {
             retry_after_ms: RETRY_AFTER_MS,
             reset_ms: RETRY_AFTER_MS,
         };
-        let nobody = || Err(Refused { index: 0, taken: refused, shared: false });
+        let nobody = || Err(Refused { index: 0, taken: refused, shared: false, uncounted: Some(NO_ANSWER) });
         Some(elsewhere.take(&function, demands, now_ms).unwrap_or_else(nobody))
     }
 }

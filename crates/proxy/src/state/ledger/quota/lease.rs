@@ -4,7 +4,7 @@
 //! it; and shares only count during a term that the control plane renews. When it is over, they are void, even if the term is renewed later:
 //! meanwhile the control plane may have given them to other nodes.
 
-use super::Terms;
+use super::{Terms, capacity};
 use leno_policy::input::QuotaState;
 use leno_policy::quota;
 use leno_policy::spec::QuotaAlgorithm;
@@ -170,14 +170,6 @@ impl Lease {
             }
             QuotaAlgorithm::FixedWindow { period_ms, .. } => at_ms < now_ms - now_ms % period_ms.max(1),
         }
-    }
-}
-
-/// Requests that a fresh counter has.
-fn capacity(algorithm: &QuotaAlgorithm) -> u32 {
-    match *algorithm {
-        QuotaAlgorithm::TokenBucket { burst, .. } => burst,
-        QuotaAlgorithm::FixedWindow { requests, .. } => requests,
     }
 }
 

@@ -1,0 +1,271 @@
+//! The authority of the mesh: who signs, and how it is replaced while the mesh runs.
+
+use super::{Control, NO_MEMBER, certify};
+use crate::rotation::{Ended, Phase, Remembered, Rotation, Step};
+use crate::trust::{Trust, TrustError, hex, root_of};
+use leno_identity::{Authority, RootPin, not_after};
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+/// Before a root or an intermediate expires, this is told so long: time to have another one signed, and to rotate.
+const ALARM: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// Why a rotation did not begin or change.
+#[derive(Debug, thiserror::Error)]
+pub enum RotateError {
+    /// What is asked does not fit to what is under way.
+    #[error("{0}")]
+    Conflict(String),
+    /// It is not stored, or the roots are no use.
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl From<TrustError> for RotateError {
+    fn from(error: TrustError) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
+/// The authority, as it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct AuthorityStatus {
+    /// Key identifier of the authority that signs for nodes and functions.
+    pub signs: String,
+    /// The file that its key is kept in, on the control plane that leads; `None`: it is in memory only, and lost with the process.
+    pub file: Option<String>,
+    /// When nothing that it signs is valid any more, in seconds since 1970.
+    pub not_after: u64,
+    /// The roots that nodes are given.
+    pub roots: Vec<RootStatus>,
+    /// How far a rotation is; `None`: there is none.
+    pub phase: Option<Phase>,
+    /// It is a drill.
+    pub drill: bool,
+    /// It goes back.
+    pub aborted: bool,
+    /// When the phase began, in seconds since 1970; 0: there is none.
+    pub since: u64,
+    /// The nodes that are waited for, and what they lack.
+    pub waiting: BTreeMap<String, String>,
+    /// The nodes that are not waited for.
+    pub without: BTreeSet<String>,
+    /// How the last rotation or drill ended.
+    pub last: Option<Ended>,
+    /// What is to be done about soon.
+    pub warnings: Vec<String>,
+}
+
+/// A root certificate.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RootStatus {
+    /// SHA-256 of the certificate in DER.
+    pub sha256: String,
+    /// When it expires, in seconds since 1970.
+    pub not_after: u64,
+    /// Certificates are signed under it now.
+    pub signs: bool,
+}
+
+impl Control {
+    /// Begins to replace the authority by `candidate`, or with `drill` only tries whether all nodes would take that. Nodes that are named in
+    /// `without` are not waited for. Blocks on the store.
+    pub fn rotate(&self, candidate: Authority, drill: bool, without: BTreeSet<String>) -> Result<(), RotateError> {
+        self.known(&without)?;
+        let store = self.0.store.lock().unwrap_or_else(PoisonError::into_inner);
+        let trust = self.trust().clone();
+        let remembered = trust.remembered();
+        if let Some(rotation) = &remembered.rotation {
+            let what = if rotation.drill { "a drill" } else { "a rotation" };
+            return Err(RotateError::Conflict(format!("{what} is under way; see `leno ca status`")));
+        }
+        if candidate.key_id().as_bytes() == remembered.key {
+            return Err(RotateError::Conflict("the candidate is the authority that signs already".to_owned()));
+        }
+        let rotation = Rotation {
+            phase: Phase::Trust,
+            drill,
+            aborted: false,
+            roots: trust.bundle().roots().map(|root| root.to_vec()).collect(),
+            original: remembered.key.clone(),
+            candidate_root: root_of(&candidate).to_vec(),
+            candidate: candidate.key_id().as_bytes().to_vec(),
+            since: now(),
+            without,
+            failed: BTreeMap::new(),
+        };
+        let root = RootPin::of(&rotation.candidate_root.as_slice().into()).to_string();
+        let remembered = Remembered { rotation: Some(rotation), ..remembered.clone() };
+        let changed = trust.change(remembered, Some(Arc::new(candidate)), &store)?;
+        tracing::info!(root, drill, "nodes are given a second root");
+        self.state().forget_proofs();
+        self.put_trust_into_force(changed)
+    }
+
+    /// Goes back to the authority that was before the rotation, unless its root is being withdrawn already. Blocks on the store.
+    pub fn abort_rotation(&self) -> Result<(), RotateError> {
+        let abort = |rotation: &Rotation| {
+            let late = || RotateError::Conflict("it is too late: one of the roots is being withdrawn".to_owned());
+            rotation.abort(now()).ok_or_else(late)
+        };
+        self.change_rotation(abort)?;
+        tracing::warn!("the rotation goes back to the first authority");
+        Ok(())
+    }
+
+    /// Does not wait for these nodes any more. They have to join again if they come back after the end. Blocks on the store.
+    pub fn rotate_without(&self, nodes: &BTreeSet<String>) -> Result<(), RotateError> {
+        self.known(nodes)?;
+        self.change_rotation(|rotation| {
+            Ok(Rotation { without: rotation.without.union(nodes).cloned().collect(), ..rotation.clone() })
+        })
+    }
+
+    fn known(&self, nodes: &BTreeSet<String>) -> Result<(), RotateError> {
+        let seen = self.state().seen(now());
+        match nodes.iter().find(|node| !seen.contains_key(*node)) {
+            Some(node) => Err(RotateError::Conflict(format!("there is no node `{node}`"))),
+            None => Ok(()),
+        }
+    }
+
+    fn change_rotation(&self, change: impl Fn(&Rotation) -> Result<Rotation, RotateError>) -> Result<(), RotateError> {
+        let store = self.0.store.lock().unwrap_or_else(PoisonError::into_inner);
+        let trust = self.trust().clone();
+        let rotation = trust.remembered().rotation.as_ref();
+        let rotation = rotation.ok_or_else(|| RotateError::Conflict("no rotation is under way".to_owned()))?;
+        let remembered = Remembered { rotation: Some(change(rotation)?), ..trust.remembered().clone() };
+        let changed = trust.change(remembered, None, &store)?;
+        self.put_trust_into_force(changed)
+    }
+
+    /// Takes a rotation as far as nodes are. Called while the control plane serves. Blocks on the store.
+    pub(crate) fn advance_rotation(&self) -> Result<(), RotateError> {
+        let store = self.0.store.lock().unwrap_or_else(PoisonError::into_inner);
+        let trust = self.trust().clone();
+        if !self.0.trust_in_force.load(Ordering::Relaxed) {
+            return self.put_trust_into_force(trust);
+        }
+        let remembered = trust.remembered();
+        let Some(rotation) = &remembered.rotation else { return Ok(()) };
+        let (nodes, lifetime) = self.seen();
+        let next = match rotation.step(&nodes, lifetime, now()) {
+            Step::Wait(_) => {
+                if rotation.phase == Phase::Trust {
+                    self.state().ask_for_proofs(now());
+                }
+                return Ok(());
+            }
+            Step::Next(next) => Remembered { rotation: Some(next), ..remembered.clone() },
+            Step::End(ended) => {
+                let (key, kept) = (rotation.aim().to_vec(), remembered.kept);
+                let number = remembered.last.as_ref().map_or(0, |last| last.number) + 1;
+                Remembered { key, kept, rotation: None, last: Some(Ended { number, ..ended }) }
+            }
+        };
+        let changed = trust.change(next, None, &store)?;
+        match &changed.remembered().rotation {
+            Some(rotation) => tracing::info!(phase = ?rotation.phase, "the rotation goes on"),
+            None => tracing::info!(key = hex(rotation.aim()), "the rotation is over"),
+        }
+        self.put_trust_into_force(changed)
+    }
+
+    /// What is stored counts from now on. The order matters: certificates that everybody trusts first, then the roots.
+    fn put_trust_into_force(&self, changed: Trust) -> Result<(), RotateError> {
+        let failed = |error: &dyn std::fmt::Display| RotateError::Failed(error.to_string());
+        let (svids, identity) = self.own();
+        let own = changed.own_signer().map_err(|error| failed(&error))?;
+        let (signs, bundle) = (changed.signer().map_err(|error| failed(&error))?, changed.bundle().clone());
+        *self.trust() = changed;
+        self.0.trust_in_force.store(false, Ordering::Relaxed);
+        let both = svids.bundle().merge(&bundle).map_err(|error| failed(&error))?;
+        svids.set_bundle(both);
+        if svids.current(identity).is_none_or(|current| current.issuer() != own.key_id()) {
+            certify(&own, svids, identity, &[], NO_MEMBER).map_err(|error| failed(&error))?;
+        }
+        svids.set_bundle(bundle.as_ref().clone());
+        let mut state = self.state();
+        state.set_bundle(&bundle).map_err(|error| failed(&error))?;
+        state.set_issuer(signs.key_id().as_bytes());
+        self.0.trust_in_force.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    pub(crate) fn rotates(&self) -> bool {
+        self.trust().remembered().rotation.is_some() || !self.0.trust_in_force.load(Ordering::Relaxed)
+    }
+
+    /// What is known of nodes, and the longest that a certificate is valid.
+    fn seen(&self) -> (BTreeMap<String, crate::rotation::Seen>, Duration) {
+        let mut state = self.state();
+        (state.seen(now()), state.svid_lifetime().max(super::NODE_LIFETIME))
+    }
+
+    /// The authority and its rotation, as they are.
+    pub fn authority_status(&self) -> AuthorityStatus {
+        let (nodes, lifetime) = self.seen();
+        let trust = self.trust();
+        let (remembered, signer) = (trust.remembered(), trust.signer().ok());
+        let rotation = remembered.rotation.as_ref();
+        let waiting = rotation.map(|rotation| rotation.step(&nodes, lifetime, now()));
+        let waiting = if let Some(Step::Wait(waiting)) = waiting { waiting } else { BTreeMap::new() };
+        let signs_under = signer.as_deref().map(|authority| root_of(authority).to_vec()).unwrap_or_default();
+        let root = |root: &leno_identity::CertificateDer<'static>| RootStatus {
+            sha256: RootPin::of(root).to_string(),
+            not_after: not_after(root).map_or(0, |end| end.as_secs()),
+            signs: **root == *signs_under,
+        };
+        let roots: Vec<RootStatus> = trust.bundle().roots().map(root).collect();
+        let not_after = signer.as_ref().map_or(0, |authority| authority.not_after().as_secs());
+        AuthorityStatus {
+            signs: signer.map(|authority| authority.key_id().to_string()).unwrap_or_default(),
+            file: trust.file().map(str::to_owned),
+            not_after,
+            phase: rotation.map(|rotation| rotation.phase),
+            drill: rotation.is_some_and(|rotation| rotation.drill),
+            aborted: rotation.is_some_and(|rotation| rotation.aborted && !rotation.drill),
+            since: rotation.map_or(0, |rotation| rotation.since),
+            waiting,
+            without: rotation.map(|rotation| rotation.without.clone()).unwrap_or_default(),
+            last: remembered.last.clone(),
+            warnings: warnings(not_after, &roots),
+            roots,
+        }
+    }
+
+    /// Key identifiers of the authorities whose keys are needed: of the one that signs, and of both during a rotation.
+    pub fn authorities(&self) -> Vec<leno_identity::AuthorityKeyId> {
+        self.trust().authorities().iter().map(|authority| authority.key_id().clone()).collect()
+    }
+
+    /// The lock is held only briefly. Nothing panics while holding it, so poisoning is ignored.
+    pub(crate) fn trust(&self) -> MutexGuard<'_, Trust> {
+        self.0.trust.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What expires soon.
+fn warnings(authority: u64, roots: &[RootStatus]) -> Vec<String> {
+    let soon = |end: u64| end < now().saturating_add(ALARM.as_secs());
+    let in_words = |end: u64| match end.saturating_sub(now()) {
+        0 => "has expired".to_owned(),
+        left => format!("expires in {} days", left / 86_400),
+    };
+    let of_roots = roots.iter().filter(|root| soon(root.not_after));
+    let mut warnings: Vec<String> =
+        of_roots.map(|root| format!("the root {} {}", root.sha256, in_words(root.not_after))).collect();
+    if soon(authority) && warnings.is_empty() {
+        warnings.push(format!("the authority's certificate {}", in_words(authority)));
+    }
+    warnings.iter_mut().for_each(|warning| warning.push_str(": `leno ca rotate` replaces it"));
+    warnings
+}
+
+/// Seconds since 1970.
+fn now() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
+}

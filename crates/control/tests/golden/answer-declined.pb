@@ -1,0 +1,1 @@
+zanother replay is under way

@@ -1,0 +1,1 @@
+’62the certificate is not valid here: CertNotValidYet

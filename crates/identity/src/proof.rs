@@ -1,0 +1,79 @@
+//! Proves that a certificate of another authority would do here, before it signs anything that counts.
+
+use crate::control::control_server_config;
+use crate::spiffe::SpiffeId;
+use crate::store::{RenewError, SvidStore};
+use crate::tls::{TlsError, client_config, server_name};
+use crate::verify::PeerError;
+use rustls::pki_types::CertificateDer;
+use rustls::{ClientConnection, ServerConnection};
+use std::future::Future;
+use std::io;
+
+/// Turns that a handshake takes at most; it takes three.
+const TURNS: usize = 10;
+
+/// Why a certificate would not do.
+#[derive(Debug, thiserror::Error)]
+pub enum ProofError<E: std::error::Error> {
+    /// It was not signed, or is refused.
+    #[error(transparent)]
+    Certificate(#[from] RenewError<E>),
+    /// No TLS configuration can be made of it.
+    #[error(transparent)]
+    Configuration(#[from] TlsError),
+    /// One end refused the other.
+    #[error("the handshake failed: {0}")]
+    Handshake(String),
+}
+
+impl SvidStore {
+    /// Has a certificate for `id` signed, and does a handshake with itself in which both ends show it, with the roots and the clock of this store.
+    /// Nothing here changes.
+    pub async fn prove<S, F, E>(&self, id: &SpiffeId, sign: S) -> Result<(), ProofError<E>>
+    where
+        S: FnOnce(Vec<u8>) -> F,
+        F: Future<Output = Result<Vec<CertificateDer<'static>>, E>>,
+        E: std::error::Error,
+    {
+        let apart = Self::with_clock(self.bundle().as_ref().clone(), self.clock().clone());
+        apart.renew(id, sign).await?;
+        let failed = |error: rustls::Error| ProofError::Handshake(in_words(&error));
+        let server = ServerConnection::new(control_server_config(&apart, id)?).map_err(failed)?;
+        let name = server_name(&SpiffeId::control(apart.bundle().trust_domain()).map_err(TlsError::from)?)?;
+        let client = ClientConnection::new(client_config(&apart, id, id)?, name).map_err(failed)?;
+        handshake(client, server).map_err(ProofError::Handshake)
+    }
+}
+
+fn handshake(mut client: ClientConnection, mut server: ServerConnection) -> Result<(), String> {
+    for _ in 0..TURNS {
+        if !client.is_handshaking() && !server.is_handshaking() {
+            let shown = server.peer_certificates().is_some();
+            return if shown { Ok(()) } else { Err("the client showed no certificate".to_owned()) };
+        }
+        let mut sent = Vec::new();
+        while client.wants_write() {
+            client.write_tls(&mut sent).map_err(|error| error.to_string())?;
+        }
+        let mut rest = &sent[..];
+        while !rest.is_empty() {
+            server.read_tls(&mut rest).map_err(|error: io::Error| error.to_string())?;
+            server.process_new_packets().map_err(|error| in_words(&error))?;
+        }
+        let mut sent = Vec::new();
+        while server.wants_write() {
+            server.write_tls(&mut sent).map_err(|error| error.to_string())?;
+        }
+        let mut rest = &sent[..];
+        while !rest.is_empty() {
+            client.read_tls(&mut rest).map_err(|error: io::Error| error.to_string())?;
+            client.process_new_packets().map_err(|error| in_words(&error))?;
+        }
+    }
+    Err("it does not end".to_owned())
+}
+
+fn in_words(error: &rustls::Error) -> String {
+    PeerError::of(error).map_or_else(|| error.to_string(), PeerError::to_string)
+}

@@ -1,0 +1,57 @@
+//! The options that say where the authority's key is.
+
+use anyhow::{Context, Result, bail, ensure};
+use leno_identity::{AuthorityFile, TrustDomain};
+use std::fs;
+use std::path::{Path, PathBuf};
+use zeroize::Zeroizing;
+
+/// Where the authority's key is.
+#[derive(clap::Args)]
+pub(crate) struct File {
+    /// PEM file with the authority's key, encrypted, and its certificates.
+    #[arg(long, value_name = "FILE", requires = "ca_passphrase")]
+    ca: Option<PathBuf>,
+    /// File with the passphrase of the key.
+    #[arg(long, value_name = "FILE", requires = "ca")]
+    ca_passphrase: Option<PathBuf>,
+}
+
+/// The authority of a control plane.
+#[derive(clap::Args)]
+pub(crate) struct OfControl {
+    #[command(flatten)]
+    file: File,
+    /// Lead with this authority although the mesh has another one, whose key is lost. All nodes have to join again.
+    #[arg(long)]
+    replace_authority: bool,
+}
+
+impl OfControl {
+    /// The file with the authority, which may have to be made; `None`: its key is to be in memory only.
+    pub(crate) fn file(&self, trust_domain: &TrustDomain) -> Result<Option<AuthorityFile>> {
+        let Some((path, passphrase)) = self.file.given()? else { return Ok(None) };
+        Ok(Some(AuthorityFile::new(path, passphrase.as_bytes(), trust_domain)?))
+    }
+
+    /// Whether the mesh's authority is replaced, whatever it was.
+    pub(crate) fn replaces(&self) -> bool {
+        self.replace_authority
+    }
+}
+
+impl File {
+    pub(crate) fn required(&self, trust_domain: &TrustDomain) -> Result<AuthorityFile> {
+        let Some((path, passphrase)) = self.given()? else { bail!("give --ca FILE and --ca-passphrase FILE") };
+        Ok(AuthorityFile::new(path, passphrase.as_bytes(), trust_domain)?)
+    }
+
+    fn given(&self) -> Result<Option<(&Path, Zeroizing<String>)>> {
+        let (Some(path), Some(passphrase)) = (&self.ca, &self.ca_passphrase) else { return Ok(None) };
+        let read = || format!("the passphrase of the authority's key: {}", passphrase.display());
+        let text = Zeroizing::new(fs::read_to_string(passphrase).with_context(read)?);
+        let line = Zeroizing::new(text.trim_end_matches(['\n', '\r']).to_owned());
+        ensure!(!line.is_empty(), "{}: there is no passphrase in it", passphrase.display());
+        Ok(Some((path, line)))
+    }
+}

@@ -1,0 +1,168 @@
+//! `leno logs`: what instances wrote.
+
+use crate::NodeAddress;
+use crate::client::Node;
+use crate::log_page::{LogLine, LogPage};
+use crate::remote::{Connection, Server};
+use crate::screen::{shown, shown_json};
+use anyhow::{Context, Result, ensure};
+use leno_config::FunctionId;
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Between two looks of `--follow`.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Which lines are shown, and how.
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// Go on with what is written from now on, until it is interrupted.
+    #[arg(short, long)]
+    follow: bool,
+    /// Of what was written before, only the last N lines of each instance.
+    #[arg(long, value_name = "N")]
+    tail: Option<u32>,
+    /// Only this instance: its number, or its name as `leno get instances` shows it.
+    #[arg(long, value_name = "INSTANCE")]
+    instance: Option<String>,
+    /// Only the instance that ended last, on each node.
+    #[arg(long, conflicts_with = "follow")]
+    previous: bool,
+    /// Only instances on this node; where a control plane is asked.
+    #[arg(long, value_name = "NAME")]
+    node: Option<String>,
+    /// One JSON object for each line.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Who is asked.
+enum Source {
+    ControlPlane(Connection),
+    Node(Node),
+}
+
+/// Prints lines until there are no more, or until it is interrupted.
+pub(crate) fn run(function: &str, options: &Options, server: &Server, node: &NodeAddress) -> Result<ExitCode> {
+    let id: FunctionId = if function.contains('/') { function.parse()? } else { FunctionId::new("default", function)? };
+    let source = if server.is_named() {
+        Source::ControlPlane(Connection::to(server)?)
+    } else {
+        ensure!(options.node.is_none(), "--node is for a control plane; name it by --server, LENO_SERVER or --context");
+        Source::Node(Node::of(node)?)
+    };
+    let filter = options.filter()?;
+    let (mut after, mut told) = (None, Vec::new());
+    loop {
+        let page = source.page(&id, &filter, options.tail, after.as_deref())?;
+        for missing in page.missing.iter().filter(|missing| !told.contains(*missing)) {
+            eprintln!("leno: {}", shown(missing));
+        }
+        told = page.missing;
+        if page.dropped > 0 {
+            eprintln!("… {} dropped", counted(page.dropped));
+        }
+        let mut out = io::stdout().lock();
+        for line in &page.lines {
+            writeln!(out, "{}", told_line(line, options.json)?)?;
+        }
+        out.flush()?;
+        after = Some(page.after);
+        if page.more {
+            continue;
+        }
+        if !options.follow {
+            return Ok(ExitCode::SUCCESS);
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+impl Options {
+    /// What stays the same from page to page, as a query.
+    fn filter(&self) -> Result<String> {
+        let mut filter = format!("previous={}", self.previous);
+        if let Some(instance) = &self.instance {
+            let number = instance.rsplit('/').next().unwrap_or_default();
+            let number: u64 = number.parse().with_context(|| {
+                format!(
+                    "`{}` is no instance: expected a number, or a name such as demo/shop/3",
+                    instance.escape_debug()
+                )
+            })?;
+            filter += &format!("&instance={number}");
+        }
+        if let Some(node) = &self.node {
+            let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-.".contains(&byte);
+            ensure!(!node.is_empty() && node.bytes().all(plain), "`{}` is not the name of a node", node.escape_debug());
+            filter += &format!("&node={node}");
+        }
+        Ok(filter)
+    }
+}
+
+impl Source {
+    fn page(&self, id: &FunctionId, filter: &str, tail: Option<u32>, after: Option<&str>) -> Result<LogPage> {
+        let from = match (after, tail) {
+            (Some(after), _) => format!("&after={after}"),
+            (None, Some(tail)) => format!("&tail={tail}"),
+            (None, None) => String::new(),
+        };
+        let query = format!("{id}?{filter}{from}");
+        match self {
+            Self::ControlPlane(connection) => Ok(connection.get(&format!("/v1/logs/{query}"))?),
+            Self::Node(node) => {
+                let (status, body) = node.ask(&format!("/logs/{query}"))?;
+                ensure!(status == 200, "the node at {} answered {status}: {}", node.admin, shown(body.trim_end()));
+                serde_json::from_str(&body).context("the node's answer is not a page of lines")
+            }
+        }
+    }
+}
+
+/// `!` stands for standard error, as in the log of a node.
+fn told_line(line: &LogLine, json: bool) -> Result<String> {
+    if json {
+        return Ok(shown_json(&serde_json::to_string(line)?).into_owned());
+    }
+    let mark = if line.stream == "stderr" { '!' } else { '|' };
+    let node = if line.node.is_empty() { String::new() } else { format!("{}/", shown(&line.node)) };
+    Ok(format!("{node}{} {mark} {}", line.instance, shown(&line.text)))
+}
+
+/// `1 line`, `1,204 lines`
+fn counted(lines: u64) -> String {
+    let digits = lines.to_string();
+    let mut grouped = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    format!("{grouped} line{}", if lines == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_counted_as_people_write_numbers() {
+        for (lines, expected) in
+            [(1, "1 line"), (999, "999 lines"), (1204, "1,204 lines"), (1_000_000, "1,000,000 lines")]
+        {
+            assert_eq!(counted(lines), expected);
+        }
+    }
+
+    #[test]
+    fn a_line_moves_no_cursor() {
+        let (node, stream, text) = ("n1".to_owned(), "stderr".to_owned(), "a\x1b[2J\u{202e}b".to_owned());
+        let line = LogLine { node, instance: 3, time: 0.5, stream, text };
+        assert_eq!(told_line(&line, false).unwrap(), r"n1/3 ! a\u{1b}[2J\u{202e}b");
+        let json = told_line(&line, true).unwrap();
+        assert!(!json.contains(char::is_control) && !json.contains('\u{202e}'), "{json}");
+    }
+}

@@ -1,0 +1,108 @@
+//! Answers the control plane's questions about what this node hosts.
+//!
+//! A replay has a thread of its own with the lowest priority and its own sandboxes, so that it has what the workers leave of a core. One runs at a time.
+
+use crate::engines::Engines;
+use crate::output;
+use leno_config::{CandidatePrograms, FunctionId};
+use leno_control::node::{Asked, Questions};
+use leno_control::{Answer, Question, ReadOutput, ReplayExample, ReplayVerdict, Replayed};
+use leno_function::Supervisor;
+use leno_proxy::replay::{self, Records};
+use leno_proxy::{FunctionEntry, Node};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// The longest time that a replay may take.
+const LONGEST: Duration = Duration::from_secs(10);
+/// The lowest priority that a thread can have among those that share the processor.
+const LOWEST_PRIORITY: i32 = 19;
+
+/// What answers are made of.
+pub(crate) struct Answerer {
+    pub engines: Arc<Engines>,
+    pub node: Arc<Node>,
+    pub supervisor: Supervisor,
+}
+
+impl Answerer {
+    /// Answers until the control plane's client ends.
+    pub(crate) async fn run(self, mut questions: Questions) {
+        let replays = Arc::new(Semaphore::new(1));
+        while let Some(mut asked) = questions.recv().await {
+            match asked.question() {
+                Some(Question::Output(read)) => asked.answer(&self.output(&read)),
+                Some(Question::Replay { candidates, limit }) => match replays.clone().try_acquire_owned() {
+                    Ok(permit) => self.replay(asked, candidates, limit.min(LONGEST), permit),
+                    Err(_) => asked.decline("another replay is under way".to_owned()),
+                },
+                None => {}
+            }
+        }
+    }
+
+    fn output(&self, read: &ReadOutput) -> Answer {
+        match output::read(&self.supervisor, read) {
+            Some(output) => Answer::Output(output),
+            None => Answer::Declined(format!("it has no function or job {}", read.function)),
+        }
+    }
+
+    /// Begins a replay. The answer follows.
+    fn replay(&self, asked: Asked, candidates: Vec<CandidatePrograms>, limit: Duration, permit: OwnedSemaphorePermit) {
+        let (engines, node) = (self.engines.clone(), self.node.clone());
+        let begun = thread::Builder::new().name("leno-replay".to_owned()).spawn(move || {
+            if let Err(error) = rustix::process::nice(LOWEST_PRIORITY) {
+                return asked.decline(format!("its replay cannot have a low priority: {error}"));
+            }
+            let until = Instant::now() + limit;
+            let records = Records::of(&node.telemetry.ring);
+            let replay = |candidate: CandidatePrograms| {
+                let outcome = replay_one(&engines, &node, &candidate, &records, until);
+                (candidate.id, outcome)
+            };
+            let replays: BTreeMap<FunctionId, Result<Replayed, String>> = candidates.into_iter().map(replay).collect();
+            // Whoever sees the answer may ask again.
+            drop(permit);
+            asked.answer(&Answer::Replays(replays));
+        });
+        // The question went with the thread, and is declined.
+        if let Err(error) = begun {
+            tracing::warn!(%error, "a replay has no thread");
+        }
+    }
+}
+
+fn replay_one(
+    engines: &Engines,
+    node: &Node,
+    candidate: &CandidatePrograms,
+    records: &Records,
+    until: Instant,
+) -> Result<Replayed, String> {
+    let snapshot = node.snapshot.load();
+    let in_force: Option<&Arc<FunctionEntry>> = snapshot.functions.get(&candidate.id);
+    let in_force = in_force.ok_or("it does not host the function any more")?;
+    let engine = engines.choose(candidate.engine, snapshot.mesh.engine).map_err(|error| error.to_string())?;
+    replay::replay(engine, candidate, in_force, records, until).map(told)
+}
+
+fn told(replayed: replay::Replayed) -> Replayed {
+    let replay::Replayed { judged, newly_denied, newly_allowed, unjudged, skipped, examples, left_out } = replayed;
+    let examples = examples.into_iter().map(example).collect();
+    Replayed { judged, newly_denied, newly_allowed, unjudged, skipped, examples, left_out }
+}
+
+fn example(example: replay::Example) -> ReplayExample {
+    let replay::Example { at, request_id, direction, caller, callee, method, path, before, after } = example;
+    let (direction, before, after) = (direction.to_owned(), verdict(before), verdict(after));
+    ReplayExample { at, request_id, direction, caller, callee, method, path, before, after }
+}
+
+fn verdict(verdict: replay::Verdict) -> ReplayVerdict {
+    let replay::Verdict { allowed, policy, rule, clause } = verdict;
+    ReplayVerdict { allowed, policy: policy.unwrap_or_default(), rule, clause }
+}

@@ -1,0 +1,182 @@
+//! Speaks to the Redis or Valkey server that keeps the counters of rate limits.
+//!
+//! Requests never do: they take from what the node holds of a counter ([`leno_proxy::ledger`]), and wait here only for a counter of which it holds too
+//! little. Questions that come up meanwhile go to the server together, as one call of a script (`settle.lua`), which is atomic.
+//!
+//! # When the server does not answer
+//! What the node holds counts until its term is over. Beyond that it refuses: nobody knows what other nodes have used. A call that is not answered in time
+//! ends its connection, so no late answer is taken for that of another call. The server may still execute it, even after later ones. That is why
+//! questions have ascending numbers, and why what they give back is given up before they are sent.
+
+mod connection;
+mod script;
+
+use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
+use connection::Connection;
+use leno_config::slice::RedisQuotas;
+use leno_proxy::ledger::{Arrival, CounterName, FunctionState, Ledger, Question, Store};
+use script::Settling;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant, SystemTime};
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::time::MissedTickBehavior;
+
+/// Interval between looks for what is to be given back or renewed.
+const SWEEP_INTERVAL: Duration = Duration::from_millis(250);
+/// Counters that one call is about, at most. A script holds up everybody else.
+const MOST_AT_ONCE: usize = 128;
+/// A connection, with TLS and login. It is made before anybody waits for it.
+const CONNECT: Duration = Duration::from_secs(2);
+const BACKOFF: ExponentialBuilder = ExponentialBuilder::new()
+    .with_min_delay(Duration::from_millis(50))
+    .with_max_delay(Duration::from_secs(2))
+    .without_max_times()
+    .with_jitter();
+
+/// Has the ledger's rate limits counted by the server. Comes before any function is known.
+pub(crate) fn start(redis: RedisQuotas, ledger: &Arc<Ledger>) -> std::io::Result<()> {
+    let (store, asked) = Store::new(redis.timeout);
+    let store = Arc::new(store);
+    ledger.keep_quotas_in(store.clone());
+    let settling = Settling::new(redis.prefix.clone())?;
+    let client = Client {
+        redis,
+        ledger: Arc::downgrade(ledger),
+        store,
+        settling,
+        connection: None,
+        backoff: BACKOFF.build(),
+        retry_at: Instant::now(),
+    };
+    tokio::spawn(client.run(asked));
+    Ok(())
+}
+
+struct Client {
+    redis: RedisQuotas,
+    ledger: Weak<Ledger>,
+    store: Arc<Store>,
+    settling: Settling,
+    connection: Option<Connection>,
+    backoff: ExponentialBackoff,
+    retry_at: Instant,
+}
+
+/// A question, and who asks.
+struct Asked {
+    counter: CounterName,
+    state: Arc<FunctionState>,
+    question: Question,
+}
+
+impl Client {
+    async fn run(mut self, mut asked: UnboundedReceiver<CounterName>) {
+        let mut sweep = tokio::time::interval(SWEEP_INTERVAL);
+        sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut counters = Vec::new();
+        self.connect().await;
+        loop {
+            let disconnected = self.connection.is_none();
+            tokio::select! {
+                count = asked.recv_many(&mut counters, MOST_AT_ONCE) => {
+                    let Some(ledger) = self.ledger.upgrade().filter(|_| count > 0) else { return };
+                    self.ask(&ledger, counters.drain(..)).await;
+                }
+                () = tokio::time::sleep_until(self.retry_at.into()), if disconnected => self.connect().await,
+                _ = sweep.tick() => match self.ledger.upgrade() {
+                    Some(ledger) => ledger.sweep_allowances(Instant::now()),
+                    None => return,
+                },
+            }
+        }
+    }
+
+    async fn ask(&mut self, ledger: &Ledger, counters: impl Iterator<Item = CounterName>) {
+        let sent = Instant::now();
+        // A function that is gone has no requests that wait.
+        let questions: Vec<Asked> = counters
+            .filter_map(|counter| {
+                let state = ledger.known(&counter.function)?;
+                let question = state.quotas.question(&counter.limit, &counter.key, sent)?;
+                Some(Asked { counter, state, question })
+            })
+            .collect();
+        let Some(connection) = self.connection.as_mut().filter(|_| !questions.is_empty()) else {
+            return self.fail(&questions);
+        };
+        let parts: Vec<_> = questions.iter().map(|asked| (&asked.counter, asked.question)).collect();
+        let outcome = match tokio::time::timeout(self.redis.timeout, self.settling.ask(connection, &parts)).await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(format!("no answer within {:?}", self.redis.timeout)),
+        };
+        match outcome {
+            Ok(answers) => {
+                self.backoff = BACKOFF.build();
+                let now = Instant::now();
+                let counts = &self.store.counts;
+                let micros = u64::try_from(now.saturating_duration_since(sent).as_micros()).unwrap_or(u64::MAX);
+                counts.micros.fetch_add(micros, Ordering::Relaxed);
+                counts.round_trips.fetch_add(1, Ordering::Relaxed);
+                counts.answered.fetch_add(questions.len() as u64, Ordering::Relaxed);
+                let arrival = Arrival { sent, now, now_ms: now_ms() };
+                for (Asked { counter, state, question }, answer) in questions.iter().zip(answers) {
+                    counts.granted.fetch_add(u64::from(answer.held.saturating_sub(question.keep)), Ordering::Relaxed);
+                    counts.returned.fetch_add(u64::from(question.unused - question.keep), Ordering::Relaxed);
+                    state.quotas.answered(&counter.limit, &counter.key, answer, arrival);
+                }
+            }
+            Err(reason) => {
+                self.disconnect(&reason);
+                self.fail(&questions);
+            }
+        }
+    }
+
+    fn fail(&self, questions: &[Asked]) {
+        self.store.counts.failed.fetch_add(questions.len() as u64, Ordering::Relaxed);
+        for Asked { counter, state, .. } in questions {
+            state.quotas.unanswered(&counter.limit, &counter.key);
+        }
+    }
+
+    async fn connect(&mut self) {
+        let connect = async {
+            let mut connection = Connection::open(&self.redis).await?;
+            // Whoever may not do this may not ask either.
+            self.settling.load(&mut connection).await?;
+            Ok(connection)
+        };
+        let connected = match tokio::time::timeout(CONNECT, connect).await {
+            Ok(connected) => connected,
+            Err(_) => Err(format!("no connection within {CONNECT:?}")),
+        };
+        match connected {
+            Ok(connection) => {
+                self.connection = Some(connection);
+                self.store.set_answers(true);
+                tracing::info!(address = self.redis.address, "rate limits are counted in Redis");
+            }
+            Err(reason) => self.disconnect(&reason),
+        }
+    }
+
+    fn disconnect(&mut self, reason: &str) {
+        // The first time; after that it is no news.
+        if self.store.answers() {
+            let address = &self.redis.address;
+            tracing::error!(address, reason, "Redis does not answer: what rate limits count is refused until it does");
+        }
+        self.store.set_answers(false);
+        self.connection = None;
+        self.retry_at = Instant::now() + self.backoff.next().unwrap_or(CONNECT);
+    }
+}
+
+fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests;

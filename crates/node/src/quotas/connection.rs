@@ -1,0 +1,128 @@
+//! A connection to a Redis server.
+
+use crate::images::secret;
+use leno_config::slice::{RedisQuotas, RedisTransport};
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Cmd, RedisConnectionInfo, RedisError, Value};
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::task::AbortHandle;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::ServerName;
+
+/// Bytes that a server may send between two writes of the node.
+const MOST_RECEIVED: usize = 256 << 10;
+
+/// An open connection. It is closed when it is dropped.
+pub(super) struct Connection {
+    commands: MultiplexedConnection,
+    driver: AbortHandle,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+impl Connection {
+    /// Connects and logs in. The password and the authorities are read anew each time.
+    pub(super) async fn open(redis: &RedisQuotas) -> Result<Self, String> {
+        let mut info = RedisConnectionInfo::default().set_db(redis.database.into()).set_skip_set_lib_name();
+        if let Some(username) = &redis.username {
+            info = info.set_username(username);
+        }
+        if let Some(file) = redis.password_file.clone() {
+            let password = blocking(move || secret(&file)).await?;
+            info = info.set_password(password);
+        }
+        let stream = TcpStream::connect(&redis.address).await.map_err(|error| error.to_string())?;
+        stream.set_nodelay(true).map_err(|error| error.to_string())?;
+        match &redis.transport {
+            RedisTransport::Plain => Self::over(&info, stream).await,
+            RedisTransport::Tls { ca_file, server_name } => {
+                let file = ca_file.clone();
+                let read = move || leno_proxy::client_tls(file.as_deref(), None).map_err(|error| error.to_string());
+                let config = Arc::new(blocking(read).await?);
+                let name = ServerName::try_from(server_name.clone()).map_err(|error| error.to_string())?;
+                let stream = TlsConnector::from(config).connect(name, stream).await;
+                Self::over(&info, stream.map_err(|error| format!("TLS: {error}"))?).await
+            }
+        }
+    }
+
+    async fn over<S>(info: &RedisConnectionInfo, stream: S) -> Result<Self, String>
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        // Each call has a time limit of its own.
+        let config = AsyncConnectionConfig::new().set_response_timeout(None);
+        let stream = Bounded { stream, received: 0 };
+        let opened = MultiplexedConnection::new_with_config(info, stream, config).await;
+        let (commands, driver) = opened.map_err(|error| error.to_string())?;
+        let mut connection = Self { commands, driver: tokio::spawn(driver).abort_handle() };
+        connection.warn_of_eviction().await;
+        Ok(connection)
+    }
+
+    pub(super) async fn command(&mut self, command: &Cmd) -> Result<Value, RedisError> {
+        self.commands.send_packed_command(command).await.and_then(Value::extract_error)
+    }
+
+    /// A server that evicts keys forgets counters one by one, and nothing shows that.
+    async fn warn_of_eviction(&mut self) {
+        // It may be forbidden.
+        let Ok(info) = self.command(redis::cmd("INFO").arg("memory")).await else { return };
+        let Ok(text) = redis::from_redis_value::<String>(info) else { return };
+        let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        let policy = field("maxmemory_policy").unwrap_or("noeviction").trim_end();
+        if policy != "noeviction" && field("maxmemory").is_some_and(|limit| limit.trim_end() != "0") {
+            tracing::warn!(
+                "Redis evicts keys when its memory is full ({policy}), and evicted counters begin anew; set maxmemory-policy noeviction"
+            );
+        }
+    }
+}
+
+async fn blocking<T: Send + 'static>(read: impl FnOnce() -> Result<T, String> + Send + 'static) -> Result<T, String> {
+    tokio::task::spawn_blocking(read).await.map_err(|error| error.to_string())?
+}
+
+/// A stream whose other end cannot fill the memory: it fails if more is received than any answer has.
+struct Bounded<S> {
+    stream: S,
+    received: usize,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
+    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut this.stream).poll_read(context, buffer);
+        this.received += buffer.filled().len() - before;
+        if this.received > MOST_RECEIVED {
+            return Poll::Ready(Err(io::Error::other("the answer is longer than any that makes sense")));
+        }
+        read
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Bounded<S> {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        this.received = 0;
+        Pin::new(&mut this.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_shutdown(context)
+    }
+}

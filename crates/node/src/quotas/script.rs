@@ -1,0 +1,189 @@
+//! The script that settles counters: what it is called with, and what its answers mean.
+
+use super::connection::Connection;
+use aws_lc_rs::digest::{Context, SHA256};
+use leno_policy::spec::QuotaAlgorithm;
+use leno_proxy::ledger::{Answer, CounterName, Question};
+use redis::{Cmd, Value};
+use std::fmt::Write;
+use std::time::{Duration, SystemTime};
+
+const SCRIPT: &str = include_str!("settle.lua");
+/// How long a node may use what it holds after it has asked.
+const TERM: Duration = Duration::from_secs(5);
+/// How much longer the server waits before it takes that for used: what clocks may differ within a term.
+const GRACE: Duration = Duration::from_secs(1);
+/// Counters of a limit, at most. Further keys share [`SHARED`] counters. Both as on a node.
+const MOST_COUNTERS: u32 = 65_536;
+const SHARED: u16 = 4096;
+
+/// Makes calls of the script and reads their answers.
+pub(super) struct Settling {
+    prefix: String,
+    /// This process. Another one on the same machine holds nothing of what this one does.
+    node: String,
+    sequence: u64,
+    /// Identifies the server's data. Another one, and data was lost.
+    epoch: String,
+    /// The script as the server calls it.
+    hash: String,
+    /// Counters of a limit.
+    most: u32,
+}
+
+impl Settling {
+    pub(super) fn new(prefix: String) -> std::io::Result<Self> {
+        let began = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let sequence = u64::try_from(began.as_micros()).unwrap_or_default();
+        Ok(Self { prefix, node: random()?, sequence, epoch: String::new(), hash: String::new(), most: MOST_COUNTERS })
+    }
+
+    /// Asks about several counters at once. Returns an answer for each, in the same order.
+    pub(super) async fn ask(
+        &mut self,
+        connection: &mut Connection,
+        questions: &[(&CounterName, Question)],
+    ) -> Result<Vec<Answer>, String> {
+        let fresh = random().map_err(|error| error.to_string())?;
+        let reply = match connection.command(&self.call(questions, &fresh)).await {
+            Err(error) if error.code() == Some("NOSCRIPT") => {
+                self.load(connection).await?;
+                connection.command(&self.call(questions, &fresh)).await
+            }
+            reply => reply,
+        };
+        self.read(reply.map_err(|error| error.to_string())?, questions)
+    }
+
+    /// Gives the server the script.
+    pub(super) async fn load(&mut self, connection: &mut Connection) -> Result<(), String> {
+        let reply = connection.command(redis::cmd("SCRIPT").arg("LOAD").arg(SCRIPT)).await;
+        self.hash = match reply.map_err(|error| error.to_string())? {
+            Value::BulkString(hash) if hash.len() == 40 && hash.is_ascii() => {
+                String::from_utf8_lossy(&hash).into_owned()
+            }
+            other => return Err(nonsense(&other)),
+        };
+        Ok(())
+    }
+
+    fn call(&mut self, questions: &[(&CounterName, Question)], fresh: &str) -> Cmd {
+        self.sequence += 1;
+        let mut call = redis::cmd("EVALSHA");
+        // Without a hash the server has no such script either.
+        call.arg(if self.hash.is_empty() { "-" } else { &self.hash });
+        call.arg(1 + 3 * questions.len()).arg(format!("{}:epoch", self.prefix));
+        for (counter, question) in questions {
+            self.keys(counter, &question.algorithm).iter().for_each(|key| {
+                call.arg(key);
+            });
+        }
+        call.arg(&self.node).arg(self.sequence).arg(&self.epoch).arg(fresh);
+        call.arg(TERM.as_millis() as u64).arg(GRACE.as_millis() as u64).arg(self.most);
+        for (_, Question { algorithm, unused, keep, need, extra }) in questions {
+            let (kind, requests, period_ms, capacity) = match *algorithm {
+                QuotaAlgorithm::TokenBucket { requests, period_ms, burst } => ("b", requests, period_ms, burst),
+                QuotaAlgorithm::FixedWindow { requests, period_ms } => ("w", requests, period_ms, requests),
+            };
+            call.arg(kind).arg(requests.max(1)).arg(period_ms.max(1)).arg(capacity);
+            call.arg(unused).arg(keep).arg(need).arg(extra);
+        }
+        call
+    }
+
+    /// A counter's own key, that of the counter it may have to share, and the index of its limit. Whatever a client has chosen is in a hash.
+    fn keys(&self, counter: &CounterName, algorithm: &QuotaAlgorithm) -> [String; 3] {
+        let kind = match algorithm {
+            QuotaAlgorithm::TokenBucket { .. } => "bucket",
+            QuotaAlgorithm::FixedWindow { .. } => "window",
+        };
+        let limit = digest(&counter.limit);
+        let base = format!("{}:{}:{}:{kind}", self.prefix, counter.function, hexadecimal(&limit[..8]));
+        let key = digest(&counter.key);
+        let shared = u16::from_be_bytes([key[16], key[17]]) % SHARED;
+        [format!("{base}:{}", hexadecimal(&key[..16])), format!("{base}:shared:{shared}"), format!("{base}:index")]
+    }
+
+    fn read(&mut self, reply: Value, questions: &[(&CounterName, Question)]) -> Result<Vec<Answer>, String> {
+        let Value::Array(parts) = &reply else { return Err(nonsense(&reply)) };
+        let Some((Value::BulkString(epoch), parts)) = parts.split_first() else { return Err(nonsense(&reply)) };
+        let epoch = String::from_utf8(epoch.clone()).map_err(|_| nonsense(&reply))?;
+        if parts.len() != questions.len() || epoch.is_empty() || epoch.len() > 64 {
+            return Err(nonsense(&reply));
+        }
+        let answers = parts.iter().zip(questions).map(|(part, (_, question))| answer(part, question));
+        let answers = answers.collect::<Option<Vec<_>>>().ok_or_else(|| nonsense(&reply))?;
+        if !self.epoch.is_empty() && self.epoch != epoch {
+            tracing::warn!("Redis has lost its counters: they begin with nothing left, and fill as time passes");
+        }
+        self.epoch = epoch;
+        Ok(answers)
+    }
+}
+
+#[cfg(test)]
+impl Settling {
+    pub(super) fn limit_counters(&mut self, most: u32) {
+        self.most = most;
+    }
+
+    /// The same node, with the number that its next question has.
+    pub(super) fn another(&self) -> Self {
+        let Self { prefix, node, sequence, epoch, hash, most } = self;
+        Self {
+            prefix: prefix.clone(),
+            node: node.clone(),
+            sequence: *sequence,
+            epoch: epoch.clone(),
+            hash: hash.clone(),
+            most: *most,
+        }
+    }
+}
+
+/// An answer, if it can be one to this question.
+fn answer(part: &Value, question: &Question) -> Option<Answer> {
+    let Value::Array(numbers) = part else { return None };
+    let number = |index: usize| match numbers.get(index)? {
+        Value::Int(number) => u64::try_from(*number).ok(),
+        _ => None,
+    };
+    let most = question.keep.saturating_add(question.need).saturating_add(question.extra);
+    let held = u32::try_from(number(0)?).ok().filter(|held| *held <= most)?;
+    Some(Answer {
+        held,
+        left: u32::try_from(number(1)?).ok()?,
+        again: Duration::from_millis(number(2)?),
+        reset: Duration::from_millis(number(3)?),
+        counts: Duration::from_millis(number(4)?).min(TERM),
+        shared: number(5)? != 0,
+    })
+}
+
+/// What a server says that is no Redis, or another one's keys. It is cut, because it may be anything.
+fn nonsense(value: &Value) -> String {
+    let text: String = format!("{value:?}").chars().take(100).collect();
+    format!("an answer that makes no sense: {text}")
+}
+
+fn digest(text: &str) -> [u8; 32] {
+    let mut context = Context::new(&SHA256);
+    context.update(text.as_bytes());
+    let mut digest = [0; 32];
+    digest.copy_from_slice(context.finish().as_ref());
+    digest
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        // Writing to a text does not fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+fn random() -> std::io::Result<String> {
+    let mut bytes = [0; 8];
+    aws_lc_rs::rand::fill(&mut bytes).map_err(|_| std::io::Error::other("the system has no random numbers"))?;
+    Ok(hexadecimal(&bytes))
+}

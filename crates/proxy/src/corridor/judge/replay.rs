@@ -1,0 +1,263 @@
+//! Judges recorded requests again, by the program that a function would have.
+//!
+//! A replay has no effects: it takes from no counter, asks nobody, and remembers nothing. Rate limits and circuit breakers depend on state that is gone,
+//! so they are left out of the program, and said to be. A request of which the program would look at more than was kept is not judged, and why is told.
+
+mod head;
+mod verdict;
+
+use crate::state::function::{FunctionEntry, LoadedProgram};
+use crate::telemetry::inputs::Inputs;
+use crate::telemetry::kept;
+use crate::telemetry::observed::{Judged, Observed};
+use crate::telemetry::ring::Ring;
+use head::Head;
+use leno_config::{CandidatePrograms, FunctionId};
+use leno_policy::input::{Input, Peer, RequestInput, TargetLoad};
+use leno_policy::needs::Reads;
+use leno_policy::outcome::{Outcome, Output};
+use leno_policy::spec::ProgramSpec;
+use leno_sandbox::{Engine, Pool};
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::time::{Instant, SystemTime};
+use verdict::{Change, Compared};
+
+pub use verdict::Verdict;
+
+/// Differences of each kind that are shown for one function.
+const EXAMPLES: usize = 5;
+/// Reasons that are told apart.
+const REASONS: usize = 16;
+
+/// A record as the ring gives it back.
+type Recorded = Observed<Box<str>>;
+
+/// The records of a node at one moment, by the function that judged. They stay encoded, because there may be many.
+#[derive(Debug, Default)]
+pub struct Records(HashMap<Box<str>, Vec<Box<[u8]>>>);
+
+/// What became of the records of one function.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Replayed {
+    /// Requests that were judged again.
+    pub judged: u64,
+    /// Of those, which were allowed and would be denied.
+    pub newly_denied: u64,
+    /// Of those, which were denied and would be allowed.
+    pub newly_allowed: u64,
+    /// Why requests could not be judged, and how many.
+    pub unjudged: BTreeMap<String, u64>,
+    /// Requests for which there was no time.
+    pub skipped: u64,
+    /// Some of the differences, the latest first.
+    pub examples: Vec<Example>,
+    /// What was not replayed, although the program has it.
+    pub left_out: Vec<String>,
+}
+
+/// A request that would be decided differently.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Example {
+    /// When it began.
+    pub at: SystemTime,
+    /// Its ID, for `leno explain`.
+    pub request_id: String,
+    /// `outbound`: the function's own call; `inbound` or `gateway`: a call to it.
+    pub direction: &'static str,
+    /// `namespace/name`, or the address of a caller outside of the mesh.
+    pub caller: String,
+    /// The callee of an outbound call.
+    pub callee: Option<String>,
+    /// Method, as sent.
+    pub method: String,
+    /// Path as judged, without query.
+    pub path: String,
+    /// What was decided.
+    pub before: Verdict,
+    /// What would be.
+    pub after: Verdict,
+}
+
+impl Records {
+    /// Takes those of this moment.
+    pub fn of(ring: &Ring) -> Self {
+        let mut records: HashMap<Box<str>, Vec<Box<[u8]>>> = HashMap::new();
+        for record in ring.copy() {
+            let judged = kept::decoded(&record).and_then(|recorded| recorded.judged);
+            if let Some(Judged { function, .. }) = judged {
+                records.entry((*function).into()).or_default().push(record);
+            }
+        }
+        Self(records)
+    }
+
+    fn of_function(&self, id: &FunctionId) -> impl Iterator<Item = Recorded> {
+        let records = self.0.get(id.to_string().as_str()).into_iter().flatten();
+        records.filter_map(|record| kept::decoded(record))
+    }
+}
+
+/// Judges the records of a function by the candidate's programs, until there are no more or the time is over. `in_force` is what the function is now.
+pub fn replay(
+    engine: &Engine,
+    candidate: &CandidatePrograms,
+    in_force: &FunctionEntry,
+    records: &Records,
+    until: Instant,
+) -> Result<Replayed, String> {
+    let mut recorded: Vec<Recorded> = records.of_function(&candidate.id).collect();
+    recorded.sort_by_key(|recorded| std::cmp::Reverse(recorded.started));
+    let mut result = Replayed { left_out: left_out(candidate), ..Replayed::default() };
+    let inbound = Replayer::new(engine, with_known_keys(candidate, in_force), candidate)?;
+    let outbound = Replayer::new(engine, candidate.outbound.clone(), candidate)?;
+    let mut pool = Pool::with_cap(1);
+    for recorded in &recorded {
+        if Instant::now() >= until {
+            result.skipped += 1;
+            continue;
+        }
+        let replayer = if is_outbound(recorded) { &outbound } else { &inbound };
+        match replayer.judge(&mut pool, recorded) {
+            Ok(compared) => result.add(recorded, compared),
+            Err(reason) => result.not_judged(reason),
+        }
+    }
+    Ok(result)
+}
+
+fn is_outbound(recorded: &Recorded) -> bool {
+    recorded.direction == crate::http::peer::TrafficDirection::Outbound
+}
+
+/// The inbound program, with the keys that the node has fetched for the function that is in force.
+fn with_known_keys(candidate: &CandidatePrograms, in_force: &FunctionEntry) -> ProgramSpec {
+    let mut spec = candidate.inbound.clone();
+    for fetch in &candidate.jwks {
+        let same =
+            in_force.slice.jwks.iter().find(|known| (&known.url, &known.ca_file) == (&fetch.url, &fetch.ca_file));
+        let known = same.and_then(|known| in_force.inbound.spec.authentication.get(known.issuer));
+        if let (Some(known), Some(issuer)) = (known, spec.authentication.get_mut(fetch.issuer)) {
+            issuer.keys.clone_from(&known.keys);
+            issuer.keys_pending = known.keys_pending;
+        }
+    }
+    spec
+}
+
+fn left_out(candidate: &CandidatePrograms) -> Vec<String> {
+    let specs = [&candidate.inbound, &candidate.outbound];
+    let breaks = |spec: &&ProgramSpec| spec.targets.iter().any(|target| target.breaker.is_some());
+    let parts = [
+        ("rate limits", specs.iter().any(|spec| !spec.rate_limits.is_empty())),
+        ("circuit breakers", specs.iter().any(breaks)),
+        ("external authorizers", specs.iter().any(|spec| !spec.authorizers.is_empty())),
+        ("extensions", candidate.extensions),
+    ];
+    parts.into_iter().filter(|(_, is_there)| *is_there).map(|(part, _)| part.to_owned()).collect()
+}
+
+/// One program, without what depends on state that is gone.
+struct Replayer {
+    program: LoadedProgram,
+    reads: Reads,
+}
+
+impl Replayer {
+    fn new(engine: &Engine, mut spec: ProgramSpec, candidate: &CandidatePrograms) -> Result<Self, String> {
+        spec.rate_limits.clear();
+        spec.targets.iter_mut().for_each(|target| target.breaker = None);
+        let program = LoadedProgram::load(engine, &spec, candidate.deadline);
+        program
+            .image
+            .as_ref()
+            .map_err(|reason| format!("its {:?} program cannot be loaded: {reason}", spec.direction))?;
+        Ok(Self { reads: Reads::of(&spec), program })
+    }
+
+    /// Compares the verdict that was recorded with the program's, or says why that is not possible.
+    fn judge(&self, pool: &mut Pool, recorded: &Recorded) -> Result<Compared, String> {
+        let no_inputs = || "another node judged it, or nothing was kept of it".to_owned();
+        let inputs = recorded.inputs.as_deref().ok_or_else(no_inputs)?;
+        let head = Head::rebuild(recorded, inputs, &self.program.needs, &self.reads)?;
+        let output = self.run(pool, recorded, inputs, &head)?;
+        match output {
+            Output::Request(Outcome::Decided(decision)) => verdict::compare(recorded, &decision, &self.program.spec),
+            Output::Request(Outcome::Wants(wants)) => {
+                let denial = wants.signature.and_then(|want| verdict::wrong_signature(recorded, want));
+                denial.map_or_else(
+                    || Err("its token's signature was never verified, and is not kept".to_owned()),
+                    |denial| verdict::compare_denial(recorded, denial),
+                )
+            }
+            Output::Unreadable(reason) => Err(format!("the program could not read its input: {reason}")),
+            Output::Response(_) => Err("the program answered something else".to_owned()),
+        }
+    }
+
+    fn run(&self, pool: &mut Pool, recorded: &Recorded, inputs: &Inputs, head: &Head) -> Result<Output, String> {
+        let image = self.program.image.as_ref().map_err(Clone::clone)?;
+        let line = &recorded.request_line;
+        let since = recorded.started_at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let input = Input::Request(RequestInput {
+            now_ms: u64::try_from(since.as_millis()).unwrap_or(u64::MAX),
+            // No verdict depends on them.
+            random: [1; 4],
+            scheme: "http",
+            peer: Peer { identity: recorded.peer.identity.as_deref(), address: recorded.peer.address.ip() },
+            target: match is_outbound(recorded) {
+                true => recorded.target.as_deref().unwrap_or_default(),
+                false => &self.program.spec.function,
+            },
+            port: inputs.port,
+            protocol: recorded.protocol,
+            method: line.method(),
+            authority: line.authority(),
+            path: &head.path,
+            headers: head.fields(),
+            verified: verdict::verified(recorded),
+            quotas: Vec::new(),
+            load: TargetLoad { healthy: 1, ..TargetLoad::default() },
+            parent: None,
+        });
+        pool.run(image, &input, self.program.deadline).map_err(|error| error.to_string())
+    }
+}
+
+impl Replayed {
+    fn add(&mut self, recorded: &Recorded, compared: Compared) {
+        self.judged += 1;
+        let Compared { change, before, after } = compared;
+        let count = match change {
+            Change::None => return,
+            Change::Denied => &mut self.newly_denied,
+            Change::Allowed => &mut self.newly_allowed,
+        };
+        *count += 1;
+        if usize::try_from(*count).is_ok_and(|count| count <= EXAMPLES) {
+            self.examples.push(example(recorded, before, after));
+        }
+    }
+
+    fn not_judged(&mut self, reason: String) {
+        let is_new = !self.unjudged.contains_key(&reason);
+        let reason = if is_new && self.unjudged.len() >= REASONS { "other reasons".to_owned() } else { reason };
+        *self.unjudged.entry(reason).or_default() += 1;
+    }
+}
+
+fn example(recorded: &Recorded, before: Verdict, after: Verdict) -> Example {
+    let address: IpAddr = recorded.peer.address.ip();
+    let caller = recorded.source().map(|(namespace, name)| format!("{namespace}/{name}"));
+    Example {
+        at: recorded.started_at,
+        request_id: recorded.request_id.to_string(),
+        direction: crate::telemetry::names::direction_name(recorded.direction),
+        caller: caller.unwrap_or_else(|| address.to_string()),
+        callee: recorded.target.as_deref().filter(|_| is_outbound(recorded)).map(str::to_owned),
+        method: recorded.request_line.method().to_owned(),
+        path: recorded.request_line.path().to_owned(),
+        before,
+        after,
+    }
+}

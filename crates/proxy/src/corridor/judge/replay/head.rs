@@ -1,0 +1,116 @@
+//! A request head, as far as it was kept and a program looks at it.
+
+use super::Recorded;
+use crate::telemetry::inputs::{Inputs, Query, Token};
+use leno_policy::input::Header;
+use leno_policy::needs::{Needs, Reads};
+use leno_policy::spec::TokenSource;
+
+/// Stands in for a signature that was verified when the request was made.
+const SIGNATURE: &str = "AA";
+
+/// What a program is shown.
+pub(super) struct Head {
+    /// Path and query.
+    pub path: String,
+    fields: Vec<(String, Vec<u8>)>,
+}
+
+impl Head {
+    /// Puts together what was kept. Fails if the program would look at what was not.
+    pub(super) fn rebuild(recorded: &Recorded, inputs: &Inputs, needs: &Needs, reads: &Reads) -> Result<Self, String> {
+        if recorded.request_line.is_cut() {
+            return Err("its method, host or path is longer than what is kept".to_owned());
+        }
+        if let Some(name) = reads.headers.iter().find(|name| !inputs.knows(name)) {
+            return Err(format!("the value of its header {name} was not kept"));
+        }
+        // Whoever sent an ambiguous query was refused whatever the rules say.
+        let refused_by_query =
+            || recorded.judged.as_ref().is_some_and(|judged| judged.verdict.rule_and_clause().0 == "leno/request");
+        if inputs.query == Query::Dropped && (reads.query || refused_by_query()) {
+            return Err("its query was not kept".to_owned());
+        }
+        tokens_are_known(inputs, needs)?;
+        // Whether it is a preflight depends on what it has not.
+        if inputs.more_names && recorded.request_line.method() == "OPTIONS" && !needs.tokens.is_empty() {
+            return Err("it has more header fields than are kept".to_owned());
+        }
+        let mut head = Self { path: recorded.request_line.path().to_owned(), fields: Vec::new() };
+        let mut query = match &inputs.query {
+            Query::Kept(query) => Some(query.to_string()),
+            Query::None | Query::Dropped => None,
+        };
+        head.fields.extend(inputs.values.iter().map(|(name, value)| (name.to_string(), value.to_vec())));
+        let mut cookies = Vec::new();
+        if let Token::Kept { found, unsigned } = &inputs.token
+            && !needs.tokens.is_empty()
+        {
+            let token = format!("{unsigned}.{SIGNATURE}");
+            for source in found.iter().filter_map(|&index| inputs.sources.get(usize::from(index))) {
+                match source {
+                    TokenSource::Header { name, prefix } => {
+                        head.fields.push((name.clone(), format!("{prefix}{token}").into_bytes()));
+                    }
+                    TokenSource::Query(name) => query = Some(format!("{}={token}", encoded(name))),
+                    TokenSource::Cookie(name) => cookies.push(format!("{name}={token}")),
+                }
+            }
+        }
+        if !cookies.is_empty() {
+            head.fields.push(("cookie".to_owned(), cookies.join("; ").into_bytes()));
+        }
+        if let Some(query) = query {
+            head.path.push('?');
+            head.path.push_str(&query);
+        }
+        // Of the others the program only asks whether they are there.
+        for name in inputs.names.split(',').filter(|name| !name.is_empty()) {
+            let is_there = head.fields.iter().any(|(known, _)| known == name);
+            if !is_there {
+                head.fields.push((name.to_owned(), Vec::new()));
+            }
+        }
+        Ok(head)
+    }
+
+    pub(super) fn fields(&self) -> Vec<Header<'_>> {
+        self.fields.iter().map(|(name, value)| Header { name, value }).collect()
+    }
+}
+
+/// Fails unless it is known what the program would find at each of its sources.
+fn tokens_are_known(inputs: &Inputs, needs: &Needs) -> Result<(), String> {
+    if needs.tokens.is_empty() {
+        return Ok(());
+    }
+    if inputs.token == Token::Dropped {
+        return Err(
+            "its token was not kept: it is none that is signed, it is too long, or there were several".to_owned()
+        );
+    }
+    let is_known = |source: &&TokenSource| {
+        inputs.sources.contains(source)
+            || match source {
+                // What a rule looks at may hold a token too, and is kept whole.
+                TokenSource::Header { name, .. } => inputs.knows(name),
+                TokenSource::Query(_) => inputs.query != Query::Dropped,
+                TokenSource::Cookie(_) => inputs.had("cookie") == Some(false),
+            }
+    };
+    match needs.tokens.iter().find(|source| !is_known(source)) {
+        None => Ok(()),
+        Some(TokenSource::Header { name, .. }) => {
+            Err(format!("nobody looked for a token in its header {name} when it was made"))
+        }
+        Some(TokenSource::Query(_)) => Err("nobody looked for a token in its query when it was made".to_owned()),
+        Some(TokenSource::Cookie(_)) => Err("nobody looked for a token in its cookies when it was made".to_owned()),
+    }
+}
+
+/// A name as it may stand in a query.
+fn encoded(name: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
+    let byte = |byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
+    name.bytes().map(byte).collect()
+}

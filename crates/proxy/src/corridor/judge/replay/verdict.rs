@@ -1,0 +1,119 @@
+//! What was decided, and what would be.
+
+use super::Recorded;
+use crate::telemetry::names::{EXTENSIONS, policy_name};
+use crate::telemetry::observed::RecordedVerdict;
+use leno_policy::KEYS_PENDING;
+use leno_policy::outcome::{self, Decision, Denial, PolicyKind, SignatureWant};
+use leno_policy::spec::{KeyId, ProgramSpec};
+
+/// A verdict, as the access log tells it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// Whether it allowed the request.
+    pub allowed: bool,
+    /// The policy that refused.
+    pub policy: Option<String>,
+    /// The rule that decided, or came nearest.
+    pub rule: String,
+    /// The clause that decided or missed.
+    pub clause: String,
+}
+
+/// Two verdicts on one request.
+pub(super) struct Compared {
+    pub change: Change,
+    pub before: Verdict,
+    pub after: Verdict,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Change {
+    None,
+    Denied,
+    Allowed,
+}
+
+impl Compared {
+    fn new(before: Verdict, after: Verdict) -> Self {
+        let change = match (before.allowed, after.allowed) {
+            (true, false) => Change::Denied,
+            (false, true) => Change::Allowed,
+            _ => Change::None,
+        };
+        Self { change, before, after }
+    }
+}
+
+/// Compares a decision with what was recorded. Fails if it takes more than the program to tell.
+pub(super) fn compare(recorded: &Recorded, decision: &Decision, spec: &ProgramSpec) -> Result<Compared, String> {
+    let rule = match &decision.verdict {
+        outcome::Verdict::Deny(denial) => return compare_denial(recorded, denial.clone()),
+        outcome::Verdict::Allow { rule } => rule,
+    };
+    let before = before(recorded)?;
+    if !before.allowed && !is_replayed(recorded) {
+        let policy = before.policy.unwrap_or_default();
+        return Err(format!("{policy} refused it, and that is not replayed"));
+    }
+    let asked = |name: &str| {
+        let answered = |result: &str| result == "allowed";
+        recorded.authorizers.iter().any(|check| *check.name == *name && answered(&check.result))
+    };
+    let asks = decision.plan.asks.iter().filter_map(|&index| spec.authorizers.get(usize::from(index)));
+    if let Some(authorizer) = asks.into_iter().find(|one| !one.audit && !asked(&one.name)) {
+        return Err(format!("the external authorizer {} would have to be asked", authorizer.name));
+    }
+    Ok(Compared::new(before, Verdict { allowed: true, policy: None, rule: rule.clone(), clause: String::new() }))
+}
+
+/// Compares a refusal with what was recorded.
+pub(super) fn compare_denial(recorded: &Recorded, denial: Denial) -> Result<Compared, String> {
+    if denial.policy == PolicyKind::Authentication && denial.clause.contains(KEYS_PENDING) {
+        return Err("this node has not fetched the key set of its token's issuer".to_owned());
+    }
+    let Denial { policy, rule, clause, .. } = denial;
+    let after = Verdict { allowed: false, policy: Some(policy_name(policy).to_owned()), rule, clause };
+    Ok(Compared::new(before(recorded)?, after))
+}
+
+/// What was decided.
+fn before(recorded: &Recorded) -> Result<Verdict, String> {
+    let judged = recorded.judged.as_ref().ok_or("it was not judged")?;
+    let (rule, clause) = judged.verdict.rule_and_clause();
+    let (allowed, policy) = match &judged.verdict {
+        RecordedVerdict::Allow { .. } => (true, None),
+        RecordedVerdict::Deny { policy, .. } => (false, Some(policy_name(*policy))),
+        RecordedVerdict::Extension { .. } => (false, Some(EXTENSIONS)),
+        RecordedVerdict::Fault { .. } => return Err("there was no verdict to rely on when it was made".to_owned()),
+    };
+    Ok(Verdict { allowed, policy: policy.map(str::to_owned), rule: rule.to_owned(), clause: clause.to_owned() })
+}
+
+/// Whether the policy that refused the request is one that a replay judges by.
+fn is_replayed(recorded: &Recorded) -> bool {
+    let verdict = recorded.judged.as_ref().map(|judged| &judged.verdict);
+    matches!(
+        verdict,
+        Some(RecordedVerdict::Deny {
+            policy: PolicyKind::Authentication
+                | PolicyKind::Sidecar
+                | PolicyKind::Authorization
+                | PolicyKind::MutualTls,
+            ..
+        })
+    )
+}
+
+/// The key that made the request's token.
+pub(super) fn verified(recorded: &Recorded) -> Option<KeyId> {
+    recorded.signatures.iter().find(|check| check.error.is_none()).map(|check| check.key)
+}
+
+/// The refusal of a token that none of the wanted keys has made; `None`: that cannot be told.
+pub(super) fn wrong_signature(recorded: &Recorded, want: SignatureWant) -> Option<Denial> {
+    let failed = |key: &KeyId| recorded.signatures.iter().any(|check| check.key == *key && check.error.is_some());
+    // What one key has made, no other one has.
+    let is_wrong = verified(recorded).is_some() || want.keys.iter().all(failed);
+    is_wrong.then_some(want.denial)
+}

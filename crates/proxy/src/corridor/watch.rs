@@ -1,0 +1,158 @@
+//! Judges open exchanges again, and closes those that are not permitted any more.
+//!
+//! A task of each worker waits for three things: a new snapshot, a revoked credential, and the end of a token or a certificate. What a change concerns is found
+//! by comparing pointers: a snapshot shares what has not changed with the one before.
+
+use crate::corridor::judge::{self, Reopened, Withdrawn};
+use crate::corridor::open::{Open, OpenExchanges};
+use crate::corridor::worker::Worker;
+use crate::http::body::Closed;
+use crate::http::head;
+use crate::runtime::clock::unix_ms;
+use crate::runtime::schedule;
+use crate::runtime::schedule::Class;
+use crate::state::function::FunctionEntry;
+use crate::telemetry::names::policy_name;
+use crate::telemetry::observed::RecordedVerdict;
+use crate::telemetry::record::Record;
+use http::StatusCode;
+use leno_policy::outcome::PolicyKind;
+use leno_policy::path;
+use leno_policy::spec::Protocol;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+use tokio::time::Instant;
+
+/// A permission that ends by itself is looked at again when it has ended, and not just before.
+const ROUNDING: Duration = Duration::from_millis(1);
+
+impl Worker {
+    /// Follows the node's snapshots and credentials as long as the worker runs: releases each snapshot as soon as there is a newer one, even if no request
+    /// arrives, and judges open exchanges again.
+    pub(crate) async fn watch(self: Rc<Self>) {
+        loop {
+            let (changed, revoked) = (self.node.changed(), self.node.credentials.next_revoked());
+            self.snapshot();
+            self.open.note_change(|open| self.concerns(open));
+            let (mut changed, mut revoked) = (std::pin::pin!(changed), std::pin::pin!(revoked));
+            loop {
+                self.judge_due().await;
+                tokio::select! {
+                    () = &mut changed => break,
+                    () = &mut revoked => break,
+                    () = self.open.next_due() => {}
+                }
+            }
+        }
+    }
+
+    /// Whether something has happened to the exchange's caller, or to the function that permitted it.
+    fn concerns(&self, open: &Open) -> bool {
+        let entry = open.entry.borrow();
+        let is_same = || self.present(&entry).is_some_and(|present| Arc::ptr_eq(&present, &entry));
+        open.permission.caller.as_ref().is_some_and(|caller| caller.is_revoked()) || !is_same()
+    }
+
+    /// The function as it is now. Where only other nodes host it, they judge.
+    fn present(&self, entry: &Arc<FunctionEntry>) -> Option<Arc<FunctionEntry>> {
+        if entry.elsewhere {
+            return Some(entry.clone());
+        }
+        self.snapshot_with(&entry.slice.id).map(|(_, present)| present)
+    }
+
+    async fn judge_due(&self) {
+        for open in self.open.take_due(Instant::now()) {
+            if open.is_closed() {
+                open.cut_off();
+                self.connections.wake();
+                continue;
+            }
+            let Some(record) = open.record() else { continue };
+            schedule::charge(open.entry.borrow().class);
+            match self.judge_again(&open, &record) {
+                Ok(ends) => self.open.end_at(&open, ends),
+                Err(withdrawn) => close(&self.open, &open, withdrawn, &record),
+            }
+            drop((open, record));
+            schedule::give_way().await;
+        }
+        schedule::charge(Class::OWN);
+    }
+
+    /// Judges an exchange by the present state of everything. Returns when the permission ends by itself.
+    fn judge_again(&self, open: &Open, record: &Record) -> Result<Option<Instant>, Withdrawn> {
+        let permission = &open.permission;
+        let (policy, forbidden) = (PolicyKind::MutualTls, StatusCode::FORBIDDEN);
+        if permission.caller.as_ref().is_some_and(|caller| caller.is_revoked()) {
+            return Err(Withdrawn::new(forbidden, policy, "", "the instance that called has ended"));
+        }
+        let now = Instant::now();
+        if permission.expires.is_some_and(|expires| expires <= now) {
+            return Err(Withdrawn::new(StatusCode::UNAUTHORIZED, policy, "", "the caller's certificate has expired"));
+        }
+        if open.is_callee_expired(now) {
+            let expired = "the certificate of the callee's sidecar has expired";
+            return Err(Withdrawn::new(StatusCode::UNAUTHORIZED, policy, "", expired));
+        }
+        let entry = open.entry.borrow().clone();
+        if entry.elsewhere {
+            return Ok(None);
+        }
+        let present = self.present(&entry);
+        let gone =
+            || Withdrawn::new(forbidden, PolicyKind::Sidecar, "", "this node does not have the function any more");
+        let present = present.ok_or_else(gone)?;
+        if permission.from_gateway && !is_exposed(&present, open) {
+            let nothing = "nothing is exposed at this host and path any more";
+            return Err(Withdrawn::new(StatusCode::NOT_FOUND, PolicyKind::Sidecar, "", nothing));
+        }
+        let request = Reopened {
+            direction: permission.direction,
+            peer: &permission.peer,
+            target: &permission.target,
+            protocol: permission.protocol,
+            scheme: permission.scheme,
+            port: permission.port,
+            asked: &permission.asked,
+        };
+        let now = (std::time::Instant::now(), unix_ms(SystemTime::now()));
+        let until_ms = self.judge.again(&present, &request, now.1, record)?;
+        open.entry.replace(present);
+        Ok(until_ms.and_then(|until_ms| instant(until_ms, now)))
+    }
+}
+
+/// Converts the end of a permission, in Unix milliseconds, by a moment on both clocks. `None`: it is too far in the future to matter.
+pub(super) fn instant(until_ms: u64, (now, now_ms): (std::time::Instant, u64)) -> Option<Instant> {
+    let left = Duration::from_millis(until_ms.saturating_sub(now_ms));
+    now.checked_add(left.saturating_add(ROUNDING)).map(Into::into)
+}
+
+fn is_exposed(entry: &FunctionEntry, open: &Open) -> bool {
+    let asked = &open.permission.asked;
+    let (path, _) = path::split(asked.path());
+    let (host, _) = head::split_authority(asked.authority());
+    path::normalise(path).is_ok_and(|path| entry.is_exposed(host, &path))
+}
+
+/// Closes an exchange. The record says which rule withdrew the permission.
+fn close(exchanges: &OpenExchanges, open: &Open, withdrawn: Withdrawn, record: &Record) {
+    let Withdrawn { status, verdict } = withdrawn;
+    let function = open.entry.borrow().name.clone();
+    let policy = match &verdict {
+        RecordedVerdict::Deny { policy, .. } => policy_name(*policy),
+        _ => "error",
+    };
+    let outbound = open.permission.direction == crate::http::peer::TrafficDirection::Outbound;
+    record.metrics().closed(&function, outbound, policy);
+    let reason = match verdict.rule_and_clause() {
+        ("", clause) => format!("{function}: {clause}"),
+        (rule, clause) => format!("{function}: {rule}: {clause}"),
+    };
+    judge::overrule(record, verdict);
+    let closed = Closed { status, reason, grpc: open.permission.protocol == Protocol::Grpc };
+    record.failure(&closed.failure());
+    exchanges.close(open, closed);
+}
