@@ -328,6 +328,14 @@ fn outside(group: &Path) -> &Path {
     }
 }
 
+/// Ends what dead processes of this node, and other dead nodes, left behind in control groups.
+///
+/// # Errors
+/// There are no control groups of version 2, or they cannot be listed.
+pub fn sweep_groups() -> io::Result<()> {
+    sweep(&own_group()?)
+}
+
 /// Ends what dead nodes left behind.
 fn sweep(parent: &Path) -> io::Result<()> {
     for entry in fs::read_dir(parent)?.flatten() {

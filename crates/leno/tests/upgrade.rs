@@ -6,88 +6,25 @@ mod cluster;
 mod mesh;
 
 use api::Control;
-use cluster::{MESH, Node, TIMEOUT, control, control_with, eventually, leno_of_nodes, nodes_of, status};
+use cluster::load::Load;
+use cluster::redis::Redis;
+use cluster::upgraded::{Upgraded, is_running};
+use cluster::{MESH, Node, TIMEOUT, control, control_of, control_with, eventually, leno_of_nodes, nodes_of, status};
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Bytes;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use mesh::{ALLOW_ALL, Answer, echo_function, policy, try_curl};
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
-use std::process::{Command, Output};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
-
-/// A node of which other processes follow the first one. They end with it.
-struct Upgraded {
-    node: Node,
-    /// The process that has the node, once it is not the first one.
-    pid: Option<u32>,
-}
-
-impl Upgraded {
-    fn of(node: Node) -> Self {
-        Self { node, pid: None }
-    }
-
-    fn upgrade_with(&self, arguments: &[&str]) -> Output {
-        let admin = format!("unix:{}", self.node.folder.path().join("admin.sock").display());
-        Command::new(leno_of_nodes()).arg("upgrade").args(arguments).env("LENO_ADMIN", admin).output().unwrap()
-    }
-
-    /// Upgrades, and returns the process that has the node now.
-    fn upgrade(&mut self) -> u32 {
-        let output = self.upgrade_with(&[]);
-        assert!(output.status.success(), "{output:?}\n{}", self.log());
-        let text = String::from_utf8(output.stdout).unwrap();
-        let pid = text.split(' ').nth(1).and_then(|pid| pid.parse().ok()).unwrap_or_else(|| panic!("{text}"));
-        assert!(is_running(pid) && self.pid != Some(pid), "{text}");
-        self.pid = Some(pid);
-        pid
-    }
-
-    /// Why it is not upgraded.
-    fn refusal(&self, arguments: &[&str]) -> String {
-        let output = self.upgrade_with(arguments);
-        assert_eq!(output.status.code(), Some(1), "{output:?}\n{}", self.log());
-        String::from_utf8(output.stderr).unwrap()
-    }
-
-    fn log(&self) -> String {
-        self.node.output.lock().unwrap().join("\n")
-    }
-
-    /// Waits for the end of the first process.
-    fn wait(&mut self) {
-        let ended = eventually("the first process to end", || self.node.process.try_wait().unwrap());
-        assert!(ended.success(), "{ended}\n{}", self.log());
-    }
-}
-
-impl Drop for Upgraded {
-    fn drop(&mut self) {
-        let Some(pid) = self.pid else { return };
-        let process = Pid::from_raw(pid as i32).unwrap();
-        let _ = kill_process(process, Signal::TERM);
-        let begin = Instant::now();
-        while is_running(pid) && begin.elapsed() < TIMEOUT {
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        let _ = kill_process(process, Signal::KILL);
-    }
-}
-
-/// Whether the process exists and has not ended.
-fn is_running(pid: u32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
-}
+use std::time::Duration;
 
 /// A front that calls a back; each has an instance all the time. `more` is of both specs.
 fn application(more: &str) -> String {
@@ -255,6 +192,45 @@ fn kept_http2(gateway: SocketAddr, stop: &AtomicBool, path: &'static str) -> Res
     })
 }
 
+/// A connection that has nothing to do with requests any more.
+struct WebSocket(TcpStream);
+
+impl WebSocket {
+    fn open(gateway: SocketAddr) -> Self {
+        let mut stream = connect(gateway).unwrap();
+        let head = "GET /websocket HTTP/1.1\r\nhost: test.example\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n";
+        stream.write_all(head.as_bytes()).unwrap();
+        let (mut answer, mut byte) = (Vec::new(), [0]);
+        while !answer.ends_with(b"\r\n\r\n") {
+            stream.read_exact(&mut byte).unwrap();
+            answer.extend(byte);
+        }
+        assert!(answer.starts_with(b"HTTP/1.1 101"), "{}", String::from_utf8_lossy(&answer));
+        let mut open = Self(stream);
+        open.echoes("hello");
+        open
+    }
+
+    fn echoes(&mut self, text: &str) {
+        self.0.write_all(text.as_bytes()).unwrap();
+        let mut back = vec![0; text.len()];
+        self.0.read_exact(&mut back).unwrap();
+        assert_eq!(back, text.as_bytes());
+    }
+
+    fn close(mut self) {
+        self.0.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(self.0.read(&mut [0]).unwrap(), 0);
+    }
+
+    fn is_cut_off(&mut self) {
+        match self.0.read(&mut [0]) {
+            Ok(length) => assert_eq!(length, 0),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset),
+        }
+    }
+}
+
 /// Looks at the control plane's status without a pause. The node must be connected and have an endpoint whenever it looks.
 struct Watch {
     stop: Arc<AtomicBool>,
@@ -274,6 +250,13 @@ impl Watch {
                     assert!(node["rejected"].as_array().is_none_or(Vec::is_empty), "{node}");
                 }
                 assert!(!nodes_of(&control, "test/front").is_empty() && !nodes_of(&control, "test/back").is_empty());
+                // A question is answered by one process or the other, or its stream was replaced meanwhile.
+                let (answered, page) = control.get("/v1/logs/test/front");
+                let missing: Vec<_> = page["missing"].as_array().into_iter().flatten().collect();
+                assert!(
+                    answered == 200 && missing.iter().all(|why| why.as_str().unwrap().contains("it is not connected")),
+                    "{answered} {page}"
+                );
                 looks += 1;
             }
             looks
@@ -395,6 +378,10 @@ fn a_new_process_that_fails_or_hangs_changes_nothing() {
     for pid in left.split_whitespace() {
         eventually("what was started to be gone", || (!is_running(pid.parse().unwrap())).then_some(()));
     }
+    // One that has nothing to say that makes sense.
+    fs::write(&script, "#!/bin/sh\necho 'GET / HTTP/1.1' >&0\nexec sleep 1000\n").unwrap();
+    let refusal = node.refusal(&["--binary", path]);
+    assert!(refusal.contains("what it says makes no sense"), "{refusal}");
     set(0o757);
     let refusal = node.refusal(&["--binary", path]);
     assert!(refusal.contains("everybody may write to"), "{refusal}");
@@ -430,6 +417,80 @@ fn a_rate_limit_holds_over_an_upgrade() {
     admitted += (0..60).filter(|_| ask() == Some(200)).count();
     assert_eq!(admitted, 40, "{}", node.log());
     assert_eq!(ask(), Some(429));
+}
+
+#[test]
+fn what_redis_counts_holds_over_an_upgrade_and_what_does_not_end_is_cut_off() {
+    let redis = Redis::start();
+    let fields = format!(
+        "  quotas: {{redis: {{address: \"127.0.0.1:{}\", timeout: 2s}}}}\n  limits: {{drainTimeout: 1s}}\n",
+        redis.port
+    );
+    let (control, gateway, mut node) = start_with(control_of(Ipv4Addr::LOCALHOST, &fields), "");
+    let limit = "  authorization: {rules: [{name: everything, action: allow}]}\n  rateLimits: [{name: few, requests: 40, per: 24h, algorithm: fixedWindow}]";
+    let limited =
+        echo_function("limited", "  expose: [{hosts: [limited.example], path: /}]\n  scale: {min: 1, max: 1}");
+    control.apply(&format!("{limited}{}", policy("few", "limited", limit)));
+    let ask = || status(try_curl(&format!("http://{}/", gateway.node.gateway), &["--header", "host: limited.example"]));
+    eventually("the first answer", || (ask() == Some(200)).then_some(()));
+    let mut admitted = 1 + (0..10).filter(|_| ask() == Some(200)).count();
+    assert_eq!(admitted, 11);
+    let mut open = WebSocket::open(gateway.node.gateway);
+    // What the old process holds ahead it gives back, or it is lost; nothing is admitted twice.
+    let clients = Clients::start(gateway.node.gateway);
+    node.upgrade();
+    admitted += (0..60).filter(|_| ask() == Some(200)).count();
+    assert!((12..=40).contains(&admitted), "{admitted}");
+    node.wait();
+    eventually("all to be used", || {
+        admitted += (0..10).filter(|_| ask() == Some(200)).count();
+        assert!(admitted <= 40, "{admitted}");
+        (ask() == Some(429)).then_some(())
+    });
+    clients.stop();
+    open.is_cut_off();
+}
+
+#[test]
+fn a_websocket_outlives_its_processes_and_a_rotation_waits_until_they_have_ended() {
+    let control = control_of(Ipv4Addr::LOCALHOST, "  limits: {drainTimeout: 10m}\n");
+    let (control, mut gateway, mut node) = start_with(control, "");
+    let mut open = WebSocket::open(gateway.node.gateway);
+    node.upgrade();
+    gateway.upgrade();
+    open.echoes("after an upgrade");
+    let refusal = node.refusal(&["--timeout", "1"]);
+    assert!(refusal.contains("connections of the process before this one are still open"), "{refusal}");
+
+    let load = Load::start_at(&gateway.node, "/call/back/ok");
+    let rotation = control.begin(&["ca", "rotate"]);
+    let waiting = || {
+        let (_, authority) = control.get("/v1/authority");
+        let waiting = authority["waiting"].as_object()?;
+        let waits =
+            |node| waiting.get(node).and_then(Value::as_str).is_some_and(|why| why.contains("the process before"));
+        (waits("one") && waits("edge")).then_some(())
+    };
+    eventually("the old processes to be waited for", waiting);
+    open.echoes("while it waits");
+    open.close();
+    node.wait();
+    gateway.wait();
+    let rotation = rotation.wait_with_output().unwrap();
+    assert!(rotation.status.success(), "{rotation:?}\n{}\n{}", node.log(), gateway.log());
+    load.stop();
+    // What a node has for its next start is of the process that it is now.
+    let roots = |node: &Upgraded| fs::read_to_string(node.node.folder.path().join("state/roots.pem")).unwrap();
+    assert_eq!(roots(&node), roots(&gateway));
+    assert_eq!(roots(&node).matches("BEGIN CERTIFICATE").count(), 1);
+    // And the next one has the phase from it.
+    let load = Load::start_at(&gateway.node, "/call/back/ok");
+    let rotation = control.begin(&["ca", "rotate"]);
+    node.upgrade();
+    gateway.upgrade();
+    let rotation = rotation.wait_with_output().unwrap();
+    assert!(rotation.status.success(), "{rotation:?}\n{}\n{}", node.log(), gateway.log());
+    load.stop();
 }
 
 #[test]

@@ -290,7 +290,8 @@ impl Session {
             // It may not have the present roots, and nobody gives them to it.
             if !standing.alone {
                 let failure = "the process before the running one still has open connections".to_owned();
-                return shared.send(Some(stream), from_node(from_node::Message::Proof(v1::Proof { sequence, failure })));
+                return shared
+                    .send(Some(stream), from_node(from_node::Message::Proof(v1::Proof { sequence, failure })));
             }
             let identity = membership.identity();
             let proof = membership.svids().prove(identity, |csr| sign(channel, identity, csr, true)).await;

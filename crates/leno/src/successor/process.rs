@@ -2,7 +2,7 @@
 
 use super::{Program, TAKE_OVER};
 use crate::notify;
-use leno_function::{Apart, end_orphans, start_apart};
+use leno_function::{Apart, end_orphans, start_apart, sweep_groups};
 use leno_node::{Offer, Relay, Running};
 use leno_room::Half;
 use rustix::process::{Pid, Signal, kill_process};
@@ -52,7 +52,8 @@ pub(crate) struct Successor {
     child: Child,
     pid: u32,
     has_the_node: bool,
-    _apart: Apart,
+    /// `None`: it is left alone for good.
+    apart: Option<Apart>,
 }
 
 impl Own {
@@ -99,7 +100,7 @@ impl Successor {
             Ok((child.id().unwrap_or_default(), child))
         })?;
         let pid = child.id().unwrap_or_default();
-        Ok(Self { child, pid, has_the_node: false, _apart: apart })
+        Ok(Self { child, pid, has_the_node: false, apart: Some(apart) })
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -115,6 +116,8 @@ impl Successor {
         }
         // What it had started is this process's by now.
         end_orphans().await;
+        // If this fails, the next process finds its control group.
+        let _ = tokio::task::spawn_blocking(sweep_groups).await;
         status
     }
 
@@ -127,7 +130,10 @@ impl Successor {
 
 impl Drop for Successor {
     fn drop(&mut self) {
-        if !self.has_the_node {
+        if self.has_the_node {
+            // Whatever still ends orphans in this process must not take it for one.
+            std::mem::forget(self.apart.take());
+        } else {
             self.kill();
         }
     }

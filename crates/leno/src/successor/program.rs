@@ -1,9 +1,13 @@
 //! The program that is started: which one, and who may have written it.
 
+use rustix::fs::getxattr;
 use std::ffi::OsString;
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+
+/// The attribute of a file that has an access control list.
+const ACCESS_LIST: &str = "system.posix_acl_access";
 
 /// How this process was started.
 #[derive(Clone, Debug)]
@@ -36,7 +40,7 @@ impl Program {
             if part == file && (!found.is_file() || found.mode() & 0o111 == 0) {
                 return Err(format!("{} is no program", part.display()));
             }
-            if let Some(who) = writer(&found, account) {
+            if let Some(who) = writer(part, &found, account) {
                 let file = file.display();
                 return Err(format!("{who} may write to {}, so {file} is not started", part.display()));
             }
@@ -46,7 +50,7 @@ impl Program {
 }
 
 /// Who may write to it but root and this account, in words.
-fn writer(found: &Metadata, account: u32) -> Option<String> {
+fn writer(path: &Path, found: &Metadata, account: u32) -> Option<String> {
     let group = rustix::process::getegid().as_raw();
     // In a folder such as /tmp, nobody can replace what is another's.
     let is_shared = found.is_dir() && found.mode() & 0o1000 != 0;
@@ -56,8 +60,12 @@ fn writer(found: &Metadata, account: u32) -> Option<String> {
     if found.mode() & 0o002 != 0 && !is_shared {
         return Some("everybody".to_owned());
     }
-    let by_group = found.mode() & 0o020 != 0 && !is_shared && ![0, group].contains(&found.gid());
-    by_group.then(|| format!("the group {}", found.gid()))
+    let by_group = found.mode() & 0o020 != 0 && !is_shared;
+    // The bits of the group are the most that an access control list gives to anybody.
+    if by_group && getxattr(path, ACCESS_LIST, &mut [0_u8; 0]).is_ok() {
+        return Some("whoever is in its access control list".to_owned());
+    }
+    (by_group && ![0, group].contains(&found.gid())).then(|| format!("the group {}", found.gid()))
 }
 
 #[cfg(test)]

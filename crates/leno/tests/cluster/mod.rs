@@ -3,6 +3,8 @@
 
 pub(crate) mod load;
 pub(crate) mod network;
+pub(crate) mod redis;
+pub(crate) mod upgraded;
 pub(crate) mod wire;
 
 use crate::api::{self, Control};

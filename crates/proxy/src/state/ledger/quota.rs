@@ -173,15 +173,30 @@ impl Quotas {
         if locks.iter().flatten().any(|shard| shard.moved) {
             drop(locks);
             return match self.take_elsewhere(demands, now_ms) {
-                Some(taken) => taken,
+                Some(Ok(granted)) => {
+                    // If that process does not count after all, this one has to know.
+                    let _ = self.take_here(demands, &hashes, &mut self.lock_all(&hashes), now_ms);
+                    Ok(granted)
+                }
+                Some(refused) => refused,
                 // It has just come back.
                 None => self.take(demands, now_ms),
             };
         }
+        self.take_here(demands, &hashes, &mut locks, now_ms)
+    }
+
+    fn take_here(
+        &self,
+        demands: &[Demand<'_>],
+        hashes: &[u64],
+        locks: &mut [Option<MutexGuard<'_, Shard>>; SHARDS],
+        now_ms: u64,
+    ) -> Result<Vec<Granted>, Refused> {
         let epoch = self.term.epoch(Instant::now());
         let mut undo: Vec<Undo> = Vec::with_capacity(demands.len());
         let mut granted = Vec::with_capacity(demands.len());
-        for (index, (demand, hash)) in demands.iter().zip(&hashes).enumerate() {
+        for (index, (demand, hash)) in demands.iter().zip(hashes).enumerate() {
             let Some(shard) = &mut locks[shard_of(*hash)] else { continue };
             let terms = shard.terms(demand.limit, epoch, now_ms);
             match shard.counters(&demand.limit.name, now_ms).take(*hash, demand, terms, now_ms, &self.hasher) {
@@ -191,7 +206,7 @@ impl Quotas {
                 }
                 Err(Granted { taken, shared }) => {
                     shard.tally(&demand.limit.name, |tally| tally.refused += 1);
-                    for ((undo, demand), hash) in undo.into_iter().zip(demands).zip(&hashes).rev() {
+                    for ((undo, demand), hash) in undo.into_iter().zip(demands).zip(hashes).rev() {
                         if let Some(shard) = &mut locks[shard_of(*hash)] {
                             shard.counters(&demand.limit.name, now_ms).put_back(*hash, demand.key, undo);
                         }
@@ -200,7 +215,7 @@ impl Quotas {
                 }
             }
         }
-        for (demand, hash) in demands.iter().zip(&hashes) {
+        for (demand, hash) in demands.iter().zip(hashes) {
             if let Some(shard) = &mut locks[shard_of(*hash)] {
                 shard.tally(&demand.limit.name, |tally| tally.admitted += u64::from(demand.cost));
             }
