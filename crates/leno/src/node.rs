@@ -165,7 +165,14 @@ async fn node(
     });
     let Some(membership) = or(ended.as_mut(), membership(arguments)).await else { return Ok(ExitCode::SUCCESS) };
     let membership = membership?;
-    let mesh = settings(&arguments.control, &membership, BACKOFF);
+    let settings = settings(&arguments.control, &membership, BACKOFF);
+    // The authority may change while this process starts: then the control plane takes the running one's newest certificate only.
+    let mesh = async {
+        match predecessor.is_some() {
+            true => tokio::select! { mesh = settings => mesh, never = membership.follow(true) => match never {} },
+            false => settings.await,
+        }
+    };
     let Some(mesh) = or(ended.as_mut(), mesh).await else { return Ok(ExitCode::SUCCESS) };
     let (mesh, locality) = mesh?;
     let mesh = listeners.apply(mesh);
@@ -192,6 +199,7 @@ async fn node(
         descriptors,
         ..Settings::default()
     };
+    let following = predecessor.is_some().then(|| membership.clone());
     let join = Join {
         control: arguments.control.clone(),
         membership,
@@ -209,7 +217,15 @@ async fn node(
     let (sole, alone) = watch::channel(false);
     let mut own = Own { program, admin: admin_listener.descriptors()?, half, descriptors, alone };
     let mut running = leno_node::start(mesh, workers, engines, Arc::default(), join).await?;
-    match or(ended.as_mut(), running.take_over()).await {
+    let take_over = async {
+        match following {
+            Some(membership) => {
+                tokio::select! { taken = running.take_over() => taken, never = membership.follow(false) => match never {} }
+            }
+            None => running.take_over().await,
+        }
+    };
+    match or(ended.as_mut(), take_over).await {
         Some(Ok(gone)) => drop(tokio::spawn(async move {
             gone.await;
             PREDECESSOR.store(0, Ordering::Relaxed);
