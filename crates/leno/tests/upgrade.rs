@@ -176,7 +176,14 @@ fn kept_http2(gateway: SocketAddr, stop: &AtomicBool, path: &'static str) -> Res
                 Err(mut error) => match error.take_message() {
                     // The connection ended before anything of the request was sent.
                     Some(_) => continue,
-                    None => return Err(failed(&format!("{:?}", error.into_error()))),
+                    None => {
+                        let error = format!("{:?}", error.into_error());
+                        // It was on its way when the connection ended, and was not processed: clients send it again (RFC 9113, 6.8).
+                        match error.contains("GoAway") && error.contains("NO_ERROR") && error.contains("Remote") {
+                            true => continue,
+                            false => return Err(failed(&error)),
+                        }
+                    }
                 },
             };
             let status = response.status();
