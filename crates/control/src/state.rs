@@ -445,6 +445,8 @@ impl State {
         node.away_since = None;
         node.in_force = held.iter().cloned().collect();
         node.rejected.clear();
+        // It may be another process, with certificates of its own. It says which.
+        node.certificates = None;
         let moved = (node.present, node.inbound) != (true, inbound);
         node.inbound = inbound;
         node.present = true;

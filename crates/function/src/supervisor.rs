@@ -94,7 +94,7 @@ impl Supervisor {
         }
         let (buffer, settings) = (Buffer::new(settings.buffer), Arc::new(settings));
         let host: Arc<dyn Host> = Arc::new(Announcing { host, changes: changes.clone() });
-        let next_instance = Arc::new(AtomicU64::new(1));
+        let next_instance = Arc::new(AtomicU64::new(settings.first_instance));
         let jobs = job::Shared {
             settings: Arc::clone(&settings),
             host: Arc::clone(&host),
@@ -269,6 +269,11 @@ impl Supervisor {
         if let Rooms::Open(rooms) = &self.inner.settings.rooms {
             rooms.close().await;
         }
+    }
+
+    /// The number that the next instance gets.
+    pub fn next_instance(&self) -> u64 {
+        self.inner.next_instance.load(Ordering::Relaxed)
     }
 
     /// The function with this name; of several revisions, the slice's own.

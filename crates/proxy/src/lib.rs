@@ -30,7 +30,7 @@ pub use corridor::judge::replay;
 pub use fetch::jwks;
 pub use fetch::modules::ModuleFetcher;
 pub use http::peer;
-pub use listener::{Addresses, Handle, Interceptor, Options, ServeError, serve};
+pub use listener::{Addresses, Handle, Interceptor, Options, ServeError, serve, take_over};
 pub use runtime::client::{ClientError, tls as client_tls};
 pub use runtime::random;
 pub use state::function::FunctionEntry;
