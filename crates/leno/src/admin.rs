@@ -18,7 +18,8 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode, Uri};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use leno_config::FunctionId;
-use leno_config::slice::{IN_NODE, Run};
+use leno_config::size::Size;
+use leno_config::slice::{ChainLink, IN_NODE, Run};
 use leno_control::{Control, FunctionNode};
 use leno_function::{ImageState, InstanceState, Supervisor};
 use leno_proxy::metrics::CONTENT_TYPE;
@@ -140,6 +141,7 @@ impl Admin {
             "/flows" => list(json!(self.node.telemetry.flows(request.uri().query()))),
             "/recent" => list(json!(self.node.telemetry.ring.latest(RECENT))),
             "/externals" => list(self.externals()),
+            "/chains" => list(self.chains()),
             _ => match (path.strip_prefix("/explain/"), path.strip_prefix("/destinations/").map(str::parse)) {
                 (Some(request_id), _) => self.explain(request_id),
                 _ if path.starts_with(LOGS) => self.logs(request.uri()),
@@ -304,6 +306,25 @@ impl Admin {
         rows.into_iter().map(|(_, row)| row).collect()
     }
 
+    /// Functions of chains, by chain.
+    fn chains(&self) -> Value {
+        let snapshot = self.node.snapshot.load();
+        let mut rows: Vec<((&str, &str), Value)> = Vec::new();
+        for entry in snapshot.functions.values() {
+            let Some(ChainLink { chain, memory, to }) = &entry.slice.chain else { continue };
+            let row = json!({
+                "chain": chain,
+                "function": &*entry.name,
+                "protocol": entry.slice.protocol,
+                "memory": Size(*memory).to_string(),
+                "to": to.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            });
+            rows.push(((chain, &entry.name), row));
+        }
+        rows.sort_by_key(|(place, _)| *place);
+        rows.into_iter().map(|(_, row)| row).collect()
+    }
+
     fn instances(&self) -> Value {
         let statuses = self.supervisor.status();
         let mut images = self.supervisor.images();
@@ -377,7 +398,7 @@ const LOGS: &str = "/logs/";
 const LOGS_BYTES: u32 = 1 << 20;
 /// The name of this node on pages of its own.
 const THIS_NODE: &str = "";
-const PATHS: &str = "/healthz /readyz /metrics /functions /nodes /revisions /instances /jobs /events /identities /externals /flows /recent /explain/REQUEST-ID /destinations/NAMESPACE/NAME /logs/NAMESPACE/NAME; POST /upgrade\n";
+const PATHS: &str = "/healthz /readyz /metrics /functions /nodes /revisions /instances /jobs /events /identities /externals /chains /flows /recent /explain/REQUEST-ID /destinations/NAMESPACE/NAME /logs/NAMESPACE/NAME; POST /upgrade\n";
 
 fn list(value: Value) -> Response<Full<Bytes>> {
     reply(StatusCode::OK, "application/json", value.to_string())

@@ -34,6 +34,8 @@ pub(crate) enum Listing {
     Instances,
     /// What is outside of the mesh, who may call it, and how many connections there are.
     Externals,
+    /// Functions of chains that this node runs: what shares memory, how much of it, and whose calls go through it.
+    Chains,
     /// Jobs, how far they are, and how they ended.
     Jobs,
     /// The last decisions of the autoscaler (in instances) and on rollouts (in per cent), what happened to jobs, and why.
@@ -69,6 +71,7 @@ impl Listing {
             Self::Revisions => "/revisions",
             Self::Instances => "/instances",
             Self::Externals => "/externals",
+            Self::Chains => "/chains",
             Self::Jobs => "/jobs",
             Self::Events => "/events",
             Self::Identities => "/identities",
@@ -130,6 +133,13 @@ impl Listing {
                 ("PORTS", "ports", Plain),
                 ("CALLERS", "callers", Plain),
                 ("CONNECTIONS", "connections", Plain),
+            ],
+            Self::Chains => &[
+                ("CHAIN", "chain", Plain),
+                ("FUNCTION", "function", Plain),
+                ("PROTOCOL", "protocol", Plain),
+                ("MEMORY", "memory", Plain),
+                ("TO", "to", Plain),
             ],
             Self::Jobs => &[
                 ("JOB", "job", Plain),
