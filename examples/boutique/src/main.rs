@@ -1,0 +1,61 @@
+//! `boutique NAME`: the function of this name, on the port in `PORT`. How it is called and calls others is in `BOUTIQUE_TRANSPORT`: `http` (without it), `grpc`
+//! or `chain`.
+#![forbid(unsafe_code)]
+
+use boutique::function::{Function, NAMES, is_entry};
+use boutique::transport::{grpc, http};
+use std::net::Ipv4Addr;
+use std::process::ExitCode;
+use std::sync::Arc;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+
+fn main() -> ExitCode {
+    let name = std::env::args().nth(1).unwrap_or_default();
+    match run(&name) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("boutique {name}: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(name: &str) -> Result<(), Box<dyn std::error::Error>> {
+    if !NAMES.contains(&name) {
+        return Err(format!("expected one of {}", NAMES.join(", ")).into());
+    }
+    let transport = std::env::var("BOUTIQUE_TRANSPORT").unwrap_or_else(|_| "http".into());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let mut end = signal(SignalKind::terminate())?;
+        tokio::select! {
+            served = serve(name, &transport) => served,
+            // Whoever asks has seen to it that nothing is under way.
+            _ = end.recv() => Ok(()),
+        }
+    })
+}
+
+async fn serve(name: &str, transport: &str) -> Result<(), Box<dyn std::error::Error>> {
+    let port = std::env::var("PORT").ok().and_then(|port| port.parse().ok()).ok_or("PORT is not a port")?;
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?;
+    let unknown = "there is no such function";
+    match transport {
+        "http" => {
+            let function = Function::new(name, http::Http::from_env()?).ok_or(unknown)?;
+            http::serve(Arc::new(function), listener).await?;
+        }
+        "grpc" => {
+            let function = Arc::new(Function::new(name, grpc::Grpc::from_env()?).ok_or(unknown)?);
+            // Whoever comes from outside is a browser.
+            if is_entry(name) {
+                http::serve(function, listener).await?
+            } else {
+                grpc::serve(function, listener).await?
+            }
+        }
+        other => return Err(format!("BOUTIQUE_TRANSPORT is `{other}`: expected `http`, `grpc` or `chain`").into()),
+    }
+    Ok(())
+}
