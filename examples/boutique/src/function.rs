@@ -82,44 +82,40 @@ impl Role {
 }
 
 /// A function that runs.
-pub struct Function<C> {
+pub struct Function {
     role: Role,
-    calls: C,
     got: AtomicU64,
 }
 
-impl<C: Calls> Function<C> {
-    /// The function of this name, which calls others this way.
-    pub fn new(name: &str, calls: C) -> Option<Self> {
-        Some(Self { role: Role::named(name)?, calls, got: AtomicU64::new(0) })
+impl Function {
+    /// The function of this name.
+    pub fn new(name: &str) -> Option<Self> {
+        Some(Self { role: Role::named(name)?, got: AtomicU64::new(0) })
     }
 
-    /// Handles a call.
-    pub async fn handle(&self, request: Request) -> Outcome {
+    /// Handles a call, and calls others this way for it.
+    pub async fn handle(&self, calls: &impl Calls, request: Request) -> Outcome {
         if request.path == CALLS {
             let count = self.got.load(Ordering::Relaxed).to_string();
             return Outcome::Reply(Reply::of(Body::Bytes(Bytes::from(count))));
         }
         self.got.fetch_add(1, Ordering::Relaxed);
-        self.act(&request).await.unwrap_or_else(|failure| Outcome::Reply(failure.into()))
+        self.act(calls, &request).await.unwrap_or_else(|failure| Outcome::Reply(failure.into()))
     }
 
     /// Handles a call to its end, for transports that cannot let another function answer: it is called, and its answer is the answer.
-    pub async fn answer(&self, request: Request) -> Reply {
+    pub async fn answer(&self, calls: &impl Calls, request: Request) -> Reply {
         let received = request.body.clone();
-        match self.handle(request).await {
+        match self.handle(calls, request).await {
             Outcome::Reply(reply) => reply,
-            Outcome::Forward { callee, path, body } => {
-                match self.calls.call(callee, path, body.payload(&received)).await {
-                    Ok(body) => Reply::of(Body::Bytes(body)),
-                    Err(failure) => failure.into(),
-                }
-            }
+            Outcome::Forward { callee, path, body } => match calls.call(callee, path, body.payload(&received)).await {
+                Ok(body) => Reply::of(Body::Bytes(body)),
+                Err(failure) => failure.into(),
+            },
         }
     }
 
-    async fn act(&self, request: &Request) -> Result<Outcome, Failure> {
-        let calls = &self.calls;
+    async fn act(&self, calls: &impl Calls, request: &Request) -> Result<Outcome, Failure> {
         match &self.role {
             Role::Frontend => shop::frontend::handle(calls, request).await,
             Role::Currency(currency) => currency.handle(request),

@@ -6,7 +6,6 @@ use boutique::function::{Function, NAMES, is_entry};
 use boutique::transport::{grpc, http};
 use std::net::Ipv4Addr;
 use std::process::ExitCode;
-use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -22,39 +21,27 @@ fn main() -> ExitCode {
 }
 
 fn run(name: &str) -> Result<(), Box<dyn std::error::Error>> {
-    if !NAMES.contains(&name) {
-        return Err(format!("expected one of {}", NAMES.join(", ")).into());
-    }
+    let function = Function::new(name).ok_or_else(|| format!("expected one of {}", NAMES.join(", ")))?;
     let transport = std::env::var("BOUTIQUE_TRANSPORT").unwrap_or_else(|_| "http".into());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut end = signal(SignalKind::terminate())?;
         tokio::select! {
-            served = serve(name, &transport) => served,
+            served = serve(name, function, &transport) => served,
             // Whoever asks has seen to it that nothing is under way.
             _ = end.recv() => Ok(()),
         }
     })
 }
 
-async fn serve(name: &str, transport: &str) -> Result<(), Box<dyn std::error::Error>> {
+async fn serve(name: &str, function: Function, transport: &str) -> Result<(), Box<dyn std::error::Error>> {
     let port = std::env::var("PORT").ok().and_then(|port| port.parse().ok()).ok_or("PORT is not a port")?;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?;
-    let unknown = "there is no such function";
     match transport {
-        "http" => {
-            let function = Function::new(name, http::Http::from_env()?).ok_or(unknown)?;
-            http::serve(Arc::new(function), listener).await?;
-        }
-        "grpc" => {
-            let function = Arc::new(Function::new(name, grpc::Grpc::from_env()?).ok_or(unknown)?);
-            // Whoever comes from outside is a browser.
-            if is_entry(name) {
-                http::serve(function, listener).await?
-            } else {
-                grpc::serve(function, listener).await?
-            }
-        }
+        "http" => http::serve(function, http::Http::from_env()?, listener).await?,
+        // Whoever comes from outside is a browser.
+        "grpc" if is_entry(name) => http::serve(function, grpc::Grpc::from_env()?, listener).await?,
+        "grpc" => grpc::serve(function, grpc::Grpc::from_env()?, listener).await?,
         other => return Err(format!("BOUTIQUE_TRANSPORT is `{other}`: expected `http`, `grpc` or `chain`").into()),
     }
     Ok(())

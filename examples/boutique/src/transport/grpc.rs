@@ -64,14 +64,15 @@ impl Calls for Grpc {
 }
 
 /// Serves gRPC. Ends only if it can accept no more.
-pub async fn serve<C: Calls>(function: Arc<Function<C>>, listener: TcpListener) -> std::io::Result<()> {
+pub async fn serve<C: Calls>(function: Function, calls: C, listener: TcpListener) -> std::io::Result<()> {
+    let both = Arc::new((function, calls));
     loop {
         let (stream, _) = listener.accept().await?;
         stream.set_nodelay(true)?;
-        let function = function.clone();
+        let both = both.clone();
         let service = service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
             let path = request.uri().path().to_owned();
-            let method = Unary { function: function.clone(), path };
+            let method = Unary { both: both.clone(), path };
             async move { Ok::<_, Infallible>(tonic::server::Grpc::new(Encoded).unary(method, request).await) }
         });
         let serving = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
@@ -83,7 +84,7 @@ pub async fn serve<C: Calls>(function: Arc<Function<C>>, listener: TcpListener) 
 
 /// A method, whichever it is.
 struct Unary<C> {
-    function: Arc<Function<C>>,
+    both: Arc<(Function, C)>,
     path: String,
 }
 
@@ -92,11 +93,11 @@ impl<C: Calls> tonic::server::UnaryService<Bytes> for Unary<C> {
     type Future = Pin<Box<dyn Future<Output = Result<tonic::Response<Bytes>, Status>> + Send>>;
 
     fn call(&mut self, request: tonic::Request<Bytes>) -> Self::Future {
-        let (function, path) = (self.function.clone(), std::mem::take(&mut self.path));
+        let (both, path) = (self.both.clone(), std::mem::take(&mut self.path));
         Box::pin(async move {
             let body = request.into_inner();
             let request = Request { method: Method::POST, path, cookie: None, body: body.clone() };
-            let reply = function.answer(request).await;
+            let reply = both.0.answer(&both.1, request).await;
             let bytes = reply.body.payload(&body).to_bytes();
             match to_grpc(reply.status) {
                 Code::Ok => Ok(tonic::Response::new(bytes)),

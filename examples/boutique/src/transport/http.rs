@@ -122,14 +122,15 @@ fn proxy_of(text: &str) -> Option<Way> {
 }
 
 /// Serves HTTP/1.1. Ends only if it can accept no more.
-pub async fn serve<C: Calls>(function: Arc<Function<C>>, listener: TcpListener) -> std::io::Result<()> {
+pub async fn serve<C: Calls>(function: Function, calls: C, listener: TcpListener) -> std::io::Result<()> {
+    let both = Arc::new((function, calls));
     loop {
         let (stream, _) = listener.accept().await?;
         stream.set_nodelay(true)?;
-        let function = function.clone();
+        let both = both.clone();
         let service = service_fn(move |request| {
-            let function = function.clone();
-            async move { Ok::<_, Infallible>(answer(&function, request).await) }
+            let both = both.clone();
+            async move { Ok::<_, Infallible>(answer(&both.0, &both.1, request).await) }
         });
         let serving = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service);
         // A client that goes away is no event.
@@ -137,7 +138,7 @@ pub async fn serve<C: Calls>(function: Arc<Function<C>>, listener: TcpListener) 
     }
 }
 
-async fn answer<C: Calls>(function: &Function<C>, request: hyper::Request<Incoming>) -> Response<Full<Bytes>> {
+async fn answer(function: &Function, calls: &impl Calls, request: hyper::Request<Incoming>) -> Response<Full<Bytes>> {
     let (head, body) = request.into_parts();
     let mut response = Response::new(Full::default());
     let Ok(body) = Limited::new(body, LARGEST_BODY).collect().await else {
@@ -147,7 +148,7 @@ async fn answer<C: Calls>(function: &Function<C>, request: hyper::Request<Incomi
     let body = body.to_bytes();
     let cookie = head.headers.get(COOKIE).and_then(|value| value.to_str().ok()).map(str::to_owned);
     let path = head.uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
-    let reply = function.answer(Request { method: head.method, path, cookie, body: body.clone() }).await;
+    let reply = function.answer(calls, Request { method: head.method, path, cookie, body: body.clone() }).await;
     *response.status_mut() = reply.status;
     for (name, value) in reply.headers {
         if let Ok(value) = HeaderValue::from_str(&value) {
