@@ -1,0 +1,208 @@
+//! The node's end of the socket of one instance.
+//!
+//! Any thread may begin calls to the instance ([`Link::call`]). One task reads what the instance says ([`Incoming::next`]) and must go on doing so: that
+//! is how calls get their answers.
+
+mod call;
+mod inbound;
+mod open;
+mod outbound;
+mod reply;
+mod state;
+
+pub use call::{Answer, Call};
+pub use inbound::{Incoming, IncomingCall, Parent};
+pub use open::OpenError;
+pub use reply::Reply;
+
+use crate::domain::Domain;
+use crate::head::{self, RequestHead};
+use crate::region::{Body, Writer};
+use crate::slab::Full;
+use crate::statistics::Violations;
+use state::Inner;
+use std::any::Any;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What the node wants to know again when an instance calls somebody while it handles a call, such as the exchange.
+pub type Context = Arc<dyn Any + Send + Sync>;
+
+/// How large a link is.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Bytes of the arena that the instance writes.
+    pub instance_arena: u64,
+    /// Bytes of the arena that the node writes for it.
+    pub node_arena: u64,
+    /// Asks for large pages.
+    pub large_pages: bool,
+    /// Most bytes of a head, in both directions.
+    pub head: u32,
+    /// Most calls that are open, in each direction. One that was cancelled counts until the instance has answered it.
+    pub open_calls: usize,
+    /// Most bytes of bodies that the instance may hold at once: those of calls that it has not answered, and of answers that it has not released.
+    pub held_bytes: u64,
+    /// Most descriptors that wait for an instance that reads none. With more the link ends.
+    pub queue: usize,
+    /// Most violations. With more the link ends.
+    pub violations: u64,
+    /// How long the instance may take to say that it is ready.
+    pub within: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            instance_arena: 16 << 20,
+            node_arena: 16 << 20,
+            large_pages: false,
+            head: head::MOST_BYTES,
+            open_calls: 1024,
+            held_bytes: 64 << 20,
+            queue: 4096,
+            violations: 1000,
+            within: Duration::from_secs(5),
+        }
+    }
+}
+
+/// Why a link has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum End {
+    /// The instance has ended, or closed its socket.
+    #[error("the instance has closed its link")]
+    Closed,
+    /// The instance reads nothing of what it is sent.
+    #[error("the instance reads nothing of what it is sent")]
+    Stuck,
+    /// There were too many violations.
+    #[error("the instance has broken the rules too often")]
+    Violations,
+    /// The socket failed.
+    #[error("the socket of the instance failed: {0}")]
+    Socket(io::ErrorKind),
+    /// The node has ended it.
+    #[error("the node has ended the link")]
+    Stopped,
+}
+
+/// Why nothing was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SendError {
+    /// The body is another chain's. It may be copied ([`Link::writer`]), by whoever may do so.
+    #[error("the body is in memory of another chain")]
+    OtherDomain,
+    /// There is no room in the node's arena for this instance.
+    #[error(transparent)]
+    Full(#[from] Full),
+    /// There are as many open calls as there may be.
+    #[error("too many calls to the instance are open")]
+    Busy,
+    /// The instance holds as many bytes as it may.
+    #[error("the instance holds too many bytes of bodies")]
+    HoldsTooMuch,
+    /// The head is longer than may be.
+    #[error("the head is longer than {0} bytes")]
+    Head(
+        /// The limit.
+        u32,
+    ),
+    /// The link has ended.
+    #[error(transparent)]
+    Ended(#[from] End),
+}
+
+/// Why a call has no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CallError {
+    /// The instance says that there is none.
+    #[error("the instance has failed to answer")]
+    Failed,
+    /// What the instance said is no answer.
+    #[error("the answer of the instance breaks the rules")]
+    Invalid,
+    /// The link has ended.
+    #[error(transparent)]
+    Ended(#[from] End),
+}
+
+/// A link to an instance. Clones are the same one.
+#[derive(Clone)]
+pub struct Link(Arc<Inner>);
+
+impl Link {
+    /// Welcomes an instance whose socket is connected (`SOCK_SEQPACKET`), and waits until it is ready. The log calls it by this name.
+    ///
+    /// Nothing is read from the link but by [`Incoming::next`].
+    ///
+    /// # Errors
+    /// If the arenas cannot be made, or the instance does not say in time that it is ready.
+    pub async fn open(
+        socket: OwnedFd,
+        domain: &Domain,
+        name: impl Into<String>,
+        settings: &Settings,
+    ) -> Result<(Self, Incoming), OpenError> {
+        let inner = open::open(socket, domain, name.into(), settings).await?;
+        Ok((Self(inner.clone()), Incoming::new(inner)))
+    }
+
+    /// Calls the instance. Whatever it calls while it handles this call comes with the context.
+    ///
+    /// # Errors
+    /// If nothing was sent.
+    pub fn call(&self, head: &RequestHead, body: Option<&Body>, context: Option<Context>) -> Result<Call, SendError> {
+        self.0.call(head, body, context)
+    }
+
+    /// Space for a body of at most so many bytes, in the node's arena for this instance.
+    ///
+    /// # Errors
+    /// If there is none of that length.
+    pub fn writer(&self, most: u64) -> Result<Writer, Full> {
+        self.0.writer(most)
+    }
+
+    /// The chain that the instance belongs to.
+    #[must_use]
+    pub fn domain(&self) -> &Domain {
+        self.0.domain()
+    }
+
+    /// Its name in the log.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    /// Calls to the instance that it has not answered, with those that were cancelled.
+    #[must_use]
+    pub fn open_calls(&self) -> usize {
+        self.0.open_calls()
+    }
+
+    /// Violations of this instance.
+    #[must_use]
+    pub fn violations(&self) -> &Violations {
+        self.0.violations()
+    }
+
+    /// Ends the link: its open calls fail, and the instance is told that it is closed. Nothing happens if it has ended.
+    pub fn end(&self) {
+        self.0.end(End::Stopped);
+    }
+
+    /// Waits until it has ended.
+    pub async fn ended(&self) -> End {
+        self.0.ended().await
+    }
+}
+
+impl std::fmt::Debug for Link {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Link").field("name", &self.name()).finish_non_exhaustive()
+    }
+}

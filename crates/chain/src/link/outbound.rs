@@ -1,0 +1,107 @@
+//! What is to be sent to the instance. Nobody waits for it to be read.
+
+use super::End;
+use crate::descriptor::{BYTES, Descriptor, MOST};
+use crate::handshake::Announcement;
+use crate::socket;
+use rustix::net::SendFlags;
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// With so many descriptors that may be sent later, later is now.
+const MOST_LATER: usize = 32;
+
+#[derive(Default)]
+pub(super) struct Outbound {
+    queue: VecDeque<Item>,
+    /// What the instance is told with whatever it is told next, or after a while: it wakes it for nothing.
+    later: Vec<Descriptor>,
+    /// The task that reads knows that there is something for later, or that the socket is full.
+    knows: bool,
+    full: bool,
+}
+
+enum Item {
+    Descriptor(Descriptor),
+    Announcement(Announcement, OwnedFd),
+}
+
+impl Outbound {
+    pub(super) fn push(&mut self, descriptor: Descriptor) {
+        self.push_all_later();
+        self.queue.push_back(Item::Descriptor(descriptor));
+    }
+
+    pub(super) fn announce(&mut self, announcement: Announcement, file: OwnedFd) {
+        self.push_all_later();
+        self.queue.push_back(Item::Announcement(announcement, file));
+    }
+
+    pub(super) fn push_later(&mut self, descriptor: Descriptor) {
+        self.later.push(descriptor);
+        if self.later.len() >= MOST_LATER {
+            self.push_all_later();
+        }
+    }
+
+    pub(super) fn push_all_later(&mut self) {
+        self.queue.extend(self.later.drain(..).map(Item::Descriptor));
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.full
+    }
+
+    pub(super) fn has_later(&self) -> bool {
+        !self.later.is_empty()
+    }
+
+    /// Whether the task that reads has to be told that there is something to be sent.
+    pub(super) fn takes_wake(&mut self) -> bool {
+        let wake = !self.knows && (self.full || self.has_later());
+        self.knows |= wake;
+        wake
+    }
+
+    /// The task that reads looks after what there is now, or has looked.
+    pub(super) fn set_known(&mut self, knows: bool) {
+        self.knows = knows;
+    }
+
+    /// Sends as much as the socket takes. With more than `most` left the instance is stuck.
+    pub(super) fn send(&mut self, socket: &OwnedFd, most: usize) -> Result<(), End> {
+        self.full = false;
+        while let Some(first) = self.queue.front() {
+            let (sent, count) = match first {
+                Item::Announcement(announcement, file) => {
+                    (socket::send(socket, &announcement.encode(), &[file.as_fd()], SendFlags::DONTWAIT), 1)
+                }
+                Item::Descriptor(_) => {
+                    let mut packet = [0; BYTES * MOST];
+                    let mut count = 0;
+                    for (item, bytes) in self.queue.iter().zip(packet.chunks_exact_mut(BYTES)) {
+                        let Item::Descriptor(descriptor) = item else { break };
+                        bytes.copy_from_slice(&descriptor.encode());
+                        count += 1;
+                    }
+                    (socket::send(socket, &packet[..count * BYTES], &[], SendFlags::DONTWAIT), count)
+                }
+            };
+            match sent {
+                Ok(()) => drop(self.queue.drain(..count)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.full = true;
+                    return if self.queue.len() > most { Err(End::Stuck) } else { Ok(()) };
+                }
+                Err(error) => {
+                    return Err(match error.kind() {
+                        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => End::Closed,
+                        kind => End::Socket(kind),
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+}

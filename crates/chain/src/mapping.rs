@@ -1,0 +1,138 @@
+//! Memory that is shared with other processes. This is the only module with `unsafe` code; the rest sees copies, and bounds are checked here.
+
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use std::io;
+use std::os::fd::AsFd;
+use std::ptr::NonNull;
+use std::sync::atomic::{Ordering, compiler_fence};
+
+/// A memory file, mapped as a whole. Others may be writing to it at any time.
+#[derive(Debug)]
+pub struct Mapping {
+    start: NonNull<u8>,
+    length: usize,
+    writable: bool,
+}
+
+/// What was asked for is not within an arena.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{length} bytes at {offset} are not within an arena of {arena}")]
+pub struct OutOfBounds {
+    /// Where, in bytes.
+    pub offset: u64,
+    /// How many bytes.
+    pub length: u64,
+    /// Bytes of the arena.
+    pub arena: u64,
+}
+
+// SAFETY: the memory belongs to the process, not to a thread, and is unmapped once. All access is by raw pointers, in the methods below.
+unsafe impl Send for Mapping {}
+// SAFETY: as above. Two threads write to different blocks, which is what the methods that write ask for.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps a file for reading. Its size must be sealed and at least `length`, for whoever reads beyond its end is killed.
+    ///
+    /// # Errors
+    /// If the kernel does not map it, or `length` is 0.
+    pub fn readable(file: impl AsFd, length: u64) -> io::Result<Self> {
+        Self::new(file, length, ProtFlags::READ)
+    }
+
+    /// Maps a file for reading and writing. As above.
+    ///
+    /// # Errors
+    /// As above, and if the file is open for reading only, or sealed.
+    pub fn writable(file: impl AsFd, length: u64) -> io::Result<Self> {
+        Self::new(file, length, ProtFlags::READ | ProtFlags::WRITE)
+    }
+
+    fn new(file: impl AsFd, length: u64, protection: ProtFlags) -> io::Result<Self> {
+        let length = usize::try_from(length).map_err(io::Error::other)?;
+        // SAFETY: the kernel chooses an address at which nothing is.
+        let start = unsafe { mmap(std::ptr::null_mut(), length, protection, MapFlags::SHARED, file, 0)? };
+        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::AddrNotAvailable)?;
+        Ok(Self { start, length, writable: protection.contains(ProtFlags::WRITE) })
+    }
+
+    /// Asks for large pages, where the kernel has them for shared memory. It does not matter if it has none.
+    pub fn advise_large_pages(&self) {
+        // SAFETY: this changes how the memory is held, not what is in it.
+        let _ = unsafe { madvise(self.start.as_ptr().cast(), self.length, Advice::LinuxHugepage) };
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub fn length(&self) -> u64 {
+        self.length as u64
+    }
+
+    /// Checks that a range is within it.
+    ///
+    /// # Errors
+    /// If it is not.
+    pub fn check(&self, offset: u64, length: u64) -> Result<(), OutOfBounds> {
+        self.at(offset, length).map(drop)
+    }
+
+    fn at(&self, offset: u64, length: u64) -> Result<NonNull<u8>, OutOfBounds> {
+        let arena = self.length();
+        if offset.checked_add(length).is_none_or(|end| end > arena) {
+            return Err(OutOfBounds { offset, length, arena });
+        }
+        // SAFETY: the offset is not beyond the mapping, whose length is a `usize`.
+        Ok(unsafe { self.start.add(offset as usize) })
+    }
+
+    /// Copies from it. What is copied may have been written by somebody meanwhile, so it may be anything; but it is read once, and stays as it is.
+    ///
+    /// # Errors
+    /// If the range is not within it.
+    pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), OutOfBounds> {
+        let from = self.at(offset, into.len() as u64)?;
+        // SAFETY: all of it is mapped for reading, and no part of `into`, which is nobody else's.
+        unsafe { from.copy_to_nonoverlapping(NonNull::from(&mut *into).cast(), into.len()) };
+        // So that the compiler does not read it again in place of the copy.
+        compiler_fence(Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// Bytes of it, in place.
+    ///
+    /// # Errors
+    /// If the range is not within it.
+    ///
+    /// # Safety
+    /// Nobody may write there while the slice is used.
+    pub unsafe fn slice(&self, offset: u64, length: u64) -> Result<&[u8], OutOfBounds> {
+        let start = self.at(offset, length)?;
+        // SAFETY: all of it is mapped for reading for as long as `self` is there; the rest is the caller's promise.
+        Ok(unsafe { NonNull::slice_from_raw_parts(start, length as usize).as_ref() })
+    }
+
+    /// Bytes of it, in place and to be written.
+    ///
+    /// # Errors
+    /// If the range is not within it.
+    ///
+    /// # Panics
+    /// If it is mapped for reading only.
+    ///
+    /// # Safety
+    /// Nobody else in this process may use these bytes meanwhile, and nobody outside may write there.
+    #[expect(clippy::mut_from_ref, reason = "the caller promises that the bytes are nobody else's")]
+    pub unsafe fn slice_mut(&self, offset: u64, length: u64) -> Result<&mut [u8], OutOfBounds> {
+        assert!(self.writable, "the arena is mapped for reading only");
+        let start = self.at(offset, length)?;
+        // SAFETY: all of it is mapped for writing for as long as `self` is there; the rest is the caller's promise.
+        Ok(unsafe { NonNull::slice_from_raw_parts(start, length as usize).as_mut() })
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: it was mapped with this length, and whoever borrows from it has it still.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.length) };
+    }
+}

@@ -1,0 +1,74 @@
+//! Packets of a socket (`SOCK_SEQPACKET`), with and without file descriptors.
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
+};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Most file descriptors in one packet.
+const MOST_FILES: usize = 2;
+
+/// Sends a packet as a whole. Fails rather than waits if `flags` say so.
+///
+/// # Errors
+/// What `sendmsg(2)` says, such as [`io::ErrorKind::WouldBlock`].
+pub fn send(socket: impl AsFd, packet: &[u8], files: &[BorrowedFd<'_>], flags: SendFlags) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FILES))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !files.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(files)) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let flags = flags | SendFlags::NOSIGNAL;
+    rustix::io::retry_on_intr(|| sendmsg(&socket, &[IoSlice::new(packet)], &mut ancillary, flags))?;
+    Ok(())
+}
+
+/// What has arrived.
+#[derive(Debug, Default)]
+pub struct Received {
+    /// Bytes of the packet; 0: the other end is closed.
+    pub bytes: usize,
+    /// The files that came with it. They are closed on exec.
+    pub files: Vec<OwnedFd>,
+    /// The packet was longer than the buffer, or came with more files than were wanted.
+    pub cut: bool,
+}
+
+/// Receives a packet.
+///
+/// # Errors
+/// What `recvmsg(2)` says, such as [`io::ErrorKind::WouldBlock`].
+pub fn receive(socket: impl AsFd, into: &mut [u8], flags: RecvFlags) -> io::Result<Received> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FILES))];
+    receive_with(socket, into, flags, &mut RecvAncillaryBuffer::new(&mut space))
+}
+
+/// Receives a packet without files: the kernel closes those that come.
+///
+/// # Errors
+/// As above.
+pub fn receive_bytes(socket: impl AsFd, into: &mut [u8], flags: RecvFlags) -> io::Result<Received> {
+    receive_with(socket, into, flags, &mut RecvAncillaryBuffer::default())
+}
+
+fn receive_with(
+    socket: impl AsFd,
+    into: &mut [u8],
+    flags: RecvFlags,
+    ancillary: &mut RecvAncillaryBuffer<'_>,
+) -> io::Result<Received> {
+    let flags = flags | RecvFlags::CMSG_CLOEXEC;
+    let mut into = [IoSliceMut::new(into)];
+    let message = rustix::io::retry_on_intr(|| recvmsg(&socket, &mut into, ancillary, flags))?;
+    let mut received = Received { bytes: message.bytes, ..Received::default() };
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(files) = message {
+            received.files.extend(files);
+        }
+    }
+    received.cut = message.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
+    Ok(received)
+}

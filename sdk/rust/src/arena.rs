@@ -1,0 +1,115 @@
+//! This program's arena, and who waits for room in it.
+
+use leno_chain::pool::{Allocation, Pool};
+use leno_chain::slab::Full;
+use rustix::event::{EventfdFlags, eventfd};
+use std::io;
+use std::ops::{Deref, DerefMut};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, Thread};
+
+pub(crate) struct Arena {
+    pool: Arc<Pool>,
+    /// Threads that wait, some of them perhaps for this event, because they read the socket meanwhile.
+    waiting: Mutex<Vec<Thread>>,
+    how_many: AtomicUsize,
+    freed: OwnedFd,
+}
+
+/// A part of the arena. Whoever waits for room is told when it is dropped.
+pub(crate) struct Part {
+    /// There until it is dropped.
+    allocation: Option<Allocation>,
+    arena: Arc<Arena>,
+}
+
+/// This thread waits.
+pub(crate) struct Waiting<'a>(&'a Arena);
+
+impl Arena {
+    pub(crate) fn new(pool: Arc<Pool>) -> io::Result<Arc<Self>> {
+        let freed = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Arc::new(Self { pool, waiting: Mutex::default(), how_many: AtomicUsize::new(0), freed }))
+    }
+
+    pub(crate) fn allocate(self: &Arc<Self>, bytes: u64) -> Result<Part, Full> {
+        Ok(Part { allocation: Some(self.pool.allocate(bytes)?), arena: self.clone() })
+    }
+
+    /// Has this thread woken, and the event set, whenever something is freed.
+    pub(crate) fn wait(&self) -> Waiting<'_> {
+        self.waiting().push(thread::current());
+        self.how_many.fetch_add(1, Ordering::SeqCst);
+        Waiting(self)
+    }
+
+    /// The event.
+    pub(crate) fn freed(&self) -> &OwnedFd {
+        &self.freed
+    }
+
+    /// Unsets the event.
+    pub(crate) fn heard(&self) {
+        // There may have been none.
+        let _ = rustix::io::read(&self.freed, &mut [0; 8]);
+    }
+
+    pub(crate) fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Vec<Thread>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let mut waiting = self.0.waiting();
+        let me = thread::current().id();
+        if let Some(place) = waiting.iter().position(|thread| thread.id() == me) {
+            waiting.swap_remove(place);
+            self.0.how_many.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+impl Part {
+    pub(crate) fn arena(&self) -> &Arc<Arena> {
+        &self.arena
+    }
+}
+
+impl Deref for Part {
+    type Target = Allocation;
+
+    fn deref(&self) -> &Allocation {
+        self.allocation.as_ref().expect("it is there until it is dropped")
+    }
+}
+
+impl DerefMut for Part {
+    fn deref_mut(&mut self) -> &mut Allocation {
+        self.allocation.as_mut().expect("it is there until it is dropped")
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        drop(self.allocation.take());
+        // Whoever waits was counted before he last looked for room.
+        if self.arena.how_many.load(Ordering::SeqCst) > 0 {
+            // It is enough that it is set.
+            let _ = rustix::io::write(&self.arena.freed, &1_u64.to_ne_bytes());
+            self.arena.waiting().iter().for_each(Thread::unpark);
+        }
+    }
+}
+
+impl std::fmt::Debug for Part {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.allocation.fmt(f)
+    }
+}

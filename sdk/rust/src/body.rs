@@ -1,0 +1,220 @@
+//! Bodies: those that this program writes, and those that it was sent.
+
+use crate::arena::Part;
+use leno_chain::mapping::Mapping;
+use leno_chain::message::Place;
+use leno_chain::pool::Pool;
+use std::ops::{Bound, Deref, DerefMut, RangeBounds};
+use std::sync::Arc;
+
+/// Memory for a body, in this program's arena. What is in it is left from before.
+#[derive(Debug)]
+pub struct Buffer {
+    part: Part,
+    length: usize,
+}
+
+/// A body that is written. Clones are the same memory, so it can be sent to many.
+#[derive(Clone, Debug)]
+pub struct Shared {
+    part: Arc<Part>,
+    start: usize,
+    length: usize,
+}
+
+/// A body that somebody sent, where it is, for as long as the [`crate::Call`] or [`crate::Answer`] is there that it came with. As a [`Payload`] it is
+/// passed on without a copy.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Received<'a> {
+    bytes: &'a [u8],
+    place: Place,
+}
+
+/// The body of a message that is sent: none, a [`Buffer`], a [`Shared`] one, or one that was [`Received`].
+#[derive(Debug, Default)]
+pub struct Payload<'a>(pub(crate) Kind<'a>);
+
+#[derive(Debug, Default)]
+pub(crate) enum Kind<'a> {
+    #[default]
+    Empty,
+    Shared(Shared),
+    Received(Received<'a>),
+}
+
+/// Memory in which a message is.
+#[derive(Clone, Debug)]
+pub(crate) enum Memory {
+    Own(Arc<Pool>),
+    Other(Arc<Mapping>),
+}
+
+impl Memory {
+    pub(crate) fn mapping(&self) -> &Mapping {
+        match self {
+            Self::Own(pool) => pool.mapping(),
+            Self::Other(mapping) => mapping,
+        }
+    }
+
+    /// What is at a place that was checked when it was received.
+    pub(crate) fn show(&self, place: Place) -> Received<'_> {
+        // SAFETY: nobody writes to what was sent: this library does not, and the functions of a chain are trusted with it, as the crate says.
+        #[expect(unsafe_code, reason = "see above")]
+        let bytes = unsafe { self.mapping().slice(place.offset, place.length) };
+        Received { bytes: bytes.unwrap_or_default(), place }
+    }
+}
+
+impl Buffer {
+    pub(crate) fn new(part: Part, length: usize) -> Self {
+        Self { part, length }
+    }
+
+    /// Leaves so many bytes of it, and gives back what is not needed.
+    pub fn truncate(&mut self, length: usize) {
+        if length < self.length {
+            self.length = length;
+            self.part.shrink(length as u64);
+        }
+    }
+
+    /// As a body that may be sent several times. Nobody writes to it any more.
+    #[must_use]
+    pub fn share(self) -> Shared {
+        Shared { start: 0, length: self.length, part: Arc::new(self.part) }
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.part.bytes()[..self.length]
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.part.bytes_mut()[..self.length]
+    }
+}
+
+impl Shared {
+    /// A part of it.
+    ///
+    /// # Panics
+    /// If the range is not within it, as a slice does.
+    #[must_use]
+    pub fn part(&self, range: impl RangeBounds<usize>) -> Self {
+        let (start, end) = bounds(&range, self.length);
+        let _ = &self[start..end];
+        Self { part: self.part.clone(), start: self.start + start, length: end - start }
+    }
+
+    pub(crate) fn place(&self) -> Place {
+        let offset = self.part.offset() + self.start as u64;
+        Place { arena: leno_chain::message::INSTANCE, offset, length: self.length as u64 }
+    }
+
+    pub(crate) fn memory(&self) -> &Arc<Part> {
+        &self.part
+    }
+}
+
+impl Deref for Shared {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.part.bytes()[self.start..self.start + self.length]
+    }
+}
+
+impl<'a> Received<'a> {
+    /// A part of it.
+    ///
+    /// # Panics
+    /// If the range is not within it, as a slice does.
+    #[must_use]
+    pub fn part(&self, range: impl RangeBounds<usize>) -> Self {
+        let (start, end) = bounds(&range, self.bytes.len());
+        let bytes = &self.bytes[start..end];
+        let place = Place { offset: self.place.offset + start as u64, length: bytes.len() as u64, ..self.place };
+        Self { bytes, place }
+    }
+
+    /// Its bytes, where they are.
+    #[must_use]
+    pub fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+}
+
+impl Deref for Received<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.bytes
+    }
+}
+
+impl Payload<'_> {
+    /// No body.
+    #[must_use]
+    pub fn none() -> Self {
+        Self::default()
+    }
+
+    pub(crate) fn place(&self) -> Place {
+        let place = match &self.0 {
+            Kind::Empty => Place::default(),
+            Kind::Shared(shared) => shared.place(),
+            Kind::Received(received) => received.place,
+        };
+        if place.length == 0 { Place::default() } else { place }
+    }
+}
+
+impl From<()> for Payload<'_> {
+    fn from((): ()) -> Self {
+        Self::none()
+    }
+}
+
+impl From<Buffer> for Payload<'_> {
+    fn from(buffer: Buffer) -> Self {
+        Self(Kind::Shared(buffer.share()))
+    }
+}
+
+impl From<Shared> for Payload<'_> {
+    fn from(shared: Shared) -> Self {
+        Self(Kind::Shared(shared))
+    }
+}
+
+impl From<&Shared> for Payload<'_> {
+    fn from(shared: &Shared) -> Self {
+        Self(Kind::Shared(shared.clone()))
+    }
+}
+
+impl<'a> From<Received<'a>> for Payload<'a> {
+    fn from(received: Received<'a>) -> Self {
+        Self(Kind::Received(received))
+    }
+}
+
+fn bounds(range: &impl RangeBounds<usize>, length: usize) -> (usize, usize) {
+    let start = match range.start_bound() {
+        Bound::Included(start) => *start,
+        Bound::Excluded(before) => before + 1,
+        Bound::Unbounded => 0,
+    };
+    let end = match range.end_bound() {
+        Bound::Included(last) => last + 1,
+        Bound::Excluded(end) => *end,
+        Bound::Unbounded => length,
+    };
+    (start, end)
+}

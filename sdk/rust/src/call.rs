@@ -1,0 +1,156 @@
+//! Calls of others, which this program answers.
+
+use crate::body::{Memory, Payload, Received};
+use crate::error::Error;
+use crate::state::{Arrived, Link};
+use bytes::Bytes;
+use http::{HeaderMap, Method};
+use leno_chain::descriptor::Kind;
+use leno_chain::head::{RequestHead, ResponseHead};
+use leno_chain::message::Place;
+use std::sync::Arc;
+
+/// A call. If it is dropped without an answer, the caller is told that there is none.
+#[must_use = "a call that is dropped fails"]
+pub struct Call {
+    link: Arc<Link>,
+    number: u32,
+    head: RequestHead,
+    body: Option<(Memory, Place)>,
+    open: bool,
+}
+
+impl Call {
+    /// `None`: the node wrote a head that is none.
+    pub(crate) fn new(link: Arc<Link>, number: u32, arrived: Arrived) -> Option<Self> {
+        let head = RequestHead::decode(Bytes::from(link.head(&arrived))).ok()?;
+        Some(Self { link, number, head, body: arrived.body, open: true })
+    }
+
+    /// Its head.
+    #[must_use]
+    pub fn head(&self) -> &RequestHead {
+        &self.head
+    }
+
+    /// Its method.
+    #[must_use]
+    pub fn method(&self) -> &Method {
+        &self.head.method
+    }
+
+    /// The name that was called.
+    #[must_use]
+    pub fn authority(&self) -> &str {
+        self.head.authority.as_str()
+    }
+
+    /// Its path and query.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        self.head.path.as_str()
+    }
+
+    /// Its other fields.
+    #[must_use]
+    pub fn headers(&self) -> &HeaderMap {
+        &self.head.headers
+    }
+
+    /// Its body, where it is.
+    #[must_use]
+    pub fn body(&self) -> Received<'_> {
+        show(self.body.as_ref())
+    }
+
+    /// Whether nobody waits for the answer any more. It has to be answered even so, or dropped.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        self.link.is_cancelled(self.number)
+    }
+
+    /// Answers.
+    ///
+    /// # Errors
+    /// If nothing was sent; then the call has failed.
+    pub fn answer<'a>(self, head: impl Into<ResponseHead>, body: impl Into<Payload<'a>>) -> Result<(), Error> {
+        self.close_with_answer(&head.into(), &body.into())
+    }
+
+    /// Answers with a body that is made from the call's, such as a part of it.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn answer_with<F>(self, head: impl Into<ResponseHead>, body: F) -> Result<(), Error>
+    where
+        F: for<'a> FnOnce(Received<'a>) -> Payload<'a>,
+    {
+        // The payload refers to what the call holds, which is there until it is sent.
+        let held = self.body.clone();
+        self.close_with_answer(&head.into(), &body(show(held.as_ref())))
+    }
+
+    /// Has another function answer, to which this is the call.
+    ///
+    /// # Errors
+    /// If nothing was sent; then the call has failed.
+    pub fn forward<'a>(self, head: &RequestHead, body: impl Into<Payload<'a>>) -> Result<(), Error> {
+        self.close_with_call(head, &body.into())
+    }
+
+    /// Has another function answer, with a body that is made from the call's, such as all of it.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn forward_with<F>(self, head: &RequestHead, body: F) -> Result<(), Error>
+    where
+        F: for<'a> FnOnce(Received<'a>) -> Payload<'a>,
+    {
+        let held = self.body.clone();
+        self.close_with_call(head, &body(show(held.as_ref())))
+    }
+
+    fn close_with_answer(self, head: &ResponseHead, payload: &Payload<'_>) -> Result<(), Error> {
+        head.check(payload.place().length)?;
+        let mut bytes = Vec::new();
+        head.encode(&mut bytes);
+        self.close(Kind::Answer, 0, &bytes, payload)
+    }
+
+    fn close_with_call(self, head: &RequestHead, payload: &Payload<'_>) -> Result<(), Error> {
+        head.check(payload.place().length)?;
+        let mut bytes = Vec::new();
+        head.encode(&mut bytes);
+        let parent = self.number;
+        self.close(Kind::Forward, parent, &bytes, payload)
+    }
+
+    fn close(mut self, kind: Kind, parent: u32, head: &[u8], payload: &Payload<'_>) -> Result<(), Error> {
+        let written = self.link.write(head, parent, payload)?;
+        self.open = false;
+        self.link.close(kind, self.number, written)
+    }
+
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+}
+
+/// What is there of a body.
+pub(crate) fn show(body: Option<&(Memory, Place)>) -> Received<'_> {
+    body.map(|(memory, place)| memory.show(*place)).unwrap_or_default()
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        if self.open {
+            self.link.fail(self.number);
+        }
+    }
+}
+
+impl std::fmt::Debug for Call {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Call").field("head", &self.head).field("body", &self.body().len()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,109 @@
+//! The link of this program to its node.
+
+use crate::body::{Buffer, Payload};
+use crate::call::Call;
+use crate::connect::{self, ConnectError};
+use crate::error::Error;
+use crate::pending::Pending;
+use crate::state::{Interest, Link};
+use leno_chain::head::RequestHead;
+use std::env;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// What happens when this program's arena is full.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnFull {
+    /// Whatever needs memory fails with [`Error::Full`].
+    #[default]
+    Fail,
+    /// It waits until others have read what was sent to them. It waits for ever if this program itself holds what it waits for.
+    Wait,
+}
+
+/// The link to the node. Clones are the same one.
+#[derive(Clone)]
+pub struct Chain(Arc<Link>);
+
+impl Chain {
+    /// Listens where the node expects it, by the variable `PORT`, and waits until it connects. Whoever is neither root nor this program's account, nor
+    /// outside of its user namespace, is not the node.
+    ///
+    /// # Errors
+    /// If there is no `PORT`, it is taken, or whoever connects is no node.
+    pub fn from_environment() -> Result<Self, ConnectError> {
+        let port = env::var("PORT").ok().and_then(|port| port.parse().ok()).ok_or(ConnectError::NoPort)?;
+        Self::over(connect::accept(port)?)
+    }
+
+    /// Over a socket that is connected (`SOCK_SEQPACKET`).
+    ///
+    /// # Errors
+    /// If a node is not at its other end.
+    pub fn over(socket: OwnedFd) -> Result<Self, ConnectError> {
+        Ok(Self(Link::new(connect::begin(socket)?)?))
+    }
+
+    /// Chooses what happens when the arena is full.
+    pub fn set_on_full(&self, on_full: OnFull) {
+        self.0.set_on_full(on_full);
+    }
+
+    /// Waits for the next call; `None`: the link has ended.
+    #[must_use]
+    pub fn next(&self) -> Option<Call> {
+        let (number, arrived) = self.0.wait(Interest::Call, |state| state.take_call()).ok()?;
+        let call = Call::new(self.0.clone(), number, arrived);
+        if call.is_none() {
+            self.0.end();
+        }
+        call
+    }
+
+    /// Memory for a body of so many bytes, which others can read once it is sent. What is in it is left from before.
+    ///
+    /// # Errors
+    /// If the arena is full, unless it is to [wait](OnFull).
+    pub fn buffer(&self, length: usize) -> Result<Buffer, Error> {
+        Ok(Buffer::new(self.0.allocate(length as u64)?, length))
+    }
+
+    /// Memory for a body, with these bytes in it.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn copy(&self, bytes: &[u8]) -> Result<Buffer, Error> {
+        let mut buffer = self.buffer(bytes.len())?;
+        buffer.copy_from_slice(bytes);
+        Ok(buffer)
+    }
+
+    /// Calls a function, by its name in the head. `parent` is the call for whose sake this one is made. Several may be under way at once.
+    ///
+    /// # Errors
+    /// If nothing was sent.
+    pub fn call<'a>(
+        &self,
+        parent: Option<&Call>,
+        head: &RequestHead,
+        body: impl Into<Payload<'a>>,
+    ) -> Result<Pending, Error> {
+        let payload = body.into();
+        head.check(payload.place().length)?;
+        let mut bytes = Vec::new();
+        head.encode(&mut bytes);
+        let written = self.0.write(&bytes, parent.map_or(0, Call::number), &payload)?;
+        Ok(Pending::new(self.0.clone(), self.0.ask(written)?))
+    }
+
+    /// Ends the link: whoever waits is told so. Nothing happens if it has ended.
+    pub fn end(&self) {
+        self.0.end();
+    }
+}
+
+impl std::fmt::Debug for Chain {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Chain")
+    }
+}

@@ -1,0 +1,99 @@
+//! How the node connects.
+
+use leno_chain::handshake::{BadPacket, MOST_BYTES, Ready, Welcome};
+use leno_chain::mapping::Mapping;
+use leno_chain::pool::Pool;
+use leno_chain::socket;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen,
+    socket_with,
+};
+use std::mem::{MaybeUninit, size_of};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::{fs, io};
+
+/// Why there is no link.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// The environment does not say where to listen.
+    #[error("PORT is not set to a number: this program is to be started as a function with `protocol: chain`")]
+    NoPort,
+    /// The kernel says no.
+    #[error("the socket of the chain failed: {0}")]
+    Socket(#[from] io::Error),
+    /// Whoever connected is not a node, or of another version.
+    #[error(transparent)]
+    Packet(#[from] BadPacket),
+    /// The welcome came without the files that belong to it.
+    #[error("the node has sent no memory")]
+    NoMemory,
+}
+
+/// A link that has begun.
+pub(crate) struct Connected {
+    pub(crate) socket: OwnedFd,
+    pub(crate) own: Arc<Pool>,
+    pub(crate) node: Mapping,
+    pub(crate) head: u32,
+}
+
+/// Waits at this port until the node connects.
+pub(crate) fn accept(port: u16) -> Result<OwnedFd, ConnectError> {
+    let failed = |error: rustix::io::Errno| ConnectError::Socket(error.into());
+    let listener =
+        socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).map_err(failed)?;
+    let name = format!("leno-chain-{port}");
+    let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).map_err(failed)?;
+    bind(&listener, &address).map_err(failed)?;
+    listen(&listener, 1).map_err(failed)?;
+    loop {
+        let socket = rustix::io::retry_on_intr(|| accept_with(&listener, SocketFlags::CLOEXEC)).map_err(failed)?;
+        if may_be_the_node(peer(&socket)?) {
+            return Ok(socket);
+        }
+    }
+}
+
+/// Takes what the node welcomes this program with.
+pub(crate) fn begin(socket: OwnedFd) -> Result<Connected, ConnectError> {
+    let mut packet = [0; MOST_BYTES];
+    let received = socket::receive(&socket, &mut packet, RecvFlags::empty())?;
+    let welcome = Welcome::decode(&packet[..received.bytes])?;
+    let [own, node] = <[OwnedFd; 2]>::try_from(received.files).map_err(|_| ConnectError::NoMemory)?;
+    let (own, node) = (Mapping::writable(own, welcome.instance)?, Mapping::readable(node, welcome.node)?);
+    socket::send(&socket, &Ready.encode(), &[], SendFlags::empty())?;
+    // SAFETY: this program maps it once, and the node seals it against being mapped for writing by anybody.
+    #[expect(unsafe_code, reason = "the node made the memory")]
+    let own = unsafe { Pool::new(own) };
+    Ok(Connected { socket, own, node, head: welcome.head })
+}
+
+/// The account at the other end.
+fn peer(socket: &OwnedFd) -> io::Result<u32> {
+    let mut peer = MaybeUninit::<libc::ucred>::zeroed();
+    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the kernel writes no more bytes than it is told that there are, and any bytes are a `ucred`. (A node outside of this program's process
+    // namespace has the number 0, which libraries do not expect.)
+    #[expect(unsafe_code, reason = "see above")]
+    let peer = unsafe {
+        let value = peer.as_mut_ptr().cast();
+        match libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, value, &raw mut length) {
+            0 => peer.assume_init(),
+            _ => return Err(io::Error::last_os_error()),
+        }
+    };
+    Ok(peer.uid)
+}
+
+/// Whether an account may be the node's: root, this program's own, or, in a user namespace, one outside of it, which has the number of nobody.
+fn may_be_the_node(user: u32) -> bool {
+    let own = rustix::process::geteuid().as_raw();
+    let number = |path: &str| fs::read_to_string(path).ok()?.trim().parse().ok();
+    let is_outside = || {
+        let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+        let words: Vec<_> = map.split_whitespace().collect();
+        words.len() >= 3 && words != ["0", "0", "4294967295"] && number("/proc/sys/kernel/overflowuid") == Some(user)
+    };
+    user == 0 || user == own || is_outside()
+}

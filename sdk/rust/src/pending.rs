@@ -1,0 +1,127 @@
+//! Calls of this program, and their answers.
+
+use crate::body::{Memory, Received};
+use crate::call::show;
+use crate::error::Error;
+use crate::state::{Arrived, Interest, Link};
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode};
+use leno_chain::head::ResponseHead;
+use leno_chain::message::Place;
+use std::sync::Arc;
+
+/// A call that waits for its answer. If it is dropped, nobody waits any more, and whoever handles it can know.
+#[must_use = "a call that is dropped is cancelled"]
+#[derive(Debug)]
+pub struct Pending {
+    link: Handle,
+    number: u32,
+}
+
+/// The answer to a call. Its body is there until it is dropped.
+#[derive(Debug)]
+pub struct Answer {
+    link: Handle,
+    number: u32,
+    head: ResponseHead,
+    body: Option<(Memory, Place)>,
+}
+
+/// A link that is not printed.
+struct Handle(Arc<Link>);
+
+impl std::fmt::Debug for Handle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("..")
+    }
+}
+
+impl Pending {
+    pub(crate) fn new(link: Arc<Link>, number: u32) -> Self {
+        Self { link: Handle(link), number }
+    }
+
+    /// Waits for the answer.
+    ///
+    /// # Errors
+    /// If there is none, or the link has ended.
+    pub fn wait(self) -> Result<Answer, Error> {
+        let wanted = [self.number];
+        let interest = Interest::Answers(wanted.to_vec());
+        let (_, arrived) = self.link.0.wait(interest, |state| state.take_answer(&wanted))?;
+        Answer::new(self.link.0.clone(), self.number, arrived)
+    }
+
+    /// Waits for the first answer to any of these calls, which are of one link, takes that call out of the list, and says at which place it was; the calls after it move up.
+    /// `None`: the list is empty.
+    pub fn wait_any(pending: &mut Vec<Self>) -> Option<(usize, Result<Answer, Error>)> {
+        let link = pending.first()?.link.0.clone();
+        let wanted: Vec<u32> = pending.iter().map(|pending| pending.number).collect();
+        let taken = link.wait(Interest::Answers(wanted.clone()), |state| state.take_answer(&wanted));
+        Some(match taken {
+            Ok((place, arrived)) => {
+                let taken = pending.remove(place);
+                (place, Answer::new(link, taken.number, arrived))
+            }
+            Err(error) => {
+                drop(pending.remove(0));
+                (0, Err(error))
+            }
+        })
+    }
+
+    /// Waits for the answers to all of these calls, in their order.
+    pub fn wait_all(pending: impl IntoIterator<Item = Self>) -> Vec<Result<Answer, Error>> {
+        pending.into_iter().map(Self::wait).collect()
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        // Nothing happens if the answer was taken.
+        self.link.0.cancel(self.number);
+    }
+}
+
+impl Answer {
+    fn new(link: Arc<Link>, number: u32, arrived: Option<Arrived>) -> Result<Self, Error> {
+        let arrived = arrived.ok_or(Error::Failed)?;
+        match ResponseHead::decode(Bytes::from(link.head(&arrived))) {
+            Ok(head) => Ok(Self { link: Handle(link), number, head, body: arrived.body }),
+            Err(_) => {
+                link.release(number, 0);
+                Err(Error::Failed)
+            }
+        }
+    }
+
+    /// Its head.
+    #[must_use]
+    pub fn head(&self) -> &ResponseHead {
+        &self.head
+    }
+
+    /// Its status.
+    #[must_use]
+    pub fn status(&self) -> StatusCode {
+        self.head.status
+    }
+
+    /// Its other fields.
+    #[must_use]
+    pub fn headers(&self) -> &HeaderMap {
+        &self.head.headers
+    }
+
+    /// Its body, where it is.
+    #[must_use]
+    pub fn body(&self) -> Received<'_> {
+        show(self.body.as_ref())
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        self.link.0.release(self.number, self.body().len() as u64);
+    }
+}

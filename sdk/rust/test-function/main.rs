@@ -1,0 +1,134 @@
+//! A function of the tests. What it does is in the path of each call. Its link is its standard input, or, with `listen`, where the environment says.
+
+use leno_sdk::{Call, Chain, Error, Method, OnFull, Pending, RequestHead, ResponseHead, StatusCode};
+use std::error::Error as StdError;
+use std::io;
+use std::os::fd::AsFd;
+use std::thread;
+
+/// Workers, unless the first call says otherwise.
+const WORKERS: usize = 4;
+
+fn main() -> Result<(), Box<dyn StdError>> {
+    let mode = std::env::args().nth(1).unwrap_or_default();
+    let chain = match mode.as_str() {
+        "listen" => Chain::from_environment()?,
+        _ => Chain::over(io::stdin().as_fd().try_clone_to_owned()?)?,
+    };
+    if mode == "waits" {
+        chain.set_on_full(OnFull::Wait);
+    }
+    let workers: Vec<_> = (0..if mode == "one" { 1 } else { WORKERS })
+        .map(|_| {
+            let chain = chain.clone();
+            thread::spawn(move || {
+                while let Some(call) = chain.next() {
+                    if let Err(error) = handle(&chain, call) {
+                        eprintln!("{error}");
+                    }
+                }
+            })
+        })
+        .collect();
+    workers.into_iter().for_each(|worker| worker.join().unwrap());
+    Ok(())
+}
+
+fn to(name: &str, path: &str) -> RequestHead {
+    RequestHead::new(Method::POST, name.parse().unwrap(), path.parse().unwrap())
+}
+
+/// `/do/NAME/PATH`: does something with a function of that name, and a path for it.
+fn handle(chain: &Chain, call: Call) -> Result<(), Box<dyn StdError>> {
+    let path = call.path().to_owned();
+    let (verb, rest) = path[1..].split_once('/').unwrap_or((&path[1..], ""));
+    let (name, rest) = rest.split_once('/').unwrap_or((rest, ""));
+    let rest = format!("/{rest}");
+    match verb {
+        "echo" => {
+            let mut head = ResponseHead::new(StatusCode::OK);
+            head.headers = call.headers().clone();
+            call.answer_with(head, |body| body.into())?;
+        }
+        "middle" => call.answer_with(StatusCode::OK, |body| body.part(1..body.len() - 1).into())?,
+        "length" => {
+            let length = chain.copy(call.body().len().to_string().as_bytes())?;
+            call.answer(StatusCode::OK, length)?;
+        }
+        "sum" => {
+            let sum: u64 = call.body().iter().map(|byte| u64::from(*byte)).sum();
+            call.answer(StatusCode::OK, chain.copy(sum.to_string().as_bytes())?)?;
+        }
+        "forward" => call.forward_with(&to(name, &rest), |body| body.into())?,
+        // Passes the body on, and the answer's back.
+        "pass" => {
+            let answer = chain.call(Some(&call), &to(name, &rest), call.body())?.wait()?;
+            call.answer(answer.status(), answer.body())?;
+        }
+        // Writes a body in place, has it sent there and back, and says whether it is where it was.
+        "same" => {
+            let mut buffer = chain.buffer(100_000)?;
+            buffer.fill(7);
+            let body = buffer.share();
+            let answer = chain.call(Some(&call), &to(name, &rest), &body)?.wait()?;
+            let same = answer.body().as_ptr() == body.as_ptr() && answer.body().len() == body.len();
+            drop((answer, body));
+            call.answer(StatusCode::OK, chain.copy(same.to_string().as_bytes())?)?;
+        }
+        // The same body to many, each of which gets another part.
+        "spread" => {
+            let body = chain.copy(call.body().bytes())?.share();
+            let pending: Result<Vec<Pending>, Error> =
+                (0..body.len()).map(|length| chain.call(Some(&call), &to(name, &rest), body.part(..=length))).collect();
+            let mut pending = pending?;
+            let mut total = 0_u64;
+            while let Some((_, answer)) = Pending::wait_any(&mut pending) {
+                total += String::from_utf8(answer?.body().to_vec())?.parse::<u64>()?;
+            }
+            call.answer(StatusCode::OK, chain.copy(total.to_string().as_bytes())?)?;
+        }
+        // Calls as often as the name says, without an answer of its own in between: all of its arena comes and goes.
+        "many" => {
+            for _ in 0..name.parse::<u32>()? {
+                let body = chain.buffer(60_000)?;
+                chain.call(Some(&call), &to("echo", "/length"), body)?.wait()?;
+            }
+            call.answer(StatusCode::OK, ())?;
+        }
+        // As many bytes as the name says, at once.
+        "take" => match chain.buffer(name.parse()?) {
+            Ok(_) => call.answer(StatusCode::OK, ())?,
+            Err(Error::Full(_)) => call.answer(StatusCode::INSUFFICIENT_STORAGE, ())?,
+            Err(error) => return Err(error.into()),
+        },
+        // Gives a call up that has no answer, once the function there says that it is cancelled.
+        "give-up" => {
+            drop(chain.call(Some(&call), &to(name, &rest), ())?);
+            call.answer(StatusCode::OK, ())?;
+        }
+        "status-of" => {
+            let status = match chain.call(Some(&call), &to(name, &rest), call.body())?.wait() {
+                Ok(answer) => answer.status(),
+                Err(_) => StatusCode::BAD_GATEWAY,
+            };
+            call.answer(status, ())?;
+        }
+        "hang" => {
+            while !call.is_cancelled() {
+                thread::yield_now();
+            }
+            call.answer(StatusCode::OK, ())?;
+        }
+        // Never answered, and held for ever.
+        "keep" => std::mem::forget(call),
+        "fail" => drop(call),
+        // How many arenas of others this process has mapped.
+        "arenas" => {
+            let maps = std::fs::read_to_string("/proc/self/maps")?;
+            let arenas = maps.lines().filter(|line| line.contains("memfd:leno-chain-instance")).count() - 1;
+            call.answer(StatusCode::OK, chain.copy(arenas.to_string().as_bytes())?)?;
+        }
+        _ => call.answer(StatusCode::NOT_FOUND, ())?,
+    }
+    Ok(())
+}
