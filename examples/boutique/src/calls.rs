@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The way to other functions. Each transport is one.
-pub trait Calls: Send + Sync + 'static {
+pub trait Calls: Send + Sync {
     /// Sends this to a function, and returns what it answers if it does so with 200.
     fn call(
         &self,

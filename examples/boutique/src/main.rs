@@ -2,8 +2,8 @@
 //! or `chain`.
 #![forbid(unsafe_code)]
 
-use boutique::function::{Function, NAMES, is_entry};
-use boutique::transport::{grpc, http};
+use boutique::function::{Function, NAMES, is_entry, threads};
+use boutique::transport::{chain, grpc, http};
 use std::net::Ipv4Addr;
 use std::process::ExitCode;
 use tokio::net::TcpListener;
@@ -23,6 +23,9 @@ fn main() -> ExitCode {
 fn run(name: &str) -> Result<(), Box<dyn std::error::Error>> {
     let function = Function::new(name).ok_or_else(|| format!("expected one of {}", NAMES.join(", ")))?;
     let transport = std::env::var("BOUTIQUE_TRANSPORT").unwrap_or_else(|_| "http".into());
+    if transport == "chain" {
+        return Ok(chain::serve(&function, threads(name))?);
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut end = signal(SignalKind::terminate())?;

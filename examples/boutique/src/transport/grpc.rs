@@ -64,7 +64,7 @@ impl Calls for Grpc {
 }
 
 /// Serves gRPC. Ends only if it can accept no more.
-pub async fn serve<C: Calls>(function: Function, calls: C, listener: TcpListener) -> std::io::Result<()> {
+pub async fn serve<C: Calls + 'static>(function: Function, calls: C, listener: TcpListener) -> std::io::Result<()> {
     let both = Arc::new((function, calls));
     loop {
         let (stream, _) = listener.accept().await?;
@@ -88,7 +88,7 @@ struct Unary<C> {
     path: String,
 }
 
-impl<C: Calls> tonic::server::UnaryService<Bytes> for Unary<C> {
+impl<C: Calls + 'static> tonic::server::UnaryService<Bytes> for Unary<C> {
     type Response = Bytes;
     type Future = Pin<Box<dyn Future<Output = Result<tonic::Response<Bytes>, Status>> + Send>>;
 

@@ -122,7 +122,7 @@ fn proxy_of(text: &str) -> Option<Way> {
 }
 
 /// Serves HTTP/1.1. Ends only if it can accept no more.
-pub async fn serve<C: Calls>(function: Function, calls: C, listener: TcpListener) -> std::io::Result<()> {
+pub async fn serve<C: Calls + 'static>(function: Function, calls: C, listener: TcpListener) -> std::io::Result<()> {
     let both = Arc::new((function, calls));
     loop {
         let (stream, _) = listener.accept().await?;

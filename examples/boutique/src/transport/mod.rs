@@ -1,6 +1,7 @@
-//! How calls get from one function to another. All of them have one thread for everything, keep their connections, and write nothing down, so that what
-//! differs is the transport.
+//! How calls get from one function to another. All of them keep their connections and write nothing down, so that what differs is the transport. HTTP and gRPC have one
+//! thread for everything; in a chain, a function that waits for others has a thread for each call.
 
+pub mod chain;
 pub mod grpc;
 pub mod http;
 
