@@ -75,9 +75,10 @@ struct Run {
     hop_p99_us: f64,
     /// Of one core, by processes that have nothing to do with it.
     others_percent: f64,
-    /// For each request, as the node counts them: what chains copied at their edges, and what they handed over.
-    bytes_copied: Option<f64>,
-    bytes_handed_over: Option<f64>,
+    /// For each request, as the node counts them: bytes of bodies that it copied from the client and to it, that it copied otherwise, and that it handed over.
+    copied_at_edges: Option<f64>,
+    copied_inside: Option<f64>,
+    handed_over: Option<f64>,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
@@ -140,18 +141,15 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
 }
 
 fn measure(running: &Running, repeat: usize, settings: &Settings) -> anyhow::Result<Run> {
-    let counted = |name: &str| running.metrics().and_then(|text| metrics::sum(&text, name, ""));
-    let counters = || contender::COUNTERS.map(counted);
+    let counters = || Counters::of(running);
     let (before, pids) = (counters(), running.pids());
     let Observed { answered, all, seconds, usage, others, latencies } =
         load::run(running, &pids, settings.warm_up, settings.measured)?;
+    let since = counters().zip(before).map(|(now, before)| now.since(before));
     let per_request = |total: f64| total / answered as f64;
-    // The node counts from the first request to the last, and so with the warm-up.
-    let since: Vec<Option<f64>> = counters()
-        .iter()
-        .zip(before)
-        .map(|(now, before)| Some((now.as_ref()? - before?) as f64 / all as f64))
-        .collect();
+    let of_all = |bytes: u64| bytes as f64 / all.requests as f64;
+    // Whatever else is copied was copied between functions.
+    let at_edges = all.sent + all.received;
     let hop = running.hops(settings.hops, HOP_BYTES)?;
     let cpu = usage.cpu.as_secs_f64();
     Ok(Run {
@@ -167,9 +165,33 @@ fn measure(running: &Running, repeat: usize, settings: &Settings) -> anyhow::Res
         hop_p50_us: hop.p50_us,
         hop_p99_us: hop.p99_us,
         others_percent: others.as_secs_f64() / seconds * 100.0,
-        bytes_copied: since[0],
-        bytes_handed_over: since[1],
+        copied_at_edges: since.map(|_| of_all(at_edges)),
+        copied_inside: since.map(|since| of_all(since.copied) - of_all(at_edges)),
+        handed_over: since.map(|since| of_all(since.handed_over)),
     })
+}
+
+/// What a node counts of the shop's chain, in bytes of bodies.
+#[derive(Clone, Copy)]
+struct Counters {
+    /// Into memory of the chain, or out of it.
+    copied: u64,
+    /// Shown where they are.
+    handed_over: u64,
+}
+
+impl Counters {
+    /// `None`: there is no chain.
+    fn of(running: &Running) -> Option<Self> {
+        let text = running.metrics()?;
+        let sum = |name| metrics::sum(&text, name, contender::CHAIN);
+        let [copied_in, copied_out, handed_over] = contender::COUNTERS.map(sum);
+        Some(Self { copied: copied_in? + copied_out?, handed_over: handed_over? })
+    }
+
+    fn since(self, before: Self) -> Self {
+        Self { copied: self.copied - before.copied, handed_over: self.handed_over - before.handed_over }
+    }
 }
 
 /// The figure of one contender.
@@ -272,8 +294,9 @@ fn audit(running: &[Running], runs: &[Run], report: &mut Report) -> anyhow::Resu
     }
     let inside = |value: fn(&Run) -> Option<f64>| of(runs, Kind::Chain, |run| value(run).unwrap_or(f64::NAN));
     for (name, value) in [
-        ("bytes_copied_at_the_edges", inside(|run| run.bytes_copied)),
-        ("bytes_handed_over", inside(|run| run.bytes_handed_over)),
+        ("copies_inside", inside(|run| run.copied_inside)),
+        ("bytes_copied_at_edges", inside(|run| run.copied_at_edges)),
+        ("bytes_handed_over", inside(|run| run.handed_over)),
     ] {
         if let Some(figure) = value {
             report.add_figure(name, figure);

@@ -18,8 +18,11 @@ use std::time::{Duration, Instant};
 
 /// Where sidecars run.
 pub(super) const ENGINE: &str = "wasm";
-/// Of a node: bytes of bodies that were copied into a chain or out of it, and of those that were handed over inside.
-pub(super) const COUNTERS: [&str; 2] = ["leno_chain_copied_bytes_total", "leno_chain_handed_over_bytes_total"];
+/// What a node counts of a chain: bytes of bodies that were copied into it, out of it, and handed over inside.
+pub(super) const COUNTERS: [&str; 3] =
+    ["leno_chain_copied_in_bytes_total", "leno_chain_copied_out_bytes_total", "leno_chain_handed_over_bytes_total"];
+/// The label of the shop's chain.
+pub(super) const CHAIN: &str = "chain=\"shop/shop\"";
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// What the example's documents say of these, and what is put in its place.

@@ -6,6 +6,7 @@ use crate::sample::Sample;
 use anyhow::{Context, ensure};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
+use hyper::body::Body;
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::header::{COOKIE, HOST};
 use hyper::{Method, Request};
@@ -15,7 +16,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
-use tokio::task::LocalSet;
+use tokio::task::{JoinSet, LocalSet};
 
 /// What somebody comes for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,21 +141,30 @@ impl Browser {
 /// What was seen while it counted.
 pub(super) struct Observed {
     pub answered: usize,
-    /// With those that were not counted.
-    pub all: usize,
+    /// From the first request to the last, with those that were not counted.
+    pub all: Totals,
     pub seconds: f64,
     pub usage: Usage,
     pub others: Duration,
     pub latencies: Sample,
 }
 
+/// What went over the connections of browsers.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Totals {
+    pub requests: u64,
+    /// Bytes of bodies.
+    pub sent: u64,
+    pub received: u64,
+}
+
 /// What all browsers write down.
 #[derive(Default)]
 struct Notes {
     counting: Cell<bool>,
-    all: Cell<usize>,
+    ending: Cell<bool>,
+    all: Cell<Totals>,
     latencies: RefCell<Vec<Duration>>,
-    failure: RefCell<Option<anyhow::Error>>,
 }
 
 /// Sends requests, in closed loop, and looks at these processes when it begins and when it ends to count. Whatever fails ends it: what is measured is to work.
@@ -162,13 +172,10 @@ pub(super) fn run(running: &Running, pids: &[u32], warm_up: Duration, measured: 
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let notes = Rc::new(Notes::default());
     LocalSet::new().block_on(&runtime, async {
+        let mut browsers = JoinSet::new();
         for number in 0..CONNECTIONS {
             let (notes, address) = (notes.clone(), running.shop);
-            tokio::task::spawn_local(async move {
-                if let Err(error) = browse(address, Browser::new(number), &notes).await {
-                    notes.failure.borrow_mut().get_or_insert(error);
-                }
-            });
+            browsers.spawn_local(async move { browse(address, Browser::new(number), &notes).await });
         }
         tokio::time::sleep(warm_up).await;
         let (usage, everybody) = (Usage::of(pids)?, AllProcesses::now()?);
@@ -179,29 +186,34 @@ pub(super) fn run(running: &Running, pids: &[u32], warm_up: Duration, measured: 
         let (seconds, usage) = (begin.elapsed().as_secs_f64(), Usage::of(pids)? - usage);
         let ours = [pids, &[std::process::id()]].concat();
         let others = AllProcesses::now()?.others_since(&everybody, &ours);
-        if let Some(error) = notes.failure.take() {
-            return Err(error);
+        // What is under way is finished, so that what others count and what is counted here is the same.
+        notes.ending.set(true);
+        while let Some(ended) = browsers.join_next().await {
+            ended??;
         }
         let latencies = notes.latencies.take();
         ensure!(!latencies.is_empty(), "nothing was answered");
-        let (answered, all) = (latencies.len(), notes.all.get());
-        Ok(Observed { answered, all, seconds, usage, others, latencies: Sample::new(latencies) })
+        let answered = latencies.len();
+        Ok(Observed { answered, all: notes.all.get(), seconds, usage, others, latencies: Sample::new(latencies) })
     })
 }
 
 async fn browse(address: SocketAddr, mut browser: Browser, notes: &Notes) -> anyhow::Result<()> {
     let mut sender = connect(address).await?;
-    loop {
+    while !notes.ending.get() {
         let (request, expected) = browser.next()?;
+        let sent = request.body().size_hint().exact().unwrap_or_default();
         let what = format!("{} {}", request.method(), request.uri());
         let begin = Instant::now();
-        let (status, _) = exchange(&mut sender, request).await?;
+        let (status, body) = exchange(&mut sender, request).await?;
         ensure!(status == expected, "{what} is answered with {status}");
-        notes.all.set(notes.all.get() + 1);
+        let Totals { requests, sent: before, received } = notes.all.get();
+        notes.all.set(Totals { requests: requests + 1, sent: before + sent, received: received + body.len() as u64 });
         if notes.counting.get() {
             notes.latencies.borrow_mut().push(begin.elapsed());
         }
     }
+    Ok(())
 }
 
 async fn connect(address: SocketAddr) -> anyhow::Result<SendRequest<Full<Bytes>>> {
