@@ -47,8 +47,8 @@ pub enum Reach {
 
 impl DocumentId {
     /// The kinds that a document may be of.
-    pub const KINDS: [&str; 8] =
-        ["Mesh", "Function", "Job", "External", "Policy", Kind::NAMES[0], Kind::NAMES[1], Kind::NAMES[2]];
+    pub const KINDS: [&str; 9] =
+        ["Mesh", "Function", "Job", "External", "Chain", "Policy", Kind::NAMES[0], Kind::NAMES[1], Kind::NAMES[2]];
 
     /// Whether documents of a kind are of the whole mesh and in no namespace.
     pub fn is_of_the_mesh(kind: &str) -> bool {
@@ -146,7 +146,7 @@ impl Document {
         let own = || BTreeSet::from([self.id.namespace.clone()]);
         match &self.parsed {
             Parsed::Mesh(_) => Reach::Mesh,
-            Parsed::Function(_) | Parsed::Job(_) | Parsed::External(_) => Reach::Namespaces(own()),
+            Parsed::Function(_) | Parsed::Job(_) | Parsed::External(_) | Parsed::Chain(_) => Reach::Namespaces(own()),
             Parsed::Policy(placed) => reach_of_policy(own(), &placed.document.spec),
             Parsed::Foreign(foreign) if foreign.kind == Kind::CiliumClusterwide => Reach::Mesh,
             Parsed::Foreign(_) => Reach::Namespaces(own()),
@@ -207,6 +207,7 @@ impl Parsed {
             Self::Function(function) => placed("Function", &function.document.metadata),
             Self::Job(job) => placed("Job", &job.document.metadata),
             Self::External(external) => placed("External", &external.document.metadata),
+            Self::Chain(chain) => placed("Chain", &chain.document.metadata),
             Self::Policy(policy) => placed("Policy", &policy.document.metadata),
             Self::Foreign(foreign) => foreign.id(),
         }
@@ -218,6 +219,7 @@ impl Parsed {
             Self::Function(function) => &function.node,
             Self::Job(job) => &job.node,
             Self::External(external) => &external.node,
+            Self::Chain(chain) => &chain.node,
             Self::Policy(policy) => &policy.node,
             Self::Foreign(foreign) => &foreign.node,
         }

@@ -6,6 +6,7 @@
 
 mod authorizer;
 mod candidate;
+mod chain;
 mod collection;
 mod compile;
 mod container;

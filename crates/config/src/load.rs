@@ -1,5 +1,6 @@
 //! Files -> documents -> [`Snapshot`].
 
+use crate::collection::DocumentId;
 use crate::compile::{self, Documents, Placed};
 use crate::deserialize::deserialize;
 use crate::document;
@@ -104,6 +105,7 @@ fn build(texts: &[(PathBuf, String)], problems: Vec<Problem>, folder: Option<&Pa
         && documents.functions.is_empty()
         && documents.jobs.is_empty()
         && documents.externals.is_empty()
+        && documents.chains.is_empty()
         && documents.policies.is_empty()
         && foreign.is_empty()
     {
@@ -138,6 +140,7 @@ pub(crate) fn finish(
             ("Function", documents.functions.len()),
             ("Job", documents.jobs.len()),
             ("External", externals),
+            ("Chain", documents.chains.len()),
             ("Policy", own),
             ("translated policy", foreign.len()),
         ],
@@ -153,6 +156,7 @@ pub(crate) enum Parsed {
     Function(Arc<Placed<document::Function>>),
     Job(Arc<Placed<document::Job>>),
     External(Arc<Placed<document::External>>),
+    Chain(Arc<Placed<document::Chain>>),
     Policy(Arc<Placed<document::Policy>>),
     Foreign(Arc<Foreign>),
 }
@@ -165,6 +169,7 @@ impl Parsed {
             Self::Function(document) => documents.functions.push(document),
             Self::Job(document) => documents.jobs.push(document),
             Self::External(document) => documents.externals.push(document),
+            Self::Chain(document) => documents.chains.push(document),
             Self::Policy(document) => documents.policies.push(document),
             Self::Foreign(document) => foreign.push(document),
         }
@@ -173,12 +178,9 @@ impl Parsed {
 
 /// The typed document; `None`: problems were reported.
 pub(crate) fn parse(file: &Path, node: Node, origin: Origin, problems: &RefCell<Vec<Problem>>) -> Option<Parsed> {
-    const KINDS: [&str; 8] =
-        ["Mesh", "Function", "Job", "External", "Policy", Kind::NAMES[0], Kind::NAMES[1], Kind::NAMES[2]];
     let root = Scope::root(file, &node, problems);
     let Some(kind) = node.get("kind").and_then(Node::text) else {
-        let fix =
-            "expected `apiVersion: leno.dev/v1alpha1` and `kind: Mesh`, `Function`, `Job`, `External` or `Policy`";
+        let fix = "expected `apiVersion: leno.dev/v1alpha1` and `kind: Mesh`, `Function`, `Job`, `External`, `Chain` or `Policy`";
         root.problem("this is no document of the mesh: it has no `kind`", fix);
         return None;
     };
@@ -187,12 +189,13 @@ pub(crate) fn parse(file: &Path, node: Node, origin: Origin, problems: &RefCell<
         "Function" => typed(file, node, origin, problems).map(Parsed::Function),
         "Job" => typed(file, node, origin, problems).map(Parsed::Job),
         "External" => typed(file, node, origin, problems).map(Parsed::External),
+        "Chain" => typed(file, node, origin, problems).map(Parsed::Chain),
         "Policy" => typed(file, node, origin, problems).map(Parsed::Policy),
         other => match Kind::named(other) {
             Some(kind) => Some(Parsed::Foreign(Arc::new(Foreign { file: file.to_owned(), node, origin, kind }))),
             None => {
                 let message = format!("there is no kind `{}`", other.escape_debug());
-                root.field("kind").problem(message, did_you_mean(other, KINDS));
+                root.field("kind").problem(message, did_you_mean(other, DocumentId::KINDS));
                 None
             }
         },

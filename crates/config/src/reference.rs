@@ -22,6 +22,7 @@ pub fn schemas() -> Vec<(&'static str, Value)> {
         ("Function", schema::<document::Function>()),
         ("Job", schema::<document::Job>()),
         ("External", schema::<document::External>()),
+        ("Chain", schema::<document::Chain>()),
         ("Policy", schema::<document::Policy>()),
     ]
 }

@@ -94,6 +94,7 @@ impl Route {
             inbound_extensions: Vec::new(),
             outbound_extensions: Vec::new(),
             revisions: Default::default(),
+            chain: None,
         }
     }
 }

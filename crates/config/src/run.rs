@@ -82,6 +82,8 @@ pub enum AppProtocol {
     H2c,
     /// gRPC over HTTP/2 without TLS.
     Grpc,
+    /// Messages in memory that the function shares with the node, by the SDK or its C ABI. A Chain document has to name the function.
+    Chain,
 }
 
 /// A process that the node starts and that serves nobody.

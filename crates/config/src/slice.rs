@@ -2,6 +2,7 @@
 //! else; a [`MeshSlice`] is what every node needs. Both are plain data; the control plane delivers them to nodes.
 
 pub use crate::authorizer::{Authorizer, AuthorizerCache, AuthorizerProtocol};
+pub use crate::chain::ChainLink;
 pub use crate::container::{Container, ImageRegistry, Images, Pull, RegistryCredentials, Volume};
 pub use crate::egress::{Credential, CredentialForm, Egress, EgressPort, EgressProtocol, EgressTls};
 pub use crate::run::{
@@ -58,6 +59,8 @@ pub struct Slice {
     pub outbound_extensions: Vec<Extension>,
     /// Which of its revisions this is, and who else gets requests.
     pub revisions: Revisions,
+    /// The chain that it is in; `None`: none.
+    pub chain: Option<ChainLink>,
 }
 
 impl Slice {

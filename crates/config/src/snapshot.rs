@@ -6,7 +6,8 @@ use crate::imported::Row;
 use crate::problem::Problem;
 use crate::revision::{Plan, Revisions};
 use crate::slice::{
-    self, AppProtocol, Callee, Engine, Expose, JwksFetch, MeshSlice, ModuleHash, Run, Scale, Slice, VerificationKey,
+    self, AppProtocol, Callee, ChainLink, Engine, Expose, JwksFetch, MeshSlice, ModuleHash, Run, Scale, Slice,
+    VerificationKey,
 };
 use leno_policy::spec;
 use std::collections::BTreeMap;
@@ -36,7 +37,7 @@ pub struct Snapshot {
 pub(crate) struct Read {
     pub files: usize,
     /// Documents of each kind.
-    pub documents: [(&'static str, usize); 6],
+    pub documents: [(&'static str, usize); 7],
     /// Files and folders that were not read because of their names.
     pub hidden: usize,
     pub others: usize,
@@ -95,6 +96,7 @@ pub(crate) struct Function {
     pub scale: Scale,
     pub timeout: Duration,
     pub plan: Plan,
+    pub chain: Option<ChainLink>,
     /// Indices into [`Snapshot::policies`], by policy name.
     pub policies: Vec<usize>,
 }
@@ -302,6 +304,7 @@ impl Snapshot {
             inbound_extensions: self.extended(function, false),
             outbound_extensions: self.extended(function, true),
             revisions: Revisions { plan: function.plan.clone(), ..Revisions::default() },
+            chain: self.chain(function),
         })
     }
 
@@ -322,6 +325,13 @@ impl Snapshot {
     fn callees<'a>(&'a self, function: &'a Function) -> impl Iterator<Item = (&'a FunctionId, &'a Function)> {
         let callees = function.callees.iter().filter_map(|id| self.functions.get_key_value(id));
         callees.filter(|(id, callee)| self.may_call(function, id, callee))
+    }
+
+    /// The function's chain, without callees that its translated policies do not let it call.
+    fn chain(&self, function: &Function) -> Option<ChainLink> {
+        let mut link = function.chain.clone()?;
+        link.to.retain(|id| self.callees(function).any(|(callee, _)| callee == id));
+        Some(link)
     }
 
     fn callee_rules<'a>(&'a self, function: &'a Function) -> impl Iterator<Item = &'a CalleeRules> {

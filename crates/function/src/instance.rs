@@ -225,7 +225,7 @@ impl Instance {
         let ready = async {
             if self.protocol != AppProtocol::Chain {
                 readiness::wait(address, &self.command.readiness, self.protocol, reach, note).await?;
-                return Ok(Start::Ready(Box::pin(std::future::pending())));
+                return Ok::<_, NotTheInstance>(Start::Ready(Box::pin(std::future::pending())));
             }
             let socket = readiness::wait_for_link(address, reach, note).await?;
             Ok(match host.link(function, id, socket).await {

@@ -22,6 +22,8 @@ pub struct FunctionSpec {
     pub container: Option<Arc<ContainerSpec>>,
     /// Protocol of the instances. Readiness probes over HTTP use it.
     pub protocol: AppProtocol,
+    /// With [`AppProtocol::Chain`]: the chain, and bytes of memory of an instance, for each direction.
+    pub chain: Option<(String, u64)>,
     /// Requests that one instance handles at a time; 0: no limit.
     pub concurrency: u32,
     /// How many requests may wait for an instance.
@@ -38,6 +40,7 @@ impl From<&Slice> for FunctionSpec {
             run: slice.run.clone(),
             container: None,
             protocol: slice.protocol,
+            chain: chain(slice, slice.protocol),
             concurrency: slice.concurrency,
             queue: slice.queue,
             scale: slice.scale,
@@ -50,7 +53,8 @@ impl FunctionSpec {
     pub fn all(slice: &Slice) -> Vec<Self> {
         let of = |Revision { number, template: Template { run, protocol, concurrency, scale } }| {
             let (id, queue) = (slice.id.clone(), slice.queue);
-            Self { id, revision: number, run, container: None, protocol, concurrency, queue, scale }
+            let chain = chain(slice, protocol);
+            Self { id, revision: number, run, container: None, protocol, chain, concurrency, queue, scale }
         };
         slice.all_revisions().map(of).collect()
     }
@@ -77,6 +81,7 @@ impl FunctionSpec {
                     && a.port == b.port
                     && self.container == other.container
                     && self.protocol == other.protocol
+                    && self.chain == other.chain
             }
             (Run::External(_), Run::External(_)) | (Run::Wasm(_), Run::Wasm(_)) => true,
             _ => false,
@@ -91,6 +96,11 @@ impl FunctionSpec {
     pub(crate) fn longest_wait(&self) -> Duration {
         self.command().map_or(EXTERNAL_WAIT, |command| command.startup_timeout.saturating_add(WAIT_MARGIN))
     }
+}
+
+fn chain(slice: &Slice, protocol: AppProtocol) -> Option<(String, u64)> {
+    let chain = slice.chain.as_ref().filter(|_| protocol == AppProtocol::Chain)?;
+    Some((chain.chain.clone(), chain.memory))
 }
 
 /// External instances and components are not started, so a request only waits while they are busy.

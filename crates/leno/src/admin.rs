@@ -158,8 +158,9 @@ impl Admin {
         let extensions = Box::new(self.node.extension_instances.scrape());
         let (without_requests, destinations) =
             (Box::new(self.node.telemetry.connections.scrape()), Box::new(self.node.telemetry.destinations.scrape()));
+        let chains = Box::new(self.node.links.scrape());
         let mut others: Vec<Box<dyn Collector>> =
-            vec![scaling, revisions, connections, certificates, extensions, without_requests, destinations];
+            vec![scaling, revisions, connections, certificates, extensions, without_requests, destinations, chains];
         others.extend(control);
         self.node.telemetry.metrics_text(self.node.ledger.entries(), others)
     }

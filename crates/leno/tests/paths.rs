@@ -29,12 +29,16 @@ struct Path {
     mtls: bool,
     /// Whether the kernel has its part in it.
     kernel: bool,
+    /// Whether messages go through memory.
+    chain: bool,
 }
 
-const HANDED_OVER: Path = Path { name: "intercepted, handed over", isolation: "strict", mtls: false, kernel: true };
+const HANDED_OVER: Path =
+    Path { name: "intercepted, handed over", isolation: "strict", mtls: false, kernel: true, chain: false };
 const MUTUAL_TLS: Path = Path { name: "intercepted, mutual TLS", mtls: true, ..HANDED_OVER };
 const NO_KERNEL: Path = Path { name: "intercepted, the kernel knows no rules", kernel: false, ..HANDED_OVER };
 const CREDENTIAL: Path = Path { name: "proxy credential, handed over", isolation: "process", ..HANDED_OVER };
+const CHAIN: Path = Path { name: "through memory", chain: true, ..CREDENTIAL };
 const CREDENTIAL_MUTUAL_TLS: Path = Path { name: "proxy credential, mutual TLS", mtls: true, ..CREDENTIAL };
 
 impl Path {
@@ -137,6 +141,23 @@ fn documents(program: &std::path::Path, spec: &str, callees: &[(&str, String)]) 
     callers.concat() + &callees.iter().map(callee).collect::<String>()
 }
 
+/// The same functions in a chain. Nobody outside of it may call another one of them than the first, so `ops/audit` is not there.
+fn chained(program: &std::path::Path, callees: &[(&str, String)]) -> String {
+    let program = program.display().to_string();
+    let names: Vec<&str> = callees.iter().map(|(name, _)| *name).collect();
+    let members: String = names.iter().map(|name| format!("  - name: {name}\n")).collect();
+    let chain = format!(
+        "---\napiVersion: leno.dev/v1alpha1\nkind: Chain\nmetadata: {{name: all, namespace: test}}\nspec:\n  entry: web\n  functions:\n  \
+         - name: web\n    to: [{}]\n{members}",
+        names.join(", ")
+    );
+    let spec = "  protocol: chain\n  env: {CHAIN: \"1\"}";
+    let callee =
+        |(name, rules): &(&str, String)| function("test", name, &program, spec) + &policy(name, name, &format!("  {rules}"));
+    let web = Caller::Web.documents(&program, &names.join(", ")).replace("  callees:", &format!("{spec}\n  callees:"));
+    chain + &web + &callees.iter().map(callee).collect::<String>()
+}
+
 /// Says what is not as expected.
 fn expect(found: &mut Vec<String>, what: &str, actual: &Value, expected: impl Into<Value>) {
     let expected = expected.into();
@@ -217,7 +238,7 @@ impl<'a> Request<'a> {
         format!("{}.test", self.group.function)
     }
 
-    /// As `examples/echo.rs` reads it.
+    /// As `examples/echo` reads it.
     fn call(&self, keys: &Keys) -> Value {
         let requests::Case { method, path, headers, token, forged, .. } = self.case;
         let id = self.id();
@@ -280,10 +301,10 @@ fn in_common(lines: &[Value]) -> Value {
 }
 
 /// Has the callers send all of them. Returns the status that each got, and the lines of the access log about it.
-fn send(mesh: &mut Mesh, requests: &[Request<'_>], keys: &Keys) -> BTreeMap<String, (Value, Vec<Value>)> {
+fn send(mesh: &mut Mesh, requests: &[&Request<'_>], keys: &Keys) -> BTreeMap<String, (Value, Vec<Value>)> {
     let mut sent = BTreeMap::new();
     for caller in Caller::ALL {
-        let its: Vec<&Request<'_>> = requests.iter().filter(|request| request.case.caller == caller).collect();
+        let its: Vec<_> = requests.iter().filter(|request| request.case.caller == caller).collect();
         // Not all at once: the caller has a time limit.
         for some in its.chunks(16) {
             let calls: Value = some.iter().map(|request| request.call(keys)).collect();
@@ -312,13 +333,19 @@ fn a_request_has_the_same_verdict_on_every_path() {
     let requests = Request::all(&table);
     let callees: Vec<(&str, String)> =
         table.iter().map(|group| (group.function, group.policy.replace("<keys>", &keys.set()))).collect();
-    let documents = documents(&echo(), "  callees: []", &callees);
+    let (apart, chained) = (documents(&echo(), "  callees: []", &callees), chained(&echo(), &callees));
     let (mut first, mut wrong) = (BTreeMap::new(), Vec::new());
-    for path in [HANDED_OVER, MUTUAL_TLS, NO_KERNEL, CREDENTIAL, CREDENTIAL_MUTUAL_TLS] {
+    for path in [HANDED_OVER, MUTUAL_TLS, NO_KERNEL, CREDENTIAL, CREDENTIAL_MUTUAL_TLS, CHAIN] {
         if !path.is_open(path.name) {
             continue;
         }
-        let mut mesh = path.start(&documents);
+        let mut mesh = path.start(if path.chain { &chained } else { &apart });
+        // Messages of chains have what requests of HTTP/2 have.
+        let carried = |request: &&Request<'_>| {
+            !path.chain || request.case.caller == Caller::Web && request.protocol.is_http2() && request.case.bind.is_none()
+        };
+        let requests: Vec<&Request<'_>> = requests.iter().filter(carried).collect();
+        assert!(requests.len() > 50, "{}: {} requests", path.name, requests.len());
         let sent = send(&mut mesh, &requests, &keys);
         assert_eq!(mesh.instances("test/web")[0]["isolation"], path.isolation, "{}", path.name);
         // A call that is handed over has no address.

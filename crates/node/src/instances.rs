@@ -3,8 +3,9 @@
 use crate::kernel::KernelPolicy;
 use arc_swap::ArcSwap;
 use leno_config::FunctionId;
+use leno_chain::{Link, Settings};
 use leno_function::{
-    AcquireError, Entrances, Function, Host, InstanceId, LogLine, Processes, Refused, Stream, Supervisor,
+    AcquireError, Entrances, Function, Host, InstanceId, LinkEnd, Linking, LogLine, Processes, Refused, Stream, Supervisor,
 };
 use leno_proxy::Interceptor;
 use leno_proxy::credential::Credentials;
@@ -13,7 +14,7 @@ use leno_proxy::instances::{Acquire, Connect, ConnectError, InstanceProof, Insta
 use leno_proxy::kernel::Kernel;
 use leno_proxy::shards::Shards;
 use std::net::SocketAddr;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -219,6 +220,30 @@ impl Host for InstanceHost {
             None
         });
         attached.interceptor.serve(caller, http, names, Box::new((kept, entered)));
+    }
+
+    fn link<'a>(&'a self, function: &'a FunctionId, instance: InstanceId, socket: OwnedFd) -> Linking<'a> {
+        Box::pin(async move {
+            let (Some(node), Some(attached)) = (self.node(), self.node.get()) else {
+                return Err("the node is ending".to_owned());
+            };
+            let name: Arc<str> = instance.name(function).into();
+            let (Some(chain), Some(caller)) = (node.chain_of(function), node.credentials.of_instance(&name)) else {
+                return Err("the function is in no chain any more".to_owned());
+            };
+            let domain = node.links.chain(&chain.chain);
+            let settings = Settings { instance_arena: chain.memory, node_arena: chain.memory, ..Settings::default() };
+            let opened = Link::open(socket, &domain, &*name, &settings).await;
+            let (link, incoming) = opened.map_err(|error| error.to_string())?;
+            node.links.insert(&name, link.clone());
+            attached.interceptor.serve_link(caller, incoming);
+            let end: LinkEnd = Box::pin(async move {
+                let end = link.ended().await;
+                node.links.remove(&name);
+                end.to_string()
+            });
+            Ok(end)
+        })
     }
 
     fn refused(&self, function: &FunctionId, instance: InstanceId, refused: &Refused) {

@@ -127,6 +127,7 @@ mod tests {
             run: Run::External(Vec::new()),
             container: None,
             protocol: AppProtocol::Http1,
+            chain: None,
             concurrency: 1,
             queue: 10,
             scale: Scale { min: 2, max: 10, initial: 4, ..Scale::default() },

@@ -1,6 +1,7 @@
 //! **The corridor**: one request, from its head to the head of its response.
 
 mod authorize;
+pub(crate) mod chain;
 mod component;
 pub(crate) mod exchange;
 mod guard;

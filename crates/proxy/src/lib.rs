@@ -37,7 +37,7 @@ pub use state::function::FunctionEntry;
 pub use state::node::Node;
 pub use state::snapshot::NodeSnapshot;
 pub use state::{
-    addresses, connections, credential, endpoints, extension, instances, kernel, ledger, modules, shards, signature,
+    addresses, connections, credential, endpoints, extension, instances, kernel, ledger, links, modules, shards, signature,
 };
 pub use telemetry::record::Record;
 pub use telemetry::recorder::Recorder;

@@ -13,6 +13,7 @@ pub(crate) mod function;
 pub mod instances;
 pub mod kernel;
 pub mod ledger;
+pub mod links;
 pub mod modules;
 pub(crate) mod node;
 pub(crate) mod revisions;

@@ -217,6 +217,7 @@ pub(crate) fn slice(name: &str) -> Slice {
         inbound_extensions: Vec::new(),
         outbound_extensions: Vec::new(),
         revisions: Default::default(),
+        chain: None,
     }
 }
 

@@ -207,8 +207,13 @@ pub(super) fn connect(
 fn reached(id: &FunctionId, called: &Function, protocol: AuthorizerProtocol) -> Result<String, (String, &'static str)> {
     let grpc = protocol == AuthorizerProtocol::Grpc;
     let Run::Egress(egress) = &called.run else {
-        if grpc && called.protocol == AppProtocol::Http1 {
-            return Err((format!("`{id}` speaks HTTP/1.1, and gRPC needs HTTP/2"), "give it `protocol: grpc`"));
+        let other = match called.protocol {
+            AppProtocol::Http1 => Some("speaks HTTP/1.1"),
+            AppProtocol::Chain => Some("is called through memory"),
+            AppProtocol::H2c | AppProtocol::Grpc => None,
+        };
+        if let (Some(other), true) = (other, grpc) {
+            return Err((format!("`{id}` {other}, and gRPC needs HTTP/2"), "give it `protocol: grpc`"));
         }
         return Ok(format!("{}.{}", id.name, id.namespace));
     };

@@ -65,6 +65,7 @@ pub(super) fn external(
         scale: slice::Scale::default(),
         timeout: timeout.unwrap_or(mesh.limits.request_timeout),
         plan: Plan::default(),
+        chain: None,
         policies: Vec::new(),
     }
 }

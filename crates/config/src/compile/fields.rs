@@ -53,13 +53,18 @@ pub(super) fn unique_names<'a>(list: &Scope<'_>, names: impl Iterator<Item = Opt
     }
 }
 
-/// A function, a job or an External document by `name` (in this namespace) or `namespace/name`; it must exist.
-pub(super) fn function(context: &Context<'_>, scope: &Scope<'_>, namespace: &str, text: &str) -> Option<FunctionId> {
+/// `name` (in this namespace) or `namespace/name`, whether it is there or not.
+pub(super) fn parsed(namespace: &str, text: &str) -> Option<FunctionId> {
     let parsed = match text.split_once('/') {
         Some(_) => text.parse(),
         None => FunctionId::new(namespace, text),
     };
-    let Ok(id) = parsed else {
+    parsed.ok()
+}
+
+/// A function, a job or an External document by `name` (in this namespace) or `namespace/name`; it must exist.
+pub(super) fn function(context: &Context<'_>, scope: &Scope<'_>, namespace: &str, text: &str) -> Option<FunctionId> {
+    let Some(id) = parsed(namespace, text) else {
         scope.problem(
             format!("`{}` is not a function's name", text.escape_debug()),
             "expected `name` or `namespace/name`",

@@ -45,6 +45,7 @@ pub(super) fn function(
 ) -> Function {
     let spec = &document.spec;
     let scope = root.field("spec");
+    chained(&scope, spec);
     let timeouts = scope.field("timeouts");
     let timeout = spec.timeouts.request.map(|timeout| {
         fields::millis(&timeouts.field("request"), timeout, Duration::default(), DAY);
@@ -62,7 +63,24 @@ pub(super) fn function(
         scale: scale::scale(&scope, spec),
         timeout: timeout.unwrap_or(mesh.limits.request_timeout),
         plan: rollout::plan(&scope, id, spec),
+        chain: None,
         policies: Vec::new(),
+    }
+}
+
+/// What a function that is called through memory cannot be or have.
+fn chained(scope: &Scope<'_>, spec: &FunctionSpec) {
+    if spec.protocol != slice::AppProtocol::Chain {
+        return;
+    }
+    // Of a component, nothing may be said of a protocol.
+    if spec.external.is_some() {
+        let fix = "expected http1, h2c or grpc";
+        scope.field("protocol").problem("external instances share no memory with the node", fix);
+    }
+    if spec.readiness.is_some() {
+        let fix = "remove it: it is ready when it has mapped its memory";
+        scope.field("readiness").problem("a function with `protocol: chain` is not asked whether it is ready", fix);
     }
 }
 

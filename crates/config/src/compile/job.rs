@@ -102,6 +102,7 @@ pub(super) fn job(
         scale: slice::Scale::default(),
         timeout: mesh.limits.request_timeout,
         plan: Plan::default(),
+        chain: None,
         policies: Vec::new(),
     }
 }

@@ -6,6 +6,7 @@ mod authentication;
 mod authorization;
 mod authorizer;
 mod callee_rules;
+mod chain;
 mod confine;
 mod container;
 mod extension;
@@ -66,6 +67,7 @@ pub(crate) struct Documents {
     pub functions: Vec<Arc<Placed<document::Function>>>,
     pub jobs: Vec<Arc<Placed<document::Job>>>,
     pub externals: Vec<Arc<Placed<document::External>>>,
+    pub chains: Vec<Arc<Placed<document::Chain>>>,
     pub policies: Vec<Arc<Placed<document::Policy>>>,
     /// The folder whose documents they are; `None`: a file's.
     pub folder: Option<PathBuf>,
@@ -164,6 +166,7 @@ pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -
         .collect();
     policy::names(&documents.policies, problems);
     attach::attach(&context, &documents.policies, &policies, &mut functions, problems);
+    chain::chains(&context, documents, &policies, &mut functions, problems);
     authorizer::connect(&documents.policies, &mut policies, &mut functions, problems);
     external::distinct_callees(&functions, |caller, report| {
         let (function, job, external) = (names.get(caller), jobs.get(caller), externals.get(caller));

@@ -3,6 +3,7 @@
 mod authentication;
 mod authorization;
 mod callee_rules;
+mod chain;
 mod claim;
 mod confine;
 mod extension;
@@ -29,6 +30,7 @@ mod wasm;
 pub use authentication::{Authentication, ClaimToHeader, Issuer, Jwks, TokenLocation};
 pub use authorization::{Action, Authorization, AuthorizationRule, Condition, Mode, Operation, Source};
 pub(crate) use callee_rules::{CalleeRule, CalleeRules, CalleeSelector, FunctionSelector};
+pub use chain::{Chain, ChainKind, ChainMember, ChainSpec};
 pub use claim::ClaimPath;
 pub use confine::{Resources, Secret, SecretAs};
 pub use extension::{Direction, Extension, FailMode, Phase};

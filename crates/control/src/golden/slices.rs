@@ -3,7 +3,7 @@
 use super::programs::{inbound, outbound};
 use leno_config::revision::{Latency, Plan, Revision, Revisions, Rollout, Split, Target, Template};
 use leno_config::slice::{
-    AppProtocol, Authorizer, AuthorizerCache, AuthorizerProtocol, Callee, Command, Container, Credential,
+    AppProtocol, Authorizer, AuthorizerCache, AuthorizerProtocol, Callee, ChainLink, Command, Container, Credential,
     CredentialForm, Egress, EgressPort, EgressProtocol, EgressTls, Engine, Expose, Extension, Isolation, Job,
     JwksFetch, Metric, ModuleUrl, Port, PortProtocol, Process, PublicKey, Pull, Readiness, Resources, Run, Scale,
     Secret, VerificationKey, Volume, Wasm,
@@ -68,6 +68,18 @@ pub(super) fn command() -> Slice {
                 others: vec![Revision { number: 6, template }],
             })),
         },
+        chain: None,
+    }
+}
+
+/// A member of a chain.
+pub(super) fn chained() -> Slice {
+    let chain = ChainLink { chain: "shop/boutique".to_owned(), memory: 16 << 20, to: vec![id("shop/stock")] };
+    Slice {
+        protocol: AppProtocol::Chain,
+        callees: command().callees,
+        chain: Some(chain),
+        ..plain("shop/cart", Run::Command(processes()))
     }
 }
 

@@ -41,6 +41,7 @@ pub(crate) fn slice(name: &str, callees: &[&str], edition: u32) -> Slice {
         inbound_extensions: Vec::new(),
         outbound_extensions: Vec::new(),
         revisions: Default::default(),
+        chain: None,
     }
 }
 

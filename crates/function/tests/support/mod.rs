@@ -109,6 +109,7 @@ pub(crate) fn spec(command: Command) -> FunctionSpec {
         run: Run::Command(command),
         container: None,
         protocol: AppProtocol::Http1,
+        chain: None,
         concurrency: 0,
         queue: 1024,
         scale: Scale::default(),

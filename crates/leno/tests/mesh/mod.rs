@@ -78,7 +78,7 @@ pub(crate) fn example(name: &str) -> PathBuf {
     tests.parent().and_then(Path::parent).unwrap().join("examples").join(name)
 }
 
-/// The echo function of `examples/echo.rs`.
+/// The echo function of `examples/echo`.
 pub(crate) fn echo() -> PathBuf {
     example("echo")
 }

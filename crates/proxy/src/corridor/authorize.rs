@@ -133,7 +133,7 @@ impl Exchange {
         let peer = Peer { identity: Some(entry.identity.clone()), address };
         let origin = Origin::Outbound(entry.clone(), None);
         let (worker, snapshot) = (self.worker.clone(), self.snapshot.clone());
-        let (mut exchange, admitted) = Self::call(worker, snapshot, origin, peer, in_flight, &mut head);
+        let (mut exchange, admitted) = Self::call(worker, snapshot, origin, peer, Some(in_flight), &mut head);
         exchange.tells_own = true;
         // The worker's time stays charged to whom it is charged to now.
         exchange.handed_over = true;

@@ -116,17 +116,18 @@ impl Exchange {
         (exchange, admitted)
     }
 
-    /// Begins an exchange for a call that a component instance in this node makes while it handles `parent`.
+    /// Begins an exchange for a call that an instance makes without a connection: a component in this node, or one with a link. `parent` is the request that
+    /// it makes it for.
     pub(crate) fn call(
         worker: Rc<Worker>,
         snapshot: Rc<Pinned>,
         origin: Origin,
         peer: Peer,
-        parent: Arc<InFlight>,
+        parent: Option<Arc<InFlight>>,
         head: &mut request::Parts,
     ) -> (Self, Result<(), Malformed>) {
-        let (exchange, admitted) = Self::enter(worker, snapshot, origin, peer, Some(parent), head);
-        // A component's call has no connection that could become a tunnel.
+        let (exchange, admitted) = Self::enter(worker, snapshot, origin, peer, parent, head);
+        // Such a call has no connection that could become a tunnel.
         let tunnel = exchange.upgrade || head.method == http::Method::CONNECT;
         (exchange, admitted.and(if tunnel { Err(Malformed::Method) } else { Ok(()) }))
     }

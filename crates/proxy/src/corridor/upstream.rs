@@ -9,7 +9,7 @@ use crate::corridor::exchange::{Exchange, Origin};
 use crate::corridor::judge::{Permitted, Ruling};
 use crate::corridor::pool::CheckIn;
 use crate::corridor::route::Upstream;
-use crate::corridor::{component, retry, upgrade};
+use crate::corridor::{chain, component, retry, upgrade};
 use crate::http::body::{Body, Replayable};
 use crate::http::failure::{Failure, Unavailable};
 use crate::http::hop;
@@ -237,6 +237,7 @@ impl Forward<'_> {
             let attempt = match &result {
                 Ok(reply) => Some(Attempt::Status(reply.response.status().as_u16())),
                 Err(Failure::ClientGone | Failure::SlowClient(_) | Failure::Overflow) => None,
+                Err(Failure::NoMemory(_) | Failure::TooLong(_)) => None,
                 Err(_) => Some(Attempt::LocalFailure),
             };
             attempt.into_iter().for_each(|attempt| self.report(endpoint, attempt));
@@ -281,20 +282,28 @@ impl Forward<'_> {
         exchange.record.stage(Stage::Upstream);
         exchange.finalize_request(&mut head.headers, entry);
         let trace = self.ruling.trace.as_ref();
-        let handling = lease.instance.as_deref().and_then(|instance| {
-            let in_flight = InFlight::new(&exchange.request_id, trace.map(|trace| trace.context), &head.headers);
-            let in_flight = in_flight.retried(exchange.is_retry);
-            exchange.worker.node.credentials.handle(instance, in_flight)
-        });
+        let in_flight = InFlight::new(&exchange.request_id, trace.map(|trace| trace.context), &head.headers);
+        let in_flight = Arc::new(in_flight.retried(exchange.is_retry));
+        let instance = lease.instance.as_deref();
+        let handling =
+            instance.and_then(|instance| exchange.worker.node.credentials.handle(instance, in_flight.clone()));
         let (response, connection) = match revision.protocol {
-            AppProtocol::Http1 => self.send_http1(entry, Endpoints::one(&lease), head, body).await?,
+            AppProtocol::Http1 => {
+                let (response, connection) = self.send_http1(entry, Endpoints::one(&lease), head, body).await?;
+                (response.map(Body::from), Some(connection))
+            }
             AppProtocol::H2c | AppProtocol::Grpc => {
-                self.send_http2(Some(entry), Endpoints::one(&lease), head, body).await?
+                let (response, connection) = self.send_http2(Some(entry), Endpoints::one(&lease), head, body).await?;
+                (response.map(Body::from), Some(connection))
+            }
+            AppProtocol::Chain => {
+                let link = instance.and_then(|instance| exchange.worker.node.links.get(instance));
+                let link = link.ok_or(Failure::Connect { cause: "the instance's link has ended".to_owned() })?;
+                (chain::deliver(exchange, entry, &link, in_flight, (head, body)).await?, None)
             }
         };
-        let guard =
-            UpstreamGuard { connection: Some(connection), handling, lease: Some(lease), ..UpstreamGuard::default() };
-        Ok(Reply { response: response.map(Body::from), guard })
+        let guard = UpstreamGuard { connection, handling, lease: Some(lease), ..UpstreamGuard::default() };
+        Ok(Reply { response, guard })
     }
 
     /// Runs the request in a component instance on this thread, once there is room for one more.
@@ -359,8 +368,13 @@ impl Forward<'_> {
         let exchange = self.exchange.hand_over(callee, &self.ruling.entry, &head, self.is_retry());
         self.exchange.record.stage(Stage::Upstream);
         let body = body.count_in(exchange.record.meter());
+        // The two may be in one chain, which does not have their bodies go through memory unless it says so.
+        let chain = self.ruling.entry.slice.chain.as_ref();
+        let share = chain.is_some_and(|chain| chain.to.contains(&callee.slice.id));
+        let body = if share { body } else { body.private() };
         // The corridor calls itself here. Without a box, its future would have no finite size.
         let response = Box::pin(exchange.run(head, body)).await;
+        let response = if share { response } else { response.map(Body::private) };
         Reply { response, guard: UpstreamGuard::default() }
     }
 }

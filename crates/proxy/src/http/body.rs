@@ -202,6 +202,14 @@ impl Body {
         }
     }
 
+    /// The same body, of which everybody gets a copy from now on.
+    pub(crate) fn private(mut self) -> Self {
+        if let Source::Shared(shared) = &mut self.source {
+            shared.keep_private();
+        }
+        self
+    }
+
     /// The same body once more, if it is in memory that functions share. It is counted once.
     fn again(&mut self) -> Option<Self> {
         let Source::Shared(shared) = &self.source else { return None };
@@ -213,10 +221,10 @@ impl Body {
     /// Whoever reads the body was told where it is: counts all of it as passed on. Returns what has to be held until its reader is done.
     pub(crate) fn passed_on(mut self, shared: &leno_chain::Body) -> Option<Box<dyn Guard>> {
         for meter in self.meters.iter().flatten() {
-            meter.request_bytes(shared.length());
+            meter.request_bytes(shared.len());
         }
         if let Some(guard) = &self.guard {
-            guard.response_bytes(shared.length());
+            guard.response_bytes(shared.len());
         }
         self.detach()
     }

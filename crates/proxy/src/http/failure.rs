@@ -34,6 +34,12 @@ pub enum Failure {
     /// The circuit breaker's limit on waiting requests is reached.
     #[error("too many requests wait for a connection or an instance")]
     Overflow,
+    /// The memory that an instance reads has no room for the message.
+    #[error("the instance's memory has no room: {0}")]
+    NoMemory(String),
+    /// The message would never fit into the memory that an instance reads. Holds what would, in bytes.
+    #[error("the body is longer than {0} bytes")]
+    TooLong(u64),
     /// No connection could be made. Nothing was sent.
     #[error("no connection to the upstream: {cause}")]
     Connect {
@@ -131,9 +137,11 @@ impl Failure {
             Self::Unavailable(_)
             | Self::Ejected
             | Self::Overflow
+            | Self::NoMemory(_)
             | Self::Connect { .. }
             | Self::Lookup { .. }
             | Self::Unready { .. } => StatusCode::SERVICE_UNAVAILABLE,
+            Self::TooLong(_) => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Reset { .. } | Self::BrokenBody(_) | Self::Protocol(_) => StatusCode::BAD_GATEWAY,
             Self::Timeout(_) => StatusCode::GATEWAY_TIMEOUT,
             Self::SlowClient(_) => StatusCode::REQUEST_TIMEOUT,
@@ -148,7 +156,7 @@ impl Failure {
             Self::Credential | Self::StolenCredential(_) | Self::Closed { .. } => "UAEX",
             Self::NoRoute | Self::Misdirected | Self::NoHttp(_) => "NR",
             Self::Unavailable(_) | Self::Ejected => "UH",
-            Self::Overflow => "UO",
+            Self::Overflow | Self::NoMemory(_) | Self::TooLong(_) => "UO",
             Self::Connect { .. } | Self::Unready { .. } => "UF",
             Self::Lookup { .. } => "DF",
             Self::Reset { refused: true, .. } => "UR",

@@ -8,7 +8,7 @@ use crate::corridor::worker::Worker;
 use crate::http::peer::TrafficDirection;
 use crate::runtime::schedule::{self, Class};
 use crate::state::credential::Caller;
-use leno_chain::Link;
+use leno_chain::Incoming;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -31,7 +31,7 @@ struct Inner {
 /// Where calls of one instance arrive.
 pub(super) enum Entrance {
     Room(Intercepted),
-    Link(Arc<Caller>, Arc<Link>),
+    Link(Arc<Caller>, Incoming),
 }
 
 /// The sockets of one room.
@@ -58,7 +58,7 @@ impl Interceptor {
     }
 
     /// Serves what comes on an instance's link until the link ends.
-    pub fn serve_link(&self, caller: Arc<Caller>, link: Arc<Link>) {
+    pub fn serve_link(&self, caller: Arc<Caller>, link: Incoming) {
         self.give(Entrance::Link(caller, link));
     }
 

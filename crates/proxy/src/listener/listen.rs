@@ -5,7 +5,7 @@
 
 use super::Listener;
 use super::connection::OpenConnection;
-use super::intercept::{self, Intercepted, Interceptor};
+use super::intercept::{self, Entrance, Interceptor};
 use crate::corridor::worker::Worker;
 use crate::http::peer::TrafficDirection;
 use crate::listener::{connection, descriptors};
@@ -105,7 +105,7 @@ fn remedy(cause: &io::Error, address: SocketAddr) -> String {
 pub struct Handle {
     /// Where the node listens. A port that was configured as 0 is replaced by the assigned one.
     pub addresses: Addresses,
-    /// Takes the sockets of rooms.
+    /// Takes the sockets of rooms, and links.
     pub interceptor: Interceptor,
     draining: watch::Sender<bool>,
     /// Closes when the last worker has ended.
@@ -134,8 +134,8 @@ pub fn serve(node: &Arc<Node>, options: Options) -> Result<Handle, ServeError> {
         let random = Random::from_system().ok_or(ServeError::NoRandomness)?;
         let (node, drained, alive) = (node.clone(), drained.clone(), alive.clone());
         let runtime = runtime::Builder::new_current_thread().enable_all().build().map_err(ServeError::Thread)?;
-        let (rooms, inbox) = mpsc::unbounded_channel();
-        intercepting.push(rooms);
+        let (entrances, inbox) = mpsc::unbounded_channel();
+        intercepting.push(entrances);
         let work = move || {
             runtime.block_on(schedule::run(work(node, random, listeners, inbox, options, drained)));
             // Connections that are still open have had the whole drain timeout.
@@ -201,7 +201,7 @@ async fn work(
     node: Arc<Node>,
     random: Random,
     listeners: Vec<Bound>,
-    rooms: mpsc::UnboundedReceiver<Intercepted>,
+    entrances: mpsc::UnboundedReceiver<Entrance>,
     options: Options,
     mut drained: watch::Receiver<bool>,
 ) {
@@ -226,7 +226,7 @@ async fn work(
         })
         .collect();
     let intercepting =
-        schedule::spawn_own(intercept::serve(worker.clone(), rooms, drained.clone(), options.connections));
+        schedule::spawn_own(intercept::serve(worker.clone(), entrances, drained.clone(), options.connections));
     // An error means that the handle was dropped without draining. The worker drains in that case, too.
     let _ = drained.wait_for(|draining| *draining).await;
     // Stops accepting.

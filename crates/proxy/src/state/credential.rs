@@ -160,10 +160,14 @@ impl Credentials {
         Some(caller)
     }
 
+    /// The instance of this name. `None`: it has ended, or never began.
+    pub fn of_instance(&self, instance: &str) -> Option<Arc<Caller>> {
+        self.callers.load().by_instance.get(instance).cloned()
+    }
+
     /// Marks a request as handled by an instance until the result is dropped. `None`: no instance of this name has a credential.
-    pub fn handle(&self, instance: &str, request: InFlight) -> Option<HandlingGuard> {
+    pub fn handle(&self, instance: &str, request: Arc<InFlight>) -> Option<HandlingGuard> {
         let caller = self.callers.load().by_instance.get(instance)?.clone();
-        let request = Arc::new(request);
         caller.in_flight(|requests| requests.push(request.clone()));
         Some(HandlingGuard { caller, request })
     }
@@ -363,7 +367,7 @@ mod tests {
         let caller = credentials.caller(&header(&minted.user, &minted.secret)).unwrap();
         let context = |span_id| TraceContext { trace_id: 1, span_id, sampled: true };
         let headers = HeaderMap::from_iter([("tracestate".parse().unwrap(), HeaderValue::from_static("a=1"))]);
-        let request = |span| InFlight::new(&HeaderValue::from_static("r"), Some(context(span)), &headers);
+        let request = |span| Arc::new(InFlight::new(&HeaderValue::from_static("r"), Some(context(span)), &headers));
         let span = || caller.only_in_flight().and_then(|request| request.parent().map(|parent| parent.context.span_id));
         assert_eq!(span(), None);
         let first = credentials.handle("a-1", request(1)).unwrap();

@@ -10,12 +10,14 @@ use crate::state::function::FunctionEntry;
 use crate::state::instances::Instances;
 use crate::state::kernel::Kernel;
 use crate::state::ledger::Ledger;
+use crate::state::links::Links;
 use crate::state::snapshot::NodeSnapshot;
 use crate::state::terminating::Terminating;
 use crate::telemetry::Telemetry;
 use crate::telemetry::stats::StatsByRevision;
 use arc_swap::ArcSwap;
 use leno_config::FunctionId;
+use leno_config::slice::ChainLink;
 use leno_identity::SvidStore;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
@@ -35,6 +37,8 @@ pub struct Node {
     pub endpoints: Endpoints,
     /// Credentials of the instances that may use the outbound listener.
     pub credentials: Credentials,
+    /// Links of the instances whose messages go through memory.
+    pub links: Links,
     /// The addresses by which instances in rooms call functions.
     pub addresses: Addresses,
     /// Looks up names outside of the mesh.
@@ -82,6 +86,7 @@ impl Node {
             instances,
             endpoints: Endpoints::default(),
             credentials: Credentials::default(),
+            links: Links::default(),
             addresses: Addresses::default(),
             svids,
             ledger: Ledger::new(),
@@ -105,6 +110,11 @@ impl Node {
             kernel.follow(self);
         }
         self.changed.notify_waiters();
+    }
+
+    /// The chain that a function is in; of a removed one, the last that it was in.
+    pub fn chain_of(&self, function: &FunctionId) -> Option<ChainLink> {
+        self.snapshot_with(function)?.1.slice.chain.clone()
     }
 
     /// From now on, the kernel follows each snapshot.

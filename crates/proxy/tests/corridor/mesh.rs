@@ -232,6 +232,7 @@ impl Builder {
             inbound_extensions: Vec::new(),
             outbound_extensions: Vec::new(),
             revisions: Default::default(),
+            chain: None,
         });
         self.addresses.insert(id(name), vec![address]);
         self

@@ -2,7 +2,7 @@
 
 mod covers;
 
-use super::{Documents, Placed};
+use super::{Documents, Placed, fields};
 use crate::document;
 use crate::id::FunctionId;
 use crate::problem::{Problem, Scope};
@@ -11,7 +11,7 @@ use crate::snapshot::{self, Function, Policy};
 use leno_policy::matching;
 use leno_policy::spec::{Action, AuthorizationRule, ConditionKey, Labelled, Matches, Source, StringMatch};
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Values of rules that are compared with each other, in all: some tenths of a second. A mesh with more is told that not all was looked at.
 const MOST_COMPARED: u64 = 10_000_000;
@@ -57,6 +57,9 @@ pub(super) fn find(
     }
     for (id, index) in externals {
         mesh.external(id, &documents.externals[*index]);
+    }
+    for placed in &documents.chains {
+        mesh.chain(placed);
     }
     if let (0, Some(placed)) = (mesh.budget.get(), documents.policies.last()) {
         let root = placed.scope(&mesh.found);
@@ -367,6 +370,26 @@ impl Mesh<'_> {
                     policy.name
                 );
                 spec.field("ports").problem(message, "use `circuitBreaker: {maxConnections: N}`");
+            }
+        }
+    }
+
+    /// Functions of a chain to which nothing comes through memory.
+    fn chain(&self, placed: &Placed<document::Chain>) {
+        let document::Chain { metadata, spec, .. } = &placed.document;
+        let parsed = |name: &str| fields::parsed(&metadata.namespace, name);
+        let Some(entry) = parsed(&spec.entry) else { return };
+        let (mut reached, mut next) = (BTreeSet::from([entry.clone()]), vec![entry.clone()]);
+        while let Some(link) = next.pop().and_then(|id| self.functions.get(&id)?.chain.as_ref()) {
+            next.extend(link.to.iter().filter(|id| reached.insert((*id).clone())).cloned());
+        }
+        let root = placed.scope(&self.found);
+        let scope = root.field("spec");
+        let list = scope.field("functions");
+        for (index, member) in spec.functions.iter().enumerate() {
+            if let Some(id) = parsed(&member.name).filter(|id| !reached.contains(id)) {
+                let message = format!("no path of `to` leads from `{entry}` to `{id}`");
+                list.element(index).problem(message, "add it to the `to` of a function, or take it out of the chain");
             }
         }
     }

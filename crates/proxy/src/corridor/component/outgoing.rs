@@ -61,7 +61,7 @@ impl Caller {
         let peer =
             Peer { identity: Some(self.entry.identity.clone()), address: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)) };
         let origin = Origin::Outbound(self.entry, None);
-        match Exchange::call(self.worker, self.snapshot, origin, peer, self.in_flight, &mut head) {
+        match Exchange::call(self.worker, self.snapshot, origin, peer, Some(self.in_flight), &mut head) {
             (exchange, Ok(())) => {
                 let body = body.count_in(exchange.record.meter());
                 exchange.run(head, body).await

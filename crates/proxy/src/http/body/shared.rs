@@ -1,45 +1,45 @@
 //! Bodies in memory that functions share. Whoever can read that memory is told where the body is; everybody else gets a copy.
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http_body::{Frame, SizeHint};
-use leno_chain::Body as Shared;
 
 /// Most bytes of one frame of a copy.
-const CHUNK: u64 = 64 << 10;
+const CHUNK: usize = 64 << 10;
 
 /// A body that is complete and lies in an arena.
 #[derive(Clone, Debug)]
 pub(crate) struct SharedBody {
-    body: Shared,
+    body: leno_chain::Body,
     /// Bytes that were copied already.
     read: u64,
+    /// Everybody gets a copy.
+    private: bool,
 }
 
 impl SharedBody {
-    pub(crate) fn new(body: Shared) -> Self {
-        Self { body, read: 0 }
+    pub(crate) fn new(body: leno_chain::Body) -> Self {
+        Self { body, read: 0, private: false }
     }
 
     /// A copy of the next bytes. `None`: there are no more.
     pub(crate) fn next_frame(&mut self) -> Option<Frame<Bytes>> {
-        let length = CHUNK.min(self.left());
-        if length == 0 {
-            return None;
-        }
-        let mut bytes = BytesMut::zeroed(usize::try_from(length).unwrap_or_default());
-        self.body.copy(self.read, &mut bytes);
-        self.read += length;
-        Some(Frame::data(bytes.freeze()))
+        let chunk = self.body.chunk(self.read, CHUNK)?;
+        self.read += chunk.len() as u64;
+        Some(Frame::data(chunk))
     }
 
-    /// The body where it is. `None`: a part of it was copied already.
-    pub(crate) fn whole(&self) -> Option<&Shared> {
-        (self.read == 0).then_some(&self.body)
+    /// The body where it is. `None`: a part of it was copied already, or it is to be copied.
+    pub(crate) fn whole(&self) -> Option<&leno_chain::Body> {
+        (self.read == 0 && !self.private).then_some(&self.body)
+    }
+
+    pub(crate) fn keep_private(&mut self) {
+        self.private = true;
     }
 
     /// Bytes that are left to read.
     pub(crate) fn left(&self) -> u64 {
-        self.body.length().saturating_sub(self.read)
+        self.body.len().saturating_sub(self.read)
     }
 
     pub(crate) fn size_hint(&self) -> SizeHint {

@@ -7,7 +7,16 @@
 //! - `/send` makes the calls that its body lists (`Call`, as JSON), and answers with the status of each, or why there was none
 //! - `/crash` ends the process
 //!
+//! With `CHAIN` in its environment it is a function of a chain. Then it also has
+//!
+//! - `/forward/<host>/<path…>`: lets that host answer, and gives it the body where it is; so does `/call`
+//! - `/all/<host>,<host>…/<path…>`: calls all of them at once with the same body, and answers with their statuses
+//! - `/same`: answers with the body where it is
+//! - `/hold`: keeps the body for ten minutes
+//!
 //! Everything else is echoed, with the status in the environment variable `STATUS` if there is one: method, path, headers, length of the body, process id, environment.
+
+mod chain;
 
 use base64::prelude::{BASE64_STANDARD, Engine};
 use http_body_util::{BodyExt, Full};
@@ -23,8 +32,15 @@ use tokio::net::{TcpListener, TcpStream};
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
+fn main() -> Result<(), Error> {
+    if std::env::var_os("CHAIN").is_some() {
+        return chain::serve();
+    }
+    serve()
+}
+
 #[tokio::main]
-async fn main() -> Result<(), Error> {
+async fn serve() -> Result<(), Error> {
     let port: u16 = std::env::var("PORT")?.parse()?;
     let listener = TcpListener::bind(("127.0.0.1", port)).await?;
     println!("listening on {port}");

@@ -1,0 +1,15 @@
+//! Chains: functions that hand each other memory, as nodes need to know them.
+
+use crate::id::FunctionId;
+use serde::{Deserialize, Serialize};
+
+/// The chain that a function is in. It is the function's, and so that of all of its revisions: one that leaves a chain leaves it at once.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChainLink {
+    /// The chain: `namespace/name`.
+    pub chain: String,
+    /// Of each instance, for each direction, in bytes: a multiple of 4096.
+    pub memory: u64,
+    /// Callees whose calls go through memory, where both ends have some. They are among the function's callees.
+    pub to: Vec<FunctionId>,
+}

@@ -1,0 +1,280 @@
+//! Chain documents.
+
+use super::fields;
+use super::{Context, Documents, Placed};
+use crate::chain::ChainLink;
+use crate::document;
+use crate::id::FunctionId;
+use crate::nearest::did_you_mean;
+use crate::problem::{Problem, Scope};
+use crate::size::Size;
+use crate::slice::AppProtocol;
+use crate::snapshot::{Function, Policy};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+const SMALLEST_MEMORY: Size = Size(64 << 10);
+const LARGEST_MEMORY: Size = Size(1 << 30);
+const PAGE: u64 = 4096;
+
+/// What is known of a chain's function while chains are compiled.
+struct Member {
+    chain: FunctionId,
+    /// `None`: no function of the chain is, which was reported.
+    entry: Option<FunctionId>,
+    /// Where the chain names it, for messages about another place.
+    line: String,
+}
+
+/// Puts functions into their chains. Each is in one chain at most, and only a chain's entry is called from outside of it.
+pub(super) fn chains(
+    context: &Context<'_>,
+    documents: &Documents,
+    policies: &[Policy],
+    functions: &mut BTreeMap<FunctionId, Function>,
+    problems: &RefCell<Vec<Problem>>,
+) {
+    names(&documents.chains, problems);
+    let mut members = BTreeMap::new();
+    for placed in &documents.chains {
+        let root = placed.scope(problems);
+        let Some(chain) = fields::id(&root.field("metadata"), &placed.document.metadata) else { continue };
+        let spec = root.field("spec");
+        for (id, link) in links(context, documents, &spec, &chain, &placed.document.spec, &mut members) {
+            if let Some(function) = functions.get_mut(&id) {
+                function.chain = Some(link);
+            }
+        }
+    }
+    unchained(context, documents, problems);
+    let called = Called { context, documents, members: &members, problems };
+    called.by_the_gateway();
+    called.by_callers();
+    called.by_policies(policies, functions);
+}
+
+/// Reports the second of two chains of one name.
+fn names(chains: &[Arc<Placed<document::Chain>>], problems: &RefCell<Vec<Problem>>) {
+    let mut seen: BTreeMap<(&str, &str), String> = BTreeMap::new();
+    for placed in chains {
+        let document::Metadata { name, namespace, .. } = &placed.document.metadata;
+        let root = placed.scope(problems);
+        if let Some(first) = seen.get(&(namespace.as_str(), name.as_str())) {
+            let metadata = root.field("metadata");
+            let message = format!("there is another chain `{namespace}/{name}`, in {first}");
+            metadata.field("name").problem(message, "give each its own name");
+            continue;
+        }
+        seen.insert((namespace, name), root.line());
+    }
+}
+
+/// What the functions of one chain get of it.
+fn links(
+    context: &Context<'_>,
+    documents: &Documents,
+    scope: &Scope<'_>,
+    chain: &FunctionId,
+    spec: &document::ChainSpec,
+    members: &mut BTreeMap<FunctionId, Member>,
+) -> Vec<(FunctionId, ChainLink)> {
+    let memory = memory(&scope.field("memory"), spec.memory);
+    let list = scope.field("functions");
+    if spec.functions.is_empty() {
+        list.problem("the chain has no function", "name one, such as `{name: frontend}`");
+    }
+    let parsed = |name: &str| fields::parsed(&chain.namespace, name);
+    let own: Vec<FunctionId> = spec.functions.iter().filter_map(|member| parsed(&member.name)).collect();
+    let is_own = |id: &FunctionId| own.contains(id);
+    let known = || spec.functions.iter().map(|member| member.name.as_str());
+    let entry = parsed(&spec.entry).filter(is_own);
+    if entry.is_none() && !spec.functions.is_empty() {
+        let message = format!("`{}` is not among the `functions` of the chain", spec.entry.escape_debug());
+        scope.field("entry").problem(message, did_you_mean(&spec.entry, known()));
+    }
+    let mut links = Vec::new();
+    for (index, member) in spec.functions.iter().enumerate() {
+        let element = list.element(index);
+        let name = element.field("name");
+        let Some(id) = fields::function(context, &name, &chain.namespace, &member.name) else { continue };
+        if let Some(first) = members.get(&id) {
+            let (message, fix) = match first.chain == *chain {
+                true => (format!("`{id}` is named twice"), "remove one of the two"),
+                false => (
+                    format!("`{id}` is in the chain `{}` too, in {}", first.chain, first.line),
+                    "name it in one of them: what it writes must not be read in two",
+                ),
+            };
+            name.problem(message, fix);
+            continue;
+        }
+        if !eligible(context, documents, &name, chain, &id) {
+            continue;
+        }
+        let list = element.field("to");
+        let callees = callees(context, documents, &id);
+        let mut to: Vec<FunctionId> = Vec::new();
+        for (index, written) in member.to.iter().enumerate() {
+            let scope = list.element(index);
+            let Some(callee) = parsed(written).filter(is_own) else {
+                let message = format!("`{}` is not among the `functions` of the chain", written.escape_debug());
+                scope.problem(message, did_you_mean(written, known()));
+                continue;
+            };
+            if callee == id {
+                scope.problem("a function hands itself nothing", "remove it");
+            } else if to.contains(&callee) {
+                scope.problem(format!("`{callee}` is named twice"), "remove one of the two");
+            } else if !callees.contains(&callee) {
+                let fix = format!("a chain grants no permission: add it to the `callees` of `{id}`, or remove it here");
+                scope.problem(format!("`{callee}` is no callee of `{id}`"), fix);
+            }
+            to.push(callee);
+        }
+        members.insert(id.clone(), Member { chain: chain.clone(), entry: entry.clone(), line: name.line() });
+        links.push((id, ChainLink { chain: chain.to_string(), memory, to }));
+    }
+    links
+}
+
+fn memory(scope: &Scope<'_>, memory: Size) -> u64 {
+    if memory < SMALLEST_MEMORY || memory > LARGEST_MEMORY {
+        let message = format!("{memory} is too {}", if memory < SMALLEST_MEMORY { "little" } else { "much" });
+        scope.problem(message, format!("expected {SMALLEST_MEMORY} to {LARGEST_MEMORY}"));
+    } else if !memory.0.is_multiple_of(PAGE) {
+        let pages = Size(memory.0.next_multiple_of(PAGE));
+        scope.problem(format!("{memory} are no whole pages"), format!("expected a multiple of 4Ki, such as {pages}"));
+    }
+    memory.0
+}
+
+/// Whether this can be in the chain. Reports what cannot.
+fn eligible(
+    context: &Context<'_>,
+    documents: &Documents,
+    scope: &Scope<'_>,
+    chain: &FunctionId,
+    id: &FunctionId,
+) -> bool {
+    let what = match context.functions.get(id).map(|index| &documents.functions[*index].document.spec) {
+        None if context.jobs.contains_key(id) => "is a job",
+        None => "is outside of the mesh",
+        Some(spec) if spec.wasm.is_some() => "is a component",
+        Some(spec) if spec.external.is_some() => "is run by somebody else",
+        Some(_) => "",
+    };
+    if !what.is_empty() {
+        let fix = "name a function with a `command` or an `image`, or remove it";
+        scope.problem(format!("`{id}` {what}, and shares no memory"), fix);
+    }
+    let near = id.namespace == chain.namespace;
+    if !near {
+        let fix = format!("remove it: functions share memory within a namespace, here `{}`", chain.namespace);
+        scope.problem(format!("`{id}` is of another namespace than the chain"), fix);
+    }
+    what.is_empty() && near
+}
+
+/// The callees of a function as its document has them, whether they are there or not.
+fn callees(context: &Context<'_>, documents: &Documents, id: &FunctionId) -> Vec<FunctionId> {
+    let document = context.functions.get(id).map(|index| &documents.functions[*index].document);
+    let written = document.into_iter().flat_map(|document| &document.spec.callees);
+    written.filter_map(|name| fields::parsed(&id.namespace, name)).collect()
+}
+
+/// Reports functions that speak of memory and are in no chain.
+fn unchained(context: &Context<'_>, documents: &Documents, problems: &RefCell<Vec<Problem>>) {
+    // Also those that the chain may not name: one problem is enough.
+    let of = |placed: &Arc<Placed<document::Chain>>| {
+        let document::Chain { metadata, spec, .. } = &placed.document;
+        let parsed = |member: &document::ChainMember| fields::parsed(&metadata.namespace, &member.name);
+        spec.functions.iter().filter_map(parsed).collect::<Vec<_>>()
+    };
+    let named: BTreeSet<FunctionId> = documents.chains.iter().flat_map(of).collect();
+    for (id, index) in context.functions {
+        let placed = &documents.functions[*index];
+        if placed.document.spec.protocol == AppProtocol::Chain && !named.contains(id) && !context.incomplete {
+            let root = placed.scope(problems);
+            let fix = "add it to the `functions` of a Chain document, or give it another protocol";
+            root.field("spec").field("protocol").problem(format!("no chain names `{id}`"), fix);
+        }
+    }
+}
+
+/// Looks for calls from outside that reach others than the entry.
+struct Called<'a> {
+    context: &'a Context<'a>,
+    documents: &'a Documents,
+    members: &'a BTreeMap<FunctionId, Member>,
+    problems: &'a RefCell<Vec<Problem>>,
+}
+
+impl Called<'_> {
+    /// The chain, if this caller is not in it and calls another one than its entry.
+    fn inside(&self, caller: Option<&FunctionId>, callee: &FunctionId) -> Option<(&Member, &FunctionId)> {
+        let member = self.members.get(callee)?;
+        let entry = member.entry.as_ref().filter(|entry| *entry != callee)?;
+        let same = caller.and_then(|caller| self.members.get(caller)).is_some_and(|other| other.chain == member.chain);
+        (!same).then_some((member, entry))
+    }
+
+    fn by_the_gateway(&self) {
+        for id in self.members.keys() {
+            let Some(((member, entry), index)) = self.inside(None, id).zip(self.context.functions.get(id)) else {
+                continue;
+            };
+            let placed = &self.documents.functions[*index];
+            if !placed.document.spec.expose.is_empty() {
+                let root = placed.scope(self.problems);
+                let message = format!("`{id}` is inside of the chain `{}`, and not its entry", member.chain);
+                root.field("spec").field("expose").problem(message, format!("expose `{entry}` instead"));
+            }
+        }
+    }
+
+    fn by_callers(&self) {
+        for (id, index) in self.context.functions {
+            let placed = &self.documents.functions[*index];
+            self.by(id, &placed.scope(self.problems), &placed.document.spec.callees);
+        }
+        for (id, index) in self.context.jobs {
+            let placed = &self.documents.jobs[*index];
+            self.by(id, &placed.scope(self.problems), &placed.document.spec.callees);
+        }
+    }
+
+    fn by(&self, caller: &FunctionId, root: &Scope<'_>, callees: &[String]) {
+        let spec = root.field("spec");
+        let list = spec.field("callees");
+        for (index, name) in callees.iter().enumerate() {
+            let Some(callee) = fields::parsed(&caller.namespace, name) else { continue };
+            if let Some((member, entry)) = self.inside(Some(caller), &callee) {
+                self.refuse(&list.element(index), caller, &callee, member, entry);
+            }
+        }
+    }
+
+    /// Authorizers are called in the name of the function that is asked about.
+    fn by_policies(&self, policies: &[Policy], functions: &BTreeMap<FunctionId, Function>) {
+        for (index, (placed, policy)) in self.documents.policies.iter().zip(policies).enumerate() {
+            let root = placed.scope(self.problems);
+            let spec = root.field("spec");
+            let list = spec.field("externalAuthorization");
+            for (number, authorizer) in policy.authorizers.iter().enumerate() {
+                let Some(service) = &authorizer.service else { continue };
+                let asking = functions.iter().filter(|(_, function)| function.policies.contains(&index));
+                let mut refused = asking.filter_map(|(id, _)| Some((id, self.inside(Some(id), service)?)));
+                if let Some((id, (member, entry))) = refused.next() {
+                    self.refuse(&list.element(number).field("service"), id, service, member, entry);
+                }
+            }
+        }
+    }
+
+    fn refuse(&self, scope: &Scope<'_>, caller: &FunctionId, callee: &FunctionId, member: &Member, entry: &FunctionId) {
+        let message =
+            format!("`{callee}` is inside of the chain `{}` ({}), and `{caller}` is not", member.chain, member.line);
+        scope.problem(message, format!("call its entry `{entry}`, or take `{callee}` out of the chain"));
+    }
+}

@@ -1,0 +1,58 @@
+//! `kind: Chain`.
+
+use super::value::{ApiVersion, Metadata};
+use crate::size::Size;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Functions that hand each other memory where they are on one node, so that the bodies of their calls are not copied. What an instance writes can be read by
+/// instances of its chain only, and only by those that were sent something of it. A chain grants no permission: callees and authorization rules do, as always.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Chain {
+    /// `leno.dev/v1alpha1`.
+    pub api_version: ApiVersion,
+    /// `Chain`.
+    pub kind: ChainKind,
+    /// What it is called. All of its functions are of its namespace.
+    pub metadata: Metadata,
+    /// Which functions it has.
+    pub spec: ChainSpec,
+}
+
+/// The kind of this document.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum ChainKind {
+    /// `Chain`.
+    Chain,
+}
+
+/// Which functions a chain has, and whose calls go through memory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ChainSpec {
+    /// The function that gets the calls from outside of the chain. No other one of it is exposed, or a callee of somebody who is not in the chain.
+    pub entry: String,
+    /// Memory of each instance with `protocol: chain`, for each direction: what it writes, and what the node writes for it. 64Ki to 1Gi, a multiple of 4Ki. A
+    /// change of it starts new instances.
+    #[serde(default = "memory")]
+    #[schemars(extend("default" = "16Mi"))]
+    pub memory: Size,
+    /// Its functions. Each is in no other chain.
+    pub functions: Vec<ChainMember>,
+}
+
+fn memory() -> Size {
+    Size::from_mib(16)
+}
+
+/// A function of a chain.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ChainMember {
+    /// Its name. It has a `command` or an `image`. With a `protocol` other than `chain` it is called over HTTP as before, and what it sends is copied once.
+    pub name: String,
+    /// Functions of the chain to which its calls go through memory. They are among its `callees`. Its other calls go over HTTP.
+    #[serde(default)]
+    pub to: Vec<String>,
+}

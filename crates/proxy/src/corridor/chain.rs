@@ -1,0 +1,12 @@
+//! Instances whose messages go through memory that they share with the node ([`leno_chain`]).
+//!
+//! A permitted request is put on the link of an instance ([`deliver`]), and each call that comes on a link begins an exchange with the instance's function
+//! as the caller ([`outgoing`]). Heads are copied on the way, so that nobody can change one after its verdict. Bodies stay where they are, unless one end
+//! has no part in the chain's memory.
+
+mod body;
+mod deliver;
+mod outgoing;
+
+pub(super) use deliver::deliver;
+pub(crate) use outgoing::serve;

@@ -1,0 +1,60 @@
+//! Moves bodies into the memory that an instance reads.
+
+use crate::http::body::{Body, BodyError, GRPC_MESSAGE, GRPC_STATUS};
+use http::HeaderMap;
+use http_body::Body as _;
+use http_body_util::BodyExt;
+use leno_chain::Writer;
+use leno_chain::slab::Full;
+
+/// Most bytes of a body whose length nobody has told.
+const MOST_UNTOLD: u64 = 1 << 20;
+
+/// Why a body is not where the instance could read it.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NoBody {
+    /// The sender broke off.
+    #[error(transparent)]
+    Broken(#[from] BodyError),
+    /// The instance's memory has no room for it at the moment.
+    #[error(transparent)]
+    Full(Full),
+    /// It would never have.
+    #[error("a body may have {0} bytes")]
+    TooLong(u64),
+}
+
+/// A copy of a body, in memory that the instance reads.
+pub(super) struct Copied {
+    /// `None`: it is empty.
+    pub body: Option<leno_chain::Body>,
+    /// The status of a gRPC call. A message has no trailers, but it begins when its body is complete, so its head can say it.
+    pub status: HeaderMap,
+}
+
+/// Copies a body. `writer` gives space for so many bytes; `most` is as many as the instance's memory has.
+pub(super) async fn copy_in(
+    body: &mut Body,
+    most: u64,
+    writer: impl FnOnce(u64) -> Result<Writer, Full>,
+) -> Result<Copied, NoBody> {
+    let mut status = HeaderMap::new();
+    if body.is_over() {
+        return Ok(Copied { body: None, status });
+    }
+    let space = body.size_hint().exact().unwrap_or(MOST_UNTOLD.min(most));
+    if space > most {
+        return Err(NoBody::TooLong(most));
+    }
+    let mut writer = writer(space.max(1)).map_err(NoBody::Full)?;
+    while let Some(frame) = body.frame().await {
+        let frame = frame?;
+        if let Some(bytes) = frame.data_ref() {
+            writer.write(bytes).map_err(|_| NoBody::TooLong(space))?;
+        } else if let Some(trailers) = frame.trailers_ref() {
+            let told = [GRPC_STATUS, GRPC_MESSAGE].into_iter().filter_map(|name| Some((trailers.get(&name)?, name)));
+            status.extend(told.map(|(value, name)| (name, value.clone())));
+        }
+    }
+    Ok(Copied { body: writer.commit(), status })
+}
