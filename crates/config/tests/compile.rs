@@ -1,6 +1,6 @@
 //! What comes out of good documents.
 
-use leno_config::slice::{AppProtocol, Run};
+use leno_config::slice::{AppProtocol, ChainLink, Run};
 use leno_config::{FunctionId, Slice, Snapshot, load_text};
 use leno_policy::spec::{Action, Counts, Direction, Target};
 use std::fmt::Write as _;
@@ -348,4 +348,62 @@ fn a_change_of_a_callers_labels_changes_the_slice_of_the_callee() {
     assert_eq!(callers(&with), ["spiffe://leno.local/ns/default/sa/web"]);
     assert_eq!(callers(&without), [""; 0]);
     assert_ne!(with, without);
+}
+
+const CHAIN: &str = "
+apiVersion: leno.dev/v1alpha1
+kind: Chain
+metadata: {name: boutique, namespace: shop}
+spec: {entry: frontend, functions: [{name: frontend, to: [shop/cart, rates]}, {name: cart}, {name: rates}]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Function
+metadata: {name: frontend, namespace: shop}
+spec: {command: [a], protocol: chain, callees: [cart, rates, elsewhere]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Function
+metadata: {name: cart, namespace: shop}
+spec: {image: \"registry.example/cart:1\", protocol: chain}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Function
+metadata: {name: rates, namespace: shop, labels: {app: rates}}
+spec: {command: [a], protocol: grpc}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Function
+metadata: {name: elsewhere, namespace: shop}
+spec: {command: [a], callees: [frontend]}
+";
+
+#[test]
+fn functions_know_their_chain_and_whom_they_reach_through_it() {
+    let snapshot = parse(CHAIN);
+    let link = |id: &str| slice(&snapshot, id).chain;
+    let to = |names: &[&str]| names.iter().map(|name| name.parse().unwrap()).collect::<Vec<FunctionId>>();
+    let chain = ChainLink { chain: "shop/boutique".to_owned(), memory: 16 << 20, to: Vec::new() };
+    assert_eq!(link("shop/frontend"), Some(ChainLink { to: to(&["shop/cart", "shop/rates"]), ..chain.clone() }));
+    assert_eq!([link("shop/cart"), link("shop/rates")], [Some(chain.clone()), Some(chain)]);
+    assert_eq!(link("shop/elsewhere"), None);
+    assert_eq!(slice(&snapshot, "shop/cart").protocol, AppProtocol::Chain);
+    let smaller = parse(&CHAIN.replace("spec: {entry", "spec: {memory: 64Ki, entry"));
+    let [before, after] = [&snapshot, &smaller].map(|snapshot| slice(snapshot, "shop/cart"));
+    assert_eq!(after.chain.as_ref().unwrap().memory, 64 << 10);
+    assert_eq!(before.template(), after.template(), "a chain is the function's, and makes no revision");
+}
+
+#[test]
+fn a_chain_opens_no_call_that_a_policy_shuts() {
+    let egress = "
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: out, namespace: shop}
+spec: {podSelector: {}, policyTypes: [Egress], egress: [{to: [{podSelector: {matchLabels: {app: rates}}}]}]}
+";
+    let frontend = slice(&parse(&format!("{CHAIN}{egress}")), "shop/frontend");
+    let callees: Vec<&FunctionId> = frontend.callees.iter().map(|callee| &callee.id).collect();
+    assert_eq!(callees, frontend.chain.as_ref().unwrap().to.iter().collect::<Vec<_>>());
+    assert_eq!(callees.len(), 1);
 }

@@ -84,6 +84,15 @@ fn documents_of_requests_have_no_file_read_and_no_folder() {
 }
 
 #[test]
+fn a_chain_reaches_its_own_namespace() {
+    let text = "apiVersion: leno.dev/v1alpha1\nkind: Chain\nmetadata: {name: c, namespace: a}\nspec: {entry: f, functions: [{name: f}]}\n";
+    let documents = read(text);
+    assert_eq!(documents[0].id().to_string(), "Chain a/c");
+    assert_eq!(documents[0].reach(), Reach::Namespaces(["a".to_owned()].into()));
+    assert_eq!(Document::restore(documents[0].id(), text).unwrap().text(), text);
+}
+
+#[test]
 fn a_policy_reaches_what_it_names() {
     let reach = |spec: &str| read(&policy(spec))[0].reach();
     let namespaces = |names: &[&str]| Reach::Namespaces(names.iter().map(|&name| name.to_owned()).collect());

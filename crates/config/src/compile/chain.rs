@@ -85,13 +85,17 @@ fn links(
         list.problem("the chain has no function", "name one, such as `{name: frontend}`");
     }
     let parsed = |name: &str| fields::parsed(&chain.namespace, name);
-    let own: Vec<FunctionId> = spec.functions.iter().filter_map(|member| parsed(&member.name)).collect();
+    let own: BTreeSet<FunctionId> = spec.functions.iter().filter_map(|member| parsed(&member.name)).collect();
     let is_own = |id: &FunctionId| own.contains(id);
-    let known = || spec.functions.iter().map(|member| member.name.as_str());
+    let unknown = |scope: &Scope<'_>, written: &str| {
+        let known = spec.functions.iter().map(|member| member.name.as_str());
+        // Nobody reads the hundredth hint.
+        let hint = if scope.problem_count() > 100 { String::new() } else { did_you_mean(written, known) };
+        scope.problem(format!("`{}` is not among the `functions` of the chain", written.escape_debug()), hint);
+    };
     let entry = parsed(&spec.entry).filter(is_own);
     if entry.is_none() && !spec.functions.is_empty() {
-        let message = format!("`{}` is not among the `functions` of the chain", spec.entry.escape_debug());
-        scope.field("entry").problem(message, did_you_mean(&spec.entry, known()));
+        unknown(&scope.field("entry"), &spec.entry);
     }
     let mut links = Vec::new();
     for (index, member) in spec.functions.iter().enumerate() {
@@ -118,8 +122,7 @@ fn links(
         for (index, written) in member.to.iter().enumerate() {
             let scope = list.element(index);
             let Some(callee) = parsed(written).filter(is_own) else {
-                let message = format!("`{}` is not among the `functions` of the chain", written.escape_debug());
-                scope.problem(message, did_you_mean(written, known()));
+                unknown(&scope, written);
                 continue;
             };
             if callee == id {
@@ -177,7 +180,7 @@ fn eligible(
 }
 
 /// The callees of a function as its document has them, whether they are there or not.
-fn callees(context: &Context<'_>, documents: &Documents, id: &FunctionId) -> Vec<FunctionId> {
+fn callees(context: &Context<'_>, documents: &Documents, id: &FunctionId) -> BTreeSet<FunctionId> {
     let document = context.functions.get(id).map(|index| &documents.functions[*index].document);
     let written = document.into_iter().flat_map(|document| &document.spec.callees);
     written.filter_map(|name| fields::parsed(&id.namespace, name)).collect()
@@ -262,8 +265,12 @@ impl Called<'_> {
             let spec = root.field("spec");
             let list = spec.field("externalAuthorization");
             for (number, authorizer) in policy.authorizers.iter().enumerate() {
-                let Some(service) = &authorizer.service else { continue };
-                let asking = functions.iter().filter(|(_, function)| function.policies.contains(&index));
+                let inside = |service: &&FunctionId| self.inside(None, service).is_some();
+                let Some(service) = authorizer.service.as_ref().filter(inside) else { continue };
+                let asks = |(id, function): &(&FunctionId, &Function)| {
+                    function.policies.contains(&index) && !self.context.jobs.contains_key(*id)
+                };
+                let asking = functions.iter().filter(asks);
                 let mut refused = asking.filter_map(|(id, _)| Some((id, self.inside(Some(id), service)?)));
                 if let Some((id, (member, entry))) = refused.next() {
                     self.refuse(&list.element(number).field("service"), id, service, member, entry);

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Functions that hand each other memory where they are on one node, so that the bodies of their calls are not copied. What an instance writes can be read by
-/// instances of its chain only, and only by those that were sent something of it. A chain grants no permission: callees and authorization rules do, as always.
+/// instances of its chain only, and only by those that were sent something out of it. A chain grants no permission: callees and authorization rules do, as always.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Chain {
