@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 pub(super) const ENGINE: &str = "wasm";
 /// What a node counts of a chain: bytes of bodies that were copied into it, out of it, and handed over inside.
 pub(super) const COUNTERS: [&str; 3] =
-    ["leno_chain_copied_in_bytes_total", "leno_chain_copied_out_bytes_total", "leno_chain_handed_over_bytes_total"];
+    ["leno_chain_copied_in_bytes_total", "leno_chain_copied_out_bytes_total", "leno_chain_shared_bytes_total"];
 /// The label of the shop's chain.
 pub(super) const CHAIN: &str = "chain=\"shop/shop\"";
 

@@ -49,14 +49,14 @@ fn handle(function: &Function, chain: &Chain, call: Call) -> Result<(), leno_sdk
             }
             match written(chain, reply.body)? {
                 Some(buffer) => alone(call)?.answer(head, buffer),
-                None => alone(call)?.answer_with(head, Into::into),
+                None => alone(call)?.answer_with(head, |body| body.into()),
             }
         }
         Outcome::Forward { callee, path, body } => {
             let head = head(callee, path);
             match written(chain, body)? {
                 Some(buffer) => alone(call)?.forward(&head, buffer),
-                None => alone(call)?.forward_with(&head, Into::into),
+                None => alone(call)?.forward_with(&head, |body| body.into()),
             }
         }
     }
