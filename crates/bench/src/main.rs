@@ -6,6 +6,7 @@ mod ablation;
 mod affinity;
 mod arguments;
 mod azure;
+mod chains;
 mod coldstart;
 mod containers;
 mod contenders;
@@ -75,6 +76,8 @@ enum Command {
     Path(path::Arguments),
     /// Functions that are container images: cold starts beside the bare runtime, warm requests beside a process, pulls beside skopeo and umoci.
     Containers(containers::Arguments),
+    /// A shop of ten functions that call each other through the memory of a chain, through HTTP with the same policies, and without a mesh.
+    Chains(chains::Arguments),
     /// Control plane: what nodes get, how fast, and what it costs with up to 10,000 functions on 100 nodes.
     Control(control::Arguments),
     /// What requests feel when a part of a mesh fails: leader, etcd, nodes, networks; and what is admitted of a limit that four nodes share.
@@ -149,6 +152,7 @@ fn main() -> anyhow::Result<ExitCode> {
         Command::PathTalk(arguments) => path::round_trip::talk(&arguments),
         Command::Greeter => pipeline::greeter::run(),
         Command::Containers(arguments) => containers::run(&arguments),
+        Command::Chains(arguments) => chains::run(&arguments),
         Command::Control(arguments) => control::run(&arguments),
         Command::ControlPlane(arguments) => control::plane::run(&arguments),
         Command::Smoke(arguments) => smoke::run(&arguments),

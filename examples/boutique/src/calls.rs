@@ -1,0 +1,236 @@
+//! What functions are given, what they answer, and how they call each other.
+
+use bytes::Bytes;
+use hyper::{Method, StatusCode};
+use prost::Message;
+use std::fmt::{Debug, Display};
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The way to other functions. Each transport is one.
+pub trait Calls: Send + Sync {
+    /// Sends this to a function, and returns what it answers if it does so with 200.
+    fn call(
+        &self,
+        callee: &'static str,
+        path: &'static str,
+        payload: Payload<'_>,
+    ) -> impl Future<Output = Result<Bytes, Failure>> + Send;
+
+    /// Waits, without a core: what functions do that stand for slow ones.
+    fn wait(&self, time: Duration) -> impl Future<Output = ()> + Send;
+}
+
+/// A method of a function: the messages that it takes and answers with.
+pub struct Operation<Question, Answer> {
+    /// The function's name.
+    pub callee: &'static str,
+    /// The path of its calls.
+    pub path: &'static str,
+    messages: PhantomData<fn(Question) -> Answer>,
+}
+
+impl<Question: Message + Default + Debug, Answer: Message + Default + Debug> Operation<Question, Answer> {
+    /// A method that can be called.
+    pub const fn new(callee: &'static str, path: &'static str) -> Self {
+        Self { callee, path, messages: PhantomData }
+    }
+
+    /// Calls it.
+    pub async fn ask(&self, calls: &impl Calls, question: &Question) -> Result<Answer, Failure> {
+        let answer = calls.call(self.callee, self.path, Payload::Message(question)).await?;
+        Ok(Answer::decode(answer)?)
+    }
+
+    /// Reads the message of a call of it.
+    pub fn question(&self, request: &Request) -> Result<Question, Failure> {
+        Ok(Question::decode(request.body.clone())?)
+    }
+
+    /// Answers a call of it.
+    pub fn answer(&self, answer: impl Into<Arc<Answer>>) -> Outcome
+    where
+        Answer: 'static,
+    {
+        let answer: Arc<Answer> = answer.into();
+        Outcome::Reply(Reply::of(Body::Message(answer)))
+    }
+
+    /// Lets it answer instead, with the message that came.
+    pub fn answer_instead(&self) -> Outcome {
+        Outcome::Forward { callee: self.callee, path: self.path, body: Body::Same }
+    }
+
+    /// Lets it answer this instead.
+    pub fn answer_instead_to(&self, question: Question) -> Outcome
+    where
+        Question: 'static,
+    {
+        Outcome::Forward { callee: self.callee, path: self.path, body: Body::Message(Arc::new(question)) }
+    }
+}
+
+/// A call, as a function gets it.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Between functions it is always `POST`.
+    pub method: Method,
+    /// With the query, if there is one.
+    pub path: String,
+    /// Of a browser.
+    pub cookie: Option<String>,
+    /// A message; or a form, if a browser sent it.
+    pub body: Bytes,
+}
+
+/// What becomes of a call.
+#[derive(Debug)]
+pub enum Outcome {
+    /// It is answered.
+    Reply(Reply),
+    /// Another function answers it.
+    Forward {
+        /// Which one.
+        callee: &'static str,
+        /// The path of the call to it.
+        path: &'static str,
+        /// What it is sent.
+        body: Body,
+    },
+}
+
+/// An answer.
+#[derive(Debug)]
+pub struct Reply {
+    /// Its status.
+    pub status: StatusCode,
+    /// Its fields.
+    pub headers: Vec<(&'static str, String)>,
+    /// What is in it.
+    pub body: Body,
+}
+
+impl Reply {
+    /// 200, with this body.
+    pub fn of(body: Body) -> Self {
+        Self { status: StatusCode::OK, headers: Vec::new(), body }
+    }
+}
+
+impl From<Failure> for Reply {
+    fn from(failure: Failure) -> Self {
+        Self { status: failure.status(), ..Self::of(Body::Bytes(Bytes::from(failure.to_string()))) }
+    }
+}
+
+/// What a function answers, or lets another one answer.
+#[derive(Debug)]
+pub enum Body {
+    /// These bytes.
+    Bytes(Bytes),
+    /// This message.
+    Message(Arc<dyn Encode>),
+    /// What the call came with.
+    Same,
+}
+
+impl Body {
+    /// It, if the call came with `received`.
+    pub fn payload<'a>(&'a self, received: &'a Bytes) -> Payload<'a> {
+        match self {
+            Self::Bytes(bytes) => Payload::Bytes(bytes),
+            Self::Message(message) => Payload::Message(&**message),
+            Self::Same => Payload::Bytes(received),
+        }
+    }
+}
+
+/// What is sent. A message stays one until then, so that it is written where it leaves from, and nowhere else before.
+#[derive(Clone, Copy, Debug)]
+pub enum Payload<'a> {
+    /// These bytes.
+    Bytes(&'a Bytes),
+    /// This message.
+    Message(&'a dyn Encode),
+}
+
+impl Payload<'_> {
+    /// In memory of the process.
+    pub fn to_bytes(self) -> Bytes {
+        match self {
+            Self::Bytes(bytes) => bytes.clone(),
+            Self::Message(message) => {
+                let mut bytes = vec![0; message.length()];
+                message.write(&mut bytes);
+                bytes.into()
+            }
+        }
+    }
+}
+
+/// A message of whatever type.
+pub trait Encode: Debug + Send + Sync {
+    /// How many bytes it has.
+    fn length(&self) -> usize;
+    /// Writes it to `into`, which is just as long.
+    fn write(&self, into: &mut [u8]);
+}
+
+impl<M: Message + Debug> Encode for M {
+    fn length(&self) -> usize {
+        self.encoded_len()
+    }
+
+    fn write(&self, mut into: &mut [u8]) {
+        self.encode_raw(&mut into);
+    }
+}
+
+/// Why there is no good answer.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// The callee answered with another status than 200.
+    #[error("{callee} answered with {status}")]
+    Status {
+        /// Who was called.
+        callee: &'static str,
+        /// What it said.
+        status: StatusCode,
+    },
+    /// The callee did not answer.
+    #[error("{callee} does not answer: {cause}")]
+    Unreachable {
+        /// Who was called.
+        callee: &'static str,
+        /// What the transport says.
+        cause: String,
+    },
+    /// A message cannot be read.
+    #[error("not the message that belongs here: {0}")]
+    Message(#[from] prost::DecodeError),
+    /// The function has no such path.
+    #[error("there is nothing here")]
+    Path,
+    /// The question makes no sense.
+    #[error("{0}")]
+    Question(&'static str),
+    /// What is asked for is not there.
+    #[error("there is no {0}")]
+    Missing(&'static str),
+}
+
+impl Failure {
+    /// A callee that could not be asked.
+    pub fn unreachable(callee: &'static str, cause: impl Display) -> Self {
+        Self::Unreachable { callee, cause: cause.to_string() }
+    }
+
+    fn status(&self) -> StatusCode {
+        match self {
+            Self::Status { .. } | Self::Unreachable { .. } => StatusCode::BAD_GATEWAY,
+            Self::Message(_) | Self::Question(_) => StatusCode::BAD_REQUEST,
+            Self::Path | Self::Missing(_) => StatusCode::NOT_FOUND,
+        }
+    }
+}
