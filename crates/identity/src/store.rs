@@ -128,7 +128,9 @@ impl SvidStore {
         };
         let theirs = theirs.filter(is_newer);
         let is_newer = theirs.is_some();
-        theirs.map(|svid| self.show(svid));
+        if let Some(svid) = theirs {
+            self.show(svid);
+        }
         is_newer
     }
 

@@ -58,12 +58,12 @@ fn counted(mesh: &Mesh, name: &str) -> usize {
     line.parse().unwrap()
 }
 
-fn pid(mesh: &Mesh, function: &str) -> String {
-    mesh.instances(function)[0]["pid"].to_string()
+fn pid(mesh: &Mesh, function: &str) -> u64 {
+    mesh.instances(function)[0]["pid"].as_u64().unwrap()
 }
 
-fn kill(pid: &str) {
-    assert!(Command::new("kill").args(["-KILL", pid]).status().unwrap().success());
+fn kill(pid: u64) {
+    assert!(Command::new("kill").args(["-KILL", &pid.to_string()]).status().unwrap().success());
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn a_function_that_dies_takes_nothing_of_others_with_it() {
         mesh.output().iter().any(|line| line.contains(&format!("holding {LENGTH} bytes")))
     });
     let pid = pid(&mesh, "test/a");
-    kill(&pid);
+    kill(pid);
     let answer = waiting.join().unwrap();
     assert_eq!(answer.status, 502, "{}", answer.body);
     // Another instance of it takes the next, and its caller's memory is not used up.
@@ -245,7 +245,7 @@ fn a_chain_may_change_under_load() {
     mesh.write(&three().replace("  entry: web\n", "  entry: web\n  memory: 8Mi\n"));
     mesh.wait_for("another instance of a", |mesh| {
         let instances = mesh.instances("test/a");
-        !instances.is_empty() && instances.iter().all(|row| row["pid"].to_string() != first)
+        !instances.is_empty() && instances.iter().all(|row| row["pid"].as_u64() != Some(first))
     });
     stop.store(true, std::sync::atomic::Ordering::Relaxed);
     let answered: usize = load.into_iter().map(|load| load.join().unwrap()).sum();

@@ -235,7 +235,7 @@ impl Host for InstanceHost {
             let (Some(node), Some(attached)) = (self.node(), self.node.get()) else {
                 return Err("the node is ending".to_owned());
             };
-            let name: Arc<str> = instance.name(function).into();
+            let name = instance.name(function);
             let (Some(chain), Some(caller)) = (node.chain_of(function), node.credentials.of_instance(&name)) else {
                 return Err("the function is in no chain any more".to_owned());
             };
