@@ -3,14 +3,14 @@
 use super::plane::Plane;
 use super::relay::Relay;
 use super::world::{INSTANCE_MIB, World};
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use leno_config::FunctionId;
 use leno_control::node::{Agent, BACKOFF, Change, Connection, Options, Updates, join};
 use leno_control::{Capacity, Instance, InstanceState, JoinOptions, Load, Observation, Resource, Subject, enrol};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::watch;
 
@@ -29,8 +29,8 @@ pub(super) struct Agents {
 struct Tally {
     /// Slices that they have accepted.
     slices: AtomicU64,
-    /// Streams that have ended.
-    streams_lost: AtomicU64,
+    /// Why the last stream ended.
+    lost: Mutex<Option<String>>,
 }
 
 impl Agents {
@@ -52,16 +52,13 @@ impl Agents {
         self.tally.slices.load(Ordering::Relaxed)
     }
 
-    /// Streams of nodes that have ended, all but the stranger's. Each begins again by itself.
-    pub(super) fn streams_lost(&self) -> u64 {
-        self.tally.streams_lost.load(Ordering::Relaxed)
-    }
-
     /// Waits until the nodes have accepted so many slices.
     pub(super) async fn hold_slices(&self, count: u64) -> anyhow::Result<()> {
-        let lost = self.streams_lost();
-        let reached = until(|| self.slices() >= count || self.streams_lost() > lost).await;
-        ensure!(self.streams_lost() == lost, "a node lost its stream, so what it reported meanwhile is lost");
+        let lost = || self.tally.lost.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let reached = until(|| self.slices() >= count || lost().is_some()).await;
+        if let Some(reason) = lost() {
+            bail!("a node lost its stream, and what it reported meanwhile is lost: {reason}");
+        }
         reached.with_context(|| format!("nodes got {} slices instead of {count}", self.slices()))?;
         ensure!(self.slices() == count, "nodes got {} slices instead of {count}", self.slices());
         Ok(())
@@ -149,15 +146,10 @@ async fn accept(mut updates: Updates, tally: Arc<Tally>) {
 }
 
 async fn watch_stream(mut connection: watch::Receiver<Connection>, tally: Arc<Tally>) {
-    let mut connected = false;
     while connection.changed().await.is_ok() {
-        let now = connection.borrow_and_update().clone();
-        if let (true, Connection::Away { reason: Some(reason), .. }) = (connected, &now)
-            && tally.streams_lost.fetch_add(1, Ordering::Relaxed) == 0
-        {
-            println!("a node's stream ended: {reason}");
+        if let Connection::Away { reason: Some(reason), .. } = &*connection.borrow_and_update() {
+            *tally.lost.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason.clone());
         }
-        connected = now == Connection::Connected;
     }
 }
 
