@@ -220,7 +220,7 @@ async fn there_are_bounds() {
 async fn the_node_connects_where_the_environment_says() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = free.local_addr().unwrap().port();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_leno-test-function"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_leno-chain-function"));
     let child = command.arg("listen").env("PORT", port.to_string()).stdin(std::process::Stdio::null()).spawn();
     let _function = node::Function(child.unwrap());
     turned_away(port);
@@ -248,7 +248,7 @@ fn turned_away(port: u16) {
     }
     // Where everybody may run it.
     let program = std::env::temp_dir().join(format!("leno-test-knock-{}", std::process::id()));
-    std::fs::copy(env!("CARGO_BIN_EXE_leno-test-function"), &program).unwrap();
+    std::fs::copy(env!("CARGO_BIN_EXE_leno-chain-function"), &program).unwrap();
     let mut command = Command::new(&program);
     let knocked = command.arg("knock").env("PORT", port.to_string()).uid(NOBODY).gid(NOBODY).status();
     std::fs::remove_file(&program).unwrap();
