@@ -15,7 +15,7 @@ use crate::proxy_under_test::Programs;
 use crate::report::Report;
 use crate::statistics::Figure;
 use crate::trial::TOLERATED_PERCENT;
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use contender::{Kind, Running};
 use load::Observed;
 use serde::Serialize;
