@@ -52,5 +52,7 @@ fi
 
 [ ! -x scripts/wasm-toolchain.sh ] || scripts/wasm-toolchain.sh
 command -v npm >/dev/null || say "no npm here: the AssemblyScript extension and the JavaScript component will not be built and their tests are skipped"
+command -v go >/dev/null || say "no go here: the SDK's binding for Go is not tested"
+command -v node >/dev/null || say "no node here: the SDK's binding for Node.js is not tested"
 python3 -c 'import ensurepip, venv' 2>/dev/null || say "no python3 with venv here: the Python component will not be built and its test is skipped"
 [ -e /dev/kvm ] || say "no /dev/kvm here: sidecars will run in the wasm engine (tests of the microvm engine need /dev/kvm and will fail)"

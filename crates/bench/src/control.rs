@@ -170,6 +170,7 @@ async fn scheduled(
     let mut plane = Plane::start(cores, folder, world, false)?;
     let agents = Agents::join(&plane, world).await?;
     agents.offer();
+    plane.publish()?;
     agents.hold_slices(world.functions as u64).await?;
     plane.settle()?;
     let homes: Vec<_> = agents.homes().into_iter().collect();

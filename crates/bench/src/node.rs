@@ -90,6 +90,7 @@ async fn serve(arguments: &Arguments) -> anyhow::Result<()> {
         any_caller: false,
         capacity: None,
         settings: Settings::default(),
+        predecessor: None,
     };
     let engines = Arc::new(Engines::only(engine));
     let running = leno_node::start(mesh, NonZeroUsize::new(1), engines, Arc::default(), join).await?;

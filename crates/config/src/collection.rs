@@ -5,7 +5,7 @@
 use crate::compile::Documents;
 use crate::document::{Metadata, PolicySpec};
 use crate::import::{Foreign, Kind};
-use crate::load::{Parsed, broken_document, finish, parse};
+use crate::load::{self, Parsed, broken_document, finish, parse};
 use crate::problem::{Origin, Problem};
 use crate::snapshot::Snapshot;
 use crate::yaml::{self, Node};
@@ -47,8 +47,7 @@ pub enum Reach {
 
 impl DocumentId {
     /// The kinds that a document may be of.
-    pub const KINDS: [&str; 9] =
-        ["Mesh", "Function", "Job", "External", "Chain", "Policy", Kind::NAMES[0], Kind::NAMES[1], Kind::NAMES[2]];
+    pub const KINDS: [&str; 9] = load::KINDS;
 
     /// Whether documents of a kind are of the whole mesh and in no namespace.
     pub fn is_of_the_mesh(kind: &str) -> bool {

@@ -1,6 +1,5 @@
 //! Files -> documents -> [`Snapshot`].
 
-use crate::collection::DocumentId;
 use crate::compile::{self, Documents, Placed};
 use crate::deserialize::deserialize;
 use crate::document;
@@ -176,6 +175,10 @@ impl Parsed {
     }
 }
 
+/// The kinds that a document may be of.
+pub(crate) const KINDS: [&str; 9] =
+    ["Mesh", "Function", "Job", "External", "Chain", "Policy", Kind::NAMES[0], Kind::NAMES[1], Kind::NAMES[2]];
+
 /// The typed document; `None`: problems were reported.
 pub(crate) fn parse(file: &Path, node: Node, origin: Origin, problems: &RefCell<Vec<Problem>>) -> Option<Parsed> {
     let root = Scope::root(file, &node, problems);
@@ -195,7 +198,7 @@ pub(crate) fn parse(file: &Path, node: Node, origin: Origin, problems: &RefCell<
             Some(kind) => Some(Parsed::Foreign(Arc::new(Foreign { file: file.to_owned(), node, origin, kind }))),
             None => {
                 let message = format!("there is no kind `{}`", other.escape_debug());
-                root.field("kind").problem(message, did_you_mean(other, DocumentId::KINDS));
+                root.field("kind").problem(message, did_you_mean(other, KINDS));
                 None
             }
         },

@@ -32,7 +32,7 @@ use std::net::IpAddr;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 /// How long certificates of nodes and of the control plane are valid. They are renewed at half of it.
 pub(crate) const NODE_LIFETIME: Duration = Duration::from_secs(24 * 3600);
@@ -48,6 +48,8 @@ pub(crate) struct WeakControl(Weak<Inner>);
 
 struct Inner {
     state: Mutex<State>,
+    /// Changes under way that have the state for long. The threads that serve nodes do not wait for them: see [`Control::when_free`].
+    long_changes: watch::Sender<usize>,
     members: Mutex<Members>,
     /// Who signs, and the roots. Changed by whoever has locked the store.
     trust: Mutex<Trust>,
@@ -184,6 +186,7 @@ impl Control {
         certify(&own, &svids, &identity, &[], NO_MEMBER).map_err(|error| StartError::own(&error))?;
         Ok(Self(Arc::new(Inner {
             state,
+            long_changes: watch::Sender::new(0),
             members: Mutex::new(members),
             asking: Asking::default(),
             svids,
@@ -217,7 +220,7 @@ impl Control {
         let functions = compiled.functions.len();
         commit()?;
         store.save(definitions, &modules, &before, &histories).map_err(PublishError::from)?;
-        let changed = self.state().publish(compiled, histories);
+        let changed = self.change_at_length(|state| state.publish(compiled, histories));
         self.0.rollouts.notify_one();
         drop(store);
         let mut published = Published { functions, ..Published::default() };
@@ -252,7 +255,7 @@ impl Control {
         let kept: Vec<(&Slice, &History)> =
             slices.iter().copied().zip(prepared.iter().map(|(_, history)| history)).collect();
         store.change(&kept, removed).map_err(PublishError::from)?;
-        self.state().change(prepared, removed);
+        self.change_at_length(|state| state.change(prepared, removed));
         self.0.rollouts.notify_one();
         Ok(())
     }
@@ -453,9 +456,39 @@ impl Control {
         self.state().counters(node)
     }
 
+    /// Whether an admitted node is connected and has answered all that there is for it.
+    pub fn is_up_to_date(&self, node: &str) -> bool {
+        self.state().is_up_to_date(node)
+    }
+
     /// The lock is held only briefly and never across an await. Nothing panics while holding it, so poisoning is ignored.
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes a change that takes long where there are many functions.
+    fn change_at_length<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
+        struct Ends<'a>(&'a watch::Sender<usize>);
+        impl Drop for Ends<'_> {
+            fn drop(&mut self) {
+                self.0.send_modify(|changes| *changes -= 1);
+            }
+        }
+        self.0.long_changes.send_modify(|changes| *changes += 1);
+        let _ends = Ends(&self.0.long_changes);
+        change(&mut self.state())
+    }
+
+    /// Ends the wait for nodes of an earlier process to reconnect.
+    pub(crate) fn stop_awaiting(&self) {
+        self.change_at_length(State::stop_awaiting);
+    }
+
+    /// Waits until no change has the state for long. A thread that waited for the lock instead would answer no node's signs of life meanwhile, and all
+    /// of them would be taken for dead.
+    pub(crate) async fn when_free(&self) {
+        // The sender is there as long as this is.
+        let _ = self.0.long_changes.subscribe().wait_for(|changes| *changes == 0).await;
     }
 
     /// Like [`Control::state`]; never locked together with it.
@@ -519,3 +552,6 @@ impl fmt::Debug for Control {
         write!(f, "Control({})", &self.0.trust_domain)
     }
 }
+
+#[cfg(test)]
+mod tests;

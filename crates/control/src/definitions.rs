@@ -12,7 +12,7 @@ use leno_config::slice::{Container, Run, Scale};
 use leno_config::{FunctionId, MeshSlice, ModuleHash, Route, Slice};
 use leno_identity::{SpiffeId, TrustBundle, TrustDomain};
 use leno_policy::spec::{QuotaAlgorithm, RateLimit};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,8 +34,8 @@ pub(crate) type Modules = BTreeMap<ModuleHash, Arc<[u8]>>;
 pub(crate) struct Compiled {
     /// Modules that slices or revisions name.
     pub modules: Modules,
-    pub contents: BTreeMap<Subject, Content>,
-    pub functions: BTreeMap<FunctionId, Function>,
+    pub contents: HashMap<Subject, Content>,
+    pub functions: HashMap<FunctionId, Function>,
     pub by_identity: BTreeMap<SpiffeId, Vec<FunctionId>>,
     /// The SPIFFE ID of gateways.
     pub gateway: Option<SpiffeId>,

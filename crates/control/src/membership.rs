@@ -1,9 +1,14 @@
 //! What makes a process a node of the mesh: its identity, with the certificate that proves it.
 
 use leno_identity::{BadSpiffeId, CertificateDer, SavedError, SpiffeId, SvidStore, TrustBundle, TrustDomain};
+use std::convert::Infallible;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Interval between looks at files that another process writes.
+const FOLLOW: Duration = Duration::from_millis(200);
 
 /// A node's identity and the store with its certificate. The store also holds the trust bundle, and may hold other identities.
 #[derive(Clone)]
@@ -50,6 +55,29 @@ impl Membership {
             return Ok(());
         }
         self.keep_in(&folder, &mut kept)
+    }
+
+    /// Takes what another process of this node keeps in the files, as often as that renews it. `roots`: also the roots, which nobody delivers yet.
+    pub async fn follow(&self, roots: bool) -> Infallible {
+        loop {
+            tokio::time::sleep(FOLLOW).await;
+            self.take_in(roots);
+        }
+    }
+
+    fn take_in(&self, roots: bool) {
+        let folder = self.kept().as_ref().map(|kept| kept.folder.clone());
+        // The two files may be of different moments. The next time they are not.
+        let Some(Ok(Some((read, identity)))) = folder.map(|folder| SvidStore::restore(&folder)) else { return };
+        if identity != self.node {
+            return;
+        }
+        if roots && read.bundle() != self.svids.bundle() {
+            self.svids.set_bundle(TrustBundle::clone(&read.bundle()));
+        }
+        if self.svids.adopt(&read, &identity) {
+            tracing::info!("the process that runs has renewed the node's certificate");
+        }
     }
 
     fn keep_in(&self, folder: &Path, kept: &mut Option<Kept>) -> Result<(), SavedError> {

@@ -51,7 +51,7 @@ pub(crate) struct Scheduler {
     /// Nodes that may get something, by zone, best first.
     ranking: BTreeMap<Zone, BTreeSet<(Rank, Arc<str>)>>,
     images: HashMap<String, BTreeSet<Arc<str>>>,
-    functions: BTreeMap<FunctionId, Placed>,
+    functions: HashMap<FunctionId, Placed>,
     /// Functions for which no node was found that they need.
     short: BTreeSet<FunctionId>,
 }
@@ -197,6 +197,11 @@ impl Scheduler {
         self.settle(id)
     }
 
+    /// Whether this is what the function should have already, and it is on all nodes that it needs for that.
+    pub(crate) fn is_settled(&self, id: &FunctionId, desired: u32) -> bool {
+        self.functions.get(id).is_some_and(|placed| placed.demand.desired == desired) && !self.short.contains(id)
+    }
+
     pub(crate) fn remove_function(&mut self, id: &FunctionId) {
         let Some(placed) = self.functions.remove(id) else { return };
         self.short.remove(id);
@@ -244,13 +249,13 @@ impl Scheduler {
     pub(crate) fn reserve(&mut self, id: &FunctionId, name: &str, instances: u32) -> BTreeSet<FunctionId> {
         let Some(placed) = self.functions.get(id) else { return BTreeSet::new() };
         let instance = placed.demand.instance;
-        let mut freed = false;
+        let reserved = self.nodes.get(name).and_then(|node| node.functions.get(id)).copied();
+        let Some(reserved) = reserved.filter(|reserved| *reserved != instances) else { return BTreeSet::new() };
         self.with_node(name, |node| {
-            let Some(reserved) = node.functions.get_mut(id) else { return };
-            freed = instances < *reserved;
-            node.used = node.used.minus(&instance.times(*reserved)).plus(&instance.times(instances));
-            *reserved = instances;
+            node.used = node.used.minus(&instance.times(reserved)).plus(&instance.times(instances));
+            node.functions.insert(id.clone(), instances);
         });
+        let freed = instances < reserved;
         if freed { self.place_short(RETRIES) } else { BTreeSet::new() }
     }
 

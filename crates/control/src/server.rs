@@ -72,7 +72,7 @@ impl Control {
         tokio::spawn(async move {
             tokio::time::sleep(grace.saturating_mul(RESTART_GRACES)).await;
             if let Some(control) = awaiting.upgrade() {
-                control.state().stop_awaiting();
+                tokio::task::spawn_blocking(move || control.stop_awaiting());
             }
         });
         // The streams of nodes never end by themselves, so a graceful shutdown has to end them.
@@ -181,6 +181,7 @@ async fn scale(control: WeakControl) -> Infallible {
     loop {
         tokio::time::sleep(SCALE_TICK).await;
         if let Some(control) = control.upgrade() {
+            control.when_free().await;
             control.scale();
         }
     }
@@ -258,6 +259,7 @@ impl Conversation {
         if !self.control.members().get(&self.node).is_some_and(is_member) {
             return self.end(Status::permission_denied("this node was revoked")).await;
         }
+        self.control.when_free().await;
         let wake = Arc::new(Notify::new());
         let jobs = greeting.jobs.clone();
         let Some(session) = self.control.state().connect(&self.node, greeting, wake.clone()) else {
@@ -278,6 +280,7 @@ impl Conversation {
             () = ask(questions, &self.to_node) => None,
             _ = closed.wait_for(|closed| *closed) => Some(stopping()),
         };
+        self.control.when_free().await;
         self.control.asking().disconnect(&self.node, session);
         self.control.state().disconnect(&self.node, session);
         tracing::info!(node = &*self.node, reason = ended.as_ref().map(Status::message), "a node's stream ended");
@@ -294,6 +297,7 @@ impl Conversation {
         for (wait, patience) in [(grace, Patience::Again), (grace.saturating_mul(RESTART_GRACES), Patience::Last)] {
             tokio::time::sleep(wait).await;
             let Some(control) = weak.upgrade() else { return };
+            control.when_free().await;
             if control.state().forget(&node, session, patience) == Forgotten::Yes {
                 return;
             }
@@ -355,6 +359,7 @@ async fn push(
     loop {
         // The place in the queue comes first: the content of a delta is decided when it can be sent, not before.
         let place = to_node.reserve().await.ok()?;
+        control.when_free().await;
         let next = control.state().next_delta(node, session);
         match next {
             Next::Send(message) => place.send(Ok(message)),
@@ -391,7 +396,9 @@ async fn receive(
     to_node: &mpsc::Sender<Result<v1::ToNode, Status>>,
 ) -> Option<Status> {
     loop {
-        match from_node.message().await {
+        let message = from_node.message().await;
+        control.when_free().await;
+        match message {
             Ok(Some(v1::FromNode { message: Some(Message::Renew(renew)) })) => {
                 if control.renew_leases(node, session) {
                     // A node that does not read its stream gets no new term.
@@ -475,6 +482,7 @@ impl Identity for Service {
         if identity.node_name() == Some(&node) {
             return self.sign_node((&node, &peer), &identity, &csr, (&authority, NODE_LIFETIME));
         }
+        self.control.when_free().await;
         let lifetime = self.control.state().may_sign(&node, &identity);
         let Some(lifetime) = lifetime else {
             tracing::warn!(node = &*node, %identity, "a node asked for an identity that it does not host");

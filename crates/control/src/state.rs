@@ -9,6 +9,9 @@
 //!
 //! Functions are known by the nodes that host them, and subjects by the nodes that want them. So a change costs what it concerns, however many
 //! functions and nodes there are.
+//!
+//! What is looked up by function or subject is in hash maps: an ordered map of ten thousand names compares some fifty texts for each. What decides has
+//! no order of theirs.
 
 mod delivery;
 mod jobs;
@@ -39,7 +42,7 @@ use crate::wire::Certified;
 use bytes::Bytes;
 use leno_config::{FunctionId, Slice};
 use leno_identity::{SpiffeId, TrustDomain};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::mem;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -65,9 +68,9 @@ pub(crate) struct State {
     jobs: Jobs,
     index: Index,
     scheduler: Scheduler,
-    scaled: BTreeMap<FunctionId, Scaled>,
+    scaled: HashMap<FunctionId, Scaled>,
     /// The rate limits that are divided between nodes.
-    leased: BTreeMap<FunctionId, Leases>,
+    leased: HashMap<FunctionId, Leases>,
     /// Functions whose limits may have to be divided anew.
     dividing: BTreeSet<FunctionId>,
     /// When nodes last asked for another term of their leases, also of nodes that are gone.
@@ -99,7 +102,7 @@ struct Node {
     hosted: BTreeSet<FunctionId>,
     session: Option<Session>,
     last_session: u64,
-    in_force: BTreeMap<Subject, Version>,
+    in_force: HashMap<Subject, Version>,
     rejected: BTreeMap<Subject, (Version, String)>,
     counters: Counters,
     certificates: Option<Certified>,
@@ -159,7 +162,7 @@ impl State {
             index: Index::default(),
             scheduler: Scheduler::default(),
             scaled,
-            leased: BTreeMap::new(),
+            leased: HashMap::new(),
             dividing: BTreeSet::new(),
             renewed: BTreeMap::new(),
             active: BTreeSet::new(),
@@ -169,7 +172,7 @@ impl State {
             issuer: Vec::new(),
             proofs: 0,
         };
-        for id in state.compiled.functions.keys().cloned().collect::<Vec<_>>() {
+        for id in state.compiled.functions.keys().cloned().collect::<BTreeSet<_>>() {
             state.define(&id);
         }
         state
@@ -228,7 +231,7 @@ impl State {
         self.nodes.remove(&name);
         self.issued.retain(|(_, node), _| **node != *name);
         // What it said to have of functions that are elsewhere would keep their instances there below the maximum forever.
-        let ids: Vec<_> = self.scaled.keys().cloned().collect();
+        let ids: BTreeSet<_> = self.scaled.keys().cloned().collect();
         for id in ids {
             if self.scaled.get_mut(&id).is_some_and(|scaled| scaled.grants.forget(&name)) {
                 self.rebalance(&id);
@@ -445,6 +448,8 @@ impl State {
         node.away_since = None;
         node.in_force = held.iter().cloned().collect();
         node.rejected.clear();
+        // It may be another process, with certificates of its own. It says which.
+        node.certificates = None;
         let moved = (node.present, node.inbound) != (true, inbound);
         node.inbound = inbound;
         node.present = true;
@@ -564,6 +569,11 @@ impl State {
         Some(self.nodes.get(name)?.counters)
     }
 
+    /// Time goes on. Whoever has waited for the lock comes with an earlier time than who got it meanwhile.
+    fn advance(&mut self, now: Duration) {
+        self.now = self.now.max(now);
+    }
+
     fn is_job(&self, id: &FunctionId) -> bool {
         self.compiled.functions.get(id).is_some_and(|function| function.job.is_some())
     }
@@ -586,7 +596,7 @@ impl Node {
             hosted: BTreeSet::new(),
             session: None,
             last_session: 0,
-            in_force: BTreeMap::new(),
+            in_force: HashMap::new(),
             rejected: BTreeMap::new(),
             counters: Counters::default(),
             certificates: None,

@@ -390,8 +390,9 @@ async fn thousands_of_functions_arrive_in_pieces_and_completely() {
     let counters = control.counters("one").unwrap();
     assert_eq!((counters.messages, counters.resources), (pieces, 5001));
 
-    // And they go completely.
-    control.publish(&definitions([])).unwrap();
+    // And they go completely, while the stream is served.
+    let publishing = control.clone();
+    tokio::task::spawn_blocking(move || publishing.publish(&definitions([]))).await.unwrap().unwrap();
     let changes = accepted(&mut updates).await;
     assert_eq!(changes.len(), 5000);
     assert_eq!(agent.held().len(), 1);

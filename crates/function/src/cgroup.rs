@@ -25,6 +25,8 @@ use tokio::sync::oneshot;
 
 /// Name of a node's group. The rest is random.
 const PREFIX: &str = "leno-node-";
+/// The group of the node's own processes, in the node's.
+const MAIN: &str = "main";
 /// The file in each group that lists its processes.
 const MEMBERS: &str = "cgroup.procs";
 /// The file in each group that lists the controllers which are enabled for the groups in it.
@@ -60,7 +62,7 @@ impl Cgroups {
         fs::create_dir(&node)?;
         // Between these two steps another node that sweeps takes the group for abandoned. Then this node has no group.
         let lock = lock(&node)?;
-        let main = node.join("main");
+        let main = node.join(MAIN);
         fs::create_dir(&main)?;
         fs::write(main.join(MEMBERS), "0")?;
         let (mover, moves) = mpsc::channel();
@@ -76,7 +78,7 @@ impl Cgroups {
     /// Moves a process of the node and its descendants into the node's own group. Where they were, no limits could be enforced for what is in groups
     /// below.
     pub(crate) fn take_in(&self, process: u32) -> io::Result<()> {
-        Cgroup::move_all(&self.node.join("main").join(MEMBERS), process)
+        Cgroup::move_all(&self.node.join(MAIN).join(MEMBERS), process)
     }
 
     /// Creates a group for a running instance that has no limits, and moves the instance into it. The receiver gets nothing if that fails.
@@ -154,7 +156,7 @@ impl Drop for Cgroups {
             // No process can be in a group whose controllers are enabled. They cannot be disabled if another node uses them too.
             back = switch(&self.node, '-').and_then(|()| switch(parent, '-')).and_then(|()| go_back());
         }
-        if back.is_ok() && vanishes(&self.node.join("main")) {
+        if back.is_ok() && vanishes(&self.node.join(MAIN)) {
             let _ = fs::remove_dir(&self.node);
         }
     }
@@ -311,7 +313,27 @@ fn own_group() -> io::Result<PathBuf> {
     let mount = mount.ok_or_else(|| missing("no cgroup2 file system is mounted"))?;
     let groups = read(Path::new("/proc/self/cgroup"))?;
     let group = groups.lines().find_map(|line| line.strip_prefix("0::/"));
-    Ok(Path::new(mount).join(group.ok_or_else(|| missing("this process is in no cgroup v2"))?))
+    let group = group.ok_or_else(|| missing("this process is in no cgroup v2"))?;
+    Ok(Path::new(mount).join(outside(Path::new(group))))
+}
+
+/// The group in which nodes have theirs. A process that an earlier one of the same node started begins in that one's group.
+fn outside(group: &Path) -> &Path {
+    let is_node = |name: &std::ffi::OsStr| name.to_string_lossy().starts_with(PREFIX);
+    match (group.file_name(), group.parent()) {
+        (Some(name), Some(node)) if name == MAIN && node.file_name().is_some_and(is_node) => {
+            node.parent().unwrap_or(node)
+        }
+        _ => group,
+    }
+}
+
+/// Ends what dead processes of this node, and other dead nodes, left behind in control groups.
+///
+/// # Errors
+/// There are no control groups of version 2, or they cannot be listed.
+pub fn sweep_groups() -> io::Result<()> {
+    sweep(&own_group()?)
 }
 
 /// Ends what dead nodes left behind.

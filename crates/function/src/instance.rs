@@ -8,8 +8,8 @@ use crate::error::AcquireError;
 use crate::host::LinkEnd;
 use crate::instance_id::InstanceId;
 use crate::ports::Port;
-use crate::processes::NotTheInstance;
 use crate::process::Program;
+use crate::processes::NotTheInstance;
 use crate::reach::Reach;
 use crate::readiness;
 use crate::status::{InstanceState, InstanceStatus, Isolation};
@@ -155,9 +155,8 @@ impl Instance {
     }
 
     async fn serve(&mut self, tree: ProcessTree, reach: Reach, address: SocketAddr, belongings: &mut Belongings) {
-        let link_end;
-        match self.become_ready(&tree, &reach, address).await {
-            Start::Ready(end) => link_end = end,
+        let link_end = match self.become_ready(&tree, &reach, address).await {
+            Start::Ready(end) => end,
             Start::Cancelled => return self.finish(tree).await,
             Start::Exited => {
                 let status = belongings.describe(tree.end().await);
@@ -168,7 +167,7 @@ impl Instance {
                 self.failed(Failure::NeverReady(error));
                 return self.finish(tree).await;
             }
-        }
+        };
         let slot = Slot::new(&self.owner.function, self.owner.id, address, reach);
         self.owner.board.set_state(self.owner.id, InstanceState::Ready);
         let (reply, published) = oneshot::channel();

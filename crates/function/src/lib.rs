@@ -61,6 +61,7 @@ mod supervisor;
 mod tree;
 
 pub use accounts::Accounts;
+pub use cgroup::sweep_groups;
 pub use container::{ContainerSpec, ImageSource, ImageState, Lease as ImageLease, Source, Unpacked};
 pub use dispatcher::Lease;
 pub use error::AcquireError;
@@ -69,8 +70,9 @@ pub use instance_id::InstanceId;
 pub use job::{JobSpec, JobState, JobStatus};
 pub use leno_autoscaler::{Mode, Reason};
 pub use leno_room::{Entrances, Refused};
+pub use orphans::{Apart, end_orphans, start_apart};
 pub use output::{LogLine, Mark, Read, Reading, Stream};
-pub use processes::{NotTheInstance, Processes, descends_from_the_node};
+pub use processes::{NotTheInstance, Processes, descends_from, descends_from_the_node};
 pub use reach::ConnectError;
 pub use spec::{FunctionSpec, Rooms, Settings};
 pub use status::{FunctionLoad, FunctionStatus, InstanceState, InstanceStatus, Isolation, ScaleEvent, Scaling};

@@ -17,9 +17,9 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 use std::time::SystemTime;
 use tokio::sync::{mpsc, watch};
-use std::time::Duration;
 use tokio::time::Instant;
 
 /// An order of the supervisor to a function's task.

@@ -5,7 +5,7 @@
 
 use crate::processes;
 use rustix::process::{Pid, Signal, WaitOptions, getpid};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -24,6 +24,8 @@ static ADOPTING: AtomicBool = AtomicBool::new(false);
 static LIVE_LEADERS: Mutex<BTreeMap<u32, String>> = Mutex::new(BTreeMap::new());
 /// Tell which children of this process are no instances.
 static SPARED: Mutex<Vec<Box<dyn Fn() -> u32 + Send>>> = Mutex::new(Vec::new());
+/// Children of this process that [`start_apart`] has started.
+static APART: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
 /// Held for reading while a process is started, until it is among the leaders. Held for writing while orphans are looked for.
 static STARTING: RwLock<()> = RwLock::new(());
 
@@ -49,6 +51,25 @@ pub(crate) fn start<C>(instance: &str, start: impl FnOnce() -> io::Result<(u32, 
     Ok(child)
 }
 
+/// Starts a child of this process that is no instance with `start`, which returns the process ID. It is left alone until the result is dropped, which
+/// must not be before it was waited for.
+pub fn start_apart<C>(start: impl FnOnce() -> io::Result<(u32, C)>) -> io::Result<(C, Apart)> {
+    let _nobody_looks = STARTING.read().unwrap_or_else(PoisonError::into_inner);
+    let (process, child) = start()?;
+    apart().insert(process);
+    Ok((child, Apart(process)))
+}
+
+/// A child of this process that is no instance.
+#[derive(Debug)]
+pub struct Apart(u32);
+
+impl Drop for Apart {
+    fn drop(&mut self) {
+        apart().remove(&self.0);
+    }
+}
+
 /// Leaves a child of this process alone that is no instance. `child` tells which one that is.
 pub(crate) fn spare(child: impl Fn() -> u32 + Send + 'static) {
     SPARED.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(child));
@@ -59,8 +80,8 @@ pub(crate) fn ended(leader: u32) {
     leaders().remove(&leader);
 }
 
-/// Kills what is left of instances that have ended, and waits until it is gone.
-pub(crate) async fn end_orphans() {
+/// Kills what is left of instances that have ended, and of other processes of this node, and waits until it is gone.
+pub async fn end_orphans() {
     if !ADOPTING.load(SeqCst) {
         return;
     }
@@ -89,6 +110,7 @@ fn kill_orphans() -> bool {
 fn orphans() -> impl Iterator<Item = u32> {
     let children = processes::children(getpid().as_raw_nonzero().get().unsigned_abs());
     let mut leaders: Vec<u32> = leaders().keys().copied().collect();
+    leaders.extend(apart().iter().copied());
     leaders.extend(SPARED.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|child| child()));
     leaders.sort_unstable();
     children.into_iter().filter(move |child| leaders.binary_search(child).is_err())
@@ -114,6 +136,10 @@ fn reap(orphan: u32) {
 
 fn pid(number: u32) -> Option<Pid> {
     i32::try_from(number).ok().and_then(Pid::from_raw)
+}
+
+fn apart() -> MutexGuard<'static, BTreeSet<u32>> {
+    APART.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn leaders() -> MutexGuard<'static, BTreeMap<u32, String>> {

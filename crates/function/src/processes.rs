@@ -76,6 +76,17 @@ impl Processes {
         Ok(Self { leader, group, known: Mutex::default() })
     }
 
+    /// What another process needs to see whether a connection is the instance's; see [`Processes::told`].
+    pub fn tell(&self) -> (u32, u64, Option<PathBuf>) {
+        (self.leader.number, self.leader.started, self.group.clone())
+    }
+
+    /// The processes of another node process's instance: the ID of the first one and when it started, in the kernel's ticks since boot, and the file
+    /// that lists the members of its control group.
+    pub fn told(number: u32, started: u64, group: Option<PathBuf>) -> Self {
+        Self { leader: Process { number, started }, group, known: Mutex::default() }
+    }
+
     /// Checks that a connection from `near` to `far` has reached the instance. Call it when the connection is established and before the first byte
     /// is sent.
     ///
@@ -337,7 +348,14 @@ pub(crate) fn group(process: u32) -> Option<u32> {
 /// # Errors
 /// The process has ended, or its ancestors keep changing.
 pub fn descends_from_the_node(process: u32) -> io::Result<bool> {
-    let node = std::process::id();
+    descends_from(process, std::process::id())
+}
+
+/// The same for another process of the node.
+///
+/// # Errors
+/// The process has ended, or its ancestors keep changing.
+pub fn descends_from(process: u32, node: u32) -> io::Result<bool> {
     for _ in 0..MAX_SCANS {
         let mut ancestor = process;
         loop {

@@ -73,7 +73,8 @@ impl Reach {
             Self::Room(inside) => Ok(inside.connect_unix(name.as_bytes()).await?),
             Self::Process(processes) => {
                 let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-                let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).map_err(io::Error::from)?;
+                let socket =
+                    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).map_err(io::Error::from)?;
                 let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).map_err(io::Error::from)?;
                 rustix::net::connect(&socket, &address).map_err(io::Error::from)?;
                 let listener = rustix::net::sockopt::socket_peercred(&socket).map_err(io::Error::from)?.pid;
@@ -81,7 +82,8 @@ impl Reach {
                 Ok(socket)
             }
             Self::Address => {
-                Err(io::Error::new(io::ErrorKind::Unsupported, "only instances that the node started have a link").into())
+                Err(io::Error::new(io::ErrorKind::Unsupported, "only instances that the node started have a link")
+                    .into())
             }
         }
     }

@@ -142,6 +142,8 @@ pub struct Settings {
     pub accounts: Accounts,
     /// The rooms of this node.
     pub rooms: Rooms,
+    /// Number of the first instance. Another process of this node may have instances with lower ones.
+    pub first_instance: u64,
     /// Soft limit of instances on file descriptors; `None`: the node's own, which the node may have raised for its connections.
     pub descriptors: Option<u64>,
     /// Longest wait for the in-flight requests of an instance that is being stopped, before SIGTERM.
@@ -169,6 +171,7 @@ impl Default for Settings {
             adopt_orphans: false,
             accounts: Accounts::node(),
             rooms: Rooms::None("nobody asked for any".to_owned()),
+            first_instance: 1,
             descriptors: None,
             drain: Duration::from_secs(10),
             kept_output: 64 << 10,

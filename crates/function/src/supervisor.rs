@@ -6,7 +6,7 @@ use crate::dispatcher::Buffer;
 use crate::dispatcher::Dispatcher;
 use crate::dispatcher::Lease;
 use crate::error::AcquireError;
-use crate::host::Host;
+use crate::host::{Host, Linking};
 use crate::instance_id::InstanceId;
 use crate::job::{self, JobSpec, JobStatus, Jobs};
 use crate::lifecycle::{Lifecycle, Order, Shared};
@@ -19,6 +19,7 @@ use leno_config::id::FunctionId;
 use leno_room::{Entrances, Refused};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
@@ -93,7 +94,7 @@ impl Supervisor {
         }
         let (buffer, settings) = (Buffer::new(settings.buffer), Arc::new(settings));
         let host: Arc<dyn Host> = Arc::new(Announcing { host, changes: changes.clone() });
-        let next_instance = Arc::new(AtomicU64::new(1));
+        let next_instance = Arc::new(AtomicU64::new(settings.first_instance));
         let jobs = job::Shared {
             settings: Arc::clone(&settings),
             host: Arc::clone(&host),
@@ -268,6 +269,11 @@ impl Supervisor {
         if let Rooms::Open(rooms) = &self.inner.settings.rooms {
             rooms.close().await;
         }
+    }
+
+    /// The number that the next instance gets.
+    pub fn next_instance(&self) -> u64 {
+        self.inner.next_instance.load(Ordering::Relaxed)
     }
 
     /// The function with this name; of several revisions, the slice's own.
@@ -545,6 +551,10 @@ impl<H: Host> Host for Announcing<H> {
 
     fn started(&self, function: &FunctionId, instance: InstanceId, processes: &Arc<Processes>) {
         self.host.started(function, instance, processes);
+    }
+
+    fn link<'a>(&'a self, function: &'a FunctionId, instance: InstanceId, socket: OwnedFd) -> Linking<'a> {
+        self.host.link(function, instance, socket)
     }
 
     fn log(&self, line: &LogLine) {

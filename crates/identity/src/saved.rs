@@ -146,6 +146,24 @@ mod tests {
     }
 
     #[test]
+    fn another_process_takes_what_is_newer_and_nothing_else() {
+        let (authority, store, id) = member(Duration::from_secs(600));
+        let other = SvidStore::new(authority.bundle().clone());
+        assert!(other.adopt(&store, &id));
+        assert!(!other.adopt(&store, &id), "it has that one");
+        let renew = |store: &SvidStore, lifetime| {
+            let request = KeyRequest::new(&id).unwrap();
+            let chain = authority.sign(request.csr(), &id, Duration::from_secs(lifetime)).unwrap();
+            store.install(request, chain).unwrap();
+        };
+        renew(&store, 500);
+        assert!(!other.adopt(&store, &id), "it is older");
+        renew(&store, 700);
+        assert!(other.adopt(&store, &id));
+        assert_eq!(other.current(&id).unwrap().chain(), store.current(&id).unwrap().chain());
+    }
+
+    #[test]
     fn what_cannot_be_used_is_said_with_the_file() {
         let folder = tempfile::tempdir().unwrap();
         let (_authority, store, id) = member(Duration::from_secs(600));

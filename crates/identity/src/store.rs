@@ -101,6 +101,11 @@ impl SvidStore {
         self.all().iter().map(|svid| svid.issuer().clone()).collect()
     }
 
+    /// Whether the authority that signs now, as far as is known, has signed all that is shown.
+    pub fn is_renewed(&self) -> bool {
+        self.issuer.load().as_deref().is_none_or(|issuer| self.issuers().iter().all(|other| other == issuer))
+    }
+
     /// Checks the authority's answer to `request` as peers would, and serves it from the next handshake on. On an error the
     /// store goes on with what it has.
     pub fn install(&self, request: KeyRequest, chain: Vec<CertificateDer<'static>>) -> Result<Arc<Svid>, SvidError> {
@@ -111,12 +116,30 @@ impl SvidStore {
             svid = svid.due_at(after(now, AGAIN).min(svid.renew_at()));
         }
         let svid = Arc::new(svid);
-        let slot = self.slot(svid.id());
-        slot.0.store(Some(svid.clone()));
-        if let Some(name) = svid.id().server_name() {
+        self.show(svid.clone());
+        Ok(svid)
+    }
+
+    /// Takes the SVID of `id` from another store, if that one is newer. Returns whether it is.
+    pub fn adopt(&self, other: &Self, id: &SpiffeId) -> bool {
+        let (own, theirs) = (self.current(id), other.current(id));
+        let is_newer = |theirs: &Arc<Svid>| {
+            own.is_none_or(|own| own.not_after() <= theirs.not_after() && own.chain() != theirs.chain())
+        };
+        let theirs = theirs.filter(is_newer);
+        let is_newer = theirs.is_some();
+        if let Some(svid) = theirs {
+            self.show(svid);
+        }
+        is_newer
+    }
+
+    fn show(&self, svid: Arc<Svid>) {
+        let (slot, name) = (self.slot(svid.id()), svid.id().server_name());
+        slot.0.store(Some(svid));
+        if let Some(name) = name {
             self.write().by_server_name.insert(name, slot);
         }
-        Ok(svid)
     }
 
     /// Asks `sign` for a certificate for `id` and installs it: both the first and each later one.

@@ -5,20 +5,21 @@ mod address;
 mod listener;
 
 pub(crate) use address::{Address, token};
-pub(crate) use listener::{Listener, is_trusted};
+pub(crate) use listener::{Inherited, Listener, PREDECESSOR, is_trusted};
 
 use crate::log_page::{LogPage, LogQuery, Marks};
 use crate::scrape::Scrape;
-use crate::{certificates, jobs, nodes, revisions, scaling};
+use crate::{certificates, jobs, nodes, revisions, scaling, successor};
 use axum::extract::Query;
-use http_body_util::Full;
+use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{HeaderValue, WWW_AUTHENTICATE};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode, Uri};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use leno_config::FunctionId;
-use leno_config::slice::{IN_NODE, Run};
+use leno_config::size::Size;
+use leno_config::slice::{ChainLink, IN_NODE, Run};
 use leno_control::{Control, FunctionNode};
 use leno_function::{ImageState, InstanceState, Supervisor};
 use leno_proxy::metrics::CONTENT_TYPE;
@@ -28,15 +29,21 @@ use prometheus_client::collector::Collector;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::convert::Infallible;
+use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 /// Connections at a time. Operators are few.
 const MOST_CONNECTIONS: usize = 64;
 /// A connection is for one request, and for no longer.
 const LONGEST_EXCHANGE: Duration = Duration::from_secs(10);
+
+/// Longest body of a request, in bytes.
+const MOST_ASKED: usize = 16 << 10;
 
 /// The answer of a node to what only the control plane knows.
 const ELSEWHERE: &str =
@@ -50,11 +57,31 @@ pub(crate) struct Admin {
     pub control: Option<Control>,
     /// Whether the configuration is in force and every identity certified.
     pub ready: watch::Receiver<bool>,
+    /// Takes requests to upgrade, one at a time; `None`: this process cannot be.
+    pub upgrades: Option<mpsc::Sender<successor::Request>>,
 }
 
-/// Answers until the runtime ends.
-pub(crate) async fn serve(admin: Arc<Admin>, listener: Listener) {
+/// A listener that answers until the runtime ends.
+pub(crate) struct Serving {
+    accepting: JoinHandle<()>,
+    room: Arc<Semaphore>,
+}
+
+impl Serving {
+    /// Accepts no more, and waits until what was asked is answered.
+    pub(crate) async fn end(self) {
+        self.accepting.abort();
+        let _ = timeout(LONGEST_EXCHANGE, self.room.acquire_many(MOST_CONNECTIONS as u32)).await;
+    }
+}
+
+/// Begins to answer.
+pub(crate) fn serve(admin: Arc<Admin>, listener: Listener) -> Serving {
     let room = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+    Serving { accepting: tokio::spawn(accept(admin, listener, room.clone())), room }
+}
+
+async fn accept(admin: Arc<Admin>, listener: Listener, room: Arc<Semaphore>) {
     loop {
         // Further ones wait in the kernel's queue.
         let Ok(permit) = room.clone().acquire_owned().await else { return };
@@ -69,12 +96,20 @@ pub(crate) async fn serve(admin: Arc<Admin>, listener: Listener) {
         let admin = admin.clone();
         tokio::spawn(async move {
             let _permit = permit;
-            let service =
-                service_fn(|request| std::future::ready(Ok::<_, Infallible>(admin.answer(&access, &request))));
+            let upgrading = AtomicBool::new(false);
+            let (admin, access, upgrading) = (&*admin, &access, &upgrading);
+            let service = service_fn(move |request: Request<Incoming>| async move {
+                let is_upgrade = request.method() == Method::POST && request.uri().path() == successor::PATH;
+                Ok::<_, Infallible>(match is_upgrade {
+                    true => admin.upgrade(access, request, upgrading).await,
+                    false => admin.answer(access, &request),
+                })
+            });
             let mut server = hyper::server::conn::http1::Builder::new();
             server.timer(TokioTimer::new()).header_read_timeout(LONGEST_EXCHANGE).keep_alive(false);
+            let mut connection = pin!(server.serve_connection(TokioIo::new(stream), service));
             // A client that goes away is no event, and one that does not read makes way for others.
-            let _ = timeout(LONGEST_EXCHANGE, server.serve_connection(TokioIo::new(stream), service)).await;
+            while timeout(LONGEST_EXCHANGE, &mut connection).await.is_err() && upgrading.load(Ordering::Relaxed) {}
         });
     }
 }
@@ -106,6 +141,7 @@ impl Admin {
             "/flows" => list(json!(self.node.telemetry.flows(request.uri().query()))),
             "/recent" => list(json!(self.node.telemetry.ring.latest(RECENT))),
             "/externals" => list(self.externals()),
+            "/chains" => list(self.chains()),
             _ => match (path.strip_prefix("/explain/"), path.strip_prefix("/destinations/").map(str::parse)) {
                 (Some(request_id), _) => self.explain(request_id),
                 _ if path.starts_with(LOGS) => self.logs(request.uri()),
@@ -115,6 +151,52 @@ impl Admin {
                 }
                 _ => reply(StatusCode::NOT_FOUND, "text/plain", PATHS.to_owned()),
             },
+        }
+    }
+
+    /// Has the node upgraded, and tells how that went. `under_way` is true meanwhile.
+    async fn upgrade(
+        &self,
+        access: &Access,
+        request: Request<Incoming>,
+        under_way: &AtomicBool,
+    ) -> Response<Full<Bytes>> {
+        let text = |status, body: &str| reply(status, "text/plain", format!("{body}\n"));
+        // Whoever may ask for this decides what the node is. A token, which may be there for monitoring, is not enough.
+        if !matches!(access, Access::Full) {
+            return text(
+                StatusCode::FORBIDDEN,
+                "an upgrade is asked for at the Unix socket, by the node's account or root",
+            );
+        }
+        let Some(upgrades) = &self.upgrades else {
+            return text(
+                StatusCode::NOT_FOUND,
+                "a control plane is in this process, so it cannot be upgraded; start it again",
+            );
+        };
+        let body = Limited::new(request.into_body(), MOST_ASKED).collect().await;
+        let ask = body.map_err(|error| error.to_string()).and_then(|body| {
+            serde_json::from_slice::<successor::Ask>(&body.to_bytes()).map_err(|error| error.to_string())
+        });
+        let ask = match ask {
+            Ok(ask) => ask,
+            Err(error) => return text(StatusCode::BAD_REQUEST, &error),
+        };
+        if !*self.ready.borrow() {
+            return text(StatusCode::CONFLICT, "it is still starting");
+        }
+        let (answer, answered) = oneshot::channel();
+        if upgrades.try_send(successor::Request { ask, answer }).is_err() {
+            return text(StatusCode::CONFLICT, "another upgrade is under way");
+        }
+        under_way.store(true, Ordering::Relaxed);
+        let outcome = answered.await;
+        under_way.store(false, Ordering::Relaxed);
+        match outcome {
+            Ok(Ok(done)) => text(StatusCode::OK, &done),
+            Ok(Err(reason)) => text(StatusCode::CONFLICT, &reason),
+            Err(_) => text(StatusCode::CONFLICT, "it is ending"),
         }
     }
 
@@ -224,6 +306,25 @@ impl Admin {
         rows.into_iter().map(|(_, row)| row).collect()
     }
 
+    /// Functions of chains, by chain.
+    fn chains(&self) -> Value {
+        let snapshot = self.node.snapshot.load();
+        let mut rows: Vec<((&str, &str), Value)> = Vec::new();
+        for entry in snapshot.functions.values() {
+            let Some(ChainLink { chain, memory, to }) = &entry.slice.chain else { continue };
+            let row = json!({
+                "chain": chain,
+                "function": &*entry.name,
+                "protocol": entry.slice.protocol,
+                "memory": Size(*memory).to_string(),
+                "to": to.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            });
+            rows.push(((chain, &entry.name), row));
+        }
+        rows.sort_by_key(|(place, _)| *place);
+        rows.into_iter().map(|(_, row)| row).collect()
+    }
+
     fn instances(&self) -> Value {
         let statuses = self.supervisor.status();
         let mut images = self.supervisor.images();
@@ -297,7 +398,7 @@ const LOGS: &str = "/logs/";
 const LOGS_BYTES: u32 = 1 << 20;
 /// The name of this node on pages of its own.
 const THIS_NODE: &str = "";
-const PATHS: &str = "/healthz /readyz /metrics /functions /nodes /revisions /instances /jobs /events /identities /externals /flows /recent /explain/REQUEST-ID /destinations/NAMESPACE/NAME /logs/NAMESPACE/NAME\n";
+const PATHS: &str = "/healthz /readyz /metrics /functions /nodes /revisions /instances /jobs /events /identities /externals /chains /flows /recent /explain/REQUEST-ID /destinations/NAMESPACE/NAME /logs/NAMESPACE/NAME; POST /upgrade\n";
 
 fn list(value: Value) -> Response<Full<Bytes>> {
     reply(StatusCode::OK, "application/json", value.to_string())

@@ -7,7 +7,7 @@ use crate::remote::{self, Server};
 use crate::screen::{shown, shown_all, shown_json};
 use crate::table::{self, Column, Show};
 use anyhow::{Context, Result, bail, ensure};
-use http_body_util::{BodyExt, Empty};
+use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use hyper_util::rt::TokioIo;
 use jiff::Timestamp;
@@ -34,6 +34,8 @@ pub(crate) enum Listing {
     Instances,
     /// What is outside of the mesh, who may call it, and how many connections there are.
     Externals,
+    /// Functions of chains that this node runs: what shares memory, how much of it, and whose calls go through it.
+    Chains,
     /// Jobs, how far they are, and how they ended.
     Jobs,
     /// The last decisions of the autoscaler (in instances) and on rollouts (in per cent), what happened to jobs, and why.
@@ -69,6 +71,7 @@ impl Listing {
             Self::Revisions => "/revisions",
             Self::Instances => "/instances",
             Self::Externals => "/externals",
+            Self::Chains => "/chains",
             Self::Jobs => "/jobs",
             Self::Events => "/events",
             Self::Identities => "/identities",
@@ -130,6 +133,13 @@ impl Listing {
                 ("PORTS", "ports", Plain),
                 ("CALLERS", "callers", Plain),
                 ("CONNECTIONS", "connections", Plain),
+            ],
+            Self::Chains => &[
+                ("CHAIN", "chain", Plain),
+                ("FUNCTION", "function", Plain),
+                ("PROTOCOL", "protocol", Plain),
+                ("MEMORY", "memory", Plain),
+                ("TO", "to", Plain),
             ],
             Self::Jobs => &[
                 ("JOB", "job", Plain),
@@ -297,12 +307,21 @@ impl Node {
     pub(crate) fn ask(&self, path: &str) -> Result<(u16, String)> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
-            let answer = tokio::time::timeout(Duration::from_secs(10), self.get(path)).await;
+            let answer = tokio::time::timeout(Duration::from_secs(10), self.exchange(path, None)).await;
             answer.with_context(|| format!("the node at {} did not answer within 10 s", self.admin))?
         })
     }
 
-    async fn get(&self, path: &str) -> Result<(u16, String)> {
+    /// One POST to the admin address, which may take so long.
+    pub(crate) fn tell(&self, path: &str, body: Vec<u8>, patience: Duration) -> Result<(u16, String)> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async {
+            let answer = tokio::time::timeout(patience, self.exchange(path, Some(body))).await;
+            answer.with_context(|| format!("the node at {} did not answer within {patience:?}", self.admin))?
+        })
+    }
+
+    async fn exchange(&self, path: &str, body: Option<Vec<u8>>) -> Result<(u16, String)> {
         let nobody =
             || format!("no node at {}; is `leno up` running, as this account, and is --admin its address?", self.admin);
         match &self.admin {
@@ -316,11 +335,11 @@ impl Node {
                     self.admin,
                     peer.uid()
                 );
-                self.send(stream, None, path).await
+                self.send(stream, None, path, body).await
             }
             Address::Tcp(address) => {
                 let stream = TcpStream::connect(address).await.with_context(nobody)?;
-                self.send(stream, self.token.as_deref(), path).await
+                self.send(stream, self.token.as_deref(), path, body).await
             }
         }
     }
@@ -330,14 +349,16 @@ impl Node {
         stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
         token: Option<&str>,
         path: &str,
+        body: Option<Vec<u8>>,
     ) -> Result<(u16, String)> {
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
         tokio::spawn(connection);
-        let mut request = hyper::Request::get(path).header("host", "admin");
+        let method = if body.is_some() { hyper::Method::POST } else { hyper::Method::GET };
+        let mut request = hyper::Request::builder().method(method).uri(path).header("host", "admin");
         if let Some(token) = token {
             request = request.header("authorization", format!("Bearer {token}"));
         }
-        let response = sender.send_request(request.body(Empty::<Bytes>::new())?).await?;
+        let response = sender.send_request(request.body(Full::new(Bytes::from(body.unwrap_or_default())))?).await?;
         let status = response.status().as_u16();
         let body = response.into_body().collect().await?.to_bytes();
         ensure!(status != 401, "the node at {} takes a token: give --admin-token FILE", self.admin);

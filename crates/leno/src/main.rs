@@ -17,6 +17,7 @@ mod log_page;
 mod logs;
 mod node;
 mod nodes;
+mod notify;
 mod observe;
 mod remote;
 mod revisions;
@@ -24,10 +25,12 @@ mod rooms;
 mod scaling;
 mod scrape;
 mod screen;
+mod successor;
 mod suggest;
 mod table;
 mod telemetry;
 mod up;
+mod upgrade;
 
 use admin::Address;
 use clap::{CommandFactory, Parser, Subcommand};
@@ -37,7 +40,7 @@ use std::process::ExitCode;
 
 /// A service mesh for serverless functions: every request is judged in a fresh sandbox.
 ///
-/// Start with `leno check PATH` on a folder of documents (kinds Mesh, Function, Job, External and Policy, apiVersion leno.dev/v1alpha1),
+/// Start with `leno check PATH` on a folder of documents (kinds Mesh, Function, Job, External, Chain and Policy, apiVersion leno.dev/v1alpha1),
 /// then `leno up PATH`. Nothing is allowed unless a policy allows it; `leno explain ID` says why a request was refused,
 /// where ID is the response's `x-request-id`.
 #[derive(Parser)]
@@ -80,6 +83,11 @@ enum Command {
     },
     /// Start a gateway of a mesh whose control plane is another process: a node that lets traffic from outside in.
     Gateway(node::Arguments),
+    /// Replace the running node of this machine by a new process, for example of another release, without a refused connection.
+    ///
+    /// The new process takes over when it is ready; until then, and if it never is, the running one goes on. Afterwards the running one lets
+    /// requests that are under way end.
+    Upgrade(upgrade::Arguments),
     /// Check documents without starting anything.
     ///
     /// Warns, besides, of what is allowed and very likely not meant: rules that decide nothing, rules about users where nobody looks for
@@ -268,6 +276,7 @@ fn main() -> ExitCode {
         }
         Command::Node { arguments, gateway } => start(&arguments, gateway),
         Command::Gateway(arguments) => start(&arguments, true),
+        Command::Upgrade(arguments) => upgrade::run(&arguments),
         Command::Check { path, strict } => check::run(&path, strict),
         Command::Control(options) => harden::process(false).and_then(|()| control::run(&options)),
         Command::Apply { sources, if_version, dry_run, server } => {

@@ -1,24 +1,27 @@
 //! `leno node` and `leno gateway`: one node of a mesh whose control plane is another process.
 
-use crate::admin::{self, Address, Admin, Listener};
-use crate::{Guards, allocator, harden, rooms, telemetry};
+use crate::admin::{self, Address, Admin, Inherited, Listener, PREDECESSOR};
+use crate::successor::{Own, Program, Request, Successor};
+use crate::{Guards, allocator, harden, notify, rooms, telemetry};
 use anyhow::{Context, Result, bail, ensure};
 use leno_config::slice::AdminListener;
 use leno_control::node::BACKOFF;
 use leno_control::{Capacity, JoinOptions, JoinToken, Membership, enrol, settings};
-use leno_function::Settings;
-use leno_node::{Engines, Join, Listeners, whole_machine};
+use leno_function::{Settings, end_orphans};
+use leno_node::{Engines, Join, Listeners, Predecessor, Relay, Running, whole_machine};
 use rustix::process::{Resource, getrlimit};
 use std::fs::DirBuilder;
-use std::future::Future;
+use std::future::{Future, pending};
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, watch};
 
 /// Threads of the supervisor and the admin listener, unless there are fewer cores. Requests have workers of their own.
 const MANAGEMENT_THREADS: usize = 2;
@@ -72,6 +75,9 @@ pub(crate) struct Arguments {
     gateway_https: Option<SocketAddr>,
     #[command(flatten)]
     guards: Guards,
+    /// Take over from the node at the other end of standard input, which has started this process (`leno upgrade`).
+    #[arg(long, hide = true)]
+    take_over: bool,
 }
 
 impl Arguments {
@@ -126,6 +132,8 @@ impl Arguments {
 /// Runs until a signal ends it.
 pub(crate) fn run(arguments: &Arguments, gateway: bool) -> Result<ExitCode> {
     telemetry::start();
+    let program = Program::of_this_process()?;
+    let predecessor = arguments.take_over.then(predecessor).transpose()?;
     let workers = arguments.workers.map(|count| NonZeroUsize::new(count).context("--workers must be at least 1"));
     let workers = workers.transpose()?;
     let listeners = arguments.listeners(gateway)?;
@@ -135,7 +143,7 @@ pub(crate) fn run(arguments: &Arguments, gateway: bool) -> Result<ExitCode> {
         .thread_name("leno-manage")
         .enable_all()
         .build()?;
-    let code = runtime.block_on(node(arguments, gateway, workers, listeners))?;
+    let code = runtime.block_on(node(arguments, gateway, (workers, listeners), program, predecessor))?;
     // Nothing that is left is worth waiting for.
     runtime.shutdown_timeout(Duration::from_secs(1));
     Ok(code)
@@ -144,8 +152,9 @@ pub(crate) fn run(arguments: &Arguments, gateway: bool) -> Result<ExitCode> {
 async fn node(
     arguments: &Arguments,
     gateway: bool,
-    workers: Option<NonZeroUsize>,
-    listeners: Listeners,
+    (workers, listeners): (Option<NonZeroUsize>, Listeners),
+    program: Program,
+    mut predecessor: Option<Predecessor>,
 ) -> Result<ExitCode> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let mut ended = std::pin::pin!(async {
@@ -156,7 +165,14 @@ async fn node(
     });
     let Some(membership) = or(ended.as_mut(), membership(arguments)).await else { return Ok(ExitCode::SUCCESS) };
     let membership = membership?;
-    let mesh = settings(&arguments.control, &membership, BACKOFF);
+    let settings = settings(&arguments.control, &membership, BACKOFF);
+    // The authority may change while this process starts: then the control plane takes the running one's newest certificate only.
+    let mesh = async {
+        match predecessor.is_some() {
+            true => tokio::select! { mesh = settings => mesh, never = membership.follow(true) => match never {} },
+            false => settings.await,
+        }
+    };
     let Some(mesh) = or(ended.as_mut(), mesh).await else { return Ok(ExitCode::SUCCESS) };
     let (mesh, locality) = mesh?;
     let mesh = listeners.apply(mesh);
@@ -166,15 +182,24 @@ async fn node(
     let engines = Arc::new(Engines::default());
     tracing::info!("sandbox engine: {}", engines.describe(mesh.engine)?);
 
+    let half = predecessor.as_ref().map(Predecessor::half).unwrap_or_default();
+    let descriptors = match &predecessor {
+        Some(predecessor) => predecessor.descriptors(),
+        // Before it is raised for this process: programs that use select(2) must not be given numbers that it cannot take.
+        None => getrlimit(Resource::Nofile).current,
+    };
+    let first_instance = predecessor.as_ref().map_or(1, Predecessor::first_instance);
+    let inherited = predecessor.as_mut().map(|predecessor| Inherited::among(|name| predecessor.take(name)));
     let settings = Settings {
         cgroups: true,
         adopt_orphans: true,
         accounts: harden::accounts(mesh.accounts, arguments.guards.node_account)?,
-        rooms: rooms::open().await,
-        // Before it is raised for this process: programs that use select(2) must not be given numbers that it cannot take.
-        descriptors: getrlimit(Resource::Nofile).current,
+        rooms: rooms::open(half).await,
+        first_instance,
+        descriptors,
         ..Settings::default()
     };
+    let following = predecessor.is_some().then(|| membership.clone());
     let join = Join {
         control: arguments.control.clone(),
         membership,
@@ -185,17 +210,46 @@ async fn node(
         capacity: arguments.capacity()?,
         any_caller: arguments.guards.any_caller,
         settings,
+        predecessor,
     };
-    let admin_listener = Listener::open(&mesh.admin).await?;
-    let admin = admin_listener.address()?;
-    let running = leno_node::start(mesh, workers, engines, Arc::default(), join).await?;
+    let admin_listener = Listener::open(&mesh.admin, inherited.unwrap_or_default()).await?;
+    let (admin, leaves_file) = (admin_listener.address()?, admin_listener.leaves_file());
+    let (sole, alone) = watch::channel(false);
+    let mut own = Own { program, admin: admin_listener.descriptors()?, half, descriptors, alone };
+    let mut running = leno_node::start(mesh, workers, engines, Arc::default(), join).await?;
+    let take_over = async {
+        match following {
+            Some(membership) => {
+                tokio::select! { taken = running.take_over() => taken, never = membership.follow(false) => match never {} }
+            }
+            None => running.take_over().await,
+        }
+    };
+    match or(ended.as_mut(), take_over).await {
+        Some(Ok(gone)) => drop(tokio::spawn(async move {
+            gone.await;
+            PREDECESSOR.store(0, Ordering::Relaxed);
+            sole.send_replace(true);
+        })),
+        Some(Err(reason)) => {
+            running.stop().await?;
+            bail!("{reason}");
+        }
+        None => {
+            running.stop().await?;
+            return Ok(ExitCode::SUCCESS);
+        }
+    }
+    leaves_file.store(false, Ordering::Relaxed);
+    let (upgrades, mut requests) = mpsc::channel(1);
     let told = Admin {
         node: running.node.clone(),
         supervisor: running.supervisor.clone(),
         control: None,
         ready: running.ready.clone(),
+        upgrades: Some(upgrades),
     };
-    tokio::spawn(admin::serve(Arc::new(told), admin_listener));
+    let answering = admin::serve(Arc::new(told), admin_listener);
     let addresses = running.addresses;
     for (scheme, address) in [("http", addresses.gateway_http), ("https", addresses.gateway_https)] {
         if let Some(address) = address {
@@ -208,12 +262,48 @@ async fn node(
     let ready = async { is_ready.wait_for(|ready| *ready).await.is_ok() };
     if or(ended.as_mut(), ready).await == Some(true) {
         tracing::info!("ready");
+        if !arguments.take_over {
+            notify::send("READY=1");
+        }
         tokio::spawn(allocator::give_back());
-        ended.await;
+        if let Some((relay, successor)) = or(ended.as_mut(), upgraded(&mut own, &running, &mut requests)).await {
+            leaves_file.store(true, Ordering::Relaxed);
+            tracing::info!("ending: process {} has the node, requests under way may end", successor.pid());
+            tokio::join!(answering.end(), running.hand_over(relay)).1?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        // Of a new process that does not get the node any more.
+        end_orphans().await;
     }
     tracing::info!("ending: no new connections, requests under way may end");
     running.stop().await?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Upgrades when that is asked for. Returns when another process has the node.
+async fn upgraded(own: &mut Own, running: &Running, requests: &mut mpsc::Receiver<Request>) -> (Relay, Successor) {
+    loop {
+        let Some(Request { ask, answer }) = requests.recv().await else { return pending().await };
+        match own.upgrade(running, &ask).await {
+            Ok((relay, successor)) => {
+                let _ = answer.send(Ok(format!("process {} has taken over", successor.pid())));
+                return (relay, successor);
+            }
+            Err(reason) => {
+                tracing::error!("upgrade: {reason}; this process goes on");
+                let _ = answer.send(Err(reason));
+            }
+        }
+    }
+}
+
+/// The process that has started this one. Its socket is standard input, which is nothing afterwards.
+fn predecessor() -> Result<Predecessor> {
+    let socket = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
+    rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;
+    let parent = rustix::process::getppid().map_or(0, |parent| parent.as_raw_nonzero().get().unsigned_abs());
+    PREDECESSOR.store(parent, Ordering::Relaxed);
+    Ok(Predecessor::at(socket)?)
 }
 
 /// Waits for `future`; `None`: a signal came first.

@@ -507,6 +507,7 @@ mod tests {
         let name = |kind: &str, name: &str| named(kind, name).map(|name| DocumentId::from(name).to_string()).ok();
         assert_eq!(name("function", "demo/shop").as_deref(), Some("Function demo/shop"));
         assert_eq!(name("Policy", "shop").as_deref(), Some("Policy default/shop"));
+        assert_eq!(name("chain", "demo/boutique").as_deref(), Some("Chain demo/boutique"));
         assert_eq!(name("mesh", "main").as_deref(), Some("Mesh main"));
         for (kind, bad) in
             [("Pod", "a"), ("Function", "a/b/c"), ("Function", ""), ("Function", "/a"), ("Function", "a&b")]

@@ -2,7 +2,7 @@
 
 use leno_function::Rooms;
 use leno_kernel::Interception;
-use leno_room::{Entrances, Kept, Launcher, NoRoom};
+use leno_room::{Entrances, Half, Kept, Launcher, NoRoom};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::process::Command;
 use std::sync::{Arc, OnceLock};
@@ -13,9 +13,9 @@ pub(crate) const LAUNCHER: &str = "room-launcher";
 const AHEAD: usize = 2;
 
 /// Starts the launcher, and sees whether rooms can be had.
-pub(crate) async fn open() -> Rooms {
+pub(crate) async fn open(half: Half) -> Rooms {
     leno_kernel::log_to(|text| tracing::debug!("{text}"));
-    match try_open().await {
+    match try_open(half).await {
         Ok(rooms) => {
             let whose = if rooms.have_accounts() { "an account of its own" } else { "this node's account" };
             tracing::info!("instances: each is in a room, under {whose}");
@@ -31,10 +31,10 @@ pub(crate) async fn open() -> Rooms {
     }
 }
 
-async fn try_open() -> Result<leno_room::Rooms, NoRoom> {
+async fn try_open(half: Half) -> Result<leno_room::Rooms, NoRoom> {
     let mut command = Command::new("/proc/self/exe");
     command.arg(LAUNCHER).current_dir("/");
-    leno_room::Rooms::open(Launcher::start(command)?, AHEAD, Some(Arc::new(intercept))).await
+    leno_room::Rooms::open_beside(Launcher::start(command)?, AHEAD, Some(Arc::new(intercept)), half).await
 }
 
 /// Has connections to every port of a room arrive at the node. Without that, those to port 80 do, and all others are refused.

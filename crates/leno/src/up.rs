@@ -1,7 +1,7 @@
 //! `leno up`: control plane, node and gateway in one process, with real sockets between them.
 
 use crate::Guards;
-use crate::admin::{self, Address, Admin, Listener};
+use crate::admin::{self, Address, Admin, Inherited, Listener};
 use crate::allocator;
 use crate::check;
 use crate::harden;
@@ -15,6 +15,7 @@ use leno_function::Settings;
 use leno_identity::{Authority, TrustDomain};
 use leno_node::{Engines, Join, Running};
 use leno_proxy::modules::Modules;
+use leno_room::Half;
 use rustix::process::{Resource, getrlimit};
 use std::num::NonZeroUsize;
 use std::path::Path;
@@ -107,7 +108,7 @@ async fn up(
         cgroups: true,
         adopt_orphans: true,
         accounts,
-        rooms: rooms::open().await,
+        rooms: rooms::open(Half::First).await,
         // Before it is raised for this process: programs that use select(2) must not be given numbers that it cannot take.
         descriptors: getrlimit(Resource::Nofile).current,
         ..Settings::default()
@@ -122,8 +123,9 @@ async fn up(
         any_caller: guards.any_caller,
         capacity: None,
         settings,
+        predecessor: None,
     };
-    let admin_listener = Listener::open(&mesh.admin).await?;
+    let admin_listener = Listener::open(&mesh.admin, Inherited::default()).await?;
     let admin = admin_listener.address()?;
     let running = leno_node::start(mesh.clone(), workers, engines.clone(), modules.clone(), join).await?;
     let told = Admin {
@@ -131,8 +133,9 @@ async fn up(
         supervisor: running.supervisor.clone(),
         control: Some(control.clone()),
         ready: running.ready.clone(),
+        upgrades: None,
     };
-    tokio::spawn(admin::serve(Arc::new(told), admin_listener));
+    admin::serve(Arc::new(told), admin_listener);
     let mut is_ready = running.ready.clone();
     let started = tokio::select! {
         ready = is_ready.wait_for(|ready| *ready) => ready.is_ok(),

@@ -177,6 +177,14 @@ fn an_address_takes_a_token() {
         leno.args(["get", "functions", "--admin", &format!("127.0.0.1:{port}")]).args(arguments).output().unwrap()
     };
     assert!(get(&["--admin-token", token.to_str().unwrap()]).status.success());
+    // It is for looking, and not for deciding what the node is.
+    let upgrade = |more: &[&str]| {
+        let asked = ["--request", "POST", "--data", "{\"binary\": \"/bin/true\", \"timeout\": 1}"];
+        mesh::curl(&url("/upgrade"), &[&asked, more].concat())
+    };
+    let told = upgrade(&bearing);
+    assert!(told.status == 403 && told.body.contains("Unix socket"), "{told:?}");
+    assert_eq!(upgrade(&[]).status, 403);
     let refused = get(&[]);
     assert!(String::from_utf8_lossy(&refused.stderr).contains("takes a token"), "{refused:?}");
 }

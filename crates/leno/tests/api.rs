@@ -87,6 +87,34 @@ fn one_wrong_document_refuses_all_with_file_line_and_field() {
 }
 
 #[test]
+fn chains_are_documents_like_any_other() {
+    let control = with_redb();
+    let chain = "apiVersion: leno.dev/v1alpha1\nkind: Chain\nmetadata: {name: boutique, namespace: a}\nspec: {entry: shop, functions: [{name: shop}]}\n";
+    let applied = control.apply(&format!("{}---\n{chain}", function("shop", "a")));
+    assert!(text(&applied).contains("Chain a/boutique created"), "{applied:?}");
+    let changed = chain.replace("entry: shop", "entry: shop, memory: 1Mi");
+    let diff = control.leno_with(&["diff", "-f", "-"], &changed);
+    assert_eq!(diff.status.code(), Some(1), "{diff:?}");
+    assert!(text(&diff).contains("1 function would have another configuration\n  a/shop"), "{diff:?}");
+    assert!(text(&control.apply(&changed)).contains("Chain a/boutique"));
+    let kept = control.leno(&["get", "documents", "chain", "a/boutique", "-o", "yaml"]);
+    assert!(text(&kept).contains("memory: 1Mi"), "{kept:?}");
+
+    let token = |namespace: &str| {
+        text(&control.leno(&["token", "create", "--role", "editor", "--namespace", namespace])).trim().to_owned()
+    };
+    let change = json!({ "apply": [{ "name": "x", "text": chain }] });
+    assert_eq!(control.post(&token("b"), "/v1/changes", &change).0, 403, "a chain of another namespace");
+    assert_eq!(control.post(&token("a"), "/v1/changes", &change).0, 200);
+
+    let dangling = control.leno(&["delete", "Function", "a/shop"]);
+    let error = String::from_utf8(dangling.stderr).unwrap();
+    assert!(error.contains("Chain a/boutique:4:"), "{error}");
+    assert!(control.leno(&["delete", "chain", "a/boutique"]).status.success());
+    assert!(control.leno(&["delete", "Function", "a/shop"]).status.success());
+}
+
+#[test]
 fn roles_and_namespaces_are_kept_to() {
     let control = with_redb();
     control.apply(&format!("{}---\n{}", function("shop", "a"), function("stock", "b")));

@@ -7,7 +7,9 @@ mod mesh;
 mod outside;
 
 use api::Control;
+use cluster::load::Load;
 use cluster::network::{HUB, Hub, Isolated, ip};
+use cluster::upgraded::Upgraded;
 use cluster::{MESH, Node, Place, control_of, eventually, status};
 use mesh::{ALLOW_ALL, Answer, echo_function, example, policy, public_folder, try_curl};
 use outside::{Authority, Names, Server, external, reading};
@@ -182,9 +184,15 @@ fn a_mesh_that_has_egress_nodes_carry_calls_from_now_on_fails_without_any() {
     assert_eq!(status(gateway.get(&path)), Some(503));
     assert_eq!(server.requests(), requests);
     assert_eq!(carriers(&control, "test/api").0, [""; 0]);
-    let _exit = Node::join(&control, "exit", &["--egress"]);
+    let mut exit = Upgraded::of(Node::join(&control, "exit", &["--egress"]));
     answers(200);
     assert_eq!(carriers(&control, "test/api").0, ["exit"]);
+    // A new process of it goes on with that.
+    let load = Load::start_at(&gateway, path.clone().leak());
+    exit.upgrade();
+    exit.wait();
+    load.stop();
+    assert_eq!(carriers(&control, "test/api"), (vec!["exit".to_owned()], vec!["exit".to_owned()]));
 
     control.apply(&format!("{MESH}{}", egress(&names, "caller")));
     eventually("the caller's node to do it", || (carriers(&control, "test/api").0 == ["one"]).then_some(()));

@@ -152,8 +152,9 @@ fn chained(program: &std::path::Path, callees: &[(&str, String)]) -> String {
         names.join(", ")
     );
     let spec = "  protocol: chain\n  env: {CHAIN: \"1\"}";
-    let callee =
-        |(name, rules): &(&str, String)| function("test", name, &program, spec) + &policy(name, name, &format!("  {rules}"));
+    let callee = |(name, rules): &(&str, String)| {
+        function("test", name, &program, spec) + &policy(name, name, &format!("  {rules}"))
+    };
     let web = Caller::Web.documents(&program, &names.join(", ")).replace("  callees:", &format!("{spec}\n  callees:"));
     chain + &web + &callees.iter().map(callee).collect::<String>()
 }
@@ -342,7 +343,8 @@ fn a_request_has_the_same_verdict_on_every_path() {
         let mut mesh = path.start(if path.chain { &chained } else { &apart });
         // Messages of chains have what requests of HTTP/2 have.
         let carried = |request: &&Request<'_>| {
-            !path.chain || request.case.caller == Caller::Web && request.protocol.is_http2() && request.case.bind.is_none()
+            !path.chain
+                || request.case.caller == Caller::Web && request.protocol.is_http2() && request.case.bind.is_none()
         };
         let requests: Vec<&Request<'_>> = requests.iter().filter(carried).collect();
         assert!(requests.len() > 50, "{}: {} requests", path.name, requests.len());

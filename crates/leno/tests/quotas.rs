@@ -5,60 +5,10 @@ mod api;
 mod cluster;
 mod mesh;
 
+use cluster::redis::Redis;
 use cluster::{Node, Place, control_of, eventually, nodes_of, status};
-use mesh::ports::free_port;
 use mesh::{Mesh, echo_function, policy};
-use std::net::{Ipv4Addr, TcpStream};
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
-
-/// A redis-server that keeps what it is told.
-struct Redis {
-    port: u16,
-    folder: tempfile::TempDir,
-    process: Child,
-}
-
-impl Redis {
-    fn start() -> Self {
-        let (port, folder) = (free_port(), tempfile::tempdir().unwrap());
-        let process = run(port, folder.path());
-        Self { port, folder, process }
-    }
-
-    fn kill(&mut self) {
-        self.process.kill().unwrap();
-        self.process.wait().unwrap();
-    }
-
-    fn start_again(&mut self) {
-        self.process = run(self.port, self.folder.path());
-    }
-}
-
-impl Drop for Redis {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-fn run(port: u16, folder: &Path) -> Child {
-    let process = Command::new("redis-server")
-        .args(["--bind", "127.0.0.1", "--appendonly", "yes", "--appendfsync", "always", "--port", &port.to_string()])
-        .arg("--dir")
-        .arg(folder)
-        .stdout(Stdio::null())
-        .spawn()
-        .expect("redis-server is installed (make setup)");
-    let begin = Instant::now();
-    while TcpStream::connect(("127.0.0.1", port)).is_err() {
-        assert!(begin.elapsed() < cluster::TIMEOUT, "redis-server does not start");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    process
-}
+use std::net::Ipv4Addr;
 
 #[test]
 fn two_meshes_share_a_limit_and_refuse_without_the_server() {

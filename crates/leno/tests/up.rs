@@ -316,7 +316,9 @@ fn doubts_are_told_and_stop_nothing() {
 
 #[test]
 fn listings_are_for_people_and_for_programs() {
-    let documents = echo_function("echo", "  expose: [{hosts: [\"*\"], path: /}]") + &policy("open", "echo", ALLOW_ALL);
+    let chain = "---\napiVersion: leno.dev/v1alpha1\nkind: Chain\nmetadata: {name: c, namespace: test}\nspec: {entry: echo, memory: 64Ki, functions: [{name: echo}]}\n";
+    let documents =
+        echo_function("echo", "  expose: [{hosts: [\"*\"], path: /}]") + &policy("open", "echo", ALLOW_ALL) + chain;
     let mesh = Mesh::start(&documents);
     let told = |arguments: &[&str]| {
         let output = mesh.leno(arguments);
@@ -331,6 +333,11 @@ fn listings_are_for_people_and_for_programs() {
     }
     let yaml = told(&["get", "functions", "-o", "yaml"]);
     assert!(yaml.starts_with("---\n- ") && yaml.contains("function: test/echo\n"), "{yaml}");
+    let chains: serde_json::Value = serde_json::from_str(&told(&["get", "chains", "--json"])).unwrap();
+    assert_eq!(
+        chains,
+        serde_json::json!([{"chain": "test/c", "function": "test/echo", "memory": "64Ki", "protocol": "http1", "to": []}])
+    );
     let identities = told(&["get", "identities"]);
     assert!(identities.contains("EXPIRES") && identities.contains("  in "), "{identities}");
     assert!(told(&["completions", "bash"]).contains("_leno"));

@@ -35,6 +35,11 @@ impl Images {
         Arc::new(Self { settings, no_containers, store: OnceCell::new(), pulls: Mutex::default() })
     }
 
+    /// Whether the store is open. Only one process has it at a time.
+    pub(crate) fn are_used(&self) -> bool {
+        self.store.initialized()
+    }
+
     /// Says in a function's spec what its container is, if it is one.
     pub(crate) fn contain(self: &Arc<Self>, mut spec: FunctionSpec) -> FunctionSpec {
         spec.container = spec.run.container().map(|container| self.container(container));

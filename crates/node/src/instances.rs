@@ -1,11 +1,13 @@
 //! Leases the supervisor's instances to the corridor, and gives each instance what it needs to call other functions.
 
+use crate::callers::Callers;
 use crate::kernel::KernelPolicy;
 use arc_swap::ArcSwap;
-use leno_config::FunctionId;
 use leno_chain::{Link, Settings};
+use leno_config::FunctionId;
 use leno_function::{
-    AcquireError, Entrances, Function, Host, InstanceId, LinkEnd, Linking, LogLine, Processes, Refused, Stream, Supervisor,
+    AcquireError, Entrances, Function, Host, InstanceId, LinkEnd, Linking, LogLine, Processes, Refused, Stream,
+    Supervisor,
 };
 use leno_proxy::Interceptor;
 use leno_proxy::credential::Credentials;
@@ -153,6 +155,7 @@ fn unavailable(error: AcquireError) -> Unavailable {
 #[derive(Clone, Default)]
 pub(crate) struct InstanceHost {
     node: Arc<OnceLock<Attached>>,
+    callers: Arc<Callers>,
     any_caller: bool,
 }
 
@@ -168,6 +171,11 @@ impl InstanceHost {
     /// With `any_caller`, an instance's credential is accepted from any process.
     pub(crate) fn new(any_caller: bool) -> Self {
         Self { any_caller, ..Self::default() }
+    }
+
+    /// The instances that call through the outbound listener.
+    pub(crate) fn callers(&self) -> &Arc<Callers> {
+        &self.callers
     }
 
     /// From now on, instances that start can call: in a room through its sockets, and others with a credential for the outbound listener.
@@ -227,7 +235,7 @@ impl Host for InstanceHost {
             let (Some(node), Some(attached)) = (self.node(), self.node.get()) else {
                 return Err("the node is ending".to_owned());
             };
-            let name: Arc<str> = instance.name(function).into();
+            let name = instance.name(function);
             let (Some(chain), Some(caller)) = (node.chain_of(function), node.credentials.of_instance(&name)) else {
                 return Err("the function is in no chain any more".to_owned());
             };
@@ -260,14 +268,16 @@ impl Host for InstanceHost {
 
     fn started(&self, function: &FunctionId, instance: InstanceId, processes: &Arc<Processes>) {
         let Some(node) = self.node() else { return };
-        let (processes, any_caller) = (processes.clone(), self.any_caller);
+        let (told, processes, any_caller) = (processes.clone(), processes.clone(), self.any_caller);
         let opened = move |near, far| {
             if any_caller {
                 return Ok(());
             }
             processes.verify_opened(near, far).map_err(|error| Unproven(error.to_string()))
         };
-        node.credentials.started(&instance.name(function), Box::new(opened));
+        let (name, processes) = (instance.name(function), &told);
+        node.credentials.started(&name, Box::new(opened));
+        self.callers.started(&node.credentials, function, &name, processes);
     }
 
     fn log(&self, line: &LogLine) {
@@ -292,6 +302,7 @@ impl Host for InstanceHost {
         let name = instance.name(function);
         if let Some(node) = self.node() {
             node.credentials.revoke(&name);
+            self.callers.ended(&name);
             node.terminating.remove(&name);
         }
         tracing::info!(instance = %name, "an instance has ended");

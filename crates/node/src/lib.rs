@@ -4,8 +4,10 @@
 //! [`start`] puts them together and returns [`Running`]. It tells where the node listens and whether it is ready, and it stops the node.
 #![forbid(unsafe_code)]
 
+mod callers;
 mod draining;
 mod engines;
+mod handover;
 mod images;
 mod instances;
 mod jobs;
@@ -19,10 +21,12 @@ mod quotas;
 mod reconciler;
 mod retries;
 mod start;
+mod warm;
 
 pub use engines::{Engines, NoEngine};
+pub use handover::{NoPredecessor, Predecessor, Relay};
 pub use images::registries;
 pub use listeners::Listeners;
 pub use output::read as read_output;
 pub use placement::whole_machine;
-pub use start::{Join, Running, start};
+pub use start::{Join, Offer, Running, start};

@@ -12,6 +12,7 @@ use crate::listeners::Listeners;
 use crate::loader::{Loaded, Loader, Wanted};
 use crate::placement::{DeliveredBounds, ReportedDemands, ReportedLoads};
 use crate::retries::Retries;
+use crate::warm::Warm;
 use leno_config::slice::Run;
 use leno_config::{FunctionId, ModuleHash, Slice};
 use leno_control::node::{Agent, Change, Term, Update, Updates};
@@ -64,6 +65,10 @@ pub(crate) struct Reconciler {
     pub listeners: Listeners,
     /// Becomes true when this node's functions are in force for the first time.
     pub applied: watch::Sender<bool>,
+    /// Whether jobs may start. Not while another process has the node.
+    pub jobs: watch::Receiver<bool>,
+    /// How many instances functions begin with.
+    pub warm: Warm,
 }
 
 /// A load that is under way, and its purpose.
@@ -126,6 +131,7 @@ impl Reconciler {
         let mut load_tick = tokio::time::interval(LOAD_INTERVAL);
         load_tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut job_changes = self.supervisor.job_changes();
+        let mut jobs_may_start = self.jobs.clone();
         let mut report_at = None;
         let mut loading: Option<Loading> = None;
         loop {
@@ -149,9 +155,11 @@ impl Reconciler {
                     self.remove_drained(&mut state);
                 }
                 // Jobs start only after the functions that they may call are in force.
-                () = tokio::time::sleep(CERT_POLL_INTERVAL), if state.jobs.are_waiting() && *self.applied.borrow() => {
+                () = tokio::time::sleep(CERT_POLL_INTERVAL), if state.jobs.are_waiting() && *self.applied.borrow() && *self.jobs.borrow() => {
                     state.jobs.start();
                 }
+                // The condition above is looked at again.
+                Ok(()) = jobs_may_start.changed() => {}
                 Ok(()) = job_changes.changed() => state.jobs.report(),
                 _ = tick.tick(), if self.node.revision_stats.any() => self.report_request_counts(),
                 _ = load_tick.tick(), if self.capacity.is_some() => self.report_loads(&mut state),
@@ -260,7 +268,10 @@ impl Reconciler {
     fn lease(&self, id: &FunctionId, Lease { shares }: Lease) {
         // Without this, a term whose renewal has arrived would count as over.
         self.renew_term();
-        let unused = shares.iter().filter(|share| share.unused).map(|share| share.limit.as_str().into()).collect();
+        // What another process of this node passes on, it may have used.
+        let is_own = *self.jobs.borrow();
+        let unused = shares.iter().filter(|share| is_own && share.unused);
+        let unused = unused.map(|share| share.limit.as_str().into()).collect();
         let shares: BTreeMap<Box<str>, u32> =
             shares.into_iter().map(|share| (share.limit.into(), share.parts)).collect();
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -315,10 +326,7 @@ impl Reconciler {
                             jobs.remove(id);
                         } else {
                             jobs.remove(id);
-                            let specs = FunctionSpec::all(&entry.slice)
-                                .into_iter()
-                                .map(|spec| bounds.limit(self.images.contain(spec)));
-                            let revisions = self.supervisor.apply_all(specs.collect());
+                            let revisions = self.supervisor.apply_all(self.specs(&entry.slice, bounds));
                             if let Some(revisions) = Revisions::new(revisions) {
                                 replaced |= functions.insert(id.clone(), revisions).is_some();
                             }
@@ -388,8 +396,7 @@ impl Reconciler {
             if functions.get(id).is_some()
                 && let Some(entry) = before.functions.get(id)
             {
-                let specs = FunctionSpec::all(&entry.slice).into_iter();
-                self.supervisor.apply_all(specs.map(|spec| bounds.limit(self.images.contain(spec))).collect());
+                self.supervisor.apply_all(self.specs(&entry.slice, bounds));
             }
         }
         // The control plane counts from this report on. It must get it before the first request is routed to a new revision.
@@ -424,6 +431,12 @@ impl Reconciler {
         if complete {
             self.applied.send_replace(true);
         }
+    }
+
+    /// What runs of a function on this node, by revision.
+    fn specs(&self, slice: &Slice, bounds: &DeliveredBounds) -> Vec<FunctionSpec> {
+        let of = |spec| self.warm.raise(bounds.limit(self.images.contain(spec)));
+        FunctionSpec::all(slice).into_iter().map(of).collect()
     }
 
     /// Removes functions that have drained.

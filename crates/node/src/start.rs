@@ -1,6 +1,7 @@
 //! Starts a node: engines, supervisor, corridor, and the reconciler that keeps them configured.
 
 use crate::engines::Engines;
+use crate::handover::{self, Asking, Incoming, Outgoing, Predecessor, Relay, Start, Succession};
 use crate::images::Images;
 use crate::instances::{Hosted, InstanceHost};
 use crate::kernel::KernelPolicy;
@@ -9,6 +10,7 @@ use crate::loader::Loader;
 use crate::questions::Answerer;
 use crate::quotas;
 use crate::reconciler::Reconciler;
+use crate::warm::Warm;
 use anyhow::{Context, Result};
 use leno_config::{Locality, MeshSlice};
 use leno_control::node::{BACKOFF, Identities, Options};
@@ -18,12 +20,21 @@ use leno_identity::{SpiffeId, SvidStore};
 use leno_proxy::Telemetry;
 use leno_proxy::modules::Modules;
 use leno_proxy::{Addresses, Handle, Node, NodeSnapshot};
+use leno_room::Half;
 use std::collections::BTreeSet;
+use std::future::ready;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
+use tokio::time::Instant;
+
+/// The numbers of a process's instances begin with a multiple of this, so that those of its predecessor have others.
+const INSTANCES: u64 = 1000;
 
 /// A running node.
 pub struct Running {
@@ -36,6 +47,21 @@ pub struct Running {
     /// The supervisor of its instances.
     pub supervisor: Supervisor,
     corridor: Handle,
+    outgoing: Outgoing,
+    images: Arc<Images>,
+    succession: Option<Succession>,
+}
+
+/// What else a node hands over, and how long it waits for its successor.
+pub struct Offer {
+    /// Other descriptors, each with a name.
+    pub others: Vec<(String, OwnedFd)>,
+    /// The half of the IDs that this process's rooms have.
+    pub half: Half,
+    /// Soft limit on descriptors with which the first process of the node was started.
+    pub descriptors: Option<u64>,
+    /// How long the successor may take until it is ready.
+    pub patience: Duration,
 }
 
 /// How a node joins the control plane.
@@ -58,10 +84,12 @@ pub struct Join {
     pub capacity: Option<Capacity>,
     /// Settings of the supervisor.
     pub settings: Settings,
+    /// The process from which this one takes over.
+    pub predecessor: Option<Predecessor>,
 }
 
 /// Starts a node and joins the control plane. The node serves when this returns, and denies everything until its functions are in force. `modules`
-/// may hold modules that are compiled already.
+/// may hold modules that are compiled already. With a predecessor, it serves after [`Running::take_over`].
 pub async fn start(
     mesh: MeshSlice,
     workers: Option<NonZeroUsize>,
@@ -89,7 +117,21 @@ pub async fn start(
     node.endpoints.set_locality(join.locality);
     let options = leno_proxy::Options { workers, ..leno_proxy::Options::default() };
     tracing::info!("connections: {} at most, by the limit on file descriptors", options.connections);
-    let corridor = leno_proxy::serve(&node, options)?;
+    let (callers, any_caller, warm) = (host.callers().clone(), join.any_caller, Warm::default());
+    let (succession, listeners, predecessor) = match join.predecessor {
+        None => (None, Vec::new(), None),
+        Some(predecessor) => {
+            node.credentials.number_from(predecessor.first_instance());
+            let (callers, warm) = (callers.clone(), warm.clone());
+            let incoming = Incoming { node: node.clone(), callers, any_caller, warm };
+            let (succession, listeners, predecessor) = predecessor.succeed(incoming)?;
+            (Some(succession), listeners, Some(predecessor))
+        }
+    };
+    let corridor = leno_proxy::take_over(&node, options, listeners)?;
+    if succession.is_none() {
+        corridor.open();
+    }
     let addresses = corridor.addresses;
     let kernel = if rooms { KernelPolicy::open(supervisor.control_group()) } else { None };
     if let Some(kernel) = &kernel {
@@ -100,32 +142,43 @@ pub async fn start(
 
     let inbound = advertised(addresses.inbound, join.advertised);
     let options = Options { control: join.control, membership: join.membership, inbound, backoff: BACKOFF };
-    let (agent, updates) = leno_control::node::join(options)?;
+    let (agent, updates) = leno_control::node::succeed(options, predecessor)?;
     let questions = agent.questions();
+    let (jobs, jobs_may_start) = watch::channel(succession.is_none());
     let (wanted, wanted_by) = watch::channel(own.clone());
     let (applied, is_applied) = watch::channel(false);
     Identities::new(agent.clone(), svids.clone()).start(wanted_by.clone())?;
+    let outgoing = Outgoing {
+        agent: agent.clone(),
+        node: node.clone(),
+        supervisor: supervisor.clone(),
+        callers,
+        any_caller,
+        jobs,
+    };
     let reconciler = Reconciler {
         agent,
         node: node.clone(),
         loader: Loader { engines: engines.clone(), modules, node: node.clone() },
         supervisor: supervisor.clone(),
         hosted,
-        images,
+        images: images.clone(),
         capacity: join.capacity,
         wanted,
         own,
         gateway: join.gateway,
         listeners: join.listeners,
         applied,
+        jobs: jobs_may_start,
+        warm,
     };
     let answerer = Answerer { engines, node: node.clone(), supervisor: supervisor.clone() };
     questions.map(|questions| tokio::spawn(answerer.run(questions)));
     tokio::spawn(reconciler.run(updates));
 
-    let (ready, is_ready) = watch::channel(false);
-    tokio::spawn(watch_readiness(is_applied, wanted_by, svids, ready));
-    Ok(Running { addresses, ready: is_ready, node, supervisor, corridor })
+    let (is_now_ready, is_ready) = watch::channel(false);
+    tokio::spawn(watch_readiness(is_applied, wanted_by, svids, is_now_ready));
+    Ok(Running { addresses, ready: is_ready, node, supervisor, corridor, outgoing, images, succession })
 }
 
 /// Where other nodes reach the inbound listener; `None`: it is bound to all addresses, and nobody has said which one of them.
@@ -155,6 +208,66 @@ async fn watch_readiness(
 }
 
 impl Running {
+    /// Takes over from the predecessor: waits until this process is ready and the node is its own, and accepts connections from then on. The error says
+    /// why not; then the predecessor goes on, and this process has to end. Returns what becomes ready when the predecessor has ended. Without a
+    /// predecessor, that is so at once.
+    pub async fn take_over(&mut self) -> Result<Pin<Box<dyn Future<Output = ()> + Send>>, String> {
+        let Some(mut succession) = self.succession.take() else { return Ok(Box::pin(ready(()))) };
+        if let Err(reason) = succession.take_over(self.ready.clone(), &self.supervisor).await {
+            succession.fail(&reason).await;
+            return Err(reason);
+        }
+        self.corridor.open();
+        self.outgoing.jobs.send_replace(true);
+        Ok(Box::pin(succession.serving()))
+    }
+
+    /// Why this process cannot hand over now; `None`: it can.
+    pub fn obstacle(&self) -> Option<String> {
+        let images = || "it has containers, whose images only one process can keep; start it again instead".to_owned();
+        self.outgoing.obstacle().or_else(|| self.images.are_used().then(images))
+    }
+
+    /// Hands the node over to a process that was started with the other end of `socket`. The error says why that failed; then this process goes on as
+    /// if nothing had happened. Otherwise [`Running::hand_over`] comes next. Giving up in between is a failure too.
+    pub async fn offer(&self, socket: UnixStream, offer: Offer) -> Result<Relay, String> {
+        let Offer { mut others, half, descriptors, patience } = offer;
+        let failed = |error| format!("it takes nothing: {error}");
+        let (counting, theirs) = UnixStream::pair().map_err(failed)?;
+        others.push((handover::SOCKET.to_owned(), theirs.into()));
+        let until = Instant::now() + patience;
+        let sockets = self.corridor.sockets();
+        let start = Start {
+            version: handover::VERSION,
+            release: env!("CARGO_PKG_VERSION").to_owned(),
+            listeners: sockets.len(),
+            others: others.iter().map(|(name, _)| name.clone()).collect(),
+            first_instance: (self.supervisor.next_instance() / INSTANCES + 1) * INSTANCES,
+            second_half: half.other() == Half::Second,
+            descriptors,
+            patience_ms: u64::try_from(patience.as_millis()).unwrap_or(u64::MAX),
+        };
+        let passed: Vec<BorrowedFd<'_>> =
+            sockets.iter().map(AsFd::as_fd).chain(others.iter().map(|(_, other)| other.as_fd())).collect();
+        handover::begin(&socket, start, &passed).map_err(failed)?;
+        drop(passed);
+        drop(others);
+        let counting = Asking::at(counting).map_err(failed)?;
+        handover::offer(&self.outgoing, socket, counting, until).await
+    }
+
+    /// Lets in-flight exchanges end, then stops the instances, and returns when everything recorded is written.
+    pub async fn hand_over(self, relay: Relay) -> Result<()> {
+        let grace = self.longest_grace();
+        let relaying = tokio::spawn(relay.run());
+        self.corridor.hand_over().await;
+        self.supervisor.shutdown(grace).await;
+        relaying.abort();
+        let node = self.node;
+        tokio::task::spawn_blocking(move || node.telemetry.flush()).await?;
+        Ok(())
+    }
+
     /// Stops the node. It accepts no new connections, in-flight exchanges end, then the instances are stopped, and everything recorded is written.
     pub async fn stop(self) -> Result<()> {
         let grace = self.longest_grace();

@@ -30,14 +30,15 @@ pub use corridor::judge::replay;
 pub use fetch::jwks;
 pub use fetch::modules::ModuleFetcher;
 pub use http::peer;
-pub use listener::{Addresses, Handle, Interceptor, Options, ServeError, serve};
+pub use listener::{Addresses, Handle, Interceptor, Options, ServeError, serve, take_over};
 pub use runtime::client::{ClientError, tls as client_tls};
 pub use runtime::random;
 pub use state::function::FunctionEntry;
 pub use state::node::Node;
 pub use state::snapshot::NodeSnapshot;
 pub use state::{
-    addresses, connections, credential, endpoints, extension, instances, kernel, ledger, links, modules, shards, signature,
+    addresses, connections, credential, endpoints, extension, instances, kernel, ledger, links, modules, shards,
+    signature,
 };
 pub use telemetry::record::Record;
 pub use telemetry::recorder::Recorder;

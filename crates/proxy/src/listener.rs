@@ -11,7 +11,7 @@ mod proxy_protocol;
 mod stream;
 
 pub use intercept::Interceptor;
-pub use listen::{Addresses, Handle, Options, ServeError, serve};
+pub use listen::{Addresses, Handle, Options, ServeError, serve, take_over};
 
 use crate::corridor::worker::Worker;
 use crate::http::peer::TrafficDirection;

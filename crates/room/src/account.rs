@@ -11,6 +11,27 @@ const ACCOUNTS: u32 = 0x1_0000;
 const FIRST_RANGE: u32 = FIRST_ACCOUNT + ACCOUNTS;
 const RANGES: u32 = (0x7ffe_0000 - FIRST_RANGE) / CONTAINER_IDS;
 
+/// The IDs that a process may give to its rooms. Two processes of a node, of which one takes over from the other, have different halves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Half {
+    /// What a process has that takes over from none.
+    #[default]
+    First,
+    /// The other one.
+    Second,
+}
+
+impl Half {
+    /// The one that this is not.
+    #[must_use]
+    pub fn other(self) -> Self {
+        match self {
+            Self::First => Self::Second,
+            Self::Second => Self::First,
+        }
+    }
+}
+
 /// Ranges of IDs outside. No two rooms have the same at a time.
 #[derive(Clone, Debug)]
 pub(crate) struct Accounts {
@@ -30,13 +51,22 @@ pub(crate) struct Account {
 
 impl Accounts {
     /// One for each room: it is both user and group.
-    pub(crate) fn of_processes() -> Self {
-        Self { first: FIRST_ACCOUNT, length: 1, number: ACCOUNTS, given: Arc::default() }
+    pub(crate) fn of_processes(half: Half) -> Self {
+        Self::half(half, FIRST_ACCOUNT, 1, ACCOUNTS)
     }
 
     /// [`CONTAINER_IDS`] for each room.
-    pub(crate) fn of_containers() -> Self {
-        Self { first: FIRST_RANGE, length: CONTAINER_IDS, number: RANGES, given: Arc::default() }
+    pub(crate) fn of_containers(half: Half) -> Self {
+        Self::half(half, FIRST_RANGE, CONTAINER_IDS, RANGES)
+    }
+
+    fn half(half: Half, first: u32, length: u32, both: u32) -> Self {
+        let number = both / 2;
+        let first = match half {
+            Half::First => first,
+            Half::Second => first + number * length,
+        };
+        Self { first, length, number, given: Arc::default() }
     }
 
     pub(crate) fn take(&self) -> Option<Account> {
@@ -63,7 +93,7 @@ mod tests {
 
     #[test]
     fn no_two_rooms_have_an_id_in_common() {
-        let (processes, containers) = (Accounts::of_processes(), Accounts::of_containers());
+        let (processes, containers) = (Accounts::of_processes(Half::First), Accounts::of_containers(Half::First));
         let (first, second) = (containers.take().unwrap(), containers.take().unwrap());
         assert_eq!(second.first - first.first, CONTAINER_IDS);
         let processes = processes.take().unwrap();
@@ -71,5 +101,17 @@ mod tests {
         let freed = first.first;
         drop(first);
         assert_eq!(containers.take().unwrap().first, freed);
+    }
+
+    #[test]
+    fn two_processes_of_a_node_give_different_ids() {
+        let both: [fn(Half) -> Accounts; 2] = [Accounts::of_processes, Accounts::of_containers];
+        for of in both {
+            let (first, second) = (of(Half::First), of(Half::First.other()));
+            let last = first.first + (first.number - 1) * first.length;
+            assert_eq!((last + first.length, first.number), (second.first, second.number));
+        }
+        let end = Accounts::of_containers(Half::Second);
+        assert!(end.first + end.number * end.length <= 0x7ffe_0000);
     }
 }

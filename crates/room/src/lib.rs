@@ -42,6 +42,7 @@ mod user;
 mod view;
 mod wire;
 
+pub use account::Half;
 pub use container::{Container, DEFAULT_WRITABLE, Image, Volume};
 pub use error::NoRoom;
 pub use program::Program;

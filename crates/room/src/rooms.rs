@@ -1,6 +1,6 @@
 //! The rooms of a node: how they are made, and those that wait for a program.
 
-use crate::account::Accounts;
+use crate::account::{Accounts, Half};
 use crate::error::{LONGEST, NoRoom};
 use crate::room::{Prepare, Room};
 use crate::wire::{self, Kind, Make};
@@ -106,6 +106,19 @@ impl Rooms {
     /// # Errors
     /// Says what rooms lack on this machine.
     pub async fn open(launcher: Launcher, ahead: usize, prepare: Option<Prepare>) -> Result<Self, NoRoom> {
+        Self::open_beside(launcher, ahead, prepare, Half::First).await
+    }
+
+    /// The same beside those of another process of the node, which has the other half of the IDs.
+    ///
+    /// # Errors
+    /// Says what rooms lack on this machine.
+    pub async fn open_beside(
+        launcher: Launcher,
+        ahead: usize,
+        prepare: Option<Prepare>,
+        half: Half,
+    ) -> Result<Self, NoRoom> {
         // Only root can give rooms IDs that are not its own.
         let is_root = rustix::process::geteuid().is_root();
         let inner = Inner {
@@ -113,8 +126,8 @@ impl Rooms {
             prepare,
             asking: Semaphore::new(AT_A_TIME),
             ahead,
-            for_processes: Pool::new(Kind::Process, is_root.then(Accounts::of_processes)),
-            for_containers: Pool::new(Kind::Container, is_root.then(Accounts::of_containers)),
+            for_processes: Pool::new(Kind::Process, is_root.then(|| Accounts::of_processes(half))),
+            for_containers: Pool::new(Kind::Container, is_root.then(|| Accounts::of_containers(half))),
             runtime: runtime(is_root),
         };
         let rooms = Self { inner: Arc::new(inner) };

@@ -10,6 +10,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Thread};
 
+/// What happens when this program's arena is full.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnFull {
+    /// Whatever needs memory fails with [`crate::Error::Full`].
+    #[default]
+    Fail,
+    /// It waits until others have read what was sent to them. It waits for ever if this program itself holds what it waits for.
+    Wait,
+}
+
 pub(crate) struct Arena {
     pool: Arc<Pool>,
     /// Threads that wait, some of them perhaps for this event, because they read the socket meanwhile.

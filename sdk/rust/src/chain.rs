@@ -1,5 +1,6 @@
 //! The link of this program to its node.
 
+use crate::arena::OnFull;
 use crate::body::{Buffer, Payload};
 use crate::call::Call;
 use crate::connect::{self, ConnectError};
@@ -10,16 +11,6 @@ use leno_chain::head::RequestHead;
 use std::env;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-
-/// What happens when this program's arena is full.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OnFull {
-    /// Whatever needs memory fails with [`Error::Full`].
-    #[default]
-    Fail,
-    /// It waits until others have read what was sent to them. It waits for ever if this program itself holds what it waits for.
-    Wait,
-}
 
 /// The link to the node. Clones are the same one.
 #[derive(Clone)]

@@ -21,7 +21,7 @@
 //!
 //! # Trust
 //! Bodies that others wrote are shown in place. A function of the chain that goes on writing to what it has sent changes it under its readers; this
-//! library never does. Whoever does not trust the others of the chain that far copies a body before looking at it ([`Received::to_vec`]).
+//! library never does. Whoever does not trust the others of the chain that far copies a body before looking at it ([`Received::bytes`] is a slice like any other).
 #![deny(unsafe_code)] // allowed one call at a time: the peer of a socket, and memory that others write
 
 mod arena;
@@ -33,9 +33,10 @@ mod error;
 mod pending;
 mod state;
 
+pub use arena::OnFull;
 pub use body::{Buffer, Payload, Received, Shared};
 pub use call::Call;
-pub use chain::{Chain, OnFull};
+pub use chain::Chain;
 pub use connect::ConnectError;
 pub use error::Error;
 pub use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};

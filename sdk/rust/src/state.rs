@@ -1,8 +1,7 @@
 //! What this program knows of its link, and who reads it.
 
-use crate::arena::{Arena, Part};
+use crate::arena::{Arena, OnFull, Part};
 use crate::body::{Kind as Body, Memory, Payload};
-use crate::chain::OnFull;
 use crate::connect::Connected;
 use crate::error::Error;
 use leno_chain::descriptor::{self, BYTES, Descriptor, Kind, MOST, UNIT};

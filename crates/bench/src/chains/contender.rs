@@ -10,8 +10,10 @@ use crate::rig::free_addresses;
 use anyhow::{Context, ensure};
 use serde::Deserialize;
 use serde_json::json;
-use std::fs;
+use std::fs::{self, OpenOptions};
+use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -170,7 +172,8 @@ impl Running {
         let (folder, listeners) = (folder.join(kind.name()), listeners()?);
         fs::create_dir(&folder)?;
         let token = folder.with_extension("token");
-        fs::write(&token, metrics::TOKEN)?;
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&token)?;
+        file.write_all(metrics::TOKEN.as_bytes())?;
         let mesh = json!({
             "apiVersion": "leno.dev/v1alpha1",
             "kind": "Mesh",

@@ -3,15 +3,16 @@
 use super::plane::Plane;
 use super::relay::Relay;
 use super::world::{INSTANCE_MIB, World};
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use leno_config::FunctionId;
-use leno_control::node::{Agent, BACKOFF, Change, Options, Updates, join};
+use leno_control::node::{Agent, BACKOFF, Change, Connection, Options, Updates, join};
 use leno_control::{Capacity, Instance, InstanceState, JoinOptions, Load, Observation, Resource, Subject, enrol};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
+use tokio::sync::watch;
 
 const TIMEOUT: Duration = Duration::from_secs(120);
 const POLL_INTERVAL: Duration = Duration::from_micros(200);
@@ -20,32 +21,44 @@ pub(super) struct Agents {
     nodes: Vec<Agent>,
     stranger: Agent,
     relay: Relay,
-    /// Slices that all nodes but the stranger have accepted.
-    slices: Arc<AtomicU64>,
+    tally: Arc<Tally>,
+}
+
+/// Of all nodes but the stranger.
+#[derive(Default)]
+struct Tally {
+    /// Slices that they have accepted.
+    slices: AtomicU64,
+    /// Why the last stream ended.
+    lost: Mutex<Option<String>>,
 }
 
 impl Agents {
     /// All nodes join, one after the other.
     pub(super) async fn join(plane: &Plane, world: World) -> anyhow::Result<Self> {
-        let slices = Arc::new(AtomicU64::new(0));
+        let tally = Arc::new(Tally::default());
         let relay = Relay::start(plane.address())?;
         let mut nodes = Vec::new();
         for number in 0..world.nodes {
-            nodes.push(node(plane, number, plane.address(), &slices).await?);
+            nodes.push(node(plane, number, plane.address(), &tally).await?);
         }
         let stranger = node(plane, world.stranger(), relay.address, &Arc::default()).await?;
         until(|| stranger.held().contains_key(&Subject::Hosted)).await.context("a node gets nothing")?;
-        Ok(Self { nodes, stranger, relay, slices })
+        Ok(Self { nodes, stranger, relay, tally })
     }
 
     /// Slices that all nodes but the stranger have accepted.
     pub(super) fn slices(&self) -> u64 {
-        self.slices.load(Ordering::Relaxed)
+        self.tally.slices.load(Ordering::Relaxed)
     }
 
     /// Waits until the nodes have accepted so many slices.
     pub(super) async fn hold_slices(&self, count: u64) -> anyhow::Result<()> {
-        let reached = until(|| self.slices() >= count).await;
+        let lost = || self.tally.lost.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let reached = until(|| self.slices() >= count || lost().is_some()).await;
+        if let Some(reason) = lost() {
+            bail!("a node lost its stream, and what it reported meanwhile is lost: {reason}");
+        }
         reached.with_context(|| format!("nodes got {} slices instead of {count}", self.slices()))?;
         ensure!(self.slices() == count, "nodes got {} slices instead of {count}", self.slices());
         Ok(())
@@ -89,7 +102,7 @@ impl Agents {
 }
 
 /// A machine joins, and opens its stream by way of `address`.
-async fn node(plane: &Plane, number: usize, address: SocketAddr, slices: &Arc<AtomicU64>) -> anyhow::Result<Agent> {
+async fn node(plane: &Plane, number: usize, address: SocketAddr, tally: &Arc<Tally>) -> anyhow::Result<Agent> {
     let control = vec![plane.address().to_string()];
     let (token, name) = (plane.token(number)?, World::node_name(number));
     let membership = enrol(&JoinOptions { control, token, name, address: None }, BACKOFF).await?;
@@ -101,7 +114,8 @@ async fn node(plane: &Plane, number: usize, address: SocketAddr, slices: &Arc<At
         backoff: BACKOFF,
     })?;
     agent.subscribe([Subject::Mesh, Subject::Bundle, Subject::Hosted]);
-    tokio::spawn(accept(updates, slices.clone()));
+    tokio::spawn(accept(updates, tally.clone()));
+    tokio::spawn(watch_stream(agent.connection(), tally.clone()));
     Ok(agent)
 }
 
@@ -122,12 +136,20 @@ pub(super) fn report_waiting(node: &Agent, function: &FunctionId, waiting: u32) 
     node.report_loads(&[Load { function: function.clone(), revision: 1, starting: 0, seen }]);
 }
 
-async fn accept(mut updates: Updates, slices: Arc<AtomicU64>) {
+async fn accept(mut updates: Updates, tally: Arc<Tally>) {
     while let Some(update) = updates.recv().await {
         let of_slice = |change: &&Change| matches!(change, Change::Set(Resource::Slice(_)));
         let count = update.changes.iter().filter(of_slice).count();
         update.accept();
-        slices.fetch_add(count as u64, Ordering::Relaxed);
+        tally.slices.fetch_add(count as u64, Ordering::Relaxed);
+    }
+}
+
+async fn watch_stream(mut connection: watch::Receiver<Connection>, tally: Arc<Tally>) {
+    while connection.changed().await.is_ok() {
+        if let Connection::Away { reason: Some(reason), .. } = &*connection.borrow_and_update() {
+            *tally.lost.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason.clone());
+        }
     }
 }
 

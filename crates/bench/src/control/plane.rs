@@ -127,6 +127,11 @@ impl Plane {
         Ok(())
     }
 
+    /// Has all functions defined, once all nodes have said what they offer.
+    pub(super) fn publish(&mut self) -> anyhow::Result<()> {
+        self.tell("publish", "published")
+    }
+
     /// Until all nodes that host the function have acknowledged it.
     pub(super) fn change_policy(&mut self, function: usize, edition: usize) -> anyhow::Result<Duration> {
         self.say(&format!("change {function} {edition}"))?;
@@ -150,12 +155,12 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let control = Control::new(authority, Store::open(&file)?, leno_control::Options::default())?;
     let definitions = match arguments.resume {
         true => None,
-        false => {
-            let definitions = world.definitions(&arguments.folder)?;
-            control.publish(&definitions)?;
-            Some(definitions)
-        }
+        false => Some(world.definitions(&arguments.folder)?),
     };
+    // A scheduler that knows all nodes divides the functions between them. Where it has none to schedule, nodes get theirs when they join.
+    if let Some(definitions) = definitions.as_ref().filter(|_| !world.scheduled) {
+        control.publish(definitions)?;
+    }
     let mut placements: Vec<BTreeSet<FunctionId>> = (0..world.nodes).map(|node| world.placement(node)).collect();
     placements.push(BTreeSet::new());
     let invitation = arguments.folder.join(INVITATION);
@@ -218,6 +223,12 @@ impl Steered {
                 }
                 "connected".to_owned()
             }
+            ("publish", []) => {
+                let offers = || self.control.status().nodes.iter().filter(|node| node.capacity.is_some()).count();
+                self.wait(Instant::now(), || Ok(offers() >= self.world.nodes))?;
+                self.control.publish(self.definitions.as_ref().context("definitions are in the store only")?)?;
+                "published".to_owned()
+            }
             ("only", [node, functions @ ..]) => {
                 let functions = functions.iter().copied().map(World::id).collect();
                 *self.placements.get_mut(*node).context("there is no such node")? = functions;
@@ -256,12 +267,9 @@ impl Steered {
 
     fn settle(&self) -> anyhow::Result<()> {
         let begin = Instant::now();
-        (0..=self.world.nodes).map(World::node_name).try_for_each(|node| {
-            self.wait(begin, || {
-                let counters = self.of_node(&node)?;
-                Ok(counters.acks == counters.messages)
-            })
-        })
+        (0..=self.world.nodes)
+            .map(World::node_name)
+            .try_for_each(|node| self.wait(begin, || Ok(self.control.is_up_to_date(&node))))
     }
 
     fn wait(&self, begin: Instant, done: impl Fn() -> anyhow::Result<bool>) -> anyhow::Result<()> {

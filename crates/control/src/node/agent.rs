@@ -14,14 +14,16 @@ use crate::wire::v1::from_node::Message;
 use crate::wire::v1::identity_client::IdentityClient;
 use crate::wire::{self, v1};
 use backon::ExponentialBuilder;
+use bytes::Bytes;
 use leno_config::FunctionId;
 use leno_identity::{CertificateDer, SpiffeId, SvidStore, TlsError};
 use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tonic::Request;
 use tonic::transport::Channel;
 
@@ -97,6 +99,27 @@ struct Handle {
     questions: Mutex<Option<Questions>>,
     /// Dropping this ends the stream.
     _alive: mpsc::Sender<()>,
+    yielding: watch::Sender<bool>,
+}
+
+/// An earlier process of this node, from which this one takes over.
+#[derive(Debug)]
+pub struct Predecessor {
+    /// What it has in force, and whatever it puts into force, as [`Agent::copy`] returns it. When this closes, the node's stream is this process's.
+    pub updates: mpsc::Receiver<Bytes>,
+    /// Told how that goes.
+    pub events: mpsc::UnboundedSender<Succession>,
+    /// Closes when that process has ended.
+    pub gone: oneshot::Receiver<Infallible>,
+}
+
+/// What becomes of a predecessor's updates.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Succession {
+    /// This process cannot use what the predecessor has, for this reason.
+    Rejected(String),
+    /// The predecessor has sent all, and it was put into force. The last event.
+    InForce,
 }
 
 /// Shared by the agent, its updates and its stream.
@@ -105,6 +128,16 @@ pub(crate) struct Shared {
     outbox: mpsc::UnboundedSender<Outgoing>,
     /// Notified when certificates have to be renewed earlier than they say.
     renewals: Notify,
+    standing: Mutex<Standing>,
+}
+
+/// How this process stands to other ones of its node.
+#[derive(Clone, Copy)]
+pub(crate) struct Standing {
+    /// The node is this process: the stream is its own, and so are the files for the next start.
+    pub current: bool,
+    /// The process before this one has ended.
+    pub alone: bool,
 }
 
 /// A message for the control plane. With a `stream` number it is sent on that stream only.
@@ -115,14 +148,22 @@ pub(crate) struct Outgoing {
 
 /// Opens a stream to the control plane and keeps it open, on the current tokio runtime. It has no subscriptions yet.
 pub fn join(options: Options) -> Result<(Agent, Updates), TlsError> {
+    succeed(options, None)
+}
+
+/// The same. With a predecessor, the updates are that one's until it hands over, and only then is the stream opened.
+pub fn succeed(options: Options, predecessor: Option<Predecessor>) -> Result<(Agent, Updates), TlsError> {
     let Options { control, membership, inbound, backoff } = options;
     let channel = channel::of_member(&control, &membership)?;
     let (outbox, outgoing) = mpsc::unbounded_channel();
-    let shared = Arc::new(Shared { desired: Mutex::default(), outbox, renewals: Notify::new() });
+    let standing = Standing { current: predecessor.is_none(), alone: predecessor.is_none() };
+    let (renewals, standing) = (Notify::new(), Mutex::new(standing));
+    let shared = Arc::new(Shared { desired: Mutex::default(), outbox, renewals, standing });
     let (updates, queue) = mpsc::channel(QUEUE);
     let (state, connection) = watch::channel(Connection::Away { attempts: 0, reason: None });
     let (renewed, term) = watch::channel(None);
     let (alive, ended) = mpsc::channel(1);
+    let (yielding, yields) = watch::channel(false);
     let (asked, questions) = mpsc::channel(QUESTIONS);
     let session = stream::Session {
         shared: shared.clone(),
@@ -136,10 +177,12 @@ pub fn join(options: Options) -> Result<(Agent, Updates), TlsError> {
         state,
         term: renewed,
         ended,
+        predecessor,
+        yielding: yields,
     };
     tokio::spawn(session.run());
     let questions = Mutex::new(Some(questions));
-    let handle = Handle { shared, membership, channel, connection, term, questions, _alive: alive };
+    let handle = Handle { shared, membership, channel, connection, term, questions, _alive: alive, yielding };
     Ok((Agent(Arc::new(handle)), queue))
 }
 
@@ -220,8 +263,17 @@ impl Agent {
 
     /// Says which certificates the node shows, once what is needed for its next start was kept. Only changes are sent.
     pub(crate) fn certified(&self, store: &SvidStore) {
+        // Held meanwhile: nothing is written any more when another process of the node may write.
+        let standing = self.0.shared.standing();
+        if !standing.current {
+            return;
+        }
         if let Err(error) = self.0.membership.keep() {
             tracing::error!(%error, "the node's identity was not kept; it is tried again");
+            return;
+        }
+        // The process before may have certificates of an authority that nobody must withdraw yet, and is not told to renew them.
+        if !standing.alone {
             return;
         }
         let own = store.current(self.0.membership.identity());
@@ -245,6 +297,22 @@ impl Agent {
     /// The state of the stream. The receiver sees each change.
     pub fn connection(&self) -> watch::Receiver<Connection> {
         self.0.connection.clone()
+    }
+
+    /// All that is in force on this node but the settings of the mesh, and then whatever is put into force, for a process that takes over
+    /// ([`Predecessor::updates`]). The receiver closes if it is not read.
+    pub fn copy(&self) -> (Vec<Bytes>, mpsc::Receiver<Bytes>) {
+        self.0.shared.desired().copy()
+    }
+
+    /// Whether another process of this node opens its stream. The control plane then ends this one, and it is not opened again. Until then it stays, so
+    /// that there is no moment without one.
+    pub fn yield_stream(&self, yielding: bool) {
+        self.0.yielding.send_replace(yielding);
+        self.0.shared.standing().current = !yielding;
+        if !yielding {
+            self.0.shared.want_renewal();
+        }
     }
 
     /// The questions of the control plane, for whoever asks for them first. Until then a few wait, and further ones are declined.
@@ -283,6 +351,11 @@ impl Shared {
     /// The lock is held only briefly. Nothing panics while holding it, so poisoning is ignored.
     pub(crate) fn desired(&self) -> MutexGuard<'_, Desired> {
         self.desired.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Nothing panics while holding it either.
+    pub(crate) fn standing(&self) -> MutexGuard<'_, Standing> {
+        self.standing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn want_renewal(&self) {

@@ -2,18 +2,33 @@
 
 use crate::job::JobReport;
 use crate::load::{Bounds, Capacity, Lease};
-use crate::resource::{Instance, Subject, Version};
+use crate::resource::{Content, Instance, Subject, Version};
 use crate::wire::v1::from_node::Message;
+use crate::wire::v1::to_node;
 use crate::wire::{self, Certified, RELEASE, v1};
+use bytes::Bytes;
 use leno_config::FunctionId;
+use prost::Message as _;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use tokio::sync::mpsc;
+
+/// Messages that a copy may be behind.
+const COPIES: usize = 1024;
+/// Payload bytes after which a message of a copy is full.
+const COPY_BYTES: usize = 512 << 10;
 
 #[derive(Default)]
 pub(crate) struct Desired {
     subscribed: BTreeSet<Subject>,
     /// The versions in force.
     held: BTreeMap<Subject, Version>,
+    /// What they are, for another process of this node. Kept here, because the node keeps them in another form.
+    payloads: BTreeMap<Subject, Bytes>,
+    /// Who signs, as the control plane said last.
+    authority: Option<v1::Authority>,
+    /// Gets a copy of everything that is put into force.
+    copy: Option<mpsc::Sender<Bytes>>,
     instances: BTreeMap<FunctionId, Vec<Instance>>,
     jobs: BTreeMap<FunctionId, JobReport>,
     capacity: Option<(Capacity, BTreeSet<String>)>,
@@ -105,12 +120,58 @@ impl Desired {
         self.jobs.remove(job);
     }
 
-    /// Notes that this version of the subject is in force; `None`: that the subject is gone.
-    pub(crate) fn in_force(&mut self, subject: Subject, version: Option<Version>) {
-        match version {
-            Some(version) => self.held.insert(subject, version),
-            None => self.held.remove(&subject),
-        };
+    /// Notes that these versions of subjects are in force; `None`: that the subject is gone.
+    pub(crate) fn in_force(&mut self, changes: Vec<(Subject, Option<Content>)>) {
+        self.pass_on(|| delta(&changes));
+        for (subject, content) in changes {
+            match content {
+                // The payload is a part of a message, all of which it would keep.
+                Some(Content { version, payload }) => {
+                    self.payloads.insert(subject.clone(), Bytes::copy_from_slice(&payload));
+                    self.held.insert(subject, version);
+                }
+                None => {
+                    self.payloads.remove(&subject);
+                    self.held.remove(&subject);
+                }
+            }
+        }
+    }
+
+    /// Notes who signs from now on.
+    pub(crate) fn signs(&mut self, authority: v1::Authority) {
+        self.pass_on(|| to_node(to_node::Message::Authority(authority.clone())));
+        self.authority = Some(authority);
+    }
+
+    fn pass_on(&mut self, message: impl FnOnce() -> Bytes) {
+        if let Some(copy) = &self.copy
+            && copy.try_send(message()).is_err()
+        {
+            self.copy = None;
+        }
+    }
+
+    /// All that is in force, as messages, and then whatever is put into force. The receiver closes if it is not read.
+    pub(crate) fn copy(&mut self) -> (Vec<Bytes>, mpsc::Receiver<Bytes>) {
+        let (sender, receiver) = mpsc::channel(COPIES);
+        self.copy = Some(sender);
+        let contents = self.payloads.iter().filter_map(|(subject, payload)| {
+            let version = *self.held.get(subject)?;
+            Some((subject.clone(), Some(Content { version, payload: payload.clone() })))
+        });
+        let (mut messages, mut part, mut size) = (Vec::new(), Vec::new(), 0);
+        for (subject, content) in contents {
+            size += content.as_ref().map_or(0, |content| content.payload.len());
+            part.push((subject, content));
+            if size >= COPY_BYTES {
+                messages.push(delta(&std::mem::take(&mut part)));
+                size = 0;
+            }
+        }
+        messages.push(delta(&part));
+        messages.extend(self.authority.clone().map(|authority| to_node(to_node::Message::Authority(authority))));
+        (messages, receiver)
     }
 
     /// Notes what is shown; `None`: that is known, or the control plane's release does not want to know.
@@ -136,6 +197,19 @@ impl Desired {
     pub(crate) fn held(&self) -> &BTreeMap<Subject, Version> {
         &self.held
     }
+}
+
+/// Changes as a message. Without the settings of the mesh: a process asks for those when it starts.
+fn delta(changes: &[(Subject, Option<Content>)]) -> Bytes {
+    let changes = || changes.iter().filter(|(subject, _)| *subject != Subject::Mesh);
+    let resources = changes().filter_map(|(subject, content)| Some(wire::resource(subject, content.as_ref()?)));
+    let removed = changes().filter(|(_, content)| content.is_none()).map(|(subject, _)| subject.into());
+    let delta = v1::Delta { nonce: 0, resources: resources.collect(), removed: removed.collect() };
+    to_node(to_node::Message::Delta(delta))
+}
+
+fn to_node(message: to_node::Message) -> Bytes {
+    v1::ToNode { message: Some(message) }.encode_to_vec().into()
 }
 
 pub(crate) fn from_node(message: Message) -> v1::FromNode {

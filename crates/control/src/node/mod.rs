@@ -10,7 +10,7 @@ mod questions;
 mod stream;
 mod update;
 
-pub use agent::{Agent, Connection, Options, SignFailure, Term, Updates, join};
+pub use agent::{Agent, Connection, Options, Predecessor, SignFailure, Succession, Term, Updates, join, succeed};
 pub use identities::{Identities, Renewal};
 pub use questions::{Asked, Questions};
 pub use update::{Change, Update};

@@ -1,6 +1,6 @@
 //! Keeps one stream to the control plane open, as long as there is an [`super::Agent`].
 
-use super::agent::{Connection, Outgoing, Shared, Term, sign};
+use super::agent::{Connection, Outgoing, Predecessor, Shared, Succession, Term, sign};
 use super::desired::from_node;
 use super::questions::Asked;
 use super::update::{Change, Update};
@@ -8,13 +8,14 @@ use crate::channel;
 use crate::leases::TERM;
 use crate::membership::Membership;
 use crate::question::Question;
-use crate::resource::{Resource, Subject, Version};
+use crate::resource::{Content, Resource, Subject, Version};
 use crate::wire::v1::discovery_client::DiscoveryClient;
 use crate::wire::v1::from_node;
 use crate::wire::v1::to_node::Message;
 use crate::wire::{self, MAX_MESSAGE, PROTOCOLS, RELEASE, v1};
 use backon::{BackoffBuilder, ExponentialBuilder};
 use leno_identity::AuthorityKeyId;
+use prost::Message as _;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -25,6 +26,8 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
 use tonic::{Request, Status, Streaming};
 
+/// Number of the stream on which the predecessor's updates came, as it were. No answer is sent on it.
+const PREDECESSOR: u64 = 0;
 /// Messages that may wait to be sent to the control plane.
 const OUTGOING: usize = 64;
 /// Updates that may be read before the node has room for them.
@@ -50,6 +53,9 @@ pub(crate) struct Session {
     pub state: watch::Sender<Connection>,
     pub term: watch::Sender<Option<Term>>,
     pub ended: mpsc::Receiver<()>,
+    pub predecessor: Option<Predecessor>,
+    /// Another process of this node opens the stream: one that has ended is not opened again.
+    pub yielding: watch::Receiver<bool>,
 }
 
 /// Why a stream ended.
@@ -62,9 +68,22 @@ enum End {
 
 impl Session {
     pub(crate) async fn run(mut self) {
+        if let Some(predecessor) = self.predecessor.take()
+            && self.follow(predecessor).await.is_none()
+        {
+            return;
+        }
         let mut failures = 0;
         let mut pauses = self.backoff.build();
         for number in 1.. {
+            if *self.yielding.borrow() {
+                tracing::info!("another process of this node has its stream");
+            }
+            tokio::select! {
+                // It fails when nobody can change it any more. Then the agent is gone.
+                _ = self.yielding.wait_for(|yielding| !yielding) => (),
+                _ = self.ended.recv() => return,
+            }
             let began = Instant::now();
             let mut lived = false;
             let End::Failed(status) = self.stream(number, &mut lived).await else { return };
@@ -87,6 +106,57 @@ impl Session {
                 _ = self.ended.recv() => return,
             }
         }
+    }
+
+    /// Passes on the updates of the predecessor until it hands over and all of them were answered. `None`: the agent or the queue of updates was
+    /// dropped.
+    async fn follow(&mut self, predecessor: Predecessor) -> Option<()> {
+        let Predecessor { mut updates, events, gone } = predecessor;
+        let shared = self.shared.clone();
+        tokio::spawn(async move {
+            let _ = gone.await;
+            shared.standing().alone = true;
+            shared.want_renewal();
+        });
+        let (told, mut rejected) = mpsc::unbounded_channel();
+        let mut told = Some(told);
+        loop {
+            let update = tokio::select! {
+                update = updates.recv(), if told.is_some() => update,
+                reason = rejected.recv() => {
+                    let Some(reason) = reason else { break };
+                    let _ = events.send(Succession::Rejected(reason));
+                    continue;
+                }
+                _ = self.ended.recv() => return None,
+            };
+            let Some(update) = update else {
+                told = None;
+                continue;
+            };
+            let message = v1::ToNode::decode(update).map_err(|error| Status::internal(error.to_string()));
+            let update = message.and_then(|message| match message.message {
+                Some(Message::Delta(delta)) => self.update(PREDECESSOR, delta, RELEASE).map(Some),
+                Some(Message::Authority(sent)) => {
+                    // At once: the node may be this process's in a moment.
+                    self.signs(v1::Authority { spread_ms: 0, ..sent });
+                    Ok(None)
+                }
+                _ => Err(Status::internal("something that is not for another process")),
+            });
+            let Some(update) = update.transpose() else { continue };
+            match update {
+                Ok(mut update) => {
+                    told.iter().for_each(|told| update.tell(told.clone()));
+                    self.updates.send(update).await.ok()?;
+                }
+                Err(status) => drop(events.send(Succession::Rejected(status.message().to_owned()))),
+            }
+        }
+        self.shared.standing().current = true;
+        self.shared.want_renewal();
+        let _ = events.send(Succession::InForce);
+        Some(())
     }
 
     async fn stream(&mut self, number: u64, lived: &mut bool) -> End {
@@ -165,9 +235,7 @@ impl Session {
                             }
                         }
                         Ok(Some(Message::Authority(sent))) => {
-                            let issuer = AuthorityKeyId::from_bytes(&sent.key);
-                            self.membership.svids().set_issuer(issuer, Duration::from_millis(sent.spread_ms));
-                            self.shared.want_renewal();
+                            self.signs(sent);
                         }
                         Ok(Some(Message::Prove(sent))) => self.prove(number, sent.sequence),
                         Ok(Some(Message::Question(question))) => self.ask(number, question),
@@ -206,10 +274,25 @@ impl Session {
         }
     }
 
+    /// Has certificates of other authorities renewed.
+    fn signs(&self, sent: v1::Authority) {
+        let issuer = AuthorityKeyId::from_bytes(&sent.key);
+        self.membership.svids().set_issuer(issuer, Duration::from_millis(sent.spread_ms));
+        self.shared.desired().signs(sent);
+        self.shared.want_renewal();
+    }
+
     /// Tries a certificate of the candidate, and says on this stream what became of it.
     fn prove(&self, stream: u64, sequence: u64) {
         let (shared, membership, channel) = (self.shared.clone(), self.membership.clone(), self.channel.clone());
+        let standing = *self.shared.standing();
         tokio::spawn(async move {
+            // It may not have the present roots, and nobody gives them to it.
+            if !standing.alone {
+                let failure = "the process before the running one still has open connections".to_owned();
+                return shared
+                    .send(Some(stream), from_node(from_node::Message::Proof(v1::Proof { sequence, failure })));
+            }
             let identity = membership.identity();
             let proof = membership.svids().prove(identity, |csr| sign(channel, identity, csr, true)).await;
             let failure = proof.err().map(|error| error.to_string()).unwrap_or_default();
@@ -248,7 +331,7 @@ impl Session {
                     rejected.insert(subject.clone(), format!("{reason}; {releases}"));
                 }
             }
-            delivered.push((subject, Some(version)));
+            delivered.push((subject, Some(Content { version, payload: sent.payload.clone() })));
         }
         for subject in wire::subjects(&delta.removed)? {
             changes.push(Change::Removed(subject.clone()));

@@ -3,12 +3,13 @@
 use super::agent::Shared;
 use super::desired::from_node;
 use crate::load::{Bounds, Lease};
-use crate::resource::{Resource, Subject, Version};
+use crate::resource::{Content, Resource, Subject};
 use crate::wire::v1;
 use crate::wire::v1::from_node::Message;
 use leno_config::FunctionId;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use tokio::sync::mpsc;
 
 /// Changes to put into force together, as far as possible, in this order.
 #[must_use = "an update that is dropped counts as rejected"]
@@ -34,13 +35,15 @@ struct Answer {
     /// The stream that delivered the update. The nonce means nothing on another stream.
     stream: u64,
     nonce: u64,
-    delivered: Vec<(Subject, Option<Version>)>,
+    delivered: Vec<(Subject, Option<Content>)>,
     /// Begins with the resources that could not be decoded.
     rejected: BTreeMap<Subject, String>,
     /// Bounds that were delivered.
     bounds: BTreeMap<FunctionId, Vec<Bounds>>,
     /// Shares of rate limits that were delivered.
     leases: BTreeMap<FunctionId, Lease>,
+    /// Told what is rejected of an update that another process of this node passes on.
+    passed_on: Option<mpsc::UnboundedSender<String>>,
     given: bool,
 }
 
@@ -60,7 +63,7 @@ impl Update {
         stream: u64,
         nonce: u64,
         changes: Vec<Change>,
-        delivered: Vec<(Subject, Option<Version>)>,
+        delivered: Vec<(Subject, Option<Content>)>,
         rejected: BTreeMap<Subject, String>,
     ) -> Self {
         let bounds = changes.iter().filter_map(|change| match change {
@@ -73,7 +76,14 @@ impl Update {
             _ => None,
         });
         let leases = leases.collect();
-        Self { changes, answer: Answer { shared, stream, nonce, delivered, rejected, bounds, leases, given: false } }
+        let (passed_on, given) = (None, false);
+        let answer = Answer { shared, stream, nonce, delivered, rejected, bounds, leases, passed_on, given };
+        Self { changes, answer }
+    }
+
+    /// Tells `whom` what is rejected. It is dropped with the answer.
+    pub(crate) fn tell(&mut self, whom: mpsc::UnboundedSender<String>) {
+        self.answer.passed_on = Some(whom);
     }
 
     /// Acknowledges the update: all of it is in force.
@@ -103,18 +113,25 @@ impl Answer {
     fn give(&mut self) {
         self.given = true;
         let mut desired = self.shared.desired();
-        for (subject, version) in self.delivered.drain(..) {
-            if !self.rejected.contains_key(&subject) {
-                if let Subject::Scale(id) = &subject {
-                    desired.bounded(id, self.bounds.remove(id));
-                }
-                if let Subject::Quota(id) = &subject {
-                    desired.leased(id, self.leases.remove(id));
-                }
-                desired.in_force(subject, version);
+        let mut accepted = std::mem::take(&mut self.delivered);
+        accepted.retain(|(subject, _)| !self.rejected.contains_key(subject));
+        for (subject, _) in &accepted {
+            if let Subject::Scale(id) = subject {
+                desired.bounded(id, self.bounds.remove(id));
+            }
+            if let Subject::Quota(id) = subject {
+                desired.leased(id, self.leases.remove(id));
             }
         }
+        desired.in_force(accepted);
         drop(desired);
+        if let Some(told) = self.passed_on.take() {
+            for (subject, reason) in &self.rejected {
+                // Nobody listens any more if the hand-over has failed.
+                let _ = told.send(format!("{subject}: {reason}"));
+            }
+            return;
+        }
         let rejected = self.rejected.iter();
         let rejected =
             rejected.map(|(subject, reason)| v1::Rejection { subject: Some(subject.into()), reason: reason.clone() });
@@ -127,7 +144,7 @@ impl Drop for Answer {
     fn drop(&mut self) {
         if !self.given {
             let dropped =
-                |(subject, _): &(Subject, Option<Version>)| (subject.clone(), "the node did not apply it".to_owned());
+                |(subject, _): &(Subject, Option<Content>)| (subject.clone(), "the node did not apply it".to_owned());
             self.rejected.extend(self.delivered.iter().map(dropped).collect::<Vec<_>>());
             self.give();
         }

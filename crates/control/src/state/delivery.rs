@@ -7,7 +7,7 @@ use crate::wire::{self, MAX_REASON, v1};
 use bytes::Bytes;
 use leno_config::FunctionId;
 use prost::Message;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,9 +23,9 @@ pub(super) struct Session {
     /// Subscriptions that the node may have.
     pub explicit: BTreeSet<Subject>,
     /// All subjects that `explicit` covers, each with the number of its reasons.
-    pub wanted: BTreeMap<Subject, u32>,
+    pub wanted: HashMap<Subject, u32>,
     /// What the node was last sent; `None`: that the subject does not exist.
-    pub sent: BTreeMap<Subject, Option<Version>>,
+    pub sent: HashMap<Subject, Option<Version>>,
     pub pending: BTreeSet<Subject>,
     nonce: u64,
     unanswered: BTreeMap<u64, Vec<(Subject, Option<Version>)>>,
@@ -56,7 +56,7 @@ impl Session {
     pub(super) fn new(
         number: u64,
         protocol: u32,
-        sent: BTreeMap<Subject, Option<Version>>,
+        sent: HashMap<Subject, Option<Version>>,
         known: BTreeSet<Subject>,
         wake: Arc<Notify>,
     ) -> Self {
@@ -171,7 +171,7 @@ impl State {
         let (name, Some(session)) = (name.clone(), &node.session) else { return };
         let mut explicit = session.explicit.clone();
         explicit.retain(|subject| may_subscribe(subject, node));
-        let mut wanted: BTreeMap<Subject, u32> = explicit.iter().map(|subject| (subject.clone(), 1)).collect();
+        let mut wanted: HashMap<Subject, u32> = explicit.iter().map(|subject| (subject.clone(), 1)).collect();
         let routes = explicit.contains(&Subject::Routes);
         let exposed = self.index.exposed().filter(|id| routes && !node.hosted.contains(*id));
         for id in node.hosted.iter().chain(exposed) {
@@ -214,6 +214,12 @@ impl State {
             }
             session.wake();
         }
+    }
+
+    /// Whether a node is connected and has answered all that there is for it. What was sent on an earlier stream is never answered, and does not count.
+    pub(crate) fn is_up_to_date(&self, name: &str) -> bool {
+        let session = self.nodes.get(name).and_then(|node| node.session.as_ref());
+        session.is_some_and(|session| session.pending.is_empty() && session.unanswered.is_empty())
     }
 
     /// Takes in a node's answer to a delta.
@@ -264,12 +270,19 @@ impl State {
         for (id, accepted) in leases {
             self.lease_answered(&id, name, (number, nonce), accepted);
         }
+        let mut concerned = BTreeSet::new();
         for (of_bounds, id, accepted) in answered {
             if of_bounds {
                 self.bounds_answered(&id, name, (number, nonce), accepted);
-            } else if accepted {
-                self.slice_in_force(&id, name);
+                concerned.insert(id);
+            } else if accepted && self.slice_in_force(&id, name) {
+                concerned.insert(id);
             }
+        }
+        // A new home answers for the bounds and the slice of a function at once.
+        for id in concerned {
+            self.rebalance(&id);
+            self.leave_idle_nodes(&id);
         }
     }
 
@@ -341,7 +354,7 @@ impl State {
         let content = if session.wanted.contains_key(subject) { self.content(name, subject) } else { None };
         match (content, session.sent.get(subject)) {
             (Some(content), Some(Some(sent))) if content.version == *sent => Difference::Same,
-            // A control plane that has just started knows no node that hosts the function. The node that asks may know better.
+            // A control plane that has just started does not know all nodes that have the function. The node that asks may know better.
             (Some(_), Some(Some(_))) if self.awaits_hosts(name, subject) => Difference::Same,
             (Some(content), _) => Difference::Set(content),
             (None, Some(Some(_))) => Difference::Gone,
@@ -350,10 +363,11 @@ impl State {
         }
     }
 
-    /// Whether these are the endpoints of a function none of whose nodes has come back yet.
+    /// Whether these are the endpoints of a function of whose nodes some have not come back yet, or all. The others would have to take their requests.
     fn awaits_hosts(&self, name: &str, subject: &Subject) -> bool {
         let Subject::Endpoints(function) = subject else { return false };
-        self.awaiting && self.endpoints(name, function).is_empty()
+        let is_awaited = |host: &Arc<str>| self.awaited.contains(host);
+        self.awaiting && (self.index.hosting(function).any(is_awaited) || self.endpoints(name, function).is_empty())
     }
 
     fn content(&self, name: &str, subject: &Subject) -> Option<Content> {

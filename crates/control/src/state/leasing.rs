@@ -38,7 +38,8 @@ impl State {
     /// Divides all limits anew for which it is time, and frees the shares of nodes that are silent. Call it about twice a second. `now` is measured
     /// from the start of the control plane.
     pub(crate) fn lease(&mut self, now: Duration) {
-        self.now = now;
+        self.advance(now);
+        let now = self.now;
         for (id, name) in self.silent_holders() {
             if let Some(leases) = self.leased.get_mut(&id) {
                 leases.forget(&name);
@@ -72,7 +73,8 @@ impl State {
     pub(crate) fn renew(&mut self, name: &str, number: u64, now: Duration) -> bool {
         let known = self.nodes.get_key_value(name).map(|(name, _)| name.clone());
         let (Some(name), true) = (known, self.session(name, number).is_some()) else { return false };
-        self.renewed.insert(name, now);
+        self.advance(now);
+        self.renewed.insert(name, self.now);
         true
     }
 

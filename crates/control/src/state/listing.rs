@@ -14,11 +14,10 @@ use std::sync::Arc;
 impl State {
     pub(crate) fn status(&self) -> Status {
         let mut instances = self.instances(self.nodes.iter());
+        let functions: BTreeMap<_, _> = self.compiled.functions.iter().collect();
         Status {
-            functions: self
-                .compiled
-                .functions
-                .iter()
+            functions: functions
+                .into_iter()
                 .filter(|(_, function)| function.job.is_none())
                 .filter_map(|(id, function)| self.function(id, function, instances.remove(id)))
                 .collect(),

@@ -192,22 +192,25 @@ impl State {
     fn update_hosting(&mut self, id: &FunctionId) {
         let now = self.hosts_of(id);
         let before = self.index.hosting.remove(id).unwrap_or_default();
-        if now != before {
-            for name in before.difference(&now) {
-                if let Some(node) = self.nodes.get_mut(name) {
-                    node.hosted.remove(id);
-                }
-                self.forget_bounds(id, name);
+        for name in before.difference(&now) {
+            if let Some(node) = self.nodes.get_mut(name) {
+                node.hosted.remove(id);
             }
-            for name in now.difference(&before) {
-                if let Some(node) = self.nodes.get_mut(name) {
-                    node.hosted.insert(id.clone());
-                }
-            }
-            self.endpoints_changed([id]);
+            self.forget_bounds(id, name);
         }
+        let new: Vec<_> = now.difference(&before).cloned().collect();
+        for name in &new {
+            if let Some(node) = self.nodes.get_mut(name) {
+                node.hosted.insert(id.clone());
+            }
+        }
+        let fewer = !before.is_subset(&now);
         if !now.is_empty() {
             self.index.hosting.insert(id.clone(), now);
+        }
+        // Callers need not know of a new node before it takes requests.
+        if fewer || new.iter().any(|name| self.takes_requests(name, id)) {
+            self.endpoints_changed([id]);
         }
         self.divide_limits(id);
     }
@@ -410,16 +413,12 @@ impl State {
         self.scheduler.nodes_of(id).iter().any(|name| self.has_in_force(name, id))
     }
 
-    /// A node has put the slice of a function into force.
-    pub(super) fn slice_in_force(&mut self, id: &FunctionId, name: &str) {
-        if self.is_carried(id) {
-            return self.endpoints_changed([id]);
+    /// A node has put the slice of a function into force. Returns whether the function's instances may be divided anew.
+    pub(super) fn slice_in_force(&mut self, id: &FunctionId, name: &str) -> bool {
+        let scheduled = self.is_scheduled(name);
+        if scheduled || self.is_carried(id) {
+            self.endpoints_changed([id]);
         }
-        if !self.is_scheduled(name) {
-            return;
-        }
-        self.endpoints_changed([id]);
-        self.rebalance(id);
-        self.leave_idle_nodes(id);
+        scheduled && !self.is_carried(id)
     }
 }

@@ -108,7 +108,7 @@ impl State {
         if self.session(name, number).is_none() {
             return;
         }
-        self.now = now;
+        self.advance(now);
         let Some((name, _)) = self.nodes.get_key_value(name) else { return };
         let name = name.clone();
         let mut concerned = BTreeSet::new();
@@ -126,16 +126,23 @@ impl State {
         for id in concerned {
             if self.is_scheduled(&name) {
                 self.active.insert(id.clone());
-                self.decide(&id);
+                if let Some(desired) = self.desire(&id) {
+                    self.place_desired(&id, desired);
+                }
             }
         }
     }
 
     /// Decides anew for functions that have any load. Call it about twice a second.
     pub(crate) fn scale(&mut self, now: Duration) {
-        self.now = now;
+        self.advance(now);
         for id in self.active.iter().cloned().collect::<Vec<_>>() {
-            self.decide(&id);
+            // Nothing was reported, so there is nothing to place or to divide unless time alone asks for another number.
+            if let Some(desired) = self.desire(&id)
+                && !self.scheduler.is_settled(&id, desired)
+            {
+                self.place_desired(&id, desired);
+            }
             let rests = |scaled: &super::Scaled| scaled.revisions.values().all(MeshLoad::rests);
             if self.scaled.get(&id).is_none_or(rests) {
                 self.active.remove(&id);
@@ -148,10 +155,14 @@ impl State {
         !self.active.is_empty()
     }
 
-    fn decide(&mut self, id: &FunctionId) {
+    /// The instances that a function should have by its load; `None`: it is not scaled.
+    fn desire(&mut self, id: &FunctionId) -> Option<u32> {
         let now = self.now;
-        let Some(scaled) = self.scaled.get_mut(id) else { return };
-        let desired = scaled.revisions.values_mut().map(|load| load.decide(now)).fold(0, u32::saturating_add);
+        let revisions = &mut self.scaled.get_mut(id)?.revisions;
+        Some(revisions.values_mut().map(|load| load.decide(now)).fold(0, u32::saturating_add))
+    }
+
+    fn place_desired(&mut self, id: &FunctionId, desired: u32) {
         let mut moved = self.reserve(id);
         if self.scheduler.set_desired(id, desired) {
             moved.insert(id.clone());
@@ -216,12 +227,10 @@ impl State {
     pub(super) fn bounds_answered(&mut self, id: &FunctionId, name: &str, delivery: Delivery, accepted: bool) {
         let Some(scaled) = self.scaled.get_mut(id) else { return };
         if accepted {
-            scaled.grants.in_force(name, delivery)
+            scaled.grants.in_force(name, delivery);
         } else {
-            scaled.grants.rejected(name, delivery)
-        };
-        self.rebalance(id);
-        self.leave_idle_nodes(id);
+            scaled.grants.rejected(name, delivery);
+        }
     }
 
     /// A node has no bounds of a function any more.

@@ -224,6 +224,10 @@ impl World {
     }
 
     fn answer(&mut self, name: &'static str, random: &mut Random) {
+        self.answer_unless(name, || random.one_in(8));
+    }
+
+    fn answer_unless(&mut self, name: &'static str, mut refuses: impl FnMut() -> bool) {
         let peer = self.peers.get_mut(name).unwrap();
         let Some(session) = peer.session else { return };
         if peer.read.is_empty() {
@@ -236,7 +240,7 @@ impl World {
             let version = wire::version(&resource.version).unwrap();
             let content = Resource::decode(&subject, &resource.payload).unwrap();
             assert_eq!(content.subject(), subject);
-            if random.one_in(8) {
+            if refuses() {
                 peer.refused.insert(subject.clone(), version);
                 rejected.push((subject, "no".to_owned()));
             } else {
@@ -355,4 +359,91 @@ fn every_history_ends_with_everybody_having_what_they_should() {
             world.check(history);
         }
     }
+}
+
+/// A control plane that was started again, and three nodes that have not come back yet: the first one's function calls that of the others.
+fn caller_and_two_hosts() -> World {
+    let bundle = Authority::new(&slices::DOMAIN.parse().unwrap()).unwrap().bundle().clone();
+    let mut world = World::new(&bundle);
+    world.slices = [slices::slice("a/one", &["a/two"], 1), slices::slice("a/two", &[], 1)]
+        .map(|slice| (slice.id.clone(), slice))
+        .into();
+    let hosted = NODES.into_iter().zip(["a/one", "a/two", "a/two"]);
+    world.placements = hosted.map(|(name, id)| (name, Placement::Only([slices::function(id)].into()))).collect();
+    for peer in world.peers.values_mut() {
+        peer.explicit.insert(Subject::Hosted);
+    }
+    world.restart();
+    NODES.iter().for_each(|name| drop(world.come_back(name)));
+    world.accept_all(NODES[0]);
+    world.restart();
+    world
+}
+
+impl World {
+    /// Another process with the same definitions.
+    fn restart(&mut self) {
+        let definitions = Definitions { mesh: slices::mesh(), slices: self.slices.clone(), modules: BTreeMap::new() };
+        let histories = Histories::default().record_publication(&definitions.slices, 0).unwrap();
+        let compiled = Compiled::new(&definitions, &definitions.modules, &histories, &self.bundle).unwrap();
+        self.state = State::new(compiled, histories);
+        for (name, placement) in &self.placements {
+            let (placement, locality) = (placement.clone(), Default::default());
+            self.state.admit(name, Admission { placement, gateway: false, locality, egress: false });
+        }
+        self.state.await_nodes(NODES.map(Arc::from));
+    }
+
+    fn come_back(&mut self, name: &'static str) -> Vec<Subject> {
+        self.connect(name);
+        self.accept_all(name)
+    }
+
+    /// What a node is told now.
+    fn accept_all(&mut self, name: &'static str) -> Vec<Subject> {
+        let mut told = Vec::new();
+        while self.read(name) {
+            let delta = self.peers[name].read.last().unwrap();
+            told.extend(delta.resources.iter().map(|resource| wire::subject(resource.subject.as_ref()).unwrap()));
+            told.extend(wire::subjects(&delta.removed).unwrap());
+            self.answer_unless(name, || false);
+        }
+        told
+    }
+}
+
+#[test]
+fn callers_keep_endpoints_until_all_nodes_of_a_function_are_back() {
+    let [caller, host, other] = NODES;
+    let mut world = caller_and_two_hosts();
+    assert_eq!(world.come_back(host), []);
+    assert_eq!(world.come_back(caller), [], "the other one may still be there");
+    assert_eq!(world.come_back(other), []);
+    assert!(!world.state.awaiting);
+    assert_eq!(world.accept_all(caller), [], "it has had the endpoints of both all the time");
+}
+
+#[test]
+fn endpoints_of_nodes_that_do_not_come_back_end_with_the_wait_for_them() {
+    let [caller, host, _] = NODES;
+    let mut world = caller_and_two_hosts();
+    assert_eq!((world.come_back(host), world.come_back(caller)), (vec![], vec![]));
+    world.state.stop_awaiting();
+    assert_eq!(world.accept_all(caller), [Subject::Endpoints(slices::function("a/two"))]);
+    let left = world.state.endpoints(caller, &slices::function("a/two"));
+    assert_eq!(left.iter().map(|endpoint| &*endpoint.node).collect::<Vec<_>>(), [host]);
+}
+
+#[test]
+fn what_an_earlier_stream_left_unanswered_does_not_count() {
+    let mut world = caller_and_two_hosts();
+    let [caller, ..] = NODES;
+    assert!(!world.state.is_up_to_date(caller), "it is not connected");
+    world.peers.get_mut(caller).unwrap().held.clear();
+    world.connect(caller);
+    assert!(world.read(caller) && !world.state.is_up_to_date(caller));
+    // The stream ends, and its answer with it.
+    world.come_back(caller);
+    let counters = world.state.counters(caller).unwrap();
+    assert!(counters.acks < counters.messages && world.state.is_up_to_date(caller));
 }

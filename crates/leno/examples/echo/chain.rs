@@ -71,7 +71,8 @@ fn answer(chain: &Chain, call: leno_sdk::Call) -> Result<(), Error> {
         (Some("send"), None) => {
             let calls: Vec<Call> = serde_json::from_slice(&call.body())?;
             let send = |made: &Call| send(chain, &call, made);
-            let answers: Value = calls.iter().map(|made| send(made).unwrap_or_else(|error| error.to_string().into())).collect();
+            let answers: Value =
+                calls.iter().map(|made| send(made).unwrap_or_else(|error| error.to_string().into())).collect();
             Ok(call.answer(StatusCode::OK, chain.copy(answers.to_string().as_bytes())?)?)
         }
         (Some("crash"), _) => std::process::exit(3),

@@ -5,6 +5,7 @@
 //! - `/status/<code>` answers with that status
 //! - `/call/<host>/<path…>` calls that host through its outbound sidecar and answers with what came back
 //! - `/send` makes the calls that its body lists (`Call`, as JSON), and answers with the status of each, or why there was none
+//! - `/websocket` answers with 101, and then with the bytes that it gets
 //! - `/crash` ends the process
 //!
 //! With `CHAIN` in its environment it is a function of a chain. Then it also has
@@ -28,6 +29,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::time::Duration;
+use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
@@ -48,7 +50,7 @@ async fn serve() -> Result<(), Error> {
         let (stream, _) = listener.accept().await?;
         tokio::spawn(async move {
             let server = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
-            let _ = server.serve_connection(TokioIo::new(stream), service_fn(answer)).await;
+            let _ = server.serve_connection_with_upgrades(TokioIo::new(stream), service_fn(answer)).await;
         });
     }
 }
@@ -87,6 +89,19 @@ async fn answer(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Err
             let rest: Vec<&str> = segments.collect();
             let (status, body) = call(&request, host, &rest.join("/")).await?;
             Ok(Response::builder().status(status).body(Full::new(body))?)
+        }
+        (Some("websocket"), None) => {
+            let upgrade = hyper::upgrade::on(request);
+            tokio::spawn(async move {
+                let upgraded = upgrade.await?;
+                let (mut reader, mut writer) = tokio::io::split(TokioIo::new(upgraded));
+                tokio::io::copy(&mut reader, &mut writer).await?;
+                writer.shutdown().await?;
+                Ok::<_, Error>(())
+            });
+            let response =
+                Response::builder().status(101).header("connection", "upgrade").header("upgrade", "websocket");
+            Ok(response.body(Full::default())?)
         }
         (Some("crash"), _) => std::process::exit(3),
         _ => {

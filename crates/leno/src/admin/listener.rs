@@ -5,18 +5,20 @@ use anyhow::{Context, Result, bail};
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use hyper::header::{AUTHORIZATION, HeaderMap};
 use leno_config::slice::AdminListener;
-use leno_function::descends_from_the_node;
+use leno_function::{descends_from, descends_from_the_node};
 use rustix::fs::{FlockOperation, Mode, OFlags, fchmod, flock};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::geteuid;
 use std::fs::Metadata;
 use std::io::{self, ErrorKind};
-use std::os::fd::OwnedFd;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::unix::UCred;
 use tokio::net::{TcpListener, UnixListener, UnixStream};
@@ -27,6 +29,38 @@ pub(crate) enum Listener {
     Socket(UnixListener, SocketFile),
     /// With the file that holds the token.
     Tcp(TcpListener, PathBuf),
+}
+
+/// The process of the node before this one, while it may have instances; 0: there is none.
+pub(crate) static PREDECESSOR: AtomicU32 = AtomicU32::new(0);
+
+/// Names of what one process of a node passes to the next.
+const LISTENER: &str = "admin";
+const LOCK: &str = "admin.lock";
+
+/// The admin listener of the process before this one.
+#[derive(Default)]
+pub(crate) struct Inherited {
+    pub listener: Option<OwnedFd>,
+    pub lock: Option<OwnedFd>,
+}
+
+impl Inherited {
+    /// Finds it among what was passed.
+    pub(crate) fn among(mut take: impl FnMut(&str) -> Option<OwnedFd>) -> Self {
+        Self { listener: take(LISTENER), lock: take(LOCK) }
+    }
+
+    /// The listener, if it is at this path, and the lock.
+    fn at_path(self, path: &Path) -> Option<(std::os::unix::net::UnixListener, OwnedFd)> {
+        let listener = std::os::unix::net::UnixListener::from(self.listener?);
+        (listener.local_addr().ok()?.as_pathname()? == path).then_some((listener, self.lock?))
+    }
+
+    fn at_address(self, address: SocketAddr) -> Option<std::net::TcpListener> {
+        let listener = std::net::TcpListener::from(self.listener?);
+        (listener.local_addr().ok()? == address).then_some(listener)
+    }
 }
 
 /// A connection.
@@ -66,19 +100,22 @@ impl Access {
 }
 
 impl Listener {
-    /// Opens it; an error if another node is there.
-    pub(crate) async fn open(wanted: &AdminListener) -> Result<Self> {
+    /// Opens it; an error if another node is there. One that is inherited is used if it is at the same place.
+    pub(crate) async fn open(wanted: &AdminListener, inherited: Inherited) -> Result<Self> {
         match wanted {
             AdminListener::Usual => match Address::usual() {
                 Address::Socket(path) => {
                     address::make_folder(&path)?;
-                    Self::socket(path).await
+                    Self::socket(path, inherited).await
                 }
                 Address::Tcp(address) => bail!("{address} is no socket"),
             },
-            AdminListener::Socket(path) => Self::socket(path.clone()).await,
+            AdminListener::Socket(path) => Self::socket(path.clone(), inherited).await,
             AdminListener::Address(address, token) => {
                 address::token(token)?;
+                if let Some(listener) = inherited.at_address(*address) {
+                    return Ok(Self::Tcp(TcpListener::from_std(listener)?, token.clone()));
+                }
                 let listener = TcpListener::bind(address)
                     .await
                     .with_context(|| format!("cannot listen on {address} (admin); is another `leno up` running?"))?;
@@ -87,7 +124,13 @@ impl Listener {
         }
     }
 
-    async fn socket(path: PathBuf) -> Result<Self> {
+    async fn socket(path: PathBuf, inherited: Inherited) -> Result<Self> {
+        if let Some((listener, lock)) = inherited.at_path(&path) {
+            let file = SocketFile::at(path, lock)?;
+            // Until the other process has handed over, it is that one's.
+            file.leave.store(true, Ordering::Relaxed);
+            return Ok(Self::Socket(UnixListener::from_std(listener)?, file));
+        }
         let lock = lock(&path)?;
         clear(&path).await?;
         let listener = bind(&path).with_context(|| format!("cannot listen on unix:{} (admin)", path.display()))?;
@@ -101,6 +144,25 @@ impl Listener {
             Self::Socket(_, file) => Address::Socket(file.path.clone()),
             Self::Tcp(listener, _) => Address::Tcp(listener.local_addr()?),
         })
+    }
+
+    /// What the next process of the node needs of it, each with a name.
+    pub(crate) fn descriptors(&self) -> io::Result<Vec<(String, OwnedFd)>> {
+        let copy = |name: &str, socket: BorrowedFd<'_>| -> io::Result<_> {
+            Ok((name.to_owned(), socket.try_clone_to_owned()?))
+        };
+        match self {
+            Self::Socket(listener, file) => Ok(vec![copy(LISTENER, listener.as_fd())?, copy(LOCK, file.lock.as_fd())?]),
+            Self::Tcp(listener, _) => Ok(vec![copy(LISTENER, listener.as_fd())?]),
+        }
+    }
+
+    /// Whether the file is left where it is, for another process of the node. At first it is if it was inherited.
+    pub(crate) fn leaves_file(&self) -> Arc<AtomicBool> {
+        match self {
+            Self::Socket(_, file) => file.leave.clone(),
+            Self::Tcp(..) => Arc::default(),
+        }
     }
 
     /// The next connection, and what it may ask.
@@ -125,7 +187,12 @@ impl Listener {
 fn is_operator(peer: &UCred) -> bool {
     let instance = || {
         let process = peer.pid().and_then(|process| u32::try_from(process).ok()).filter(|process| *process > 0);
-        process.is_none_or(|process| descends_from_the_node(process).unwrap_or(true))
+        let of_predecessor = |process| match PREDECESSOR.load(Ordering::Relaxed) {
+            0 => false,
+            // This process and what it has started descend from it too, and were looked at before.
+            predecessor => descends_from(process, predecessor).unwrap_or(true),
+        };
+        process.is_none_or(|process| descends_from_the_node(process).unwrap_or(true) || of_predecessor(process))
     };
     is_trusted(peer) && !instance()
 }
@@ -188,18 +255,23 @@ fn bind(path: &Path) -> Result<std::os::unix::net::UnixListener> {
 pub(crate) struct SocketFile {
     path: PathBuf,
     found: Metadata,
-    _lock: OwnedFd,
+    lock: OwnedFd,
+    /// Another process listens at it.
+    leave: Arc<AtomicBool>,
 }
 
 impl SocketFile {
     fn at(path: PathBuf, lock: OwnedFd) -> io::Result<Self> {
         let found = path.symlink_metadata()?;
-        Ok(Self { path, found, _lock: lock })
+        Ok(Self { path, found, lock, leave: Arc::default() })
     }
 }
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
+        if self.leave.load(Ordering::Relaxed) {
+            return;
+        }
         // Somebody may have removed it, and put another one there.
         let same = |now: Metadata| now.dev() == self.found.dev() && now.ino() == self.found.ino();
         if self.path.symlink_metadata().is_ok_and(same) {
@@ -218,7 +290,7 @@ mod tests {
     }
 
     async fn refusal(path: &Path) -> String {
-        match Listener::open(&wanted(path)).await {
+        match Listener::open(&wanted(path), Inherited::default()).await {
             Ok(_) => panic!("{} is used", path.display()),
             Err(error) => format!("{error:#}"),
         }
@@ -228,7 +300,7 @@ mod tests {
     async fn a_socket_is_its_accounts_own_and_gone_with_its_node() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("admin.sock");
-        let listener = Listener::open(&wanted(&path)).await.unwrap();
+        let listener = Listener::open(&wanted(&path), Inherited::default()).await.unwrap();
         let found = path.symlink_metadata().unwrap();
         assert!(found.file_type().is_socket());
         assert_eq!((found.mode() & 0o777, found.uid()), (0o600, geteuid().as_raw()));
@@ -238,12 +310,34 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_listener_is_passed_on_with_its_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("admin.sock");
+        let first = Listener::open(&wanted(&path), Inherited::default()).await.unwrap();
+        let mut passed = first.descriptors().unwrap();
+        let waiting = UnixStream::connect(&path).await.unwrap();
+        let inherited = Inherited::among(|name| {
+            let index = passed.iter().position(|(other, _)| other == name)?;
+            Some(passed.swap_remove(index).1)
+        });
+        let second = Listener::open(&wanted(&path), inherited).await.unwrap();
+        first.leaves_file().store(true, Ordering::Relaxed);
+        second.leaves_file().store(false, Ordering::Relaxed);
+        drop(first);
+        assert!(refusal(&path).await.contains("another leno has"), "the lock is held");
+        second.accept().await.unwrap();
+        drop((waiting, second));
+        assert!(!path.exists());
+        drop(Listener::open(&wanted(&path), Inherited::default()).await.unwrap());
+    }
+
+    #[tokio::test]
     async fn what_was_left_behind_is_replaced_and_nothing_else() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("admin.sock");
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
         assert!(path.exists(), "as after a crash");
-        let listener = Listener::open(&wanted(&path)).await.unwrap();
+        let listener = Listener::open(&wanted(&path), Inherited::default()).await.unwrap();
         // Somebody removes it and listens there: that socket stays when this one ends, and is not taken over.
         std::fs::remove_file(&path).unwrap();
         let other = std::os::unix::net::UnixListener::bind(&path).unwrap();
@@ -264,7 +358,8 @@ mod tests {
         let path = folder.path().join("token");
         std::fs::write(&path, "0123456789abcdef").unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
-        let listener = Listener::open(&AdminListener::Address(([127, 0, 0, 1], 0).into(), path.clone())).await.unwrap();
+        let wanted = AdminListener::Address(([127, 0, 0, 1], 0).into(), path.clone());
+        let listener = Listener::open(&wanted, Inherited::default()).await.unwrap();
         let Address::Tcp(address) = listener.address().unwrap() else { panic!("no address") };
         let _client = tokio::net::TcpStream::connect(address).await.unwrap();
         let (_, access) = listener.accept().await.unwrap();

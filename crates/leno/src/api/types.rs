@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Name {
-    /// `Mesh`, `Function`, `Job`, `External`, `Policy`, `NetworkPolicy`, `CiliumNetworkPolicy` or `CiliumClusterwideNetworkPolicy`.
+    /// `Mesh`, `Function`, `Job`, `External`, `Chain`, `Policy`, `NetworkPolicy`, `CiliumNetworkPolicy` or `CiliumClusterwideNetworkPolicy`.
     pub kind: String,
     /// Empty for documents of the whole mesh.
     #[serde(default)]

@@ -3,6 +3,8 @@
 
 pub(crate) mod load;
 pub(crate) mod network;
+pub(crate) mod redis;
+pub(crate) mod upgraded;
 pub(crate) mod wire;
 
 use crate::api::{self, Control};
@@ -31,8 +33,13 @@ pub(crate) fn control_at(address: Ipv4Addr) -> Control {
 
 /// One of a mesh with these fields more.
 pub(crate) fn control_of(address: Ipv4Addr, fields: &str) -> Control {
+    control_with(address, &format!("{MESH}{fields}"))
+}
+
+/// One with this Mesh document.
+pub(crate) fn control_with(address: Ipv4Addr, mesh: &str) -> Control {
     let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("mesh.yaml"), format!("{MESH}{fields}")).unwrap();
+    fs::write(folder.path().join("mesh.yaml"), mesh).unwrap();
     fs::write(folder.path().join("passphrase"), "correct horse battery\n").unwrap();
     let arguments = ["--mesh", "mesh.yaml", "--ca", "ca.pem", "--ca-passphrase", "passphrase"];
     Control::start_serving(folder, &arguments, address)

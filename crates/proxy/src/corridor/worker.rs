@@ -103,19 +103,28 @@ impl Worker {
 #[derive(Debug, Default)]
 pub(crate) struct Connections {
     draining: Cell<bool>,
+    handed_over: Cell<bool>,
     numbers: Cell<u64>,
-    /// The waker of each connection, woken when draining begins.
-    open: RefCell<HashMap<u64, Option<Waker>>>,
+    open: RefCell<HashMap<u64, Open>>,
     /// Notified when a connection closes.
     closed: tokio::sync::Notify,
 }
 
+/// An open connection.
+#[derive(Debug)]
+struct Open {
+    /// An instance of this node opened it.
+    of_instance: bool,
+    /// Woken when draining begins.
+    waker: Option<Waker>,
+}
+
 impl Connections {
     /// Registers a connection. Returns its number, which [`Connections::unregister`] takes.
-    pub(crate) fn register(&self) -> u64 {
+    pub(crate) fn register(&self, of_instance: bool) -> u64 {
         let number = self.numbers.get();
         self.numbers.set(number + 1);
-        self.open.borrow_mut().insert(number, None);
+        self.open.borrow_mut().insert(number, Open { of_instance, waker: None });
         number
     }
 
@@ -127,7 +136,7 @@ impl Connections {
     /// Sets what is woken when draining begins.
     pub(crate) fn set_waker(&self, number: u64, waker: &Waker) {
         if let Some(open) = self.open.borrow_mut().get_mut(&number) {
-            *open = Some(waker.clone());
+            open.waker = Some(waker.clone());
         }
     }
 
@@ -140,16 +149,32 @@ impl Connections {
         self.draining.get()
     }
 
+    /// Whether another process has the listeners. What is open goes on here, and clients are told to connect anew.
+    pub(crate) fn are_handed_over(&self) -> bool {
+        self.handed_over.get()
+    }
+
     /// Tells all connections to end.
     pub(crate) fn drain(&self) {
         self.draining.set(true);
         self.wake();
     }
 
+    /// Tells clients to connect anew, and ends nothing.
+    pub(crate) fn hand_over(&self) {
+        self.handed_over.set(true);
+        self.wake();
+    }
+
     /// Has all connections look whether they are to end.
     pub(crate) fn wake(&self) {
-        for waker in self.open.borrow().values().flatten() {
-            waker.wake_by_ref();
+        self.open.borrow().values().filter_map(|open| open.waker.as_ref()).for_each(Waker::wake_by_ref);
+    }
+
+    /// Waits until all that is open was opened by instances of this node.
+    pub(crate) async fn without_clients(&self) {
+        while self.open.borrow().values().any(|open| !open.of_instance) {
+            self.closed.notified().await;
         }
     }
 

@@ -322,10 +322,11 @@ impl Connection {
         // Boxed because it goes from one to the next, and each future on the way has room for it twice.
         let mut head = Box::new(head);
         let http2 = head.version == Version::HTTP_2;
-        let is_last = !http2 && head.method == Method::CONNECT;
+        let is_tunnel = !http2 && head.method == Method::CONNECT;
+        let is_last = || is_tunnel || !http2 && self.is_leaving();
         let (snapshot, origin) = match self.origin(&head.headers) {
             Ok(found) => found,
-            Err(failure) => return Ok(self.adapt_response(self.reject(&head, &failure), http2, is_last)),
+            Err(failure) => return Ok(self.adapt_response(self.reject(&head, &failure), http2, is_last())),
         };
         if head.method == Method::CONNECT
             && head.extensions.get::<hyper::ext::Protocol>().is_none()
@@ -340,7 +341,7 @@ impl Connection {
         {
             if self.peer.identity.as_deref() == Some(&*snapshot.gateway) {
                 // A gateway lets requests in, and nothing else.
-                return Ok(self.adapt_response(self.reject(&head, &Failure::Misdirected), http2, is_last));
+                return Ok(self.adapt_response(self.reject(&head, &Failure::Misdirected), http2, is_last()));
             }
             return Ok(self.relay(on_upgrade, entry, &head, busy).await);
         }
@@ -352,11 +353,17 @@ impl Connection {
             (exchange, Err(malformed)) => exchange.fail(malformed.into()),
         };
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-            upgrade::join(on_upgrade, &mut response, (busy.into_tunnel(), OpenConnection::new(&self.worker)));
-        } else {
-            response.body_mut().occupy(busy);
+            let open = OpenConnection::new(&self.worker, self.direction);
+            upgrade::join(on_upgrade, &mut response, (busy.into_tunnel(), open));
+            return Ok(self.adapt_response(response, http2, is_tunnel));
         }
-        Ok(self.adapt_response(response, http2, is_last))
+        response.body_mut().occupy(busy);
+        Ok(self.adapt_response(response, http2, is_last()))
+    }
+
+    /// Whether the client is to connect anew: another process has the listener where it came in. Instances of this process stay with it.
+    fn is_leaving(&self) -> bool {
+        self.direction != TrafficDirection::Outbound && self.worker.connections.are_handed_over()
     }
 
     /// Answers a request without a valid origin: its function is unknown, or its credential is refused. Records it like any other request.
@@ -370,8 +377,8 @@ impl Connection {
         reply::rejected(failure, request_id)
     }
 
-    /// Adapts a response to the client's connection. `is_last`: the client asked for a tunnel over HTTP/1.1 and gets none. The connection
-    /// closes, because the client may already have sent bytes into the tunnel, and they must not be taken for requests.
+    /// Adapts a response to the client's connection. `is_last`: the connection closes after it. Either the client is to connect anew, or it asked
+    /// for a tunnel over HTTP/1.1 and gets none. It may already have sent bytes into the tunnel, and they must not be taken for requests.
     fn adapt_response(&self, mut response: Response<Body>, http2: bool, is_last: bool) -> Response<Body> {
         if is_last {
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
@@ -411,7 +418,7 @@ impl Connection {
         let mut response = Response::new(Body::empty());
         match (accepted, on_upgrade) {
             (Ok(accepted), Some(on_upgrade)) => {
-                let (open, tunnel) = (OpenConnection::new(&self.worker), busy.into_tunnel());
+                let (open, tunnel) = (OpenConnection::new(&self.worker, self.direction), busy.into_tunnel());
                 schedule::spawn(async move {
                     let _tunnel = tunnel;
                     // Whether something is under way in it, nobody can know. So it ends when the node does.
@@ -428,7 +435,7 @@ impl Connection {
     fn tunnel(&self, on_upgrade: Option<OnUpgrade>, origin: Origin, busy: Busy) {
         let (Some(on_upgrade), Origin::Outbound(_, Some(caller))) = (on_upgrade, origin) else { return };
         let proof = self.caller.borrow().as_ref().map(|(proof, _)| proof.clone()).unwrap_or_default();
-        let open = OpenConnection::new(&self.worker);
+        let open = OpenConnection::new(&self.worker, TrafficDirection::Outbound);
         let inner = Self {
             worker: self.worker.clone(),
             direction: TrafficDirection::Outbound,
@@ -578,6 +585,10 @@ impl<S: Serving> Future for Drive<'_, S> {
             }
             self.shut_down(connection.worker.snapshot().mesh.limits.drain_timeout);
         }
+        // An HTTP/1.1 connection that is idle stays: its client may just be sending a request. The response to that says that it was the last.
+        if !self.head && connection.is_leaving() && self.cut_off_at.is_none() {
+            self.shut_down(connection.worker.snapshot().mesh.limits.drain_timeout);
+        }
         if let Poll::Ready(result) = self.serving.as_mut().poll(cx) {
             return Poll::Ready(result.map_err(io::Error::other));
         }
@@ -646,9 +657,9 @@ pub(crate) struct OpenConnection {
 }
 
 impl OpenConnection {
-    pub(crate) fn new(worker: &Rc<Worker>) -> Self {
-        let activity = Activity::new();
-        Self { worker: worker.clone(), number: worker.connections.register(), activity }
+    pub(crate) fn new(worker: &Rc<Worker>, direction: TrafficDirection) -> Self {
+        let number = worker.connections.register(direction == TrafficDirection::Outbound);
+        Self { worker: worker.clone(), number, activity: Activity::new() }
     }
 
     pub(crate) fn activity(&self) -> &Arc<Activity> {

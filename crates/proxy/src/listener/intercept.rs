@@ -1,7 +1,7 @@
 //! Calls of one instance that arrive where nobody else can call: at a socket that the node has in the instance's room, whatever address the instance
 //! connects to, or on its [link](crate::corridor::chain).
 
-use super::listen::accept;
+use super::listen::{Phase, accept};
 use super::{Listener, names};
 use crate::corridor::chain;
 use crate::corridor::worker::Worker;
@@ -77,7 +77,7 @@ impl Interceptor {
 pub(super) async fn serve(
     worker: Rc<Worker>,
     mut entrances: mpsc::UnboundedReceiver<Entrance>,
-    drained: watch::Receiver<bool>,
+    phases: watch::Receiver<Phase>,
     most: usize,
 ) {
     while let Some(entrance) = entrances.recv().await {
@@ -89,7 +89,7 @@ pub(super) async fn serve(
                 continue;
             }
         };
-        let (caller, mut drained) = (room.caller.clone(), drained.clone());
+        let (caller, mut phases) = (room.caller.clone(), phases.clone());
         let served = match serve_one(&worker, room, most) {
             Ok(served) => served,
             Err(error) => {
@@ -102,7 +102,7 @@ pub(super) async fn serve(
             tokio::select! {
                 () = served => {}
                 () = caller.revoked() => {}
-                _ = drained.wait_for(|draining| *draining) => {}
+                _ = phases.wait_for(|phase| *phase >= Phase::Ending) => {}
             }
         });
     }

@@ -2,6 +2,9 @@
 //!
 //! `SO_REUSEPORT` would spread connections over the workers. But then any process of the same account could listen on the same port, and
 //! would get a share of the connections, with the credentials that are sent on them.
+//!
+//! Another process of the same node may take over: it inherits the sockets themselves, with the connections that wait in their queues. Until it says
+//! that it serves, both have them, and neither closes any.
 
 use super::Listener;
 use super::connection::OpenConnection;
@@ -17,6 +20,7 @@ use crate::state::node::Node;
 use leno_config::slice::MeshSlice;
 use leno_identity::TlsError;
 use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
+use std::future::pending;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::rc::Rc;
@@ -101,50 +105,108 @@ fn remedy(cause: &io::Error, address: SocketAddr) -> String {
     }
 }
 
+/// What the workers do, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Phase {
+    /// They serve the rooms of this node, and do not accept yet.
+    Waiting,
+    Serving,
+    /// They accept no more, because another process does. What is open goes on.
+    HandedOver,
+    /// Connections end.
+    Ending,
+}
+
 /// A node that is serving. If this is dropped, the node drains.
 pub struct Handle {
     /// Where the node listens. A port that was configured as 0 is replaced by the assigned one.
     pub addresses: Addresses,
     /// Takes the sockets of rooms, and links.
     pub interceptor: Interceptor,
-    draining: watch::Sender<bool>,
+    phase: watch::Sender<Phase>,
+    sockets: Vec<std::net::TcpListener>,
+    /// Closes when no worker has a client's connection any more, after a hand-over.
+    left: mpsc::Receiver<()>,
     /// Closes when the last worker has ended.
     ended: mpsc::Receiver<()>,
+    node: Arc<Node>,
 }
 
 impl Handle {
+    /// Accepts connections from now on.
+    pub fn open(&self) {
+        self.phase.send_replace(Phase::Serving);
+    }
+
+    /// The listening sockets, for another process.
+    pub fn sockets(&self) -> &[std::net::TcpListener] {
+        &self.sockets
+    }
+
     /// Stops accepting, lets in-flight exchanges end (at most for the mesh's drain timeout), and returns when all workers have ended.
     pub async fn drain(mut self) {
-        self.draining.send_replace(true);
+        self.sockets.clear();
+        self.phase.send_replace(Phase::Ending);
         while self.ended.recv().await.is_some() {}
+    }
+
+    /// The same where another process accepts from the sockets now. No client notices: idle connections stay until their next response, which says
+    /// that it is the last, and instances can call as long as any client's connection is open.
+    pub async fn hand_over(mut self) {
+        self.sockets.clear();
+        let limit = self.node.snapshot.load().mesh.limits.drain_timeout;
+        self.phase.send_replace(Phase::HandedOver);
+        let left = async { while self.left.recv().await.is_some() {} };
+        // What is left then is cut off by the workers.
+        let _ = tokio::time::timeout(limit, left).await;
+        self.drain().await;
     }
 }
 
 /// Binds all listeners of the node's mesh and starts its workers. Once this returns, connections are accepted.
 pub fn serve(node: &Arc<Node>, options: Options) -> Result<Handle, ServeError> {
+    let handle = take_over(node, options, Vec::new())?;
+    handle.open();
+    Ok(handle)
+}
+
+/// The same, but no connection is accepted before [`Handle::open`]. Listens on those of the `inherited` sockets that are bound to the right address.
+pub fn take_over(
+    node: &Arc<Node>,
+    options: Options,
+    inherited: Vec<std::net::TcpListener>,
+) -> Result<Handle, ServeError> {
     let mesh = node.snapshot.load().mesh.clone();
     let workers = options.workers.or_else(|| thread::available_parallelism().ok()).map_or(1, NonZeroUsize::get);
-    let (addresses, mut listeners) = bind(node, &mesh, workers)?;
+    let Listeners { addresses, sockets, mut of_workers } = bind(node, &mesh, workers, inherited)?;
     node.set_inbound(addresses.inbound);
-    let (draining, drained) = watch::channel(false);
-    let (alive, ended) = mpsc::channel(1);
+    let (phase, phases) = watch::channel(Phase::Waiting);
+    let ((alive, ended), (busy, left)) = (mpsc::channel(1), mpsc::channel(1));
     let mut intercepting = Vec::new();
     for number in 0..workers {
-        let listeners = listeners.pop().unwrap_or_default();
+        let listeners = of_workers.pop().unwrap_or_default();
         let random = Random::from_system().ok_or(ServeError::NoRandomness)?;
-        let (node, drained, alive) = (node.clone(), drained.clone(), alive.clone());
+        let (node, phases, alive, busy) = (node.clone(), phases.clone(), alive.clone(), busy.clone());
         let runtime = runtime::Builder::new_current_thread().enable_all().build().map_err(ServeError::Thread)?;
         let (entrances, inbox) = mpsc::unbounded_channel();
         intercepting.push(entrances);
         let work = move || {
-            runtime.block_on(schedule::run(work(node, random, listeners, inbox, options, drained)));
+            runtime.block_on(schedule::run(work(node, random, listeners, inbox, options, (phases, busy))));
             // Connections that are still open have had the whole drain timeout.
             runtime.shutdown_background();
             drop(alive);
         };
         thread::Builder::new().name(format!("leno-worker-{number}")).spawn(work).map_err(ServeError::Thread)?;
     }
-    Ok(Handle { addresses, interceptor: Interceptor::new(intercepting), draining, ended })
+    let (interceptor, node) = (Interceptor::new(intercepting), node.clone());
+    Ok(Handle { addresses, interceptor, phase, sockets, left, ended, node })
+}
+
+/// All listeners of a node.
+struct Listeners {
+    addresses: Addresses,
+    sockets: Vec<std::net::TcpListener>,
+    of_workers: Vec<Vec<Bound>>,
 }
 
 /// A bound listener that no worker's runtime has taken yet.
@@ -155,18 +217,29 @@ struct Bound {
     tls: Option<Arc<ServerConfig>>,
 }
 
-/// Binds all addresses. Returns them, and the listeners of each worker.
-fn bind(node: &Node, mesh: &MeshSlice, workers: usize) -> Result<(Addresses, Vec<Vec<Bound>>), ServeError> {
+/// Binds all addresses.
+fn bind(
+    node: &Node,
+    mesh: &MeshSlice,
+    workers: usize,
+    mut inherited: Vec<std::net::TcpListener>,
+) -> Result<Listeners, ServeError> {
     let inbound_tls = leno_identity::server_config(&node.svids)?;
-    let mut listeners: Vec<Vec<Bound>> = (0..workers).map(|_| Vec::new()).collect();
+    let mut of_workers: Vec<Vec<Bound>> = (0..workers).map(|_| Vec::new()).collect();
+    let mut sockets = Vec::new();
     let mut bind_one = |what, address: SocketAddr, direction, tls: Option<Arc<ServerConfig>>| {
         let error = |cause| ServeError::Bind { address, what, cause };
-        let socket = listen(address).map_err(error)?;
+        let is_there = |socket: &std::net::TcpListener| socket.local_addr().is_ok_and(|bound| bound == address);
+        let socket = match inherited.iter().position(is_there) {
+            Some(index) => inherited.swap_remove(index),
+            None => listen(address).map_err(error)?,
+        };
         let address = socket.local_addr().map_err(error)?;
-        for listeners in &mut listeners {
+        for listeners in &mut of_workers {
             let socket = socket.try_clone().map_err(error)?;
             listeners.push(Bound { socket, address, direction, tls: tls.clone() });
         }
+        sockets.push(socket);
         Ok::<_, ServeError>(address)
     };
     let gateway_http =
@@ -180,7 +253,7 @@ fn bind(node: &Node, mesh: &MeshSlice, workers: usize) -> Result<(Addresses, Vec
     };
     let outbound = bind_one("outbound sidecars", mesh.outbound, TrafficDirection::Outbound, None)?;
     let inbound = bind_one("inbound sidecars", mesh.inbound, TrafficDirection::Inbound, Some(inbound_tls))?;
-    Ok((Addresses { gateway_http, gateway_https, outbound, inbound }, listeners))
+    Ok(Listeners { addresses: Addresses { gateway_http, gateway_https, outbound, inbound }, sockets, of_workers })
 }
 
 fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
@@ -203,12 +276,16 @@ async fn work(
     listeners: Vec<Bound>,
     entrances: mpsc::UnboundedReceiver<Entrance>,
     options: Options,
-    mut drained: watch::Receiver<bool>,
+    (mut phases, busy): (watch::Receiver<Phase>, mpsc::Sender<()>),
 ) {
     let worker = Worker::new(node, random);
     let idle = worker.clone();
     schedule::when_idle(move || idle.judge.tidy());
     let _watching = schedule::spawn_own(worker.clone().watch());
+    let intercepting =
+        schedule::spawn_own(intercept::serve(worker.clone(), entrances, phases.clone(), options.connections));
+    // Errors mean that the handle was dropped. The worker drains in that case, too.
+    let _ = phases.wait_for(|phase| *phase >= Phase::Serving).await;
     let accepting: Vec<_> = listeners
         .into_iter()
         .filter_map(|bound| {
@@ -225,15 +302,27 @@ async fn work(
             schedule::spawn_own(accept(socket, listener, options.connections))
         })
         .collect();
-    let intercepting =
-        schedule::spawn_own(intercept::serve(worker.clone(), entrances, drained.clone(), options.connections));
-    // An error means that the handle was dropped without draining. The worker drains in that case, too.
-    let _ = drained.wait_for(|draining| *draining).await;
+    let _ = phases.wait_for(|phase| *phase >= Phase::HandedOver).await;
     // Stops accepting.
-    drop((accepting, intercepting));
-    worker.connections.drain();
+    drop(accepting);
     let limit = worker.snapshot().mesh.limits.drain_timeout;
-    if tokio::time::timeout(limit, worker.connections.fewer_than(1)).await.is_err() {
+    let end = tokio::time::Instant::now() + limit;
+    if *phases.borrow() == Phase::HandedOver {
+        worker.connections.hand_over();
+        let left = async {
+            worker.connections.without_clients().await;
+            drop(busy);
+            // Other workers may have clients whose instances call here.
+            pending::<()>().await;
+        };
+        tokio::select! {
+            () = left => {}
+            _ = phases.wait_for(|phase| *phase >= Phase::Ending) => {}
+        }
+    }
+    drop(intercepting);
+    worker.connections.drain();
+    if tokio::time::timeout_at(end, worker.connections.fewer_than(1)).await.is_err() {
         tracing::warn!(connections = worker.connections.count(), "cutting off what did not end within {limit:?}");
     }
 }
@@ -270,7 +359,7 @@ fn admit(listener: &Rc<Listener>, stream: TcpStream, address: SocketAddr, most: 
         (TrafficDirection::Gateway, number) => number as usize,
     };
     let bounds = Bounds { address: per_address, direction: limits.connections as usize, node: most };
-    let open = OpenConnection::new(&listener.worker);
+    let open = OpenConnection::new(&listener.worker, listener.direction);
     let admission = &listener.worker.node.admission;
     if let Some(admitted) = admission.admit(listener.direction, address.ip(), open.activity(), bounds) {
         let connection = connection::serve(listener.clone(), stream, address, open);

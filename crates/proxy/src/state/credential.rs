@@ -128,6 +128,34 @@ impl Credentials {
         caller
     }
 
+    /// Numbers credentials from here on. Another process of this node may have minted some with lower numbers.
+    pub fn number_from(&self, first: u64) {
+        self.minted.fetch_max(first, Ordering::Relaxed);
+    }
+
+    /// The credential of an instance, for another process that accepts from the same outbound listener. `None`: it has none.
+    pub fn minted(&self, instance: &str) -> Option<Minted> {
+        let caller = self.callers.load().by_instance.get(instance)?.clone();
+        Some(Minted { user: caller.user.to_string(), secret: caller.secret.clone()? })
+    }
+
+    /// Takes the credential of another process's instance. Returns false if there is one of that name: it stays.
+    pub fn adopt(&self, function: &FunctionId, instance: &str, minted: Minted, opener_check: OpenerCheck) -> bool {
+        let caller = Caller::new(function, instance, &minted.user, Some(minted.secret));
+        let _ = caller.opener_check.set(opener_check);
+        let mut adopted = false;
+        self.change(|callers| {
+            if callers.by_instance.get(instance).is_none() && callers.by_user.get(&*caller.user).is_none() {
+                callers.by_user.insert(caller.user.clone(), caller.clone());
+                callers.by_instance.insert(caller.instance.clone(), caller);
+                adopted = true;
+            }
+            // None of before is.
+            false
+        });
+        adopted
+    }
+
     /// Marks an instance as started. From now on, `opener_check` proves that the instance itself uses its credential. Before that, the credential
     /// is refused.
     pub fn started(&self, instance: &str, opener_check: OpenerCheck) {
@@ -339,6 +367,27 @@ mod tests {
         let again = credentials.mint(&function("a"), "a-1").unwrap();
         assert_ne!((&again.user, &again.secret), (&minted.user, &minted.secret));
         assert!(credentials.caller(&header(&again.user, &again.secret)).is_some());
+    }
+
+    #[test]
+    fn a_credential_is_good_in_two_processes_of_a_node() {
+        let (one, other) = (Credentials::default(), Credentials::default());
+        let minted = one.mint(&function("a"), "a-1").unwrap();
+        let adopt = || other.adopt(&function("a"), "a-1", one.minted("a-1").unwrap(), Box::new(|_, _| Ok(())));
+        assert!(adopt());
+        let caller = other.caller(&header(&minted.user, &minted.secret)).unwrap();
+        let address = SocketAddr::from(([127, 0, 0, 1], 1));
+        assert!(caller.verify_opener(address, address).is_ok());
+        other.number_from(1000);
+        let own = other.mint(&function("a"), "a-1000").unwrap();
+        assert_ne!(own.user, minted.user);
+        other.revoke("a-1");
+        assert!(caller.is_revoked() && other.caller(&header(&minted.user, &minted.secret)).is_none());
+        // What is there stays.
+        other.mint(&function("a"), "a-1").unwrap();
+        assert!(!adopt());
+        one.admit(&function("a"), "a-2");
+        assert!(one.minted("a-2").is_none(), "known by its socket");
     }
 
     #[test]

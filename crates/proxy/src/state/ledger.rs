@@ -13,7 +13,7 @@ mod unknown;
 pub use load::{ConnectionGuard, PendingGuard, RequestGuard, RetryGuard, TargetState};
 pub use outlier::Attempt;
 pub use quota::store::{Answer, Arrival, CounterName, Question, Store, StoreCounts};
-pub use quota::{LeaseTerm, Quotas, Refused, Tally};
+pub use quota::{Demand, Elsewhere, Granted, LeaseTerm, LimitCounts, Quotas, Refused, Tally};
 pub use token::{Digest, Known, Signatures, Tokens, VerifiedSignature};
 pub use unknown::UnknownKeyReports;
 
@@ -35,6 +35,8 @@ pub struct Ledger {
     /// How long the node's shares of rate limits count.
     pub lease_term: Arc<LeaseTerm>,
     leases_required: AtomicBool,
+    /// Who counts for rate limits instead of this process. Locked after `functions`.
+    moved: Mutex<Option<Arc<dyn Elsewhere>>>,
     /// Keeps the counters of rate limits in place of this node.
     store: OnceLock<Arc<Store>>,
     /// Tokens that were verified with the keys of any function.
@@ -77,8 +79,12 @@ impl Ledger {
                 if self.leases_required.load(Ordering::Relaxed) {
                     quotas.require_leases();
                 }
+                let name: Arc<str> = function.to_string().into();
+                if let Some(elsewhere) = &*self.moved.lock().unwrap_or_else(PoisonError::into_inner) {
+                    quotas.hand_over(&name, elsewhere, 0);
+                }
                 let state = Arc::new(FunctionState {
-                    name: function.to_string().into(),
+                    name,
                     quotas,
                     tokens: Tokens::default(),
                     target: Arc::default(),
@@ -88,6 +94,22 @@ impl Ledger {
                 state
             }
         }
+    }
+
+    /// Hands the counters of all rate limits over to `elsewhere`, which counts from now on.
+    pub fn hand_over(&self, elsewhere: &Arc<dyn Elsewhere>, now_ms: u64) -> Vec<(Arc<str>, Vec<LimitCounts>)> {
+        let functions = self.lock();
+        *self.moved.lock().unwrap_or_else(PoisonError::into_inner) = Some(elsewhere.clone());
+        let of =
+            |state: &Arc<FunctionState>| (state.name.clone(), state.quotas.hand_over(&state.name, elsewhere, now_ms));
+        functions.values().map(of).collect()
+    }
+
+    /// The other process does not count after all: this one goes on where it was.
+    pub fn resume(&self) {
+        let functions = self.lock();
+        *self.moved.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        functions.values().for_each(|state| state.quotas.resume());
     }
 
     /// From now on, a store keeps the counters of rate limits. Functions that the ledger knows already keep their own, so this comes first. A ledger has

@@ -68,16 +68,34 @@ impl Collector for Scrape {
         type Count = fn(&Statistics) -> u64;
         let families: [(&str, &str, Count); 5] = [
             ("leno_chain_handed_over", "Bodies that an instance was shown where they are.", Statistics::handed_over),
-            ("leno_chain_shared_bytes", "Bytes of bodies that instances were shown where they are.", Statistics::bytes_shared),
-            ("leno_chain_copied_in_bytes", "Bytes of bodies that were copied into a chain's memory.", Statistics::bytes_copied_in),
-            ("leno_chain_copied_out_bytes", "Bytes of bodies that were copied out of a chain's memory.", Statistics::bytes_copied_out),
-            ("leno_chain_heads", "Heads that were copied from an instance of a chain, or for one.", Statistics::heads_copied),
+            (
+                "leno_chain_shared_bytes",
+                "Bytes of bodies that instances were shown where they are.",
+                Statistics::bytes_shared,
+            ),
+            (
+                "leno_chain_copied_in_bytes",
+                "Bytes of bodies that were copied into a chain's memory.",
+                Statistics::bytes_copied_in,
+            ),
+            (
+                "leno_chain_copied_out_bytes",
+                "Bytes of bodies that were copied out of a chain's memory.",
+                Statistics::bytes_copied_out,
+            ),
+            (
+                "leno_chain_heads",
+                "Heads that were copied from an instance of a chain, or for one.",
+                Statistics::heads_copied,
+            ),
         ];
         for (name, help, count) in families {
             let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
             for chain in &self.0 {
                 let labels = [("chain", chain.name())];
-                family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&count(chain.statistics()), None)?;
+                family
+                    .encode_family(&labels)?
+                    .encode_counter::<NoLabelSet, _, u64>(&count(chain.statistics()), None)?;
             }
         }
         let help = "What instances of a chain said on their links and must not say.";

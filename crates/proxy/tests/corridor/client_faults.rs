@@ -15,6 +15,7 @@ async fn mesh(protocol: AppProtocol, mtls: bool, retries: bool, timeout_ms: u64)
     let upstream = match protocol {
         AppProtocol::Http1 => upstream::http1(echo).await,
         AppProtocol::H2c | AppProtocol::Grpc => upstream::h2c(echo).await,
+        AppProtocol::Chain => panic!("a message in memory goes to no socket"),
     };
     let outlier = Outlier {
         consecutive_5xx: 1,

@@ -45,6 +45,7 @@ impl Feeds {
         let upstream = match protocol {
             AppProtocol::Http1 => upstream::http1(serve).await,
             AppProtocol::H2c | AppProtocol::Grpc => upstream::h2c(serve).await,
+            AppProtocol::Chain => panic!("a message in memory goes to no socket"),
         };
         Self { upstream, feeds }
     }

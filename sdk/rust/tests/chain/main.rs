@@ -8,6 +8,7 @@ use leno_sdk::{HeaderValue, StatusCode};
 use node::{Node, ask, call, pair, text, to};
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
 
@@ -219,9 +220,10 @@ async fn there_are_bounds() {
 async fn the_node_connects_where_the_environment_says() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = free.local_addr().unwrap().port();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_leno-test-function"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_leno-chain-function"));
     let child = command.arg("listen").env("PORT", port.to_string()).stdin(std::process::Stdio::null()).spawn();
     let _function = node::Function(child.unwrap());
+    turned_away(port);
     let open = || {
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         let name = SocketAddrUnix::new_abstract_name(format!("leno-chain-{port}").as_bytes()).unwrap();
@@ -236,6 +238,21 @@ async fn the_node_connects_where_the_environment_says() {
     let node = Node::new();
     let link = node.welcome("a", connected.unwrap(), &settings()).await;
     assert_eq!(text(call(&link, "/echo", b"hello").await.unwrap().body.as_ref()), "hello");
+}
+
+/// Somebody else's account is not the node's.
+fn turned_away(port: u16) {
+    const NOBODY: u32 = 65534;
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("== left out: only root can be somebody else");
+    }
+    // Where everybody may run it.
+    let program = std::env::temp_dir().join(format!("leno-test-knock-{}", std::process::id()));
+    std::fs::copy(env!("CARGO_BIN_EXE_leno-chain-function"), &program).unwrap();
+    let mut command = Command::new(&program);
+    let knocked = command.arg("knock").env("PORT", port.to_string()).uid(NOBODY).gid(NOBODY).status();
+    std::fs::remove_file(&program).unwrap();
+    assert!(knocked.unwrap().success());
 }
 
 #[tokio::test]

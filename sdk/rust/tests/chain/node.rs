@@ -46,7 +46,7 @@ impl Node {
     /// Starts a function and routes to it by its name.
     pub(crate) async fn start(self: &Arc<Self>, name: &str, mode: &str, settings: &Settings) -> (Function, Link) {
         let (ours, theirs) = pair();
-        let program = env!("CARGO_BIN_EXE_leno-test-function");
+        let program = env!("CARGO_BIN_EXE_leno-chain-function");
         let child = Command::new(program).arg(mode).stdin(Stdio::from(theirs)).spawn().unwrap();
         (Function(child), self.welcome(name, ours, settings).await)
     }

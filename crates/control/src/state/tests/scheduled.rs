@@ -317,3 +317,17 @@ fn a_node_that_is_away_alone_is_replaced_at_once() {
     assert_eq!(mesh.state.forget(host, session, Patience::Again), Forgotten::Yes);
     assert!(!mesh.state.nodes[host].hosted.contains(&id));
 }
+
+#[test]
+fn who_waited_for_the_lock_does_not_turn_time_back() {
+    let (mut mesh, id) = restarted();
+    mesh.state.stop_awaiting();
+    mesh.connect(NODES[0]);
+    let session = mesh.ends[NODES[0]].session.unwrap();
+    let load =
+        Load { function: id, revision: 1, starting: 0, seen: Observation { waiting: 1, ..Observation::default() } };
+    mesh.state.load(NODES[0], session, vec![load], Duration::from_secs(10));
+    mesh.state.scale(Duration::from_secs(9));
+    mesh.state.lease(Duration::from_secs(8));
+    assert_eq!(mesh.state.now, Duration::from_secs(10));
+}

@@ -1,7 +1,7 @@
 //! Sends a request to a callee that other nodes host: chooses where it goes, for each attempt anew, and goes on at once with another node if nothing
 //! was sent.
 
-use super::send::broken;
+use super::send::{self, broken, is_left};
 use super::{Forward, Reply, UpstreamGuard};
 use crate::corridor::exchange::Origin;
 use crate::corridor::pool::{CalleeKey, CheckIn, CheckedOutHttp2, ConnectionKey};
@@ -31,6 +31,16 @@ enum Next<'a> {
     Here(&'a Arc<FunctionEntry>),
     /// To the inbound sidecar at this address, over mutual TLS.
     There(SocketAddr, Option<Arc<Candidate>>),
+}
+
+/// The request once more, if it has no body.
+fn copy(request: &Request<Body>) -> Option<Box<Request<Body>>> {
+    let is_whole = request.body().is_over() && request.extensions().get::<hyper::ext::Protocol>().is_none();
+    is_whole.then(|| {
+        let mut copy = send::copy(request);
+        *copy.version_mut() = request.version();
+        Box::new(copy)
+    })
 }
 
 /// A connection to a node, and what counts the request there.
@@ -74,16 +84,23 @@ impl Forward<'_> {
         for _ in 0..2 * MOST_NODES {
             let Connected { connection, address, candidate, under_way } = connected;
             let CheckedOutHttp2 { mut sender, stream, reused } = connection;
+            let spare = copy(&request);
             let mut error = match sender.try_send_request(request).await {
                 Ok(response) => return self.answered(response, CheckIn::Http2(stream), under_way),
                 Err(error) => error,
             };
-            request = match error.take_message() {
-                Some(unsent) => unsent,
-                None => return Err(broken(error.into_error(), false)),
+            let mut was_there = reused;
+            request = match (error.take_message(), spare) {
+                (Some(unsent), _) => unsent,
+                // The node ends the connection, and says that it has not looked at the request: another connection takes it.
+                (None, Some(spare)) if is_left(error.error()) => {
+                    was_there = true;
+                    *spare
+                }
+                (None, _) => return Err(broken(error.into_error(), false)),
             };
             drop((stream, under_way));
-            if !reused {
+            if !was_there {
                 self.failed_to_connect(address, candidate.as_deref(), &mut failed, error.error())?;
             }
             connected = loop {

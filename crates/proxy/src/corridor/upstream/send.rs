@@ -200,7 +200,7 @@ fn is_encoded(response: &Response<Incoming>) -> bool {
     response.headers().contains_key(header::TRANSFER_ENCODING) && !head::is_chunked(response.headers())
 }
 
-fn copy(request: &Request<Body>) -> Request<Body> {
+pub(super) fn copy(request: &Request<Body>) -> Request<Body> {
     let mut copy = Request::new(Body::empty());
     *copy.method_mut() = request.method().clone();
     *copy.uri_mut() = request.uri().clone();
@@ -212,6 +212,18 @@ fn copy(request: &Request<Body>) -> Request<Body> {
 fn is_lost(error: &hyper::Error) -> bool {
     let cause = std::error::Error::source(error);
     error.is_incomplete_message() || error.is_closed() || cause.is_some_and(|cause| cause.is::<std::io::Error>())
+}
+
+/// Whether the peer has ended the connection and says that it did not process the request (RFC 9113, 6.8).
+pub(super) fn is_left(error: &hyper::Error) -> bool {
+    let mut source: Option<&dyn std::error::Error> = Some(error);
+    while let Some(error) = source {
+        if error.downcast_ref::<h2::Error>().is_some_and(|error| error.is_go_away() && error.is_remote()) {
+            return true;
+        }
+        source = error.source();
+    }
+    false
 }
 
 /// Turns hyper's error into a failure. `unsent`: no byte was sent.

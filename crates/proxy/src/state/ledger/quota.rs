@@ -21,10 +21,12 @@
 
 mod allowance;
 mod counters;
+mod handover;
 mod lease;
 pub mod store;
 mod stored;
 
+pub use handover::{Elsewhere, LimitCounts};
 pub use lease::{LeaseTerm, Tally};
 
 use allowance::Allowances;
@@ -37,7 +39,7 @@ use leno_policy::quota::Taken;
 use leno_policy::spec::{QuotaAlgorithm, RateLimit};
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
 use store::Store;
 
@@ -50,6 +52,8 @@ pub struct Quotas {
     /// Keyed at random, because clients choose the counters' keys.
     hasher: RandomState,
     term: Arc<LeaseTerm>,
+    /// Who counts instead; `None`: this process does.
+    moved: RwLock<Option<handover::Moved>>,
     /// Keeps the counters of this function in place of the node.
     store: Option<(Arc<Store>, FunctionId)>,
 }
@@ -105,7 +109,7 @@ pub struct Refused {
 impl Quotas {
     /// No counters. If shares of the limits are leased to this node, they count during `term`.
     pub fn new(term: Arc<LeaseTerm>) -> Self {
-        Self { shards: Default::default(), hasher: RandomState::new(), term, store: None }
+        Self { shards: Default::default(), hasher: RandomState::new(), term, moved: RwLock::default(), store: None }
     }
 
     /// No counters: `store` keeps those of this function.
@@ -166,10 +170,33 @@ impl Quotas {
         }
         let hashes: Vec<u64> = demands.iter().map(|demand| self.hash(&demand.limit.name, demand.key)).collect();
         let mut locks = self.lock_all(&hashes);
+        if locks.iter().flatten().any(|shard| shard.moved) {
+            drop(locks);
+            return match self.take_elsewhere(demands, now_ms) {
+                Some(Ok(granted)) => {
+                    // If that process does not count after all, this one has to know.
+                    let _ = self.take_here(demands, &hashes, &mut self.lock_all(&hashes), now_ms);
+                    Ok(granted)
+                }
+                Some(refused) => refused,
+                // It has just come back.
+                None => self.take(demands, now_ms),
+            };
+        }
+        self.take_here(demands, &hashes, &mut locks, now_ms)
+    }
+
+    fn take_here(
+        &self,
+        demands: &[Demand<'_>],
+        hashes: &[u64],
+        locks: &mut [Option<MutexGuard<'_, Shard>>; SHARDS],
+        now_ms: u64,
+    ) -> Result<Vec<Granted>, Refused> {
         let epoch = self.term.epoch(Instant::now());
         let mut undo: Vec<Undo> = Vec::with_capacity(demands.len());
         let mut granted = Vec::with_capacity(demands.len());
-        for (index, (demand, hash)) in demands.iter().zip(&hashes).enumerate() {
+        for (index, (demand, hash)) in demands.iter().zip(hashes).enumerate() {
             let Some(shard) = &mut locks[shard_of(*hash)] else { continue };
             let terms = shard.terms(demand.limit, epoch, now_ms);
             match shard.counters(&demand.limit.name, now_ms).take(*hash, demand, terms, now_ms, &self.hasher) {
@@ -179,7 +206,7 @@ impl Quotas {
                 }
                 Err(Granted { taken, shared }) => {
                     shard.tally(&demand.limit.name, |tally| tally.refused += 1);
-                    for ((undo, demand), hash) in undo.into_iter().zip(demands).zip(&hashes).rev() {
+                    for ((undo, demand), hash) in undo.into_iter().zip(demands).zip(hashes).rev() {
                         if let Some(shard) = &mut locks[shard_of(*hash)] {
                             shard.counters(&demand.limit.name, now_ms).put_back(*hash, demand.key, undo);
                         }
@@ -188,7 +215,7 @@ impl Quotas {
                 }
             }
         }
-        for (demand, hash) in demands.iter().zip(&hashes) {
+        for (demand, hash) in demands.iter().zip(hashes) {
             if let Some(shard) = &mut locks[shard_of(*hash)] {
                 shard.tally(&demand.limit.name, |tally| tally.admitted += u64::from(demand.cost));
             }
@@ -250,6 +277,8 @@ struct Shard {
     limits: Vec<Counters>,
     /// The node's shares by limit; `None`: it has all of each.
     leases: Option<BTreeMap<Box<str>, Lease>>,
+    /// Another process counts.
+    moved: bool,
     /// What the node holds of the counters that a store keeps.
     allowances: Vec<Allowances>,
 }

@@ -38,9 +38,9 @@ struct Counter {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Count {
-    algorithm: QuotaAlgorithm,
-    state: QuotaState,
+pub(super) struct Count {
+    pub algorithm: QuotaAlgorithm,
+    pub state: QuotaState,
 }
 
 /// What a limit's counters count by at the moment.
@@ -78,6 +78,40 @@ impl Counters {
 
     pub(super) fn len(&self) -> usize {
         self.own.len()
+    }
+
+    /// The counters that count one key each.
+    pub(super) fn own(&self) -> impl Iterator<Item = (&str, Count)> {
+        self.own.iter().map(|counter| (&*counter.key, counter.count))
+    }
+
+    /// The fullest of the shared counters.
+    pub(super) fn fullest(&self, now_ms: u64) -> Option<Count> {
+        let settled =
+            |count: &Count| Count { state: quota::take(&count.algorithm, count.state, now_ms, 0).state, ..*count };
+        self.shared.iter().flatten().map(settled).max_by_key(|count| count.state.used)
+    }
+
+    /// Takes a counter of another process, unless there is one, or no room.
+    pub(super) fn adopt(&mut self, hash: u64, key: Box<str>, count: Count, hasher: &RandomState) {
+        let room = self.own.len() < MOST_COUNTERS && self.key_bytes + key.len() <= MOST_KEY_BYTES;
+        if !room {
+            // Its key shares a counter then, which is as full.
+            return self.adopt_shared(count);
+        }
+        if self.own.find(hash, |counter| *counter.key == *key).is_none() {
+            self.key_bytes += key.len();
+            self.own
+                .insert_unique(hash, Counter { key, count }, |counter| hasher.hash_one((&*self.limit, &*counter.key)));
+        }
+    }
+
+    /// All shared counters are at least as full.
+    pub(super) fn adopt_shared(&mut self, count: Count) {
+        let shared = self.shared.get_or_insert_with(|| vec![count; SHARED].into_boxed_slice());
+        for other in shared.iter_mut().filter(|other| other.state.used < count.state.used) {
+            *other = count;
+        }
     }
 
     pub(super) fn read(&self, hash: u64, key: &str) -> CounterState {

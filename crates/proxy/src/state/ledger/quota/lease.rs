@@ -8,6 +8,7 @@ use super::{Terms, capacity};
 use leno_policy::input::QuotaState;
 use leno_policy::quota;
 use leno_policy::spec::QuotaAlgorithm;
+use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -77,6 +78,15 @@ impl LeaseTerm {
     }
 }
 
+/// What another process of this node has to know of a [`Lease`].
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Share {
+    parts: u32,
+    grown: Option<(u32, u64)>,
+    algorithm: Option<QuotaAlgorithm>,
+}
+
 /// This node's share of one limit.
 #[derive(Debug, Default)]
 pub(super) struct Lease {
@@ -95,6 +105,17 @@ impl Lease {
     /// A limit of which no other node has ever had a share.
     pub(super) fn full() -> Self {
         Self { full: true, ..Self::default() }
+    }
+
+    /// The share of another process of this node.
+    pub(super) fn of(Share { parts, grown, algorithm }: Share, epoch: u64) -> Self {
+        Self { parts, epoch, grown, algorithm, ..Self::default() }
+    }
+
+    /// The share as it counts in this epoch.
+    pub(super) fn share(&self, epoch: Option<u64>) -> Share {
+        let parts = if epoch == Some(self.epoch) { self.parts } else { 0 };
+        Share { parts, grown: self.grown, algorithm: self.algorithm }
     }
 
     /// Sets the share. Returns what its counters count by from now on, and how many more requests a bucket holds.

@@ -2,6 +2,7 @@ use super::counters::{MOST_COUNTERS, MOST_KEY_BYTES, SHARED};
 use super::*;
 use leno_policy::spec::{Counts, QuotaAlgorithm};
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const NOW: u64 = 1_700_000_000_000;
 
@@ -201,4 +202,61 @@ fn a_clock_that_steps_back_breaks_nothing() {
     for now in [NOW, NOW - 100_000, 0, NOW, u64::MAX] {
         assert!(quotas.take(&[one(&limit, ""), one(&other, "")], now).is_ok(), "{now}");
     }
+}
+
+#[test]
+fn two_processes_together_admit_what_a_limit_says() {
+    /// The other process, as if it answered at once.
+    struct Other(Arc<Quotas>, AtomicBool);
+    impl Elsewhere for Other {
+        fn take(&self, function: &str, demands: &[Demand<'_>], now_ms: u64) -> Option<Result<Vec<Granted>, Refused>> {
+            assert_eq!(function, "shop/orders");
+            self.1.load(Ordering::Relaxed).then(|| self.0.take(demands, now_ms))
+        }
+    }
+    let limit = window("few", 10);
+    let (old, new) = (Quotas::default(), Arc::new(Quotas::default()));
+    let take = |quotas: &Quotas, key: &str| quotas.take(&[Demand { limit: &limit, key, cost: 1 }], NOW).is_ok();
+    assert!((0..4).all(|_| take(&old, "a")) && (0..10).all(|_| take(&old, "full")));
+    let other = Arc::new(Other(new.clone(), AtomicBool::new(true)));
+    let elsewhere: Arc<dyn Elsewhere> = other.clone();
+    new.take_over(old.hand_over(&"shop/orders".into(), &elsewhere, NOW), NOW);
+    assert!(!take(&new, "full") && !take(&old, "full"));
+    let admitted = (0..20).filter(|turn| take(if turn % 2 == 0 { &old } else { &new }, "a")).count();
+    assert_eq!(admitted, 6, "ten less four");
+    let admitted = (0..20).filter(|turn| take(if turn % 2 == 0 { &old } else { &new }, "b")).count();
+    assert_eq!(admitted, 10, "a key that the old one had no counter for");
+    // Nobody answers, and nothing is let through.
+    other.1.store(false, Ordering::Relaxed);
+    assert!(!take(&old, "c"));
+    old.resume();
+    assert!(take(&old, "c") && !take(&old, "full"));
+}
+
+#[test]
+fn a_share_that_is_handed_over_counts_on() {
+    struct Nobody;
+    impl Elsewhere for Nobody {
+        fn take(&self, _: &str, _: &[Demand<'_>], _: u64) -> Option<Result<Vec<Granted>, Refused>> {
+            None
+        }
+    }
+    let limit = window("few", 10);
+    let term = || {
+        let (term, now) = (LeaseTerm::default(), Instant::now());
+        term.renew(now + std::time::Duration::from_secs(60), now);
+        Arc::new(term)
+    };
+    let (old, new) = (Quotas::new(term()), Quotas::new(term()));
+    let shares: BTreeMap<Box<str>, u32> = [("few".into(), leno_policy::quota::PARTS / 2)].into();
+    old.lease(&shares, &["few".into()].into(), NOW);
+    // What is passed on may have been used.
+    new.lease(&shares, &BTreeSet::new(), NOW);
+    let take = |quotas: &Quotas| quotas.take(&[Demand { limit: &limit, key: "a", cost: 1 }], NOW).is_ok();
+    assert!(take(&old) && take(&old));
+    let elsewhere: Arc<dyn Elsewhere> = Arc::new(Nobody);
+    new.take_over(old.hand_over(&"shop/orders".into(), &elsewhere, NOW), NOW);
+    // It is delivered again on the new stream.
+    new.lease(&shares, &BTreeSet::new(), NOW);
+    assert_eq!((0..10).filter(|_| take(&new)).count(), 3, "half of ten, less two");
 }

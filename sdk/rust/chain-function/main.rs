@@ -1,16 +1,21 @@
-//! A function of the tests. What it does is in the path of each call. Its link is its standard input, or, with `listen`, where the environment says.
+//! A function of the tests. What it does is in the path of each call. Its link is its standard input, or, with `listen`, comes to where the
+//! environment says.
 
 use leno_sdk::{Call, Chain, Error, Method, OnFull, Pending, RequestHead, ResponseHead, StatusCode};
+use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv, socket_with};
 use std::error::Error as StdError;
 use std::io;
 use std::os::fd::AsFd;
 use std::thread;
 
-/// Workers, unless the first call says otherwise.
+/// Workers, unless there is to be `one`.
 const WORKERS: usize = 4;
 
 fn main() -> Result<(), Box<dyn StdError>> {
     let mode = std::env::args().nth(1).unwrap_or_default();
+    if mode == "knock" {
+        return knock();
+    }
     let chain = match mode.as_str() {
         "listen" => Chain::from_environment()?,
         _ => Chain::over(io::stdin().as_fd().try_clone_to_owned()?)?,
@@ -32,6 +37,19 @@ fn main() -> Result<(), Box<dyn StdError>> {
         .collect();
     workers.into_iter().for_each(|worker| worker.join().unwrap());
     Ok(())
+}
+
+/// Connects as if it were the node, and waits until it is turned away.
+fn knock() -> Result<(), Box<dyn StdError>> {
+    let name = format!("leno-chain-{}", std::env::var("PORT")?);
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    while connect(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?).is_err() {
+        thread::yield_now();
+    }
+    match recv(&socket, &mut [0; 1], RecvFlags::empty())? {
+        (_, 0) => Ok(()),
+        _ => Err("somebody speaks".into()),
+    }
 }
 
 fn to(name: &str, path: &str) -> RequestHead {

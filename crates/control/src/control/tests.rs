@@ -1,0 +1,57 @@
+use super::*;
+use crate::admission::{Admission, Placement};
+use crate::node::{self, BACKOFF, Connection, join};
+use crate::resource::{Instance, InstanceState};
+use crate::slices;
+use std::collections::BTreeMap;
+use std::sync::mpsc;
+use std::thread;
+use tokio::net::TcpListener;
+
+/// So that a broken test fails instead of hanging.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+#[tokio::test]
+async fn nodes_are_served_while_a_change_takes_long() {
+    let authority = Authority::new(&slices::DOMAIN.parse().unwrap()).unwrap();
+    let control = Control::new(authority, Store::memory(), Options::default()).unwrap();
+    let slice = slices::slice("a/one", &[], 1);
+    let id = slice.id.clone();
+    let slices = BTreeMap::from([(id.clone(), slice)]);
+    control.publish(&Definitions { mesh: slices::mesh(), slices, modules: BTreeMap::new() }).unwrap();
+    let (placement, locality) = (Placement::Everything, Default::default());
+    let membership = control.admit("one", Admission { placement, gateway: false, locality, egress: false }).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let serving = control.clone();
+    tokio::spawn(async move { serving.serve(listener, std::future::pending()).await });
+    let options = node::Options { control: vec![address], membership, inbound: None, backoff: BACKOFF };
+    let (agent, _updates) = join(options).unwrap();
+    let mut connection = agent.connection();
+    let connected = connection.wait_for(|connection| *connection == Connection::Connected);
+    tokio::time::timeout(TIMEOUT, connected).await.unwrap().unwrap();
+
+    // It ends when this thread says so, which it cannot if the server waits for the lock on it.
+    let (end, ended) = mpsc::channel::<()>();
+    let changing = thread::spawn({
+        let control = control.clone();
+        move || control.change_at_length(|_| ended.recv_timeout(TIMEOUT).is_ok())
+    });
+    while *control.0.long_changes.borrow() == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let state = InstanceState::Ready;
+    let address = ([127, 0, 0, 1], 9000).into();
+    let since = SystemTime::UNIX_EPOCH;
+    agent.report(&id, vec![Instance { id: 1, state, address, pid: None, restarts: 0, since }]);
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    end.send(()).unwrap();
+    assert!(changing.join().unwrap(), "the server waited");
+    let reported = async {
+        while control.counters("one").unwrap().reports == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(TIMEOUT, reported).await.unwrap();
+    assert_eq!(control.counters("one").unwrap().streams, 1);
+}

@@ -1,0 +1,12 @@
+//! The process that takes over from this one: which program it is, how it is started, and what becomes of it.
+
+mod process;
+mod program;
+
+pub(crate) use process::{Ask, Own, Request, Successor};
+pub(crate) use program::Program;
+
+/// The argument with which a node starts its successor. Nobody else needs it.
+pub(crate) const TAKE_OVER: &str = "--take-over";
+/// What is asked at the admin socket.
+pub(crate) const PATH: &str = "/upgrade";

@@ -1,0 +1,155 @@
+//! Starts a new process of the node, and hands over to it.
+
+use super::{Program, TAKE_OVER};
+use crate::notify;
+use leno_function::{Apart, end_orphans, start_apart, sweep_groups};
+use leno_node::{Offer, Relay, Running};
+use leno_room::Half;
+use rustix::process::{Pid, Signal, kill_process};
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+use tokio::process::{Child, Command};
+use tokio::sync::{oneshot, watch};
+use tokio::time::timeout;
+
+/// How long a new process that is not wanted any more has to end by itself. Its instances end with it.
+const END: Duration = Duration::from_secs(5);
+
+/// What `leno upgrade` asks for.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Ask {
+    /// The program; `None`: that at the path from which this process was started.
+    pub binary: Option<PathBuf>,
+    /// Seconds that the new process has until it is ready.
+    pub timeout: u64,
+}
+
+/// An upgrade that is asked for, and where to say how it went.
+pub(crate) struct Request {
+    pub ask: Ask,
+    pub answer: oneshot::Sender<Result<String, String>>,
+}
+
+/// What a node hands over besides itself.
+pub(crate) struct Own {
+    pub program: Program,
+    /// The admin listener.
+    pub admin: Vec<(String, OwnedFd)>,
+    pub half: Half,
+    pub descriptors: Option<u64>,
+    /// Becomes true when the process before this one has ended.
+    pub alone: watch::Receiver<bool>,
+}
+
+/// The new process. It is killed when this is dropped, unless it has the node.
+pub(crate) struct Successor {
+    child: Child,
+    pid: u32,
+    has_the_node: bool,
+    /// `None`: it is left alone for good.
+    apart: Option<Apart>,
+}
+
+impl Own {
+    /// Hands the node over. The error says why that failed; then everything is as it was.
+    pub(crate) async fn upgrade(&mut self, running: &Running, ask: &Ask) -> Result<(Relay, Successor), String> {
+        let patience = Duration::from_secs(ask.timeout);
+        if let Some(obstacle) = obstacle().or_else(|| running.obstacle()) {
+            return Err(obstacle);
+        }
+        let file = self.program.successor(ask.binary.as_deref())?;
+        if timeout(patience, self.alone.wait_for(|alone| *alone)).await.is_err() {
+            return Err("connections of the process before this one are still open; try again later".to_owned());
+        }
+        let failed = |error: io::Error| format!("{} cannot be started: {error}", file.display());
+        let (socket, theirs) = UnixStream::pair().map_err(failed)?;
+        let mut command = Command::new(&file);
+        command.arg0(&self.program.name).args(&self.program.arguments).arg(TAKE_OVER).stdin(OwnedFd::from(theirs));
+        let mut successor = Successor::start(&mut command).map_err(failed)?;
+        // The other end must close with the new process.
+        command.stdin(Stdio::null());
+        tracing::info!("upgrade: process {} of {} is to take over", successor.pid, file.display());
+        let others = self.admin.iter().map(|(name, socket)| Ok((name.clone(), socket.try_clone()?)));
+        let others = others.collect::<io::Result<_>>().map_err(failed)?;
+        let offer = Offer { others, half: self.half, descriptors: self.descriptors, patience };
+        match running.offer(socket, offer).await {
+            Ok(relay) => {
+                successor.has_the_node = true;
+                notify::send(&format!("MAINPID={}", successor.pid));
+                Ok((relay, successor))
+            }
+            Err(reason) => {
+                let ended = successor.end().await;
+                let status = ended.map(|status| format!(" ({status})")).unwrap_or_default();
+                Err(format!("the new process was to take over, but {reason}{status}"))
+            }
+        }
+    }
+}
+
+impl Successor {
+    fn start(command: &mut Command) -> io::Result<Self> {
+        let (child, apart) = start_apart(|| {
+            let child = command.spawn()?;
+            Ok((child.id().unwrap_or_default(), child))
+        })?;
+        let pid = child.id().unwrap_or_default();
+        Ok(Self { child, pid, has_the_node: false, apart: Some(apart) })
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Waits until it has ended by itself, or else ends it. Returns how it ended by itself.
+    async fn end(&mut self) -> Option<ExitStatus> {
+        let status = timeout(END, self.child.wait()).await.ok().and_then(Result::ok);
+        if status.is_none() {
+            self.kill();
+            let _ = self.child.wait().await;
+        }
+        // What it had started is this process's by now.
+        end_orphans().await;
+        // If this fails, the next process finds its control group.
+        let _ = tokio::task::spawn_blocking(sweep_groups).await;
+        status
+    }
+
+    fn kill(&self) {
+        // Until it was waited for, its process ID is its own.
+        let pid = self.child.id().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
+        let _ = pid.map(|pid| kill_process(pid, Signal::KILL));
+    }
+}
+
+impl Drop for Successor {
+    fn drop(&mut self) {
+        if self.has_the_node {
+            // Whatever still ends orphans in this process must not take it for one.
+            std::mem::forget(self.apart.take());
+        } else {
+            self.kill();
+        }
+    }
+}
+
+/// Why no process of this node could outlive this one.
+fn obstacle() -> Option<String> {
+    let own = std::process::id().to_string();
+    if own == "1" {
+        return Some(
+            "this process is the first of its container, which ends with it; start another container".to_owned(),
+        );
+    }
+    let is_service = std::env::var("SYSTEMD_EXEC_PID").is_ok_and(|process| process == own);
+    (is_service && !notify::is_possible()).then(|| {
+        "systemd would end the new process together with this one: put `Type=notify` into the unit, and start it again"
+            .to_owned()
+    })
+}

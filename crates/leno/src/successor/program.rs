@@ -1,0 +1,102 @@
+//! The program that is started: which one, and who may have written it.
+
+use rustix::fs::getxattr;
+use std::ffi::OsString;
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// The attribute of a file that has an access control list.
+const ACCESS_LIST: &str = "system.posix_acl_access";
+
+/// How this process was started.
+#[derive(Clone, Debug)]
+pub(crate) struct Program {
+    path: PathBuf,
+    /// As it was called.
+    pub name: OsString,
+    pub arguments: Vec<OsString>,
+}
+
+impl Program {
+    /// Call it before the working directory or the file can have changed.
+    pub(crate) fn of_this_process() -> std::io::Result<Self> {
+        let mut arguments = std::env::args_os();
+        let name = arguments.next().unwrap_or_default();
+        // The path as it was given may be a link that leads to another file by now; that of the executable is the old file's.
+        let given = Path::new(&name);
+        let path = if given.components().count() > 1 { std::path::absolute(given)? } else { std::env::current_exe()? };
+        let arguments = arguments.filter(|argument| argument != super::TAKE_OVER).collect();
+        Ok(Self { path, name, arguments })
+    }
+
+    /// The file to start: `wanted`, or what is now where this process was started from. The error says why it is not started.
+    pub(crate) fn successor(&self, wanted: Option<&Path>) -> Result<PathBuf, String> {
+        let path = wanted.unwrap_or(&self.path);
+        let account = rustix::process::geteuid().as_raw();
+        let file = path.canonicalize().map_err(|error| format!("{}: {error}", path.display()))?;
+        for part in file.ancestors() {
+            let found = part.metadata().map_err(|error| format!("{}: {error}", part.display()))?;
+            if part == file && (!found.is_file() || found.mode() & 0o111 == 0) {
+                return Err(format!("{} is no program", part.display()));
+            }
+            if let Some(who) = writer(part, &found, account) {
+                let file = file.display();
+                return Err(format!("{who} may write to {}, so {file} is not started", part.display()));
+            }
+        }
+        Ok(file)
+    }
+}
+
+/// Who may write to it but root and this account, in words.
+fn writer(path: &Path, found: &Metadata, account: u32) -> Option<String> {
+    let group = rustix::process::getegid().as_raw();
+    // In a folder such as /tmp, nobody can replace what is another's.
+    let is_shared = found.is_dir() && found.mode() & 0o1000 != 0;
+    if ![0, account].contains(&found.uid()) {
+        return Some(format!("the account {}", found.uid()));
+    }
+    if found.mode() & 0o002 != 0 && !is_shared {
+        return Some("everybody".to_owned());
+    }
+    let by_group = found.mode() & 0o020 != 0 && !is_shared;
+    // The bits of the group are the most that an access control list gives to anybody.
+    if by_group && getxattr(path, ACCESS_LIST, &mut [0_u8; 0]).is_ok() {
+        return Some("whoever is in its access control list".to_owned());
+    }
+    (by_group && ![0, group].contains(&found.gid())).then(|| format!("the group {}", found.gid()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    #[test]
+    fn what_others_can_write_is_not_started() {
+        let folder = tempfile::tempdir().unwrap();
+        let (bin, link) = (folder.path().join("bin"), folder.path().join("link"));
+        fs::create_dir(&bin).unwrap();
+        let file = bin.join("leno");
+        fs::write(&file, "").unwrap();
+        symlink(&file, &link).unwrap();
+        let set = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+        let program = Program { path: link.clone(), name: "leno".into(), arguments: Vec::new() };
+        set(&file, 0o755);
+        set(&bin, 0o755);
+        assert_eq!(program.successor(None), Ok(file.canonicalize().unwrap()));
+        set(&file, 0o644);
+        assert!(program.successor(None).unwrap_err().contains("is no program"));
+        set(&file, 0o757);
+        assert!(program.successor(None).unwrap_err().contains("everybody may write to"));
+        set(&file, 0o755);
+        set(&bin, 0o777);
+        assert!(program.successor(Some(&file)).unwrap_err().contains("everybody may write to"));
+        set(&bin, 0o1777);
+        assert!(program.successor(Some(&file)).is_ok());
+        assert!(program.successor(Some(&bin)).unwrap_err().contains("is no program"));
+        assert!(program.successor(Some(&bin.join("other"))).unwrap_err().contains("other: "));
+    }
+}

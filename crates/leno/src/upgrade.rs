@@ -1,0 +1,45 @@
+//! `leno upgrade`: the running node starts a new process, which takes over from it. The node's side is in `successor`.
+
+use crate::NodeAddress;
+use crate::client::Node;
+use crate::screen::shown;
+use crate::successor::{Ask, PATH};
+use anyhow::{Result, bail, ensure};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Longest wait for a new process, in seconds.
+const LONGEST: u64 = 600;
+/// How much longer than the new process may take the answer may.
+const MARGIN: Duration = Duration::from_secs(30);
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// The program to start, with the arguments of the running one. Without it: the one at the path from which the running one was started.
+    ///
+    /// Nobody but root and the node's account may be able to write to it, or to a folder above it.
+    #[arg(long, value_name = "PATH")]
+    binary: Option<PathBuf>,
+    /// Seconds that the new process has until it is ready.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=LONGEST))]
+    timeout: u64,
+    #[command(flatten)]
+    node: NodeAddress,
+}
+
+/// Returns when the new process has the node, or with the reason why it has not.
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let node = Node::of(&arguments.node)?;
+    let binary = arguments.binary.as_deref().map(std::path::absolute).transpose()?;
+    let ask = Ask { binary, timeout: arguments.timeout };
+    let patience = Duration::from_secs(arguments.timeout) + MARGIN;
+    let (status, body) = node.tell(PATH, serde_json::to_vec(&ask)?, patience)?;
+    let body = shown(body.trim_end());
+    ensure!(status != 409, "the node goes on as it is: {body}");
+    if status != 200 {
+        bail!("the node at {} answered {status}: {body}", node.admin);
+    }
+    println!("{body}");
+    Ok(ExitCode::SUCCESS)
+}

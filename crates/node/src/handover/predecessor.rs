@@ -1,0 +1,190 @@
+//! The process that hands over.
+
+use super::counting::Asking;
+use super::wire::{Frame, Link, Message};
+use crate::callers::{Announcement, Callers};
+use crate::warm;
+use bytes::Bytes;
+use leno_control::node::Agent;
+use leno_function::{JobState, Supervisor};
+use leno_proxy::Node;
+use leno_proxy::ledger::Elsewhere;
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, timeout, timeout_at};
+
+/// How long the successor may take from the hand-over until it accepts connections.
+const HAND_OVER: Duration = Duration::from_secs(10);
+/// What is taken off the term of the shares of rate limits, for the time that it takes to say so.
+const MARGIN: Duration = Duration::from_millis(500);
+
+/// What a node hands over.
+#[derive(Clone)]
+pub(crate) struct Outgoing {
+    pub agent: Agent,
+    pub node: Arc<Node>,
+    pub supervisor: Supervisor,
+    pub callers: Arc<Callers>,
+    pub any_caller: bool,
+    /// Whether jobs may start.
+    pub jobs: watch::Sender<bool>,
+}
+
+/// A successor that has the node. While the predecessor drains, each tells the other of its instances.
+pub struct Relay {
+    outgoing: Outgoing,
+    link: Link,
+    announcements: mpsc::UnboundedReceiver<Announcement>,
+}
+
+/// Takes all back if the hand-over fails, or is given up.
+struct Undo<'a>(Option<&'a Outgoing>);
+
+impl Drop for Undo<'_> {
+    fn drop(&mut self) {
+        if let Some(outgoing) = self.0 {
+            outgoing.agent.yield_stream(false);
+            outgoing.node.ledger.resume();
+            outgoing.jobs.send_replace(true);
+            outgoing.callers.part(&outgoing.node.credentials);
+        }
+    }
+}
+
+impl Outgoing {
+    /// Why this node cannot be handed over now.
+    pub(crate) fn obstacle(&self) -> Option<String> {
+        let running = self.supervisor.jobs().into_iter().find(|job| job.state == JobState::Running)?;
+        Some(format!(
+            "the job {} is running, and would be ended and begin anew; wait for its end, or remove it",
+            running.job
+        ))
+    }
+
+    fn hear(&self, announcement: Announcement) {
+        self.callers.hear(&self.node.credentials, announcement, self.any_caller);
+    }
+
+    /// How long the shares of rate limits still count.
+    fn term_ms(&self) -> Option<u64> {
+        let term = (*self.agent.term().borrow())?;
+        let left = term.until.saturating_duration_since(std::time::Instant::now()).checked_sub(MARGIN)?;
+        u64::try_from(left.as_millis()).ok()
+    }
+}
+
+/// Hands the node over to the process at the other end of the socket, once it is ready. If it is not by then, or cannot be, this process goes on as if
+/// nothing had happened.
+pub(crate) async fn offer(
+    outgoing: &Outgoing,
+    socket: UnixStream,
+    counting: Asking,
+    until: Instant,
+) -> Result<Relay, String> {
+    let mut undo = Undo(Some(outgoing));
+    let mut relay = Relay {
+        outgoing: outgoing.clone(),
+        link: Link::new(socket).map_err(|error| error.to_string())?,
+        announcements: outgoing.callers.announce(&outgoing.node.credentials),
+    };
+    let late = |_| "it was not ready in time".to_owned();
+    let mut updates = timeout_at(until, relay.prepare()).await.map_err(late)??;
+    outgoing.jobs.send_replace(false);
+    if let Some(obstacle) = outgoing.obstacle() {
+        return Err(obstacle);
+    }
+    // From here on, the control plane may end the stream.
+    outgoing.agent.yield_stream(true);
+    let handed_over = timeout(HAND_OVER, relay.hand_over(&mut updates, counting)).await;
+    handed_over.map_err(|_| format!("it did not accept connections within {HAND_OVER:?}"))??;
+    undo.0 = None;
+    Ok(relay)
+}
+
+impl Relay {
+    /// Sends everything, and waits until the successor is ready.
+    async fn prepare(&mut self) -> Result<mpsc::Receiver<Bytes>, String> {
+        self.send(Message::Warm(warm::ready(&self.outgoing.supervisor))).await?;
+        let (held, mut updates) = self.outgoing.agent.copy();
+        for update in held {
+            self.link.send(Frame::Update(update)).await.map_err(ended)?;
+        }
+        loop {
+            tokio::select! {
+                update = updates.recv() => {
+                    let update = update.ok_or("it does not keep up with the changes of the control plane")?;
+                    self.link.send(Frame::Update(update)).await.map_err(ended)?;
+                }
+                Some(announcement) = self.announcements.recv() => self.send(Message::Caller(announcement)).await?,
+                message = next(&mut self.link) => match message? {
+                    Message::Ready => return Ok(updates),
+                    Message::Caller(announcement) => self.outgoing.hear(announcement),
+                    _ => return Err("it said something that was not its turn".to_owned()),
+                },
+            }
+        }
+    }
+
+    /// Says that the node is the successor's, and waits until it accepts connections.
+    async fn hand_over(&mut self, updates: &mut mpsc::Receiver<Bytes>, counting: Asking) -> Result<(), String> {
+        while let Ok(update) = updates.try_recv() {
+            self.link.send(Frame::Update(update)).await.map_err(ended)?;
+        }
+        let elsewhere: Arc<dyn Elsewhere> = Arc::new(counting);
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let now_ms = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
+        for (function, counts) in self.outgoing.node.ledger.hand_over(&elsewhere, now_ms) {
+            self.send(Message::Counts(function.to_string(), counts)).await?;
+        }
+        self.send(Message::HandOver { term_ms: self.outgoing.term_ms() }).await?;
+        loop {
+            match self.exchange().await? {
+                Some(Message::Serving) => return Ok(()),
+                Some(_) => return Err("it said something that was not its turn".to_owned()),
+                None => {}
+            }
+        }
+    }
+
+    /// One step: passes on what there is to tell. Returns what the successor says otherwise.
+    async fn exchange(&mut self) -> Result<Option<Message>, String> {
+        tokio::select! {
+            Some(announcement) = self.announcements.recv() => self.send(Message::Caller(announcement)).await?,
+            message = next(&mut self.link) => match message? {
+                Message::Caller(announcement) => self.outgoing.hear(announcement),
+                message => return Ok(Some(message)),
+            },
+        }
+        Ok(None)
+    }
+
+    /// Runs as long as the successor does.
+    pub(crate) async fn run(mut self) {
+        while let Ok(None) = self.exchange().await {}
+        self.outgoing.callers.part(&self.outgoing.node.credentials);
+    }
+
+    async fn send(&mut self, message: Message) -> Result<(), String> {
+        self.link.send(Frame::Message(message)).await.map_err(ended)
+    }
+}
+
+async fn next(link: &mut Link) -> Result<Message, String> {
+    match link.next().await.map_err(ended)? {
+        Frame::Message(Message::Failed(reason)) => Err(reason),
+        Frame::Message(message) => Ok(message),
+        Frame::Update(_) => Err("it said something that was not its turn".to_owned()),
+    }
+}
+
+fn ended(error: io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
+            "it has ended; its log says why".to_owned()
+        }
+        _ => format!("what it says makes no sense: {error}"),
+    }
+}

@@ -1,0 +1,288 @@
+//! The process that takes over.
+
+use super::counting;
+use super::wire::{self, Frame, Link, Message, Start};
+use crate::callers::Callers;
+use crate::warm::Warm;
+use bytes::Bytes;
+use leno_control::node::{self, Succession as Event};
+use leno_function::Supervisor;
+use leno_identity::SvidStore;
+use leno_proxy::Node;
+use std::convert::Infallible;
+use std::future::pending;
+use std::io;
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, SystemTime};
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
+
+/// How long the predecessor may take to say what it hands over.
+const BEGIN: Duration = Duration::from_secs(10);
+/// This process gives up so long before the predecessor does, to say why.
+const MARGIN: Duration = Duration::from_secs(1);
+/// How long this process may take from the hand-over until all that it was passed is in force. The predecessor waits longer.
+const IN_FORCE: Duration = Duration::from_secs(8);
+/// How long to wait until the predecessor has heard why this process gives up.
+const HEARD: Duration = Duration::from_secs(5);
+/// Interval between looks whether the instances are ready.
+const LOOK: Duration = Duration::from_millis(10);
+const OTHER_AUTHORITY: &str = "it has certificates of an authority that does not sign any more";
+/// Updates of the predecessor that may wait to be put into force.
+const UPDATES: usize = 4;
+
+/// What the predecessor hands over.
+#[derive(Debug)]
+pub struct Predecessor {
+    socket: UnixStream,
+    start: Start,
+    until: Instant,
+    listeners: Vec<TcpListener>,
+    others: Vec<(String, OwnedFd)>,
+}
+
+/// Why this process cannot take over.
+#[derive(Debug, thiserror::Error)]
+#[error("this process cannot take over from another one: {0}")]
+pub struct NoPredecessor(#[from] io::Error);
+
+impl Predecessor {
+    /// Reads the beginning from the socket to the predecessor.
+    pub fn at(socket: OwnedFd) -> Result<Self, NoPredecessor> {
+        let socket = UnixStream::from(socket);
+        socket.set_read_timeout(Some(BEGIN))?;
+        let (start, mut descriptors) = wire::begun(&socket)?;
+        if descriptors.len() != start.listeners + start.others.len() {
+            return Err(io::Error::other(format!("{} descriptors came", descriptors.len())).into());
+        }
+        let others = start.others.iter().cloned().zip(descriptors.split_off(start.listeners)).collect();
+        let listeners = descriptors.into_iter().map(TcpListener::from).collect();
+        let until = Instant::now() + Duration::from_millis(start.patience_ms).saturating_sub(MARGIN);
+        Ok(Self { socket, start, until, listeners, others })
+    }
+
+    /// Something else that it hands over.
+    pub fn take(&mut self, name: &str) -> Option<OwnedFd> {
+        let index = self.others.iter().position(|(other, _)| other == name)?;
+        Some(self.others.swap_remove(index).1)
+    }
+
+    /// Number of the first instance.
+    pub fn first_instance(&self) -> u64 {
+        self.start.first_instance
+    }
+
+    /// The half of the IDs that the rooms of this process have.
+    pub fn half(&self) -> leno_room::Half {
+        if self.start.second_half { leno_room::Half::Second } else { leno_room::Half::First }
+    }
+
+    /// Soft limit on descriptors with which the first process of the node was started.
+    pub fn descriptors(&self) -> Option<u64> {
+        self.start.descriptors
+    }
+
+    /// Takes over within the node that is being started. Returns the listeners, and what the control plane's client needs.
+    pub(crate) fn succeed(
+        mut self,
+        incoming: Incoming,
+    ) -> io::Result<(Succession, Vec<TcpListener>, leno_control::node::Predecessor)> {
+        let counting = self.take(counting::SOCKET).map(UnixStream::from);
+        let link = Link::new(self.socket)?;
+        let (updates, passed_on) = mpsc::channel(UPDATES);
+        let (events, in_force) = mpsc::unbounded_channel();
+        let (state, states) = watch::channel(State::Preparing);
+        let (outbox, messages) = mpsc::unbounded_channel();
+        let (alive, gone) = oneshot::channel::<Infallible>();
+        let svids = incoming.node.svids.clone();
+        let succession =
+            Succession { states, outbox, events: in_force, warm: incoming.warm.clone(), svids, until: self.until };
+        tokio::spawn(async move {
+            follow(incoming, (link, counting), updates, messages, state).await;
+            drop(alive);
+        });
+        Ok((succession, self.listeners, node::Predecessor { updates: passed_on, events, gone }))
+    }
+}
+
+/// The node into which the predecessor's state comes.
+pub(crate) struct Incoming {
+    pub node: Arc<Node>,
+    pub callers: Arc<Callers>,
+    pub any_caller: bool,
+    pub warm: Warm,
+}
+
+/// How far the predecessor is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Preparing,
+    /// The node is this process's.
+    HandedOver,
+    /// The predecessor has ended.
+    Gone,
+}
+
+/// A take-over that is under way.
+pub(crate) struct Succession {
+    states: watch::Receiver<State>,
+    outbox: mpsc::UnboundedSender<Message>,
+    events: mpsc::UnboundedReceiver<Event>,
+    warm: Warm,
+    svids: Arc<SvidStore>,
+    until: Instant,
+}
+
+impl Succession {
+    /// Waits until this process is ready, says so, and returns when the node is its own and all that the predecessor had is in force.
+    pub(crate) async fn take_over(
+        &mut self,
+        mut ready: watch::Receiver<bool>,
+        supervisor: &Supervisor,
+    ) -> Result<(), String> {
+        let (warm, svids, until) = (self.warm.clone(), self.svids.clone(), self.until);
+        let prepared = async {
+            // It fails when the node has ended, and then nothing follows.
+            if ready.wait_for(|ready| *ready).await.is_err() {
+                pending::<()>().await;
+            }
+            while warm.missing(supervisor).is_some() || !svids.is_renewed() {
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        let late = || match warm.missing(supervisor) {
+            Some(missing) => missing,
+            None if svids.is_renewed() => "its configuration is not in force".to_owned(),
+            None => OTHER_AUTHORITY.to_owned(),
+        };
+        tokio::select! {
+            () = prepared => {}
+            event = self.events.recv() => return Err(rejected(event)),
+            _ = self.states.wait_for(|state| *state == State::Gone) => return Err(gone()),
+            () = sleep_until(until) => return Err(format!("it was not ready in time: {}", late())),
+        }
+        self.say(Message::Ready);
+        if *self.states.wait_for(|state| *state != State::Preparing).await.map_err(|_| gone())? == State::Gone {
+            return Err(gone());
+        }
+        let until = Instant::now() + IN_FORCE;
+        match timeout_at(until, self.events.recv()).await {
+            Ok(Some(Event::InForce)) => {}
+            Ok(event) => return Err(rejected(event)),
+            Err(_) => return Err(format!("the last changes were not in force within {IN_FORCE:?}")),
+        }
+        // Another authority may have begun to sign just now, and others may refuse the first one's certificates as soon as the predecessor has none.
+        while !self.svids.is_renewed() {
+            if Instant::now() >= until {
+                return Err(OTHER_AUTHORITY.to_owned());
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+        self.warm.enough();
+        Ok(())
+    }
+
+    /// Says that this process accepts connections. Returns what becomes ready when the predecessor has ended.
+    pub(crate) fn serving(self) -> impl Future<Output = ()> + Send + 'static {
+        self.say(Message::Serving);
+        let Self { mut states, outbox, .. } = self;
+        async move {
+            let _outbox = outbox;
+            let _ = states.wait_for(|state| *state == State::Gone).await;
+        }
+    }
+
+    /// Says why this process gives up, and waits until the predecessor has heard it.
+    pub(crate) async fn fail(mut self, reason: &str) {
+        self.say(Message::Failed(reason.to_owned()));
+        let _ = timeout(HEARD, self.states.wait_for(|state| *state == State::Gone)).await;
+    }
+
+    fn say(&self, message: Message) {
+        // If nobody sends it, the predecessor has ended.
+        let _ = self.outbox.send(message);
+    }
+}
+
+fn gone() -> String {
+    "the process from which it was to take over has ended".to_owned()
+}
+
+fn rejected(event: Option<Event>) -> String {
+    match event {
+        Some(Event::Rejected(reason)) => format!("it cannot use what it was handed over: {reason}"),
+        Some(Event::InForce) | None => "it was not handed over in order".to_owned(),
+    }
+}
+
+/// Takes in what the predecessor says, as long as it lives.
+async fn follow(
+    incoming: Incoming,
+    (mut link, mut counting): (Link, Option<UnixStream>),
+    updates: mpsc::Sender<Bytes>,
+    mut messages: mpsc::UnboundedReceiver<Message>,
+    state: watch::Sender<State>,
+) {
+    let Incoming { node, callers, any_caller, warm } = incoming;
+    let mut announcements = callers.announce(&node.credentials);
+    let mut updates = Some(updates);
+    loop {
+        let sent = tokio::select! {
+            Some(message) = messages.recv() => link.send(Frame::Message(message)).await,
+            Some(announcement) = announcements.recv() => link.send(Frame::Message(Message::Caller(announcement))).await,
+            frame = link.next() => match frame {
+                Ok(Frame::Update(update)) => {
+                    if let Some(updates) = &updates {
+                        // It fails when the node has ended.
+                        let _ = updates.send(update).await;
+                    }
+                    Ok(())
+                }
+                Ok(Frame::Message(Message::Warm(ready))) => {
+                    warm.want(ready);
+                    Ok(())
+                }
+                Ok(Frame::Message(Message::Caller(announcement))) => {
+                    callers.hear(&node.credentials, announcement, any_caller);
+                    Ok(())
+                }
+                Ok(Frame::Message(Message::Counts(function, counts))) => {
+                    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+                    let now_ms = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
+                    if let Ok(function) = function.parse() {
+                        node.ledger.function(&function).quotas.take_over(counts, now_ms);
+                    }
+                    Ok(())
+                }
+                Ok(Frame::Message(Message::HandOver { term_ms })) => {
+                    if let Some(socket) = counting.take() {
+                        let (node, runtime) = (Arc::downgrade(&node), Handle::current());
+                        // Without the thread, the predecessor refuses what is limited.
+                        let thread = thread::Builder::new().name("leno-counting".to_owned());
+                        drop(thread.spawn(move || counting::answer(socket, &node, &runtime)));
+                    }
+                    if let Some(term) = term_ms.map(Duration::from_millis) {
+                        let now = std::time::Instant::now();
+                        node.ledger.lease_term.renew(now + term, now);
+                    }
+                    updates = None;
+                    state.send_replace(State::HandedOver);
+                    Ok(())
+                }
+                Ok(Frame::Message(_)) => Err(io::ErrorKind::InvalidData.into()),
+                Err(error) => Err(error),
+            },
+        };
+        if let Err(error) = sent {
+            tracing::debug!(%error, "the predecessor has ended");
+            break;
+        }
+    }
+    callers.part(&node.credentials);
+    state.send_replace(State::Gone);
+}

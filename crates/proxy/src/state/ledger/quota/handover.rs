@@ -1,0 +1,129 @@
+//! Another process of this node takes over the counters. From then on it counts for both: what this process still lets through, it asks that one for.
+//! So there is no moment at which the two together admit more than a limit says, and no counter begins anew.
+
+use super::counters::Count;
+use super::lease::{Lease, Share};
+use super::{Demand, Granted, Quotas, Refused, SHARDS, Shard, shard_of};
+use leno_policy::input::QuotaState;
+use leno_policy::quota::Taken;
+use leno_policy::spec::QuotaAlgorithm;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, PoisonError};
+use std::time::Instant;
+
+/// How long a client is told to wait if the other process does not answer.
+const RETRY_AFTER_MS: u64 = 1000;
+const NO_ANSWER: &str = "the process that counts does not answer";
+
+/// Takes from the counters of another process.
+pub trait Elsewhere: Send + Sync {
+    /// As [`Quotas::take`]; `None`: there was no answer. It may block for a moment.
+    fn take(&self, function: &str, demands: &[Demand<'_>], now_ms: u64) -> Option<Result<Vec<Granted>, Refused>>;
+}
+
+/// The function's name, and who counts for it.
+pub(super) type Moved = (Arc<str>, Arc<dyn Elsewhere>);
+
+/// The counters of one limit, and this node's share of it.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LimitCounts {
+    limit: Box<str>,
+    own: Vec<(Box<str>, QuotaAlgorithm, QuotaState)>,
+    /// The fullest of the counters that several keys share. Which keys share one is different in each process.
+    shared: Option<(QuotaAlgorithm, QuotaState)>,
+    share: Option<Share>,
+}
+
+impl fmt::Debug for dyn Elsewhere {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Elsewhere")
+    }
+}
+
+impl Quotas {
+    /// Hands the counters over. From now on `elsewhere` counts. Not where a store does: each process holds a part of its own of what that has.
+    pub(crate) fn hand_over(
+        &self,
+        function: &Arc<str>,
+        elsewhere: &Arc<dyn Elsewhere>,
+        now_ms: u64,
+    ) -> Vec<LimitCounts> {
+        if self.store.is_some() {
+            return Vec::new();
+        }
+        let mut shards: Vec<_> = (0..SHARDS).map(|shard| self.lock(shard)).collect();
+        *self.moved.write().unwrap_or_else(PoisonError::into_inner) = Some((function.clone(), elsewhere.clone()));
+        let epoch = self.term.epoch(Instant::now());
+        let mut limits: BTreeMap<Box<str>, LimitCounts> = BTreeMap::new();
+        for shard in &mut shards {
+            shard.moved = true;
+            let Shard { limits: counters, leases, .. } = &**shard;
+            for counters in counters {
+                let counts = entry(&mut limits, counters.limit());
+                counts.own.extend(counters.own().map(|(key, count)| (key.into(), count.algorithm, count.state)));
+                let shared = counters.fullest(now_ms).map(|count| (count.algorithm, count.state));
+                counts.shared = counts.shared.into_iter().chain(shared).max_by_key(|(_, state)| state.used);
+            }
+            // The same in each shard, but for what was counted.
+            for (limit, lease) in leases.iter().flatten() {
+                entry(&mut limits, limit).share = Some(lease.share(epoch));
+            }
+        }
+        limits.into_values().collect()
+    }
+
+    /// The other process does not count after all.
+    pub(crate) fn resume(&self) {
+        for shard in 0..SHARDS {
+            self.lock(shard).moved = false;
+        }
+        *self.moved.write().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// Takes over the counters of another process. Those that are there already stay. Where a store counts, nobody needs them.
+    pub fn take_over(&self, counts: Vec<LimitCounts>, now_ms: u64) {
+        if self.store.is_some() {
+            return;
+        }
+        let epoch = self.term.deliver(Instant::now());
+        for LimitCounts { limit, own, shared, share } in counts {
+            for (key, algorithm, state) in own {
+                let hash = self.hash(&limit, &key);
+                let mut shard = self.lock(shard_of(hash));
+                shard.counters(&limit, now_ms).adopt(hash, key, Count { algorithm, state }, &self.hasher);
+            }
+            for shard in 0..SHARDS {
+                let mut shard = self.lock(shard);
+                if let Some((algorithm, state)) = shared {
+                    shard.counters(&limit, now_ms).adopt_shared(Count { algorithm, state });
+                }
+                if let Some(share) = share {
+                    shard.leases.get_or_insert_default().insert(limit.clone(), Lease::of(share, epoch));
+                }
+            }
+        }
+    }
+
+    /// Asks whoever counts now. `None`: this process does.
+    pub(super) fn take_elsewhere(&self, demands: &[Demand<'_>], now_ms: u64) -> Option<Result<Vec<Granted>, Refused>> {
+        let moved = self.moved.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let (function, elsewhere) = moved?;
+        let refused = Taken {
+            state: QuotaState::default(),
+            allowed: false,
+            remaining: 0,
+            limit: 0,
+            retry_after_ms: RETRY_AFTER_MS,
+            reset_ms: RETRY_AFTER_MS,
+        };
+        let nobody = || Err(Refused { index: 0, taken: refused, shared: false, uncounted: Some(NO_ANSWER) });
+        Some(elsewhere.take(&function, demands, now_ms).unwrap_or_else(nobody))
+    }
+}
+
+fn entry<'a>(limits: &'a mut BTreeMap<Box<str>, LimitCounts>, limit: &str) -> &'a mut LimitCounts {
+    limits.entry(limit.into()).or_insert_with(|| LimitCounts { limit: limit.into(), ..LimitCounts::default() })
+}

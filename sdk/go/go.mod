@@ -1,0 +1,3 @@
+module leno
+
+go 1.21
