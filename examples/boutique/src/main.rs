@@ -2,7 +2,7 @@
 //! or `chain`.
 #![forbid(unsafe_code)]
 
-use boutique::function::{Function, NAMES, is_entry, waits};
+use boutique::function::{Function, NAMES, is_entry, threads};
 use boutique::transport::{chain, grpc, http};
 use std::net::Ipv4Addr;
 use std::process::ExitCode;
@@ -24,7 +24,7 @@ fn run(name: &str) -> Result<(), Box<dyn std::error::Error>> {
     let function = Function::new(name).ok_or_else(|| format!("expected one of {}", NAMES.join(", ")))?;
     let transport = std::env::var("BOUTIQUE_TRANSPORT").unwrap_or_else(|_| "http".into());
     if transport == "chain" {
-        return Ok(chain::serve(&function, threads(name)?)?);
+        return Ok(chain::serve(&function, threads(name))?);
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -35,15 +35,6 @@ fn run(name: &str) -> Result<(), Box<dyn std::error::Error>> {
             _ = end.recv() => Ok(()),
         }
     })
-}
-
-/// Of a function in a chain: as many as it may handle calls at a time, where each waits in one.
-fn threads(name: &str) -> Result<usize, String> {
-    match std::env::var("BOUTIQUE_THREADS") {
-        _ if !waits(name) => Ok(1),
-        Ok(text) => text.parse().map_err(|_| format!("BOUTIQUE_THREADS is `{text}`, not a number")),
-        Err(_) => Ok(32),
-    }
 }
 
 async fn serve(name: &str, function: Function, transport: &str) -> Result<(), Box<dyn std::error::Error>> {
