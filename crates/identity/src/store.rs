@@ -126,12 +126,9 @@ impl SvidStore {
         let is_newer = |theirs: &Arc<Svid>| {
             own.is_none_or(|own| own.not_after() <= theirs.not_after() && own.chain() != theirs.chain())
         };
-        let theirs = theirs.filter(is_newer);
-        let is_newer = theirs.is_some();
-        if let Some(svid) = theirs {
-            self.show(svid);
-        }
-        is_newer
+        let Some(newer) = theirs.filter(is_newer) else { return false };
+        self.show(newer);
+        true
     }
 
     fn show(&self, svid: Arc<Svid>) {

@@ -231,6 +231,8 @@ fn two_processes_together_admit_what_a_limit_says() {
     assert!(!take(&old, "c"));
     old.resume();
     assert!(take(&old, "c") && !take(&old, "full"));
+    let admitted = (0..10).filter(|_| take(&old, "b")).count();
+    assert_eq!(admitted, 5, "what it was let through by the other one counts");
 }
 
 #[test]
