@@ -2,6 +2,8 @@
 
 use crate::processes::{NotTheInstance, Processes};
 use leno_room::Inside;
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use std::io;
 use std::net::SocketAddr;
@@ -77,8 +79,9 @@ impl Reach {
                     socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).map_err(io::Error::from)?;
                 let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).map_err(io::Error::from)?;
                 rustix::net::connect(&socket, &address).map_err(io::Error::from)?;
-                let listener = rustix::net::sockopt::socket_peercred(&socket).map_err(io::Error::from)?.pid;
-                processes.verify_listener(u32::try_from(listener.as_raw_nonzero().get()).unwrap_or_default())?;
+                // 0 is a process that cannot be seen from here, for which rustix has no value.
+                let listener = getsockopt(&socket, PeerCredentials).map_err(io::Error::from)?.pid();
+                processes.verify_listener(u32::try_from(listener).unwrap_or_default())?;
                 Ok(socket)
             }
             Self::Address => {

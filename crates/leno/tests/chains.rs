@@ -164,6 +164,11 @@ fn a_function_that_dies_takes_nothing_of_others_with_it() {
         assert_eq!((answer.status, answer.body == text), (200, true));
     }
     assert_ne!(self::pid(&mesh, "test/a"), pid);
+    // The node lets go of the memory of the dead: two instances are left, with two arenas each.
+    mesh.wait_for("the memory of the dead to be given back", |mesh| {
+        let maps = fs::read_to_string(format!("/proc/{}/maps", mesh.pid())).unwrap();
+        maps.lines().filter(|line| line.contains("leno-chain-")).count() == 4
+    });
     let output = mesh.output();
     assert!(
         output.iter().any(|line| line.contains("the instance ended by itself") && line.contains("SIGKILL")),

@@ -245,11 +245,7 @@ impl Host for InstanceHost {
             let (link, incoming) = opened.map_err(|error| error.to_string())?;
             node.links.insert(&name, link.clone());
             attached.interceptor.serve_link(caller, incoming);
-            let end: LinkEnd = Box::pin(async move {
-                let end = link.ended().await;
-                node.links.remove(&name);
-                end.to_string()
-            });
+            let end: LinkEnd = Box::pin(async move { link.ended().await.to_string() });
             Ok(end)
         })
     }
@@ -303,6 +299,7 @@ impl Host for InstanceHost {
         if let Some(node) = self.node() {
             node.credentials.revoke(&name);
             self.callers.ended(&name);
+            node.links.remove(&name);
             node.terminating.remove(&name);
         }
         tracing::info!(instance = %name, "an instance has ended");

@@ -85,7 +85,14 @@ pub(super) async fn serve(
             Entrance::Room(room) => room,
             Entrance::Link(caller, link) => {
                 let class = Class::of(&caller.function.to_string());
-                schedule::spawn_for(class, chain::serve(worker.clone(), caller, link));
+                let worker = worker.clone();
+                schedule::spawn_for(class, async move {
+                    tokio::select! {
+                        () = chain::serve(worker, caller.clone(), link) => {}
+                        // Whoever still has the socket is not the instance any more.
+                        () = caller.revoked() => {}
+                    }
+                });
                 continue;
             }
         };
