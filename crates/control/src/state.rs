@@ -83,6 +83,9 @@ pub(crate) struct State {
     awaiting: bool,
     /// Nodes of an earlier process that have not come back yet. When all of them have, nothing is awaited any more.
     awaited: BTreeSet<Arc<str>>,
+    /// Functions whose nodes stay away. Until a node in their place has one in force, callers keep the endpoints that they have: the nodes may still
+    /// serve it.
+    abandoned: BTreeSet<FunctionId>,
     /// Key identifier of the authority that signs; empty: nodes are not told.
     issuer: Vec<u8>,
     /// Proofs that were asked for.
@@ -169,6 +172,7 @@ impl State {
             now: Duration::ZERO,
             awaiting,
             awaited: BTreeSet::new(),
+            abandoned: BTreeSet::new(),
             issuer: Vec::new(),
             proofs: 0,
         };
@@ -237,8 +241,10 @@ impl State {
                 self.rebalance(&id);
             }
         }
-        // Others may still have endpoints of it from before a restart. They must not keep them for as long as nodes are awaited.
+        // Others may still have endpoints of it. They must not keep them for as long as nodes are awaited, or replaced.
         self.stop_awaiting();
+        let abandoned = mem::take(&mut self.abandoned);
+        self.endpoints_changed(abandoned.iter());
         self.place_jobs();
     }
 
@@ -516,7 +522,8 @@ impl State {
         node.instances.clear();
         let affected: Vec<_> = node.hosted.iter().cloned().collect();
         self.endpoints_changed(affected.iter());
-        self.withdraw(&name);
+        let moved = self.withdraw(&name);
+        self.abandoned.extend(moved);
         self.place_jobs();
         Forgotten::Yes
     }

@@ -87,7 +87,7 @@ impl Session {
             let began = Instant::now();
             let mut lived = false;
             let End::Failed(status) = self.stream(number, &mut lived).await else { return };
-            // A stream that delivered something, or lasted, was a success.
+            // A stream that the control plane welcomed, or that lasted, was a success.
             if lived || began.elapsed() > STABLE_STREAM {
                 (failures, pauses) = (0, self.backoff.build());
             }
@@ -220,6 +220,7 @@ impl Session {
                             if let Some(message) = says {
                                 self.shared.send(Some(number), message);
                             }
+                            *lived = true;
                             welcome = Some(sent);
                         }
                         Ok(Some(Message::Welcome(sent))) => {
@@ -243,7 +244,6 @@ impl Session {
                             let Some(welcome) = &welcome else {
                                 return End::Failed(Status::failed_precondition("a stream begins with a welcome"));
                             };
-                            *lived = true;
                             match self.update(number, delta, &welcome.release) {
                                 Ok(update) => read.push_back(update),
                                 Err(status) => return End::Failed(status),

@@ -354,7 +354,7 @@ impl State {
         let content = if session.wanted.contains_key(subject) { self.content(name, subject) } else { None };
         match (content, session.sent.get(subject)) {
             (Some(content), Some(Some(sent))) if content.version == *sent => Difference::Same,
-            // A control plane that has just started does not know all nodes that have the function. The node that asks may know better.
+            // The node that asks may know better than this control plane where the function is.
             (Some(_), Some(Some(_))) if self.awaits_hosts(name, subject) => Difference::Same,
             (Some(content), _) => Difference::Set(content),
             (None, Some(Some(_))) => Difference::Gone,
@@ -363,11 +363,14 @@ impl State {
         }
     }
 
-    /// Whether these are the endpoints of a function of whose nodes some have not come back yet, or all. The others would have to take their requests.
+    /// Whether these are the endpoints of a function of whose nodes some have not come back yet, or all. The others would have to take their requests,
+    /// and where there is none yet, the requests would fail.
     fn awaits_hosts(&self, name: &str, subject: &Subject) -> bool {
         let Subject::Endpoints(function) = subject else { return false };
         let is_awaited = |host: &Arc<str>| self.awaited.contains(host);
-        self.awaiting && (self.index.hosting(function).any(is_awaited) || self.endpoints(name, function).is_empty())
+        let is_replaced = || self.abandoned.contains(function) && !self.scheduler.nodes_of(function).is_empty();
+        self.awaiting && self.index.hosting(function).any(is_awaited)
+            || (self.awaiting || is_replaced()) && self.endpoints(name, function).is_empty()
     }
 
     fn content(&self, name: &str, subject: &Subject) -> Option<Content> {

@@ -170,7 +170,10 @@ impl State {
                     self.scheduler.set_function(id, function.demand.clone(), self.awaiting);
                 }
             }
-            None => self.scheduler.remove_function(id),
+            None => {
+                self.abandoned.remove(id);
+                self.scheduler.remove_function(id);
+            }
         }
         self.define_scale(id);
         self.define_limits(id);
@@ -310,17 +313,18 @@ impl State {
                 let moved = self.scheduler.set_node(name, state);
                 self.moved(moved);
             }
-            _ => self.withdraw(name),
+            _ => drop(self.withdraw(name)),
         }
     }
 
-    /// Has everything placed elsewhere that the scheduler placed on a node.
-    pub(super) fn withdraw(&mut self, name: &str) {
+    /// Has everything placed elsewhere that the scheduler placed on a node. Returns what that was.
+    pub(super) fn withdraw(&mut self, name: &str) -> BTreeSet<FunctionId> {
         let moved = self.scheduler.remove_node(name);
         for id in &moved {
             self.forget_load(id, name);
         }
-        self.moved(moved);
+        self.moved(moved.clone());
+        moved
     }
 
     /// Takes in what a node reports to offer.
@@ -367,6 +371,7 @@ impl State {
             // Endpoints that nobody has confirmed go now.
             let all: Vec<_> = self.compiled.functions.keys().cloned().collect();
             self.endpoints_changed(all.iter());
+            self.abandoned.extend(waited.iter().cloned());
             self.moved(waited);
         }
         self.stop_awaiting_jobs();
@@ -416,6 +421,7 @@ impl State {
     /// A node has put the slice of a function into force. Returns whether the function's instances may be divided anew.
     pub(super) fn slice_in_force(&mut self, id: &FunctionId, name: &str) -> bool {
         let scheduled = self.is_scheduled(name);
+        self.abandoned.remove(id);
         if scheduled || self.is_carried(id) {
             self.endpoints_changed([id]);
         }

@@ -331,3 +331,45 @@ fn who_waited_for_the_lock_does_not_turn_time_back() {
     mesh.state.lease(Duration::from_secs(8));
     assert_eq!(mesh.state.now, Duration::from_secs(10));
 }
+
+#[test]
+fn callers_keep_the_endpoints_of_a_node_that_is_lost_until_another_one_has_the_function() {
+    for expelled in [false, true] {
+        let (mut mesh, callee) = restarted();
+        mesh.put(FUNCTIONS.len() - 1, 0);
+        mesh.state.stop_awaiting();
+        let [of_caller, ..] = NODES;
+        let placement = Placement::Only([slices::function(FUNCTIONS[FUNCTIONS.len() - 1])].into());
+        let admission = Admission { placement, gateway: false, locality: Default::default(), egress: false };
+        mesh.state.admit(of_caller, admission);
+        NODES.iter().for_each(|name| mesh.connect(name));
+        let hosts =
+            |mesh: &Mesh, name: &str| mesh.state.nodes.get(name).is_some_and(|node| node.hosted.contains(&callee));
+        let host = |mesh: &Mesh| NODES.into_iter().find(|name| hosts(mesh, name)).unwrap();
+        let of_callee = host(&mesh);
+        mesh.settle().unwrap();
+        let endpoints = Subject::Endpoints(callee.clone());
+        let before = mesh.ends[of_caller].held[&endpoints];
+
+        let session = mesh.ends[of_callee].session.unwrap();
+        mesh.state.disconnect(of_callee, session);
+        assert_eq!(mesh.state.forget(of_callee, session, Patience::Last), Forgotten::Yes);
+        mesh.ends.get_mut(of_callee).unwrap().session = None;
+        if expelled {
+            mesh.state.expel(of_callee);
+        }
+        let told = |mesh: &mut Mesh| {
+            while mesh.read(of_caller) {
+                mesh.answer(of_caller, true);
+            }
+            mesh.ends[of_caller].held[&endpoints] != before
+        };
+        let replacement = host(&mesh);
+        assert_eq!(told(&mut mesh), expelled);
+        while mesh.read(replacement) {
+            mesh.answer(replacement, true);
+        }
+        assert!(told(&mut mesh));
+        assert_eq!(mesh.state.endpoints(of_caller, &callee).len(), 1);
+    }
+}
