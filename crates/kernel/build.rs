@@ -7,7 +7,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = PathBuf::from(std::env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?);
     // Where Debian has the headers of the machine's architecture; clang does not look there when it compiles for the kernel's machine.
     let headers = format!("-I/usr/include/{}-linux-gnu", std::env::consts::ARCH);
-    for name in ["intercept", "mesh", "queue"] {
+    for name in ["direct", "intercept", "mesh", "queue"] {
         let source = format!("src/{name}.bpf.c");
         SkeletonBuilder::new()
             .source(&source)

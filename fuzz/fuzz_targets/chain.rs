@@ -3,7 +3,7 @@
 #![no_main]
 
 use leno_chain::descriptor::{self, Descriptor};
-use leno_chain::handshake::{Announcement, Ready, Welcome};
+use leno_chain::handshake::{Announcement, Offer, Ready, Welcome};
 use leno_chain::head::{RequestHead, ResponseHead};
 use leno_chain::message::{self, Message};
 use libfuzzer_sys::fuzz_target;
@@ -43,6 +43,9 @@ fuzz_target!(|input: &[u8]| {
         _ => {
             if let Ok(welcome) = Welcome::decode(bytes) {
                 assert_eq!(Welcome::decode(&welcome.encode()), Ok(welcome));
+            }
+            if let Ok(offer) = Offer::decode(bytes) {
+                assert_eq!(Offer::decode(&offer.encode()), Ok(offer));
             }
             if let Ok(announcement) = Announcement::decode(bytes) {
                 assert_eq!(Announcement::decode(&announcement.encode()), Ok(announcement));

@@ -25,12 +25,14 @@ pub enum Kind {
     Forward = 6,
     /// From the node: no message will be in the announced arena of that number any more.
     Forget = 7,
+    /// From the node: no call may begin on the channel of that number any more.
+    Withdraw = 8,
 }
 
 impl Kind {
     fn from_byte(byte: u8) -> Option<Self> {
-        let all = [Self::Call, Self::Answer, Self::Release, Self::Cancel, Self::Free, Self::Forward, Self::Forget];
-        all.into_iter().find(|kind| *kind as u8 == byte)
+        let of_messages = [Self::Call, Self::Answer, Self::Release, Self::Cancel, Self::Free, Self::Forward];
+        of_messages.into_iter().chain([Self::Forget, Self::Withdraw]).find(|kind| *kind as u8 == byte)
     }
 
     fn has_number(self) -> bool {
@@ -47,7 +49,7 @@ impl Kind {
 pub struct Descriptor {
     /// What it says.
     pub kind: Kind,
-    /// Number of a call, or of an arena for [`Kind::Forget`]. Not 0.
+    /// Number of a call, of an arena for [`Kind::Forget`], of a channel for [`Kind::Withdraw`]. Not 0.
     pub number: u32,
     /// Where the message is, in units of [`UNIT`] bytes.
     pub slot: u32,
@@ -59,7 +61,7 @@ pub struct Descriptor {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadDescriptor {
     /// There is no such kind.
-    #[error("the kind {0} is none: expected 1 to 7")]
+    #[error("the kind {0} is none: expected 1 to 8")]
     Kind(u8),
     /// A field is set that has to be 0.
     #[error("{0} has to be 0 here")]
@@ -188,7 +190,7 @@ mod tests {
             change(&mut bytes);
             Descriptor::decode(&bytes).map_err(|error| error.to_string())
         };
-        assert_eq!(decode(|bytes| bytes[0] = 8), Err("the kind 8 is none: expected 1 to 7".into()));
+        assert_eq!(decode(|bytes| bytes[0] = 8), Err("the kind 8 is none: expected 1 to 8".into()));
         assert_eq!(decode(|bytes| bytes[2] = 1), Err("what follows the kind has to be 0 here".into()));
         assert_eq!(decode(|bytes| bytes[4] = 0), Err("the number 0 is none".into()));
         assert_eq!(decode(|bytes| bytes[0] = 5), Err("the number has to be 0 here".into()));

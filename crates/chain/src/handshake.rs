@@ -1,4 +1,4 @@
-//! Packets that come with file descriptors: those with which a link begins, and the announcement of an arena.
+//! Packets that come with file descriptors: those with which a link begins, the announcement of an arena, and the offer of a channel.
 
 /// Version of all that goes over a link.
 pub const VERSION: u32 = 1;
@@ -8,6 +8,13 @@ pub const MOST_BYTES: usize = 40;
 const WELCOME: &[u8; 8] = b"LENOWELC";
 const READY: &[u8; 8] = b"LENOREDY";
 const ARENA: &[u8; 8] = b"LENOAREN";
+const CHANNEL: &[u8; 8] = b"LENOCHAN";
+/// Bytes of an offer before its text.
+const OFFER: usize = 24;
+/// Most bytes of its text.
+pub const MOST_TEXT: usize = 900;
+/// In [`Ready`]: the instance takes channels.
+const TAKES_CHANNELS: u32 = 1;
 
 /// From the node, with the instance's arena to be mapped for writing, and the node's for reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +29,10 @@ pub struct Welcome {
 
 /// From the instance: it has mapped its arena for writing, and nobody will do so any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ready;
+pub struct Ready {
+    /// It knows what a [`Offer`] is.
+    pub takes_channels: bool,
+}
 
 /// From the node, with an arena of another function's instance, or of the node's for one. Messages may refer to it from now on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +41,30 @@ pub struct Announcement {
     pub number: u32,
     /// Its bytes.
     pub size: u64,
+}
+
+/// At which end of a channel an instance is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Its calls go there.
+    Caller,
+    /// Calls come from there.
+    Callee,
+}
+
+/// From the node, with one end of a channel to another instance: a connected TCP socket whose bytes are descriptors.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// The channel's number on this link, greater than all before.
+    pub number: u32,
+    /// Which end it is.
+    pub end: End,
+    /// Number of the announced arena in which the other instance writes.
+    pub arena: u32,
+    /// How long a call may take, in milliseconds; 0: for ever.
+    pub timeout_ms: u32,
+    /// For a caller: the names of the callee, with a comma between them. For a callee: what `x-forwarded-client-cert` is to say.
+    pub text: String,
 }
 
 /// Why a packet is not the expected one.
@@ -74,7 +108,7 @@ impl Ready {
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = begin(READY, VERSION);
-        bytes.extend([0; 4]);
+        bytes.extend(if self.takes_channels { TAKES_CHANNELS } else { 0 }.to_le_bytes());
         bytes
     }
 
@@ -83,8 +117,9 @@ impl Ready {
     /// # Errors
     /// If it is another packet, or of another version.
     pub fn decode(bytes: &[u8]) -> Result<Self, BadPacket> {
-        match word(&mut after(bytes, READY, 16, "LENOREDY")?) {
-            VERSION => Ok(Self),
+        let mut rest = after(bytes, READY, 16, "LENOREDY")?;
+        match word(&mut rest) {
+            VERSION => Ok(Self { takes_channels: word(&mut rest) & TAKES_CHANNELS != 0 }),
             other => Err(BadPacket::Version(other)),
         }
     }
@@ -114,6 +149,46 @@ impl Announcement {
         let mut rest = after(bytes, ARENA, 24, "LENOAREN")?;
         let (number, _) = (word(&mut rest), word(&mut rest));
         Ok(Self { number, size: long(&mut rest) })
+    }
+}
+
+impl Offer {
+    /// As it is sent.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = begin(CHANNEL, self.number);
+        let end = match self.end {
+            End::Caller => 1_u32,
+            End::Callee => 2,
+        };
+        bytes.extend([end, self.arena, self.timeout_ms].into_iter().flat_map(u32::to_le_bytes));
+        bytes.extend(self.text.as_bytes());
+        bytes
+    }
+
+    /// Whether a packet is one, and not descriptors.
+    #[must_use]
+    pub fn is(bytes: &[u8]) -> bool {
+        bytes.starts_with(CHANNEL)
+    }
+
+    /// Reads one.
+    ///
+    /// # Errors
+    /// If it is another packet, or its text is none.
+    pub fn decode(bytes: &[u8]) -> Result<Self, BadPacket> {
+        const EXPECTED: BadPacket = BadPacket::Other("LENOCHAN");
+        let (fixed, text) = bytes.split_at_checked(OFFER).ok_or(EXPECTED)?;
+        let mut rest = after(fixed, CHANNEL, OFFER, "LENOCHAN")?;
+        let number = word(&mut rest);
+        let end = match word(&mut rest) {
+            1 => End::Caller,
+            2 => End::Callee,
+            _ => return Err(EXPECTED),
+        };
+        let (arena, timeout_ms) = (word(&mut rest), word(&mut rest));
+        let text = str::from_utf8(text).ok().filter(|text| text.len() <= MOST_TEXT).ok_or(EXPECTED)?.to_owned();
+        Ok(Self { number, end, arena, timeout_ms, text })
     }
 }
 
@@ -154,19 +229,24 @@ mod tests {
             prop_assert_eq!(Welcome::decode(&welcome.encode()), Ok(welcome));
             let announcement = Announcement { number: head, size: node };
             prop_assert_eq!(Announcement::decode(&announcement.encode()), Ok(announcement));
-            prop_assert_eq!(Ready::decode(&Ready.encode()), Ok(Ready));
+            let ready = Ready { takes_channels: head % 2 == 0 };
+            prop_assert_eq!(Ready::decode(&ready.encode()), Ok(ready));
+            let end = if head % 3 == 0 { End::Caller } else { End::Callee };
+            let offer = Offer { number: head, end, arena: node as u32, timeout_ms: instance as u32, text: "a,b".to_owned() };
+            prop_assert_eq!(Offer::decode(&offer.encode()), Ok(offer));
         }
 
         #[test]
-        fn any_bytes_are_read_or_refused(which in 0..3_usize, bytes: Vec<u8>) {
-            let bytes = [&[WELCOME, READY, ARENA][which][..], &bytes].concat();
+        fn any_bytes_are_read_or_refused(which in 0..4_usize, bytes: Vec<u8>) {
+            let bytes = [&[WELCOME, READY, ARENA, CHANNEL][which][..], &bytes].concat();
+            let _ = Offer::decode(&bytes);
             let _ = (Welcome::decode(&bytes), Ready::decode(&bytes), Announcement::decode(&bytes));
         }
     }
 
     #[test]
     fn another_version_is_said() {
-        let mut bytes = Ready.encode();
+        let mut bytes = Ready { takes_channels: true }.encode();
         bytes[8] = 2;
         assert_eq!(Ready::decode(&bytes).unwrap_err().to_string(), "the other end speaks version 2, and this one 1");
     }

@@ -16,6 +16,9 @@ pub use open::OpenError;
 pub use reply::Reply;
 
 use crate::domain::Domain;
+use crate::handshake::End as ChannelEnd;
+#[cfg(doc)]
+use crate::handshake::Offer;
 use crate::head::{self, RequestHead};
 use crate::region::{Body, Writer};
 use crate::slab::Full;
@@ -164,6 +167,46 @@ impl Link {
     /// If there is none of that length.
     pub fn writer(&self, most: u64) -> Result<Writer, Full> {
         self.0.writer(most)
+    }
+
+    /// Whether the instance can use a channel.
+    #[must_use]
+    pub fn takes_channels(&self) -> bool {
+        self.0.takes_channels
+    }
+
+    /// Gives the instance one end of a channel to the instance of another link, with what an [`Offer`] says. Returns the channel's number on this link.
+    ///
+    /// # Errors
+    /// If the two are of different chains, or nothing was sent.
+    pub fn offer(
+        &self,
+        peer: &Self,
+        end: ChannelEnd,
+        timeout: Option<Duration>,
+        text: String,
+        socket: OwnedFd,
+    ) -> Result<u32, SendError> {
+        // Longer than that is for ever.
+        let timeout_ms = timeout.and_then(|timeout| u32::try_from(timeout.as_millis().max(1)).ok()).unwrap_or(0);
+        self.0.offer(&peer.0, end, (timeout_ms, text), socket)
+    }
+
+    /// Tells the instance that no call may begin on a channel any more.
+    pub fn withdraw(&self, channel: u32) {
+        self.0.withdraw(channel);
+    }
+
+    /// Bytes of the arena that the instance writes.
+    #[must_use]
+    pub fn instance_arena(&self) -> u64 {
+        self.0.instance.mapping().length()
+    }
+
+    /// Most bytes of a head.
+    #[must_use]
+    pub fn most_head(&self) -> u32 {
+        self.0.settings.head
     }
 
     /// The chain that the instance belongs to.

@@ -12,4 +12,6 @@ pub struct ChainLink {
     pub memory: u64,
     /// Callees whose calls go through memory, where both ends have some. They are among the function's callees.
     pub to: Vec<FunctionId>,
+    /// The kernel judges calls whose rules ask only who calls whom.
+    pub direct: bool,
 }

@@ -382,7 +382,7 @@ fn functions_know_their_chain_and_whom_they_reach_through_it() {
     let snapshot = parse(CHAIN);
     let link = |id: &str| slice(&snapshot, id).chain;
     let to = |names: &[&str]| names.iter().map(|name| name.parse().unwrap()).collect::<Vec<FunctionId>>();
-    let chain = ChainLink { chain: "shop/boutique".to_owned(), memory: 16 << 20, to: Vec::new() };
+    let chain = ChainLink { chain: "shop/boutique".to_owned(), memory: 16 << 20, to: Vec::new(), direct: false };
     assert_eq!(link("shop/frontend"), Some(ChainLink { to: to(&["shop/cart", "shop/rates"]), ..chain.clone() }));
     assert_eq!([link("shop/cart"), link("shop/rates")], [Some(chain.clone()), Some(chain)]);
     assert_eq!(link("shop/elsewhere"), None);

@@ -5,7 +5,9 @@
 //! [`Mesh`] tells the kernel which functions may connect to which. It refuses connections where they would begin, and connects those between two rooms
 //! so directly that their bytes pass neither through TCP nor through the node. It needs cgroup v2 and Linux 5.15; the latter 6.13.
 //!
-//! Both need the rights to load such programs. Where something is missing, the node judges and carries every
+//! [`Channels`] hand descriptors of messages in shared memory from one program to another, past TCP and the node, and count them. They need Linux 6.13.
+//!
+//! All need the rights to load such programs. Where something is missing, the node judges and carries every
 //! connection itself.
 
 /// The module `skeleton`, which libbpf-cargo made of a program in C.
@@ -27,17 +29,21 @@ macro_rules! skeleton {
 }
 use skeleton;
 
+mod direct;
 mod intercept;
 mod mesh;
 mod option;
+mod private;
 mod queue;
 mod refusals;
 mod splice;
 
 use std::sync::OnceLock;
 
+pub use direct::{Channel, ChannelViolation, Channels, Counts, Limits, Opened};
 pub use intercept::Interception;
 pub use mesh::{Mesh, Network, Rule, Transport, Verdict};
+pub use private::PrivateNetwork;
 pub use refusals::{Refusal, Refusals};
 pub use splice::{Expected, Splice};
 

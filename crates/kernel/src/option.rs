@@ -40,3 +40,15 @@ pub(crate) fn get<T: Plain>(socket: impl AsFd, option: libc::c_int) -> io::Resul
     };
     if failed == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
 }
+
+/// Has a TCP socket refuse to send anything (`TCP_REPAIR`): whoever tries is told `EINVAL`.
+#[expect(unsafe_code, reason = "a system call")]
+pub(crate) fn repair(socket: impl AsFd) -> io::Result<()> {
+    let on: libc::c_int = 1;
+    let length = libc::socklen_t::try_from(size_of_val(&on)).unwrap_or_default();
+    let socket = socket.as_fd().as_raw_fd();
+    // SAFETY: the kernel reads `length` bytes of `on`, which has as many and outlives the call.
+    let failed =
+        unsafe { libc::setsockopt(socket, libc::IPPROTO_TCP, libc::TCP_REPAIR, (&raw const on).cast(), length) };
+    if failed == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}

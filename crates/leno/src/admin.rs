@@ -23,7 +23,7 @@ use leno_config::slice::{ChainLink, IN_NODE, Run};
 use leno_control::{Control, FunctionNode};
 use leno_function::{ImageState, InstanceState, Supervisor};
 use leno_proxy::metrics::CONTENT_TYPE;
-use leno_proxy::{FunctionEntry, Node};
+use leno_proxy::{FunctionEntry, Node, NodeSnapshot, channels};
 use listener::Access;
 use prometheus_client::collector::Collector;
 use serde_json::{Value, json};
@@ -240,9 +240,18 @@ impl Admin {
         let extensions = Box::new(self.node.extension_instances.scrape());
         let (without_requests, destinations) =
             (Box::new(self.node.telemetry.connections.scrape()), Box::new(self.node.telemetry.destinations.scrape()));
-        let chains = Box::new(self.node.links.scrape());
-        let mut others: Vec<Box<dyn Collector>> =
-            vec![scaling, revisions, connections, certificates, extensions, without_requests, destinations, chains];
+        let (chains, channels) = (Box::new(self.node.links.scrape()), Box::new(self.node.channels.scrape()));
+        let mut others: Vec<Box<dyn Collector>> = vec![
+            scaling,
+            revisions,
+            connections,
+            certificates,
+            extensions,
+            without_requests,
+            destinations,
+            chains,
+            channels,
+        ];
         others.extend(control);
         self.node.telemetry.metrics_text(self.node.ledger.entries(), others)
     }
@@ -311,18 +320,37 @@ impl Admin {
         let snapshot = self.node.snapshot.load();
         let mut rows: Vec<((&str, &str), Value)> = Vec::new();
         for entry in snapshot.functions.values() {
-            let Some(ChainLink { chain, memory, to }) = &entry.slice.chain else { continue };
+            let Some(ChainLink { chain, memory, to, .. }) = &entry.slice.chain else { continue };
             let row = json!({
                 "chain": chain,
                 "function": &*entry.name,
                 "protocol": entry.slice.protocol,
                 "memory": Size(*memory).to_string(),
                 "to": to.iter().map(ToString::to_string).collect::<Vec<_>>(),
+                "direct": self.direct(&snapshot, &entry.slice.id, to),
             });
             rows.push(((chain, &entry.name), row));
         }
         rows.sort_by_key(|(place, _)| *place);
         rows.into_iter().map(|(_, row)| row).collect()
+    }
+
+    /// For each of these callees, whether calls go there without a sidecar, or why not.
+    fn direct(&self, snapshot: &NodeSnapshot, caller: &FunctionId, to: &[FunctionId]) -> Value {
+        let channels = &self.node.channels;
+        let told = |callee: &FunctionId| {
+            let words = channels::in_words(snapshot, caller, callee);
+            let told = match words.as_str() {
+                "direct" if !channels.are_made() => "the kernel of this node makes no channels".to_owned(),
+                "direct" => {
+                    let (open, counts) = channels.of(caller, callee);
+                    format!("direct, {open} open, {} calls", counts.calls)
+                }
+                _ => words,
+            };
+            (callee.to_string(), Value::String(told))
+        };
+        Value::Object(to.iter().map(told).collect())
     }
 
     fn instances(&self) -> Value {

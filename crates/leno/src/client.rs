@@ -140,6 +140,7 @@ impl Listing {
                 ("PROTOCOL", "protocol", Plain),
                 ("MEMORY", "memory", Plain),
                 ("TO", "to", Plain),
+                ("DIRECT", "direct", Wide),
             ],
             Self::Jobs => &[
                 ("JOB", "job", Plain),

@@ -300,6 +300,7 @@ impl Host for InstanceHost {
             node.credentials.revoke(&name);
             self.callers.ended(&name);
             node.links.remove(&name);
+            node.channels.forget(&name);
             node.terminating.remove(&name);
         }
         tracing::info!(instance = %name, "an instance has ended");

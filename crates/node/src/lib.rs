@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod callers;
+mod channels;
 mod draining;
 mod engines;
 mod handover;

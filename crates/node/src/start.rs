@@ -1,5 +1,6 @@
 //! Starts a node: engines, supervisor, corridor, and the reconciler that keeps them configured.
 
+use crate::channels::KernelSwitch;
 use crate::engines::Engines;
 use crate::handover::{self, Asking, Incoming, Outgoing, Predecessor, Relay, Start, Succession};
 use crate::images::Images;
@@ -137,6 +138,9 @@ pub async fn start(
     if let Some(kernel) = &kernel {
         node.set_kernel(kernel.clone());
         kernel.watch(Arc::downgrade(&node))?;
+    }
+    if let Some(switch) = KernelSwitch::load() {
+        node.channels.set_switch(switch);
     }
     host.attach(&node, addresses.outbound, corridor.interceptor.clone(), kernel);
 

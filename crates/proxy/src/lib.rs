@@ -37,8 +37,8 @@ pub use state::function::FunctionEntry;
 pub use state::node::Node;
 pub use state::snapshot::NodeSnapshot;
 pub use state::{
-    addresses, connections, credential, endpoints, extension, instances, kernel, ledger, links, modules, shards,
-    signature,
+    addresses, channels, connections, credential, endpoints, extension, instances, kernel, ledger, links, modules,
+    shards, signature,
 };
 pub use telemetry::record::Record;
 pub use telemetry::recorder::Recorder;

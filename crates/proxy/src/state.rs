@@ -3,6 +3,7 @@
 pub mod addresses;
 pub(crate) mod admission;
 pub(crate) mod authorizer;
+pub mod channels;
 pub(crate) mod component;
 pub mod connections;
 pub mod credential;

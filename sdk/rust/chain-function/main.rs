@@ -105,6 +105,21 @@ fn handle(chain: &Chain, call: Call) -> Result<(), Box<dyn StdError>> {
             }
             call.answer(StatusCode::OK, chain.copy(total.to_string().as_bytes())?)?;
         }
+        // Says things that only the mesh may say.
+        "liar" => {
+            let mut head = to(name, &rest);
+            for (name, value) in [("x-leno-caller", "me"), ("x_forwarded_client_cert", "me"), ("x-team", "red")] {
+                head.headers.insert(name, value.parse()?);
+            }
+            let answer = chain.call(Some(&call), &head, ())?.wait()?;
+            call.answer(answer.head().clone(), ())?;
+        }
+        // Calls with a body of its own, and passes the answer's back.
+        "relay" => {
+            let answer =
+                chain.call(Some(&call), &to(name, &rest), chain.copy(b"its own body"[..9].as_ref())?)?.wait()?;
+            call.answer(answer.status(), answer.body())?;
+        }
         // Calls as often as the name says, without an answer of its own in between: all of its arena comes and goes.
         "many" => {
             for _ in 0..name.parse::<u32>()? {

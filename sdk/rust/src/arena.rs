@@ -8,7 +8,6 @@ use std::ops::{Deref, DerefMut};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, Thread};
 
 /// What happens when this program's arena is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,10 +21,32 @@ pub enum OnFull {
 
 pub(crate) struct Arena {
     pool: Arc<Pool>,
-    /// Threads that wait, some of them perhaps for this event, because they read the socket meanwhile.
-    waiting: Mutex<Vec<Thread>>,
+    /// Set whenever something is freed.
+    waiting: Mutex<Vec<Arc<Kick>>>,
     how_many: AtomicUsize,
-    freed: OwnedFd,
+}
+
+/// Wakes a thread that waits for sockets, too.
+pub(crate) struct Kick(OwnedFd);
+
+impl Kick {
+    pub(crate) fn new() -> io::Result<Arc<Self>> {
+        Ok(Arc::new(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)))
+    }
+
+    pub(crate) fn set(&self) {
+        // It is enough that it is set.
+        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
+    }
+
+    pub(crate) fn reset(&self) {
+        // It may not have been set.
+        let _ = rustix::io::read(&self.0, &mut [0; 8]);
+    }
+
+    pub(crate) fn file(&self) -> &OwnedFd {
+        &self.0
+    }
 }
 
 /// A part of the arena. Whoever waits for room is told when it is dropped.
@@ -35,42 +56,30 @@ pub(crate) struct Part {
     arena: Arc<Arena>,
 }
 
-/// This thread waits.
-pub(crate) struct Waiting<'a>(&'a Arena);
+/// Somebody waits for room.
+pub(crate) struct Waiting<'a>(&'a Arena, Arc<Kick>);
 
 impl Arena {
-    pub(crate) fn new(pool: Arc<Pool>) -> io::Result<Arc<Self>> {
-        let freed = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Arc::new(Self { pool, waiting: Mutex::default(), how_many: AtomicUsize::new(0), freed }))
+    pub(crate) fn new(pool: Arc<Pool>) -> Arc<Self> {
+        Arc::new(Self { pool, waiting: Mutex::default(), how_many: AtomicUsize::new(0) })
     }
 
     pub(crate) fn allocate(self: &Arc<Self>, bytes: u64) -> Result<Part, Full> {
         Ok(Part { allocation: Some(self.pool.allocate(bytes)?), arena: self.clone() })
     }
 
-    /// Has this thread woken, and the event set, whenever something is freed.
-    pub(crate) fn wait(&self) -> Waiting<'_> {
-        self.waiting().push(thread::current());
+    /// Sets this whenever something is freed.
+    pub(crate) fn wait(&self, kick: Arc<Kick>) -> Waiting<'_> {
+        self.waiting().push(kick.clone());
         self.how_many.fetch_add(1, Ordering::SeqCst);
-        Waiting(self)
-    }
-
-    /// The event.
-    pub(crate) fn freed(&self) -> &OwnedFd {
-        &self.freed
-    }
-
-    /// Unsets the event.
-    pub(crate) fn heard(&self) {
-        // There may have been none.
-        let _ = rustix::io::read(&self.freed, &mut [0; 8]);
+        Waiting(self, kick)
     }
 
     pub(crate) fn pool(&self) -> &Arc<Pool> {
         &self.pool
     }
 
-    fn waiting(&self) -> MutexGuard<'_, Vec<Thread>> {
+    fn waiting(&self) -> MutexGuard<'_, Vec<Arc<Kick>>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -78,8 +87,7 @@ impl Arena {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         let mut waiting = self.0.waiting();
-        let me = thread::current().id();
-        if let Some(place) = waiting.iter().position(|thread| thread.id() == me) {
+        if let Some(place) = waiting.iter().position(|kick| Arc::ptr_eq(kick, &self.1)) {
             waiting.swap_remove(place);
             self.0.how_many.fetch_sub(1, Ordering::SeqCst);
         }
@@ -111,9 +119,7 @@ impl Drop for Part {
         drop(self.allocation.take());
         // Whoever waits was counted before he last looked for room.
         if self.arena.how_many.load(Ordering::SeqCst) > 0 {
-            // It is enough that it is set.
-            let _ = rustix::io::write(&self.arena.freed, &1_u64.to_ne_bytes());
-            self.arena.waiting().iter().for_each(Thread::unpark);
+            self.arena.waiting().iter().for_each(|kick| kick.set());
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Bodies: those that this program writes, and those that it was sent.
 
 use crate::arena::Part;
+use crate::state::NODE;
 use leno_chain::mapping::Mapping;
 use leno_chain::message::Place;
 use leno_chain::pool::Pool;
@@ -28,6 +29,8 @@ pub struct Shared {
 pub struct Received<'a> {
     bytes: &'a [u8],
     place: Place,
+    /// On which it came.
+    way: u32,
 }
 
 /// The body of a message that is sent: none, a [`Buffer`], a [`Shared`] one, or one that was [`Received`].
@@ -47,13 +50,18 @@ pub(crate) enum Kind<'a> {
 pub(crate) enum Memory {
     Own(Arc<Pool>),
     Other(Arc<Mapping>),
+    /// That of the other end of a channel.
+    Direct(u32, Arc<Mapping>),
+    /// A part of what this program has sent on a channel.
+    Kept(Arc<Part>),
 }
 
 impl Memory {
     pub(crate) fn mapping(&self) -> &Mapping {
         match self {
             Self::Own(pool) => pool.mapping(),
-            Self::Other(mapping) => mapping,
+            Self::Other(mapping) | Self::Direct(_, mapping) => mapping,
+            Self::Kept(part) => part.pool().mapping(),
         }
     }
 
@@ -62,7 +70,13 @@ impl Memory {
         // SAFETY: nobody writes to what was sent: this library does not, and the functions of a chain are trusted with it, as the crate says.
         #[expect(unsafe_code, reason = "see above")]
         let bytes = unsafe { self.mapping().slice(place.offset, place.length) };
-        Received { bytes: bytes.unwrap_or_default(), place }
+        let way = match self {
+            Self::Own(_) | Self::Other(_) => NODE,
+            Self::Direct(way, _) => *way,
+            // Nobody else knows that it is kept.
+            Self::Kept(_) => u32::MAX,
+        };
+        Received { bytes: bytes.unwrap_or_default(), place, way }
     }
 }
 
@@ -140,7 +154,11 @@ impl<'a> Received<'a> {
         let (start, end) = bounds(&range, self.bytes.len());
         let bytes = &self.bytes[start..end];
         let place = Place { offset: self.place.offset + start as u64, length: bytes.len() as u64, ..self.place };
-        Self { bytes, place }
+        Self { bytes, place, way: self.way }
+    }
+
+    pub(crate) fn way(&self) -> u32 {
+        self.way
     }
 
     /// Its bytes, where they are.

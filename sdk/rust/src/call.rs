@@ -2,10 +2,8 @@
 
 use crate::body::{Memory, Payload, Received};
 use crate::error::Error;
-use crate::state::{Arrived, Link};
-use bytes::Bytes;
+use crate::state::{Arrived, Link, Number};
 use http::{HeaderMap, Method};
-use leno_chain::descriptor::Kind;
 use leno_chain::head::{RequestHead, ResponseHead};
 use leno_chain::message::Place;
 use std::sync::Arc;
@@ -14,17 +12,17 @@ use std::sync::Arc;
 #[must_use = "a call that is dropped fails"]
 pub struct Call {
     link: Arc<Link>,
-    number: u32,
+    number: Number,
     head: RequestHead,
     body: Option<(Memory, Place)>,
     open: bool,
 }
 
 impl Call {
-    /// `None`: the node wrote a head that is none.
-    pub(crate) fn new(link: Arc<Link>, number: u32, arrived: Arrived) -> Option<Self> {
-        let head = RequestHead::decode(Bytes::from(link.head(&arrived))).ok()?;
-        Some(Self { link, number, head, body: arrived.body, open: true })
+    /// `None`: its head is none.
+    pub(crate) fn new(link: &Arc<Link>, number: Number, arrived: Arrived) -> Option<Self> {
+        let head = link.request_head(number, &arrived)?;
+        Some(Self { link: link.clone(), number, head, body: arrived.body, open: true })
     }
 
     /// Its head.
@@ -110,28 +108,25 @@ impl Call {
         self.close_with_call(head, &body(show(held.as_ref())))
     }
 
-    fn close_with_answer(self, head: &ResponseHead, payload: &Payload<'_>) -> Result<(), Error> {
+    fn close_with_answer(mut self, head: &ResponseHead, payload: &Payload<'_>) -> Result<(), Error> {
         head.check(payload.place().length)?;
         let mut bytes = Vec::new();
         head.encode(&mut bytes);
-        self.close(Kind::Answer, 0, &bytes, payload)
+        let answered = self.link.answer(self.number, &bytes, payload);
+        self.open = answered.is_err();
+        answered
     }
 
-    fn close_with_call(self, head: &RequestHead, payload: &Payload<'_>) -> Result<(), Error> {
+    fn close_with_call(mut self, head: &RequestHead, payload: &Payload<'_>) -> Result<(), Error> {
         head.check(payload.place().length)?;
         let mut bytes = Vec::new();
         head.encode(&mut bytes);
-        let parent = self.number;
-        self.close(Kind::Forward, parent, &bytes, payload)
+        let forwarded = self.link.forward(self.number, &bytes, payload);
+        self.open = forwarded.is_err();
+        forwarded
     }
 
-    fn close(mut self, kind: Kind, parent: u32, head: &[u8], payload: &Payload<'_>) -> Result<(), Error> {
-        let written = self.link.write(head, parent, payload)?;
-        self.open = false;
-        self.link.close(kind, self.number, written)
-    }
-
-    pub(crate) fn number(&self) -> u32 {
+    pub(crate) fn number(&self) -> Number {
         self.number
     }
 }

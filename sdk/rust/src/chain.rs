@@ -6,7 +6,8 @@ use crate::call::Call;
 use crate::connect::{self, ConnectError};
 use crate::error::Error;
 use crate::pending::Pending;
-use crate::state::{Interest, Link};
+use crate::state::{Link, NODE, State};
+use crate::wait::Interest;
 use leno_chain::head::RequestHead;
 use std::env;
 use std::os::fd::OwnedFd;
@@ -43,12 +44,18 @@ impl Chain {
     /// Waits for the next call; `None`: the link has ended.
     #[must_use]
     pub fn next(&self) -> Option<Call> {
-        let (number, arrived) = self.0.wait(Interest::Call, |state| state.take_call()).ok()?;
-        let call = Call::new(self.0.clone(), number, arrived);
-        if call.is_none() {
-            self.0.end();
+        loop {
+            let (number, arrived) = self.0.wait(&Interest::Call, State::take_call).ok()?;
+            match Call::new(&self.0, number, arrived) {
+                Some(call) => return Some(call),
+                // The node makes no sense.
+                None if number.way == NODE => {
+                    self.0.end();
+                    return None;
+                }
+                None => self.0.fail(number),
+            }
         }
-        call
     }
 
     /// Memory for a body of so many bytes, which others can read once it is sent. What is in it is left from before.
@@ -83,8 +90,9 @@ impl Chain {
         head.check(payload.place().length)?;
         let mut bytes = Vec::new();
         head.encode(&mut bytes);
-        let written = self.0.write(&bytes, parent.map_or(0, Call::number), &payload)?;
-        Ok(Pending::new(self.0.clone(), self.0.ask(written)?))
+        let name = if head.authority.port_u16().is_none_or(|port| port == 80) { head.authority.host() } else { "" };
+        let number = self.0.call(parent.map(Call::number), name, &bytes, &payload)?;
+        Ok(Pending::new(self.0.clone(), number))
     }
 
     /// Ends the link: whoever waits is told so. Nothing happens if it has ended.

@@ -28,10 +28,12 @@ mod arena;
 mod body;
 mod call;
 mod chain;
+mod channel;
 mod connect;
 mod error;
 mod pending;
 mod state;
+mod wait;
 
 pub use arena::OnFull;
 pub use body::{Buffer, Payload, Received, Shared};

@@ -3,8 +3,8 @@
 use crate::body::{Memory, Received};
 use crate::call::show;
 use crate::error::Error;
-use crate::state::{Arrived, Interest, Link};
-use bytes::Bytes;
+use crate::state::{Arrived, Link, NODE, Number};
+use crate::wait::Interest;
 use http::{HeaderMap, StatusCode};
 use leno_chain::head::ResponseHead;
 use leno_chain::message::Place;
@@ -15,16 +15,17 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Pending {
     link: Handle,
-    number: u32,
+    number: Number,
 }
 
 /// The answer to a call. Its body is there until it is dropped.
 #[derive(Debug)]
 pub struct Answer {
     link: Handle,
-    number: u32,
+    number: Number,
     head: ResponseHead,
     body: Option<(Memory, Place)>,
+    held: bool,
 }
 
 /// A link that is not printed.
@@ -37,7 +38,7 @@ impl std::fmt::Debug for Handle {
 }
 
 impl Pending {
-    pub(crate) fn new(link: Arc<Link>, number: u32) -> Self {
+    pub(crate) fn new(link: Arc<Link>, number: Number) -> Self {
         Self { link: Handle(link), number }
     }
 
@@ -48,7 +49,7 @@ impl Pending {
     pub fn wait(self) -> Result<Answer, Error> {
         let wanted = [self.number];
         let interest = Interest::Answers(wanted.to_vec());
-        let (_, arrived) = self.link.0.wait(interest, |state| state.take_answer(&wanted))?;
+        let (_, arrived) = self.link.0.wait(&interest, |state| state.take_answer(&wanted))?;
         Answer::new(self.link.0.clone(), self.number, arrived)
     }
 
@@ -56,8 +57,8 @@ impl Pending {
     /// `None`: the list is empty.
     pub fn wait_any(pending: &mut Vec<Self>) -> Option<(usize, Result<Answer, Error>)> {
         let link = pending.first()?.link.0.clone();
-        let wanted: Vec<u32> = pending.iter().map(|pending| pending.number).collect();
-        let taken = link.wait(Interest::Answers(wanted.clone()), |state| state.take_answer(&wanted));
+        let wanted: Vec<Number> = pending.iter().map(|pending| pending.number).collect();
+        let taken = link.wait(&Interest::Answers(wanted.clone()), |state| state.take_answer(&wanted));
         Some(match taken {
             Ok((place, arrived)) => {
                 let taken = pending.remove(place);
@@ -84,11 +85,13 @@ impl Drop for Pending {
 }
 
 impl Answer {
-    fn new(link: Arc<Link>, number: u32, arrived: Option<Arrived>) -> Result<Self, Error> {
+    fn new(link: Arc<Link>, number: Number, arrived: Option<Arrived>) -> Result<Self, Error> {
         let arrived = arrived.ok_or(Error::Failed)?;
-        match ResponseHead::decode(Bytes::from(link.head(&arrived))) {
-            Ok(head) => Ok(Self { link: Handle(link), number, head, body: arrived.body }),
-            Err(_) => {
+        let head = ResponseHead::decode(link.head(&arrived)).ok();
+        // The node has checked what it sends.
+        match head.filter(|head| number.way == NODE || head.check(arrived.body_bytes()).is_ok()) {
+            Some(head) => Ok(Self { link: Handle(link), number, head, body: arrived.body, held: arrived.held }),
+            None => {
                 link.release(number, 0);
                 Err(Error::Failed)
             }
@@ -122,6 +125,8 @@ impl Answer {
 
 impl Drop for Answer {
     fn drop(&mut self) {
-        self.link.0.release(self.number, self.body().len() as u64);
+        if self.held {
+            self.link.0.release(self.number, self.body().len() as u64);
+        }
     }
 }

@@ -178,7 +178,7 @@ impl Inner {
             Kind::Release if self.locked(|state| state.release(number)) => Ok(None),
             Kind::Release => Err((Violation::Stale, format!("it holds no answer to call {number}"))),
             Kind::Cancel => self.cancelled(number).map(|()| None),
-            Kind::Free | Kind::Forget => {
+            Kind::Free | Kind::Forget | Kind::Withdraw => {
                 Err((Violation::Descriptor, format!("{:?} is for the node to say", descriptor.kind)))
             }
         }

@@ -53,7 +53,8 @@ pub(super) async fn open(
     let socket = Arc::new(socket);
     let files = [unsealed.file().as_fd(), for_readers.as_fd()];
     socket::send(&socket, &welcome.encode(), &files, SendFlags::DONTWAIT).map_err(OpenError::Socket)?;
-    tokio::time::timeout(settings.within, ready(&socket)).await.map_err(|_| OpenError::TooLate)??;
+    let Ready { takes_channels } =
+        tokio::time::timeout(settings.within, ready(&socket)).await.map_err(|_| OpenError::TooLate)??;
 
     // Whatever the instance did before, from here on it writes through what it has mapped, and nobody else does.
     let file = unsealed.seal().map_err(OpenError::Arena)?;
@@ -65,7 +66,7 @@ pub(super) async fn open(
     let instance = Arena::of_instance(domain.clone(), file, mapping);
     let node = Arena::of_node(domain.clone(), for_readers, pool.clone());
     let settings = Settings { head: welcome.head, ..settings.clone() };
-    Ok(Inner::new(socket, name, settings, instance, node, pool))
+    Ok(Inner::new(socket, name, settings, instance, node, pool, takes_channels))
 }
 
 async fn ready(socket: &Arc<OwnedFd>) -> Result<Ready, OpenError> {

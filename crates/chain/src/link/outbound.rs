@@ -2,7 +2,6 @@
 
 use super::End;
 use crate::descriptor::{BYTES, Descriptor, MOST};
-use crate::handshake::Announcement;
 use crate::socket;
 use rustix::net::SendFlags;
 use std::collections::VecDeque;
@@ -24,7 +23,8 @@ pub(super) struct Outbound {
 
 enum Item {
     Descriptor(Descriptor),
-    Announcement(Announcement, OwnedFd),
+    /// A packet that comes with a file.
+    Packet(Vec<u8>, OwnedFd),
 }
 
 impl Outbound {
@@ -33,9 +33,9 @@ impl Outbound {
         self.queue.push_back(Item::Descriptor(descriptor));
     }
 
-    pub(super) fn announce(&mut self, announcement: Announcement, file: OwnedFd) {
+    pub(super) fn push_packet(&mut self, packet: Vec<u8>, file: OwnedFd) {
         self.push_all_later();
-        self.queue.push_back(Item::Announcement(announcement, file));
+        self.queue.push_back(Item::Packet(packet, file));
     }
 
     pub(super) fn push_later(&mut self, descriptor: Descriptor) {
@@ -74,9 +74,7 @@ impl Outbound {
         self.full = false;
         while let Some(first) = self.queue.front() {
             let (sent, count) = match first {
-                Item::Announcement(announcement, file) => {
-                    (socket::send(socket, &announcement.encode(), &[file.as_fd()], SendFlags::DONTWAIT), 1)
-                }
+                Item::Packet(packet, file) => (socket::send(socket, packet, &[file.as_fd()], SendFlags::DONTWAIT), 1),
                 Item::Descriptor(_) => {
                     let mut packet = [0; BYTES * MOST];
                     let mut count = 0;

@@ -4,7 +4,7 @@ use super::outbound::Outbound;
 use super::{Answer, CallError, Context, End, SendError, Settings};
 use crate::descriptor::{self, Descriptor, Kind};
 use crate::domain::Domain;
-use crate::handshake::Announcement;
+use crate::handshake::{self, Announcement, Offer};
 use crate::message::{self, Message, Place};
 use crate::pool::{Allocation, Pool};
 use crate::region::{Arena, Body, Producer, Reader, Writer};
@@ -23,6 +23,8 @@ pub(super) struct Inner {
     pub(super) instance: Arc<Arena>,
     /// Wakes the task that reads: there is something to be sent later, or the link has ended.
     pub(super) wake: Notify,
+    /// The instance knows what channels are.
+    pub(super) takes_channels: bool,
     name: String,
     domain: Domain,
     node: Arc<Arena>,
@@ -51,6 +53,7 @@ pub(super) struct State {
     /// Numbers of the arenas that it was shown, by what the node calls them.
     announced: HashMap<u64, u32>,
     last_arena: u32,
+    last_channel: u32,
     /// What is dropped once nothing is locked: the last clone of a body locks the state of whoever wrote it.
     discarded: Vec<Discarded>,
 }
@@ -86,6 +89,7 @@ impl Inner {
         instance: Arc<Arena>,
         node: Arc<Arena>,
         pool: Arc<Pool>,
+        takes_channels: bool,
     ) -> Arc<Self> {
         let state = State { last_arena: message::NODE, ..State::default() };
         Arc::new(Self {
@@ -94,6 +98,7 @@ impl Inner {
             domain: instance.domain().clone(),
             instance,
             wake: Notify::new(),
+            takes_channels,
             name,
             node,
             pool,
@@ -245,11 +250,43 @@ impl Inner {
         // It would take more arenas than anybody makes to come around to one that is still there.
         state.last_arena = descriptor::next(state.last_arena).max(message::NODE + 1);
         let announcement = Announcement { number: state.last_arena, size: arena.mapping().length() };
-        state.outbound.announce(announcement, file);
+        state.outbound.push_packet(announcement.encode(), file);
         state.announced.insert(arena.id(), state.last_arena);
         let reader: Weak<Self> = Arc::downgrade(self);
         arena.shown_to(reader, state.last_arena);
         Ok(state.last_arena)
+    }
+
+    /// Gives the instance one end of a channel to another one, whose arena it is shown. Returns the channel's number on this link.
+    pub(super) fn offer(
+        self: &Arc<Self>,
+        peer: &Arc<Self>,
+        end: handshake::End,
+        (timeout_ms, text): (u32, String),
+        socket: OwnedFd,
+    ) -> Result<u32, SendError> {
+        self.locked(|state| {
+            if let Some(end) = state.ended {
+                return Err(end.into());
+            }
+            if peer.domain != self.domain {
+                return Err(SendError::OtherDomain);
+            }
+            let arena = self.show(state, &peer.instance)?;
+            state.last_channel = descriptor::next(state.last_channel);
+            let offer = Offer { number: state.last_channel, end, arena, timeout_ms, text };
+            state.outbound.push_packet(offer.encode(), socket);
+            Ok(state.last_channel)
+        })
+    }
+
+    /// Tells the instance that no call may begin on a channel any more.
+    pub(super) fn withdraw(&self, channel: u32) {
+        self.locked(|state| {
+            if state.ended.is_none() {
+                state.outbound.push(Descriptor::number(Kind::Withdraw, channel));
+            }
+        });
     }
 
     /// Whether something can be sent.

@@ -136,7 +136,7 @@ fn links(
             to.push(callee);
         }
         members.insert(id.clone(), Member { chain: chain.clone(), entry: entry.clone(), line: name.line() });
-        links.push((id, ChainLink { chain: chain.to_string(), memory, to }));
+        links.push((id, ChainLink { chain: chain.to_string(), memory, to, direct: spec.direct }));
     }
     links
 }

@@ -38,6 +38,10 @@ pub struct ChainSpec {
     #[serde(default = "memory")]
     #[schemars(extend("default" = "16Mi"))]
     pub memory: Size,
+    /// Lets the kernel judge calls whose rules ask only who calls whom: they go from function to function without a sidecar. They leave no record, and
+    /// scaling sees an open channel as one request. [Which calls that are](../chains.md#direct).
+    #[serde(default)]
+    pub direct: bool,
     /// Its functions. Each is in no other chain.
     pub functions: Vec<ChainMember>,
 }

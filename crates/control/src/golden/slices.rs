@@ -74,7 +74,8 @@ pub(super) fn command() -> Slice {
 
 /// A member of a chain.
 pub(super) fn chained() -> Slice {
-    let chain = ChainLink { chain: "shop/boutique".to_owned(), memory: 16 << 20, to: vec![id("shop/stock")] };
+    let chain =
+        ChainLink { chain: "shop/boutique".to_owned(), memory: 16 << 20, to: vec![id("shop/stock")], direct: false };
     Slice {
         protocol: AppProtocol::Chain,
         callees: command().callees,

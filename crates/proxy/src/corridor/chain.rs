@@ -2,10 +2,11 @@
 //!
 //! A permitted request is put on the link of an instance ([`deliver`]), and each call that comes on a link begins an exchange with the instance's function
 //! as the caller ([`outgoing`]). Heads are copied on the way, so that nobody can change one after its verdict. Bodies stay where they are, unless one end
-//! has no part in the chain's memory.
+//! has no part in the chain's memory. Where nothing but who calls whom decides, two instances get a channel of their own ([`direct`]).
 
 mod body;
 mod deliver;
+mod direct;
 mod outgoing;
 
 pub(super) use deliver::deliver;

@@ -3,6 +3,7 @@
 use crate::runtime::resolver::Resolver;
 use crate::state::addresses::Addresses;
 use crate::state::admission::Admission;
+use crate::state::channels::Channels;
 use crate::state::credential::Credentials;
 use crate::state::endpoints::Endpoints;
 use crate::state::extension::Budget;
@@ -39,6 +40,8 @@ pub struct Node {
     pub credentials: Credentials,
     /// Links of the instances whose messages go through memory.
     pub links: Links,
+    /// Channels between them.
+    pub channels: Channels,
     /// The addresses by which instances in rooms call functions.
     pub addresses: Addresses,
     /// Looks up names outside of the mesh.
@@ -87,6 +90,7 @@ impl Node {
             endpoints: Endpoints::default(),
             credentials: Credentials::default(),
             links: Links::default(),
+            channels: Channels::default(),
             addresses: Addresses::default(),
             svids,
             ledger: Ledger::new(),

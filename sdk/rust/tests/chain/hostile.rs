@@ -26,7 +26,7 @@ impl Instance {
             let received = socket::receive(&theirs, &mut packet, RecvFlags::empty()).unwrap();
             let welcome = Welcome::decode(&packet[..received.bytes]).unwrap();
             let arena = Mapping::writable(&received.files[0], welcome.instance).unwrap();
-            socket::send(&theirs, &Ready.encode(), &[], SendFlags::empty()).unwrap();
+            socket::send(&theirs, &Ready { takes_channels: false }.encode(), &[], SendFlags::empty()).unwrap();
             Self { socket: theirs, arena }
         });
         let link = node.welcome(name, ours, settings).await;

@@ -1,5 +1,6 @@
 //! Links with real processes at their ends.
 
+mod channel;
 mod hostile;
 mod node;
 

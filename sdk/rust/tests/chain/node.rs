@@ -6,10 +6,13 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 pub(crate) struct Node {
     pub(crate) domain: Domain,
+    /// Calls that have come from functions.
+    pub(crate) routed: AtomicUsize,
     links: Mutex<HashMap<String, Link>>,
 }
 
@@ -40,7 +43,7 @@ pub(crate) fn text(body: Option<&Body>) -> String {
 
 impl Node {
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Self { domain: Domain::new("test"), links: Mutex::default() })
+        Arc::new(Self { domain: Domain::new("test"), routed: AtomicUsize::new(0), links: Mutex::default() })
     }
 
     /// Starts a function and routes to it by its name.
@@ -65,6 +68,7 @@ impl Node {
     }
 
     async fn route(self: Arc<Self>, call: IncomingCall) {
+        self.routed.fetch_add(1, Ordering::Relaxed);
         let IncomingCall { head, body, mut reply, .. } = call;
         let link = self.links.lock().unwrap().get(head.authority.as_str()).cloned();
         let Some(link) = link else {

@@ -1,6 +1,7 @@
 //! Calls that an instance makes on its link. Each is an exchange of its own with the instance's function as the caller.
 
 use super::body::copy_in;
+use super::direct;
 use crate::corridor::exchange::{Exchange, Origin};
 use crate::corridor::worker::{Pinned, Worker};
 use crate::http::body::{Body, SharedBody};
@@ -30,14 +31,16 @@ async fn carry(worker: Rc<Worker>, caller: Arc<Caller>, call: IncomingCall) {
     let Some((snapshot, entry)) = worker.snapshot_with(&caller.function) else { return };
     let most = entry.slice.chain.as_ref().map_or(0, |chain| chain.memory);
     let IncomingCall { head, body, parent, mut reply, .. } = call;
+    let host = head.authority.host().to_owned();
     let parent = parent.and_then(in_flight).or_else(|| caller.only_in_flight());
-    let exchange = Box::pin(exchange(worker, (snapshot, entry), caller, parent, head, body));
+    let exchange = Box::pin(exchange(worker.clone(), (snapshot, entry), caller.clone(), parent, head, body));
     let response = tokio::select! {
         biased;
         () = reply.cancelled() => return,
         response = exchange => response,
     };
     answer(&mut reply, response, most).await;
+    direct::consider(&worker, &caller, &host);
 }
 
 /// The request that a call was made for.

@@ -1,0 +1,308 @@
+//! Channels of chains: calls that the kernel judges, because their rules ask only who calls whom.
+
+use crate::state::connections;
+use crate::state::function::FunctionEntry;
+use crate::state::kernel::{CHANNEL_VIOLATIONS, Channel, ChannelCounts, Switch};
+use crate::state::snapshot::NodeSnapshot;
+use leno_config::FunctionId;
+use leno_config::slice::{AppProtocol, Callee};
+use leno_policy::spec::{AuthorizationRule, Operation, ProgramSpec, Source};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+/// The port that connection rules are asked about: calls through memory have none, and judged as requests they have that of HTTP.
+const PORT: u16 = 80;
+
+/// The open channels of a node.
+#[derive(Default)]
+pub struct Channels {
+    switch: OnceLock<Arc<dyn Switch>>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    open: HashMap<(Arc<str>, FunctionId), Vec<Arc<Open>>>,
+    /// Of channels that are not open any more.
+    ended: BTreeMap<Edge, ChannelCounts>,
+    /// From which instance to which function one is being opened.
+    opening: HashSet<(Arc<str>, FunctionId)>,
+    /// Instances that have broken the rules too often.
+    banned: HashSet<Arc<str>>,
+}
+
+/// Who calls whom.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Edge {
+    /// `namespace/name` of the chain.
+    pub chain: String,
+    pub caller: FunctionId,
+    pub callee: FunctionId,
+}
+
+/// An open channel.
+pub(crate) struct Open {
+    pub edge: Edge,
+    pub channel: Box<dyn Channel>,
+    /// The instances at its ends.
+    pub caller: Arc<str>,
+    pub callee: Arc<str>,
+    /// The callee's.
+    pub address: SocketAddr,
+}
+
+impl Channels {
+    /// From now on, there are channels.
+    pub fn set_switch(&self, switch: Arc<dyn Switch>) {
+        // A node has one. A second call changes nothing.
+        let _ = self.switch.set(switch);
+    }
+
+    pub(crate) fn switch(&self) -> Option<&Arc<dyn Switch>> {
+        self.switch.get()
+    }
+
+    /// Whether the kernel makes channels at all.
+    pub fn are_made(&self) -> bool {
+        self.switch.get().is_some()
+    }
+
+    /// Where the channels of an instance to a function lead.
+    pub(crate) fn addresses(&self, caller: &Arc<str>, callee: &FunctionId) -> Vec<SocketAddr> {
+        let state = self.state();
+        let open = state.open.get(&(caller.clone(), callee.clone()));
+        open.into_iter().flatten().map(|open| open.address).collect()
+    }
+
+    /// A channel from an instance to a function is about to be opened. Returns whether nobody else is about to.
+    pub(crate) fn begin(&self, caller: &Arc<str>, callee: &FunctionId) -> bool {
+        self.state().opening.insert((caller.clone(), callee.clone()))
+    }
+
+    /// It was opened, or not.
+    pub(crate) fn begun(&self, caller: &Arc<str>, callee: &FunctionId) {
+        self.state().opening.remove(&(caller.clone(), callee.clone()));
+    }
+
+    pub(crate) fn is_banned(&self, instance: &str) -> bool {
+        self.state().banned.contains(instance)
+    }
+
+    /// From now on, the instance gets no channels.
+    pub(crate) fn ban(&self, instance: &Arc<str>) {
+        self.state().banned.insert(instance.clone());
+    }
+
+    /// The instance has ended.
+    pub fn forget(&self, instance: &str) {
+        self.state().banned.remove(instance);
+    }
+
+    pub(crate) fn add(&self, open: Arc<Open>) {
+        let key = (open.caller.clone(), open.edge.callee.clone());
+        self.state().open.entry(key).or_default().push(open);
+    }
+
+    /// The channel is not open any more. What it has counted stays.
+    pub(crate) fn remove(&self, open: &Arc<Open>) {
+        let mut state = self.state();
+        let key = (open.caller.clone(), open.edge.callee.clone());
+        if let Some(channels) = state.open.get_mut(&key) {
+            channels.retain(|other| !Arc::ptr_eq(other, open));
+            if channels.is_empty() {
+                state.open.remove(&key);
+            }
+        }
+        let counts = ChannelCounts { open: 0, held: 0, ..open.channel.counts() };
+        state.ended.entry(open.edge.clone()).or_default().add(&counts);
+    }
+
+    /// How many channels are open from one function to another, and what all of them have counted.
+    pub fn of(&self, caller: &FunctionId, callee: &FunctionId) -> (usize, ChannelCounts) {
+        let state = self.state();
+        let is_it = |edge: &Edge| edge.caller == *caller && edge.callee == *callee;
+        let mut counts = ChannelCounts::default();
+        state.ended.iter().filter(|(edge, _)| is_it(edge)).for_each(|(_, ended)| counts.add(ended));
+        let open: Vec<_> = state.open.values().flatten().filter(|open| is_it(&open.edge)).collect();
+        open.iter().for_each(|open| counts.add(&open.channel.counts()));
+        (open.len(), counts)
+    }
+
+    /// What was counted, for metrics.
+    pub fn scrape(&self) -> Scrape {
+        let state = self.state();
+        let mut sums = state.ended.clone();
+        for open in state.open.values().flatten() {
+            sums.entry(open.edge.clone()).or_default().add(&open.channel.counts());
+        }
+        Scrape(sums)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Channels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Channels").field("open", &self.state().open.len()).finish_non_exhaustive()
+    }
+}
+
+/// Calls that the kernel may judge.
+pub(crate) struct Direct<'a> {
+    pub callee: &'a Arc<FunctionEntry>,
+    /// Names by which the caller means the callee.
+    pub names: String,
+    /// How long a call may take.
+    pub timeout: Option<Duration>,
+}
+
+/// Whether calls from one function of a chain to another may go without a sidecar: nothing but who calls whom decides about them, and nobody asked for
+/// anything that a sidecar does.
+///
+/// # Errors
+/// Says what needs a sidecar.
+pub(crate) fn direct<'a>(
+    snapshot: &'a NodeSnapshot,
+    caller: &FunctionEntry,
+    to: &Callee,
+) -> Result<Direct<'a>, String> {
+    let not = |reason: &str| Err(reason.to_owned());
+    let Some(chain) = caller.slice.chain.as_ref().filter(|chain| chain.direct) else {
+        return not("the chain is not `direct`");
+    };
+    if !chain.to.contains(&to.id) {
+        return not("it is not in `to`");
+    }
+    let Some(callee) = snapshot.functions.get(&to.id) else { return not("this node does not host it") };
+    if callee.slice.chain.as_ref().is_none_or(|other| other.chain != chain.chain) {
+        return not("it is in another chain");
+    }
+    if [caller, callee].iter().any(|entry| entry.slice.protocol != AppProtocol::Chain) {
+        return not("both need `protocol: chain`");
+    }
+    if callee.slice.concurrency > 0 {
+        return not("it has a limit of `concurrency`");
+    }
+    if callee.slice.revisions.split.is_some() {
+        return not("its requests are divided between revisions");
+    }
+    if !caller.outbound_extensions.is_empty() || !callee.inbound_extensions.is_empty() {
+        return not("extensions see the requests");
+    }
+    for (side, spec) in [("the caller's", &caller.outbound.spec), ("its", &callee.inbound.spec)] {
+        if let Some(what) = needs_a_sidecar(spec) {
+            return Err(format!("{side} policies have {what}"));
+        }
+    }
+    if !caller.outbound.spec.authorization.is_empty() {
+        return not("the caller's policies have rules about its calls");
+    }
+    let to_callee = caller.outbound.spec.targets.iter().find(|target| target.function == *callee.name);
+    let Some(to_callee) = to_callee else { return not("it is no callee") };
+    let own = callee.inbound.spec.targets.first();
+    for target in [Some(to_callee), own].into_iter().flatten() {
+        if target.retry.is_some() || target.breaker.is_some() {
+            return not("there are retries or a circuit breaker");
+        }
+    }
+    if let Err(refused) = connections::judge(snapshot, caller, &to.id, PORT, "") {
+        return Err(format!("it refuses the caller: {}", refused.reason));
+    }
+    let timeouts = [Some(to_callee), own].into_iter().flatten().map(|target| target.timeout_ms);
+    let timeout = timeouts.filter(|timeout| *timeout > 0).min().map(Duration::from_millis);
+    let names: Vec<&str> = to.hosts.iter().map(String::as_str).filter(|name| !name.contains(['*', ','])).collect();
+    Ok(Direct { callee, names: names.join(","), timeout })
+}
+
+/// What of a program the kernel cannot do.
+fn needs_a_sidecar(spec: &ProgramSpec) -> Option<&'static str> {
+    let sidecar = &spec.sidecar;
+    [
+        (!spec.authentication.is_empty(), "tokens"),
+        (!spec.rate_limits.is_empty(), "rate limits"),
+        (!spec.authorizers.is_empty(), "authorizers"),
+        (spec.tracing.enabled, "tracing"),
+        (spec.access_log.enabled, "an access log"),
+        (!sidecar.request_headers.is_empty() || !sidecar.response_headers.is_empty(), "edits of header fields"),
+        (!sidecar.protocols.is_empty() || !sidecar.ports.is_empty(), "protocols or ports"),
+        (spec.audit_default, "an audit"),
+        (!spec.authorization.iter().all(asks_only_who), "rules about more than who calls"),
+    ]
+    .into_iter()
+    .find_map(|(needs, what)| needs.then_some(what))
+}
+
+fn asks_only_who(rule: &AuthorizationRule) -> bool {
+    let of_nobody_else = |source: &Source| {
+        let Source { identities: _, labels: _, namespaces: _, request_principals, addresses } = source;
+        request_principals.is_empty() && addresses.is_empty()
+    };
+    let anything = |operation: &Operation| *operation == Operation::default();
+    !rule.audit && rule.when.is_empty() && rule.from.iter().all(of_nobody_else) && rule.to.iter().all(anything)
+}
+
+/// The counters of all channels, by who calls whom.
+#[derive(Debug)]
+pub struct Scrape(BTreeMap<Edge, ChannelCounts>);
+
+impl Collector for Scrape {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        type Count = fn(&ChannelCounts) -> u64;
+        let families: [(&str, &str, Count); 5] = [
+            ("leno_chain_channel_calls", "Calls that went through the kernel.", |counts| counts.calls),
+            ("leno_chain_channel_answers", "Answers that went through the kernel.", |counts| counts.answers),
+            ("leno_chain_channel_failed", "Calls that the callee has failed to answer.", |counts| counts.failed),
+            ("leno_chain_channel_cancelled", "Calls for whose answer nobody waited.", |counts| counts.cancelled),
+            ("leno_chain_channel_refused", "Calls that the kernel refused, so that the node judged them.", |counts| {
+                counts.refused
+            }),
+        ];
+        let labels = |edge: &Edge| {
+            let Edge { chain, caller, callee } = edge;
+            [("chain", chain.clone()), ("caller", caller.to_string()), ("callee", callee.to_string())]
+        };
+        for (name, help, count) in families {
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            for (edge, counts) in &self.0 {
+                family.encode_family(&labels(edge))?.encode_counter::<NoLabelSet, _, u64>(&count(counts), None)?;
+            }
+        }
+        let mut family = encoder.encode_descriptor(
+            "leno_chain_channel_open_calls",
+            "Calls that went through the kernel and have no answer yet.",
+            None,
+            MetricType::Gauge,
+        )?;
+        for (edge, counts) in &self.0 {
+            family.encode_family(&labels(edge))?.encode_gauge(&i64::from(counts.open))?;
+        }
+        let help = "What instances sent on channels and must not send, by the end that it came from.";
+        let mut family = encoder.encode_descriptor("leno_chain_channel_violations", help, None, MetricType::Counter)?;
+        for (edge, counts) in &self.0 {
+            for (end, violations) in [("caller", &counts.caller_violations), ("callee", &counts.callee_violations)] {
+                for (kind, count) in CHANNEL_VIOLATIONS.iter().zip(violations) {
+                    let of = [("end", end.to_owned()), ("kind", (*kind).to_owned())];
+                    let all: Vec<_> = labels(edge).into_iter().chain(of).collect();
+                    family.encode_family(&all)?.encode_counter::<NoLabelSet, _, u64>(count, None)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether calls from a function to a callee of its chain go through the kernel, in words.
+#[must_use]
+pub fn in_words(snapshot: &NodeSnapshot, caller: &FunctionId, callee: &FunctionId) -> String {
+    let Some(caller) = snapshot.functions.get(caller) else { return String::new() };
+    let Some(to) = caller.slice.callees.iter().find(|to| to.id == *callee) else { return String::new() };
+    direct(snapshot, caller, to).map_or_else(|reason| reason, |_| "direct".to_owned())
+}

@@ -1,0 +1,282 @@
+//! Who waits, and who reads for all who wait.
+//!
+//! Calls come on one way: the node's socket, with the channels from callers. Answers come on the node's socket, too, and on the channel to a callee. Each
+//! way is read by one of those who wait for something on it. The others are woken when he has what they wait for, or has what he waits for himself.
+
+use crate::arena::Kick;
+use crate::error::Error;
+use crate::state::{Link, NODE, Number, State};
+use leno_chain::descriptor::{BYTES, MOST};
+use rustix::buffer::spare_capacity;
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::net::RecvFlags;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+/// Channels that are read at once.
+const EVENTS: usize = 16;
+
+/// What somebody waits for.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) enum Interest {
+    Call,
+    Answers(Vec<Number>),
+    Memory,
+}
+
+/// Those who wait.
+#[derive(Default)]
+pub(crate) struct Waiters {
+    waiters: Vec<Waiter>,
+    /// Ways that somebody reads.
+    read: Vec<u32>,
+}
+
+struct Waiter {
+    thread: Thread,
+    interest: Interest,
+    ways: Vec<u32>,
+    woken: bool,
+    /// It waits for this, and is not parked.
+    kick: Option<Arc<Kick>>,
+}
+
+/// What a reader has got while nothing was locked.
+enum Got {
+    /// These ways can be read.
+    Ready(Vec<u32>),
+    /// Bytes of a channel; `None`: it has ended.
+    Bytes(Option<usize>),
+    /// A call may have taken too long.
+    Late,
+}
+
+impl Link {
+    /// Waits until something is there.
+    pub(crate) fn wait<T>(
+        &self,
+        interest: &Interest,
+        mut take: impl FnMut(&mut State) -> Option<T>,
+    ) -> Result<T, Error> {
+        // Whoever frees memory sets it.
+        let mut kick = match interest {
+            Interest::Memory => Some(Kick::new().map_err(|_| Error::Failed)?),
+            Interest::Call | Interest::Answers(_) => None,
+        };
+        let _waiting = kick.as_ref().map(|kick| self.arena().wait(kick.clone()));
+        let mut state = self.lock();
+        let result = loop {
+            if let Some(taken) = take(&mut state) {
+                break Ok(taken);
+            }
+            if state.ended {
+                break Err(Error::Ended);
+            }
+            self.tell_later(&mut state);
+            let ways = state.ways(interest);
+            let read = state.waiters.claim(&ways);
+            let mut bytes = [0; BYTES * MOST];
+            let got = match (&*read, ways.len(), &kick) {
+                ([], 1, None) => {
+                    state.waiters.note(interest, &ways, None);
+                    drop(state);
+                    thread::park();
+                    state = self.lock();
+                    continue;
+                }
+                ([NODE], 1, None) => {
+                    drop(state);
+                    self.wait_for_calls()
+                }
+                ([way], 1, None) => {
+                    // It may have ended just now.
+                    let socket = state.channels.get(way).map(|channel| channel.socket.clone());
+                    drop(state);
+                    match socket.map(|socket| rustix::net::recv(&socket, &mut bytes, RecvFlags::empty())) {
+                        Some(Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR)) => Got::Late,
+                        received => Got::Bytes(received.and_then(Result::ok).map(|(bytes, _)| bytes)),
+                    }
+                }
+                _ => {
+                    if kick.is_none() {
+                        let Ok(new) = Kick::new() else {
+                            state.waiters.unclaim(&read);
+                            break Err(Error::Failed);
+                        };
+                        kick = Some(new);
+                    }
+                    let deadline = match interest {
+                        Interest::Answers(numbers) => state.deadline(numbers),
+                        Interest::Call | Interest::Memory => None,
+                    };
+                    state.waiters.note(interest, &ways, kick.as_ref());
+                    let socket = |way: &u32| Some((*way, state.channels.get(way)?.socket.clone()));
+                    let channels: Vec<_> = read.iter().filter_map(socket).collect();
+                    drop(state);
+                    self.wait_for_several(kick.as_deref(), read.contains(&NODE), &channels, deadline)
+                }
+            };
+            state = self.lock();
+            state.waiters.unclaim(&read);
+            match (got, &*read) {
+                (Got::Bytes(count), [way, ..]) => {
+                    self.hear_channel(&mut state, *way, count.and_then(|count| bytes.get(..count)));
+                }
+                (Got::Ready(ready), _) => {
+                    for way in ready {
+                        self.read(&mut state, way);
+                    }
+                    state.end_late_calls();
+                }
+                (Got::Late | Got::Bytes(_), _) => state.end_late_calls(),
+            }
+            state.wake(Some(interest));
+        };
+        state.waiters.leave();
+        result
+    }
+
+    fn wait_for_calls(&self) -> Got {
+        let mut events: Vec<epoll::Event> = Vec::with_capacity(EVENTS);
+        // If this fails, so does reading.
+        let _ = rustix::io::retry_on_intr(|| epoll::wait(&self.calls, spare_capacity(&mut events), None));
+        if events.is_empty() {
+            return Got::Ready(vec![NODE]);
+        }
+        // There are no more channels than an `u32` has numbers.
+        Got::Ready(events.iter().map(|event| event.data.u64() as u32).collect())
+    }
+
+    fn wait_for_several(
+        &self,
+        kick: Option<&Kick>,
+        calls: bool,
+        channels: &[(u32, Arc<OwnedFd>)],
+        deadline: Option<Instant>,
+    ) -> Got {
+        let watch = |socket| PollFd::new(socket, PollFlags::IN);
+        let kicked = kick.map(|kick| watch(kick.file()));
+        let mut all: Vec<PollFd<'_>> = kicked.into_iter().collect();
+        let first = all.len();
+        all.extend(calls.then(|| watch(&self.calls)));
+        all.extend(channels.iter().map(|(_, socket)| watch(socket)));
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let left = left.and_then(|left| Timespec::try_from(left + Duration::from_millis(1)).ok());
+        // If this fails, so does the next one.
+        let _ = rustix::io::retry_on_intr(|| poll(&mut all, left.as_ref()));
+        if let Some(kick) = kick {
+            kick.reset();
+        }
+        let (mut ready, mut place) = (Vec::new(), first);
+        if calls {
+            if !all[place].revents().is_empty() {
+                // What there is, is read one by one.
+                if let Got::Ready(ways) = self.wait_for_calls() {
+                    ready.extend(ways);
+                }
+            }
+            place += 1;
+        }
+        let of_channels = channels.iter().zip(&all[place..]);
+        ready.extend(of_channels.filter(|(_, polled)| !polled.revents().is_empty()).map(|((way, _), _)| *way));
+        Got::Ready(ready)
+    }
+}
+
+impl State {
+    /// The ways on which something may come that somebody waits for.
+    fn ways(&self, interest: &Interest) -> Vec<u32> {
+        let mut ways: Vec<u32> = match interest {
+            Interest::Call => vec![NODE],
+            Interest::Answers(numbers) => numbers.iter().map(|number| number.way).collect(),
+            // What was sent comes back with answers, too.
+            Interest::Memory => self.asked_ways().chain([NODE]).collect(),
+        };
+        ways.sort_unstable();
+        ways.dedup();
+        ways
+    }
+
+    /// Whether somebody waits for what comes on a way.
+    pub(crate) fn is_read(&self, way: u32) -> bool {
+        let way = match self.channels.get(&way).map(|channel| channel.end) {
+            Some(leno_chain::handshake::End::Caller) => way,
+            _ => NODE,
+        };
+        self.waiters.read.contains(&way)
+    }
+
+    /// Wakes those who have what they wait for, but for the one who reads.
+    pub(crate) fn wake(&mut self, reader: Option<&Interest>) {
+        let mut calls = self.waiting_calls().saturating_sub(usize::from(reader == Some(&Interest::Call)));
+        let mut waiters = std::mem::take(&mut self.waiters.waiters);
+        for waiter in waiters.iter_mut().filter(|waiter| !waiter.woken) {
+            let has = match &waiter.interest {
+                Interest::Call => calls > 0,
+                Interest::Answers(numbers) => numbers.iter().any(|number| self.is_answered(*number)),
+                // They are woken when something is freed.
+                Interest::Memory => false,
+            };
+            if has {
+                calls -= usize::from(waiter.interest == Interest::Call);
+                waiter.wake();
+            }
+        }
+        self.waiters.waiters = waiters;
+    }
+}
+
+impl Waiters {
+    /// Takes the ways that nobody reads.
+    fn claim(&mut self, ways: &[u32]) -> Vec<u32> {
+        let free: Vec<u32> = ways.iter().copied().filter(|way| !self.read.contains(way)).collect();
+        self.read.extend(&free);
+        free
+    }
+
+    fn unclaim(&mut self, ways: &[u32]) {
+        self.read.retain(|way| !ways.contains(way));
+    }
+
+    /// This thread is about to wait.
+    fn note(&mut self, interest: &Interest, ways: &[u32], kick: Option<&Arc<Kick>>) {
+        let (thread, interest, kick) = (thread::current(), interest.clone(), kick.cloned());
+        let waiter = Waiter { thread, interest, ways: ways.to_vec(), woken: false, kick };
+        let known = self.waiters.iter_mut().find(|known| known.thread.id() == waiter.thread.id());
+        match known {
+            Some(known) => *known = waiter,
+            None => self.waiters.push(waiter),
+        }
+    }
+
+    /// This thread waits no more. Has somebody else read what it has read, if anybody waits for that.
+    fn leave(&mut self) {
+        let me = thread::current().id();
+        self.waiters.retain(|waiter| waiter.thread.id() != me);
+        let mut read = self.read.clone();
+        let woken = self.waiters.iter().filter(|waiter| waiter.woken);
+        read.extend(woken.flat_map(|waiter| waiter.ways.iter().copied()));
+        for waiter in self.waiters.iter_mut().filter(|waiter| !waiter.woken) {
+            if waiter.ways.iter().any(|way| !read.contains(way)) {
+                read.extend(&waiter.ways);
+                waiter.wake();
+            }
+        }
+    }
+
+    pub(crate) fn wake_all(&mut self) {
+        self.waiters.iter_mut().for_each(Waiter::wake);
+    }
+}
+
+impl Waiter {
+    fn wake(&mut self) {
+        self.woken = true;
+        match &self.kick {
+            Some(kick) => kick.set(),
+            None => self.thread.unpark(),
+        }
+    }
+}
