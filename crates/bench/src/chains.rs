@@ -1,5 +1,5 @@
-//! `leno-bench chains`: a shop of ten functions (`examples/boutique`), whose pages take up to 13 calls each, with four ways for these calls: the memory of a chain
-//! and HTTP/1.1, both through one node with the same policies; HTTP/1.1 and gRPC from process to process, without a mesh.
+//! `leno-bench chains`: a shop of ten functions (`examples/boutique`), whose pages take up to 13 calls each, with five ways for these calls: the memory of a chain
+//! and HTTP/1.1, both through one node with the same policies; the memory of a chain without the paths in these policies, so that the kernel judges; HTTP/1.1 and gRPC from process to process, without a mesh.
 //!
 //! Node and functions share one core, and the load has another. What is compared is requests for each second of processor time that node and functions use; ratios
 //! are of runs of the same repeat.
@@ -117,8 +117,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
     let mut report = Report::default();
     figures(&runs, &mut report);
-    for one in running.iter().filter(|one| one.kind == Kind::Chain) {
-        report.add("idle_cores", idle(one, settings.idle)?);
+    for (kind, name) in [(Kind::Chain, "idle_cores"), (Kind::Direct, "direct_idle_cores")] {
+        for one in running.iter().filter(|one| one.kind == kind) {
+            report.add(name, idle(one, settings.idle)?);
+        }
     }
     let audit = audit(&running, &runs, &mut report)?;
     for (name, value) in report.all() {
@@ -232,8 +234,19 @@ fn figures(runs: &[Run], report: &mut Report) {
     ] {
         add(name, ratio(runs, Kind::Chain, theirs, per_core));
     }
-    add("boutique_p99_vs_http", ratio(runs, Kind::Chain, Kind::Http, |run| run.p99_us));
-    add("hop_us_p50", of(runs, Kind::Chain, |run| run.hop_p50_us));
+    for (name, theirs) in [
+        ("direct_per_core_vs_http", Kind::Http),
+        ("direct_per_core_vs_plain", Kind::Plain),
+        ("direct_per_core_vs_grpc", Kind::Grpc),
+    ] {
+        add(name, ratio(runs, Kind::Direct, theirs, per_core));
+    }
+    for (ours, p99, hop) in
+        [(Kind::Chain, "boutique_p99_vs_http", "hop_us_p50"), (Kind::Direct, "direct_p99_vs_http", "direct_hop_us_p50")]
+    {
+        add(p99, ratio(runs, ours, Kind::Http, |run| run.p99_us));
+        add(hop, of(runs, ours, |run| run.hop_p50_us));
+    }
     for (name, theirs) in [("http_per_core_vs_plain", Kind::Plain), ("http_per_core_vs_grpc", Kind::Grpc)] {
         add(name, ratio(runs, Kind::Http, theirs, per_core));
     }

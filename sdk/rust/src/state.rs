@@ -5,7 +5,7 @@ use crate::body::{Kind as Body, Memory, Payload};
 use crate::channel::{Channel, Sent, Unsent};
 use crate::connect::Connected;
 use crate::error::Error;
-use crate::wait::{Interest, Waiters};
+use crate::wait::{Interest, Waiters, Wake};
 use bytes::Bytes;
 use http::header::HeaderValue;
 use http::{HeaderName, StatusCode};
@@ -19,6 +19,7 @@ use rustix::event::epoll;
 use rustix::net::{RecvFlags, SendFlags};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
+use std::ops::{Deref, DerefMut};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -376,10 +377,7 @@ impl Link {
             if matches!(&received, Err(error) if error.kind() == io::ErrorKind::WouldBlock) {
                 return false;
             }
-            let received = received.ok().filter(|received| received.bytes > 0 && !received.cut);
-            if received.and_then(|received| self.hear(state, &packet, received)).is_none() {
-                state.end();
-            }
+            self.take(state, &packet, received);
             return true;
         }
         let Some(channel) = state.channels.get(&way) else { return false };
@@ -390,6 +388,19 @@ impl Link {
                 true
             }
         }
+    }
+
+    /// Notes what the node has sent, or that the link has ended.
+    pub(crate) fn take(&self, state: &mut State, packet: &[u8], received: io::Result<Received>) {
+        let received = received.ok().filter(|received| received.bytes > 0 && !received.cut);
+        if received.and_then(|received| self.hear(state, packet, received)).is_none() {
+            state.end();
+        }
+    }
+
+    /// The node's socket.
+    pub(crate) fn socket(&self) -> &OwnedFd {
+        &self.socket
     }
 
     /// What the node says; `None`: it makes no sense.
@@ -584,8 +595,33 @@ impl Link {
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn lock(&self) -> Locked<'_> {
+        Locked(Some(self.state.lock().unwrap_or_else(PoisonError::into_inner)))
+    }
+}
+
+/// The state, while nobody else changes it. Whoever is to be woken is woken after that, so that he need not wait for it.
+pub(crate) struct Locked<'a>(Option<MutexGuard<'a, State>>);
+
+impl Deref for Locked<'_> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        self.0.as_ref().expect("it is there until it is dropped")
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        self.0.as_mut().expect("it is there until it is dropped")
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        let woken = self.waiters.take_woken();
+        drop(self.0.take());
+        woken.into_iter().for_each(Wake::wake);
     }
 }
 

@@ -7,9 +7,12 @@ use crate::arena::Kick;
 use crate::error::Error;
 use crate::state::{Link, NODE, Number, State};
 use leno_chain::descriptor::{BYTES, MOST};
+use leno_chain::handshake::End;
+use leno_chain::socket::{self, Received};
 use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::net::RecvFlags;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::{self, Thread};
@@ -32,6 +35,23 @@ pub(crate) struct Waiters {
     waiters: Vec<Waiter>,
     /// Ways that somebody reads.
     read: Vec<u32>,
+    /// Those who are to be woken.
+    woken: Vec<Wake>,
+}
+
+/// Wakes somebody.
+pub(crate) enum Wake {
+    Thread(Thread),
+    Kick(Arc<Kick>),
+}
+
+impl Wake {
+    pub(crate) fn wake(self) {
+        match self {
+            Self::Thread(thread) => thread.unpark(),
+            Self::Kick(kick) => kick.set(),
+        }
+    }
 }
 
 struct Waiter {
@@ -47,6 +67,8 @@ struct Waiter {
 enum Got {
     /// These ways can be read.
     Ready(Vec<u32>),
+    /// A packet of the node.
+    Packet(io::Result<Received>),
     /// Bytes of a channel; `None`: it has ended.
     Bytes(Option<usize>),
     /// A call may have taken too long.
@@ -87,8 +109,10 @@ impl Link {
                     continue;
                 }
                 ([NODE], 1, None) => {
+                    let channels = state.has_callers();
                     drop(state);
-                    self.wait_for_calls()
+                    // An offer of the first channel would come here, too.
+                    if channels { self.wait_for_calls() } else { Got::Packet(self.wait_for_packet(&mut bytes)) }
                 }
                 ([way], 1, None) => {
                     // It may have ended just now.
@@ -130,12 +154,17 @@ impl Link {
                     }
                     state.end_late_calls();
                 }
+                (Got::Packet(received), _) => self.take(&mut state, &bytes, received),
                 (Got::Late | Got::Bytes(_), _) => state.end_late_calls(),
             }
             state.wake(Some(interest));
         };
         state.waiters.leave();
         result
+    }
+
+    fn wait_for_packet(&self, packet: &mut [u8]) -> io::Result<Received> {
+        socket::receive(self.socket(), packet, RecvFlags::empty())
     }
 
     fn wait_for_calls(&self) -> Got {
@@ -199,10 +228,15 @@ impl State {
         ways
     }
 
+    /// Whether calls come on channels, too.
+    fn has_callers(&self) -> bool {
+        self.channels.values().any(|channel| channel.end == End::Callee)
+    }
+
     /// Whether somebody waits for what comes on a way.
     pub(crate) fn is_read(&self, way: u32) -> bool {
         let way = match self.channels.get(&way).map(|channel| channel.end) {
-            Some(leno_chain::handshake::End::Caller) => way,
+            Some(End::Caller) => way,
             _ => NODE,
         };
         self.waiters.read.contains(&way)
@@ -221,7 +255,7 @@ impl State {
             };
             if has {
                 calls -= usize::from(waiter.interest == Interest::Call);
-                waiter.wake();
+                self.waiters.woken.push(waiter.wake());
             }
         }
         self.waiters.waiters = waiters;
@@ -261,22 +295,26 @@ impl Waiters {
         for waiter in self.waiters.iter_mut().filter(|waiter| !waiter.woken) {
             if waiter.ways.iter().any(|way| !read.contains(way)) {
                 read.extend(&waiter.ways);
-                waiter.wake();
+                self.woken.push(waiter.wake());
             }
         }
     }
 
     pub(crate) fn wake_all(&mut self) {
-        self.waiters.iter_mut().for_each(Waiter::wake);
+        self.woken.extend(self.waiters.iter_mut().map(Waiter::wake));
+    }
+
+    pub(crate) fn take_woken(&mut self) -> Vec<Wake> {
+        std::mem::take(&mut self.woken)
     }
 }
 
 impl Waiter {
-    fn wake(&mut self) {
+    fn wake(&mut self) -> Wake {
         self.woken = true;
         match &self.kick {
-            Some(kick) => kick.set(),
-            None => self.thread.unpark(),
+            Some(kick) => Wake::Kick(kick.clone()),
+            None => Wake::Thread(self.thread.clone()),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Who is measured: the same functions, with four ways for their calls.
+//! Who is measured: the same functions, with five ways for their calls.
 
 use super::load;
 use crate::affinity::Cores;
@@ -31,6 +31,9 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 const FOLDER: &str = "workingDirectory: ../../../../target/release";
 const TRANSPORT: &str = "env: {BOUTIQUE_TRANSPORT: chain}";
 const PROTOCOL: &str = "protocol: chain";
+const SPEC: &str = "spec:\n";
+const CONCURRENCY: &str = "  concurrency: 32\n";
+const PATHS: &str = "      to: [{methods: [POST], paths: [/boutique.v1.";
 /// The shop, and the two functions that measure a hop. The last of each is the Chain document.
 const DOCUMENTS: [[&str; 3]; 2] = [
     [
@@ -64,6 +67,8 @@ const FUNCTIONS: [&str; 12] = [
 pub(super) enum Kind {
     /// Memory of a chain.
     Chain,
+    /// The same, where rules ask only who calls whom, so that the kernel judges.
+    Direct,
     /// HTTP/1.1 through the node.
     Http,
     /// HTTP/1.1 from process to process.
@@ -73,12 +78,13 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    pub(super) const ALL: [Self; 4] = [Self::Chain, Self::Http, Self::Plain, Self::Grpc];
+    pub(super) const ALL: [Self; 5] = [Self::Chain, Self::Direct, Self::Http, Self::Plain, Self::Grpc];
 
     /// As in the names of figures.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Chain => "chain",
+            Self::Direct => "direct",
             Self::Http => "http",
             Self::Plain => "plain",
             Self::Grpc => "grpc",
@@ -88,7 +94,7 @@ impl Kind {
     /// On the way of a message from one function to another.
     pub(super) fn sockets(self) -> u32 {
         match self {
-            Self::Chain => 0,
+            Self::Chain | Self::Direct => 0,
             Self::Http => 2,
             Self::Plain | Self::Grpc => 1,
         }
@@ -98,7 +104,7 @@ impl Kind {
     pub(super) fn sockets_at_the_edge(self) -> u32 {
         match self {
             Self::Http => 2,
-            Self::Chain | Self::Plain | Self::Grpc => 1,
+            Self::Chain | Self::Direct | Self::Plain | Self::Grpc => 1,
         }
     }
 }
@@ -149,7 +155,7 @@ pub(super) struct Hop {
 impl Running {
     pub(super) fn start(programs: &Programs, cores: Cores, folder: &Path, kind: Kind) -> anyhow::Result<Self> {
         let running = match kind {
-            Kind::Chain | Kind::Http => Self::with_node(programs, cores, folder, kind)?,
+            Kind::Chain | Kind::Direct | Kind::Http => Self::with_node(programs, cores, folder, kind)?,
             Kind::Plain | Kind::Grpc => Self::without_node(programs, cores, kind)?,
         };
         let begin = Instant::now();
@@ -193,7 +199,15 @@ impl Running {
                 ensure!(functions.contains(known), "the example's documents do not say `{known}`");
             }
             let mut functions = functions.replace(FOLDER, &format!("workingDirectory: {}", programs_at.display()));
-            if kind == Kind::Chain {
+            let mut policies = (*policies).to_owned();
+            if kind == Kind::Direct {
+                // What no kernel knows goes: paths, and how many calls an instance has at a time.
+                policies =
+                    policies.lines().filter(|line| !line.starts_with(PATHS)).flat_map(|line| [line, "\n"]).collect();
+                functions = functions.replace(CONCURRENCY, "");
+                ensure!(chain.contains(SPEC), "the example's chains do not say `{SPEC}`");
+                fs::write(folder.join(format!("chain-{number}.yaml")), chain.replace(SPEC, "spec:\n  direct: true\n"))?;
+            } else if kind == Kind::Chain {
                 fs::write(folder.join(format!("chain-{number}.yaml")), chain)?;
             } else {
                 functions = functions.replace(TRANSPORT, "env: {BOUTIQUE_TRANSPORT: http}");
