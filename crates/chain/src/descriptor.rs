@@ -190,7 +190,7 @@ mod tests {
             change(&mut bytes);
             Descriptor::decode(&bytes).map_err(|error| error.to_string())
         };
-        assert_eq!(decode(|bytes| bytes[0] = 8), Err("the kind 8 is none: expected 1 to 8".into()));
+        assert_eq!(decode(|bytes| bytes[0] = 9), Err("the kind 9 is none: expected 1 to 8".into()));
         assert_eq!(decode(|bytes| bytes[2] = 1), Err("what follows the kind has to be 0 here".into()));
         assert_eq!(decode(|bytes| bytes[4] = 0), Err("the number 0 is none".into()));
         assert_eq!(decode(|bytes| bytes[0] = 5), Err("the number has to be 0 here".into()));

@@ -11,6 +11,9 @@ pub const MOST_BYTES: u32 = 64 << 10;
 /// Fields about a connection, which a message of HTTP/2 does not have either (RFC 9113, 8.2.2).
 const OF_CONNECTIONS: [&str; 5] = ["connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade"];
 
+/// Most fields of a head that is plain.
+const MOST_PLAIN: usize = 64;
+
 /// The head of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestHead {
@@ -97,6 +100,26 @@ impl RequestHead {
             return Err(BadHead::Value(":path".into()));
         }
         Ok(Self { method, authority, path, headers: parsed.headers })
+    }
+
+    /// Whether there is nothing in it that a sidecar would look at twice: a path that others may take for another one, a field that only the mesh may set,
+    /// or very many fields.
+    #[must_use]
+    pub fn is_plain(&self) -> bool {
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@".contains(&byte);
+        let path = self.path.path().strip_prefix('/');
+        let is_one = |segment: &str| !matches!(segment, "." | "..") && segment.bytes().all(is_plain);
+        // Only the last segment may be empty.
+        let segments = |path: &str| {
+            let (before, last) = path.rsplit_once('/').map_or((None, path), |(before, last)| (Some(before), last));
+            is_one(last) && before.is_none_or(|before| before.split('/').all(|one| !one.is_empty() && is_one(one)))
+        };
+        let host = self.authority.host();
+        path.is_some_and(segments)
+            && !host.is_empty()
+            && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-.".contains(&byte))
+            && self.headers.len() <= MOST_PLAIN
+            && !self.headers.keys().any(|name| is_the_meshs(name.as_str()))
     }
 
     /// Checks what its types do not say, and that `content-length`, if it is there, is the body's.
@@ -245,6 +268,12 @@ fn shown(name: &[u8]) -> String {
     name[..name.len().min(64)].escape_ascii().to_string()
 }
 
+/// Whether only the mesh may set a field. As for functions behind CGI, `_` is the same as `-`.
+fn is_the_meshs(name: &str) -> bool {
+    let folded = name.replace('_', "-");
+    folded.starts_with("x-leno-") || folded == "x-forwarded-client-cert" || folded == "proxy"
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -345,5 +374,27 @@ mod tests {
             response.encode(&mut bytes);
             prop_assert_eq!(ResponseHead::decode(bytes.into()), Ok(response));
         }
+    }
+
+    #[test]
+    fn what_a_sidecar_looks_at_twice_is_not_plain() {
+        let head = |path: &str| RequestHead::new(Method::GET, "cart.shop".parse().unwrap(), path.parse().unwrap());
+        for path in ["/", "/a", "/a/", "/a/b.c/d?e=%2f", "/boutique.v1.Cart/GetCart"] {
+            assert!(head(path).is_plain(), "{path}");
+        }
+        for path in ["*", "/a%2fb", "/a//b", "//", "/./a", "/a/..", "/a/../b", "/%61"] {
+            assert!(!head(path).is_plain(), "{path}");
+        }
+        for name in ["x-leno-caller", "x_leno_caller", "x-forwarded-client-cert", "x-forwarded_client-cert", "proxy"] {
+            let mut head = head("/");
+            head.headers.insert(http::HeaderName::try_from(name).unwrap(), "me".parse().unwrap());
+            assert!(!head.is_plain(), "{name}");
+        }
+        let mut many = head("/");
+        (0..65).for_each(|number| {
+            many.headers.insert(http::HeaderName::try_from(format!("x-{number}")).unwrap(), "1".parse().unwrap());
+        });
+        assert!(!many.is_plain());
+        assert!(!RequestHead::new(Method::GET, "[::1]".parse().unwrap(), "/".parse().unwrap()).is_plain());
     }
 }

@@ -369,6 +369,58 @@ fn a_request_has_the_same_verdict_on_every_path() {
     assert!(wrong.is_empty(), "{} differences:\n{}", wrong.len(), wrong.join("\n"));
 }
 
+/// Where a chain is direct, the kernel judges some of the calls, after the first of each, and leaves no line in a log.
+#[test]
+fn a_request_has_the_same_status_where_the_kernel_may_judge() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: only root can have the kernel judge calls");
+        return;
+    }
+    let (table, keys) = (requests::table(), Keys::generate());
+    let requests = Request::all(&table);
+    let callees: Vec<(&str, String)> =
+        table.iter().map(|group| (group.function, group.policy.replace("<keys>", &keys.set()))).collect();
+    let documents = chained(&echo(), &callees)
+        .replace("  entry: web\n", "  entry: web\n  direct: true\n")
+        .replace("kind: Policy\n", "kind: Policy\n# unlogged\n");
+    // There is an access log unless a policy does without it.
+    let documents: String = documents
+        .split_inclusive("---\n")
+        .map(|document| {
+            if document.contains("# unlogged") && !document.contains("accessLog") {
+                document.replacen("spec:\n", "spec:\n  accessLog: {enabled: false}\n", 1)
+            } else {
+                document.to_owned()
+            }
+        })
+        .collect();
+    let mesh = CHAIN.start(&documents);
+    let carried = |request: &&Request<'_>| {
+        request.case.caller == Caller::Web && request.protocol.is_http2() && request.case.bind.is_none()
+    };
+    let requests: Vec<&Request<'_>> = requests.iter().filter(carried).collect();
+    assert!(requests.len() > 50, "{} requests", requests.len());
+    let mut wrong = Vec::new();
+    for round in 0..3 {
+        for some in requests.chunks(16) {
+            let calls: Value = some.iter().map(|request| request.call(&keys)).collect();
+            let answer = Caller::Web.ask(&mesh, "/send", &["--data", &calls.to_string()]).json();
+            let statuses = answer.as_array().unwrap_or_else(|| panic!("no list of statuses: {answer}"));
+            for (request, status) in some.iter().zip(statuses) {
+                if *status != request.case.verdict.status {
+                    wrong
+                        .push(format!("round {round}: {request}: {status} instead of {}", request.case.verdict.status));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} differences:\n{}", wrong.len(), wrong.join("\n"));
+    let text = mesh.admin("/metrics").body;
+    let calls = text.lines().filter(|line| line.starts_with("leno_chain_channel_calls_total{"));
+    let through: u64 = calls.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum();
+    assert!(through > 0, "none went through the kernel: {}", mesh.admin("/chains").body);
+}
+
 /// A way of connections that are no HTTP.
 struct Wire {
     name: &'static str,

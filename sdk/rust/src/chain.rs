@@ -90,7 +90,9 @@ impl Chain {
         head.check(payload.place().length)?;
         let mut bytes = Vec::new();
         head.encode(&mut bytes);
-        let name = if head.authority.port_u16().is_none_or(|port| port == 80) { head.authority.host() } else { "" };
+        // Anything else is for a sidecar to judge.
+        let may_be_direct = head.is_plain() && head.authority.port_u16().is_none_or(|port| port == 80);
+        let name = may_be_direct.then(|| head.authority.host());
         let number = self.0.call(parent.map(Call::number), name, &bytes, &payload)?;
         Ok(Pending::new(self.0.clone(), number))
     }

@@ -174,17 +174,17 @@ impl Link {
         Ok(Written { message: part, body, length: message::BYTES as u32 + length })
     }
 
-    /// Calls a function, on a channel if there is one. Returns the call's number.
+    /// Calls a function, on a channel to one of that name if there is one. Returns the call's number.
     pub(crate) fn call(
         &self,
         parent: Option<Number>,
-        name: &str,
+        name: Option<&str>,
         head: &[u8],
         payload: &Payload<'_>,
     ) -> Result<Number, Error> {
         let is_the_nodes =
             matches!(&payload.0, Body::Received(received) if received.way() == NODE && !received.is_empty());
-        let channel = if is_the_nodes { None } else { self.lock().channel_to(name) };
+        let channel = name.filter(|_| !is_the_nodes).and_then(|name| self.lock().channel_to(name));
         if let Some(way) = channel {
             let written = self.write((way, false), head, 0, payload)?;
             if let Some(number) = self.begin(way, written) {
@@ -576,13 +576,11 @@ impl Link {
         }
     }
 
-    /// The head of a call. What comes on a channel says nothing that only the mesh may say.
+    /// The head of a call; `None`: it is none, or comes on a channel and is one that only a sidecar may let through.
     pub(crate) fn request_head(&self, number: Number, arrived: &Arrived) -> Option<RequestHead> {
         let mut head = RequestHead::decode(self.head(arrived)).ok()?;
         if number.way != NODE {
-            head.check(arrived.body_bytes()).ok()?;
-            let reserved: Vec<_> = head.headers.keys().filter(|name| is_reserved(name.as_str())).cloned().collect();
-            reserved.iter().for_each(|name| drop(head.headers.remove(name)));
+            head.check(arrived.body_bytes()).ok().filter(|()| head.is_plain())?;
             let caller = self.lock().channels.get(&number.way).map(|channel| HeaderValue::from_str(channel.caller()));
             head.headers.insert(CALLER, caller?.ok()?);
         }
@@ -623,12 +621,6 @@ impl Drop for Locked<'_> {
         drop(self.0.take());
         woken.into_iter().for_each(Wake::wake);
     }
-}
-
-/// Whether only the mesh may set a field. As for functions behind CGI, `_` is the same as `-`.
-fn is_reserved(name: &str) -> bool {
-    let folded = name.replace('_', "-");
-    folded.starts_with("x-leno-") || folded == CALLER.as_str() || folded == "proxy"
 }
 
 /// Reads the fixed part of a message.

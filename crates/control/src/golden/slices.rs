@@ -84,6 +84,12 @@ pub(super) fn chained() -> Slice {
     }
 }
 
+/// A member of one whose calls the kernel may judge.
+pub(super) fn direct() -> Slice {
+    let chain = chained().chain.map(|chain| ChainLink { direct: true, ..chain });
+    Slice { chain, ..chained() }
+}
+
 /// A function that somebody else runs, with hardly anything else.
 pub(super) fn external() -> Slice {
     let addresses = vec!["127.0.0.1:9000".parse().unwrap(), "[::1]:9000".parse().unwrap()];
