@@ -75,6 +75,43 @@ fn a_call_from_one_node_to_another_is_judged_on_both() {
 }
 
 #[test]
+fn a_chain_over_two_nodes_is_called_and_judged_like_any_functions() {
+    let control = control();
+    let gateway = Node::join(&control, "edge", &["--only-gateway"]);
+    // Each has room for one function.
+    let place = Place::here();
+    let nodes = ["one", "two"].map(|name| Node::join_at(&place, &control, name, &[], &["--offer-instances", "1"]));
+    let spec = "  protocol: chain\n  env: {CHAIN: \"1\"}\n  scale: {min: 1, max: 1}";
+    let front =
+        echo_function("front", &format!("{spec}\n  expose: [{{hosts: [\"*\"], path: /}}]\n  callees: [back]"));
+    let back = echo_function("back", spec);
+    let chain = "---\napiVersion: leno.dev/v1alpha1\nkind: Chain\nmetadata: {name: line, namespace: test}\nspec:\n  entry: front\n  \
+                 direct: true\n  functions: [{name: front, to: [back]}, {name: back}]\n";
+    let rules = "  authorization: {rules: [{name: front, action: allow, from: [{identities: [test/front]}], to: [{paths: [/same, /status/201]}]}]}";
+    let policies = policy("open", "front", ALLOW_ALL) + &policy("inner", "back", rules);
+    control.apply(&format!("{front}{back}{chain}{policies}"));
+    let hosts = eventually("both to run", || {
+        let hosts = [nodes_of(&control, "test/front"), nodes_of(&control, "test/back")].concat();
+        (hosts.len() == 2).then_some(hosts)
+    });
+    assert_ne!(hosts[0], hosts[1]);
+    eventually("an answer", || gateway.get("/call/back.test/status/201").filter(|answer| answer.status == 201));
+    assert_eq!(status(gateway.get("/forward/back.test/status/201")), Some(201));
+    assert_eq!(status(gateway.get("/call/back.test/forbidden")), Some(403), "the callee's policy, on its node");
+    assert_eq!(status(gateway.get("/call/stranger.test/same")), Some(403), "not among the caller's callees");
+    // A body goes there and back, out of one node's memory and into the other's.
+    let body = "x".repeat(50_000);
+    let url = format!("http://{}/call/back.test/same", gateway.gateway);
+    let output = Command::new("curl").args(["--silent", "--data", &body, &url]).output().unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), body);
+    let caller = nodes.iter().find(|node| node.name == hosts[0]).unwrap();
+    let chains = caller.leno(&["get", "chains", "--json"]);
+    let rows: Value = serde_json::from_slice(&chains.stdout).unwrap();
+    let told = &rows.as_array().unwrap().iter().find(|row| row["function"] == "test/front").unwrap()["direct"];
+    assert_eq!(told["test/back"], "this node does not host it", "{rows}");
+}
+
+#[test]
 fn a_node_that_is_cut_off_is_replaced_and_comes_back() {
     if !nix::unistd::geteuid().is_root() {
         eprintln!("SKIPPED: only root may make network namespaces");

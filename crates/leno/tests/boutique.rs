@@ -1,0 +1,106 @@
+//! The chains of `examples/boutique` behind `leno up`: with sidecars that judge paths, and where the kernel judges who calls whom.
+
+mod mesh;
+
+use mesh::{Answer, Mesh};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const FOLDER: &str = "workingDirectory: ../../../../target/release";
+const ORDER: &str = "email=a@shop.example&street=Way&city=Town&country=Land&zip_code=1234&card_number=4111-1111-1111-1111&card_month=1&card_year=2039&card_code=123";
+
+/// Where the programs of this workspace are.
+fn programs() -> PathBuf {
+    let own = std::env::current_exe().unwrap();
+    let folder = own.parent().and_then(Path::parent).unwrap().to_owned();
+    assert!(folder.join("boutique").is_file(), "`cargo build --release -p boutique` makes the functions of this test");
+    folder
+}
+
+/// All documents. Where they are direct, what no kernel knows is left out: paths, and how many calls an instance has at a time.
+fn documents(direct: bool) -> String {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/boutique/mesh");
+    let mut all = String::new();
+    for chain in ["shop", "motion", "parking"] {
+        for name in ["chain", "functions", "policies"] {
+            let text = fs::read_to_string(folder.join(chain).join(name).with_extension("yaml")).unwrap();
+            let mut text = text.replace(FOLDER, &format!("workingDirectory: {}", programs().display()));
+            if direct {
+                text = text.replace("  concurrency: 32\n", "");
+                let is_path = |line: &&str| !line.starts_with("      to: [{methods: [POST], paths: [/boutique.v1.");
+                text = text.lines().filter(is_path).flat_map(|line| [line, "\n"]).collect();
+                if name == "chain" {
+                    text = text.replacen("spec:\n", "spec:\n  direct: true\n", 1);
+                }
+            }
+            all += "---\n";
+            all += &text;
+        }
+    }
+    all
+}
+
+/// Somebody buys two things, a sensor sees something, and a car comes. Returns what was answered.
+fn visit(mesh: &Mesh, user: &str) -> Vec<(u16, String)> {
+    let cookie = format!("cookie: user={user}; currency=EUR");
+    let shop = |path: &str, form: Option<&str>| {
+        let data = form.map(|form| ["--data", form]);
+        let more: Vec<&str> = data.iter().flatten().copied().collect();
+        mesh.curl(path, &[&["--header", "host: shop.example", "--header", &cookie], &more[..]].concat())
+    };
+    let other = |host: &str, more: &[&str]| mesh.curl("/1/", &[&["--header", host], more].concat());
+    let answers: [Answer; 9] = [
+        shop("/", None),
+        shop("/product/tea-kettle", None),
+        shop("/cart", Some("product_id=tea-kettle&quantity=2")),
+        shop("/cart", Some("product_id=desk-light&quantity=1")),
+        shop("/cart", None),
+        shop("/setCurrency", Some("currency_code=JPY")),
+        shop("/product/none", None),
+        other("host: motion.example", &[]),
+        other("host: parking.example", &["--data-binary", "a picture"]),
+    ];
+    let order = shop("/cart/checkout", Some(ORDER));
+    assert_eq!(order.status, 200, "{}", order.body);
+    answers.into_iter().map(|answer| (answer.status, answer.body)).collect()
+}
+
+/// The sum of a metric over all chains.
+fn sum(mesh: &Mesh, name: &str) -> u64 {
+    let text = mesh.admin("/metrics").body;
+    let of = |line: &str| line.strip_prefix(name)?.starts_with('{').then(|| line.rsplit(' ').next()?.parse::<u64>().ok())?;
+    text.lines().filter_map(of).sum()
+}
+
+#[test]
+fn a_visit_is_the_same_whoever_judges() {
+    let [judged, direct] = [false, true].map(|direct| {
+        if direct && !rustix::process::geteuid().is_root() {
+            eprintln!("SKIPPED: only root can have the kernel judge calls");
+            return None;
+        }
+        let spec = "  instances: {isolation: process, accounts: node}\n";
+        let leno = std::process::Command::new(env!("CARGO_BIN_EXE_leno"));
+        let mesh = Mesh::start_with_command(leno, spec, &documents(direct), |_| {});
+        let first = visit(&mesh, "one");
+        let statuses: Vec<u16> = first.iter().map(|(status, _)| *status).collect();
+        assert_eq!(statuses, [200, 200, 302, 302, 200, 302, 404, 200, 200], "{first:#?}");
+        // Again, when channels are there.
+        let second = visit(&mesh, "two");
+        assert!(sum(&mesh, "leno_chain_handed_over_total") > 0);
+        assert_eq!(sum(&mesh, "leno_chain_violations_total"), 0);
+        let calls = sum(&mesh, "leno_chain_channel_calls_total");
+        if direct {
+            assert!(calls > 20, "{calls} calls went through the kernel: {}", mesh.admin("/chains").body);
+            assert_eq!(sum(&mesh, "leno_chain_channel_violations_total"), 0);
+        } else {
+            assert_eq!(calls, 0);
+        }
+        Some(second)
+    });
+    if let (Some(judged), Some(direct)) = (judged, direct) {
+        for (number, (one, other)) in judged.iter().zip(&direct).enumerate() {
+            assert_eq!(one, other, "request {number}");
+        }
+    }
+}
