@@ -186,3 +186,48 @@ fn a_function_that_dies_ends_its_calls_and_the_next_ones_find_another() {
         wait_for_channels(&mut mesh);
     }
 }
+
+/// `LENO_HOSTILE_MILLISECONDS` says for how long; a minute is what the measurement takes.
+#[test]
+fn a_hostile_function_disturbs_nobody_else() {
+    if !has_channels() {
+        return;
+    }
+    let time = std::env::var("LENO_HOSTILE_MILLISECONDS").map_or(1500, |time| time.parse().unwrap());
+    let documents = line(WHO)
+        .replace("{name: web, to: [a]}", "{name: web, to: [a, evil]}, {name: evil}")
+        .replace("  callees: [a]\n", "  callees: [a, evil]\n")
+        + &member("evil", "")
+        + &unlogged("evil", WHO);
+    let mut mesh = Mesh::start(&documents);
+    wait_for_channels(&mut mesh);
+    mesh.wait_for("a channel to it", |mesh| {
+        assert_eq!(mesh.get("/call/evil.test/x").status, 200);
+        calls(mesh, "web", "evil") > 0
+    });
+    let begin = std::time::Instant::now();
+    assert_eq!(mesh.get(&format!("/call/evil.test/hostile/{time}")).status, 200);
+    let mut answered = 0;
+    while begin.elapsed() < std::time::Duration::from_millis(time + 200) {
+        assert_eq!(mesh.get(PATH).status, 200, "after {answered}");
+        answered += 1;
+    }
+    assert!(answered > 10, "{answered} requests");
+    let text = mesh.admin("/metrics").body;
+    let sum = |name: &str| -> u64 {
+        let of = |line: &str| line.strip_prefix(name)?.strip_prefix('{')?.rsplit(' ').next()?.parse::<u64>().ok();
+        text.lines().filter_map(of).sum()
+    };
+    let violations = [sum("leno_chain_violations_total"), sum("leno_chain_channel_violations_total")];
+    assert!(violations.iter().sum::<u64>() > 1000, "{violations:?}");
+    // Nobody else's: what it said is attributed to its own end.
+    for callee in ["a", "b"] {
+        let of_others = text.lines().filter(|line| {
+            line.starts_with("leno_chain_channel_violations_total{") && line.contains(&format!("callee=\"test/{callee}\""))
+        });
+        assert!(of_others.clone().count() > 0 && of_others.into_iter().all(|line| line.ends_with(" 0")), "{text}");
+    }
+    // Another instance takes its place.
+    mesh.wait_for("another one", |mesh| mesh.get("/call/evil.test/x").status == 200);
+    assert_eq!(mesh.get(PATH).status, 200);
+}

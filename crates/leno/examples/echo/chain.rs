@@ -1,6 +1,6 @@
 //! The same function with messages in memory.
 
-use crate::{Call, Error};
+use crate::{Call, Error, hostile};
 use leno_sdk::{Chain, HeaderName, HeaderValue, Pending, RequestHead, ResponseHead, StatusCode};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -63,6 +63,11 @@ fn answer(chain: &Chain, call: leno_sdk::Call) -> Result<(), Error> {
             Ok(call.answer(StatusCode::OK, chain.copy(statuses.to_string().as_bytes())?)?)
         }
         (Some("same"), _) => Ok(call.answer_with(StatusCode::OK, |body| body.into())?),
+        (Some("hostile"), Some(milliseconds)) => {
+            let time = Duration::from_millis(milliseconds.parse()?);
+            std::thread::spawn(move || hostile::scribble(time));
+            echo(chain, call, 200)
+        }
         (Some("hold"), _) => {
             println!("holding {} bytes", call.body().len());
             std::thread::sleep(Duration::from_secs(600));

@@ -14,10 +14,12 @@
 //! - `/all/<host>,<host>…/<path…>`: calls all of them at once with the same body, and answers with their statuses
 //! - `/same`: answers with the body where it is
 //! - `/hold`: keeps the body for ten minutes
+//! - `/hostile/<milliseconds>`: from now on, and for so long, sends anything to the node and on its channels
 //!
 //! Everything else is echoed, with the status in the environment variable `STATUS` if there is one: method, path, headers, length of the body, process id, environment.
 
 mod chain;
+mod hostile;
 
 use base64::prelude::{BASE64_STANDARD, Engine};
 use http_body_util::{BodyExt, Full};
