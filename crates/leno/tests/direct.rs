@@ -223,7 +223,8 @@ fn a_hostile_function_disturbs_nobody_else() {
     // Nobody else's: what it said is attributed to its own end.
     for callee in ["a", "b"] {
         let of_others = text.lines().filter(|line| {
-            line.starts_with("leno_chain_channel_violations_total{") && line.contains(&format!("callee=\"test/{callee}\""))
+            line.starts_with("leno_chain_channel_violations_total{")
+                && line.contains(&format!("callee=\"test/{callee}\""))
         });
         assert!(of_others.clone().count() > 0 && of_others.into_iter().all(|line| line.ends_with(" 0")), "{text}");
     }

@@ -82,8 +82,7 @@ fn a_chain_over_two_nodes_is_called_and_judged_like_any_functions() {
     let place = Place::here();
     let nodes = ["one", "two"].map(|name| Node::join_at(&place, &control, name, &[], &["--offer-instances", "1"]));
     let spec = "  protocol: chain\n  env: {CHAIN: \"1\"}\n  scale: {min: 1, max: 1}";
-    let front =
-        echo_function("front", &format!("{spec}\n  expose: [{{hosts: [\"*\"], path: /}}]\n  callees: [back]"));
+    let front = echo_function("front", &format!("{spec}\n  expose: [{{hosts: [\"*\"], path: /}}]\n  callees: [back]"));
     let back = echo_function("back", spec);
     let chain = "---\napiVersion: leno.dev/v1alpha1\nkind: Chain\nmetadata: {name: line, namespace: test}\nspec:\n  entry: front\n  \
                  direct: true\n  functions: [{name: front, to: [back]}, {name: back}]\n";
