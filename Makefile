@@ -16,8 +16,8 @@ run: setup ## Start the example application behind the mesh and drive it with re
 	@$(CARGO) build --release -p leno -p orders
 	@target/release/orders-demo $(ARGUMENTS)
 
-test: setup ## Run all tests.
-	@$(CARGO) test --release --workspace --no-fail-fast
+test: setup ## Run all tests. (Most wait for processes, so there are twice as many at a time as processors: RUST_TEST_THREADS.)
+	@RUST_TEST_THREADS=$${RUST_TEST_THREADS:-$$((2 * $$(nproc)))} $(CARGO) test --release --workspace --no-fail-fast
 
 test-stock-kernel: setup ## Run the tests of rooms as root on a stock Debian kernel, in QEMU without /dev/kvm (ARGUMENTS="crates/leno/tests/rooms.rs -- share": some).
 	@CARGO=$(CARGO) scripts/stock-kernel.sh $(ARGUMENTS)

@@ -63,7 +63,7 @@ pub struct Offer {
     pub arena: u32,
     /// How long a call may take, in milliseconds; 0: for ever.
     pub timeout_ms: u32,
-    /// For a caller: the names of the callee, with a comma between them. For a callee: what `x-forwarded-client-cert` is to say.
+    /// The names of the callee, with a comma between them. For a callee, then a line feed, and what `x-forwarded-client-cert` is to say.
     pub text: String,
 }
 

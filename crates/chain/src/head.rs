@@ -11,8 +11,8 @@ pub const MOST_BYTES: u32 = 64 << 10;
 /// Fields about a connection, which a message of HTTP/2 does not have either (RFC 9113, 8.2.2).
 const OF_CONNECTIONS: [&str; 5] = ["connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade"];
 
-/// Most fields of a head that is plain.
-const MOST_PLAIN: usize = 64;
+/// Most fields of a head that [is plain](RequestHead::is_plain).
+pub const MOST_PLAIN: usize = 64;
 
 /// The head of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -103,7 +103,7 @@ impl RequestHead {
     }
 
     /// Whether there is nothing in it that a sidecar would look at twice: a path that others may take for another one, a field that only the mesh may set,
-    /// or very many fields.
+    /// an expectation, or more than [`MOST_PLAIN`] fields.
     #[must_use]
     pub fn is_plain(&self) -> bool {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@".contains(&byte);
@@ -116,6 +116,7 @@ impl RequestHead {
         };
         let host = self.authority.host();
         path.is_some_and(segments)
+            && !self.headers.contains_key(http::header::EXPECT)
             && !host.is_empty()
             && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-.".contains(&byte))
             && self.headers.len() <= MOST_PLAIN

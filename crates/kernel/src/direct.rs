@@ -280,6 +280,11 @@ impl Channel {
         let _ = self.caller.set_tcp_nodelay(true);
     }
 
+    /// Whether one of the two programs has ended its end, or uses the socket otherwise.
+    pub fn has_ended(&self) -> bool {
+        [&self.caller, &self.callee].into_iter().any(option::is_shut)
+    }
+
     /// Whether nothing is open or held.
     pub fn is_idle(&self) -> bool {
         let counts = self.counts();

@@ -52,3 +52,13 @@ pub(crate) fn repair(socket: impl AsFd) -> io::Result<()> {
         unsafe { libc::setsockopt(socket, libc::IPPROTO_TCP, libc::TCP_REPAIR, (&raw const on).cast(), length) };
     if failed == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
+
+/// Whether one of the directions of a connection has ended.
+#[expect(unsafe_code, reason = "a system call")]
+pub(crate) fn is_shut(socket: impl AsFd) -> bool {
+    let events = libc::POLLRDHUP;
+    let mut polled = libc::pollfd { fd: socket.as_fd().as_raw_fd(), events, revents: 0 };
+    // SAFETY: the kernel reads and writes this one structure, which outlives the call, and does not wait.
+    let count = unsafe { libc::poll(&raw mut polled, 1, 0) };
+    count > 0 && polled.revents & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0
+}

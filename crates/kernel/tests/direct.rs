@@ -441,6 +441,25 @@ fn a_closed_channel_ends_what_has_begun() {
 }
 
 #[test]
+fn the_node_knows_when_a_program_has_ended_its_end() {
+    if !may_run() {
+        return;
+    }
+    let channels = Arc::new(Channels::load().unwrap());
+    let network = PrivateNetwork::new().unwrap();
+    for of_caller in [true, false] {
+        let pair = Pair::new(&channels, &network);
+        pair.exchange(1);
+        assert!(!pair.channel.has_ended());
+        let end = if of_caller { &pair.caller } else { &pair.callee };
+        end.0.shutdown(std::net::Shutdown::Write).unwrap();
+        while !pair.channel.has_ended() {
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[test]
 fn both_programs_see_the_end() {
     if !may_run() {
         return;

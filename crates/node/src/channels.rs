@@ -4,13 +4,13 @@ use leno_kernel::{Limits, PrivateNetwork};
 use leno_proxy::kernel::{Channel, ChannelCounts, ChannelLimits, OpenedChannel, Switch};
 use std::collections::HashMap;
 use std::error::Error;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// Makes channels in the kernel.
 pub(crate) struct KernelSwitch {
     channels: Arc<leno_kernel::Channels>,
     /// By chain. A program that does something else with its end of a channel reaches nobody but its own chain.
-    networks: Mutex<HashMap<String, Arc<PrivateNetwork>>>,
+    networks: Mutex<HashMap<String, Weak<PrivateNetwork>>>,
 }
 
 impl KernelSwitch {
@@ -31,27 +31,32 @@ impl KernelSwitch {
 impl Switch for KernelSwitch {
     fn open(&self, chain: &str, limits: ChannelLimits) -> Result<OpenedChannel, Box<dyn Error + Send + Sync>> {
         let mut networks = self.networks.lock().unwrap_or_else(PoisonError::into_inner);
-        let network = match networks.get(chain) {
-            Some(network) => network.clone(),
+        let network = match networks.get(chain).and_then(Weak::upgrade) {
+            Some(network) => network,
             None => {
                 let network = Arc::new(PrivateNetwork::new()?);
-                networks.insert(chain.to_owned(), network.clone());
+                networks.retain(|_, network| network.strong_count() > 0);
+                networks.insert(chain.to_owned(), Arc::downgrade(&network));
                 network
             }
         };
         drop(networks);
         let ChannelLimits { caller_arena, callee_arena, head } = limits;
         let opened = self.channels.open(&network, &Limits { caller_arena, callee_arena, head })?;
-        let channel = Box::new(KernelChannel(opened.channel));
+        let channel = Box::new(KernelChannel { channel: opened.channel, _network: network });
         Ok(OpenedChannel { channel, caller: opened.caller, callee: opened.callee })
     }
 }
 
-struct KernelChannel(leno_kernel::Channel);
+struct KernelChannel {
+    channel: leno_kernel::Channel,
+    /// It is there for as long as the chain has channels.
+    _network: Arc<PrivateNetwork>,
+}
 
 impl Channel for KernelChannel {
     fn counts(&self) -> ChannelCounts {
-        let counts = self.0.counts();
+        let counts = self.channel.counts();
         ChannelCounts {
             calls: counts.calls,
             answers: counts.answers,
@@ -66,6 +71,10 @@ impl Channel for KernelChannel {
     }
 
     fn close(&self) {
-        self.0.close();
+        self.channel.close();
+    }
+
+    fn has_ended(&self) -> bool {
+        self.channel.has_ended()
     }
 }

@@ -1,7 +1,7 @@
 //! Bodies: those that this program writes, and those that it was sent.
 
 use crate::arena::Part;
-use crate::state::NODE;
+use crate::state::{NODE, Number};
 use leno_chain::mapping::Mapping;
 use leno_chain::message::Place;
 use leno_chain::pool::Pool;
@@ -29,8 +29,8 @@ pub struct Shared {
 pub struct Received<'a> {
     bytes: &'a [u8],
     place: Place,
-    /// On which it came.
-    way: u32,
+    /// The call with which it came on a channel; that of the node has no number.
+    from: Number,
 }
 
 /// The body of a message that is sent: none, a [`Buffer`], a [`Shared`] one, or one that was [`Received`].
@@ -50,8 +50,8 @@ pub(crate) enum Kind<'a> {
 pub(crate) enum Memory {
     Own(Arc<Pool>),
     Other(Arc<Mapping>),
-    /// That of the other end of a channel.
-    Direct(u32, Arc<Mapping>),
+    /// That of the other end of a channel, for what came with this call.
+    Direct(Number, Arc<Mapping>),
     /// A part of what this program has sent on a channel.
     Kept(Arc<Part>),
 }
@@ -70,13 +70,13 @@ impl Memory {
         // SAFETY: nobody writes to what was sent: this library does not, and the functions of a chain are trusted with it, as the crate says.
         #[expect(unsafe_code, reason = "see above")]
         let bytes = unsafe { self.mapping().slice(place.offset, place.length) };
-        let way = match self {
-            Self::Own(_) | Self::Other(_) => NODE,
-            Self::Direct(way, _) => *way,
+        let from = match self {
+            Self::Own(_) | Self::Other(_) => Number::default(),
+            Self::Direct(from, _) => *from,
             // Nobody else knows that it is kept.
-            Self::Kept(_) => u32::MAX,
+            Self::Kept(_) => Number { way: u32::MAX, number: 0 },
         };
-        Received { bytes: bytes.unwrap_or_default(), place, way }
+        Received { bytes: bytes.unwrap_or_default(), place, from }
     }
 }
 
@@ -154,11 +154,16 @@ impl<'a> Received<'a> {
         let (start, end) = bounds(&range, self.bytes.len());
         let bytes = &self.bytes[start..end];
         let place = Place { offset: self.place.offset + start as u64, length: bytes.len() as u64, ..self.place };
-        Self { bytes, place, way: self.way }
+        Self { bytes, place, from: self.from }
     }
 
-    pub(crate) fn way(&self) -> u32 {
-        self.way
+    pub(crate) fn from(&self) -> Number {
+        self.from
+    }
+
+    /// Whether the node counts who reads it.
+    pub(crate) fn is_the_nodes(&self) -> bool {
+        self.from.way == NODE
     }
 
     /// Its bytes, where they are.

@@ -5,6 +5,7 @@ use leno_chain::descriptor::{self, BYTES, Descriptor, Kind};
 use leno_chain::handshake::{End, Offer};
 use leno_chain::mapping::Mapping;
 use leno_chain::socket;
+use rustix::event::epoll;
 use rustix::net::SendFlags;
 use std::collections::HashMap;
 use std::io;
@@ -21,15 +22,20 @@ const MOST: usize = 8;
 pub(crate) struct Channel {
     pub(crate) socket: Arc<OwnedFd>,
     pub(crate) end: End,
-    /// Where the other instance writes.
+    /// Where the other instance writes, and the number of that arena.
     pub(crate) peer: Arc<Mapping>,
+    pub(crate) arena: u32,
+    /// What waits for calls from it.
+    watched_by: Option<Arc<OwnedFd>>,
     /// How long a call may take.
     pub(crate) timeout: Option<Duration>,
-    /// Names of the callee, or what `x-forwarded-client-cert` is to say.
-    text: String,
+    /// The callee's names.
+    names: Vec<String>,
+    /// At a callee's end, what `x-forwarded-client-cert` is to say.
+    caller: String,
     /// No call may begin any more.
     pub(crate) withdrawn: bool,
-    /// At a caller's end, the calls that take a place.
+    /// The calls that take a place: at a caller's end until the answer is released, at a callee's until it is sent.
     places: [u32; PLACES as usize],
     last: u32,
     /// What the other instance may be reading, by the call's number.
@@ -53,30 +59,77 @@ pub(crate) enum Unsent {
 }
 
 impl Channel {
-    pub(crate) fn new(offer: &Offer, socket: OwnedFd, peer: Arc<Mapping>) -> io::Result<Self> {
+    /// `calls` is to wait for what comes at a callee's end.
+    pub(crate) fn new(offer: &Offer, socket: OwnedFd, peer: Arc<Mapping>, calls: &Arc<OwnedFd>) -> io::Result<Self> {
         let timeout = (offer.timeout_ms > 0).then(|| Duration::from_millis(offer.timeout_ms.into()));
         if offer.end == End::Caller {
             // Whoever reads looks now and then whether a call has taken too long.
             rustix::net::sockopt::set_socket_timeout(&socket, rustix::net::sockopt::Timeout::Recv, timeout)?;
         }
+        let mut watched_by = None;
+        if offer.end == End::Callee {
+            let data = epoll::EventData::new_u64(offer.number.into());
+            epoll::add(calls, &socket, data, epoll::EventFlags::IN)?;
+            watched_by = Some(calls.clone());
+        }
+        let (names, caller) = offer.text.split_once('\n').unwrap_or((&offer.text, ""));
+        let (names, caller) = (names.split(',').map(str::to_owned).collect(), caller.to_owned());
         let (places, sent, later) = ([0; PLACES as usize], HashMap::new(), Vec::new());
-        let (end, text, socket) = (offer.end, offer.text.clone(), Arc::new(socket));
-        Ok(Self { socket, end, peer, timeout, text, withdrawn: false, places, last: 0, sent, later })
+        let (end, arena, socket, withdrawn, last) = (offer.end, offer.arena, Arc::new(socket), false, 0);
+        Ok(Self { socket, end, peer, arena, watched_by, timeout, names, caller, withdrawn, places, last, sent, later })
     }
 
     /// Whether calls to this name go here.
     pub(crate) fn leads_to(&self, name: &str) -> bool {
-        self.end == End::Caller && !self.withdrawn && self.text.split(',').any(|known| known.eq_ignore_ascii_case(name))
+        self.end == End::Caller && !self.withdrawn && self.is_named(name)
+    }
+
+    /// Whether this is a name of the callee.
+    pub(crate) fn is_named(&self, name: &str) -> bool {
+        self.names.iter().any(|known| known.eq_ignore_ascii_case(name))
     }
 
     /// What the callee is told of who calls.
     pub(crate) fn caller(&self) -> &str {
-        &self.text
+        &self.caller
     }
 
     /// Calls that take a place.
     pub(crate) fn load(&self) -> usize {
         self.places.iter().filter(|number| **number != 0).count()
+    }
+
+    /// A call has come.
+    pub(crate) fn take_place(&mut self, number: u32) {
+        *self.place(number) = number;
+    }
+
+    /// A call that has come is answered.
+    pub(crate) fn free_place(&mut self, number: u32) {
+        let place = self.place(number);
+        if *place == number {
+            *place = 0;
+        }
+    }
+
+    /// Whether a call is open that has come.
+    pub(crate) fn has(&mut self, number: u32) -> bool {
+        *self.place(number) == number
+    }
+
+    /// Whether nothing is left to be said on a channel that was withdrawn.
+    pub(crate) fn is_done(&self) -> bool {
+        self.withdrawn && self.load() == 0
+    }
+
+    /// Nobody reads it any more.
+    pub(crate) fn end(&self) {
+        if let Some(calls) = &self.watched_by {
+            // The node has the socket, too, so it would be watched for ever.
+            let _ = epoll::delete(calls, &self.socket);
+        }
+        // Whoever reads it wakes up.
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
     }
 
     fn place(&mut self, number: u32) -> &mut u32 {

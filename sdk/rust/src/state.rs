@@ -44,12 +44,12 @@ pub(crate) struct Link {
     head: u32,
     waits_when_full: AtomicBool,
     /// What calls come from: the socket, and channels from callers.
-    pub(crate) calls: OwnedFd,
+    pub(crate) calls: Arc<OwnedFd>,
     state: Mutex<State>,
 }
 
 /// A call, by the way on which it came or went and its number there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Number {
     pub(crate) way: u32,
     pub(crate) number: u32,
@@ -68,6 +68,8 @@ pub(crate) struct State {
     last_asked: u32,
     arenas: HashMap<u32, Arc<Mapping>>,
     pub(crate) channels: HashMap<u32, Channel>,
+    /// What was sent on channels that have ended, by the number of the other end's arena: who has it may read on until the node forgets him.
+    left: HashMap<u32, Vec<Sent>>,
     /// What the node may be reading, by slot.
     sent: HashMap<u32, Sent>,
     /// What the node is told with whatever it is told next, or before this program waits.
@@ -110,7 +112,7 @@ impl Link {
     pub(crate) fn new(Connected { socket, own, node, head }: Connected) -> io::Result<Arc<Self>> {
         let (own, node) = (Arena::new(own), Arc::new(node));
         let (waits_when_full, state) = (AtomicBool::new(false), Mutex::default());
-        let calls = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let calls = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
         epoll::add(&calls, &socket, epoll::EventData::new_u64(NODE.into()), epoll::EventFlags::IN)?;
         Ok(Arc::new(Self { socket, own, node, head, waits_when_full, calls, state }))
     }
@@ -141,7 +143,7 @@ impl Link {
     /// Writes a message that goes this way into the arena. One that answers a call may have a body that is a part of the call's.
     fn write(
         &self,
-        (way, answers): (u32, bool),
+        (way, answers): (u32, Option<Number>),
         head: &[u8],
         parent: u32,
         payload: &Payload<'_>,
@@ -154,8 +156,8 @@ impl Link {
             }
             Body::Shared(shared) => (payload.place(), Some(shared.memory().clone())),
             Body::Received(received) if received.is_empty() => (Place::default(), None),
-            Body::Received(received) if received.way() == NODE && way == NODE => (payload.place(), None),
-            Body::Received(received) if received.way() == way && answers => {
+            Body::Received(received) if received.is_the_nodes() && way == NODE => (payload.place(), None),
+            Body::Received(received) if answers == Some(received.from()) => {
                 (Place { arena: message::NODE, ..payload.place() }, None)
             }
             // Nobody counts who reads what came on a channel, so it is not passed on.
@@ -183,16 +185,16 @@ impl Link {
         payload: &Payload<'_>,
     ) -> Result<Number, Error> {
         let is_the_nodes =
-            matches!(&payload.0, Body::Received(received) if received.way() == NODE && !received.is_empty());
+            matches!(&payload.0, Body::Received(received) if received.is_the_nodes() && !received.is_empty());
         let channel = name.filter(|_| !is_the_nodes).and_then(|name| self.lock().channel_to(name));
         if let Some(way) = channel {
-            let written = self.write((way, false), head, 0, payload)?;
+            let written = self.write((way, None), head, 0, payload)?;
             if let Some(number) = self.begin(way, written) {
                 return Ok(number);
             }
         }
         let parent = parent.filter(|parent| parent.way == NODE).map_or(0, |parent| parent.number);
-        let written = self.write((NODE, false), head, parent, payload)?;
+        let written = self.write((NODE, None), head, parent, payload)?;
         self.ask(&mut self.lock(), written)
     }
 
@@ -228,7 +230,7 @@ impl Link {
 
     /// Answers a call.
     pub(crate) fn answer(&self, to: Number, head: &[u8], payload: &Payload<'_>) -> Result<(), Error> {
-        let written = self.write((to.way, true), head, 0, payload)?;
+        let written = self.write((to.way, Some(to)), head, 0, payload)?;
         let mut state = self.lock();
         state.cancelled.remove(&to);
         if to.way == NODE {
@@ -240,7 +242,7 @@ impl Link {
     /// Has another function answer a call.
     pub(crate) fn forward(&self, from: Number, head: &[u8], payload: &Payload<'_>) -> Result<(), Error> {
         let is_the_nodes = from.way == NODE;
-        let written = self.write((NODE, false), head, if is_the_nodes { from.number } else { 0 }, payload)?;
+        let written = self.write((NODE, None), head, if is_the_nodes { from.number } else { 0 }, payload)?;
         let mut state = self.lock();
         state.cancelled.remove(&from);
         if is_the_nodes {
@@ -267,6 +269,7 @@ impl Link {
 
     fn fail_locked(&self, state: &mut State, number: Number) {
         let descriptor = Descriptor::number(Kind::Answer, number.number);
+        state.closed(number);
         // If the link has ended, so has the call.
         if number.way == NODE {
             let _ = self.tell(state, descriptor);
@@ -330,6 +333,12 @@ impl Link {
         };
         let ended: Vec<_> = state.channels.iter_mut().filter_map(told).collect();
         ended.into_iter().for_each(|way| state.end_channel(way));
+        // Nobody may be waiting for what comes on these.
+        let withdrawn = state.channels.iter().filter(|(_, channel)| channel.withdrawn && channel.end == End::Caller);
+        for way in withdrawn.map(|(way, _)| *way).collect::<Vec<_>>() {
+            while !state.is_read(way) && self.read(state, way) {}
+            state.end_if_done(way);
+        }
     }
 
     fn tell_node_later(&self, state: &mut State) {
@@ -433,10 +442,14 @@ impl Link {
                 }
                 Kind::Cancel => self.cancelled(state, number),
                 Kind::Free => drop(state.sent.remove(&descriptor.slot)),
-                Kind::Forget => drop(state.arenas.remove(&descriptor.number)),
+                Kind::Forget => {
+                    state.arenas.remove(&descriptor.number);
+                    state.left.remove(&descriptor.number);
+                }
                 Kind::Withdraw => {
                     if let Some(channel) = state.channels.get_mut(&descriptor.number) {
                         channel.withdrawn = true;
+                        state.end_if_done(descriptor.number);
                     }
                 }
                 Kind::Release | Kind::Forward => return None,
@@ -447,11 +460,7 @@ impl Link {
 
     fn take_offer(&self, state: &mut State, offer: &Offer, socket: OwnedFd) -> Option<()> {
         let peer = state.arenas.get(&offer.arena)?.clone();
-        let channel = Channel::new(offer, socket, peer).ok()?;
-        if offer.end == End::Callee {
-            let data = epoll::EventData::new_u64(offer.number.into());
-            epoll::add(&self.calls, &channel.socket, data, epoll::EventFlags::IN).ok()?;
-        }
+        let channel = Channel::new(offer, socket, peer, &self.calls).ok()?;
         state.channels.insert(offer.number, channel);
         Some(())
     }
@@ -480,12 +489,18 @@ impl Link {
                     self.release_locked(state, number, 0);
                 }
                 self.answered(state, number, arrived);
+                state.end_if_done(way);
             }
-            (End::Callee, Kind::Call) => match channel.message(way, descriptor, None) {
-                Some(arrived) => state.calls.push_back((number, arrived)),
-                None => self.fail_locked(state, number),
-            },
+            (End::Callee, Kind::Call) => {
+                channel.take_place(descriptor.number);
+                match channel.message(way, descriptor, None) {
+                    Some(arrived) => state.calls.push_back((number, arrived)),
+                    None => self.fail_locked(state, number),
+                }
+            }
             (End::Callee, Kind::Release) => drop(channel.sent.remove(&descriptor.number)),
+            // It may be answered already.
+            (End::Callee, Kind::Cancel) if !channel.has(descriptor.number) => {}
             (End::Callee, Kind::Cancel) => self.cancelled(state, number),
             _ => return None,
         }
@@ -581,8 +596,11 @@ impl Link {
         let mut head = RequestHead::decode(self.head(arrived)).ok()?;
         if number.way != NODE {
             head.check(arrived.body_bytes()).ok().filter(|()| head.is_plain())?;
-            let caller = self.lock().channels.get(&number.way).map(|channel| HeaderValue::from_str(channel.caller()));
-            head.headers.insert(CALLER, caller?.ok()?);
+            let state = self.lock();
+            let channel = state.channels.get(&number.way)?;
+            let is_named =
+                head.authority.port_u16().is_none_or(|port| port == 80) && channel.is_named(head.authority.host());
+            head.headers.insert(CALLER, is_named.then(|| HeaderValue::from_str(channel.caller()))?.ok()?);
         }
         Some(head)
     }
@@ -646,7 +664,7 @@ impl Channel {
             (0, _) => None,
             (_, message::INSTANCE) => {
                 self.peer.check(body.offset, body.length).ok()?;
-                Some((Memory::Direct(way, self.peer.clone()), body))
+                Some((Memory::Direct(Number { way, number: descriptor.number }, self.peer.clone()), body))
             }
             // A part of what it was sent.
             (_, message::NODE) => {
@@ -692,6 +710,9 @@ impl State {
 
     /// Ends the calls that have taken too long, as a sidecar would.
     pub(crate) fn end_late_calls(&mut self) {
+        if self.asked.values().all(|asked| asked.deadline.is_none() || asked.answer.is_some()) {
+            return;
+        }
         let now = Instant::now();
         let mut late = Vec::new();
         for (number, asked) in &mut self.asked {
@@ -713,7 +734,22 @@ impl State {
         leading.min_by_key(|(_, channel)| channel.load()).map(|(way, _)| *way)
     }
 
+    /// A call that came is answered.
+    fn closed(&mut self, number: Number) {
+        self.cancelled.remove(&number);
+        if let Some(channel) = self.channels.get_mut(&number.way) {
+            channel.free_place(number.number);
+        }
+    }
+
+    fn end_if_done(&mut self, way: u32) {
+        if self.channels.get(&way).is_some_and(Channel::is_done) {
+            self.end_channel(way);
+        }
+    }
+
     fn answer_on_channel(&mut self, to: Number, written: Written) -> Result<(), Error> {
+        self.closed(to);
         let channel = self.channels.get_mut(&to.way).ok_or(Error::Failed)?;
         let descriptor = Descriptor::message(Kind::Answer, to.number, written.message.slot(), written.length);
         match channel.tell(descriptor) {
@@ -739,8 +775,11 @@ impl State {
     /// The other end is gone, or the node has taken the channel away.
     pub(crate) fn end_channel(&mut self, way: u32) {
         let Some(channel) = self.channels.remove(&way) else { return };
-        // Whoever reads it wakes up.
-        let _ = rustix::net::shutdown(&channel.socket, rustix::net::Shutdown::Both);
+        channel.end();
+        if !channel.sent.is_empty() {
+            self.left.entry(channel.arena).or_default().extend(channel.sent.into_values());
+        }
+        self.cancelled.retain(|number| number.way != way);
         self.calls.retain(|(number, _)| number.way != way);
         for (number, asked) in &mut self.asked {
             if number.way == way && asked.answer.is_none() {

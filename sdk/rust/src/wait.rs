@@ -114,7 +114,7 @@ impl Link {
                     // An offer of the first channel would come here, too.
                     if channels { self.wait_for_calls() } else { Got::Packet(self.wait_for_packet(&mut bytes)) }
                 }
-                ([way], 1, None) => {
+                ([way], 1, None) if !state.is_urgent(*way, interest) => {
                     // It may have ended just now.
                     let socket = state.channels.get(way).map(|channel| channel.socket.clone());
                     drop(state);
@@ -152,11 +152,11 @@ impl Link {
                     for way in ready {
                         self.read(&mut state, way);
                     }
-                    state.end_late_calls();
                 }
                 (Got::Packet(received), _) => self.take(&mut state, &bytes, received),
-                (Got::Late | Got::Bytes(_), _) => state.end_late_calls(),
+                (Got::Late | Got::Bytes(_), _) => {}
             }
+            state.end_late_calls();
             state.wake(Some(interest));
         };
         state.waiters.leave();
@@ -226,6 +226,14 @@ impl State {
         ways.sort_unstable();
         ways.dedup();
         ways
+    }
+
+    /// Whether the calls that somebody waits for have taken so long that the channel's own timeout would be too late.
+    fn is_urgent(&self, way: u32, interest: &Interest) -> bool {
+        let Interest::Answers(numbers) = interest else { return false };
+        let timeout = self.channels.get(&way).and_then(|channel| channel.timeout);
+        let left = self.deadline(numbers).map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        timeout.zip(left).is_some_and(|(timeout, left)| left < timeout / 2)
     }
 
     /// Whether calls come on channels, too.

@@ -18,6 +18,8 @@ use std::time::Duration;
 
 /// The port that connection rules are asked about: calls through memory have none, and judged as requests they have that of HTTP.
 const PORT: u16 = 80;
+/// Header fields of a call that goes through the kernel, at most.
+const MOST_FIELDS: u32 = leno_chain::head::MOST_PLAIN as u32;
 
 /// The open channels of a node.
 #[derive(Default)]
@@ -158,10 +160,25 @@ impl fmt::Debug for Channels {
 /// Calls that the kernel may judge.
 pub(crate) struct Direct<'a> {
     pub callee: &'a Arc<FunctionEntry>,
+    pub terms: Terms,
+}
+
+/// What a channel is opened with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Terms {
     /// Names by which the caller means the callee.
     pub names: String,
     /// How long a call may take.
     pub timeout: Option<Duration>,
+    /// The callee's.
+    pub revision: u32,
+}
+
+/// Why calls need a sidecar.
+pub(crate) struct Indirect {
+    pub reason: String,
+    /// It forbids nothing that is under way.
+    pub permits: bool,
 }
 
 /// Whether calls from one function of a chain to another may go without a sidecar: nothing but who calls whom decides about them, and nobody asked for
@@ -173,68 +190,85 @@ pub(crate) fn direct<'a>(
     snapshot: &'a NodeSnapshot,
     caller: &FunctionEntry,
     to: &Callee,
-) -> Result<Direct<'a>, String> {
-    let not = |reason: &str| Err(reason.to_owned());
-    let Some(chain) = caller.slice.chain.as_ref().filter(|chain| chain.direct) else {
-        return not("the chain is not `direct`");
-    };
-    if !chain.to.contains(&to.id) {
-        return not("it is not in `to`");
-    }
-    let Some(callee) = snapshot.functions.get(&to.id) else { return not("this node does not host it") };
-    if callee.slice.chain.as_ref().is_none_or(|other| other.chain != chain.chain) {
-        return not("it is in another chain");
-    }
-    if [caller, callee].iter().any(|entry| entry.slice.protocol != AppProtocol::Chain) {
-        return not("both need `protocol: chain`");
-    }
-    if callee.slice.concurrency > 0 {
-        return not("it has a limit of `concurrency`");
-    }
-    if callee.slice.revisions.split.is_some() {
-        return not("its requests are divided between revisions");
+) -> Result<Direct<'a>, Indirect> {
+    let not = |permits: bool, reason: &str| Err(Indirect { reason: reason.to_owned(), permits });
+    let Some(callee) = snapshot.functions.get(&to.id) else { return not(false, "this node does not host it") };
+    let to_callee = caller.outbound.spec.targets.iter().find(|target| target.function == *callee.name);
+    let Some(to_callee) = to_callee else { return not(false, "it is no callee") };
+    if !caller.outbound.spec.authorization.is_empty() {
+        return not(false, "the caller's policies have rules about its calls");
     }
     if !caller.outbound_extensions.is_empty() || !callee.inbound_extensions.is_empty() {
-        return not("extensions see the requests");
+        return not(false, "extensions see the requests");
     }
-    for (side, spec) in [("the caller's", &caller.outbound.spec), ("its", &callee.inbound.spec)] {
-        if let Some(what) = needs_a_sidecar(spec) {
-            return Err(format!("{side} policies have {what}"));
-        }
-    }
-    if !caller.outbound.spec.authorization.is_empty() {
-        return not("the caller's policies have rules about its calls");
-    }
-    let to_callee = caller.outbound.spec.targets.iter().find(|target| target.function == *callee.name);
-    let Some(to_callee) = to_callee else { return not("it is no callee") };
-    let own = callee.inbound.spec.targets.first();
-    for target in [Some(to_callee), own].into_iter().flatten() {
-        if target.retry.is_some() || target.breaker.is_some() {
-            return not("there are retries or a circuit breaker");
-        }
+    let sides = [("the caller's", &caller.outbound.spec), ("its", &callee.inbound.spec)];
+    let find = |needs: fn(&ProgramSpec) -> Option<&'static str>| {
+        sides.iter().find_map(|(side, spec)| Some(format!("{side} policies have {}", needs(spec)?)))
+    };
+    if let Some(reason) = find(may_refuse) {
+        return not(false, &reason);
     }
     if let Err(refused) = connections::judge(snapshot, caller, &to.id, PORT, "") {
-        return Err(format!("it refuses the caller: {}", refused.reason));
+        return not(false, &format!("it refuses the caller: {}", refused.reason));
     }
-    let timeouts = [Some(to_callee), own].into_iter().flatten().map(|target| target.timeout_ms);
+    if snapshot.mesh.limits.headers < MOST_FIELDS {
+        return not(false, "the mesh allows fewer header fields than the kernel lets through");
+    }
+    // From here on, nothing is forbidden.
+    if let Some(reason) = find(does_more) {
+        return not(true, &reason);
+    }
+    let Some(chain) = caller.slice.chain.as_ref().filter(|chain| chain.direct) else {
+        return not(true, "the chain is not `direct`");
+    };
+    if !chain.to.contains(&to.id) {
+        return not(true, "it is not in `to`");
+    }
+    if callee.slice.chain.as_ref().is_none_or(|other| other.chain != chain.chain) {
+        return not(false, "it is in another chain");
+    }
+    if [caller, callee].iter().any(|entry| entry.slice.protocol != AppProtocol::Chain) {
+        return not(true, "both need `protocol: chain`");
+    }
+    if callee.slice.concurrency > 0 {
+        return not(true, "it has a limit of `concurrency`");
+    }
+    if callee.slice.revisions.split.is_some() {
+        return not(true, "its requests are divided between revisions");
+    }
+    let targets = [Some(to_callee), callee.inbound.spec.targets.first()];
+    if targets.into_iter().flatten().any(|target| target.retry.is_some() || target.breaker.is_some()) {
+        return not(true, "there are retries or a circuit breaker");
+    }
+    let timeouts = targets.into_iter().flatten().map(|target| target.timeout_ms);
     let timeout = timeouts.filter(|timeout| *timeout > 0).min().map(Duration::from_millis);
     let names: Vec<&str> = to.hosts.iter().map(String::as_str).filter(|name| !name.contains(['*', ','])).collect();
-    Ok(Direct { callee, names: names.join(","), timeout })
+    let terms = Terms { names: names.join(","), timeout, revision: callee.slice.revisions.number };
+    Ok(Direct { callee, terms })
 }
 
-/// What of a program the kernel cannot do.
-fn needs_a_sidecar(spec: &ProgramSpec) -> Option<&'static str> {
+/// What of a program may refuse a request, and the kernel does not know.
+fn may_refuse(spec: &ProgramSpec) -> Option<&'static str> {
     let sidecar = &spec.sidecar;
     [
         (!spec.authentication.is_empty(), "tokens"),
         (!spec.rate_limits.is_empty(), "rate limits"),
         (!spec.authorizers.is_empty(), "authorizers"),
-        (spec.tracing.enabled, "tracing"),
-        (spec.access_log.enabled, "an access log"),
-        (!sidecar.request_headers.is_empty() || !sidecar.response_headers.is_empty(), "edits of header fields"),
         (!sidecar.protocols.is_empty() || !sidecar.ports.is_empty(), "protocols or ports"),
         (spec.audit_default, "an audit"),
         (!spec.authorization.iter().all(asks_only_who), "rules about more than who calls"),
+    ]
+    .into_iter()
+    .find_map(|(needs, what)| needs.then_some(what))
+}
+
+/// What of a program the kernel does not do, and refuses nothing.
+fn does_more(spec: &ProgramSpec) -> Option<&'static str> {
+    let sidecar = &spec.sidecar;
+    [
+        (spec.tracing.enabled, "tracing"),
+        (spec.access_log.enabled, "an access log"),
+        (!sidecar.request_headers.is_empty() || !sidecar.response_headers.is_empty(), "edits of header fields"),
     ]
     .into_iter()
     .find_map(|(needs, what)| needs.then_some(what))
@@ -304,5 +338,5 @@ impl Collector for Scrape {
 pub fn in_words(snapshot: &NodeSnapshot, caller: &FunctionId, callee: &FunctionId) -> String {
     let Some(caller) = snapshot.functions.get(caller) else { return String::new() };
     let Some(to) = caller.slice.callees.iter().find(|to| to.id == *callee) else { return String::new() };
-    direct(snapshot, caller, to).map_or_else(|reason| reason, |_| "direct".to_owned())
+    direct(snapshot, caller, to).map_or_else(|indirect| indirect.reason, |_| "direct".to_owned())
 }

@@ -67,6 +67,9 @@ pub trait Channel: Send + Sync {
 
     /// Lets no call begin any more.
     fn close(&self);
+
+    /// Whether one of the two instances has ended its end.
+    fn has_ended(&self) -> bool;
 }
 
 /// Kinds of what the kernel does not let through, in the order of [`ChannelCounts`].

@@ -28,7 +28,7 @@ impl Pair {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let ends = [TcpStream::connect(listener.local_addr().unwrap()).unwrap(), listener.accept().unwrap().0];
         let [of_caller, of_callee] = [&ends[0], &ends[1]].map(|end| end.try_clone().unwrap().into());
-        callee.offer(&caller, End::Callee, timeout, "By=echo;URI=caller".to_owned(), of_callee).unwrap();
+        callee.offer(&caller, End::Callee, timeout, "other,Echo\nBy=echo;URI=caller".to_owned(), of_callee).unwrap();
         let names = "other,Echo".to_owned();
         let number = caller.offer(&callee, End::Caller, timeout, names, of_caller).unwrap();
         Self { node, caller, number, ends, functions: [first, second] }

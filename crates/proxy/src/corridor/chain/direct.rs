@@ -6,7 +6,7 @@
 
 use crate::corridor::worker::Worker;
 use crate::runtime::schedule::{self, Class};
-use crate::state::channels::{self, Direct, Edge, Open};
+use crate::state::channels::{self, Direct, Edge, Indirect, Open, Terms};
 use crate::state::credential::Caller;
 use crate::state::instances::Lease;
 use crate::state::kernel::{CHANNEL_VIOLATIONS, ChannelCounts, ChannelLimits};
@@ -24,7 +24,7 @@ const MOST: usize = 16;
 const IDLE: Duration = Duration::from_secs(10);
 /// Between two looks at what a channel has counted.
 const LOOK: Duration = Duration::from_secs(1);
-/// Calls that are open when what allowed them is taken away have so long to end, as those through a sidecar have.
+/// Calls that are open when what allowed them is taken away have so long to end, as requests through a sidecar have.
 const GRACE: Duration = crate::corridor::open::GRACE;
 /// Between two looks at a channel that is to end.
 const LAST_LOOK: Duration = Duration::from_millis(20);
@@ -43,21 +43,23 @@ pub(super) fn consider(worker: &Rc<Worker>, caller: &Arc<Caller>, host: &str) {
     };
     let Ok(direct) = channels::direct(&snapshot, &entry, to) else { return };
     let taken = node.channels.addresses(&caller.instance, &to.id);
-    if taken.len() >= MOST || direct.names.is_empty() || direct.names.len() > MOST_TEXT {
+    let Direct { callee, terms } = direct;
+    if taken.len() >= MOST || terms.names.is_empty() {
         return;
     }
-    let number = direct.callee.slice.revisions.number;
-    let Some(lease) = node.instances.try_acquire(&to.id, number, &taken) else { return };
+    let Some(lease) = node.instances.try_acquire(&to.id, terms.revision, &taken) else { return };
     // One that has a channel already is given only if there is no other.
     if taken.contains(&lease.address) || !node.channels.begin(&caller.instance, &to.id) {
         return;
     }
-    let Direct { names, timeout, callee } = direct;
-    let who = format!("By={};URI={}", callee.identity, entry.identity);
+    let who = format!("{}\nBy={};URI={}", terms.names, callee.identity, entry.identity);
+    if who.len() > MOST_TEXT {
+        return node.channels.begun(&caller.instance, &to.id);
+    }
     let opening = Opening { worker: worker.clone(), caller: caller.clone(), callee: to.id.clone(), lease };
     schedule::spawn_for(Class::OWN, async move {
         let (node, caller, callee) = (opening.worker.node.clone(), opening.caller.clone(), opening.callee.clone());
-        let watched = opening.open(names, who, timeout).await;
+        let watched = opening.open(terms, who).await;
         node.channels.begun(&caller.instance, &callee);
         if let Some(watched) = watched {
             watched.watch().await;
@@ -76,7 +78,7 @@ struct Opening {
 
 impl Opening {
     /// `None`: there is none, which was said.
-    async fn open(self, names: String, who: String, timeout: Option<Duration>) -> Option<Watched> {
+    async fn open(self, terms: Terms, who: String) -> Option<Watched> {
         let Self { worker, caller, callee, lease } = self;
         let node = worker.node.clone();
         let instance = lease.instance.clone().filter(|instance| !node.channels.is_banned(instance))?;
@@ -93,14 +95,14 @@ impl Opening {
         let opened = opened.map_err(Into::into).and_then(|opened| opened);
         let opened = opened.inspect_err(|error| tracing::warn!(chain, %error, "no channel can be opened")).ok()?;
         // The callee first: it knows the channel when the first call comes.
-        link.offer(&from, End::Callee, timeout, who, opened.callee).ok()?;
-        let number = from.offer(&link, End::Caller, timeout, names, opened.caller).ok()?;
+        link.offer(&from, End::Callee, terms.timeout, who, opened.callee).ok()?;
+        let number = from.offer(&link, End::Caller, terms.timeout, terms.names.clone(), opened.caller).ok()?;
         tracing::debug!(from = &*caller.instance, to = &*instance, "calls go through the kernel from now on");
         let edge = Edge { chain, caller: caller.function.clone(), callee };
         let (channel, address) = (opened.channel, lease.address);
         let open = Arc::new(Open { edge, channel, caller: caller.instance.clone(), callee: instance, address });
         node.channels.add(open.clone());
-        Some(Watched { worker, caller, open, from, link, number, lease })
+        Some(Watched { worker, caller, open, from, link, number, lease, terms })
     }
 }
 
@@ -115,6 +117,8 @@ struct Watched {
     number: u32,
     /// Counts as one request.
     lease: Lease,
+    /// As it was opened.
+    terms: Terms,
 }
 
 /// Why a channel is closed.
@@ -134,7 +138,7 @@ impl Watched {
             let begin = Instant::now();
             let mut idle = 0;
             // Once more: what was sent last may not be read yet.
-            while idle < 2 && begin.elapsed() < grace && !self.has_ended() {
+            while idle < 2 && begin.elapsed() < grace && !self.has_ended() && !self.open.channel.has_ended() {
                 tokio::time::sleep(LAST_LOOK).await;
                 idle = if self.open.channel.counts().is_idle() { idle + 1 } else { 0 };
             }
@@ -164,10 +168,11 @@ impl Watched {
                 () = tokio::time::sleep(LOOK) => {}
             }
             let counts = self.open.channel.counts();
-            if self.broke_rules(&counts, &mut violations) {
+            if self.broke_rules(&counts, &mut violations) || self.open.channel.has_ended() {
                 return Closed::AtOnce;
             }
-            if counts.calls != before || !counts.is_idle() {
+            // An answer that nobody has released yet is, when the channel is withdrawn.
+            if counts.calls != before || counts.open > 0 {
                 (before, since) = (counts.calls, Instant::now());
             } else if since.elapsed() >= IDLE {
                 return Closed::Within(GRACE);
@@ -181,13 +186,17 @@ impl Watched {
         if self.caller.is_revoked() {
             return Some(Closed::AtOnce);
         }
-        let present = self.worker.snapshot_with(&self.open.edge.caller);
-        let allowed = present.as_ref().is_some_and(|(snapshot, entry)| {
-            let to = entry.slice.callees.iter().find(|to| to.id == self.open.edge.callee);
-            to.is_some_and(|to| channels::direct(snapshot, entry, to).is_ok())
-        });
-        if !allowed {
+        let Some((snapshot, entry)) = self.worker.snapshot_with(&self.open.edge.caller) else {
             return Some(Closed::Within(GRACE));
+        };
+        let to = entry.slice.callees.iter().find(|to| to.id == self.open.edge.callee);
+        match to.map(|to| channels::direct(&snapshot, &entry, to)) {
+            Some(Ok(direct)) if direct.terms == self.terms => {}
+            // What is open may go on, as it was begun.
+            Some(Ok(_)) | Some(Err(Indirect { permits: true, .. })) => {
+                return Some(Closed::Within(self.terms.timeout.unwrap_or(Duration::MAX)));
+            }
+            Some(Err(Indirect { permits: false, .. })) | None => return Some(Closed::Within(GRACE)),
         }
         // It waits for the last of its requests, of which this is one.
         node.terminating.contains(self.open.address).then_some(Closed::Within(Duration::MAX))
