@@ -1,12 +1,17 @@
 //! A function of the tests. What it does is in the path of each call. Its link is its standard input, or, with `listen`, comes to where the
 //! environment says.
 
-use leno_sdk::{Call, Chain, Error, Method, OnFull, Pending, RequestHead, ResponseHead, StatusCode};
+use leno_sdk::{Answer, Call, Chain, Error, Method, OnFull, Pending, RequestHead, ResponseHead, StatusCode};
 use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv, socket_with};
 use std::error::Error as StdError;
 use std::io;
 use std::os::fd::AsFd;
+use std::sync::Mutex;
 use std::thread;
+
+/// What `swap` and `keep-answer` hold.
+static HELD: Mutex<Option<Call>> = Mutex::new(None);
+static ANSWER: Mutex<Option<(Vec<u8>, Answer)>> = Mutex::new(None);
 
 /// Workers, unless there is to be `one`.
 const WORKERS: usize = 4;
@@ -117,6 +122,51 @@ fn handle(chain: &Chain, call: Call) -> Result<(), Box<dyn StdError>> {
             let answer =
                 chain.call(Some(&call), &to(name, &rest), chain.copy(b"its own body"[..9].as_ref())?)?.wait()?;
             call.answer(answer.status(), answer.body())?;
+        }
+        // A body of its own with the same bytes.
+        "copy" => {
+            let copy = chain.copy(&call.body())?;
+            call.answer(StatusCode::OK, copy)?;
+        }
+        // Two calls, the second of which is answered with the first one's body.
+        "two" => {
+            let ask = |body: &[u8]| chain.call(Some(&call), &to(name, &rest), chain.copy(body)?);
+            let (first, second) = (ask(b"the first one")?, ask(b"the second one")?);
+            let bodies = [second.wait()?, first.wait()?].map(|answer| answer.body().to_vec());
+            call.answer(StatusCode::OK, chain.copy(&bodies.concat())?)?;
+        }
+        "swap" => {
+            let first = HELD.lock().map_err(|_| "poisoned")?.take();
+            match first {
+                Some(first) => {
+                    call.answer(StatusCode::OK, first.body())?;
+                    first.answer(StatusCode::OK, ())?;
+                }
+                None => *HELD.lock().map_err(|_| "poisoned")? = Some(call),
+            }
+        }
+        // Keeps an answer, and says later whether it is what it was.
+        "keep-answer" => {
+            let answer = chain.call(Some(&call), &to(name, &rest), chain.copy(&[7; 1000])?)?.wait()?;
+            *ANSWER.lock().map_err(|_| "poisoned")? = Some((answer.body().to_vec(), answer));
+            call.answer(StatusCode::OK, ())?;
+        }
+        "same-answer" => {
+            let kept = ANSWER.lock().map_err(|_| "poisoned")?.take();
+            let same = kept.is_some_and(|(copy, answer)| !copy.is_empty() && *copy == *answer.body());
+            call.answer(StatusCode::OK, chain.copy(same.to_string().as_bytes())?)?;
+        }
+        // Writes to all memory that is free.
+        "scribble" => {
+            let mut taken = Vec::new();
+            for length in [1 << 20, 1 << 12, 64] {
+                while let Ok(mut buffer) = chain.buffer(length) {
+                    buffer.fill(0xff);
+                    taken.push(buffer);
+                }
+            }
+            drop(taken);
+            call.answer(StatusCode::OK, ())?;
         }
         // Calls as often as the name says, without an answer of its own in between: all of its arena comes and goes.
         "many" => {

@@ -14,6 +14,7 @@ use std::time::Duration;
 struct Pair {
     node: Arc<Node>,
     caller: Link,
+    callee: Link,
     number: u32,
     /// As the node has it.
     ends: [TcpStream; 2],
@@ -31,7 +32,7 @@ impl Pair {
         callee.offer(&caller, End::Callee, timeout, "other,Echo\nBy=echo;URI=caller".to_owned(), of_callee).unwrap();
         let names = "other,Echo".to_owned();
         let number = caller.offer(&callee, End::Caller, timeout, names, of_caller).unwrap();
-        Self { node, caller, number, ends, functions: [first, second] }
+        Self { node, caller, callee, number, ends, functions: [first, second] }
     }
 
     /// What the caller answers, which it has from the other one.
@@ -133,4 +134,22 @@ async fn calls_go_through_the_node_once_the_channel_is_withdrawn_or_has_ended() 
         tokio::time::timeout(Duration::from_secs(30), answers).await.unwrap();
         until("it goes on through the node", || node.routed.load(Ordering::Relaxed) > 0).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_may_be_answered_with_the_body_of_another() {
+    let pair = Pair::start("", None).await;
+    let answer = pair.ask("/two/echo/swap", b"").await;
+    assert_eq!((answer, pair.routed()), ((StatusCode::OK, "the first one".to_owned()), 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_stays_what_it_was_when_its_channel_has_ended() {
+    let pair = Pair::start("", None).await;
+    assert_eq!(pair.ask("/keep-answer/echo/copy", b"").await.0, StatusCode::OK);
+    pair.ends.iter().for_each(|end| drop(end.shutdown(std::net::Shutdown::Both)));
+    for _ in 0..20 {
+        assert_eq!(call(&pair.callee, "/scribble", b"").await.unwrap().head.status, StatusCode::OK);
+    }
+    assert_eq!(pair.ask("/same-answer", b"").await, (StatusCode::OK, "true".to_owned()));
 }
