@@ -2,7 +2,8 @@
 
 use crate::body::{Memory, Payload, Received};
 use crate::error::Error;
-use crate::state::{Arrived, Link, Number};
+use crate::link::Link;
+use crate::state::{Arrived, Number};
 use http::{HeaderMap, Method};
 use leno_chain::head::{RequestHead, ResponseHead};
 use leno_chain::message::Place;

@@ -31,6 +31,8 @@ mod chain;
 mod channel;
 mod connect;
 mod error;
+mod hear;
+mod link;
 mod pending;
 mod state;
 mod wait;

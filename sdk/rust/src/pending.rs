@@ -3,7 +3,8 @@
 use crate::body::{Memory, Received};
 use crate::call::show;
 use crate::error::Error;
-use crate::state::{Arrived, Link, NODE, Number};
+use crate::link::Link;
+use crate::state::{Arrived, NODE, Number};
 use crate::wait::Interest;
 use http::{HeaderMap, StatusCode};
 use leno_chain::head::ResponseHead;

@@ -5,7 +5,8 @@
 
 use crate::arena::Kick;
 use crate::error::Error;
-use crate::state::{Link, NODE, Number, State};
+use crate::link::Link;
+use crate::state::{NODE, Number, State};
 use leno_chain::descriptor::{BYTES, MOST};
 use leno_chain::handshake::End;
 use leno_chain::socket::{self, Received};

@@ -1,0 +1,317 @@
+//! The link of this program to its node, and what is sent on it and on channels.
+
+use crate::arena::{Arena, OnFull, Part};
+use crate::body::{Kind as Body, Payload};
+use crate::channel::{Channel, Sent, Unsent};
+use crate::connect::Connected;
+use crate::error::Error;
+use crate::hear::PACKET;
+use crate::state::{Asked, Locked, NODE, Number, State};
+use crate::wait::Interest;
+use leno_chain::descriptor::{BYTES, Descriptor, Kind, MOST};
+use leno_chain::handshake::End;
+use leno_chain::mapping::Mapping;
+use leno_chain::message::{self, Message, Place};
+use leno_chain::socket;
+use rustix::event::epoll;
+use rustix::net::SendFlags;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+/// With so many descriptors that may be sent later, later is now. So it is with one for so many bytes.
+const MOST_LATER: usize = 32;
+const LARGE: u64 = 64 << 10;
+
+pub(crate) struct Link {
+    pub(crate) socket: OwnedFd,
+    pub(crate) own: Arc<Arena>,
+    pub(crate) node: Arc<Mapping>,
+    pub(crate) head: u32,
+    waits_when_full: AtomicBool,
+    /// What calls come from: the socket, and channels from callers.
+    pub(crate) calls: Arc<OwnedFd>,
+    pub(crate) state: Mutex<State>,
+}
+/// What is in its arena, and not sent yet.
+pub(crate) struct Written {
+    pub(crate) message: Part,
+    pub(crate) body: Option<Arc<Part>>,
+    pub(crate) length: u32,
+}
+impl Link {
+    pub(crate) fn new(Connected { socket, own, node, head }: Connected) -> io::Result<Arc<Self>> {
+        let (own, node) = (Arena::new(own), Arc::new(node));
+        let (waits_when_full, state) = (AtomicBool::new(false), Mutex::default());
+        let calls = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
+        epoll::add(&calls, &socket, epoll::EventData::new_u64(NODE.into()), epoll::EventFlags::IN)?;
+        Ok(Arc::new(Self { socket, own, node, head, waits_when_full, calls, state }))
+    }
+
+    pub(crate) fn set_on_full(&self, on_full: OnFull) {
+        self.waits_when_full.store(on_full == OnFull::Wait, Ordering::Relaxed);
+    }
+
+    pub(crate) fn arena(&self) -> &Arc<Arena> {
+        &self.own
+    }
+
+    /// Memory of this program's arena.
+    pub(crate) fn allocate(&self, bytes: u64) -> Result<Part, Error> {
+        if let Ok(part) = self.own.allocate(bytes) {
+            return Ok(part);
+        }
+        self.catch_up();
+        match self.own.allocate(bytes) {
+            // More than there is will never be free.
+            Err(_) if self.waits_when_full.load(Ordering::Relaxed) && bytes <= self.own.pool().mapping().length() => {
+                self.wait(&Interest::Memory, |_| self.own.allocate(bytes).ok())
+            }
+            allocated => Ok(allocated?),
+        }
+    }
+
+    /// Writes a message that goes this way into the arena. One that answers a call may have a body that is a part of the call's.
+    pub(crate) fn write(
+        &self,
+        (way, answers): (u32, Option<Number>),
+        head: &[u8],
+        parent: u32,
+        payload: &Payload<'_>,
+    ) -> Result<Written, Error> {
+        let length = u32::try_from(head.len()).ok().filter(|length| *length <= self.head);
+        let length = length.ok_or(Error::TooLong(head.len(), self.head))?;
+        let (place, body) = match &payload.0 {
+            Body::Shared(shared) if !Arc::ptr_eq(shared.memory().arena(), &self.own) => {
+                return Err(Error::OtherLink);
+            }
+            Body::Shared(shared) => (payload.place(), Some(shared.memory().clone())),
+            Body::Received(received) if received.is_empty() => (Place::default(), None),
+            Body::Received(received) if received.is_the_nodes() && way == NODE => (payload.place(), None),
+            Body::Received(received) if answers == Some(received.from()) => {
+                (Place { arena: message::NODE, ..payload.place() }, None)
+            }
+            // Nobody counts who reads what came on a channel, so it is not passed on.
+            Body::Received(received) => {
+                let mut part = self.allocate(received.len() as u64)?;
+                part.bytes_mut()[..received.len()].copy_from_slice(received);
+                let place = Place { arena: message::INSTANCE, offset: part.offset(), length: received.len() as u64 };
+                (place, Some(Arc::new(part)))
+            }
+            Body::Empty => (Place::default(), None),
+        };
+        let mut part = self.allocate((message::BYTES + head.len()) as u64)?;
+        let (fixed, rest) = part.bytes_mut().split_at_mut(message::BYTES);
+        fixed.copy_from_slice(&Message { head: length, parent, body: place }.encode());
+        rest[..head.len()].copy_from_slice(head);
+        Ok(Written { message: part, body, length: message::BYTES as u32 + length })
+    }
+
+    /// Calls a function, on a channel to one of that name if there is one. Returns the call's number.
+    pub(crate) fn call(
+        &self,
+        parent: Option<Number>,
+        name: Option<&str>,
+        head: &[u8],
+        payload: &Payload<'_>,
+    ) -> Result<Number, Error> {
+        let is_the_nodes =
+            matches!(&payload.0, Body::Received(received) if received.is_the_nodes() && !received.is_empty());
+        let channel = name.filter(|_| !is_the_nodes).and_then(|name| self.lock().channel_to(name));
+        if let Some(way) = channel {
+            let written = self.write((way, None), head, 0, payload)?;
+            if let Some(number) = self.begin(way, written) {
+                return Ok(number);
+            }
+        }
+        let parent = parent.filter(|parent| parent.way == NODE).map_or(0, |parent| parent.number);
+        let written = self.write((NODE, None), head, parent, payload)?;
+        self.ask(&mut self.lock(), written)
+    }
+
+    /// Begins a call on a channel; `None`: it is not to be used.
+    pub(crate) fn begin(&self, way: u32, written: Written) -> Option<Number> {
+        let mut state = self.lock();
+        let channel = state.channels.get_mut(&way)?;
+        match channel.call(written.message.slot(), written.length) {
+            Ok(number) => {
+                channel.sent.insert(number, Sent { _message: written.message, body: written.body });
+                let deadline = channel.timeout.map(|timeout| Instant::now() + timeout);
+                let number = Number { way, number };
+                state.asked.insert(number, Asked { answer: None, deadline });
+                Some(number)
+            }
+            // The node sees to it, and says why if it refuses the call.
+            Err(Unsent::Refused) => None,
+            Err(Unsent::Ended) => {
+                state.end_channel(way);
+                None
+            }
+        }
+    }
+
+    /// Sends a call to the node. Returns its number.
+    fn ask(&self, state: &mut State, written: Written) -> Result<Number, Error> {
+        let number = state.next_number();
+        self.send(state, Kind::Call, number, written)?;
+        let number = Number { way: NODE, number };
+        state.asked.insert(number, Asked::default());
+        Ok(number)
+    }
+
+    /// Answers a call.
+    pub(crate) fn answer(&self, to: Number, head: &[u8], payload: &Payload<'_>) -> Result<(), Error> {
+        let written = self.write((to.way, Some(to)), head, 0, payload)?;
+        let mut state = self.lock();
+        state.cancelled.remove(&to);
+        if to.way == NODE {
+            return self.send(&mut state, Kind::Answer, to.number, written);
+        }
+        state.answer_on_channel(to, written)
+    }
+
+    /// Has another function answer a call.
+    pub(crate) fn forward(&self, from: Number, head: &[u8], payload: &Payload<'_>) -> Result<(), Error> {
+        let is_the_nodes = from.way == NODE;
+        let written = self.write((NODE, None), head, if is_the_nodes { from.number } else { 0 }, payload)?;
+        let mut state = self.lock();
+        state.cancelled.remove(&from);
+        if is_the_nodes {
+            return self.send(&mut state, Kind::Forward, from.number, written);
+        }
+        // The answer comes here, and is sent back from here.
+        let number = self.ask(&mut state, written)?;
+        state.forwarded.insert(number, from);
+        Ok(())
+    }
+
+    pub(crate) fn send(&self, state: &mut State, kind: Kind, number: u32, written: Written) -> Result<(), Error> {
+        let slot = written.message.slot();
+        state.sent.insert(slot, Sent { _message: written.message, body: written.body });
+        self.tell(state, Descriptor::message(kind, number, slot, written.length))
+    }
+
+    /// Answers a call with nothing.
+    pub(crate) fn fail(&self, number: Number) {
+        let mut state = self.lock();
+        state.cancelled.remove(&number);
+        self.fail_locked(&mut state, number);
+    }
+
+    pub(crate) fn fail_locked(&self, state: &mut State, number: Number) {
+        let descriptor = Descriptor::number(Kind::Answer, number.number);
+        state.closed(number);
+        // If the link has ended, so has the call.
+        if number.way == NODE {
+            let _ = self.tell(state, descriptor);
+        } else {
+            state.tell_on_channel(number.way, descriptor);
+        }
+    }
+
+    pub(crate) fn is_cancelled(&self, number: Number) -> bool {
+        self.catch_up();
+        let state = self.lock();
+        state.ended || state.cancelled.contains(&number)
+    }
+
+    /// Nobody waits for the answer of that call.
+    pub(crate) fn cancel(&self, number: Number) {
+        let mut state = self.lock();
+        match state.asked.remove(&number).map(|asked| asked.answer) {
+            Some(None) => {
+                let descriptor = Descriptor::number(Kind::Cancel, number.number);
+                if number.way == NODE {
+                    let _ = self.tell(&mut state, descriptor);
+                } else {
+                    state.tell_on_channel(number.way, descriptor);
+                }
+            }
+            Some(Some(Some(arrived))) if arrived.held => {
+                self.release_locked(&mut state, number, arrived.body_bytes());
+            }
+            Some(Some(_)) | None => {}
+        }
+    }
+
+    /// An answer is not read any more.
+    pub(crate) fn release(&self, number: Number, bytes: u64) {
+        self.release_locked(&mut self.lock(), number, bytes);
+    }
+
+    pub(crate) fn release_locked(&self, state: &mut State, number: Number, bytes: u64) {
+        if number.way == NODE {
+            state.later.push(Descriptor::number(Kind::Release, number.number));
+            if state.later.len() >= MOST_LATER || bytes >= LARGE {
+                self.tell_node_later(state);
+            }
+        } else if let Some(channel) = state.channels.get_mut(&number.way) {
+            channel.release(number.number);
+            // A call has room for a few.
+            let most = if bytes >= LARGE { 0 } else { 4 };
+            if let Err(Unsent::Ended) = channel.tell_later(most) {
+                state.end_channel(number.way);
+            }
+        }
+    }
+
+    /// Sends what was left for later, before somebody waits.
+    pub(crate) fn tell_later(&self, state: &mut State) {
+        self.tell_node_later(state);
+        let told = |(way, channel): (&u32, &mut Channel)| match channel.tell_later(0) {
+            Err(Unsent::Ended) => Some(*way),
+            _ => None,
+        };
+        let ended: Vec<_> = state.channels.iter_mut().filter_map(told).collect();
+        ended.into_iter().for_each(|way| state.end_channel(way));
+        // Nobody may be waiting for what comes on these.
+        let withdrawn = state.channels.iter().filter(|(_, channel)| channel.withdrawn && channel.end == End::Caller);
+        for way in withdrawn.map(|(way, _)| *way).collect::<Vec<_>>() {
+            while !state.is_read(way) && self.read(state, way) {}
+            state.end_if_done(way);
+        }
+    }
+
+    fn tell_node_later(&self, state: &mut State) {
+        if let Some(last) = state.later.pop() {
+            // If the link has ended, nobody has to be told.
+            let _ = self.tell(state, last);
+        }
+    }
+
+    /// Sends a descriptor to the node, after those that were left for later. The node always reads, so this waits for a moment at most.
+    pub(crate) fn tell(&self, state: &mut State, descriptor: Descriptor) -> Result<(), Error> {
+        state.later.push(descriptor);
+        let later = std::mem::take(&mut state.later);
+        for descriptors in later.chunks(MOST) {
+            let mut packet = [0; PACKET];
+            for (descriptor, bytes) in descriptors.iter().zip(packet.chunks_exact_mut(BYTES)) {
+                bytes.copy_from_slice(&descriptor.encode());
+            }
+            if state.ended
+                || socket::send(&self.socket, &packet[..descriptors.len() * BYTES], &[], SendFlags::empty()).is_err()
+            {
+                state.end();
+                return Err(Error::Ended);
+            }
+        }
+        Ok(())
+    }
+
+    /// The node's socket.
+    pub(crate) fn socket(&self) -> &OwnedFd {
+        &self.socket
+    }
+
+    pub(crate) fn end(&self) {
+        self.lock().end();
+        // It may be closed already. Whoever reads it wakes up.
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+    }
+
+    pub(crate) fn lock(&self) -> Locked<'_> {
+        Locked(Some(self.state.lock().unwrap_or_else(PoisonError::into_inner)))
+    }
+}
