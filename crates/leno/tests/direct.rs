@@ -2,7 +2,7 @@
 
 mod mesh;
 
-use mesh::{ALLOW_ALL, Mesh, echo, policy};
+use mesh::{ALLOW_ALL, Mesh, echo, kernel_makes_channels, policy};
 use serde_json::Value;
 
 /// A function of the namespace `test` with `protocol: chain`.
@@ -33,15 +33,6 @@ fn line(of_b: &str) -> String {
         + &unlogged("web", ALLOW_ALL)
         + &unlogged("a", WHO)
         + &unlogged("b", of_b)
-}
-
-/// Skips loudly where the kernel makes no channels.
-fn has_channels() -> bool {
-    let root = rustix::process::geteuid().is_root();
-    if !root {
-        eprintln!("SKIPPED: only root can have the kernel judge calls");
-    }
-    root
 }
 
 /// A metric of the calls from one function to another.
@@ -75,7 +66,7 @@ fn wait_for_channels(mesh: &mut Mesh) {
 
 #[test]
 fn calls_that_ask_only_who_calls_go_through_the_kernel() {
-    if !has_channels() {
+    if !kernel_makes_channels() {
         return;
     }
     for isolation in ["process", "strict"] {
@@ -123,7 +114,7 @@ fn calls_that_ask_only_who_calls_go_through_the_kernel() {
 
 #[test]
 fn a_change_of_what_is_allowed_is_in_force_for_channels_too() {
-    if !has_channels() {
+    if !kernel_makes_channels() {
         return;
     }
     let mut mesh = Mesh::start(&line(WHO));
@@ -154,7 +145,7 @@ fn a_change_of_what_is_allowed_is_in_force_for_channels_too() {
 
 #[test]
 fn what_a_sidecar_has_to_do_is_named() {
-    if !has_channels() {
+    if !kernel_makes_channels() {
         return;
     }
     let cases =
@@ -173,7 +164,7 @@ fn what_a_sidecar_has_to_do_is_named() {
 
 #[test]
 fn a_function_that_dies_ends_its_calls_and_the_next_ones_find_another() {
-    if !has_channels() {
+    if !kernel_makes_channels() {
         return;
     }
     let mut mesh = Mesh::start(&line(WHO));
@@ -190,7 +181,7 @@ fn a_function_that_dies_ends_its_calls_and_the_next_ones_find_another() {
 /// `LENO_HOSTILE_MILLISECONDS` says for how long; a minute is what the measurement takes.
 #[test]
 fn a_hostile_function_disturbs_nobody_else() {
-    if !has_channels() {
+    if !kernel_makes_channels() {
         return;
     }
     let time = std::env::var("LENO_HOSTILE_MILLISECONDS").map_or(1500, |time| time.parse().unwrap());

@@ -105,6 +105,21 @@ pub(crate) fn echo_function(name: &str, spec: &str) -> String {
     )
 }
 
+/// Whether the kernel makes channels for chains here. If not, this says so.
+pub(crate) fn kernel_makes_channels() -> bool {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split(['.', '-']).map_while(|number| number.trim().parse::<u32>().ok());
+    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    let makes = rustix::process::geteuid().is_root() && version >= (6, 13);
+    if !makes {
+        eprintln!(
+            "SKIPPED: calls of chains go through the kernel as root on Linux 6.13 and later; this is {}",
+            release.trim()
+        );
+    }
+    makes
+}
+
 /// A policy document.
 pub(crate) fn policy(name: &str, function: &str, spec: &str) -> String {
     format!(
