@@ -6,9 +6,15 @@ use http_body::Body as _;
 use http_body_util::BodyExt;
 use leno_chain::Writer;
 use leno_chain::slab::Full;
+use leno_config::slice::ChainLink;
 
 /// Most bytes of a body whose length nobody has told.
 const MOST_UNTOLD: u64 = 1 << 20;
+
+/// Most bytes of a body that is copied in. It has to leave room for the message that tells of it, and lengths are rounded up by up to an eighth.
+pub(super) fn most(chain: Option<&ChainLink>) -> u64 {
+    chain.map_or(0, |chain| chain.memory / 8 * 7)
+}
 
 /// Why a body is not where the instance could read it.
 #[derive(Debug, thiserror::Error)]
@@ -32,7 +38,7 @@ pub(super) struct Copied {
     pub status: HeaderMap,
 }
 
-/// Copies a body. `writer` gives space for so many bytes; `most` is as many as the instance's memory has.
+/// Copies a body. `writer` gives space for so many bytes; `most`: see [`most`].
 pub(super) async fn copy_in(
     body: &mut Body,
     most: u64,

@@ -1,6 +1,6 @@
 //! Puts a permitted request on the link of an instance.
 
-use super::body::{NoBody, copy_in};
+use super::body::{NoBody, copy_in, most};
 use crate::corridor::exchange::Exchange;
 use crate::http::body::{Body, SharedBody};
 use crate::http::failure::Failure;
@@ -31,7 +31,7 @@ pub(in crate::corridor) async fn deliver(
             call
         }
         None => {
-            let most = entry.slice.chain.as_ref().map_or(0, |chain| chain.memory);
+            let most = most(entry.slice.chain.as_ref());
             let copied = copy_in(&mut body, most, |space| link.writer(space)).await.map_err(unread)?;
             link.call(&head, copied.body.as_ref(), Some(in_flight)).map_err(unsent)?
         }

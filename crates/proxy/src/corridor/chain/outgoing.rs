@@ -1,6 +1,6 @@
 //! Calls that an instance makes on its link. Each is an exchange of its own with the instance's function as the caller.
 
-use super::body::copy_in;
+use super::body::{copy_in, most};
 use super::direct;
 use crate::corridor::exchange::{Exchange, Origin};
 use crate::corridor::worker::{Pinned, Worker};
@@ -29,7 +29,7 @@ pub(crate) async fn serve(worker: Rc<Worker>, caller: Arc<Caller>, mut link: Inc
 async fn carry(worker: Rc<Worker>, caller: Arc<Caller>, call: IncomingCall) {
     // A function that was removed, and handles nothing any more, calls nobody.
     let Some((snapshot, entry)) = worker.snapshot_with(&caller.function) else { return };
-    let most = entry.slice.chain.as_ref().map_or(0, |chain| chain.memory);
+    let most = most(entry.slice.chain.as_ref());
     let IncomingCall { head, body, parent, mut reply, .. } = call;
     let host = head.authority.host().to_owned();
     let parent = parent.and_then(in_flight).or_else(|| caller.only_in_flight());
