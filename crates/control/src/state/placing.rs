@@ -189,7 +189,11 @@ impl State {
     pub(super) fn moved(&mut self, ids: impl IntoIterator<Item = FunctionId>) {
         let ids: Vec<_> = ids.into_iter().collect();
         self.rehost(&ids);
-        ids.iter().for_each(|id| self.rebalance(id));
+        for id in &ids {
+            self.rebalance(id);
+            // One that goes on where it was may have left another node long ago.
+            self.leave_idle_nodes(id);
+        }
     }
 
     fn update_hosting(&mut self, id: &FunctionId) {

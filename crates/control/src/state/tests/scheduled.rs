@@ -319,6 +319,33 @@ fn a_node_that_is_away_alone_is_replaced_at_once() {
 }
 
 #[test]
+fn a_function_that_stays_after_all_leaves_the_node_before() {
+    let (mut mesh, id) = restarted();
+    mesh.state.stop_awaiting();
+    let [first, second, _] = NODES;
+    mesh.connect(first);
+    mesh.state.cordon(first, true);
+    mesh.connect(second);
+    let take = |mesh: &mut Mesh, name: &'static str| {
+        while mesh.read(name) {
+            mesh.answer(name, true);
+        }
+    };
+    mesh.read(second);
+    mesh.state.cordon(second, true);
+    while !mesh.ends[second].read.is_empty() {
+        mesh.answer(second, true);
+    }
+    take(&mut mesh, first);
+    assert!(mesh.state.scheduler.leaving(&id).count() > 0);
+    mesh.state.cordon(second, false);
+    take(&mut mesh, second);
+    take(&mut mesh, first);
+    assert_eq!(mesh.state.scheduler.nodes_of(&id).len(), 1);
+    assert_eq!(mesh.state.scheduler.leaving(&id).count(), 0);
+}
+
+#[test]
 fn who_waited_for_the_lock_does_not_turn_time_back() {
     let (mut mesh, id) = restarted();
     mesh.state.stop_awaiting();
