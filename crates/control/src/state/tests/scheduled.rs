@@ -320,27 +320,14 @@ fn a_node_that_is_away_alone_is_replaced_at_once() {
 
 #[test]
 fn a_function_that_stays_after_all_leaves_the_node_before() {
-    let (mut mesh, id) = restarted();
-    mesh.state.stop_awaiting();
-    let [first, second, _] = NODES;
-    mesh.connect(first);
-    mesh.state.cordon(first, true);
-    mesh.connect(second);
-    let take = |mesh: &mut Mesh, name: &'static str| {
-        while mesh.read(name) {
-            mesh.answer(name, true);
-        }
-    };
-    mesh.read(second);
-    mesh.state.cordon(second, true);
-    while !mesh.ends[second].read.is_empty() {
-        mesh.answer(second, true);
-    }
-    take(&mut mesh, first);
-    assert!(mesh.state.scheduler.leaving(&id).count() > 0);
-    mesh.state.cordon(second, false);
-    take(&mut mesh, second);
-    take(&mut mesh, first);
+    use Step::{Answer, Connect, Cordon, Put, Read};
+    let bundle = Authority::new(&slices::DOMAIN.parse().unwrap()).unwrap().bundle().clone();
+    let mut mesh = Mesh::new(&bundle);
+    let placed = [Connect(2), Put(5, 2), Cordon(2, true), Put(5, 0), Connect(0), Read(0)];
+    let cordoned = [Cordon(0, true), Answer(0, true), Read(2), Answer(2, true)];
+    placed.into_iter().chain(cordoned).for_each(|step| mesh.step(step));
+    mesh.settle().unwrap();
+    let id = slices::function(FUNCTIONS[5]);
     assert_eq!(mesh.state.scheduler.nodes_of(&id).len(), 1);
     assert_eq!(mesh.state.scheduler.leaving(&id).count(), 0);
 }
