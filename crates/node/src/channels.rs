@@ -78,3 +78,14 @@ impl Channel for KernelChannel {
         self.channel.has_ended()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use leno_kernel::ChannelViolation;
+    use leno_proxy::kernel::CHANNEL_VIOLATIONS;
+
+    #[test]
+    fn violations_are_counted_under_the_kernels_names() {
+        assert_eq!(ChannelViolation::ALL.map(ChannelViolation::name), CHANNEL_VIOLATIONS);
+    }
+}

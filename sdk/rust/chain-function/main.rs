@@ -8,6 +8,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::Mutex;
 use std::thread;
+use std::time::Duration;
 
 /// What `swap` and `keep-answer` hold.
 static HELD: Mutex<Option<Call>> = Mutex::new(None);
@@ -122,6 +123,14 @@ fn handle(chain: &Chain, call: Call) -> Result<(), Box<dyn StdError>> {
             let answer =
                 chain.call(Some(&call), &to(name, &rest), chain.copy(b"its own body"[..9].as_ref())?)?.wait()?;
             call.answer(answer.status(), answer.body())?;
+        }
+        // Waits for an answer that has come long before.
+        "wait-late" => {
+            let pending = chain.call(Some(&call), &to(name, &rest), chain.copy(b"a body")?)?;
+            thread::sleep(Duration::from_millis(300));
+            let answer = pending.wait()?;
+            let length = chain.copy(&answer.body())?;
+            call.answer(answer.status(), length)?;
         }
         // A body of its own with the same bytes.
         "copy" => {

@@ -3,12 +3,12 @@
 use crate::arena::Part;
 use crate::body::Memory;
 use crate::channel::Channel;
-use crate::link::{Link, Written};
-use crate::state::{Arrived, Head, NODE, Number, State};
+use crate::link::{Link, PACKET};
+use crate::state::{Arrived, Head, NODE, Number, State, Written};
 use bytes::Bytes;
 use http::HeaderName;
 use http::header::HeaderValue;
-use leno_chain::descriptor::{BYTES, Descriptor, Kind, MOST, UNIT};
+use leno_chain::descriptor::{Descriptor, Kind, UNIT};
 use leno_chain::handshake::{Announcement, End, MOST_TEXT, Offer};
 use leno_chain::head::RequestHead;
 use leno_chain::mapping::Mapping;
@@ -19,8 +19,6 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// Bytes of the longest packet.
-pub(crate) const PACKET: usize = BYTES * MOST;
 const _: () = assert!(MOST_TEXT + 64 < PACKET, "an offer is a packet");
 /// Tells who calls.
 const CALLER: HeaderName = HeaderName::from_static("x-forwarded-client-cert");
@@ -35,6 +33,18 @@ impl Link {
             while !state.ended && !state.is_read(way) && self.read(&mut state, way) {}
         }
         state.wake(None);
+    }
+
+    /// Reads what has come on channels that were withdrawn, for which nobody may be waiting: they end when nothing is left to come. Returns whether there
+    /// was anything.
+    pub(crate) fn read_withdrawn(&self, state: &mut State) -> bool {
+        let mut any = false;
+        for way in state.withdrawn() {
+            while !state.is_read(way) && self.read(state, way) {
+                any = true;
+            }
+        }
+        any
     }
 
     /// Reads a packet of a way, without waiting. Returns whether there was one.

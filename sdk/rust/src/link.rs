@@ -5,11 +5,9 @@ use crate::body::{Kind as Body, Payload};
 use crate::channel::{Channel, Sent, Unsent};
 use crate::connect::Connected;
 use crate::error::Error;
-use crate::hear::PACKET;
-use crate::state::{Asked, Locked, NODE, Number, State};
+use crate::state::{Asked, Locked, NODE, Number, State, Written};
 use crate::wait::Interest;
 use leno_chain::descriptor::{BYTES, Descriptor, Kind, MOST};
-use leno_chain::handshake::End;
 use leno_chain::mapping::Mapping;
 use leno_chain::message::{self, Message, Place};
 use leno_chain::socket;
@@ -24,6 +22,8 @@ use std::time::Instant;
 /// With so many descriptors that may be sent later, later is now. So it is with one for so many bytes.
 const MOST_LATER: usize = 32;
 const LARGE: u64 = 64 << 10;
+/// Bytes of the longest packet.
+pub(crate) const PACKET: usize = BYTES * MOST;
 
 pub(crate) struct Link {
     pub(crate) socket: OwnedFd,
@@ -35,12 +35,7 @@ pub(crate) struct Link {
     pub(crate) calls: Arc<OwnedFd>,
     pub(crate) state: Mutex<State>,
 }
-/// What is in its arena, and not sent yet.
-pub(crate) struct Written {
-    pub(crate) message: Part,
-    pub(crate) body: Option<Arc<Part>>,
-    pub(crate) length: u32,
-}
+
 impl Link {
     pub(crate) fn new(Connected { socket, own, node, head }: Connected) -> io::Result<Arc<Self>> {
         let (own, node) = (Arena::new(own), Arc::new(node));
@@ -265,11 +260,10 @@ impl Link {
             _ => None,
         };
         let ended: Vec<_> = state.channels.iter_mut().filter_map(told).collect();
-        ended.into_iter().for_each(|way| state.end_channel(way));
-        // Nobody may be waiting for what comes on these.
-        let withdrawn = state.channels.iter().filter(|(_, channel)| channel.withdrawn && channel.end == End::Caller);
-        for way in withdrawn.map(|(way, _)| *way).collect::<Vec<_>>() {
-            while !state.is_read(way) && self.read(state, way) {}
+        for way in ended {
+            state.end_channel(way);
+        }
+        for way in state.withdrawn() {
             state.end_if_done(way);
         }
     }

@@ -1,9 +1,9 @@
 //! What this program knows of its calls, and of those that came.
 
+use crate::arena::Part;
 use crate::body::Memory;
 use crate::channel::{Channel, Sent, Unsent};
 use crate::error::Error;
-use crate::link::Written;
 use crate::wait::{Waiters, Wake};
 use bytes::Bytes;
 use http::StatusCode;
@@ -71,6 +71,14 @@ pub(crate) enum Head {
     /// A copy.
     Here(Bytes),
 }
+
+/// What is in its arena, and not sent yet.
+pub(crate) struct Written {
+    pub(crate) message: Part,
+    pub(crate) body: Option<Arc<Part>>,
+    pub(crate) length: u32,
+}
+
 /// The state, while nobody else changes it. Whoever is to be woken is woken after that, so that he need not wait for it.
 pub(crate) struct Locked<'a>(pub(crate) Option<MutexGuard<'a, State>>);
 
@@ -95,6 +103,7 @@ impl Drop for Locked<'_> {
         woken.into_iter().for_each(Wake::wake);
     }
 }
+
 impl State {
     pub(crate) fn take_call(&mut self) -> Option<(Number, Arrived)> {
         self.calls.pop_front()
@@ -156,6 +165,11 @@ impl State {
         if let Some(channel) = self.channels.get_mut(&number.way) {
             channel.free_place(number.number);
         }
+    }
+
+    /// Channels to callees on which no call may begin any more.
+    pub(crate) fn withdrawn(&self) -> Vec<u32> {
+        self.channels.iter().filter(|(_, channel)| channel.withdrawn).map(|(way, _)| *way).collect()
     }
 
     pub(crate) fn end_if_done(&mut self, way: u32) {

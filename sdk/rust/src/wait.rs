@@ -91,6 +91,10 @@ impl Link {
         let _waiting = kick.as_ref().map(|kick| self.arena().wait(kick.clone()));
         let mut state = self.lock();
         let result = loop {
+            // Before anybody looks whether he has what he waits for, this thread included.
+            if self.read_withdrawn(&mut state) {
+                state.wake(None);
+            }
             if let Some(taken) = take(&mut state) {
                 break Ok(taken);
             }

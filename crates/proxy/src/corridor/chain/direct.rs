@@ -26,7 +26,9 @@ const IDLE: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_secs(1);
 /// Calls that are open when what allowed them is taken away have so long to end, as requests through a sidecar have.
 const GRACE: Duration = crate::corridor::open::GRACE;
-/// Between two looks at a channel that is to end.
+/// After a channel could not be opened.
+const PAUSE: Duration = Duration::from_secs(10);
+/// Between the first two looks at a channel that is to end.
 const LAST_LOOK: Duration = Duration::from_millis(20);
 /// Most violations of an instance on one channel. With more it gets no channels any more.
 const VIOLATIONS: u64 = 1000;
@@ -47,19 +49,27 @@ pub(super) fn consider(worker: &Rc<Worker>, caller: &Arc<Caller>, host: &str) {
     if taken.len() >= MOST || terms.names.is_empty() {
         return;
     }
-    let Some(lease) = node.instances.try_acquire(&to.id, terms.revision, &taken) else { return };
-    // One that has a channel already is given only if there is no other.
-    if taken.contains(&lease.address) || !node.channels.begin(&caller.instance, &to.id) {
+    let who = format!("{}\nBy={};URI={}", terms.names, callee.identity, entry.identity);
+    // A lease counts as a request, so none is taken where there is no further instance.
+    if who.len() > MOST_TEXT || node.instances.count(&to.id) as usize <= taken.len() {
         return;
     }
-    let who = format!("{}\nBy={};URI={}", terms.names, callee.identity, entry.identity);
-    if who.len() > MOST_TEXT {
-        return node.channels.begun(&caller.instance, &to.id);
+    if !node.channels.begin(&caller.instance, &to.id) {
+        return;
     }
+    let lease = node.instances.try_acquire(&to.id, terms.revision, &taken);
+    // One that has a channel already is given only if there is no other.
+    let Some(lease) = lease.filter(|lease| !taken.contains(&lease.address)) else {
+        return node.channels.begun(&caller.instance, &to.id);
+    };
     let opening = Opening { worker: worker.clone(), caller: caller.clone(), callee: to.id.clone(), lease };
     schedule::spawn_for(Class::OWN, async move {
         let (node, caller, callee) = (opening.worker.node.clone(), opening.caller.clone(), opening.callee.clone());
         let watched = opening.open(terms, who).await;
+        if watched.is_none() {
+            // Not for each call.
+            tokio::time::sleep(PAUSE).await;
+        }
         node.channels.begun(&caller.instance, &callee);
         if let Some(watched) = watched {
             watched.watch().await;
@@ -77,7 +87,7 @@ struct Opening {
 }
 
 impl Opening {
-    /// `None`: there is none, which was said.
+    /// `None`: the two can have none.
     async fn open(self, terms: Terms, who: String) -> Option<Watched> {
         let Self { worker, caller, callee, lease } = self;
         let node = worker.node.clone();
@@ -135,17 +145,31 @@ impl Watched {
         self.open.channel.close();
         self.from.withdraw(self.number);
         if let Closed::Within(grace) = closed {
-            let begin = Instant::now();
-            let mut idle = 0;
-            // Once more: what was sent last may not be read yet.
-            while idle < 2 && begin.elapsed() < grace && !self.has_ended() && !self.open.channel.has_ended() {
-                tokio::time::sleep(LAST_LOOK).await;
-                idle = if self.open.channel.counts().is_idle() { idle + 1 } else { 0 };
-            }
+            self.wait_until_idle(grace).await;
         }
         // Only now: what the two said last is counted.
         self.worker.node.channels.remove(&self.open);
         drop(self.lease);
+    }
+
+    /// What is open may end, for so long, or for less if another change forbids it.
+    async fn wait_until_idle(&self, mut grace: Duration) {
+        let (begin, mut violations, mut pause, mut idle) = (Instant::now(), [0; 2], LAST_LOOK, 0);
+        // Once more when it is idle: what was sent last may not be read yet.
+        while idle < 2 && begin.elapsed() < grace && !self.has_ended() && !self.open.channel.has_ended() {
+            tokio::time::sleep(pause).await;
+            let counts = self.open.channel.counts();
+            idle = if counts.is_idle() { idle + 1 } else { 0 };
+            pause = if idle > 0 { LAST_LOOK } else { (2 * pause).min(LOOK) };
+            match self.is_withdrawn() {
+                Some(Closed::AtOnce) => return,
+                Some(Closed::Within(less)) => grace = grace.min(begin.elapsed().saturating_add(less)),
+                None => {}
+            }
+            if self.broke_rules(&counts, &mut violations) {
+                return;
+            }
+        }
     }
 
     fn has_ended(&self) -> bool {
@@ -183,7 +207,8 @@ impl Watched {
     /// Whether the channel is not to be used any more.
     fn is_withdrawn(&self) -> Option<Closed> {
         let node = &self.worker.node;
-        if self.caller.is_revoked() {
+        let is_banned = [&self.open.caller, &self.open.callee].into_iter().any(|one| node.channels.is_banned(one));
+        if self.caller.is_revoked() || is_banned {
             return Some(Closed::AtOnce);
         }
         let Some((snapshot, entry)) = self.worker.snapshot_with(&self.open.edge.caller) else {

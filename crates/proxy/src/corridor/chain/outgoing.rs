@@ -31,7 +31,8 @@ async fn carry(worker: Rc<Worker>, caller: Arc<Caller>, call: IncomingCall) {
     let Some((snapshot, entry)) = worker.snapshot_with(&caller.function) else { return };
     let most = most(entry.slice.chain.as_ref());
     let IncomingCall { head, body, parent, mut reply, .. } = call;
-    let host = head.authority.host().to_owned();
+    let is_direct = entry.slice.chain.as_ref().is_some_and(|chain| chain.direct);
+    let host = is_direct.then(|| head.authority.host().to_owned());
     let parent = parent.and_then(in_flight).or_else(|| caller.only_in_flight());
     let exchange = Box::pin(exchange(worker.clone(), (snapshot, entry), caller.clone(), parent, head, body));
     let response = tokio::select! {
@@ -40,7 +41,9 @@ async fn carry(worker: Rc<Worker>, caller: Arc<Caller>, call: IncomingCall) {
         response = exchange => response,
     };
     answer(&mut reply, response, most).await;
-    direct::consider(&worker, &caller, &host);
+    if let Some(host) = host {
+        direct::consider(&worker, &caller, &host);
+    }
 }
 
 /// The request that a call was made for.
