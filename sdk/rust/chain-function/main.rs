@@ -124,6 +124,11 @@ fn handle(chain: &Chain, call: Call) -> Result<(), Box<dyn StdError>> {
                 chain.call(Some(&call), &to(name, &rest), chain.copy(b"its own body"[..9].as_ref())?)?.wait()?;
             call.answer(answer.status(), answer.body())?;
         }
+        "slow-length" => {
+            thread::sleep(Duration::from_millis(150));
+            let length = chain.copy(call.body().len().to_string().as_bytes())?;
+            call.answer(StatusCode::OK, length)?;
+        }
         // Waits for an answer that has come long before.
         "wait-late" => {
             let pending = chain.call(Some(&call), &to(name, &rest), chain.copy(b"a body")?)?;

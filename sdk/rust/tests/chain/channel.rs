@@ -157,9 +157,9 @@ async fn an_answer_stays_what_it_was_when_its_channel_has_ended() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_on_a_channel_that_was_withdrawn_meanwhile_is_found() {
     let pair = Pair::start("", None).await;
-    let asked = node::ask(&pair.caller, "/wait-late/echo/length", b"").unwrap();
-    // It is called, and answers, before the channel is withdrawn and before the caller waits.
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    let asked = node::ask(&pair.caller, "/wait-late/echo/slow-length", b"").unwrap();
+    // It is called, the channel is withdrawn, it answers, and only then the caller waits. In any other order there is an answer, too.
+    tokio::time::sleep(Duration::from_millis(50)).await;
     pair.caller.withdraw(pair.number);
     let answer = tokio::time::timeout(Duration::from_secs(30), asked).await.expect("it has its answer").unwrap();
     assert_eq!((answer.head.status, text(answer.body.as_ref())), (StatusCode::OK, "6".to_owned()));
