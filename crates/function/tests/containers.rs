@@ -123,7 +123,9 @@ async fn another_container_is_another_instance() {
     let supervisor = supervisor(&witness).await;
     let serve = |greeting: &str| contained(busybox.run(&format!("GREETING={greeting}; {WEB}")), nothing());
     let get = async |function: &leno_function::Function| {
-        let mut stream = function.acquire(&[]).await.unwrap().connect().await.unwrap();
+        // Without its lease, a request does not keep the instance that the second revision replaces.
+        let lease = function.acquire(&[]).await.unwrap();
+        let mut stream = lease.connect().await.unwrap();
         stream.write_all(b"GET / HTTP/1.0\r\n\r\n").await.unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await.unwrap();
