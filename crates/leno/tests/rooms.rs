@@ -107,7 +107,7 @@ fn ways_around(isolation: &str) {
     let datagrams_at = datagrams.local_addr().unwrap().to_string();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let listens_at = listener.local_addr().unwrap().to_string();
-    let name = format!("leno-test-{}", std::process::id());
+    let name = format!("leno-test-{isolation}-{}", std::process::id());
     let _unix = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
     std::thread::spawn(move || {
         let mut question = [0; 16];
