@@ -6,6 +6,7 @@
 
 mod contender;
 mod load;
+mod network;
 
 use crate::affinity::Cores;
 use crate::cpu::{AllProcesses, Usage};
@@ -18,6 +19,7 @@ use crate::trial::TOLERATED_PERCENT;
 use anyhow::Context;
 use contender::{Kind, Running};
 use load::Observed;
+use network::Network;
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -70,6 +72,10 @@ struct Run {
     /// For each request, of node and functions.
     voluntary_switches: f64,
     involuntary_switches: f64,
+    /// For each request, on the whole machine: with the load's.
+    interrupts: f64,
+    receptions: f64,
+    segments: f64,
     /// A call from one function to another and its answer, one after the other.
     hop_p50_us: f64,
     hop_p99_us: f64,
@@ -145,11 +151,13 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
 fn measure(running: &Running, repeat: usize, settings: &Settings) -> anyhow::Result<Run> {
     let counters = || Counters::of(running);
     let (before, pids) = (counters(), running.pids());
+    let network = Network::of(&pids)?;
     let Observed { answered, all, seconds, usage, others, latencies } =
         load::run(running, &pids, settings.warm_up, settings.measured)?;
+    let network = Network::of(&pids)?.since(&network);
     let since = counters().zip(before).map(|(now, before)| now.since(before));
     let per_request = |total: f64| total / answered as f64;
-    let of_all = |bytes: u64| bytes as f64 / all.requests as f64;
+    let of_all = |count: u64| count as f64 / all.requests as f64;
     // Whatever else is copied was copied between functions.
     let at_edges = all.sent + all.received;
     let hop = running.hops(settings.hops, HOP_BYTES)?;
@@ -164,6 +172,9 @@ fn measure(running: &Running, repeat: usize, settings: &Settings) -> anyhow::Res
         p99_us: latencies.micros(0.99),
         voluntary_switches: per_request(usage.voluntary as f64),
         involuntary_switches: per_request(usage.involuntary as f64),
+        interrupts: of_all(network.interrupts),
+        receptions: of_all(network.receptions),
+        segments: of_all(network.segments),
         hop_p50_us: hop.p50_us,
         hop_p99_us: hop.p99_us,
         others_percent: others.as_secs_f64() / seconds * 100.0,
@@ -279,28 +290,37 @@ fn idle(running: &Running, time: Duration) -> anyhow::Result<f64> {
 
 /// What a request takes besides its work, in the terms in which SPRIGHT's authors count it.
 ///
-/// Switches are counted by the kernel. Copies between processes are not: each message over a socket is copied into the kernel and out of it, once for each socket on
-/// its way; those of a chain are what its node counts, and the two ends that speak HTTP with the client. Interrupts and system calls are not counted.
+/// Switches, interrupts and segments are counted by the kernel. Copies between processes are not: each message over a socket is copied into the kernel and out of it, once for
+/// each socket on its way; those of a chain are what its node counts, and the two ends that speak HTTP with the client. System calls are not counted.
 fn audit(running: &[Running], runs: &[Run], report: &mut Report) -> anyhow::Result<Value> {
     // The mix is the same for all; without a mesh, functions say how often they were called.
     let plain = running.iter().find(|one| one.kind == Kind::Plain);
     let calls = plain.map(Running::calls_per_request).transpose()?;
     let mut rows = serde_json::Map::new();
     for one in running {
-        let switches = of(runs, one.kind, |run| run.voluntary_switches + run.involuntary_switches);
-        if let Some(switches) = switches {
-            report.add_figure(&format!("switches_{}", one.kind.name()), switches);
-        }
+        let mut counted = |name: &str, value: fn(&Run) -> f64| {
+            let figure = of(runs, one.kind, value);
+            if let Some(figure) = figure {
+                report.add_figure(&format!("{name}_{}", one.kind.name()), figure);
+            }
+            figure.map(|figure| figure.median)
+        };
+        let switches = counted("switches", |run| run.voluntary_switches + run.involuntary_switches);
+        let interrupts = counted("interrupts", |run| run.interrupts);
+        let receptions = counted("receptions", |run| run.receptions);
+        let segments = counted("segments", |run| run.segments);
         let sockets = one.kind.sockets();
         rows.insert(
             one.kind.name().into(),
             json!({
                 "calls_between_functions": calls,
-                "switches": switches.map(|figure| figure.median),
+                "switches": switches,
+                "interrupts": interrupts,
+                "receptions": receptions,
+                "segments": segments,
+                "protocol_passes": segments.map(|segments| 2.0 * segments),
                 "copies_at_the_edge": 2 * 2 * one.kind.sockets_at_the_edge(),
                 "copies_inside": calls.map(|calls| calls * f64::from(2 * 2 * sockets)),
-                "protocol_passes_inside": calls.map(|calls| calls * f64::from(2 * 2 * sockets)),
-                "interrupts": Value::Null,
                 "system_calls": Value::Null,
             }),
         );
