@@ -13,6 +13,8 @@ const CHANNEL: &[u8; 8] = b"LENOCHAN";
 const OFFER: usize = 24;
 /// Most bytes of its text.
 pub const MOST_TEXT: usize = 900;
+/// In [`Welcome`]: the instance is to ask the kernel for large pages.
+const LARGE_PAGES: u32 = 1;
 /// In [`Ready`]: the instance takes channels.
 const TAKES_CHANNELS: u32 = 1;
 
@@ -25,6 +27,8 @@ pub struct Welcome {
     pub node: u64,
     /// Most bytes of a head.
     pub head: u32,
+    /// The instance is to ask the kernel for large pages: who writes memory first has it made.
+    pub large_pages: bool,
 }
 
 /// From the instance: it has mapped its arena for writing, and nobody will do so any more.
@@ -86,7 +90,7 @@ impl Welcome {
         bytes.extend(self.instance.to_le_bytes());
         bytes.extend(self.node.to_le_bytes());
         bytes.extend(self.head.to_le_bytes());
-        bytes.extend([0; 4]);
+        bytes.extend(if self.large_pages { LARGE_PAGES } else { 0 }.to_le_bytes());
         bytes
     }
 
@@ -97,7 +101,12 @@ impl Welcome {
     pub fn decode(bytes: &[u8]) -> Result<Self, BadPacket> {
         let mut rest = after(bytes, WELCOME, 36, "LENOWELC")?;
         match word(&mut rest) {
-            VERSION => Ok(Self { instance: long(&mut rest), node: long(&mut rest), head: word(&mut rest) }),
+            VERSION => Ok(Self {
+                instance: long(&mut rest),
+                node: long(&mut rest),
+                head: word(&mut rest),
+                large_pages: word(&mut rest) & LARGE_PAGES != 0,
+            }),
             other => Err(BadPacket::Version(other)),
         }
     }
@@ -225,7 +234,7 @@ mod tests {
     proptest! {
         #[test]
         fn whatever_is_written_is_read_alike(instance: u64, node: u64, head: u32) {
-            let welcome = Welcome { instance, node, head };
+            let welcome = Welcome { instance, node, head, large_pages: head % 2 == 0 };
             prop_assert_eq!(Welcome::decode(&welcome.encode()), Ok(welcome));
             let announcement = Announcement { number: head, size: node };
             prop_assert_eq!(Announcement::decode(&announcement.encode()), Ok(announcement));

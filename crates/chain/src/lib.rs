@@ -17,6 +17,8 @@ mod domain;
 pub mod handshake;
 pub mod head;
 #[cfg(feature = "node")]
+pub mod large_pages;
+#[cfg(feature = "node")]
 pub mod link;
 #[allow(unsafe_code)]
 pub mod mapping;

@@ -56,7 +56,7 @@ impl Mapping {
         Ok(Self { start, length, writable: protection.contains(ProtFlags::WRITE) })
     }
 
-    /// Asks for large pages, where the kernel has them for shared memory. It does not matter if it has none.
+    /// Asks for large pages, where the kernel gives them for shared memory. It works the same without.
     pub fn advise_large_pages(&self) {
         // SAFETY: this changes how the memory is held, not what is in it.
         let _ = unsafe { madvise(self.start.as_ptr().cast(), self.length, Advice::LinuxHugepage) };

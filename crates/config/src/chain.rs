@@ -12,6 +12,8 @@ pub struct ChainLink {
     pub memory: u64,
     /// Callees whose calls go through memory, where both ends have some. They are among the function's callees.
     pub to: Vec<FunctionId>,
+    /// The kernel is asked for large pages. `memory` is a multiple of 2 MiB.
+    pub large_pages: bool,
     /// The kernel judges calls whose rules ask only who calls whom.
     pub direct: bool,
 }

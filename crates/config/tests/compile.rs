@@ -382,7 +382,13 @@ fn functions_know_their_chain_and_whom_they_reach_through_it() {
     let snapshot = parse(CHAIN);
     let link = |id: &str| slice(&snapshot, id).chain;
     let to = |names: &[&str]| names.iter().map(|name| name.parse().unwrap()).collect::<Vec<FunctionId>>();
-    let chain = ChainLink { chain: "shop/boutique".to_owned(), memory: 16 << 20, to: Vec::new(), direct: false };
+    let chain = ChainLink {
+        chain: "shop/boutique".to_owned(),
+        memory: 16 << 20,
+        large_pages: false,
+        to: Vec::new(),
+        direct: false,
+    };
     assert_eq!(link("shop/frontend"), Some(ChainLink { to: to(&["shop/cart", "shop/rates"]), ..chain.clone() }));
     assert_eq!([link("shop/cart"), link("shop/rates")], [Some(chain.clone()), Some(chain)]);
     assert_eq!(link("shop/elsewhere"), None);
@@ -390,6 +396,9 @@ fn functions_know_their_chain_and_whom_they_reach_through_it() {
     let smaller = parse(&CHAIN.replace("spec: {entry", "spec: {memory: 64Ki, entry"));
     let [before, after] = [&snapshot, &smaller].map(|snapshot| slice(snapshot, "shop/cart"));
     assert_eq!(after.chain.as_ref().unwrap().memory, 64 << 10);
+    let large =
+        slice(&parse(&CHAIN.replace("spec: {entry", "spec: {memory: 2Mi, largePages: true, entry")), "shop/cart");
+    assert!(large.chain.is_some_and(|chain| chain.large_pages));
     assert_eq!(before.template(), after.template(), "a chain is the function's, and makes no revision");
 }
 

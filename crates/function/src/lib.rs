@@ -74,6 +74,6 @@ pub use orphans::{Apart, end_orphans, start_apart};
 pub use output::{LogLine, Mark, Read, Reading, Stream};
 pub use processes::{NotTheInstance, Processes, descends_from, descends_from_the_node};
 pub use reach::ConnectError;
-pub use spec::{FunctionSpec, Rooms, Settings};
+pub use spec::{ChainMemory, FunctionSpec, Rooms, Settings};
 pub use status::{FunctionLoad, FunctionStatus, InstanceState, InstanceStatus, Isolation, ScaleEvent, Scaling};
 pub use supervisor::{Function, Supervisor};

@@ -22,14 +22,25 @@ pub struct FunctionSpec {
     pub container: Option<Arc<ContainerSpec>>,
     /// Protocol of the instances. Readiness probes over HTTP use it.
     pub protocol: AppProtocol,
-    /// With [`AppProtocol::Chain`]: the chain, and bytes of memory of an instance, for each direction.
-    pub chain: Option<(String, u64)>,
+    /// With [`AppProtocol::Chain`]: the memory that an instance has from its start to its end.
+    pub chain: Option<ChainMemory>,
     /// Requests that one instance handles at a time; 0: no limit.
     pub concurrency: u32,
     /// How many requests may wait for an instance.
     pub queue: u32,
     /// Settings of the autoscaler.
     pub scale: Scale,
+}
+
+/// Memory of an instance of a chain. Another one makes another instance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChainMemory {
+    /// The chain whose instances may read it.
+    pub chain: String,
+    /// For each direction, in bytes.
+    pub bytes: u64,
+    /// The kernel is asked for large pages.
+    pub large_pages: bool,
 }
 
 impl From<&Slice> for FunctionSpec {
@@ -98,9 +109,9 @@ impl FunctionSpec {
     }
 }
 
-fn chain(slice: &Slice, protocol: AppProtocol) -> Option<(String, u64)> {
+fn chain(slice: &Slice, protocol: AppProtocol) -> Option<ChainMemory> {
     let chain = slice.chain.as_ref().filter(|_| protocol == AppProtocol::Chain)?;
-    Some((chain.chain.clone(), chain.memory))
+    Some(ChainMemory { chain: chain.chain.clone(), bytes: chain.memory, large_pages: chain.large_pages })
 }
 
 /// External instances and components are not started, so a request only waits while they are busy.

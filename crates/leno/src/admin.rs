@@ -22,6 +22,7 @@ use leno_config::size::Size;
 use leno_config::slice::{ChainLink, IN_NODE, Run};
 use leno_control::{Control, FunctionNode};
 use leno_function::{ImageState, InstanceState, Supervisor};
+use leno_proxy::links::large_pages;
 use leno_proxy::metrics::CONTENT_TYPE;
 use leno_proxy::{FunctionEntry, Node, NodeSnapshot, channels};
 use listener::Access;
@@ -320,12 +321,13 @@ impl Admin {
         let snapshot = self.node.snapshot.load();
         let mut rows: Vec<((&str, &str), Value)> = Vec::new();
         for entry in snapshot.functions.values() {
-            let Some(ChainLink { chain, memory, to, .. }) = &entry.slice.chain else { continue };
+            let Some(ChainLink { chain, memory, large_pages, to, .. }) = &entry.slice.chain else { continue };
             let row = json!({
                 "chain": chain,
                 "function": &*entry.name,
                 "protocol": entry.slice.protocol,
                 "memory": Size(*memory).to_string(),
+                "large_pages": large_pages.then(|| large_pages::check().err().unwrap_or_else(|| "asked for".to_owned())),
                 "to": to.iter().map(ToString::to_string).collect::<Vec<_>>(),
                 "direct": self.direct(&snapshot, &entry.slice.id, to),
             });

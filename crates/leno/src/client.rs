@@ -140,6 +140,7 @@ impl Listing {
                 ("PROTOCOL", "protocol", Plain),
                 ("MEMORY", "memory", Plain),
                 ("TO", "to", Plain),
+                ("LARGE PAGES", "large_pages", Wide),
                 ("DIRECT", "direct", Wide),
             ],
             Self::Jobs => &[

@@ -249,15 +249,20 @@ fn a_chain_may_change_under_load() {
         .collect();
     mesh.wait_for("an instance of a", |mesh| mesh.instances("test/a").iter().any(|row| row["state"] == "ready"));
     let first = pid(&mesh, "test/a");
-    // Other edges, then another size: new instances take over from old ones.
+    // Other edges, then other memory: new instances take over from old ones.
     mesh.write(&three().replace("{name: a, to: [b]}", "{name: a}"));
     mesh.wait_for("copies between a and b", |mesh| counted(mesh, "leno_chain_copied_in_bytes") > 20 * LENGTH);
-    mesh.write(&three().replace("  entry: web\n", "  entry: web\n  memory: 8Mi\n"));
+    mesh.write(&three().replace("  entry: web\n", "  entry: web\n  memory: 8Mi\n  largePages: true\n"));
     mesh.wait_for("another instance of a", |mesh| {
         let instances = mesh.instances("test/a");
         !instances.is_empty() && instances.iter().all(|row| row["pid"].as_u64() != Some(first))
     });
     stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    let told = String::from_utf8(mesh.leno(&["get", "chains", "-o", "wide"]).stdout).unwrap();
+    let large = ["asked for", "none: "].into_iter().find(|state| told.contains(state));
+    assert!(large.is_some(), "{told}");
+    // Where there are none, the log says so, too.
+    assert_eq!(mesh.output().join("\n").contains("large pages, and there are none"), large == Some("none: "));
     let answered: usize = load.into_iter().map(|load| load.join().unwrap()).sum();
     assert!(answered > 10, "{answered} requests");
 }

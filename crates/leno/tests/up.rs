@@ -336,7 +336,7 @@ fn listings_are_for_people_and_for_programs() {
     let chains: serde_json::Value = serde_json::from_str(&told(&["get", "chains", "--json"])).unwrap();
     assert_eq!(
         chains,
-        serde_json::json!([{"chain": "test/c", "direct": {}, "function": "test/echo", "memory": "64Ki", "protocol": "http1", "to": []}])
+        serde_json::json!([{"chain": "test/c", "direct": {}, "function": "test/echo", "large_pages": null, "memory": "64Ki", "protocol": "http1", "to": []}])
     );
     let identities = told(&["get", "identities"]);
     assert!(identities.contains("EXPIRES") && identities.contains("  in "), "{identities}");

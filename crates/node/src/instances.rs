@@ -14,10 +14,11 @@ use leno_proxy::credential::Credentials;
 use leno_proxy::flows::Refusal;
 use leno_proxy::instances::{Acquire, Connect, ConnectError, InstanceProof, Instances, Lease, Unavailable, Unproven};
 use leno_proxy::kernel::Kernel;
+use leno_proxy::links::large_pages;
 use leno_proxy::shards::Shards;
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Once, OnceLock, Weak};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -240,7 +241,11 @@ impl Host for InstanceHost {
                 return Err("the function is in no chain any more".to_owned());
             };
             let domain = node.links.chain(&chain.chain);
-            let settings = Settings { instance_arena: chain.memory, node_arena: chain.memory, ..Settings::default() };
+            let (memory, large_pages) = (chain.memory, chain.large_pages);
+            let settings = Settings { instance_arena: memory, node_arena: memory, large_pages, ..Settings::default() };
+            if large_pages {
+                warn_without_large_pages();
+            }
             let opened = Link::open(socket, &domain, &*name, &settings).await;
             let (link, incoming) = opened.map_err(|error| error.to_string())?;
             node.links.insert(&name, link.clone());
@@ -325,4 +330,12 @@ pub(crate) fn reported(supervisor: &Supervisor, function: &FunctionId) -> Vec<le
         since: status.since,
     };
     supervisor.instances(function).into_iter().map(report).collect()
+}
+
+/// Says it once, and not for each instance.
+fn warn_without_large_pages() {
+    static SAID: Once = Once::new();
+    if let Err(reason) = large_pages::check() {
+        SAID.call_once(|| tracing::warn!("chains on this node ask for large pages, and there are {reason}"));
+    }
 }

@@ -62,6 +62,10 @@ pub(crate) fn begin(socket: OwnedFd) -> Result<Connected, ConnectError> {
     let welcome = Welcome::decode(&packet[..received.bytes])?;
     let [own, node] = <[OwnedFd; 2]>::try_from(received.files).map_err(|_| ConnectError::NoMemory)?;
     let (own, node) = (Mapping::writable(own, welcome.instance)?, Mapping::readable(node, welcome.node)?);
+    if welcome.large_pages {
+        own.advise_large_pages();
+        node.advise_large_pages();
+    }
     socket::send(&socket, &Ready { takes_channels: true }.encode(), &[], SendFlags::empty())?;
     // SAFETY: this program maps it once, and the node seals it against being mapped for writing by anybody.
     #[expect(unsafe_code, reason = "the node made the memory")]

@@ -48,6 +48,7 @@ pub(super) async fn open(
         instance: arena::size(settings.instance_arena),
         node: arena::size(settings.node_arena),
         head: settings.head.min(MOST_HEAD),
+        large_pages: settings.large_pages,
     };
     rustix::io::ioctl_fionbio(&socket, true).map_err(|error| OpenError::Socket(error.into()))?;
     let socket = Arc::new(socket);

@@ -17,6 +17,7 @@ use std::sync::Arc;
 const SMALLEST_MEMORY: Size = Size(64 << 10);
 const LARGEST_MEMORY: Size = Size(1 << 30);
 const PAGE: u64 = 4096;
+const LARGE_PAGE: u64 = 2 << 20;
 
 /// What is known of a chain's function while chains are compiled.
 struct Member {
@@ -79,7 +80,7 @@ fn links(
     spec: &document::ChainSpec,
     members: &mut BTreeMap<FunctionId, Member>,
 ) -> Vec<(FunctionId, ChainLink)> {
-    let memory = memory(&scope.field("memory"), spec.memory);
+    let memory = memory(&scope.field("memory"), spec);
     let list = scope.field("functions");
     if spec.functions.is_empty() {
         list.problem("the chain has no function", "name one, such as `{name: frontend}`");
@@ -136,18 +137,24 @@ fn links(
             to.push(callee);
         }
         members.insert(id.clone(), Member { chain: chain.clone(), entry: entry.clone(), line: name.line() });
-        links.push((id, ChainLink { chain: chain.to_string(), memory, to, direct: spec.direct }));
+        let chain = chain.to_string();
+        links.push((id, ChainLink { chain, memory, large_pages: spec.large_pages, to, direct: spec.direct }));
     }
     links
 }
 
-fn memory(scope: &Scope<'_>, memory: Size) -> u64 {
+fn memory(scope: &Scope<'_>, spec: &document::ChainSpec) -> u64 {
+    let memory = spec.memory;
     if memory < SMALLEST_MEMORY || memory > LARGEST_MEMORY {
         let message = format!("{memory} is too {}", if memory < SMALLEST_MEMORY { "little" } else { "much" });
         scope.problem(message, format!("expected {SMALLEST_MEMORY} to {LARGEST_MEMORY}"));
     } else if !memory.0.is_multiple_of(PAGE) {
         let pages = Size(memory.0.next_multiple_of(PAGE));
         scope.problem(format!("{memory} are no whole pages"), format!("expected a multiple of 4Ki, such as {pages}"));
+    } else if spec.large_pages && !memory.0.is_multiple_of(LARGE_PAGE) {
+        let pages = Size(memory.0.next_multiple_of(LARGE_PAGE));
+        let fix = format!("expected a multiple of 2Mi, such as {pages}, or no `largePages`");
+        scope.problem(format!("{memory} are no whole large pages"), fix);
     }
     memory.0
 }

@@ -29,7 +29,7 @@ pub enum ChainKind {
 
 /// Which functions a chain has, and whose calls go through memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ChainSpec {
     /// The function that gets the calls from outside of the chain. No other one of it is exposed, or a callee of somebody who is not in the chain.
     pub entry: String,
@@ -38,6 +38,10 @@ pub struct ChainSpec {
     #[serde(default = "memory")]
     #[schemars(extend("default" = "16Mi"))]
     pub memory: Size,
+    /// Asks the kernel for large pages: fewer page faults for large bodies, and memory is taken 2Mi at a time. `memory` is a multiple of 2Mi. A change of it
+    /// starts new instances. [Where the kernel gives them](../chains.md#memory).
+    #[serde(default)]
+    pub large_pages: bool,
     /// Lets the kernel judge calls whose rules ask only who calls whom: they go from function to function without a sidecar. They leave no record, and
     /// scaling sees an open channel as one request. [Which calls that are](../chains.md#direct).
     #[serde(default)]

@@ -74,8 +74,13 @@ pub(super) fn command() -> Slice {
 
 /// A member of a chain.
 pub(super) fn chained() -> Slice {
-    let chain =
-        ChainLink { chain: "shop/boutique".to_owned(), memory: 16 << 20, to: vec![id("shop/stock")], direct: false };
+    let chain = ChainLink {
+        chain: "shop/boutique".to_owned(),
+        memory: 16 << 20,
+        large_pages: false,
+        to: vec![id("shop/stock")],
+        direct: false,
+    };
     Slice {
         protocol: AppProtocol::Chain,
         callees: command().callees,
@@ -87,6 +92,12 @@ pub(super) fn chained() -> Slice {
 /// A member of one whose calls the kernel may judge.
 pub(super) fn direct() -> Slice {
     let chain = chained().chain.map(|chain| ChainLink { direct: true, ..chain });
+    Slice { chain, ..chained() }
+}
+
+/// A member of one with large pages.
+pub(super) fn large() -> Slice {
+    let chain = chained().chain.map(|chain| ChainLink { large_pages: true, ..chain });
     Slice { chain, ..chained() }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::state::shards::Shards;
 use arc_swap::ArcSwap;
+pub use leno_chain::large_pages;
 use leno_chain::{Domain, Link, Statistics, Violation};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};

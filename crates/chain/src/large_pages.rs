@@ -1,0 +1,50 @@
+//! Large pages of shared memory: whether the kernel gives them to who asks.
+
+use std::fs;
+use std::path::Path;
+
+const SETTINGS: &str = "/sys/kernel/mm/transparent_hugepage";
+/// Says the same for pages of this size alone, since Linux 6.11. `inherit` stands for the setting of all sizes.
+const OF_THIS_SIZE: &str = "hugepages-2048kB/shmem_enabled";
+const OF_ALL_SIZES: &str = "shmem_enabled";
+
+/// Whether memory for which large pages are asked can have any. A chain works the same without.
+///
+/// # Errors
+/// If the kernel gives none, why.
+pub fn check() -> Result<(), String> {
+    let settings = [OF_THIS_SIZE, OF_ALL_SIZES].map(|name| {
+        let path = Path::new(SETTINGS).join(name);
+        (fs::read_to_string(&path).ok(), path)
+    });
+    let set = settings.iter().filter_map(|(text, path)| Some((chosen(text.as_deref()?)?, path)));
+    match set.into_iter().find(|(chosen, _)| *chosen != "inherit") {
+        Some(("always" | "within_size" | "advise" | "force", _)) => Ok(()),
+        Some((chosen, path)) => Err(format!("none: {} is `{chosen}`; `advise` gives them to who asks", path.display())),
+        None => Err("none: this kernel has no large pages for shared memory".to_owned()),
+    }
+}
+
+/// The choice in brackets.
+fn chosen(setting: &str) -> Option<&str> {
+    setting.split_whitespace().find_map(|word| word.strip_prefix('[')?.strip_suffix(']'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_chosen_stands_in_brackets() {
+        assert_eq!(chosen("always within_size advise [never] deny force\n"), Some("never"));
+        assert_eq!(chosen("[inherit] never"), Some("inherit"));
+        assert_eq!([chosen("never"), chosen(""), chosen("[")], [None; 3]);
+    }
+
+    #[test]
+    fn this_kernel_gives_some_or_it_is_said_why_not() {
+        if let Err(reason) = check() {
+            assert!(reason.starts_with("none: "), "{reason}");
+        }
+    }
+}
