@@ -140,13 +140,6 @@ impl Function {
     }
 }
 
-/// How many calls a function of this name handles at a time, where each has a thread: of those that wait for others, as many as its document allows.
-pub fn threads(name: &str) -> usize {
-    let never_waits =
-        ["currency", "productcatalog", "cart", "recommendation", "shipping", "payment", "email", "ad", "echo"];
-    if never_waits.contains(&name) { 1 } else { 32 }
-}
-
 /// Whether a function of this name is called from outside, by whoever speaks HTTP.
 pub fn is_entry(name: &str) -> bool {
     ["frontend", "sensor", "detection", "caller"].contains(&name)

@@ -2,7 +2,7 @@
 //! or `chain`.
 #![forbid(unsafe_code)]
 
-use boutique::function::{Function, NAMES, is_entry, threads};
+use boutique::function::{Function, NAMES, is_entry};
 use boutique::transport::{chain, grpc, http};
 use std::net::Ipv4Addr;
 use std::process::ExitCode;
@@ -24,7 +24,7 @@ fn run(name: &str) -> Result<(), Box<dyn std::error::Error>> {
     let function = Function::new(name).ok_or_else(|| format!("expected one of {}", NAMES.join(", ")))?;
     let transport = std::env::var("BOUTIQUE_TRANSPORT").unwrap_or_else(|_| "http".into());
     if transport == "chain" {
-        return Ok(chain::serve(&function, threads(name))?);
+        return Ok(chain::serve(&function)?);
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {

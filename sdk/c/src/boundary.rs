@@ -20,7 +20,8 @@ impl From<Error> for Failure {
         let code = match error {
             Error::Ended => ENDED,
             Error::Full(_) => FULL,
-            Error::Failed => FAILED,
+            // Nothing is awaited here, so the second one never comes.
+            Error::Failed | Error::NotServed => FAILED,
             Error::Head(_) | Error::TooLong(..) | Error::OtherLink => INVALID,
         };
         Self(code, error.to_string())

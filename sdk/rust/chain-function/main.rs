@@ -4,9 +4,13 @@
 use leno_sdk::{Answer, Call, Chain, Error, Method, OnFull, Pending, RequestHead, ResponseHead, StatusCode};
 use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv, socket_with};
 use std::error::Error as StdError;
+use std::future::poll_fn;
 use std::io;
 use std::os::fd::AsFd;
-use std::sync::Mutex;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
@@ -29,20 +33,33 @@ fn main() -> Result<(), Box<dyn StdError>> {
     if mode == "waits" {
         chain.set_on_full(OnFull::Wait);
     }
-    let workers: Vec<_> = (0..if mode == "one" { 1 } else { WORKERS })
+    let threads = match mode.as_str() {
+        "one" => 1,
+        _ if mode.starts_with("serves") => 0,
+        _ => WORKERS,
+    };
+    let workers: Vec<_> = (0..threads)
         .map(|_| {
             let chain = chain.clone();
             thread::spawn(move || {
                 while let Some(call) = chain.next() {
-                    if let Err(error) = handle(&chain, call) {
-                        eprintln!("{error}");
-                    }
+                    say(at_once(handle(&Way::Thread, &chain, call)));
                 }
             })
         })
         .collect();
+    if mode.starts_with("serves") || mode == "both" {
+        let most = mode.trim_start_matches("serves").parse().unwrap_or(usize::MAX);
+        chain.serve(most, async |call| say(handle(&Way::Task, &chain, call).await))?;
+    }
     workers.into_iter().for_each(|worker| worker.join().unwrap());
     Ok(())
+}
+
+fn say(done: Result<(), Box<dyn StdError>>) {
+    if let Err(error) = done {
+        eprintln!("{error}");
+    }
 }
 
 /// Connects as if it were the node, and waits until it is turned away.
@@ -62,8 +79,72 @@ fn to(name: &str, path: &str) -> RequestHead {
     RequestHead::new(Method::POST, name.parse().unwrap(), path.parse().unwrap())
 }
 
+/// How a call waits.
+enum Way {
+    /// On a thread of its own.
+    Thread,
+    /// On that of all calls.
+    Task,
+}
+
+impl Way {
+    async fn answer(&self, pending: Pending) -> Result<Answer, Error> {
+        match self {
+            Self::Thread => pending.wait(),
+            Self::Task => pending.await,
+        }
+    }
+
+    async fn a_moment(&self) {
+        match self {
+            Self::Thread => thread::yield_now(),
+            Self::Task => {
+                let mut again = true;
+                let turn = poll_fn(|context| match std::mem::take(&mut again) {
+                    true => {
+                        context.waker().wake_by_ref();
+                        Poll::Pending
+                    }
+                    false => Poll::Ready(()),
+                });
+                turn.await;
+            }
+        }
+    }
+
+    async fn sleep(&self, time: Duration) {
+        match self {
+            Self::Thread => thread::sleep(time),
+            Self::Task => {
+                let done = Arc::new(AtomicBool::new(false));
+                let mut begun = false;
+                let slept = poll_fn(|context| {
+                    if !std::mem::replace(&mut begun, true) {
+                        let (done, waker) = (done.clone(), context.waker().clone());
+                        thread::spawn(move || {
+                            thread::sleep(time);
+                            done.store(true, Ordering::SeqCst);
+                            waker.wake();
+                        });
+                    }
+                    if done.load(Ordering::SeqCst) { Poll::Ready(()) } else { Poll::Pending }
+                });
+                slept.await;
+            }
+        }
+    }
+}
+
+/// Runs what blocks its thread where it waits, and so is done when it has begun.
+fn at_once<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(done) => done,
+        Poll::Pending => unreachable!("it blocks"),
+    }
+}
+
 /// `/do/NAME/PATH`: does something with a function of that name, and a path for it.
-fn handle(chain: &Chain, call: Call) -> Result<(), Box<dyn StdError>> {
+async fn handle(way: &Way, chain: &Chain, call: Call) -> Result<(), Box<dyn StdError>> {
     let path = call.path().to_owned();
     let (verb, rest) = path[1..].split_once('/').unwrap_or((&path[1..], ""));
     let (name, rest) = rest.split_once('/').unwrap_or((rest, ""));
@@ -86,7 +167,7 @@ fn handle(chain: &Chain, call: Call) -> Result<(), Box<dyn StdError>> {
         "forward" => call.forward_with(&to(name, &rest), |body| body.into())?,
         // Passes the body on, and the answer's back.
         "pass" => {
-            let answer = chain.call(Some(&call), &to(name, &rest), call.body())?.wait()?;
+            let answer = way.answer(chain.call(Some(&call), &to(name, &rest), call.body())?).await?;
             call.answer(answer.status(), answer.body())?;
         }
         // Writes a body in place, has it sent there and back, and says whether it is where it was.
@@ -94,7 +175,7 @@ fn handle(chain: &Chain, call: Call) -> Result<(), Box<dyn StdError>> {
             let mut buffer = chain.buffer(100_000)?;
             buffer.fill(7);
             let body = buffer.share();
-            let answer = chain.call(Some(&call), &to(name, &rest), &body)?.wait()?;
+            let answer = way.answer(chain.call(Some(&call), &to(name, &rest), &body)?).await?;
             let same = answer.body().as_ptr() == body.as_ptr() && answer.body().len() == body.len();
             drop((answer, body));
             call.answer(StatusCode::OK, chain.copy(same.to_string().as_bytes())?)?;
@@ -106,7 +187,11 @@ fn handle(chain: &Chain, call: Call) -> Result<(), Box<dyn StdError>> {
                 (0..body.len()).map(|length| chain.call(Some(&call), &to(name, &rest), body.part(..=length))).collect();
             let mut pending = pending?;
             let mut total = 0_u64;
-            while let Some((_, answer)) = Pending::wait_any(&mut pending) {
+            while let Some(answer) = match way {
+                Way::Thread => Pending::wait_any(&mut pending).map(|(_, answer)| answer),
+                Way::Task if pending.is_empty() => None,
+                Way::Task => Some(pending.remove(0).await),
+            } {
                 total += String::from_utf8(answer?.body().to_vec())?.parse::<u64>()?;
             }
             call.answer(StatusCode::OK, chain.copy(total.to_string().as_bytes())?)?;
@@ -115,25 +200,25 @@ fn handle(chain: &Chain, call: Call) -> Result<(), Box<dyn StdError>> {
         "fields" | "liar" => {
             let mut head = to(name, &rest);
             head.headers.insert(if verb == "liar" { "x_forwarded_client_cert" } else { "x-team" }, "red".parse()?);
-            let answer = chain.call(Some(&call), &head, ())?.wait()?;
+            let answer = way.answer(chain.call(Some(&call), &head, ())?).await?;
             call.answer(answer.head().clone(), ())?;
         }
         // Calls with a body of its own, and passes the answer's back.
         "relay" => {
-            let answer =
-                chain.call(Some(&call), &to(name, &rest), chain.copy(b"its own body"[..9].as_ref())?)?.wait()?;
+            let pending = chain.call(Some(&call), &to(name, &rest), chain.copy(b"its own body"[..9].as_ref())?)?;
+            let answer = way.answer(pending).await?;
             call.answer(answer.status(), answer.body())?;
         }
         "slow-length" => {
-            thread::sleep(Duration::from_millis(150));
+            way.sleep(Duration::from_millis(150)).await;
             let length = chain.copy(call.body().len().to_string().as_bytes())?;
             call.answer(StatusCode::OK, length)?;
         }
         // Waits for an answer that has come long before.
         "wait-late" => {
             let pending = chain.call(Some(&call), &to(name, &rest), chain.copy(b"a body")?)?;
-            thread::sleep(Duration::from_millis(300));
-            let answer = pending.wait()?;
+            way.sleep(Duration::from_millis(300)).await;
+            let answer = way.answer(pending).await?;
             let length = chain.copy(&answer.body())?;
             call.answer(answer.status(), length)?;
         }
@@ -146,7 +231,7 @@ fn handle(chain: &Chain, call: Call) -> Result<(), Box<dyn StdError>> {
         "two" => {
             let ask = |body: &[u8]| chain.call(Some(&call), &to(name, &rest), chain.copy(body)?);
             let (first, second) = (ask(b"the first one")?, ask(b"the second one")?);
-            let bodies = [second.wait()?, first.wait()?].map(|answer| answer.body().to_vec());
+            let bodies = [way.answer(second).await?, way.answer(first).await?].map(|answer| answer.body().to_vec());
             call.answer(StatusCode::OK, chain.copy(&bodies.concat())?)?;
         }
         "swap" => {
@@ -161,7 +246,7 @@ fn handle(chain: &Chain, call: Call) -> Result<(), Box<dyn StdError>> {
         }
         // Keeps an answer, and says later whether it is what it was.
         "keep-answer" => {
-            let answer = chain.call(Some(&call), &to(name, &rest), chain.copy(&[7; 1000])?)?.wait()?;
+            let answer = way.answer(chain.call(Some(&call), &to(name, &rest), chain.copy(&[7; 1000])?)?).await?;
             *ANSWER.lock().map_err(|_| "poisoned")? = Some((answer.body().to_vec(), answer));
             call.answer(StatusCode::OK, ())?;
         }
@@ -186,7 +271,7 @@ fn handle(chain: &Chain, call: Call) -> Result<(), Box<dyn StdError>> {
         "many" => {
             for _ in 0..name.parse::<u32>()? {
                 let body = chain.buffer(60_000)?;
-                chain.call(Some(&call), &to("echo", "/length"), body)?.wait()?;
+                way.answer(chain.call(Some(&call), &to("echo", "/length"), body)?).await?;
             }
             call.answer(StatusCode::OK, ())?;
         }
@@ -202,7 +287,7 @@ fn handle(chain: &Chain, call: Call) -> Result<(), Box<dyn StdError>> {
             call.answer(StatusCode::OK, ())?;
         }
         "status-of" => {
-            let status = match chain.call(Some(&call), &to(name, &rest), call.body())?.wait() {
+            let status = match way.answer(chain.call(Some(&call), &to(name, &rest), call.body())?).await {
                 Ok(answer) => answer.status(),
                 Err(_) => StatusCode::BAD_GATEWAY,
             };
@@ -210,9 +295,31 @@ fn handle(chain: &Chain, call: Call) -> Result<(), Box<dyn StdError>> {
         }
         "hang" => {
             while !call.is_cancelled() {
-                thread::yield_now();
+                way.a_moment().await;
             }
             call.answer(StatusCode::OK, ())?;
+        }
+        // Answered once so many of these calls are here at a time, with how many threads there are.
+        "gather" => {
+            static HERE: AtomicUsize = AtomicUsize::new(0);
+            HERE.fetch_add(1, Ordering::SeqCst);
+            while HERE.load(Ordering::SeqCst) < name.parse()? {
+                way.a_moment().await;
+            }
+            let threads = std::fs::read_dir("/proc/self/task")?.count();
+            call.answer(StatusCode::OK, chain.copy(threads.to_string().as_bytes())?)?;
+        }
+        // Waits like a task.
+        "await" => {
+            let answer = at_once(chain.call(Some(&call), &to(name, &rest), ())?);
+            let status = if answer.err() == Some(Error::NotServed) { StatusCode::OK } else { StatusCode::CONFLICT };
+            call.answer(status, ())?;
+        }
+        // Serves on another thread.
+        "serve" => {
+            let error = thread::scope(|scope| scope.spawn(|| chain.serve(1, async |_| {}).err()).join());
+            let error = error.map_err(|_| "it has failed")?.map(|error| error.to_string()).unwrap_or_default();
+            call.answer(StatusCode::OK, chain.copy(error.as_bytes())?)?;
         }
         // Never answered, and held for ever.
         "keep" => std::mem::forget(call),

@@ -3,7 +3,7 @@
 use crate::body::{Memory, Payload, Received};
 use crate::error::Error;
 use crate::link::Link;
-use crate::state::{Arrived, Number};
+use crate::state::{Arrived, NODE, Number};
 use http::{HeaderMap, Method};
 use leno_chain::head::{RequestHead, ResponseHead};
 use leno_chain::message::Place;
@@ -17,6 +17,20 @@ pub struct Call {
     head: RequestHead,
     body: Option<(Memory, Place)>,
     open: bool,
+}
+
+impl Link {
+    /// A call that was taken; `None`: it is none, and over.
+    pub(crate) fn accept(self: &Arc<Self>, number: Number, arrived: Arrived) -> Option<Call> {
+        let call = Call::new(self, number, arrived);
+        match call {
+            Some(_) => {}
+            // The node makes no sense.
+            None if number.way == NODE => self.end(),
+            None => self.fail(number),
+        }
+        call
+    }
 }
 
 impl Call {

@@ -7,7 +7,8 @@ use crate::connect::{self, ConnectError};
 use crate::error::Error;
 use crate::link::Link;
 use crate::pending::Pending;
-use crate::state::{NODE, State};
+use crate::serve;
+use crate::state::State;
 use crate::wait::Interest;
 use leno_chain::head::RequestHead;
 use std::env;
@@ -47,16 +48,22 @@ impl Chain {
     pub fn next(&self) -> Option<Call> {
         loop {
             let (number, arrived) = self.0.wait(&Interest::Call, State::take_call).ok()?;
-            match Call::new(&self.0, number, arrived) {
-                Some(call) => return Some(call),
-                // The node makes no sense.
-                None if number.way == NODE => {
-                    self.0.end();
-                    return None;
-                }
-                None => self.0.fail(number),
+            if let Some(call) = self.0.accept(number, arrived) {
+                return Some(call);
             }
         }
+    }
+
+    /// Handles calls on this thread, up to `most` at a time, each by a future of its own; calls beyond that wait. Returns when the link has ended: futures that
+    /// wait for an answer are told so, and those that wait for something else are dropped.
+    ///
+    /// In such a future, a [`Pending`] is awaited, so that other calls are handled meanwhile. Whatever blocks the thread holds up all of them. There are no
+    /// timers and no input or output here but the chain's: a future may wait for those of a runtime on other threads.
+    ///
+    /// # Errors
+    /// If another thread is here, or the kernel has no file descriptors left.
+    pub fn serve<H: Future<Output = ()>>(&self, most: usize, handle: impl FnMut(Call) -> H) -> std::io::Result<()> {
+        serve::serve(&self.0, most, handle)
     }
 
     /// Memory for a body of so many bytes, which others can read once it is sent. What is in it is left from before.

@@ -25,8 +25,8 @@ pub(crate) struct Channel {
     /// Where the other instance writes, and the number of that arena.
     pub(crate) peer: Arc<Mapping>,
     pub(crate) arena: u32,
-    /// What waits for calls from it.
-    watched_by: Option<Arc<OwnedFd>>,
+    /// What waits for it.
+    watched_by: Vec<Arc<OwnedFd>>,
     /// How long a call may take.
     pub(crate) timeout: Option<Duration>,
     /// The callee's names.
@@ -66,17 +66,30 @@ impl Channel {
             // Whoever reads looks now and then whether a call has taken too long.
             rustix::net::sockopt::set_socket_timeout(&socket, rustix::net::sockopt::Timeout::Recv, timeout)?;
         }
-        let mut watched_by = None;
-        if offer.end == End::Callee {
-            let data = epoll::EventData::new_u64(offer.number.into());
-            epoll::add(calls, &socket, data, epoll::EventFlags::IN)?;
-            watched_by = Some(calls.clone());
-        }
         let (names, caller) = offer.text.split_once('\n').unwrap_or((&offer.text, ""));
         let (names, caller) = (names.split(',').map(str::to_owned).collect(), caller.to_owned());
-        let (places, sent, later) = ([0; PLACES as usize], HashMap::new(), Vec::new());
+        let (places, sent, later, watched_by) = ([0; PLACES as usize], HashMap::new(), Vec::new(), Vec::new());
         let (end, arena, socket, withdrawn, last) = (offer.end, offer.arena, Arc::new(socket), false, 0);
-        Ok(Self { socket, end, peer, arena, watched_by, timeout, names, caller, withdrawn, places, last, sent, later })
+        let mut channel =
+            Self { socket, end, peer, arena, watched_by, timeout, names, caller, withdrawn, places, last, sent, later };
+        if offer.end == End::Callee {
+            channel.watch(offer.number, calls)?;
+        }
+        Ok(channel)
+    }
+
+    /// Has this wait for what comes, too.
+    pub(crate) fn watch(&mut self, way: u32, by: &Arc<OwnedFd>) -> io::Result<()> {
+        epoll::add(by, &self.socket, epoll::EventData::new_u64(way.into()), epoll::EventFlags::IN)?;
+        self.watched_by.push(by.clone());
+        Ok(())
+    }
+
+    pub(crate) fn watch_no_more(&mut self, by: &Arc<OwnedFd>) {
+        if let Some(place) = self.watched_by.iter().position(|known| Arc::ptr_eq(known, by)) {
+            // It is about to be closed.
+            let _ = epoll::delete(self.watched_by.swap_remove(place), &self.socket);
+        }
     }
 
     /// Whether calls to this name go here.
@@ -124,9 +137,9 @@ impl Channel {
 
     /// Nobody reads it any more.
     pub(crate) fn end(&self) {
-        if let Some(calls) = &self.watched_by {
+        for by in &self.watched_by {
             // The node has the socket, too, so it would be watched for ever.
-            let _ = epoll::delete(calls, &self.socket);
+            let _ = epoll::delete(by, &self.socket);
         }
         // Whoever reads it wakes up.
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);

@@ -21,6 +21,9 @@ pub enum Error {
     /// There is no answer: whoever had to give it has failed.
     #[error("the call has failed")]
     Failed,
+    /// An answer was awaited, and no thread is in [`Chain::serve`](crate::Chain::serve).
+    #[error("no thread serves the chain, so nobody would read the answer")]
+    NotServed,
     /// The link has ended.
     #[error("the link to the node has ended")]
     Ended,

@@ -124,7 +124,10 @@ impl Link {
 
     fn take_offer(&self, state: &mut State, offer: &Offer, socket: OwnedFd) -> Option<()> {
         let peer = state.arenas.get(&offer.arena)?.clone();
-        let channel = Channel::new(offer, socket, peer, &self.calls).ok()?;
+        let mut channel = Channel::new(offer, socket, peer, &self.calls).ok()?;
+        if let Some(server) = &state.server {
+            channel.watch(offer.number, server).ok()?;
+        }
         state.channels.insert(offer.number, channel);
         Some(())
     }
@@ -174,7 +177,7 @@ impl Link {
     /// A call of this program is over.
     fn answered(&self, state: &mut State, number: Number, arrived: Option<Arrived>) {
         match state.asked.get_mut(&number) {
-            Some(asked) if asked.answer.is_none() => asked.answer = Some(arrived),
+            Some(asked) if asked.answer.is_none() => state.waiters.wake_task(asked.settle(arrived)),
             _ => {
                 if let Some(arrived) = arrived {
                     self.release_locked(state, number, arrived.body_bytes());

@@ -34,6 +34,7 @@ mod error;
 mod hear;
 mod link;
 mod pending;
+mod serve;
 mod state;
 mod wait;
 

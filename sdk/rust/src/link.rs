@@ -135,7 +135,7 @@ impl Link {
                 channel.sent.insert(number, Sent { _message: written.message, body: written.body });
                 let deadline = channel.timeout.map(|timeout| Instant::now() + timeout);
                 let number = Number { way, number };
-                state.asked.insert(number, Asked { answer: None, deadline });
+                state.asked.insert(number, Asked { deadline, ..Asked::default() });
                 Some(number)
             }
             // The node sees to it, and says why if it refuses the call.

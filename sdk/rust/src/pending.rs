@@ -9,7 +9,9 @@ use crate::wait::Interest;
 use http::{HeaderMap, StatusCode};
 use leno_chain::head::ResponseHead;
 use leno_chain::message::Place;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 /// A call that waits for its answer. If it is dropped, nobody waits any more, and whoever handles it can know.
 #[must_use = "a call that is dropped is cancelled"]
@@ -54,6 +56,13 @@ impl Pending {
         Answer::new(self.link.0.clone(), self.number, arrived)
     }
 
+    fn take(&self) -> Result<Answer, Error> {
+        let (link, number) = (&self.link.0, self.number);
+        let taken = link.lock().take_answer(&[number]);
+        let (_, arrived) = taken.ok_or(Error::Ended)?;
+        Answer::new(link.clone(), number, arrived)
+    }
+
     /// Waits for the first answer to any of these calls, which are of one link, takes that call out of the list, and says at which place it was; the calls after it move up.
     /// `None`: the list is empty.
     pub fn wait_any(pending: &mut Vec<Self>) -> Option<(usize, Result<Answer, Error>)> {
@@ -75,6 +84,19 @@ impl Pending {
     /// Waits for the answers to all of these calls, in their order.
     pub fn wait_all(pending: impl IntoIterator<Item = Self>) -> Vec<Result<Answer, Error>> {
         pending.into_iter().map(Self::wait).collect()
+    }
+}
+
+/// Waits for the answer, where a thread is in [`Chain::serve`](crate::Chain::serve): it is that thread that reads. Without one this is an error, for nobody would.
+impl Future for Pending {
+    type Output = Result<Answer, Error>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.link.0.poll(self.number, context.waker()) {
+            Some(true) => Poll::Ready(self.take()),
+            Some(false) => Poll::Pending,
+            None => Poll::Ready(Err(Error::NotServed)),
+        }
     }
 }
 

@@ -13,7 +13,9 @@ use leno_chain::mapping::Mapping;
 use leno_chain::message::Place;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::{Deref, DerefMut};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, MutexGuard};
+use std::task::Waker;
 use std::time::Instant;
 
 /// The way that leads to the node, where others are channels.
@@ -46,6 +48,8 @@ pub(crate) struct State {
     /// What the node is told with whatever it is told next, or before this program waits.
     pub(crate) later: Vec<Descriptor>,
     pub(crate) waiters: Waiters,
+    /// What waits for all ways, if a thread serves.
+    pub(crate) server: Option<Arc<OwnedFd>>,
     pub(crate) ended: bool,
 }
 
@@ -55,6 +59,16 @@ pub(crate) struct Asked {
     pub(crate) answer: Option<Option<Arrived>>,
     /// When nobody is to wait any more.
     pub(crate) deadline: Option<Instant>,
+    /// The task that waits for the answer.
+    pub(crate) waker: Option<Waker>,
+}
+
+impl Asked {
+    /// It is over. Returns the task that waits for it.
+    pub(crate) fn settle(&mut self, answer: Option<Arrived>) -> Option<Waker> {
+        self.answer = Some(answer);
+        self.waker.take()
+    }
 }
 
 /// A message that has come.
@@ -144,7 +158,8 @@ impl State {
             if asked.answer.is_none() && asked.deadline.is_some_and(|deadline| deadline <= now) {
                 let mut head = Vec::new();
                 ResponseHead::new(StatusCode::GATEWAY_TIMEOUT).encode(&mut head);
-                asked.answer = Some(Some(Arrived { head: Head::Here(head.into()), body: None, held: false }));
+                let answer = Arrived { head: Head::Here(head.into()), body: None, held: false };
+                self.waiters.wake_task(asked.settle(Some(answer)));
                 late.push(*number);
             }
         }
@@ -213,8 +228,15 @@ impl State {
         self.calls.retain(|(number, _)| number.way != way);
         for (number, asked) in &mut self.asked {
             if number.way == way && asked.answer.is_none() {
-                asked.answer = Some(None);
+                self.waiters.wake_task(asked.settle(None));
             }
+        }
+    }
+
+    /// Wakes the tasks that wait for answers.
+    pub(crate) fn wake_tasks(&mut self) {
+        for asked in self.asked.values_mut() {
+            self.waiters.wake_task(asked.waker.take());
         }
     }
 
@@ -233,6 +255,7 @@ impl State {
             self.end_channel(way);
         }
         self.waiters.wake_all();
+        self.wake_tasks();
     }
 }
 

@@ -16,6 +16,7 @@ use rustix::net::RecvFlags;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::task::Waker;
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
@@ -28,6 +29,8 @@ pub(crate) enum Interest {
     Call,
     Answers(Vec<Number>),
     Memory,
+    /// Whatever comes, to wake tasks.
+    All,
 }
 
 /// Those who wait.
@@ -44,6 +47,7 @@ pub(crate) struct Waiters {
 pub(crate) enum Wake {
     Thread(Thread),
     Kick(Arc<Kick>),
+    Task(Waker),
 }
 
 impl Wake {
@@ -51,6 +55,7 @@ impl Wake {
         match self {
             Self::Thread(thread) => thread.unpark(),
             Self::Kick(kick) => kick.set(),
+            Self::Task(waker) => waker.wake(),
         }
     }
 }
@@ -86,7 +91,7 @@ impl Link {
         // Whoever frees memory sets it.
         let mut kick = match interest {
             Interest::Memory => Some(Kick::new().map_err(|_| Error::Failed)?),
-            Interest::Call | Interest::Answers(_) => None,
+            Interest::Call | Interest::Answers(_) | Interest::All => None,
         };
         let _waiting = kick.as_ref().map(|kick| self.arena().wait(kick.clone()));
         let mut state = self.lock();
@@ -138,7 +143,7 @@ impl Link {
                     }
                     let deadline = match interest {
                         Interest::Answers(numbers) => state.deadline(numbers),
-                        Interest::Call | Interest::Memory => None,
+                        Interest::Call | Interest::Memory | Interest::All => None,
                     };
                     state.waiters.note(interest, &ways, kick.as_ref());
                     let socket = |way: &u32| Some((*way, state.channels.get(way)?.socket.clone()));
@@ -221,12 +226,16 @@ impl Link {
 
 impl State {
     /// The ways on which something may come that somebody waits for.
-    fn ways(&self, interest: &Interest) -> Vec<u32> {
+    pub(crate) fn ways(&self, interest: &Interest) -> Vec<u32> {
         let mut ways: Vec<u32> = match interest {
             Interest::Call => vec![NODE],
             Interest::Answers(numbers) => numbers.iter().map(|number| number.way).collect(),
             // What was sent comes back with answers, too.
             Interest::Memory => self.asked_ways().chain([NODE]).collect(),
+            Interest::All => {
+                let to_callees = self.channels.iter().filter(|(_, channel)| channel.end == End::Caller);
+                to_callees.map(|(way, _)| *way).chain([NODE]).collect()
+            }
         };
         ways.sort_unstable();
         ways.dedup();
@@ -257,17 +266,18 @@ impl State {
 
     /// Wakes those who have what they wait for, but for the one who reads.
     pub(crate) fn wake(&mut self, reader: Option<&Interest>) {
-        let mut calls = self.waiting_calls().saturating_sub(usize::from(reader == Some(&Interest::Call)));
+        let takes_one = |interest: &Interest| matches!(interest, Interest::Call | Interest::All);
+        let mut calls = self.waiting_calls().saturating_sub(usize::from(reader.is_some_and(takes_one)));
         let mut waiters = std::mem::take(&mut self.waiters.waiters);
         for waiter in waiters.iter_mut().filter(|waiter| !waiter.woken) {
             let has = match &waiter.interest {
-                Interest::Call => calls > 0,
+                Interest::Call | Interest::All => calls > 0,
                 Interest::Answers(numbers) => numbers.iter().any(|number| self.is_answered(*number)),
                 // They are woken when something is freed.
                 Interest::Memory => false,
             };
             if has {
-                calls -= usize::from(waiter.interest == Interest::Call);
+                calls -= usize::from(takes_one(&waiter.interest));
                 self.waiters.woken.push(waiter.wake());
             }
         }
@@ -277,18 +287,18 @@ impl State {
 
 impl Waiters {
     /// Takes the ways that nobody reads.
-    fn claim(&mut self, ways: &[u32]) -> Vec<u32> {
+    pub(crate) fn claim(&mut self, ways: &[u32]) -> Vec<u32> {
         let free: Vec<u32> = ways.iter().copied().filter(|way| !self.read.contains(way)).collect();
         self.read.extend(&free);
         free
     }
 
-    fn unclaim(&mut self, ways: &[u32]) {
+    pub(crate) fn unclaim(&mut self, ways: &[u32]) {
         self.read.retain(|way| !ways.contains(way));
     }
 
     /// This thread is about to wait.
-    fn note(&mut self, interest: &Interest, ways: &[u32], kick: Option<&Arc<Kick>>) {
+    pub(crate) fn note(&mut self, interest: &Interest, ways: &[u32], kick: Option<&Arc<Kick>>) {
         let (thread, interest, kick) = (thread::current(), interest.clone(), kick.cloned());
         let waiter = Waiter { thread, interest, ways: ways.to_vec(), woken: false, kick };
         let known = self.waiters.iter_mut().find(|known| known.thread.id() == waiter.thread.id());
@@ -299,7 +309,7 @@ impl Waiters {
     }
 
     /// This thread waits no more. Has somebody else read what it has read, if anybody waits for that.
-    fn leave(&mut self) {
+    pub(crate) fn leave(&mut self) {
         let me = thread::current().id();
         self.waiters.retain(|waiter| waiter.thread.id() != me);
         let mut read = self.read.clone();
@@ -311,6 +321,11 @@ impl Waiters {
                 self.woken.push(waiter.wake());
             }
         }
+    }
+
+    /// Wakes a task, once nothing is locked.
+    pub(crate) fn wake_task(&mut self, task: Option<Waker>) {
+        self.woken.extend(task.map(Wake::Task));
     }
 
     pub(crate) fn wake_all(&mut self) {

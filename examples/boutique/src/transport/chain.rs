@@ -7,37 +7,31 @@ use hyper::header::{COOKIE, HeaderName, HeaderValue};
 use hyper::http::uri::{Authority, PathAndQuery};
 use hyper::{Method, StatusCode};
 use leno_sdk::{Answer, Buffer, Call, Chain, ConnectError, OnFull, RequestHead, ResponseHead};
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
+use tokio::sync::oneshot;
 
-/// Serves until the node ends the link, with so many threads, each of which handles one call at a time.
-pub fn serve(function: &Function, threads: usize) -> Result<(), ConnectError> {
+/// Calls that are handled at a time: as many as the functions' documents allow.
+const MOST: usize = 32;
+
+/// Serves on this thread until the node ends the link.
+pub fn serve(function: &Function) -> Result<(), ConnectError> {
     let chain = Chain::from_environment()?;
     chain.set_on_full(OnFull::Wait);
-    thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                while let Some(call) = chain.next() {
-                    // If there is no answer, the caller is told so.
-                    let _ = handle(function, &chain, call);
-                }
-            });
-        }
-    });
+    // If there is no answer, the caller is told so.
+    chain.serve(MOST, async |call| drop(handle(function, &chain, call).await))?;
     Ok(())
 }
 
-fn handle(function: &Function, chain: &Chain, call: Call) -> Result<(), leno_sdk::Error> {
+async fn handle(function: &Function, chain: &Chain, call: Call) -> Result<(), leno_sdk::Error> {
     let call = Arc::new(call);
     let outcome = {
         let cookie = call.headers().get(COOKIE).and_then(|value| value.to_str().ok()).map(str::to_owned);
         let body = Bytes::from_owner(OfCall(call.clone()));
         let request = Request { method: call.method().clone(), path: call.path().to_owned(), cookie, body };
         let calls = ForCall { chain, call: &call };
-        at_once(function.handle(&calls, request))
+        function.handle(&calls, request).await
     };
     match outcome {
         Outcome::Reply(reply) => {
@@ -98,11 +92,9 @@ struct ForCall<'a> {
 
 impl Calls for ForCall<'_> {
     async fn call(&self, callee: &'static str, path: &'static str, payload: Payload<'_>) -> Result<Bytes, Failure> {
-        let ask = || {
-            let body = write(self.chain, payload)?;
-            self.chain.call(Some(self.call), &head(callee, path), body)?.wait()
-        };
-        let answer = ask().map_err(|error| Failure::unreachable(callee, error))?;
+        let ask = || self.chain.call(Some(self.call), &head(callee, path), write(self.chain, payload)?);
+        let unreachable = |error| Failure::unreachable(callee, error);
+        let answer = ask().map_err(unreachable)?.await.map_err(unreachable)?;
         match answer.status() {
             StatusCode::OK => Ok(Bytes::from_owner(OfAnswer(answer))),
             status => Err(Failure::Status { callee, status }),
@@ -110,18 +102,14 @@ impl Calls for ForCall<'_> {
     }
 
     async fn wait(&self, time: Duration) {
-        thread::sleep(time);
-    }
-}
-
-/// Runs what waits by blocking its thread, and so is done when it has begun.
-fn at_once<T>(future: impl Future<Output = T>) -> T {
-    let mut future = pin!(future);
-    loop {
-        if let Poll::Ready(done) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            return done;
-        }
-        thread::yield_now();
+        // The thread of the chain has no timers.
+        let (done, wait) = oneshot::channel();
+        thread::spawn(move || {
+            thread::sleep(time);
+            done.send(())
+        });
+        // It fails only if there is no thread to sleep.
+        let _ = wait.await;
     }
 }
 

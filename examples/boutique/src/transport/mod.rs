@@ -1,5 +1,5 @@
-//! How calls get from one function to another. All of them keep their connections and write nothing down, so that what differs is the transport. HTTP and gRPC have one
-//! thread for everything; in a chain, a function that waits for others has a thread for each call.
+//! How calls get from one function to another. All of them keep their connections and write nothing down, so that what differs is the transport. Each function has
+//! one thread for everything.
 
 pub mod chain;
 pub mod grpc;

@@ -1,0 +1,178 @@
+//! Many calls at a time on one thread.
+
+use crate::arena::Kick;
+use crate::call::Call;
+use crate::link::Link;
+use crate::state::{NODE, Number, State};
+use crate::wait::Interest;
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use rustix::buffer::spare_capacity;
+use rustix::event::{Timespec, epoll};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, ThreadId};
+use std::time::{Duration, Instant};
+
+/// Ways that are read in one turn.
+const EVENTS: usize = 32;
+/// What the kick is called among the ways, which are numbers of 32 bits.
+const KICK: u64 = 1 << 32;
+
+/// A thread that reads all ways, for the tasks that it runs.
+struct Server<'a> {
+    link: &'a Link,
+    /// What it waits for: all ways, and the kick.
+    all: Arc<OwnedFd>,
+    alarm: Arc<Alarm>,
+}
+
+/// A task of the server can go on.
+struct Alarm {
+    server: ThreadId,
+    rings: AtomicBool,
+    kick: Arc<Kick>,
+}
+
+impl Wake for Alarm {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        // The server looks before it waits, so nobody kicks himself.
+        if !self.rings.swap(true, Ordering::SeqCst) && thread::current().id() != self.server {
+            self.kick.set();
+        }
+    }
+}
+
+/// Handles calls on this thread until the link has ended, or at once if another thread does so already: that is an error.
+pub(crate) fn serve<H: Future<Output = ()>>(
+    link: &Arc<Link>,
+    most: usize,
+    mut handle: impl FnMut(Call) -> H,
+) -> io::Result<()> {
+    let server = Server::start(link)?;
+    let waker = Waker::from(server.alarm.clone());
+    let mut context = Context::from_waker(&waker);
+    let mut tasks = FuturesUnordered::new();
+    loop {
+        server.alarm.rings.store(false, Ordering::SeqCst);
+        while tasks.len() < most.max(1) {
+            let taken = link.lock().take_call();
+            let Some((number, arrived)) = taken else { break };
+            tasks.extend(link.accept(number, arrived).map(&mut handle));
+        }
+        let full = tasks.len();
+        while let Poll::Ready(Some(())) = tasks.poll_next_unpin(&mut context) {}
+        // A call that waited for a place is here already.
+        let takes_more = tasks.len() < full && link.lock().waiting_calls() > 0;
+        if !takes_more && !server.turn() {
+            return Ok(());
+        }
+    }
+}
+
+impl<'a> Server<'a> {
+    fn start(link: &'a Link) -> io::Result<Self> {
+        let (kick, all) = (Kick::new()?, Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?));
+        for (socket, number) in [(&link.socket, NODE.into()), (kick.file(), KICK)] {
+            epoll::add(&all, socket, epoll::EventData::new_u64(number), epoll::EventFlags::IN)?;
+        }
+        let alarm = Arc::new(Alarm { server: thread::current().id(), rings: AtomicBool::new(false), kick });
+        let mut state = link.lock();
+        if state.server.is_some() {
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "another thread serves this chain"));
+        }
+        let watched = state.channels.iter_mut().try_for_each(|(way, channel)| channel.watch(*way, &all));
+        state.server = Some(all.clone());
+        drop(state);
+        let server = Self { link, all, alarm };
+        watched.map(|()| server)
+    }
+
+    /// Reads what has come. If nothing has, and no task can go on, it waits. Returns whether the link goes on, or some task does.
+    fn turn(&self) -> bool {
+        let link = self.link;
+        let mut state = link.lock();
+        link.tell_later(&mut state);
+        if state.ended {
+            drop(state);
+            // Tasks that wait for an answer are told so.
+            return self.alarm.rings.load(Ordering::SeqCst);
+        }
+        let ways = state.ways(&Interest::All);
+        let read = state.waiters.claim(&ways);
+        state.waiters.note(&Interest::All, &ways, Some(&self.alarm.kick));
+        let left = state.first_deadline().map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        // Whoever has something to do is woken now, tasks included.
+        drop(state);
+        let left = match self.alarm.rings.load(Ordering::SeqCst) {
+            true => Some(Duration::ZERO),
+            // A deadline has passed when it is looked at.
+            false => left.map(|left| left + Duration::from_millis(1)),
+        };
+        let left = left.and_then(|left| Timespec::try_from(left).ok());
+        let mut events: Vec<epoll::Event> = Vec::with_capacity(EVENTS);
+        // If this fails, so does reading.
+        let _ = rustix::io::retry_on_intr(|| epoll::wait(&self.all, spare_capacity(&mut events), left.as_ref()));
+
+        let mut state = link.lock();
+        state.waiters.unclaim(&read);
+        for event in events {
+            match event.data.u64() {
+                KICK => self.alarm.kick.reset(),
+                // There are no more channels than an `u32` has numbers.
+                way => {
+                    let way = way as u32;
+                    if !state.is_read(way) {
+                        link.read(&mut state, way);
+                    }
+                }
+            }
+        }
+        state.end_late_calls();
+        state.wake(Some(&Interest::All));
+        state.waiters.leave();
+        true
+    }
+}
+
+impl Drop for Server<'_> {
+    fn drop(&mut self) {
+        let mut state = self.link.lock();
+        for channel in state.channels.values_mut() {
+            channel.watch_no_more(&self.all);
+        }
+        state.server = None;
+        // Nobody reads for them any more.
+        state.wake_tasks();
+        state.waiters.leave();
+    }
+}
+
+impl State {
+    fn first_deadline(&self) -> Option<Instant> {
+        self.asked.values().filter(|asked| asked.answer.is_none()).filter_map(|asked| asked.deadline).min()
+    }
+}
+
+impl Link {
+    /// Whether the answer to a call is there. If not, the task is woken when it is; `None`: nobody would do so.
+    pub(crate) fn poll(&self, number: Number, waker: &Waker) -> Option<bool> {
+        let mut state = self.lock();
+        if state.is_answered(number) || state.ended {
+            return Some(true);
+        }
+        state.server.is_some().then_some(())?;
+        let asked = state.asked.get_mut(&number)?;
+        match &mut asked.waker {
+            Some(known) => known.clone_from(waker),
+            none => *none = Some(waker.clone()),
+        }
+        Some(false)
+    }
+}

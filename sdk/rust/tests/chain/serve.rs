@@ -1,0 +1,70 @@
+//! Functions that handle many calls on one thread.
+
+use super::node::{self, Node, call, pair, text};
+use super::{none, settings, until};
+use leno_sdk::StatusCode;
+use rustix::net::{Shutdown, shutdown};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+#[tokio::test]
+async fn calls_that_wait_for_each_other_share_a_thread() {
+    let node = Node::new();
+    let (_function, link) = node.start("a", "serves", &settings()).await;
+    let calls: Vec<_> = (0..50).map(|_| node::ask(&link, "/gather/50", b"").unwrap()).collect();
+    for asked in calls {
+        assert_eq!(text(asked.await.unwrap().body.as_ref()), "1");
+    }
+    none(link.violations());
+}
+
+#[tokio::test]
+async fn no_more_are_handled_at_a_time_than_may_be() {
+    let node = Node::new();
+    let (_function, link) = node.start("a", "serves2", &settings()).await;
+    let mut hanging: Vec<_> = (0..2).map(|_| node::ask(&link, "/hang", b"").unwrap()).collect();
+    let mut third = node::ask(&link, "/length", b"123").unwrap();
+    assert!(tokio::time::timeout(Duration::from_millis(100), &mut third).await.is_err(), "it has no place");
+    hanging.pop();
+    assert_eq!(text(third.await.unwrap().body.as_ref()), "3");
+    drop(hanging);
+    until("all are answered", || link.open_calls() == 0).await;
+}
+
+#[tokio::test]
+async fn whoever_waits_is_told_that_the_link_has_ended() {
+    let node = Node::new();
+    let (_other, other) = node.start("other", "", &settings()).await;
+    let (ours, theirs) = pair();
+    let program = env!("CARGO_BIN_EXE_leno-chain-function");
+    let child = Command::new(program).arg("serves").stdin(Stdio::from(theirs)).stderr(Stdio::piped()).spawn();
+    let socket = ours.try_clone().unwrap();
+    let mut function = node::Function(child.unwrap());
+    let link = node.welcome("a", ours, &settings()).await;
+    let waits = node::ask(&link, "/pass/other/keep", b"x").unwrap();
+    let sleeps = node::ask(&link, "/slow-length", b"x").unwrap();
+    until("the other one has it", || other.open_calls() == 1).await;
+    shutdown(&socket, Shutdown::Both).unwrap();
+    assert!(waits.await.is_err());
+    drop(sleeps);
+    let mut said = function.0.stderr.take().unwrap();
+    let ended = tokio::task::spawn_blocking(move || {
+        let mut text = String::new();
+        std::io::Read::read_to_string(&mut said, &mut text).unwrap();
+        (function.0.wait().unwrap().success(), text)
+    });
+    let (success, said) = ended.await.unwrap();
+    assert!(success && said.contains("the link to the node has ended"), "{said}");
+}
+
+#[tokio::test]
+async fn an_answer_that_nobody_would_read_is_not_awaited() {
+    let node = Node::new();
+    let (_a, a) = node.start("a", "", &settings()).await;
+    let (_b, b) = node.start("b", "serves", &settings()).await;
+    assert_eq!(call(&a, "/await/b/length", b"").await.unwrap().head.status, StatusCode::OK);
+    // A second server would take turns with the first one.
+    let said = call(&b, "/serve", b"").await.unwrap().body;
+    assert_eq!(text(said.as_ref()), "another thread serves this chain");
+    assert_eq!(text(call(&b, "/length", b"12").await.unwrap().body.as_ref()), "2");
+}
