@@ -321,6 +321,12 @@ async fn handle(way: &Way, chain: &Chain, call: Call) -> Result<(), Box<dyn StdE
             let error = error.map_err(|_| "it has failed")?.map(|error| error.to_string()).unwrap_or_default();
             call.answer(StatusCode::OK, chain.copy(error.as_bytes())?)?;
         }
+        // Reads what has come meanwhile, and then waits for ever.
+        "hear" => {
+            thread::sleep(Duration::from_millis(100));
+            let _ = call.is_cancelled();
+            way.sleep(Duration::from_secs(3600)).await;
+        }
         // Never answered, and held for ever.
         "keep" => std::mem::forget(call),
         "fail" => drop(call),

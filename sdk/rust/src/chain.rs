@@ -60,6 +60,20 @@ impl Chain {
     /// In such a future, a [`Pending`] is awaited, so that other calls are handled meanwhile. Whatever blocks the thread holds up all of them. There are no
     /// timers and no input or output here but the chain's: a future may wait for those of a runtime on other threads.
     ///
+    /// ```no_run
+    /// # let chain = leno_sdk::Chain::from_environment()?;
+    /// # use leno_sdk::{Method, RequestHead};
+    /// let head = RequestHead::new(Method::POST, "cart".parse()?, "/items".parse()?);
+    /// chain.serve(64, async |call| {
+    ///     let Ok(pending) = chain.call(Some(&call), &head, call.body()) else { return };
+    ///     // Other calls are handled meanwhile. A call that is dropped has failed.
+    ///     if let Ok(answer) = pending.await {
+    ///         let _ = call.answer(answer.status(), answer.body());
+    ///     }
+    /// })?;
+    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// If another thread is here, or the kernel has no file descriptors left.
     pub fn serve<H: Future<Output = ()>>(&self, most: usize, handle: impl FnMut(Call) -> H) -> std::io::Result<()> {

@@ -17,7 +17,7 @@
 //!
 //! # Threads
 //! All may be used by many threads at once. Whoever waits reads the socket for all who wait, so there is no thread behind this, and a program that waits
-//! uses no processor time. A program that forks must not use the chain in the child.
+//! uses no processor time. [`Chain::serve`] handles many calls on one thread. A program that forks must not use the chain in the child.
 //!
 //! # Trust
 //! Bodies that others wrote are shown in place. A function of the chain that goes on writing to what it has sent changes it under its readers; this

@@ -58,19 +58,22 @@ pub(crate) fn serve<H: Future<Output = ()>>(
     let server = Server::start(link)?;
     let waker = Waker::from(server.alarm.clone());
     let mut context = Context::from_waker(&waker);
-    let mut tasks = FuturesUnordered::new();
+    let (mut tasks, most) = (FuturesUnordered::new(), most.max(1));
     loop {
-        server.alarm.rings.store(false, Ordering::SeqCst);
-        while tasks.len() < most.max(1) {
+        while tasks.len() < most {
             let taken = link.lock().take_call();
             let Some((number, arrived)) = taken else { break };
             tasks.extend(link.accept(number, arrived).map(&mut handle));
         }
-        let full = tasks.len();
-        while let Poll::Ready(Some(())) = tasks.poll_next_unpin(&mut context) {}
-        // A call that waited for a place is here already.
-        let takes_more = tasks.len() < full && link.lock().waiting_calls() > 0;
-        if !takes_more && !server.turn() {
+        // It rings itself when it has polled all that could go on, so it is asked again; tasks that ring all the time are not.
+        for _ in 0..2 {
+            server.alarm.rings.store(false, Ordering::SeqCst);
+            while let Poll::Ready(Some(())) = tasks.poll_next_unpin(&mut context) {}
+            if !server.alarm.rings.load(Ordering::SeqCst) {
+                break;
+            }
+        }
+        if !server.turn(tasks.len() < most) {
             return Ok(());
         }
     }
@@ -94,8 +97,8 @@ impl<'a> Server<'a> {
         watched.map(|()| server)
     }
 
-    /// Reads what has come. If nothing has, and no task can go on, it waits. Returns whether the link goes on, or some task does.
-    fn turn(&self) -> bool {
+    /// Reads what has come. If nothing has, no task can go on, and none begins, it waits. Returns whether the link goes on, or some task does.
+    fn turn(&self, has_room: bool) -> bool {
         let link = self.link;
         let mut state = link.lock();
         link.tell_later(&mut state);
@@ -103,6 +106,10 @@ impl<'a> Server<'a> {
             drop(state);
             // Tasks that wait for an answer are told so.
             return self.alarm.rings.load(Ordering::SeqCst);
+        }
+        // Others read, too: threads, and tasks that look for memory.
+        if has_room && state.waiting_calls() > 0 {
+            return true;
         }
         let ways = state.ways(&Interest::All);
         let read = state.waiters.claim(&ways);

@@ -1,7 +1,7 @@
 //! Functions that handle many calls on one thread.
 
 use super::node::{self, Node, call, pair, text};
-use super::{none, settings, until};
+use super::{PATIENCE, none, settings, until};
 use leno_sdk::StatusCode;
 use rustix::net::{Shutdown, shutdown};
 use std::process::{Command, Stdio};
@@ -29,6 +29,18 @@ async fn no_more_are_handled_at_a_time_than_may_be() {
     assert_eq!(text(third.await.unwrap().body.as_ref()), "3");
     drop(hanging);
     until("all are answered", || link.open_calls() == 0).await;
+}
+
+#[tokio::test]
+async fn a_call_that_a_task_has_read_is_not_left_behind() {
+    let node = Node::new();
+    let (_a, a) = node.start("a", "serves", &settings()).await;
+    let hears = node::ask(&a, "/hear", b"").unwrap();
+    // The first one has been taken, and reads the second one. In any other order there is an answer, too.
+    tokio::time::sleep(Duration::from_millis(30)).await;
+    let answered = tokio::time::timeout(PATIENCE, call(&a, "/length", b"1")).await.expect("nobody else wakes it");
+    assert_eq!(text(answered.unwrap().body.as_ref()), "1");
+    drop(hears);
 }
 
 #[tokio::test]
