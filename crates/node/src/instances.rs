@@ -335,7 +335,9 @@ pub(crate) fn reported(supervisor: &Supervisor, function: &FunctionId) -> Vec<le
 /// Says it once, and not for each instance.
 fn warn_without_large_pages() {
     static SAID: Once = Once::new();
-    if let Err(reason) = large_pages::check() {
-        SAID.call_once(|| tracing::warn!("chains on this node ask for large pages, and there are {reason}"));
-    }
+    SAID.call_once(|| {
+        if let Err(reason) = large_pages::check() {
+            tracing::warn!("chains on this node ask for large pages, and there are {reason}");
+        }
+    });
 }

@@ -1,5 +1,5 @@
 //! A function of the tests. What it does is in the path of each call. Its link is its standard input, or, with `listen`, comes to where the
-//! environment says.
+//! environment says. With `serves` or `servesNUMBER` it handles its calls on one thread, at most so many at a time; with `both`, on that and on others.
 
 use leno_sdk::{Answer, Call, Chain, Error, Method, OnFull, Pending, RequestHead, ResponseHead, StatusCode};
 use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv, socket_with};

@@ -108,7 +108,7 @@ impl Calls for ForCall<'_> {
             thread::sleep(time);
             done.send(())
         });
-        // It fails only if there is no thread to sleep.
+        // The other end is there until it has sent.
         let _ = wait.await;
     }
 }
