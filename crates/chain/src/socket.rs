@@ -1,5 +1,6 @@
 //! Packets of a socket (`SOCK_SEQPACKET`), with and without file descriptors.
 
+use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, recvmsg, sendmsg,
@@ -62,7 +63,13 @@ fn receive_with(
 ) -> io::Result<Received> {
     let flags = flags | RecvFlags::CMSG_CLOEXEC;
     let mut into = [IoSliceMut::new(into)];
-    let message = rustix::io::retry_on_intr(|| recvmsg(&socket, &mut into, ancillary, flags))?;
+    let message = loop {
+        match recvmsg(&socket, &mut into, ancillary, flags) {
+            // The other end closed and left packets unread. The kernel says so once, and ahead of what had arrived before.
+            Err(Errno::CONNRESET | Errno::INTR) => {}
+            received => break received?,
+        }
+    };
     let mut received = Received { bytes: message.bytes, ..Received::default() };
     for message in ancillary.drain() {
         if let RecvAncillaryMessage::ScmRights(files) = message {
@@ -71,4 +78,22 @@ fn receive_with(
     }
     received.cut = message.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
     Ok(received)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    #[test]
+    fn what_was_sent_before_a_hasty_end_arrives() {
+        let (near, far) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        send(&near, b"never read", &[], SendFlags::empty()).unwrap();
+        send(&far, b"answer", &[], SendFlags::empty()).unwrap();
+        drop(far);
+        let mut into = [0; 16];
+        assert_eq!(receive(&near, &mut into, RecvFlags::DONTWAIT).unwrap().bytes, 6);
+        assert_eq!(&into[..6], b"answer");
+        assert_eq!(receive_bytes(&near, &mut into, RecvFlags::DONTWAIT).unwrap().bytes, 0, "the other end is closed");
+    }
 }

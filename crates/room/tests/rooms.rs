@@ -259,6 +259,30 @@ async fn a_program_that_ends_at_once_has_run() {
 }
 
 #[tokio::test]
+async fn how_a_program_ended_is_known_although_the_room_left_orders_unread() {
+    let rooms = open(1).await;
+    let (room, _output) = shell(&rooms, "exec sleep 1000").await;
+    let inside = processes_of(room.pid());
+    let signal = |name: &str, pid: u32| {
+        assert!(Command::new("kill").args([name, &pid.to_string()]).status().unwrap().success());
+    };
+    let [first, program] = inside[..] else { panic!("{inside:?}") };
+    // While the first process stands still, the program ends and an order comes.
+    signal("-STOP", first);
+    signal("-USR1", program);
+    vanish(&[program]).await;
+    room.terminate();
+    signal("-CONT", first);
+    // Blocks, so that this runtime reads nothing before the room has ended.
+    let begin = Instant::now();
+    while runs(&first) {
+        assert!(begin.elapsed() < TIMEOUT, "left: {first}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(room.end().await, Exit(10));
+}
+
+#[tokio::test]
 async fn a_launcher_that_has_ended_is_started_again() {
     let rooms = open(2).await;
     let (room, _output) = shell(&rooms, "sleep 1000").await;

@@ -111,7 +111,6 @@ impl Incoming {
                     Err(_would_block) => {}
                     Ok(Ok(received)) if received.bytes == 0 => return Err(End::Closed),
                     Ok(Ok(received)) => self.read(&packet, &received),
-                    Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionReset => return Err(End::Closed),
                     Ok(Err(error)) => return Err(failed(error)),
                 }
             }

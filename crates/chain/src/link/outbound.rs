@@ -92,12 +92,12 @@ impl Outbound {
                     self.full = true;
                     return if self.queue.len() > most { Err(End::Stuck) } else { Ok(()) };
                 }
-                Err(error) => {
-                    return Err(match error.kind() {
-                        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => End::Closed,
-                        kind => End::Socket(kind),
-                    });
+                // The other end is closed. What it sent before may not have been read: whoever reads finds the end after it.
+                Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
+                    self.queue.clear();
+                    return Ok(());
                 }
+                Err(error) => return Err(End::Socket(error.kind())),
             }
         }
         Ok(())

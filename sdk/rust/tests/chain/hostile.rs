@@ -262,6 +262,28 @@ async fn an_instance_that_reads_nothing_makes_nobody_wait() {
     }
 }
 
+// Nothing reads between the calls of this test that do not wait.
+#[tokio::test]
+async fn an_answer_counts_although_its_instance_has_ended_and_left_calls_unread() {
+    let node = Node::new();
+    let (instance, link) = Instance::open(&node, "instance", &settings()).await;
+    let ask = || link.call(&to("instance", "/"), None, None).unwrap();
+    let (answered, unread) = (ask(), ask());
+    assert_eq!(instance.hear().await[0].number, answered.number());
+    let mut head = Vec::new();
+    ResponseHead::new(StatusCode::OK).encode(&mut head);
+    let none = Place { arena: INSTANCE, offset: 0, length: 0 };
+    let length = instance.write(0, &Message { head: head.len() as u32, parent: 0, body: none }, &head);
+    instance.say(Descriptor::message(Kind::Answer, answered.number(), 0, length));
+    drop(instance);
+    let late = ask();
+    assert_eq!(answered.await.unwrap().head.status, StatusCode::OK);
+    for call in [unread, late] {
+        assert_eq!(call.await.unwrap_err(), leno_chain::CallError::Ended(End::Closed));
+    }
+    assert_eq!(link.ended().await, End::Closed);
+}
+
 // The instance of this test waits until the node has read.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_link_goes_on_once_the_socket_is_not_full_any_more() {
