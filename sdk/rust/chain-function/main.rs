@@ -7,10 +7,10 @@ use std::error::Error as StdError;
 use std::future::poll_fn;
 use std::io;
 use std::os::fd::AsFd;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
@@ -133,6 +133,14 @@ impl Way {
             }
         }
     }
+}
+
+struct Holds {
+    _call: Pending,
+}
+
+impl Wake for Holds {
+    fn wake(self: Arc<Self>) {}
 }
 
 /// Runs what blocks its thread where it waits, and so is done when it has begun.
@@ -314,6 +322,19 @@ async fn handle(way: &Way, chain: &Chain, call: Call) -> Result<(), Box<dyn StdE
             let answer = at_once(chain.call(Some(&call), &to(name, &rest), ())?);
             let status = if answer.err() == Some(Error::NotServed) { StatusCode::OK } else { StatusCode::CONFLICT };
             call.answer(status, ())?;
+        }
+        // Waits with wakers each of which holds another call, and so gives that up when it is dropped.
+        "wakers" => {
+            let ask = || chain.call(Some(&call), &to(name, &rest), ());
+            let mut waits = ask()?;
+            for holds in [ask()?, ask()?] {
+                let waker = Waker::from(Arc::new(Holds { _call: holds }));
+                if Pin::new(&mut waits).poll(&mut Context::from_waker(&waker)).is_ready() {
+                    return Err("nobody answers".into());
+                }
+            }
+            drop(waits);
+            call.answer(StatusCode::OK, ())?;
         }
         // Serves on another thread.
         "serve" => {

@@ -214,8 +214,11 @@ impl Link {
 
     /// Nobody waits for the answer of that call.
     pub(crate) fn cancel(&self, number: Number) {
+        // Dropped when nothing is locked any more, because of its waker.
+        let mut asked;
         let mut state = self.lock();
-        match state.asked.remove(&number).map(|asked| asked.answer) {
+        asked = state.asked.remove(&number);
+        match asked.as_mut().map(|asked| asked.answer.take()) {
             Some(None) => {
                 let descriptor = Descriptor::number(Kind::Cancel, number.number);
                 if number.way == NODE {

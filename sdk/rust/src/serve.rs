@@ -170,16 +170,14 @@ impl State {
 impl Link {
     /// Whether the answer to a call is there. If not, the task is woken when it is; `None`: nobody would do so.
     pub(crate) fn poll(&self, number: Number, waker: &Waker) -> Option<bool> {
+        // A waker is cloned and dropped while nothing is locked: it is a runtime's, and may drop a task that comes here.
+        let mut known = Some(waker.clone());
         let mut state = self.lock();
         if state.is_answered(number) || state.ended {
             return Some(true);
         }
         state.server.is_some().then_some(())?;
-        let asked = state.asked.get_mut(&number)?;
-        match &mut asked.waker {
-            Some(known) => known.clone_from(waker),
-            none => *none = Some(waker.clone()),
-        }
+        std::mem::swap(&mut state.asked.get_mut(&number)?.waker, &mut known);
         Some(false)
     }
 }

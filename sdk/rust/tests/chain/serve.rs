@@ -70,11 +70,23 @@ async fn whoever_waits_is_told_that_the_link_has_ended() {
 }
 
 #[tokio::test]
+async fn a_waker_may_give_calls_up_when_it_is_dropped() {
+    let node = Node::new();
+    let (_hangs, hangs) = node.start("hangs", "serves", &settings()).await;
+    let (_a, a) = node.start("a", "serves", &settings()).await;
+    let done =
+        tokio::time::timeout(PATIENCE, call(&a, "/wakers/hangs/hang", b"")).await.expect("it does not lock itself out");
+    assert_eq!(done.unwrap().head.status, StatusCode::OK);
+    until("all three are given up", || hangs.open_calls() == 0).await;
+    none(a.violations());
+}
+
+#[tokio::test]
 async fn an_answer_that_nobody_would_read_is_not_awaited() {
     let node = Node::new();
     let (_a, a) = node.start("a", "", &settings()).await;
     let (_b, b) = node.start("b", "serves", &settings()).await;
-    assert_eq!(call(&a, "/await/b/length", b"").await.unwrap().head.status, StatusCode::OK);
+    assert_eq!(call(&a, "/await/b/hang", b"").await.unwrap().head.status, StatusCode::OK);
     // A second server would take turns with the first one.
     let said = call(&b, "/serve", b"").await.unwrap().body;
     assert_eq!(text(said.as_ref()), "another thread serves this chain");
