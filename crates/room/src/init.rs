@@ -262,15 +262,16 @@ fn refuse(
     RefusedCall { call, program, thread, kill }: RefusedCall,
     told: &mut BTreeSet<String>,
 ) -> io::Result<()> {
+    // Told first: whoever sees that the process has ended may end the room. Meanwhile the process stands still in its call.
+    let sent = match told.insert(call.clone()) {
+        true => wire::send(control, &Event::Refused { call, program, killed: kill }, &[], SendFlags::empty()),
+        false => Ok(()),
+    };
     if kill && let Some(pid) = i32::try_from(thread).ok().and_then(Pid::from_raw) {
         // A thread's number is as good as its process's. It fails if the process has ended.
         let _ = rustix::process::kill_process(pid, Signal::KILL);
     }
-    if !told.insert(call.clone()) {
-        return Ok(());
-    }
-    let refused = Event::Refused { call, program, killed: kill };
-    wire::send(control, &refused, &[], SendFlags::empty())
+    sent
 }
 
 fn supply(control: &OwnedFd, number: u8) -> io::Result<()> {
