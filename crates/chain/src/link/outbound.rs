@@ -3,7 +3,7 @@
 use super::End;
 use crate::descriptor::{BYTES, Descriptor, MOST};
 use crate::socket;
-use rustix::net::SendFlags;
+use rustix::net::{SendFlags, Shutdown};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -92,9 +92,11 @@ impl Outbound {
                     self.full = true;
                     return if self.queue.len() > most { Err(End::Stuck) } else { Ok(()) };
                 }
-                // The other end is closed. What it sent before may not have been read: whoever reads finds the end after it.
+                // The other end reads no more. What it has sent may not have been read here: whoever reads finds the end after it.
                 Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
                     self.queue.clear();
+                    // It may have closed one direction only. Without this, there would be no end to find.
+                    rustix::net::shutdown(socket, Shutdown::Both).map_err(|error| End::Socket(error.kind()))?;
                     return Ok(());
                 }
                 Err(error) => return Err(End::Socket(error.kind())),

@@ -1,14 +1,14 @@
 //! An instance that says whatever it likes.
 
 use crate::node::{Node, call, pair, to};
-use crate::{none, settings, until};
+use crate::{PATIENCE, none, settings, until};
 use leno_chain::descriptor::{BYTES, Descriptor, Kind, MOST, UNIT};
 use leno_chain::handshake::{MOST_BYTES, Ready, Welcome};
 use leno_chain::mapping::Mapping;
 use leno_chain::message::{self, INSTANCE, Message, NODE, Place};
 use leno_chain::{End, Link, Settings, Violation, socket};
 use leno_sdk::{ResponseHead, StatusCode};
-use rustix::net::{RecvFlags, SendFlags, send};
+use rustix::net::{RecvFlags, SendFlags, Shutdown, send, shutdown};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
@@ -281,6 +281,17 @@ async fn an_answer_counts_although_its_instance_has_ended_and_left_calls_unread(
     for call in [unread, late] {
         assert_eq!(call.await.unwrap_err(), leno_chain::CallError::Ended(End::Closed));
     }
+    assert_eq!(link.ended().await, End::Closed);
+}
+
+#[tokio::test]
+async fn an_instance_that_still_writes_and_does_not_want_to_read_is_cut_off() {
+    let node = Node::new();
+    let (instance, link) = Instance::open(&node, "instance", &settings()).await;
+    shutdown(&instance.socket, Shutdown::Read).unwrap();
+    let asked = link.call(&to("instance", "/"), None, None).unwrap();
+    let answered = tokio::time::timeout(PATIENCE, asked).await.expect("nobody waits for it");
+    assert_eq!(answered.unwrap_err(), leno_chain::CallError::Ended(End::Closed));
     assert_eq!(link.ended().await, End::Closed);
 }
 
