@@ -22,7 +22,7 @@ use std::sync::Arc;
 pub struct DocumentId {
     /// As the document writes it: `Function`.
     pub kind: String,
-    /// Empty for documents of the whole mesh: `Mesh` and `CiliumClusterwideNetworkPolicy`.
+    /// Empty for documents of the whole mesh: `Mesh`, `NamespaceQuota` and `CiliumClusterwideNetworkPolicy`.
     pub namespace: String,
     /// As the document writes it.
     pub name: String,
@@ -47,11 +47,11 @@ pub enum Reach {
 
 impl DocumentId {
     /// The kinds that a document may be of.
-    pub const KINDS: [&str; 9] = load::KINDS;
+    pub const KINDS: [&str; 10] = load::KINDS;
 
     /// Whether documents of a kind are of the whole mesh and in no namespace.
     pub fn is_of_the_mesh(kind: &str) -> bool {
-        kind == "Mesh" || kind == Kind::NAMES[1]
+        ["Mesh", "NamespaceQuota", Kind::NAMES[1]].contains(&kind)
     }
 }
 
@@ -144,7 +144,7 @@ impl Document {
     pub fn reach(&self) -> Reach {
         let own = || BTreeSet::from([self.id.namespace.clone()]);
         match &self.parsed {
-            Parsed::Mesh(_) => Reach::Mesh,
+            Parsed::Mesh(_) | Parsed::NamespaceQuota(_) => Reach::Mesh,
             Parsed::Function(_) | Parsed::Job(_) | Parsed::External(_) | Parsed::Chain(_) => Reach::Namespaces(own()),
             Parsed::Policy(placed) => reach_of_policy(own(), &placed.document.spec),
             Parsed::Foreign(foreign) if foreign.kind == Kind::CiliumClusterwide => Reach::Mesh,
@@ -197,12 +197,12 @@ impl Parsed {
         let placed = |kind: &str, Metadata { name, namespace, .. }: &Metadata| {
             Some(DocumentId { kind: kind.to_owned(), namespace: namespace.clone(), name: name.clone() })
         };
+        let of_the_mesh = |kind: &str, name: &str| {
+            Some(DocumentId { kind: kind.to_owned(), namespace: String::new(), name: name.to_owned() })
+        };
         match self {
-            Self::Mesh(mesh) => Some(DocumentId {
-                kind: "Mesh".to_owned(),
-                namespace: String::new(),
-                name: mesh.document.metadata.name.clone(),
-            }),
+            Self::Mesh(mesh) => of_the_mesh("Mesh", &mesh.document.metadata.name),
+            Self::NamespaceQuota(quota) => of_the_mesh("NamespaceQuota", &quota.document.metadata.name),
             Self::Function(function) => placed("Function", &function.document.metadata),
             Self::Job(job) => placed("Job", &job.document.metadata),
             Self::External(external) => placed("External", &external.document.metadata),
@@ -220,6 +220,7 @@ impl Parsed {
             Self::External(external) => &external.node,
             Self::Chain(chain) => &chain.node,
             Self::Policy(policy) => &policy.node,
+            Self::NamespaceQuota(quota) => &quota.node,
             Self::Foreign(foreign) => &foreign.node,
         }
     }

@@ -106,6 +106,7 @@ fn build(texts: &[(PathBuf, String)], problems: Vec<Problem>, folder: Option<&Pa
         && documents.externals.is_empty()
         && documents.chains.is_empty()
         && documents.policies.is_empty()
+        && documents.namespace_quotas.is_empty()
         && foreign.is_empty()
     {
         problems.borrow_mut().push(Problem::of_file(file, "there is no document", "add a Function to begin with"));
@@ -141,6 +142,7 @@ pub(crate) fn finish(
             ("External", externals),
             ("Chain", documents.chains.len()),
             ("Policy", own),
+            ("NamespaceQuota", documents.namespace_quotas.len()),
             ("translated policy", foreign.len()),
         ],
         ..Read::default()
@@ -157,6 +159,7 @@ pub(crate) enum Parsed {
     External(Arc<Placed<document::External>>),
     Chain(Arc<Placed<document::Chain>>),
     Policy(Arc<Placed<document::Policy>>),
+    NamespaceQuota(Arc<Placed<document::NamespaceQuota>>),
     Foreign(Arc<Foreign>),
 }
 
@@ -170,20 +173,31 @@ impl Parsed {
             Self::External(document) => documents.externals.push(document),
             Self::Chain(document) => documents.chains.push(document),
             Self::Policy(document) => documents.policies.push(document),
+            Self::NamespaceQuota(document) => documents.namespace_quotas.push(document),
             Self::Foreign(document) => foreign.push(document),
         }
     }
 }
 
 /// The kinds that a document may be of.
-pub(crate) const KINDS: [&str; 9] =
-    ["Mesh", "Function", "Job", "External", "Chain", "Policy", Kind::NAMES[0], Kind::NAMES[1], Kind::NAMES[2]];
+pub(crate) const KINDS: [&str; 10] = [
+    "Mesh",
+    "Function",
+    "Job",
+    "External",
+    "Chain",
+    "Policy",
+    "NamespaceQuota",
+    Kind::NAMES[0],
+    Kind::NAMES[1],
+    Kind::NAMES[2],
+];
 
 /// The typed document; `None`: problems were reported.
 pub(crate) fn parse(file: &Path, node: Node, origin: Origin, problems: &RefCell<Vec<Problem>>) -> Option<Parsed> {
     let root = Scope::root(file, &node, problems);
     let Some(kind) = node.get("kind").and_then(Node::text) else {
-        let fix = "expected `apiVersion: leno.dev/v1alpha1` and `kind: Mesh`, `Function`, `Job`, `External`, `Chain` or `Policy`";
+        let fix = "expected `apiVersion: leno.dev/v1alpha1` and `kind: Mesh`, `Function`, `Job`, `External`, `Chain`, `Policy` or `NamespaceQuota`";
         root.problem("this is no document of the mesh: it has no `kind`", fix);
         return None;
     };
@@ -194,6 +208,7 @@ pub(crate) fn parse(file: &Path, node: Node, origin: Origin, problems: &RefCell<
         "External" => typed(file, node, origin, problems).map(Parsed::External),
         "Chain" => typed(file, node, origin, problems).map(Parsed::Chain),
         "Policy" => typed(file, node, origin, problems).map(Parsed::Policy),
+        "NamespaceQuota" => typed(file, node, origin, problems).map(Parsed::NamespaceQuota),
         other => match Kind::named(other) {
             Some(kind) => Some(Parsed::Foreign(Arc::new(Foreign { file: file.to_owned(), node, origin, kind }))),
             None => {

@@ -95,6 +95,7 @@ impl Route {
             outbound_extensions: Vec::new(),
             revisions: Default::default(),
             chain: None,
+            bounds: Default::default(),
         }
     }
 }

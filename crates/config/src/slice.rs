@@ -11,6 +11,7 @@ pub use crate::run::{
 };
 
 use crate::id::FunctionId;
+use crate::namespace::NamespaceBounds;
 use crate::revision::{Revision, Revisions, Template};
 use leno_policy::spec::{Cidr, KeyId, ProgramSpec};
 use serde::{Deserialize, Serialize};
@@ -61,6 +62,8 @@ pub struct Slice {
     pub revisions: Revisions,
     /// The chain that it is in; `None`: none.
     pub chain: Option<ChainLink>,
+    /// The bounds of its namespace.
+    pub bounds: NamespaceBounds,
 }
 
 impl Slice {

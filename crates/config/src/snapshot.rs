@@ -3,7 +3,8 @@
 use crate::document::CalleeSelector;
 use crate::id::FunctionId;
 use crate::imported::Row;
-use crate::problem::Problem;
+use crate::namespace::{NamespaceBounds, NamespaceQuota, NamespaceUse, Namespaces};
+use crate::problem::{Origin, Problem};
 use crate::revision::{Plan, Revisions};
 use crate::slice::{
     self, AppProtocol, Callee, ChainLink, Engine, Expose, JwksFetch, MeshSlice, ModuleHash, Run, Scale, Slice,
@@ -24,6 +25,7 @@ pub struct Snapshot {
     pub(crate) mesh: MeshSlice,
     /// The Mesh document's; empty: there is none.
     pub(crate) mesh_file: PathBuf,
+    pub(crate) namespaces: Namespaces,
     pub(crate) functions: BTreeMap<FunctionId, Function>,
     pub(crate) policies: Vec<Policy>,
     pub(crate) inputs: Vec<PathBuf>,
@@ -37,7 +39,7 @@ pub struct Snapshot {
 pub(crate) struct Read {
     pub files: usize,
     /// Documents of each kind.
-    pub documents: [(&'static str, usize); 7],
+    pub documents: [(&'static str, usize); 8],
     /// Files and folders that were not read because of their names.
     pub hidden: usize,
     pub others: usize,
@@ -84,6 +86,8 @@ pub(crate) struct Authorizer {
 /// A checked function.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Function {
+    /// Where its document came from.
+    pub origin: Origin,
     pub labels: BTreeMap<String, String>,
     pub protocol: AppProtocol,
     pub run: Run,
@@ -124,6 +128,22 @@ pub(crate) struct Policy {
     pub authorizes: bool,
     /// Its authorization and its rate limits are not in force.
     pub audit: bool,
+}
+
+impl Policy {
+    /// How many rules it adds to each function that it applies to.
+    pub(crate) fn rules(&self) -> u64 {
+        let callees = self.callee_rules.as_ref().map_or(0, |rules| rules.allow.len());
+        let counts = [
+            self.authentication.len(),
+            self.authorization.len(),
+            self.rate_limits.len(),
+            self.authorizers.len(),
+            self.extensions.len(),
+            callees,
+        ];
+        counts.into_iter().map(|count| count as u64).sum()
+    }
 }
 
 /// Whom a policy's functions may call, of those that they list as callees.
@@ -289,7 +309,8 @@ impl Snapshot {
             identity: identity(&self.mesh.trust_domain, id),
             inbound,
             outbound,
-            engine: sidecar.and_then(|sidecar| sidecar.engine),
+            engine: sidecar.and_then(|sidecar| sidecar.engine).or_else(|| self.only_engine(id)),
+            bounds: self.bounds(id, function),
             deadline: sidecar.map_or(DEADLINE, |sidecar| sidecar.deadline),
             protocol: function.protocol,
             keys,
@@ -306,6 +327,38 @@ impl Snapshot {
             revisions: Revisions { plan: function.plan.clone(), ..Revisions::default() },
             chain: self.chain(function),
         })
+    }
+
+    /// The quota of a namespace, whether a document gives it one or not.
+    pub fn quota(&self, namespace: &str) -> &NamespaceQuota {
+        self.namespaces.of(namespace)
+    }
+
+    /// The namespaces that have documents or a quota, and what their documents need of it.
+    pub fn namespaces(&self) -> BTreeMap<&str, NamespaceUse> {
+        let mut namespaces = uses(&self.functions, &self.policies);
+        for name in self.namespaces.given.keys() {
+            namespaces.entry(name).or_default();
+        }
+        namespaces
+    }
+
+    /// The bounds that nodes enforce. Documents of requests name no files of nodes, and lead no fetch to special addresses, unless the operator lists them.
+    fn bounds(&self, id: &FunctionId, function: &Function) -> NamespaceBounds {
+        let mut bounds = self.quota(&id.namespace).bounds.clone();
+        if function.origin == Origin::Request {
+            bounds.files.get_or_insert_default();
+            bounds.egress.get_or_insert_default();
+        }
+        bounds
+    }
+
+    /// The engine of functions whose policies choose none, where the quota has one only.
+    fn only_engine(&self, id: &FunctionId) -> Option<Engine> {
+        match self.quota(&id.namespace).engines.as_deref() {
+            Some([engine]) => Some(*engine),
+            _ => None,
+        }
     }
 
     fn applied<'a>(&'a self, function: &'a Function) -> impl Iterator<Item = &'a Policy> {
@@ -470,6 +523,19 @@ impl Snapshot {
         }
         Callee { id: id.clone(), identity: identity(&self.mesh.trust_domain, id), hosts, ports, addresses }
     }
+}
+
+/// What the functions of each namespace need of its quota.
+pub(crate) fn uses<'a>(
+    functions: &'a BTreeMap<FunctionId, Function>,
+    policies: &[Policy],
+) -> BTreeMap<&'a str, NamespaceUse> {
+    let mut uses: BTreeMap<&str, NamespaceUse> = BTreeMap::new();
+    for (id, function) in functions {
+        let rules = function.policies.iter().filter_map(|index| policies.get(*index)).map(Policy::rules).sum();
+        uses.entry(&id.namespace).or_default().add(&function.run, function.scale.min, rules);
+    }
+    uses
 }
 
 /// What a program needs to know of an authorizer.

@@ -229,7 +229,8 @@ impl Compiled {
             subject,
             reason: error.to_string(),
         };
-        let content = Content::new(slice).map_err(|error| unencodable(Subject::Slice(id.clone()), &error))?;
+        let content =
+            Content::new(&*slice.for_delivery()).map_err(|error| unencodable(Subject::Slice(id.clone()), &error))?;
         let route = Route::of(slice).map(|route| Content::new(&route)).transpose();
         let route = route.map_err(|error| unencodable(Subject::Route(id.clone()), &error))?;
         let callees = slice.callees.iter().map(|callee| callee.id.clone()).collect();

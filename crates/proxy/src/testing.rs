@@ -218,6 +218,7 @@ pub(crate) fn slice(name: &str) -> Slice {
         outbound_extensions: Vec::new(),
         revisions: Default::default(),
         chain: None,
+        bounds: Default::default(),
     }
 }
 

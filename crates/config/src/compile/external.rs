@@ -54,6 +54,7 @@ pub(super) fn external(
         by_egress_nodes: context.egress_nodes == EgressNodes::Egress,
     };
     Function {
+        origin: root.origin(),
         labels: document.metadata.labels.clone(),
         protocol: slice::AppProtocol::default(),
         run: Run::Egress(egress),

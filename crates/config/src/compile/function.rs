@@ -52,6 +52,7 @@ pub(super) fn function(
         timeout.0
     });
     Function {
+        origin: root.origin(),
         labels: document.metadata.labels.clone(),
         protocol: spec.protocol,
         run: run(context, &scope, spec),

@@ -91,6 +91,7 @@ pub(super) fn job(
         ttl: limit("ttlAfterFinished", spec.ttl_after_finished, Duration::default()),
     };
     Function {
+        origin: root.origin(),
         labels: document.metadata.labels.clone(),
         protocol: slice::AppProtocol::default(),
         run: slice::Run::Job(job),

@@ -19,6 +19,7 @@ mod job;
 mod label;
 mod mesh;
 mod module;
+mod namespaces;
 mod observe;
 mod policy;
 mod process;
@@ -69,6 +70,7 @@ pub(crate) struct Documents {
     pub externals: Vec<Arc<Placed<document::External>>>,
     pub chains: Vec<Arc<Placed<document::Chain>>>,
     pub policies: Vec<Arc<Placed<document::Policy>>>,
+    pub namespace_quotas: Vec<Arc<Placed<document::NamespaceQuota>>>,
     /// The folder whose documents they are; `None`: a file's.
     pub folder: Option<PathBuf>,
     /// Some could not be read. Names that are not found may be in those, so they are not reported.
@@ -124,6 +126,7 @@ fn labels<'a>(
 pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -> Snapshot {
     let (inputs, modules) = (RefCell::default(), RefCell::default());
     let mesh = mesh::mesh(&documents.meshes, documents.folder.as_deref(), problems, &inputs);
+    let namespaces = namespaces::namespaces(documents, problems);
     let names = function::names(&documents.functions, problems);
     let jobs = job::names(&documents.jobs, &documents.functions, &names, problems);
     let externals = external::names(&documents.externals, |id| taken(documents, &names, &jobs, id, problems), problems);
@@ -166,6 +169,7 @@ pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -
         .collect();
     policy::names(&documents.policies, problems);
     attach::attach(&context, &documents.policies, &policies, &mut functions, problems);
+    namespaces::engines(&documents.policies, &policies, &functions, &namespaces, problems);
     chain::chains(&context, documents, &policies, &mut functions, problems);
     authorizer::connect(&documents.policies, &mut policies, &mut functions, problems);
     external::distinct_callees(&functions, |caller, report| {
@@ -177,6 +181,9 @@ pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -
             (None, None, None) => {}
         }
     });
+    if problems.borrow().is_empty() {
+        namespaces::within(&functions, &policies, &namespaces, problems);
+    }
     let warnings = if problems.borrow().is_empty() {
         warnings::find(&mesh.trust_domain, documents, &policies, &functions, &names, &externals)
     } else {
@@ -185,7 +192,8 @@ pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -
     let (inputs, modules) = (inputs.into_inner(), modules.into_inner());
     let mesh_file = documents.meshes.first().map(|placed| placed.file.clone()).unwrap_or_default();
     let (version, read) = (String::new(), Read::default());
-    Snapshot { version, read, mesh, mesh_file, functions, policies, inputs, modules, warnings, imports: Vec::new() }
+    let imports = Vec::new();
+    Snapshot { version, read, mesh, mesh_file, namespaces, functions, policies, inputs, modules, warnings, imports }
 }
 
 /// The function or job that has a name, and where it stands.

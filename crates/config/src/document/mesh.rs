@@ -2,6 +2,7 @@
 
 use super::external::MeshEgress;
 use super::image::Images;
+use super::namespace_quota::NamespaceLimits;
 use super::quotas::Quotas;
 use super::value::{Address, AdminAddress, ApiVersion};
 use crate::duration::Duration;
@@ -69,6 +70,8 @@ pub struct MeshSpec {
     pub egress: MeshEgress,
     /// Where the counters of rate limits are kept.
     pub quotas: Quotas,
+    /// Bounds of each namespace that no NamespaceQuota document changes: [quotas](../quotas.md).
+    pub namespaces: NamespaceLimits,
     /// Limits on what clients and functions may send.
     pub limits: MeshLimits,
 }
@@ -88,6 +91,7 @@ impl Default for MeshSpec {
             images: Images::default(),
             egress: MeshEgress::default(),
             quotas: Quotas::default(),
+            namespaces: NamespaceLimits::default(),
             limits: MeshLimits::default(),
         }
     }

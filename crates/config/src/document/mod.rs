@@ -14,6 +14,7 @@ mod image;
 mod job;
 mod label;
 mod mesh;
+mod namespace_quota;
 mod observe;
 mod policy;
 mod principal;
@@ -50,6 +51,7 @@ pub use mesh::{
     AccessLogFormat, AccountChoice, EngineChoice, Gateway, GatewayHttps, Instances, Listeners, Mesh, MeshAccessLog,
     MeshKind, MeshLimits, MeshMetadata, MeshSpec, MeshTracing, Mtls, ProxyProtocol, SameNode, TrustedProxies,
 };
+pub use namespace_quota::{NamespaceLimits, NamespaceQuota, NamespaceQuotaKind, NamespaceQuotaMetadata};
 pub use observe::{AccessLog, Tracing};
 pub use policy::{Policy, PolicyKind, PolicySpec};
 pub use principal::RequestPrincipal;

@@ -8,7 +8,7 @@ use leno_config::slice::{
     JwksFetch, Metric, ModuleUrl, Port, PortProtocol, Process, PublicKey, Pull, Readiness, Resources, Run, Scale,
     Secret, VerificationKey, Volume, Wasm,
 };
-use leno_config::{FunctionId, ModuleHash, Slice};
+use leno_config::{FunctionId, ModuleHash, NamespaceBounds, Slice};
 use leno_policy::spec::{Cidr, Direction, KeyId, KeyPart, ProgramSpec};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -69,6 +69,7 @@ pub(super) fn command() -> Slice {
             })),
         },
         chain: None,
+        bounds: Default::default(),
     }
 }
 
@@ -99,6 +100,25 @@ pub(super) fn direct() -> Slice {
 pub(super) fn large() -> Slice {
     let chain = chained().chain.map(|chain| ChainLink { large_pages: true, ..chain });
     Slice { chain, ..chained() }
+}
+
+/// A function whose namespace has a quota with every bound.
+pub(super) fn bounded() -> Slice {
+    let bounds = NamespaceBounds {
+        instances: Some(20),
+        cpu_millis: Some(2500),
+        memory: Some(4 << 30),
+        pids: Some(500),
+        connections: Some(2000),
+        open_requests: Some(300),
+        waiting_requests: Some(40),
+        pull_bandwidth: Some(5 << 20),
+        log_bandwidth: Some(64 << 10),
+        isolation: Some(Isolation::Strict),
+        files: Some(vec!["/etc/leno/shop".into()]),
+        egress: Some(vec![block("10.0.0.0", 8)]),
+    };
+    Slice { bounds, ..external() }
 }
 
 /// A function that somebody else runs, with hardly anything else.

@@ -42,6 +42,7 @@ pub(crate) fn slice(name: &str, callees: &[&str], edition: u32) -> Slice {
         outbound_extensions: Vec::new(),
         revisions: Default::default(),
         chain: None,
+        bounds: Default::default(),
     }
 }
 

@@ -233,6 +233,7 @@ impl Builder {
             outbound_extensions: Vec::new(),
             revisions: Default::default(),
             chain: None,
+            bounds: Default::default(),
         });
         self.addresses.insert(id(name), vec![address]);
         self

@@ -1,0 +1,182 @@
+//! NamespaceQuota documents, and the defaults in the Mesh document.
+
+use super::{Documents, Placed, fields, text};
+use crate::document::{self, NamespaceLimits};
+use crate::id::FunctionId;
+use crate::namespace::{NamespaceBounds, NamespaceQuota, NamespaceUse, Namespaces};
+use crate::problem::{Origin, Problem, Scope};
+use crate::size::Size;
+use crate::snapshot;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
+use std::path::{Component, PathBuf};
+use std::sync::Arc;
+
+/// Folders, blocks and hosts of one quota.
+const MAX_ENTRIES: usize = 256;
+
+pub(super) fn namespaces(documents: &Documents, problems: &RefCell<Vec<Problem>>) -> Namespaces {
+    let defaults = documents.meshes.first().map_or_else(NamespaceQuota::default, |placed| {
+        let root = placed.scope(problems);
+        let spec = root.field("spec");
+        let scope = spec.field("namespaces");
+        let limits = &placed.document.spec.namespaces;
+        if limits.hosts.is_some() {
+            let fix = "name them in the NamespaceQuota documents of the namespaces that they belong to";
+            scope.field("hosts").problem("no two namespaces can have the same hosts", fix);
+        }
+        quota(&scope, limits, NamespaceQuota::default())
+    });
+    let mut given: BTreeMap<String, (NamespaceQuota, &Arc<Placed<document::NamespaceQuota>>)> = BTreeMap::new();
+    for placed in &documents.namespace_quotas {
+        let root = placed.scope(problems);
+        let metadata = root.field("metadata");
+        let name = &placed.document.metadata.name;
+        if !fields::label(&metadata.field("name"), name) {
+            continue;
+        }
+        if let Some((_, first)) = given.get(name) {
+            let message =
+                format!("there is another quota of the namespace `{name}`, in {}", first.scope(problems).line());
+            metadata.field("name").problem(message, "keep one of the two");
+            continue;
+        }
+        let compiled = quota(&root.field("spec"), &placed.document.spec, defaults.clone());
+        given.insert(name.clone(), (compiled, placed));
+    }
+    Namespaces { defaults, given: given.into_iter().map(|(name, (quota, _))| (name, quota)).collect() }
+}
+
+/// Reports policies that choose an engine which the quota of one of their functions does not have.
+pub(super) fn engines(
+    documents: &[Arc<Placed<document::Policy>>],
+    policies: &[snapshot::Policy],
+    functions: &BTreeMap<FunctionId, snapshot::Function>,
+    namespaces: &Namespaces,
+    problems: &RefCell<Vec<Problem>>,
+) {
+    let mut reported = BTreeSet::new();
+    for (id, function) in functions {
+        let Some(allowed) = &namespaces.of(&id.namespace).engines else { continue };
+        let chosen = function.policies.iter().filter_map(|index| {
+            let sidecar = policies.get(*index)?.sidecar.as_ref()?;
+            Some((*index, sidecar.engine?))
+        });
+        for (index, engine) in chosen.filter(|(_, engine)| !allowed.contains(engine)) {
+            if reported.insert((index, &id.namespace)) {
+                let root = documents[index].scope(problems);
+                let spec = root.field("spec");
+                let message = format!("{engine:?} is no engine of the namespace `{}`", id.namespace).to_lowercase();
+                let sidecar = spec.field("sidecar");
+                let fix = format!("expected one of its quota's `engines`: {allowed:?}").to_lowercase();
+                sidecar.field("engine").problem(message, fix);
+            }
+        }
+    }
+}
+
+/// Reports namespaces whose documents are files and need more than their quota. What is applied to a control plane is compared with what was there before.
+pub(super) fn within(
+    functions: &BTreeMap<FunctionId, snapshot::Function>,
+    policies: &[snapshot::Policy],
+    namespaces: &Namespaces,
+    problems: &RefCell<Vec<Problem>>,
+) {
+    for (namespace, used) in snapshot::uses(functions, policies) {
+        let last =
+            functions.iter().filter(|(id, _)| id.namespace == namespace).map(|(_, function)| function).next_back();
+        let Some(last) = last.filter(|function| function.origin == Origin::File) else { continue };
+        for overrun in used.overruns(namespaces.of(namespace), &NamespaceUse::default()) {
+            let fix = format!("remove some, or raise `{}` in the quota of the namespace", overrun.field);
+            let message = format!("the namespace `{namespace}`: {overrun}");
+            problems.borrow_mut().push(Problem { field: String::new(), message, fix, ..last.place.clone() });
+        }
+    }
+}
+
+/// A quota: the fields that are written, and `before` for the others.
+fn quota(scope: &Scope<'_>, limits: &NamespaceLimits, before: NamespaceQuota) -> NamespaceQuota {
+    let number = |name, written, range| number(scope, name, written, range);
+    let size = |name, written, least, most| size(scope, name, written, least, most);
+    let of = before.bounds;
+    let cpu = limits.cpu.map(|cores| {
+        if !(0.01..=1024.0).contains(&cores) {
+            scope.field("cpu").problem(format!("{cores} cores"), "expected 0.01 to 1024");
+        }
+        (cores * 1000.0).round() as u32
+    });
+    let bounds = NamespaceBounds {
+        instances: number("instances", limits.instances, 1..=100_000).or(of.instances),
+        cpu_millis: cpu.or(of.cpu_millis),
+        memory: size("memory", limits.memory, 1 << 20, 1 << 50).or(of.memory),
+        pids: number("pids", limits.pids, 1..=4_194_304).or(of.pids),
+        connections: number("connections", limits.connections, 16..=1_000_000).or(of.connections),
+        open_requests: number("openRequests", limits.open_requests, 1..=1_000_000).or(of.open_requests),
+        waiting_requests: number("waitingRequests", limits.waiting_requests, 1..=1_000_000).or(of.waiting_requests),
+        pull_bandwidth: size("pullBandwidth", limits.pull_bandwidth, 64 << 10, 1 << 40).or(of.pull_bandwidth),
+        log_bandwidth: size("logBandwidth", limits.log_bandwidth, 1 << 10, 1 << 40).or(of.log_bandwidth),
+        isolation: limits.isolation.or(of.isolation),
+        files: limits.files.as_deref().map(|folders| files(&scope.field("files"), folders)).or(of.files),
+        egress: limits.egress.as_deref().map(|blocks| egress(&scope.field("egress"), blocks)).or(of.egress),
+    };
+    if limits.engines.as_ref().is_some_and(Vec::is_empty) {
+        scope.field("engines").problem("no engine is allowed", "expected `[microvm]`, `[wasm]` or both");
+    }
+    NamespaceQuota {
+        functions: number("functions", limits.functions, 1..=100_000).unwrap_or(before.functions),
+        document_bytes: size("documentBytes", limits.document_bytes, 1 << 10, 64 << 20)
+            .unwrap_or(before.document_bytes),
+        rules: number("rules", limits.rules, 1..=10_000_000).map_or(before.rules, Into::into),
+        hosts: limits.hosts.as_deref().map(|names| hosts(&scope.field("hosts"), names)),
+        engines: limits.engines.clone().or(before.engines),
+        bounds,
+    }
+}
+
+fn number(scope: &Scope<'_>, name: &str, written: Option<u32>, range: RangeInclusive<u32>) -> Option<u32> {
+    if let Some(number) = written.filter(|number| !range.contains(number)) {
+        let fix = format!("expected {} to {}", range.start(), range.end());
+        scope.field(name).problem(format!("{number} is out of range"), fix);
+    }
+    written
+}
+
+fn size(scope: &Scope<'_>, name: &str, written: Option<Size>, least: u64, most: u64) -> Option<u64> {
+    let Size(bytes) = written?;
+    if !(least..=most).contains(&bytes) {
+        let fix = format!("expected {} to {}", Size(least), Size(most));
+        scope.field(name).problem(format!("{} is out of range", Size(bytes)), fix);
+    }
+    Some(bytes)
+}
+
+/// Folders below which files may be opened. Paths are the nodes', so they are absolute.
+fn files(list: &Scope<'_>, written: &[PathBuf]) -> Vec<PathBuf> {
+    few(list, written.len());
+    for (index, folder) in written.iter().enumerate() {
+        let plain = folder.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
+        if !folder.is_absolute() || !plain || folder.parent().is_none() {
+            let message = format!("{} is not a folder that files can be given from", folder.display());
+            list.element(index)
+                .problem(message, "expected an absolute path without `..`, such as /etc/leno/shop; not `/`");
+        }
+    }
+    written.to_vec()
+}
+
+fn egress(list: &Scope<'_>, written: &[String]) -> Vec<leno_policy::spec::Cidr> {
+    few(list, written.len());
+    written.iter().enumerate().filter_map(|(index, block)| text::cidr(&list.element(index), block)).collect()
+}
+
+fn hosts(list: &Scope<'_>, written: &[String]) -> Vec<String> {
+    few(list, written.len());
+    written.iter().enumerate().filter_map(|(index, host)| text::exposed_host(&list.element(index), host)).collect()
+}
+
+fn few(list: &Scope<'_>, count: usize) {
+    if count > MAX_ENTRIES {
+        list.problem(format!("there are {count}"), format!("expected at most {MAX_ENTRIES}"));
+    }
+}

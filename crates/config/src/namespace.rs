@@ -1,0 +1,229 @@
+//! Bounds of namespaces, and what their documents need of them.
+
+use crate::run::{Isolation, Run};
+use crate::slice::{Engine, Slice};
+use leno_policy::spec::Cidr;
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+
+/// The bounds of a function's namespace that nodes enforce. Each node enforces them for itself, for all functions of the namespace together.
+///
+/// `None` is the release's default, which the methods give. It is left out of payloads, so configurations without quotas are the same in all releases.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamespaceBounds {
+    /// Instances and processes of jobs.
+    pub instances: Option<u32>,
+    /// Thousandths of a core; `None`: a fair share.
+    pub cpu_millis: Option<u32>,
+    /// Bytes of memory; `None`: half of the machine's.
+    pub memory: Option<u64>,
+    /// Processes and threads.
+    pub pids: Option<u32>,
+    /// Connections; `None`: an eighth of those that the node may have.
+    pub connections: Option<u32>,
+    /// Requests that are open at a time.
+    pub open_requests: Option<u32>,
+    /// Requests that wait for an instance at a time.
+    pub waiting_requests: Option<u32>,
+    /// Bytes of images and modules a second; `None`: no bound.
+    pub pull_bandwidth: Option<u64>,
+    /// Bytes of log a second.
+    pub log_bandwidth: Option<u64>,
+    /// What instances have to be kept apart by at least.
+    pub isolation: Option<Isolation>,
+    /// Folders below which the node opens files that documents name; `None`: any file.
+    pub files: Option<Vec<PathBuf>>,
+    /// Special addresses from which nodes fetch what documents name; `None`: all.
+    pub egress: Option<Vec<Cidr>>,
+}
+
+impl NamespaceBounds {
+    /// Instances and processes of jobs.
+    pub fn instances(&self) -> u32 {
+        self.instances.unwrap_or(500)
+    }
+
+    /// Processes and threads.
+    pub fn pids(&self) -> u32 {
+        self.pids.unwrap_or(4096)
+    }
+
+    /// Requests that are open at a time.
+    pub fn open_requests(&self) -> u32 {
+        self.open_requests.unwrap_or(4096)
+    }
+
+    /// Requests that wait for an instance at a time.
+    pub fn waiting_requests(&self) -> u32 {
+        self.waiting_requests.unwrap_or(1024)
+    }
+
+    /// Bytes of log a second.
+    pub fn log_bandwidth(&self) -> u64 {
+        self.log_bandwidth.unwrap_or(1 << 20)
+    }
+}
+
+impl Slice {
+    /// The slice as it is delivered: without restrictions that its function cannot run into. Nodes of the release before do not know these, and would refuse it.
+    pub fn for_delivery(&self) -> Cow<'_, Self> {
+        let (no_files, no_fetches) = (!names_files(self), !fetches(self));
+        if (no_files && self.bounds.files.is_some()) || (no_fetches && self.bounds.egress.is_some()) {
+            let mut slice = self.clone();
+            slice.bounds.files.take_if(|_| no_files);
+            slice.bounds.egress.take_if(|_| no_fetches);
+            return Cow::Owned(slice);
+        }
+        Cow::Borrowed(self)
+    }
+}
+
+/// Whether the node opens files for the function that its documents name.
+fn names_files(slice: &Slice) -> bool {
+    let run = |run: &Run| match run {
+        Run::Command(command) => {
+            let files = !command.secrets.is_empty() || !command.read_only_paths.is_empty();
+            files || command.container.is_some() || command.directory.parent().is_some()
+        }
+        Run::Job(job) => {
+            let files = !job.process.secrets.is_empty() || !job.process.read_only_paths.is_empty();
+            files || job.process.container.is_some() || job.process.directory.parent().is_some()
+        }
+        Run::Wasm(wasm) => !wasm.secrets.is_empty(),
+        Run::Egress(egress) => {
+            let tls = egress.tls.ca_file.is_some() || egress.tls.certificate.is_some();
+            tls || !egress.credentials.is_empty()
+        }
+        Run::External(_) => false,
+    };
+    slice.all_revisions().any(|revision| run(&revision.template.run))
+        || slice.jwks.iter().any(|fetch| fetch.ca_file.is_some())
+        || slice.modules().any(|(_, url)| url.is_some_and(|url| url.ca_file.is_some()))
+}
+
+/// Whether nodes fetch something for the function from where its documents say.
+fn fetches(slice: &Slice) -> bool {
+    !slice.jwks.is_empty()
+        || slice.modules().any(|(_, url)| url.is_some())
+        || slice.all_revisions().any(|revision| revision.template.run.container().is_some())
+}
+
+/// All bounds of a namespace.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NamespaceQuota {
+    /// Functions, jobs and External documents.
+    pub functions: u32,
+    /// Bytes of its documents at a control plane.
+    pub document_bytes: u64,
+    /// Rules of policies, each once for every function that it applies to.
+    pub rules: u64,
+    /// Its hosts at gateways, and no others; `None`: any that no other namespace has.
+    pub hosts: Option<Vec<String>>,
+    /// Engines of its functions; `None`: any.
+    pub engines: Option<Vec<Engine>>,
+    /// The bounds that nodes enforce. `instances` also holds for the whole mesh.
+    pub bounds: NamespaceBounds,
+}
+
+impl Default for NamespaceQuota {
+    fn default() -> Self {
+        Self {
+            functions: 1000,
+            document_bytes: 4 << 20,
+            rules: 100_000,
+            hosts: None,
+            engines: None,
+            bounds: NamespaceBounds::default(),
+        }
+    }
+}
+
+/// The quotas of all namespaces.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Namespaces {
+    pub defaults: NamespaceQuota,
+    pub given: BTreeMap<String, NamespaceQuota>,
+}
+
+impl Namespaces {
+    pub(crate) fn of(&self, namespace: &str) -> &NamespaceQuota {
+        self.given.get(namespace).unwrap_or(&self.defaults)
+    }
+}
+
+/// What the documents of a namespace need of its quota.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NamespaceUse {
+    /// Functions, jobs and External documents.
+    pub functions: u64,
+    /// Instances that run without any request: `scale.min` of functions, `parallelism` of jobs.
+    pub instances: u64,
+    /// Thousandths of a core of its largest instance.
+    pub cpu_millis: u64,
+    /// Bytes of memory of its largest instance.
+    pub memory: u64,
+    /// Processes of its largest instance.
+    pub pids: u64,
+    /// Rules of policies, each once for every function that it applies to.
+    pub rules: u64,
+    /// Bytes of its documents. A snapshot of files does not count them.
+    pub document_bytes: u64,
+}
+
+/// A bound of a namespace that its documents exceed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Overrun {
+    /// The field of the quota.
+    pub field: &'static str,
+    /// The use.
+    pub used: u64,
+    /// The bound.
+    pub bound: u64,
+}
+
+impl fmt::Display for Overrun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { field, used, bound } = self;
+        write!(f, "its documents need {used} of `{field}`, and its quota is {bound}")
+    }
+}
+
+impl NamespaceUse {
+    /// The bounds that are exceeded, and by more than before: a quota that is lowered refuses what is added, not what is there.
+    pub fn overruns(&self, quota: &NamespaceQuota, before: &Self) -> Vec<Overrun> {
+        let bound = |bound: Option<u64>| bound.unwrap_or(u64::MAX);
+        let NamespaceQuota { bounds, .. } = quota;
+        let counted = [
+            ("functions", self.functions, before.functions, quota.functions.into()),
+            ("instances", self.instances, before.instances, bounds.instances().into()),
+            ("cpu", self.cpu_millis, before.cpu_millis, bound(bounds.cpu_millis.map(Into::into))),
+            ("memory", self.memory, before.memory, bound(bounds.memory)),
+            ("pids", self.pids, before.pids, bounds.pids().into()),
+            ("rules", self.rules, before.rules, quota.rules),
+            ("documentBytes", self.document_bytes, before.document_bytes, quota.document_bytes),
+        ];
+        let over = counted.into_iter().filter(|(_, used, before, bound)| used > bound && used > before);
+        over.map(|(field, used, _, bound)| Overrun { field, used, bound }).collect()
+    }
+
+    /// Adds what one function or job needs.
+    pub(crate) fn add(&mut self, run: &Run, min: u32, rules: u64) {
+        self.functions += 1;
+        self.rules = self.rules.saturating_add(rules);
+        let (resources, instances) = match run {
+            Run::Command(command) => (command.resources, min),
+            Run::Job(job) => (job.process.resources, job.parallelism),
+            Run::External(_) | Run::Wasm(_) | Run::Egress(_) => return,
+        };
+        self.instances += u64::from(instances);
+        self.cpu_millis = self.cpu_millis.max(resources.cpu_millis.into());
+        self.memory = self.memory.max(resources.memory);
+        self.pids = self.pids.max(resources.pids.into());
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,100 @@
+use super::*;
+use crate::collection::Document;
+use crate::snapshot::Snapshot;
+use std::path::Path;
+
+const SHOP: &str = "
+apiVersion: leno.dev/v1alpha1
+kind: Function
+metadata: {name: shop, namespace: a}
+spec: {command: [/bin/true], workingDirectory: /, scale: {min: 3}, resources: {memory: 64Mi, pids: 7}}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Job
+metadata: {name: sweep, namespace: a}
+spec: {command: [/bin/true], workingDirectory: /, parallelism: 2, completions: 2, resources: {cpu: 1.5}}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Policy
+metadata: {name: rules, namespace: a}
+spec: {functions: [shop], authorization: {rules: [{name: one}, {name: two}]}, rateLimits: [{name: r, requests: 1, per: 1s}]}
+";
+
+fn quota(text: &str) -> String {
+    format!("apiVersion: leno.dev/v1alpha1\nkind: NamespaceQuota\nmetadata: {{name: a}}\nspec: {text}\n")
+}
+
+fn from_files(text: &str) -> Snapshot {
+    crate::load_text(Path::new("mesh.yaml"), text).unwrap()
+}
+
+fn from_requests(text: &str) -> Snapshot {
+    Snapshot::of_documents(&Document::read(Path::new("mesh.yaml"), text).unwrap()).unwrap()
+}
+
+fn bounds(snapshot: &Snapshot, name: &str) -> NamespaceBounds {
+    let id = format!("a/{name}").parse().unwrap();
+    snapshot.slice(&id).unwrap().bounds
+}
+
+#[test]
+fn the_use_of_a_namespace_is_that_of_its_documents() {
+    let snapshot = from_files(SHOP);
+    let expected = NamespaceUse {
+        functions: 2,
+        instances: 5,
+        cpu_millis: 1500,
+        memory: 64 << 20,
+        pids: 7,
+        rules: 3,
+        document_bytes: 0,
+    };
+    assert_eq!(snapshot.namespaces(), BTreeMap::from([("a", expected)]));
+}
+
+#[test]
+fn a_bound_refuses_growth_and_not_what_is_there() {
+    let snapshot =
+        from_requests(&format!("{SHOP}---\n{}", quota("{functions: 1, instances: 4, rules: 3, memory: 1Mi}")));
+    let (used, quota) = (snapshot.namespaces()["a"], snapshot.quota("a"));
+    let fields = |before: &NamespaceUse| -> Vec<&str> {
+        used.overruns(quota, before).iter().map(|overrun| overrun.field).collect()
+    };
+    assert_eq!(fields(&NamespaceUse::default()), ["functions", "instances", "memory"]);
+    assert_eq!(fields(&used), [""; 0]);
+    assert_eq!(fields(&NamespaceUse { instances: 4, ..used }), ["instances"]);
+    assert!(used.overruns(&NamespaceQuota::default(), &NamespaceUse::default()).is_empty());
+}
+
+#[test]
+fn a_quota_counts_before_the_mesh_document_and_that_before_the_defaults() {
+    let mesh = "apiVersion: leno.dev/v1alpha1\nkind: Mesh\nmetadata: {name: m}\nspec: {namespaces: {pids: 10, openRequests: 20}}\n";
+    let snapshot = from_files(&format!("{SHOP}---\n{mesh}---\n{}", quota("{pids: 8, engines: [wasm]}")));
+    let own = bounds(&snapshot, "shop");
+    assert_eq!((own.pids(), own.open_requests(), own.waiting_requests()), (8, 20, 1024));
+    assert_eq!(snapshot.quota("b").bounds.pids(), 10);
+    let engine = snapshot.slice(&"a/shop".parse().unwrap()).unwrap().engine;
+    assert_eq!(engine, Some(Engine::Wasm), "the only engine of the quota");
+}
+
+#[test]
+fn only_documents_of_requests_have_no_files_and_no_special_addresses_unless_they_are_given() {
+    let own = bounds(&from_files(SHOP), "shop");
+    assert_eq!((own.files, own.egress), (None, None));
+    let own = bounds(&from_requests(SHOP), "shop");
+    assert_eq!((own.files, own.egress), (Some(Vec::new()), Some(Vec::new())));
+    let given = format!("{SHOP}---\n{}", quota("{files: [/etc/a], egress: [10.0.0.0/8]}"));
+    let own = bounds(&from_requests(&given), "shop");
+    assert_eq!(own.files, Some(vec!["/etc/a".into()]));
+    assert_eq!(own.egress.map(|blocks| blocks.len()), Some(1));
+}
+
+#[test]
+fn a_slice_is_delivered_without_restrictions_that_it_cannot_run_into() {
+    let slice = |text: &str| from_requests(text).slice(&"a/shop".parse().unwrap()).unwrap();
+    let plain = slice(SHOP);
+    assert_eq!(plain.for_delivery().bounds, NamespaceBounds::default());
+    let text = SHOP.replace("scale: {min: 3}", "scale: {min: 3}, secrets: [{name: s, from: /etc/s}]");
+    let delivered = slice(&text).for_delivery().into_owned().bounds;
+    assert_eq!((delivered.files, delivered.egress), (Some(Vec::new()), None));
+}
