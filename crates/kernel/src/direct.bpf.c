@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0
 //
-// Hands descriptors from one end of a channel to the other. A channel is a TCP connection of a caller and a callee, which the node made for them. What
-// one end sends is looked at here, counted, and put into the queue of the other end, so nothing ever goes through TCP. What is not allowed goes nowhere.
+// Hands descriptors from one end of a channel to the other. The ends are TCP sockets that the node made for a caller and a callee, each in a network
+// where TCP reaches nothing. What one end sends is looked at here, counted, and put into the queue of the other end. What is not allowed goes nowhere.
 //
 // A message, which is what one call of `sendmsg` sends, is judged as a whole: it has an effect as a whole, or none.
 

@@ -1,4 +1,4 @@
-//! Channels between programs of a chain: the two ends of a TCP connection that the node makes for a caller and a callee.
+//! Channels between programs of a chain: two sockets that the node makes for a caller and a callee.
 //!
 //! What a program sends on its end are descriptors of messages in shared memory. The kernel looks at each, counts it, and puts it into the queue of the
 //! other end, so neither TCP nor the node has anything to do with it. What is not allowed goes nowhere.
@@ -148,8 +148,8 @@ pub struct Channels {
     last: AtomicU32,
     /// How many there are.
     count: AtomicU32,
-    /// A connection on which nothing can be sent. What is not allowed goes there.
-    _nobody: [Socket; 2],
+    /// A socket on which nothing can be sent. What is not allowed goes there.
+    _nobody: Socket,
 }
 
 impl fmt::Debug for Channels {
@@ -168,14 +168,13 @@ impl Channels {
             let needed = "this kernel does not count what is in the queue of a socket (Linux 6.13 does)";
             return Err(io::Error::new(io::ErrorKind::Unsupported, needed).into());
         }
-        let nobody = PrivateNetwork::new()?.connection()?;
+        let nobody = PrivateNetwork::new()?.end()?;
         let mut place = MaybeUninit::uninit();
         let skeleton = DirectSkelBuilder::default().open(&mut place)?.load()?;
         let maps = &skeleton.maps;
         skeleton.progs.judge.attach_sockmap(maps.ends.as_fd().as_raw_fd())?;
-        let [first, _] = &nobody;
-        option::repair(first)?;
-        maps.ends.update(&end(0, Role::Nobody), &number(first), MapFlags::ANY)?;
+        option::repair(&nobody)?;
+        maps.ends.update(&end(0, Role::Nobody), &number(&nobody), MapFlags::ANY)?;
         Ok(Self {
             identities: MapHandle::try_from(&maps.identities)?,
             channels: MapHandle::try_from(&maps.channels)?,
@@ -186,12 +185,13 @@ impl Channels {
         })
     }
 
-    /// Makes a channel. Its ends are for a caller and a callee of the chain that the network is for.
+    /// Makes a channel. Its ends are made in these networks: the caller's and the callee's.
     ///
     /// # Errors
     /// There are 16384 already, or the kernel has no memory.
-    pub fn open(self: &Arc<Self>, network: &PrivateNetwork, limits: &Limits) -> Result<Opened, Error> {
-        let [caller, callee] = network.connection()?;
+    pub fn open(self: &Arc<Self>, networks: [&PrivateNetwork; 2], limits: &Limits) -> Result<Opened, Error> {
+        let [caller, callee] = networks;
+        let (caller, callee) = (caller.end()?, callee.end()?);
         let given = [caller.try_clone()?, callee.try_clone()?];
         let one_more = |count: u32| (count < MOST).then_some(count + 1);
         if self.count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_err() {
@@ -242,7 +242,7 @@ pub struct Opened {
     pub callee: OwnedFd,
 }
 
-/// A channel, as the node has it. When this is dropped, both programs see the end of their connection, and what they have not read is lost.
+/// A channel, as the node has it. When this is dropped, both programs see the end of their sockets, and what they have not read is lost.
 #[derive(Debug)]
 pub struct Channel {
     channels: Arc<Channels>,
@@ -294,7 +294,6 @@ impl Channel {
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        // First, for what is sent on an end that the kernel's part does not look at goes through TCP.
         for (_, socket) in self.ends() {
             // It fails if the program has disconnected it, which is fine.
             let _ = socket.shutdown(Shutdown::Both);

@@ -41,24 +41,46 @@ pub(crate) fn get<T: Plain>(socket: impl AsFd, option: libc::c_int) -> io::Resul
     if failed == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Has a TCP socket refuse to send anything (`TCP_REPAIR`): whoever tries is told `EINVAL`.
-#[expect(unsafe_code, reason = "a system call")]
+/// `TCP_REPAIR`: on, off, and off without a packet that asks the other end for its window.
+const ON: libc::c_int = 1;
+const OFF_WITHOUT_PROBE: libc::c_int = -1;
+
+/// Has a TCP socket refuse to send anything: each attempt fails with `EINVAL`. It connects without the other end.
 pub(crate) fn repair(socket: impl AsFd) -> io::Result<()> {
-    let on: libc::c_int = 1;
-    let length = libc::socklen_t::try_from(size_of_val(&on)).unwrap_or_default();
+    set_repair(socket, ON)
+}
+
+/// Takes [`repair`] back.
+pub(crate) fn repaired(socket: impl AsFd) -> io::Result<()> {
+    set_repair(socket, OFF_WITHOUT_PROBE)
+}
+
+#[expect(unsafe_code, reason = "a system call")]
+fn set_repair(socket: impl AsFd, value: libc::c_int) -> io::Result<()> {
+    let length = libc::socklen_t::try_from(size_of_val(&value)).unwrap_or_default();
     let socket = socket.as_fd().as_raw_fd();
-    // SAFETY: the kernel reads `length` bytes of `on`, which has as many and outlives the call.
+    // SAFETY: the kernel reads `length` bytes of `value`, which has as many and outlives the call.
     let failed =
-        unsafe { libc::setsockopt(socket, libc::IPPROTO_TCP, libc::TCP_REPAIR, (&raw const on).cast(), length) };
+        unsafe { libc::setsockopt(socket, libc::IPPROTO_TCP, libc::TCP_REPAIR, (&raw const value).cast(), length) };
     if failed == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Whether one of the directions of a connection has ended.
-#[expect(unsafe_code, reason = "a system call")]
+/// Whether a TCP connection is not what it was in the beginning: one of its directions has ended, or it is disconnected.
+#[expect(unsafe_code, reason = "system calls")]
 pub(crate) fn is_shut(socket: impl AsFd) -> bool {
-    let events = libc::POLLRDHUP;
-    let mut polled = libc::pollfd { fd: socket.as_fd().as_raw_fd(), events, revents: 0 };
+    /// `TCP_ESTABLISHED`, the first byte of `TCP_INFO`.
+    const ESTABLISHED: u8 = 1;
+    let socket = socket.as_fd().as_raw_fd();
+    let mut polled = libc::pollfd { fd: socket, events: libc::POLLRDHUP, revents: 0 };
     // SAFETY: the kernel reads and writes this one structure, which outlives the call, and does not wait.
     let count = unsafe { libc::poll(&raw mut polled, 1, 0) };
-    count > 0 && polled.revents & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0
+    if count > 0 && polled.revents & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0 {
+        return true;
+    }
+    let (mut state, mut length) = (0_u8, 1);
+    // SAFETY: the kernel writes at most `length` bytes to `state`, which has as many and may be any byte; both outlive the call.
+    let failed = unsafe {
+        libc::getsockopt(socket, libc::IPPROTO_TCP, libc::TCP_INFO, (&raw mut state).cast(), &raw mut length)
+    };
+    failed != 0 || state != ESTABLISHED
 }

@@ -1,18 +1,23 @@
 //! Networks in which the ends of channels are made.
 
+use crate::option;
 use nix::sched::{CloneFlags, setns, unshare};
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::fs::File;
 use std::io::{self, Read};
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// A network namespace with nothing but its own loopback interface, in which ends are made. Ends of different chains are made in different ones, so that
-/// a program that disconnects its end and connects or listens anew reaches nobody of another chain, and nothing of the node.
+/// A network namespace in which nothing can be reached, with the ends of channels that one instance has. Ends of two instances are never in the same
+/// network, so a program that disconnects its end and binds, connects or listens with it finds no other instance, no address and no port of another
+/// instance, and nothing of the node.
 #[derive(Debug)]
 pub struct PrivateNetwork {
     namespace: File,
+    /// Held while the loopback interface is up.
+    link: Mutex<()>,
 }
 
 impl PrivateNetwork {
@@ -23,17 +28,21 @@ impl PrivateNetwork {
     pub fn new() -> io::Result<Self> {
         let namespace = on_a_thread(|| {
             unshare(CloneFlags::CLONE_NEWNET)?;
-            bring_loopback_up()?;
             File::open("/proc/thread-self/ns/net")
         })?;
-        Ok(Self { namespace })
+        Ok(Self { namespace, link: Mutex::default() })
     }
 
-    /// The two ends of a connection. They belong to this network, whichever process has them.
-    pub(crate) fn connection(&self) -> io::Result<[Socket; 2]> {
+    /// A socket that is connected to no other: TCP can send nothing to it and from it. It belongs to this network, whichever process has it.
+    pub(crate) fn end(&self) -> io::Result<Socket> {
         on_a_thread(|| {
             setns(&self.namespace, CloneFlags::CLONE_NEWNET)?;
-            connect()
+            let _alone = self.link.lock().unwrap_or_else(PoisonError::into_inner);
+            // Without a route the kernel connects nothing, not even what needs no answer. Packets are lost while the interface is down.
+            set_loopback(true)?;
+            let end = connected();
+            set_loopback(false)?;
+            end
         })
     }
 }
@@ -46,9 +55,11 @@ fn on_a_thread<T: Send>(job: impl FnOnce() -> io::Result<T> + Send) -> io::Resul
     })
 }
 
+/// Sets the loopback interface of this thread's network up or down.
+///
 /// `RTM_NEWLINK`: `struct nlmsghdr` (length, type, flags, sequence number, sender), then `struct ifinfomsg` (family, padding, type, number, flags, which
 /// of the flags change).
-fn bring_loopback_up() -> io::Result<()> {
+fn set_loopback(up: bool) -> io::Result<()> {
     const LENGTH: u32 = 32;
     const RTM_NEWLINK: u16 = 16;
     const REQUEST_AND_ACKNOWLEDGE: u16 = 1 | 4;
@@ -60,7 +71,7 @@ fn bring_loopback_up() -> io::Result<()> {
     request.extend(RTM_NEWLINK.to_ne_bytes());
     request.extend(REQUEST_AND_ACKNOWLEDGE.to_ne_bytes());
     request.extend([0; 12]);
-    for field in [LOOPBACK, IFF_UP, IFF_UP] {
+    for field in [LOOPBACK, if up { IFF_UP } else { 0 }, IFF_UP] {
         request.extend(field.to_ne_bytes());
     }
     let kernel = Socket::new(Domain::from(libc::AF_NETLINK), Type::from(libc::SOCK_RAW), None)?;
@@ -75,26 +86,16 @@ fn bring_loopback_up() -> io::Result<()> {
     }
 }
 
-/// Connects two sockets of this thread's network.
-fn connect() -> io::Result<[Socket; 2]> {
-    /// Programs that are in the network already, with an end of another channel, may be in the way for as long.
-    const PATIENCE: Duration = Duration::from_secs(5);
-    const BACKLOG: i32 = 16;
-    let listener = Socket::new(Domain::IPV4, Type::STREAM, None)?;
-    listener.bind(&SockAddr::from(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)))?;
-    listener.listen(BACKLOG)?;
-    listener.set_read_timeout(Some(PATIENCE))?;
-    let one = Socket::new(Domain::IPV4, Type::STREAM, None)?;
-    one.connect_timeout(&listener.local_addr()?, PATIENCE)?;
-    let own = one.local_addr()?.as_socket();
-    // Such a program may also have connected first.
-    for _ in 0..=BACKLOG {
-        let (other, address) = listener.accept()?;
-        if address.as_socket() == own {
-            // It has this from the listener.
-            other.set_read_timeout(None)?;
-            return Ok([one, other]);
-        }
-    }
-    Err(io::Error::new(io::ErrorKind::ConnectionRefused, "programs of the private network are in the way"))
+/// A socket that takes itself for connected. No packet was exchanged, and no other socket has its address.
+fn connected() -> io::Result<Socket> {
+    /// A port at which only root could listen.
+    const NOWHERE: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 1);
+    let end = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    option::repair(&end)?;
+    end.bind(&SockAddr::from(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)))?;
+    end.connect(&SockAddr::from(NOWHERE))?;
+    option::repaired(&end)?;
+    // The kernel would wait for the answer to its end, and keep the network for minutes.
+    end.set_linger(Some(Duration::ZERO))?;
+    Ok(end)
 }

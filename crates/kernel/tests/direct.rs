@@ -7,7 +7,7 @@ use networks::may_run;
 use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::io::{ErrorKind, IoSlice, IoSliceMut, Read};
-use std::net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -120,6 +120,11 @@ fn is_early<T>(read: &std::io::Result<T>) -> bool {
     read.as_ref().is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
 }
 
+/// Of a caller and of a callee.
+fn networks() -> [PrivateNetwork; 2] {
+    [PrivateNetwork::new().unwrap(), PrivateNetwork::new().unwrap()]
+}
+
 struct Pair {
     channel: Channel,
     caller: End,
@@ -127,13 +132,13 @@ struct Pair {
 }
 
 impl Pair {
-    fn new(channels: &Arc<Channels>, network: &PrivateNetwork) -> Self {
-        let Opened { channel, caller, callee } = channels.open(network, &LIMITS).unwrap();
+    fn new(channels: &Arc<Channels>, networks: &[PrivateNetwork; 2]) -> Self {
+        let Opened { channel, caller, callee } = channels.open(networks.each_ref(), &LIMITS).unwrap();
         Self { channel, caller: End::new(caller), callee: End::new(callee) }
     }
 
     fn alone() -> Self {
-        Self::new(&Arc::new(Channels::load().unwrap()), &PrivateNetwork::new().unwrap())
+        Self::new(&Arc::new(Channels::load().unwrap()), &networks())
     }
 
     fn exchange(&self, number: u32) {
@@ -446,7 +451,7 @@ fn the_node_knows_when_a_program_has_ended_its_end() {
         return;
     }
     let channels = Arc::new(Channels::load().unwrap());
-    let network = PrivateNetwork::new().unwrap();
+    let network = networks();
     for of_caller in [true, false] {
         let pair = Pair::new(&channels, &network);
         pair.exchange(1);
@@ -465,7 +470,7 @@ fn both_programs_see_the_end() {
         return;
     }
     let channels = Arc::new(Channels::load().unwrap());
-    let network = PrivateNetwork::new().unwrap();
+    let network = networks();
     let Pair { channel, caller, callee } = Pair::new(&channels, &network);
     let other = Pair::new(&channels, &network);
     std::thread::scope(|scope| {
@@ -568,7 +573,7 @@ fn a_hostile_caller_sends_nothing_but_valid_descriptors() {
         return;
     }
     let channels = Arc::new(Channels::load().unwrap());
-    let network = PrivateNetwork::new().unwrap();
+    let network = networks();
     let (hostile, other) = (Pair::new(&channels, &network), Pair::new(&channels, &network));
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let (mut passed, mut violated, mut last, mut quiet) = (0_u64, 0, 0, 0);
@@ -648,40 +653,131 @@ fn what_nobody_reads_does_not_fill_the_memory() {
     pair.callee.receive(&[call(1025)]);
 }
 
+/// What a hostile program does with its end to reach another socket: all ways that TCP has to begin a connection.
+fn tries_to_reach(end: &End, address: SocketAddr) {
+    let address = SockAddr::from(address);
+    // An attempt that is under way has no answer, and never will.
+    end.0.set_nonblocking(true).unwrap();
+    for _ in 0..3 {
+        let _ = end.0.connect(&address).map(|()| panic!("connected to {address:?}"));
+        end.disconnect();
+    }
+    // With the connection's first packet.
+    for flags in [nix::libc::MSG_FASTOPEN, 0, nix::libc::MSG_OOB] {
+        assert!(end.0.send_to_with_flags(b"hello", &address, flags | nix::libc::MSG_NOSIGNAL).is_err());
+        end.disconnect();
+    }
+}
+
 #[test]
-fn an_end_that_is_disconnected_reaches_nobody_of_another_chain() {
+fn an_end_that_is_disconnected_reaches_no_other_socket() {
     if !may_run() {
         return;
     }
     let channels = Arc::new(Channels::load().unwrap());
-    let (network, others) = (PrivateNetwork::new().unwrap(), PrivateNetwork::new().unwrap());
-    let (hostile, other) = (Pair::new(&channels, &network), Pair::new(&channels, &others));
+    let (own, others) = (networks(), networks());
+    let (hostile, other) = (Pair::new(&channels, &own), Pair::new(&channels, &others));
     other.exchange(1);
+    // Both ends are a hostile program's, and so is another channel of the same two.
+    let same = Pair::new(&channels, &own);
     let address = |end: &End| end.0.local_addr().unwrap().as_socket().unwrap();
-    let theirs = [address(&other.caller), address(&other.callee)];
+    let mut addresses: Vec<_> =
+        [&other.caller, &other.callee, &hostile.callee, &same.caller, &same.callee].map(address).to_vec();
     // The node listens, too.
     let node = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    for address in theirs.into_iter().chain([node.local_addr().unwrap()]) {
-        hostile.caller.disconnect();
-        let error = hostile.caller.0.connect(&SockAddr::from(address)).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
-    }
-    // Listening, in turn, it is found by nobody.
-    hostile.caller.disconnect();
+    addresses.push(node.local_addr().unwrap());
+    // So do the hostile programs, on a port that the kernel chooses and on one that they have agreed on.
     let any: SocketAddr = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0).into();
-    let _ = hostile.caller.0.bind(&any.into());
-    hostile.caller.0.listen(1).unwrap();
-    let port = address(&hostile.caller).port();
-    assert!(TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err());
-    other.caller.disconnect();
-    let there: SocketAddr = SocketAddrV4::new(Ipv4Addr::LOCALHOST, port).into();
-    assert_eq!(other.caller.0.connect(&there.into()).unwrap_err().kind(), ErrorKind::ConnectionRefused);
-    // In the same chain it is found: the networks are what keeps chains apart. What it sends is looked at all the same.
-    let same = Pair::new(&channels, &network);
+    let agreed: SocketAddr = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 4711).into();
+    for (end, at) in [(&hostile.callee, any), (&same.callee, agreed)] {
+        end.disconnect();
+        let _ = end.0.set_reuse_address(true);
+        let _ = end.0.bind(&at.into());
+        let _ = end.0.listen(16);
+        addresses.push((Ipv4Addr::LOCALHOST, address(end).port()).into());
+    }
+    hostile.caller.disconnect();
+    for address in addresses {
+        tries_to_reach(&hostile.caller, address);
+    }
+    for end in [&hostile.callee, &same.callee] {
+        end.0.set_nonblocking(true).unwrap();
+        assert!(end.0.accept().is_err());
+    }
+    // Both at once, each to the other's address.
+    let port = |number| SocketAddr::from((Ipv4Addr::LOCALHOST, number));
     same.caller.disconnect();
-    same.caller.0.connect(&there.into()).unwrap();
-    same.caller.refused(b"hello");
-    assert_eq!(same.channel.counts().caller_violations, [1, 0, 0, 0, 0]);
+    same.callee.disconnect();
+    let _ = same.caller.0.bind(&port(4801).into());
+    let _ = same.callee.0.bind(&port(4802).into());
+    for end in [&same.caller, &same.callee] {
+        end.0.set_nonblocking(true).unwrap();
+    }
+    for _ in 0..100 {
+        assert!(same.caller.0.connect(&port(4802).into()).is_err());
+        assert!(same.callee.0.connect(&port(4801).into()).is_err());
+    }
+    for end in [&same.caller, &same.callee, &hostile.caller] {
+        assert!(end.0.send_with_flags(b"hello", nix::libc::MSG_NOSIGNAL).is_err());
+    }
+    other.exchange(2);
+}
+
+#[test]
+fn two_instances_do_not_see_each_others_addresses() {
+    if !may_run() {
+        return;
+    }
+    let pair = Pair::alone();
+    let cookie = |end: &End| leno_kernel::Network::of(&end.0).unwrap();
+    assert_ne!(cookie(&pair.caller), cookie(&pair.callee));
+    // Whether an address is taken would be a message.
+    let at: SocketAddr = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 4711).into();
+    for end in [&pair.caller, &pair.callee] {
+        end.disconnect();
+        end.0.bind(&at.into()).unwrap();
+    }
+}
+
+#[test]
+fn a_channel_that_is_withdrawn_carries_nothing_whatever_its_ends_do() {
+    type Trick = fn(&End);
+    if !may_run() {
+        return;
+    }
+    let disconnect: Trick = End::disconnect;
+    let listen: Trick = |end| {
+        end.disconnect();
+        let _ = end.0.listen(16);
+    };
+    let connect: Trick = |end| {
+        end.disconnect();
+        end.0.set_nonblocking(true).unwrap();
+        let _ = end.0.connect(&SocketAddr::from((Ipv4Addr::LOCALHOST, 4711)).into());
+    };
+    let shut: Trick = |end| drop(end.0.shutdown(Shutdown::Write));
+    let nothing: Trick = |_| {};
+    let channels = Arc::new(Channels::load().unwrap());
+    let networks = networks();
+    for before in [nothing, disconnect, listen, connect, shut] {
+        for after in [nothing, disconnect, listen, connect, shut] {
+            let Pair { channel, caller, callee } = Pair::new(&channels, &networks);
+            let copies = [&caller, &callee].map(|end| End(end.0.try_clone().unwrap()));
+            before(&caller);
+            before(&callee);
+            drop(channel);
+            after(&caller);
+            after(&callee);
+            for end in [&caller, &callee].into_iter().chain(&copies) {
+                end.0.set_nonblocking(true).unwrap();
+                assert!(end.0.send_with_flags(b"hello", nix::libc::MSG_NOSIGNAL).is_err());
+                assert!(end.0.accept().is_err());
+                // The end of the stream, or an error.
+                assert_eq!((&end.0).read(&mut [0; 16]).unwrap_or_default(), 0);
+            }
+        }
+    }
+    Pair::new(&channels, &networks).exchange(1);
 }
 
 #[test]
@@ -690,7 +786,7 @@ fn an_end_that_is_shut_down_or_closed_disturbs_nobody_else() {
         return;
     }
     let channels = Arc::new(Channels::load().unwrap());
-    let network = PrivateNetwork::new().unwrap();
+    let network = networks();
     let (pair, other) = (Pair::new(&channels, &network), Pair::new(&channels, &network));
     pair.exchange(1);
     pair.callee.0.shutdown(Shutdown::Both).unwrap();
@@ -714,7 +810,6 @@ fn a_network_is_not_the_calling_threads() {
     let cookie = |socket: &Socket| leno_kernel::Network::of(socket).unwrap();
     let here = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     assert_ne!(cookie(&here), cookie(&pair.caller.0));
-    assert_eq!(cookie(&pair.caller.0), cookie(&pair.callee.0));
 }
 
 #[test]

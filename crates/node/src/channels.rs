@@ -4,12 +4,13 @@ use leno_kernel::{Limits, PrivateNetwork};
 use leno_proxy::kernel::{Channel, ChannelCounts, ChannelLimits, OpenedChannel, Switch};
 use std::collections::HashMap;
 use std::error::Error;
+use std::io;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// Makes channels in the kernel.
 pub(crate) struct KernelSwitch {
     channels: Arc<leno_kernel::Channels>,
-    /// By chain. A program that does something else with its end of a channel reaches nobody but its own chain.
+    /// By instance. A program that does something else with its ends of channels reaches none but these.
     networks: Mutex<HashMap<String, Weak<PrivateNetwork>>>,
 }
 
@@ -28,30 +29,36 @@ impl KernelSwitch {
     }
 }
 
-impl Switch for KernelSwitch {
-    fn open(&self, chain: &str, limits: ChannelLimits) -> Result<OpenedChannel, Box<dyn Error + Send + Sync>> {
+impl KernelSwitch {
+    /// The network for the ends that this instance has.
+    fn network(&self, instance: &str) -> io::Result<Arc<PrivateNetwork>> {
         let mut networks = self.networks.lock().unwrap_or_else(PoisonError::into_inner);
-        let network = match networks.get(chain).and_then(Weak::upgrade) {
-            Some(network) => network,
-            None => {
-                let network = Arc::new(PrivateNetwork::new()?);
-                networks.retain(|_, network| network.strong_count() > 0);
-                networks.insert(chain.to_owned(), Arc::downgrade(&network));
-                network
-            }
-        };
-        drop(networks);
+        if let Some(network) = networks.get(instance).and_then(Weak::upgrade) {
+            return Ok(network);
+        }
+        let network = Arc::new(PrivateNetwork::new()?);
+        networks.retain(|_, network| network.strong_count() > 0);
+        networks.insert(instance.to_owned(), Arc::downgrade(&network));
+        Ok(network)
+    }
+}
+
+impl Switch for KernelSwitch {
+    fn open(&self, instances: [&str; 2], limits: ChannelLimits) -> Result<OpenedChannel, Box<dyn Error + Send + Sync>> {
+        let [caller, callee] = instances;
+        let networks = [self.network(caller)?, self.network(callee)?];
         let ChannelLimits { caller_arena, callee_arena, head } = limits;
-        let opened = self.channels.open(&network, &Limits { caller_arena, callee_arena, head })?;
-        let channel = Box::new(KernelChannel { channel: opened.channel, _network: network });
+        let opened =
+            self.channels.open(networks.each_ref().map(|it| &**it), &Limits { caller_arena, callee_arena, head })?;
+        let channel = Box::new(KernelChannel { channel: opened.channel, _networks: networks });
         Ok(OpenedChannel { channel, caller: opened.caller, callee: opened.callee })
     }
 }
 
 struct KernelChannel {
     channel: leno_kernel::Channel,
-    /// It is there for as long as the chain has channels.
-    _network: Arc<PrivateNetwork>,
+    /// Each is there for as long as its instance has channels.
+    _networks: [Arc<PrivateNetwork>; 2],
 }
 
 impl Channel for KernelChannel {

@@ -28,13 +28,13 @@ pub trait Spliced: Send {
 
 /// Makes channels: pairs of connected sockets on which the kernel lets nothing but descriptors of calls and their answers through.
 pub trait Switch: Send + Sync + 'static {
-    /// Makes a channel between two instances of this chain.
+    /// Makes a channel between these two instances, the caller and the callee.
     ///
     /// # Errors
     /// What the kernel says.
     fn open(
         &self,
-        chain: &str,
+        instances: [&str; 2],
         limits: ChannelLimits,
     ) -> Result<OpenedChannel, Box<dyn std::error::Error + Send + Sync>>;
 }

@@ -99,9 +99,9 @@ impl Opening {
         let chain = from.domain().name().to_owned();
         let head = from.most_head().min(link.most_head());
         let limits = ChannelLimits { caller_arena: from.instance_arena(), callee_arena: link.instance_arena(), head };
-        let (switch, of) = (node.channels.switch()?.clone(), chain.clone());
-        // Programs of the chain can make this wait.
-        let opened = tokio::task::spawn_blocking(move || switch.open(&of, limits)).await;
+        let (switch, ends) = (node.channels.switch()?.clone(), [caller.instance.clone(), instance.clone()]);
+        // The kernel takes a moment to make a network.
+        let opened = tokio::task::spawn_blocking(move || switch.open([&ends[0], &ends[1]], limits)).await;
         let opened = opened.map_err(Into::into).and_then(|opened| opened);
         let opened = opened.inspect_err(|error| tracing::warn!(chain, %error, "no channel can be opened")).ok()?;
         // The callee first: it knows the channel when the first call comes.
